@@ -1,4 +1,4 @@
-"""Where SimPy plays only those tasks that may slow each other, the step is the one in which it plays all."""
+"""The step that the compiled loop plays is the one that SimPy plays, also where computation is slowed."""
 
 from __future__ import annotations
 
@@ -20,23 +20,24 @@ from clustersim.engine.fabric import Activity, Fabric, Segment
 from clustersim.engine.flows import Flow
 from clustersim.engine.graph import StepGraph
 from clustersim.engine.hybrid import hybrid
+from clustersim.engine.slowing import NO_SLOWING, BesideRows, SlowedFabric, Slowing
 from clustersim.engine.tasks import SlotKinds
 from clustersim.engine.world import slot_flows
 
-LINKS = 6
+LINKS, RANKS = 6, 3
 CAPACITY = np.full(LINKS, 10.0)
 
 
 def graph(nodes):
     """Return a graph from its nodes as (predecessor, other predecessor, slot), the begin of the step being node 0."""
     a, b, slot = ([0, *column] for column in zip(*nodes, strict=True))
-    return StepGraph(tuple(map(np.array, (a, b, [-1, *slot[1:]]))), (), (), None, None, None, 1)
+    return StepGraph(tuple(map(np.array, (a, b, [-1, *slot[1:]]))), (), (), None, None, None, RANKS)
 
 
-def played(graph, activities):
+def played(graph, activities, slowing=NO_SLOWING):
     """Return when each node ends, every task being a process of its own."""
     env = simpy.Environment()
-    fabric = Fabric(env, CAPACITY.tolist())
+    fabric, slowed = Fabric(env, CAPACITY.tolist()), SlowedFabric(env, slowing)
     over = [env.event() for _ in graph.slot]
     ends = [0.0] * len(graph.slot)
 
@@ -44,7 +45,8 @@ def played(graph, activities):
         yield over[graph.a[node]] & over[graph.b[node]]
         if graph.slot[node] >= 0:
             done = env.event()
-            fabric.start(activities[graph.slot[node]], lambda _: done.succeed())
+            over_alone = slowed.begin(node, lambda _: done.succeed())
+            fabric.start(activities[graph.slot[node]], over_alone)
             yield done
         ends[node] = env.now
         over[node].succeed()
@@ -56,8 +58,8 @@ def played(graph, activities):
     return ends
 
 
-def simulated(graph, activities):
-    """Return when each node ends, and what SimPy did where it plays those alone that may slow each other."""
+def simulated(graph, activities, slowing=NO_SLOWING):
+    """Return when each node ends, and what was done for those that slowed each other."""
     seconds = np.append([one.idle for one in activities], 0.0)[graph.arrays[2]]
     ends, found = hybrid(
         CAPACITY,
@@ -66,6 +68,7 @@ def simulated(graph, activities):
         slot_flows(activities),
         Holders(graph, activities, CAPACITY),
         seconds,
+        slowing,
     )
     return ends.tolist(), found
 
@@ -101,12 +104,36 @@ def steps(draw):
     return graph(nodes), done
 
 
+shares = st.sampled_from([0.0, 0.1, 0.25, 0.5, 0.9])
+
+
+@st.composite
+def losses(draw, nodes):
+    """Return what some of so many nodes take on ranks, and what others lose there."""
+    takers, slowed = [], []
+    for node in nodes:
+        for rank in draw(st.sets(st.integers(0, RANKS - 1))):
+            sms, memory = draw(shares), draw(shares)
+            if draw(st.booleans()):
+                takers.append((rank, node, (sms, memory)))
+            else:
+                slowed.append((rank, node, (sms * (1 - memory), memory)))
+    return Slowing(*(beside_rows(rows) for rows in (takers, slowed)))
+
+
+def beside_rows(rows):
+    ranks, nodes, parts = zip(*rows, strict=True) if rows else ((), (), np.zeros((0, 2)))
+    return BesideRows(np.array(ranks, np.int64), np.array(nodes, np.int64), np.array(parts))
+
+
 @settings(max_examples=examples(300), deadline=None)
-@given(steps())
-def test_the_step_is_the_one_that_simpy_plays(step):
+@given(steps(), st.data())
+def test_the_step_is_the_one_that_simpy_plays(step, data):
     one, done = step
-    ends, _ = simulated(one, done)
-    assert ends == pytest.approx(played(one, done), rel=1e-11, abs=1e-11)
+    busy = [node for node, slot in enumerate(one.slot) if slot >= 0]
+    for slowing in (NO_SLOWING, data.draw(losses(busy))):
+        ends, _ = simulated(one, done, slowing)
+        assert ends == pytest.approx(played(one, done, slowing), rel=1e-11, abs=1e-11)
 
 
 def test_two_messages_meet_and_what_was_found_ahead_of_the_first_is_taken_back():

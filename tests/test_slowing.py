@@ -5,9 +5,15 @@ import pytest
 import simpy
 from engine_cases import cluster, job
 
+from clustersim.engine.contention import Holders
+from clustersim.engine.fabric import Activity, Segment
+from clustersim.engine.graph import StepGraph
+from clustersim.engine.hybrid import hybrid
 from clustersim.engine.program import COMPUTE, UPDATE
 from clustersim.engine.simulate import simulate
 from clustersim.engine.slowing import BesideRows, SlowedFabric, Slowing
+from clustersim.engine.tasks import SlotKinds
+from clustersim.engine.world import slot_flows
 from clustersim.errors import ConfigError
 from clustersim.report.breakdown import breakdown
 from clustersim.simulation import run
@@ -123,14 +129,10 @@ def test_a_pass_is_longer_by_the_share_of_the_time_in_which_both_run(case, engin
 
 
 def by_hand(share, part):
-    """Return what slows node 2, of which `part` computes (else, bound by memory), while node 1 takes a share of the one rank."""
-    rank, found = np.zeros(1, np.int64), object.__new__(Slowing)
-    found.nodes = 3
-    found.takers, found.slowed = (
-        BesideRows(rank, np.array([1]), np.array([share])),
-        BesideRows(rank, np.array([2]), np.array([part])),
-    )
-    return found
+    """Return what slows node 3, of which `part` computes (else, bound by memory), while node 2 takes a share of the one rank."""
+    rank = np.zeros(1, np.int64)
+    takers = BesideRows(rank, np.array([2]), np.array([share]))
+    return Slowing(takers, BesideRows(rank, np.array([3]), np.array([part])))
 
 
 @pytest.mark.parametrize("share", [(0.0, 0.0), (0.25, 0.0), (0.9, 0.0), (0.0, 0.25), (0.1, 0.25), (0.25, 0.1)])
@@ -141,9 +143,14 @@ def test_a_second_of_computation_beside_a_transfer_has_a_closed_form(share, part
     """What is left of the pass when the transfer begins loses the shares of its parts until one of both is over."""
     left, lost = max(1.0 - begin, 0.0), share[0] * part[0] + max(share) * part[1]
     expected = lost * min(moving, left / (1.0 - lost))
-    slowing, start = by_hand(share, part), np.array([0.0, begin, 0.0])
-    more = slowing.found(np.array([0.0, moving, 1.0]), lambda seconds: start + seconds, lambda _: start)
-    assert more == pytest.approx([0.0, 0.0, expected], abs=1e-12)
+    slowing = by_hand(share, part)
+    done = [Activity([Segment(seconds, None)]) for seconds in (begin, moving, 1.0)]
+    none, links = np.zeros(0, np.int64), np.zeros(0)
+    graph = StepGraph(tuple(map(np.array, ([0, 0, 1, 0], [0, 0, 1, 0], [-1, 0, 1, 2]))), (), (), None, none, None, 1)
+    holders, seconds = Holders(graph, done, links), np.array([0.0, begin, moving, 1.0])
+    ends, found = hybrid(links, graph, SlotKinds.found(done), slot_flows(done), holders, seconds, slowing)
+    assert ends[3] == pytest.approx(1.0 + expected, abs=1e-12)
+    assert found.slowed == pytest.approx([0.0, 0.0, 0.0, expected], abs=1e-12)
     env, over = simpy.Environment(), {}
     fabric = SlowedFabric(env, slowing)
 
@@ -153,10 +160,10 @@ def test_a_second_of_computation_beside_a_transfer_has_a_closed_form(share, part
         yield env.timeout(seconds)
         done(None)
 
-    env.process(play(1, begin, moving))
-    env.process(play(2, 0.0, 1.0))
+    env.process(play(2, begin, moving))
+    env.process(play(3, 0.0, 1.0))
     env.run()
-    assert over[2] == pytest.approx(1.0 + expected, abs=1e-12)
+    assert over[3] == pytest.approx(1.0 + expected, abs=1e-12)
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -36,6 +36,8 @@ FITS = 1 + 1e-9
 SAME = 1e-12
 """A relative change of a rate that is none."""
 NEARLY_FULL = 0.98
+MOST_TAKEN, LEAST_TAKEN = 1 - 1 / 128, 1e-14
+"""As in engine.slowing: the most of a rank that may be taken, and what is none."""
 NEARLY = 1e-9
 """By so much a difference of sums may be off."""
 
@@ -615,6 +617,12 @@ def begin(w: World, holder: int, now: float) -> None:
     one.row, one.row_end, one.half = w.row[holder], w.row[holder + 1], w.half[holder]
     one.started = one.begun = now
     one.on_time = 1
+    take_share(w, holder, 1.0, now)
+    for place in range(w.loss[holder], w.loss[holder + 1]):
+        loss = w.losses[place]
+        rank = w.ranks[loss.rank]
+        advance(w.losses, rank, now)
+        loss.before, loss.before_most = rank.lost, rank.lost_most
     if not hold(w, holder):
         one.call = OVER
         push(w, holder, now + w.seconds[w.node[holder]])
@@ -625,15 +633,117 @@ def begin(w: World, holder: int, now: float) -> None:
         wake(w, w.woken[place], now)
 
 
+@called
+def advance(losses: Records, rank: Any, now: float) -> None:
+    """Bring the integrals of a rank to a time, and what is left of the losses that are made up for on it."""
+    past = now - rank.since
+    if past == 0.0:
+        return
+    rank.since = now
+    rank.lost += rank.taken * past
+    rank.lost_most += rank.taken_most * past
+    place = rank.late
+    while place >= 0:
+        loss = losses[place]
+        loss.left -= (1.0 - loss.other * rank.taken - loss.memory * rank.taken_most) * past
+        place = loss.next
+
+
+@inlined
+def take_share(w: World, holder: int, sign: float, now: float) -> None:
+    """Take from ranks what a holder takes while it runs, or give it back (sign -1); who makes up for losses there ends anew."""
+    for place in range(w.take[holder], w.take[holder + 1]):
+        take = w.takes[place]
+        rank = w.ranks[take.rank]
+        advance(w.losses, rank, now)
+        rank.sms += sign * take.sms
+        rank.memory += sign * take.memory
+        asked = max(rank.sms, rank.memory)
+        rank.taken = min(rank.sms, MOST_TAKEN) if rank.sms > LEAST_TAKEN else 0.0
+        rank.taken_most = min(asked, MOST_TAKEN) if asked > LEAST_TAKEN else 0.0
+        row = rank.late
+        while row >= 0:
+            loss = w.losses[row]
+            if loss.end > now:  # else it is over on this rank, and waits for others
+                made_up(w, loss, now)
+                wait_late(w, loss.holder)
+            row = loss.next
+
+
+@inlined
+def made_up(w: World, loss: Any, now: float) -> None:
+    """Find when a loss is made up for if nothing changes on its rank."""
+    rank = w.ranks[loss.rank]
+    loss.end = now + max(loss.left, 0.0) / (1.0 - loss.other * rank.taken - loss.memory * rank.taken_most)
+
+
+@inlined
+def wait_late(w: World, holder: int) -> None:
+    """Let a holder wait until its losses are made up for on all of its ranks."""
+    end = 0.0
+    for place in range(w.loss[holder], w.loss[holder + 1]):
+        end = max(end, w.losses[place].end)
+    push(w, holder, end)
+
+
+@inlined
+def loses(w: World, holder: int, now: float) -> bool:
+    """Begin to make up for what a holder has lost, which would be over now; return whether it has lost anything."""
+    one, late = w.holders[holder], False
+    for place in range(w.loss[holder], w.loss[holder + 1]):
+        loss = w.losses[place]
+        rank = w.ranks[loss.rank]
+        advance(w.losses, rank, now)
+        loss.left = loss.other * (rank.lost - loss.before) + loss.memory * (rank.lost_most - loss.before_most)
+        loss.end = now
+        if loss.left > 0.0:
+            late = True
+    if not late:
+        return False
+    for place in range(w.loss[holder], w.loss[holder + 1]):
+        loss = w.losses[place]
+        if loss.left > 0.0:
+            made_up(w, loss, now)
+        rank = w.ranks[loss.rank]
+        loss.last, loss.next = -1, rank.late
+        if rank.late >= 0:
+            w.losses[rank.late].last = place
+        rank.late = place
+    one.late, one.since, one.call = 1, now, OVER
+    wait_late(w, holder)
+    return True
+
+
+@inlined
+def no_longer_late(w: World, holder: int, now: float) -> None:
+    """Take a holder away that has made up for its losses."""
+    w.longer[w.node[holder]] = now - w.holders[holder].since
+    for place in range(w.loss[holder], w.loss[holder + 1]):
+        loss = w.losses[place]
+        advance(w.losses, w.ranks[loss.rank], now)
+        if loss.next >= 0:
+            w.losses[loss.next].last = loss.last
+        if loss.last >= 0:
+            w.losses[loss.last].next = loss.next
+        else:
+            w.ranks[loss.rank].late = loss.next
+
+
 @inlined
 def finish(w: World, holder: int, now: float) -> None:
-    """Let a sleeper end, and all that waited for it begin."""
+    """Let a sleeper end, and all that waited for it begin; first it makes up for what it has lost."""
     one = w.holders[holder]
-    if one.index:
-        reach(w, holder, np.inf)
-        if one.index < 2 * (one.segment_end - one.segment):
-            w.ends[one.half + one.index] = now
-    give(w, holder)
+    if one.late:
+        no_longer_late(w, holder, now)
+    else:
+        if one.index:
+            reach(w, holder, np.inf)
+            if one.index < 2 * (one.segment_end - one.segment):
+                w.ends[one.half + one.index] = now
+        give(w, holder)
+        take_share(w, holder, -1.0, now)
+        if loses(w, holder, now):
+            return
     w.end[w.node[holder]] = now
     w.stack[0] = w.node[holder]
     follow(w)
@@ -708,6 +818,8 @@ def play(owned: World) -> None:
         borrowed(owned.node),
         borrowed(owned.kind),
         borrowed(owned.row),
+        borrowed(owned.take),
+        borrowed(owned.loss),
         borrowed(owned.half),
         borrowed(owned.link),
         borrowed(owned.share),
@@ -719,6 +831,10 @@ def play(owned: World) -> None:
         borrowed(owned.used),
         borrowed(owned.full),
         borrowed(owned.crossings),
+        borrowed(owned.ranks),
+        borrowed(owned.takes),
+        borrowed(owned.losses),
+        borrowed(owned.longer),
         borrowed(owned.segments),
         borrowed(owned.numbers),
         borrowed(owned.flows),

@@ -11,6 +11,7 @@ from clustersim.arrays import Floats, entries, offsets
 from clustersim.engine.contention import Holders
 from clustersim.engine.graph import StepGraph
 from clustersim.engine.record import SegmentEnds
+from clustersim.engine.slowing import NO_SLOWING, Slowing
 from clustersim.engine.tasks import SlotKinds
 from clustersim.engine.world import SlotFlows, World, world
 
@@ -22,20 +23,30 @@ class MetPart(NamedTuple):
     """As in engine.record.Record."""
     events: int
     solves: int
+    slowed: Floats | None = None
+    """As in engine.record.Record."""
 
 
 def hybrid(
-    capacity: Floats, graph: StepGraph, kinds: SlotKinds, flows: SlotFlows, holders: Holders, seconds: Floats
+    capacity: Floats,
+    graph: StepGraph,
+    kinds: SlotKinds,
+    flows: SlotFlows,
+    holders: Holders,
+    seconds: Floats,
+    slowing: Slowing = NO_SLOWING,
 ) -> tuple[Floats, MetPart]:
     """Return when each node ends, and what was done for those that met.
 
-    capacity: bytes/s of each link that can be short. kinds, flows: of its slots. seconds: of each node, as if alone.
+    capacity: bytes/s of each link that can be short. kinds, flows: of its slots. seconds: of each node, as if alone. slowing:
+    what communication takes from computation beside it.
     """
     from clustersim.engine.eventloop import EVENTS, SOLVES, play  # numba takes half a second to load
 
-    own = world(capacity, graph, kinds, flows, holders, seconds)
+    own = world(capacity, graph, kinds, flows, holders, seconds, slowing)
     play(own)
-    return own.end, MetPart(_segment_ends(own), int(own.counts[EVENTS]), int(own.counts[SOLVES]))
+    counted = int(own.counts[EVENTS]), int(own.counts[SOLVES])
+    return own.end, MetPart(_segment_ends(own), *counted, own.longer if slowing else None)
 
 
 def _segment_ends(own: World) -> SegmentEnds:

@@ -16,7 +16,7 @@ from clustersim.engine.graph import StepGraph
 from clustersim.engine.instances import build
 from clustersim.engine.pattern import JOIN
 from clustersim.engine.record import Record
-from clustersim.engine.slowing import Done, SlowedFabric, Slowing
+from clustersim.engine.slowing import Done, SlowedFabric, slowing
 from clustersim.engine.tasks import Tasks
 from clustersim.errors import SimulationError
 from clustersim.garbage import uncollected
@@ -116,8 +116,8 @@ class _Repeated:
     ) -> None:
         self.env, self.fabric, self.graph, self.meter, self.enough = env, fabric, graph, meter, enough
         self.tasks, self.activities = tasks, tasks.activities
-        slowing = Slowing(graph, tasks)
-        self.slowed = SlowedFabric(env, slowing) if slowing else None
+        losses = slowing(graph, tasks)
+        self.slowed = SlowedFabric(env, losses) if losses else None
         self.slots: list[int] = graph.arrays[2].tolist()
         own = {self.slots[node] for node in self.slowed.nodes} if self.slowed else ()
         self.alone = [

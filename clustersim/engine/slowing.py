@@ -25,9 +25,8 @@ from clustersim.engine.graph import StepGraph
 from clustersim.engine.program import COMPUTE, UPDATE, Task, computing
 from clustersim.engine.tasks import Tasks
 
-_SAME = 1e-14  # of the step, by which its times may still change when they are taken to be found
-ROUNDS = 100
-"""Each round is right for longer than the one before, and leaves a share of the change elsewhere: some ten are enough."""
+_NONE = 1e-14
+"""A share that is none: what is left of sums of others."""
 MOST = 1 - 1 / 128
 """Of a GPU's SMs and of its memory's bandwidth that may be taken at one time: a pass keeps about one SM."""
 Done = Callable[[list[float] | None], None]
@@ -43,75 +42,48 @@ class BesideRows(NamedTuple):
     share: Floats
 
 
-_NOBODY = BesideRows(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros((0, 2)))
+class Slowing(NamedTuple):
+    """Which nodes of a graph take SMs and memory from which, by the times of its tasks."""
 
-
-class Slowing:
-    """Who takes what from whom in a graph, by the times of its tasks. takers: what communicates; slowed: what computes."""
-
-    def __init__(self, graph: StepGraph, tasks: Tasks) -> None:
-        self.nodes, shares = len(graph.slot), tasks.once(_shares)
-        if not shares.any():
-            self.takers = self.slowed = _NOBODY
-            return
-        rank, node, _, task, *_ = graph.occurrences
-        taken = shares[task]
-        some = np.flatnonzero(taken.any(axis=1))
-        self.takers = BesideRows(rank[some], node[some], taken[some])
-        passes = tasks.once(computing) & np.array([one.kind not in UPDATE for one in tasks.alike], bool)
-        own = np.flatnonzero(passes[task] & np.isin(rank, rank[some]))
-        seconds = tasks.times.idle[graph.arrays[2][node[own]]]
-        known = seconds > 0
-        part = np.minimum(np.divide(tasks.compute[task[own]], seconds, out=np.zeros(len(own)), where=known), 1.0)
-        memory = np.divide(tasks.memory[task[own]], seconds, out=np.zeros(len(own)), where=known)
-        if not shares[:, 1].any():  # all lose alike
-            memory[:] = 0.0
-        memory = np.minimum(memory, part)
-        self.slowed = BesideRows(rank[own], node[own], np.stack([part - memory, memory], axis=1))
+    takers: BesideRows
+    """What communicates …"""
+    slowed: BesideRows
+    """… and what computes."""
 
     def __bool__(self) -> bool:
         return len(self.takers.node) > 0 and len(self.slowed.node) > 0
 
-    def more(self, seconds: Floats, starts: Floats, ends: Floats) -> Floats:
-        """Return by how much longer than `seconds` each node takes, given when all begin, and when what communicates ends."""
-        found = np.zeros(self.nodes)
-        takers, slowed = self.takers, self.slowed
-        for rank in distinct(takers.rank).tolist():
-            mine, own = takers.rank == rank, slowed.rank == rank
-            time = np.concatenate([starts[takers.node[mine]], ends[takers.node[mine]]])
-            order = np.argsort(time, kind="stable")
-            asked = np.cumsum(np.concatenate([takers.share[mine], -takers.share[mine]])[order], axis=0)
-            level, time = np.minimum(np.maximum.accumulate(asked, axis=1), MOST), time[order]
-            taken = np.zeros((len(time), 2))
-            np.cumsum(level[:-1] * np.diff(time)[:, None], axis=0, out=taken[1:])
-            for part in np.unique(slowed.share[own], axis=0):
-                nodes = slowed.node[own & (slowed.share == part).all(axis=1)]
-                begun, alone, lost = starts[nodes], starts[nodes] + seconds[nodes], taken @ part
-                done = alone - np.interp(begun, time, lost)
-                np.maximum.at(found, nodes, _inverse(done, time - lost, time) - alone)
-        return found
-
-    def found(
-        self, seconds: Floats, ends: Callable[[Floats], Floats], starts: Callable[[Floats], Floats]
-    ) -> Floats | None:
-        """Return by how much longer each node takes than `seconds`, None if the rounds do not end.
-
-        ends: of nodes, by what they take; starts: by their ends.
-        """
-        more = np.zeros(len(seconds))
-        for _ in range(ROUNDS):
-            over = ends(seconds + more)
-            before, more = more, self.more(seconds, starts(over), over)
-            if np.abs(more - before).max(initial=0.0) <= _SAME * over.max(initial=0.0):
-                return more
-        return None
+    @property
+    def holders(self) -> Ints:
+        """The nodes that take or lose."""
+        return distinct(np.concatenate([self.takers.node, self.slowed.node]))
 
 
-def _inverse(value: Floats, values: Floats, times: Floats) -> Floats:
-    """Return when a function has a value that has these at these times, grows between them, and by 1 a second outside."""
-    before, after = np.minimum(value - values[0], 0.0), np.maximum(value - values[-1], 0.0)
-    found: Floats = np.interp(value, values, times) + before + after
-    return found
+_NOBODY = BesideRows(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros((0, 2)))
+NO_SLOWING = Slowing(_NOBODY, _NOBODY)
+
+
+def slowing(graph: StepGraph, tasks: Tasks) -> Slowing:
+    """Return what communication takes from the computation beside it in a graph."""
+    shares = tasks.once(_shares)
+    if not shares.any():
+        return NO_SLOWING
+    rank, node, _, task, *_ = graph.occurrences
+    taken = shares[task]
+    some = np.flatnonzero(taken.any(axis=1))
+    passes = tasks.once(computing) & np.array([one.kind not in UPDATE for one in tasks.alike], bool)
+    own = np.flatnonzero(passes[task] & np.isin(rank, rank[some]))
+    if not len(own):
+        return NO_SLOWING
+    seconds = tasks.times.idle[graph.arrays[2][node[own]]]
+    known = seconds > 0
+    part = np.minimum(np.divide(tasks.compute[task[own]], seconds, out=np.zeros(len(own)), where=known), 1.0)
+    memory = np.divide(tasks.memory[task[own]], seconds, out=np.zeros(len(own)), where=known)
+    if not shares[:, 1].any():  # all lose alike
+        memory[:] = 0.0
+    memory = np.minimum(memory, part)
+    takers = BesideRows(rank[some], node[some], taken[some])
+    return Slowing(takers, BesideRows(rank[own], node[own], np.stack([part - memory, memory], axis=1)))
 
 
 class _LatePass:
@@ -226,7 +198,7 @@ def _shares(tasks: Sequence[Task]) -> Floats:
 
 
 def _taken(asked: float) -> float:
-    return min(asked, MOST) if asked > _SAME else 0.0
+    return min(asked, MOST) if asked > _NONE else 0.0
 
 
 def _inner(part: Losses, share: Losses) -> float:

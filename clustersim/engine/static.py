@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable
-from functools import partial
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -23,7 +22,7 @@ from clustersim.engine.contention import MOST, Holders, Meetings, Met
 from clustersim.engine.graph import StepGraph
 from clustersim.engine.hybrid import MetPart, hybrid
 from clustersim.engine.record import Record
-from clustersim.engine.slowing import Slowing
+from clustersim.engine.slowing import slowing
 from clustersim.engine.tasks import Tasks
 from clustersim.engine.world import slot_flows
 
@@ -47,26 +46,25 @@ def static(
     slowed each other. worth: whether it is of use to go through all of them, given who would meet.
     """
     seconds = np.append(tasks.times.idle, 0.0)[graph.arrays[2]]  # the last one is that of joins, slot -1
-    slowing, more = Slowing(graph, tasks), None
-    if slowing:
-        more = slowing.found(seconds, partial(longest, graph), graph.starts)
-        if more is None:
+    losses = slowing(graph, tasks)
+    if not losses:
+        ends = longest(graph, seconds)
+        met = holders.met(tasks.times, graph.starts(ends), ends)
+        if not len(met.node):
+            return _record(graph, tasks, ends, met, "static", MetPart({}, 0, 0))
+        if not meeting:
             return None
-        seconds += more
-    ends = longest(graph, seconds)
-    met = holders.met(tasks.times, graph.starts(ends), ends)
-    if not len(met.node):
-        return _record(graph, tasks, ends, met, "static", MetPart({}, 0, 0), more)
-    if not meeting or slowing:
+        alone = Uncontended(seconds, ends, met)
+        meetings = Meetings(capacity, tasks.activities, MOST)
+        agreed = _agreed(graph, tasks, holders, meetings, alone)
+        if agreed is not None:
+            return _record(graph, tasks, agreed.ends, agreed.met, "hybrid", agreed.played)
+        if not worth(met):
+            return None
+    elif not meeting:
         return None
-    alone = Uncontended(seconds, ends, met)
-    meetings = Meetings(capacity, tasks.activities, MOST)
-    agreed = _agreed(graph, tasks, holders, meetings, alone)
-    if agreed is not None:
-        return _record(graph, tasks, agreed.ends, agreed.met, "hybrid", agreed.played)
-    if not worth(met):
-        return None
-    ends, played = hybrid(capacity, graph, tasks.slot_kinds, tasks.once_of_slots(slot_flows), holders, seconds)
+    flows = tasks.once_of_slots(slot_flows)
+    ends, played = hybrid(capacity, graph, tasks.slot_kinds, flows, holders, seconds, losses)
     return _record(graph, tasks, ends, None, "hybrid", played)
 
 
@@ -77,11 +75,12 @@ def _record(
     met: Met | None,
     player: str,
     played: MetPart,
-    slowed: Floats | None = None,
 ) -> Record:
     starts, end = graph.starts(ends), float(ends.max())
     counted = played.events, played.solves
-    return Record(graph, tasks, starts, ends, played.segment_ends, 0.0, end, *counted, player, met=met, slowed=slowed)
+    return Record(
+        graph, tasks, starts, ends, played.segment_ends, 0.0, end, *counted, player, met=met, slowed=played.slowed
+    )
 
 
 _BEGIN = np.zeros(1)

@@ -23,7 +23,7 @@ from clustersim.arrays import Floats, Ints, Mask, entries, offsets
 from clustersim.engine.contention import Holders, Holdings, Meetings, Met, meeting
 from clustersim.engine.player import Compiled
 from clustersim.engine.record import Record
-from clustersim.engine.slowing import Slowing
+from clustersim.engine.slowing import slowing
 from clustersim.engine.static import longest
 
 ROUNDS = 64
@@ -47,7 +47,7 @@ def together(
     pipeline is not steady, or tasks of several jobs meet in them. steps, starts, progress: as in engine.simulate, which
     returns those that `complete` does.
     """
-    if any(Slowing(job.graph, job.tasks) for job in jobs):
+    if any(slowing(job.graph, job.tasks) for job in jobs):
         return None
     try:
         return _Rounds(jobs, further, steps, starts or [0.0] * len(jobs)).agreed(progress)

@@ -14,6 +14,7 @@ from clustersim.engine.contention import Holders
 from clustersim.engine.fabric import Activity
 from clustersim.engine.flows import Flow
 from clustersim.engine.graph import StepGraph
+from clustersim.engine.slowing import BesideRows, Slowing
 from clustersim.engine.tasks import SlotKinds
 
 Records = Any
@@ -33,15 +34,16 @@ KIND = _type("", "segment segment_end flow")
 """What holders of one slot do: where their segments begin and end, and the first of their flows."""
 HOLDER = _type(
     "started begun rate tried left since lands",
-    "row row_end segment segment_end flow half waits call awake on_time moving full seen place",
+    "row row_end segment segment_end flow half waits call awake on_time moving full seen place late",
     "index",
 )
-"""A node that holds links, from its begin on: its rows and segments, the first of its flows and of the ends of its half
-segments; what it waits for (`call`), and the place of that event (`waits`, -1: none). `index`: the half segment in which it is
-awake or went to sleep, which began at `begun`; `on_time`: nothing has slowed it, it ends as if alone to the last digit. Of the
-flow whose bytes are `moving`: its rate, the one that was tried last, bytes `left` at the time `since`, when it `lands` if
-nothing slows it, infinite once that has happened, and the first row whose link is `full`. `seen`, `place`: in which try last,
-and where."""
+"""A node whose end is not known when it begins, from then on: it holds links, takes from the passes beside it, or loses. Its
+rows and segments, the first of its flows and of the ends of its half segments; what it waits for (`call`), and the place of
+that event (`waits`, -1: none). `index`: the half segment in which it is awake or went to sleep, which began at `begun`;
+`on_time`: nothing has slowed it, it ends as if alone to the last digit. Of the flow whose bytes are `moving`: its rate, the one
+that was tried last, bytes `left` at the time `since`, when it `lands` if nothing slows it, infinite once that has happened, and
+the first row whose link is `full`. `seen`, `place`: in which try last, and where. `late`: it makes up for what it lost, `since`
+it would have been over."""
 ROW = _type("", "holder link next_held last_held at next_full")
 """A holder and a link, from its begin on: its neighbours among those that hold the link, where it stands among those whose
 bytes cross it, and the holder's next row whose link is full."""
@@ -65,6 +67,18 @@ LOADED = _type("weight", "link")
 """A full link of a flow of a try."""
 STOP = _type("level", "", "place")
 """A rate at which a link is full, or a flow (a negative number) at its bound."""
+
+
+RANK = _type("sms memory taken taken_most lost lost_most since", "late")
+"""A rank: the shares of SMs and of its memory's bandwidth that communication asks of it at the time `since`; what kernels lose
+of their speed that memory does not bound (`taken`), and that it does (`taken_most`); the integrals of both; and the first of
+its losses that are made up for (-1: none)."""
+TAKE = _type("sms memory", "rank")
+"""What a holder takes of a rank while it runs."""
+LOSS = _type("other memory before before_most left end", "rank holder next last")
+"""A holder and a rank on which it computes: the parts of it that are kernels which memory does not bound, and which it does;
+the integrals of the rank when it began. When it makes up for what it lost: the seconds `left` to do alone, when it will `end`,
+and its neighbours among those of the rank."""
 
 
 class World(NamedTuple):
@@ -91,6 +105,10 @@ class World(NamedTuple):
     """… which of `kinds` …"""
     row: Ints
     """… where its rows begin …"""
+    take: Ints
+    """… what it takes …"""
+    loss: Ints
+    """… and what it loses …"""
     half: Ints
     """… and the ends of its half segments."""
     link: Ints
@@ -109,6 +127,11 @@ class World(NamedTuple):
     """… and whether it was full or nearly so when last solved: apart, as flows over a hundred links look at all of theirs."""
     crossings: Records
     """What crosses links, link after link, with room for all."""
+    ranks: Records
+    takes: Records
+    losses: Records
+    longer: Floats
+    """By node, by how much longer it took as communication beside it took SMs or memory."""
     segments: Records
     numbers: Ints
     """The flow of each segment of each holder's kind, -1 where it has none."""
@@ -152,18 +175,29 @@ class SlotFlows(NamedTuple):
 
 
 def world(
-    capacity: Floats, graph: StepGraph, kinds: SlotKinds, flows: SlotFlows, holders: Holders, seconds: Floats
+    capacity: Floats,
+    graph: StepGraph,
+    kinds: SlotKinds,
+    flows: SlotFlows,
+    holders: Holders,
+    seconds: Floats,
+    slowing: Slowing,
 ) -> World:
     """Return the records of a step; the arguments are those of `hybrid`."""
-    a, b, _ = graph.arrays
+    a, b, slots = graph.arrays
     after, start = graph.successors
-    nodes, count, links, rows = len(graph), len(holders.node), len(capacity), len(holders.holdings.of)
+    node = np.union1d(holders.node, slowing.holders)
+    nodes, count, links, rows = len(graph), len(node), len(capacity), len(holders.holdings.of)
     number = np.full(nodes, -1, np.int32)
-    number[holders.node] = np.arange(count)
+    number[node] = np.arange(count)
+    slot, linked = slots[node], number[holders.node]
     link, share = holders.holdings.held
     begin = offsets(np.array([len(one.times.segments) for one in kinds.different], np.int64))
     segments = [row for one in kinds.different for row in _segments(one.times)]
-    half = offsets(2 * np.diff(begin)[kinds.of[holders.slot]])
+    own, halves = np.zeros((2, count), np.int64)
+    own[linked], halves[linked] = np.diff(holders.row), 2 * np.diff(begin)[kinds.of[holders.slot]]
+    half = offsets(halves)
+    (taker, takes), (loser, losses) = (_beside(rows, number) for rows in (slowing.takers, slowing.slowed))
     return World(
         a=a,
         b=b,
@@ -173,9 +207,11 @@ def world(
         holder=number,
         missing=np.full(nodes, 2, np.int8),
         end=np.zeros(nodes),
-        node=holders.node,
-        kind=holders.slot,
-        row=holders.row,
+        node=node,
+        kind=slot,
+        row=offsets(own),
+        take=offsets(np.bincount(taker, minlength=count)),
+        loss=offsets(np.bincount(loser, minlength=count)),
         half=half,
         link=link,
         share=share,
@@ -187,6 +223,12 @@ def world(
         used=np.zeros(links),
         full=np.zeros(links, bool),
         crossings=np.empty(rows, CROSSING),
+        ranks=_records(RANK, graph.ranks, late=-1),
+        takes=_records(TAKE, len(taker), rank=takes.rank, sms=takes.share[:, 0], memory=takes.share[:, 1]),
+        losses=_records(
+            LOSS, len(loser), rank=losses.rank, holder=loser, other=losses.share[:, 0], memory=losses.share[:, 1]
+        ),
+        longer=np.zeros(nodes),
         segments=np.array(segments, SEGMENT),
         numbers=flows.numbers,
         flows=flows.flows,
@@ -204,6 +246,13 @@ def world(
         woken=_places(count),
         stack=_places(nodes),
     )
+
+
+def _beside(rows: BesideRows, number: Places) -> tuple[Ints, BesideRows]:
+    """Return the holders of rows, in their order, and the rows in that; number: which holder each node is."""
+    order = np.argsort(rows.node, kind="stable")
+    node = rows.node[order]
+    return number[node].astype(np.int64), BesideRows(rows.rank[order], node, rows.share[order])
 
 
 def _places(most: int) -> Places:
