@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 import simpy
 
-from clustersim.arrays import Floats, Ints, distinct
+from clustersim.arrays import Floats, Ints
 from clustersim.engine.fabric import HOST
 from clustersim.engine.graph import StepGraph
 from clustersim.engine.program import COMPUTE, UPDATE, Task, computing
@@ -52,11 +52,6 @@ class Slowing(NamedTuple):
 
     def __bool__(self) -> bool:
         return len(self.takers.node) > 0 and len(self.slowed.node) > 0
-
-    @property
-    def holders(self) -> Ints:
-        """The nodes that take or lose."""
-        return distinct(np.concatenate([self.takers.node, self.slowed.node]))
 
 
 _NOBODY = BesideRows(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros((0, 2)))

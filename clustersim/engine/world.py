@@ -186,8 +186,12 @@ def world(
     """Return the records of a step; the arguments are those of `hybrid`."""
     a, b, slots = graph.arrays
     after, start = graph.successors
-    node = np.union1d(holders.node, slowing.holders)
-    nodes, count, links, rows = len(graph), len(node), len(capacity), len(holders.holdings.of)
+    nodes, links, rows = len(graph), len(capacity), len(holders.holdings.of)
+    waits = np.zeros(nodes, bool)
+    for some in (holders.node, slowing.takers.node, slowing.slowed.node):
+        waits[some] = True
+    node = np.flatnonzero(waits)
+    count = len(node)
     number = np.full(nodes, -1, np.int32)
     number[node] = np.arange(count)
     slot, linked = slots[node], number[holders.node]
