@@ -18,7 +18,6 @@ from clustersim.arrays import Ints, distinct
 from clustersim.collectives.plan import NCCL
 from clustersim.config.gpu import Gpu
 from clustersim.engine.compile import Work
-from clustersim.engine.launching import launching
 from clustersim.engine.memory import side_by_side
 from clustersim.engine.peaks import moments, peaks
 from clustersim.engine.player import Steady
@@ -189,7 +188,7 @@ class Preparation:
         """
         split = job.parallelism
         period = schedules.period(split.schedule, split.pp, split.vpp)
-        if period is None or (self.runs_on(job) and self.ahead(job)):  # how late a host is depends on all passes before
+        if period is None:
             return
         settled = schedules.settled(split.schedule, split.pp, job.microbatches, split.vpp)
         many = 3 * settled + 2 * period + 2
@@ -262,11 +261,6 @@ class Preparation:
     def runs_on(self, job: Job) -> bool:
         """Return whether the host launches pass after pass without waiting: times decide where GPUs wait for it."""
         return any(host.late and not host.synchronised(job) for host in self.hosts(job))
-
-    def ahead(self, job: Job) -> bool:
-        """Return whether what a host has launched of a job's passes depends on all that came before."""
-        work = self.work(job, np.arange(0))
-        return launching(job, work.scripts, work.seconds, work.hosts).mode == "ahead"
 
     def seconds(self, job: Job, kernels: Sequence[Kernel]) -> Mapping[Kernel, float]:
         """Return {kernel: seconds} of these kernels, and of others, as a job asks for them, on the fastest GPU for each.

@@ -41,7 +41,7 @@ OPTIONS = {
 }
 
 
-def asked(split, schedule, zero, reduce, gather, p2p, layers, batch, clocks=0.8):
+def asked(split, schedule, zero, reduce, gather, p2p, layers, batch, clocks=0.8, **other):
     if split[1] == 1 and schedule in ("interleaved", "dualpipe", "dualpipev"):
         schedule = "1f1b"
     return job(
@@ -57,7 +57,16 @@ def asked(split, schedule, zero, reduce, gather, p2p, layers, batch, clocks=0.8)
         parallelism__overlap__param_gather=bool(gather and zero),
         parallelism__overlap__p2p=p2p,
         parallelism__bucket=1_000_000,
+        **other,
     )
+
+
+LOSSES = {
+    "sms": st.sampled_from([0, 24, 100]),
+    "memory": st.sampled_from([0, "nccl", 0.5]),
+    "framework": st.sampled_from(["", "megatron-core", "megatron-deepspeed"]),
+    "seq": st.sampled_from([256, 2048]),
+}
 
 
 def same(one, other, rel=1e-12):
@@ -129,6 +138,24 @@ def test_a_steady_pipeline_is_its_whole_step(nodes, fabric, fault, more, **optio
     played = simulator.outline(one, "simpy")
     same(quick, played)
     assert quick["critical_path_kernels"] == pytest.approx(played["critical_path_kernels"], rel=1e-9)
+
+
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=list(HealthCheck))
+@given(**OPTIONS, **LOSSES, nics=st.sampled_from([1, 4]), more=st.integers(0, 3))
+def test_a_steady_pipeline_whose_passes_are_slowed_is_its_whole_step(
+    nodes, fabric, fault, nics, more, sms, memory, framework, seq, **options
+):
+    if options["split"][1] == 1:
+        options["split"] = (1, 2)
+    attach = "per_gpu" if nics == 4 else "shared"
+    simulator = Simulator(cluster(nodes, fabric=FABRICS[fabric], extra=FAULTS[fault], nics=nics, attach=attach))
+    copies = nodes * 4 // (options["split"][0] * options["split"][1])
+    losing = {"parallelism__overlap__sms": sms, "parallelism__overlap__memory": memory, "training__seq": seq}
+    if framework:
+        losing["training__framework"] = framework
+    one = asked(**options, batch=copies * 4 * (12 + more), **losing)
+    quick, played = simulator.outline(one, "auto"), simulator.outline(one, "simpy")
+    assert quick["step_time_s"] == pytest.approx(played["step_time_s"], rel=1e-9)
 
 
 @settings(max_examples=examples(20), deadline=None, suppress_health_check=list(HealthCheck))

@@ -151,8 +151,6 @@ class Player:
     """The step is a short one; then the static player alone can tell the whole."""
     structure: Hashable = None
     """What tells the job from those that differ in the times of their kernels alone; None: nothing compiled is kept."""
-    doubt: Callable[[Compiled, Tasks], bool] | None = None
-    """Of a whole step, whether a shorter one is tried first: then this one is not played, and has no record."""
 
     def again(self, seconds: Sequence[Seconds]) -> tuple[Plan, Record] | None:
         """Play what was compiled for another job of the structure; None where there is none, or no proof."""
@@ -210,8 +208,6 @@ class Player:
         """Return the step by the first player that can tell it; where a short one is to stand for it, if it is steady."""
         further = self.steady.further if self.steady else 0
         if self.steady is not None and compiled.periods is None:
-            return None
-        if self.doubt is not None and self.doubt(compiled, tasks):
             return None
         capacity, graph = compiled.plan.network.capacity, compiled.graph
         record = None

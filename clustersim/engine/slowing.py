@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 import simpy
 
-from clustersim.arrays import Floats, Ints
+from clustersim.arrays import Floats, Ints, distinct
 from clustersim.engine.fabric import HOST
 from clustersim.engine.graph import StepGraph
 from clustersim.engine.program import COMPUTE, UPDATE, Task, computing
@@ -52,6 +52,23 @@ class Slowing(NamedTuple):
 
     def __bool__(self) -> bool:
         return len(self.takers.node) > 0 and len(self.slowed.node) > 0
+
+    def beside(self, starts: Floats, ends: Floats) -> tuple[Ints, Ints]:
+        """Return nodes that lose while others take from them, and these, a row each, given when all nodes begin and end."""
+        slowed, taking = [], []
+        for rank in distinct(self.takers.rank).tolist():
+            takers = self.takers.node[self.takers.rank == rank]
+            losers = self.slowed.node[self.slowed.rank == rank]
+            takers = takers[np.argsort(starts[takers], kind="stable")]
+            over = np.maximum.accumulate(ends[takers])  # until when those that began so early take
+            first = np.searchsorted(over, starts[losers], side="right")
+            count = np.maximum(np.searchsorted(starts[takers], ends[losers]) - first, 0)
+            loser = np.repeat(losers, count)
+            taker = takers[np.repeat(first - np.cumsum(count) + count, count) + np.arange(len(loser))]
+            some = ends[taker] > starts[loser]
+            slowed.append(loser[some])
+            taking.append(taker[some])
+        return np.concatenate(slowed), np.concatenate(taking)
 
 
 _NOBODY = BesideRows(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros((0, 2)))

@@ -7,6 +7,9 @@ after their likes of the period before, and so do all earlier ones on which any 
 likewise, however many there are: a node ends at the maximum of its predecessors plus what it takes, so that an equal delay of
 what comes before delays it by as much. What follows the last period is then as late as all of the further ones take. Replicas
 of a pipeline that nothing joins before the end of the step may have a period each (parts.py).
+
+What a pass loses to communication beside it follows from when both begin and end; so where passes are slowed, what is beside
+those of a period has to be delayed alike too.
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ from clustersim.engine.graph import Labels, StepGraph
 from clustersim.engine.parts import Drift, parts
 from clustersim.engine.program import TemplateKey
 from clustersim.engine.record import Period, Record, Skipped
+from clustersim.engine.slowing import NO_SLOWING, Slowing, slowing
 from clustersim.engine.turns import StepKey
 from clustersim.schedules.action import Action
 
@@ -63,24 +67,29 @@ class Periods:
         found: Mask = self.last.follows | (self.last.place >= self.last.first)
         return found
 
-    def seconds(self, ends: Floats, met: Met) -> Floats | None:
+    def seconds(self, ends: Floats, met: Met, losses: Slowing = NO_SLOWING) -> Floats | None:
         """Return what a period takes: a single number, or one of each node's part where these have their own.
 
-        ends: of nodes. met: who meets. None when the step was not steady.
+        ends: of nodes. met: who meets. losses: what computation loses to communication. None when the step was not steady.
         """
-        lag = self.meeting(met)
+        starts, lag = self.graph.starts(ends), self.meeting(met)
+        if lag is not None and losses:
+            lag = self.losing(losses, starts, ends, lag)
         if lag is None or (ends[self.fixed] >= ends[self.delayed]).any():
             return None
         checked = self.since(lag)
         delay = ends[self.last.later[checked]] - ends[checked]
         seconds: Floats = delay.mean()
         off = np.abs(delay - seconds).max()
+        if losses:  # begins decide too what is lost
+            begun = starts[self.last.later[checked]] - starts[checked]
+            off = max(off, np.abs(begun - seconds).max())
         if off <= (_SAME * seconds if lag <= self.lag else min(_SAME * seconds, _ROUNDING * ends.max())):
             return seconds
         of = self.part[checked]
         count = np.bincount(of, minlength=len(ends))
         each = np.bincount(of, delay, len(ends)) / np.maximum(count, 1)
-        if len(met.node) or (np.abs(delay - each[of]) > _SAME * each[of]).any():
+        if losses or len(met.node) or (np.abs(delay - each[of]) > _SAME * each[of]).any():
             return None
         found: Floats = np.where(self.part >= 0, each[self.part], 0.0)
         return found
@@ -116,6 +125,25 @@ class Periods:
                 return None
         return lag
 
+    def losing(self, losses: Slowing, starts: Floats, ends: Floats, lag: int) -> int | None:
+        """Return by how many places what decides the times of a period is earlier, those included that take from its passes.
+
+        lag: of all others. None when a pass is slowed by what is not delayed as it is. What takes is not slowed in turn: so
+        each pass needs those beside it to be delayed alike, and nothing of what is beside these.
+        """
+        first, place, follows = self.last.first, self.last.place, self.last.follows
+        slowed, taking = losses.beside(starts, ends)
+        inside = (place[slowed] >= first) & (place[slowed] < self.last.end)
+        some = inside | follows[slowed]
+        inside, taking = inside[some], taking[some]
+        lag = max(lag, first - int(place[taking[~follows[taking]]].min(initial=first)))
+        if first - lag < self.begin:
+            return None
+        checked = self.since(lag)
+        delayed, alike = follows.copy(), np.zeros(len(place), bool)
+        delayed[checked] = alike[checked] = alike[self.last.later[checked]] = True
+        return lag if np.where(inside, alike[taking], delayed[taking]).all() else None
+
 
 def steady(
     record: Record, periods: Periods, further: int, holders: Holders, drift: Callable[[], Drift]
@@ -124,12 +152,11 @@ def steady(
 
     holders: of its graph. drift: finds how its parts drift apart.
     """
-    if record.slowed is not None:
-        return None  # what slows a pass is no predecessor of it
+    losses = NO_SLOWING if record.slowed is None else slowing(record.graph, record.tasks)
     met = record.met
     if met is None:
         met = holders.met(record.tasks.times, record.starts, record.ends)
-    seconds = periods.seconds(record.ends, met)
+    seconds = periods.seconds(record.ends, met, losses)
     if seconds is None:
         return None
     skipped = Skipped(periods.last, further, float(seconds.max()))

@@ -30,6 +30,7 @@ def whole(record: Record) -> Record:
         segment_ends=copies.segment_ends(record, late),
         skipped=None,
         met=None,
+        slowed=None if record.slowed is None else record.slowed[nodes],
     )
 
 

@@ -58,24 +58,19 @@ def play(
         return known
     drafted = draft([work], topology)
     every: Mask = np.ones(len(drafted.demand.links), bool)
-    if player.doubt is not None and fold and _worth(folded(drafted.demand, every, fold), ~every):
-        return None  # who meets on some of the links says nothing of the others
 
     def simulated(cells: Partition, kept: Mask) -> PlayedJobs | None:
         own = player if kept is every else replace(player, structure=None)  # else it holds for these times alone
         return _simulated(drafted, cells, kept, progress, own)
 
-    found = adapted(drafted, every, simulated, fold, once=player.engine == "static" and player.steady is not None)
+    found = adapted(drafted, every, simulated, fold)
     return None if found is None else (found.plans[0], found.records[0][0])
 
 
-def adapted(
-    drafted: Draft, every: Mask, simulated: JobsPlayer, fold: bool = True, once: bool = False
-) -> PlayedJobs | None:
+def adapted(drafted: Draft, every: Mask, simulated: JobsPlayer, fold: bool = True) -> PlayedJobs | None:
     """Simulate jobs on the links that prove to be short, or on all of them where that is sooner done.
 
-    every: all of the links. once: return None where those at the first look were too few. Returns None also where no times
-    could be proved.
+    every: all of the links. Returns None where no times could be proved.
     """
     whole = folded(drafted.demand, every, fold)
     kept = ~every
@@ -89,8 +84,6 @@ def adapted(
         short = overfull(drafted.demand, [plan.network for plan in found.plans], found.records) & ~kept
         if not short.any():
             return found
-        if once:
-            return None  # at the times that it would prove some meet; the whole step is played instead
         kept = kept | short
     return simulated(whole, every)
 
