@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TypeVar
 
 import numpy as np
@@ -29,6 +30,11 @@ def offsets(counts: NDArray[np.integer | np.bool_]) -> Ints:
     """Return where rows of so many entries each begin that stand one after the other, and the number of all entries."""
     found: Ints = np.append(0, np.cumsum(counts))
     return found
+
+
+def chained(starts: Iterable[Ints]) -> Ints:
+    """Return where the rows of tables begin that stand one after the other; starts: where those of each do, as `offsets`."""
+    return offsets(np.concatenate([np.diff(start) for start in starts]))
 
 
 def distinct(values: NDArray[Number]) -> NDArray[Number]:

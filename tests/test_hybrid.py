@@ -19,10 +19,10 @@ from clustersim.engine.contention import Holders
 from clustersim.engine.fabric import Activity, Fabric, Segment
 from clustersim.engine.flows import Flow
 from clustersim.engine.graph import StepGraph
-from clustersim.engine.hybrid import hybrid
+from clustersim.engine.hybrid import loop
 from clustersim.engine.slowing import NO_SLOWING, BesideRows, SlowedFabric, Slowing
 from clustersim.engine.tasks import SlotKinds
-from clustersim.engine.world import slot_flows
+from clustersim.engine.world import LoopJob, slot_flows
 
 LINKS, RANKS = 6, 3
 CAPACITY = np.full(LINKS, 10.0)
@@ -34,12 +34,10 @@ def graph(nodes):
     return StepGraph(tuple(map(np.array, (a, b, [-1, *slot[1:]]))), (), (), None, None, None, RANKS)
 
 
-def played(graph, activities, slowing=NO_SLOWING):
-    """Return when each node ends, every task being a process of its own."""
-    env = simpy.Environment()
-    fabric, slowed = Fabric(env, CAPACITY.tolist()), SlowedFabric(env, slowing)
+def steps_of(env, fabric, slowed, graph, activities):
+    """Yield until a step is over in which every task is a process of its own; return when each node ended."""
     over = [env.event() for _ in graph.slot]
-    ends = [0.0] * len(graph.slot)
+    ends = [env.now] * len(graph.slot)
 
     def run(node):
         yield over[graph.a[node]] & over[graph.b[node]]
@@ -54,23 +52,43 @@ def played(graph, activities, slowing=NO_SLOWING):
     for node in range(1, len(graph.slot)):
         env.process(run(node))
     over[0].succeed()
-    env.run()
+    yield env.all_of(over)
     return ends
+
+
+def played(jobs, steps=1, starts=(0.0,)):
+    """Return the steps of jobs until each has so many that began when all had started, as the ends of all nodes."""
+    env = simpy.Environment()
+    fabric, stop = Fabric(env, CAPACITY.tolist()), env.event()
+    lines, left = [[] for _ in jobs], [steps] * len(jobs)
+
+    def repeat(number, graph, activities, slowing):
+        slowed = SlowedFabric(env, slowing)
+        yield env.timeout(starts[number])
+        while max(left) > 0:
+            begin = env.now
+            ends = yield from steps_of(env, fabric, slowed, graph, activities)
+            lines[number].append(ends)
+            left[number] -= begin >= max(starts)
+        if not stop.triggered:
+            stop.succeed()
+
+    for number, job in enumerate(jobs):
+        env.process(repeat(number, *job))
+    env.run(until=stop)
+    return lines
+
+
+def loop_job(graph, activities, slowing=NO_SLOWING):
+    seconds = np.append([one.idle for one in activities], 0.0)[graph.arrays[2]]
+    holders = Holders(graph, activities, CAPACITY)
+    return LoopJob(graph, SlotKinds.found(activities), slot_flows(activities), holders, seconds, slowing)
 
 
 def simulated(graph, activities, slowing=NO_SLOWING):
     """Return when each node ends, and what was done for those that slowed each other."""
-    seconds = np.append([one.idle for one in activities], 0.0)[graph.arrays[2]]
-    ends, found = hybrid(
-        CAPACITY,
-        graph,
-        SlotKinds.found(activities),
-        slot_flows(activities),
-        Holders(graph, activities, CAPACITY),
-        seconds,
-        slowing,
-    )
-    return ends.tolist(), found
+    [[found]] = loop(CAPACITY, [loop_job(graph, activities, slowing)])
+    return found.ends.tolist(), found
 
 
 def moving(links, size, bound, compute=0.0, latency=0.0, weight=1.0):
@@ -133,7 +151,26 @@ def test_the_step_is_the_one_that_simpy_plays(step, data):
     busy = [node for node, slot in enumerate(one.slot) if slot >= 0]
     for slowing in (NO_SLOWING, data.draw(losses(busy))):
         ends, _ = simulated(one, done, slowing)
-        assert ends == pytest.approx(played(one, done, slowing), rel=1e-11, abs=1e-11)
+        [[wanted]] = played([(one, done, slowing)])
+        assert ends == pytest.approx(wanted, rel=1e-11, abs=1e-11)
+
+
+@settings(max_examples=examples(100), deadline=None)
+@given(st.lists(st.tuples(steps(), st.sampled_from([0.0, 0.5, 3.0])), min_size=1, max_size=3), st.data())
+def test_steps_of_several_jobs_are_those_that_simpy_plays(jobs, data):
+    """Each begins at a time of its own, and repeats its step on the links that all use, while others have steps to do."""
+    count, own = data.draw(st.integers(1, 3)), []
+    for (one, done), _ in jobs:
+        one.arrays[2][1] = len(done)  # so that a step takes some time
+        busy = [node for node, slot in enumerate(one.slot) if slot >= 0]
+        own.append((one, [*done, Activity([Segment(20.0, None)])], data.draw(losses(busy))))
+    starts = [start for _, start in jobs]
+    found = loop(CAPACITY, [loop_job(*one) for one in own], count, starts)
+    for line, wanted, start in zip(found, played(own, count, starts), starts, strict=True):
+        assert len(line) >= count
+        for mine, its in zip(line, wanted, strict=False):
+            assert mine.ends.tolist() == pytest.approx(its, rel=1e-9, abs=1e-9)
+        assert [step.begin for step in line] == [start, *(max(step.ends) for step in line[:-1])]
 
 
 def test_two_messages_meet_and_what_was_found_ahead_of_the_first_is_taken_back():

@@ -22,6 +22,7 @@ from clustersim.engine.compile import Activities
 from clustersim.engine.fabric import Fabric
 from clustersim.engine.network import Tenant
 from clustersim.engine.record import Record
+from clustersim.engine.simulate import simulate as play_all
 from clustersim.engine.traffic import Family
 from clustersim.engine.whole import whole
 from clustersim.jobs import simulate as shared_cluster
@@ -289,9 +290,20 @@ SPLITS = (
 )
 
 
+def play_by_simpy(patch):
+    """Let SimPy play all jobs, also those that use none of the links of others."""
+
+    def played(jobs, steps, starts, progress):
+        graphs, tasks = [job.graph for job in jobs], [job.tasks for job in jobs]
+        return play_all([job.plan for job in jobs], progress, steps, starts, graphs, tasks)
+
+    patch.setattr(shared_cluster, "together", played)
+    patch.setattr(shared_cluster, "_meet", lambda _: True)
+
+
 @settings(max_examples=examples(16), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
-def test_sums_with_what_meets_are_what_simpy_plays(data, monkeypatch):
+def test_what_the_loop_plays_is_what_simpy_plays(data, monkeypatch):
     """Jobs of all kinds, which meet often, seldom or never: the same steps, in which as much of each is waited for."""
     fabric = data.draw(st.sampled_from([NARROW, WIDE, FABRICS["hashed"]]))
     splits = data.draw(st.lists(st.sampled_from(SPLITS), min_size=1, max_size=3))
@@ -302,7 +314,7 @@ def test_sums_with_what_meets_are_what_simpy_plays(data, monkeypatch):
     def played(by_simpy):
         with monkeypatch.context() as patch:
             if by_simpy:
-                patch.setattr(shared_cluster, "together", lambda *_: None)
+                play_by_simpy(patch)
             return together(cluster(8, fabric=fabric), *jobs, placement=placement, steps=steps).summary
 
     sums, simpy_alone = played(False), played(True)
@@ -321,8 +333,8 @@ def test_sums_with_what_meets_are_what_simpy_plays(data, monkeypatch):
                 assert mine["both"] == pytest.approx(its["both"], rel=1e-6, abs=1e-9)
 
 
-@pytest.mark.parametrize(("late", "counted"), [(5e-5, True), (0.0, False)])
-def test_periods_in_which_no_jobs_meet_are_counted(late, counted, monkeypatch):
+@pytest.mark.parametrize("late", [5e-5, 0.0])
+def test_jobs_that_meet_at_the_end_of_a_step_or_in_each_period_do_so_in_the_loop_as_in_simpy(late, monkeypatch):
     """At the end of a step reductions always meet; messages do in each period, if the jobs begin at one time."""
     long = {"parallelism__tp": 2, "parallelism__pp": 2, "training__global_batch": 120}
     fabric = NARROW.replace("oversubscription: 8", "oversubscription: 2")
@@ -331,18 +343,34 @@ def test_periods_in_which_no_jobs_meet_are_counted(late, counted, monkeypatch):
         jobs = request("a", 4, **long), request("b", 4, late, **long)
         return together(cluster(8, fabric=fabric), *jobs, placement="spread")
 
-    sums = played()
-    monkeypatch.setattr(shared_cluster, "together", lambda *_: None)
+    found = played()
+    play_by_simpy(monkeypatch)
     simpy_alone = played()
-    assert all(one["slowdown"] > 1.01 for one in sums.summary["jobs"])
-    for one, other in zip(sums.shared.jobs, simpy_alone.shared.jobs, strict=True):
+    assert all(one["slowdown"] > 1.01 for one in found.summary["jobs"])
+    for one, other in zip(found.shared.jobs, simpy_alone.shared.jobs, strict=True):
         assert link_bytes(one.plan).tolist() == link_bytes(other.plan).tolist()
         for mine, its in zip(one.steps, other.steps, strict=True):
-            assert (mine.skipped is not None) is counted
-            assert_same(timeline(whole(mine)), timeline(its))
-    for one, other in zip(sums.summary["meetings"], simpy_alone.summary["meetings"], strict=True):
+            assert_same(timeline(mine), timeline(its))
+    for one, other in zip(found.summary["meetings"], simpy_alone.summary["meetings"], strict=True):
         for mine, its in zip(one["tiers"], other["tiers"], strict=True):
             assert mine["both"] == pytest.approx(its["both"], rel=1e-9)
+
+
+@pytest.mark.parametrize("late", [0.0, 0.0123])
+def test_periods_of_jobs_that_use_no_link_of_others_are_counted(late, monkeypatch):
+    long = {"parallelism__tp": 2, "parallelism__pp": 2, "training__global_batch": 120}
+
+    def played():
+        jobs = request("a", 4, **long), request("b", 4, late, **{**long, "training__global_batch": 60})
+        return together(cluster(8, fabric=WIDE), *jobs)
+
+    found = played()
+    play_by_simpy(monkeypatch)
+    simpy_alone = played()
+    assert all(step.skipped for one in found.shared.jobs for step in one.steps)
+    for one, other in zip(found.shared.jobs, simpy_alone.shared.jobs, strict=True):
+        for mine, its in zip(one.steps, other.steps, strict=True):
+            assert_same(timeline(whole(mine)), timeline(its))
 
 
 def test_only_steps_that_begin_when_all_jobs_run_are_counted():

@@ -8,12 +8,12 @@ from engine_cases import cluster, job
 from clustersim.engine.contention import Holders
 from clustersim.engine.fabric import Activity, Segment
 from clustersim.engine.graph import StepGraph
-from clustersim.engine.hybrid import hybrid
+from clustersim.engine.hybrid import loop
 from clustersim.engine.program import COMPUTE, UPDATE
 from clustersim.engine.simulate import simulate
 from clustersim.engine.slowing import BesideRows, SlowedFabric, Slowing
 from clustersim.engine.tasks import SlotKinds
-from clustersim.engine.world import slot_flows
+from clustersim.engine.world import LoopJob, slot_flows
 from clustersim.errors import ConfigError
 from clustersim.report.breakdown import breakdown
 from clustersim.simulation import run
@@ -148,8 +148,8 @@ def test_a_second_of_computation_beside_a_transfer_has_a_closed_form(share, part
     none, links = np.zeros(0, np.int64), np.zeros(0)
     graph = StepGraph(tuple(map(np.array, ([0, 0, 1, 0], [0, 0, 1, 0], [-1, 0, 1, 2]))), (), (), None, none, None, 1)
     holders, seconds = Holders(graph, done, links), np.array([0.0, begin, moving, 1.0])
-    ends, found = hybrid(links, graph, SlotKinds.found(done), slot_flows(done), holders, seconds, slowing)
-    assert ends[3] == pytest.approx(1.0 + expected, abs=1e-12)
+    [[found]] = loop(links, [LoopJob(graph, SlotKinds.found(done), slot_flows(done), holders, seconds, slowing)])
+    assert found.ends[3] == pytest.approx(1.0 + expected, abs=1e-12)
     assert found.slowed == pytest.approx([0.0, 0.0, 0.0, expected], abs=1e-12)
     env, over = simpy.Environment(), {}
     fabric = SlowedFabric(env, slowing)

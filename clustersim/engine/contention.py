@@ -1,30 +1,18 @@
-"""Tasks that meet on links which they could fill: SimPy plays those alone, and the longest path all others.
-
-The times of a step are found again and again: with those of the last round it is known which tasks meet, SimPy plays these
-from the times at which they begin, and the longest path is taken anew with the seconds that they needed. When neither who
-meets nor when they begin changes any more, the times are those of the step: what a task takes depends on what began before
-its end alone, so that there is only one way for the times to agree, and each round is right for longer than the one before.
-"""
+"""Which tasks hold a link while all that hold it could overfill it, given when they begin and end."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
-import simpy
 
 from clustersim.arrays import Floats, Ints, Mask, connected, entries, offsets
-from clustersim.engine.fabric import Activity, Fabric
+from clustersim.engine.fabric import Activity
 from clustersim.engine.flows import FITS
 from clustersim.engine.graph import StepGraph
 from clustersim.engine.tasks import SlotTimes
-
-MOST = 10
-"""Different meetings that SimPy plays by themselves: with more, each shifts others, and the rounds hardly ever agree."""
-_ULP = 2.0**-52  # of the step, by which begins may differ that are equal but for rounding
 
 
 class Met(NamedTuple):
@@ -36,10 +24,6 @@ class Met(NamedTuple):
     node: Ints
     first: Ints
     last: Ints
-
-    def shifted(self, nodes: int, times: int) -> Met:
-        """Return the same with so much higher numbers of nodes and times."""
-        return Met(self.node + nodes, self.first + times, self.last + times)
 
     def together(self) -> list[Ints]:
         """Return the nodes that meet each other, each array sorted; of different ones none meets another."""
@@ -205,96 +189,3 @@ def _levels(start: Ints, change: Floats) -> Floats:
     before[:1] = 0.0
     level -= np.repeat(before, np.diff(np.append(start, len(change))))
     return level
-
-
-class Slowed(NamedTuple):
-    """What SimPy found of tasks that meet, by node."""
-
-    seconds: dict[int, float]
-    """What each took."""
-    segment_ends: dict[int, list[float]]
-    """As in engine.record.Record."""
-
-
-MeetingKey = tuple[tuple[int, ...], tuple[int, ...]]
-"""The slots of tasks that meet, and how much later than the first each begins, in what their times are rounded to."""
-PlayedTask = tuple[float, list[float] | None]
-"""What a task took, and when its half segments ended if it shared a link."""
-
-
-class Meeting(NamedTuple):
-    """Tasks that meet."""
-
-    key: MeetingKey
-    first: float
-    """When the first one begins …"""
-    late: list[float]
-    """… and how much later each of them."""
-
-
-def meeting(slots: Sequence[int], begun: Floats, last: float) -> Meeting:
-    """Return the meeting of tasks of these slots, which begin then. last: the last begin of all tasks."""
-    first, least = float(begun.min()), (last or 1.0) * _ULP
-    late = (begun - first).tolist()
-    return Meeting((tuple(slots), tuple(round(seconds / least) for seconds in late)), first, late)
-
-
-class Meetings:
-    """Lets SimPy play tasks that meet, each group by itself; what it played once it knows.
-
-    activities: of each slot. most: how many different groups it plays. events, solves: as in engine.record.Record.
-    """
-
-    def __init__(self, capacity: Floats, activities: Sequence[Activity], most: int) -> None:
-        self.capacity, self.activities, self.most = capacity, activities, most
-        self.known: dict[MeetingKey, list[PlayedTask]] = {}
-        self.events = self.solves = 0
-
-    def play(self, groups: Sequence[Ints], graph: StepGraph, starts: Floats) -> Slowed | None:
-        """Return what nodes take that meet in these groups, None if these are too many; starts: when each node begins."""
-        found, last = Slowed({}, {}), float(starts.max())
-        slot = graph.arrays[2]
-        played = self.each(meeting(slot[nodes].tolist(), starts[nodes], last) for nodes in groups)
-        if played is None:
-            return None
-        for nodes, tasks in zip(groups, played, strict=True):
-            for node, (seconds, ends) in zip(nodes.tolist(), tasks, strict=True):
-                found.seconds[node] = seconds
-                if ends is not None:
-                    found.segment_ends[node] = ends
-        return found
-
-    def each(self, meetings: Iterable[Meeting]) -> list[list[PlayedTask]] | None:
-        """Return what comes of each of the tasks of each meeting; None, and none is played, if they are too many."""
-        every, different = list[Meeting](), set(self.known)
-        for one in meetings:
-            every.append(one)
-            different.add(one.key)
-            if len(different) > self.most:  # there may be far more, which nobody has to look at
-                return None
-        for key, _, late in every:
-            if key not in self.known:
-                self.known[key] = self.simulated(key[0], late)
-        return [
-            [(seconds, ends and [first + end for end in ends]) for seconds, ends in self.known[key]]
-            for key, first, _ in every
-        ]
-
-    def simulated(self, slots: Sequence[int], late: Sequence[float]) -> list[PlayedTask]:
-        """Return of each activity its seconds, and when its half segments end if it shared a link; late: when it begins."""
-        env = simpy.Environment()
-        fabric = Fabric(env, self.capacity.tolist())
-        found: list[PlayedTask] = [(0.0, None)] * len(slots)
-
-        def over(place: int, ends: list[float] | None) -> None:
-            found[place] = env.now - late[place], ends
-
-        def begin(place: int, _: simpy.Event) -> None:
-            fabric.start(self.activities[slots[place]], partial(over, place))
-
-        for place, start in enumerate(late):
-            simpy.Timeout(env, start).callbacks.append(partial(begin, place))
-        env.run()
-        self.events += next(env._eid)
-        self.solves += fabric.transfers.flows.solves
-        return found

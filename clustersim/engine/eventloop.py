@@ -25,8 +25,9 @@ from clustersim.arrays import Ints
 from clustersim.engine.compiled import called, compiled, inlined
 from clustersim.engine.world import Places, Records, World
 
-BEGIN, OVER, END, LANDED, MOVE, LAND = range(6)
-"""What a holder waits for: to begin; asleep, to be over; awake, for the end of a half segment and what is in it."""
+BEGIN, OVER, END, LANDED, MOVE, LAND, FIRST, LAST = range(8)
+"""What a holder waits for: to begin; asleep, to be over; awake, for the end of a half segment and what is in it; for a step to
+begin, and to end."""
 NUMBER, STAMP, SOLVES, EVENTS, WAITING, MOVED, CHANGED, WIDE, STOPS, DIRTY = range(10)
 """Counters: of all events, of tries and solutions, of events of tasks that met; how many there are to come; how many flows and
 links have changed since rates were solved, how many links and stops a try has, and whether rates are to be solved."""
@@ -746,7 +747,32 @@ def finish(w: World, holder: int, now: float) -> None:
             return
     w.end[w.node[holder]] = now
     w.stack[0] = w.node[holder]
+    w.jobs[one.job].under_way -= 1
     follow(w)
+    step_over(w, one.job)
+
+
+@inlined
+def begin_step(w: World, number: int, now: float) -> None:
+    """Let the step of a job begin."""
+    job = w.jobs[number]
+    w.end[job.first] = now
+    w.stack[0] = job.first
+    follow(w)
+    step_over(w, number)
+
+
+@inlined
+def step_over(w: World, number: int) -> None:
+    """Let the step of a job wait for its end if none of its holders is under way: all of its nodes have their ends."""
+    job = w.jobs[number]
+    if job.under_way:
+        return
+    end = job.begin
+    for node in range(job.first, job.last):
+        end = max(end, w.end[node])
+    w.holders[job.last_holder].call = LAST
+    push(w, job.last_holder, end)
 
 
 @inlined
@@ -767,6 +793,7 @@ def follow(w: World) -> None:
                     w.stack[count] = number
                     count += 1
                 else:
+                    w.jobs[w.holders[holder].job].under_way += 1
                     wait(w.queue, w.holders, w.counts, holder, time, 2 * LATER + number)
 
 
@@ -804,8 +831,8 @@ borrowed = cast("Callable[[Any], Any]", intrinsic(_borrowed))
 
 
 @compiled
-def play(owned: World) -> None:
-    """Go through all events from the end of node 0."""
+def play(owned: World, now: float) -> int:
+    """Go through all events from `now` on until a job ends a step, and return which one; before, idle jobs begin theirs."""
     w = World(
         borrowed(owned.a),
         borrowed(owned.b),
@@ -839,6 +866,7 @@ def play(owned: World) -> None:
         borrowed(owned.numbers),
         borrowed(owned.flows),
         borrowed(owned.loads),
+        borrowed(owned.jobs),
         borrowed(owned.counts),
         borrowed(owned.queue),
         borrowed(owned.ends),
@@ -852,10 +880,13 @@ def play(owned: World) -> None:
         borrowed(owned.woken),
         borrowed(owned.stack),
     )
-    w.stack[0] = 0
-    follow(w)
-    now = 0.0
-    while w.counts[WAITING] or w.counts[DIRTY]:
+    for number in range(len(w.jobs)):
+        job = w.jobs[number]
+        if job.idle:
+            job.idle = 0
+            w.holders[job.last_holder].call = FIRST
+            push(w, job.last_holder, job.begin)
+    while True:
         event = w.queue[0]
         if w.counts[DIRTY] and (w.counts[WAITING] == 0 or event.time > now):
             w.counts[EVENTS] += 1
@@ -868,5 +899,10 @@ def play(owned: World) -> None:
             begin(w, holder, now)
         elif call == OVER:
             finish(w, holder, now)
+        elif call == FIRST:
+            begin_step(w, w.holders[holder].job, now)
+        elif call == LAST:
+            w.jobs[w.holders[holder].job].end = now
+            return int(w.holders[holder].job)
         else:
             awake(w, holder, now)

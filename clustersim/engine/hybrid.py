@@ -1,55 +1,87 @@
-"""A step of a job whose tasks slow each other here and there: all of it goes through a compiled loop of events."""
+"""Steps of jobs whose tasks slow each other here and there: all of them go through a compiled loop of events."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from clustersim.arrays import Floats, entries, offsets
-from clustersim.engine.contention import Holders
-from clustersim.engine.graph import StepGraph
 from clustersim.engine.record import SegmentEnds
-from clustersim.engine.slowing import NO_SLOWING, Slowing
-from clustersim.engine.tasks import SlotKinds
-from clustersim.engine.world import SlotFlows, World, world
+from clustersim.engine.world import LoopJob, World, world
 
 
-class MetPart(NamedTuple):
-    """What was done for tasks that met."""
+class LoopStep(NamedTuple):
+    """A step that the loop has played."""
 
-    segment_ends: Mapping[int, list[float]]
-    """As in engine.record.Record."""
+    begin: float
+    ends: Floats
+    """When each node ended."""
+    segment_ends: SegmentEnds
+    """As in engine.record.Record …"""
+    slowed: Floats | None
     events: int
+    """… and of all steps until its end …"""
     solves: int
-    slowed: Floats | None = None
-    """As in engine.record.Record."""
 
 
-def hybrid(
+def loop(
     capacity: Floats,
-    graph: StepGraph,
-    kinds: SlotKinds,
-    flows: SlotFlows,
-    holders: Holders,
-    seconds: Floats,
-    slowing: Slowing = NO_SLOWING,
-) -> tuple[Floats, MetPart]:
-    """Return when each node ends, and what was done for those that met.
+    jobs: Sequence[LoopJob],
+    steps: int = 1,
+    starts: Sequence[float] = (),
+    progress: Callable[[float], None] = lambda _: None,
+) -> tuple[list[LoopStep], ...]:
+    """Return the complete steps of jobs that share a fabric. capacity: bytes/s of each link that can be short.
 
-    capacity: bytes/s of each link that can be short. kinds, flows: of its slots. seconds: of each node, as if alone. slowing:
-    what communication takes from computation beside it.
+    steps, starts, progress: as in engine.simulate.
     """
-    from clustersim.engine.eventloop import EVENTS, SOLVES, play  # numba takes half a second to load
+    from clustersim.engine.eventloop import play  # numba takes half a second to load
 
-    own = world(capacity, graph, kinds, flows, holders, seconds, slowing)
-    play(own)
+    own, now = world(capacity, jobs), 0.0
+    own.jobs["begin"] = starts or 0.0
+    since, found = max(starts, default=0.0), tuple(list[LoopStep]() for _ in jobs)
+    left = [steps] * len(jobs)
+    while max(left) > 0 or _ends(own, now):
+        number = play(own, now)
+        found[number].append(_step(own, number, jobs[number]))
+        left[number] -= found[number][-1].begin >= since
+        now = float(own.jobs[number]["end"])
+        progress(1 - sum(max(one, 0) for one in left) / (steps * len(jobs)))
+        if max(left) > 0:
+            _again(own, number, now)
+    return found
+
+
+def _ends(own: World, now: float) -> bool:
+    """Return whether another job ends a step at the very time."""
+    from clustersim.engine.eventloop import LAST
+
+    waiting = own.holders[own.jobs["last_holder"]]
+    return any(own.queue[one["waits"]]["time"] <= now for one in waiting if one["call"] == LAST and one["waits"] >= 0)
+
+
+def _step(own: World, number: int, job: LoopJob) -> LoopStep:
+    """Return the step that a job has just ended."""
+    from clustersim.engine.eventloop import EVENTS, SOLVES
+
+    one = own.jobs[number]
+    nodes, holders = slice(one["first"], one["last"]), np.arange(one["first_holder"], one["last_holder"])
+    some = holders[own.holders["index"][holders] > 0]  # those that have been awake
+    ends = SegmentEnds(
+        own.node[some] - one["first"], offsets(np.diff(own.half)[some]), own.ends[entries(own.half, some)]
+    )
+    slowed = own.longer[nodes].copy() if job.slowing else None
     counted = int(own.counts[EVENTS]), int(own.counts[SOLVES])
-    return own.end, MetPart(_segment_ends(own), *counted, own.longer if slowing else None)
+    return LoopStep(float(one["begin"]), own.end[nodes].copy(), ends, slowed, *counted)
 
 
-def _segment_ends(own: World) -> SegmentEnds:
-    """Return the ends of half segments of holders that have been awake."""
-    some = np.flatnonzero(own.holders["index"] > 0)
-    return SegmentEnds(own.node[some], offsets(np.diff(own.half)[some]), own.ends[entries(own.half, some)])
+def _again(own: World, number: int, now: float) -> None:
+    """Let a job that has ended a step begin another one."""
+    one = own.jobs[number]
+    nodes, holders = slice(one["first"], one["last"]), slice(one["first_holder"], one["last_holder"])
+    own.missing[nodes], own.longer[nodes] = 2, 0.0
+    for name in ("index", "call", "awake", "late"):
+        own.holders[name][holders] = 0
+    one["begin"], one["idle"] = now, 1

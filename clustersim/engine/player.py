@@ -12,6 +12,7 @@ from clustersim.engine.compile import Plan, Work
 from clustersim.engine.contention import Holders, Met
 from clustersim.engine.form import Form, Rebinding
 from clustersim.engine.graph import StepGraph, structure
+from clustersim.engine.hybrid import loop
 from clustersim.engine.instances import build
 from clustersim.engine.launching import Seconds
 from clustersim.engine.network import Network
@@ -19,9 +20,11 @@ from clustersim.engine.parts import Drift
 from clustersim.engine.program import Program
 from clustersim.engine.record import Record
 from clustersim.engine.simulate import simulate
-from clustersim.engine.static import static
+from clustersim.engine.slowing import slowing
+from clustersim.engine.static import played, static
 from clustersim.engine.steady import Periods, periods, steady
 from clustersim.engine.tasks import Retimed, TaskKinds, Tasks
+from clustersim.engine.world import LoopJob
 from clustersim.memo import Memo
 
 Engine = Literal["simpy", "auto", "static"]
@@ -218,6 +221,15 @@ class Player:
         if record is None or compiled.periods is None:
             return record
         return compiled.steady(record, further)
+
+
+def together(
+    jobs: Sequence[Compiled], steps: int, starts: Sequence[float], progress: Callable[[float], None]
+) -> tuple[list[Record], ...]:
+    """Return the complete steps of jobs that share a fabric, played by the loop; the arguments are those of `loop`."""
+    own = [LoopJob.of(job.graph, job.tasks, job.holders, slowing(job.graph, job.tasks)) for job in jobs]
+    lines = loop(jobs[0].plan.network.capacity, own, steps, starts, progress)
+    return tuple([played(job.graph, job.tasks, step) for step in line] for job, line in zip(jobs, lines, strict=True))
 
 
 SIMPY = Player()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -138,6 +138,12 @@ class Record:
     """Who met on links that they could fill; None: nobody has looked."""
     slowed: Floats | None = None
     """By how much longer each node took because communication beside it took SMs; None: none did."""
+
+    def begun(self, begin: float) -> Record:
+        """Return the same step begun so many seconds later."""
+        own = {node: [begin + end for end in ends] for node, ends in self.segment_ends.items()}
+        starts, ends = begin + self.starts, begin + self.ends
+        return replace(self, starts=starts, ends=ends, segment_ends=own, begin=begin + self.begin, end=begin + self.end)
 
     @cached_property
     def spans(self) -> list[Span]:

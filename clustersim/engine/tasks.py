@@ -106,6 +106,11 @@ class Tasks(Sequence[Task]):
         return self.slot_kinds.times
 
     @cached_property
+    def seconds(self) -> Floats:
+        """What each node of the graph takes."""
+        return np.append(self.times.idle, 0.0)[self.graph.arrays[2]]  # the last one is that of joins, slot -1
+
+    @cached_property
     def compute(self) -> Floats:
         """Seconds of computation, by task."""
         return np.array([task.activity.compute for task in self.own])

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from clustersim.arrays import Floats, Ints, Mask, offsets
+from clustersim.arrays import Floats, Ints, Mask, chained, offsets
 from clustersim.engine.contention import Holders
 from clustersim.engine.fabric import Activity
 from clustersim.engine.flows import Flow
 from clustersim.engine.graph import StepGraph
-from clustersim.engine.slowing import BesideRows, Slowing
-from clustersim.engine.tasks import SlotKinds
+from clustersim.engine.slowing import NO_SLOWING, BesideRows, Slowing
+from clustersim.engine.tasks import SlotKinds, Tasks
 
 Records = Any
 """An array of records of one of the types below."""
@@ -34,7 +34,7 @@ KIND = _type("", "segment segment_end flow")
 """What holders of one slot do: where their segments begin and end, and the first of their flows."""
 HOLDER = _type(
     "started begun rate tried left since lands",
-    "row row_end segment segment_end flow half waits call awake on_time moving full seen place late",
+    "row row_end segment segment_end flow half waits call awake on_time moving full seen place late job",
     "index",
 )
 """A node whose end is not known when it begins, from then on: it holds links, takes from the passes beside it, or loses. Its
@@ -81,8 +81,13 @@ the integrals of the rank when it began. When it makes up for what it lost: the 
 and its neighbours among those of the rank."""
 
 
+JOB = _type("begin end", "first last first_holder last_holder under_way idle")
+"""A job: when its step began or is to begin, and ended; its nodes and holders, of which the last one waits for the step itself to
+begin and to end; how many of its holders are under way; whether its step is not."""
+
+
 class World(NamedTuple):
-    """All records of a step."""
+    """All records of the steps of jobs."""
 
     a: Ints
     """By node, one predecessor …"""
@@ -137,6 +142,7 @@ class World(NamedTuple):
     """The flow of each segment of each holder's kind, -1 where it has none."""
     flows: Records
     loads: Records
+    jobs: Records
     counts: Ints
     """Those of `eventloop`."""
     queue: Records
@@ -174,69 +180,101 @@ class SlotFlows(NamedTuple):
     loads: Records
 
 
-def world(
-    capacity: Floats,
-    graph: StepGraph,
-    kinds: SlotKinds,
-    flows: SlotFlows,
-    holders: Holders,
-    seconds: Floats,
-    slowing: Slowing,
-) -> World:
-    """Return the records of a step; the arguments are those of `hybrid`."""
-    a, b, slots = graph.arrays
-    after, start = graph.successors
-    nodes, links, rows = len(graph), len(capacity), len(holders.holdings.of)
-    waits = np.zeros(nodes, bool)
-    for some in (holders.node, slowing.takers.node, slowing.slowed.node):
-        waits[some] = True
-    node = np.flatnonzero(waits)
-    count = len(node)
-    number = np.full(nodes, -1, np.int32)
-    number[node] = np.arange(count)
-    slot, linked = slots[node], number[holders.node]
-    link, share = holders.holdings.held
-    begin = offsets(np.array([len(one.times.segments) for one in kinds.different], np.int64))
-    segments = [row for one in kinds.different for row in _segments(one.times)]
-    own, halves = np.zeros((2, count), np.int64)
-    own[linked], halves[linked] = np.diff(holders.row), 2 * np.diff(begin)[kinds.of[holders.slot]]
-    half = offsets(halves)
-    (taker, takes), (loser, losses) = (_beside(rows, number) for rows in (slowing.takers, slowing.slowed))
+class LoopJob(NamedTuple):
+    """A job as the loop plays it."""
+
+    graph: StepGraph
+    kinds: SlotKinds
+    """Of its slots …"""
+    flows: SlotFlows
+    holders: Holders
+    seconds: Floats
+    """Of each node, as if alone."""
+    slowing: Slowing = NO_SLOWING
+    """What communication takes from the computation beside it."""
+
+    @classmethod
+    def of(cls, graph: StepGraph, tasks: Tasks, holders: Holders, slowing: Slowing) -> LoopJob:
+        """Return a job by its graph and tasks, which links these hold, and what they lose."""
+        return cls(graph, tasks.slot_kinds, tasks.once_of_slots(slot_flows), holders, tasks.seconds, slowing)
+
+    @property
+    def waiting(self) -> Ints:
+        """The nodes whose ends are not known when they begin: that hold links, or take from passes beside them, or lose."""
+        found = np.zeros(len(self.graph), bool)
+        for some in (self.holders.node, self.slowing.takers.node, self.slowing.slowed.node):
+            found[some] = True
+        return np.flatnonzero(found)
+
+
+def world(capacity: Floats, jobs: Sequence[LoopJob]) -> World:
+    """Return the records of jobs. capacity: bytes/s of each link that can be short."""
+    waiting = [job.waiting for job in jobs]
+    nodes = offsets(np.array([len(job.graph) for job in jobs]))
+    holders = offsets(np.array([len(own) + 1 for own in waiting]))
+    slots = offsets(np.array([len(job.kinds.of) for job in jobs]))
+    ranks = offsets(np.array([job.graph.ranks for job in jobs]))
+    numbers = offsets(np.array([len(job.flows.numbers) for job in jobs]))
+    flows = offsets(np.array([len(job.flows.flows) for job in jobs]))
+    loads = offsets(np.array([len(job.flows.loads) for job in jobs]))
+    each = [
+        _records_of(*one)
+        for one in zip(jobs, waiting, nodes.tolist(), holders.tolist(), slots.tolist(), ranks.tolist(), strict=False)
+    ]
+
+    def all_of(name: str) -> Any:
+        return np.concatenate([getattr(one, name) for one in each])
+
+    def shifted(tables: Iterable[Records], by: Ints, *names: str) -> Records:
+        """Return tables one after the other, in which these columns are places in tables that stand so too."""
+        found = np.concatenate(list(tables))
+        for name in names:
+            found[name] += np.repeat(by[:-1], [len(one) for one in tables]).astype(np.int32)
+        return found
+
+    segments = offsets(np.array([len(one.segments) for one in each]))
+    kinds = shifted([one.kinds for one in each], segments, "segment", "segment_end")
+    kinds["flow"] += np.repeat(numbers[:-1], np.diff(slots)).astype(np.int32)
+    which = [np.where(job.flows.numbers < 0, -1, job.flows.numbers + by) for job, by in zip(jobs, flows, strict=False)]
+    nodes_of_all, links, link = int(nodes[-1]), len(capacity), all_of("link")
+    count, rows, half = int(holders[-1]), len(link), chained(one.half for one in each)
+    own = _records(HOLDER, count, waits=-1, job=np.repeat(np.arange(len(jobs)), np.diff(holders)))
+    table = _records(JOB, len(jobs), first=nodes[:-1], last=nodes[1:], idle=1)
+    table["first_holder"], table["last_holder"] = holders[:-1], holders[1:] - 1
     return World(
-        a=a,
-        b=b,
-        start=start,
-        after=after,
-        seconds=seconds,
-        holder=number,
-        missing=np.full(nodes, 2, np.int8),
-        end=np.zeros(nodes),
-        node=node,
-        kind=slot,
-        row=offsets(own),
-        take=offsets(np.bincount(taker, minlength=count)),
-        loss=offsets(np.bincount(loser, minlength=count)),
+        a=all_of("a"),
+        b=all_of("b"),
+        start=chained(one.start for one in each),
+        after=all_of("after"),
+        seconds=np.concatenate([job.seconds for job in jobs]),
+        holder=all_of("holder"),
+        missing=np.full(nodes_of_all, 2, np.int8),
+        end=np.zeros(nodes_of_all),
+        node=all_of("node"),
+        kind=all_of("kind"),
+        row=chained(one.row for one in each),
+        take=chained(one.take for one in each),
+        loss=chained(one.loss for one in each),
         half=half,
         link=link,
-        share=share,
-        kinds=_records(KIND, len(kinds.of), segment=begin[kinds.of], segment_end=begin[kinds.of + 1], flow=flows.first),
-        holders=_records(HOLDER, count, waits=-1),
+        share=all_of("share"),
+        kinds=kinds,
+        holders=own,
         rows=np.empty(rows, ROW),
         links=_records(LINK, links, held=-1, first=offsets(np.bincount(link, minlength=links))[:-1]),
         limit=capacity.astype(float),
         used=np.zeros(links),
         full=np.zeros(links, bool),
         crossings=np.empty(rows, CROSSING),
-        ranks=_records(RANK, graph.ranks, late=-1),
-        takes=_records(TAKE, len(taker), rank=takes.rank, sms=takes.share[:, 0], memory=takes.share[:, 1]),
-        losses=_records(
-            LOSS, len(loser), rank=losses.rank, holder=loser, other=losses.share[:, 0], memory=losses.share[:, 1]
-        ),
-        longer=np.zeros(nodes),
-        segments=np.array(segments, SEGMENT),
-        numbers=flows.numbers,
-        flows=flows.flows,
-        loads=flows.loads,
+        ranks=_records(RANK, int(ranks[-1]), late=-1),
+        takes=all_of("takes"),
+        losses=all_of("losses"),
+        longer=np.zeros(nodes_of_all),
+        segments=all_of("segments"),
+        numbers=np.concatenate(which),
+        flows=shifted([job.flows.flows for job in jobs], loads, "load", "load_end"),
+        loads=np.concatenate([job.flows.loads for job in jobs]),
+        jobs=table,
         counts=np.zeros(COUNTERS, np.int64),
         queue=np.empty(count, EVENT),
         ends=np.empty(int(half[-1])),
@@ -248,7 +286,75 @@ def world(
         stops=np.empty(links + count, STOP),
         stop=_places(count),
         woken=_places(count),
-        stack=_places(nodes),
+        stack=_places(nodes_of_all),
+    )
+
+
+class _JobRecords(NamedTuple):
+    """The columns of World that a job has of its own, in the numbers of all jobs; what begins where, in its own."""
+
+    a: Ints
+    b: Ints
+    start: Ints
+    after: Ints
+    holder: Places
+    node: Ints
+    kind: Ints
+    row: Ints
+    take: Ints
+    loss: Ints
+    half: Ints
+    link: Ints
+    share: Floats
+    kinds: Records
+    takes: Records
+    losses: Records
+    segments: Records
+
+
+def _records_of(job: LoopJob, waiting: Ints, first: int, first_holder: int, slots: int, ranks: int) -> _JobRecords:
+    """Return the columns of a job. first …: of its nodes, holders, slots and ranks among those of all jobs."""
+    (a, b, slot), (after, start) = job.graph.arrays, job.graph.successors
+    count = len(waiting) + 1  # the last one stands for the step itself, and waits at no node
+    number = np.full(len(a), -1, np.int32)
+    number[waiting] = first_holder + np.arange(len(waiting))
+    begin = offsets(np.array([len(one.times.segments) for one in job.kinds.different], np.int64))
+    linked = number[job.holders.node] - first_holder
+    rows, halves = np.zeros((2, count), np.int64)
+    rows[linked], halves[linked] = np.diff(job.holders.row), 2 * np.diff(begin)[job.kinds.of[job.holders.slot]]
+    (taker, takes), (loser, losses) = (_beside(one, number) for one in (job.slowing.takers, job.slowing.slowed))
+    link, share = job.holders.holdings.held
+    return _JobRecords(
+        a=a + first,
+        b=b + first,
+        start=start,
+        after=after[: start[-1]] + first,
+        holder=number,
+        node=np.append(waiting, 0) + first,
+        kind=np.append(slot[waiting], 0) + slots,
+        row=offsets(rows),
+        take=offsets(np.bincount(taker - first_holder, minlength=count)),
+        loss=offsets(np.bincount(loser - first_holder, minlength=count)),
+        half=offsets(halves),
+        link=link,
+        share=share,
+        kinds=_records(
+            KIND,
+            len(job.kinds.of),
+            segment=begin[job.kinds.of],
+            segment_end=begin[job.kinds.of + 1],
+            flow=job.flows.first,
+        ),
+        takes=_records(TAKE, len(taker), rank=takes.rank + ranks, sms=takes.share[:, 0], memory=takes.share[:, 1]),
+        losses=_records(
+            LOSS,
+            len(loser),
+            rank=losses.rank + ranks,
+            holder=loser,
+            other=losses.share[:, 0],
+            memory=losses.share[:, 1],
+        ),
+        segments=np.array([row for one in job.kinds.different for row in _segments(one.times)], SEGMENT),
     )
 
 

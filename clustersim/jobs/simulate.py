@@ -6,21 +6,20 @@ import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import islice, takewhile
 from pathlib import Path
 from typing import Any, Unpack
 
 import numpy as np
 
-from clustersim.arrays import Mask
+from clustersim.arrays import Ints, Mask, distinct
 from clustersim.config.overrides import parted
-from clustersim.engine.compile import Plan, Work, bound, draft
+from clustersim.engine.compile import Draft, Plan, Work, bound, draft
 from clustersim.engine.fold.adaptive import PlayedJobs, adapted
 from clustersim.engine.fold.refinement import Partition
-from clustersim.engine.player import Player
+from clustersim.engine.network import Network, networks
+from clustersim.engine.player import Player, together
 from clustersim.engine.record import Record
-from clustersim.engine.simulate import simulate as play_all
-from clustersim.engine.together import complete, together
 from clustersim.errors import InputError
 from clustersim.garbage import uncollected
 from clustersim.jobs.placement import PlacedJob, place_jobs
@@ -111,46 +110,70 @@ def _together(
     fold: bool,
     progress: Progress,
 ) -> PlayedJobs:
-    """Play the jobs on the links that prove to be short: as sums where they seldom slow each other, else all by SimPy."""
+    """Play the jobs on the links that prove to be short: by the loop where several use one of them, else each by itself."""
     drafted = draft(works, simulator.cluster)
     every = np.ones(len(drafted.demand.links), bool)
-    attempts = list(_attempts(works, simulator))
 
     def told(share: float) -> None:
         progress(f"simulate together {share:.0%}")
 
-    def simulated(cells: Partition, kept: Mask) -> PlayedJobs | None:
-        for attempt in attempts:
-            plans = bound(drafted._replace(works=tuple(work for work, _ in attempt)), cells, kept)
-            jobs = [player.compiled(plan, simulator.graphs) for (_, player), plan in zip(attempt, plans, strict=True)]
-            further = [player.steady.further if player.steady else 0 for _, player in attempt]
-            records = together(jobs, further, steps, starts, told)
-            if records is not None:
-                whole = tuple(plan.lengthened(work) for plan, work in zip(plans, works, strict=True))
-                return PlayedJobs(whole, records)
-        if kept is not every:
-            return None
-        own = [job.graph for job in jobs], [job.tasks for job in jobs]
-        return PlayedJobs(plans, play_all(plans, told, steps, starts, *own))
+    def simulated(cells: Partition, kept: Mask) -> PlayedJobs:
+        if not _meet(networks(drafted.demand, cells, kept)):
+            alone = [_alone(drafted, place, cells, kept, simulator) for place in range(len(works))]
+            plans, records = zip(*alone, strict=True)
+            return PlayedJobs(plans, _repeated(records, steps, starts))
+        plans = bound(drafted, cells, kept)
+        players = (Player("auto", simulator.graphs, rows(work.job)) for work in works)
+        jobs = [player.compiled(plan, simulator.graphs) for player, plan in zip(players, plans, strict=True)]
+        return PlayedJobs(plans, together(jobs, steps, starts, told))
 
     found = adapted(drafted, every, simulated, fold)
-    assert found is not None  # on all links SimPy tells the times where nobody else does
-    return found._replace(records=complete(found.records, steps, starts))
+    assert found is not None  # where times can be proved of each
+    return found
 
 
-def _attempts(works: Sequence[Work], simulator: Simulator) -> Iterator[list[tuple[Work, Player]]]:
-    """Yield what each job does in a step of fewer microbatches, which may stand for its own; in the end, in its own."""
-    each = [list(_lengths(work, simulator)) for work in works]
-    for turn in range(max(map(len, each))):
-        yield [own[min(turn, len(own) - 1)] for own in each]
+def _meet(jobs: Sequence[Network]) -> bool:
+    """Return whether several jobs use one link that could be short."""
+    used = np.concatenate([_links(job) for job in jobs])
+    return len(distinct(used)) < len(used)
 
 
-def _lengths(work: Work, simulator: Simulator) -> Iterator[tuple[Work, Player]]:
-    job, graphs, prepared = work.job, simulator.graphs, simulator.preparation
-    # in the shortest one all is near its begin, where jobs meet
-    for count, steady in islice(prepared.short(job), 1, None):
-        yield prepared.work(job, work.gpus, count), Player("auto", graphs, rows(job, count), steady)
-    yield work, Player("auto", graphs, rows(job))
+def _links(job: Network) -> Ints:
+    """Return the link cells that a job may load, each once."""
+    loads = (links for phases in job.loads.values() for own in phases for links, _ in own.values())
+    return distinct(np.concatenate([np.empty(0, np.int64), *loads]))
+
+
+def _alone(drafted: Draft, place: int, cells: Partition, kept: Mask, simulator: Simulator) -> tuple[Plan, Record]:
+    """Return the plan of a job and its step beside jobs that use none of its links, or a shorter one that stands for it."""
+    work, graphs, prepared = drafted.works[place], simulator.graphs, simulator.preparation
+    for count, steady in (*prepared.short(work.job), (None, None)):
+        own = prepared.work(work.job, work.gpus, count)
+        works = (*drafted.works[:place], own, *drafted.works[place + 1 :])
+        plan = bound(drafted._replace(works=works), cells, kept)[place]
+        record = Player("auto", graphs, rows(work.job, count), steady).step(plan)
+        if record is not None:
+            return plan.lengthened(work), record
+    raise AssertionError  # the whole step has a record
+
+
+def _repeated(alone: Sequence[Record], steps: int, starts: Sequence[float]) -> tuple[list[Record], ...]:
+    """Return the steps of jobs, one after the other from their starts, until each has so many that began when all had started."""
+    since, both = max(starts), list(zip(alone, starts, strict=True))
+    counted = ((end for begin, end in _turns(record, start) if begin >= since) for record, start in both)
+    stop = max(next(islice(ends, steps - 1, None)) for ends in counted)
+    return tuple(
+        [record.begun(begin) for begin, _ in takewhile(lambda turn: turn[1] <= stop, _turns(record, start))]
+        for record, start in both
+    )
+
+
+def _turns(record: Record, begin: float) -> Iterator[tuple[float, float]]:
+    """Yield when steps begin and end, one after the other without end."""
+    while True:
+        end = begin + record.end
+        yield begin, end
+        begin = end
 
 
 def _check_length(placed: Sequence[PlacedJob], alone: Sequence[Alone], steps: int) -> None:
