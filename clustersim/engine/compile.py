@@ -148,7 +148,7 @@ def _plan(work: Work, uses: Sequence[tuple[Family, Sequence[Collective]]], net: 
     hosted = dict[float, Activity]()
     columns = role.tolist(), map(Speed, *(column.tolist() for column in speeds), apart), _cells_of(places, len(role))
     programs = [
-        _Binder(made, how, speed, cells, hosted).program(work.scripts[own])
+        _Binder(made, how, speed, cells, frozenset(cells), hosted).program(work.scripts[own])
         for own, speed, cells in zip(*columns, strict=True)
     ]
     return Plan(programs, net, members, ranks.first, ranks.size, made.sources, made.calls, work.hosts)
@@ -192,7 +192,9 @@ class _Binder:
     """How the host launches passes."""
     speed: Speed
     cells: Mapping[str, int]
-    """The group cell of the rank, by family."""
+    """The group cell of the rank, by family …"""
+    families: frozenset[str]
+    """… all of them."""
     hosted: dict[float, Activity]
     """What hosts do, by seconds."""
     computed: dict[tuple[int, float | None], Activity] = field(default_factory=dict)
@@ -294,7 +296,7 @@ class _Binder:
 
     def busy(self, one: _Bound) -> Task:
         """Return what the host does to launch a computation."""
-        seconds = self.activities.launching(one.line.items, self.speed, frozenset(self.cells), self.extra(one))
+        seconds = self.activities.launching(one.line.items, self.speed, self.families, self.extra(one))
         return Task(HOST, one.line.kind, one.line.stage, None, (), None, self.alone(seconds))
 
     def extra(self, one: _Bound) -> float:
@@ -312,7 +314,7 @@ class _Binder:
         extra = self.extra(one) if fresh else None
         key = id(one.line.items), extra  # many passes are the same, of other stages
         if key not in self.computed:
-            self.computed[key] = self.activities.work(one.line.items, self.speed, self.cells, extra)
+            self.computed[key] = self.activities.work(one.line.items, self.speed, self.cells, self.families, extra)
         return self.computed[key]
 
     def launched(self, line: Send | Launch) -> Task:
@@ -380,13 +382,19 @@ class Activities:
         """Return what makes the activities of a job on its network."""
         return cls(work.seconds, network, work.hosts, work.job.sms_beside, work.job.memory_beside)
 
-    def work(self, items: Steps, speed: Speed, cells: Mapping[str, int], extra: float | None = None) -> Activity:
+    def work(
+        self,
+        items: Steps,
+        speed: Speed,
+        cells: Mapping[str, int],
+        families: frozenset[str],
+        extra: float | None = None,
+    ) -> Activity:
         """Return the activity of kernels and collectives in the order given.
 
-        speed: of this rank. cells: the rank's group cell by family; collectives of other families are left out.
+        speed: of this rank. cells: the rank's group cell by family; collectives of other `families` than these are left out.
         extra: seconds of launches besides, where the host begins with the first; None: all is launched in time.
         """
-        families = frozenset(cells)
         written = self.text(items, speed, families, extra)
         key = id(written), speed.rank, *[cells[family] for family in written.families]
         if (known := self.bound.get(key)) is not None:

@@ -88,7 +88,9 @@ class Rebinding:
     def __call__(self, activity: Activity) -> Activity:
         """Return the activity in the place of one of the other job."""
         if (source := self.before.sources.get(activity)) is not None:
-            made = self.activities.work(self.items[id(source.items)], source.speed, source.cells, source.extra)
+            made = self.activities.work(
+                self.items[id(source.items)], source.speed, source.cells, source.families, source.extra
+            )
             self.fits &= list(self.plan.sources[made].flows) == [self.calls[call] for call in source.flows]
             return made
         if (call := self.before.calls.get(activity)) is not None:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
+from clustersim.arrays import Mask
+from clustersim.engine.fabric import Activity
 from clustersim.engine.network import Network
+from clustersim.engine.program import Task
 from clustersim.engine.record import Record
+from clustersim.engine.traffic import Variant
 from clustersim.report.jobs_facts import JobSteps, Shared
 
 Interval = tuple[float, float]
@@ -61,13 +65,12 @@ def _active(one: JobSteps, link: int) -> set[Interval]:
     """Return when a transfer of a job that crosses a link was under way."""
     wanted = _flows(one.plan.network, link)
     found: set[Interval] = set()
+    crossing: dict[int, tuple[Mask, dict[Activity, list[int]]]] = {}
     for step in one.counted:
-        tasks = step.tasks.own
-        places = {
-            activity: [i for i, segment in enumerate(activity.segments) if id(segment.flow) in wanted]
-            for activity in {task.activity for task in tasks}
-        }
-        crosses, done = np.array([bool(places[task.activity]) for task in tasks]), step.graph.occurrences
+        if id(step.tasks) not in crossing:  # which all steps have, but for those that stand for longer ones
+            crossing[id(step.tasks)] = _crossing(step.tasks.own, wanted)
+        crosses, places = crossing[id(step.tasks)]
+        tasks, done = step.tasks.own, step.graph.occurrences
         rows = np.flatnonzero(crosses[done.task])
         own, late = step.occurring(done.node[rows])
         rows = rows[own]
@@ -76,14 +79,25 @@ def _active(one: JobSteps, link: int) -> set[Interval]:
     return found
 
 
+def _crossing(tasks: Sequence[Task], wanted: set[int]) -> tuple[Mask, dict[Activity, list[int]]]:
+    """Return which tasks have some of the flows `wanted`, by identity, and in which segments their activities have them."""
+    places = {
+        activity: [i for i, flow in enumerate(activity.flows) if id(flow) in wanted]
+        for activity in {task.activity for task in tasks}
+    }
+    return np.array([bool(places[task.activity]) for task in tasks], bool), places
+
+
 def _flows(network: Network, link: int) -> set[int]:
     """Return the flows, by identity, of groups that cross a link."""
     result = set()
+    cells: dict[Variant, list[set[int]]] = {}
     for (call, cell), flows in network.known.items():
-        of = network.cells.groups[call.group].of
-        for phase, flow in zip(network.phases(network.variant(call, cell)), flows, strict=True):
-            if (of[phase.group[phase.link == link]] == cell).any():
-                result.add(id(flow))
+        variant = network.variant(call, cell)
+        if variant not in cells:
+            of = network.cells.groups[call.group].of
+            cells[variant] = [set(of[t.group[t.link == link]].tolist()) for t in network.phases(variant)]
+        result |= {id(flow) for own, flow in zip(cells[variant], flows, strict=True) if cell in own}
     return result
 
 
