@@ -291,7 +291,7 @@ class Simulator:
 
 def _proved(found: Played | None) -> Played:
     if found is None:
-        what = "tasks of this step slow each other on links that they share"
+        what = "tasks of this step slow each other, on links that they share or by the SMs and memory that they take"
         asked, other = option("--engine static", "engine='static'"), option("--engine auto", "engine='auto'")
         raise InputError(f"{asked}: {what}, which the static player cannot tell; use {other} or simpy")
     return found

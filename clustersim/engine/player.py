@@ -1,4 +1,4 @@
-"""Who plays the graph of a step: SimPy, or the longest path where that is proved to be the same, or both."""
+"""Who plays the graph of a step: SimPy; or the longest path where that is proved to be the same, and else the compiled loop."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from clustersim.engine.world import LoopJob
 from clustersim.memo import Memo
 
 Engine = Literal["simpy", "auto", "static"]
-"""Who plays a step: SimPy; the longest path where that is proved to be exact, with SimPy or the compiled loop where
-tasks slow each other; or the longest path alone."""
+"""Who plays a step: SimPy; the longest path where that is proved to be exact, and the compiled loop where tasks slow each
+other; or the longest path alone."""
 NODES = 2_000_000
 """Nodes of all graphs that are kept; one takes 300 to 450 bytes, with all that is known of it. What was compiled
 with them counts too."""
@@ -209,18 +209,15 @@ class Player:
         self, compiled: Compiled, tasks: Tasks, progress: Callable[[float], None] = lambda _: None
     ) -> Record | None:
         """Return the step by the first player that can tell it; where a short one is to stand for it, if it is steady."""
-        further = self.steady.further if self.steady else 0
+        graph = compiled.graph
+        if self.engine == "simpy":
+            [[record]] = simulate([compiled.plan], progress, graphs=[graph], tasks=[tasks])
+            return record
         if self.steady is not None and compiled.periods is None:
             return None
-        capacity, graph = compiled.plan.network.capacity, compiled.graph
-        record = None
-        if self.engine != "simpy":
-            record = static(capacity, graph, tasks, compiled.holders, self.engine == "auto", compiled.may_be_steady)
-        if record is None and self.engine != "static" and compiled.periods is None:
-            [[record]] = simulate([compiled.plan], progress, graphs=[graph], tasks=[tasks])
-        if record is None or compiled.periods is None:
-            return record
-        return compiled.steady(record, further)
+        capacity, meeting = compiled.plan.network.capacity, self.engine == "auto"
+        found = static(capacity, graph, tasks, compiled.holders, meeting, compiled.may_be_steady)
+        return found if found is None or self.steady is None else compiled.steady(found, self.steady.further)
 
 
 def together(

@@ -161,7 +161,9 @@ def _seconds(simulator: Simulator, asked: RunInputs, rewritten: Callable[[Work],
     player = Player(asked.engine_of_what_ifs, simulator.graphs, rows(job))
     found = play(rewritten(work), simulator.cluster, asked.fold, player=player)
     if found is None:
-        raise InputError("tasks slow each other on links that they share, which the static player cannot tell")
+        raise InputError(
+            "tasks slow each other, on links or by the SMs and memory that they take, which the static player cannot tell"
+        )
     return found[1].end
 
 
