@@ -8,12 +8,12 @@ from engine_cases import cluster, job
 from clustersim.engine.contention import Holders
 from clustersim.engine.fabric import Activity, Segment
 from clustersim.engine.graph import StepGraph
-from clustersim.engine.hybrid import loop
+from clustersim.engine.loop import loop
+from clustersim.engine.loop_state import LoopJob, slot_flows
 from clustersim.engine.program import COMPUTE, UPDATE
 from clustersim.engine.simulate import simulate
 from clustersim.engine.slowing import BesideRows, SlowedFabric, Slowing
 from clustersim.engine.tasks import SlotKinds
-from clustersim.engine.world import LoopJob, slot_flows
 from clustersim.errors import ConfigError
 from clustersim.report.breakdown import breakdown
 from clustersim.simulation import run

@@ -407,7 +407,7 @@ def test_the_command_of_a_point_has_its_numbers_to_the_last_digit(tmp_path, monk
     with pytest.raises(SystemExit):
         main()
     rows = json.loads(capsys.readouterr().out)["rows"]
-    assert ("hybrid" if engine == "auto" else "simpy") in {row["player"] for row in rows}
+    assert ("loop" if engine == "auto" else "simpy") in {row["player"] for row in rows}
     for row in rows:
         assert ("--engine auto" in row["run"]) == (engine == "auto")
         monkeypatch.setattr(sys, "argv", [*shlex.split(row["run"]), "--json", "--no-save"])

@@ -88,7 +88,7 @@ EngineName = Annotated[
     Literal["auto", "simpy", "static"],
     typer.Option(
         "--engine",
-        help="Who plays the steps: simpy; static (longest path) where that is proved exact; auto: static, both, or else simpy.",
+        help="Who plays the steps: simpy; static (longest path) where that is proved exact; auto: static, else a compiled loop.",
     ),
 ]
 Setting = Annotated[

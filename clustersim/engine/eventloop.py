@@ -8,7 +8,7 @@ times are those that SimPy finds with `engine.fabric`, for the same reasons.
 numba compiles what is here when it is first called, and keeps that for later processes: it compiles anew when this file has
 changed, and looks at no other, so that all that is compiled stands here with its constants. Three things make it fast, each by
 a factor: nothing is allocated in the loop, nobody counts who uses its arrays (`borrowed`), and most functions are a part of
-those that call them, as handing over a world is work. Whole numbers have 32 bits in records and 64 elsewhere; literal ones as
+those that call them, as handing over a state is work. Whole numbers have 32 bits in records and 64 elsewhere; literal ones as
 arguments would be a function of their own each.
 """
 
@@ -23,7 +23,7 @@ from numba.extending import intrinsic
 
 from clustersim.arrays import Ints
 from clustersim.engine.compiled import called, compiled, inlined
-from clustersim.engine.world import Places, Records, World
+from clustersim.engine.loop_state import LoopState, Places, Records
 
 BEGIN, OVER, END, LANDED, MOVE, LAND, FIRST, LAST = range(8)
 """What a holder waits for: to begin; asleep, to be over; awake, for the end of a half segment and what is in it; for a step to
@@ -104,9 +104,10 @@ def wait(queue: Records, holders: Records, counts: Ints, holder: int, time: floa
 
 
 @inlined
-def push(w: World, holder: int, time: float) -> None:
+def push(w: LoopState, holder: int, time: float) -> None:
     """Let a holder wait for what it says it waits for; of one time, what is pushed first comes first, but ends before all."""
     w.counts[NUMBER] += 1
+    # what ends gives its links free before what begins at that time takes them: else they would seem to meet
     later = 0 if w.holders[holder].call == OVER else LATER
     wait(w.queue, w.holders, w.counts, holder, time, later + w.counts[NUMBER])
 
@@ -131,7 +132,7 @@ def over(segment: Any, moving: float) -> float:
 
 
 @inlined
-def alone(w: World, one: Any, index: int, begun: float) -> float:
+def alone(w: LoopState, one: Any, index: int, begun: float) -> float:
     """Return when a half segment of a holder ends that begun at a time, if nothing slows it from there on."""
     segment = w.segments[one.segment + index // 2]
     end = begun
@@ -145,9 +146,10 @@ def alone(w: World, one: Any, index: int, begun: float) -> float:
 
 
 @inlined
-def reach(w: World, holder: int, time: float) -> None:
+def reach(w: LoopState, holder: int, time: float) -> None:
     """Bring a sleeper to the half segment in which it is at a time, at most its last one."""
     one = w.holders[holder]
+    # in the last one it waits for its end anyway, however sums are rounded
     last = 2 * (one.segment_end - one.segment) - 1
     while one.index < last:
         end = alone(w, one, one.index, one.begun)
@@ -159,7 +161,7 @@ def reach(w: World, holder: int, time: float) -> None:
 
 
 @inlined
-def wake(w: World, holder: int, now: float) -> None:
+def wake(w: LoopState, holder: int, now: float) -> None:
     """Let a holder go on event by event from where it is by now."""
     one = w.holders[holder]
     if one.waits >= 0:
@@ -172,7 +174,7 @@ def wake(w: World, holder: int, now: float) -> None:
 
 
 @inlined
-def enter(w: World, holder: int, now: float) -> None:
+def enter(w: LoopState, holder: int, now: float) -> None:
     """Go on with a half segment that has begun before now or just now."""
     one = w.holders[holder]
     while True:
@@ -189,7 +191,7 @@ def enter(w: World, holder: int, now: float) -> None:
 
 
 @inlined
-def transfer(w: World, holder: int, now: float) -> None:
+def transfer(w: LoopState, holder: int, now: float) -> None:
     """Go on with a flow, or with what is computed beside it."""
     one = w.holders[holder]
     number, begun = w.numbers[one.flow + one.index // 2], one.begun
@@ -212,7 +214,7 @@ def transfer(w: World, holder: int, now: float) -> None:
 
 
 @inlined
-def goes_on(w: World, holder: int, now: float) -> bool:
+def goes_on(w: LoopState, holder: int, now: float) -> bool:
     """End a half segment. Return whether the next one is to be gone through awake; else the holder sleeps to its end."""
     one = w.holders[holder]
     w.ends[one.half + one.index] = now
@@ -233,7 +235,7 @@ def goes_on(w: World, holder: int, now: float) -> bool:
 
 
 @inlined
-def move(w: World, holder: int, now: float) -> None:
+def move(w: LoopState, holder: int, now: float) -> None:
     """Let the bytes of a flow move, its latency being over."""
     one = w.holders[holder]
     number = w.numbers[one.flow + one.index // 2]
@@ -246,6 +248,7 @@ def move(w: World, holder: int, now: float) -> None:
         push(w, holder, max(lands, now))
         return
     one.moving, one.rate, one.tried, one.lands, one.since, one.full = number, 0.0, 0.0, lands, now, -1
+    # a sleeper's bytes have moved at their bound until it was woken
     one.left = flow.size - max(now - one.begun - flow.latency, 0.0) * flow.bound
     for load in range(flow.load, flow.load_end):
         place = one.row + w.loads[load].place
@@ -263,14 +266,14 @@ def move(w: World, holder: int, now: float) -> None:
 
 
 @inlined
-def change(w: World, number: int) -> None:
+def change(w: LoopState, number: int) -> None:
     """Let a link be one that is not as it was when last solved."""
     w.changed[w.counts[CHANGED]] = number
     w.counts[CHANGED] += 1
 
 
 @inlined
-def land(w: World, holder: int) -> None:
+def land(w: LoopState, holder: int) -> None:
     """Take away a flow that is over."""
     one = w.holders[holder]
     flow = w.flows[one.moving]
@@ -286,7 +289,7 @@ def land(w: World, holder: int) -> None:
             change(w, row.link)
         w.used[row.link] = w.used[row.link] - w.loads[load].weight * one.tried if link.crossing else 0.0
     one.moving = -1
-    if one.lands == np.inf:
+    if one.lands == np.inf:  # it was below its bound for a while
         one.on_time = 0
     w.counts[DIRTY] = 1
 
@@ -316,7 +319,7 @@ def leave_full(rows: Records, one: Any, place: int) -> None:
 
 
 @inlined
-def fill(w: World, number: int, full: bool) -> None:
+def fill(w: LoopState, number: int, full: bool) -> None:
     """Say whether a link is full, also to those whose bytes cross it."""
     if w.full[number] == full:
         return
@@ -331,7 +334,7 @@ def fill(w: World, number: int, full: bool) -> None:
 
 
 @inlined
-def solve(w: World, now: float) -> None:
+def solve(w: LoopState, now: float) -> None:
     """Bring the rates up to date, on the links that are known to be full and on those that this would overfill.
 
     Of thousands of links a hundred are full, and a solution that keeps within a limit stays when that limit is added.
@@ -352,7 +355,7 @@ def solve(w: World, now: float) -> None:
 
 
 @inlined
-def overfilled(w: World, few: int) -> bool:
+def overfilled(w: LoopState, few: int) -> bool:
     """Try rates, and return whether they overfill links that were not known to be full; these are changed too, then."""
     before, over = w.counts[CHANGED], False
     for place in range(few):
@@ -378,7 +381,7 @@ def overfilled(w: World, few: int) -> bool:
 
 
 @inlined
-def joined(w: World) -> tuple[int, int]:
+def joined(w: LoopState) -> tuple[int, int]:
     """Find the flows that chains of full links join to changes, and these links. Return how many both are."""
     holders, links, wide, found, loaded = w.holders, w.links, w.wide, w.found, w.loaded
     w.counts[STAMP] += 1
@@ -425,10 +428,11 @@ def widen(links: Records, wide: Places, counts: Ints, stamp: int, number: int) -
 
 
 @inlined
-def settle(w: World, holder: int, now: float) -> None:
+def settle(w: LoopState, holder: int, now: float) -> None:
     """Give a flow its new rate from now on; what hardly changes stays."""
     one = w.holders[holder]
     rate = one.tried
+    # a rate that differs by rounding alone would move the end by some digits, and cost an event
     if abs(rate - one.rate) <= SAME * one.rate:
         return
     one.left -= one.rate * (now - one.since)
@@ -441,7 +445,7 @@ def settle(w: World, holder: int, now: float) -> None:
 
 
 @inlined
-def fair(w: World, few: int, many: int) -> None:
+def fair(w: LoopState, few: int, many: int) -> None:
     """Find the max-min fair rates of the first few flows on the first many links, which no others cross.
 
     All rates rise together; a flow stops at its bound or when one of its links is full (Bertsekas & Gallager, Data
@@ -470,7 +474,7 @@ def fair(w: World, few: int, many: int) -> None:
 
 
 @inlined
-def rise_together(w: World, few: int, many: int) -> None:
+def rise_together(w: LoopState, few: int, many: int) -> None:
     """Let all flows begin to rise, and find when they would stop at their bounds, and when links would be full."""
     links, wide, found, loaded, stops = w.links, w.wide, w.found, w.loaded, w.stops
     for place in range(many):
@@ -494,7 +498,7 @@ def rise_together(w: World, few: int, many: int) -> None:
 
 
 @inlined
-def stopping(w: World, level: float, place: int) -> int:
+def stopping(w: LoopState, level: float, place: int) -> int:
     """Find who stops at a rate, a flow (a negative number) or all on a link; return how many they are."""
     if place < 0:
         w.stop[0] = -1 - place
@@ -559,7 +563,7 @@ def sink_stop(stops: Records, count: int, at: int, level: float, place: int) -> 
 
 
 @inlined
-def hold(w: World, holder: int) -> bool:
+def hold(w: LoopState, holder: int) -> bool:
     """Hold links; return whether one of them could be overfilled."""
     one = w.holders[holder]
     tight = False
@@ -577,7 +581,7 @@ def hold(w: World, holder: int) -> bool:
 
 
 @inlined
-def give(w: World, holder: int) -> None:
+def give(w: LoopState, holder: int) -> None:
     """Hold no links any more."""
     one = w.holders[holder]
     for place in range(one.row, one.row_end):
@@ -593,7 +597,7 @@ def give(w: World, holder: int) -> None:
 
 
 @inlined
-def asleep(w: World, holder: int) -> int:
+def asleep(w: LoopState, holder: int) -> int:
     """Find who sleeps on links of a holder that could be overfilled, and return how many; from now on they are awake."""
     count = 0
     for place in range(w.holders[holder].row, w.holders[holder].row_end):
@@ -610,7 +614,7 @@ def asleep(w: World, holder: int) -> int:
 
 
 @inlined
-def begin(w: World, holder: int, now: float) -> None:
+def begin(w: LoopState, holder: int, now: float) -> None:
     """Let a holder begin: with those it could slow, or asleep."""
     one = w.holders[holder]
     kind = w.kinds[w.kind[holder]]
@@ -638,7 +642,7 @@ def begin(w: World, holder: int, now: float) -> None:
 def advance(losses: Records, rank: Any, now: float) -> None:
     """Bring the integrals of a rank to a time, and what is left of the losses that are made up for on it."""
     past = now - rank.since
-    if past == 0.0:
+    if past == 0.0:  # several begin and end at one time
         return
     rank.since = now
     rank.lost += rank.taken * past
@@ -651,7 +655,7 @@ def advance(losses: Records, rank: Any, now: float) -> None:
 
 
 @inlined
-def take_share(w: World, holder: int, sign: float, now: float) -> None:
+def take_share(w: LoopState, holder: int, sign: float, now: float) -> None:
     """Take from ranks what a holder takes while it runs, or give it back (sign -1); who makes up for losses there ends anew."""
     for place in range(w.take[holder], w.take[holder + 1]):
         take = w.takes[place]
@@ -659,6 +663,7 @@ def take_share(w: World, holder: int, sign: float, now: float) -> None:
         advance(w.losses, rank, now)
         rank.sms += sign * take.sms
         rank.memory += sign * take.memory
+        # kernels that memory bounds lose the larger of both shares; of neither can all be taken
         asked = max(rank.sms, rank.memory)
         rank.taken = min(rank.sms, MOST_TAKEN) if rank.sms > LEAST_TAKEN else 0.0
         rank.taken_most = min(asked, MOST_TAKEN) if asked > LEAST_TAKEN else 0.0
@@ -672,14 +677,14 @@ def take_share(w: World, holder: int, sign: float, now: float) -> None:
 
 
 @inlined
-def made_up(w: World, loss: Any, now: float) -> None:
+def made_up(w: LoopState, loss: Any, now: float) -> None:
     """Find when a loss is made up for if nothing changes on its rank."""
     rank = w.ranks[loss.rank]
     loss.end = now + max(loss.left, 0.0) / (1.0 - loss.other * rank.taken - loss.memory * rank.taken_most)
 
 
 @inlined
-def wait_late(w: World, holder: int) -> None:
+def wait_late(w: LoopState, holder: int) -> None:
     """Let a holder wait until its losses are made up for on all of its ranks."""
     end = 0.0
     for place in range(w.loss[holder], w.loss[holder + 1]):
@@ -688,7 +693,7 @@ def wait_late(w: World, holder: int) -> None:
 
 
 @inlined
-def loses(w: World, holder: int, now: float) -> bool:
+def loses(w: LoopState, holder: int, now: float) -> bool:
     """Begin to make up for what a holder has lost, which would be over now; return whether it has lost anything."""
     one, late = w.holders[holder], False
     for place in range(w.loss[holder], w.loss[holder + 1]):
@@ -706,6 +711,7 @@ def loses(w: World, holder: int, now: float) -> bool:
         if loss.left > 0.0:
             made_up(w, loss, now)
         rank = w.ranks[loss.rank]
+        # also where nothing was lost on this rank: the holder ends with the slowest of its ranks
         loss.last, loss.next = -1, rank.late
         if rank.late >= 0:
             w.losses[rank.late].last = place
@@ -716,7 +722,7 @@ def loses(w: World, holder: int, now: float) -> bool:
 
 
 @inlined
-def no_longer_late(w: World, holder: int, now: float) -> None:
+def no_longer_late(w: LoopState, holder: int, now: float) -> None:
     """Take a holder away that has made up for its losses."""
     w.longer[w.node[holder]] = now - w.holders[holder].since
     for place in range(w.loss[holder], w.loss[holder + 1]):
@@ -731,7 +737,7 @@ def no_longer_late(w: World, holder: int, now: float) -> None:
 
 
 @inlined
-def finish(w: World, holder: int, now: float) -> None:
+def finish(w: LoopState, holder: int, now: float) -> None:
     """Let a sleeper end, and all that waited for it begin; first it makes up for what it has lost."""
     one = w.holders[holder]
     if one.late:
@@ -753,7 +759,7 @@ def finish(w: World, holder: int, now: float) -> None:
 
 
 @inlined
-def begin_step(w: World, number: int, now: float) -> None:
+def begin_step(w: LoopState, number: int, now: float) -> None:
     """Let the step of a job begin."""
     job = w.jobs[number]
     w.end[job.first] = now
@@ -763,11 +769,12 @@ def begin_step(w: World, number: int, now: float) -> None:
 
 
 @inlined
-def step_over(w: World, number: int) -> None:
+def step_over(w: LoopState, number: int) -> None:
     """Let the step of a job wait for its end if none of its holders is under way: all of its nodes have their ends."""
     job = w.jobs[number]
     if job.under_way:
         return
+    # the ends of nodes that hold nothing lie ahead of this time, so that the last of all has to be waited for
     end = job.begin
     for node in range(job.first, job.last):
         end = max(end, w.end[node])
@@ -776,7 +783,7 @@ def step_over(w: World, number: int) -> None:
 
 
 @inlined
-def follow(w: World) -> None:
+def follow(w: LoopState) -> None:
     """Go on from the end of the first node of the stack: what holds no links and waits for nothing else ends ahead of time."""
     count = 1
     while count:
@@ -788,6 +795,7 @@ def follow(w: World) -> None:
             if w.missing[number] == 0:
                 time = max(w.end[w.a[number]], w.end[w.b[number]])
                 holder = w.holder[number]
+                # nothing can slow it: its end is known now, and takes no event
                 if holder < 0:
                     w.end[number] = time + w.seconds[number]
                     w.stack[count] = number
@@ -798,7 +806,7 @@ def follow(w: World) -> None:
 
 
 @inlined
-def awake(w: World, holder: int, now: float) -> None:
+def awake(w: LoopState, holder: int, now: float) -> None:
     """Do what an awake holder waited for."""
     w.counts[EVENTS] += 1
     one = w.holders[holder]
@@ -831,9 +839,9 @@ borrowed = cast("Callable[[Any], Any]", intrinsic(_borrowed))
 
 
 @compiled
-def play(owned: World, now: float) -> int:
+def play(owned: LoopState, now: float) -> int:
     """Go through all events from `now` on until a job ends a step, and return which one; before, idle jobs begin theirs."""
-    w = World(
+    w = LoopState(
         borrowed(owned.a),
         borrowed(owned.b),
         borrowed(owned.start),
@@ -888,6 +896,7 @@ def play(owned: World, now: float) -> int:
             push(w, job.last_holder, job.begin)
     while True:
         event = w.queue[0]
+        # rates are solved once for all that changes at one time
         if w.counts[DIRTY] and (w.counts[WAITING] == 0 or event.time > now):
             w.counts[EVENTS] += 1
             solve(w, now)

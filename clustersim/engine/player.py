@@ -12,9 +12,10 @@ from clustersim.engine.compile import Plan, Work
 from clustersim.engine.contention import Holders, Met
 from clustersim.engine.form import Form, Rebinding
 from clustersim.engine.graph import StepGraph, structure
-from clustersim.engine.hybrid import loop
 from clustersim.engine.instances import build
 from clustersim.engine.launching import Seconds
+from clustersim.engine.loop import loop
+from clustersim.engine.loop_state import LoopJob
 from clustersim.engine.network import Network
 from clustersim.engine.parts import Drift
 from clustersim.engine.program import Program
@@ -24,7 +25,6 @@ from clustersim.engine.slowing import slowing
 from clustersim.engine.static import played, static
 from clustersim.engine.steady import Periods, periods, steady
 from clustersim.engine.tasks import Retimed, TaskKinds, Tasks
-from clustersim.engine.world import LoopJob
 from clustersim.memo import Memo
 
 Engine = Literal["simpy", "auto", "static"]

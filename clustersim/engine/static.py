@@ -3,7 +3,7 @@
 Where no task slows another, the times of a step are sums along its longest path: a node ends when the later of its two
 predecessors has ended and its own idle time has passed. Whether nothing was slowed is known afterwards: with the times found,
 the peaks of all that moves bytes over a link at one moment never exceed its capacity, so that no rate is cut. These are the
-times that SimPy finds, float for float. Where some tasks slow each other, all go through the compiled loop of `hybrid`.
+times that SimPy finds, float for float. Where some tasks slow each other, all go through the compiled loop (`loop.py`).
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from clustersim.arrays import Floats, Ints
 from clustersim.engine.compiled import Loop, paid_off
 from clustersim.engine.contention import Holders, Met
 from clustersim.engine.graph import StepGraph
-from clustersim.engine.hybrid import LoopStep, loop
+from clustersim.engine.loop import LoopStep, loop
+from clustersim.engine.loop_state import LoopJob
 from clustersim.engine.record import Record
 from clustersim.engine.slowing import slowing
 from clustersim.engine.tasks import Tasks
-from clustersim.engine.world import LoopJob
 
 WIDE = 16
 """Nodes of a level, in the mean, from which on arrays are faster than one node after the other."""
@@ -58,7 +58,7 @@ def static(
 def played(graph: StepGraph, tasks: Tasks, step: LoopStep) -> Record:
     """Return the record of a step that the loop has played."""
     times = graph.starts(step.ends), step.ends, step.segment_ends, step.begin, float(step.ends.max())
-    return Record(graph, tasks, *times, step.events, step.solves, "hybrid", slowed=step.slowed)
+    return Record(graph, tasks, *times, step.events, step.solves, "loop", slowed=step.slowed)
 
 
 _BEGIN = np.zeros(1)

@@ -283,9 +283,7 @@ def left_out(summary: dict[str, Any]) -> list[str]:
 def _how(summary: dict[str, Any], took: float) -> list[str]:
     s, cluster = summary["simulated"], summary["cluster"]
     classes = "class" if s["rank_classes"] == 1 else "classes"
-    how = {"static": "by its longest path", "hybrid": f"by its longest path and {s['events']:,} events"}.get(
-        s["player"], f"{s['events']:,} events"
-    )
+    how = {"static": "by its longest path"}.get(s["player"], f"{s['events']:,} events")
     predictor = summary["predictor"]
     return [
         f"simulated {s['ranks']:,} ranks as {s['rank_classes']:,} {classes}; {how} in {seconds(took)}",

@@ -86,7 +86,7 @@ JOB = _type("begin end", "first last first_holder last_holder under_way idle")
 begin and to end; how many of its holders are under way; whether its step is not."""
 
 
-class World(NamedTuple):
+class LoopState(NamedTuple):
     """All records of the steps of jobs."""
 
     a: Ints
@@ -175,7 +175,7 @@ class SlotFlows(NamedTuple):
     first: Ints
     """By slot, where its flows begin among `numbers`."""
     numbers: Ints
-    """As in World."""
+    """As in LoopState."""
     flows: Records
     loads: Records
 
@@ -207,7 +207,7 @@ class LoopJob(NamedTuple):
         return np.flatnonzero(found)
 
 
-def world(capacity: Floats, jobs: Sequence[LoopJob]) -> World:
+def loop_state(capacity: Floats, jobs: Sequence[LoopJob]) -> LoopState:
     """Return the records of jobs. capacity: bytes/s of each link that can be short."""
     waiting = [job.waiting for job in jobs]
     nodes = offsets(np.array([len(job.graph) for job in jobs]))
@@ -241,7 +241,7 @@ def world(capacity: Floats, jobs: Sequence[LoopJob]) -> World:
     own = _records(HOLDER, count, waits=-1, job=np.repeat(np.arange(len(jobs)), np.diff(holders)))
     table = _records(JOB, len(jobs), first=nodes[:-1], last=nodes[1:], idle=1)
     table["first_holder"], table["last_holder"] = holders[:-1], holders[1:] - 1
-    return World(
+    return LoopState(
         a=all_of("a"),
         b=all_of("b"),
         start=chained(one.start for one in each),
@@ -291,7 +291,7 @@ def world(capacity: Floats, jobs: Sequence[LoopJob]) -> World:
 
 
 class _JobRecords(NamedTuple):
-    """The columns of World that a job has of its own, in the numbers of all jobs; what begins where, in its own."""
+    """The columns of LoopState that a job has of its own, in the numbers of all jobs; what begins where, in its own."""
 
     a: Ints
     b: Ints

@@ -8,8 +8,8 @@ from typing import NamedTuple
 import numpy as np
 
 from clustersim.arrays import Floats, entries, offsets
+from clustersim.engine.loop_state import LoopJob, LoopState, loop_state
 from clustersim.engine.record import SegmentEnds
-from clustersim.engine.world import LoopJob, World, world
 
 
 class LoopStep(NamedTuple):
@@ -39,7 +39,7 @@ def loop(
     """
     from clustersim.engine.eventloop import play  # numba takes half a second to load
 
-    own, now = world(capacity, jobs), 0.0
+    own, now = loop_state(capacity, jobs), 0.0
     own.jobs["begin"] = starts or 0.0
     since, found = max(starts, default=0.0), tuple(list[LoopStep]() for _ in jobs)
     left = [steps] * len(jobs)
@@ -54,7 +54,7 @@ def loop(
     return found
 
 
-def _ends(own: World, now: float) -> bool:
+def _ends(own: LoopState, now: float) -> bool:
     """Return whether another job ends a step at the very time."""
     from clustersim.engine.eventloop import LAST
 
@@ -62,7 +62,7 @@ def _ends(own: World, now: float) -> bool:
     return any(own.queue[one["waits"]]["time"] <= now for one in waiting if one["call"] == LAST and one["waits"] >= 0)
 
 
-def _step(own: World, number: int, job: LoopJob) -> LoopStep:
+def _step(own: LoopState, number: int, job: LoopJob) -> LoopStep:
     """Return the step that a job has just ended."""
     from clustersim.engine.eventloop import EVENTS, SOLVES
 
@@ -77,7 +77,7 @@ def _step(own: World, number: int, job: LoopJob) -> LoopStep:
     return LoopStep(float(one["begin"]), own.end[nodes].copy(), ends, slowed, *counted)
 
 
-def _again(own: World, number: int, now: float) -> None:
+def _again(own: LoopState, number: int, now: float) -> None:
     """Let a job that has ended a step begin another one."""
     one = own.jobs[number]
     nodes, holders = slice(one["first"], one["last"]), slice(one["first_holder"], one["last_holder"])

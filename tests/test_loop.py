@@ -19,10 +19,10 @@ from clustersim.engine.contention import Holders
 from clustersim.engine.fabric import Activity, Fabric, Segment
 from clustersim.engine.flows import Flow
 from clustersim.engine.graph import StepGraph
-from clustersim.engine.hybrid import loop
+from clustersim.engine.loop import loop
+from clustersim.engine.loop_state import LoopJob, slot_flows
 from clustersim.engine.slowing import NO_SLOWING, BesideRows, SlowedFabric, Slowing
 from clustersim.engine.tasks import SlotKinds
-from clustersim.engine.world import LoopJob, slot_flows
 
 LINKS, RANKS = 6, 3
 CAPACITY = np.full(LINKS, 10.0)
