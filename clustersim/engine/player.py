@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 from weakref import WeakValueDictionary
 
 from clustersim.engine.compile import Plan, Work
-from clustersim.engine.contention import Holders, Met
+from clustersim.engine.contention import Holders
 from clustersim.engine.form import Form, Rebinding
 from clustersim.engine.graph import StepGraph, structure
 from clustersim.engine.instances import build
@@ -67,10 +67,6 @@ class Compiled:
     def rebound(self, rebinding: Rebinding) -> Compiled:
         """Return the same for another job of one form: it loads links at the same peaks."""
         return replace(self, plan=rebinding.plan, tasks=self.kinds.rebound(rebinding.plan, rebinding).made)
-
-    def may_be_steady(self, met: Met) -> bool:
-        """Return whether a step could be proved steady in which these meet; a step that stands for itself need not be."""
-        return self.periods is None or self.periods.meeting(met) is not None
 
     def steady(self, record: Record, further: int) -> Record | None:
         """Return the record of a step with so many further periods; None when it was not steady."""
@@ -216,7 +212,7 @@ class Player:
         if self.steady is not None and compiled.periods is None:
             return None
         capacity, meeting = compiled.plan.network.capacity, self.engine == "auto"
-        found = static(capacity, graph, tasks, compiled.holders, meeting, compiled.may_be_steady)
+        found = static(capacity, graph, tasks, compiled.holders, meeting)
         return found if found is None or self.steady is None else compiled.steady(found, self.steady.further)
 
 

@@ -8,15 +8,13 @@ times that SimPy finds, float for float. Where some tasks slow each other, all g
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Callable
 from itertools import pairwise
 
 import numpy as np
 
 from clustersim.arrays import Floats, Ints
 from clustersim.engine.compiled import Loop, paid_off
-from clustersim.engine.contention import Holders, Met
+from clustersim.engine.contention import Holders
 from clustersim.engine.graph import StepGraph
 from clustersim.engine.loop import LoopStep, loop
 from clustersim.engine.loop_state import LoopJob
@@ -34,12 +32,11 @@ def static(
     tasks: Tasks,
     holders: Holders,
     meeting: bool = False,
-    worth: Callable[[Met], bool] = lambda _: True,
 ) -> Record | None:
     """Return the step of a job that is alone on its fabric; None where tasks may have slowed each other.
 
     capacity: bytes/s of each link that can be short. tasks, holders: those of the graph. meeting: play tasks that may have
-    slowed each other. worth: whether it is of use to go through all of them, given who would meet.
+    slowed each other.
     """
     losses = slowing(graph, tasks)
     if not losses:
@@ -47,8 +44,6 @@ def static(
         met = holders.met(tasks.times, graph.starts(ends), ends)
         if not len(met.node):
             return Record(graph, tasks, graph.starts(ends), ends, {}, 0.0, float(ends.max()), player="static", met=met)
-        if not worth(met):
-            return None
     if not meeting:
         return None
     [[step]] = loop(capacity, [LoopJob.of(graph, tasks, holders, losses)])
@@ -61,19 +56,14 @@ def played(graph: StepGraph, tasks: Tasks, step: LoopStep) -> Record:
     return Record(graph, tasks, *times, step.events, step.solves, "loop", slowed=step.slowed)
 
 
-_BEGIN = np.zeros(1)
-
-
-def longest(graph: StepGraph, seconds: Floats, known: Floats = _BEGIN) -> Floats:
-    """Return when each node ends, in seconds from the begin of the step; seconds: of each node. known: ends of the first ones."""
-    first, (a, b, _) = len(known), graph.arrays
-    ends = np.empty(len(seconds))
-    ends[:first] = known
+def longest(graph: StepGraph, seconds: Floats) -> Floats:
+    """Return when each node ends, in seconds from the begin of the step; seconds: of each node."""
+    a, b, _ = graph.arrays
+    ends = np.zeros(len(seconds))
     if paid_off() or len(seconds) < WIDE * len(graph.levels):
-        _node_by_node(a[first:], b[first:], seconds[first:], ends)
+        _node_by_node(a[1:], b[1:], seconds[1:], ends)
         return ends
-    levels = graph.levels
-    for begin, end in pairwise([first, *levels[bisect_right(levels, first) :]]):
+    for begin, end in pairwise(graph.levels[1:]):
         level = ends[begin:end]
         np.maximum(ends[a[begin:end]], ends[b[begin:end]], out=level)
         level += seconds[begin:end]
