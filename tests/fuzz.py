@@ -233,7 +233,7 @@ def cases() -> list[Case]:
         ),
     ]
     drawn = [Case("table", path, {}) for path in fuzz_tables.BASES for _ in range(2)]
-    return [*found, *drawn, *[Case("api", ("api",), {})] * 6]
+    return [*found, *drawn, *[Case("api", ("api",), {})] * 9]
 
 
 FILES = {

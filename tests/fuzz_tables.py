@@ -293,6 +293,7 @@ def call(chance: random.Random, odd: tuple[Any, ...], clusters: tuple[Any, ...],
     name = chance.choice(sorted(FABRICS))
     nodes, node = chance.choice((1, 2, 4, 0, "x", 3.5)), chance.choice(("hgx-h100", {"extends": "hgx-a100"}, 3))
     own = {key.removeprefix("fabric."): value for key, value in one.items() if key.startswith("fabric.")}
+    own.pop("nodes", None)  # as the function calls those of the cluster
     tokens, days = chance.choice((1e9, 0, "x", float("nan"), 1e12)), chance.choice((1.0, None, -1, "x"))
     small = {"tp": 2, "schedule": "1f1b", "micro_batch": [1, 2], "recompute": "none"}
     calls: tuple[Callable[[], object], ...] = (

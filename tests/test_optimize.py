@@ -16,6 +16,7 @@ from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import clustersim as cs
 from clustersim.cli.main import main
 from clustersim.errors import InputError, for_command
 from clustersim.optimization.answer import wider
@@ -795,3 +796,18 @@ def optimized(monkeypatch, capsys, *words):
     with pytest.raises(SystemExit) as end:
         main()
     return end.value.code or 0, *capsys.readouterr()
+
+
+SMALL = {"tp": 2, "pp": 2, "micro_batch": 1, "recompute": "none", "schedule": "1f1b", "zero": 1, "vpp": 1}
+
+
+@pytest.mark.parametrize("odd", [0, -1, {}, [1], "x", 10**18, None], ids=repr)
+@pytest.mark.parametrize(
+    "name", ["cp", "tp", "pp", "dp", "ep", "vpp", "micro_batch", "global_batch", "seq", "schedule", "zero", "recompute"]
+)
+def test_values_that_a_key_can_never_have_are_refused_before_any_rule_calculates_with_them(name, odd):
+    """What a degree of 0 divides, and how many batches there are of -1 sequences, is never asked."""
+    if name == "zero" and odd == 0:
+        return  # which is one
+    with pytest.raises(cs.ClustersimError):
+        cs.optimize("hgx_h100_8", "gpt3_xl", predictor="roofline", **{**SMALL, name: [SMALL.get(name, 1), odd]})

@@ -19,7 +19,7 @@ from clustersim.parallel.job import divisors
 from clustersim.parallel.options import KEYS, change_words
 from clustersim.sweeps.check import check
 from clustersim.sweeps.evaluate import SweepInputs, evaluate
-from clustersim.sweeps.legal import GRAD_REDUCE, TP_OVERLAP, legal
+from clustersim.sweeps.legal import GRAD_REDUCE, TP_OVERLAP, check_values, legal
 from clustersim.sweeps.space import NODES, Point, SweepSpace
 from clustersim.units import gibibytes, plural, three_digits
 
@@ -47,6 +47,7 @@ def answer(
     anytime: Ctrl-C ends the search with the best so far, once there is one. Keys that the space does not have are the workload's,
     but for those of `wider`. Raises InputError where no point is an answer, with what would be one.
     """
+    check_values(case, asked)
     asked = wider(case, asked)
     if trials:
         from clustersim.optimization.sampling import sampled

@@ -53,6 +53,7 @@ def legal(case: SweepInputs, asked: SweepSpace) -> list[Point]:
     """
     if not asked.auto:
         return asked.space()
+    check_values(case, asked)
     values = LegalValues(case, asked.auto)
     points: Iterator[Point] = iter(asked.space())
     for key in in_order(asked.auto):
@@ -66,6 +67,15 @@ def legal(case: SweepInputs, asked: SweepSpace) -> list[Point]:
         named = " and ".join(f"{key}=auto" for key in asked.auto)
         raise InputError(f"{named}: no value is legal with the others; write some, and the points say why")
     return found
+
+
+def check_values(case: SweepInputs, asked: SweepSpace) -> None:
+    """Raise InputError for a value that its key can never have, before rules calculate with it."""
+    fixed = parted(asked.fixed)[1]
+    case.workload.unchecked(fixed, case.places)
+    for key, values in asked.axes.items():
+        for value in values if not of_topology(key) else ():
+            case.workload.unchecked({**fixed, key: value}, case.places)
 
 
 def arranged(point: Point) -> Point:
@@ -93,7 +103,7 @@ class LegalValues:
 
     def __init__(self, case: SweepInputs, auto: Collection[str]) -> None:
         self.case, self.base, self.auto = case, case.base, frozenset(auto)
-        self._known: dict[str, dict[tuple[str, ...], dict[tuple[object, ...], Sequence[object]]]] = {}
+        self._known: dict[str, dict[tuple[str, ...], dict[tuple[str, ...], Sequence[object]]]] = {}
 
     def filled(self, points: Iterable[Point], key: str) -> Iterator[Point]:
         """Yield points with each legal value of a key; one whose cluster cannot be stays as it is, and its row says why."""
@@ -111,12 +121,17 @@ class LegalValues:
             return _alternatives(key)
         known = self._known.setdefault(key, {})
         for keys, answers in known.items():
-            if (found := answers.get(tuple(map(point.get, keys)))) is not None:
+            if (found := answers.get(_values(point, keys))) is not None:
                 return found
         seen = PointValues(self.case, self.base, point, self.auto - point.keys())
         found = _RULES[key](seen)
-        known.setdefault(tuple(seen.keys), {})[tuple(map(point.get, seen.keys))] = found
+        known.setdefault(tuple(seen.keys), {})[_values(point, tuple(seen.keys))] = found
         return found
+
+
+def _values(point: Point, keys: Iterable[str]) -> tuple[str, ...]:
+    """Return what a point says of keys, as text: a value may be a mapping or a list, which nothing is kept by."""
+    return tuple(repr(point.get(key)) for key in keys)
 
 
 def _place(key: str) -> int:
@@ -294,7 +309,7 @@ def _global_batch(seen: PointValues) -> list[int]:
 
 
 def _pp(seen: PointValues) -> list[int]:
-    chunks = int(seen(VPP)) if VPP in seen else 1
+    chunks = seen.whole(VPP) if VPP in seen else 1
     dp = seen("parallelism.dp")
     inner = seen.tp * seen.whole("parallelism.cp")
     most = seen.cluster.gpus // inner // (int(dp) if isinstance(dp, int) else 1)
@@ -340,7 +355,7 @@ def _schedule(seen: PointValues) -> list[str]:
     return [
         name
         for name in known
-        if any(_takes(seen, name, v) for v in ([int(seen(VPP))] if VPP in seen.point else (1, 2)))
+        if any(_takes(seen, name, v) for v in ([seen.whole(VPP)] if VPP in seen.point else (1, 2)))
     ]
 
 
