@@ -20,6 +20,8 @@ from clustersim.errors import InputError
 from clustersim.files import read_bytes
 from clustersim.report.shared_links import merged
 
+LATEST = 1e18
+"""Microseconds, and ranks, that no trace is beyond."""
 MOST = 2 * 2**30
 """Bytes of a trace at most, packed or not."""
 ON_GPU = ("kernel", "gpu_memcpy", "gpu_memset")
@@ -87,7 +89,7 @@ class MeasuredStep:
 def measured(path: Path) -> MeasuredStep:
     """Return what a trace says of a step. Raises InputError for what is no such trace, or has nothing that ran."""
     data = _read(path)
-    events = [one for one in data["traceEvents"] if isinstance(one, dict)]
+    events = [event for one in data["traceEvents"] if (event := _event(one))]
     marks = _marks(events)
     ran = _ran(events)
     on_gpu = bool(ran)
@@ -123,72 +125,84 @@ def _read(path: Path) -> dict[str, Any]:
     return data
 
 
-def _times(event: Mapping[str, Any]) -> tuple[float, float] | None:
-    """Return begin and end of a complete event in seconds; None of any other."""
-    start, took = event.get("ts"), event.get("dur")
-    if event.get("ph") != "X" or not isinstance(start, int | float) or not isinstance(took, int | float):
+class TraceEvent(NamedTuple):
+    """A complete event of a trace; times are seconds."""
+
+    category: str
+    name: str
+    thread: str
+    start: float
+    end: float
+    args: Mapping[str, object]
+
+
+def _event(written: object) -> TraceEvent | None:
+    """Return a complete event as what its keys should be, whatever they are; None of any other."""
+    if not isinstance(written, dict) or written.get("ph") != "X":
         return None
-    return start / 1e6, (start + took) / 1e6
+    start, took, args = written.get("ts"), written.get("dur"), written.get("args")
+    if not isinstance(start, int | float) or not isinstance(took, int | float):
+        return None
+    if not abs(start) < LATEST or not 0 <= took < LATEST:
+        return None
+    category, name, thread = (str(written.get(key)) for key in ("cat", "name", "tid"))
+    return TraceEvent(category, name, thread, start / 1e6, (start + took) / 1e6, args if isinstance(args, dict) else {})
 
 
-def _marks(events: Iterable[Mapping[str, Any]]) -> list[tuple[float, float]]:
+def _marks(events: Iterable[TraceEvent]) -> list[tuple[float, float]]:
     """Return begin and end of the steps that are marked: as the GPU saw them, where that is known."""
     found: dict[str, list[tuple[float, float]]] = {"gpu_user_annotation": [], "user_annotation": []}
     for event in events:
-        times = _times(event)
-        if times and event.get("cat") in found and _STEP.fullmatch(str(event.get("name"))):
-            found[event["cat"]].append(times)
+        if event.category in found and _STEP.fullmatch(event.name):
+            found[event.category].append((event.start, event.end))
     return sorted(found["gpu_user_annotation"] or found["user_annotation"])
 
 
-def _ran(events: Iterable[Mapping[str, Any]]) -> list[Ran]:
-    found = []
-    for event in events:
-        times = _times(event) if event.get("cat") in ON_GPU else None
-        if times:
-            args = event.get("args") if isinstance(event.get("args"), dict) else {}
-            found.append(_one(event, args or {}, str((args or {}).get("stream", event.get("tid"))), *times))
-    return found
+def _ran(events: Iterable[TraceEvent]) -> list[Ran]:
+    return [
+        _one(event, event.args, str(event.args.get("stream", event.thread)), event.start, event.end)
+        for event in events
+        if event.category in ON_GPU
+    ]
 
 
-def _one(event: Mapping[str, Any], args: Mapping[str, Any], stream: str, start: float, end: float) -> Ran:
-    name = str(event.get("name"))
+def _one(event: TraceEvent, args: Mapping[str, object], stream: str, start: float, end: float) -> Ran:
+    name = event.name
     kind = next((kind for kind, wanted in _CLASS.items() if wanted.search(name)), OTHER)
     called = str(args.get("Collective name", "")) or name
     op = next((op for op, wanted in _OPS.items() if wanted.search(called)), OTHER) if kind == "communication" else ""
     return Ran(stream, kind, op, start, end)
 
 
-def _operators(events: Iterable[Mapping[str, Any]]) -> list[Ran]:
+def _operators(events: Iterable[TraceEvent]) -> list[Ran]:
     """Return the operators of each thread as what they spend outside those inside them, laid end to end from their begin."""
-    threads: defaultdict[str, list[tuple[float, float, Mapping[str, Any]]]] = defaultdict(list)
+    threads: defaultdict[str, list[TraceEvent]] = defaultdict(list)
     for event in events:
-        times = _times(event) if event.get("cat") == "cpu_op" else None
-        if times:
-            threads[f"thread {event.get('tid')}"].append((*times, event))
+        if event.category == "cpu_op":
+            threads[f"thread {event.thread}"].append(event)
     return [one for thread, own in threads.items() for one in _own(thread, own)]
 
 
-def _own(thread: str, operators: Sequence[tuple[float, float, Mapping[str, Any]]]) -> list[Ran]:
+def _own(thread: str, operators: Sequence[TraceEvent]) -> list[Ran]:
     found: list[Ran] = []
-    open_: list[tuple[float, Mapping[str, Any]]] = []
+    open_: list[TraceEvent] = []
     now = 0.0
 
     def until(time: float) -> None:
         nonlocal now
         if open_ and time > now:
-            found.append(_one(open_[-1][1], {}, thread, now, time))
+            found.append(_one(open_[-1], {}, thread, now, time))
         now = max(now, time)
 
-    for start, end, event in sorted(operators, key=lambda one: (one[0], -one[1])):
-        while open_ and open_[-1][0] <= start:
-            until(open_[-1][0])
+    for event in sorted(operators, key=lambda one: (one.start, -one.end)):
+        while open_ and open_[-1].end <= event.start:
+            until(open_[-1].end)
             open_.pop()
-        until(start) if open_ else None
-        now = max(now, start)
-        open_.append((end, event))
+        until(event.start) if open_ else None
+        now = max(now, event.start)
+        open_.append(event)
     while open_:
-        until(open_[-1][0])
+        until(open_[-1].end)
         open_.pop()
     return found
 
@@ -196,7 +210,7 @@ def _own(thread: str, operators: Sequence[tuple[float, float, Mapping[str, Any]]
 def _rank(data: Mapping[str, Any]) -> int | None:
     info = data.get("distributedInfo")
     rank = info.get("rank") if isinstance(info, dict) else None
-    return rank if isinstance(rank, int) else None
+    return rank if isinstance(rank, int) and 0 <= rank < LATEST else None
 
 
 def _summed(ran: Sequence[Ran], first: float, last: float, steps: int, on_gpu: bool, rank: int | None) -> MeasuredStep:
