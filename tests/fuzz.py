@@ -25,6 +25,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from copy import deepcopy
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -308,9 +309,9 @@ def _in_tree(chance: random.Random, tree: Any) -> None:
                 (-1, 0, 2, 2, 2, 3, 4, 4, 8, 8, 16, 0.1, 10, 100, 1000, 1000000, 1e6, 1e12, 1e200)
             )
         case 6:
-            parent[key] = chance.choice(MILD)
+            parent[key] = deepcopy(chance.choice(MILD))
         case _:
-            parent[key] = chance.choice(ODD)
+            parent[key] = deepcopy(chance.choice(ODD))  # what is put in may be mutated next
 
 
 def _in_text(chance: random.Random, text: str) -> str:
