@@ -1,6 +1,6 @@
 """How much slower is the mapping that a forecast picks than the best one that was measured?
 
-    python benchmarks/regret.py nanotron.csv calibration.csv --calculon CHECKOUT --page docs/validation.md
+    python benchmarks/regret.py nanotron.csv calibration.csv --calculon CHECKOUT --page PAGE.md
 
 Runs of one model on one cluster that differ in nothing but their mapping are a choice. A forecast picks the mapping that it
 holds for the fastest; its regret is the measured time of the pick over that of the best, less one. Beside clustersim stand the

@@ -10,6 +10,7 @@ from pydantic_core import PydanticUndefined
 
 from clustersim import plugins
 from clustersim.config import fabric, fields, jobs, topology, workload
+from clustersim.config.evidence import StepEvidence
 from clustersim.config.gpu import Gpu
 from clustersim.config.json_schema import field_texts
 from clustersim.convert.megatron import ALIASES, REMEDIES
@@ -61,6 +62,7 @@ TITLES = {
     jobs.Jobs: "The top level of a file of jobs",
     jobs.Entry: "jobs",
     Gpu: "A GPU",
+    StepEvidence: "evidence",
 }
 
 NAMED = {
@@ -90,6 +92,7 @@ CHECKED = {
     (topology.NodePool, "node"): "name, or mapping with `extends`",
     (topology.Host, "pcie"): "generation and lanes, like `gen5x16`",
     (fabric.Tier, "name"): "word",
+    (StepEvidence, "otherwise"): "one value, or one for each publisher",
     (topology.TopologySpec, "fabric"): "mapping with `kind`",
     (topology.TopologySpec, "nodes"): "mapping of names to nodes",
 }
@@ -103,7 +106,7 @@ def reference() -> str:
     rooms = {"schedule": "schedules", "algorithms": "collectives", "predictor": "predictors"}
     parts += [f"Names for `{key}`: {_listed(plugins.names(f'clustersim.{room}'))}.\n" for key, room in rooms.items()]
     several = [JOBS, *(_section(kind) for kind in TITLES if kind.__module__ == jobs.__name__)]
-    return "\n".join([*parts, _aliases(), *several, GPU, _section(Gpu)])
+    return "\n".join([*parts, _aliases(), *several, GPU, _section(Gpu), _section(StepEvidence)])
 
 
 def _section(kind: type[fields.Spec]) -> str:

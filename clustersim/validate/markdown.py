@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from clustersim.report.calibration import WORDS
-from clustersim.validate import drawing, page
-from clustersim.validate.page import HEAD, PUBLISHERS, STYLE, figures, sentence, tables
+from clustersim.validate import drawing
+from clustersim.validate.page import STYLE, sentence, tables
 from clustersim.validate.statistics import compared
 
-FEW = 10
+FEW = 15
 """Runs of a cell below which its errors say little."""
 Found = Mapping[str, Any]
 """What `clustersim validate --json` prints."""
@@ -19,7 +19,11 @@ Found = Mapping[str, Any]
 
 def publishers(found: Found) -> str:
     """Return the answer and the errors by publisher."""
-    return f"{sentence(found)}\n\n{_table(PUBLISHERS, page.publishers(found))}"
+    rows = []
+    for name, one in found["groups"]["publisher"].items():
+        own = found["publishers_in_sample"][name]["mean_error"]
+        rows.append([name, *_figures(one), "" if own == one["mean_error"] else f"{100 * own:.1f}%"])
+    return f"{sentence(found)}\n\n{_table(('publisher', *SHORT, 'in sample'), rows)}"
 
 
 def cells(found: Found) -> str:
@@ -37,7 +41,7 @@ def peers(found: Found) -> str:
 
 def ablations(found: Found) -> str:
     """Return the errors as they are and with each part changed."""
-    return _only(found, "What each part buys")
+    return _errors("one part changed", {"none": found["in_sample"], **found["ablations"]})
 
 
 def mappings(found: Found) -> str:
@@ -60,9 +64,10 @@ def intervals(table: Mapping[str, Any]) -> str:
         f"An interval is {low:+.0f} to {high:+.0f} %, and wider where a step is unlike all published ones."
     )
     rows = [
-        [WORDS[name].format(group), str(runs), f"{inside} ({100 * inside / runs:.0f} %)"]
+        [WORDS[name].format(group), str(runs), f"{100 * inside / runs:.0f}%"]
         for name in WORDS
         for group, (runs, inside) in table["groups"][name].items()
+        if runs >= FEW
     ]
     return f"{head}\n\n{_table(('published steps', 'runs', 'inside'), rows)}"
 
@@ -93,8 +98,17 @@ def picture(found: Found) -> str:
     return f"{head}><style>\n{style}</style>{paper}{text[begin:].removesuffix('</svg>')}{marks}</svg>\n"
 
 
+SHORT = ("runs", "mean", "bias", "inside")
+
+
+def _figures(errors: Mapping[str, Any]) -> list[str]:
+    """Return the figures of a group as text: runs, mean error, bias, share inside the interval."""
+    inside = "none" if errors["inside"] is None else f"{100 * errors['inside']:.0f}%"
+    return [str(errors["runs"]), f"{100 * errors['mean_error']:.1f}%", f"{100 * errors['bias']:+.1f}%", inside]
+
+
 def _errors(title: str, groups: Mapping[str, Mapping[str, Any]]) -> str:
-    return _table((title, *HEAD[1:]), [[name, *figures(one)] for name, one in groups.items()])
+    return _table((title, *SHORT), [[name, *_figures(one)] for name, one in groups.items()])
 
 
 def _only(found: Found, title: str) -> str:
