@@ -318,7 +318,11 @@ def test_what_a_source_says_in_words_is_read(tmp_path):
     assert "cuda_graphs" not in said("no CUDA graphs")["training"]
     assert "cuda_graphs" not in said("CUDA graphs on Blackwell")["training"]
     assert said("CUDA graphs on Blackwell", gpu="b200-sxm")["training"]["cuda_graphs"] == "layer"
+    for denied in ("CUDA graphs disabled", "cuda graphs: off", "w/o CUDA graphs", "CUDA graphs were not used"):
+        assert "cuda_graphs" not in said(denied)["training"], denied
     assert said("eager")["training"]["kernels"] == "eager"
+    assert said("users are eager to know")["training"]["kernels"] == "fused"
+    assert said("zero-bubble was tried and rejected", pp="2")["parallelism"]["schedule"] == "1f1b"
     assert said("AsyncTP", sequence_parallel="1")["parallelism"]["overlap"]["tp"] == "async"
     assert evaluate(cells(tmp_path, original_overlap="ZB-V schedule"))["reason_kind"] == "schedule"
     assert "algorithms" not in said("DeepEP")["parallelism"]  # there are no experts
@@ -353,6 +357,46 @@ def test_a_gpu_without_a_shipped_node_has_a_plain_one(tmp_path, gpu):
     assert any(said.startswith("node: 8 ") for said in setup.assumed)
     assert "host.pcie: gen5x16 (a NIC of 400 Gb/s)" in setup.assumed
     assert evaluate(row(tmp_path, gpu=gpu))["status"] == "ok"
+
+
+def test_a_bad_cluster_refuses_its_row_and_no_other(tmp_path):
+    far = {"id": "MINE-2", "tp": "", "pp": "", "dp": "", "num_gpus": "1000000000"}
+    path = write(tmp_path / "runs.csv", {}, far)
+    with log.opened(tmp_path / "out", asked(path)) as kept:
+        found = run.simulate(run.load([path]), [], 1, kept)
+    assert [one["status"] for one in found[None]] == ["ok", "refused"]
+
+
+def test_a_job_on_one_whole_rack_stays_in_it(tmp_path):
+    rack = {"gpu": "gb200", "gpus_per_node": "4", "nvlink_domain": "72", "nic_gbps_per_gpu": "400", "precision": "bf16"}
+    one, two = (specs(adapt(row(tmp_path, **rack, num_gpus=str(n), dp=str(n // 4))))[0] for n in (72, 144))
+    assert (one["cluster"]["nodes"], one["cluster"]["node"]["gpus"]["count"]) == (1, 72)
+    assert (two["cluster"]["nodes"], two["cluster"]["node"]["gpus"]["count"]) == (3, 64)
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"model": "DeepSeek-LLM-7B"}, {"activation": "swiglu", "kv_heads": 16}),
+        (
+            {
+                "model": "DeepSeek-LLM-7B",
+                "framework": "HAI-LLM (DeepSeek)",
+                "recompute": "selective",
+                "precision": "bf16",
+            },
+            {},
+        ),
+        ({"model": "mine", "experts": "8", "ep": "2", "sequence_parallel": ""}, {"topk": 2}),
+        ({"precision": "bfloat16"}, {}),
+    ],
+)
+def test_what_a_row_leaves_open_has_its_one_sensible_reading(tmp_path, change, expected):
+    wide = (*NAMES, "experts")
+    [one] = runs.read(write(tmp_path / "runs.csv", change, names=wide))
+    model = specs(adapt(one))[1]["model"]
+    assert {key: model[key] for key in expected} == expected
+    assert evaluate(one)["status"] == "ok", evaluate(one)["reason"]
 
 
 def test_degrees_that_a_source_leaves_open_follow_from_its_gpus(tmp_path):
@@ -749,7 +793,7 @@ def test_what_others_forecast_is_compared_on_the_same_runs(tmp_path):
     assert "oracle" in page.page(report(rows), rows, "runs.csv")
     assert statistics.peers(rows).keys() == {"oracle"}
     [wrong] = runs.read(write(tmp_path / "runs.csv", {"peer_guess_s": "much"}, names=names))
-    assert "peer_guess_s: 'much' is not seconds above 0" in wrong.unreadable
+    assert "peer_guess_s: 'much' is not seconds of a step, 1e-6 to 1e6" in wrong.unreadable
 
 
 def test_peaks_of_memory_are_compared_by_id(tmp_path):

@@ -32,6 +32,8 @@ UNSEEN = 0.5
 """Width, beside the 1 of any step, of each thing that no publisher's steps had: a kind of GPU, a framework, a mixture, …"""
 DOUBLING = 0.5
 """… and of each doubling of the number of GPUs beyond the published ones."""
+ENOUGH: Mapping[str, int] = {"experts": 3}
+"""Publishers that must have had a thing for it to be known, where one is too few: mixtures differ more than dense models."""
 HOST = 6.0
 """Width of a step that only waits for its host to launch kernels; in proportion to that share."""
 
@@ -85,7 +87,7 @@ class PublishedSteps:
         found = [
             WORDS[name].format(group)
             for name, group in kind.groups.items()
-            if name in ("machine", "framework", "experts") and not self.having(name, group)
+            if name in ("machine", "framework", "experts") and len(self.having(name, group)) < ENOUGH.get(name, 1)
         ]
         if kind.gpus > self.most_gpus:
             found.append(f"on more than {self.most_gpus:,} GPUs")

@@ -87,8 +87,8 @@ def _fits(topology: str, job: Mapping[str, Any]) -> bool:
     from clustersim.parallel.load import build
     from clustersim.report.verdicts import verdict
 
-    simulator = _simulator(topology)
     try:
+        simulator = _simulator(topology)
         placed = simulator.placed(build(parse(json.dumps(job), "workload")))
         most = max(one.total for one in simulator.preparation.peaks(placed))
     except InputError:

@@ -184,7 +184,7 @@ def _domain(run: Run) -> tuple[int, int, list[str]]:
     if domain is None:
         domain = 72 if run.gpu.startswith("gb") else per_node
         assumed.append(f"nvlink_domain: {domain}")
-    if domain == 72 and run.num_gpus > RACK:
+    if domain == 72 and run.num_gpus > domain:
         assumed.append(f"racks: {RACK} GPUs of each")
         domain = RACK
     return run.num_gpus, domain, assumed

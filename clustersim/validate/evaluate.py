@@ -106,6 +106,8 @@ def _found(run: Run, result: StepResult) -> Outcome:
         "num_gpus": result.work.job.mesh.size,
         **{name: getattr(split, name) for name in ("tp", "pp", "vpp", "cp")},
         "dp": result.work.job.mesh.dp,
+        "precision": result.work.job.training.precision,
+        **{name: getattr(result.work.job.training, name) for name in ("seq", "global_batch", "micro_batch")},
         "launching": CALL * summary["critical_path_kernels"] / step,
         "architecture": result.topology.gpu.architecture,
         "framework_family": framework_of(run).family if known(run) else run.framework,
@@ -130,5 +132,5 @@ def _interval(run: Run, facts: Outcome, summary: Mapping[str, Any]) -> tuple[flo
     low, high, note = summary["step_time_low_s"], summary["step_time_high_s"], summary["step_time_interval"]
     if low is None or high is None:
         return low, high, note
-    own = kind({**facts, "precision": run.precision})
+    own = kind(facts)
     return interval(summary["step_time_s"], own, without=run.publisher)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from clustersim.frameworks import Framework
@@ -149,6 +149,9 @@ def family(run: Run, framework: Framework) -> ModelFamily:
     text = _spelled(run.model)
     hits = [(len(word), one) for one in FAMILIES for word in one.words if text.startswith(word)]
     found = max(hits, key=lambda hit: hit[0])[1] if hits else None
+    dense = not run.experts and not isinstance(run.kv_heads, str) and not text.startswith(tuple(_DENSE))
+    if found is not None and found.layers is _latent and dense:
+        return replace(found, layers=None)  # DeepSeek LLM and Coder: Llama's blocks
     if found is not None and (found.layers is _latent or not isinstance(run.kv_heads, str)):
         return found
     if isinstance(run.kv_heads, str):

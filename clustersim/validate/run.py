@@ -111,7 +111,7 @@ def _rests_on_its_own(run: Run) -> bool:
     """Return whether a figure that was read from a run's own publisher stands in its files."""
     try:
         return adapt(run) != adapt(run, unseen=True)
-    except Refusal:
+    except (Refusal, InputError):
         return False
 
 

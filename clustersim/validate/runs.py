@@ -19,6 +19,8 @@ from clustersim.errors import ConfigError, InputError, shown
 from clustersim.files import TABLE, read_text
 
 MOST_ROWS = 100_000
+SHORTEST, LONGEST = 1e-6, 1e6
+"""Seconds of a step that a measurement can be."""
 KeyValues = tuple[tuple[str, str], ...]
 """Keys and values of a cell such as `training.cuda_graphs=full; parallelism.vpp=2`."""
 
@@ -134,7 +136,7 @@ def _number(text: str) -> float:
 
 def _seconds(text: str) -> float:
     value = float(text)
-    if not math.isfinite(value) or value <= 0:
+    if not SHORTEST <= value <= LONGEST:
         raise ValueError("a measured time is above 0")
     return value
 
@@ -179,7 +181,7 @@ COLUMNS: Mapping[str, tuple[Reader, str]] = {
         ("flash_attention", "overlap_grad_reduce", "overlap_param_gather", "overlap_tp", "overlap_p2p"),
         (_flag, "1 or 0"),
     ),
-    "sec_per_iter": (_seconds, "seconds above 0"),
+    "sec_per_iter": (_seconds, "seconds of a step, 1e-6 to 1e6"),
     "year": COUNT,
     "source": (_text, "text"),
     "status": (_text, "text"),

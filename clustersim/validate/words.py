@@ -27,7 +27,7 @@ PHRASES = (
         "full",
     ),
     Phrase(r"(?:cuda|per-layer|layer)[- ]?graphs?", "training.cuda_graphs", "layer"),
-    Phrase(r"\beager\b", "training.kernels", "eager"),
+    Phrase(r"(?:^|[;,(+] ?)eager(?: mode)?(?=$|[;,)+])", "training.kernels", "eager"),
     Phrase(r"\b(?:torch\.)?compile\b", "training.kernels", "fused"),
     Phrase(r"tp-comm-overlap|userbuffers?", "parallelism.overlap.tp", "ring"),
     Phrase(r"async(?:hronous)?[- ]?t(?:p|ensor)", "parallelism.overlap.tp", "async"),
@@ -37,8 +37,8 @@ PHRASES = (
     Phrase(r"zero[- ]bubble|\bzbb\b|\bzb[- ]?h?1\b", "parallelism.schedule", "zero_bubble"),
     Phrase(r"ulysses", "parallelism.cp_type", "a2a"),
     Phrase(r"current[- ]scaling|fp8-cs\b|tensorwise|dynamic scaling", "training.fp8_scaling", "current"),
-    Phrase(r"delayed", "training.fp8_scaling", "delayed"),
-    Phrase(r"block[- ]?wise|block[- ]scaling|subchannel", "training.fp8_scaling", "block"),
+    Phrase(r"\bdelayed\b(?=[ )]*(?:scaling|[;,)]|$))", "training.fp8_scaling", "delayed"),
+    Phrase(r"block[- ]?wise(?! recompute)|block[- ]scaling|subchannel", "training.fp8_scaling", "block"),
     Phrase(r"fp8 dispatch", "training.dispatch", "fp8"),
 )
 """The first that matches says what a key is."""
@@ -49,7 +49,10 @@ UNMODELLED = {
     r"\bzb[- ]?h2\b": "ZB-H2",
 }
 """Schedules that sources name and no file of `clustersim/schedules/` plays."""
-_NOT = re.compile(r"(?:\bno|\bnot|\bwithout|\boff:?|non)[ -]*$")
+_NOT = re.compile(r"(?:\bno|\bnot|\bwithout|\bw/o|\boff:?|non|\bdisabled?:?)[ -]*$")
+_THEN_NOT = re.compile(
+    r"^s?\)?[ :=-]*(?:are |is |was |were )?(?:off\b|not\b|none\b|no\b|false\b|0\b|disabled|rejected|unused|tried)"
+)
 _ONLY = re.compile(r"^s? on (blackwell|hopper|ampere)")
 
 
@@ -66,16 +69,14 @@ def phrases(run: Run, architecture: str) -> Iterator[tuple[Phrase, str]]:
     """
     said, known = words(run), set[str]()
     for pattern, name in UNMODELLED.items():
-        if re.search(pattern, said):
+        hit = re.search(pattern, said)
+        if hit and not _NOT.search(said[: hit.start()]) and not _THEN_NOT.search(said[hit.end() :]):
             raise Refusal("schedule", f"schedule {name} is not modelled")
     for phrase in PHRASES:
         for hit in re.finditer(phrase.pattern, said):
             only = _ONLY.match(said[hit.end() :])
-            if (
-                phrase.key in known
-                or _NOT.search(said[: hit.start()])
-                or (only and not architecture.startswith(only[1]))
-            ):
+            denied = _NOT.search(said[: hit.start()]) or _THEN_NOT.search(said[hit.end() :])
+            if phrase.key in known or denied or (only and not architecture.startswith(only[1])):
                 continue
             known.add(phrase.key)
             yield phrase, hit[0]
@@ -83,8 +84,10 @@ def phrases(run: Run, architecture: str) -> Iterator[tuple[Phrase, str]]:
 
 def precision(run: Run) -> str:
     """Return the precision of a run; `fp8` is `mxfp8` where the source names that recipe, `fp4` the format of the GPU's maker."""
-    micro = re.search(r"\bmx[- ]?fp8\b|\bfp8[- ]mx\b", run.original_precision.lower())
-    said = run.precision.lower()
+    micro = re.search(r"(?<!not )(?:\bmx[- ]?fp8\b|\bfp8[- ]mx\b)", run.original_precision.lower())
+    said = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "fp8-mx": "mxfp8"}.get(
+        run.precision.lower(), run.precision.lower()
+    )
     if said == "fp4":
         return "mxfp4" if run.gpu.lower().startswith(("mi", "amd")) else "nvfp4"
     return "mxfp8" if micro and said == "fp8" else said

@@ -27,6 +27,8 @@ HABITS: Mapping[str, Mapping[str, str | None]] = {
     "parallelism": {"overlap.ep": "ep", "algorithms.ep": "ep"},
 }
 """Further keys of which a framework may have a default, and the degree above 1 that they need."""
+TOPK = 2
+"""Experts that a token visits where the source does not say."""
 HEAD = 128
 """Width of a head where the source says neither how many there are nor how wide they are."""
 
@@ -164,6 +166,8 @@ class _Draft:
         if not shapes.get("experts"):
             for key in ("experts", "topk", "shared_experts"):
                 shapes.pop(key, None)
+        if shapes.get("experts") and "topk" not in shapes:
+            self.assume("model.topk", min(TOPK, shapes["experts"]), "as Mixtral")
         for key in ("model.layers", "model.hidden"):
             if self.has(key) is None:
                 raise Refusal("incomplete source", f"the source does not say {key.partition('.')[2]}")
@@ -290,9 +294,10 @@ class _Draft:
         split.setdefault("schedule", "interleaved" if vpp > 1 else "1f1b")
         self.sharding(found)
         sequence = run.sequence_parallel if found.tp > 1 else False  # without tp there is nothing to split
-        if sequence is None and given is not None:
+        if sequence is None and (given is not None or (run.ep or 1) > 1):
             sequence = True
-            self.assumed.append("parallelism.sequence_parallel: true (with a tp that the source does not say)")
+            why = "experts spread over ranks need it" if given is None else "with a tp that the source does not say"
+            self.assumed.append(f"parallelism.sequence_parallel: true ({why})")
         self.default("parallelism.sequence_parallel", sequence)
         self.overlap(found, vpp)
 
@@ -358,10 +363,15 @@ class _Draft:
             if name not in HABITS.get(section, {}) or self.has(key) is not None:
                 continue
             needed = HABITS[section][name]
-            if name == "recompute_modules" and self.has("training.recompute") != "selective":
+            if name == "recompute_modules" and not self.reruns_modules():
                 continue
             if needed is None or (self.has(f"parallelism.{needed}") or 1) > 1:
                 self.default(key, None)
+
+    def reruns_modules(self) -> bool:
+        """Return whether the modules that frameworks recompute by themselves, of latent attention and experts, are there."""
+        shapes = self.spec["model"]
+        return bool(self.has("training.recompute") == "selective" and shapes.get("mla") and shapes.get("experts"))
 
     def words(self) -> None:
         """What the source says in words, where it concerns this split."""
