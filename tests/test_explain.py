@@ -197,7 +197,7 @@ def test_a_link_that_the_rates_of_nccl_follow_is_the_bottleneck_though_it_is_nev
 
 
 def test_less_from_all_overlaps_than_from_one_is_said():
-    asked = RunInputs(find("topologies", "fattree_3840"), find("workloads", "gpt3"))
+    asked = RunInputs(find("topologies", "fattree_3840"), find("workloads", "gpt3"), {"parallelism.pp": 8})
     found = {one.name: one for one in explain(asked).outcomes}
     assert found["all overlap on"].step_time > found["overlap of tp on"].step_time
     assert found["all overlap on"].reason == (
