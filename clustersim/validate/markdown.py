@@ -45,7 +45,7 @@ def ablations(found: Found) -> str:
 
 
 def mappings(found: Found) -> str:
-    """Return the answer, the errors by parallelism, the ranking of mappings and the verdicts whether they fit."""
+    """Return the errors of all mappings and of the sound ones, their ranking and the verdicts whether they fit."""
     parts = [
         _only(found, title) for title in ("Mappings of which many were late", "Ranking of mappings", "Does it fit?")
     ]
