@@ -23,10 +23,11 @@ from clustersim.simulation import simulate
 
 POINTS, REPEATS = 10_000, 3
 MANIFEST = {
+    "clustersim": "0",
     "inputs": {
-        "topology": {"path": "topologies/superpod_h100_128.yaml"},
-        "workload": {"path": "workloads/llama3_70b.yaml"},
-    }
+        "topology": {"path": "topologies/superpod_h100_128.yaml", "sha256": "0"},
+        "workload": {"path": "workloads/llama3_70b.yaml", "sha256": "0"},
+    },
 }
 
 
@@ -41,7 +42,7 @@ def many_points(count: int = POINTS) -> str:
         row: dict[str, Any] = {key.partition(".")[2]: value for key, value in point.items()}
         status = ("ok", "ok", "does not fit", "illegal")[draw.randrange(4)]
         found.append((point, row | {"status": status} | (_figures(draw) if status == "ok" else _reason(draw, status))))
-    return page("Sweep: many", SCRIPTS, STYLES, sweep_data(found, MANIFEST))
+    return page("Sweep: many", SCRIPTS, STYLES, sweep_data(found, Manifest.model_validate(MANIFEST)))
 
 
 def _steps(axes: dict[str, tuple[int, ...]]) -> list[tuple[int, tuple[str, tuple[int, ...]]]]:
