@@ -17,12 +17,12 @@ from clustersim.engine.compile import Plan, Work
 from clustersim.engine.draws import drawn
 from clustersim.engine.fold.adaptive import play
 from clustersim.engine.memory import RankMemory, memory_by_rank
-from clustersim.engine.player import Engine, Graphs, Player
+from clustersim.engine.player import Engine, Graphs, Player, Steady
 from clustersim.engine.record import Record
 from clustersim.engine.whole import whole
 from clustersim.errors import ClustersimError, InputError, option
 from clustersim.garbage import uncollected
-from clustersim.memo import Memo
+from clustersim.memo import Memo, fingerprint
 from clustersim.parallel.job import Job
 from clustersim.parallel.nearby import Nearby, nearby
 from clustersim.preparation import Preparation, check_names, check_precision, rows
@@ -31,7 +31,6 @@ from clustersim.report.critical_path import critical_path
 from clustersim.report.interval import step_kernels
 from clustersim.report.summary import Facts, Forecast, fullest, jitter_facts, outline, summary
 from clustersim.report.verdicts import SLOWER, slower_overlap
-from clustersim.shorter import PlayedStep, ShorterSteps
 from clustersim.topology.jitter import factors, still
 from clustersim.topology.model import Topology
 
@@ -40,6 +39,8 @@ Played = TypeVar("Played")
 
 PLACED = 1024
 """Jobs whose placement is kept: a sweep asks for each twice."""
+UNSTEADY = 512
+"""Steps of fewer microbatches of which it is kept that they do not stand for the whole one."""
 TRIED = 12
 """Ways to use more GPUs whose memory is looked at, the best first."""
 
@@ -126,11 +127,11 @@ def run(cluster: Topology, job: Job, **options: Unpack[StepOptions]) -> StepResu
 class Simulator:
     """Simulates jobs on one cluster, and keeps what they have in common: what one is asked twice, it answers sooner."""
 
-    __slots__ = ("_placed", "_shorter", "cluster", "graphs", "preparation")
+    __slots__ = ("_placed", "_unsteady", "cluster", "graphs", "preparation")
 
     def __init__(self, cluster: Topology) -> None:
         self.cluster, self.preparation, self.graphs = cluster, Preparation(cluster), Graphs()
-        self._placed, self._shorter = Memo(PLACED), ShorterSteps(self.preparation, self.graphs)
+        self._placed, self._unsteady = Memo(PLACED), Memo(UNSTEADY)
 
     def __reduce__(self) -> tuple[type[Simulator], tuple[Topology]]:
         return Simulator, (self.cluster,)  # what another process keeps, it finds itself
@@ -228,19 +229,26 @@ class Simulator:
             job
         )  # else times decide what waits for the host, and nothing serves others
 
-        def step(microbatches: int | None = None, **own: Any) -> PlayedStep | None:
+        def step(microbatches: int | None = None, steady: Steady | None = None) -> tuple[Work, Plan, Record] | None:
             work = self.preparation.work(job, gpus, microbatches)
             player = Player(
-                graphs=self.graphs,
-                rows=rows(job, microbatches),
-                structure=(structure, microbatches) if kept else None,
-                **own,
+                engine,
+                self.graphs,
+                rows(job, microbatches),
+                steady,
+                (structure, microbatches) if kept else None,
             )
             found = play(work, self.cluster, fold, progress, player)
             return None if found is None else (work, *found)
 
-        found = self._shorter.played(job, engine, step) if engine != "simpy" else None
-        return found or _proved(step(engine=engine))
+        for microbatches, steady in self.preparation.short(job) if engine != "simpy" else ():
+            # all that decides whether the shorter step is steady, so that no job is played in another way for those before it
+            which = structure, job.spec.predictor, job.spec.clocks, microbatches, engine, fold, fingerprint(gpus)
+            if self._unsteady.get(which) is None:
+                if (found := step(microbatches, steady)) is not None:
+                    return found
+                self._unsteady.keep(which, True)
+        return _proved(step())
 
     def placed(self, job: Job) -> Job:
         """Return a job with dp resolved for the cluster. Raises ConfigError, also for names that nothing has."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from engine_cases import cluster, job
 from examples import examples
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from clustersim.engine.player import Graphs
@@ -47,6 +47,27 @@ def _outline(simulator, **spec):
     experts=st.sampled_from([{}, EXPERTS, {**EXPERTS, "parallelism__ep": 2}]),
     extra=st.sampled_from(["", "faults: [{gpu: 3, slowdown: 1.5}]"]),
     tapered=st.booleans(),
+)
+@example(  # only the second one's graph repeats itself with seven microbatches
+    split={
+        "parallelism__tp": 1,
+        "parallelism__pp": 4,
+        "parallelism__zero": 3,
+        "parallelism__schedule": "1f1b",
+        "parallelism__overlap": {},
+    },
+    sizes=[
+        {
+            "training__micro_batch": 1,
+            "training__seq": 64,
+            "training__recompute": kind,
+            "training__global_batch": 128,
+        }
+        for kind in ("none", "full")
+    ],
+    experts={**EXPERTS, "parallelism__ep": 2},
+    extra="",
+    tapered=False,
 )
 def test_other_sizes_take_what_they_take_alone(split, sizes, experts, extra, tapered):
     def fresh():

@@ -102,7 +102,7 @@ class KeptGraph(NamedTuple):
 class Graphs:
     """The graphs of the jobs of a sweep, the newest, each with all that was compiled with it: both go together."""
 
-    __slots__ = ("_most", "compiled", "forms", "graphs", "irregular")
+    __slots__ = ("_most", "compiled", "forms", "graphs")
 
     def __init__(self, most: int = NODES) -> None:
         self._most = most
@@ -111,8 +111,6 @@ class Graphs:
         """What was compiled, by structure; its graph keeps it."""
         self.forms: WeakValueDictionary[Hashable, Compiled] = WeakValueDictionary()
         """What was compiled for the first job of a form."""
-        self.irregular: set[Hashable] = set()
-        """What tells schedules from others (`Player.rows`) that have too few microbatches to repeat themselves."""
 
     def asked(self, plan: Plan, rows: Hashable) -> Hashable:
         """Return what the graph of a plan is kept by; rows: what tells its schedule from others."""
@@ -195,8 +193,6 @@ class Player:
         asked = graphs.asked(plan, self.rows)
         kept = graphs.graph(plan, asked)
         repeats = kept.periods(self.steady.period, plan.programs[0]) if self.steady else None
-        if self.steady and repeats is None:
-            graphs.irregular.add(self.rows)
         tasks = Tasks(kept.graph, kept.graph.found(plan.programs))
         holders = Holders(kept.graph, tasks.activities, plan.network.capacity)
         return Compiled(plan, kept.graph, tasks, repeats, holders, own, asked)
