@@ -338,7 +338,7 @@ class Preparation:
         return found
 
     def know(self, given: Mapping[str, Mapping[str, Mapping[Kernel, KnownKernel]]]) -> None:
-        """Take forecasts over, so that every process has the same to the last digit."""
+        """Take over forecasts of another process or cluster, which need not be made again."""
         for kind, own in enumerate(self.cluster.kinds):
             for name, known in given.get(own.gpu.name, {}).items():
                 self._forecasts_of(name, kind).known.update(known)

@@ -27,7 +27,7 @@ from clustersim.report.store import Question
 from clustersim.simulation import simulate
 from clustersim.topology.build import presets
 from clustersim.validate import calibrate, log, page, peaks, ranking, run, runs, statistics
-from clustersim.validate.adapt import _simulator, adapt
+from clustersim.validate.adapt import adapt
 from clustersim.validate.cluster import NICS
 from clustersim.validate.evaluate import evaluate
 from clustersim.validate.refusal import Refusal
@@ -851,7 +851,6 @@ def test_a_validation_that_was_stopped_goes_on_where_it_was(tmp_path):
 def test_workers_find_what_one_process_finds(tmp_path):
     path = some(tmp_path)
     found, results = run.load([path]), []
-    _simulator.cache_clear()  # what tests before asked of these clusters
     for workers in (1, 2):
         with log.opened(tmp_path / f"out{workers}", asked(path, "clocks=boost")) as kept:
             results.append(run.simulate(found, [("clocks", "boost")], workers, kept))

@@ -16,7 +16,7 @@ from clustersim.arrays import Floats
 from clustersim.config.gpu import Gpu
 from clustersim.predictors.features import Columns, peak
 from clustersim.predictors.learned import Learned, Method, open_weights
-from clustersim.predictors.mlp import Parameters
+from clustersim.predictors.mlp import Parameters, product
 
 
 def describe(table: Columns, gpu: Gpu) -> dict[str, Floats]:
@@ -26,7 +26,7 @@ def describe(table: Columns, gpu: Gpu) -> dict[str, Floats]:
 
 def seconds(parameters: Parameters, table: Columns, gpu: Gpu, alone: bool = False) -> Floats:
     """Return the seconds of kernels of one class, launch excluded."""
-    result: Floats = describe(table, gpu)["times"] @ parameters["slope"]
+    result: Floats = product(np, describe(table, gpu)["times"], parameters["slope"][:, None])[:, 0]
     return result
 
 

@@ -23,7 +23,7 @@ from clustersim.config.gpu import Gpu
 from clustersim.predictors.features import Columns
 from clustersim.predictors.kinds.neusight import blocks, rates
 from clustersim.predictors.kinds.neusight.blocks import BlockLayout
-from clustersim.predictors.mlp import Parameters, sigmoid
+from clustersim.predictors.mlp import Parameters, product, sigmoid
 
 CLASSES = ("fp32/elementwise", "fp32/softmax", "fp32/layernorm")
 PARAMETERS = ("share", "sharpness", "cycles", "power")
@@ -104,10 +104,10 @@ def _waits(kind: str, table: Columns, layout: BlockLayout) -> Floats:
 
 def log_seconds(parameters: Parameters, rows: Parameters) -> Any:
     """Return log(seconds) of each kernel by each set of parameters, (set, kernel), launch excluded."""
-    share = np.minimum(sigmoid(np, parameters["share"]) @ rows["memory"].T, rows["ceiling"])
+    share = np.minimum(product(np, sigmoid(np, parameters["share"]), rows["memory"].T), rows["ceiling"])
     miss = sigmoid(np, -rows["room"] * np.exp(parameters["sharpness"]))
     dram = (rows["dram"] + rows["again"] * miss) / share
-    wait = np.exp(parameters["cycles"]) @ rows["waits"].T
+    wait = product(np, np.exp(parameters["cycles"]), rows["waits"].T)
     p = 1 + np.exp(parameters["power"])
     other = (wait / dram) ** p + (rows["issue"] / dram) ** p
     return np.log(dram) + np.log1p(other) / p
