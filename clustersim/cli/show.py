@@ -104,19 +104,20 @@ def _show(
     costs: Path | None,
     as_json: bool,
 ) -> None:
+    if not schedule and not topology:
+        raise InputError("nothing to show; give a topology file (`clustersim schedule 1f1b` draws a schedule)")
+    with naming("--schedule"):  # before anything is written
+        told = schedules.text(schedule, stages, microbatches, chunks) if schedule else ""
     if topology and draw:
         _draw(topology, draw)
     if topology and export:
         _export(topology, *export)
-    if not schedule and not topology:
-        raise InputError("nothing to show; give a topology file (`clustersim schedule 1f1b` draws a schedule)")
     if as_json:
         drawn = schedules.facts(schedule, stages, microbatches, chunks) if schedule else {}
         print_json("show", drawn | (_cluster_facts(topology, costs) if topology else {}))
         return
     if schedule:
-        with naming("--schedule"):
-            typer.echo(schedules.text(schedule, stages, microbatches, chunks))
+        typer.echo(told)
     if topology:
         _cluster(topology, costs)
 
