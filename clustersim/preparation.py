@@ -15,6 +15,7 @@ import numpy as np
 
 from clustersim import plugins
 from clustersim.arrays import Ints, distinct
+from clustersim.cache import Cache
 from clustersim.collectives.plan import NCCL
 from clustersim.config.gpu import Gpu
 from clustersim.engine.compile import Work
@@ -26,7 +27,6 @@ from clustersim.engine.turns import memory_order
 from clustersim.errors import ClustersimError, ConfigError, DataError, InputError, OutOfMemoryError, option
 from clustersim.hardware.formats import multiplies
 from clustersim.hardware.gpus import load as load_gpu
-from clustersim.memo import Memo
 from clustersim.model.kernel import Kernel
 from clustersim.parallel.host import Launcher, host
 from clustersim.parallel.job import Job
@@ -46,11 +46,12 @@ from clustersim.topology.model import Topology
 
 StagesByPosition = tuple[tuple[Stage, ...], ...]
 """All stages of a job, by position in the ep group."""
-SPLITS, LAYERS, ACTIONS, PREDICTORS = 1024, 128, 1_000_000, 8
-"""How many splits, layers of shards, actions of schedules (a hundred bytes each) and predictors are kept, the last for each type
-of node."""
-WRITTEN = 8
-"""So many jobs of which passes are kept that are written: shorter steps of a job are asked for right before its own."""
+ROOM = 48 << 20
+"""Bytes of answers of one kind that are kept. What answers take was measured on sweeps of GPT-3 over thousands of splits."""
+ACTION = 100
+"""Bytes of an action of a schedule, or of a line of a script."""
+PREDICTORS = 8
+"""Predictors that are kept, the last for each type of node."""
 
 
 class Written(NamedTuple):
@@ -64,13 +65,13 @@ class KeptSchedule(NamedTuple):
     """A schedule, with the scripts of jobs that were written by it: they have its rows, so that both go together."""
 
     schedule: Schedule
-    written: Memo
-    """By structure; each weighs as many actions as it has lines."""
+    written: Cache
+    """By structure."""
 
     @property
     def weight(self) -> float:
-        """How many actions it counts for."""
-        return sum(map(len, self.schedule)) + self.written.weight
+        """Its bytes."""
+        return ACTION * sum(map(len, self.schedule)) + self.written.weight
 
 
 TIMES = ("name", "predictor", "clocks")
@@ -114,13 +115,12 @@ class Preparation:
 
     def __init__(self, cluster: Topology) -> None:
         self.cluster = cluster
-        self._parts, self._peaks, self._moments = Memo(SPLITS), Memo(SPLITS), Memo(SPLITS)
-        self._splits = Memo(SPLITS)
-        self._passes, self._bounds, self._distinct = Memo(SPLITS), Memo(SPLITS), Memo(SPLITS)
-        self._layers, self._written = Memo(LAYERS), Memo(WRITTEN)
-        self._structures, self._of_jobs = Memo(SPLITS), Memo(SPLITS)
-        self._schedules = Memo(ACTIONS, lambda kept: kept.weight)
-        self._predictors = Memo(PREDICTORS)
+        self._parts, self._peaks, self._moments = Cache(ROOM, 10_000), Cache(ROOM, 4_000), Cache(ROOM, 50_000)
+        self._splits, self._structures, self._of_jobs = Cache(ROOM, 2_000), Cache(ROOM, 2_000), Cache(ROOM, 15_000)
+        self._passes, self._bounds, self._distinct = Cache(ROOM, 15_000), Cache(ROOM, 10_000), Cache(ROOM, 6_000)
+        self._layers, self._written = Cache(ROOM, 30_000), Cache(ROOM, 25_000)
+        self._schedules = Cache(2 * ROOM, lambda kept: kept.weight)
+        self._predictors = Cache(PREDICTORS, 1)
 
     def structure(self, job: Job) -> Structure:
         """Return what stands for all of a placed job but its predictor and clocks, which change times alone."""
@@ -158,7 +158,7 @@ class Preparation:
         def load() -> KeptSchedule:
             with blaming(job, "parallelism.schedule", schedules.ROOM, split.schedule):
                 found = schedules.load(split.schedule, split.pp, microbatches, split.vpp)
-                return KeptSchedule(found, Memo(ACTIONS, lambda made: sum(lines(made.scripts))))
+                return KeptSchedule(found, Cache(ROOM, lambda made: ACTION * sum(lines(made.scripts))))
 
         found = self._schedules.once(rows(job, microbatches), load)
         if job.sharded and not split.no_sync and any(action.letter == "W" for action in found.schedule[0]):

@@ -12,6 +12,7 @@ from typing import Any, TypedDict, TypeVar, Unpack
 import numpy as np
 
 from clustersim.arrays import Floats, Ints
+from clustersim.cache import Cache, fingerprint
 from clustersim.config.overrides import parted
 from clustersim.engine.compile import Plan, Work
 from clustersim.engine.draws import drawn
@@ -22,7 +23,6 @@ from clustersim.engine.record import Record
 from clustersim.engine.whole import whole
 from clustersim.errors import ClustersimError, InputError, option
 from clustersim.garbage import uncollected
-from clustersim.memo import Memo, fingerprint
 from clustersim.parallel.job import Job
 from clustersim.parallel.nearby import Nearby, nearby
 from clustersim.preparation import Preparation, check_names, check_precision, rows
@@ -37,10 +37,10 @@ from clustersim.topology.model import Topology
 Progress = Callable[[str], None]
 Played = TypeVar("Played")
 
-PLACED = 1024
-"""Jobs whose placement is kept: a sweep asks for each twice."""
-UNSTEADY = 512
-"""Steps of fewer microbatches of which it is kept that they do not stand for the whole one."""
+PLACED, JOB = 64 << 20, 12_500
+"""Bytes of placed jobs that are kept, and of one of them: a sweep asks for each twice, and again at other clocks."""
+UNSTEADY, MARK = 8 << 20, 500
+"""Bytes of marks that steps of fewer microbatches do not stand for the whole one, and of one of them."""
 TRIED = 12
 """Ways to use more GPUs whose memory is looked at, the best first."""
 
@@ -131,7 +131,7 @@ class Simulator:
 
     def __init__(self, cluster: Topology) -> None:
         self.cluster, self.preparation, self.graphs = cluster, Preparation(cluster), Graphs()
-        self._placed, self._unsteady = Memo(PLACED), Memo(UNSTEADY)
+        self._placed, self._unsteady = Cache(PLACED, JOB), Cache(UNSTEADY, MARK)
 
     def __reduce__(self) -> tuple[type[Simulator], tuple[Topology]]:
         return Simulator, (self.cluster,)  # what another process keeps, it finds itself

@@ -8,7 +8,7 @@ from examples import examples
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from clustersim.engine.player import Graphs
+from clustersim.engine.player import NODE, Graphs
 from clustersim.errors import ClustersimError
 from clustersim.simulation import Simulator
 
@@ -108,10 +108,10 @@ def test_what_was_compiled_goes_with_its_graph():
     graphs = [kept.graph for _, kept in known.graphs.graphs.items()]
     assert len(known.graphs.compiled) == 8
     small, most = Simulator(cluster(8)), known.graphs.graphs.weight / 2
-    small.graphs = Graphs(int(most))
+    small.graphs = Graphs(most)
     assert [_outline(small, **split, training__global_batch=16 * count) for count in range(1, 9)] == whole
     alive = {id(one.graph): len(one.graph) for one in small.graphs.compiled.values()}
-    assert max(map(len, graphs)) <= sum(alive.values()) <= small.graphs.graphs.weight <= most
+    assert max(map(len, graphs)) <= sum(alive.values()) <= small.graphs.graphs.weight / NODE <= most / NODE
     assert 0 < len(small.graphs.compiled) < 8
     assert {id(kept.graph) for _, kept in small.graphs.graphs.items()} >= alive.keys()
 

@@ -1,4 +1,4 @@
-"""A job that a cluster met before is answered from the cluster's memo: the answers are those of a cluster that knows nothing."""
+"""A job that a cluster met before is answered from the cluster's cache: the answers are those of a cluster that knows nothing."""
 
 from __future__ import annotations
 

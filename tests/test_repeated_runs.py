@@ -14,10 +14,11 @@ import numpy as np
 import pytest
 from engine_cases import ROOT, cluster, job
 
+from clustersim.cache import Cache, fingerprint, frozen, of_arrays
 from clustersim.collectives.nccl.table import line
 from clustersim.engine.fabric import Activity, Segment
+from clustersim.engine.player import Graphs
 from clustersim.garbage import aged, uncollected
-from clustersim.memo import Memo, fingerprint, frozen, of_arrays
 from clustersim.simulation import run
 from clustersim.sweeps.evaluate import Files, evaluate, load
 
@@ -59,51 +60,81 @@ def test_a_cluster_is_gone_after_its_table(algorithm):
     assert _forgotten(lambda topology: line(topology, np.arange(8), "all_reduce", 1 << 20, algorithm=algorithm))
 
 
-def test_a_memo_answers_once_and_keeps_the_newest():
-    memo, asked = Memo(most=2), []
-    answers = [memo.once(number, lambda n=number: asked.append(n) or n) for number in (1, 1, 2, 3, 2, 1)]
+def test_a_cache_answers_once_and_keeps_the_newest():
+    cache, asked = Cache(2, 1), []
+    answers = [cache.once(number, lambda n=number: asked.append(n) or n) for number in (1, 1, 2, 3, 2, 1)]
     assert answers == [1, 1, 2, 3, 2, 1]
     assert asked == [1, 2, 3, 1]
-    assert len(memo) == 2
+    assert len(cache) == 2
 
 
-def test_a_memo_keeps_no_more_arrays_than_have_room():
-    memo = Memo(1e6, frozen, alone=False)
+def test_a_cache_keeps_no_more_arrays_than_have_room():
+    cache = Cache(1e6, frozen, alone=False)
     for number in range(4):
-        memo.once(number, lambda: {"a": (np.zeros(50_000), None)})  # 400 kB each
-    assert len(memo) == 2
-    assert memo.once("large", lambda: np.zeros(500_000)).nbytes == 4e6
-    assert len(memo) == 2  # what has no room at all is not kept, and drives nothing else out
-    assert memo.once("thin", lambda: np.broadcast_to(1.0, 500_000)).sum() == 500_000
-    assert len(memo) == 3
+        cache.once(number, lambda: {"a": (np.zeros(50_000), None)})  # 400 kB each
+    assert len(cache) == 2
+    assert cache.once("large", lambda: np.zeros(500_000)).nbytes == 4e6
+    assert len(cache) == 2  # what has no room at all is not kept, and drives nothing else out
+    assert cache.once("thin", lambda: np.broadcast_to(1.0, 500_000)).sum() == 500_000
+    assert len(cache) == 3
 
 
-def test_a_memo_keeps_up_to_a_weight_and_the_newest_alone():
-    memo = Memo(10, lambda one: one[0])
+def test_a_cache_keeps_up_to_a_weight_and_the_newest_alone():
+    cache = Cache(10, lambda one: one[0])
     for number in range(6):
-        assert memo.once(number, lambda n=number: (4, n)) == (4, number)
-    assert len(memo) == 2
-    assert memo.once(5, tuple) == (4, 5)
-    assert memo.once(0, lambda: (3, 3)) == memo.get(0) == (3, 3)
-    assert memo.keep(0, (1, 1)) == memo.get(0) == (1, 1)  # in place of the older, whose weight is gone
-    assert [question for question, _ in memo.items()] == [5, 0]
-    assert memo.once("heavy", lambda: (99, 0)) == (99, 0)
-    assert len(memo) == 1
-    assert memo.get(0) is None
+        assert cache.once(number, lambda n=number: (4, n)) == (4, number)
+    assert len(cache) == 2
+    assert cache.once(5, tuple) == (4, 5)
+    assert cache.once(0, lambda: (3, 3)) == cache.get(0) == (3, 3)
+    assert cache.keep(0, (1, 1)) == cache.get(0) == (1, 1)  # in place of the older, whose weight is gone
+    assert [question for question, _ in cache.items()] == [5, 0]
+    assert cache.once("heavy", lambda: (99, 0)) == (99, 0)
+    assert len(cache) == 1
+    assert cache.get(0) is None
 
 
-def test_arrays_of_a_memo_are_read_only():
+def test_arrays_of_a_cache_are_read_only():
     found = of_arrays().once("x", lambda: (np.zeros(2), {"y": np.zeros(2)}))
     for array in (found[0], found[1]["y"]):
         with pytest.raises(ValueError, match="read-only"):
             array[0] = 1.0
 
 
-def test_a_memo_keeps_no_error():
-    memo = of_arrays()
+def test_a_cache_keeps_no_error():
+    cache = of_arrays()
     with pytest.raises(ZeroDivisionError):
-        memo.once("x", lambda: 1 / 0)
-    assert memo.once("x", lambda: 1) == 1
+        cache.once("x", lambda: 1 / 0)
+    assert cache.once("x", lambda: 1) == 1
+
+
+def test_the_least_recently_used_goes_first():
+    cache = Cache(3, 1)
+    for number in (1, 2, 3, 1, 4):
+        cache.once(number, lambda n=number: n)
+    assert [question for question, _ in cache.items()] == [3, 1, 4]
+    assert cache.get(3) == 3
+    cache.keep(5, 5)
+    assert [question for question, _ in cache.items()] == [4, 3, 5]
+
+
+def test_what_a_sweep_forgets_goes_at_once():
+    """A cycle would stay until Python looks for garbage, which a sweep of thousands of points seldom lets it do."""
+    case = load(Files(str(ROOT / "topologies/superpod_h100_128.yaml"), str(ROOT / "workloads/gpt3.yaml"), {}))
+    split = {"parallelism.tp": 8, "parallelism.pp": 8, "parallelism.zero": 3}
+    points = [{**split, "training.recompute": kind} for kind in ("full", "none")]  # of one form
+    points.append({**split, "parallelism.schedule": "interleaved", "parallelism.vpp": 2, "training.global_batch": 336})
+    gc.collect()
+    with uncollected():
+        before = {row["status"] for row in (evaluate(case, point) for point in points)}
+    case.cluster({}).simulator.graphs = Graphs(1)
+    gc.set_debug(gc.DEBUG_SAVEALL)
+    try:
+        gc.collect()
+        assert [one for one in gc.garbage if type(one).__module__.startswith("clustersim")] == []
+    finally:
+        gc.set_debug(0)
+        gc.garbage.clear()
+    assert before == {"ok", "illegal"}
 
 
 def test_a_communicator_of_many_gpus_is_a_short_question():

@@ -75,7 +75,7 @@ def test_scarce_links_bounds_and_latencies_are_those_of_whole_routes(fabric, ext
     family = Family("dp", gpus.reshape(-1, n), levels, algorithm)
     op = "all_to_all" if algorithm == "direct" else "all_reduce"
     topology, whole = _cluster(fabric, extra), _cluster(fabric, extra)
-    whole.memo.once("up to NICs", lambda: None)
+    whole.cache.once("up to NICs", lambda: None)
     few, all_ = traffic(topology, family, op), traffic(whole, family, op)
     for one, other in zip(few, all_, strict=True):
         assert one.bound == pytest.approx(other.bound, rel=1e-15)

@@ -141,7 +141,7 @@ def _plan(work: Work, uses: Sequence[tuple[Family, Sequence[Collective]]], net: 
     def found() -> tuple[Ints, dict[str, Ints], dict[GroupCell, int]]:
         return roles(work.job)[ranks.first], _places(families, net), _members(families, net)
 
-    role, places, members = topology.memo.once(("ranks", net.cells.key), found)
+    role, places, members = topology.cache.once(("ranks", net.cells.key), found)
     speeds = topology.slowdown[work.gpus[ranks.first]], topology.kind_of(work.gpus[ranks.first])
     apart = ranks.first.tolist() if work.apart else [-1] * len(ranks.first)
     made, how = Activities.of(work, net), launching(work.job, work.scripts, work.seconds, work.hosts)

@@ -9,6 +9,7 @@ import numpy as np
 
 from clustersim import plugins
 from clustersim.arrays import Ints, distinct
+from clustersim.cache import fingerprint
 from clustersim.collectives.levels import fanouts, levels
 from clustersim.collectives.model import ROOM
 from clustersim.collectives.plan import MESSAGES, NCCL
@@ -18,7 +19,6 @@ from clustersim.engine.network import Tenant
 from clustersim.engine.script import BACKWARD, FORWARD
 from clustersim.engine.traffic import Family
 from clustersim.errors import InputError
-from clustersim.memo import fingerprint
 from clustersim.model.moe import COUNTS
 from clustersim.model.operator import Collective
 from clustersim.model.sharding import DEEPEP
@@ -70,7 +70,7 @@ def tenant(job: Job, topology: Topology, gpus: Ints, collectives: Iterable[Colle
     def found() -> tuple[tuple[Family, ...], Ints]:
         return families(job, topology, gpus, ops), _seeds(job, topology, gpus)
 
-    own, seeds = topology.memo.once(question, found)
+    own, seeds = topology.cache.once(question, found)
     uses = tuple(Use(family, tuple(by_name[family.name])) for family in own)
     return Tenant(uses, gpus, seeds, question)
 

@@ -10,13 +10,13 @@ from typing import NamedTuple
 import numpy as np
 
 from clustersim.arrays import Floats, Ints, Mask, distinct_rows
+from clustersim.cache import fingerprint
 from clustersim.collectives.model import AllPairs, Group, Phase
 from clustersim.collectives.nccl.shape import Shape, different, ordered, pair_shapes, shapes, types_of
 from clustersim.collectives.plan import MESSAGES, NCCL, CollectivePlan, plan
 from clustersim.engine.flows import Flow
 from clustersim.engine.fold.refinement import Cells, Partition, partition
 from clustersim.engine.traffic import Family, ScarceLoads, Traffic, Variant, scarce, traffic
-from clustersim.memo import fingerprint
 from clustersim.model.operator import Collective
 from clustersim.topology.model import Topology
 
@@ -59,7 +59,7 @@ class Network:
         def found() -> tuple[Traffic, ...]:
             return tuple(t.everywhere(self.topology) for t in self.traffic[variant])
 
-        return self.topology.memo.once(("phases", self.cells.key, variant), found)
+        return self.topology.cache.once(("phases", self.cells.key, variant), found)
 
     def plan(self, call: Collective, cell: int) -> CollectivePlan:
         """Return how a call is carried in groups of a cell."""
@@ -108,7 +108,7 @@ class Network:
                     total += t.bytes_on_links(self.topology, size)
             return total
 
-        return self.topology.memo.once(("bytes", self.cells.key, tuple(sizes.items())), found)
+        return self.topology.cache.once(("bytes", self.cells.key, tuple(sizes.items())), found)
 
 
 class Tenant(NamedTuple):
@@ -121,7 +121,7 @@ class Tenant(NamedTuple):
     seeds: Ints
     """An integer of 0 or more a rank; ranks of different seeds are never folded."""
     key: Hashable = None
-    """Stands for all of this but the sizes of collectives in questions to the cluster's memo (None: it is found out)."""
+    """Stands for all of this but the sizes of collectives in questions to the cluster's cache (None: it is found out)."""
 
 
 class JobTraffic(NamedTuple):
@@ -159,7 +159,7 @@ class _Carried(NamedTuple):
 def demand(topology: Topology, tenants: Sequence[Tenant]) -> Demand:
     """Return what the jobs that share a cluster may put on its links.
 
-    Jobs that were met before are answered from the cluster's memo: what their collectives' sizes change are plans.
+    Jobs that were met before are answered from the cluster's cache: what their collectives' sizes change are plans.
     """
     tenants = tuple(one if one.key is not None else one._replace(key=_key(one)) for one in tenants)
     plans = [_plans(topology, one) for one in tenants]
@@ -172,7 +172,7 @@ def demand(topology: Topology, tenants: Sequence[Tenant]) -> Demand:
         bare = tuple({v: tuple(t.bare() for t in parts) for v, parts in own.items()} for own in phases)
         return bare, links, loads
 
-    phases, links, loads = topology.memo.once(("demand", key), found)
+    phases, links, loads = topology.cache.once(("demand", key), found)
     of_jobs = tuple(JobTraffic(*one) for one in zip(plans, phases, strict=True))
     return Demand(topology, tenants, of_jobs, links, loads, key)
 
@@ -201,7 +201,7 @@ def folded(demand: Demand, kept: Mask, fold: bool = True) -> Partition:
         flat, loads = _flat(one.phases for one in demand.traffic), _kept(demand, kept)
         return partition(_seeds(demand.tenants), _vertices(demand.tenants), flat, loads, capacity, fold)
 
-    return demand.topology.memo.once(question, found)._replace(key=question)
+    return demand.topology.cache.once(question, found)._replace(key=question)
 
 
 def _mark(kept: Mask) -> bytes | bool:
@@ -224,7 +224,7 @@ def networks(demand: Demand, cells: Partition, kept: Mask) -> tuple[Network, ...
             jobs.append((own, loads))
         return capacity, tuple(jobs)
 
-    capacity, jobs = demand.topology.memo.once(("networks", cells.key), found)
+    capacity, jobs = demand.topology.cache.once(("networks", cells.key), found)
     return tuple(
         Network(
             demand.topology,
@@ -275,7 +275,7 @@ def _message_shapes(topology: Topology, tenant: Tenant, family: Family) -> tuple
             [b._replace(extra_latency=a.extra_latency, beside=a.nodes == 1, types=a.types) for a, b in kinds], of_both
         )
 
-    return topology.memo.once(("message shapes", tenant.key, family.name), found)
+    return topology.cache.once(("message shapes", tenant.key, family.name), found)
 
 
 def _kept(demand: Demand, kept: Mask) -> tuple[ScarceLoads, ...]:
@@ -292,9 +292,9 @@ def _kept(demand: Demand, kept: Mask) -> tuple[ScarceLoads, ...]:
 
 def _plans(topology: Topology, tenant: Tenant) -> dict[Collective, GroupPlans]:
     """Return how each collective of a job is carried."""
-    memo = topology.memo
+    cache = topology.cache
     return {
-        c: memo.once(("plan", tenant.key, c), partial(_plan, topology, tenant, family, c))
+        c: cache.once(("plan", tenant.key, c), partial(_plan, topology, tenant, family, c))
         for family, collectives in tenant.families
         for c in collectives
     }
@@ -310,7 +310,7 @@ def _plan(topology: Topology, tenant: Tenant, family: Family, collective: Collec
     needed = family.algorithm == NCCL or collective.op in MESSAGES
     by_kind: Mapping[GroupKind, tuple[Shape, ...]] = {(): ()}
     if needed:
-        by_kind = topology.memo.once(("shapes", tenant.key, family.name, collective.op == "send"), found)
+        by_kind = topology.cache.once(("shapes", tenant.key, family.name, collective.op == "send"), found)
     group = Group(family.ranks.shape[1], family.levels, family.shares, family.router)
     return {kind: plan(topology, family.algorithm, own, group, collective) for kind, own in by_kind.items()}
 

@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Literal, NamedTuple
 from weakref import WeakValueDictionary
 
+from clustersim.cache import Cache
 from clustersim.engine.compile import Plan, Work
 from clustersim.engine.contention import Holders
 from clustersim.engine.form import Form, Rebinding
@@ -25,16 +26,14 @@ from clustersim.engine.slowing import slowing
 from clustersim.engine.static import played, static
 from clustersim.engine.steady import Periods, periods, steady
 from clustersim.engine.tasks import Retimed, TaskKinds, Tasks
-from clustersim.memo import Memo
 
 Engine = Literal["simpy", "auto", "static"]
 """Who plays a step: SimPy; the longest path where that is proved to be exact, and the compiled loop where tasks slow each
 other; or the longest path alone."""
-NODES = 2_000_000
-"""Nodes of all graphs that are kept; one takes 300 to 450 bytes, with all that is known of it. What was compiled
-with them counts too."""
-TASKS = 10
-"""So many times the memory of a node is that of a task with its activity."""
+ROOM = 384 << 20
+"""Bytes of all graphs that are kept, with what was compiled with them."""
+NODE, TASK = 230, 1_500
+"""Bytes of a node of a graph with what is known of its periods, and of a compiled task with its activity."""
 
 
 class Steady(NamedTuple):
@@ -87,7 +86,7 @@ class KeptGraph(NamedTuple):
     graph: StepGraph
     known: dict[int, Periods | None]
     """Where it repeats itself every so many microbatches."""
-    compiled: Memo
+    compiled: Cache
     """What was compiled with it, by structure."""
 
     def periods(self, period: int, program: Program) -> Periods | None:
@@ -104,9 +103,9 @@ class Graphs:
 
     __slots__ = ("_most", "compiled", "forms", "graphs")
 
-    def __init__(self, most: int = NODES) -> None:
+    def __init__(self, most: float = ROOM) -> None:
         self._most = most
-        self.graphs = Memo(most, lambda kept: len(kept.graph) + TASKS * kept.compiled.weight)
+        self.graphs = Cache(most, lambda kept: NODE * len(kept.graph) + kept.compiled.weight)
         self.compiled: WeakValueDictionary[Hashable, Compiled] = WeakValueDictionary()
         """What was compiled, by structure; its graph keeps it."""
         self.forms: WeakValueDictionary[Hashable, Compiled] = WeakValueDictionary()
@@ -120,7 +119,7 @@ class Graphs:
         """Return the graph of a plan."""
 
         def built() -> KeptGraph:
-            tasks = Memo(self._most // TASKS, lambda compiled: len(compiled.tasks))
+            tasks = Cache(self._most, lambda compiled: TASK * len(compiled.tasks))
             return KeptGraph(build(plan.programs, plan.members), {}, tasks)
 
         return self.graphs.once(asked, built)

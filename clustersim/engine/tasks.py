@@ -186,8 +186,9 @@ def _itself(activity: Activity) -> Activity:
 class SlotActivities(Sequence[Activity]):
     """What is done in each slot of a graph, made when it is asked."""
 
-    def __init__(self, tasks: Retimed) -> None:
-        self.tasks, self.slots = tasks, tasks.graph.slots
+    def __init__(self, kinds: TaskKinds, make: Callable[[int], Activity]) -> None:
+        """make: makes an activity of each kind."""
+        self.kinds, self.make, self.slots = kinds, make, kinds.tasks.graph.slots
         self.known: dict[int, Activity] = {}
 
     def __len__(self) -> int:
@@ -205,10 +206,10 @@ class SlotActivities(Sequence[Activity]):
         return self.known[place]
 
     def _made(self, place: int) -> Activity:
-        kinds, alike = self.tasks.kinds, self.tasks.kinds.compiled.alike
+        kinds, alike = self.kinds, self.kinds.compiled.alike
         # one of each kind is enough: those of one kind take as long
         own = {kinds.of[one]: one for one in reversed([alike[task].activity for task in self.slots[place]])}
-        return together([kinds.rebind(old).like(self.tasks.make(kind)) for kind, old in reversed(own.items())], {})
+        return together([kinds.rebind(old).like(self.make(kind)) for kind, old in reversed(own.items())], {})
 
 
 class Retimed(Tasks):
@@ -228,7 +229,7 @@ class Retimed(Tasks):
     @cached_property
     def activities(self) -> Sequence[Activity]:
         """What is done in each slot of the graph."""
-        return SlotActivities(self)
+        return SlotActivities(self.kinds, self.make)  # and not self: a cycle would outlive the cache
 
     @cached_property
     def own(self) -> list[Task]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 
 from clustersim.config.workload import Block, Fsdp, Model, Parallelism
-from clustersim.errors import InputError, UnknownNameError
+from clustersim.errors import ConfigError, InputError, UnknownNameError
 from clustersim.frameworks import load
 from clustersim.model.blocks import distinct
 from clustersim.model.sharding import width
@@ -19,10 +19,16 @@ Finding = tuple[str, str]
 
 def check(job: Job) -> Job:
     """Return the job when nothing contradicts; raises ConfigError for the first finding in the order of the file."""
-    found = [job.error(key, message) for rule in RULES for key, message in rule(job)]
-    if found:
-        raise min(found, key=lambda error: (error.line, error.column))
+    findings = [finding for rule in RULES for finding in rule(job)]
+    if findings:
+        # made anew: an error that this frame kept would keep the frame, and all that a sweep had asked for illegal points
+        raise job.error(*min(findings, key=lambda finding: _line(job.error(*finding))))
     return job
+
+
+def _line(error: ConfigError) -> tuple[int, int]:
+    """Return the line and the column of the file that an error names."""
+    return error.line, error.column
 
 
 def model_shapes(job: Job) -> Iterator[Finding]:

@@ -174,7 +174,7 @@ def sound_rates(topology: Topology) -> Floats:
         own = [topology.capacity[tier.first :][: tier.links] for tier in topology.tiers]
         return np.array([_sound(one, bool(topology.pools)) if len(one) else 0.0 for one in own])
 
-    return topology.memo.once("sound links of each tier", found)
+    return topology.cache.once("sound links of each tier", found)
 
 
 def _sound(capacity: Floats, mixed: bool) -> float:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from clustersim import plugins
+from clustersim.cache import Cache
 from clustersim.config.overrides import SourcePlace, parted
 from clustersim.config.yaml import Document, read
 from clustersim.costs import figures
@@ -19,7 +20,6 @@ from clustersim.costs.rates import Rates, of_step, rates
 from clustersim.engine.player import Engine
 from clustersim.errors import ClustersimError, InputError, OutOfMemoryError
 from clustersim.files import Inputs, keeping_inputs
-from clustersim.memo import Memo
 from clustersim.model.kernel import Kernel
 from clustersim.parallel.job import Job
 from clustersim.parallel.load import Unbuilt, unbuilt
@@ -40,8 +40,9 @@ _SPEED = (
 )
 _MEMORY = {"peak_bytes": "peak_memory_bytes", "capacity_bytes": "gpu_memory_bytes", "verdict": "memory_verdict"}
 
-JOBS = 1024
-"""Jobs that are kept: each is asked for by the check of the space, by the forecast of all kernels, and by its own row."""
+JOBS, JOB = 32 << 20, 3_000
+"""Bytes of jobs that are kept, and of one: each is asked for by the check of the space, by the forecast of all kernels, and by
+its own row."""
 CLUSTERS = 16
 """Clusters that are kept, with what is known of each."""
 COLUMNS = NAMES | {option.key: option.name for option in cluster_options.OPTIONS}
@@ -86,9 +87,9 @@ class SweepInputs:
     costs: Figures = field(default_factory=figures.load)
     """Prices, power and carbon."""
 
-    built: Memo = field(default_factory=lambda: Memo(JOBS), repr=False)
+    built: Cache = field(default_factory=lambda: Cache(JOBS, JOB), repr=False)
     """The jobs of points that were asked for."""
-    clusters: Memo = field(default_factory=lambda: Memo(CLUSTERS), repr=False)
+    clusters: Cache = field(default_factory=lambda: Cache(CLUSTERS, 1), repr=False)
     """The clusters of points that were asked for."""
     forecasts: dict[str, Mapping[str, Mapping[Kernel, KnownKernel]]] = field(default_factory=dict, repr=False)
     """What was forecast elsewhere, by GPU and predictor."""

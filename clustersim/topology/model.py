@@ -13,9 +13,9 @@ from typing import NamedTuple, Protocol, runtime_checkable
 import numpy as np
 
 from clustersim.arrays import Floats, Ints
+from clustersim.cache import Cache, of_arrays
 from clustersim.config.gpu import Gpu
 from clustersim.config.topology import Jitter
-from clustersim.memo import Memo, of_arrays
 from clustersim.topology.numbering import Numbering
 from clustersim.topology.symmetry import EndpointClasses, no_symmetry
 
@@ -213,7 +213,7 @@ class Topology:
     """The types of its nodes, if there are several."""
     pool: Ints | None = None
     """The type of each GPU's node, if there are several (GPUs,)."""
-    memo: Memo = field(init=False, repr=False, default_factory=of_arrays)
+    cache: Cache = field(init=False, repr=False, default_factory=of_arrays)
     """What was worked out about this cluster; it is gone with it."""
 
     @property
@@ -297,7 +297,7 @@ class Topology:
             router = self.router.up_to_nics(self.capacity) if isinstance(self.router, Router) else None
             return None if router is None else replace(self, router=router)
 
-        return self.memo.once("up to NICs", found)
+        return self.cache.once("up to NICs", found)
 
     def same_in_next_node(self) -> Ints | None:
         """Return by link how far the number of the same link of the next node is; None where nodes may differ.
@@ -316,7 +316,7 @@ class Topology:
             return steps
 
         equal = isinstance(self.router, Router) and self.router.equal_nodes
-        return self.memo.once("next", found) if equal else None
+        return self.cache.once("next", found) if equal else None
 
     def latencies(self, source: Ints, destination: Ints) -> Floats:
         """Return the seconds from end to end of many pairs of GPUs, as `route` does."""
@@ -335,7 +335,7 @@ class Topology:
 
     def classes(self) -> EndpointClasses:
         """Return the `endpoint_classes`, found once."""
-        return self.memo.once("classes", self.endpoint_classes)
+        return self.cache.once("classes", self.endpoint_classes)
 
     def endpoint_classes(self) -> EndpointClasses:
         """Return which GPUs the network between nodes cannot tell apart."""

@@ -12,12 +12,12 @@ from typing import NamedTuple
 import numpy as np
 
 from clustersim.arrays import Floats, Ints, distinct, distinct_rows
+from clustersim.cache import fingerprint
 from clustersim.collectives.model import Group
 from clustersim.collectives.skew import checked
 from clustersim.collectives.tree_steps import node_trees
 from clustersim.errors import InputError
 from clustersim.hardware.constants import NVLINK_LATENCY, PCIE_LATENCY
-from clustersim.memo import fingerprint
 from clustersim.topology.model import Topology
 
 _DIGITS = 9  # nanoseconds: communicators on nodes of one layout are one shape
@@ -42,7 +42,7 @@ def extra_latency(topology: Topology, ranks: Ints, starts: Ints) -> ExtraLatency
     ranks: GPUs (n,) node by node, of which `starts` begin a node.
     """
     question = ("extra latency", fingerprint(ranks), fingerprint(starts))
-    return topology.memo.once(question, lambda: _extra_latencies(topology, ranks[None], [starts])[0])
+    return topology.cache.once(question, lambda: _extra_latencies(topology, ranks[None], [starts])[0])
 
 
 def _extra_latencies(topology: Topology, ranks: Ints, starts: Sequence[Ints]) -> list[ExtraLatency]:

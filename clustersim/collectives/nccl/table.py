@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from clustersim.arrays import Ints, distinct
+from clustersim.cache import fingerprint
 from clustersim.collectives.idle import even_rate, idle_rates, loads
 from clustersim.collectives.levels import fanouts
 from clustersim.collectives.loads import TooManyRoutesError
@@ -22,7 +23,6 @@ from clustersim.collectives.nccl.tuner import Choice, tune
 from clustersim.collectives.plan import bus_factor
 from clustersim.collectives.switched import fitted
 from clustersim.errors import InputError, suggest
-from clustersim.memo import fingerprint
 from clustersim.topology.model import Topology
 from clustersim.units import scaled, seconds
 
@@ -99,7 +99,7 @@ def _links(topology: Topology, ranks: Ints, op: str, file: str, one: Shape, shar
                 raise
             return even_rate(topology, np.asarray(ranks))
 
-    return topology.memo.once(("links", fingerprint(ranks), op, file, shares), found)
+    return topology.cache.once(("links", fingerprint(ranks), op, file, shares), found)
 
 
 def parts(op: str, file: str, one: Shape, shares: tuple[float, ...]) -> Sequence[Phase | AllPairs]:
@@ -185,7 +185,7 @@ def named(topology: Topology, ranks: Ints, op: str, algorithm: str, shares: tupl
     if len(ranks) < 2:
         raise InputError("a collective needs two GPUs or more; one has nobody to send to")
     question = ("named", fingerprint(ranks), op, algorithm, shares)
-    return topology.memo.once(question, lambda: _named(topology, np.asarray(ranks)[None], op, algorithm, shares))
+    return topology.cache.once(question, lambda: _named(topology, np.asarray(ranks)[None], op, algorithm, shares))
 
 
 def _named(topology: Topology, gpus: Ints, op: str, algorithm: str, shares: tuple[float, ...]) -> Choice:

@@ -39,7 +39,7 @@ class Partition(NamedTuple):
     links: Cells
     """By position among the links that can be short."""
     key: Hashable = None
-    """Stands for all of this in questions to the cluster's memo."""
+    """Stands for all of this in questions to the cluster's cache."""
 
 
 def partition(

@@ -16,40 +16,39 @@ _LEAST = 16 << 10  # bytes that any answer counts for, so that not more than 16,
 Answer = TypeVar("Answer")
 
 
-def _one(_: Any) -> int:
-    return 1
+class Cache:
+    """Answers by question, up to a bound in bytes; the least recently used go first.
 
-
-class Memo:
-    """Answers by question. At most so many are kept, the newest, that together they weigh no more than `most`.
-
-    weigh: what an answer weighs, one if nothing else is said. alone: one that weighs more than `most` is kept by itself;
-    else it is not kept, and drives nothing else out.
+    weigh: the bytes of an answer, or one number for all. alone: an answer that is larger than the bound is kept by itself; else
+    it is not kept, and drives nothing else out.
     """
 
     __slots__ = ("_alone", "_answers", "_most", "_weigh", "weight")
 
-    def __init__(self, most: float, weigh: Callable[[Any], float] = _one, *, alone: bool = True) -> None:
-        self._answers: dict[Hashable, tuple[Any, float]] = {}
+    def __init__(self, most: float, weigh: float | Callable[[Any], float], *, alone: bool = True) -> None:
+        self._answers: dict[Hashable, tuple[Any, float]] = {}  # the least recently used first
         self._most, self._weigh, self._alone = most, weigh, alone
         self.weight = 0.0
-        """Of all answers that are kept."""
+        """Bytes of all answers that are kept."""
 
     def once(self, question: Hashable, answer: Callable[[], Answer]) -> Answer:
         """Return the answer to a question, worked out by `answer` the first time; what it raises is not kept."""
-        if (known := self._answers.get(question)) is not None:
+        if (known := self._answers.pop(question, None)) is not None:
+            self._answers[question] = known
             return cast(Answer, known[0])
         return self.keep(question, answer())
 
     def get(self, question: Hashable) -> Any:
         """Return the answer that is kept for a question, or None."""
-        known = self._answers.get(question)
-        return None if known is None else known[0]
+        if (known := self._answers.pop(question, None)) is None:
+            return None
+        self._answers[question] = known
+        return known[0]
 
     def keep(self, question: Hashable, answer: Answer) -> Answer:
         """Keep the answer to a question, in place of an older one, and return it."""
         self.weight -= self._answers.pop(question, (None, 0.0))[1]
-        weight = self._weigh(answer)
+        weight = self._weigh(answer) if callable(self._weigh) else self._weigh
         if weight <= self._most or self._alone:
             self._answers[question] = answer, weight
             self.weight += weight
@@ -58,16 +57,16 @@ class Memo:
         return answer
 
     def items(self) -> list[tuple[Hashable, Any]]:
-        """Return all questions with their answers, the oldest first."""
+        """Return all questions with their answers, the least recently used first."""
         return [(question, answer) for question, (answer, _) in self._answers.items()]
 
     def __len__(self) -> int:
         return len(self._answers)
 
 
-def of_arrays() -> Memo:
-    """Return a memo of answers that have arrays, which become read-only: a sweep asks one cluster about thousands of splits."""
-    return Memo(ROOM, frozen, alone=False)
+def of_arrays() -> Cache:
+    """Return a cache of answers that have arrays, which become read-only: a sweep asks one cluster about thousands of splits."""
+    return Cache(ROOM, frozen, alone=False)
 
 
 def frozen(answer: object) -> int:
