@@ -521,7 +521,8 @@ def judged(arguments: list[str], main: Callable[[], object]) -> tuple[int, Findi
     except BaseException:
         return -1, Finding("traceback", arguments, traceback.format_exc()[-1500:])
     grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - peak
-    said = [line for line in err.getvalue().splitlines() if line and not line.startswith("after ")]
+    notes = ("after ", "1 damaged lines of ")  # which say what was done before the error
+    said = [line for line in err.getvalue().splitlines() if line and not line.startswith(notes)]
     name = arguments[0] if arguments else ""
     if len(said) > 1 and said[1].startswith("what fits by "):  # below a job that does not fit: changes, a line each
         said = said[:1] + [line for line in said[2:] if not line.startswith("  ")]
