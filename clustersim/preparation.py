@@ -20,10 +20,10 @@ from clustersim.collectives.plan import NCCL
 from clustersim.config.gpu import Gpu
 from clustersim.engine.compile import Work
 from clustersim.engine.memory import side_by_side
+from clustersim.engine.microbatch_overlap import memory_order
 from clustersim.engine.peaks import moments, peaks
 from clustersim.engine.player import Steady
 from clustersim.engine.script import Script, WrittenPasses, kernels, lines, scripts_of
-from clustersim.engine.turns import memory_order
 from clustersim.errors import ClustersimError, ConfigError, DataError, InputError, OutOfMemoryError, option
 from clustersim.hardware.formats import multiplies
 from clustersim.hardware.gpus import load as load_gpu

@@ -16,11 +16,11 @@ from clustersim.cache import Cache, fingerprint
 from clustersim.config.overrides import parted
 from clustersim.engine.compile import Plan, Work
 from clustersim.engine.draws import drawn
+from clustersim.engine.expand_periods import expand_periods
 from clustersim.engine.fold.adaptive import play
 from clustersim.engine.memory import RankMemory, memory_by_rank
-from clustersim.engine.player import Engine, Graphs, Player, Steady
+from clustersim.engine.player import Engine, PlanCache, Player, Steady
 from clustersim.engine.record import Record
-from clustersim.engine.whole import whole
 from clustersim.errors import ClustersimError, InputError, option
 from clustersim.garbage import uncollected
 from clustersim.parallel.job import Job
@@ -94,7 +94,7 @@ class StepResult:
     @cached_property
     def record(self) -> Record:
         """The whole step, with what every rank did in every period; made when it is asked for."""
-        return whole(self.played)
+        return expand_periods(self.played)
 
 
 def simulate(
@@ -127,10 +127,10 @@ def run(cluster: Topology, job: Job, **options: Unpack[StepOptions]) -> StepResu
 class Simulator:
     """Simulates jobs on one cluster, and keeps what they have in common: what one is asked twice, it answers sooner."""
 
-    __slots__ = ("_placed", "_unsteady", "cluster", "graphs", "preparation")
+    __slots__ = ("_placed", "_unsteady", "cluster", "plans", "preparation")
 
     def __init__(self, cluster: Topology) -> None:
-        self.cluster, self.preparation, self.graphs = cluster, Preparation(cluster), Graphs()
+        self.cluster, self.preparation, self.plans = cluster, Preparation(cluster), PlanCache()
         self._placed, self._unsteady = Cache(PLACED, JOB), Cache(UNSTEADY, MARK)
 
     def __reduce__(self) -> tuple[type[Simulator], tuple[Topology]]:
@@ -183,7 +183,7 @@ class Simulator:
             raise InputError(f"cluster.jitter: nothing says how steps differ; add {how}")
         job, count = self.placed(job), draws or jitter.draws
         work = self.preparation.work(job, np.arange(job.mesh.size))
-        player = Player(engine, self.graphs, rows(job))
+        player = Player(engine, self.plans, rows(job))
         if still(jitter):
             return np.full(count, _proved(play(work, self.cluster, player=player))[1].end)
         drawn_factors = (factors(jitter, self.cluster.gpus, number) for number in range(count))
@@ -233,7 +233,7 @@ class Simulator:
             work = self.preparation.work(job, gpus, microbatches)
             player = Player(
                 engine,
-                self.graphs,
+                self.plans,
                 rows(job, microbatches),
                 steady,
                 (structure, microbatches) if kept else None,

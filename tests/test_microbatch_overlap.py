@@ -9,8 +9,8 @@ from test_experts import WIDE, job, kernels_of, played
 from test_folding import same
 
 from clustersim.config.yaml import parse
+from clustersim.engine.microbatch_overlap import Pairing, turns
 from clustersim.engine.script import scripts
-from clustersim.engine.turns import Pairing, turns
 from clustersim.errors import ConfigError
 from clustersim.parallel.stages import stages
 from clustersim.schedules.action import parse as action

@@ -19,12 +19,12 @@ from clustersim.collectives.levels import fanouts, levels
 from clustersim.collectives.model import Group, phases
 from clustersim.engine import traffic
 from clustersim.engine.compile import Activities
+from clustersim.engine.expand_periods import expand_periods
 from clustersim.engine.fabric import Fabric
 from clustersim.engine.network import Tenant
 from clustersim.engine.record import Record
 from clustersim.engine.simulate import simulate as play_all
 from clustersim.engine.traffic import Family
-from clustersim.engine.whole import whole
 from clustersim.jobs import simulate as shared_cluster
 from clustersim.jobs.request import PlacementRequest, Wanted
 from clustersim.jobs.simulate import JobsResult, share
@@ -370,7 +370,7 @@ def test_periods_of_jobs_that_use_no_link_of_others_are_counted(late, monkeypatc
     assert all(step.skipped for one in found.shared.jobs for step in one.steps)
     for one, other in zip(found.shared.jobs, simpy_alone.shared.jobs, strict=True):
         for mine, its in zip(one.steps, other.steps, strict=True):
-            assert_same(timeline(whole(mine)), timeline(its))
+            assert_same(timeline(expand_periods(mine)), timeline(its))
 
 
 def test_only_steps_that_begin_when_all_jobs_run_are_counted():

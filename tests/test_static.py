@@ -20,7 +20,7 @@ from clustersim.engine.instances import build, ordered
 from clustersim.engine.program import COMPUTE, Launched, Message, Program, Task
 from clustersim.engine.record import Period
 from clustersim.engine.static import _node_by_node, longest
-from clustersim.engine.steady import Periods
+from clustersim.engine.steady_state import Periods
 from clustersim.errors import InputError, SimulationError
 from clustersim.report.critical_path import critical_path
 from clustersim.schedules.action import Action

@@ -12,7 +12,7 @@ from clustersim.arrays import Floats, Ints
 from clustersim.engine.compile import Activities, Source, Speed, Work, plan
 from clustersim.engine.fabric import Activity
 from clustersim.engine.launching import Seconds
-from clustersim.engine.player import Graphs, Player
+from clustersim.engine.player import Player
 from clustersim.engine.record import Record
 from clustersim.engine.tasks import Retimed, SlotTimes, TaskKinds
 from clustersim.topology.model import Topology
@@ -35,7 +35,7 @@ def drawn(
         return
     work = work._replace(apart=True)
     [planned] = plan([work], topology, fold=False)
-    compiled = player.compiled(planned, player.graphs or Graphs())
+    compiled = player.compiled(planned)
     slots = _slots(compiled.kinds, work.seconds)
     ranks, kinds, usual = len(work.gpus), topology.kind_of(work.gpus).tolist(), topology.slowdown[work.gpus]
     old = list(map(Speed, usual.tolist(), kinds, range(ranks)))
@@ -43,7 +43,7 @@ def drawn(
         slowdown = usual * one[work.gpus]
         made = compiled.kinds.making(work.seconds, dict(zip(old, map(Speed, slowdown.tolist(), kinds), strict=True)))
         times = None if slots is None else slots.times(slowdown)
-        yield player.played(compiled, Retimed(compiled.kinds, made, times))
+        yield player.simulate(compiled, Retimed(compiled.kinds, made, times))
 
 
 class _Slots(NamedTuple):

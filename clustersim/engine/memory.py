@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from clustersim.arrays import Floats
-from clustersim.engine.turns import memory_order
+from clustersim.engine.microbatch_overlap import memory_order
 from clustersim.parallel.job import Job
 from clustersim.parallel.memory import Memory, at_rest, gathered, gradients
 from clustersim.parallel.stages import Stage

@@ -5,35 +5,34 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Literal, NamedTuple
-from weakref import WeakValueDictionary
+from typing import Any, Literal, NamedTuple, cast
 
 from clustersim.cache import Cache
 from clustersim.engine.compile import Plan, Work
 from clustersim.engine.contention import Holders
-from clustersim.engine.form import Form, Rebinding
 from clustersim.engine.graph import StepGraph, structure
 from clustersim.engine.instances import build
 from clustersim.engine.launching import Seconds
 from clustersim.engine.loop import loop
 from clustersim.engine.loop_state import LoopJob
 from clustersim.engine.network import Network
-from clustersim.engine.parts import Drift
+from clustersim.engine.plan_signature import PlanSignature, Rebinding
 from clustersim.engine.program import Program
 from clustersim.engine.record import Record
+from clustersim.engine.replica_drift import ReplicaDrift
 from clustersim.engine.simulate import simulate
 from clustersim.engine.slowing import slowing
 from clustersim.engine.static import played, static
-from clustersim.engine.steady import Periods, periods, steady
+from clustersim.engine.steady_state import Periods, periods, steady
 from clustersim.engine.tasks import Retimed, TaskKinds, Tasks
 
 Engine = Literal["simpy", "auto", "static"]
 """Who plays a step: SimPy; the longest path where that is proved to be exact, and the compiled loop where tasks slow each
 other; or the longest path alone."""
-ROOM = 384 << 20
+ROOM = 512 << 20
 """Bytes of all graphs that are kept, with what was compiled with them."""
-NODE, TASK = 230, 1_500
-"""Bytes of a node of a graph with what is known of its periods, and of a compiled task with its activity."""
+NODE, TASK, SIGNATURE = 230, 1_100, 10_000
+"""Bytes of a node of a graph with what is known of its periods, of a compiled task with its activity, and of a plan signature."""
 
 
 class Steady(NamedTuple):
@@ -53,9 +52,9 @@ class Compiled:
     periods: Periods | None
     """Where the graph repeats itself, if that was asked."""
     holders: Holders
-    form: Form | None = None
-    """That of the job it was compiled for first, if others of it may come."""
-    asked: Hashable = None
+    signature: PlanSignature | None = None
+    """Of the job it was compiled for first; None if no others of it may come."""
+    graph_key: Hashable = None
     """What its graph is kept by."""
 
     @cached_property
@@ -64,7 +63,7 @@ class Compiled:
         return self.tasks.kinds if isinstance(self.tasks, Retimed) else TaskKinds(self.plan, self.tasks)
 
     def rebound(self, rebinding: Rebinding) -> Compiled:
-        """Return the same for another job of one form: it loads links at the same peaks."""
+        """Return the same for another job of one signature: it loads links at the same peaks."""
         return replace(self, plan=rebinding.plan, tasks=self.kinds.rebound(rebinding.plan, rebinding).made)
 
     def steady(self, record: Record, further: int) -> Record | None:
@@ -74,20 +73,17 @@ class Compiled:
         return steady(record, self.periods, further, self.holders, lambda: self.drift)
 
     @cached_property
-    def drift(self) -> Drift:
-        """How parts of the graph drift apart in further periods."""
+    def drift(self) -> ReplicaDrift:
+        """How replicas drift apart in further periods."""
         assert self.periods is not None
-        return Drift(self.graph, self.periods.part, self.periods.later, self.holders)
+        return ReplicaDrift(self.graph, self.periods.part, self.periods.later, self.holders)
 
 
 class KeptGraph(NamedTuple):
-    """A graph, with what was worked out of it."""
+    """A graph, and where it repeats itself every so many microbatches, if that was asked."""
 
     graph: StepGraph
     known: dict[int, Periods | None]
-    """Where it repeats itself every so many microbatches."""
-    compiled: Cache
-    """What was compiled with it, by structure."""
 
     def periods(self, period: int, program: Program) -> Periods | None:
         """Return where the graph repeats itself every `period` microbatches; program: of its first rank."""
@@ -98,40 +94,51 @@ class KeptGraph(NamedTuple):
         return self.known[period]
 
 
-class Graphs:
-    """The graphs of the jobs of a sweep, the newest, each with all that was compiled with it: both go together."""
+class PlanCache:
+    """The graphs of the jobs of a sweep and the plans that were compiled for them, up to a bound in bytes."""
 
-    __slots__ = ("_most", "compiled", "forms", "graphs")
+    __slots__ = ("kept",)
 
     def __init__(self, most: float = ROOM) -> None:
-        self._most = most
-        self.graphs = Cache(most, lambda kept: NODE * len(kept.graph) + kept.compiled.weight)
-        self.compiled: WeakValueDictionary[Hashable, Compiled] = WeakValueDictionary()
-        """What was compiled, by structure; its graph keeps it."""
-        self.forms: WeakValueDictionary[Hashable, Compiled] = WeakValueDictionary()
-        """What was compiled for the first job of a form."""
+        self.kept = Cache(most, _bytes)
 
-    def asked(self, plan: Plan, rows: Hashable) -> Hashable:
-        """Return what the graph of a plan is kept by; rows: what tells its schedule from others."""
-        return rows, structure(plan.programs), tuple(plan.members.items())
+    def graph(self, plan: Plan, key: Hashable) -> KeptGraph:
+        """Return the graph of a plan; key: as `graph_key` has it."""
+        return self.kept.once(("graph", key), lambda: KeptGraph(build(plan.programs, plan.members), {}))
 
-    def graph(self, plan: Plan, asked: Hashable) -> KeptGraph:
-        """Return the graph of a plan."""
+    def get(self, structure: Hashable) -> Compiled | None:
+        """Return what was compiled for a job of a structure, if it is still kept."""
+        found = cast(Compiled | None, self.kept.get(("job", structure)))
+        if found is not None:
+            self.kept.get(("graph", found.graph_key))  # last, so that no graph goes before what was compiled with it
+        return found
 
-        def built() -> KeptGraph:
-            tasks = Cache(self._most, lambda compiled: TASK * len(compiled.tasks))
-            return KeptGraph(build(plan.programs, plan.members), {}, tasks)
+    def of_signature(self, key: Hashable) -> Compiled | None:
+        """Return what was compiled for the first job of a plan signature, if it is still kept."""
+        first = self.kept.get(("signature", key))
+        return None if first is None else self.get(first)
 
-        return self.graphs.once(asked, built)
+    def keep(self, structure: Hashable, compiled: Compiled, signature_key: Hashable = None) -> None:
+        """Keep what was compiled for a job; signature_key: of its signature, if it is the first job of that."""
+        self.kept.keep(("job", structure), compiled)
+        if signature_key is not None:
+            self.kept.keep(("signature", signature_key), structure)
+        self.kept.get(("graph", compiled.graph_key))  # as in `get`
 
-    def keep(self, structure: Hashable, compiled: Compiled) -> None:
-        """Keep what was compiled for jobs of a structure as long as its graph, which is the newest again."""
-        kept = self.graphs.get(compiled.asked)
-        if kept is None:  # gone, while a record still has what was compiled
-            return
-        kept.compiled.keep(structure, compiled)
-        self.graphs.keep(compiled.asked, kept)
-        self.compiled[structure] = compiled
+    def all(self, kind: str) -> list[Any]:
+        """Return all that is kept of a kind, the least recently used first."""
+        return [one for (of, _), one in cast(list[tuple[tuple[str, Hashable], Any]], self.kept.items()) if of == kind]
+
+
+def _bytes(kept: KeptGraph | Compiled | Hashable) -> float:
+    if isinstance(kept, Compiled):
+        return TASK * len(kept.tasks)
+    return NODE * len(kept.graph) if isinstance(kept, KeptGraph) else SIGNATURE
+
+
+def graph_key(plan: Plan, rows: Hashable) -> Hashable:
+    """Return what tells the graph of a plan from others; rows: what tells its schedule from others."""
+    return rows, structure(plan.programs), tuple(plan.members.items())
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,64 +146,66 @@ class Player:
     """Plays the steps of one job."""
 
     engine: Engine = "simpy"
-    graphs: Graphs | None = None
-    """Where graphs are kept for other jobs; None: they are not."""
+    cache: PlanCache | None = None
+    """Where graphs and plans are kept for other jobs; None: they are not."""
     rows: Hashable = None
     """What tells the schedule of the job from others of the same programs."""
     steady: Steady | None = None
-    """The step is a short one; then the static player alone can tell the whole."""
+    """The step is a short one that stands for the whole, if it proves to be steady."""
     structure: Hashable = None
     """What tells the job from those that differ in the times of their kernels alone; None: nothing compiled is kept."""
 
-    def again(self, seconds: Sequence[Seconds]) -> tuple[Plan, Record] | None:
+    def replay_cached(self, seconds: Sequence[Seconds]) -> tuple[Plan, Record] | None:
         """Play what was compiled for another job of the structure; None where there is none, or no proof."""
-        found = None if self.graphs is None or self.engine == "simpy" else self.graphs.compiled.get(self.structure)
+        found = None if self.cache is None or self.engine == "simpy" else self.cache.get(self.structure)
         if found is None:
             return None
-        record = self.played(found, found.kinds.timed(seconds))
+        record = self.simulate(found, found.kinds.timed(seconds))
         return None if record is None else (found.plan, record)
 
+    def rebind_cached(
+        self, work: Work, network: Network, signature: PlanSignature | None
+    ) -> tuple[Plan, Record] | None:
+        """Play what was compiled for another job of this signature; None where there is none, or no proof."""
+        if signature is None or self.cache is None or self.engine == "simpy":
+            return None
+        found = self.cache.of_signature(self._signature_key(signature))
+        if found is None or found.signature is None:
+            return None
+        rebinding = Rebinding(found.plan, found.signature, work, network, signature)
+        compiled = found.rebound(rebinding)
+        record = self.simulate(compiled, compiled.tasks) if rebinding.fits else None
+        if record is None:
+            return None
+        self.cache.keep(self.structure, compiled)
+        return compiled.plan, record
+
     def step(
-        self, plan: Plan, progress: Callable[[float], None] = lambda _: None, own: Form | None = None
+        self,
+        plan: Plan,
+        progress: Callable[[float], None] = lambda _: None,
+        signature: PlanSignature | None = None,
     ) -> Record | None:
         """Return one step of a plan that is alone on its fabric; None where the player cannot prove its times.
 
-        own: the form of the job, if others of it may come.
+        signature: of the job, if others of it may come.
         """
-        graphs = self.graphs or Graphs()
-        compiled = self.compiled(plan, graphs, own)
-        record = self.played(compiled, compiled.tasks, progress)
-        if self.structure is not None and record is not None:
-            graphs.keep(self.structure, compiled)
-            if own is not None:
-                graphs.forms[self.rows, self.steady and self.steady.period, own.key] = compiled
+        compiled = self.compiled(plan, signature)
+        record = self.simulate(compiled, compiled.tasks, progress)
+        if self.structure is not None and self.cache is not None and record is not None:
+            self.cache.keep(self.structure, compiled, signature and self._signature_key(signature))
         return record
 
-    def alike(self, work: Work, network: Network, own: Form | None) -> tuple[Plan, Record] | None:
-        """Play what was compiled for another job of the form of this one; None where there is none, or no proof."""
-        if own is None or self.graphs is None or self.engine == "simpy":
-            return None
-        found = self.graphs.forms.get((self.rows, self.steady and self.steady.period, own.key))
-        if found is None or found.form is None:
-            return None
-        rebinding = Rebinding(found.plan, found.form, work, network, own)
-        compiled = found.rebound(rebinding)
-        record = self.played(compiled, compiled.tasks) if rebinding.fits else None
-        if record is None:
-            return None
-        self.graphs.keep(self.structure, compiled)
-        return compiled.plan, record
-
-    def compiled(self, plan: Plan, graphs: Graphs, own: Form | None = None) -> Compiled:
-        """Return a plan with its graph; own: as in `step`."""
-        asked = graphs.asked(plan, self.rows)
-        kept = graphs.graph(plan, asked)
+    def compiled(self, plan: Plan, signature: PlanSignature | None = None) -> Compiled:
+        """Return a plan with its graph; signature: as in `step`."""
+        key = graph_key(plan, self.rows)
+        kept = (self.cache or PlanCache()).graph(plan, key)
         repeats = kept.periods(self.steady.period, plan.programs[0]) if self.steady else None
         tasks = Tasks(kept.graph, kept.graph.found(plan.programs))
         holders = Holders(kept.graph, tasks.activities, plan.network.capacity)
-        return Compiled(plan, kept.graph, tasks, repeats, holders, own, asked)
+        return Compiled(plan, kept.graph, tasks, repeats, holders, signature, key)
 
-    def played(
+    def simulate(
         self, compiled: Compiled, tasks: Tasks, progress: Callable[[float], None] = lambda _: None
     ) -> Record | None:
         """Return the step by the first player that can tell it; where a short one is to stand for it, if it is steady."""
@@ -209,6 +218,9 @@ class Player:
         capacity, meeting = compiled.plan.network.capacity, self.engine == "auto"
         found = static(capacity, graph, tasks, compiled.holders, meeting)
         return found if found is None or self.steady is None else compiled.steady(found, self.steady.further)
+
+    def _signature_key(self, signature: PlanSignature) -> Hashable:
+        return self.rows, self.steady and self.steady.period, signature.key
 
 
 def together(

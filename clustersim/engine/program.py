@@ -16,7 +16,7 @@ import numpy as np
 
 from clustersim.arrays import Mask
 from clustersim.engine.fabric import HOST, Activity, Carried
-from clustersim.engine.turns import ALONE, Pairing, StepKey, Turn, turns
+from clustersim.engine.microbatch_overlap import ALONE, Pairing, StepKey, Turn, turns
 from clustersim.schedules.action import Action
 
 COMPUTE = "compute"

@@ -105,7 +105,7 @@ def replay(
     graph = writer.written([tasks[rank] for rank in cells.first.tolist()])
     own = Tasks(graph, writer.tasks)
     compiled = Compiled(plan, graph, own, None, Holders(graph, own.activities, network.capacity))
-    record = Player(engine).played(compiled, own)
+    record = Player(engine).simulate(compiled, own)
     assert record is not None  # only the static player alone gives up
     return Replay(plan, record)
 

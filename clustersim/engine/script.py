@@ -14,8 +14,8 @@ from operator import itemgetter
 from typing import NamedTuple, cast
 
 from clustersim.engine.instruction import Compute, Drain, Instruction, Launch, Recv, Send, Wait
+from clustersim.engine.microbatch_overlap import ALONE, Pairing, StepKey, launched_between, turns
 from clustersim.engine.sharded import SHARED, ShardedPass
-from clustersim.engine.turns import ALONE, Pairing, StepKey, launched_between, turns
 from clustersim.hardware.constants import BYTES
 from clustersim.model.kernel import Kernel
 from clustersim.model.moe import COUNTS

@@ -148,7 +148,7 @@ class TaskKinds:
         """The kinds of the activities that ranks in lock-step do together."""
 
     def rebound(self, plan: Plan, rebind: Callable[[Activity], Activity]) -> TaskKinds:
-        """Return the same of another job of one form; rebind: returns its activity in the place of one of these."""
+        """Return the same of another job of one signature; rebind: returns its activity in the place of one of these."""
         one = copy(self)
         one.plan, one.rebind = plan, rebind
         one.first = [(made := rebind(activity), plan.sources.get(made)) for activity, _ in self.first]

@@ -158,7 +158,7 @@ def _seconds(simulator: Simulator, asked: RunInputs, rewritten: Callable[[Work],
     """Return the step of a run; rewritten: what changes the work of its job, if anything."""
     job = simulator.placed(asked.job)
     work, _, _ = simulator.prepare(job, np.arange(job.mesh.size), ignore_memory=asked.ignore_memory)
-    player = Player(asked.engine_of_what_ifs, simulator.graphs, rows(job))
+    player = Player(asked.engine_of_what_ifs, simulator.plans, rows(job))
     found = play(rewritten(work), simulator.cluster, asked.fold, player=player)
     if found is None:
         raise InputError(

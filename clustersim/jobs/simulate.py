@@ -123,8 +123,8 @@ def _together(
             plans, records = zip(*alone, strict=True)
             return PlayedJobs(plans, _repeated(records, steps, starts))
         plans = bound(drafted, cells, kept)
-        players = (Player("auto", simulator.graphs, rows(work.job)) for work in works)
-        jobs = [player.compiled(plan, simulator.graphs) for player, plan in zip(players, plans, strict=True)]
+        players = (Player("auto", simulator.plans, rows(work.job)) for work in works)
+        jobs = [player.compiled(plan) for player, plan in zip(players, plans, strict=True)]
         return PlayedJobs(plans, together(jobs, steps, starts, told))
 
     found = adapted(drafted, every, simulated, fold)
@@ -146,12 +146,12 @@ def _links(job: Network) -> Ints:
 
 def _alone(drafted: Draft, place: int, cells: Partition, kept: Mask, simulator: Simulator) -> tuple[Plan, Record]:
     """Return the plan of a job and its step beside jobs that use none of its links, or a shorter one that stands for it."""
-    work, graphs, prepared = drafted.works[place], simulator.graphs, simulator.preparation
+    work, plans, prepared = drafted.works[place], simulator.plans, simulator.preparation
     for count, steady in (*prepared.short(work.job), (None, None)):
         own = prepared.work(work.job, work.gpus, count)
         works = (*drafted.works[:place], own, *drafted.works[place + 1 :])
         plan = bound(drafted._replace(works=works), cells, kept)[place]
-        record = Player("auto", graphs, rows(work.job, count), steady).step(plan)
+        record = Player("auto", plans, rows(work.job, count), steady).step(plan)
         if record is not None:
             return plan.lengthened(work), record
     raise AssertionError  # the whole step has a record

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from clustersim.engine.whole import whole
+from clustersim.engine.expand_periods import expand_periods
 from clustersim.report.document import document
 from clustersim.report.jobs_facts import Shared
 from clustersim.report.store import SUMMARY, Question, put, write_json, write_manifest, write_table
@@ -94,7 +94,7 @@ def _events(shared: Shared) -> Iterator[str]:
     for number, one in enumerate(shared.jobs, FIRST):
         yield said_of(number, None, "process_name", "name", one.name)
         begun = FIRST
-        every = (span for step in one.steps for span in whole(step).spans)
+        every = (span for step in one.steps for span in expand_periods(step).spans)
         for cell, row in by_cell(every, one.traced(len(shared.jobs))).items():
             names = ["compute", *sorted({name for span in row for name in streams(span)} - {"compute"})]
             track = {name: begun + i for i, name in enumerate(names)}

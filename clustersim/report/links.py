@@ -11,9 +11,9 @@ import numpy as np
 from clustersim.arrays import Floats, Ints
 from clustersim.engine.compile import Plan
 from clustersim.engine.fabric import Carried
+from clustersim.engine.microbatch_overlap import StepKey
 from clustersim.engine.network import Network
 from clustersim.engine.traffic import Traffic, Variant
-from clustersim.engine.turns import StepKey
 from clustersim.report.critical_path import Path
 from clustersim.topology.model import Topology
 

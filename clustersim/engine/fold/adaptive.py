@@ -18,8 +18,8 @@ from clustersim.arrays import Mask
 from clustersim.engine.compile import Draft, Plan, Work, bound, draft
 from clustersim.engine.fold.refinement import Partition
 from clustersim.engine.fold.saturation import overfull
-from clustersim.engine.form import form
 from clustersim.engine.network import folded, networks
+from clustersim.engine.plan_signature import plan_signature
 from clustersim.engine.player import SIMPY, Player
 from clustersim.engine.record import Record
 from clustersim.topology.model import Topology
@@ -54,7 +54,7 @@ def play(
 
     Returns None where the player cannot prove its times.
     """
-    if (known := player.again(work.seconds)) is not None:
+    if (known := player.replay_cached(work.seconds)) is not None:
         return known
     drafted = draft([work], topology)
     every: Mask = np.ones(len(drafted.demand.links), bool)
@@ -97,8 +97,8 @@ def _simulated(
     drafted: Draft, cells: Partition, kept: Mask, progress: Callable[[float], None], player: Player
 ) -> PlayedJobs | None:
     [work], [network] = drafted.works, networks(drafted.demand, cells, kept)
-    own = form(work, network) if player.structure is not None else None
-    if (known := player.alike(work, network, own)) is not None:
+    own = plan_signature(work, network) if player.structure is not None else None
+    if (known := player.rebind_cached(work, network, own)) is not None:
         return _found(*known)
     [planned] = bound(drafted, cells, kept)
     record = player.step(planned, progress, own)

@@ -24,11 +24,11 @@ import numpy as np
 from clustersim.arrays import Floats, Ints, Mask
 from clustersim.engine.contention import Holders, Met
 from clustersim.engine.graph import Labels, StepGraph
-from clustersim.engine.parts import Drift, parts
+from clustersim.engine.microbatch_overlap import StepKey
 from clustersim.engine.program import TemplateKey
 from clustersim.engine.record import Period, Record, Skipped
+from clustersim.engine.replica_drift import ReplicaDrift, parts
 from clustersim.engine.slowing import NO_SLOWING, Slowing, slowing
-from clustersim.engine.turns import StepKey
 from clustersim.schedules.action import Action
 
 _SAME = 1e-12  # of a period, by which delays may differ that are equal but for rounding: so much the whole step is off at most
@@ -58,7 +58,7 @@ class Periods:
 
     @cached_property
     def part(self) -> Ints:
-        """By node, its part of the graph: as in engine.parts."""
+        """By node, its part of the graph: as in engine.replica_drift."""
         return parts(self.graph, self.last.place, self.last.follows)
 
     @property
@@ -146,7 +146,7 @@ class Periods:
 
 
 def steady(
-    record: Record, periods: Periods, further: int, holders: Holders, drift: Callable[[], Drift]
+    record: Record, periods: Periods, further: int, holders: Holders, drift: Callable[[], ReplicaDrift]
 ) -> Record | None:
     """Return the record of a step with so many further periods; None when it was not steady.
 

@@ -1,4 +1,4 @@
-"""Jobs of one form share what was compiled for the first: each takes what it takes where nobody was before it."""
+"""Jobs of one signature share what was compiled for the first: each takes what it takes where nobody was before it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from examples import examples
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from clustersim.engine.player import NODE, Graphs
+from clustersim.engine.player import NODE, PlanCache
 from clustersim.errors import ClustersimError
 from clustersim.simulation import Simulator
 
@@ -105,15 +105,15 @@ def test_what_was_compiled_goes_with_its_graph():
     """Many structures keep no more graphs alive than have room; what is gone is compiled anew."""
     known, split = Simulator(cluster(8)), {"parallelism__pp": 4, "training__micro_batch": 1}
     whole = [_outline(known, **split, training__global_batch=16 * count) for count in range(1, 9)]
-    graphs = [kept.graph for _, kept in known.graphs.graphs.items()]
-    assert len(known.graphs.compiled) == 8
-    small, most = Simulator(cluster(8)), known.graphs.graphs.weight / 2
-    small.graphs = Graphs(most)
+    graphs = [kept.graph for kept in known.plans.all("graph")]
+    assert len(known.plans.all("job")) == 8
+    small, most = Simulator(cluster(8)), known.plans.kept.weight / 2
+    small.plans = PlanCache(most)
     assert [_outline(small, **split, training__global_batch=16 * count) for count in range(1, 9)] == whole
-    alive = {id(one.graph): len(one.graph) for one in small.graphs.compiled.values()}
-    assert max(map(len, graphs)) <= sum(alive.values()) <= small.graphs.graphs.weight / NODE <= most / NODE
-    assert 0 < len(small.graphs.compiled) < 8
-    assert {id(kept.graph) for _, kept in small.graphs.graphs.items()} >= alive.keys()
+    alive = {id(one.graph): len(one.graph) for one in small.plans.all("job")}
+    assert max(map(len, graphs)) <= sum(alive.values()) <= small.plans.kept.weight / NODE <= most / NODE
+    assert 0 < len(small.plans.all("job")) < 8
+    assert {id(kept.graph) for kept in small.plans.all("graph")} >= alive.keys()
 
 
 @pytest.mark.parametrize("tapered", [False, True])
@@ -122,7 +122,7 @@ def test_spans_of_other_sizes_are_those_of_their_own_graph(tapered):
         return Simulator(cluster(8, **({"fabric": TAPERED} if tapered else {})))
 
     def spans(simulator, size):
-        # messages of a MiB and more, so that all have NCCL's channels: a size with others is of another form
+        # messages of a MiB and more, so that all have NCCL's channels: a size with others is of another signature
         split = {"parallelism__tp": 2, "parallelism__pp": 2, "training__global_batch": 1024, "training__seq": 2048}
         spec = simulator.placed(job(**split, training__micro_batch=size))
         record = simulator._quickly(spec, "auto")[2]
@@ -132,5 +132,5 @@ def test_spans_of_other_sizes_are_those_of_their_own_graph(tapered):
     known = fresh()
     for size in (1, 2, 4):
         assert repr(spans(known, size)) == repr(spans(fresh(), size))
-    assert len(known.graphs.compiled) == 3
-    assert len(known.graphs.forms) == 1
+    assert len(known.plans.all("job")) == 3
+    assert len(known.plans.all("signature")) == 1

@@ -25,7 +25,7 @@ JOINED, BEGIN = -1, -2
 
 
 def parts(graph: StepGraph, place: Ints, follows: Mask) -> Ints:
-    """Return the part of each node; place, follows: as in engine.steady.Periods."""
+    """Return the part of each node; place, follows: as in engine.steady_state.Periods."""
     a, b, _ = graph.arrays
     own = np.flatnonzero((place >= 0) & ~follows)
     rank, before = graph.node_rank, np.concatenate([a[own], b[own]])
@@ -53,7 +53,7 @@ class JoinedTimes(NamedTuple):
     """Of the step."""
 
 
-class Drift:
+class ReplicaDrift:
     """Joins the parts of a graph at the end of a step, where it can be proved that they slow each other at no time."""
 
     def __init__(self, graph: StepGraph, part: Ints, delayed: Mask, holders: Holders) -> None:

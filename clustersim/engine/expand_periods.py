@@ -15,7 +15,7 @@ from clustersim.engine.graph import Labels, Occurrences, StepGraph, Waits
 from clustersim.engine.record import Record, Skipped, Turns, turns
 
 
-def whole(record: Record) -> Record:
+def expand_periods(record: Record) -> Record:
     """Return the record of all periods of a step; its nodes stand in another order than in a graph that was built for them."""
     if record.skipped is None:
         return record

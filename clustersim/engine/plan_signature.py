@@ -1,4 +1,4 @@
-"""Jobs of one form: their programs differ in kernels and in the sizes of collectives alone, as with other microbatches.
+"""Jobs of one plan signature: their programs differ in kernels and in the sizes of collectives alone, as with other microbatches.
 
 What was compiled for one of them serves the others: its graph, and which tasks take as long as each other. Only what tasks of
 each kind take is found anew.
@@ -16,19 +16,19 @@ from clustersim.engine.network import GroupPlans, Network
 from clustersim.model.operator import Collective, Steps
 
 
-class Form(NamedTuple):
-    """The form of a job on its network, and what others of the form have otherwise."""
+class PlanSignature(NamedTuple):
+    """The signature of a job's plan on its network, and what differs between jobs of one signature."""
 
     key: Hashable
-    """Equal for jobs of one form."""
+    """Equal for jobs whose plans differ in kernels and in sizes of collectives alone."""
     items: tuple[Steps, ...]
     """What passes compute, in order of appearance …"""
     calls: tuple[Collective, ...]
     """… and all collectives and messages, by family."""
 
 
-def form(work: Work, network: Network) -> Form | None:
-    """Return the form of a job; None where hosts may be late, as times decide then who waits for what."""
+def plan_signature(work: Work, network: Network) -> PlanSignature | None:
+    """Return the signature of a job's plan; None where hosts may be late, as times decide then who waits for what."""
     if work.hosts:
         return None
     items: dict[int, tuple[int, Steps]] = {}
@@ -57,7 +57,7 @@ def form(work: Work, network: Network) -> Form | None:
         (call.group, call.op, sizes.setdefault((call.group, call.size), len(sizes)), _carried(plans))
         for call, plans in network.plans.items()
     )
-    return Form(
+    return PlanSignature(
         (network.cells.key, work.job.sms_beside, work.job.memory_beside, scripts, carried),
         tuple(own for _, own in items.values()),
         tuple(calls),
@@ -73,9 +73,9 @@ def _carried(plans: GroupPlans) -> tuple[tuple[object, ...], ...]:
 
 
 class Rebinding:
-    """Binds to a job what was bound to another of its form."""
+    """Binds to a job what was bound to another of its signature."""
 
-    def __init__(self, plan: Plan, before: Form, work: Work, network: Network, now: Form) -> None:
+    def __init__(self, plan: Plan, before: PlanSignature, work: Work, network: Network, now: PlanSignature) -> None:
         """plan, before: of the other job. work, network, now: of this one."""
         self.before = plan
         self.activities = Activities.of(work, network)
