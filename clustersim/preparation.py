@@ -39,7 +39,7 @@ from clustersim.predictors.load import get
 from clustersim.predictors.uncertainty import Bounds
 from clustersim.report.interval import PassKernels, pass_kernels
 from clustersim.report.summary import Forecast, fullest
-from clustersim.report.verdicts import verdict
+from clustersim.report.verdicts import band, limit, verdict
 from clustersim.schedules import check as schedules
 from clustersim.schedules.action import Schedule
 from clustersim.topology.model import Topology
@@ -95,7 +95,7 @@ class Structure:
 
 
 class Preparation:
-    """Prepares jobs for one cluster."""
+    """Prepares jobs for one cluster. fullest: the largest share of a GPU's memory that a job may need."""
 
     __slots__ = (
         *(
@@ -110,11 +110,12 @@ class Preparation:
             "_predictors",
             "_schedules",
         ),
-        *("_splits", "_structures", "_written", "cluster"),
+        *("_splits", "_structures", "_written", "cluster", "fullest"),
     )
 
-    def __init__(self, cluster: Topology) -> None:
-        self.cluster = cluster
+    def __init__(self, cluster: Topology, unlikely: bool = True) -> None:
+        """Prepare for a cluster; unlikely: also jobs that are unlikely to fit."""
+        self.cluster, self.fullest = cluster, limit(unlikely)
         self._parts, self._peaks, self._moments = Cache(ROOM, 10_000), Cache(ROOM, 4_000), Cache(ROOM, 50_000)
         self._splits, self._structures, self._of_jobs = Cache(ROOM, 2_000), Cache(ROOM, 2_000), Cache(ROOM, 15_000)
         self._passes, self._bounds, self._distinct = Cache(ROOM, 15_000), Cache(ROOM, 10_000), Cache(ROOM, 6_000)
@@ -199,22 +200,24 @@ class Preparation:
             yield job.microbatches - further * period, Steady(period, further)
 
     def must_fit(self, job: Job, gpus: Ints | None = None, *, ignorable: bool = True) -> None:
-        """Raise OutOfMemoryError when a placed job does not fit on `gpus`, one a rank, usually the first.
+        """Raise OutOfMemoryError when a placed job needs more than it may on `gpus`, one a rank, usually the first.
 
         ignorable: whether who asks has an option to go on.
         """
         memory = self.peaks(job)
         gpus = np.arange(job.mesh.size) if gpus is None else gpus
         worst, need, have = fullest(self.cluster, gpus, memory)
-        if verdict(need, have) == "does not fit":
+        if need > self.fullest * have:
             degrees = "tp, pp or ep" if (job.model.experts or 1) > job.parallelism.ep else "tp or pp"
             remedies = [f"raise {degrees}", "lower micro_batch", "recompute activations"]
-            if ignorable:
+            if verdict(need, have) == "unlikely":
+                remedies.append(f"pass {option('--unlikely', 'unlikely=True')}")
+            elif ignorable:
                 remedies.append(f"pass {option('--ignore-memory', 'ignore_memory=True')}")
             name = self.cluster.smallest(gpus, len(memory))[worst].name
             what = (
                 f"pipeline rank {worst} needs {need / 2**30:.1f} GiB and {name} has {have / 2**30:.1f} GiB "
-                f"({_largest(memory[worst])}); {', '.join(remedies[:-1])}, or {remedies[-1]}"
+                f"({_largest(memory[worst])}): {band(need, have).said}; {', '.join(remedies[:-1])}, or {remedies[-1]}"
             )
             raise OutOfMemoryError(str(job.error("parallelism", what)))
 

@@ -30,7 +30,7 @@ from clustersim.report.breakdown import breakdown
 from clustersim.report.critical_path import critical_path
 from clustersim.report.interval import step_kernels
 from clustersim.report.summary import Facts, Forecast, fullest, jitter_facts, outline, summary
-from clustersim.report.verdicts import SLOWER, slower_overlap
+from clustersim.report.verdicts import SLOWER, slower_overlap, verdict
 from clustersim.topology.jitter import factors, still
 from clustersim.topology.model import Topology
 
@@ -129,8 +129,9 @@ class Simulator:
 
     __slots__ = ("_placed", "_unsteady", "cluster", "plans", "preparation")
 
-    def __init__(self, cluster: Topology) -> None:
-        self.cluster, self.preparation, self.plans = cluster, Preparation(cluster), PlanCache()
+    def __init__(self, cluster: Topology, unlikely: bool = True) -> None:
+        """Simulate on a cluster; unlikely: also jobs that are unlikely to fit."""
+        self.cluster, self.preparation, self.plans = cluster, Preparation(cluster, unlikely), PlanCache()
         self._placed, self._unsteady = Cache(PLACED, JOB), Cache(UNSTEADY, MARK)
 
     def __reduce__(self) -> tuple[type[Simulator], tuple[Topology]]:
@@ -275,7 +276,7 @@ class Simulator:
         return work, memory_by_rank(job, self.preparation.parts(job), schedule), self.preparation.forecast(work)
 
     def _nearby(self, job: Job) -> Nearby | None:
-        """Return the nearest batch or split that uses more GPUs, is legal and fits; None without any, or none idle."""
+        """Return the nearest batch or split that uses more GPUs, is legal and likely fits; None without any, or none idle."""
         if job.mesh.size == self.cluster.gpus:
             return None
         found = nearby(job, self.cluster.gpus, self.cluster.gpus_per_node)[:TRIED]
@@ -294,7 +295,7 @@ class Simulator:
             _, need, have = fullest(self.cluster, np.arange(job.mesh.size), self.preparation.peaks(job))
         except ClustersimError:
             return False
-        return need <= have
+        return verdict(need, have) == "likely"
 
 
 def _proved(found: Played | None) -> Played:

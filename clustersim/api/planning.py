@@ -30,6 +30,7 @@ def optimize(
     goal: str = "step",
     target: float | None = None,
     top: int = 5,
+    unlikely: bool = False,
     price: float | None = None,
     costs: str | Path | None = None,
     **axes: object,
@@ -37,16 +38,19 @@ def optimize(
     """Find the best split of a model on a cluster over all legal degrees and options, as `clustersim optimize` does.
 
     cluster, workload: as in `simulate`. goal: what is least: step, cost or energy a token, or gpus that reach `target`
-    tokens/s. top: how many of the best are found. price: USD a GPU-hour. costs: a file of prices and power. axes: keys of both as
-    in `sweep`, each a value or a list; "auto" is all legal values, and so are tp, pp, ep, expert_tp, micro_batch, recompute,
-    schedule, vpp and zero where they are not given, and those of cp that leave 2,048 tokens or more of a sequence together. Each
-    split has the overlap that suits it best, where that is not given. Raises ClustersimError, which says where and what is wrong.
+    tokens/s. top: how many of the best are found. unlikely: also what is unlikely to fit. price: USD a GPU-hour. costs: a file
+    of prices and power. axes: keys of both as in `sweep`, each a value or a list; "auto" is all legal values, and so are tp, pp,
+    ep, expert_tp, micro_batch, recompute, schedule, vpp and zero where they are not given, and those of cp that leave 2,048
+    tokens or more of a sequence together. Each split has the overlap that suits it best, where that is not given. Raises
+    ClustersimError, which says where and what is wrong.
     """
     if not isinstance(top, int) or top < 1:
         raise InputError(f"top={top!r}: write a whole number of 1 or more")
     document = workload_document(workload)
     money = figures.load(costs, price)
-    case = SweepInputs(cluster_document(cluster), unbuilt(document), places=places(document, axes), costs=money)
+    case = SweepInputs(
+        cluster_document(cluster), unbuilt(document), places=places(document, axes), costs=money, unlikely=unlikely
+    )
     return OptimizeResult(best_of(case, _space(axes), objective(goal, target), top))
 
 
@@ -77,6 +81,7 @@ def plan(
     topology: ClusterLike = TOPOLOGY,
     blocking: bool = False,
     reliability: str | Path | None = None,
+    unlikely: bool = False,
     price: float | None = None,
     costs: str | Path | None = None,
     **overrides: object,
@@ -86,7 +91,8 @@ def plan(
     tokens: of the whole run. days: in which it must be over. budget: USD that it may cost. nodes: that it may use at most, spares
     beside them. One of the three is given. gpu, nic, oversubscription: kinds of cluster that are compared, each a value or a
     list. topology: whose nodes are counted anew.
-    blocking: steps wait while a checkpoint is written. reliability, costs: files in place of the defaults. price: USD a GPU-hour.
+    blocking: steps wait while a checkpoint is written. reliability, costs: files in place of the defaults. unlikely: also splits
+    that are unlikely to fit. price: USD a GPU-hour.
     overrides: keys of both that are the same for all. Raises ClustersimError, which says what is wrong, or what would do.
     """
     axes = {"cluster.gpu": gpu, "cluster.nic": nic, "fabric.oversubscription": oversubscription}
@@ -94,7 +100,13 @@ def plan(
     asked = plan_request(tokens, days, budget, nodes, by_key(overrides), several, blocking)
     document = workload_document(workload)
     money = figures.load(costs, price)
-    case = SweepInputs(cluster_document(topology), unbuilt(document), places=places(document, overrides), costs=money)
+    case = SweepInputs(
+        cluster_document(topology),
+        unbuilt(document),
+        places=places(document, overrides),
+        costs=money,
+        unlikely=unlikely,
+    )
     return PlanResult(answer(Planner(case, load_reliability(reliability)), asked))
 
 

@@ -71,7 +71,7 @@ class Result:
 
     @property
     def fits(self) -> bool:
-        """Whether that is no more than the GPU has."""
+        """Whether that likely fits: more than half of published mappings this full ran."""
         return bool(self.summary["memory"]["fits"])
 
     @property

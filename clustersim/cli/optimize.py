@@ -19,13 +19,14 @@ from clustersim.cli.options import (
     RentOption,
     Settings,
     TopologyFile,
+    Unlikely,
     WorkloadFile,
     by_key,
     figures,
     workload_options,
 )
 from clustersim.cli.progress import progressing
-from clustersim.cli.sweep_table import best_lines, certain, point_table, run_lines
+from clustersim.cli.sweep_table import best_lines, likely, point_table, run_lines
 from clustersim.units import plural
 
 if TYPE_CHECKING:
@@ -55,6 +56,7 @@ def optimize(
         int | None,
         typer.Option(min=1, max=1_000_000, help="Draw so many points by optuna (extra search) where all are too many."),
     ] = None,
+    unlikely: Unlikely = False,
     engine: EngineName = "auto",
     price: RentOption = None,
     costs: CostsOption = None,
@@ -66,9 +68,10 @@ def optimize(
 
     Tried are all legal values of tp, pp, ep, expert_tp, micro-batch, recompute, schedule, vpp, zero and overlap, and those of cp
     that leave 2,048 tokens or more of a sequence together; options fix one or list some, as in sweep, and add others. Each split
-    has the overlap that suits it best, of those that a named framework has. What a lower bound proves to be worse is not
-    simulated. Splits as good as each other are one answer. With --trials points are drawn, with the workload's overlap, and
-    nothing is proved of others. Ctrl-C ends the search with the best so far, and says how much better the rest may be.
+    likely fits, unless asked otherwise, and has the overlap that suits it best, of those that a named framework has. What a lower
+    bound proves to be worse is not simulated. Splits as good as each other are one answer. With --trials points are drawn, with
+    the workload's overlap, and nothing is proved of others. Ctrl-C ends the search with the best so far, and says how much better
+    the rest may be.
     """
     from clustersim.files import keeping_inputs
     from clustersim.optimization.answer import answer, untried
@@ -83,7 +86,7 @@ def optimize(
     wanted = objective_of(objective, target)
     with progressing(quiet or as_json) as progress, keeping_inputs() as read:
         progress("load")
-        case = load(Files(str(topology), str(workload), read, engine, figures(costs, price)))
+        case = load(Files(str(topology), str(workload), read, engine, figures(costs, price)), unlikely)
 
         def tell(done: int, left: int) -> None:
             progress(f"simulate: {done} done, at most {left:,} left")
@@ -120,14 +123,14 @@ def _fields(found: SearchResult, words: Words) -> dict[str, Any]:
 def _lines(found: SearchResult, words: Words) -> list[str]:
     points = [one.point for one in found.best]
     rows = [{**one.row, "run": shlex.join(words(one.point))} for one in found.best]
-    lines = [*point_table(rows, points, priced=True), *best_lines(words(points[0])), *certain(rows)]
+    lines = [*point_table(rows, points, priced=True), *best_lines(words(points[0])), *likely(rows)]
     if reasons := list(_reasons(found)):
         lines += ["why it is the best:", *reasons, ""]
     counts = (
         f"{found.simulated:,} of {found.points:,} points were simulated; {found.bounded:,} are worse by a lower bound"
     )
     out = [f"{found.twins:,} take the same step as one of these"] if found.twins else []
-    out += [f"{n:,} {'do not fit' if name == 'does not fit' else name}" for name, n in found.reasons.items()]
+    out += [f"{n:,} {'are not likely to fit' if name == 'does not fit' else name}" for name, n in found.reasons.items()]
     such = [f"  {kind}, such as: {why}" for kind, why in found.refused.examples.items() if kind != "does not fit"]
     return [*lines, ", ".join([counts, *out]), *such, *_open(found)]
 

@@ -80,6 +80,10 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but er
 Force = Annotated[bool, typer.Option("--force", help="Let --out replace the result of another question.")]
 NoSave = Annotated[bool, typer.Option("--no-save", help="Write no files.")]
 NoFold = Annotated[bool, typer.Option("--no-fold", help="Simulate every rank, also those that are alike.")]
+Unlikely = Annotated[
+    bool,
+    typer.Option("--unlikely", help="Also what is unlikely to fit: fewer than half of published mappings as full ran."),
+]
 IgnoreMemory = Annotated[bool, typer.Option("--ignore-memory", help="Go on when a job does not fit.")]
 Verbose = Annotated[
     bool, typer.Option("--verbose", "-v", help="Print also memory by kind, links, and the errors of kernel times.")

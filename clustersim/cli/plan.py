@@ -15,13 +15,14 @@ from clustersim.cli.options import (
     Plugins,
     Quiet,
     RentOption,
+    Unlikely,
     WorkloadFile,
     figures,
     overrides,
     words,
 )
 from clustersim.cli.progress import progressing
-from clustersim.cli.sweep_table import DOUBTFUL, best_lines, doubtful, run_line
+from clustersim.cli.sweep_table import best_lines, doubtful, doubts, run_line
 from clustersim.errors import InputError
 from clustersim.parallel.options import FLAGS
 from clustersim.units import dollars, plural, scaled, seconds
@@ -74,6 +75,7 @@ def plan(
         Path | None,
         typer.Option(help="A YAML file of failures, restarts and storage in place of the defaults.", metavar="FILE"),
     ] = None,
+    unlikely: Unlikely = False,
     price: RentOption = None,
     costs: CostsOption = None,
     plugins: Plugins = None,
@@ -106,7 +108,7 @@ def plan(
     with progressing(quiet or as_json) as progress, keeping_inputs() as read:
         progress("plan")
         where = find("topologies", topology or TOPOLOGY)
-        case = load(Files(str(where), str(workload), read, ENGINE, figures(costs, price)))
+        case = load(Files(str(where), str(workload), read, ENGINE, figures(costs, price)), unlikely)
 
         found = answer(Planner(case, load_reliability(reliability), show=lambda now: progress(_under_way(now))), asked)
     if as_json:
@@ -227,7 +229,7 @@ def _table(found: Answer) -> list[str]:
     ]
     differ = [key for key in FABRIC if len({str(kind.get(key)) for kind, _ in found.plans}) > 1]
     rows = [_cells(place, one, _cluster(kind, differ)) for place, (kind, one) in enumerate(found.plans, 1)]
-    return [*table([head, *rows]), *([DOUBTFUL] if any(doubtful(one.row) for _, one in found.plans) else [])]
+    return [*table([head, *rows]), *doubts([one.row for _, one in found.plans])]
 
 
 def _cluster(kind: Point, differ: Sequence[str]) -> str:

@@ -89,16 +89,19 @@ def predict(
 
 def _memory(graph: Graph, gpu: Gpu) -> dict[str, Any]:
     """Return whether a model fits into the GPU's memory, and its bytes by kind."""
-    from clustersim.report.verdicts import verdict
+    from clustersim.report.verdicts import band, verdict
 
     needed = graph.memory
     if needed is None:
         return {}
     kinds = {f"{kind}_bytes": value for kind, value in needed._asdict().items()}
+    said, published = verdict(needed.total, gpu.memory), band(needed.total, gpu.memory)
     return {
-        "fits": needed.total <= gpu.memory,
+        "fits": said == "likely",
         "memory": {
-            "verdict": verdict(needed.total, gpu.memory),
+            "verdict": said,
+            "ran_share": published.share,
+            "evidence": published.said,
             "total_bytes": needed.total,
             "capacity_bytes": gpu.memory,
             **kinds,
@@ -107,12 +110,13 @@ def _memory(graph: Graph, gpu: Gpu) -> dict[str, Any]:
 
 
 def _fits(memory: dict[str, Any]) -> str:
+    from clustersim.report.verdicts import WORDS
     from clustersim.units import gibibytes
 
-    words = {"fits": "fits", "close": "too close to tell"}.get(memory["verdict"], "DOES NOT FIT")
     kinds = ("parameters", "gradients", "optimizer", "activations")
     parts = ", ".join(f"{kind} {gibibytes(memory[f'{kind}_bytes'])}" for kind in kinds if memory[f"{kind}_bytes"])
-    return f"{words}, {gibibytes(memory['total_bytes'])} of {gibibytes(memory['capacity_bytes'])}: {parts}"
+    full = f"{gibibytes(memory['total_bytes'])} of {gibibytes(memory['capacity_bytes'])}"
+    return f"{WORDS[memory['verdict']]}, {full} ({memory['evidence']}): {parts}"
 
 
 def _unsure(found: Total) -> str:
@@ -227,7 +231,7 @@ def _head(record: dict[str, Any]) -> Iterator[str]:
         yield f"  {part['phase']:10} {duration(part['gpu']):>9} of {part['launches']:,} kernels"
     if "memory" in record:
         yield f"  {'memory':10} {_fits(record['memory'])}"
-        if record["memory"]["verdict"] == "does not fit":
+        if record["memory"]["verdict"] == "no":
             yield f"warning: this model does not fit into one {record['gpu']}; the times are those of its kernels alone"
     yield f"  {'waiting':10} {duration(record['waiting_for_cpu']):>9} for calls of the CPU"
 

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 SHOWN = 20
 REASONS = 5
 """Kinds of reasons that the text names."""
-DOUBTFUL = "! within 3 % of the GPU's memory, or above it by less: too close to tell whether it fits"
 ALWAYS = ("tp", "pp", "dp")
 DEGREES = ("cp", "ep")
 """Shown where they are not 1, too: the split of a row is all of it."""
@@ -97,7 +96,7 @@ class Shown:
     def text(self, top: int) -> str:
         """Return the `top` best rows as a table, the command of the first, and the reasons of points without a result."""
         best, many = self.best(), len(self.rows)
-        lines = [*self._table(best[:top]), *best_lines(shlex.split(best[0]["run"])), *certain(best)] if best else []
+        lines = [*self._table(best[:top]), *best_lines(shlex.split(best[0]["run"])), *likely(best)] if best else []
         lines += _warned(best[:top])
         done = sum(row["status"] == "ok" for row in self.rows)
         verb = "was" if done == 1 else "were"
@@ -161,7 +160,7 @@ def point_table(rows: Sequence[Row], space: Sequence[Point], priced: bool) -> li
     head += priced_by
     prices = [*priced_by.values()]
     cells = [head, *(_cells(place, row, names, prices, len(owned) > 1) for place, row in enumerate(rows, 1))]
-    return [*table(cells), *([DOUBTFUL] if any(map(doubtful, rows)) else []), ""]
+    return [*table(cells), *doubts(rows), ""]
 
 
 def run_lines(
@@ -212,19 +211,28 @@ def _rows(places: Sequence[str]) -> str:
 
 
 def doubtful(row: Row) -> bool:
-    """Return whether the memory of a row is too close to tell."""
-    return row.get("memory_verdict") == "close"
+    """Return whether a row is unlikely to fit."""
+    return row.get("memory_verdict") == "unlikely"
 
 
-def certain(best: Sequence[Row]) -> list[str]:
-    """Return the best point whose memory is not too close to tell, where the best of all is."""
+def doubts(rows: Sequence[Row]) -> list[str]:
+    """Return what the mark of rows that are unlikely to fit stands for, where there are any."""
+    from clustersim.report.verdicts import band
+
+    found = {band(row["peak_memory_bytes"], row["gpu_memory_bytes"]) for row in rows if doubtful(row)}
+    return [f"! unlikely to fit: {' or '.join(one.said for one in sorted(found))}"] if found else []
+
+
+def likely(best: Sequence[Row]) -> list[str]:
+    """Return the best point that likely fits, where the best of all does not."""
     if not doubtful(best[0]):
         return []
     place = next((place for place, row in enumerate(best) if not doubtful(row)), None)
     if place is None:
-        return ["whether it fits is too close to tell, as for all others", ""]
-    head = f"whether it fits is too close to tell; the best that fits for certain, row {place + 1}:"
-    return best_lines(shlex.split(best[place]["run"]), head)
+        return ["it is unlikely to fit, as all others are", ""]
+    return best_lines(
+        shlex.split(best[place]["run"]), f"it is unlikely to fit; the best that likely fits, row {place + 1}:"
+    )
 
 
 def best_lines(words: Sequence[str], head: str = "the best one alone:") -> list[str]:

@@ -145,6 +145,8 @@ class SimulatedPoint(StoredSpec):
     peak_memory_bytes: float
     gpu_memory_bytes: float
     memory_verdict: str
+    memory_ran_share: float | None = None
+    """Of published mappings this full, the share that ran."""
     gpus: Whole
     ranks: Whole
     idle_gpus: Whole

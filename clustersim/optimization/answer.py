@@ -17,6 +17,7 @@ from clustersim.optimization.tree import OpenSpace
 from clustersim.parallel.check import context_parallel, encoder_decoder
 from clustersim.parallel.job import divisors
 from clustersim.parallel.options import KEYS, change_words
+from clustersim.report.verdicts import band, verdict
 from clustersim.sweeps.check import check
 from clustersim.sweeps.evaluate import SweepInputs, evaluate
 from clustersim.sweeps.legal import GRAD_REDUCE, TP_OVERLAP, check_values, legal
@@ -149,9 +150,10 @@ def _too_large(case: SweepInputs, asked: SweepSpace, space: OpenSpace) -> OutOfM
     need, point = found
     simulator = case.cluster(point).simulator
     have, gpu = simulator.cluster.memory, simulator.cluster.gpu.name
+    more = f"pass {option('--unlikely', 'unlikely=True')}, or " if verdict(need, have) == "unlikely" else ""
     error = OutOfMemoryError(
-        f"none of {plural(space.points, 'point', 'points')} fits: the smallest ({_said(point)}) needs {gibibytes(need)}, "
-        f"and {gpu} has {gibibytes(have)}; give {_nodes(case, asked, simulator.cluster.nodes)}"
+        f"none of {plural(space.points, 'point', 'points')} likely fits: the smallest ({_said(point)}) needs {gibibytes(need)}, "
+        f"and {gpu} has {gibibytes(have)}: {band(need, have).said}; {more}give {_nodes(case, asked, simulator.cluster.nodes)}"
     )
     error.advice = advice(remedies(simulator, case.job(point)))
     return error

@@ -24,16 +24,16 @@ class Best(NamedTuple):
     point: Point
     row: Row
     same: tuple[Point, ...] = ()
-    """Points that are as good: not as simple, or with memory that is too close to tell."""
+    """Points that are as good: not as simple, or unlikely to fit."""
 
     @property
-    def sure(self) -> bool:
-        """Whether its memory is enough beyond doubt."""
-        return bool(self.row["memory_verdict"] == "fits")
+    def likely(self) -> bool:
+        """Whether it likely fits."""
+        return bool(self.row["memory_verdict"] == "likely")
 
 
 class Answers:
-    """The best points so far, each another answer; with the best that fits for sure, however many are better."""
+    """The best points so far, each another answer."""
 
     def __init__(self, top: int, chosen: Collection[str] = ()) -> None:
         """Chosen: keys of which each split has the value that suits it best; of all others every value is a split of its own."""
@@ -43,28 +43,25 @@ class Answers:
 
     def add(self, new: Best) -> None:
         """Take a point in: one that is as good as another joins it, and of points of one split the best is kept."""
-        key = self._split(new.point), new.sure
+        key = self._split(new.point), new.likely
         if (old := self._splits.get(key)) and _order(old) <= _order(new):
             return
         self._splits[key] = new
         self.found = _merged(sorted(self._splits.values(), key=_order))
 
     def behind(self, point: Point, value: ObjectiveValue) -> bool:
-        """Return whether a point whose value is no less than this is worse than another of its split that fits for sure."""
+        """Return whether a point whose value is no less than this is worse than another of its split that likely fits."""
         best = self._splits.get((self._split(point), True)) if self.chosen else None
         return best is not None and best.value < value
 
     @property
     def worst(self) -> ObjectiveValue:
         """What a point must not be above to be among them."""
-        sure = next((place for place, one in enumerate(self.found) if one.sure), len(self.found))
-        last = max(self.top - 1, sure)
-        return self.found[last].value if last < len(self.found) else (math.inf,)
+        return self.found[self.top - 1].value if self.top <= len(self.found) else (math.inf,)
 
     def best(self) -> list[Best]:
-        """Return them, best first; behind them the best that fits for sure, where none of them does."""
-        first, rest = self.found[: self.top], self.found[self.top :]
-        return first if any(one.sure for one in first) else [*first, *[one for one in rest if one.sure][:1]]
+        """Return them, best first."""
+        return self.found[: self.top]
 
     def _split(self, point: Point) -> str:
         return repr([(key, value) for key, value in point.items() if key not in self.chosen])
@@ -75,14 +72,14 @@ def _order(one: Best) -> tuple[ObjectiveValue, PlaceInSpace]:
 
 
 def _merged(found: list[Best]) -> list[Best]:
-    """Return one answer for points that are as good as each other: of those that fit for sure the first in the space."""
+    """Return one answer for points that are as good as each other: of those that likely fit the first in the space."""
     groups: list[list[Best]] = []
     for one in found:
         if groups and _same(groups[-1][0].value, one.value):
             groups[-1].append(one)
         else:
             groups.append([one])
-    ordered = [sorted(group, key=lambda one: (not one.sure, one.place)) for group in groups]
+    ordered = [sorted(group, key=lambda one: (not one.likely, one.place)) for group in groups]
     whole = [first._replace(same=tuple(one.point for one in rest)) for first, *rest in ordered]
     return sorted(whole, key=_order)
 

@@ -13,7 +13,6 @@ from clustersim.optimization.objective import Objective, ObjectiveValue
 from clustersim.optimization.refused import Refused
 from clustersim.parallel.job import Job
 from clustersim.parallel.options import KEYS
-from clustersim.report.verdicts import CLOSE, verdict
 from clustersim.schedules.check import pipeline
 from clustersim.sweeps.evaluate import SweepCluster, SweepInputs
 from clustersim.sweeps.space import SCHEDULE, Point
@@ -162,6 +161,6 @@ def first(case: SweepInputs, point: Point, known: dict[str, LowerBounds]) -> tup
 
 
 def may_fit(bounds: SplitBounds, job: Job, cluster: SweepCluster) -> bool:
-    """Return whether a lower bound of a job's memory is no more than the GPU has."""
-    have = cluster.simulator.cluster.memory
-    return verdict(bounds.memory(job, (1 + CLOSE) * have), have) != "does not fit"
+    """Return whether a lower bound of a job's memory is no more than it may need."""
+    most = cluster.simulator.preparation.fullest * cluster.simulator.cluster.memory
+    return bounds.memory(job, most) <= most

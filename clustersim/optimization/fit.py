@@ -125,7 +125,8 @@ class _Search:
         """Return of each group of lists the first that fits."""
         have = self.simulator.cluster.gpu.memory
         fits = (
-            (one for one in map(self._trial, group) if one and verdict(one.memory, have) == "fits") for group in groups
+            (one for one in map(self._trial, group) if one and verdict(one.memory, have) == "likely")
+            for group in groups
         )
         return [first for group in fits if (first := next(group, None))]
 

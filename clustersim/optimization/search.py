@@ -144,7 +144,7 @@ class _Searched:
         twin = self.known.get(_step(point))
         if self.answers.behind(point, one.value):
             self.behind += 1
-        elif twin and twin.place < place and (twin.sure or twin.value > self.answers.worst):
+        elif twin and twin.place < place and (twin.likely or twin.value > self.answers.worst):
             self.twins += 1
             self.answers.add(twin._replace(place=place, point=point))
         elif row := self._simulated(point):

@@ -131,8 +131,6 @@ def _changes(planner: Planner, asked: PlanRequest, kind: Point, best: TrainingPl
             usd = best.usd * share
             found = planner.first(replace(asked, days=None, budget=usd), tried)
             yield Change(f"{MONEY:.0%} {what} money ({dollars(usd)} USD)", found, replace(asked, budget=usd))
-    if best.row["memory_verdict"] == "close":
-        yield Change("memory that is enough for sure", planner.first(replace(asked, sure=True), tried), asked)
     if best.nodes > 1:
         said = parted(kind)[0]
         rate = planner.case.cluster(best.point).simulator.cluster.node.wire * 8 / 2

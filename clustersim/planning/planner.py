@@ -119,7 +119,7 @@ class Planner:
                 heappush(heap, self._candidate(asked, clusters, place, split))
                 continue
             self.show(PlanUnderWay(sought, split.nodes, len(self.rows), tried, len(heap)))
-            if not clusters.fits(split, asked.sure) or (row := self._row(split.point))["status"] != "ok":
+            if not clusters.fits(split) or (row := self._row(split.point))["status"] != "ok":
                 continue
             tried += 1
             found = self._of(asked, split.point, split.nodes, row)

@@ -49,7 +49,7 @@ def why_none(planner: Planner, asked: PlanRequest, kinds: Sequence[Point]) -> st
             f"{what} which {listed(divisors(most))} replicas can share evenly, has none; it has one with {other.said()}"
         )
     nodes = plural(asked.nodes or clusters.most_gpus // clusters.gpus, "node", "nodes")
-    return f"{what} does not fit into memory on up to {nodes}; give GPUs with more memory or a smaller model"
+    return f"{what} does not likely fit into memory on up to {nodes}; give GPUs with more memory or a smaller model"
 
 
 def _others(planner: Planner, asked: PlanRequest, kinds: Sequence[Point]) -> Iterator[_Other]:

@@ -40,8 +40,6 @@ class PlanRequest:
 
     least: str | None = None
     """What is minimized: days, usd or nodes; by default usd within a deadline, else days."""
-    sure: bool = False
-    """Splits whose memory is too close to tell are left out."""
 
     @property
     def said(self) -> str:
@@ -54,8 +52,7 @@ class PlanRequest:
     @property
     def within(self) -> str:
         """The limits behind a plan that is looked for."""
-        fits = ", with memory that is enough for sure" if self.sure else ""
-        return (f" within {self.said}" if self.said else ", without a limit") + fits
+        return f" within {self.said}" if self.said else ", without a limit"
 
     @property
     def minimized(self) -> str:

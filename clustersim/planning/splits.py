@@ -17,7 +17,6 @@ from clustersim.optimization.bound import LowerBounds, SplitBounds
 from clustersim.optimization.candidates import may_fit
 from clustersim.parallel.job import Job, divisors
 from clustersim.parallel.options import KEYS
-from clustersim.report.verdicts import verdict
 from clustersim.sweeps.evaluate import SweepCluster, SweepInputs
 from clustersim.sweeps.legal import legal
 from clustersim.sweeps.space import NODES, SCHEDULE, VPP, Point, SweepSpace
@@ -106,14 +105,11 @@ class KindOfCluster:
             if job.dp == one.dp and may_fit(one.split.bounds, job, self.node):
                 one.step = one.split.bounds.step(job)
 
-    def fits(self, one: SizedSplit, sure: bool = False) -> bool:
-        """Return whether a bounded split fits, as its simulation would say, and sooner: what the stages hold is known here.
-
-        sure: what is too close to tell does not.
-        """
-        have, preparation = self.node.simulator.cluster.memory, self.node.simulator.preparation
-        enough = ("fits",) if sure else ("fits", "close")
-        return one.job is not None and all(verdict(rank.total, have) in enough for rank in preparation.peaks(one.job))
+    def fits(self, one: SizedSplit) -> bool:
+        """Return whether a bounded split fits, as its simulation would say, and sooner: what the stages hold is known here."""
+        preparation = self.node.simulator.preparation
+        most = preparation.fullest * self.node.simulator.cluster.memory
+        return one.job is not None and all(rank.total <= most for rank in preparation.peaks(one.job))
 
     def _sizes(self, job: Job) -> list[tuple[int, int]]:
         """Return the values of dp whose replicas share the batch and fill nodes, with these nodes."""

@@ -7,6 +7,7 @@ from typing import Any
 
 from clustersim.config.node_ranges import written
 from clustersim.report.terminal import NAMES, folded, left_out
+from clustersim.report.verdicts import WORDS
 from clustersim.units import duration, gibibytes, scaled, seconds
 
 RUNS = 3  # of nodes that a table shows of a job
@@ -47,7 +48,8 @@ def _head(summary: dict[str, Any]) -> list[str]:
             written(job["nodes"], RUNS),
             str(job["gpus"]),
             _degrees(job["parallelism"]),
-            gibibytes(job["memory"]["peak_bytes"]) + ("" if job["memory"]["fits"] else ", DOES NOT FIT"),
+            gibibytes(job["memory"]["peak_bytes"])
+            + ("" if job["memory"]["fits"] else f", {WORDS[job['memory']['verdict']]}"),
         )
         for job in jobs
     ]

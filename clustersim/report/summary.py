@@ -25,7 +25,7 @@ from clustersim.report.interval import StepKernels
 from clustersim.report.links import busiest, carried, limiting_seconds, limits, link_bytes
 from clustersim.report.path_shares import path_shares
 from clustersim.report.trace import chosen, shown
-from clustersim.report.verdicts import idle_facts, not_modelled, verdict, warnings
+from clustersim.report.verdicts import band, idle_facts, not_modelled, verdict, warnings
 from clustersim.topology.model import Topology
 
 
@@ -241,7 +241,7 @@ def _rule(job: Job, full: bool) -> str:
 
 
 def memory_facts(topology: Topology, gpus: Ints, memory: list[RankMemory]) -> dict[str, Any]:
-    """Return whether a job fits on `gpus`, and the memory of each pipeline rank by kind; `verdict` says when that is too close.
+    """Return whether a job likely fits on `gpus`, and the memory of each pipeline rank by kind.
 
     Where GPUs have different memories, what is said in all is that of the rank that fills its GPU most.
     """
@@ -273,7 +273,14 @@ def fullest(topology: Topology, gpus: Ints, peaks: Sequence[Memory]) -> FullestG
 
 
 def _verdict(need: float, have: float) -> dict[str, Any]:
-    return {"fits": need <= have, "verdict": verdict(need, have), "peak_bytes": need, "capacity_bytes": have}
+    said, published = verdict(need, have), band(need, have)
+    evidence = {
+        "ran_share": published.share,
+        "ran": published.ran,
+        "published": published.published,
+        "evidence": published.said,
+    }
+    return {"fits": said == "likely", "verdict": said, **evidence, "peak_bytes": need, "capacity_bytes": have}
 
 
 def _gpus_by_rank(topology: Topology, gpus: Ints, ranks: int) -> list[str]:

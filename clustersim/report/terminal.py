@@ -11,6 +11,7 @@ from textwrap import wrap
 from typing import Any, NamedTuple
 
 from clustersim.predictors.uncertainty import between
+from clustersim.report.verdicts import WORDS, band, verdict
 from clustersim.units import duration, gibibytes, scaled, seconds
 
 NAMES = {
@@ -99,7 +100,7 @@ def _head(summary: dict[str, Any], look: Look, verbose: bool) -> list[str]:
         ("step time", look.strong(duration(summary["step_time_s"])) + _between(summary)),
         *_jitter(summary),
         ("throughput", f"{look.strong(speed)}, MFU {100 * summary['mfu']:.1f} %"),
-        ("memory", _fits(summary["memory"], look)),
+        *_fits(summary["memory"], look),
         *_idle(summary),
         ("batch", _batch(summary["parallelism"])),
         *_clocks(summary),
@@ -139,11 +140,13 @@ def counted(number: int, one: str, several: str = "") -> str:
     return f"{number} {one if number == 1 else several or f'{one}s'}"
 
 
-def _fits(memory: dict[str, Any], look: Look) -> str:
-    known = {"fits": look.good("fits"), "close": look.doubtful("too close to tell")}
-    verdict = look.strong(known.get(memory["verdict"], look.bad("DOES NOT FIT")))
-    share = 100 * memory["peak_bytes"] / memory["capacity_bytes"]
-    return f"{verdict}, {gibibytes(memory['peak_bytes'])} of {gibibytes(memory['capacity_bytes'])} ({share:.0f} %)"
+def _fits(memory: dict[str, Any], look: Look) -> Iterator[tuple[str, str]]:
+    """Yield whether the job likely fits, and what that rests on."""
+    colours, need, have = (look.good, look.doubtful, look.bad), memory["peak_bytes"], memory["capacity_bytes"]
+    said = verdict(need, have)
+    words = look.strong(dict(zip(WORDS, colours, strict=True))[said](WORDS[said]))
+    yield "memory", f"{words}, {gibibytes(need)} of {gibibytes(have)} ({100 * need / have:.0f} %)"
+    yield "", band(need, have).said
 
 
 def _idle(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:

@@ -38,7 +38,12 @@ _SPEED = (
     *("step_time_s", "step_time_low_s", "step_time_high_s"),
     *("tokens_per_s", "tokens_per_s_per_gpu", "tokens_per_s_per_owned_gpu", "model_tflops_per_gpu", "mfu"),
 )
-_MEMORY = {"peak_bytes": "peak_memory_bytes", "capacity_bytes": "gpu_memory_bytes", "verdict": "memory_verdict"}
+_MEMORY = {
+    "peak_bytes": "peak_memory_bytes",
+    "capacity_bytes": "gpu_memory_bytes",
+    "verdict": "memory_verdict",
+    "ran_share": "memory_ran_share",
+}
 
 JOBS, JOB = 32 << 20, 3_000
 """Bytes of jobs that are kept, and of one: each is asked for by the check of the space, by the forecast of all kernels, and by
@@ -86,6 +91,8 @@ class SweepInputs:
     """Where overrides are from, by dotted key; those that are not here are from a command line."""
     costs: Figures = field(default_factory=figures.load)
     """Prices, power and carbon."""
+    unlikely: bool = True
+    """Whether points that are unlikely to fit have a result."""
 
     built: Cache = field(default_factory=lambda: Cache(JOBS, JOB), repr=False)
     """The jobs of points that were asked for."""
@@ -101,6 +108,7 @@ class SweepInputs:
             self.engine,
             self.places,
             self.costs,
+            self.unlikely,
         )  # others build their own
 
     def job(self, point: Mapping[str, object]) -> Job:
@@ -126,7 +134,7 @@ class SweepInputs:
         else:
             what = "is a key of a cluster that is built already"
             raise InputError(f"{next(iter(changes))}: {what}; give a file, a shipped name or a mapping")
-        simulator = Simulator(built)
+        simulator = Simulator(built, self.unlikely)
         simulator.preparation.know(self.forecasts)
         return SweepCluster(simulator, rates(built, self.costs))
 
@@ -159,12 +167,17 @@ class SweepInputs:
         return [one for _, one in self.clusters.items()]
 
 
-def load(files: Files) -> SweepInputs:
-    """Return the cluster and the workload of files, each read once. Raises InputError for what is wrong in them."""
+def load(files: Files, unlikely: bool = True) -> SweepInputs:
+    """Return the cluster and the workload of files, each read once. Raises InputError for what is wrong in them.
+
+    unlikely: whether points that are unlikely to fit have a result.
+    """
     with keeping_inputs(files.read):
         workload = unbuilt(read(Path(files.workload)))
         topology = document_of(files.topology)
-        return SweepInputs(topology, workload, files.engine, files.places or {}, files.costs or figures.load())
+        return SweepInputs(
+            topology, workload, files.engine, files.places or {}, files.costs or figures.load(), unlikely
+        )
 
 
 def learn(case: SweepInputs, points: Iterable[Point]) -> None:

@@ -93,7 +93,7 @@ def _fits(topology: str, job: Mapping[str, Any]) -> bool:
         most = max(one.total for one in simulator.preparation.peaks(placed))
     except InputError:
         return False
-    return verdict(most, simulator.cluster.gpu.memory) == "fits"
+    return verdict(most, simulator.cluster.gpu.memory) == "likely"
 
 
 def _overridden(machine: dict[str, Any], run: Run) -> dict[str, Any]:

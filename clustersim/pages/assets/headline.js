@@ -52,7 +52,7 @@ function titleOf(s) {
 
 function threeNumbers(s) {
   const memory = s.memory,
-    verdict = { fits: "fits", close: "too close to tell" }[memory.verdict] || "does not fit";
+    verdict = memory.fits ? "likely fits" : memory.verdict === "unlikely" ? "unlikely to fit" : "does not fit";
   return el(
     "div",
     { class: "cards" },
@@ -75,6 +75,7 @@ function threeNumbers(s) {
         "p",
         {},
         `${percent(memory.peak_bytes / memory.capacity_bytes, 0)} of ${gib(memory.capacity_bytes / 2 ** 20)} on the fullest GPU`,
+        memory.evidence ? `; ${memory.evidence}` : "",
       ),
     ),
   );
