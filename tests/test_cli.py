@@ -170,7 +170,7 @@ def test_memory_adds_up(summary):
     totals = [sum(v for k, v in m.items() if k != "total_bytes") for m in memory["by_pipeline_rank"]]
     assert totals == pytest.approx([m["total_bytes"] for m in memory["by_pipeline_rank"]], rel=1e-12)
     assert memory["peak_bytes"] == max(m["total_bytes"] for m in memory["by_pipeline_rank"])
-    assert memory["fits"] == (memory["peak_bytes"] <= memory["capacity_bytes"])
+    assert memory["fits"] == (memory["verdict"] == "likely")
 
 
 @pytest.mark.parametrize(

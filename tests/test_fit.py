@@ -8,6 +8,7 @@ import pytest
 from clustersim.errors import OutOfMemoryError
 from clustersim.optimization.fit import advice, remedies
 from clustersim.parallel.load import load
+from clustersim.report.verdicts import limit
 from clustersim.simulation import Simulator, simulate
 from clustersim.topology.build import load as cluster
 
@@ -32,8 +33,8 @@ def test_every_list_runs_and_gives_the_step_and_the_memory_that_it_says():
     lists = found(SUPERPOD, "llama3_70b", given)
     assert {frozenset(one.changes.items()) for one in lists} >= {
         frozenset({("parallelism.tp", 8)}),
-        frozenset({("parallelism.pp", 4)}),
-        frozenset({("parallelism.cp", 2)}),
+        frozenset({("parallelism.pp", 8)}),
+        frozenset({("parallelism.cp", 4)}),
     }
     assert [one.step for one in lists] == sorted(one.step for one in lists)
     for one in lists[:1]:
@@ -54,7 +55,7 @@ def test_one_change_comes_before_two_and_of_a_kind_the_mildest():
     fewer = block.changes | {"training.recompute_layers": layers - 2}
     given = SMALL | {"parallelism.zero": 1, "training.micro_batch": 4} | fewer
     done = simulate(HGX, "workloads/llama3_8b.yaml", given, ignore_memory=True, engine="auto")
-    assert done.summary["memory"]["peak_bytes"] > 0.97 * cluster(HGX).gpu.memory
+    assert done.summary["memory"]["peak_bytes"] > limit(unlikely=False) * cluster(HGX).gpu.memory
 
 
 def test_two_changes_where_none_alone_is_enough():
@@ -85,7 +86,7 @@ def test_the_command_says_what_fits_below_the_error():
     sentence, *lines = done.stderr.splitlines()
     assert done.returncode == 2 and "needs 93.7 GiB" in sentence
     assert lines[0] == "what fits by one change, each simulated, the fastest first:"
-    assert lines[1].startswith("  --cp 2  (parallelism.cp: 2): 4.4")
+    assert lines[1].startswith("  --cp 4  (parallelism.cp: 4): 4.6")
 
 
 def test_nothing_is_said_where_nothing_fits():

@@ -322,7 +322,7 @@ ERRORS = [
     (
         "tiny.yaml --set model.hidden=65536",
         "",
-        "tiny.yaml:*: parallelism: pipeline rank 0 needs * GiB and h100-sxm has 79.6 GiB (*); raise tp or pp, lower micro_batch, "
+        "tiny.yaml:*: parallelism: pipeline rank 0 needs * GiB and h100-sxm has 79.6 GiB (*): none of 129 published mappings this full ran; raise tp or pp, lower micro_batch, "
         "recompute activations, or pass --ignore-memory",
     ),
 ]

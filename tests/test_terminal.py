@@ -41,8 +41,9 @@ def test_the_three_numbers_come_first():
     assert text[1].startswith(f"  step time   {duration(summary['step_time_s'])}")
     per_gpu = f"{summary['tokens_per_s_per_gpu']:,.1f} a GPU"
     assert text[2].endswith(f"{summary['tokens_per_s']:,.0f} tokens/s, {per_gpu}, MFU {100 * summary['mfu']:.1f} %")
-    assert text[3].startswith("  memory      fits, ")
-    assert text[4].endswith("64 sequences of 512 tokens, in 2 microbatches of 2 a replica")
+    assert text[3].startswith("  memory      likely fits, ")
+    assert text[4].endswith(" published mappings this full ran")
+    assert text[5].endswith("64 sequences of 512 tokens, in 2 microbatches of 2 a replica")
 
 
 def test_the_caveats_are_the_last_two_lines():
@@ -112,12 +113,8 @@ def test_a_hostile_name_is_text(name):
 def test_a_verdict_has_its_colour():
     summary, _ = shown()
     look = Look(good=lambda t: f"<good>{t}", doubtful=lambda t: f"<doubtful>{t}", bad=lambda t: f"<bad>{t}")
-    for verdict, said in (
-        ("fits", "<good>fits"),
-        ("close", "<doubtful>too close"),
-        ("does not fit", "<bad>DOES NOT FIT"),
-    ):
-        memory = {**summary["memory"], "verdict": verdict}
+    for full, said in ((0.5, "<good>likely fits"), (0.9, "<doubtful>unlikely to fit"), (1.1, "<bad>DOES NOT FIT")):
+        memory = {**summary["memory"], "peak_bytes": full * summary["memory"]["capacity_bytes"]}
         assert said in "\n".join(lines({**summary, "memory": memory}, 0.0, look=look))
 
 

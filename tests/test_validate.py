@@ -778,7 +778,18 @@ def test_the_verdict_whether_a_run_fits_is_counted():
     found = ranking.verdicts(rows)
     assert (found["ran"], found["ran_and_fits"]) == (2, 1)
     assert (found["crashed"], found["crashed_and_does_not_fit"]) == (1, 1)
+    assert (found["first_picks"], found["first_picks_ran"]) == (0, 0)
     assert ranking.verdicts(rows[:2]) is None
+
+
+def test_the_first_pick_of_a_sweep_is_the_fastest_that_likely_fits_whether_it_ran_or_not():
+    slow = [outcome("S", 9, 9 + i, micro_batch=i) for i in range(4)]
+    fastest = outcome("S", 1, 1, micro_batch=8, fits=False, ran=False)
+    pick = outcome("S", 2, 2, micro_batch=16, ran=False)
+    found = ranking.verdicts([*slow, fastest, pick])
+    assert (found["first_picks"], found["first_picks_ran"]) == (1, 0)
+    again = outcome("S", 2, 2, micro_batch=16)
+    assert ranking.first_picks([*slow, fastest, pick, again]) == [again]
 
 
 def test_what_others_forecast_is_compared_on_the_same_runs(tmp_path):

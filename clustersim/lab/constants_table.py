@@ -330,7 +330,16 @@ CONSTANTS: tuple[StatedConstant, ...] = (
         ),
         ("HOST", "", "width of the host-bound share: at 12 to 30 % steps are twice as far off", STEPS),
     ),
-    *_of("report.verdicts", ("CLOSE", "", "what frameworks keep beside tensors", UNKNOWN)),
+    *_of(
+        "report.verdicts",
+        (
+            "FULLEST",
+            "",
+            "Nemotron-4 340B on 128 H100 (NVIDIA DGX Cloud benchmarking 24.11)",
+            "the fullest published step that ran",
+        ),
+        ("LIKELY", "", "more than half of published mappings as full ran", NOTHING),
+    ),
     *_of("single_gpu.memory", ("FRAMEWORK", "B", "CUDA context 0.5 GiB, cuBLAS 32 MiB", NOTHING)),
     *_of("single_gpu.price_vectors", ("CACHED", "B", "a repeated operand that stays in L2", "NeuSight's traces")),
 )

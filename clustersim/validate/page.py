@@ -166,8 +166,9 @@ def tables(found: Mapping[str, Any]) -> Iterator[tuple[str, Sequence[str], Table
         head = ("sweep", "mappings", "mean", "median", "bias", "Spearman", "regret of the first pick")
         yield "Ranking of mappings", head, [_sweep(one) for one in several]
     if fit := found["fit"]:
-        kinds = [("ran", "ran_and_fits", "ran: said to fit")]
-        kinds += [("crashed", "crashed_and_does_not_fit", "crashed or out of memory: said not to fit, or not to run")]
+        kinds = [("ran", "ran_and_fits", "ran: said to fit likely")]
+        kinds += [("crashed", "crashed_and_does_not_fit", "crashed or out of memory: said not to, or not to run")]
+        kinds += [("first_picks", "first_picks_ran", "first picks that likely fit, one a sweep: ran")]
         rows = [[words, str(fit[n]), _share(fit[right], fit[n])] for n, right, words in kinds]
         yield "Does it fit?", ("", "runs", "forecast right"), rows
     if memory := found["memory"]:

@@ -13,6 +13,8 @@ FEWEST = 5
 """Mappings that make a sweep."""
 
 
+SWEEP = ("publisher", "model", "gpu", "num_gpus", "global_batch", "seq", "precision")
+"""What all mappings of a sweep have in common."""
 POLLED = "nanotron"
 """The framework of whose measured mappings over half are late for reasons outside any model (docs/validation.md)."""
 LATE = 1.5
@@ -64,10 +66,22 @@ def sweeps(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
     found: defaultdict[tuple[Any, ...], list[Outcome]] = defaultdict(list)
     for one in outcomes:
         if one["error"] is not None:
-            keys = ("publisher", "model", "gpu", "num_gpus", "global_batch", "seq", "precision")
-            found[tuple(one[key] for key in keys)].append(one)
+            found[tuple(one[key] for key in SWEEP)].append(one)
     several = {key: rows for key, rows in found.items() if len({_mapping(row) for row in rows}) >= FEWEST}
     return [_sweep(key, rows) for key, rows in sorted(several.items(), key=str)]
+
+
+def first_picks(outcomes: Sequence[Outcome]) -> list[Outcome]:
+    """Return of each sweep the mapping that is forecast to be the fastest of those that likely fit, crashed ones among them.
+
+    One that ran in one job and crashed in another ran.
+    """
+    found: defaultdict[tuple[Any, ...], list[Outcome]] = defaultdict(list)
+    for one in outcomes:
+        if one["predicted_s"] is not None and one["fits"]:
+            found[tuple(one[key] for key in SWEEP)].append(one)
+    several = (rows for rows in found.values() if len({_mapping(row) for row in rows}) >= FEWEST)
+    return [min(rows, key=lambda one: (one["predicted_s"], not one["ran"])) for rows in several]
 
 
 def _mapping(one: Outcome) -> tuple[Any, ...]:
@@ -77,9 +91,8 @@ def _mapping(one: Outcome) -> tuple[Any, ...]:
 def _sweep(key: tuple[Any, ...], rows: Sequence[Outcome]) -> dict[str, Any]:
     first = min(rows, key=lambda one: one["predicted_s"])
     best = min(one["measured_s"] for one in rows)
-    names = ("publisher", "model", "gpu", "num_gpus", "global_batch", "seq", "precision")
     return {
-        **dict(zip(names, key, strict=True)),
+        **dict(zip(SWEEP, key, strict=True)),
         **errors(rows),
         "spearman": spearman([one["predicted_s"] for one in rows], [one["measured_s"] for one in rows]),
         "regret": first["measured_s"] / best - 1,
@@ -116,6 +129,7 @@ def verdicts(outcomes: Sequence[Outcome]) -> dict[str, Any] | None:
 
     A crash need not be for lack of memory, so a run that crashed and would fit is no proof of an error.
     """
+    picks = first_picks(outcomes)
     judged = [one for one in outcomes if one["fits"] is not None]
     ran, crashed = [one for one in judged if one["ran"]], [one for one in judged if not one["ran"]]
     if not crashed:
@@ -126,6 +140,8 @@ def verdicts(outcomes: Sequence[Outcome]) -> dict[str, Any] | None:
         "ran_and_fits": sum(one["fits"] for one in ran),
         "crashed": len(crashed),
         "crashed_and_does_not_fit": sum(not one["fits"] for one in crashed),
+        "first_picks": len(picks),
+        "first_picks_ran": sum(one["ran"] for one in picks),
         "memory_mean_error": sum(map(abs, peaks)) / len(peaks) if peaks else None,
         "memory_bias": sum(peaks) / len(peaks) if peaks else None,
     }
