@@ -322,8 +322,8 @@ ERRORS = [
     (
         "tiny.yaml --set model.hidden=65536",
         "",
-        "tiny.yaml:*: parallelism: pipeline rank 0 needs * GiB and h100-sxm has 79.6 GiB (*): none of 129 published mappings this full ran; raise tp or pp, lower micro_batch, "
-        "recompute activations, or pass --ignore-memory",
+        "tiny.yaml:*: parallelism: pipeline rank 0 needs * GiB and h100-sxm has 79.6 GiB (*): none of 129 published mappings "
+        "this full ran; raise tp or pp, lower micro_batch, recompute activations, or pass --ignore-memory",
     ),
 ]
 
