@@ -19,9 +19,8 @@ from clustersim.cache import Cache
 from clustersim.collectives.plan import NCCL
 from clustersim.config.gpu import Gpu
 from clustersim.engine.compile import Work
-from clustersim.engine.memory import side_by_side
+from clustersim.engine.memory import moments, peaks, side_by_side
 from clustersim.engine.microbatch_overlap import memory_order
-from clustersim.engine.peaks import moments, peaks
 from clustersim.engine.player import Steady
 from clustersim.engine.script import Script, WrittenPasses, kernels, lines, scripts_of
 from clustersim.errors import ClustersimError, ConfigError, DataError, InputError, OutOfMemoryError, option

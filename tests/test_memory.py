@@ -7,10 +7,10 @@ from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clustersim.engine.memory import memory_by_rank, rank_memory
-from clustersim.engine.peaks import moments, peaks
+from clustersim.engine.memory import memory_by_rank, moments, of_lanes, peaks
 from clustersim.model.transformer import block
 from clustersim.parallel.load import load
+from clustersim.parallel.memory import at_rest
 from clustersim.parallel.optimizer import state_bytes, update
 from clustersim.parallel.stages import stages
 from clustersim.schedules.action import Action
@@ -23,6 +23,10 @@ FOLDER = Path(__file__).parents[1] / "workloads"
 def job(name="gpt3", **overrides):
     one = load(FOLDER / f"{name}.yaml", {key.replace("__", "."): value for key, value in overrides.items()})
     return one.place(4096, 8)
+
+
+def rank_memory(one, own, row):
+    return of_lanes(one, [own], moments((row,), every=True))[0]
 
 
 def memory(one, own, kept):
@@ -113,7 +117,7 @@ def test_states_of_the_model_under_zero_figure_1(zero, whole, shared, dp):
     split = {"parallelism__zero": zero, "parallelism__dp": dp, "parallelism__tp": 1, "parallelism__overlap": overlap}
     one = job("gpt2_large", **split, training__precision="bf16", training__gradients="bf16", training__global_batch=64)
     [stage] = stages(one)
-    rest = rank_memory(one, [stage], ()).rest
+    rest = at_rest(one, [stage])
     assert rest.parameters + rest.gradients + rest.optimizer == pytest.approx(
         stage.parameters * (whole + shared / dp), rel=1e-12
     )

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from clustersim import plugins
 from clustersim.cli.schedule_text import schedule_text
-from clustersim.engine.peaks import moments
+from clustersim.engine.memory import moments
 from clustersim.errors import InputError, SimulationError, UnknownNameError
 from clustersim.schedules import check, draw
 from clustersim.schedules.action import Action, Schedule, parse

@@ -1,47 +1,92 @@
-"""Bytes on one GPU of each pipeline rank while each of its passes runs.
+"""Bytes on one GPU of each pipeline rank while its passes run, at every pass or at those moments alone at which they may peak.
 
 A forward pass keeps the activations of its stage and microbatch until the backward pass (or its half that yields the gradients
 of the weights) is over (Korthikanti et al. 2022). With several stages a rank, the most of one and the most of another need not
 come at one moment: the peak is that of the running sum, never the sum of the peaks.
+
+What a rank holds at a pass follows from how many microbatches each of its stages has in flight then, from the letter and from
+which gradients are not reduced yet. A schedule has few different moments of this kind, whatever the job; so they are found once
+for each schedule, and a job that does not fit is known at once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from clustersim.arrays import Floats
+from clustersim.arrays import Floats, Ints, Mask
 from clustersim.engine.microbatch_overlap import memory_order
 from clustersim.parallel.job import Job
 from clustersim.parallel.memory import Memory, at_rest, gathered, gradients
 from clustersim.parallel.stages import Stage
 from clustersim.schedules.action import Action, Schedule
 
-KEPT = {"F": 1.0, "B": -1.0, "I": 0.0, "W": -1.0}
-"""By how many microbatches a pass changes what its stage keeps."""
+
+class Moments(NamedTuple):
+    """Moments of a schedule, rank by rank; those of rank r are start[r] to start[r + 1]."""
+
+    start: Ints
+    at: Ints
+    """Which of its stages the rank runs."""
+    forward: Mask
+    kept: Ints
+    """Microbatches in flight while the pass runs, by stage of the rank: (moments, stages)."""
+    unreduced: Mask
+    """Whether a stage has gradients that are not reduced yet, from its first backward pass to the one after its last."""
+
+
+def moments(schedule: Schedule, every: bool = False) -> Moments:
+    """Return the moments of a legal schedule at which memory may peak, each at its first place; every: one for each action."""
+    rows = [_of_row(row, every) for row in schedule]
+    start = np.cumsum([0, *(len(row[0]) for row in rows)])
+    return Moments(start, *(np.concatenate(column) for column in zip(*rows, strict=True)))
+
+
+def _of_row(row: Sequence[Action], every: bool) -> tuple[Ints, Mask, Ints, Mask]:
+    """Return stage, whether forward, microbatches in flight and unreduced gradients of the moments of a rank."""
+    own, at = np.unique([action.stage for action in row], return_inverse=True)
+    letters = np.array([action.letter for action in row])
+    forward, backward, number = letters == "F", (letters == "B") | (letters == "W"), np.arange(len(row))
+    change = np.zeros((len(row), len(own)), np.int64)
+    change[number, at] = forward.astype(np.int64) - backward
+    kept = np.cumsum(change, axis=0) + (change < 0)  # what ends with a pass is there while it runs
+    unreduced = np.zeros(kept.shape, bool)
+    for stage in range(len(own)):
+        adds = np.flatnonzero(backward & (at == stage))
+        if len(adds):
+            unreduced[adds[0] : adds[-1] + 2, stage] = True  # the reduction runs beside the pass after the last of them
+    found = at, forward, kept, unreduced
+    if every:
+        return found
+    places: dict[tuple[int, ...], int] = {}
+    for place, moment in enumerate(np.column_stack(found).tolist()):
+        places.setdefault(tuple(moment), place)
+    first = list(places.values())
+    return at[first], forward[first], kept[first], unreduced[first]
 
 
 class RankMemory(NamedTuple):
-    """What one GPU of a pipeline rank holds while each action of `row` runs, in bytes."""
+    """What one GPU of a pipeline rank holds at moments of its schedule, in bytes."""
 
-    row: tuple[Action, ...]
     rest: Memory
     """Between steps."""
     activations: Floats
-    """What every microbatch in flight keeps at the fullest moment of the pass, with what recomputation brings back (actions,)."""
+    """What every microbatch in flight keeps at the fullest moment of the pass, with what recomputation brings back (moments,)."""
     workspace: Floats
-    """The largest temporaries of the pass (actions,)."""
+    """The largest temporaries of the pass (moments,)."""
     gradients: Floats
-    """All of them (actions,)."""
+    """All of them (moments,)."""
     gathered: Floats
-    """Sharded parameters that are gathered (actions,)."""
+    """Sharded parameters that are gathered (moments,)."""
+    row: tuple[Action, ...] = ()
+    """The actions, where there is a moment for each."""
 
     @property
     def peak(self) -> Memory:
         """The bytes by kind at the first of the fullest moments."""
-        if not self.row:
+        if not len(self.activations):
             return self.rest
         most = int((self.activations + self.workspace + self.gradients + self.gathered).argmax())
         return self.rest._replace(
@@ -52,43 +97,55 @@ class RankMemory(NamedTuple):
         )
 
 
-def rank_memory(job: Job, stages: Sequence[Stage], row: tuple[Action, ...]) -> RankMemory:
-    """Return what a rank with `stages` holds through its row of a schedule."""
-    place = {index: i for i, index in enumerate(sorted({action.stage for action in row}))}
-    at = np.array([place[action.stage] for action in row], np.int64)
-    saved = np.array([s.saved_bytes for s in stages])[at]
-    change = np.array([KEPT[action.letter] for action in row]) * saved
-    forward = np.array([action.letter == "F" for action in row], bool)
-    others = np.cumsum(change) - change - np.where(forward, 0.0, saved)
-    peaks = np.array([[s.backward_peak for s in stages], [s.forward_peak for s in stages]])
-    whole = np.array([[gathered(job, stage, backward) for stage in stages] for backward in (True, False)])
-    rest = at_rest(job, stages)
-    more = _unreduced(row, {index: gradients(job, stages[i])[1] for index, i in place.items()})
-    side = forward.astype(np.int64)
-    kept, spaces = np.moveaxis(peaks[side, at], 1, 0)
-    return RankMemory(row, rest, others + kept, spaces, rest.gradients + more, whole[side, at])
+def of_lanes(job: Job, lanes: Sequence[Sequence[Stage]], found: Moments) -> list[RankMemory]:
+    """Return what each rank with stages of `lanes` holds at the moments of the job's schedule."""
+    facts = {
+        key: (
+            s.saved_bytes,
+            *s.backward_peak,
+            *s.forward_peak,
+            gradients(job, s)[1],
+            gathered(job, s, True),
+            gathered(job, s, False),
+        )
+        for key, s in {id(stage): stage for own in lanes for stage in own}.items()
+    }
+    table = np.array([[facts[id(stage)] for stage in own] for own in lanes])
+    rest = {key: at_rest(job, own) for key, own in {tuple(map(id, own)): own for own in lanes}.items()}
+    rank = np.repeat(np.arange(len(lanes)), np.diff(found.start))
+    saved, *of_pass, _, gathered_backward, gathered_forward = table[rank, found.at].T
 
+    def running(backward: Floats, forward: Floats) -> Floats:
+        return np.where(found.forward, forward, backward)
 
-def _unreduced(row: Sequence[Action], whole: Mapping[int, float]) -> Floats:
-    """Return the bytes of gradients at each action that a stage holds until they are reduced; whole: of each stage.
-
-    From the first pass that adds to them to the one after the last, beside which the reduction runs.
-    """
-    result = np.zeros(len(row))
-    writes: dict[int, list[int]] = {}
-    for i, action in enumerate(row):
-        if action.letter in "BW" and whole[action.stage]:
-            writes.setdefault(action.stage, []).append(i)
-    for stage, places in writes.items():
-        result[places[0] : places[-1] + 2] += whole[stage]
+    kept, spaces = running(of_pass[0], of_pass[2]), running(of_pass[1], of_pass[3])
+    activations = (found.kept * table[rank, :, 0]).sum(axis=1) - saved + kept
+    whole = running(gathered_backward, gathered_forward)
+    unreduced = (found.unreduced * table[rank, :, 5]).sum(axis=1)
+    result = []
+    for r, (begin, end) in enumerate(zip(found.start[:-1].tolist(), found.start[1:].tolist(), strict=True)):
+        own, part = rest[tuple(map(id, lanes[r]))], slice(begin, end)
+        held = own.gradients + unreduced[part]
+        result.append(RankMemory(own, activations[part], spaces[part], held, whole[part]))
     return result
 
 
+def peaks(job: Job, parts: Sequence[Sequence[Stage]], found: Moments) -> list[Memory]:
+    """Return what the fullest GPU of each pipeline rank holds at its fullest moment.
+
+    parts: all stages, by position in the ep group. found: the moments of the job's schedule, whose rows are legal.
+    """
+    ranks = [[one.peak for one in of_lanes(job, job.lanes(part), found)] for part in parts]
+    return [max(lane, key=lambda one: one.total) for lane in zip(*ranks, strict=True)]
+
+
 def memory_by_rank(job: Job, parts: Sequence[Sequence[Stage]], schedule: Schedule) -> list[RankMemory]:
-    """Return what the fullest GPU of each pipeline rank holds; parts: all stages, by position in the ep group."""
-    rows, of_part = memory_order(schedule, side_by_side(job)), [job.lanes(part) for part in parts]
-    lanes = ([rank_memory(job, own[r], row) for own in of_part] for r, row in enumerate(rows))
-    return [max(lane, key=lambda one: one.peak.total) for lane in lanes]
+    """Return what the fullest GPU of each pipeline rank holds at every pass; parts: all stages, by position in the ep group."""
+    rows = memory_order(schedule, side_by_side(job))
+    every = moments(rows, every=True)
+    ranks = (of_lanes(job, job.lanes(part), every) for part in parts)
+    fullest = (max(lane, key=lambda one: one.peak.total) for lane in zip(*ranks, strict=True))
+    return [one._replace(row=row) for one, row in zip(fullest, rows, strict=True)]
 
 
 def side_by_side(job: Job) -> bool:
