@@ -44,7 +44,7 @@ def report(
         "refused": refusals(outcomes),
         "ablations": {name: errors(rows) | moved(outcomes, rows) for name, rows in (changed or {}).items()},
         "sweeps": sweeps(found),
-        "fit": verdicts(outcomes),
+        "fit": verdicts(found),
         "memory": memory,
     }
 
