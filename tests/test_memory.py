@@ -275,6 +275,17 @@ def test_nanotron_keeps_buckets_of_its_replicas_and_copies_of_keys_and_values():
     assert memory(alone, [stage], [1]).buffers == 2**25
 
 
+def test_metrics_of_training_take_time_and_no_memory_that_the_loss_has_not_freed():
+    """Composer's cross-entropy and perplexity follow the backward pass: a cast to fp32 and a log-softmax each."""
+    fused, metered = (
+        next(op for layer, _ in stages(one)[-1].layers for op in layer.operators if op.name == "cross_entropy")
+        for one in (job(parallelism__tp=1, training__cross_entropy=kind) for kind in ("fused", "metered"))
+    )
+    assert metered._replace(backward_input=()) == fused._replace(backward_input=())
+    more = metered.backward_input[len(fused.backward_input) :]
+    assert [kernel.op for kernel in more] == 2 * ["cast", "log_softmax"]
+
+
 def by_ranks(**overrides):
     one = job(parallelism__dp=1, **DEEP, **overrides)
     split, own = one.parallelism, stages(one)

@@ -181,9 +181,10 @@ class Training(Spec):
     kernels: Literal["fused", "eager"] = "fused"
     """`fused` merges bias, activation, dropout and residual as Megatron's fused kernels do; `eager` launches each
     element-wise operation by itself."""
-    cross_entropy: Literal["parallel", "fused", "eager"] | None = None
+    cross_entropy: Literal["parallel", "fused", "metered", "eager"] | None = None
     """The loss: `parallel` in fp32 over the parts of the vocabulary (Megatron's), `fused` in the place of the logits (Transformer
-    Engine's: cross_entropy_loss_fusion), or `eager`; default: parallel, with eager kernels eager."""
+    Engine's: cross_entropy_loss_fusion), `metered` a fused one with metrics by PyTorch's after it (Composer's), or `eager`;
+    default: parallel, with eager kernels eager."""
     recompute: Literal["none", "selective", "full"] = "none"
     """Activations recomputed in the backward pass: of whole blocks, or (`selective`) of modules of them."""
     recompute_modules: Annotated[tuple[RecomputeModule, ...], Field(strict=False)] = ()

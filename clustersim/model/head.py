@@ -57,7 +57,7 @@ def transform(shard: ShardedModel) -> tuple[Operator, ...]:
 
 def cross_entropy(shard: ShardedModel) -> Operator:
     """Return the loss as `training.cross_entropy` says it, by default that of the framework's kernels."""
-    kinds = {"parallel": parallel_loss, "fused": fused_loss, "eager": eager_loss}
+    kinds = {"parallel": parallel_loss, "fused": fused_loss, "metered": metered_loss, "eager": eager_loss}
     return kinds[shard.training.cross_entropy or ("eager" if shard.eager else "parallel")](shard)
 
 
@@ -119,6 +119,20 @@ def fused_loss(shard: ShardedModel) -> Operator:
         kept=z,
         alive=(0.0, 0.0),
     )
+
+
+def metered_loss(shard: ShardedModel) -> Operator:
+    """Return a fused loss with metrics of training on its logits behind it: Composer's cross-entropy and perplexity.
+
+    Each is the forward pass of PyTorch's cross-entropy in fp32, after every backward pass (composer trainer/trainer.py,
+    _eval_train_metrics; metrics/nlp.py), when activations are gone.
+    """
+    fused, shape, z = fused_loss(shard), (shard.tokens, shard.vocab), shard.size
+    once = (
+        *((copy(shard, "cast", *shape, z + 4),) if z < 4 else ()),
+        vector("softmax", "log_softmax", "fp32", *shape, 5.0, 8.0),
+    )
+    return fused._replace(backward_input=(*fused.backward_input, *once, *once))
 
 
 def eager_loss(shard: ShardedModel) -> Operator:

@@ -189,7 +189,7 @@ def changes(job: Job, gpus_per_node: int, nodes: int) -> list[list[Values]]:
         [{"parallelism.sequence_parallel": True}] if split.tp > 1 and not split.sequence_parallel else [],
         *(_more(job, name, limit) for name, limit in (("tp", gpus_per_node), ("pp", job.model.layers), ("cp", 64))),
         _more(job, "ep", job.model.experts or 1),
-        [{"training.cross_entropy": "fused"}] if training.cross_entropy != "fused" else [],
+        [{"training.cross_entropy": "fused"}] if training.cross_entropy not in ("fused", "metered") else [],
         [{"training.gradients": "bf16"}]
         if training.gradients == "fp32" and training.precision in ("bf16", *FORMATS)
         else [],
