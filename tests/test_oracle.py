@@ -59,7 +59,9 @@ class Fabric:
             for n, rate in rates.items():
                 flow = self.flows[n]
                 flow[1] -= rate * gone
-                if flow[1] <= 1e-14 * flow[2]:  # rounding alone: a nanosecond taken off at each near tie adds up to 1e-7
+                if (
+                    flow[1] <= 1e-14 * flow[2]
+                ):  # rounding alone: a nanosecond taken off at each near tie adds up to 1e-7
                     self.flows.pop(n)[3].succeed()
 
 

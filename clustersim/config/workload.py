@@ -181,6 +181,11 @@ class Training(Spec):
     kernels: Literal["fused", "eager"] = "fused"
     """`fused` merges bias, activation, dropout and residual as Megatron's fused kernels do; `eager` launches each
     element-wise operation by itself."""
+    norm_kernels: Literal["fused", "torch", "eager"] | None = None
+    """Norms: `fused` keep a row in registers (Transformer Engine's), `torch` are PyTorch's own or compiled ones, of an `eager`
+    RMSNorm each operation is launched by itself (Hugging Face's); default: as `kernels`."""
+    rope_kernels: Literal["fused", "eager"] | None = None
+    """Rotary positions in one kernel, or each operation by itself; default: as `kernels`."""
     cross_entropy: Literal["parallel", "fused", "metered", "eager"] | None = None
     """The loss: `parallel` in fp32 over the parts of the vocabulary (Megatron's), `fused` in the place of the logits (Transformer
     Engine's: cross_entropy_loss_fusion), `metered` a fused one with metrics by PyTorch's after it (Composer's), or `eager`;

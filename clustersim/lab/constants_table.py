@@ -296,8 +296,19 @@ CONSTANTS: tuple[StatedConstant, ...] = (
             "each with its source in the file",
             "vidur (A100, H100); aiconfigurator; NeuSight",
         ),
-        ("PER_BYTE", "slots/B", "SimuMax: 1293 and 2597 GB/s", "A100 PCIe and B200"),
-        ("SHARE", "", "each with its source in the file", "SimuMax (A100 PCIe, B200); NeuSight's traces"),
+        (
+            "NARROW",
+            "slots/element",
+            "each with its source in the file",
+            "estimate-train-time (A100); Liger-Kernel (B200)",
+        ),
+        (
+            "PER_BYTE",
+            "slots/B",
+            "each with its source in the file",
+            "SimuMax (A100 PCIe, B200); Liger-Kernel (A100, H100)",
+        ),
+        ("SHARE", "", "each with its source in the file", "SimuMax (A100 PCIe, B200); estimate-train-time (A100)"),
     ),
     *_of(
         "predictors.kinds.neusight.vector",

@@ -13,6 +13,7 @@ OTHER: Mapping[str, tuple[str, ...]] = {
             "single_gpu.memory.MOMENTS",
         ),
         *("model.elementwise.FORWARD", "model.elementwise.BACKWARD", "model.elementwise.KEPT"),
+        *("model.norm._EAGER", "model.norm._EAGER_BACKWARD", "model.attention._EAGER"),
         *("collectives.nccl.constants.US", "collectives.nccl.constants.GB", "collectives.nccl.request._SCALE"),
         *(
             "collectives.nccl.measured_latency.MIB",
@@ -51,7 +52,10 @@ OTHER: Mapping[str, tuple[str, ...]] = {
         "predictors.power.READ",
         *(f"collectives.nccl.constants.{name}" for name in ("_NONE", "_VOLTA", "_AMPERE", "_HOPPER", "RELEASES")),
         *(f"collectives.nccl.constants.{name}" for name in ("V2_28", "V2_22", "V2_19", "V2_18")),
-        *(f"predictors.kinds.neusight.rates.{name}" for name in ("_LOSS", "_TRAINING", "_RANDOM")),
+        *(
+            f"predictors.kinds.neusight.rates.{name}"
+            for name in ("_LOSS", "_PARTS", "_NORM", "_TRAINING", "_RANDOM", "_CAUSAL")
+        ),
         *(f"predictors.kinds.neusight.rates.{name}" for name in ("_PERMUTE", "_MASK", "_TRANSPOSE")),
         *("predictors.classes._BY_KIND", "predictors.power.STEP", "predictors.power.SEARCH", "predictors.power.TILE"),
         "predictors.power.LONG",

@@ -6,12 +6,16 @@ from clustersim.model.context_attention import Core, context_attention, context_
 from clustersim.model.elementwise import copy, dropout, dropout_backward, pointwise, residual
 from clustersim.model.kernel import Kernel, attention, gemm, vector
 from clustersim.model.linear import accumulate, column, row
+from clustersim.model.norm import norm_kernels
 from clustersim.model.operator import Operator, Output
 from clustersim.model.sharding import ShardedModel
 
 CORE = "attention"
 """Name of the operator that selective recomputation runs again."""
 
+
+_EAGER = {"rotation": (2, 1, 2, 2, 3), "rotation_backward": (2, 2, 1, 1, 1, 3, 1, 1, 3)}
+"""Values that the kernels of an eager rotation move, an element."""
 
 ROTARY = "rotary"
 """Name of the operator that turns queries and keys by their positions."""
@@ -29,12 +33,30 @@ def attention_part(shard: ShardedModel) -> tuple[Operator, ...]:
     bias = shard.model.bias if shard.model.qkv_bias is None else shard.model.qkv_bias
     return (
         column(shard, "qkv", hidden, outputs, bias=bias, saved=qkv_saved, parts=parts),
+        *((order(shard, inner, outputs - inner),) if shard.stacked else ()),
         *((head_norms(shard),) if shard.model.qk_norm else ()),
         *((rotary(shard, columns),) if shard.model.positions == "rotary" else ()),
         core(shard, shard.kv_heads, shard.dim, shard.dim),
         row(shard, "projection", inner, hidden, bias=shard.model.bias, part="out_proj"),
         residual_part(shard, "attention_residual"),
     )
+
+
+def order(shard: ShardedModel, inner: int, pair: int) -> Operator:
+    """Return the copies that put queries, keys and values in order of sequences, and keys beside values.
+
+    Forward all three, then keys and values put together and ordered; backward the gradients of keys and values put together, of
+    all three, and of as many heads copied once more into the order of the linear's output (nanotron, models/llama.py,
+    CausalSelfAttention.forward, and autograd's gradients of its views).
+    """
+    again = inner + pair if pair == 2 * inner else 0
+    steps = (("transpose", inner + pair), ("concatenate", pair), ("transpose", pair))
+    back = (("concatenate", pair), ("concatenate", inner + pair), ("transpose", again))
+    forward, backward = (
+        tuple(copy(shard, op, shard.tokens, columns, 2 * shard.size) for op, columns in some if columns)
+        for some in (steps, back)
+    )
+    return Operator("order_heads", forward, backward, backward_alive=2 * shard.size * shard.tokens * (inner + pair))
 
 
 def residual_part(shard: ShardedModel, name: str) -> Operator:
@@ -52,14 +74,15 @@ def residual_part(shard: ShardedModel, name: str) -> Operator:
 
 def head_norms(shard: ShardedModel) -> Operator:
     """Return the norms of queries and keys, each over one head; they keep their input."""
-    z, dim, name = shard.size, shard.dim, shard.model.norm
-    each, heads = (2 if name == "layernorm" else 1) * dim, (shard.heads, shard.kv_heads)
+    z, dim = shard.size, shard.dim
+    each, heads = (2 if shard.model.norm == "layernorm" else 1) * dim, (shard.heads, shard.kv_heads)
     rows = [shard.tokens * count for count in heads]
+    both = [norm_kernels(shard, count, dim) for count in rows]
     weights = shard.replicated(2 * each)
     return Operator(
         "qk_norm",
-        tuple(vector("layernorm", name, shard.dtype, count, dim, 6.0, 2 * z) for count in rows),
-        tuple(vector("layernorm", f"{name}_backward", shard.dtype, count, dim, 12.0, 5 * z) for count in rows),
+        tuple(kernel for forward, _ in both for kernel in forward),
+        tuple(kernel for _, backward in both for kernel in backward),
         accumulate(shard, 1, weights),
         parameters=weights,
         replicated=weights,
@@ -71,12 +94,17 @@ def head_norms(shard: ShardedModel) -> Operator:
 def rotary(shard: ShardedModel, columns: int) -> Operator:
     """Return the rotation of `columns` values a token: of queries and keys.
 
-    Fused in place, or eager: two products and a sum of halves swapped.
+    Fused in place, or eager as Hugging Face's: product, negated half, halves put together, product, sum; backward two products,
+    a negated half, and a tensor of zeros, a copy and a sum for each half (autograd's slices).
     """
     z, rows = shard.size, shard.tokens
-    steps = (("mul", 2), ("rotate_half", 2), ("mul", 2), ("add", 3)) if shard.eager else (("rope", 2),)
-    kernels = tuple(pointwise(shard, op, rows, columns, values * z) for op, values in steps)
-    return Operator(ROTARY, kernels, kernels, backward_alive=2 * z * rows * columns)
+    steps = [(name, values) for name in ("rotation", "rotation_backward") for values in _EAGER[name]]
+    if not shard.eager_rope:
+        steps = [("rope", 2), ("rope_backward", 2)]
+    kernels = [pointwise(shard, op, rows, columns, values * z) for op, values in steps]
+    forward = tuple(one for one in kernels if not one.op.endswith("backward"))
+    backward = tuple(one for one in kernels if one.op.endswith("backward"))
+    return Operator(ROTARY, forward, backward, backward_alive=2 * z * rows * columns)
 
 
 def core(shard: ShardedModel, kv_heads: int, dim: int, value_dim: int) -> Operator:
@@ -173,22 +201,36 @@ def softmax(shard: ShardedModel, rows: int, columns: int) -> tuple[Kernel, ...]:
     Scores of a shape that Megatron's fused kernel does not take are scaled, masked and normalized in fp32
     (forward_torch_softmax).
     """
+    if shard.fused_softmax:
+        return (_fused(shard, "fused_softmax", rows, columns, 1, 1), *dropout(shard, rows, columns))
     wide, dtype = _scores(shard)
     one = (vector("softmax", "softmax", dtype, rows, columns, 5.0, 2 * wide),)
     before = (pointwise(shard, "scale", rows, columns, 2 * wide), copy(shard, "mask", rows, columns, 2 * wide))
     apart = (*_cast(shard, "to_fp32", rows, columns), *before, *one, *_cast(shard, "from_fp32", rows, columns))
-    return (*(one if shard.fused_softmax else apart), *dropout(shard, rows, columns))
+    return (*apart, *dropout(shard, rows, columns))
 
 
 def softmax_backward(shard: ShardedModel, rows: int, columns: int) -> tuple[Kernel, ...]:
     """Return the gradients of `softmax` in reverse order."""
+    if shard.fused_softmax:
+        return (*dropout_backward(shard, rows, columns), _fused(shard, "fused_softmax_backward", rows, columns, 2, 1))
     wide, dtype = _scores(shard)
     one = (vector("softmax", "softmax_backward", dtype, rows, columns, 5.0, 3 * wide),)
     # PyTorch multiplies gradient and output in a kernel of its own (SoftMax.cu); Megatron's fused softmax does not
     before = (*_cast(shard, "to_fp32", rows, columns), pointwise(shard, "mul", rows, columns, 3 * wide))
     mask = (copy(shard, "mask", rows, columns, 2 * wide),) if shard.model.causal else ()
     after = (*mask, pointwise(shard, "scale", rows, columns, 2 * wide), *_cast(shard, "from_fp32", rows, columns))
-    return (*dropout_backward(shard, rows, columns), *(one if shard.fused_softmax else (*before, *one, *after)))
+    return (*dropout_backward(shard, rows, columns), *before, *one, *after)
+
+
+def _fused(shard: ShardedModel, op: str, rows: int, columns: int, read: int, written: int) -> Kernel:
+    """Return Megatron's fused softmax, of so many tensors read and written.
+
+    A row stays in the registers of a warp; of a causal one only what its query sees is read, and all is written
+    (megatron/fused_kernels/scaled_upper_triang_masked_softmax.h).
+    """
+    values = read * (0.5 if shard.model.causal else 1.0) + written
+    return vector("softmax", op, shard.dtype, rows, columns, 5.0, values * shard.size)
 
 
 def _scores(shard: ShardedModel) -> tuple[float, str]:

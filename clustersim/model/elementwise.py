@@ -103,7 +103,9 @@ def activation_backward(shard: ShardedModel, rows: int, columns: int) -> tuple[K
     """Return the gradient of the activation."""
     name, z = shard.model.activation, shard.size
     if shard.eager:
-        return tuple(pointwise(shard, op, rows, columns, values * z) for op, values in BACKWARD[name])
+        # both inputs are one product's: their gradients are put together
+        joined = (copy(shard, "concatenate", rows, 2 * columns, 2 * z),) if shard.stacked and gated(shard.model) else ()
+        return (*(pointwise(shard, op, rows, columns, values * z) for op, values in BACKWARD[name]), *joined)
     op = f"{name.removesuffix('_new')}_backward"
     return (pointwise(shard, op, rows, columns, (5 if gated(shard.model) else 3) * z),)
 

@@ -88,12 +88,14 @@ def parallel_loss(shard: ShardedModel) -> Operator:
         shard,
         (
             *((copy(shard, "to_fp32", *shape, z + 4),) if narrow else ()),
-            copy(shard, "max", *shape, 4.0, "fp32"),
+            copy(shard, "logits_max", *shape, 4.0, "fp32"),
             *small,
-            copy(shard, "exp_sum", *shape, 8.0, "fp32"),
+            copy(shard, "logits_subtract", *shape, 8.0, "fp32"),
             *small,
+            copy(shard, "logits_exp", *shape, 8.0, "fp32"),
+            copy(shard, "logits_sum", *shape, 4.0, "fp32"),
             *small,
-            copy(shard, "divide", *shape, 8.0, "fp32"),
+            copy(shard, "logits_divide", *shape, 8.0, "fp32"),
         ),
         (
             copy(shard, "cross_entropy_backward", *shape, 8.0, "fp32"),

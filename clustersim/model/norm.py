@@ -1,31 +1,61 @@
-"""LayerNorm and RMSNorm, with the sum of gradients where the residual branch forks off."""
+"""LayerNorm and RMSNorm, with the sum of gradients where the residual branch forks off.
+
+`training.norm_kernels` says whose kernels they are. Fused ones keep a row in registers: values are read once, backward with
+their gradient. PyTorch's read a row once for its statistics and once for the output; backward one kernel reads values and
+gradient twice and one, for the weights, once (aten/src/ATen/native/cuda/layer_norm_kernel.cu). Eager RMSNorm is Hugging Face's
+(transformers, models/llama/modeling_llama.py): in fp32, operation by operation.
+"""
 
 from __future__ import annotations
 
-from clustersim.model.elementwise import add
-from clustersim.model.kernel import vector
+from clustersim.model.elementwise import add, pointwise
+from clustersim.model.kernel import Kernel, vector
 from clustersim.model.linear import accumulate
 from clustersim.model.operator import Operator
 from clustersim.model.sharding import ShardedModel
+
+_EAGER = (6, 8, 4, 8, 6, 4)
+"""Bytes an element of cast, square, mean, product, cast, weight, from and to 16 bits."""
+_EAGER_BACKWARD = (6, 2, 4, 6, 8, 12, 4, 4, 8, 12, 12, 6)
+"""Backward: product and sum for the weight, weight, cast, product, product and sum for the mean, its spread, square (two), sum,
+cast."""
+
+
+def norm_kernels(shard: ShardedModel, rows: int, columns: int) -> tuple[tuple[Kernel, ...], tuple[Kernel, ...]]:
+    """Return the kernels of a norm over rows of so many values, forward and backward."""
+    op: str = shard.model.norm
+    z = shard.size
+    eager = shard.norm_kernels == "eager"
+    if z < 4 and eager and op == "rmsnorm":
+        return _parts(shard, rows, columns, "norm_part", _EAGER), _parts(
+            shard, rows, columns, "norm_part_backward", _EAGER_BACKWARD
+        )
+    if z < 4 and shard.norm_kernels != "fused":
+        op, read, again = f"torch_{op}", 3, 7
+    else:
+        read, again = 2, 3 if z < 4 else 5
+    return (
+        (vector("layernorm", op, shard.dtype, rows, columns, 6.0, read * z),),
+        (vector("layernorm", f"{op}_backward", shard.dtype, rows, columns, 12.0, again * z),),
+    )
+
+
+def _parts(shard: ShardedModel, rows: int, columns: int, op: str, traffic: tuple[int, ...]) -> tuple[Kernel, ...]:
+    return tuple(pointwise(shard, op, rows, columns, each) for each in traffic)
 
 
 def norm(shard: ShardedModel, name: str, *, fork: bool = True, width: int | None = None) -> Operator:
     """Return a norm over the hidden dimension (or `width` values) of the rank's own tokens.
 
-    Forward reads and writes the values once; backward reads the input and the gradient twice and writes one result
-    (PyTorch's two passes: input gradient, then weight gradient). `fork`: the input also feeds a residual, so two gradients
-    are added. Keeps its input.
+    `fork`: the input also feeds a residual, so two gradients are added. Keeps its input.
     """
     rows, hidden, z = shard.local, width or shard.model.hidden, shard.size
-    op = f"unfused_{shard.model.norm}" if shard.eager and z < 4 else shard.model.norm
+    forward, backward = norm_kernels(shard, rows, hidden)
     weights = shard.replicated(hidden * (2 if shard.model.norm == "layernorm" else 1))
     return Operator(
         name,
-        (vector("layernorm", op, shard.dtype, rows, hidden, 6.0, 2 * z),),
-        (
-            vector("layernorm", f"{op}_backward", shard.dtype, rows, hidden, 12.0, 5 * z),
-            *((add(shard, rows, hidden),) if fork else ()),
-        ),
+        forward,
+        (*backward, *((add(shard, rows, hidden),) if fork else ())),
         accumulate(shard, 1, weights),
         parameters=weights,
         replicated=weights,

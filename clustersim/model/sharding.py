@@ -197,6 +197,16 @@ class ShardedModel:
         """Whether every element-wise operation is a kernel of its own."""
         return self.training.kernels == "eager"
 
+    @cached_property
+    def norm_kernels(self) -> str:
+        """Whose kernels norms are: `fused`, `torch` or `eager`."""
+        return self.training.norm_kernels or self.training.kernels
+
+    @cached_property
+    def eager_rope(self) -> bool:
+        """Whether queries and keys are rotated operation by operation."""
+        return (self.training.rope_kernels or self.training.kernels) == "eager"
+
     @property
     def fused_softmax(self) -> bool:
         """Whether scale and mask ride on the softmax of unfused attention.

@@ -23,7 +23,10 @@ PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "fp8", "mxfp8", "nvfp4", "mxfp4")
 RECOMPUTE = ("none", "selective", "full")
 NEEDED = ("model.layers", "model.hidden", "training.seq", "training.global_batch", "training.precision")
 HABITS: Mapping[str, Mapping[str, str | None]] = {
-    "training": {"recompute_modules": None, "moments": None, "dispatch": "ep", "cuda_graphs": None},
+    "training": {
+        **dict.fromkeys(("recompute_modules", "moments", "cuda_graphs", "norm_kernels", "rope_kernels")),
+        "dispatch": "ep",
+    },
     "parallelism": {"overlap.ep": "ep", "algorithms.ep": "ep"},
 }
 """Further keys of which a framework may have a default, and the degree above 1 that they need."""

@@ -31,21 +31,39 @@ VIDUR = "microsoft/vidur, data/profiling/compute: A100 and H100, fp16"
 QUANTIZE = "ai-dynamo/aiconfigurator, quantize/scale_matrix: H100, H200, B200"
 TRACES = "sitar-lab/NeuSight, measured operators of whole models, fp32"
 SIMUMAX = "MooreThreads/SimuMax, configs/system: fitted on A100 PCIe and B200"
+OPERATORS = "DebarghaG/estimate-train-time: operators of training, fp16, A100"
+LIGER = "linkedin/Liger-Kernel, benchmark/data"
+CUDNN = "NVIDIA/cudnn-frontend, benchmark/norms: H200, GB200"
 
 INSTRUCTIONS: dict[str, Rate] = {
     "powu": Rate(45.0, None, "sitar-lab/NeuSight, training split: power by a general exponent on P100"),
     "embedding": Rate(120.0, 0.4, f"{VIDUR}, within 11 %; fp32 in {TRACES}: 0.6 to 2 times"),
     "unfused_rmsnorm": Rate(54.5, 0.08, VIDUR),
-    "unfused_layernorm": Rate(54.5, None, f"as unfused_rmsnorm: {VIDUR}"),
     "unfused_swiglu": Rate(53.0, 0.15, VIDUR),
     "unfused_rope": Rate(42.0, 0.08, VIDUR),
+    "rotation": Rate(47.0, 0.1, f"{LIGER}: Hugging Face's rotation on A100 and B200"),
+    "rotation_backward": Rate(28.5, 0.15, f"{LIGER}: Hugging Face's rotation on A100 and B200"),
     "quantize": Rate(35.0, 0.13, QUANTIZE),
 }
-"""Per element: PyTorch's gather of rows, and kernels of inference servers, which handle value by value."""
+"""Per element: PyTorch's gather of rows, its kernels on slices and rows spread over heads, and kernels of inference servers,
+which handle value by value."""
 
-_LOSS = Rate(6.8, 0.06, f"{SIMUMAX}: 1293 and 2597 GB/s")
-PER_BYTE: dict[str, Rate] = dict.fromkeys(("max", "exp_sum", "divide", "cross_entropy_backward"), _LOSS)
-"""Per byte moved: the parts of the cross-entropy over the vocabulary."""
+NARROW: dict[str, Rate] = {
+    "gelu": Rate(22.5, None, OPERATORS),
+    "gelu_backward": Rate(28.0, None, OPERATORS),
+    "softmax": Rate(34.5, 0.3, f"{OPERATORS}; {LIGER}: B200"),
+    "softmax_backward": Rate(71.0, None, OPERATORS),
+}
+"""Per element of PyTorch's 16-bit kernels, which convert each value, take exponentials and do not reach the bandwidth."""
+
+_LOSS = Rate(6.3, 0.17, f"{SIMUMAX}: 1293 and 2597 GB/s; {LIGER}: Megatron-LM on H100")
+_PARTS = ("max", "subtract", "exp", "sum", "divide")
+_NORM = Rate(7.8, 0.1, f"{LIGER}: Hugging Face's RMSNorm on A100 and H100")
+PER_BYTE: dict[str, Rate] = {
+    **dict.fromkeys(("max", "exp_sum", *(f"logits_{part}" for part in _PARTS), "cross_entropy_backward"), _LOSS),
+    **dict.fromkeys(("norm_part", "norm_part_backward"), _NORM),
+}
+"""Per byte moved: the parts of the cross-entropy over the vocabulary and of an eager RMSNorm, which spread a value over a row."""
 
 _TRAINING = Rate(0.72, 0.09, f"{SIMUMAX}: 0.75 and 0.69 of the bandwidth for all that is not named")
 _FUSED = ("rmsnorm", "layernorm", "swiglu", "rope", "cast")
@@ -53,6 +71,7 @@ _RANDOM = Rate(0.77, 0.02, f"{TRACES}: V100; A100-80GB, L4 and H100 within 2 %")
 _PERMUTE = Rate(0.51, None, f"{SIMUMAX}: B200; 0.16 on A100, whose kernels are not fused")
 _MASK = Rate(0.76, 0.15, f"{TRACES}: where on V100, A100, P100, T4 and P4")
 _TRANSPOSE = Rate(0.73, 0.1, f"{TRACES}: contiguous on V100, A100, T4 and P4")
+_CAUSAL = Rate(0.57, None, f"{OPERATORS}: Megatron's fused softmax, 0.60 and backward 0.55")
 _PERMUTED = ("permute", "permute_backward", "unpermute", "unpermute_backward")
 SHARE: dict[str, Rate] = {
     "dropout": _RANDOM,
@@ -62,6 +81,11 @@ SHARE: dict[str, Rate] = {
     **dict.fromkeys(_PERMUTED, _PERMUTE),
     **dict.fromkeys(("shift", "shift_backward", "repeat_kv", "transpose"), _TRANSPOSE),
     "mask": _MASK,
+    "torch_layernorm": Rate(0.79, 0.1, f"{OPERATORS}; {CUDNN}"),
+    "torch_layernorm_backward": Rate(0.57, 0.2, f"{OPERATORS}; {CUDNN}; {LIGER}: B200"),
+    "torch_rmsnorm": Rate(0.9, 0.15, CUDNN),
+    "torch_rmsnorm_backward": Rate(0.7, 0.15, CUDNN),
+    **dict.fromkeys(("fused_softmax", "fused_softmax_backward"), _CAUSAL),
 }
 
 
@@ -72,15 +96,20 @@ def base(op: str) -> str:
 
 def issue(table: Columns, gpu: Gpu) -> Floats:
     """Return the seconds that each kernel needs to issue its instructions, zero where none are known."""
-    slots = spread(table.op, _slots) * table.m * table.n + spread(table.op, _slots_a_byte) * table.bytes
+    each = spread(table.op, _slots) + spread(table.op, _slots_if_narrow) * (table.size <= 2)
+    slots = each * table.m * table.n + spread(table.op, _slots_a_byte) * table.bytes
     result: Floats = slots / (LANES * gpu.sms * gpu.clock)
     return result
 
 
 def _slots(op: str) -> float:
-    found = INSTRUCTIONS.get(base(op))
+    found = INSTRUCTIONS.get(op, INSTRUCTIONS.get(base(op)))
     passes = 2 if op.endswith("norm_backward") else 1  # over the values
     return found.value * passes if found else 0.0
+
+
+def _slots_if_narrow(op: str) -> float:
+    return NARROW[op].value if op in NARROW else 0.0
 
 
 def _slots_a_byte(op: str) -> float:

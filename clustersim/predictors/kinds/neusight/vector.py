@@ -20,7 +20,7 @@ import numpy as np
 
 from clustersim.arrays import Floats
 from clustersim.config.gpu import Gpu
-from clustersim.predictors.features import Columns
+from clustersim.predictors.features import Columns, Flags, spread
 from clustersim.predictors.kinds.neusight import blocks, rates
 from clustersim.predictors.kinds.neusight.blocks import BlockLayout
 from clustersim.predictors.mlp import Parameters, product, sigmoid
@@ -88,12 +88,17 @@ def _again(kind: str, table: Columns) -> Floats:
     kept = (kind == "layernorm") & (table.size <= 2) & (rates.ceiling(table) < 1)  # rows stay in registers
     back = np.char.endswith(table.op, "backward") if len(table) else np.zeros(0, dtype=np.bool_)
     passes = np.where(back, PASSES.get(f"{kind}_backward", 0.0), PASSES.get(kind, 0.0))
-    result: Floats = passes * values * (blocks.long(table) if kind == "softmax" else ~kept)
+    result: Floats = passes * values * (blocks.long(table) & ~_fused(table) if kind == "softmax" else ~kept)
     return result
 
 
+def _fused(table: Columns) -> Flags:
+    """Which softmax kernels are Megatron's, whose rows stay in registers at any length."""
+    return spread(table.op, lambda op: float(op.startswith("fused"))) > 0
+
+
 def _waits(kind: str, table: Columns, layout: BlockLayout) -> Floats:
-    rounds, steps = layout.rounds, layout.steps
+    rounds, steps = layout.rounds * ~_fused(table), layout.steps
     if kind == "layernorm":
         return np.stack([rounds * steps], axis=1)
     if kind == "softmax":
