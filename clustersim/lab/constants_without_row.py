@@ -52,10 +52,7 @@ OTHER: Mapping[str, tuple[str, ...]] = {
         "predictors.power.READ",
         *(f"collectives.nccl.constants.{name}" for name in ("_NONE", "_VOLTA", "_AMPERE", "_HOPPER", "RELEASES")),
         *(f"collectives.nccl.constants.{name}" for name in ("V2_28", "V2_22", "V2_19", "V2_18")),
-        *(
-            f"predictors.kinds.neusight.rates.{name}"
-            for name in ("_LOSS", "_PARTS", "_NORM", "_TRAINING", "_RANDOM", "_CAUSAL")
-        ),
+        *(f"predictors.kinds.neusight.rates.{name}" for name in ("_LOSS", "_PARTS", "_NORM", "_TRAINING", "_RANDOM")),
         *(f"predictors.kinds.neusight.rates.{name}" for name in ("_PERMUTE", "_MASK", "_TRANSPOSE")),
         *("predictors.classes._BY_KIND", "predictors.power.STEP", "predictors.power.SEARCH", "predictors.power.TILE"),
         "predictors.power.LONG",
