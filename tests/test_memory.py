@@ -68,7 +68,7 @@ def test_scores_that_megatrons_kernel_does_not_take_are_normalized_in_fp32(heads
     one = job(**sizes, **UNFUSED)
     core = next(op for op in block(one.shard).operators if op.name == "attention")
     apart = ["to_fp32", "scale", "mask", "softmax", "from_fp32"]
-    assert [kernel.op for kernel in core.forward[1:-2]] == (["softmax"] if fused else apart)
+    assert [kernel.op for kernel in core.forward[1:-2]] == (["fused_softmax"] if fused else apart)
     scores = micro_batch * heads / 8 * 2048**2
     assert core.saved == (5 if fused else 7) * scores
 

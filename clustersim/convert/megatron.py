@@ -180,6 +180,8 @@ ALIASES: Mapping[str, Alias] = {
         ("training", "cross_entropy"),
         words({"te": "fused", "native": "parallel"}),
     ),
+    "apply_rope_fusion": (("training", "rope_kernels"), words({True: "fused", False: "eager"})),
+    "no_rope_fusion": (("training", "rope_kernels"), only(True, "eager")),
     "use_flash_attn": (("training", "attention"), words({True: "flash", False: "unfused"})),
     "use_flash_attn_v1": (("training", "attention"), only(True, "flash1")),
     "use_flash_attn_v2": (("training", "attention"), only(True, "flash2")),

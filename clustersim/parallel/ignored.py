@@ -113,7 +113,7 @@ NO_EFFECT = frozenset(_NO_EFFECT.split())
 as without."""
 
 _NOT_MODELLED = """
-    activation_func_clamp_value align_grad_reduce align_param_gather apply_rope_fusion attention_dropout batch_p2p_comm
+    activation_func_clamp_value align_grad_reduce align_param_gather attention_dropout batch_p2p_comm
     batch_p2p_communication bias_activation_fusion bias_dropout_fusion bias_gelu_fusion bias_swiglu_fusion
     cross_entropy_loss_fusion cuda_graph_impl cuda_graph_modules cuda_graph_scope cuda_graph_warmup_steps
     dataloader_inter_document_masking ddp_average_in_collective ddp_num_buckets ddp_pad_buckets_for_high_nccl_busbw
@@ -129,7 +129,7 @@ _NOT_MODELLED = """
     moe_grouped_gemm moe_layer_recompute
     moe_permute_fusion moe_router_fusion nccl_communicator_config_path nccl_ub
     no_align_param_gather no_bias_dropout_fusion no_bias_gelu_fusion no_bias_swiglu_fusion
-    no_gradient_accumulation_fusion no_masked_softmax_fusion no_persist_layer_norm no_rope_fusion optimizer_cuda_graph
+    no_gradient_accumulation_fusion no_masked_softmax_fusion no_persist_layer_norm optimizer_cuda_graph
     outer_dp_sharding_strategy overlap_p2p_communication_warmup_flush
     overlap_param_gather_with_optimizer_step persist_layer_norm qk_l2_norm reset_attention_mask
     reuse_grad_buf_for_mxfp8_param_ag sharp_enabled_group softmax_type suggested_communication_unit_size
