@@ -67,10 +67,14 @@ PER_BYTE: dict[str, Rate] = {
 _TRAINING = Rate(0.72, 0.09, f"{SIMUMAX}: 0.75 and 0.69 of the bandwidth for all that is not named")
 _FUSED = ("rmsnorm", "layernorm", "swiglu", "rope", "cast")
 _RANDOM = Rate(0.77, 0.02, f"{TRACES}: V100; A100-80GB, L4 and H100 within 2 %")
-_PERMUTE = Rate(0.51, None, f"{SIMUMAX}: B200; 0.16 on A100, whose kernels are not fused")
+_PERMUTE = Rate(
+    0.51,
+    0.03,
+    f"{SIMUMAX}: B200; tile-ai/TileOPs, pull request 2125: H200, 0.50; 0.16 on A100, whose kernels are not fused",
+)
 _MASK = Rate(0.76, 0.15, f"{TRACES}: where on V100, A100, P100, T4 and P4")
 _TRANSPOSE = Rate(0.73, 0.1, f"{TRACES}: contiguous on V100, A100, T4 and P4")
-_PERMUTED = ("permute", "permute_backward", "unpermute", "unpermute_backward")
+_PERMUTED = ("permute", "permute_backward", "unpermute", "unpermute_backward", "sort_rows")
 SHARE: dict[str, Rate] = {
     "dropout": _RANDOM,
     "bias_dropout_add": _TRAINING,
