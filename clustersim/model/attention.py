@@ -33,7 +33,7 @@ def attention_part(shard: ShardedModel) -> tuple[Operator, ...]:
     bias = shard.model.bias if shard.model.qkv_bias is None else shard.model.qkv_bias
     return (
         column(shard, "qkv", hidden, outputs, bias=bias, saved=qkv_saved, parts=parts),
-        *((order(shard, inner, outputs - inner),) if shard.stacked else ()),
+        *((order_heads(shard, inner, outputs - inner),) if shard.stacked else ()),
         *((head_norms(shard),) if shard.model.qk_norm else ()),
         *((rotary(shard, columns),) if shard.model.positions == "rotary" else ()),
         core(shard, shard.kv_heads, shard.dim, shard.dim),
@@ -42,12 +42,13 @@ def attention_part(shard: ShardedModel) -> tuple[Operator, ...]:
     )
 
 
-def order(shard: ShardedModel, inner: int, pair: int) -> Operator:
+def order_heads(shard: ShardedModel, inner: int, pair: int) -> Operator:
     """Return the copies that put queries, keys and values in order of sequences, and keys beside values.
 
-    Forward all three, then keys and values put together and ordered; backward the gradients of keys and values put together, of
-    all three, and of as many heads copied once more into the order of the linear's output (nanotron, models/llama.py,
-    CausalSelfAttention.forward, and autograd's gradients of its views).
+    Forward all three, then keys and values put together and ordered. Backward the gradients of keys and values put together, then
+    those of all three, which where keys have as many heads as queries are copied into the order of the linear's output (nanotron,
+    models/llama.py, CausalSelfAttention.forward, and autograd's gradients of its views). `inner`: values of a token's queries,
+    `pair`: of its keys and values.
     """
     again = inner + pair if pair == 2 * inner else 0
     steps = (("transpose", inner + pair), ("concatenate", pair), ("transpose", pair))

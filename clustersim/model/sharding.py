@@ -39,7 +39,8 @@ class ShardedModel:
     position: int = 0
     """Place in the expert-parallel group, the first one's experts being the most popular."""
     stacked: bool = False
-    """Whether queries, keys and values stay in one tensor from which attention has copies of keys and values."""
+    """Whether queries, keys and values stay in one tensor from which attention has copies of keys and values, and the inputs of a
+    gated activation in one too."""
     narrow: bool = True
     """Whether its linear layers take part in a narrow `training.precision`."""
 
