@@ -25,7 +25,8 @@ from clustersim.parallel.stages import Stage
 
 FRAMEWORK = 1.5 * 2**30
 """Bytes that no tensor holds: CUDA context and loaded kernels (about 0.5 GiB), cuBLAS workspaces (32 MiB a stream on
-Hopper, docs.pytorch.org CUDA semantics) and NCCL's buffers (NCCL_BUFFSIZE, 4 MiB a channel, over three communicators)."""
+Hopper, docs.pytorch.org CUDA semantics) and NCCL's buffers (NCCL_BUFFSIZE, 4 MiB a channel, over three communicators). More
+communicators and messages take more; that is part of the share of jobs as full that ran (report/verdicts.py)."""
 
 
 class Memory(NamedTuple):
