@@ -33,6 +33,7 @@ TRAINING = {"global_batch": 8, "seq": 32}
         ("Megatron-LM", None, "megatron-core"),
         ("Megatron-LM + DeepSpeed ZeRO-1", 2021, "megatron-deepspeed"),
         ("Megatron-DeepSpeed (BigScience)", 2022, "megatron-deepspeed"),
+        ("Megatron-DeepSpeed", 2023, "megatron-deepspeed-2023"),
         ("Composer/llm-foundry (PyTorch FSDP)", 2023, "llm-foundry-2023"),
         ("Composer/llm-foundry (PyTorch FSDP)", 2025, "llm-foundry"),
         ("MaxText (JAX/XLA)", 2024, "maxtext"),
@@ -234,3 +235,19 @@ def test_what_a_launch_takes_had_nobody_seen_the_source_it_was_read_from():
 def test_an_unknown_framework_is_named_with_the_nearest():
     with pytest.raises(UnknownNameError, match="nemo"):
         load("nemmo")
+
+
+def test_norms_are_apexs_until_frameworks_take_persistent_ones():
+    found = {one.name: one.value("training.norm_kernels") for one in everything()}
+    torch = (
+        "megatron-2020",
+        "megatron-deepspeed",
+        "torchtitan",
+        "primus-torchtitan",
+        "xtuner",
+        "internevo",
+        "colossalai",
+    )
+    assert {found[name] for name in torch} == {"torch"}
+    assert {found[name] for name in ("megatron-2022", "megatron-deepspeed-2023", "nanotron")} == {"fused"}
+    assert found["megatron-core"] is None  # as its other kernels
