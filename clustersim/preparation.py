@@ -93,6 +93,13 @@ class Structure:
         return self is other or (isinstance(other, Structure) and self.specs == other.specs)
 
 
+_OF_JOBS = (
+    *("_parts", "_peaks", "_moments", "_splits", "_passes", "_distinct", "_layers", "_written"),
+    *("_structures", "_of_jobs", "_schedules"),
+)
+"""What a preparation keeps of jobs, whatever the cluster."""
+
+
 class Preparation:
     """Prepares jobs for one cluster. fullest: the largest share of a GPU's memory that a job may need."""
 
@@ -121,6 +128,17 @@ class Preparation:
         self._layers, self._written = Cache(ROOM, 30_000), Cache(ROOM, 25_000)
         self._schedules = Cache(2 * ROOM, lambda kept: kept.weight)
         self._predictors = Cache(PREDICTORS, 1)
+
+    def on(self, cluster: Topology) -> Preparation:
+        """Return the preparation for another cluster of as many GPUs, with the stages, schedules and scripts of this one.
+
+        Kernels are not forecast again on GPUs of the same name.
+        """
+        made = Preparation(cluster)
+        for name in _OF_JOBS:
+            setattr(made, name, getattr(self, name))
+        made.know(self.known())
+        return made
 
     def structure(self, job: Job) -> Structure:
         """Return what stands for all of a placed job but its predictor and clocks, which change times alone."""

@@ -137,6 +137,20 @@ class Simulator:
     def __reduce__(self) -> tuple[type[Simulator], tuple[Topology]]:
         return Simulator, (self.cluster,)  # what another process keeps, it finds itself
 
+    def like(self, cluster: Topology) -> Simulator:
+        """Return a simulator of another cluster that knows what this one does of jobs, and of kernels on the same GPUs.
+
+        cluster: of as many GPUs in nodes of the same sizes.
+        """
+        made = Simulator(cluster)
+        made.preparation, made._placed = self.preparation.on(cluster), self._placed
+        return made
+
+    @uncollected()
+    def seconds(self, job: Job) -> float:
+        """Return the seconds of a step of a loaded job, whether or not it fits, and nothing else about it. Raises InputError."""
+        return self._quickly(self.placed(job), "auto")[2].end
+
     @uncollected()
     def run(
         self,

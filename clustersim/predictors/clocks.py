@@ -14,7 +14,7 @@ import numpy as np
 from clustersim.arrays import Floats
 from clustersim.config.gpu import Gpu
 from clustersim.hardware.constants import LAUNCH
-from clustersim.model.kernel import Kernel
+from clustersim.model.kernel import VECTOR, Kernel
 from clustersim.predictors.attention_generations import longer
 from clustersim.predictors.base import Predictor
 from clustersim.predictors.features import Columns, columns, peak, spread
@@ -56,6 +56,11 @@ def source(gpu: Gpu, dtype: str, clocks: Clocks) -> str:
     return "table" if _timed_long(gpu, dtype) else "law"
 
 
+def follows_power(gpu: Gpu, dtype: str) -> bool:
+    """Return whether matrix products in `dtype` hold a share of their burst rate, so that they slow down under load."""
+    return not _timed_long(gpu, dtype)
+
+
 def _timed_long(gpu: Gpu, dtype: str) -> bool:
     name = gpu.matrix_type(dtype)
     return dtype not in WIDTH or name not in WIDTH or gpu.matrix[name] == gpu.vector.get(name)
@@ -83,6 +88,13 @@ def derate(kernels: Sequence[Kernel], seconds: Floats, gpu: Gpu, clocks: Clocks)
     if clocks == "sustained":
         slower = np.maximum(slower, table.flop / spread(table.dtype, lambda dtype: _ceiling(gpu, dtype)))
     return np.where(table.matrix, slower, seconds)
+
+
+def speeds(kernels: Sequence[Kernel], gpu: Gpu) -> Floats:
+    """Return how many times as fast as forecast kernels run on `gpu`, as its `speed` says of their group (kernels,)."""
+    groups = {"flash_attention": "attention", **dict.fromkeys(VECTOR, "vector")}
+    known: Mapping[str, float] = {str(group): value for group, value in gpu.speed.items()}
+    return np.array([known.get(groups.get(kernel.kind, "products"), 1.0) for kernel in kernels])
 
 
 def _spared(table: Columns, gpu: Gpu, shares: Floats, busy: Floats) -> Floats:

@@ -11,7 +11,7 @@ from clustersim.config.gpu import Gpu
 from clustersim.model.kernel import Kernel, one_of
 from clustersim.predictors.base import Predictor
 from clustersim.predictors.classes import route
-from clustersim.predictors.clocks import Clocks, applied, derate
+from clustersim.predictors.clocks import Clocks, applied, derate, speeds
 from clustersim.predictors.features import columns
 from clustersim.predictors.sums import apart
 from clustersim.predictors.uncertainty import Bounds
@@ -55,7 +55,7 @@ class Forecasts:
             bursts, sums = np.array([self.known[kernel][:2] for kernel in new]).reshape(-1, 2).T
             often = np.array([one_of(kernel)[1] for kernel in new])
             times = often * (derate([self._launched(kernel)[0] for kernel in new], bursts, self.gpu, clocks) + sums)
-            known.update(zip(new, times.tolist(), strict=True))
+            known.update(zip(new, (times / speeds(new, self.gpu)).tolist(), strict=True))
         return known
 
     def bounds(self, kernels: Sequence[Kernel]) -> Bounds:

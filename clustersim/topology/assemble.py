@@ -108,7 +108,7 @@ def _nccl(cluster: NodeSpecs, network: BuiltFabric | None) -> NcclFacts:
     if network and not sharp and spec.collnet and "collnet" in spec.model_fields_set:
         raise cluster.error(("nccl", "collnet"), f"nccl.collnet: {_PLAIN}")
     launch = spec.launch if "launch" in spec.model_fields_set else None
-    return NcclFacts(spec.version, spec.algo, spec.proto, spec.collnet and sharp, launch, spec.nvls)
+    return NcclFacts(spec.version, spec.algo, spec.proto, spec.collnet and sharp, launch, spec.nvls, spec.slowdown)
 
 
 def _nics(cluster: NodeSpecs, network: BuiltFabric) -> tuple[LinkRange, LinkRange]:

@@ -90,6 +90,15 @@ def described(document: Document) -> tuple[TopologySpec, NodeSpecs]:
     return spec, _cluster(spec, document)
 
 
+def node_types(document: Document) -> list[tuple[str, NodeSpecs]]:
+    """Return the nodes of a parsed topology type by type, each with the dotted key of its type of node. Raises ConfigError."""
+    spec, specs = described(document)
+    if spec.cluster.pools is None:
+        return [("cluster.node", specs)]
+    written = _types(spec, document)
+    return [(".".join(map(str, at)), _pool(spec, document, specs.name, nodes, one, at)) for nodes, one, at in written]
+
+
 def _kinds() -> list[str]:
     return sorted(plugins.names(ROOM))
 
@@ -198,8 +207,8 @@ def deep_merge(base: Mapping[str, Any], override: Mapping[str, Any]) -> dict[str
 def _gpu(node: Node, document: Document, at: Loc) -> Gpu:
     try:
         gpu = gpus.load(node.gpus.model, Path(document.path).parent)
-        own = node.gpus.sustained
-        return gpu if own is None else gpu.model_copy(update={"sustained": own})
+        own = {key: value for key in ("sustained", "speed") if (value := getattr(node.gpus, key)) is not None}
+        return gpu.model_copy(update=own) if own else gpu
     except ConfigError:
         raise  # at its own place in the GPU's file
     except InputError as error:

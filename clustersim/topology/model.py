@@ -60,6 +60,8 @@ class NcclFacts(NamedTuple):
     """Seconds before every collective on top of NCCL's own latency, of a CPU that launches each one and waits; None: not said."""
     nvls: bool = True
     """Switches inside nodes add, and NCCL uses it."""
+    slowdown: float = 1.0
+    """How many times as long it takes beside the bytes."""
 
 
 class NodeFacts(NamedTuple):

@@ -117,6 +117,7 @@ def _kernel(op: str, shape: Shape, node: NodeFacts, algorithm: str, p: int) -> t
     constants = measured_constants(node)
     case = TuningCase(op, shape, node, measured(constants))
     delay = chain(case, p) if op in ROOTED and algorithm == "ring" else latency(case, algorithm, p)
+    delay *= node.nccl.slowdown
     delay, rate = delay + detour(case, algorithm) + late_chunks(case, algorithm, p), bandwidth(case, algorithm, p)
     if algorithm == "ring" and p == 2 and shape.nodes == 1 and op not in ROOTED:
         rate = 1 / (1 / rate + 1 / (shape.ranks * constants.copy))

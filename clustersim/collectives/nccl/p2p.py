@@ -98,7 +98,8 @@ def protocol(op: str, size: float, shape: Shape) -> str:
 def timing(op: str, size: float, shape: Shape, node: NodeFacts) -> tuple[float, float]:
     """Return seconds before and between the bytes, and bytes/s, of one message or of an all_to_all of `size` bytes a rank."""
     constants = measured_constants(node)
-    delay, rate = _latency(op, size, shape, node, constants) * US, _rate(op, size, shape, node, constants)
+    delay = node.nccl.slowdown * _latency(op, size, shape, node, constants) * US
+    rate = _rate(op, size, shape, node, constants)
     delay += shape.extra_latency.most if _across(shape) else shape.extra_latency.inside
     if _across(shape):
         messages = shape.ranks - shape.per_node if op in ALL_TO_ALL else 1

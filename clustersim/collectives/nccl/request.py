@@ -16,7 +16,7 @@ from clustersim.collectives.skew import OPS as ALL_TO_ALL
 from clustersim.config.topology import NCCL_ALGORITHMS, nccl_algorithm, nccl_protocol
 from clustersim.errors import InputError, UnknownNameError, suggest
 from clustersim.model.sharding import zipf_shares
-from clustersim.topology.model import NcclFacts, Topology
+from clustersim.topology.model import Topology
 from clustersim.units import parse
 
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)([KMGTkmgt]?)")
@@ -42,7 +42,9 @@ def forced(
     old = topology.node.nccl
     wait = parse(launch, "time") if launch else old.launch
     with_nvls = old.nvls if nvls is None else nvls
-    nccl = NcclFacts(version or old.version, name or old.algo, protocol or old.proto, old.collnet, wait, with_nvls)
+    nccl = old._replace(
+        version=version or old.version, algo=name or old.algo, proto=protocol or old.proto, launch=wait, nvls=with_nvls
+    )
     constants(nccl.version)
     return replace(topology, node=topology.node._replace(nccl=nccl), launch=topology.launch if wait is None else wait)
 

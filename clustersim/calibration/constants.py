@@ -1,0 +1,159 @@
+"""The constants of a step: figures that no datasheet has and that differ from machine to machine.
+
+Each is one factor on keys of the two files, so that whoever has measured it writes it down as any other key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Literal, NamedTuple
+
+from clustersim.config.gpu import Gpu
+from clustersim.config.topology import Node
+from clustersim.config.yaml import Document
+from clustersim.hardware.formats import activation_type, product_type
+from clustersim.parallel.job import Job
+from clustersim.predictors import clocks
+from clustersim.topology.build import described, node_types
+
+Scope = Literal["law", "part", "framework", "machine"]
+"""What a constant belongs to: all machines, one kind of GPU (and data type), one framework, or one machine."""
+
+
+class Spread(NamedTuple):
+    """How far a constant may be off on a machine that nobody has measured."""
+
+    value: float
+    """Standard deviation of its logarithm."""
+    source: str
+
+
+SPREADS: Mapping[str, Spread] = {
+    "clock under load": Spread(
+        0.06, "shares at which published steps are right, over those of long products: 0.90 to 1.04"
+    ),
+    "vector kernels": Spread(0.12, "levels of vector kernels carry from one generation to the next within 15 %"),
+    "fused attention": Spread(0.10, "errors of fused attention on GPUs left out (model card)"),
+    "host": Spread(0.30, "launch times of the frameworks whose steps were read: 46 and 62 us on other processors"),
+    "NVLink": Spread(0.05, "bus bandwidths of one node in nccl-tests over their forecasts"),
+    "network between nodes": Spread(0.15, "bus bandwidths of clusters of one kind in nccl-tests over their forecasts"),
+    "latency of collectives": Spread(
+        0.30, "latencies of small collectives of clusters of one kind over their forecasts"
+    ),
+}
+"""By the first words of a constant's name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """One figure that a forecast rests on, as a factor on keys of the files of a run."""
+
+    name: str
+    """Such as `clock under load, 16-bit, h100-sxm`; what stands before the first comma is its family."""
+    scope: Scope
+    spread: float
+    """Standard deviation of its logarithm among machines."""
+    source: str
+    """Where the spread is from."""
+    keys: Mapping[str, float]
+    """The keys that it multiplies, as `--set` takes them, and their values now."""
+    beside: Mapping[str, float] = field(default_factory=dict)
+    """Keys that are written with these, as they are now: a file that has one of them must have all."""
+    most: float = float("inf")
+    """The largest factor that keys can take: shares are at most 1."""
+    slows: bool = False
+    """Whether a step is longer, not shorter, where it is larger: it is a time, not a speed."""
+
+    @property
+    def family(self) -> str:
+        """What constants of this kind are called."""
+        return self.name.partition(",")[0]
+
+    @property
+    def value(self) -> float:
+        """What its first key is now."""
+        return next(iter(self.keys.values()))
+
+    def changes(self, factor: float) -> dict[str, object]:
+        """Return the keys, with the values that they have where the constant is `factor` times as large, at most `most`."""
+        return {**self.beside, **{key: value * min(factor, self.most) for key, value in self.keys.items()}}
+
+
+def constants_of(cluster: Document, job: Job) -> list[Constant]:
+    """Return the constants that can matter to a step of a placed job on a cluster. Raises ConfigError.
+
+    Those of several types of nodes that share a name are one.
+    """
+    found: dict[str, Constant] = {}
+    for at, pool in node_types(cluster):
+        for one in (*_of_gpu(at, pool.gpu, job), *_of_node(at, pool.node, pool.gpu, job)):
+            known = found.get(one.name)
+            found[one.name] = one if known is None else _joined(known, one)
+    for one in _of_collectives(cluster, job):
+        found[one.name] = one
+    return list(found.values())
+
+
+def _joined(one: Constant, other: Constant) -> Constant:
+    keys, beside = {**one.keys, **other.keys}, {**one.beside, **other.beside}
+    return replace(one, keys=keys, beside=beside, most=min(one.most, other.most))
+
+
+def _constant(
+    name: str,
+    scope: Scope,
+    keys: Mapping[str, float],
+    beside: Mapping[str, float] | None = None,
+    most: float = float("inf"),
+    slows: bool = False,
+) -> Constant:
+    spread = SPREADS[name.partition(",")[0]]
+    return Constant(name, scope, spread.value, spread.source, keys, beside or {}, most, slows)
+
+
+def _of_gpu(at: str, gpu: Gpu, job: Job) -> Iterator[Constant]:
+    """Yield what the kernels of a job rest on."""
+    if job.spec.clocks == "sustained":
+        yield from _of_clocks(f"{at}.gpus.sustained", gpu, job.training.precision)
+    speed, now = f"{at}.gpus.speed", {str(group): value for group, value in gpu.speed.items()}
+    names = {"vector": f"vector kernels, {gpu.architecture}"}
+    if job.training.attention != "unfused":
+        names["attention"] = f"fused attention, {job.training.attention}, {gpu.architecture}"
+    for group, name in names.items():
+        beside = {f"{speed}.{other}": value for other, value in now.items() if other != group}
+        yield _constant(name, "part", {f"{speed}.{group}": now.get(group, 1.0)}, beside)
+
+
+def _of_clocks(at: str, gpu: Gpu, precision: str) -> Iterator[Constant]:
+    """Yield the shares of their burst rate that products of a precision hold, and those of the activations' type."""
+    shares = {str(dtype): clocks.sustained(gpu, dtype) for dtype in gpu.matrix if clocks.follows_power(gpu, dtype)}
+    groups: dict[str, list[str]] = {}
+    for dtype in shares:
+        groups.setdefault("16-bit" if dtype in ("fp16", "bf16") else dtype, []).append(dtype)
+    wanted = {str(gpu.matrix_type(dtype)) for dtype in (activation_type(precision), product_type(precision))}
+    for group, types in groups.items():
+        if wanted & set(types):
+            keys = {f"{at}.{dtype}": shares[dtype] for dtype in types}
+            beside = {f"{at}.{dtype}": share for dtype, share in shares.items() if dtype not in types}
+            yield _constant(f"clock under load, {group}, {gpu.name}", "part", keys, beside, 1 / max(keys.values()))
+
+
+def _of_node(at: str, node: Node, gpu: Gpu, job: Job) -> Iterator[Constant]:
+    """Yield what launches and transfers of a job rest on."""
+    if job.training.framework:
+        name = job.training.framework.partition(" ")[0]
+        yield _constant(f"host, {name}", "framework", {f"{at}.host.slowdown": node.host.slowdown}, slows=True)
+    if node.gpus.count > 1 and node.scale_up.kind != "none":
+        now = node.scale_up.payload_efficiency
+        keys = {f"{at}.scale_up.payload_efficiency": now}
+        yield _constant(f"NVLink, {gpu.architecture}", "part", keys, most=1 / now)
+    if node.nics is not None and job.mesh.size > node.gpus.count:
+        now = node.nics.efficiency
+        yield _constant("network between nodes", "machine", {f"{at}.nics.efficiency": now}, most=1 / now)
+
+
+def _of_collectives(cluster: Document, job: Job) -> Iterator[Constant]:
+    if job.mesh.size > 1:
+        now = described(cluster)[0].nccl.slowdown
+        yield _constant("latency of collectives", "law", {"nccl.slowdown": now}, slows=True)
