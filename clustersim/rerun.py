@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from clustersim import plugins, simulation
+from clustersim.calibration.machine import narrow
 from clustersim.config.overrides import parted
 from clustersim.config.results import Manifest, StoredOptions
 from clustersim.config.shipped import called
@@ -21,6 +22,7 @@ from clustersim.parallel.load import load as load_workload
 from clustersim.parallel.options import change_words, engine_words
 from clustersim.report import store
 from clustersim.simulation import Progress, StepResult, silent
+from clustersim.topology.build import document_of, overridden
 from clustersim.topology.build import load as load_topology
 
 
@@ -61,6 +63,11 @@ class RunQuestion:
         return found
 
     @property
+    def machine(self) -> Path | None:
+        """The machine file whose values are among the overrides."""
+        return self.inputs["machine"][0] if "machine" in self.manifest.inputs else None
+
+    @property
     def command(self) -> str:
         """The command that asks it."""
         inputs = self.inputs
@@ -69,6 +76,7 @@ class RunQuestion:
 
     def _words(self) -> Iterator[str]:
         yield from change_words(self.overrides)
+        yield from ["--machine", str(self.machine)] if self.machine else []
         yield from ["--no-fold"] * (not self.options.fold)
         yield from ["--ignore-memory"] * self.options.ignore_memory
         yield from ["--flops", "full"] * (self.options.flops == "full")
@@ -88,15 +96,19 @@ class RunQuestion:
             job = load_workload(self.inputs["workload"][0], of_job)
             cluster = load_topology(self.inputs["topology"][0], of_cluster)
             self._check(read)
-        return simulation.run(
-            cluster,
-            job,
-            fold=self.options.fold,
-            ignore_memory=self.options.ignore_memory,
-            full_attention=self.options.flops == "full",
-            engine=self.engine,
-            progress=progress,
-        )
+            result = simulation.run(
+                cluster,
+                job,
+                fold=self.options.fold,
+                ignore_memory=self.options.ignore_memory,
+                full_attention=self.options.flops == "full",
+                engine=self.engine,
+                progress=progress,
+            )
+            if self.machine:
+                narrow(result, overridden(document_of(self.inputs["topology"][0]), of_cluster), self.machine)
+                self._check(read)
+        return result
 
     def _check(self, read: Inputs) -> None:
         """Raise InputError when a file that was read is not as it was."""

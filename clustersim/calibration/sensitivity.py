@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 from math import exp, log
 
 from clustersim.calibration.constants import Constant
@@ -30,22 +31,24 @@ def sensitivities(
     """
     known = simulator or Simulator(build(cluster))
     usual = log(known.seconds(job))
-    return {one.name: _sensitivity(cluster, job, one, known, usual) for one in constants}
+
+    def change(constant: Constant, factor: float) -> float:
+        return log(changed_step(cluster, job, constant.changes(factor), known)) - usual
+
+    return {one.name: slope(one, partial(change, one)) for one in constants}
 
 
-def _sensitivity(cluster: Document, job: Job, constant: Constant, known: Simulator, usual: float) -> float:
+def slope(constant: Constant, change: Callable[[float], float]) -> float:
+    """Return d log / d log(constant) of what is forecast.
+
+    change: returns how much larger the logarithm of that is where the constant is so many times as large.
+    """
     wide = min(max(constant.spread, NARROW), WIDE)
-
-    def change(by: float) -> tuple[float, float]:
-        seconds = changed_step(cluster, job, constant.changes(exp(by)), known)
-        return by, log(seconds) - usual
-
     slower, faster = (wide, -wide) if constant.slows else (-wide, min(wide, log(constant.most)))
-    first = change(slower)
-    if abs(first[1]) < NONE or faster == 0:
-        return first[1] / slower
-    other = change(faster)
-    return (other[1] - first[1]) / (other[0] - first[0])
+    first = change(exp(slower))
+    if abs(first) < NONE or faster == 0:
+        return first / slower
+    return (change(exp(faster)) - first) / (faster - slower)
 
 
 def changed_step(cluster: Document, job: Job, changes: dict[str, object], known: Simulator) -> float:

@@ -25,6 +25,7 @@ COMMANDS = {
     "optimize": "optimize:optimize",
     "plan": "plan:plan",
     "validate": "validate:validate",
+    "calibrate": "calibrate:calibrate",
     "report": "report:report",
     "explore": "explore:explore",
     "plot": "plot:plot",

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from clustersim.cli.answer import look, print_json
-from clustersim.cli.options import Json, Plugins, Quiet
+from clustersim.cli.options import Json, MachineOption, Plugins, Quiet, on_machine
 from clustersim.cli.progress import progressing
 from clustersim.cli.sweep_table import run_line
 from clustersim.parallel.options import change_words
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 def explain(
     result: Annotated[Path, typer.Argument(metavar="RESULT", help="The folder that `clustersim run` wrote.")],
+    machine: MachineOption = None,
     plugins: Plugins = None,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -38,7 +39,10 @@ def explain(
 
     with progressing(quiet or as_json) as progress, keeping_inputs():
         asked = RunQuestion.of(result)
-        found = Explained.of(of_result(asked), progress, asked.again(progress))
+        again, inputs = asked.again(progress), of_result(asked)
+        if machine:
+            inputs = replace(inputs, overrides=on_machine(machine, inputs.topology, inputs.overrides), machine=machine)
+        found = Explained.of(inputs, progress, None if machine else again)
     if as_json:
         print_json("explain", found.facts)
     elif not quiet:
@@ -80,6 +84,7 @@ class Explained:
         asked = self.asked.changed(changes)
         flags = {"--no-fold": not asked.fold, "--ignore-memory": asked.ignore_memory}
         more = [flag for flag, given in flags.items() if given]
+        more += ["--machine", str(asked.machine)] if asked.machine else []
         line = run_line(asked.topology, asked.workload, asked.overrides, asked.engine_of_what_ifs)
         return shlex.join([*line, *more])
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
@@ -14,6 +15,7 @@ from clustersim.cli.options import (
     CostsOption,
     EngineName,
     Json,
+    MachineOption,
     Plugins,
     Quiet,
     RentOption,
@@ -23,6 +25,7 @@ from clustersim.cli.options import (
     WorkloadFile,
     by_key,
     figures,
+    on_machine,
     workload_options,
 )
 from clustersim.cli.progress import progressing
@@ -44,6 +47,7 @@ def optimize(
     workload: WorkloadFile,
     changes: Changes,
     settings: Settings = None,
+    machine: MachineOption = None,
     objective: Annotated[
         Literal["step", "cost", "energy", "gpus"],
         typer.Option(help="What is least: time, dollars or energy a token, or the GPUs that reach --target."),
@@ -83,6 +87,7 @@ def optimize(
     written = by_key(settings)
     given = {key for key, value in changes.items() if value is not None} | written.keys()
     asked = space({**changes, **dict.fromkeys(free(given), "auto")}, written)
+    asked = replace(asked, fixed=on_machine(machine, topology, asked.fixed, asked.axes))
     wanted = objective_of(objective, target)
     with progressing(quiet or as_json) as progress, keeping_inputs() as read:
         progress("load")

@@ -115,6 +115,12 @@ RentOption = Annotated[
 CostsOption = Annotated[
     Path | None, typer.Option(help="A YAML file of prices, power and carbon in place of the defaults.", metavar="FILE")
 ]
+MachineOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--machine", help="What was measured of this cluster: a file of `clustersim calibrate`.", metavar="FILE.yaml"
+    ),
+]
 Changes = dict[str, Any]
 """What the options of a command line say of the topology and the workload, by dotted key; None where an option is not given."""
 
@@ -216,6 +222,28 @@ def overrides(changes: Mapping[str, object | None], settings: Sequence[str] | No
             f"{FLAGS[key]} {given[key]} and --set {key}={found[key]} set the same key; give one of the two"
         )
     return given | found
+
+
+def on_machine(
+    machine: Path | None,
+    topology: Path,
+    given: Mapping[str, object],
+    axes: Mapping[str, Sequence[object]] | None = None,
+) -> dict[str, object]:
+    """Return what is given by dotted key with what a machine file says besides. Raises InputError.
+
+    axes: keys that have several values, which all must be of the cluster that was measured.
+    """
+    if machine is None:
+        return dict(given)
+    from clustersim.calibration.machine import Machine
+
+    measured, several = Machine.read(machine), axes or {}
+    found: dict[str, object] = {}
+    for gpu in several.get("cluster.gpu", [None]):
+        point = {key: values[0] for key, values in several.items()} | ({"cluster.gpu": gpu} if gpu is not None else {})
+        found = measured.overrides(topology, {**given, **point})
+    return {key: value for key, value in found.items() if key not in several}
 
 
 def figures(costs: Path | None, price: float | None) -> Figures | None:

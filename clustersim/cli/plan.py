@@ -12,12 +12,14 @@ from clustersim.cli.answer import print_json
 from clustersim.cli.options import (
     CostsOption,
     Json,
+    MachineOption,
     Plugins,
     Quiet,
     RentOption,
     Unlikely,
     WorkloadFile,
     figures,
+    on_machine,
     overrides,
     words,
 )
@@ -66,6 +68,7 @@ def plan(
             "--set", help="Override a key, such as parallelism.zero=3 or fabric.radix=128.", metavar="KEY=VALUE"
         ),
     ] = None,
+    machine: MachineOption = None,
     global_batch: Annotated[
         int | None,
         typer.Option(min=1, help="Sequences of a step, the same for all; default what costs least, up to a limit."),
@@ -103,11 +106,12 @@ def plan(
     if gpu is None and not fixed.keys() & {"cluster.gpu", "cluster.node"}:
         axes["cluster.gpu"] = GPU
     given = {key: words(key.rpartition(".")[2], text) for key, text in axes.items() if text is not None}
+    where = find("topologies", topology or TOPOLOGY)
+    fixed = on_machine(machine, where, fixed, given)
     usd = amount("--budget", budget, "20M or 1.5B") if budget else None
     asked = plan_request(amount("--tokens", tokens), days, usd, nodes, fixed, given, blocking)
     with progressing(quiet or as_json) as progress, keeping_inputs() as read:
         progress("plan")
-        where = find("topologies", topology or TOPOLOGY)
         case = load(Files(str(where), str(workload), read, ENGINE, figures(costs, price)), unlikely)
 
         found = answer(Planner(case, load_reliability(reliability), show=lambda now: progress(_under_way(now))), asked)

@@ -16,6 +16,7 @@ from clustersim.cli.options import (
     Force,
     IgnoreMemory,
     Json,
+    MachineOption,
     NoFold,
     NoSave,
     Plugins,
@@ -25,6 +26,7 @@ from clustersim.cli.options import (
     TopologyFile,
     Verbose,
     WorkloadFile,
+    on_machine,
     overrides,
     workload_options,
 )
@@ -46,6 +48,7 @@ def run(
     workload: WorkloadFile,
     changes: Changes,
     settings: Setting = None,
+    machine: MachineOption = None,
     no_fold: NoFold = False,
     engine: EngineName = "simpy",
     ignore_memory: IgnoreMemory = False,
@@ -91,7 +94,7 @@ def run(
 
     if brief and verbose:
         raise InputError("--brief and --verbose exclude each other; give one of them")
-    wanted = {**overrides(changes, settings), **({"cluster.jitter.draws": draws} if draws else {})}
+    given = {**overrides(changes, settings), **({"cluster.jitter.draws": draws} if draws else {})}
     if timeline:
         check("--timeline", timeline, (topology, workload))
     if html and no_save:
@@ -101,17 +104,21 @@ def run(
     target: Path | None = None
     with progressing(quiet or as_json) as progress, keeping_inputs() as read:
         progress("load")
+        wanted = on_machine(machine, topology, given)
         of_cluster, of_job = parted(wanted)
         job = load(workload, of_job)
         progress("build")
         cluster = load_topology(topology, of_cluster)
-        options = {"overrides": wanted, "fold": not no_fold, "ignore_memory": ignore_memory, "flops": flops}
-        options |= {"engine": engine} if engine != "simpy" else {}
-        asked = Question.of("run", {"topology": topology, "workload": workload}, read, options)
+        options = {
+            "overrides": wanted, "fold": not no_fold, "ignore_memory": ignore_memory, "flops": flops,
+            **({"engine": engine} if engine != "simpy" else {}),
+        }
+        parts = {"topology": topology, "workload": workload, **({"machine": machine} if machine else {})}
+        asked = Question.of("run", parts, read, options)
         if not no_save:
             flags = {"unfolded": no_fold, "ignore-memory": ignore_memory, "flops-full": flops == "full"}
             flags[f"engine-{engine}"] = engine != "simpy"
-            target = place(asked, out, names.default([topology, workload], wanted, flags), force)
+            target = place(asked, out, names.default([*parts.values()], given, flags), force)
             if timeline and target.resolve() in timeline.resolve().parents:
                 raise InputError(
                     f"--timeline {timeline}: lies in the folder of the result, which is replaced whole; choose another place"
@@ -122,9 +129,9 @@ def run(
 
         how = not no_fold, ignore_memory, flops == "full", engine
         result = _simulated(simulation.Simulator(cluster), job, grown, *how, progress)
-        if cost or price is not None or costs:
-            _add_costs(result, costs, price)
-        explained = _explained(result, topology, workload, wanted, how, progress) if why else None
+        _narrow(result, machine, topology, of_cluster, progress)
+        _add_costs(result, cost, costs, price)
+        explained = _explained(result, (topology, workload, wanted, *how, machine), progress) if why else None
         if target:
             progress("save")
             pages = {"report.html": _page(result, target, asked, explained)} if html else None
@@ -164,7 +171,9 @@ def _simulated(
         raise
 
 
-def _add_costs(result: StepResult, costs: Path | None, price: float | None) -> None:
+def _add_costs(result: StepResult, wanted: bool, costs: Path | None, price: float | None) -> None:
+    if not wanted and price is None and not costs:
+        return
     from clustersim.costs.figures import load
     from clustersim.costs.rates import of_step, rates
 
@@ -172,19 +181,28 @@ def _add_costs(result: StepResult, costs: Path | None, price: float | None) -> N
     result.summary["costs"] = of_step(found, step, result.summary["tokens_per_s"] * step)
 
 
+def _narrow(
+    result: StepResult, machine: Path | None, topology: Path, of_cluster: Mapping[str, object], progress: Progress
+) -> None:
+    if machine is None:
+        return
+    from clustersim.calibration.machine import narrow
+    from clustersim.topology.build import document_of, overridden
+
+    progress("what it rests on")
+    narrow(result, overridden(document_of(topology), of_cluster), machine)
+
+
 def _explained(
     result: StepResult,
-    topology: Path,
-    workload: Path,
-    changed: Mapping[str, object],
-    how: tuple[bool, bool, bool, Engine],
+    inputs: tuple[Path, Path, Mapping[str, object], bool, bool, bool, Engine, Path | None],
     progress: Progress,
 ) -> Explained:
-    """Return why the step takes as long as it does, and what would make it shorter."""
+    """Return why the step takes as long as it does, and what would make it shorter; inputs: as RunInputs takes them."""
     from clustersim.cli.explain import Explained
     from clustersim.explain.inputs import RunInputs
 
-    return Explained.of(RunInputs(topology, workload, changed, *how), progress, result)
+    return Explained.of(RunInputs(*inputs), progress, result)
 
 
 def _save(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,6 +17,7 @@ from clustersim.cli.options import (
     EngineName,
     Force,
     Json,
+    MachineOption,
     Plugins,
     Quiet,
     RentOption,
@@ -24,6 +26,7 @@ from clustersim.cli.options import (
     WorkloadFile,
     by_key,
     figures,
+    on_machine,
     words,
     workload_options,
 )
@@ -42,6 +45,7 @@ def sweep(
     workload: WorkloadFile,
     changes: Changes,
     settings: Settings = None,
+    machine: MachineOption = None,
     axes: Annotated[
         Path | None, typer.Option(help="A YAML file of axes, such as tp: [4, 8] and nodes: 64..1024x2.", metavar="FILE")
     ] = None,
@@ -89,6 +93,7 @@ def sweep(
     from clustersim.sweeps.run import Shard, run
 
     asked = space(changes, by_key(settings), axes)
+    asked = replace(asked, fixed=on_machine(machine, topology, asked.fixed, asked.axes))
     view = View(words("sort", sort), words("pareto", pareto) if pareto else ())
     if out:
         check_target(out)

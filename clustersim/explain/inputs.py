@@ -34,6 +34,8 @@ class RunInputs:
     """Whether model FLOP count all of causal attention."""
     engine: Engine = "simpy"
     """Who plays the step."""
+    machine: Path | None = None
+    """A machine file, whose values are in `overrides`."""
 
     @property
     def document(self) -> Document:
@@ -70,4 +72,6 @@ def of_result(asked: RunQuestion) -> RunInputs:
     topology, workload = (asked.inputs[part][0] for part in ("topology", "workload"))
     said = asked.options
     full = said.flops == "full"
-    return RunInputs(topology, workload, asked.overrides, said.fold, said.ignore_memory, full, asked.engine)
+    return RunInputs(
+        topology, workload, asked.overrides, said.fold, said.ignore_memory, full, asked.engine, asked.machine
+    )

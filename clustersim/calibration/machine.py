@@ -1,0 +1,190 @@
+"""A machine file in use: values in the place of a cluster's own, and a narrower interval."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import exp, log, sqrt
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from clustersim.arrays import Floats
+from clustersim.calibration.constants import Constant, constants_of
+from clustersim.calibration.fit import Fit, remainder
+from clustersim.calibration.sensitivity import sensitivities
+from clustersim.config.fields import validate
+from clustersim.config.machine import VERSION, MachineSpec
+from clustersim.config.overrides import Overrides, SourcePlace, of_topology
+from clustersim.config.yaml import Document, read
+from clustersim.errors import InputError
+from clustersim.simulation import Simulator, StepResult
+from clustersim.topology.build import document_of, node_types, overridden
+
+FAULTS = "faults"
+"""The key whose values are beside those of a topology, not in their place."""
+_PARTS = {"nics": "cluster.node.nics.", "scale_up": "cluster.node.scale_up."}
+"""Keys of what a node may lack."""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What measured steps say of one cluster."""
+
+    document: Document
+    spec: MachineSpec
+
+    @classmethod
+    def read(cls, path: str | Path) -> Machine:
+        """Return what a machine file says. Raises InputError when it cannot be read and ConfigError for what is wrong in it."""
+        document = read(path)
+        spec = validate(MachineSpec, document)
+        names = [one.name for one in spec.constants]
+        for place, one in enumerate(spec.constants):
+            at = ("constants", place)
+            if one.name in names[:place]:
+                raise document.error((*at, "name"), f"constants: {one.name!r} stands twice; keep one of them")
+            if one.correlations and len(one.correlations) != place:
+                few = f"{len(one.correlations)} correlations of {one.name!r}; write none, or one with each constant before"
+                raise document.error((*at, "correlations"), f"constants: {few}: {place}")
+        if np.linalg.eigvalsh(_correlations(spec))[0] < -_ROUNDING:
+            impossible = "no constants can have these correlations together; calibrate again, or leave them out"
+            raise document.error(("constants",), f"constants: {impossible}")
+        return cls(document, spec)
+
+    @cached_property
+    def covariance(self) -> Floats:
+        """Of the logarithms of the factors (constants, constants)."""
+        spreads = np.array([one.spread for one in self.spec.constants])
+        return _correlations(self.spec) * np.outer(spreads, spreads)
+
+    def overrides(self, topology: Path, given: Overrides) -> dict[str, object]:
+        """Return `given` with the values of this machine by dotted key, where nothing else is given.
+
+        Keys of parts that the nodes lack are left out. Raises InputError for a cluster of other GPUs, and ConfigError, with its
+        place in the machine file, for a value that its key cannot have.
+        """
+        cluster = overridden(document_of(topology), {key: value for key, value in given.items() if of_topology(key)})
+        types = node_types(cluster)
+        gpus = sorted({pool.gpu.name for _, pool in types})
+        if gpus != [self.spec.gpu]:
+            was = f"{self.spec.gpu} was measured, and {topology} has {' and '.join(gpus)}"
+            raise InputError(f"--machine {self.document.path}: {was}; calibrate on steps of that cluster")
+        if len(types) > 1:
+            raise InputError(
+                f"--machine {self.document.path}: {topology} has nodes of several types; name one of one type"
+            )
+        node = types[0][1].node
+        absent = [_PARTS["nics"]] * (node.nics is None) + [_PARTS["scale_up"]] * (node.scale_up.kind == "none")
+        values, places = {}, {}
+        for key, value, place in self._values():
+            if key not in given and not key.startswith(tuple(absent)):
+                own = list(cluster.data.get(FAULTS) or []) if key == FAULTS else []
+                values[key], places[key] = [*own, *value] if key == FAULTS and isinstance(value, list) else value, place
+        node_types(overridden(cluster, {key: one for key, one in values.items() if of_topology(key)}, places))
+        return {**values, **given}
+
+    def _values(self) -> Iterator[tuple[str, Any, SourcePlace]]:
+        for place, one in enumerate(self.spec.constants):
+            for key, value in one.keys.items():
+                at = self.document.positions.get(("constants", place, "keys", key))
+                yield key, value, (self.document.path, *(at[:2] if at else (0, 0)))
+
+    def known(self, constants: Sequence[Constant]) -> Floats:
+        """Return the covariance of the logarithms of constants of a step (constants, constants).
+
+        Of those that this file does not name it is what machines have that nobody has measured.
+        """
+        places = {one.name: place for place, one in enumerate(self.spec.constants)}
+        found = np.diag([one.spread**2 for one in constants])
+        own = [(i, places[one.name]) for i, one in enumerate(constants) if one.name in places]
+        for i, k in own:
+            for j, m in own:
+                found[i, j] = self.covariance[k, m]
+        return found
+
+    def narrowing(self, constants: Sequence[Constant], sensitivities: Mapping[str, float]) -> float:
+        """Return how many times as wide, in the log, the interval of a step is as that of a machine that nobody has measured.
+
+        It is sqrt(S' C S + r^2) of the constants' covariance C as this file has it, over that of the population; S: the step's
+        sensitivities, r: the remainder.
+        """
+        slopes = np.array([sensitivities[one.name] for one in constants])
+        usual = sum((slope * one.spread) ** 2 for slope, one in zip(slopes.tolist(), constants, strict=True))
+        rest = remainder(self.spec.remainder, constants, sensitivities) ** 2
+        return min(1.0, sqrt((float(slopes @ self.known(constants) @ slopes) + rest) / (usual + rest)))
+
+
+def narrow(result: StepResult, cluster: Document, path: Path) -> None:
+    """Write into the summary of a step the interval that a machine file leaves of it. cluster: with the file's values.
+
+    Raises InputError for what is wrong in the file.
+    """
+    machine, summary, job = Machine.read(path), result.summary, result.job
+    constants = constants_of(cluster, job)
+    times = machine.narrowing(constants, sensitivities(cluster, job, constants, Simulator(result.topology)))
+    summary["machine"] = {"file": str(path), "evidence": list(machine.spec.evidence), "interval_width": times}
+    seconds, low, high = (summary[key] for key in ("step_time_s", "step_time_low_s", "step_time_high_s"))
+    if low is not None and high is not None:
+        summary["step_time_low_s"], summary["step_time_high_s"] = narrowed(seconds, low, high, times)
+        said = f"{times:.0%} as wide as of a machine that nobody has measured"
+        summary["step_time_interval"] = f"{said}; {summary['step_time_interval']}"
+
+
+def written(found: Fit, gpu: str, evidence: Sequence[str], remainder: float) -> str:
+    """Return a machine file of what was found. gpu: of the cluster; evidence: what was measured; remainder: as in the file."""
+    import yaml
+
+    posterior = found.found
+    spreads = [posterior.spread(one.name) for one in found.constants]
+    constants = []
+    for place, (one, spread, x) in enumerate(zip(found.constants, spreads, found.logs.tolist(), strict=True)):
+        moved = abs(x) >= STILL
+        constants.append(
+            {
+                "name": one.name,
+                "factor": _rounded(exp(x)) if moved else 1.0,
+                "spread": _rounded(spread),
+                "usual_spread": one.spread,
+                "evidence": f"among machines: {one.source}",
+                "keys": {key: _plain(value) for key, value in found.keys_of(one).items()} if moved else {},
+                "correlations": [
+                    round(float(posterior.covariance[place, other]) / max(spread * spreads[other], 1e-12), 3)
+                    for other in range(place)
+                ],
+            }
+        )
+    made = {"version": VERSION, "gpu": gpu, "evidence": list(evidence), "remainder": remainder, "constants": constants}
+    return str(yaml.safe_dump(made, sort_keys=False, allow_unicode=True, width=120, default_flow_style=None))
+
+
+def _plain(value: object) -> object:
+    """Return the value of a key as a file has it, numbers to five digits."""
+    if isinstance(value, list):
+        return [{key: _rounded(one) for key, one in item.items()} for item in value]
+    return _rounded(value)
+
+
+def _rounded(value: Any) -> Any:
+    return float(f"{value:.5g}") if isinstance(value, float) else value
+
+
+STILL = 0.002
+"""Change of a logarithm below which a machine's constant is the usual one."""
+_ROUNDING = 0.02
+"""What correlations of two digits may be off."""
+
+
+def _correlations(spec: MachineSpec) -> Floats:
+    found = np.eye(len(spec.constants))
+    for place, one in enumerate(spec.constants):
+        for other, value in enumerate(one.correlations):
+            found[place, other] = found[other, place] = value
+    return found
+
+
+def narrowed(seconds: float, low: float, high: float, times: float) -> tuple[float, float]:
+    """Return the ends of an interval around `seconds` that is `times` as wide in the log."""
+    return seconds * exp(times * log(low / seconds)), seconds * exp(times * log(high / seconds))

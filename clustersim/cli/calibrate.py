@@ -1,0 +1,143 @@
+"""`clustersim calibrate RUNS.csv --out mine.yaml`: what measured steps say of a cluster, written down for the next forecasts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import exp
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from clustersim.cli.answer import print_json
+from clustersim.cli.options import Json, Plugins, Quiet
+from clustersim.cli.progress import progressing
+from clustersim.units import plural
+
+if TYPE_CHECKING:
+    from clustersim.calibration.fit import Fit
+    from clustersim.validate.machine import MachineFit
+
+ENDINGS = (".yaml", ".yml")
+
+
+def calibrate(
+    runs: Annotated[
+        Path,
+        typer.Argument(metavar="RUNS.csv", help="Measured steps of one cluster, with the columns of `validate`."),
+    ],
+    trace: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="[ID=]TRACE.json",
+            help="A trace of torch.profiler of one of these steps: of the row of that id, where there are several.",
+        ),
+    ] = None,
+    nccl: Annotated[
+        list[Path] | None, typer.Option(metavar="LOG", help="What nccl-tests printed on this cluster; several times.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE.yaml", help="Write the machine file that --machine takes.")
+    ] = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+    plugins: Plugins = None,
+) -> None:
+    """Say what probably differs on a cluster that ran these steps, how sure that is, and write it for `run --machine`.
+
+    Clock under load, kernels, host, links and stragglers are looked at together: none of them alone explains all steps.
+    """
+    from clustersim.calibration.machine import written
+    from clustersim.validate.machine import REMAINDER, machine
+    from clustersim.writing import check_output, save
+
+    if out:
+        check_output("--out", out, ENDINGS, (runs, *(nccl or ())))
+    with progressing(quiet or as_json) as progress:
+        found = machine(runs, trace or (), nccl or (), progress)
+    if out:
+        save(out, written(found.fit, found.gpu, found.evidence, REMAINDER))
+    if as_json:
+        print_json("calibrate", _fields(found, out))
+    elif not quiet:
+        typer.echo("\n".join(_lines(found, out)))
+
+
+def _fields(found: MachineFit, out: Path | None) -> dict[str, Any]:
+    fit = found.fit
+    rows = zip(fit.measurements, fit.before.tolist(), fit.after.tolist(), fit.left_out.tolist(), strict=True)
+    return {
+        "gpu": found.gpu,
+        "evidence": list(found.evidence),
+        "file": str(out) if out else None,
+        "likely": dict(fit.likely),
+        "constants": [
+            {
+                "name": one.name,
+                "factor": exp(x),
+                "spread": fit.found.spread(one.name),
+                "usual_spread": one.spread,
+                "keys": fit.keys_of(one),
+            }
+            for one, x in zip(fit.constants, fit.logs.tolist(), strict=True)
+        ],
+        "measurements": [
+            {
+                "name": one.name,
+                "measured_s": one.measured,
+                "error": exp(-before) - 1,
+                "error_with_machine": exp(-after) - 1,
+                "error_left_out": exp(-left_out) - 1,
+                "weight": weight,
+            }
+            for (one, before, after, left_out), weight in zip(rows, fit.found.weights.tolist(), strict=True)
+        ],
+        "refused": list(found.refused),
+    }
+
+
+def _lines(found: MachineFit, out: Path | None) -> Iterator[str]:
+    from clustersim.report.terminal import folded
+
+    fit = found.fit
+    yield from folded(f"{', '.join(found.evidence)}; up to {found.gpus:,} × {found.gpu}")
+    errors = [
+        sum(abs(exp(-x) - 1) for x in own[: found.steps]) / found.steps for own in (fit.before, fit.after, fit.left_out)
+    ]
+    yield f"mean error of the steps: {errors[0]:.1%} without a machine file, {errors[1]:.1%} with it"
+    if found.steps > 1:
+        yield f"each forecast from all the others: {errors[2]:.1%}"
+    yield from ("", *_likely(fit), "", *_constants(fit))
+    odd = [one.name for one, weight in zip(fit.measurements, fit.found.weights.tolist(), strict=True) if weight < ODD]
+    if odd:
+        yield from folded(f"unlike the others, and counted less: {', '.join(odd)}")
+    if found.refused:
+        yield from folded(f"left out: {plural(len(found.refused), 'row', 'rows')}, such as {found.refused[0]}")
+    if found.steps == 1 and len(fit.measurements) == 1:
+        yield from folded(
+            "one step cannot tell its constants apart: add steps that differ in GPUs, model or split, --nccl or --trace"
+        )
+    yield f"written to {out}: run … --machine {out}" if out else "add --out mine.yaml to forecast with it"
+
+
+ODD = 0.5
+"""Weight below which a measurement is named as unlike the others."""
+
+
+def _likely(fit: Fit) -> Iterator[str]:
+    yield "if one thing alone differs, it is"
+    for name, share in sorted(fit.likely.items(), key=lambda one: -one[1]):
+        if share >= LEAST:
+            yield f"  {name:<24} {share:4.0%}"
+
+
+LEAST = 0.01
+"""Share below which nothing is said of a hypothesis."""
+
+
+def _constants(fit: Fit) -> Iterator[str]:
+    width = max(len(one.name) for one in fit.constants)
+    yield f"{'all together':<{width + 2}}  {'this machine':>14}  {'usually':>8}"
+    for one, x in zip(fit.constants, fit.logs.tolist(), strict=True):
+        now = f"× {exp(x):.3f} ± {100 * fit.found.spread(one.name):.0f} %"
+        yield f"  {one.name:<{width}}  {now:>14}  ± {100 * one.spread:.0f} %"

@@ -1,0 +1,247 @@
+"""What a user measured on one cluster, as measurements beside forecasts: steps, logs of nccl-tests, traces of a profiler."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cached_property
+from itertools import combinations
+from math import exp, fsum, log
+from pathlib import Path
+from typing import NamedTuple
+
+from clustersim.calibration.constants import Constant, constants_of
+from clustersim.calibration.fit import SLOWEST, Changes, Fit, Measurement, fitted
+from clustersim.calibration.sensitivity import changed_step
+from clustersim.collectives.nccl import nccl_tests_log, request
+from clustersim.collectives.nccl.table import line
+from clustersim.config.yaml import Document, parse
+from clustersim.errors import InputError, suggest
+from clustersim.explain.beside_trace import beside
+from clustersim.explain.gpu_trace import MeasuredStep, measured
+from clustersim.files import read_text
+from clustersim.memo import Memo
+from clustersim.parallel.job import Job
+from clustersim.parallel.load import build as build_job
+from clustersim.simulation import Progress, Simulator, silent
+from clustersim.topology.build import build, node_types
+from clustersim.topology.override import override
+from clustersim.validate.adapt import Setup, adapt
+from clustersim.validate.refusal import Refusal
+from clustersim.validate.run import load
+from clustersim.validate.runs import Run
+
+REMAINDER = 0.065
+"""What is left of the logarithm of a step's error, as a standard deviation, where its machine is known (docs/calibrate.md)."""
+KERNELS = 0.10
+"""The same of the seconds of a class of kernels, which a trace tells by their names."""
+LARGE, SMALL = 0.05, 0.20
+"""The same of a collective of many bytes and of few."""
+MANY, FEW = 64 * 2**20, 64 * 2**10
+"""Bytes from which on a collective's rate counts, and up to which its latency does."""
+UNITS = 20.0
+"""How many times off a step is that was written in another unit."""
+SAME = 1.5
+"""How many times as long one job took as itself where the rows contradict each other."""
+CLASSES = {
+    "products": ("products",),
+    "attention": ("attention",),
+    "vector kernels": ("norm and softmax", "element-wise and memory"),
+}
+"""Classes of kernels of a trace whose seconds are compared."""
+ON_LINKS = ("NVLink", "network between nodes", "latency of collectives")
+"""Families of constants that collectives alone rest on."""
+
+
+class MeasuredRun:
+    """A row of a table of measured steps, as it is simulated."""
+
+    def __init__(self, run: Run, unseen: bool = False) -> None:
+        """Build the cluster and the job of a row. unseen: as `adapt` takes it. Raises Refusal and InputError."""
+        if run.sec_per_iter is None or not run.ran:
+            raise Refusal("no time", f"{run.id} has no sec_per_iter; measure the step")
+        self.run, self.seconds = run, run.sec_per_iter
+        self.setup: Setup = adapt(run, unseen=unseen)
+        self.cluster: Document = parse(self.setup.topology, "cluster")
+        self.simulator = Simulator(build(self.cluster))
+        self.gpu = node_types(self.cluster)[0][1].gpu.name
+        self.job: Job = self.simulator.placed(build_job(parse(self.setup.workload, "workload")))
+
+    @cached_property
+    def constants(self) -> tuple[Constant, ...]:
+        """What its step rests on."""
+        return (*constants_of(self.cluster, self.job), *[SLOWEST] * (self.job.mesh.size > 1))
+
+    def step(self) -> Measurement:
+        """Return the step as a measurement."""
+        return Measurement(self.run.id, self.seconds, self._step, self.constants, REMAINDER)
+
+    def _step(self, changes: Changes) -> float:
+        return changed_step(self.cluster, self.job, dict(changes), self.simulator)
+
+    def kernels(self, path: Path, trace: MeasuredStep) -> list[Measurement]:
+        """Return the classes of kernels in a trace of this step as measurements. Raises InputError where it has none of a GPU."""
+        if not trace.on_gpu:
+            raise InputError(f"{path}: has operators of a CPU and no kernels; profile with ProfilerActivity.CUDA too")
+        known = Memo(256)
+
+        def seconds(changes: Changes) -> dict[str, float]:
+            def simulate() -> dict[str, float]:
+                simulator = Simulator(build(override(self.cluster, changes))) if changes else self.simulator
+                result = simulator.run(self.job, ignore_memory=True, engine="auto")
+                return {row.name: row.forecast for row in beside(result, trace, None).rows["kernels"]}
+
+            found: dict[str, float] = known.once(json.dumps(changes, sort_keys=True), simulate)
+            return found
+
+        own = tuple(one for one in self.constants if one.family not in (*ON_LINKS, "host", SLOWEST.family))
+        found = []
+        for name, parts in CLASSES.items():
+            took, forecast = _sum(trace.by_class, parts), _summed(seconds, parts)
+            if took and forecast({}):
+                found.append(Measurement(f"{name} of {path.name}", took, forecast, own, KERNELS))
+        if not found:
+            raise InputError(
+                f"{path}: has no class of kernels that the step of {self.run.id} has; trace that very step"
+            )
+        return found
+
+    def collectives(self, path: Path) -> list[Measurement]:
+        """Return a log of nccl-tests on this cluster as measurements, of many bytes and of few. Raises InputError."""
+        lines = nccl_tests_log.lines_of(read_text(path, "what nccl-tests printed"))
+        if not any(map(nccl_tests_log.head, lines)):
+            raise InputError(f"{path}: is no log of nccl-tests; give all that all_reduce_perf and its kin print")
+        found = nccl_tests_log.read(path, lines)
+        if found.op is None or not found.ranks:
+            raise InputError(f"{path}: does not say its collective and its ranks; give the log from its first line on")
+        each = node_types(self.cluster)[0][1].node.gpus.count
+        own = tuple(one for one in self.constants if one.family in ON_LINKS)
+        if found.ranks > each and not any(one.family == "network between nodes" for one in own):
+            raise InputError(f"{path}: has {found.ranks} GPUs and the steps have one node; add a step of several nodes")
+        nodes = {"cluster.nodes": -(-found.ranks // each)}
+        fabric = {"fabric.kind": "switch"} if nodes["cluster.nodes"] > 1 and "fabric" not in self.cluster.data else {}
+        kinds = {"large": (MANY, 2.0**63, LARGE), "small": (0, FEW, SMALL)}
+        result = []
+        for name, (least, most, spread) in kinds.items():
+            times = {size: seconds for size, seconds in found.seconds.items() if least <= size <= most}
+            if times:
+                forecast = self._collective(found.op, found.ranks, list(times), {**nodes, **fabric})
+                result.append(
+                    Measurement(f"{name} {found.op} of {path.name}", _mean(times.values()), forecast, own, spread)
+                )
+        if not result:
+            raise InputError(
+                f"{path}: has no size of {MANY:,} bytes and more or of {FEW:,} and less; run with -b 8 -e 1G"
+            )
+        return result
+
+    def _collective(self, op: str, ranks: int, sizes: Sequence[int], cluster: Changes) -> Callable[[Changes], float]:
+        """Return the forecast of the geometric mean of seconds over sizes in bytes."""
+
+        def seconds(changes: Changes) -> float:
+            topology = build(override(self.cluster, {**cluster, **changes}))
+            group = request.members(topology, ranks, None)
+            return _mean([line(topology, group, op, size).time for size in sizes])
+
+        return seconds
+
+
+def _sum(found: Mapping[str, float], parts: Sequence[str]) -> float:
+    return fsum(found.get(part, 0.0) for part in parts)
+
+
+def _summed(seconds: Callable[[Changes], Mapping[str, float]], parts: Sequence[str]) -> Callable[[Changes], float]:
+    return lambda changes: _sum(seconds(changes), parts)
+
+
+def _mean(values: Iterable[float]) -> float:
+    """Return the geometric mean."""
+    logs = [log(value) for value in values]
+    return exp(fsum(logs) / len(logs))
+
+
+class MachineFit(NamedTuple):
+    """What was measured of a machine, and what that says."""
+
+    gpu: str
+    """Of all steps."""
+    gpus: int
+    """Of the largest one."""
+    fit: Fit
+    steps: int
+    """How many of the measurements, the first ones, are steps."""
+    refused: tuple[str, ...]
+    """Why rows were left out."""
+    evidence: tuple[str, ...]
+    """What was measured, in words."""
+
+
+def machine(
+    path: Path, traces: Sequence[str] = (), logs: Sequence[Path] = (), progress: Progress = silent
+) -> MachineFit:
+    """Return what a table of steps, traces `[ID=]FILE` and logs of nccl-tests say of the cluster that all of them are of.
+
+    Raises InputError for what cannot be read, is of several kinds of GPU, contradicts itself or is in another unit.
+    """
+    runs, refused = _runs(path)
+    gpus = sorted({one.gpu for one in runs})
+    if len(gpus) > 1:
+        raise InputError(f"{path}: has steps on {' and '.join(gpus)}; a machine has one kind of GPU, so split the file")
+    _check(path, runs)
+    measurements = [one.step() for one in runs]
+    for text in traces:
+        run, place = _traced(text, runs, path)
+        measurements += run.kernels(place, measured(place))
+    largest = max(runs, key=lambda one: one.job.mesh.size)
+    for log_path in logs:
+        measurements += largest.collectives(log_path)
+    found = fitted(measurements, progress)
+    if (off := exp(sorted(map(abs, found.left_out[: len(runs)]))[len(runs) // 2])) > SAME and len(runs) > 1:
+        times = f"half of them are {off:.1f} times and more from what the others say of the machine"
+        raise InputError(f"{path}: the steps contradict each other: {times}; check their units and configurations")
+    said = [f"{len(runs)} step{'s' * (len(runs) > 1)} of {path.name}"]
+    said += [f"{measured_one.name}" for measured_one in measurements[len(runs) :]]
+    return MachineFit(gpus[0], largest.job.mesh.size, found, len(runs), refused, tuple(said))
+
+
+def _runs(path: Path) -> tuple[list[MeasuredRun], tuple[str, ...]]:
+    """Return the rows that can be simulated, and why others cannot. Raises InputError where none can."""
+    found, refused = [], []
+    for run in load([path]):
+        try:
+            found.append(MeasuredRun(run))
+        except Refusal as refusal:
+            refused.append(f"{run.id}: {refusal.why}" if not run.unreadable else refusal.why)
+        except InputError as error:
+            refused.append(f"{run.id}: {getattr(error, 'message', error)}")
+    if not found:
+        raise InputError(f"{path}: no step can be simulated; {refused[0]}")
+    return found, tuple(refused)
+
+
+def _check(path: Path, runs: Sequence[MeasuredRun]) -> None:
+    """Raise InputError for a step in another unit, and for one job that took very different times."""
+    for one in runs:
+        times = one.seconds / one.step().forecast({})
+        if not 1 / UNITS < times < UNITS:
+            much = f"{one.seconds:g} s is {times:,.3g} times the forecast"
+            raise InputError(f"{path}:{one.run.line}: sec_per_iter: {much}; write seconds of one step")
+    for one, other in combinations(sorted(runs, key=lambda one: one.seconds), 2):
+        if one.setup == other.setup and other.seconds > SAME * one.seconds:
+            took = f"{one.seconds:g} s and {other.seconds:g} s"
+            raise InputError(
+                f"{path}: {one.run.id} and {other.run.id} are the same job and contradict each other: {took}; keep one of them"
+            )
+
+
+def _traced(text: str, runs: Sequence[MeasuredRun], path: Path) -> tuple[MeasuredRun, Path]:
+    """Return the step of `[ID=]FILE`, and the file. Raises InputError where it is not clear which step was traced."""
+    name, equals, file = text.partition("=")
+    if equals and not Path(text).exists():
+        known = {one.run.id: one for one in runs}
+        if name not in known:
+            raise InputError(f"--trace {text}: {path} has no step {name!r} that is simulated; {suggest(name, known)}")
+        return known[name], Path(file)
+    if len(runs) > 1:
+        raise InputError(f"--trace {text}: which of {len(runs)} steps? write --trace {runs[0].run.id}={text}")
+    return runs[0], Path(text)
