@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from clustersim import plugins, simulation
-from clustersim.calibration.machine import narrow
+from clustersim.calibration.machine import Machine, narrow
 from clustersim.config.overrides import parted
 from clustersim.config.results import Manifest, StoredOptions
 from clustersim.config.shipped import called
@@ -75,8 +75,9 @@ class RunQuestion:
         return shlex.join(["clustersim", "run", *words, *self._words()])
 
     def _words(self) -> Iterator[str]:
-        yield from change_words(self.overrides)
-        yield from ["--machine", str(self.machine)] if self.machine else []
+        if self.machine:
+            yield from ("--machine", str(self.machine))
+        yield from change_words(Machine.read(self.machine).besides(self.overrides) if self.machine else self.overrides)
         yield from ["--no-fold"] * (not self.options.fold)
         yield from ["--ignore-memory"] * self.options.ignore_memory
         yield from ["--flops", "full"] * (self.options.flops == "full")

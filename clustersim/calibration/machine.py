@@ -86,6 +86,11 @@ class Machine:
         node_types(overridden(cluster, {key: one for key, one in values.items() if of_topology(key)}, places))
         return {**values, **given}
 
+    def besides(self, overrides: Overrides) -> dict[str, object]:
+        """Return those of values by dotted key that this file does not say itself."""
+        said = {key: value for key, value, _ in self._values()}
+        return {key: value for key, value in overrides.items() if key not in said or said[key] != value}
+
     def _values(self) -> Iterator[tuple[str, Any, SourcePlace]]:
         for place, one in enumerate(self.spec.constants):
             for key, value in one.keys.items():

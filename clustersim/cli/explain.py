@@ -84,8 +84,7 @@ class Explained:
         asked = self.asked.changed(changes)
         flags = {"--no-fold": not asked.fold, "--ignore-memory": asked.ignore_memory}
         more = [flag for flag, given in flags.items() if given]
-        more += ["--machine", str(asked.machine)] if asked.machine else []
-        line = run_line(asked.topology, asked.workload, asked.overrides, asked.engine_of_what_ifs)
+        line = run_line(asked.topology, asked.workload, asked.overrides, asked.engine_of_what_ifs, asked.machine)
         return shlex.join([*line, *more])
 
 

@@ -97,7 +97,7 @@ def optimize(
             progress(f"simulate: {done} done, at most {left:,} left")
 
         found = answer(case, asked, wanted, top, trials, tell, anytime=True)
-    words = run_lines(topology, workload, engine, asked.by_set)
+    words = run_lines(topology, workload, engine, asked.by_set, machine)
     if as_json:
         print_json("optimize", _fields(found, words))
     elif not quiet:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -24,7 +24,7 @@ from clustersim.cli.options import (
     words,
 )
 from clustersim.cli.progress import progressing
-from clustersim.cli.sweep_table import best_lines, doubtful, doubts, run_line
+from clustersim.cli.sweep_table import best_lines, doubtful, doubts, run_lines
 from clustersim.errors import InputError
 from clustersim.parallel.options import FLAGS
 from clustersim.units import dollars, plural, scaled, seconds
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from clustersim.planning.request import PlanRequest
     from clustersim.sweeps.space import Point
 
+Command = Callable[[Mapping[str, object]], list[str]]
+"""Returns the words of the command that runs a point."""
 ENGINE: Engine = "auto"
 """Who plays the steps of plans."""
 GPU = "h100"
@@ -115,10 +117,11 @@ def plan(
         case = load(Files(str(where), str(workload), read, ENGINE, figures(costs, price)), unlikely)
 
         found = answer(Planner(case, load_reliability(reliability), show=lambda now: progress(_under_way(now))), asked)
+    command = run_lines(where, workload, ENGINE, machine=machine)
     if as_json:
-        print_json("plan", _fields(found, where, workload))
+        print_json("plan", _fields(found, command))
     elif not quiet:
-        typer.echo("\n".join(_lines(found, where, workload)))
+        typer.echo("\n".join(_lines(found, command, workload.stem)))
 
 
 def _under_way(now: PlanUnderWay) -> str:
@@ -129,24 +132,20 @@ def _under_way(now: PlanUnderWay) -> str:
     )
 
 
-def _run(found: TrainingPlan, topology: Path, workload: Path) -> list[str]:
-    return run_line(topology, workload, found.point, ENGINE)
-
-
-def _fields(found: Answer, topology: Path, workload: Path) -> dict[str, Any]:
+def _fields(found: Answer, command: Command) -> dict[str, Any]:
     return {
         "tokens": found.asked.tokens,
         "days": found.asked.days,
         "budget_usd": found.asked.budget,
         "nodes": found.asked.nodes,
-        "plans": [_plan_fields(one, topology, workload) for _, one in found.plans],
+        "plans": [_plan_fields(one, command) for _, one in found.plans],
         "without": [{**kind, "why": why} for kind, why in found.without],
         "batches": found.batches,
         "played_days": found.played._asdict(),
         "changes": [
             {
                 "what": one.what,
-                "plan": _plan_fields(one.plan, topology, workload) if one.plan else None,
+                "plan": _plan_fields(one.plan, command) if one.plan else None,
                 "misses": one.misses,
             }
             for one in found.changes
@@ -154,7 +153,7 @@ def _fields(found: Answer, topology: Path, workload: Path) -> dict[str, Any]:
     }
 
 
-def _plan_fields(found: TrainingPlan, topology: Path, workload: Path) -> dict[str, Any]:
+def _plan_fields(found: TrainingPlan, command: Command) -> dict[str, Any]:
     import shlex
 
     share = found.goodput
@@ -178,16 +177,16 @@ def _plan_fields(found: TrainingPlan, topology: Path, workload: Path) -> dict[st
         "points": found.screened,
         "points_simulated": found.tried,
         "step": found.row,
-        "run": shlex.join(_run(found, topology, workload)),
+        "run": shlex.join(command(found.point)),
     }
 
 
-def _lines(found: Answer, topology: Path, workload: Path) -> list[str]:
-    lines = [f"{workload.stem}, {scaled(found.asked.tokens, '').strip()} tokens, within {found.asked.said}", ""]
+def _lines(found: Answer, command: Command, name: str) -> list[str]:
+    lines = [f"{name}, {scaled(found.asked.tokens, '').strip()} tokens, within {found.asked.said}", ""]
     lines += [*_table(found), *_batches(found), ""]
     lines += [f"  {why}" for _, why in found.without]
     best = found.plans[0][1]
-    lines += [*_details(found, best), *best_lines(_run(best, topology, workload))]
+    lines += [*_details(found, best), *best_lines(command(best.point))]
     if found.changes:
         lines += ["what a change is worth:", *(f"  {_change(found.asked, best, one)}" for one in found.changes)]
     return lines

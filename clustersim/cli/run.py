@@ -110,7 +110,10 @@ def run(
         progress("build")
         cluster = load_topology(topology, of_cluster)
         options = {
-            "overrides": wanted, "fold": not no_fold, "ignore_memory": ignore_memory, "flops": flops,
+            "overrides": wanted,
+            "fold": not no_fold,
+            "ignore_memory": ignore_memory,
+            "flops": flops,
             **({"engine": engine} if engine != "simpy" else {}),
         }
         parts = {"topology": topology, "workload": workload, **({"machine": machine} if machine else {})}

@@ -104,7 +104,7 @@ def sweep(
     def show(rows: Iterator[tuple[int, Row]], count: int) -> Iterator[tuple[int, Row]]:
         return tracked(rows, count, silent)
 
-    words_of = run_lines(topology, workload, engine, asked.by_set)
+    words_of = run_lines(topology, workload, engine, asked.by_set, machine)
     found = run(
         topology,
         workload,

@@ -164,20 +164,32 @@ def point_table(rows: Sequence[Row], space: Sequence[Point], priced: bool) -> li
 
 
 def run_lines(
-    topology: Path, workload: Path, engine: Engine, by_set: frozenset[str] = frozenset()
+    topology: Path,
+    workload: Path,
+    engine: Engine,
+    by_set: frozenset[str] = frozenset(),
+    machine: Path | None = None,
 ) -> Callable[[Mapping[str, object]], list[str]]:
     """Return what gives the words of the command of a point, which has its numbers to the last digit.
 
-    engine: who played the points. by_set: keys that stay as they were given to `--set`.
+    engine: who played the points. by_set: keys that stay as they were given to `--set`. machine: the file that says some.
     """
     words = ["clustersim", "run", called("topologies", topology), called("workloads", workload), *engine_words(engine)]
     permits = [word for permit in plugins.permits() for word in ("--plugins", permit)]
-    return lambda point: [*words, *change_words(point, by_set), *permits]
+    if machine is None:
+        return lambda point: [*words, *change_words(point, by_set), *permits]
+    from clustersim.calibration.machine import Machine
+
+    measured = Machine.read(machine)
+    words += ["--machine", str(machine)]
+    return lambda point: [*words, *change_words(measured.besides(point), by_set), *permits]
 
 
-def run_line(topology: Path, workload: Path, point: Mapping[str, object], engine: Engine) -> list[str]:
+def run_line(
+    topology: Path, workload: Path, point: Mapping[str, object], engine: Engine, machine: Path | None = None
+) -> list[str]:
     """Return the words of the command of one point, as `run_lines` does."""
-    return run_lines(topology, workload, engine)(point)
+    return run_lines(topology, workload, engine, machine=machine)(point)
 
 
 def _cells(place: int, row: Row, names: Sequence[str], prices: Sequence[str], clusters: bool) -> list[str]:
