@@ -110,6 +110,12 @@ class Machine:
                 found[i, j] = self.covariance[k, m]
         return found
 
+    def spreads(self, constants: Sequence[Constant]) -> dict[str, tuple[float, str]]:
+        """Return the standard deviation of the logarithm of each constant that measurements have narrowed, and their source."""
+        source = f"{self.document.path}: {', '.join(self.spec.evidence)}"
+        known = {one.name: one for one in self.spec.constants if one.spread < NARROWED * one.usual_spread}
+        return {one.name: (known[one.name].spread, source) for one in constants if one.name in known}
+
     def narrowing(self, constants: Sequence[Constant], sensitivities: Mapping[str, float]) -> float:
         """Return how many times as wide, in the log, the interval of a step is as that of a machine that nobody has measured.
 
@@ -176,6 +182,8 @@ def _rounded(value: Any) -> Any:
     return float(f"{value:.5g}") if isinstance(value, float) else value
 
 
+NARROWED = 0.95
+"""Share of its usual spread below which a constant was measured."""
 STILL = 0.002
 """Change of a logarithm below which a machine's constant is the usual one."""
 _ROUNDING = 0.02

@@ -13,7 +13,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from clustersim.calibration.constants import Constant, constants_of
+from clustersim.calibration.machine import Machine
+from clustersim.calibration.sensitivity import sensitivities
 from clustersim.config.overrides import parted
+from clustersim.config.yaml import Document
 from clustersim.engine.compile import Work
 from clustersim.engine.fold.adaptive import play
 from clustersim.engine.instruction import Instruction, Recv
@@ -29,6 +33,8 @@ from clustersim.simulation import Progress, Simulator, StepResult, silent
 from clustersim.topology.build import build
 from clustersim.topology.model import Topology
 
+CONSTANTS = 5
+"""Constants that are named at most."""
 ENOUGH = 1e6
 """How many times its rate a link gets that is never to be short."""
 BOTTLENECKS = 3
@@ -62,6 +68,29 @@ class Bottleneck(NamedTuple):
     """The what-if that makes that step: NCCL's own rates follow its NICs and NVLinks. Empty: the links are never short."""
 
 
+class RestsOn(NamedTuple):
+    """A constant that a step rests on, and what it may do to the step."""
+
+    constant: Constant
+    spread: float
+    """Standard deviation of its logarithm, on the machine in question."""
+    source: str
+    """Where that is from."""
+    slope: float
+    """d log(step) / d log(constant)."""
+
+    @property
+    def effect(self) -> float:
+        """Standard deviation of the logarithm of the step that comes of it."""
+        return self.spread * abs(self.slope)
+
+    def facts(self) -> dict[str, Any]:
+        """Return it as plain data; spreads are standard deviations of logarithms."""
+        one = self.constant
+        said = {"name": one.name, "scope": one.scope, "value": one.value, "key": next(iter(one.keys))}
+        return {**said, "spread": self.spread, "sensitivity": self.slope, "effect": self.effect, "source": self.source}
+
+
 @dataclass(frozen=True, slots=True)
 class Explanation:
     """Why a step takes as long as it does."""
@@ -72,6 +101,8 @@ class Explanation:
     """The links that it would gain most without, the first first."""
     outcomes: tuple[PlayedWhatIf, ...]
     """What-ifs, the shortest step first; those that cannot be had last."""
+    rests_on: tuple[RestsOn, ...]
+    """The constants that may move the step most, the first first."""
 
     @property
     def step_time(self) -> float:
@@ -88,6 +119,7 @@ class Explanation:
                 {**one.share, "what_if": one.what_if, "step_time_s": one.step_time, "gain_s": step - one.step_time}
                 for one in self.bottlenecks
             ],
+            "rests_on": [one.facts() for one in self.rests_on],
             "what_ifs": [_facts(one, step) for one in self.outcomes],
         }
 
@@ -123,7 +155,25 @@ def explain(asked: RunInputs, progress: Progress = silent, known: StepResult | N
         result.summary,
         tuple(sorted(links, key=lambda one: one.step_time)[:BOTTLENECKS]),
         tuple(sorted(found, key=lambda one: (one.step_time is None, one.step_time or 0.0))),
+        _rests_on(asked, document, result.job, simulator, progress),
     )
+
+
+def _rests_on(
+    asked: RunInputs, cluster: Document, job: Job, simulator: Simulator, progress: Progress
+) -> tuple[RestsOn, ...]:
+    """Return the constants that a step rests on most, each with its spread on the machine that was measured, if one was."""
+    progress("what it rests on")
+    constants = constants_of(cluster, job)
+    slopes = sensitivities(cluster, job, constants, simulator)
+    machine = Machine.read(asked.machine) if asked.machine else None
+    spreads = machine.spreads(constants) if machine else {}
+    found = [
+        RestsOn(one, *spreads.get(one.name, (one.spread, one.source)), slopes[one.name])
+        for one in constants
+        if slopes[one.name]
+    ]
+    return tuple(sorted(found, key=lambda one: -one.effect)[:CONSTANTS])
 
 
 def _played(asked: RunInputs, what: WhatIf, simulator: Simulator, progress: Progress) -> PlayedWhatIf:

@@ -27,6 +27,8 @@ def lines(found: Explanation, flags: WrittenChanges, look: Look = PLAIN) -> list
         *_bottlenecks(found, look.strong),
         "",
         *_outcomes(found, flags, look),
+        "",
+        *_rests_on(found),
     ]
 
 
@@ -97,6 +99,13 @@ def _signed(share: float) -> str:
     """Return a change in percent; one that cannot be seen has no sign."""
     text = f"{100 * share:+.1f}"
     return text if float(text) else "0.0"
+
+
+def _rests_on(found: Explanation) -> Iterator[str]:
+    yield "what the answer rests on"
+    for one in found.rests_on:
+        own = f"± {100 * one.spread:.2g} % → ± {100 * one.effect:.2g} % of the step"
+        yield from _whole(f"{printable(one.constant.name)}: {own}; {one.source}")
 
 
 def _outcomes(found: Explanation, flags: WrittenChanges, look: Look) -> Iterator[str]:
