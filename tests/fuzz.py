@@ -206,6 +206,7 @@ def cases() -> list[Case]:
         Case("log", measured, {"m.csv": LOG, "c.yaml": CLUSTER}),
         Case("xml", ("show", "n.xml"), {"n.xml": XML}),
         Case("measurements", ("lab", "evaluate", "--data", "own.csv", "-p", "roofline"), {"own.csv": OWN}),
+        Case("machine", (*run, "--machine", "mine.yaml"), {"mine.yaml": fuzz_tables.MACHINE, **pair}),
         Case("jobs", ("share", "c.yaml", "jobs.yaml", "--no-save"), {"jobs.yaml": JOBS, **pair}),
         Case("folder", ("run", "c.yaml", "j.yaml", "--out", "FOLDER"), pair),
         Case("folder", ("sweep", "c.yaml", "j.yaml", "--tp", "1,2", "--workers", "1", "--out", "FOLDER"), pair),

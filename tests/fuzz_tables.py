@@ -45,6 +45,7 @@ BASES: dict[Path_, tuple[tuple[str, ...], ...]] = {
     ("optimize",): ((*PAIR, "--tp", "2", "--schedule", "1f1b", "--recompute", "none", "--micro-batch", "1,2"),),
     ("plan",): (("j.yaml", "--tokens", "1G", "--days", "1", "--nodes", "2", "--global-batch", "16"),),
     ("validate",): (("runs.csv", "--workers", "1", "--out", "o"),),
+    ("calibrate",): (("runs.csv",), ("runs.csv", "--nccl", "nccl.log", "--out", "o.yaml")),
     ("report",): (("r", "--out", "a.html"),),
     ("explore",): (("s", "--out", "a.html"),),
     ("plot",): (("r", "--kind", "breakdown", "--out", "a.svg"), ("s", "--kind", "scaling", "--out", "a.svg")),
@@ -65,7 +66,9 @@ NOT_DRAWN = {
     ("lab", "profile"): "it measures a GPU (tests/test_profiling.py)",
 }
 """Commands that are not, and why."""
-LONG = frozenset({"api", "plan", "optimize", "validate", "sweep", "jobs", "share", "report", "explain", "compare"})
+LONG = frozenset(
+    {"api", "plan", "optimize", "validate", "calibrate", "sweep", "jobs", "share", "report", "explain", "compare"}
+)
 """Commands that may take as long as what is asked of them: more time than there is is no finding."""
 SCRIPT = """#!/bin/bash
 GPUS=8
@@ -102,6 +105,29 @@ TRACE = {
         for n in (0, 1)
     ],
     "distributedInfo": {"rank": 0, "world_size": 8},
+}
+
+
+NCCL_LOG = """# Collective test starting: all_reduce_perf
+#  Rank  0 Group  0 Pid  1 on a device  0
+#  Rank  1 Group  0 Pid  1 on a device  1
+#       size         count      type   redop    root     time   algbw   busbw #wrong     time   algbw   busbw #wrong
+       65536         16384     float     sum      -1    30.00    2.18    2.18      0    30.00    2.18    2.18      0
+   134217728      33554432     float     sum      -1   900.00  149.13  149.13      0   900.00  149.13  149.13      0
+"""
+MACHINE = {
+    "version": 1,
+    "gpu": "h100-sxm",
+    "remainder": 0.065,
+    "constants": [
+        {
+            "name": "host, megatron-core",
+            "factor": 1.2,
+            "spread": 0.1,
+            "usual_spread": 0.3,
+            "keys": {"cluster.node.host.slowdown": 1.2},
+        }
+    ],
 }
 
 
@@ -254,6 +280,8 @@ def pool(place: Path, files: dict[str, Any]) -> None:
     more = {
         "m.sh": SCRIPT,
         "trace.json": TRACE,
+        "nccl.log": NCCL_LOG,
+        "mine.yaml": MACHINE,
         "axes.yaml": {"tp": [1, 2]},
         "costs.yaml": {"power": {"pue": {"value": 1.2}}},
     }

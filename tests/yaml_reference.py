@@ -9,7 +9,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from clustersim import plugins
-from clustersim.config import fabric, fields, jobs, topology, workload
+from clustersim.config import fabric, fields, jobs, machine, topology, workload
 from clustersim.config.evidence import StepEvidence
 from clustersim.config.gpu import Gpu
 from clustersim.config.json_schema import field_texts
@@ -61,6 +61,8 @@ TITLES = {
     workload.Algorithms: "parallelism.algorithms",
     jobs.Jobs: "The top level of a file of jobs",
     jobs.Entry: "jobs",
+    machine.MachineSpec: "The top level of a machine file",
+    machine.MachineConstant: "constants",
     Gpu: "A GPU",
     StepEvidence: "evidence",
 }
@@ -93,6 +95,7 @@ CHECKED = {
     (topology.Host, "pcie"): "generation and lanes, like `gen5x16`",
     (fabric.Tier, "name"): "word",
     (StepEvidence, "otherwise"): "one value, or one for each publisher",
+    (machine.MachineConstant, "keys"): "mapping of dotted keys to values",
     (topology.TopologySpec, "fabric"): "mapping with `kind`",
     (topology.TopologySpec, "nodes"): "mapping of names to nodes",
 }
@@ -106,7 +109,8 @@ def reference() -> str:
     rooms = {"schedule": "schedules", "algorithms": "collectives", "predictor": "predictors"}
     parts += [f"Names for `{key}`: {_listed(plugins.names(f'clustersim.{room}'))}.\n" for key, room in rooms.items()]
     several = [JOBS, *(_section(kind) for kind in TITLES if kind.__module__ == jobs.__name__)]
-    return "\n".join([*parts, _aliases(), *several, GPU, _section(Gpu), _section(StepEvidence)])
+    measured = [MACHINE, *(_section(kind) for kind in TITLES if kind.__module__ == machine.__name__)]
+    return "\n".join([*parts, _aliases(), *several, *measured, GPU, _section(Gpu), _section(StepEvidence)])
 
 
 def _section(kind: type[fields.Spec]) -> str:
@@ -203,16 +207,16 @@ def _aliases() -> str:
 HEAD = """\
 # Keys of the YAML files
 
-Which keys does a topology, workload or GPU file have, with which values and defaults? All of them are here.
+Which keys does a topology, workload, machine or GPU file have, with which values and defaults? All of them are here.
 
 This page is written by `scripts/update-docs` from the specs in `clustersim/config/` that read the files; a test compares the
 two. Every error names file, line and column, says what is wrong and what would be right.
 
 ## In an editor
 
-`clustersim schema cluster`, `workload`, `jobs` and `gpu` print the same as JSON Schema, with the names that are built in or
-installed. An editor that knows it completes keys, explains them and underlines mistakes. `clustersim init --schemas` writes the
-schemas beside two files to begin with, which name them in their first line. By hand:
+`clustersim schema cluster`, `workload`, `jobs`, `machine` and `gpu` print the same as JSON Schema, with the names that are
+built in or installed. An editor that knows it completes keys, explains them and underlines mistakes. `clustersim init --schemas`
+writes the schemas beside two files to begin with, which name them in their first line. By hand:
 
 ```sh
 clustersim schema workload > workload.schema.json
@@ -258,4 +262,5 @@ REFUSED = "These have no counterpart, and are refused unless they are off:\n"
 IGNORED = "These do not change the time of a step:\n"
 UNMODELLED = "These change it somewhat, and are not modelled:\n"
 JOBS = "## Files of jobs\n\nFor `clustersim jobs` ([how](several-jobs.md)).\n"
+MACHINE = "## Machine files\n\nFor `--machine`, as `clustersim calibrate` writes them ([how](calibrate.md)).\n"
 GPU = "## GPU files\n\n`clustersim/hardware/gpus/*.yaml`, or a file of your own ([how](how-to-add-a-gpu.md)).\n"

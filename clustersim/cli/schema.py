@@ -9,13 +9,13 @@ import typer
 
 from clustersim.cli.answer import written_out
 
-FileKind = Literal["cluster", "workload", "jobs", "gpu"]
+FileKind = Literal["cluster", "workload", "jobs", "gpu", "machine"]
 JsonSchema = dict[str, Any]
 
 
 def schema(
     what: Annotated[
-        FileKind, typer.Argument(metavar="WHAT", help="cluster, workload, jobs or gpu.", show_default=False)
+        FileKind, typer.Argument(metavar="WHAT", help="cluster, workload, jobs, gpu or machine.", show_default=False)
     ],
 ) -> None:
     """Print the JSON Schema of a kind of YAML file, for editors: every key, its values, its unit and what it means."""
@@ -129,11 +129,20 @@ def _gpu() -> JsonSchema:
     return {**made.pop("Gpu"), "definitions": made}
 
 
+def _machine() -> JsonSchema:
+    from clustersim.config.json_schema import definitions
+    from clustersim.config.machine import MachineSpec
+
+    made = definitions(MachineSpec)
+    return {**made.pop("MachineSpec"), "definitions": made}
+
+
 _DOCUMENTS: Mapping[FileKind, Callable[[], JsonSchema]] = {
     "cluster": _cluster,
     "workload": _workload,
     "jobs": _jobs,
     "gpu": _gpu,
+    "machine": _machine,
 }
 
 

@@ -10,6 +10,7 @@ from math import exp, fsum, log
 from pathlib import Path
 from typing import NamedTuple
 
+from clustersim.cache import Cache
 from clustersim.calibration.constants import Constant, constants_of
 from clustersim.calibration.fit import SLOWEST, Changes, Fit, Measurement, fitted
 from clustersim.calibration.sensitivity import changed_step
@@ -20,7 +21,6 @@ from clustersim.errors import InputError, suggest
 from clustersim.explain.beside_trace import beside
 from clustersim.explain.gpu_trace import MeasuredStep, measured
 from clustersim.files import read_text
-from clustersim.memo import Memo
 from clustersim.parallel.job import Job
 from clustersim.parallel.load import build as build_job
 from clustersim.simulation import Progress, Simulator, silent
@@ -88,7 +88,7 @@ class MeasuredRun:
         """Return the classes of kernels in a trace of this step as measurements. Raises InputError where it has none of a GPU."""
         if not trace.on_gpu:
             raise InputError(f"{path}: has operators of a CPU and no kernels; profile with ProfilerActivity.CUDA too")
-        known = Memo(256)
+        known = Cache(256, 1)
 
         def seconds(changes: Changes) -> dict[str, float]:
             def simulate() -> dict[str, float]:
