@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple
 
+from clustersim.calibration.evidence import shipped
 from clustersim.config.gpu import Gpu
 from clustersim.config.topology import Node
 from clustersim.config.yaml import Document
@@ -29,7 +30,7 @@ class Spread(NamedTuple):
     source: str
 
 
-SPREADS: Mapping[str, Spread] = {
+PRIORS: Mapping[str, Spread] = {
     "clock under load": Spread(
         0.06, "shares at which published steps are right, over those of long products: 0.90 to 1.04"
     ),
@@ -42,7 +43,16 @@ SPREADS: Mapping[str, Spread] = {
         0.30, "latencies of small collectives of clusters of one kind over their forecasts"
     ),
 }
-"""By the first words of a constant's name."""
+"""By family of constants: what is known of them without any step."""
+
+
+def spread(family: str) -> Spread:
+    """Return how far constants of a family may be off: as published steps say, and without them what is known beside steps."""
+    known, prior = shipped(), PRIORS[family]
+    if family not in known["spreads"]:
+        return prior
+    steps = f"{known['steps']:,} steps of {len(known['without'])} publishers"
+    return Spread(known["spreads"][family], f"{steps}, near {prior.value:g}: {prior.source}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +60,7 @@ class Constant:
     """One figure that a forecast rests on, as a factor on keys of the files of a run."""
 
     name: str
-    """Such as `clock under load, 16-bit, h100-sxm`; what stands before the first comma is its family."""
+    """Such as `clock under load, 16-bit, hopper`; what stands before the first comma is its family."""
     scope: Scope
     spread: float
     """Standard deviation of its logarithm among machines."""
@@ -108,8 +118,8 @@ def _constant(
     most: float = float("inf"),
     slows: bool = False,
 ) -> Constant:
-    spread = SPREADS[name.partition(",")[0]]
-    return Constant(name, scope, spread.value, spread.source, keys, beside or {}, most, slows)
+    known = spread(name.partition(",")[0])
+    return Constant(name, scope, known.value, known.source, keys, beside or {}, most, slows)
 
 
 def _of_gpu(at: str, gpu: Gpu, job: Job) -> Iterator[Constant]:
@@ -136,7 +146,9 @@ def _of_clocks(at: str, gpu: Gpu, precision: str) -> Iterator[Constant]:
         if wanted & set(types):
             keys = {f"{at}.{dtype}": shares[dtype] for dtype in types}
             beside = {f"{at}.{dtype}": share for dtype, share in shares.items() if dtype not in types}
-            yield _constant(f"clock under load, {group}, {gpu.name}", "part", keys, beside, 1 / max(keys.values()))
+            yield _constant(
+                f"clock under load, {group}, {gpu.architecture}", "part", keys, beside, 1 / max(keys.values())
+            )
 
 
 def _of_node(at: str, node: Node, gpu: Gpu, job: Job) -> Iterator[Constant]:

@@ -1,0 +1,1 @@
+"""All constants of steps, estimated together on published steps."""

@@ -1,0 +1,64 @@
+"""What `clustersim lab fit` prints."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from clustersim.calibration.constants import PRIORS
+from clustersim.lab.fit.judge import Errors
+from clustersim.lab.fit.result import Fit, contradictions
+
+
+def lines(found: Fit) -> Iterator[str]:
+    """Yield the lines."""
+    publishers = len(found.before.publishers)
+    yield f"{len(found.steps):,} steps of {publishers} publishers, each publisher left out of what its steps are forecast with"
+    yield ""
+    yield f"{'':28}{'mean over publishers':>21}{'median':>9}{'90th':>8}{'bias':>8}"
+    yield _errors("as it is", found.before)
+    yield _errors("all constants fitted", found.all_fitted)
+    yield _errors("those that strangers gain by", found.after)
+    yield ""
+    yield from _families(found)
+    yield ""
+    yield f"{'publisher':14}{'steps':>6}{'mean':>8}{'bias':>8}{'fitted':>9}{'bias':>8}{'inside':>9}{'half':>7}"
+    for name, one in found.before.publishers.items():
+        after, held = found.all_fitted.publishers[name], found.held[name]
+        yield (
+            f"{name:14}{one.steps:6}{one.mean:8.1%}{one.bias:+8.1%}{after.mean:9.1%}{after.bias:+8.1%}"
+            f"{held.inside:9.0%}{held.half:7.3f}"
+        )
+    yield ""
+    yield f"{'GPU and data type':28}{'steps':>6}{'mean':>8}{'bias':>8}{'fitted':>9}{'bias':>8}"
+    for name, group in found.before.groups.items():
+        fitted = found.all_fitted.groups[name]
+        yield f"{name:28}{group.steps:6}{group.mean:8.1%}{group.bias:+8.1%}{fitted.mean:9.1%}{fitted.bias:+8.1%}"
+    yield ""
+    yield f"{'all constants, fitted to all':48}{'factor':>8}{'± log':>8}"
+    for name, (factor, spread) in found.posterior.factors.items():
+        yield f"{name:48}{factor:8.3f}{spread:8.3f}"
+    for this, other, correlation in found.posterior.alike():
+        yield f"{this} and {other} cannot be told apart: their estimates go together by {correlation:+.2f}"
+    yield ""
+    yield f"intervals: {found.inside:.0%} of all steps inside; spread by family (before any step)"
+    for name, spread in found.widths.spreads.items():
+        yield f"{name:48}{spread:8.3f}{PRIORS[name].value:8.3f}"
+    yield f"{'what no constant explains':48}{found.widths.rest:8.3f}"
+    yield from map(str, contradictions(found.steps))
+
+
+def _errors(title: str, one: Errors) -> str:
+    return f"{title:28}{one.mean:21.2%}{one.median:9.2%}{one.p90:8.1%}{one.bias:+8.1%}"
+
+
+def _families(found: Fit) -> Iterator[str]:
+    """Yield which families are taken, and why the others are not."""
+    for name in found.taken:
+        yield f"{name}: fitted, as publishers left out gain by it"
+    for one in sorted(found.trials, key=lambda one: one.strangers):
+        if one.strangers < one.before:
+            gain = f"{one.before - one.strangers:.2%} for publishers left out"
+            why = f"{gain}, and nothing without the one that gains most" if one.spared <= 0 else f"no more than {gain}"
+        else:
+            why = f"publishers left out lose {one.strangers - one.before:.2%}, those in the fit gain {one.before - one.own:.2%}"
+        yield f"{one.family}: stays as it is: {why}"
