@@ -24,6 +24,8 @@ from clustersim.sweeps.space import NODES, SCHEDULE, VPP, Point, SweepSpace
 TP, PP, DP, MICRO_BATCH, RECOMPUTE = (KEYS[name] for name in ("tp", "pp", "dp", "micro_batch", "recompute"))
 MICRO_BATCHES = (1, 2, 4)
 """Sequences of a microbatch that are tried."""
+STAGES = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
+"""Pipeline stages that are tried, beside those that share the layers evenly: they fill nodes of 8 GPUs on round numbers of nodes."""
 RECOMPUTED = ("none", "selective", "full")
 MOST_GPUS = 200_000
 """Of a plan."""
@@ -126,9 +128,10 @@ class KindOfCluster:
         base = self.case.base
         layers = base.model.layers + base.model.encoder_layers
         layers += base.parallelism.account_for_embedding + base.parallelism.account_for_loss
+        stages = sorted({*divisors(layers), *(pp for pp in STAGES if pp <= layers)})
         for start in self._given(kind, TP):
-            for pp in _values(kind, PP, divisors(layers)):
-                for vpp in _values(kind, VPP, divisors(layers // pp) if pp > 1 else [1]):
+            for pp in _values(kind, PP, stages):
+                for vpp in _values(kind, VPP, _chunks(base, layers, pp)):
                     schedule = kind.get(SCHEDULE, "interleaved" if vpp > 1 else "1f1b")
                     with suppress(InputError):
                         whole = {**start, PP: pp, DP: kind.get(DP, "auto"), SCHEDULE: schedule, VPP: vpp}
@@ -148,6 +151,14 @@ class KindOfCluster:
                 changes = {MICRO_BATCH: size, RECOMPUTE: recompute}
                 job = first.changed(changes)
                 yield DegreeSplit({**point, **changes}, job, self.bounds.of(job))
+
+
+def _chunks(base: Job, layers: int, pp: int) -> Sequence[int]:
+    """Return the chunks of layers a rank that are tried: those that are equal, and what a layout in the workload has."""
+    own = base.parallelism
+    if own.layout is not None and pp == own.pp:
+        return [own.vpp]
+    return divisors(layers // pp) if pp > 1 else [1]
 
 
 def _values(kind: Point, key: str, otherwise: Sequence[int]) -> Sequence[int]:
