@@ -182,6 +182,16 @@ def test_two_messages_meet_and_what_was_found_ahead_of_the_first_is_taken_back()
     assert sorted(found.segment_ends) == [1, 3]
 
 
+def test_who_meets_another_while_it_only_computes_beside_a_flow_that_is_over_is_not_slowed():
+    """Slowed once before, so that its times are no longer those of its idle ones."""
+    send, half, wait = moving([0], 10.0, 10.0), moving([0], 5.0, 10.0), Activity([Segment(4.0, None)])
+    beside = Segment(0.0, Flow.of("p", 1.0, 0.0, 10.0), beside=4.0, share=0.5)
+    first = Activity([*send.segments, beside, *send.segments])
+    ends, found = simulated(graph([(0, 0, 0), (0, 0, 1), (0, 0, 2), (3, 3, 3)]), [first, half, wait, send])
+    assert ends == pytest.approx([0.0, 7.0, 1.0, 4.0, 5.0])
+    assert found.segment_ends[1] == pytest.approx([0.0, 1.5, 1.5, 6.0, 6.0, 7.0])
+
+
 def test_what_ends_makes_room_for_what_begins_then():
     send = moving([0], 10.0, 10.0)
     one = graph([(0, 0, 0), (1, 1, 0)])

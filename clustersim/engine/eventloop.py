@@ -195,17 +195,17 @@ def transfer(w: LoopState, holder: int, now: float) -> None:
     """Go on with a flow, or with what is computed beside it."""
     one = w.holders[holder]
     number, begun = w.numbers[one.flow + one.index // 2], one.begun
-    if number < 0 or not w.flows[number].size:
-        time = begun + (w.flows[number].idle if number >= 0 else 0.0)
-        if one.on_time:
-            time = alone(w, one, one.index, begun)
-        one.call = LANDED
-        push(w, holder, max(time, now))
-        return
-    flow = w.flows[number]
-    if now >= begun + flow.idle:  # what is computed beside it takes longer
+    if (
+        number < 0 or now >= begun + w.flows[number].idle
+    ):  # nothing moves any more: what is computed beside it takes longer
         one.call = END
         push(w, holder, max(alone(w, one, one.index, begun), now))
+        return
+    flow = w.flows[number]
+    if not flow.size:
+        one.call = LANDED
+        exact = one.on_time and not w.segments[one.segment + one.index // 2].beside
+        push(w, holder, max(alone(w, one, one.index, begun), now) if exact else begun + flow.idle)
     elif now >= begun + flow.latency:
         move(w, holder, now)
     else:
