@@ -1,4 +1,4 @@
-"""Transfers on shared links: idle closed forms, sharing, and sleeping = awake."""
+"""Transfers on shared links: idle closed forms, and sharing."""
 
 import pytest
 import simpy
@@ -27,15 +27,8 @@ def play(capacity, starts):
     for number, (at, activity) in enumerate(starts):
         env.process(begin(number, at, activity))
     env.run()
-    assert all(until <= env.now for until in fabric.links.until)
-    assert all(one.until <= env.now for one in fabric.links.wide)
-    assert not fabric.running
-    assert not fabric.transfers.moving
-    assert (
-        not any(fabric.transfers.flows.used)
-        and not any(fabric.transfers.flows.weight)
-        and not any(fabric.transfers.flows.crossing)
-    )
+    assert not fabric.moving
+    assert not any(fabric.crossing) and not any(fabric.wanted) and not any(fabric.short)
     return [ends[number][0] for number in range(len(starts))]
 
 
@@ -73,20 +66,16 @@ moves = st.builds(
 segments = st.lists(st.tuples(st.floats(0, 3), moves), min_size=1, max_size=4)
 
 
-def test_who_was_met_sleeps_again_to_its_end():
-    # the newcomer's 10 bytes take from 1 to 3 s, the sleeper's first 10 as long; no part behind that is an event
-    def solved(parts):
-        env = simpy.Environment()
-        fabric, ends = Fabric(env, [10.0]), []
-        fabric.start(Activity([Segment(1.0, flow(10.0))] * parts), ends.append)
-        simpy.Timeout(env, 1.0).callbacks.append(
-            lambda _: fabric.start(Activity([Segment(0.0, flow(10.0))]), ends.append)
+def test_only_what_was_slowed_has_ends_of_its_own():
+    env = simpy.Environment()
+    fabric, ends = Fabric(env, [10.0]), []
+    for at in (0.0, 6.0):  # one transfer of the first activity meets the newcomer, the second one nobody
+        simpy.Timeout(env, at).callbacks.append(
+            lambda _: fabric.start(Activity([Segment(1.0, flow(10.0))] * 2), ends.append)
         )
-        env.run()
-        assert ends[1] == pytest.approx([*(1.0, 3.0), *(float(4 + i) for i in range(2 * parts - 2))])
-        return next(env._eid), fabric.transfers.flows.solves
-
-    assert solved(3) == solved(9)
+    simpy.Timeout(env, 1.0).callbacks.append(lambda _: fabric.start(Activity([Segment(0.0, flow(10.0))]), ends.append))
+    env.run()
+    assert ends == [pytest.approx([1, 3]), pytest.approx([1, 3, 4, 5]), None]
 
 
 def activity(parts):
@@ -96,23 +85,11 @@ def activity(parts):
     return Activity(Segment(c, Flow.of("p", lat, size, bound(loads), *loads)) for c, (size, lat, loads) in parts)
 
 
-@settings(max_examples=examples(150), deadline=None)
-@given(st.lists(st.tuples(st.floats(0, 20), segments), min_size=1, max_size=5))
-def test_sleeping_is_exact(jobs):
-    """Putting nobody to sleep gives the same ends."""
-    started = [(at, activity(parts)) for at, parts in jobs]
-    ends = play([10.0] * 3, started)
-    sleepless = Fabric.start
-    try:
-
-        def start(self, act, done):  # every activity is woken as it starts
-            sleepless(self, act, done)
-            self._wake(act.asked.links.tolist())
-
-        Fabric.start = start
-        assert play([10.0] * 3, started) == pytest.approx(ends, rel=1e-9, abs=1e-9)
-    finally:
-        Fabric.start = sleepless
+@settings(max_examples=examples(100), deadline=None)
+@given(segments)
+def test_alone_an_activity_ends_as_told_without_a_fabric(parts):
+    one = activity(parts)
+    assert play([10.0] * 3, [(0.0, one)]) == pytest.approx(one.ends[-1:], rel=1e-12)
 
 
 @settings(max_examples=examples(100), deadline=None)

@@ -1,69 +1,55 @@
-"""Rates that are kept up to date are those of the whole problem, solved anew."""
+"""Rates of transfers under way are those of the whole problem."""
 
 import numpy as np
 import pytest
+import simpy
 from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clustersim.arrays import distinct, distinct_rows, entries
-from clustersim.engine.flows import Flow, Flows, solve
+from clustersim.engine.fabric import Fabric
+from clustersim.engine.flows import Flow, solve
 
 pairs = st.lists(st.tuples(st.integers(0, 5), st.floats(0.1, 4)), min_size=1, max_size=4, unique_by=lambda p: p[0])
-transfers = st.tuples(pairs, st.floats(0.5, 200))
+transfers = st.tuples(st.floats(0, 20), st.floats(1, 500), st.floats(0.5, 200), pairs)
 
 
-@st.composite
-def histories(draw):
-    """Links, and what happens on them: at each time some transfers come, and some of those that are there go."""
-    capacity = [draw(st.floats(1, 100)) for _ in range(6)]
-    step = st.tuples(st.lists(transfers, max_size=4), st.sets(st.integers(0, 12), max_size=3))
-    return capacity, draw(st.lists(step, min_size=1, max_size=8))
-
-
-def flow(bound, *loads):
-    return Flow.of("p", 0.0, 0.0, bound, *loads)
-
-
-def whole(capacity, moving):
-    """Solve for all transfers at once, on all links."""
-    flows = [flow(bound, *pairs) for pairs, bound in moving]
+def whole(capacity, flows):
+    """Solve for all flows at once, on all links."""
     variable = np.repeat(np.arange(len(flows)), [len(one.links) for one in flows])
     links, weights = np.concatenate([one.links for one in flows]), np.concatenate([one.weights for one in flows])
-    return solve(variable, links, weights, np.array([bound for _, bound in moving]), np.array(capacity))
+    return solve(variable, links, weights, np.array([one.bound for one in flows]), np.array(capacity))
 
 
-@settings(max_examples=examples(1000), deadline=None)
-@given(histories())
-def test_rates_after_any_change_are_those_of_the_whole(history):
-    capacity, steps = history
-    flows = Flows(np.array(capacity))
-    moving = {}
-    for time, (come, go) in enumerate(steps):
-        for slot in [slot for place, slot in enumerate(moving) if place in go]:
-            flows.remove(slot)
-            del moving[slot]
-        for one in come:
-            moving[flows.add(flow(one[1], *one[0]), 1e6, float(time))] = one
-        flows.solve(float(time))
-        if moving:
-            assert flows.rate[list(moving)] == pytest.approx(whole(capacity, list(moving.values())), rel=1e-9)
-    for slot in moving:
-        flows.remove(slot)
-    assert not flows.used.any() and not flows.weight.any() and not flows.crossing.any()
+@settings(max_examples=examples(300), deadline=None)
+@given(st.lists(st.floats(1, 100), min_size=6, max_size=6), st.lists(transfers, min_size=1, max_size=12))
+def test_at_any_time_rates_are_those_of_all_that_moves_on_all_links(capacity, began):
+    env = simpy.Environment()
+    fabric = Fabric(env, capacity)
+    for at, size, bound, loads in began:
+        flow = Flow.of("p", 0.0, size, bound, *loads)
+        env.timeout(at).callbacks.append(lambda _, flow=flow: fabric.move(flow, env.now + flow.idle))
+    while env.peek() < np.inf:
+        if env.peek() > env.now and fabric.moving:
+            rates = [one.rate for one in fabric.moving]
+            assert rates == pytest.approx(whole(capacity, [one.flow for one in fabric.moving]).tolist(), rel=1e-8)
+        env.step()
+    assert not fabric.moving
 
 
 def test_a_transfer_lands_when_its_bytes_are_over():
-    flows = Flows(np.array([10.0]))
-    first = flows.add(flow(10.0, (0, 1.0)), 30.0, 0.0)
-    assert flows.solve(0.0) == 3.0
-    second = flows.add(flow(10.0, (0, 1.0)), 10.0, 1.0)  # 20 bytes and 10 at 5 bytes/s each
-    assert flows.solve(1.0) == 3.0
-    assert flows.due(3.0) == [second]
-    flows.remove(second)
-    assert flows.solve(3.0) == 4.0
-    flows.remove(first)
-    assert flows.solve(4.0) == np.inf
+    env, ends = simpy.Environment(), []
+    fabric = Fabric(env, [10.0])
+    for at, size in ((0.0, 30.0), (1.0, 10.0)):  # at 1 s 20 bytes are left of the first: both move at 5 bytes/s
+        flow = Flow.of("p", 0.0, size, 10.0, (0, 1.0))
+        env.timeout(at).callbacks.append(
+            lambda _, flow=flow: fabric.move(flow, env.now + flow.idle).over.callbacks.append(
+                lambda _: ends.append(env.now)
+            )
+        )
+    env.run()
+    assert ends == [3.0, 4.0]
 
 
 @pytest.mark.parametrize("largest", [1, 3, 1 << 62])

@@ -247,9 +247,8 @@ def move(w: LoopState, holder: int, now: float) -> None:
         one.call = LANDED
         push(w, holder, max(lands, now))
         return
-    one.moving, one.rate, one.tried, one.lands, one.since, one.full = number, 0.0, 0.0, lands, now, -1
-    # a sleeper's bytes have moved at their bound until it was woken
-    one.left = flow.size - max(now - one.begun - flow.latency, 0.0) * flow.bound
+    one.moving, one.rate, one.tried, one.lands, one.full = number, 0.0, 0.0, lands, -1
+    one.left, one.since = flow.size, one.begun + flow.latency
     for load in range(flow.load, flow.load_end):
         place = one.row + w.loads[load].place
         row = w.rows[place]
@@ -435,11 +434,13 @@ def settle(w: LoopState, holder: int, now: float) -> None:
     # a rate that differs by rounding alone would move the end by some digits, and cost an event
     if abs(rate - one.rate) <= SAME * one.rate:
         return
-    one.left -= one.rate * (now - one.since)
-    one.rate, one.since = rate, now
-    if rate < w.flows[one.moving].bound:
-        one.lands = np.inf
-    time = one.lands if one.lands < np.inf else now + max(one.left, 0.0) / rate
+    bound, time = w.flows[one.moving].bound, one.lands
+    if rate < bound or time == np.inf:
+        # what nothing has slowed so far has moved at its bound, awake or asleep
+        one.left -= (one.rate if time == np.inf else bound) * (now - one.since)
+        one.since, one.lands = now, np.inf
+        time = now + max(one.left, 0.0) / rate
+    one.rate = rate
     one.call = LAND
     push(w, holder, max(time, now))
 

@@ -1,34 +1,25 @@
-"""Transfers as fluids on shared links, in SimPy's time.
+"""What tasks do, computation and transfers in turn, and the fabric on which SimPy plays those: transfers are fluids.
 
-An `Activity` alternates computation with transfers. While the bounds of everything that holds a link fit into it, nothing
-can be slowed down, so an activity is one time-out, however many transfers it has. When a newcomer could overfill one of
-its links, the activities that hold that link are woken: each is found at the point it has reached and goes on transfer by
-transfer, with max-min fair rates that `flows` keeps up to date, until its links cannot be overfilled any more. Both ways give
-the same times.
+The bytes of transfers under way move at max-min fair rates, which are solved anew whenever one begins or ends, for all that
+share full links with it. This is the reference of the compiled loop (`eventloop`): plain before fast.
 """
 
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
-from collections.abc import Callable, Iterable, Sequence
-from heapq import heappush
-from itertools import count
-from operator import itemgetter
-from typing import Any, ClassVar, NamedTuple, cast
+from collections.abc import Callable, Generator, Iterable, Sequence
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 import simpy
-from simpy.events import NORMAL
 
-from clustersim.arrays import Floats
-from clustersim.engine.flows import Asked, Flow, Flows
-from clustersim.engine.occupancy import Holder, Occupancy
+from clustersim.engine.flows import FITS, Asked, Flow, solve
 from clustersim.engine.traffic import Variant
 
 HOST = "host"
 """What waiting for the host is called among the families of flows."""
-_LAST = 2  # SimPy priority: after everything else that happens at the same time
+_SAME = 1e-12
+"""A relative change of a rate that is none: it differs by rounding."""
 
 
 class Segment(NamedTuple):
@@ -162,241 +153,142 @@ def _peaks(flows: Iterable[Flow | None]) -> Asked:
         return _NOTHING
     if len(distinct) == 1:
         [flow] = distinct
-        return Asked.of(flow.links, flow.weights * flow.bound)
+        return Asked(flow.links, flow.weights * flow.bound)
     links = np.concatenate([flow.links for flow in distinct])
     peaks = np.concatenate([flow.weights * flow.bound for flow in distinct])
     links, place = np.unique(links, return_inverse=True)
     most = np.zeros(len(links))
     np.maximum.at(most, place, peaks)
-    return Asked.of(links, most)
+    return Asked(links, most)
 
 
-_NOTHING = Asked.of(np.empty(0, np.int64), np.empty(0))
+_NOTHING = Asked(np.empty(0, np.int64), np.empty(0))
 Activity.NONE = Activity(())
 
 
-class Timer(simpy.Event):
-    """A time-out without what SimPy's own does beside: there are as many as tasks. `what` is for those that are called."""
+class Transfer:
+    """A flow whose bytes are under way."""
 
-    __slots__ = ("callbacks", "what")
-    _ok, _value = True, None
+    __slots__ = ("flow", "lands", "left", "over", "rate", "since", "slowed", "timer")
 
-    def __init__(self, callbacks: list[Callable[[Any], None]], what: Any = None) -> None:
-        self.callbacks, self.what = callbacks, what
-
-
-class Running(Timer):
-    """An activity under way, and the timer of its end as long as it never was awake.
-
-    `index` counts half segments: even computes, odd flows.
-    """
-
-    __slots__ = ("activity", "begun", "done", "ends", "holder", "index", "on_time", "over", "started")
-
-    def __init__(
-        self,
-        callbacks: list[Callable[[Any], None]],
-        activity: Activity,
-        started: float,
-        holder: Holder,
-        over: Callable[[Running], None],
-        done: Callable[[list[float] | None], None] | None = None,
-    ) -> None:
-        self.callbacks, self.over, self.done = callbacks, over, done
-        self.activity, self.started, self.holder = activity, started, holder
-        self.index = 0
-        self.ends: list[float] = []  # when each half segment ended, once awake; while it sleeps again, when each will
-        self.begun = started  # of the half segment
-        # nothing has slowed it yet: each half segment ends when it would end alone, to the last digit
-        self.on_time = True
-
-    def alone(self) -> float:
-        """Return when the half segment would end alone, if nothing has slowed the run before."""
-        return self.started + self.activity.ends[self.index]
-
-    def ahead(self) -> None:
-        """Say when all half segments end that are not over, if nothing slows them."""
-        done = len(self.ends)
-        if self.on_time:
-            self.ends += [self.started + end for end in self.activity.ends[done:]]
-            return
-        now = self.ends[-1]
-        for index in range(done, len(self.activity.ends)):
-            segment = self.activity.segments[index // 2]
-            if index % 2 == 0:
-                now = max(now + segment.compute, self.started + segment.launched)
-            elif segment.flow is not None:
-                now += segment.over(segment.flow.idle)
-            self.ends.append(now)
-
-
-class Transfers:
-    """Activities that go on half segment by half segment, whose bytes move at max-min fair rates."""
-
-    def __init__(self, env: simpy.Environment, links: Occupancy, capacity: Floats) -> None:
-        """links: who holds them. capacity: bytes/s by link."""
-        self.env, self.links = env, links
-        self.flows = Flows(capacity)
-        self.moving: dict[int, tuple[int, Running]] = {}  # by slot, with a number that grows
-        self.begun = count()
-        self.armed = math.inf  # for when the one timer of all moving flows is set
-        self.dirty = False
-
-    def wake(self, run: Running) -> None:
-        """Put a run where it is by now, asleep until now, and let it go on from there."""
-        ends = run.ends or [run.started + end for end in run.activity.ends]
-        index = min(bisect_right(ends, self.env._now), len(ends) - 1)
-        run.ends = ends[:index]
-        run.on_time = not index or run.ends[-1] == run.started + run.activity.ends[index - 1]
-        self._enter(run, index, run.ends[-1] if index else run.started)
-
-    def _enter(self, run: Running, index: int, begun: float) -> None:
-        """Go on with half segment `index`, which has begun at a time before now or just now."""
-        run.index, run.begun = index, begun
-        segment = run.activity.segments[index // 2]
-        flow = segment.flow
-        if index % 2 == 0:
-            time = run.alone() if run.on_time else max(begun + segment.compute, run.started + segment.launched)
-            if time <= self.env._now:
-                self._end(run)
-            else:
-                self._at(run, time, self._end)
-        elif flow is None or not flow.size:
-            self._until(run, begun + (flow.idle if flow else 0.0), self._landed)
-        elif self.env.now >= begun + flow.idle:  # what is computed beside it takes longer
-            self._until(run, begun + segment.over(flow.idle), self._end)
-        elif self.env.now >= begun + flow.latency:
-            self._move(run)
-        else:
-            self._at(run, begun + flow.latency, self._move)
-
-    def _until(self, run: Running, time: float, call: Callable[[Running], None]) -> None:
-        """Call at the end of a half segment that nothing can slow."""
-        self._at(run, run.alone() if run.on_time else time, call)
-
-    def _at(self, run: Running, time: float, call: Callable[[Running], None]) -> None:
-        _at(self.env, time, _called, (call, run))
-
-    def _landed(self, run: Running) -> None:
-        """End a flow, when what is computed beside it is over too."""
-        segment = run.activity.segments[run.index // 2]
-        if segment.beside:
-            self._until(run, run.begun + segment.over(self.env.now - run.begun), self._end)
-        else:
-            self._end(run)
-
-    def _end(self, run: Running) -> None:
-        """Go on, or let a run sleep to its end if by now nothing can slow it."""
-        now = self.env._now
-        run.ends.append(now)
-        index = run.index + 1
-        if index < len(run.activity.ends) and not self.links.fit(run.holder, now):
-            self._enter(run, index, now)
-            return
-        run.ahead()
-        self.links.rest(run.holder, run.ends[-1])
-        run.over(run)
-
-    def _move(self, run: Running) -> None:
-        """Let the bytes of a flow move, its latency being over."""
-        flow = run.activity.segments[run.index // 2].flow
-        assert flow is not None
-        lands = run.begun + flow.idle
-        if run.on_time and not run.activity.segments[run.index // 2].beside:
-            lands = run.alone()
-        if not len(flow.links):
-            self._at(run, lands, self._landed)
-            return
-        gone = self.env.now - run.begun - flow.latency
-        slot = self.flows.add(flow, flow.size - max(gone, 0.0) * flow.bound, self.env.now, lands)
-        self.moving[slot] = next(self.begun), run
-        self._touch()
-
-    def _touch(self) -> None:
-        """Solve once, after all that happens at this time."""
-        if not self.dirty:
-            self.dirty = True
-            _at(self.env, self.env._now, self._solve, priority=_LAST)
-
-    def _solve(self, _: simpy.Event) -> None:
-        """Bring the rates up to date, and set the one timer of all moving flows to the first that lands."""
-        self.dirty = False
-        first = self.flows.solve(self.env._now)
-        if first != self.armed:
-            self.armed = first
-            if self.moving:
-                _at(self.env, first, self._due, first)
-
-    def _due(self, timer: Timer) -> None:
-        time = timer.what
-        if self.armed != time:
-            return
-        self.armed = math.inf
-        slots = self.flows.due(time)
-        late = {slot for slot in slots if not self.flows.on_time(slot)}
-        landed = sorted([(*self.moving.pop(slot), slot) for slot in slots], key=itemgetter(0))  # as they began
-        self.flows.remove(*slots)
-        self._touch()
-        for _, run, slot in landed:
-            run.on_time &= slot not in late
-            self._landed(run)
-
-
-def _called(timer: Timer) -> None:
-    call, run = timer.what
-    call(run)
-
-
-def _at(
-    env: simpy.Environment, time: float, call: Callable[[Any], None], what: object = None, priority: int = NORMAL
-) -> None:
-    heappush(env._queue, (max(time, env._now), cast("Any", priority), next(env._eid), Timer([call], what)))
+    def __init__(self, env: simpy.Environment, flow: Flow, lands: float) -> None:
+        self.flow, self.lands = flow, lands
+        self.rate, self.left, self.since = 0.0, flow.size, env.now
+        """Bytes/s, and the bytes that were left at a time."""
+        self.slowed = False
+        """Whether it ever moved slower than alone."""
+        self.over = env.event()
+        """Succeeds when all bytes have moved …"""
+        self.timer = env.event()
+        """… which is when this happens, as long as its rate stays."""
 
 
 class Fabric:
-    """The links of a cluster. capacity: bytes/s of each link that can be short."""
+    """Links that transfers share. capacity: bytes/s of each that can be short."""
 
     def __init__(self, env: simpy.Environment, capacity: Iterable[float]) -> None:
-        limit = np.array(list(capacity), float)
-        self.env, self.links = env, Occupancy(limit)
-        self.transfers = Transfers(env, self.links, limit)
-        self.running: dict[Holder, Running] = {}
-        self.started = count()
+        self.env, self.capacity = env, np.array(list(capacity), float)
+        self.moving: dict[Transfer, None] = {}
+        """The transfers under way, in the order in which they began."""
+        self.crossing = np.zeros(len(self.capacity), np.int64)
+        """By link, how many cross it …"""
+        self.wanted = np.zeros(len(self.capacity))
+        """… the bytes/s that they would take of it if none was slowed …"""
+        self.short = np.zeros(len(self.capacity), bool)
+        """… and whether it has less: other links slow nothing."""
+        self.solving = False
+        self.solves = 0
 
     def start(self, activity: Activity, done: Callable[[list[float] | None], None]) -> None:
         """Start `activity` now; call `done` at its end with the ends of its half segments (None: as if idle)."""
-        env, asked = self.env, activity.asked
-        if not len(asked.links):
-            _at(env, env.now + activity.idle, lambda _: done(None))
+        if len(activity.asked.links):
+            self.env.process(self._play(activity, done))
+        else:  # on links that are never short nothing is slowed: one time-out for all of its segments
+            self.env.timeout(activity.idle).callbacks.append(lambda _: done(None))
+
+    def _play(
+        self, activity: Activity, done: Callable[[list[float] | None], None]
+    ) -> Generator[simpy.Event, None, None]:
+        """Go through the segments of an activity."""
+        env, begin, ends, slowed = self.env, self.env.now, list[float](), False
+        for segment, computed, over in zip(activity.segments, activity.ends[::2], activity.ends[1::2], strict=True):
+            # what nothing has slowed ends exactly at its ideal time: sums of its parts would differ in the last digit, and
+            # where transfers meet again and again, each meeting may double that
+            start = max(env.now + segment.compute, begin + segment.launched) if slowed else begin + computed
+            yield self._at(start)
+            ends.append(env.now)
+            if (flow := segment.flow) is not None:
+                end = start + segment.over(flow.idle) if slowed else begin + over
+                if flow.size and len(flow.links):
+                    yield self._at(start + flow.latency)
+                    transfer = self.move(flow, start + flow.idle if segment.beside else end)
+                    yield transfer.over
+                    if transfer.slowed:  # what is computed beside the flow began with it, and both are waited for
+                        slowed, end = True, start + segment.over(env.now - start)
+                yield self._at(end)
+            ends.append(env.now)
+        done(ends if slowed else None)
+
+    def _at(self, time: float) -> simpy.Event:
+        """Return what happens at a time, now where rounding has it over already."""
+        now = self.env.now
+        delay = max(time - now, 0.0)
+        # SimPy adds delays to now, which may miss the time by its last digit: the next delay does not
+        while now + delay < time:
+            delay = math.nextafter(delay, math.inf)
+        return self.env.timeout(delay)
+
+    def move(self, flow: Flow, lands: float) -> Transfer:
+        """Let the bytes of a flow begin to move, and return the transfer. lands: when it ends if nothing slows it."""
+        transfer = Transfer(self.env, flow, lands)
+        self.moving[transfer] = None
+        if not self._load(flow, 1):
+            self._settle(transfer, flow.bound)
+        return transfer
+
+    def _end(self, transfer: Transfer) -> None:
+        """Take away a transfer whose bytes have moved."""
+        del self.moving[transfer]
+        self._load(transfer.flow, -1)
+        transfer.over.succeed()
+
+    def _load(self, flow: Flow, sign: int) -> bool:
+        """Add a flow to what its links are asked for, or take it away; return whether that changes rates."""
+        links = flow.links
+        before = self.short[links].any()
+        self.crossing[links] += sign
+        # an idle link begins from zero again: else the rounding of all sums would stay
+        self.wanted[links] = np.where(self.crossing[links], self.wanted[links] + sign * flow.bound * flow.weights, 0.0)
+        self.short[links] = self.wanted[links] > FITS * self.capacity[links]
+        changes = bool(before or self.short[links].any())
+        if changes and not self.solving:  # once for all that happens at this time
+            self.solving = True
+            self.env.timeout(0.0).callbacks.append(lambda _: self._solve())
+        return changes
+
+    def _solve(self) -> None:
+        """Solve the rates of all transfers, on the links that are short."""
+        self.solving, self.solves = False, self.solves + 1
+        flows = [one.flow for one in self.moving]
+        if not flows:
             return
-        holder = Holder(next(self.started), asked, env._now + activity.idle)
-        run = self.running[holder] = Running([self._over], activity, env._now, holder, self._settled, done)
-        tight = self.links.take(holder, env._now)
-        if not tight:  # its links cannot be full, as the peaks of all that hold them fit
-            heappush(env._queue, (holder.until, NORMAL, next(env._eid), run))
-            return
-        self._wake(tight)
-        self.transfers.wake(run)
+        link = np.concatenate([flow.links for flow in flows])
+        weight = np.concatenate([flow.weights for flow in flows])
+        variable = np.repeat(np.arange(len(flows)), [len(flow.links) for flow in flows])
+        short, bound = self.short[link], np.array([flow.bound for flow in flows])
+        place = (np.cumsum(self.short) - 1)[link[short]]
+        rates = solve(variable[short], place, weight[short], bound, self.capacity[self.short])
+        for one, rate in zip(self.moving, rates.tolist(), strict=True):
+            # a rate that differs by rounding alone would move the end by some digits, and cost an event
+            if abs(rate - one.rate) > _SAME * one.rate:
+                self._settle(one, rate)
 
-    def _wake(self, links: Sequence[int]) -> None:
-        """Wake whoever sleeps on one of the links; he holds his links as before."""
-        for one in self.links.asleep(links, self.env.now):
-            self.links.wake(one)
-            self.transfers.wake(self.running[one])
-
-    def _settled(self, run: Running) -> None:
-        """End a run when it is over, as far as is known now."""
-        if run.ends[-1] > self.env._now:
-            _at(self.env, run.ends[-1], lambda _: self._over(run))
-        else:
-            self._end(run)
-
-    def _over(self, run: Running) -> None:
-        """End what slept until its end, if it still does."""
-        if run.holder.until == self.env._now and run.holder in self.running:
-            self._end(run)
-
-    def _end(self, run: Running) -> None:
-        del self.running[run.holder]
-        assert run.done is not None
-        run.done(run.ends or None)
+    def _settle(self, transfer: Transfer, rate: float) -> None:
+        """Let a transfer move at another rate from now on, and end when that is over."""
+        now = self.env.now
+        transfer.left -= transfer.rate * (now - transfer.since)
+        transfer.rate, transfer.since = rate, now
+        transfer.slowed |= rate < transfer.flow.bound
+        transfer.timer.callbacks.clear()  # nothing can be taken out of SimPy's queue: the timer of the old rate calls nobody
+        transfer.timer = self._at(now + max(transfer.left, 0.0) / rate if transfer.slowed else transfer.lands)
+        transfer.timer.callbacks.append(lambda _: self._end(transfer))

@@ -20,7 +20,7 @@ from clustersim.engine.plan_signature import PlanSignature, Rebinding
 from clustersim.engine.program import Program
 from clustersim.engine.record import Record
 from clustersim.engine.replica_drift import ReplicaDrift
-from clustersim.engine.simulate import simulate
+from clustersim.engine.simulate import simulate_alone
 from clustersim.engine.slowing import slowing
 from clustersim.engine.static import played, static
 from clustersim.engine.steady_state import Periods, periods, steady
@@ -211,8 +211,7 @@ class Player:
         """Return the step by the first player that can tell it; where a short one is to stand for it, if it is steady."""
         graph = compiled.graph
         if self.engine == "simpy":
-            [[record]] = simulate([compiled.plan], progress, graphs=[graph], tasks=[tasks])
-            return record
+            return simulate_alone(compiled.plan, graph, tasks, compiled.holders, progress)
         if self.steady is not None and compiled.periods is None:
             return None
         capacity, meeting = compiled.plan.network.capacity, self.engine == "auto"

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from heapq import heappush
+from typing import Any
 
 import numpy as np
 import simpy
 from simpy.events import NORMAL
 
 from clustersim.engine.compile import Plan
-from clustersim.engine.fabric import Fabric, Timer
+from clustersim.engine.contention import Holders
+from clustersim.engine.fabric import Fabric
 from clustersim.engine.graph import StepGraph
 from clustersim.engine.instances import build
 from clustersim.engine.pattern import JOIN
@@ -22,6 +23,22 @@ from clustersim.errors import SimulationError
 from clustersim.garbage import uncollected
 
 
+def simulate_alone(
+    plan: Plan, graph: StepGraph, tasks: Tasks, links: Holders, progress: Callable[[float], None] = lambda _: None
+) -> Record:
+    """Return one step of a job that is alone on its fabric. graph, tasks: of the plan. links: that its nodes use.
+
+    In most steps no transfer slows another. So all tasks are time-outs first; if with the times of that nothing asks more of a
+    link than it has, they are right. Else the step is simulated again, with transfers that share links.
+    """
+    [[record]] = simulate([plan], progress, graphs=[graph], tasks=[tasks], shared=False)
+    # what a pass loses to communication beside it comes after its own transfers
+    ends = record.ends if record.slowed is None else record.ends - record.slowed
+    if len(links.met(tasks.times, record.starts, ends).node):
+        [[record]] = simulate([plan], progress, graphs=[graph], tasks=[tasks])
+    return record
+
+
 def simulate(
     plans: Sequence[Plan],
     progress: Callable[[float], None] = lambda _: None,
@@ -29,34 +46,46 @@ def simulate(
     starts: Sequence[float] = (),
     graphs: Sequence[StepGraph] = (),
     tasks: Sequence[Tasks] = (),
+    shared: bool = True,
 ) -> tuple[list[Record], ...]:
     """Play the plans of jobs that share a cluster, and return the complete steps of each job.
 
     Every job starts at its time of `starts` (seconds; default: all at 0) and repeats its step until each has completed
     `steps` that began when all had started. A step begins when all ranks of the job have ended the one before. progress is
     told the share of the tasks that are done, a hundred times at most. graphs, tasks: of the plans, where they are known.
-    Raises SimulationError at a deadlock.
+    shared: whether transfers slow each other on links; else every task takes as long as alone. Raises SimulationError at a
+    deadlock.
     """
-    env = simpy.Environment()
+    env = Environment()
     fabric = Fabric(env, plans[0].network.capacity.tolist())
     graphs = graphs or [build(plan.programs, plan.members) for plan in plans]
     tasks = tasks or [Tasks(graph, graph.found(plan.programs)) for graph, plan in zip(graphs, plans, strict=True)]
     meter = Meter(steps * sum(map(len, graphs)), progress)
-    stop = simpy.Event(env)
+    stop = env.event()
     target = _Target(stop, max(starts, default=0.0), dict.fromkeys(range(len(plans)), steps))
     jobs = [
-        _Repeated(env, fabric, graph, own, meter, partial(target.reached, number))
+        _Repeated(env, fabric, graph, own, meter, partial(target.reached, number), shared)
         for number, (graph, own) in enumerate(zip(graphs, tasks, strict=True))
     ]
     for job, start in zip(jobs, starts or [0.0] * len(jobs), strict=True):
-        job.start(start)
+        env.timeout(start).callbacks.append(job.begin)
     with uncollected():
         try:
             env.run(until=stop)  # not until the queue is empty: timers that were overtaken are still in it
         except RuntimeError as error:
             raise SimulationError(f"deadlock at {env.now} s: {error}") from None
-    events = next(env._eid)
-    return tuple([job.record(step, events, fabric.transfers.flows.solves) for step in job.steps] for job in jobs)
+    return tuple([job.record(step, env.events, fabric.solves) for step in job.steps] for job in jobs)
+
+
+class Environment(simpy.Environment):
+    """SimPy's, which also counts events."""
+
+    events = 0
+
+    def schedule(self, event: simpy.Event, priority: Any = NORMAL, delay: float = 0.0) -> None:
+        """Schedule and count an event."""
+        self.events += 1
+        super().schedule(event, priority, delay)
 
 
 class Meter:
@@ -113,62 +142,55 @@ class _Repeated:
         tasks: Tasks,
         meter: Meter,
         enough: Callable[[float], bool],
+        shared: bool,
     ) -> None:
         self.env, self.fabric, self.graph, self.meter, self.enough = env, fabric, graph, meter, enough
         self.tasks, self.activities = tasks, tasks.activities
         losses = slowing(graph, tasks)
         self.slowed = SlowedFabric(env, losses) if losses else None
         self.slots: list[int] = graph.arrays[2].tolist()
-        own = {self.slots[node] for node in self.slowed.nodes} if self.slowed else ()
-        self.alone = [
-            None if len(one.asked.links) or slot in own else one.idle for slot, one in enumerate(self.activities)
-        ]
-        self.ended = [lambda end: self.over(end.what)]
+        self.fluid = [shared and len(one.asked.links) > 0 for one in self.activities]
+        """By slot, whether others may slow its transfers."""
         self.steps: list[_Step] = []
         self.step = _Step(0, 0.0)
 
-    def start(self, time: float) -> None:
-        """Begin the first step at a time."""
-        if time:
-            simpy.Timeout(self.env, time).callbacks.append(lambda _: self.begin())
-        else:
-            self.begin()
-
-    def begin(self) -> None:
+    def begin(self, _: object = None) -> None:
         """Begin a step."""
         self.step = _Step(len(self.graph), self.env.now)
         self.over(0)
 
     def over(self, node: int) -> None:
         """End a node: those that waited for it alone begin, and end at once where they take no time."""
-        step, now = self.step, self.env.now
-        starts, ends, missing, after = step.starts, step.ends, step.missing, self.graph.after
-        slots, alone = self.slots, self.alone
-        queue, number, called = self.env._queue, self.env._eid, self.ended
+        step, now, after = self.step, self.env.now, self.graph.after
         ended = [node]
         for one in ended:  # grows while it is read
-            ends[one] = now
+            step.ends[one] = now
             for following in after[one]:
-                if missing[following] > 1:
-                    missing[following] = 1
+                step.missing[following] -= 1
+                if step.missing[following]:
                     continue
-                starts[following] = now
-                slot = slots[following]
-                if slot == JOIN:
+                step.starts[following] = now
+                if self.slots[following] == JOIN:
                     ended.append(following)
-                elif (seconds := alone[slot]) is not None:
-                    heappush(queue, (now + seconds, NORMAL, next(number), Timer(called, following)))
                 else:
-                    done: Done = partial(self.done, following)
-                    if self.slowed is not None:
-                        done = self.slowed.begin(following, done)
-                    self.fabric.start(self.activities[slot], done)
+                    self.start(following)
         self.meter.tick(len(ended))
         step.left -= len(ended)
         if not step.left:
             self.steps.append(step)
             if not self.enough(step.begin):
                 self.begin()
+
+    def start(self, node: int) -> None:
+        """Start the task of a node."""
+        slot = self.slots[node]
+        done: Done = partial(self.done, node)
+        if self.slowed is not None:
+            done = self.slowed.begin(node, done)
+        if self.fluid[slot]:
+            self.fabric.start(self.activities[slot], done)
+        else:
+            self.env.timeout(self.activities[slot].idle).callbacks.append(lambda _: done(None))
 
     def done(self, node: int, segment_ends: list[float] | None) -> None:
         """End a task; segment_ends: the ends of its half segments where it shared a link."""
