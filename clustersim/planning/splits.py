@@ -25,7 +25,7 @@ TP, PP, DP, MICRO_BATCH, RECOMPUTE = (KEYS[name] for name in ("tp", "pp", "dp", 
 MICRO_BATCHES = (1, 2, 4)
 """Sequences of a microbatch that are tried."""
 STAGES = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
-"""Pipeline stages that are tried, beside those that share the layers evenly: they fill nodes of 8 GPUs on round numbers of nodes."""
+"""Pipeline stages that are tried, beside those that share the layers evenly: they fill round numbers of nodes of 8 GPUs."""
 RECOMPUTED = ("none", "selective", "full")
 MOST_GPUS = 200_000
 """Of a plan."""
