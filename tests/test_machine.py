@@ -10,7 +10,7 @@ import yaml
 from fuzz_tables import NCCL_LOG, TRACE
 from validate_cases import write
 
-from clustersim.calibration.fit import SLOWEST, WITHIN, changes, fitted, own_changes
+from clustersim.calibration.fit import BOUND, SLOWEST, WITHIN, changes, fitted, own_changes
 from clustersim.calibration.machine import Machine
 from clustersim.calibration.posterior import Observation, Prior, likelihoods, posterior
 from clustersim.validate.machine import MeasuredRun
@@ -106,7 +106,7 @@ def test_it_is_more_sure_than_of_a_machine_that_nobody_has_measured(fit):
     for one in fit.constants:
         assert fit.found.spread(one.name) <= one.spread * (1 + 1e-9), one.name
     [clock] = [one for one in fit.constants if one.family == "clock under load"]
-    assert fit.found.spread(clock.name) < 0.8 * clock.spread
+    assert fit.found.spread(clock.name) < 0.9 * clock.spread
 
 
 @pytest.mark.parametrize("family", ["clock under load", "host", "network between nodes", SLOWEST.family])
@@ -219,7 +219,9 @@ def test_a_machine_that_was_slower_is_forecast_slower_and_with_a_narrower_interv
     assert usual["step_time_s"] * 1.02 < own["step_time_s"] < usual["step_time_s"] * 1.1
     widths = [log(one["step_time_high_s"] / one["step_time_low_s"]) for one in (usual, own)]
     assert widths[1] < 0.95 * widths[0]
-    assert own["machine"]["interval_width"] == pytest.approx(widths[1] / widths[0], rel=0.01)
+    assert widths[1] == pytest.approx(2 * BOUND * own["machine"]["spread"], rel=0.1), (
+        "where a published step is as wide"
+    )
 
 
 def test_what_is_set_goes_before_the_machine(call, mine):
@@ -264,7 +266,7 @@ def test_explain_says_what_the_answer_rests_on_and_a_machine_narrows_it(call, mi
     assert measured_clock["spread"] < clock["spread"]
     assert measured_clock["source"].startswith("mine.yaml")
     text = call("explain", "r")[1]
-    assert "what the answer rests on\n  clock under load, 16-bit, a100-sxm-80gb: ± 6 % → ± " in text
+    assert "what the answer rests on\n  clock under load, 16-bit, ampere: ± 4.8 % → ± " in text
 
 
 def test_a_machine_of_another_gpu_is_refused(call, mine):
@@ -304,10 +306,8 @@ def test_the_interval_is_that_of_the_posterior(fit, tmp_path):
     slopes = {one.name: 0.3 for one in fit.constants}
     own = np.full(len(fit.constants), 0.3)
     rest = 0.065**2 + sum((WITHIN.get(one.family, 0.0) * 0.3) ** 2 for one in fit.constants)
-    wanted = sqrt(
-        (own @ fit.found.covariance @ own + rest) / (sum((0.3 * one.spread) ** 2 for one in fit.constants) + rest)
-    )
-    assert found.narrowing(fit.constants, slopes) == pytest.approx(wanted, rel=0.01)
+    wanted = sqrt(own @ fit.found.covariance @ own + rest)
+    assert found.spread(fit.constants, slopes) == pytest.approx(wanted, rel=0.01)
 
 
 # What is wrong.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from math import exp, log, sqrt
+from math import exp, hypot, log, sqrt
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +13,14 @@ import numpy as np
 
 from clustersim.arrays import Floats
 from clustersim.calibration.constants import Constant, constants_of
-from clustersim.calibration.fit import Fit, remainder
+from clustersim.calibration.fit import BOUND, Fit, remainder
 from clustersim.calibration.sensitivity import sensitivities
 from clustersim.config.fields import validate
 from clustersim.config.machine import VERSION, MachineSpec
 from clustersim.config.overrides import Overrides, SourcePlace, of_topology
 from clustersim.config.yaml import Document, read
 from clustersim.errors import InputError
+from clustersim.report.calibration import shipped
 from clustersim.simulation import Simulator, StepResult
 from clustersim.topology.build import document_of, node_types, overridden
 
@@ -116,16 +117,14 @@ class Machine:
         known = {one.name: one for one in self.spec.constants if one.spread < NARROWED * one.usual_spread}
         return {one.name: (known[one.name].spread, source) for one in constants if one.name in known}
 
-    def narrowing(self, constants: Sequence[Constant], sensitivities: Mapping[str, float]) -> float:
-        """Return how many times as wide, in the log, the interval of a step is as that of a machine that nobody has measured.
+    def spread(self, constants: Sequence[Constant], sensitivities: Mapping[str, float]) -> float:
+        """Return the standard deviation of ln(measured / forecast) of a step: sqrt(S' C S + r^2).
 
-        It is sqrt(S' C S + r^2) of the constants' covariance C as this file has it, over that of the population; S: the step's
-        sensitivities, r: the remainder.
+        S: its sensitivities, C: the covariance of its constants, r: the remainder.
         """
         slopes = np.array([sensitivities[one.name] for one in constants])
-        usual = sum((slope * one.spread) ** 2 for slope, one in zip(slopes.tolist(), constants, strict=True))
-        rest = remainder(self.spec.remainder, constants, sensitivities) ** 2
-        return min(1.0, sqrt((float(slopes @ self.known(constants) @ slopes) + rest) / (usual + rest)))
+        rest = remainder(self.spec.remainder, constants, sensitivities)
+        return hypot(sqrt(float(slopes @ self.known(constants) @ slopes)), rest)
 
 
 def narrow(result: StepResult, cluster: Document, path: Path) -> None:
@@ -135,13 +134,14 @@ def narrow(result: StepResult, cluster: Document, path: Path) -> None:
     """
     machine, summary, job = Machine.read(path), result.summary, result.job
     constants = constants_of(cluster, job)
-    times = machine.narrowing(constants, sensitivities(cluster, job, constants, Simulator(result.topology)))
-    summary["machine"] = {"file": str(path), "evidence": list(machine.spec.evidence), "interval_width": times}
-    seconds, low, high = (summary[key] for key in ("step_time_s", "step_time_low_s", "step_time_high_s"))
-    if low is not None and high is not None:
-        summary["step_time_low_s"], summary["step_time_high_s"] = narrowed(seconds, low, high, times)
-        said = f"{times:.0%} as wide as of a machine that nobody has measured"
-        summary["step_time_interval"] = f"{said}; {summary['step_time_interval']}"
+    spread = machine.spread(constants, sensitivities(cluster, job, constants, Simulator(result.topology)))
+    summary["machine"] = {"file": str(path), "evidence": list(machine.spec.evidence), "spread": spread}
+    seconds, high = summary["step_time_s"], summary["step_time_high_s"]
+    if high is not None and (times := BOUND * spread / shipped()["bound"]) < 1:
+        half = times * log(high / seconds)  # as much wider as published steps make it for a step unlike them
+        summary["step_time_low_s"], summary["step_time_high_s"] = seconds * exp(-half), seconds * exp(half)
+        said = f"{times:.0%} as wide as of a machine that nobody has measured, by {', '.join(machine.spec.evidence)}"
+        summary["step_time_interval"] = f"{said}; else {summary['step_time_interval']}"
 
 
 def written(found: Fit, gpu: str, evidence: Sequence[str], remainder: float) -> str:
@@ -196,8 +196,3 @@ def _correlations(spec: MachineSpec) -> Floats:
         for other, value in enumerate(one.correlations):
             found[place, other] = found[other, place] = value
     return found
-
-
-def narrowed(seconds: float, low: float, high: float, times: float) -> tuple[float, float]:
-    """Return the ends of an interval around `seconds` that is `times` as wide in the log."""
-    return seconds * exp(times * log(low / seconds)), seconds * exp(times * log(high / seconds))
