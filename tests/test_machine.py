@@ -12,7 +12,7 @@ from validate_cases import write
 
 from clustersim.calibration.fit import BOUND, SLOWEST, WITHIN, changes, fitted, own_changes
 from clustersim.calibration.machine import Machine
-from clustersim.calibration.posterior import Observation, Prior, likelihoods, posterior
+from clustersim.calibration.posterior import Observation, Population, likelihoods, posterior
 from clustersim.validate.machine import MeasuredRun
 from clustersim.validate.runs import read
 
@@ -131,7 +131,7 @@ def drawn(seed, rows, constants=3):
     """Return observations of constants that are drawn, their prior, and those constants."""
     source = np.random.default_rng(seed)
     names = tuple(f"c{i}" for i in range(constants))
-    prior = Prior(names, np.diag(source.uniform(0.02, 0.3, constants) ** 2))
+    prior = Population(names, np.diag(source.uniform(0.02, 0.3, constants) ** 2))
     truth = source.multivariate_normal(np.zeros(constants), prior.covariance)
     slopes = source.uniform(-1, 1, (rows, constants))
     noise = source.normal(0, 0.05, rows)
@@ -180,7 +180,7 @@ def test_one_odd_row_does_not_decide():
 
 
 def test_the_density_of_one_row_is_that_of_a_normal_distribution():
-    prior = Prior(("a", "b"), np.diag([0.04, 0.01]))
+    prior = Population(("a", "b"), np.diag([0.04, 0.01]))
     row = Observation("r", 0.1, {"a": 1.0, "b": 0.5}, 0.05)
     found = likelihoods([row], prior, {"nothing": (), "a": ("a",), "b": ("b",)})
     variances = {"nothing": 0.0025, "a": 0.0425, "b": 0.005}

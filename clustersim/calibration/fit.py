@@ -16,10 +16,10 @@ import numpy as np
 
 from clustersim.arrays import Floats
 from clustersim.calibration.constants import Constant
-from clustersim.calibration.posterior import Observation, Posterior, Prior, likelihoods, posterior
+from clustersim.calibration.posterior import MachinePosterior, Observation, Population, likelihoods, posterior
 from clustersim.calibration.sensitivity import slope
 
-Changes = Mapping[str, object]
+ChangedKeys = Mapping[str, object]
 """Values by dotted key."""
 ROUNDS = 2
 MOVED = 0.02
@@ -41,7 +41,7 @@ class Measurement(NamedTuple):
 
     name: str
     measured: float
-    forecast: Callable[[Changes], float]
+    forecast: Callable[[ChangedKeys], float]
     """Returns it, in the unit of what was measured, with keys changed."""
     constants: tuple[Constant, ...]
     """What the forecast rests on."""
@@ -70,13 +70,13 @@ SLOWEST = SlowestGpu(
 
 
 @dataclass(frozen=True, slots=True)
-class Fit:
+class MachineEstimate:
     """What measurements say of a machine."""
 
     measurements: tuple[Measurement, ...]
     constants: tuple[Constant, ...]
     """As they are without them, in the order of the posterior."""
-    found: Posterior
+    found: MachinePosterior
     logs: Floats
     """Logarithms of how many times as large each constant is, within what its keys can say (constants,)."""
     before: Floats
@@ -112,7 +112,7 @@ class Fit:
         return hypot(known, *unknown, remainder(one.spread, one.constants, slopes))
 
 
-def fitted(measurements: Sequence[Measurement], show: Callable[[str], None] = lambda _: None) -> Fit:
+def fitted(measurements: Sequence[Measurement], show: Callable[[str], None] = lambda _: None) -> MachineEstimate:
     """Return what measurements say of the machine that all of them are of. show: told what is under way.
 
     A slow GPU is one of the constants only where it is the likeliest thing to differ, as it looks much like a slow clock of all.
@@ -138,11 +138,11 @@ def fitted(measurements: Sequence[Measurement], show: Callable[[str], None] = la
         one.log_ratio - float(own @ posterior([*observations[:row], *observations[row + 1 :]], prior).mean)
         for row, (one, own) in enumerate(zip(observations, slopes, strict=True))
     ]
-    return Fit(tuple(measurements), constants, found, at, before, ratios, np.array(left_out), likely)
+    return MachineEstimate(tuple(measurements), constants, found, at, before, ratios, np.array(left_out), likely)
 
 
-def _prior(constants: Sequence[Constant]) -> Prior:
-    return Prior(tuple(one.name for one in constants), np.diag([one.spread**2 for one in constants]))
+def _prior(constants: Sequence[Constant]) -> Population:
+    return Population(tuple(one.name for one in constants), np.diag([one.spread**2 for one in constants]))
 
 
 def _likely(observations: Sequence[Observation], constants: Sequence[Constant]) -> dict[str, float]:
@@ -210,11 +210,11 @@ def _change(
     return here - _log_ratio(one, changes(constants, there))
 
 
-def _log_ratio(one: Measurement, changed: Changes) -> float:
+def _log_ratio(one: Measurement, changed: ChangedKeys) -> float:
     return log(one.measured / one.forecast(own_changes(one, changed)))
 
 
-def own_changes(one: Measurement, changed: Changes) -> dict[str, object]:
+def own_changes(one: Measurement, changed: ChangedKeys) -> dict[str, object]:
     """Return those keys that the constants of a measurement have; others its cluster may lack."""
     own = {key for constant in one.constants for key in (*constant.keys, *constant.beside)}
     return {key: value for key, value in changed.items() if key in own}
@@ -224,7 +224,7 @@ _PINNED = 1e-6
 """Spread of what keys hold a constant at."""
 
 
-def _possible(observations: Sequence[Observation], found: Posterior, constants: Sequence[Constant]) -> Floats:
+def _possible(observations: Sequence[Observation], found: MachinePosterior, constants: Sequence[Constant]) -> Floats:
     """Return the mean (constants,) within what keys can say; where one is at its most, the others explain what is left."""
     held: dict[str, Observation] = {}
     mean = found.mean

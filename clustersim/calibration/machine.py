@@ -13,7 +13,7 @@ import numpy as np
 
 from clustersim.arrays import Floats
 from clustersim.calibration.constants import Constant, constants_of
-from clustersim.calibration.fit import BOUND, Fit, remainder
+from clustersim.calibration.fit import BOUND, MachineEstimate, remainder
 from clustersim.calibration.sensitivity import sensitivities
 from clustersim.config.fields import validate
 from clustersim.config.machine import VERSION, MachineSpec
@@ -144,7 +144,7 @@ def narrow(result: StepResult, cluster: Document, path: Path) -> None:
         summary["step_time_interval"] = f"{said}; else {summary['step_time_interval']}"
 
 
-def written(found: Fit, gpu: str, evidence: Sequence[str], remainder: float) -> str:
+def written(found: MachineEstimate, gpu: str, evidence: Sequence[str], remainder: float) -> str:
     """Return a machine file of what was found. gpu: of the cluster; evidence: what was measured; remainder: as in the file."""
     import yaml
 

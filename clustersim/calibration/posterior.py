@@ -36,7 +36,7 @@ class Observation(NamedTuple):
     """Standard deviation of the logarithm that no constant explains."""
 
 
-class Prior(NamedTuple):
+class Population(NamedTuple):
     """How constants differ among machines."""
 
     names: tuple[str, ...]
@@ -45,10 +45,10 @@ class Prior(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Posterior:
+class MachinePosterior:
     """What is known of the constants of a machine after its measurements."""
 
-    prior: Prior
+    prior: Population
     mean: Floats
     """Of the logarithm of how many times the usual each constant is (constants,)."""
     covariance: Floats
@@ -66,7 +66,7 @@ class Posterior:
         return exp(float(self.mean[self.prior.names.index(name)]))
 
 
-def posterior(observations: Sequence[Observation], prior: Prior) -> Posterior:
+def posterior(observations: Sequence[Observation], prior: Population) -> MachinePosterior:
     """Return what measurements say of constants; without any it is the prior."""
     slopes, ratios, spreads = _arrays(observations, prior.names)
     weights = np.ones(len(ratios))
@@ -77,7 +77,7 @@ def posterior(observations: Sequence[Observation], prior: Prior) -> Posterior:
         found = _solved(slopes, ratios, spreads / np.sqrt(weights), prior)
         if np.abs(weights - before).max(initial=0.0) < _SETTLED:
             break
-    return Posterior(prior, *found, weights)
+    return MachinePosterior(prior, *found, weights)
 
 
 def _arrays(observations: Sequence[Observation], names: Sequence[str]) -> tuple[Floats, Floats, Floats]:
@@ -86,7 +86,7 @@ def _arrays(observations: Sequence[Observation], names: Sequence[str]) -> tuple[
     return slopes.reshape(len(ratios), len(names)), ratios, np.array([one.spread for one in observations])
 
 
-def _solved(slopes: Floats, ratios: Floats, spreads: Floats, prior: Prior) -> tuple[Floats, Floats]:
+def _solved(slopes: Floats, ratios: Floats, spreads: Floats, prior: Population) -> tuple[Floats, Floats]:
     """Return mean and covariance: m = G r, C = P - G S P, of the gain G = P S' (S P S' + E)^-1."""
     covariance = prior.covariance
     measured = slopes @ covariance @ slopes.T + np.diag(spreads**2)
@@ -97,7 +97,7 @@ def _solved(slopes: Floats, ratios: Floats, spreads: Floats, prior: Prior) -> tu
 
 
 def likelihoods(
-    observations: Sequence[Observation], prior: Prior, groups: Mapping[str, Sequence[str]]
+    observations: Sequence[Observation], prior: Population, groups: Mapping[str, Sequence[str]]
 ) -> dict[str, float]:
     """Return how likely it is that one group of constants, and no other, is what differs; they add up to 1.
 

@@ -15,8 +15,8 @@ from clustersim.cli.progress import progressing
 from clustersim.units import plural
 
 if TYPE_CHECKING:
-    from clustersim.calibration.fit import Fit
-    from clustersim.validate.machine import MachineFit
+    from clustersim.calibration.fit import MachineEstimate
+    from clustersim.validate.machine import MeasuredMachine
 
 ENDINGS = (".yaml", ".yml")
 
@@ -63,7 +63,7 @@ def calibrate(
         typer.echo("\n".join(_lines(found, out)))
 
 
-def _fields(found: MachineFit, out: Path | None) -> dict[str, Any]:
+def _fields(found: MeasuredMachine, out: Path | None) -> dict[str, Any]:
     fit = found.fit
     rows = zip(fit.measurements, fit.before.tolist(), fit.after.tolist(), fit.left_out.tolist(), strict=True)
     return {
@@ -96,7 +96,7 @@ def _fields(found: MachineFit, out: Path | None) -> dict[str, Any]:
     }
 
 
-def _lines(found: MachineFit, out: Path | None) -> Iterator[str]:
+def _lines(found: MeasuredMachine, out: Path | None) -> Iterator[str]:
     from clustersim.report.terminal import folded
 
     fit = found.fit
@@ -124,7 +124,7 @@ ODD = 0.5
 """Weight below which a measurement is named as unlike the others."""
 
 
-def _likely(fit: Fit) -> Iterator[str]:
+def _likely(fit: MachineEstimate) -> Iterator[str]:
     yield "if one thing alone differs, it is"
     for name, share in sorted(fit.likely.items(), key=lambda one: -one[1]):
         if share >= LEAST:
@@ -135,7 +135,7 @@ LEAST = 0.01
 """Share below which nothing is said of a hypothesis."""
 
 
-def _constants(fit: Fit) -> Iterator[str]:
+def _constants(fit: MachineEstimate) -> Iterator[str]:
     width = max(len(one.name) for one in fit.constants)
     yield f"{'all together':<{width + 2}}  {'this machine':>14}  {'usually':>8}"
     for one, x in zip(fit.constants, fit.logs.tolist(), strict=True):

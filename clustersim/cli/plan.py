@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from clustersim.planning.request import PlanRequest
     from clustersim.sweeps.space import Point
 
-Command = Callable[[Mapping[str, object]], list[str]]
+PointCommand = Callable[[Mapping[str, object]], list[str]]
 """Returns the words of the command that runs a point."""
 ENGINE: Engine = "auto"
 """Who plays the steps of plans."""
@@ -132,7 +132,7 @@ def _under_way(now: PlanUnderWay) -> str:
     )
 
 
-def _fields(found: Answer, command: Command) -> dict[str, Any]:
+def _fields(found: Answer, command: PointCommand) -> dict[str, Any]:
     return {
         "tokens": found.asked.tokens,
         "days": found.asked.days,
@@ -153,7 +153,7 @@ def _fields(found: Answer, command: Command) -> dict[str, Any]:
     }
 
 
-def _plan_fields(found: TrainingPlan, command: Command) -> dict[str, Any]:
+def _plan_fields(found: TrainingPlan, command: PointCommand) -> dict[str, Any]:
     import shlex
 
     share = found.goodput
@@ -181,7 +181,7 @@ def _plan_fields(found: TrainingPlan, command: Command) -> dict[str, Any]:
     }
 
 
-def _lines(found: Answer, command: Command, name: str) -> list[str]:
+def _lines(found: Answer, command: PointCommand, name: str) -> list[str]:
     lines = [f"{name}, {scaled(found.asked.tokens, '').strip()} tokens, within {found.asked.said}", ""]
     lines += [*_table(found), *_batches(found), ""]
     lines += [f"  {why}" for _, why in found.without]

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from clustersim.cache import Cache
 from clustersim.calibration.constants import Constant, constants_of
-from clustersim.calibration.fit import SLOWEST, Changes, Fit, Measurement, fitted
+from clustersim.calibration.fit import SLOWEST, ChangedKeys, MachineEstimate, Measurement, fitted
 from clustersim.calibration.sensitivity import changed_step
 from clustersim.collectives.nccl import nccl_tests_log, request
 from clustersim.collectives.nccl.table import line
@@ -81,7 +81,7 @@ class MeasuredRun:
         """Return the step as a measurement."""
         return Measurement(self.run.id, self.seconds, self._step, self.constants, REMAINDER)
 
-    def _step(self, changes: Changes) -> float:
+    def _step(self, changes: ChangedKeys) -> float:
         return changed_step(self.cluster, self.job, dict(changes), self.simulator)
 
     def kernels(self, path: Path, trace: MeasuredStep) -> list[Measurement]:
@@ -90,7 +90,7 @@ class MeasuredRun:
             raise InputError(f"{path}: has operators of a CPU and no kernels; profile with ProfilerActivity.CUDA too")
         known = Cache(256, 1)
 
-        def seconds(changes: Changes) -> dict[str, float]:
+        def seconds(changes: ChangedKeys) -> dict[str, float]:
             def simulate() -> dict[str, float]:
                 simulator = Simulator(build(override(self.cluster, changes))) if changes else self.simulator
                 result = simulator.run(self.job, ignore_memory=True, engine="auto")
@@ -140,10 +140,12 @@ class MeasuredRun:
             )
         return result
 
-    def _collective(self, op: str, ranks: int, sizes: Sequence[int], cluster: Changes) -> Callable[[Changes], float]:
+    def _collective(
+        self, op: str, ranks: int, sizes: Sequence[int], cluster: ChangedKeys
+    ) -> Callable[[ChangedKeys], float]:
         """Return the forecast of the geometric mean of seconds over sizes in bytes."""
 
-        def seconds(changes: Changes) -> float:
+        def seconds(changes: ChangedKeys) -> float:
             topology = build(override(self.cluster, {**cluster, **changes}))
             group = request.members(topology, ranks, None)
             return _mean([line(topology, group, op, size).time for size in sizes])
@@ -155,7 +157,9 @@ def _sum(found: Mapping[str, float], parts: Sequence[str]) -> float:
     return fsum(found.get(part, 0.0) for part in parts)
 
 
-def _summed(seconds: Callable[[Changes], Mapping[str, float]], parts: Sequence[str]) -> Callable[[Changes], float]:
+def _summed(
+    seconds: Callable[[ChangedKeys], Mapping[str, float]], parts: Sequence[str]
+) -> Callable[[ChangedKeys], float]:
     return lambda changes: _sum(seconds(changes), parts)
 
 
@@ -165,14 +169,14 @@ def _mean(values: Iterable[float]) -> float:
     return exp(fsum(logs) / len(logs))
 
 
-class MachineFit(NamedTuple):
+class MeasuredMachine(NamedTuple):
     """What was measured of a machine, and what that says."""
 
     gpu: str
     """Of all steps."""
     gpus: int
     """Of the largest one."""
-    fit: Fit
+    fit: MachineEstimate
     steps: int
     """How many of the measurements, the first ones, are steps."""
     refused: tuple[str, ...]
@@ -183,7 +187,7 @@ class MachineFit(NamedTuple):
 
 def machine(
     path: Path, traces: Sequence[str] = (), logs: Sequence[Path] = (), progress: Progress = silent
-) -> MachineFit:
+) -> MeasuredMachine:
     """Return what a table of steps, traces `[ID=]FILE` and logs of nccl-tests say of the cluster that all of them are of.
 
     Raises InputError for what cannot be read, is of several kinds of GPU, contradicts itself or is in another unit.
@@ -206,7 +210,7 @@ def machine(
         raise InputError(f"{path}: the steps contradict each other: {times}; check their units and configurations")
     said = [f"{len(runs)} step{'s' * (len(runs) > 1)} of {path.name}"]
     said += [f"{measured_one.name}" for measured_one in measurements[len(runs) :]]
-    return MachineFit(gpus[0], largest.job.mesh.size, found, len(runs), refused, tuple(said))
+    return MeasuredMachine(gpus[0], largest.job.mesh.size, found, len(runs), refused, tuple(said))
 
 
 def _runs(path: Path) -> tuple[list[MeasuredRun], tuple[str, ...]]:
