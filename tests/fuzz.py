@@ -206,6 +206,11 @@ def cases() -> list[Case]:
         Case("log", measured, {"m.csv": LOG, "c.yaml": CLUSTER}),
         Case("xml", ("show", "n.xml"), {"n.xml": XML}),
         Case("measurements", ("lab", "evaluate", "--data", "own.csv", "-p", "roofline"), {"own.csv": OWN}),
+        Case(
+            "log",
+            ("calibrate", "runs.csv", "--nccl", "n.log"),
+            {"n.log": fuzz_tables.NCCL_LOG, "runs.csv": fuzz_tables.run_of()},
+        ),
         Case("machine", (*run, "--machine", "mine.yaml"), {"mine.yaml": fuzz_tables.MACHINE, **pair}),
         Case("jobs", ("share", "c.yaml", "jobs.yaml", "--no-save"), {"jobs.yaml": JOBS, **pair}),
         Case("folder", ("run", "c.yaml", "j.yaml", "--out", "FOLDER"), pair),

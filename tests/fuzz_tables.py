@@ -287,8 +287,7 @@ def pool(place: Path, files: dict[str, Any]) -> None:
     }
     for name, content in {**files, **more}.items():
         (place / name).write_text(content if isinstance(content, str) else json.dumps(content))
-    table = Path(cs.__file__).parent / "validate/published_runs.csv"
-    (place / "runs.csv").write_text("".join(table.read_text(encoding="utf-8").splitlines(keepends=True)[:2]))
+    (place / "runs.csv").write_text(run_of())
     shutil.copy(Path(cs.__file__).parent / "planning/reliability.yaml", place / "reliability.yaml")
     for words in (
         ("run", *PAIR, "--out", "r", "-q"),
@@ -300,6 +299,12 @@ def pool(place: Path, files: dict[str, Any]) -> None:
             [sys.executable, "-m", "clustersim", *words], cwd=place, capture_output=True, text=True, check=False
         )
         assert done.returncode == 0, done.stderr
+
+
+def run_of() -> str:
+    """Return the shipped table of measured runs with its first row alone."""
+    table = Path(cs.__file__).parent / "validate/published_runs.csv"
+    return "".join(table.read_text(encoding="utf-8").splitlines(keepends=True)[:2])
 
 
 def named(place: Path, words: list[str]) -> list[Path]:
