@@ -11,7 +11,7 @@ from clustersim.calibration.constants import PRIORS, spread
 from clustersim.calibration.evidence import Widths
 from clustersim.errors import InputError
 from clustersim.lab.fit.judge import chosen, errors, left_out
-from clustersim.lab.fit.pooled import MeasuredStep, Prior, fit
+from clustersim.lab.fit.pooled import Prior, PublishedStep, fit
 from clustersim.lab.fit.result import contradictions, fitted
 from clustersim.lab.fit.text import lines
 from clustersim.lab.fit.widths import estimated, held
@@ -32,7 +32,7 @@ def synthetic(truth, publishers=8, each=20, own=0.0, noise=0.01, seed=1):
             error = sum(shares[name] * value for name, value in here.items()) + noise * draw.normal()
             who = f"P{publisher}"
             found.append(
-                MeasuredStep(f"{who}-{number}", who, who, f"{who} {number % 4}", "h100 bf16", error, shares, 64)
+                PublishedStep(f"{who}-{number}", who, who, f"{who} {number % 4}", "h100 bf16", error, shares, 64)
             )
     return found
 

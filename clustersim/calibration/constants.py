@@ -18,7 +18,7 @@ from clustersim.parallel.job import Job
 from clustersim.predictors import clocks
 from clustersim.topology.build import described, node_types
 
-Scope = Literal["law", "part", "framework", "machine"]
+ConstantScope = Literal["law", "part", "framework", "machine"]
 """What a constant belongs to: all machines, one kind of GPU (and data type), one framework, or one machine."""
 
 
@@ -61,7 +61,7 @@ class Constant:
 
     name: str
     """Such as `clock under load, 16-bit, hopper`; what stands before the first comma is its family."""
-    scope: Scope
+    scope: ConstantScope
     spread: float
     """Standard deviation of its logarithm among machines."""
     source: str
@@ -112,7 +112,7 @@ def _joined(one: Constant, other: Constant) -> Constant:
 
 def _constant(
     name: str,
-    scope: Scope,
+    scope: ConstantScope,
     keys: Mapping[str, float],
     beside: Mapping[str, float] | None = None,
     most: float = float("inf"),

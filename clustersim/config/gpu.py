@@ -9,7 +9,7 @@ from clustersim.config.fields import Bandwidth, ComputeRate, Count, Fraction, Fr
 
 DType = Literal["fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "fp4"]
 KernelGroup = Literal["products", "attention", "vector"]
-Speed = Annotated[float, Field(gt=0, le=10, strict=False)]
+GroupSpeed = Annotated[float, Field(gt=0, le=10, strict=False)]
 
 
 class Gpu(Spec):
@@ -46,7 +46,7 @@ class Gpu(Spec):
     sustained: dict[DType, Fraction] = Field(default_factory=dict)
     """The share of the rate of a short burst that matrix products hold for seconds, where it was measured; without it, it
     follows from `power`."""
-    speed: dict[KernelGroup, Speed] = Field(default_factory=dict)
+    speed: dict[KernelGroup, GroupSpeed] = Field(default_factory=dict)
     """How many times as fast as forecast its matrix products, fused attention and all other kernels run; default 1 each."""
     power: Power
     """Limit of the board."""

@@ -9,7 +9,7 @@ from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, PlainVa
 from clustersim.config.evidence import StepEvidence
 from clustersim.config.fabric import Extent
 from clustersim.config.fields import Bandwidth, Count, Fraction, Index, LineRate, Name, Power, Size, Spec, Time, between
-from clustersim.config.gpu import DType, KernelGroup, Speed
+from clustersim.config.gpu import DType, GroupSpeed, KernelGroup
 
 NIC_EFFICIENCY = 0.97
 """Payload over line rate: NCCL gets 46 to 48 GB/s of a NIC of 400 Gb/s (NVIDIA/nccl, issue 290)."""
@@ -86,7 +86,7 @@ class Gpus(Spec):
     sustained: dict[DType, Fraction] | None = None
     """The share of the rate of a short burst that matrix products hold for seconds on these very boards, by data type, where
     somebody measured it; the types that it leaves out follow from the board's power. Default: what the GPU's file says."""
-    speed: dict[KernelGroup, Speed] | None = None
+    speed: dict[KernelGroup, GroupSpeed] | None = None
     """How many times as fast as forecast kernels run on these very boards, where somebody measured it: matrix `products`, fused
     `attention`, and `vector` kernels, which are all others. Default: what the GPU's file says, 1 where it says nothing."""
 

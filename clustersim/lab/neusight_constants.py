@@ -22,7 +22,7 @@ class Meaning(NamedTuple):
     convert: Callable[[float], float] = math.exp
 
 
-class Constant(NamedTuple):
+class ChosenConstant(NamedTuple):
     """A learned constant in its unit."""
 
     name: str
@@ -81,13 +81,13 @@ MEANINGS: dict[str, Meaning] = {
 _WAITS = {"fp32/softmax": ("block, long rows", "load, long rows", "block, short rows", "load, short rows")}
 
 
-def constants(name: str, parameters: Parameters) -> Iterator[Constant]:
+def constants(name: str, parameters: Parameters) -> Iterator[ChosenConstant]:
     """Yield the constants of the class `name` that all GPUs share, in units that formulas name."""
     for key, meaning in MEANINGS.items():
         if key in parameters:
             values = _members(name, np.asarray(parameters[key]))
             for label, value in zip(_labels(name, key, len(values)), values.tolist(), strict=True):
-                yield Constant(label, meaning.convert(value) * meaning.scale, meaning.unit, meaning.text)
+                yield ChosenConstant(label, meaning.convert(value) * meaning.scale, meaning.unit, meaning.text)
 
 
 def speeds(parameters: Parameters) -> dict[tuple[str, str], float]:

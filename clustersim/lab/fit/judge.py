@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from clustersim.arrays import Floats
-from clustersim.lab.fit.pooled import MeasuredStep, Posterior, Prior, family, fit
+from clustersim.lab.fit.pooled import Posterior, Prior, PublishedStep, family, fit
 
 GAIN = 1e-3
 """By how much the mean error over publishers left out must fall for a family to be taken: a tenth of a point."""
@@ -37,7 +37,7 @@ class Errors(NamedTuple):
     bias: float
 
 
-def errors(steps: Sequence[MeasuredStep], corrections: Floats) -> Errors:
+def errors(steps: Sequence[PublishedStep], corrections: Floats) -> Errors:
     """Return the errors of forecasts whose logarithms are corrected (steps,)."""
     each = np.expm1(corrections - np.array([one.error for one in steps]))
     size = np.abs(each)
@@ -52,7 +52,9 @@ def errors(steps: Sequence[MeasuredStep], corrections: Floats) -> Errors:
     )
 
 
-def _grouped(steps: Sequence[MeasuredStep], each: Floats, of: Callable[[MeasuredStep], str]) -> dict[str, GroupErrors]:
+def _grouped(
+    steps: Sequence[PublishedStep], each: Floats, of: Callable[[PublishedStep], str]
+) -> dict[str, GroupErrors]:
     found: defaultdict[str, list[float]] = defaultdict(list)
     for one, error in zip(steps, each.tolist(), strict=True):
         found[of(one)].append(error)
@@ -60,7 +62,7 @@ def _grouped(steps: Sequence[MeasuredStep], each: Floats, of: Callable[[Measured
     return {name: GroupErrors(len(own), float(np.mean(np.abs(own))), float(np.mean(own))) for name, own in largest}
 
 
-def left_out(steps: Sequence[MeasuredStep], prior: Prior) -> tuple[Floats, dict[str, Posterior]]:
+def left_out(steps: Sequence[PublishedStep], prior: Prior) -> tuple[Floats, dict[str, Posterior]]:
     """Return the corrections of all steps, each by a fit to the other publishers (steps,), and these fits by publisher."""
     corrections, fits = np.zeros(len(steps)), dict[str, Posterior]()
     for name in sorted({one.publisher for one in steps}):
@@ -90,7 +92,7 @@ class FamilyTrial(NamedTuple):
 
 
 def chosen(
-    steps: Sequence[MeasuredStep], prior: Prior, show: Callable[[str], None] = lambda _: None
+    steps: Sequence[PublishedStep], prior: Prior, show: Callable[[str], None] = lambda _: None
 ) -> tuple[list[str], list[FamilyTrial]]:
     """Return the families that help publishers left out, the best first, and the trials of all others beside them."""
     names = list(dict.fromkeys(map(family, prior.names)))
@@ -109,7 +111,7 @@ def chosen(
         now = errors(steps, left_out(steps, prior.only(taken))[0])
 
 
-def _trial(steps: Sequence[MeasuredStep], prior: Prior, name: str, now: Errors) -> FamilyTrial:
+def _trial(steps: Sequence[PublishedStep], prior: Prior, name: str, now: Errors) -> FamilyTrial:
     after = errors(steps, left_out(steps, prior)[0])
     gains = sorted(now.publishers[one].mean - own.mean for one, own in after.publishers.items())
     own = errors(steps, fit(steps, prior).correction(steps)).mean

@@ -25,7 +25,7 @@ ROUNDS = 8
 """Passes in which the weights settle."""
 
 
-class MeasuredStep(NamedTuple):
+class PublishedStep(NamedTuple):
     """A published step beside its forecast."""
 
     id: str
@@ -101,7 +101,7 @@ class Posterior:
     covariance: Floats
     """(constants, constants)."""
 
-    def correction(self, steps: Sequence[MeasuredStep]) -> Floats:
+    def correction(self, steps: Sequence[PublishedStep]) -> Floats:
         """Return what is to be added to the logarithm of each forecast (steps,)."""
         found: Floats = design(steps, self.prior.names) @ self.mean
         return found
@@ -121,13 +121,13 @@ class Posterior:
         return [(names[i], names[j], float(found[i, j])) for i, j in pairs]
 
 
-def design(steps: Sequence[MeasuredStep], names: Sequence[str]) -> Floats:
+def design(steps: Sequence[PublishedStep], names: Sequence[str]) -> Floats:
     """Return the sensitivities (steps, constants)."""
     found = [[one.sensitivities.get(name, 0.0) for name in names] for one in steps]
     return np.array(found).reshape(len(steps), len(names))
 
 
-class _Groups(NamedTuple):
+class _SharedUnknowns(NamedTuple):
     """Steps that share an unknown of their own."""
 
     of: Ints
@@ -135,7 +135,7 @@ class _Groups(NamedTuple):
     spread: float
 
     @classmethod
-    def by(cls, names: Sequence[str], spread: float) -> _Groups:
+    def by(cls, names: Sequence[str], spread: float) -> _SharedUnknowns:
         """Return the groups of equal names."""
         return cls(np.unique(names, return_inverse=True)[1], spread)
 
@@ -151,7 +151,7 @@ class _Groups(NamedTuple):
         return found
 
 
-def fit(steps: Sequence[MeasuredStep], prior: Prior) -> Posterior:
+def fit(steps: Sequence[PublishedStep], prior: Prior) -> Posterior:
     """Return what steps say of the constants. Without steps, or constants, that is the prior."""
     known = prior.covariance
     if not steps or not prior.spreads:
@@ -161,9 +161,9 @@ def fit(steps: Sequence[MeasuredStep], prior: Prior) -> Posterior:
     own = s * prior.own
     explained = s @ known @ s.T + (own @ own.T) * np.equal.outer(machine, machine)
     groups = [
-        _Groups.by([one.publisher for one in steps], prior.publisher),
-        _Groups.by([one.cell for one in steps], prior.cell),
-        _Groups(np.arange(len(steps)), prior.noise),
+        _SharedUnknowns.by([one.publisher for one in steps], prior.publisher),
+        _SharedUnknowns.by([one.cell for one in steps], prior.cell),
+        _SharedUnknowns(np.arange(len(steps)), prior.noise),
     ]
     weights = [np.ones(int(one.of.max()) + 1) for one in groups]
     asked = np.column_stack([target, s @ known])

@@ -14,7 +14,7 @@ from clustersim.calibration.constants import PRIORS
 from clustersim.calibration.evidence import Widths
 from clustersim.errors import InputError
 from clustersim.lab.fit.judge import Errors, FamilyTrial, chosen, errors, left_out
-from clustersim.lab.fit.pooled import MeasuredStep, Posterior, Prior, family, fit
+from clustersim.lab.fit.pooled import Posterior, Prior, PublishedStep, family, fit
 from clustersim.lab.fit.widths import HeldSteps, estimated, held
 from clustersim.validate.calibrate import PUBLISHERS, SHARE
 
@@ -35,10 +35,10 @@ class Contradiction(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Fit:
+class PooledFit:
     """What published steps say of all constants."""
 
-    steps: Sequence[MeasuredStep]
+    steps: Sequence[PublishedStep]
     before: Errors
     """With each constant as it is."""
     all_fitted: Errors
@@ -96,7 +96,7 @@ def _shown(widths: Widths) -> dict[str, Any]:
     }
 
 
-def fitted(steps: Sequence[MeasuredStep], show: Callable[[str], None] = lambda _: None) -> Fit:
+def fitted(steps: Sequence[PublishedStep], show: Callable[[str], None] = lambda _: None) -> PooledFit:
     """Return the fit of all constants to steps. Raises InputError where these are of fewer than five publishers."""
     count = len({one.publisher for one in steps})
     if count < PUBLISHERS:
@@ -113,7 +113,7 @@ def fitted(steps: Sequence[MeasuredStep], show: Callable[[str], None] = lambda _
     show("intervals")
     rest = [one._replace(error=one.error - by) for one, by in zip(steps, corrections.tolist(), strict=True)]
     widths_without, inside = held(rest, spreads)
-    return Fit(
+    return PooledFit(
         steps,
         errors(steps, np.zeros(len(steps))),
         everything,
@@ -129,9 +129,9 @@ def fitted(steps: Sequence[MeasuredStep], show: Callable[[str], None] = lambda _
     )
 
 
-def contradictions(steps: Sequence[MeasuredStep]) -> list[Contradiction]:
+def contradictions(steps: Sequence[PublishedStep]) -> list[Contradiction]:
     """Return the steps of one machine that rest on the same and were measured apart, the farthest first."""
-    alike: dict[object, list[MeasuredStep]] = {}
+    alike: dict[object, list[PublishedStep]] = {}
     for one in steps:
         if one.question:
             alike.setdefault((one.machine, one.question), []).append(one)

@@ -14,7 +14,7 @@ from clustersim.calibration.sensitivity import sensitivities
 from clustersim.config.yaml import parse
 from clustersim.errors import ClustersimError
 from clustersim.files import digest
-from clustersim.lab.fit.pooled import MeasuredStep
+from clustersim.lab.fit.pooled import PublishedStep
 from clustersim.parallel.load import build as build_job
 from clustersim.report.calibration import SCALES
 from clustersim.simulation import Simulator
@@ -28,11 +28,11 @@ from clustersim.validate.statistics import LONG
 ROOM = Path(__file__).parents[2]
 NO_FORECAST = ("cli", "lab", "pages", "serve", "validate", "explain", "planning", "optimization", "_data")
 """Rooms that change no forecast of a step from its files."""
-Show = Callable[[Iterator[tuple[int, Any]], int], Iterator[tuple[int, Any]]]
+ShowAnswers = Callable[[Iterator[tuple[int, Any]], int], Iterator[tuple[int, Any]]]
 """Passes answers on as they come in, and may show progress of so many."""
 
 
-def measured_steps(runs: Sequence[Run], workers: int, kept: Path, show: Show) -> list[MeasuredStep]:
+def measured_steps(runs: Sequence[Run], workers: int, kept: Path, show: ShowAnswers) -> list[PublishedStep]:
     """Return the runs that have a measured time and a forecast, each forecast as if its publisher had published nothing.
 
     kept: a file to which every answer is added, and in which those are found that the same code gave for the same files.
@@ -98,10 +98,10 @@ def _answer(setup: Setup) -> dict[str, Any]:
         return {"refused": str(error)}
 
 
-def _step(run: Run, question: str, one: dict[str, Any]) -> MeasuredStep:
+def _step(run: Run, question: str, one: dict[str, Any]) -> PublishedStep:
     group = f"{one['gpu']} {one['precision']}"
     scale = next(name for most, name in SCALES if one["gpus"] <= most)
-    return MeasuredStep(
+    return PublishedStep(
         id=run.id,
         publisher=run.publisher,
         machine=f"{run.publisher}, {one['gpu']}, {run.original_interconnect}",

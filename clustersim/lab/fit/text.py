@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 from clustersim.calibration.constants import PRIORS
 from clustersim.lab.fit.judge import Errors
-from clustersim.lab.fit.result import Fit, contradictions
+from clustersim.lab.fit.result import PooledFit, contradictions
 
 
-def lines(found: Fit) -> Iterator[str]:
+def lines(found: PooledFit) -> Iterator[str]:
     """Yield the lines."""
     publishers = len(found.before.publishers)
     yield f"{len(found.steps):,} steps of {publishers} publishers, each publisher left out of what its steps are forecast with"
@@ -51,7 +51,7 @@ def _errors(title: str, one: Errors) -> str:
     return f"{title:28}{one.mean:21.2%}{one.median:9.2%}{one.p90:8.1%}{one.bias:+8.1%}"
 
 
-def _families(found: Fit) -> Iterator[str]:
+def _families(found: PooledFit) -> Iterator[str]:
     """Yield which families are taken, and why the others are not."""
     for name in found.taken:
         yield f"{name}: fitted, as publishers left out gain by it"

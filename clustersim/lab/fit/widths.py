@@ -10,7 +10,7 @@ import numpy as np
 
 from clustersim.arrays import Floats
 from clustersim.calibration.evidence import Widths
-from clustersim.lab.fit.pooled import MeasuredStep
+from clustersim.lab.fit.pooled import PublishedStep
 from clustersim.validate.calibrate import SHARE, bound
 
 FACTORS = (0.8, 1.25)
@@ -20,7 +20,7 @@ TRUST = 0.01
 logarithm."""
 
 
-def estimated(steps: Sequence[MeasuredStep], prior: Mapping[str, float]) -> Widths:
+def estimated(steps: Sequence[PublishedStep], prior: Mapping[str, float]) -> Widths:
     """Return the spreads whose intervals are narrowest for what they miss, each publisher weighing as much, near a prior's.
 
     prior: standard deviation by family. Judged by the interval score: the width, and 2 / (1 - share) times what a step lies
@@ -56,7 +56,7 @@ def _changed(widths: Widths, name: str, factor: float) -> Widths:
     return widths._replace(spreads={**widths.spreads, name: widths.spreads[name] * factor})
 
 
-def _each(steps: Sequence[MeasuredStep], widths: Widths) -> Floats:
+def _each(steps: Sequence[PublishedStep], widths: Widths) -> Floats:
     return np.array([widths.of(one.sensitivities, one.gpus) for one in steps])
 
 
@@ -69,7 +69,7 @@ class HeldSteps(NamedTuple):
     """Median half width (logarithm)."""
 
 
-def held(steps: Sequence[MeasuredStep], prior: Mapping[str, float]) -> tuple[dict[str, Widths], dict[str, HeldSteps]]:
+def held(steps: Sequence[PublishedStep], prior: Mapping[str, float]) -> tuple[dict[str, Widths], dict[str, HeldSteps]]:
     """Return widths by the publisher that is left out, and how many of its steps they hold."""
     widths, found = dict[str, Widths](), dict[str, HeldSteps]()
     for name in sorted({one.publisher for one in steps}):
