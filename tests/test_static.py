@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from test_folding import FABRICS, FAULTS
 
 from clustersim.engine.compile import draft
+from clustersim.engine.compiled import compiling_told
 from clustersim.engine.contention import Met, peaks
 from clustersim.engine.fabric import Activity, Segment
 from clustersim.engine.fold.saturation import overfull
@@ -111,6 +113,18 @@ def test_where_few_tasks_meet_all_agree_on_what_simpy_plays(nodes, fabric, fault
     assert by_label(found.record)[1] == pytest.approx(
         by_label(played.record)[1], rel=1e-12, abs=1e-12 * played.record.end
     )
+
+
+def test_a_long_simulation_by_simpy_is_told_with_the_faster_way(monkeypatch):
+    simulator, told = Simulator(cluster(8, nics=1, attach="shared")), []
+    one = job(parallelism__tp=1, parallelism__pp=2, training__global_batch=256)
+    with compiling_told(told.append):
+        simulator.run(one, ignore_memory=True)
+        assert told == []
+        monkeypatch.setattr("clustersim.engine.simulate.LONG", 0.0)
+        simulator.run(one, ignore_memory=True)
+    [text] = [text for text in told if "SimPy" in text]
+    assert re.fullmatch(r"simulate .* by SimPy: about \d+ s; --engine auto .*", text)
 
 
 def test_simpy_plays_what_could_overfill_a_link_and_nothing_else():

@@ -44,12 +44,10 @@ def tracked(items: Iterator[Item], count: int, silent: bool) -> Iterator[Item]:
 def progressing(silent: bool) -> Iterator[Progress]:
     """Show the step under way while standard error is a terminal, as lines for a program that asks for them, else rarely.
 
-    What is compiled meanwhile is shown too, and at once where every process will compile it.
+    What is compiled meanwhile is shown too; what takes long but need not is said at once.
     """
-    with _showing(silent) as progress:
-        shown = sys.stderr.isatty() and not silent
-        with compiling_told(progress if shown else _also_unkept(progress)):
-            yield progress
+    with _showing(silent) as progress, compiling_told(_also_unkept(progress)):
+        yield progress
 
 
 def _also_unkept(tell: Progress) -> Progress:

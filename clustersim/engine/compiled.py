@@ -34,6 +34,8 @@ class CompileText(NamedTuple):
 
 EVENT_LOOP = CompileText("compile the event loop, once: about 15 s", f"compile the event loop, about 15 s {_REMEDY}")
 SMALL_LOOP = CompileText("compile a small loop over nodes, once", f"compile a small loop over nodes, {_REMEDY}")
+FASTER = "--engine auto finds the same much sooner"
+"""How what is said of a long simulation by SimPy ends."""
 _TELL: ContextVar[Callable[[str], object]] = ContextVar("_TELL", default=lambda _: None)
 _texts: dict[Callable[..., object], str] = {}
 """What is said of each function that is compiled for itself."""
@@ -49,12 +51,20 @@ def compiling_told(tell: Callable[[str], object]) -> Iterator[None]:
         _TELL.reset(token)
 
 
+def tell(text: str) -> None:
+    """Tell whoever listens what takes long from now on."""
+    _TELL.get()(text)
+
+
 def say_unkept() -> Callable[[str], object]:
-    """Return what says on standard error, at once and once, what every process compiles anew as no cache can be written."""
+    """Return what says on standard error, at once and once, what takes long but need not.
+
+    That is what every process compiles anew as no cache can be written, and what SimPy simulates instead of the compiled loop.
+    """
     said: set[str] = set()
 
     def say(text: str) -> None:
-        if text.endswith(_REMEDY) and text not in said:
+        if text.endswith((_REMEDY, FASTER)) and text not in said:
             said.add(text)
             with suppress(OSError):  # whoever read it is gone
                 print(text, file=sys.stderr, flush=True)
