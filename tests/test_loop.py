@@ -169,7 +169,7 @@ def test_steps_of_several_jobs_are_those_that_simpy_plays(jobs, data):
     for line, wanted, start in zip(found, played(own, count, starts), starts, strict=True):
         assert len(line) >= count
         for mine, its in zip(line, wanted, strict=False):
-            assert mine.ends.tolist() == pytest.approx(its, rel=1e-9, abs=1e-9)
+            assert mine.ends.tolist() == pytest.approx(its, rel=1e-11, abs=1e-11)
         assert [step.begin for step in line] == [start, *(max(step.ends) for step in line[:-1])]
 
 
