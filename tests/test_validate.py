@@ -552,7 +552,7 @@ def test_a_publisher_is_judged_without_what_was_read_from_it(tmp_path):
             {"id": "BSV100-1", "original_interconnect": "Omni-Path", "nic_gbps_per_gpu": "50"},
             "nics.efficiency",
             None,
-            0.27,
+            0.18,
         ),
         ({"id": "VTRAINM-1", "nic_gbps_per_gpu": "100"}, "nics.count", 4, 8),
         ({"id": "SIMUMAX-1", "gpu": "b200-sxm", "nic_gbps_per_gpu": "400"}, "gpus.sustained.bf16", None, 0.645),

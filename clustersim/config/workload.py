@@ -370,6 +370,9 @@ class Parallelism(Spec):
     """The order of passes: a file of `clustersim/schedules/kinds/`."""
     sequence_parallel: bool = False
     """Norms, dropout and residuals are split over tp along the sequence."""
+    scatter_gather: bool = False
+    """Without sequence_parallel, each tp rank sends its part of a message to the next stage, which gathers it (Megatron-LM's
+    scatter_gather_tensors_in_pipeline until 2022, DeepSpeed's partitioned pipelines)."""
     zero: Annotated[int, Field(ge=0, le=3)] = 0
     """0; 1 for the distributed optimizer; 2 also frees the gradients of a stage, all but its share, once its last backward
     pass has reduced them (with overlap.grad_reduce), which helps where the passes of a stage follow each other; 3 shards

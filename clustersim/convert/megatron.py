@@ -212,6 +212,8 @@ ALIASES: Mapping[str, Alias] = {
     "num_layers_in_first_pipeline_stage": (("parallelism", "first_layers"), same),
     "num_layers_in_last_pipeline_stage": (("parallelism", "last_layers"), same),
     "sequence_parallel": (("parallelism", "sequence_parallel"), same),
+    "scatter_gather_tensors_in_pipeline": (("parallelism", "scatter_gather"), same),
+    "no_scatter_gather_tensors_in_pipeline": (("parallelism", "scatter_gather"), inverse),
     "data_parallel_size": (("parallelism", "dp"), same),
     "expert_model_parallel_size": (("parallelism", "ep"), same),
     "expert_tensor_parallel_size": (("parallelism", "expert_tp"), same),

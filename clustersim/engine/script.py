@@ -301,7 +301,14 @@ class _Writer:
 
     def take(self, action: Action) -> tuple[Instruction, ...]:
         """Return what waits for the result of another rank."""
-        return (Recv(action.stage, self.way(action)),) if self.beyond(action, action.letter != "F") is not None else ()
+        forward, stage = action.letter == "F", self.stages[action.stage]
+        if self.beyond(action, not forward) is None:
+            return ()
+        received = Recv(action.stage, self.way(action))
+        if self.job.message_parts == 1:
+            return (received,)
+        size = stage.input_bytes if forward else stage.output_bytes
+        return received, Launch(action.stage, Collective("tp", "all_gather", size)), Wait("tp")
 
     def give(self, action: Action) -> tuple[Instruction, ...]:
         """Return what hands the result of a pass on."""
@@ -312,6 +319,7 @@ class _Writer:
         if to is None:
             return ()
         size, wait = stage.output_bytes if forward else stage.input_bytes, not self.job.parallelism.overlap.p2p
+        size /= self.job.message_parts
         return (Send(to, Collective(self.way(action), "send", size), wait),)
 
     def beyond(self, action: Action, onwards: bool) -> int | None:

@@ -270,7 +270,8 @@ class SplitBounds:
         part, known = self.part(job), {id(stage): self.bounds.passes.seconds(job, stage) for stage in self.stages(job)}
         both = [(one.output_bytes, one.input_bytes) for one in part] if self.pp > 1 else []
         sends = np.array(
-            [[self._message(size, self._far(job)) for size in own] for own in both] or np.zeros((len(part), 2))
+            [[self._message(size / job.message_parts, self._far(job)) for size in own] for own in both]
+            or np.zeros((len(part), 2))
         )
         sends[-1, 0] = sends[0, 1] = 0.0
         if self.pipeline.folded:

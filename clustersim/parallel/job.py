@@ -123,6 +123,12 @@ class Job:
         return [[stages[stage] for stage in self.pipeline.own(rank)] for rank in range(self.parallelism.pp)]
 
     @property
+    def message_parts(self) -> int:
+        """How many tp ranks share a message between stages: each sends its part, and the receivers gather them."""
+        split = self.parallelism
+        return split.tp if split.scatter_gather and not split.sequence_parallel else 1
+
+    @property
     def order_of_stages(self) -> str:
         """The name of a schedule that has the same stages on each rank: its own where they are folded, else 1f1b."""
         return self.parallelism.schedule if self.pipeline.folded else "1f1b"

@@ -339,6 +339,8 @@ class _Draft:
         self.default("parallelism.overlap.param_gather", gather)
         interleaved = "parallelism.overlap.p2p_interleaved" if vpp > 1 else ""
         self.default("parallelism.overlap.p2p", run.overlap_p2p, interleaved)
+        if found.tp > 1 and found.pp > 1 and not self.has("parallelism.sequence_parallel"):
+            self.default("parallelism.scatter_gather", None)
         self.default("parallelism.overlap.tp", self.beside_products(found))
         self.default("parallelism.overlap.sms", None)
         self.default("parallelism.overlap.memory", None)

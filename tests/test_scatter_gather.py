@@ -1,0 +1,66 @@
+"""Messages between stages in parts: each tensor-parallel rank sends its own, and the receivers gather them."""
+
+from __future__ import annotations
+
+import pytest
+from engine_cases import cluster, job
+
+from clustersim.engine.instruction import Launch, Send
+from clustersim.optimization.bound import LowerBounds
+from clustersim.simulation import Simulator, run
+
+SPLIT = {"parallelism__tp": 2, "parallelism__pp": 4, "training__micro_batch": 1, "training__global_batch": 32}
+SCHEDULES = [("1f1b", 1), ("interleaved", 2), ("zero_bubble", 1), ("dualpipe", 1)]
+
+
+def lines(script, kind):
+    return [line for key in script.steps for line in script.steps[key] if isinstance(line, kind)]
+
+
+def scripts_of(**split):
+    simulator = Simulator(cluster(8))
+    placed = simulator.placed(job(**SPLIT, **split))
+    return simulator.preparation.written(placed).scripts
+
+
+def test_each_rank_sends_its_part_and_gathers_the_whole():
+    whole, parts = (scripts_of(parallelism__scatter_gather=scattered) for scattered in (False, True))
+    for one, other in zip(whole, parts, strict=True):
+        sent = [line.collective.size for line in lines(one, Send)]
+        assert [line.collective.size * 2 for line in lines(other, Send)] == sent
+        gathered = [line.collective for line in lines(other, Launch) if line.collective.op == "all_gather"]
+        assert {(call.group, call.size) for call in gathered} <= {("tp", size) for size in sent}
+        assert not [line for line in lines(one, Launch) if line.collective.op == "all_gather"]
+    assert any(line.collective.op == "all_gather" for script in parts for line in lines(script, Launch))
+
+
+def test_a_sequence_that_is_split_has_no_more_to_scatter():
+    options = {"parallelism__sequence_parallel": True}
+    assert scripts_of(**options) == scripts_of(**options, parallelism__scatter_gather=True)
+
+
+@pytest.mark.parametrize(("schedule", "chunks"), SCHEDULES)
+def test_players_agree_and_no_bound_is_above(schedule, chunks):
+    split = {
+        **SPLIT,
+        "parallelism__schedule": schedule,
+        "parallelism__vpp": chunks,
+        "parallelism__scatter_gather": True,
+    }
+    simulator = Simulator(cluster(8))
+    seconds = {engine: simulator.outline(job(**split), engine)["step_time_s"] for engine in ("simpy", "auto")}
+    assert seconds["auto"] == pytest.approx(seconds["simpy"], rel=1e-11)
+    unfolded = run(cluster(8), job(**split), fold=False, engine="auto").summary["step_time_s"]
+    assert unfolded == pytest.approx(seconds["simpy"], rel=1e-11)
+    placed = simulator.placed(job(**split))
+    bounds = LowerBounds(simulator.preparation)
+    assert bounds.of(placed).step(placed) <= seconds["simpy"] * (1 + 1e-9)
+
+
+def test_it_pays_where_messages_cross_nodes():
+    long = {"model__hidden": 4096, "training__seq": 4096, "parallelism__tp": 4}
+    found = [
+        run(cluster(8), job(**{**SPLIT, **long}, parallelism__scatter_gather=scattered)).summary["breakdown_s"]["pp"]
+        for scattered in (False, True)
+    ]
+    assert found[1] < 0.5 * found[0]
