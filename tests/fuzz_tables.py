@@ -63,6 +63,7 @@ BASES: dict[Path_, tuple[tuple[str, ...], ...]] = {
 NOT_DRAWN = {
     ("serve",): "it serves until somebody stops it (tests/test_serve.py)",
     ("lab", "train"): "it trains for hours (tests/test_predictor_training.py)",
+    ("lab", "fit"): "it simulates hundreds of published steps (tests/test_pooled_fit.py)",
     ("lab", "profile"): "it measures a GPU (tests/test_profiling.py)",
 }
 """Commands that are not, and why."""

@@ -122,7 +122,7 @@ def test_the_text_timeline_has_every_pass_where_it_runs():
     """Four equal stages: the last one idles at both ends, the first one in the middle."""
     result = forecast("topologies/nvlink_h100_4.yaml", "docs/examples/pipeline.yaml", {"predictor": "roofline"})
     head, *rows, legend = timeline_text.lines(result.record, [0, 1, 2, 3])
-    assert head == "timeline, a column is 5.521 ms"
+    assert head == "timeline, a column is 5.502 ms"
     assert [row[:7] for row in rows] == [f"  pp {stage}  "[:7] for stage in range(4)]
     drawn = [row[8:] for row in rows]
     assert {len(row) for row in drawn} == {timeline_text.COLUMNS}
