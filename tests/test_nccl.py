@@ -161,20 +161,13 @@ def test_on_a_network_that_is_not_late_no_loop_waits():
 
 @pytest.mark.parametrize(
     ("node", "nodes", "gbps"),
-    [("jean-zay-v100", 1, 992.7), ("jean-zay-v100", 4, 84.7)],
+    [("jean-zay-v100", 1, 992.7), ("jean-zay-v100", 4, 84.7), ("jean-zay-a100", 4, 40.5)],
 )
 def test_the_nodes_of_jean_zay_reach_what_was_measured_on_them(node, nodes, gbps):
     """BigScience's all_reduce_bench of 4 GB (experiments/bandwidth), best of five: busbw in Gb/s."""
     found = cluster(node, nodes, "{kind: switch}")
     line = table.line(found, np.arange(found.gpus), "all_reduce", 4e9)
     assert 8 * line.busbw / 1e9 == pytest.approx(gbps, rel=0.1)
-
-
-def test_the_a100_nodes_of_jean_zay_lie_between_one_log_and_what_steps_reach():
-    """One all-reduce of 4 GB ran at 40.5 Gb/s (the same); BSPREQ's steps reach 0.27 of 400 Gb/s on 12 to 48 nodes."""
-    found = cluster("jean-zay-a100", 4, "{kind: switch}")
-    line = table.line(found, np.arange(found.gpus), "all_reduce", 4e9)
-    assert 40.5 < 8 * line.busbw / 1e9 < 0.27 * 400
 
 
 def test_two_gpus_of_jean_zay_share_two_links():

@@ -549,10 +549,15 @@ def test_a_publisher_is_judged_without_what_was_read_from_it(tmp_path):
             0.212,
         ),
         (
-            {"id": "BSV100-1", "original_interconnect": "Omni-Path", "nic_gbps_per_gpu": "50"},
+            {
+                "id": "BSV100-1",
+                "gpu": "v100-sxm2-32gb",
+                "original_interconnect": "Omni-Path",
+                "nic_gbps_per_gpu": "100",
+            },
             "nics.efficiency",
             None,
-            0.18,
+            0.19,
         ),
         ({"id": "VTRAINM-1", "nic_gbps_per_gpu": "100"}, "nics.count", 4, 8),
         ({"id": "SIMUMAX-1", "gpu": "b200-sxm", "nic_gbps_per_gpu": "400"}, "gpus.sustained.bf16", None, 0.645),
