@@ -107,17 +107,18 @@ def _show(
     if not schedule and not topology:
         raise InputError("nothing to show; give a topology file (`clustersim schedule 1f1b` draws a schedule)")
     with naming("--schedule"):  # before anything is written
-        told = schedules.text(schedule, stages, microbatches, chunks) if schedule else ""
+        size = (stages, microbatches, chunks)
+        facts = schedules.facts(schedule, *size) if schedule and as_json else {}
+        text = schedules.text(schedule, *size) if schedule and not as_json else ""
     if topology and draw:
         _draw(topology, draw)
     if topology and export:
         _export(topology, *export)
     if as_json:
-        drawn = schedules.facts(schedule, stages, microbatches, chunks) if schedule else {}
-        print_json("show", drawn | (_cluster_facts(topology, costs) if topology else {}))
+        print_json("show", facts | (_cluster_facts(topology, costs) if topology else {}))
         return
     if schedule:
-        typer.echo(told)
+        typer.echo(text)
     if topology:
         _cluster(topology, costs)
 
