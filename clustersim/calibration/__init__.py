@@ -1,1 +1,1 @@
-"""What a step's time rests on: the constants that nobody measured on this machine, their spread, and what they do to the step."""
+"""Constants of a step's time: their uncertainty on a machine, their effect on the step, their calibration by measured steps."""

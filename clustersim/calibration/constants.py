@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple
 
-from clustersim.calibration.evidence import shipped
+from clustersim.calibration.evidence import family, shipped
 from clustersim.config.gpu import Gpu
 from clustersim.config.topology import Node
 from clustersim.config.yaml import Document
@@ -23,7 +23,7 @@ ConstantScope = Literal["law", "part", "framework", "machine"]
 
 
 class Spread(NamedTuple):
-    """How far a constant may be off on a machine that nobody has measured."""
+    """The uncertainty of a constant on an unmeasured machine."""
 
     value: float
     """Standard deviation of its logarithm."""
@@ -46,13 +46,13 @@ PRIORS: Mapping[str, Spread] = {
 """By family of constants: what is known of them without any step."""
 
 
-def spread(family: str) -> Spread:
-    """Return how far constants of a family may be off: as published steps say, and without them what is known beside steps."""
-    known, prior = shipped(), PRIORS[family]
-    if family not in known["spreads"]:
+def spread(group: str) -> Spread:
+    """Return the uncertainty of the constants of a family: that of published steps, else the prior."""
+    known, prior = shipped(), PRIORS[group]
+    if group not in known["spreads"]:
         return prior
     steps = f"{known['steps']:,} steps of {len(known['without'])} publishers"
-    return Spread(known["spreads"][family], f"{steps}, near {prior.value:g}: {prior.source}")
+    return Spread(known["spreads"][group], f"{steps}, near {prior.value:g}: {prior.source}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ class Constant:
     @property
     def family(self) -> str:
         """What constants of this kind are called."""
-        return self.name.partition(",")[0]
+        return family(self.name)
 
     @property
     def value(self) -> float:
@@ -118,12 +118,12 @@ def _constant(
     most: float = float("inf"),
     slows: bool = False,
 ) -> Constant:
-    known = spread(name.partition(",")[0])
+    known = spread(family(name))
     return Constant(name, scope, known.value, known.source, keys, beside or {}, most, slows)
 
 
 def _of_gpu(at: str, gpu: Gpu, job: Job) -> Iterator[Constant]:
-    """Yield what the kernels of a job rest on."""
+    """Yield the constants of a job's kernels: clocks under load and speeds of vector and attention kernels."""
     if job.spec.clocks == "sustained":
         yield from _of_clocks(f"{at}.gpus.sustained", gpu, job.training.precision)
     speed, now = f"{at}.gpus.speed", {str(group): value for group, value in gpu.speed.items()}
@@ -152,7 +152,7 @@ def _of_clocks(at: str, gpu: Gpu, precision: str) -> Iterator[Constant]:
 
 
 def _of_node(at: str, node: Node, gpu: Gpu, job: Job) -> Iterator[Constant]:
-    """Yield what launches and transfers of a job rest on."""
+    """Yield the constants of a job's launches and transfers: host, NVLink and network between nodes."""
     if job.training.framework:
         name = job.training.framework.partition(" ")[0]
         yield _constant(f"host, {name}", "framework", {f"{at}.host.slowdown": node.host.slowdown}, slows=True)

@@ -19,6 +19,11 @@ DOUBLING = 0.5
 """How much wider, in parts of what no constant explains, each doubling of GPUs beyond the largest published step makes it."""
 
 
+def family(constant: str) -> str:
+    """Return the family of a constant by its name: what stands before the first comma."""
+    return constant.partition(",")[0]
+
+
 class Widths(NamedTuple):
     """How far forecasts of steps are off, by what they rest on."""
 
@@ -29,7 +34,7 @@ class Widths(NamedTuple):
     most_gpus: int
     """Of the largest published step."""
     bound: float
-    """How many standard deviations hold 80 % of the steps of a publisher that nobody has seen."""
+    """Standard deviations that hold 80 % of the steps of a publisher outside the fit."""
 
     def of(self, sensitivities: Mapping[str, float], gpus: int) -> float:
         """Return the standard deviation of log(measured / forecast) of a step.
@@ -38,11 +43,11 @@ class Widths(NamedTuple):
         of GPUs beyond the largest published step.
         """
         beyond = max(0.0, log2(gpus / self.most_gpus))
-        parts = [value * self.spreads.get(name.partition(",")[0], 0.0) for name, value in sensitivities.items()]
+        parts = [value * self.spreads.get(family(name), 0.0) for name, value in sensitivities.items()]
         return hypot(*parts, self.rest * hypot(1.0, DOUBLING * beyond))
 
     def margin(self, seconds: float, sensitivities: Mapping[str, float], gpus: int, basis: str) -> Margin:
-        """Return between which times 80 of 100 steps lie that are forecast to take so many seconds."""
+        """Return the 80 % interval of a step of `seconds`."""
         half = self.bound * self.of(sensitivities, gpus)
         return Margin(seconds * exp(-half), seconds * exp(half), basis)
 
@@ -55,14 +60,14 @@ def shipped() -> Mapping[str, Any]:
 
 
 def widths(without: str = "", table: Mapping[str, Any] | None = None) -> Widths:
-    """Return what published steps say; without: of all publishers but one."""
+    """Return the spreads that published steps show; without: a publisher that is left out."""
     found = shipped() if table is None else table
     own = found["without"].get(without, found)
     return Widths(own["spreads"], own["rest"], own["most_gpus"], own["bound"])
 
 
 def interval(seconds: float, sensitivities: Mapping[str, float], gpus: int, without: str = "") -> Margin:
-    """Return between which times 80 of 100 steps lie that are forecast to take so many seconds, and what that rests on.
+    """Return the 80 % interval of a step of `seconds`, with the steps that it rests on.
 
     sensitivities: of the step, by the names of its constants. without: a publisher that is left out.
     """

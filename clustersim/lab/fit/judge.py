@@ -9,7 +9,8 @@ from typing import NamedTuple
 import numpy as np
 
 from clustersim.arrays import Floats
-from clustersim.lab.fit.pooled import Posterior, Prior, PublishedStep, family, fit
+from clustersim.calibration.evidence import family
+from clustersim.lab.fit.pooled import Posterior, Prior, PublishedStep, fit
 
 GAIN = 1e-3
 """By how much the mean error over publishers left out must fall for a family to be taken: a tenth of a point."""

@@ -18,6 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from clustersim.arrays import Floats, Ints
+from clustersim.calibration.evidence import family
 
 TAILS = 4.0
 """Degrees of freedom of Student's t: published tables have outliers of four times the usual error."""
@@ -84,11 +85,6 @@ class Prior:
         """Return the prior of the constants of some families."""
         kept = {name: value for name, value in self.spreads.items() if family(name) in families}
         return Prior(kept, self.publisher, self.cell, self.noise)
-
-
-def family(name: str) -> str:
-    """Return what constants of this kind are called."""
-    return name.partition(",")[0]
 
 
 @dataclass(frozen=True, slots=True)

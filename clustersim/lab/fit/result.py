@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from clustersim.calibration.constants import PRIORS
-from clustersim.calibration.evidence import Widths
+from clustersim.calibration.evidence import Widths, family
 from clustersim.errors import InputError
 from clustersim.lab.fit.judge import Errors, FamilyTrial, chosen, errors, left_out
-from clustersim.lab.fit.pooled import Posterior, Prior, PublishedStep, family, fit
+from clustersim.lab.fit.pooled import Posterior, Prior, PublishedStep, fit
 from clustersim.lab.fit.widths import HeldSteps, estimated, held
 from clustersim.validate.calibrate import PUBLISHERS, SHARE
 
