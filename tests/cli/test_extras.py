@@ -1,0 +1,111 @@
+"""What an installation brings: the wheel's files, and commands that go without PyTorch or say how to get it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from clustersim import extras
+from clustersim.cli.main import main
+
+ROOT = Path(__file__).parents[2]
+REMEDY = 'needs PyTorch, which is not installed; run pip install "clustersim[torch]"\n'
+SPLIT = [
+    "--tp",
+    "2",
+    "--set",
+    "parallelism.dp=1",
+    "--set",
+    "training.global_batch=4",
+    "--set",
+    "training.micro_batch=1",
+]
+WITHOUT = [
+    ["run", "hgx_h100_8", "gpt3_2.7b", *SPLIT],
+    ["sweep", "hgx_h100_8", "gpt3_2.7b", "--tp", "1,2", *SPLIT[2:], "--quiet"],
+    ["show", "hgx_h100_8"],
+    ["show", "--schedule", "1f1b"],
+    ["kernels", "gpt3_2.7b", "--gpu", "h100"],
+    ["collective", "all_reduce", "--topology", "hgx_h100_8", "-b", "1M", "-e", "1M"],
+    ["predict", "config.json", "--gpu", "h100", "--seq", "64"],
+    ["lab", "show"],
+]
+CONFIG = '{"model_type": "gpt2", "n_embd": 64, "n_head": 2, "n_layer": 2, "n_positions": 64, "vocab_size": 100}'
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["lab", "train", "neusight"],
+        ["lab", "train", "habitat"],
+        ["lab", "train", "neusight-paper"],
+        ["lab", "profile"],
+        ["lab", "profile", "--device", "cpu"],
+        ["predict", "mine.py:model", "--gpu", "h100"],
+    ],
+    ids=" ".join,
+)
+def test_commands_that_need_torch_say_how_to_get_it(arguments, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(extras, "find_spec", lambda name: None)
+    (tmp_path / "own.csv").touch()
+    monkeypatch.setenv("CLUSTERSIM_DATA", "own.csv")  # what training reads is there; PyTorch is not
+    (tmp_path / "mine.py").write_text("import torch\n", encoding="utf-8")
+    monkeypatch.setattr(sys, "argv", ["clustersim", *arguments])
+    with pytest.raises(SystemExit) as end:
+        main()
+    out, err = capsys.readouterr()
+    assert (end.value.code, out) == (2, "")
+    assert err.startswith("clustersim: ")
+    assert err.endswith(REMEDY)
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("arguments", WITHOUT, ids=lambda one: " ".join(one[:2]))
+def test_forecasts_work_without_torch(arguments, tmp_path):
+    (tmp_path / "config.json").write_text(CONFIG, encoding="utf-8")
+    code = f"import sys; sys.modules['torch'] = None; sys.argv = ['clustersim', *{arguments!r}]\n"
+    code += "from clustersim.cli.main import main; main()"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_torch_is_an_extra_and_part_of_what_tests_need():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert not [one for one in project["dependencies"] if one.startswith("torch")]
+    assert project["optional-dependencies"]["torch"] == ["torch>=2.6,<2.14"]
+    assert "clustersim[torch,plots,ray,search,serve,docs]" in project["optional-dependencies"]["dev"]
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    pytest.importorskip("hatchling", reason="hatchling is not installed (extra `dev`)")
+    folder = tmp_path_factory.mktemp("dist")
+    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
+    subprocess.run(command, check=True, capture_output=True, cwd=ROOT)
+    return next(folder.glob("*.whl"))
+
+
+def test_the_wheel_holds_shipped_files_and_says_that_it_is_typed(wheel):
+    names = set(zipfile.ZipFile(wheel).namelist())
+    rooms = [path for room in ("topologies", "workloads") for path in (ROOT / room).glob("*.y*ml")]
+    assert {f"clustersim/_data/{path.parent.name}/{path.name}" for path in rooms} <= names
+    assert {
+        "clustersim/py.typed",
+        "clustersim/cli/templates/cluster.yaml",
+        "clustersim/cli/templates/workload.yaml",
+    } <= names
+
+
+def test_bare_names_work_from_the_wheel_alone(wheel, tmp_path):
+    with zipfile.ZipFile(wheel) as file:
+        file.extractall(tmp_path / "site")
+    code = "from clustersim.topology.build import load; import clustersim; print(load('mi300x_128').name, clustersim.__file__)"
+    command = [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(tmp_path / 'site')!r}); {code}"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path)
+    assert done.stdout.split() == ["mi300x-16", str(tmp_path / "site/clustersim/__init__.py")]

@@ -1,0 +1,152 @@
+"""`clustersim list`, help, completion, and what is said of options that cannot be read."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from clustersim import plugins
+from clustersim.cli.listing import _LISTS
+
+ROOT = Path(__file__).parents[2]
+COMMANDS = (
+    "run",
+    "jobs",
+    "share",
+    "show",
+    "schedule",
+    "kernels",
+    "collective",
+    "sweep",
+    "predict",
+    "list",
+    "lab",
+    "lab train",
+)
+
+
+@pytest.mark.parametrize("what", _LISTS)
+def test_a_list_has_a_line_for_each_name_and_says_what_it_is(call, what):
+    code, out, err = call("list", what)
+    assert (code, err) == (0, "")
+    head, *lines = out.splitlines()
+    assert head.startswith("name ")
+    assert all(line == line.rstrip() for line in lines)
+    rows = json.loads(call("list", what, "--json")[1])[what]
+    assert [row["name"] for row in rows] == [line.split()[0] for line in lines]
+    assert all(row.get("what", "x") for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("room", "attribute"), [("topology", "build"), ("schedules", "build"), ("placements", "place")]
+)
+def test_only_plugins_are_listed(room, attribute):
+    for name in plugins.names(f"clustersim.{room}"):
+        assert callable(plugins.load(f"clustersim.{room}", name, attribute))
+
+
+def test_the_list_of_topologies_counts_nodes_and_gpus(call):
+    rows = json.loads(call("list", "topologies", "--json")[1])["topologies"]
+    [one] = [row for row in rows if row["name"] == "superpod_h100_128"]
+    assert (one["nodes"], one["gpus"], one["gpu"]) == (128, 1024, "h100-sxm")
+    assert one["what"] == "128 DGX H100 nodes, 1,024 GPUs: a rail-optimized two-level InfiniBand NDR SuperPOD"
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_takes_h(call, command):
+    code, out, err = call(*command.split(), "-h")
+    assert (code, err) == (0, "")
+    assert out == call(*command.split(), "--help")[1]
+    assert out.startswith(f"Usage: clustersim {command} ")
+
+
+def completed(words: str) -> list[str]:
+    number = str(len(words.split(" ")) - 1)
+    environment = {**os.environ, "COMP_WORDS": words, "COMP_CWORD": number, "_CLUSTERSIM_COMPLETE": "complete_bash"}
+    command = [sys.executable, "-m", "clustersim"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    return done.stdout.split()
+
+
+def test_a_shell_completes_commands_and_names():
+    assert completed("clustersim s") == ["show", "schedule", "sweep", "serve", "schema"]
+    assert completed("clustersim j") == ["jobs"]
+    assert completed("clustersim run super") == ["superpod_h100_128"]
+    assert completed("clustersim run superpod_h100_128 llama3_7") == ["llama3_70b"]
+    assert completed("clustersim list wor") == ["workloads"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ("run hgx_h100_8 gpt3 --tp x", "--tp 'x': write a whole number; `clustersim run --help`"),
+        ("run hgx_h100_8 gpt3 --tp=1.5", "--tp '1.5': write a whole number; `clustersim run --help`"),
+        ("kernels gpt3 --gpus 0", "--gpus '0': write 1 or more; `clustersim kernels --help`"),
+        ("show --schedule 1f1b --stages 600", "--stages '600': write 512 or less; `clustersim show --help`"),
+        ("collective all_reduce -t hgx_h100_8 -f x", "-f 'x': write a number; `clustersim collective --help`"),
+        (
+            "list gpus --set a=b",
+            "no such option: --set; --set changes keys of a topology or a workload where a command takes it",
+        ),
+        ("run --workload gpt3", "no such option: --workload; the workload is no option; write it after the topology;"),
+        ("run hgx_h100_8 gpt3 more", "Got unexpected extra argument (more); `clustersim run --help`"),
+        ("list", "Missing argument 'WHAT'. Choose from: topologies, workloads, gpus,"),
+    ],
+)
+def test_an_option_that_cannot_be_read_is_named_with_its_value(call, arguments, sentence):
+    code, out, err = call(*arguments.split())
+    assert (code, out) == (2, "")
+    assert err.startswith(f"clustersim: {sentence}")
+    assert err.count("\n") == 1
+
+
+def test_predict_takes_the_name_of_a_shipped_workload(call):
+    code, out, err = call("predict", "gpt3_2.7b", "--gpu", "h100", "--predictor", "roofline", "--json")
+    assert (code, err) == (0, "")
+    assert json.loads(out)["model"] == "gpt3-2.7b"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        "kernels gpt3_2.7b",
+        "predict gpt3_2.7b --gpu h100 --predictor roofline --per-kernel",
+        "lab show",
+        "show superpod_h100_128",
+        "show --schedule interleaved --chunks 2",
+        "list gpus",
+    ],
+)
+def test_no_line_ends_in_a_blank(call, arguments):
+    code, out, _ = call(*arguments.split())
+    assert code == 0
+    assert [line for line in out.splitlines() if line != line.rstrip()] == []
+
+
+def test_one_is_singular(call):
+    assert call("show", "--schedule", "1f1b", "--stages", "1", "--microbatches", "1")[1].startswith(
+        "1f1b: 1 stage, 1 microbatch\n"
+    )
+    alone = [
+        "--tp",
+        "8",
+        "--dp",
+        "1",
+        "--global-batch",
+        "1",
+        "--micro-batch",
+        "1",
+        "--predictor",
+        "roofline",
+        "--no-save",
+    ]
+    assert (
+        "1 sequence of 2048 tokens, in 1 microbatch of 1 a replica\n"
+        in call("run", "hgx_h100_8", "gpt3_2.7b", *alone)[1]
+    )
+    assert "the job has 1 stage; use 0\n" in call("kernels", "gpt3_2.7b", "--stage", "3")[2]

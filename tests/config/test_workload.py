@@ -1,0 +1,334 @@
+"""Workload files: aliases, overrides, placement, and messages with their places."""
+
+from pathlib import Path
+
+import pytest
+
+from clustersim.config.yaml import parse
+from clustersim.errors import ConfigError, InputError
+from clustersim.parallel.load import build, load
+
+FOLDER = Path(__file__).parents[2] / "workloads"
+
+GPT = """\
+name: small
+model:
+  layers: 4
+  hidden: 512
+  heads: 8
+  vocab: 1000
+  max_positions: 128
+training:
+  global_batch: 16
+  micro_batch: 2
+  seq: 128
+parallelism:
+  tp: 2
+  pp: 2
+"""
+
+
+def small(text=GPT, **overrides):
+    return build(parse(text, "w.yaml"), {key.replace("__", "."): value for key, value in overrides.items()})
+
+
+def test_a_sound_file_loads():
+    job = small()
+    assert (job.model.layers, job.parallelism.tp, job.training.seq, job.name) == (4, 2, 128, "small")
+
+
+@pytest.mark.parametrize("path", sorted(FOLDER.glob("*.yaml")), ids=lambda p: p.stem)
+def test_every_shipped_workload_loads_and_fits_256_gpus(path):
+    job = load(path).place(256, 8)
+    assert job.mesh.size <= 256
+    assert job.microbatches * job.dp * job.training.micro_batch == job.training.global_batch
+
+
+MEGATRON = """\
+name: megatron
+num-layers: 4
+hidden_size: 512
+num-attention-heads: 8
+num-query-groups: 4
+ffn_hidden_size: 1024
+padded_vocab_size: 1024
+max-position-embeddings: 128
+swiglu: true
+normalization: RMSNorm
+position-embedding-type: rope
+untie-embeddings-and-output-weights: true
+disable-bias-linear: true
+hidden_dropout: 0.0
+seq-length: 128
+micro-batch-size: 2
+global_batch_size: 16
+fp16: true
+bf16: false
+recompute-granularity: selective
+use-flash-attn: false
+tensor-model-parallel-size: 2
+pipeline_model_parallel_size: 2
+sequence_parallel: true
+use-distributed-optimizer: true
+overlap-grad-reduce: true
+"""
+
+
+def test_megatron_names_at_the_top_level():
+    text = MEGATRON.replace("sequence_parallel: true\n", "") + "parallelism:\n  sequence-parallel: true\n"
+    job = small(text)
+    m, t, p = job.model, job.training, job.parallelism
+    assert (m.layers, m.hidden, m.heads, m.kv_heads, m.ffn, m.vocab) == (4, 512, 8, 4, 1024, 1024)
+    assert (m.activation, m.norm, m.positions) == ("swiglu", "rmsnorm", "rotary")
+    assert (m.tied_embeddings, m.bias, m.dropout) == (False, False, False)
+    assert (t.seq, t.micro_batch, t.global_batch, t.precision) == (128, 2, 16, "fp16")
+    assert (t.recompute, t.attention) == ("selective", "unfused")
+    assert (p.tp, p.pp, p.zero, p.overlap.grad_reduce, p.sequence_parallel) == (2, 2, 1, True, True)
+
+
+def test_megatron_names_inside_sections():
+    text = GPT.replace("tp: 2", "tensor-model-parallel-size: 4").replace("layers: 4", "num_layers: 6")
+    assert (small(text).parallelism.tp, small(text).model.layers) == (4, 6)
+
+
+def test_overrides_by_dotted_key_and_by_alias():
+    job = small(parallelism__tp="4", seq_length=64, training__precision="fp16", parallelism__overlap__p2p="true")
+    assert (job.parallelism.tp, job.training.seq, job.training.precision) == (4, 64, "fp16")
+    assert job.parallelism.overlap.p2p is True
+
+
+BROKEN = {
+    "tp that does not divide heads": (
+        ("tp: 2", "tp: 3"),
+        "w.yaml:13:7: parallelism.tp: 3 does not divide 8 attention heads; use 1, 2, 4, 8",
+    ),
+    "the same under Megatron's name": (
+        ("tp: 2", "tensor-model-parallel-size: 3"),
+        "w.yaml:13:31: parallelism.tp: 3 does not divide 8 attention heads; use 1, 2, 4, 8",
+    ),
+    "tp above the key/value heads": (
+        ("heads: 8\n", "heads: 8\n  kv_heads: 1\n"),
+        "w.yaml:14:7: parallelism.tp: 2 does not divide 1 key/value heads; use 1",
+    ),
+    "key/value heads": (
+        ("heads: 8\n", "heads: 8\n  kv_heads: 3\n"),
+        "w.yaml:6:13: model.kv_heads: 3 does not divide 8 heads; use 1, 2, 4, 8",
+    ),
+    "width of the MLP": (
+        ("heads: 8\n", "heads: 8\n  ffn: 1001\n"),
+        "w.yaml:14:7: parallelism.tp: 2 does not divide the MLP's width 1001; use 1",
+    ),
+    "heads": (
+        ("heads: 8\n", "heads: 7\n"),
+        "w.yaml:5:10: model.heads: 7 does not divide hidden 512; use a divisor of it or set model.head_dim",
+    ),
+    "pp > layers": (
+        ("pp: 2", "pp: 5"),
+        "w.yaml:14:7: parallelism.pp: pp > layers: 5 stages cannot share 4 layers; use at most 4",
+    ),
+    "too many chunks": (
+        ("pp: 2", "pp: 2\n  vpp: 3\n  schedule: interleaved"),
+        "w.yaml:15:8: parallelism.vpp: 2 stages × 3 chunks > 4 layers; use at most 2",
+    ),
+    "chunks without their schedule": (
+        ("pp: 2", "pp: 2\n  vpp: 2"),
+        "w.yaml:15:8: parallelism.vpp: 2 chunks need an interleaved schedule, not 1f1b; use vpp 1",
+    ),
+    "sequence longer than the positions": (
+        ("seq: 128", "seq: 256"),
+        "w.yaml:11:8: training.seq: 256 is longer than model.max_positions 128; shorten it or raise that",
+    ),
+    "micro batch": (
+        ("micro_batch: 2", "micro_batch: 3"),
+        "w.yaml:10:16: training.micro_batch: 3 does not divide global_batch 16; use 1, 2, 4, 8, 16",
+    ),
+    "sequence parallelism alone": (
+        ("tp: 2", "tp: 1\n  sequence_parallel: true"),
+        "w.yaml:14:22: parallelism.sequence_parallel: true needs tensor parallelism; "
+        "set parallelism.tp above 1 or write false",
+    ),
+    "gather without shards": (
+        ("pp: 2", "pp: 2\n  overlap:\n    param_gather: true"),
+        "w.yaml:16:19: parallelism.overlap.param_gather: true gathers what zero: 1 shards; "
+        "set parallelism.zero: 1 or write false",
+    ),
+    "gradients sharded after the step": (
+        ("pp: 2", "pp: 2\n  zero: 2"),
+        "w.yaml:15:9: parallelism.zero: 2 frees gradients as they are reduced; "
+        "set parallelism.overlap.grad_reduce: true or write 1",
+    ),
+    "narrow gradients": (
+        ("seq: 128", "seq: 128\n  precision: fp32\n  gradients: bf16"),
+        "w.yaml:13:14: training.gradients: bf16 is narrower than fp32 weights; write fp32",
+    ),
+    "other gradients": (
+        ("seq: 128", "seq: 128\n  precision: fp16\n  gradients: bf16"),
+        "w.yaml:13:14: training.gradients: bf16 does not match fp16 weights; write fp32 or fp16",
+    ),
+    "top-k without experts": (
+        ("heads: 8\n", "heads: 8\n  topk: 2\n"),
+        "w.yaml:6:9: model.topk: 2 needs a mixture of experts; set model.experts",
+    ),
+    "top-k above the experts": (
+        ("heads: 8\n", "heads: 8\n  experts: 2\n  topk: 3\n"),
+        "w.yaml:7:9: model.topk: 3 is more than the 2 experts; use at most 2",
+    ),
+    "recompute": (
+        ("seq: 128", "seq: 128\n  recompute: some"),
+        "w.yaml:12:14: training.recompute: some is not known; write 'none', 'selective' or 'full'",
+    ),
+    "typo": (
+        ("hidden: 512", "hiden: 512"),
+        "w.yaml:4:3: unknown key 'hiden'; did you mean 'hidden'? known: activation, bias, blocks, causal,",
+    ),
+    "given twice": (
+        ("tp: 2", "tp: 2\n  tensor_model_parallel_size: 4"),
+        "w.yaml:14:31: parallelism.tp is given twice under two names; keep one of them",
+    ),
+    "huge": (
+        ("layers: 4", "layers: 99999999999"),
+        "w.yaml:3:11: model.layers: 99999999999 must be at most 10000",
+    ),
+    "negative": (
+        ("hidden: 512", "hidden: -512"),
+        "w.yaml:4:11: model.hidden: -512 must be at least 1",
+    ),
+    "fraction": (
+        ("hidden: 512", "hidden: 512.5"),
+        "w.yaml:4:11: model.hidden: 512.5 must be a whole number",
+    ),
+    "missing": (
+        ("  seq: 128\n", ""),
+        "w.yaml:9:3: training.seq is missing; add it",
+    ),
+    "no counterpart": (
+        ("pp: 2", "pp: 2\n  num-layers-per-virtual-pipeline-stage: 2"),
+        "w.yaml:15:42: num-layers-per-virtual-pipeline-stage is not supported; "
+        "write virtual_pipeline_model_parallel_size, the chunks of a pipeline rank",
+    ),
+    "a section that is a word": (
+        ("parallelism:\n  tp: 2\n  pp: 2\n", "parallelism: fast\n"),
+        "w.yaml:12:14: parallelism: fast must be a mapping of keys",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_a_broken_file_gets_one_sentence_with_its_place(case):
+    (old, new), message = BROKEN[case]
+    assert old in GPT
+    with pytest.raises(ConfigError) as caught:
+        small(GPT.replace(old, new, 1))
+    assert str(caught.value).startswith(message)
+    assert "\n" not in str(caught.value)
+
+
+def test_sequence_parallelism_of_a_file_is_off_where_tp_is_overridden_by_1():
+    """As in Megatron-LM's arguments.py; where the same one asks for both, the contradiction is an error."""
+    text = GPT.replace("pp: 2", "pp: 2\n  sequence_parallel: true")
+    split = small(text, parallelism__tp="1")
+    assert not split.parallelism.sequence_parallel
+    assert split.assumed == ("parallelism.sequence_parallel false (tp is 1)",)
+    assert small(text).assumed == () == small(text, parallelism__tp="2").assumed
+    with pytest.raises(ConfigError, match=r"true needs tensor parallelism; set parallelism\.tp above 1 or write false"):
+        small(text, parallelism__tp="1", parallelism__sequence_parallel="true")
+
+
+def test_sequence_parallelism_needs_a_divisible_sequence():
+    text = GPT.replace("seq: 128", "seq: 127").replace("pp: 2", "pp: 2\n  sequence_parallel: true")
+    with pytest.raises(ConfigError, match=r"^w.yaml:11:8: training.seq: 127 is not a multiple of tp 2"):
+        small(text)
+
+
+def test_an_override_that_is_wrong_says_it_is_from_the_command_line():
+    with pytest.raises(ConfigError) as caught:
+        small(parallelism__tp="3")
+    message = "w.yaml (command line): parallelism.tp: 3 does not divide 8 attention heads; use 1, 2, 4, 8"
+    assert str(caught.value) == message
+
+
+@pytest.mark.parametrize(
+    "key, value, message",
+    [
+        ("parallelism.tq", "3", r"w.yaml \(command line\): unknown key 'tq'; known: account_for_embedding, "),
+        ("name.x", "3", r"name.x: name is a single value and has no keys"),
+        ("parallelism.tp", "[", r"parallelism.tp=\[: not valid YAML"),
+        ("parallelism.tp", "nan", r"parallelism.tp=nan: nan is not a finite number"),
+        ("parallelism.tp", "two", r"w.yaml \(command line\): parallelism.tp: two must be a whole number"),
+    ],
+)
+def test_broken_overrides(key, value, message):
+    with pytest.raises(InputError, match=f"^{message}"):
+        build(parse(GPT, "w.yaml"), {key: value})
+
+
+def test_auto_takes_the_largest_degree_that_fits_and_divides():
+    assert small().place(16, 8).dp == 4
+    assert small().place(31, 8).dp == 4  # 7 replicas fit, 8 microbatches allow 1, 2, 4, 8
+    assert small().place(4, 4).dp == 1
+    assert small().place(10_000, 8).dp == 8
+
+
+def test_gpt3_fills_30720_gpus():
+    job = load(FOLDER / "gpt3.yaml").place(30720, 8)
+    assert (job.dp, job.microbatches, job.mesh.size) == (240, 16, 30720)
+
+
+def test_neusight_runs_one_microbatch_on_every_cluster_of_the_paper():
+    for nodes in (1, 4, 384, 768, 3840):
+        job = load(FOLDER / "neusight_gpt3_xl.yaml", {"training.global_batch": 8 * nodes}).place(8 * nodes, 8)
+        assert (job.dp, job.microbatches) == (nodes, 1)
+
+
+@pytest.mark.parametrize(
+    "change, gpus, per_node, message",
+    [
+        (
+            {},
+            3,
+            8,
+            "w.yaml:14:7: parallelism.pp: the cluster is too small: tp 2 × pp 2 needs 4 GPUs, there are 3; "
+            "lower a degree or take a larger cluster",
+        ),
+        (
+            {"parallelism__dp": 8},
+            16,
+            8,
+            "w.yaml (command line): parallelism.dp: the cluster is too small: tp 2 × pp 2 × dp 8 needs 32 GPUs, "
+            "there are 16; lower a degree or take a larger cluster",
+        ),
+        (
+            {"parallelism__dp": 3},
+            16,
+            8,
+            "w.yaml (command line): parallelism.dp: 3 does not divide the 8 microbatches of a step "
+            "(global_batch 16 / micro_batch 2); use 1, 2, 4, 8",
+        ),
+        (
+            {"parallelism__tp": 8},
+            16,
+            4,
+            "w.yaml (command line): parallelism.tp: groups of 8 would span nodes of 4 GPUs; "
+            "use 1, 2, 4, or set parallelism.tp_across_nodes: true",
+        ),
+    ],
+)
+def test_placement_that_cannot_be(change, gpus, per_node, message):
+    with pytest.raises(ConfigError) as caught:
+        small(**change).place(gpus, per_node)
+    assert str(caught.value) == message
+
+
+def test_tp_across_nodes_is_allowed_when_asked():
+    assert small(parallelism__tp=8, parallelism__tp_across_nodes=True).place(16, 4).dp == 1
+
+
+def test_dp_is_unknown_before_placement():
+    with pytest.raises(InputError, match=r"parallelism.dp is auto; place the job on a cluster first"):
+        _ = small().dp
+
+
+def test_vocabulary_is_padded_as_megatron_does():
+    assert small().vocab == 1024  # to a multiple of 128·2
+    assert small(parallelism__tp=8).vocab == 1024
+    assert small(model__vocab_multiple=1).vocab == 1000

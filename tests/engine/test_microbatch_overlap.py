@@ -1,0 +1,143 @@
+"""Two microbatches beside each other: what one exchanges with experts on other ranks moves while the other computes."""
+
+from __future__ import annotations
+
+from itertools import groupby, pairwise
+
+import pytest
+from expert_cases import WIDE, job, kernels_of, played
+from folding_cases import same
+
+from clustersim.config.yaml import parse
+from clustersim.engine.microbatch_overlap import Pairing, turns
+from clustersim.engine.script import scripts
+from clustersim.errors import ConfigError
+from clustersim.parallel.stages import stages
+from clustersim.schedules.action import parse as action
+from clustersim.schedules.check import load as schedule
+from clustersim.simulation import Simulator
+from clustersim.topology.build import build as built
+
+ONE = {"ep": 8, "dp": 8, "training__global_batch": 64, **WIDE}
+CHUNKS = {"pp": 2, "ep": 4, "dp": 4, "parallelism__schedule": "interleaved", "parallelism__vpp": 2}
+
+
+def test_passes_take_turns_as_megatrons_do():
+    """model_chunk_schedule_plan.py: combine_bwd | dispatch_fwd, dispatch_bwd | combine_fwd beside attention forward | experts
+    backward and forward | attention backward. A gradient travels the other way."""
+    result = played("microbatch", 100, **{**ONE, "training__global_batch": 24, "model__layers": 1})
+    own = sorted((s for s in result.record.spans if s.rank == 0 and s.activity), key=lambda s: s.start)
+    computed = [s for s in own if (s.kind, s.microbatch) in {("B", 0), ("F", 1)}]
+    assert [kind for kind, _ in groupby(s.kind for s in computed)] == ["B", "F", "B", "F", "B", "F"]
+    begin, end = computed[0].start, computed[-1].end
+    moved = [s for s in own if s.stream == "ep" and begin <= s.start <= end]
+    assert [s.kind for s in moved] == ["dispatch", "dispatch", "combine", "combine"]
+    assert all(one.end <= other.start for one, other in pairwise(moved))
+
+
+def test_exchanges_that_are_shorter_cost_nothing_but_in_the_first_and_the_last_pass():
+    long = {**ONE, "model__ffn": 16384, "model__heads": 128, "model__head_dim": 128}
+    apart, beside = (played(mode, 400, **long) for mode in ("none", "microbatch"))
+    counted = sum(
+        s.end - s.start for s in apart.record.spans if s.rank == 0 and s.stream == "tp_ep"
+    )  # rows are still waited for
+    microbatches = apart.job.microbatches
+    saved = apart.summary["step_time_s"] - beside.summary["step_time_s"]
+    assert saved == pytest.approx((microbatches - 1) / microbatches * (apart.parts[0]["ep"] - counted), rel=1e-6)
+
+
+@pytest.mark.parametrize("rate", [5, 50, 400])
+@pytest.mark.parametrize("more", [{}, CHUNKS, {"tp": 2, "ep": 4, "dp": 4, "parallelism__tp_across_nodes": True}])
+def test_it_is_never_slower_and_computes_the_same(rate, more):
+    apart, beside = (played(mode, rate, **{**ONE, **more}) for mode in ("none", "microbatch"))
+    assert beside.summary["step_time_s"] <= apart.summary["step_time_s"] * (1 + 1e-9)
+    assert beside.parts[0]["compute"] == pytest.approx(apart.parts[0]["compute"], rel=1e-9)
+    assert sorted(kernels_of(apart.job)) == sorted(kernels_of(beside.job))
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {},
+        CHUNKS,
+        {"tp": 2, "ep": 4, "dp": 4, "expert_tp": 1, "parallelism__tp_across_nodes": True},
+        {"training__expert_imbalance": 2},
+        {"parallelism__overlap__grad_reduce": True, "zero": 1, "parallelism__overlap__param_gather": True},
+        {"model__dense_layers": 1},
+    ],
+)
+def test_both_players_and_both_folds_find_the_same(more):
+    reference = played("microbatch", 50, **{**ONE, **more})
+    same(reference, played("microbatch", 50, fold=False, **{**ONE, **more}))
+    other = played("microbatch", 50, engine="auto", **{**ONE, **more})
+    assert other.summary["step_time_s"] == pytest.approx(reference.summary["step_time_s"], rel=1e-12)
+
+
+@pytest.mark.parametrize("more", [{}, CHUNKS])
+def test_a_steady_pipeline_is_counted_not_played(more):
+    node = "{extends: hgx-h100, gpus: {count: 1}, nics: {count: 1, rate: 100Gb/s}}"
+    simulator = Simulator(built(parse(f"cluster: {{nodes: 8, node: {node}}}\nfabric: {{kind: switch}}\n", "t.yaml")))
+    asked = {**ONE, **more, "parallelism__overlap__ep": "microbatch", "training__global_batch": 1024}
+    one = simulator.placed(job(**asked))
+    found = simulator._quickly(one, "auto")
+    assert found is not None
+    assert found[2].skipped is not None
+    whole = simulator.run(one, ignore_memory=True)
+    assert found[2].end == pytest.approx(whole.record.end, rel=1e-12)
+
+
+def test_a_rank_keeps_one_microbatch_more():
+    apart, beside = (played(mode, 100, **ONE).job for mode in ("none", "microbatch"))
+    simulator = Simulator(built(parse("cluster: {nodes: 1, node: hgx-h100}\nfabric: {kind: switch}\n", "t.yaml")))
+    [one], [other] = (simulator.preparation.peaks(each) for each in (apart, beside))
+    [stage] = stages(beside)
+    assert other.activations - one.activations == pytest.approx(stage.saved_bytes, rel=1e-9)
+
+
+@pytest.mark.parametrize(("pp", "vpp"), [(1, 1), (2, 2), (4, 3)])
+def test_every_part_runs_once_and_pairs_are_as_many_as_megatrons(pp, vpp):
+    """Megatron warms up with one forward more: so many pairs are left as passes of a letter less these."""
+    name, microbatches = ("interleaved" if vpp > 1 else "1f1b"), 4 * pp
+    for rank, row in enumerate(schedule(name, pp, microbatches, vpp)):
+        exchanges = {(letter, stage): 4 for letter in "FB" for stage in range(rank, pp * vpp, pp)}
+        found = turns(row, Pairing(exchanges))
+        parts = [(key, one) for key, one in found if len(key) == 4]
+        warmup = min(microbatches * vpp, 2 * (pp - 1 - rank) + (vpp - 1) * pp + 1)
+        assert len(parts) == 2 * 5 * (microbatches * vpp - warmup)
+        assert len({(key, one) for key, one in found}) == len(found)
+        assert [one for key, one in found if len(key) == 2 or key[2] == 0] == list(row)
+
+
+def test_what_one_pass_has_more_than_the_other_follows_alone():
+    row = [action(text) for text in ("0F0", "0B0", "0F1", "0B1")]
+    found = [(one.letter, key[2]) for key, one in turns(row, Pairing({("F", 0): 0, ("B", 0): 2})) if len(key) == 4]
+    assert found == [("B", 0), ("F", 0), ("B", 1), ("B", 2)]
+
+
+def test_what_is_not_asked_stays_as_it_was():
+    one = job(**ONE)
+    [script] = scripts(one.place(8, 1), stages(one.place(8, 1)), schedule("1f1b", 1, 8))
+    assert not script.pairing
+    assert all(len(key) == 2 for key in script.steps)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"ep": 1}, "ep is 1; raise parallelism.ep or write none"),
+        (
+            {"pp": 2, "ep": 4, "dp": 4},
+            "interleaved with vpp of 2 or more, dualpipe, dualpipev, or 1f1b with pp 1, not 1f1b with pp 2",
+        ),
+        ({"training__recompute": "full"}, "recomputed .full.; recompute other modules or write none"),
+        (
+            {"training__recompute": "selective", "training__recompute_modules": ["moe"]},
+            "recomputed .moe.; recompute other modules or write none",
+        ),
+        ({"zero": 3}, "zero: 3 exclude each other; leave one of them out"),
+        ({"zero": 3, "dp": "auto"}, "zero: 3 exclude each other; leave one of them out"),
+    ],
+)
+def test_what_cannot_run_beside_exchanges_is_said(change, said):
+    with pytest.raises(ConfigError, match=f"overlap.ep: microbatch.*{said}"):
+        job(parallelism__overlap__ep="microbatch", **{**ONE, **change})

@@ -1,0 +1,500 @@
+"""Experts on ranks of their own: what travels, what each rank holds, and how long it takes."""
+
+import math
+
+import pytest
+from engine_cases import cluster
+from examples import examples
+from expert_cases import MODEL, SHARED, WIDE, job, kernels_of, played
+from folding_cases import FABRICS, FAULTS, same
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+from clustersim.engine.instruction import Launch
+from clustersim.engine.script import scripts
+from clustersim.errors import ClustersimError, ConfigError, InputError
+from clustersim.model.kernel import Kernel
+from clustersim.model.operator import Awaited, Collective, Started
+from clustersim.model.parameters import parameters
+from clustersim.model.sharding import split, zipf_shares
+from clustersim.parallel.flops import model_flop
+from clustersim.parallel.memory import at_rest
+from clustersim.parallel.optimizer import update
+from clustersim.parallel.stages import stages
+from clustersim.report.critical_path import critical_path
+from clustersim.schedules.check import load as schedule
+from clustersim.simulation import Simulator, run
+
+PRODUCTS = ("linear", "grouped_gemm", "flash_attention")
+
+
+def simulate(topology, fold=True, **overrides):
+    return run(topology, job(**overrides), fold=fold, ignore_memory=True)
+
+
+def exchanges(steps, group):
+    return [step for step in steps if isinstance(step, Collective) and step.group == group]
+
+
+SPLITS = [
+    (1, 2, 1),
+    (1, 4, 1),
+    (1, 8, 1),
+    (2, 2, 2),
+    (2, 8, 2),
+    (4, 4, 4),
+    (2, 4, 1),
+    (4, 8, 1),
+    (4, 4, 2),
+    (1, 2, 2),
+    (2, 1, 1),
+]
+"""tp, ep and expert_tp."""
+EXPERTS = 4 * 8 * 3 * 512 * 1024
+
+
+@pytest.mark.parametrize("shared", [0, 1])
+@pytest.mark.parametrize(("tp", "ep", "slices"), SPLITS)
+def test_the_rows_of_a_layer_travel_out_and_back_in_each_pass(tp, ep, slices, shared):
+    """tokens / tp · topk rows of hidden bf16 values leave a rank and come back, and slices share what they received."""
+    three = {"model__topk": 3, "training__micro_batch": 2, "model__shared_experts": shared}
+    (stage,) = stages(job(tp=tp, ep=ep, expert_tp=slices, **three).place(32, 8))
+    size = 2 * 256 / tp * 3 * 512 * 2
+    whole = (
+        [Collective("etp", op, slices * size) for op in ("all_gather", "reduce_scatter")]
+        if slices not in (1, tp)
+        else []
+    )
+    for steps in (stage.forward, stage.backward):
+        travels = [Collective("ep", op, size) for op in ("dispatch", "combine")] if ep > 1 else []
+        assert exchanges(steps, "ep") == travels * 4
+        assert exchanges(steps, "etp") == whole * 4
+        ways = [e.op for e in exchanges(steps, "tp") if e.size == slices * size]
+        assert ways == (["all_gather", "reduce_scatter"] * 4 if slices == tp > 1 else [])
+    counts = [Collective("tp_ep", "all_gather", 8 * 8 * ep * slices)] if ep * slices > 1 else []
+    assert exchanges(stage.forward, "tp_ep") == counts * 4
+    assert not exchanges(stage.backward, "tp_ep")
+
+
+def test_whole_experts_on_every_rank_ask_nobody():
+    """Neither ep nor slices: each rank has all experts and its own tokens; a collective of one rank was an error."""
+    assert simulate(cluster(1), tp=2, ep=1, expert_tp=1).summary["breakdown_s"]["ep"] == 0
+
+
+def test_without_ep_nothing_travels_and_every_parameter_is_dense():
+    for tp in (1, 2):
+        (stage,) = stages(job(tp=tp).place(tp, tp))
+        assert not exchanges((*stage.forward, *stage.backward), "ep")
+        assert stage.experts == 0
+        assert not stage.gradient_ready(expert=True)
+
+
+@pytest.mark.parametrize("zero", [0, 1])
+@pytest.mark.parametrize(("tp", "ep", "slices"), SPLITS)
+def test_parameters_and_optimizer_state_are_conserved(tp, ep, slices, zero):
+    one = job(tp=tp, ep=ep, expert_tp=slices, pp=2, dp=16, zero=zero, training__global_batch=64).place(tp * 32, 8)
+    every, unspread = (stages(j) for j in (one, job(tp=tp, pp=2, dp=16).place(tp * 32, 8)))
+    experts, dense = sum(s.experts for s in every), sum(s.held(expert=False) for s in every)
+    assert experts * ep * slices == EXPERTS
+    assert dense * tp + EXPERTS == sum(s.parameters for s in unspread) * tp
+    state = sum(at_rest(one, [stage]).optimizer for stage in every) * tp * one.dp
+    held = dense * tp + EXPERTS if zero else (dense + experts) * tp * one.dp
+    assert state == pytest.approx(12 * held, rel=1e-12)
+
+
+DENSE = {"model__layers": 6, "model__dense_layers": 3, "model__dense_ffn": 2048}
+"""A model of two kinds of layers: the first three have one wide MLP, the others experts."""
+
+
+def _has_experts(layer):
+    return any(op.name == "router" for op in layer.operators)
+
+
+@pytest.mark.parametrize(("pp", "kinds"), [(1, ["ddd eee"]), (2, ["ddd", "eee"]), (4, ["dd", "d e", "e", "e"])])
+def test_layers_of_two_kinds_stand_in_their_order(pp, kinds):
+    found = stages(job(pp=pp, dp=1, **DENSE).place(pp, pp))
+    runs = [[(_has_experts(layer), count) for layer, count in stage.layers if layer.name == "block"] for stage in found]
+    counted = [6 // pp + (stage < 6 % pp) for stage in range(pp)]
+    assert [sum(count for _, count in own) for own in runs] == counted
+    assert [" ".join("de"[experts] * count for experts, count in own) for own in runs] == kinds
+
+
+@pytest.mark.parametrize(("tp", "ep", "slices"), SPLITS)
+def test_parameters_of_two_kinds_of_layers_are_those_of_the_closed_form(tp, ep, slices):
+    one = job(tp=tp, ep=ep, expert_tp=slices, pp=2, dp=16, training__global_batch=64, **DENSE).place(tp * 32, 8)
+    every = stages(one)
+    copies = sum(s.replicated for s in every) * (tp - 1)
+    held = sum(s.held(expert=False) for s in every) * tp + sum(s.experts for s in every) * ep * slices
+    assert held - copies == parameters(one.model, vocab=one.vocab)
+    narrow = job(dp=1, **(DENSE | {"model__dense_ffn": 1024})).model
+    assert parameters(one.model) - parameters(narrow) == 3 * 3 * 512 * 1024  # layers, products of a gated MLP, shape
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"training__recompute": "full"}, {"zero": 1, "tp": 2}, {"parallelism__vpp": 1}]
+)
+@pytest.mark.parametrize("pp", [1, 2])
+def test_layers_of_two_kinds_fold(pp, options):
+    """With pp 2 a rank either has experts or has none, and only the first kind waits for rows."""
+    folded, whole = (simulate(cluster(4), fold, pp=pp, ep=4, **DENSE, **options) for fold in (True, False))
+    same(folded, whole)
+    waits = [parts["ep"] > 0 for parts in folded.parts]
+    assert any(waits)
+    assert all(waits) == (pp == 1)
+
+
+def test_half_of_the_layers_of_each_kind_are_half_of_the_work_of_each():
+    kinds = ({"model__experts": None, "model__topk": 1}, {"model__dense_layers": 2}, {})
+    dense, mixed, experts = (
+        sum(step.flop for step in stages(job(dp=1, **kind).place(1, 1))[0].forward) for kind in kinds
+    )
+    assert mixed == pytest.approx((dense + experts) / 2, rel=1e-12)
+
+
+@pytest.mark.parametrize("ep", [2, 4, 8])
+def test_the_optimizer_updates_a_share_of_each_kind(ep):
+    one = job(ep=ep, dp=16, zero=1).place(16, 8)
+    (stage,) = stages(one)
+    step = next(kernel for kernel in update(one, stage.parameters, stage.experts) if kernel.op == "adam")
+    dense = stage.parameters - stage.experts
+    assert step.n == math.ceil(dense / 16) + math.ceil(stage.experts * ep / 16)
+
+
+def calls(one, family):
+    """Return the calls of a family in the scripts of all pipeline ranks, each as often as it is in them."""
+    split_ = one.parallelism
+    found = scripts(one, stages(one), schedule(split_.schedule, split_.pp, one.microbatches, split_.vpp))
+    lines = (line for s in found for part in (s.begin, *s.special.values(), s.finish) for line in part)
+    return [line.collective for line in lines if isinstance(line, Launch) and line.collective.group == family]
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+@pytest.mark.parametrize("zero", [0, 1])
+@pytest.mark.parametrize("ep", [1, 2, 8])
+def test_each_gradient_is_reduced_once_with_those_who_hold_its_parameter(ep, zero, overlap):
+    flags = {"parallelism__overlap__grad_reduce": overlap, "parallelism__bucket": 300_000}
+    one = job(ep=ep, pp=2, dp=8, zero=zero, **flags).place(16, 8)
+    every = stages(one)
+    experts, dense = sum(s.experts for s in every), sum(s.held(expert=False) for s in every)
+    op = "reduce_scatter" if zero else "all_reduce"
+    sums = {family: sum(c.size for c in calls(one, family) if c.op == op) for family in ("dp", "edp")}
+    assert sums["dp"] == 4 * dense
+    assert sums["edp"] == (4 * experts if 1 < ep < 8 else 0)  # with ep 8 of dp 8 every rank has experts of its own
+    gathered = {family: sum(c.size for c in calls(one, family) if c.op == "all_gather") for family in ("dp", "edp")}
+    assert gathered == {"dp": 2 * dense * zero, "edp": sums["edp"] / 2 * zero}
+
+
+@pytest.mark.parametrize("gather", [False, True])
+def test_gathered_parameters_are_waited_for_where_they_are_read(gather):
+    flags = {"parallelism__overlap__param_gather": gather, "parallelism__bucket": 300_000, "zero": 1, "dp": 8, "ep": 4}
+    late = simulate(cluster(2), **flags)
+    assert late.summary["step_time_s"] == max(span.end for span in late.record.spans)
+    one = late.job
+    assert sum(c.size for c in calls(one, "edp") if c.op == "all_gather") == 2 * stages(one)[0].experts
+
+
+def test_the_chunk_that_runs_first_has_its_parameters_gathered_first():
+    """Megatron begins with the first chunk of a rank (start_param_sync in its interleaved schedule)."""
+    flags = {"parallelism__overlap__param_gather": True, "zero": 1, "dp": 2, "pp": 2, "parallelism__vpp": 2}
+    one = job(**flags, parallelism__schedule="interleaved").place(4, 8)
+    rows = schedule("interleaved", 2, one.microbatches, 2)
+    for script, row in zip(scripts(one, stages(one), rows), rows, strict=True):
+        gathered = [line.stage for line in script.begin if isinstance(line, Launch)]
+        assert list(dict.fromkeys(gathered)) == list(dict.fromkeys(a.stage for a in row if a.letter == "F"))
+
+
+@given(st.integers(0, 100_000), st.integers(2, 64), st.floats(0, 1))
+def test_rows_are_split_without_loss(rows, n, part):
+    shares = zipf_shares(n, n**part)
+    found = split(rows, shares)
+    assert sum(found) == rows
+    assert all(abs(count - rows * share) <= 1 for count, share in zip(found, shares, strict=True))
+
+
+@pytest.mark.parametrize("imbalance", [1, 1.5, 3, 4])
+@pytest.mark.parametrize("kinds", [{}, DENSE])
+@pytest.mark.parametrize(("tp", "slices", "shared"), [(1, 1, 0), (2, 2, 1), (4, 1, 0), (4, 2, 1), (1, 2, 0)])
+def test_all_ranks_together_run_the_model_flop_however_uneven(imbalance, kinds, tp, slices, shared):
+    uneven = {"training__expert_imbalance": imbalance, "model__shared_experts": shared, **kinds}
+    one = job(tp=tp, ep=4, expert_tp=slices, dp=8, **uneven).place(8 * tp, 8)
+    lanes = [stages(one, position) for position in range(one.positions)]
+    steps = [k for lane in lanes for s in lane for k in (*s.forward, *s.backward) if isinstance(k, Kernel)]
+    run_ = sum(k.flop for k in steps if k.kind in PRODUCTS) / len(lanes) * tp * one.dp * one.microbatches
+    backward = sum(k.flop for k in steps if (k.kind, k.op) == ("flash_attention", "backward")) / len(lanes)
+    again = backward / 5 * tp * one.dp * one.microbatches  # a flash kernel computes the scores once more
+    assert run_ - again == pytest.approx(model_flop(one), rel=1e-9)
+
+
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    nodes=st.sampled_from([2, 4, 8]),
+    fabric=st.sampled_from(sorted(FABRICS)),
+    fault=st.sampled_from(sorted(FAULTS)),
+    nics=st.sampled_from([(4, "per_gpu"), (1, "shared")]),
+    tp=st.sampled_from([(1, 1), (2, 2), (2, 1), (4, 2), (4, 1), (1, 2)]),
+    pp=st.sampled_from([(1, "1f1b", 1), (2, "1f1b", 1), (2, "gpipe", 1), (2, "interleaved", 2), (2, "zero_bubble", 1)]),
+    ep=st.sampled_from([2, 4, 8]),
+    zero=st.sampled_from([0, 1]),
+    overlap=st.booleans(),
+    recompute=st.sampled_from(["none", "full"]),
+    imbalance=st.sampled_from([1, 1.7, "all"]),
+    shared=st.sampled_from([0, 1]),
+)
+def test_folded_equals_unfolded(nodes, fabric, fault, nics, tp, pp, ep, zero, overlap, recompute, imbalance, shared):
+    (tp, slices), (stages_, kind, chunks) = tp, pp
+    dp = 4 * nodes // (tp * stages_)
+    assume(tp * dp % (ep * slices) == 0)
+    try:
+        topology = cluster(nodes, nics=nics[0], attach=nics[1], fabric=FABRICS[fabric], extra=FAULTS[fault])
+    except InputError:  # rails need a NIC each
+        return
+    options = {
+        "tp": tp,
+        "pp": stages_,
+        "ep": ep,
+        "expert_tp": slices,
+        "zero": zero,
+        "parallelism__schedule": kind,
+        "parallelism__vpp": chunks,
+        "parallelism__overlap__grad_reduce": overlap,
+        "parallelism__overlap__param_gather": bool(zero and overlap),
+        "parallelism__bucket": 1_000_000,
+        "training__recompute": recompute,
+        "training__global_batch": 4 * dp,
+        "training__expert_imbalance": ep if imbalance == "all" else imbalance,
+        "model__shared_experts": shared,
+    }
+    folded = simulate(topology, **options)
+    whole = simulate(topology, fold=False, **options)
+    same(folded, whole)
+    step = folded.summary["step_time_s"]
+    for parts in folded.parts:
+        assert sum(parts.values()) == pytest.approx(step, rel=1e-9)
+        assert parts["compute"] < step
+    assert folded.parts[0]["ep"] > 0
+    path = critical_path(folded.record)
+    assert sum((span.end - span.start) * times for span, times in path) == pytest.approx(step, rel=1e-9)
+
+
+def test_balanced_ranks_stay_one_class_and_uneven_ones_become_one_a_load():
+    even, skewed = (simulate(cluster(1), ep=4, training__expert_imbalance=x) for x in (1, 2))
+    assert even.summary["simulated"]["rank_classes"] == 1
+    assert skewed.summary["simulated"]["rank_classes"] == 4
+
+
+@pytest.mark.parametrize(("tp", "slices", "imbalance"), [(1, 1, 1), (2, 2, 1), (1, 1, 2.5), (2, 2, 4), (2, 1, 3)])
+def test_links_carry_the_bytes_that_are_sent(tp, slices, imbalance):
+    """(n-1)/n of the rows leave each rank in every dispatch and combine, however they are spread."""
+    options = {"tp": tp, "expert_tp": slices, "ep": 4, "training__expert_imbalance": imbalance}
+    result = simulate(cluster(1, gpus=8, nics=8), **options)
+    ups = [tier for tier in result.topology.tiers if tier.name == "nvlink-up"]
+    carried = sum(carried_on(result, tier, "ep") for tier in ups)
+    one, size = result.job, 256 / tp * 2 * 512 * 2
+    assert carried == pytest.approx(4 * 4 * one.microbatches * one.mesh.size * size * 3 / 4, rel=1e-12)
+
+
+def carried_on(result, tier, family):
+    """Return the bytes of a family over the links of a tier."""
+    carried = dict(one for program in result.plan.programs for one in program.carried().items())
+    crossed = result.plan.network.bytes_by_link({one: size for one, size in carried.items() if one[0][0] == family})
+    return crossed[tier.first : tier.first + tier.links].sum()
+
+
+def test_experts_beyond_a_node_cost_more_than_inside_it():
+    exposed = [simulate(cluster(4), ep=ep, **WIDE).parts[0]["ep"] for ep in (2, 4, 8)]
+    assert exposed[1] < exposed[2] / 3  # 4 GPUs a node: from NVLink to a NIC each
+
+
+@given(st.lists(st.floats(0, 1), min_size=2, max_size=2), st.sampled_from([1, 2]), st.sampled_from([0, 1]))
+@settings(max_examples=examples(20), deadline=None)
+def test_more_uneven_routing_is_never_faster(parts, tp, zero):
+    low, high = (
+        simulate(cluster(2), tp=tp, ep=4, zero=zero, training__expert_imbalance=4**p, **WIDE) for p in sorted(parts)
+    )
+    assert high.summary["step_time_s"] >= low.summary["step_time_s"] * (1 - 1e-9)
+    assert high.summary["memory"]["peak_bytes"] >= low.summary["memory"]["peak_bytes"]
+
+
+def test_one_rank_with_all_rows_computes_for_all():
+    busy, even = (simulate(cluster(1), ep=4, training__expert_imbalance=x, **WIDE) for x in (4, 1))
+    of = busy.plan.network.cells.ranks.of
+    assert busy.parts[int(of[0])]["compute"] > 2 * even.parts[0]["compute"]
+    assert busy.parts[int(of[1])]["compute"] < even.parts[0]["compute"]
+    assert busy.parts[int(of[1])]["bubble"] > even.parts[0]["bubble"]
+
+
+def test_ep_saves_memory_and_reduces_gradients_with_fewer():
+    whole, spread = (simulate(cluster(2), dp=8, ep=ep) for ep in (1, 8))
+    kinds = [r.summary["memory"]["by_pipeline_rank"][0] for r in (whole, spread)]
+    assert kinds[1]["parameters_bytes"] < kinds[0]["parameters_bytes"] / 2
+    assert spread.parts[0]["dp"] < whole.parts[0]["dp"]
+    assert spread.summary["parallelism"]["ep"] == 8
+
+
+def test_dp_auto_is_a_multiple_of_ep():
+    assert job(ep=8).place(31, 8).dp == 16
+    assert job(ep=8, training__global_batch=24).place(32, 8).dp == 24
+    assert job(tp=2, ep=8, expert_tp=1, training__global_batch=12).place(64, 8).dp == 12  # 4 and multiples are possible
+
+
+def test_both_meshes_are_megatrons():
+    one = job(tp=2, ep=4).place(64, 8)
+    assert one.mesh.groups("dp")[0].tolist() == list(range(0, 64, 2))
+    experts = one.expert_mesh
+    assert (experts.tp, experts.ep, experts.dp) == (2, 4, 8)
+    assert experts.groups("ep")[0].tolist() == [0, 2, 4, 6]
+    assert experts.groups("dp")[0].tolist() == list(range(0, 64, 8))
+    whole = job(tp=2, ep=8, expert_tp=1).place(64, 8)
+    assert whole.mesh.groups("tp")[0].tolist() == [0, 1]
+    assert whole.expert_mesh.groups("ep")[0].tolist() == list(range(8))
+    assert whole.expert_mesh.groups("dp")[0].tolist() == list(range(0, 64, 8))
+
+
+def test_megatrons_name():
+    split_ = job(MODEL + "  expert-model-parallel-size: 4\n  expert_tensor_parallel_size: 1\n").parallelism
+    assert (split_.ep, split_.etp) == (4, 1)
+
+
+ERRORS = {
+    "no experts": (
+        {"model__experts": None, "model__topk": 1, "ep": 2},
+        "parallelism.ep: 2 needs a mixture of experts; set model.experts or leave it out",
+    ),
+    "does not divide the experts": ({"ep": 3}, "parallelism.ep: 3 does not divide 8 experts; use 1, 2, 4, 8"),
+    "does not divide dp": (
+        {"ep": 4, "dp": 6},
+        "parallelism.ep: 4 does not divide dp 6; use 1, 2",
+    ),
+    "no sequence parallelism": (
+        {"ep": 4, "tp": 2, "parallelism__sequence_parallel": False},
+        "parallelism.sequence_parallel: ep 4 with tp 2 needs it, or tp ranks would send the same tokens; write true",
+    ),
+    "too uneven": (
+        {"ep": 4, "training__expert_imbalance": 4.5},
+        "training.expert_imbalance: 4.5 times the mean is more than all, with ep 4; use 1 to 4",
+    ),
+    "uneven without ep": (
+        {"training__expert_imbalance": 2},
+        "training.expert_imbalance: 2 times the mean is more than all, with ep 1; use 1, or set parallelism.ep above 1",
+    ),
+    "less than even": ({"training__expert_imbalance": 0.5}, "training.expert_imbalance: 0.5 must be at least 1"),
+    "too small a cluster": (
+        {"ep": 8, "tp": 2},
+        "parallelism.ep: the cluster is too small: tp 2 × pp 1 × dp 8 for ep 8 needs 16 GPUs, there are 8; "
+        "lower a degree or take a larger cluster",
+    ),
+    "batch": (
+        {"ep": 8, "training__global_batch": 12},
+        "parallelism.ep: 8 needs a dp of 8 or a multiple, which cannot divide the 12 microbatches of a step; use 1, 2, 4",
+    ),
+    "algorithm that cannot": (
+        {"ep": 4, "parallelism__algorithms__ep": "ring"},
+        "parallelism.algorithms.ep: ring cannot do dispatch, only ",
+    ),
+    "unknown algorithm": ({"ep": 4, "parallelism__algorithms__ep": "rinng"}, "parallelism.algorithms.ep: "),
+    "slices without experts": (
+        {"model__experts": None, "model__topk": 1, "expert_tp": 1},
+        "parallelism.expert_tp: 1 needs a mixture of experts; set model.experts or leave it out",
+    ),
+    "slices that do not divide the ranks": (
+        {"ep": 8, "dp": 2, "tp": 2, "expert_tp": 1},
+        "parallelism.ep: 8 × expert_tp 1 does not divide tp 2 × dp 2; use 1, 2, 4",
+    ),
+    "more slices than ranks": (
+        {"dp": 2, "tp": 1, "expert_tp": 4},
+        "parallelism.expert_tp: 4 does not divide tp 1 × dp 2; use 1, 2",
+    ),
+    "slices that no ep fits with": (
+        {"ep": 2, "dp": 2, "tp": 1, "expert_tp": 4},
+        "parallelism.ep: 2 × expert_tp 4 does not divide tp 1 × dp 2; use another dp",
+    ),
+    "dense layers of a dense model": (
+        {"model__experts": None, "model__topk": 1, "model__dense_layers": 2},
+        "model.dense_layers: 2 needs a mixture of experts in the others; set model.experts",
+    ),
+    "only dense layers": (
+        {"model__dense_layers": 4},
+        "model.dense_layers: 4 leaves no layer with experts of 4; drop model.experts",
+    ),
+    "a width without layers": (
+        {"model__dense_ffn": 2048},
+        "model.dense_ffn: 2048 is the width of dense layers; set model.dense_layers or write ffn",
+    ),
+    "a width that tp does not divide": (
+        {"tp": 2, "dp": 1, "model__dense_layers": 1, "model__dense_ffn": 1023},
+        "parallelism.tp: 2 does not divide the width 1023 of dense layers; use 1",
+    ),
+    "slices that do not divide the width": (
+        {"ep": 2, "expert_tp": 3, "dp": 6},
+        "parallelism.expert_tp: 3 does not divide the width 1024 of an expert; use a divisor of it",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", sorted(ERRORS))
+def test_what_is_wrong_is_said_with_its_place(case):
+    overrides, message = ERRORS[case]
+    with pytest.raises(ClustersimError) as caught:
+        run(cluster(2), job(**overrides), ignore_memory=True)
+    assert str(caught.value).startswith(f"w.yaml (command line): {message}"), str(caught.value)
+
+
+def test_errors_point_into_the_file():
+    with pytest.raises(
+        ConfigError, match=r"^w.yaml:10:7: parallelism.ep: 3 does not divide 8 experts; use 1, 2, 4, 8$"
+    ):
+        job(MODEL + "  ep: 3\n")
+
+
+def beside(result):
+    """Return the seconds of what a microbatch computes between where exchanges are started and where they are waited for."""
+    found, under, [stage] = [], False, stages(result.job)
+    for step in (*stage.forward, *stage.backward):
+        under = isinstance(step, Started) or (under and not isinstance(step, Awaited))
+        found += [step] if under and isinstance(step, Kernel) else []
+    seconds = Simulator(result.topology).preparation.seconds(result.job, found)
+    return sum(seconds[kernel] for kernel in found)
+
+
+def test_exchanges_that_are_longer_hide_all_that_shared_experts_compute_beside_them():
+    apart, together = (played(mode, 10) for mode in ("none", "shared"))
+    saved = apart.summary["step_time_s"] - together.summary["step_time_s"]
+    assert saved == pytest.approx(together.job.microbatches * beside(together), rel=1e-6)
+
+
+def test_exchanges_that_are_shorter_cost_nothing_beside_shared_experts():
+    apart, together = (played(mode, 400, model__shared_ffn=65536) for mode in ("none", "shared"))
+    counted = together.parts[0]["ep"]  # only how many rows there are is still waited for
+    saved = apart.summary["step_time_s"] - together.summary["step_time_s"]
+    assert saved == pytest.approx(apart.parts[0]["ep"] - counted, rel=1e-6)
+    assert counted < 0.2 * apart.parts[0]["ep"]
+
+
+@pytest.mark.parametrize("more", [{}, {"pp": 2, "ep": 4, "dp": 4}, {"tp": 2, "ep": 4, "dp": 4, "expert_tp": 1}])
+def test_shared_experts_beside_exchanges_are_the_same_kernels_for_both_players_folded_or_not(more):
+    more = {**more, "parallelism__tp_across_nodes": True}
+    reference = played("shared", 100, **more)
+    for other in (played("shared", 100, engine="auto", **more), played("shared", 100, fold=False, **more)):
+        assert other.summary["step_time_s"] == pytest.approx(reference.summary["step_time_s"], rel=1e-9)
+    apart = played("none", 100, **more)
+    assert sorted(kernels_of(apart.job)) == sorted(kernels_of(reference.job))
+    # as much is kept; what only lives while they run, lives beside the rows that travel
+    kept, beside_rows = ([stage.saved_bytes for stage in stages(one.job)] for one in (apart, reference))
+    assert kept == pytest.approx(beside_rows, rel=1e-12)
+    assert apart.summary["memory"]["peak_bytes"] <= reference.summary["memory"]["peak_bytes"] * (1 + 1e-12)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"model__shared_experts": 0}, "set model.shared_experts or write none"),
+        ({"ep": 1}, "ep is 1; raise parallelism.ep or write none"),
+        (
+            {"training__recompute": "selective", "training__recompute_modules": ["shared_experts"]},
+            "exclude each other; leave one of them out",
+        ),
+    ],
+)
+def test_what_cannot_run_beside_exchanges_is_said(change, said):
+    with pytest.raises(ConfigError, match=f"overlap.ep: shared.*{said}"):
+        job(parallelism__overlap__ep="shared", **{**SHARED, **change})

@@ -1,0 +1,215 @@
+"""Execution traces of Chakra: read back by a reader of its own, all ranks agree, and they can be played to the end."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections import Counter, defaultdict
+from pathlib import Path
+from typing import NamedTuple
+
+import output_cases
+import pytest
+
+from clustersim.config.yaml import parse
+from clustersim.convert.chakra import encoded
+from clustersim.engine.compile import families_of
+from clustersim.parallel.load import build as build_workload
+from clustersim.report.chakra import RankTrace, groups
+from clustersim.simulation import StepResult, run
+from clustersim.topology.build import build as build_topology
+
+COMP, SEND, RECV, COLL = 4, 5, 6, 7
+
+
+def varint(data, at):
+    value, shift = 0, 0
+    while True:
+        byte = data[at]
+        value, shift, at = value | (byte & 0x7F) << shift, shift + 7, at + 1
+        if byte < 0x80:
+            return value, at
+
+
+def fields(data):
+    """Yield number and value of the fields of a message: whole numbers, bytes and doubles are all that a trace has."""
+    at = 0
+    while at < len(data):
+        key, at = varint(data, at)
+        if key & 7 == 1:
+            yield key >> 3, struct.unpack("<d", data[at : at + 8])[0]
+            at += 8
+            continue
+        value, at = varint(data, at)
+        if key & 7 == 2:
+            value, at = data[at : at + value], at + value
+        yield key >> 3, value
+
+
+def read(data):
+    """Return the nodes of a file as mappings, after a look at its version."""
+    at, found = 0, []
+    while at < len(data):
+        size, at = varint(data, at)
+        found.append(data[at : at + size])
+        at += size
+    assert dict(fields(found[0])) == {1: b"0.0.4"}
+    return [node(message) for message in found[1:]]
+
+
+def node(message):
+    one = {"deps": [], "duration": 0}
+    names = {1: "id", 3: "type", 7: "duration"}
+    for number, value in fields(message):
+        if number in names:
+            one[names[number]] = value
+        elif number == 2:
+            one["name"] = value.decode()
+        elif number == 5:
+            at = 0
+            while at < len(value):
+                dep, at = varint(value, at)
+                one["deps"].append(dep)
+        elif number == 10:
+            attribute = dict(fields(value))
+            kept = [attribute[place] for place in (3, 7, 9, 13, 27, 29) if place in attribute]
+            one[attribute[1].decode()] = kept[0].decode() if isinstance(kept[0], bytes) else kept[0]
+    return one
+
+
+CASES = {
+    "pipeline": {"parallelism.tp": 2, "parallelism.pp": 4, "training.clip_gradients": True},
+    "overlap": {
+        "parallelism.tp": 4,
+        "parallelism.pp": 2,
+        "parallelism.overlap.p2p": True,
+        "parallelism.overlap.grad_reduce": True,
+    },
+    "interleaved": {"parallelism.pp": 4, "parallelism.vpp": 2, "parallelism.schedule": "interleaved"},
+    "zero 1": {"parallelism.tp": 8, "parallelism.zero": 1, "training.global_batch": 16},
+}
+
+
+class Exported(NamedTuple):
+    nodes: dict[int, list[dict]]
+    groups: dict[str, list[int]]
+    result: StepResult
+
+
+@pytest.fixture(scope="module", params=CASES.values(), ids=CASES)
+def exported(request):
+    cluster = output_cases.NODES.replace("nodes: 4", "nodes: 2")
+    result = run(build_topology(parse(cluster)), build_workload(parse(output_cases.JOB), request.param))
+    families = families_of(result.work, result.topology)
+    traces = {
+        rank: read(encoded(RankTrace(result.plan, rank, families).written())) for rank in range(result.job.mesh.size)
+    }
+    return Exported(traces, groups(families), result)
+
+
+def test_nodes_come_after_what_they_need_and_compute_as_long_as_forecast(exported):
+    for nodes in exported.nodes.values():
+        assert [one["id"] for one in nodes] == list(range(1, len(nodes) + 1))
+        assert all(0 < dep < one["id"] for one in nodes for dep in one["deps"])
+    for rank, parts in zip(exported.result.plan.first.tolist(), exported.result.parts, strict=True):
+        nodes = [one for one in exported.nodes[rank] if one["type"] == COMP]
+        took = sum(one["duration"] for one in nodes) / 1e6
+        assert took == pytest.approx(parts["compute"] + parts["optimizer"], abs=1e-6 * len(nodes) + 1e-4)
+
+
+def test_what_microseconds_round_stands_beside_them(exported):
+    nodes = [one for nodes in exported.nodes.values() for one in nodes if one["type"] == COMP]
+    assert all(abs(one["seconds"] - one["duration"] / 1e6) <= 0.5e-6 for one in nodes)
+    assert any(one["seconds"] != one["duration"] / 1e6 for one in nodes)
+
+
+def test_a_rank_puts_its_shard_into_an_all_gather_and_the_whole_into_the_others(exported):
+    """As Chakra's converter counts, and ASTRA-sim's Ring.cc: `msg_size = data_size` of all-gathers, / n of others."""
+    ops = {0: "all_reduce", 2: "all_gather", 7: "reduce_scatter"}
+    known = exported.result.plan.network.plans
+    for one in (one for nodes in exported.nodes.values() for one in nodes if one["type"] == COLL):
+        op, n = ops[one["comm_type"]], len(exported.groups[one["pg_name"]])
+        whole = one.get("bytes", one["comm_size"]) * (n if op == "all_gather" else 1)
+        assert any(whole == pytest.approx(call.size) for call in known if (call.group, call.op) == (one["pg_desc"], op))
+
+
+def test_every_message_that_is_sent_is_received(exported):
+    sent, received = (
+        Counter(
+            (one["comm_src"], one["comm_dst"], one["comm_tag"], one["comm_size"])
+            for nodes in exported.nodes.values()
+            for one in nodes
+            if one["type"] == kind
+        )
+        for kind in (SEND, RECV)
+    )
+    assert sent == received
+    assert not sent or max(sent.values()) == 1
+
+
+def test_the_ranks_of_a_group_run_the_same_collectives_in_one_order(exported):
+    rows = defaultdict(dict)
+    for rank, nodes in exported.nodes.items():
+        for one in (one for one in nodes if one["type"] == COLL):
+            assert rank in exported.groups[one["pg_name"]]
+            rows[one["pg_name"]].setdefault(rank, []).append((one["comm_type"], one["comm_size"]))
+    for name, own in rows.items():
+        assert own.keys() == set(exported.groups[name])
+        assert len({tuple(row) for row in own.values()}) == 1
+
+
+def test_all_ranks_can_be_played_to_the_end(exported):
+    """A node runs when those before it are over; a receive when its message is sent, a collective when all have come."""
+    left = {rank: list(nodes) for rank, nodes in exported.nodes.items()}
+    done = {rank: set() for rank in exported.nodes}
+    sent, come = set(), defaultdict(set)
+    place = {
+        (rank, one["id"]): sum(o["type"] == COLL and o.get("pg_name") == one.get("pg_name") for o in nodes[: one["id"]])
+        for rank, nodes in exported.nodes.items()
+        for one in nodes
+        if one["type"] == COLL
+    }
+    while any(left.values()):
+        before = sum(map(len, left.values()))
+        for rank, nodes in left.items():
+            rest = []
+            for one in nodes:
+                ready = done[rank].issuperset(one["deps"])
+                key = (one.get("comm_src"), one.get("comm_dst"), one.get("comm_tag"))
+                if ready and one["type"] == SEND:
+                    sent.add(key)
+                if ready and one["type"] == RECV:
+                    ready = key in sent
+                if ready and one["type"] == COLL:
+                    call = one["pg_name"], place[rank, one["id"]]
+                    come[call].add(rank)
+                    ready = come[call] == set(exported.groups[one["pg_name"]])
+                if ready:
+                    done[rank].add(one["id"])
+                else:
+                    rest.append(one)
+            left[rank] = rest
+        assert sum(map(len, left.values())) < before, "a deadlock"
+
+
+def test_the_command_writes_a_file_a_rank_and_the_groups(call):
+    code, _, err = call(
+        "run", "hgx_h100_8", "gpt2_large", "--tp", "2", "--predictor", "roofline", "--out", "r", "--quiet"
+    )
+    assert (code, err) == (0, "")
+    code, out, err = call("export", "chakra", "r", "--out", "et", "--ranks", "0,3-4")
+    assert (code, out, err) == (0, "3 execution traces written to et/\n", "")
+    assert sorted(path.name for path in Path("et").iterdir()) == [
+        "comm_groups.json",
+        *(f"step.{r}.et" for r in (0, 3, 4)),
+    ]
+    assert {one["type"] for one in read(Path("et/step.3.et").read_bytes())} == {COMP, COLL}
+    assert sorted(json.loads(Path("et/comm_groups.json").read_text()).values())[0][0] == 0
+
+
+def test_a_folder_that_has_something_is_left_alone(call):
+    Path("et").mkdir()
+    Path("et/mine").write_text("x")
+    code, out, err = call("export", "chakra", "r", "--out", "et")
+    assert (code, out) == (2, "")
+    assert err == "clustersim: --out et: is there and not an empty folder; choose a new one\n"

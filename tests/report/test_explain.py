@@ -1,0 +1,259 @@
+"""Why a step is slow: what-ifs are runs of changed files, the guilty part comes first, results say what they were asked."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from pathlib import Path
+
+import output_cases
+import pytest
+
+from clustersim.config.shipped import find
+from clustersim.errors import InputError
+from clustersim.explain.explanation import explain
+from clustersim.explain.inputs import RunInputs, of_result
+from clustersim.explain.what_ifs import what_ifs
+from clustersim.rerun import RunQuestion
+from clustersim.simulation import Simulator
+from clustersim.simulation import simulate as forecast
+
+FAULTS = """\
+faults:
+- {link: 'nic[3]', rate: 4GB/s}
+- {gpu: 5, slowdown: 1.3}
+- {link: 'leaf-up[1]', rate: 30GB/s}
+"""
+JOB = output_cases.JOB.replace("predictor: roofline", "") + "predictor: roofline\n"
+SPLIT = {
+    "parallelism.tp": 4,
+    "parallelism.pp": 2,
+    "parallelism.zero": 1,
+    "training.recompute": "full",
+    "training.framework": "megatron-2020",
+}
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("explain")
+    (folder / "cluster.yaml").write_text(output_cases.NODES + FAULTS)
+    (folder / "job.yaml").write_text(JOB)
+    return folder / "cluster.yaml", folder / "job.yaml"
+
+
+@pytest.fixture(scope="module")
+def found(files):
+    return explain(RunInputs(*files, SPLIT))
+
+
+def test_every_what_if_is_the_run_of_the_changed_files(files, found):
+    made = [one for one in found.outcomes if one.changes and one.step_time is not None]
+    names = {one.name for one in made}
+    assert {
+        "host twice as fast",
+        "NIC × 2",
+        "NVLink × 2",
+        "recompute off",
+        "micro-batch × 2",
+        "all overlap on",
+    } <= names
+    assert sum(name.startswith("healed: ") for name in names) == 3
+    for one in made:
+        step = forecast(*files, {**SPLIT, **one.changes}).record.end
+        assert one.step_time == pytest.approx(step, rel=1e-12), one.name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("which", ["faulty", "mixed", "interleaved"])
+def test_all_what_ifs_are_runs_and_the_critical_path_is_the_step(files, tmp_path, which):
+    (tmp_path / "mixed.yaml").write_text(MIXED.replace("NODE", "slow_nics"))
+    chunks = {"parallelism.tp": 4, "parallelism.pp": 4, "parallelism.vpp": 2, "parallelism.schedule": "interleaved"}
+    topology, changes = {
+        "faulty": (files[0], {"parallelism.tp": 2, "parallelism.pp": 4}),
+        "mixed": (tmp_path / "mixed.yaml", SPLIT),
+        "interleaved": (find("topologies", "leaf_spine_32"), chunks | {"training.global_batch": 256}),
+    }[which]
+    found = explain(RunInputs(topology, files[1], changes))
+    made = [one for one in found.outcomes if one.changes and one.step_time is not None]
+    assert len(made) >= 4
+    for one in made:
+        step = forecast(topology, files[1], {**changes, **one.changes}).record.end
+        assert one.step_time == pytest.approx(step, rel=1e-12), one.name
+    path = found.summary["critical_path"]
+    for parts in (found.summary["critical_path_s"], path["by_stream_s"]):
+        assert sum(parts.values()) == pytest.approx(found.step_time, rel=1e-12)
+    for rows in (path["by_link"], path["by_rank"]):
+        assert sum(row["path_s"] for row in rows) == pytest.approx(found.step_time, rel=1e-9)
+
+
+def test_what_ifs_stand_by_what_they_gain_and_those_without_a_step_last(found):
+    times = [one.step_time for one in found.outcomes if one.step_time is not None]
+    assert times == sorted(times)
+    assert [one.step_time for one in found.outcomes[len(times) :]] == [None] * (len(found.outcomes) - len(times))
+
+
+def test_the_flags_beside_a_what_if_make_it(files, call):
+    options = [word for key, value in SPLIT.items() for word in ("--set", f"{key}={value}")]
+    code, out, err = call("run", *map(str, files), *options, "--why", "--json", "--no-save")
+    assert (code, err) == (0, "")
+    rows = [one for one in json.loads(out)["why"]["what_ifs"] if one["run"]]
+    assert rows
+    for one in rows[:3]:
+        code, out, err = call(*shlex.split(one["run"])[1:], "--json", "--no-save")
+        assert (code, err) == (0, "")
+        assert json.loads(out)["step_time_s"] == one["step_time_s"]
+
+
+def test_without_a_bubble_the_fullest_stage_works_all_the_time():
+    """With messages beside computation: all passes of the last stage, which has the loss too, then the update."""
+    asked = RunInputs(
+        find("topologies", "nvlink_h100_4"),
+        find("workloads", "docs/examples/pipeline.yaml"),
+        {"predictor": "roofline", "parallelism.overlap.p2p": True},
+    )
+    explanation = explain(asked)
+    [idle] = [one for one in explanation.outcomes if one.name == "no bubble"]
+    result = Simulator(forecast(asked.topology, asked.workload).topology).run(asked.job)
+    busiest = max(part["compute"] for part in result.parts)
+    update = max(part["optimizer"] for part in result.parts)
+    assert idle.step_time == pytest.approx(busiest + update, rel=2e-3)
+    assert not idle.changes
+
+
+def test_what_cannot_be_had_says_why(files):
+    alone = RunInputs(find("topologies", "neusight_1"), find("workloads", "gpt2_large"), {"training.global_batch": 8})
+    why = {one.name: one.reason for one in explain(alone).outcomes if one.step_time is None}
+    assert "one pipeline stage" in why["no bubble"]
+    assert "no training.framework" in why["host twice as fast"]
+    assert "one node" in why["NIC × 2"]
+    assert "nothing is recomputed" in why["recompute off"]
+    assert "at once" in why["micro-batch × 2"]
+    tight = RunInputs(
+        *files, {**SPLIT, "model.hidden": 8192, "training.seq": 8192, "model.max_positions": 8192, "model.layers": 24}
+    )
+    tight = tight.changed({"training.recompute": "full", "training.micro_batch": 16, "training.framework": None})
+    [off] = [one for one in explain(tight).outcomes if one.name == "recompute off"]
+    assert off.step_time is None
+    assert re.match(
+        r"does not fit: parallelism: pipeline rank [01] needs [0-9.]+ GiB and h100-sxm has 79.6 GiB", off.reason
+    )
+
+
+def test_a_nic_gets_the_slot_that_it_needs(files):
+    [nic] = [
+        one for one in what_ifs(RunInputs(*files).document, RunInputs(*files).job.place(32, 8)) if one.name == "NIC × 2"
+    ]
+    assert nic.changes["cluster.nic"] == "800Gb/s"
+    assert nic.changes["cluster.node.host.pcie"] == "gen6x16"
+
+
+MIXED = """\
+cluster: {name: mixed, pools: [{nodes: 2, node: hgx-h100}, {nodes: 1, node: hgx-h100}, {nodes: 1, node: NODE}]}
+fabric: {kind: fat_tree, rails: optimized, radix: 16, link: {rate: 400Gb/s}}
+nodes:
+  slow_nics: {extends: hgx-h200, nics: {rate: 200Gb/s}}
+"""
+
+
+@pytest.mark.parametrize("node", ["hgx-b200", "slow_nics"])
+def test_what_ifs_of_a_mixed_cluster_change_every_type_of_node(files, tmp_path, node):
+    (tmp_path / "mixed.yaml").write_text(MIXED.replace("NODE", node))
+    asked = tmp_path / "mixed.yaml", files[1]
+    outcomes = {one.name: one for one in explain(RunInputs(*asked, SPLIT)).outcomes}
+    for name in ("host twice as fast", "NIC × 2", "NVLink × 2"):
+        one = outcomes[name]
+        assert {key.split(".")[2] for key in one.changes if key.startswith("cluster.pools")} >= {"0", "1", "2"}
+        assert one.step_time == pytest.approx(forecast(*asked, {**SPLIT, **one.changes}).record.end, rel=1e-12)
+        assert one.step_time <= forecast(*asked, SPLIT).record.end
+    assert ("cluster.nic" in outcomes["NIC × 2"].changes) == (node == "hgx-b200")
+
+
+def test_a_bottleneck_that_nccl_reads_its_rates_from_is_the_what_if_of_faster_ones(tmp_path):
+    """Also on a mixed cluster, whose older nodes have slower links that are no fault."""
+    (tmp_path / "mixed.yaml").write_text(MIXED.replace("NODE", "hgx-b200"))
+    split = {"parallelism.tp": 4, "parallelism.pp": 2, "training.global_batch": 32}
+    found = explain(RunInputs(tmp_path / "mixed.yaml", find("workloads", "gpt2_large"), split))
+    steps = {one.name: one.step_time for one in found.outcomes}
+    by_tier = {one.share["link"].partition("-")[0]: one for one in found.bottlenecks}
+    assert by_tier["nvlink"].what_if == "NVLink × 2"
+    assert found.bottlenecks[0].step_time < found.step_time
+    for one in found.bottlenecks:
+        assert not one.share["slow"]
+        assert one.what_if in ("NVLink × 2", "NIC × 2")
+        assert one.step_time == steps[one.what_if]
+
+
+def test_a_link_that_the_rates_of_nccl_follow_is_the_bottleneck_though_it_is_never_full():
+    """NCCL's own rate holds tensor-parallel traffic below what NVLinks would carry, and rises with them."""
+    found = explain(RunInputs(find("topologies", "superpod_h100_128"), find("workloads", "llama3_70b"), {}))
+    faster = next(one for one in found.outcomes if one.name == "NVLink × 2")
+    first = found.bottlenecks[0]
+    assert first.share["link"] == "nvlink-up[0]"
+    assert (first.what_if, first.step_time) == ("NVLink × 2", faster.step_time)
+    assert first.share["links"] == 2 * 1024
+    assert [one.step_time for one in found.bottlenecks] == sorted(one.step_time for one in found.bottlenecks)
+
+
+def test_less_from_all_overlaps_than_from_one_is_said():
+    asked = RunInputs(find("topologies", "fattree_3840"), find("workloads", "gpt3"), {"parallelism.pp": 8})
+    found = {one.name: one for one in explain(asked).outcomes}
+    assert found["all overlap on"].step_time > found["overlap of tp on"].step_time
+    assert found["all overlap on"].reason == (
+        "less than overlap of tp on alone: overlap of grad_reduce on makes the step longer"
+    )
+
+
+GUILTY = """\
+cluster: {name: faulty-512, nodes: 64, node: hgx-h100}
+fabric:
+  kind: fat_tree
+  rails: optimized
+  tiers: [{name: leaf, down: 32, up: 32}, {name: spine, radix: 64}]
+  link: {rate: 400Gb/s}
+faults:
+- {gpu: 77, slowdown: 1.02}
+- {link: 'leaf-up[3]', rate: 600GB/s}
+- {link: 'nic[137]', rate: 6GB/s}
+- {link: 'nic[300]', rate: 40GB/s}
+"""
+
+
+def test_the_guilty_nic_of_512_gpus_is_named_first(files, tmp_path, call):
+    split = "--tp", "8", "--pp", "2", "--global-batch", "512"
+    (tmp_path / "faulty.yaml").write_text(GUILTY)
+    out = str(tmp_path / "result")
+    code, _, err = call("run", str(tmp_path / "faulty.yaml"), str(files[1]), *split, "--out", out, "-q")
+    assert (code, err) == (0, "")
+    code, text, err = call("explain", out)
+    assert (code, err) == (0, "")
+    lines = text.splitlines()
+    [bottleneck] = [line for line in lines if line.startswith("  bottleneck")]
+    assert "nic-up[137] (node 17 NIC 1 to leaf[1], slow at 6 GB/s)" in bottleneck
+    first = lines[lines.index(next(line for line in lines if line.startswith("what if"))) + 1]
+    assert first.startswith("  healed: nic[137] at 6 GB/s ")
+    assert len(lines[: lines.index("")]) <= 12
+
+
+def test_what_is_explained_is_what_was_run(files, call):
+    split = "--tp", "4", "--set", "parallelism.overlap.p2p=true"
+    code, _, err = call("run", *map(str, files), *split, "--out", "result", "--quiet", "--no-fold")
+    assert (code, err) == (0, "")
+    asked = of_result(RunQuestion.of(Path("result")))
+    assert (asked.overrides, asked.fold) == ({"parallelism.tp": 4, "parallelism.overlap.p2p": "true"}, False)
+    manifest = json.loads(Path("result/manifest.json").read_text())
+    manifest["inputs"]["workload"]["sha256"] = "0"
+    Path("result/manifest.json").write_text(json.dumps(manifest))
+    code, out, err = call("explain", "result")
+    assert (code, out) == (2, "")
+    assert "has changed since result was written; run it again: clustersim run" in err
+
+
+@pytest.mark.parametrize("options", [{"overrides": 3}, {"engine": "other"}])
+def test_a_damaged_manifest_is_one_sentence(tmp_path, options):
+    one = {"path": "x", "sha256": "0"}
+    found = {"clustersim": "0", "command": "run", "inputs": {"topology": one, "workload": one}, "options": options}
+    (tmp_path / "manifest.json").write_text(json.dumps(found))
+    with pytest.raises(InputError, match="says nothing that was run; run the simulation again"):
+        of_result(RunQuestion.of(tmp_path))

@@ -1,0 +1,104 @@
+"""Traces in Perfetto's own trace processor: nothing is dropped or repaired, and what it shows is what was written."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import output_cases
+import pytest
+import share_cases
+from browser import needs_browser
+from trace_processor import Processor, processing
+
+pytestmark = [needs_browser, pytest.mark.slow]
+SPLIT = ("--tp", "2", "--pp", "4", "--set", "training.clip_gradients=true")
+FLOWS = """
+select out.name as sent, into_.name as received, p.name as sender, q.name as receiver
+from flow join slice out on out.id = slice_out join slice into_ on into_.id = slice_in
+join thread_track a on a.id = out.track_id join thread t using (utid) join process p using (upid)
+join thread_track b on b.id = into_.track_id join thread u on u.utid = b.utid join process q on q.upid = u.upid
+"""
+
+
+@pytest.fixture(scope="module")
+def processor() -> Iterator[Processor]:
+    with processing() as found:
+        yield found
+
+
+@pytest.fixture
+def loaded(call: Callable[..., Any], processor: Processor) -> Callable[[str], list[dict[str, Any]]]:
+    """Return a function that has a trace read, and gives its events; what the processor has of it must be as many."""
+
+    def load(path: str) -> list[dict[str, Any]]:
+        packed = Path(path).read_bytes()
+        processor.load(packed)
+        events = json.loads(gzip.decompress(packed))["traceEvents"]
+        assert processor.query("select name, value from stats where value > 0 and severity != 'info'") == []
+        count = Counter(event["ph"] for event in events)
+        values = sum(len(event["args"]) for event in events if event["ph"] == "C")
+        for table, wanted in (("slice", count["X"]), ("flow", count["t"] + count["f"]), ("counter", values)):
+            assert processor.query(f"select count(*) as n from {table}") == [{"n": wanted}], table
+        return events
+
+    return load
+
+
+@pytest.fixture
+def result(call: Callable[..., Any]) -> Callable[..., None]:
+    def run(*options: str) -> None:
+        Path("cluster.yaml").write_text(output_cases.NODES)
+        Path("job.yaml").write_text(output_cases.JOB)
+        code, _, err = call("run", "cluster.yaml", "job.yaml", *options, "--out", "r", "--quiet", "--force")
+        assert (code, err) == (0, "")
+
+    return run
+
+
+def test_a_trace_of_a_run_is_read_whole(result, loaded, processor):
+    result(*SPLIT)
+    events = loaded("r/trace.json.gz")
+    step = json.loads(Path("r/summary.json").read_text())["step_time_s"]
+    (extent,) = processor.query("select min(ts) as first, max(ts + dur) as last from slice")
+    assert extent == {"first": 0, "last": pytest.approx(step * 1e9, abs=1)}
+    for thing, key in (("process", "process_name"), ("thread", "thread_name")):
+        named = [row["name"] for row in processor.query(f"select name from {thing} where name is not null")]
+        assert sorted(named) == sorted(event["args"]["name"] for event in events if event["name"] == key)
+    work = "select extract_arg(arg_set_id, 'args.FLOP') as flop from slice where name = '0F3'"
+    wanted = [e["args"]["FLOP"] for e in events if e["ph"] == "X" and e["name"] == "0F3"]
+    assert [row["flop"] for row in processor.query(work)] == wanted
+
+
+def test_flows_join_messages_to_the_passes_that_wait_for_them(result, loaded, processor):
+    """Every rank is drawn: forward over 3 boundaries and back again, for each of 8 microbatches, in each of 8 lanes."""
+    result("--no-fold", *SPLIT)
+    loaded("r/trace.json.gz")
+    sent = [row for row in processor.query(FLOWS) if row["sent"].startswith("send")]
+    assert len(sent) == 2 * 3 * 8 * 8
+    for row in sent:
+        sender, receiver = (int(row[one].removeprefix("rank ")) for one in ("sender", "receiver"))
+        assert abs(sender - receiver) == 8
+        assert row["received"][1] == ("F" if receiver > sender else "B")
+
+
+def test_all_ranks_with_every_kernel_are_read_whole(result, loaded, call):
+    result(*SPLIT)
+    assert call("trace", "r", "--ranks", "0-9,31", "--kernels", "--quiet") == (0, "", "")
+    assert sum("shape" in event.get("args", {}) for event in loaded("r/trace-detailed.json.gz")) > 1000
+
+
+def test_traces_of_several_jobs_and_of_played_traces_are_read_whole(result, loaded, call):
+    for name, text in (("eight", share_cases.CLUSTER), ("tiny", share_cases.JOB)):
+        Path(f"{name}.yaml").write_text(text)
+    code, _, err = call("jobs", "eight.yaml", "tiny.yaml", "tiny.yaml", "--out", "j", "--quiet")
+    assert (code, err) == (0, "")
+    loaded("j/trace.json.gz")
+    result("--tp", "2", "--pp", "2", "--global-batch", "16")
+    assert call("export", "chakra", "r", "--out", "et", "--quiet")[0] == 0
+    assert call("import", "chakra", "et", "cluster.yaml", "--trace", "played.json.gz", "--quiet")[0] == 0
+    loaded("played.json.gz")

@@ -1,0 +1,830 @@
+"""The best split: lower bounds that no simulation is below, and the answer of trying every point."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import re
+import shlex
+import sys
+from dataclasses import replace
+from itertools import pairwise, product
+from pathlib import Path
+
+import pytest
+from examples import examples
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import clustersim as cs
+from clustersim.cli.main import main
+from clustersim.errors import InputError, for_command
+from clustersim.optimization.answer import wider
+from clustersim.optimization.best import Answers, Best
+from clustersim.optimization.bound import LowerBounds
+from clustersim.optimization.objective import objective
+from clustersim.optimization.refused import Refused
+from clustersim.optimization.sampling import sampled
+from clustersim.optimization.search import search
+from clustersim.optimization.tree import TRAFFIC_KEYS, OpenSpace, branches
+from clustersim.optimization.why import why
+from clustersim.parallel.options import KEYS
+from clustersim.schedules.check import load
+from clustersim.sweeps import evaluate
+from clustersim.sweeps.axes import space
+from clustersim.sweeps.legal import EP_OVERLAP, OVERLAPS, legal
+from clustersim.sweeps.space import SweepSpace
+
+ROOT = Path(__file__).parents[2]
+FREE = ("tp", "pp", "ep", "micro_batch", "recompute", "schedule", "vpp", "zero")
+CASES = {
+    "gpt": ("nvlink_h100_4", "gpt3_xl", {"training.global_batch": "16"}),
+    "llama": (
+        "superpod_h100_128",
+        "llama3_8b",
+        {"training.global_batch": "128", "cluster.nodes": "2", "predictor": "roofline"},
+    ),
+    "experts": (
+        "hgx_h100_8",
+        "mixtral_8x7b",
+        {"training.global_batch": "16", "model.layers": "8", "predictor": "roofline"},
+    ),
+    "overlap": (
+        "superpod_h100_128",
+        "llama3_8b",
+        {"training.global_batch": "64", "cluster.nodes": "2", "parallelism.overlap.p2p": "true"},
+    ),
+    "gathered": (
+        "superpod_h100_128",
+        "llama3_8b",
+        {
+            "training.global_batch": "64",
+            "cluster.nodes": "4",
+            "predictor": "roofline",
+            "parallelism.overlap.grad_reduce": "true",
+            "parallelism.overlap.param_gather": "true",
+        },
+    ),
+    "context": (
+        "superpod_h100_128",
+        "llama3_8b",
+        {
+            "training.global_batch": "32",
+            "training.seq": "16384",
+            "model.max_positions": "16384",
+            "cluster.nodes": "2",
+            "predictor": "roofline",
+            "parallelism.cp": "2,4,8,16",
+            "parallelism.cp_type": "all_gather,p2p,a2a",
+            "parallelism.sequence_parallel": "true",
+            "parallelism.overlap.tp": "none,bulk,ring,async",
+        },
+    ),
+    "beside": (
+        "superpod_h100_128",
+        "llama3_8b",
+        {
+            "training.global_batch": "64",
+            "cluster.nodes": "2",
+            "predictor": "roofline",
+            "parallelism.sequence_parallel": "true",
+            **dict.fromkeys(OVERLAPS, "auto"),
+        },
+    ),
+    "experts beside": (
+        "superpod_h100_128",
+        "mixtral_8x7b",
+        {
+            "training.global_batch": "32",
+            "cluster.nodes": "2",
+            "model.layers": "8",
+            "model.shared_experts": "1",
+            "predictor": "roofline",
+            **dict.fromkeys(OVERLAPS, "auto"),
+        },
+    ),
+    "unclipped": (
+        "superpod_h100_128",
+        "mixtral_8x7b",
+        {
+            "training.global_batch": "32",
+            "cluster.nodes": "2",
+            "model.layers": "8",
+            "predictor": "roofline",
+            "training.clip_gradients": "false",
+        },
+    ),
+}
+
+
+def inputs(name):
+    topology, workload, keys = CASES[name]
+    case = evaluate.load(
+        evaluate.Files(str(ROOT / f"topologies/{topology}.yaml"), str(ROOT / f"workloads/{workload}.yaml"), {})
+    )
+    return case, legal(case, space(dict.fromkeys((KEYS[one] for one in FREE), "auto"), keys))
+
+
+@pytest.fixture(scope="module")
+def cases():
+    return {name: inputs(name) for name in CASES}
+
+
+@settings(max_examples=examples(40), deadline=None, database=None, derandomize=True)
+@given(st.sampled_from(sorted(CASES)), st.integers(0, 10**6))
+def test_no_step_is_shorter_than_its_bound_and_no_memory_smaller(cases, name, place):
+    case, points = cases[name]
+    point = points[place % len(points)]
+    row = evaluate.evaluate(case, point)
+    if row["status"] == "illegal":  # of lists of cp and its kinds, not all go together
+        return
+    simulator = case.cluster(point).simulator
+    job = simulator.placed(case.job(point))
+    bounds = LowerBounds(simulator.preparation).of(job)
+    peak = max(one.total for one in simulator.preparation.peaks(job))
+    assert bounds.memory(job) <= peak * (1 + 1e-12)
+    if row["status"] == "ok":
+        assert 0.5 * row["step_time_s"] < bounds.step(job) <= row["step_time_s"]
+    rounded = 1 + 1e-12  # the mean rank's work is another sum of the same seconds
+    assert bounds.work(job) <= bounds.passes(job, [job.microbatches])[0] * rounded <= bounds.step(job) * rounded
+
+
+def test_a_pipeline_that_waits_for_nothing_is_its_bound():
+    """One stage, one GPU: what is left is the gradient norm's launch."""
+    case = evaluate.load(
+        evaluate.Files(str(ROOT / "topologies/hgx_h100_8.yaml"), str(ROOT / "workloads/gpt3_xl.yaml"), {})
+    )
+    point = {"parallelism.dp": 1, "training.global_batch": 8, "predictor": "roofline"}
+    simulator = case.cluster(point).simulator
+    job = simulator.placed(case.job(point))
+    assert LowerBounds(simulator.preparation).of(job).step(job) == pytest.approx(
+        evaluate.evaluate(case, point)["step_time_s"], rel=1e-6
+    )
+
+
+@pytest.mark.parametrize("recompute", ["none", "full"])
+def test_a_pipeline_that_splits_backward_passes_is_bound_by_those_of_inputs(recompute):
+    """One microbatch on eight stages goes there and back: the bound is within 15 % of its step, not half of it."""
+    files = evaluate.Files(str(ROOT / "topologies/hgx_h100_8.yaml"), str(ROOT / "workloads/mixtral_8x7b.yaml"), {})
+    case = evaluate.load(files)
+    point = {KEYS["tp"]: 1, KEYS["pp"]: 8, KEYS["ep"]: 1, KEYS["schedule"]: "zero_bubble", KEYS["recompute"]: recompute}
+    point |= {KEYS["micro_batch"]: 4, "training.global_batch": 4, "model.layers": 8, "predictor": "roofline"}
+    simulator = case.cluster(point).simulator
+    job = simulator.placed(case.job(point))
+    step = evaluate.evaluate(case, point)["step_time_s"]
+    assert 0.85 * step < LowerBounds(simulator.preparation).of(job).step(job) <= step
+
+
+@pytest.mark.parametrize(("schedule", "vpp"), [("dualpipe", 1), ("dualpipev", 2)])
+@pytest.mark.parametrize("batch", [8, 14, 32])
+def test_a_pipeline_of_pairs_is_played_from_its_first_microbatches_to_its_last(schedule, vpp, batch):
+    """Its order is its bound, however many microbatches are between the first and the last: within 2 % of the step."""
+    files = evaluate.Files(str(ROOT / "topologies/hgx_h100_8.yaml"), str(ROOT / "workloads/gpt3_xl.yaml"), {})
+    case = evaluate.load(files)
+    point = {KEYS["tp"]: 2, KEYS["pp"]: 4, KEYS["vpp"]: vpp, KEYS["schedule"]: schedule, KEYS["micro_batch"]: 1}
+    point |= {"training.global_batch": batch, "predictor": "roofline"}
+    simulator = case.cluster(point).simulator
+    step = evaluate.evaluate(case, point)["step_time_s"]
+    bound = LowerBounds(simulator.preparation).of(job := simulator.placed(case.job(point))).step(job)
+    assert 0.98 * step < bound <= step
+
+
+@pytest.mark.parametrize(
+    ("schedule", "chunks"), [("zero_bubble", 1), ("zero_bubble", 2), ("dualpipe", 1), ("dualpipev", 2)]
+)
+def test_the_last_pass_of_a_split_schedule_yields_weight_gradients(schedule, chunks):
+    """So the reduction of a whole stage comes behind it."""
+    for ranks, microbatches in ((2, 4), (4, 8), (4, 12), (8, 16), (8, 48)):
+        assert {row[-1].letter for row in load(schedule, ranks, microbatches, chunks)} == {"W"}
+
+
+@pytest.mark.parametrize("schedule", ["dualpipe", "dualpipev", "zero_bubble"])
+def test_the_answer_among_splits_of_a_schedule_is_that_of_trying_each(cases, schedule):
+    """Those that split backward passes, or enter at both ends, have bounds of their own."""
+    case, points = cases["experts"]
+    points = [point for point in points if point[KEYS["schedule"]] == schedule][::4]
+    rows = [evaluate.evaluate(case, point) for point in points]
+    done = [(row["step_time_s"], place) for place, row in enumerate(rows) if row["status"] == "ok"]
+    found = search(case, points, objective("step"), 2)
+    assert [one.place for one in found.best] == [(places[0],) for _, places in grouped(done)[:2]]
+
+
+@pytest.mark.parametrize("beside", [False, True])
+def test_what_replicas_exchange_is_in_the_bound(beside):
+    """One microbatch on 16 nodes: gradients and parameters on the wire take much of the step; the bound is within 5 % of it."""
+    files = evaluate.Files(str(ROOT / "topologies/superpod_h100_128.yaml"), str(ROOT / "workloads/llama3_8b.yaml"), {})
+    case = evaluate.load(files)
+    overlap = {f"parallelism.overlap.{kind}": beside for kind in ("grad_reduce", "param_gather")}
+    point = {"cluster.nodes": 16, "training.global_batch": 16, "training.seq": 1024, "parallelism.zero": 1, **overlap}
+    point |= {KEYS["tp"]: 8, KEYS["pp"]: 1, "predictor": "roofline"}
+    row = evaluate.evaluate(case, point)
+    simulator = case.cluster(point).simulator
+    job = simulator.placed(case.job(point))
+    bound = LowerBounds(simulator.preparation).of(job).step(job)
+    assert row["dp_s"] > 0.3 * row["step_time_s"]
+    assert 0.95 * row["step_time_s"] < bound <= row["step_time_s"]
+
+
+@pytest.mark.parametrize("kind", ["p2p", "all_gather", "a2a+p2p"])
+def test_what_parts_of_a_sequence_exchange_is_in_the_bound(kind):
+    """Sixteen of them on two nodes: a tenth of the step and more is exposed, and the bound is within 6 % of it."""
+    files = evaluate.Files(str(ROOT / "topologies/superpod_h100_128.yaml"), str(ROOT / "workloads/llama3_8b.yaml"), {})
+    case = evaluate.load(files)
+    point = {"cluster.nodes": 2, "training.global_batch": 8, "predictor": "roofline", "model.layers": 4}
+    point |= {KEYS["tp"]: 1, KEYS["cp"]: 16, "parallelism.cp_type": kind, "parallelism.sequence_parallel": False}
+    point |= {"parallelism.cp_inner": 4} if kind == "a2a+p2p" else {}
+    row = evaluate.evaluate(case, point)
+    simulator = case.cluster(point).simulator
+    bound = LowerBounds(simulator.preparation).of(job := simulator.placed(case.job(point))).step(job)
+    assert row["cp_s"] > 0.1 * row["step_time_s"]
+    assert 0.94 * row["step_time_s"] < bound <= row["step_time_s"]
+
+
+def test_a_larger_microbatch_keeps_no_less(cases):
+    """So what does not fit with a small one is not looked at with a larger one."""
+    case, points = cases["experts"]
+    known: dict[tuple[str, ...], float] = {}
+    for point in points[::5]:
+        simulator = case.cluster(point).simulator
+        job = simulator.placed(case.job(point))
+        whole = LowerBounds(simulator.preparation).of(job).memory(job)
+        key = tuple(str(value) for name, value in point.items() if name != KEYS["micro_batch"])
+        assert known.get(key, 0.0) <= whole
+        known[key] = whole
+
+
+@pytest.fixture(scope="module")
+def tried(cases):
+    """Return some points of a space, each simulated."""
+    case, points = cases["gpt"]
+    return [(evaluate.evaluate(case, point), point) for point in points[::12]]
+
+
+def grouped(done):
+    """Return what is minimized and the places of all points that have it, which are one answer, the simplest first."""
+    values = dict.fromkeys(value for value, _ in sorted(done))
+    return [(value, [place for other, place in done if other == value]) for value in values]
+
+
+@pytest.mark.parametrize("wanted", ["step", "cost", "energy"])
+def test_the_answer_is_that_of_trying_every_point(cases, tried, wanted):
+    case, points = cases["gpt"][0], [point for _, point in tried]
+    aim = objective(wanted)
+    done = [
+        (
+            aim.value(case.cluster(point), case.cluster(point).simulator.placed(case.job(point)), row["step_time_s"]),
+            place,
+        )
+        for place, (row, point) in enumerate(tried)
+        if row["status"] == "ok"
+    ]
+    found = search(case, points, aim, 4)
+    assert [[one.value, [one.point, *one.same]] for one in found.best] == [
+        [value, [points[place] for place in places]] for value, places in grouped(done)[:4]
+    ]
+    assert found.simulated < len(done)
+    counted = found.simulated + found.bounded + found.twins + sum(found.reasons.values())
+    assert counted == found.points == len(points)
+
+
+BESIDE = {
+    "dense": (
+        ("superpod_h100_128", "llama3_8b"),
+        {
+            "cluster.nodes": "2",
+            "training.global_batch": "16",
+            "parallelism.sequence_parallel": "true",
+            "parallelism.tp": "2",
+            "parallelism.pp": "2",
+            "parallelism.schedule": "1f1b,zero_bubble",
+            "training.micro_batch": "1",
+        },
+    ),
+    "experts": (
+        ("superpod_h100_128", "mixtral_8x7b"),
+        {
+            "cluster.nodes": "2",
+            "training.global_batch": "32",
+            "model.layers": "4",
+            "model.shared_experts": "1",
+            "parallelism.tp": "1",
+            "parallelism.pp": "1,2",
+            "parallelism.zero": "1",
+            "training.micro_batch": "1",
+            "parallelism.ep": "8",
+        },
+    ),
+}
+
+
+def every(space):
+    """Return all points of the tree of a space, the simplest first."""
+    keys = (*space.orders, *space.traffic)
+    return [point for root in space.roots for _, point in space.below(root.point, keys)]
+
+
+@pytest.mark.parametrize("name", BESIDE)
+def test_what_runs_beside_is_chosen_as_by_trying_each(name):
+    """Where nobody gives overlap, each split has that which suits it best; the tree is never made whole."""
+    (topology, workload), keys = BESIDE[name]
+    case = evaluate.load(
+        evaluate.Files(str(ROOT / f"topologies/{topology}.yaml"), str(ROOT / f"workloads/{workload}.yaml"), {})
+    )
+    fixed = {**keys, "training.recompute": "none", "predictor": "roofline"}
+    tree = OpenSpace(case, space(dict.fromkeys((KEYS[one] for one in FREE if KEYS[one] not in fixed), "auto"), fixed))
+    points = every(tree)
+    assert {*tree.chosen, EP_OVERLAP} == set(OVERLAPS)
+    assert len(points) == tree.points > 80
+    assert len({str(sorted(point.items(), key=str)) for point in points}) == len(points)
+    rows = [evaluate.evaluate(case, point) for point in points]
+    assert {row["status"] for row in rows} <= {"ok", "does not fit"}
+    best = {}
+    for row, point in zip(rows, points, strict=True):
+        split = str([(key, value) for key, value in point.items() if key not in OVERLAPS])
+        if row["status"] == "ok":
+            best[split] = min(best.get(split, math.inf), row["step_time_s"])
+    least = sorted(best.values())
+    assert len(least) > 5
+    distinct = [least[0], *(b for a, b in pairwise(least) if not math.isclose(a, b, rel_tol=1e-9))]
+    found = search(case, tree, objective("step"), 4)
+    assert [one.row["step_time_s"] for one in found.best] == pytest.approx(distinct[:4], rel=1e-9)
+    assert found.simulated < len(points) / 2
+    counted = found.simulated + found.bounded + found.twins + sum(found.reasons.values())
+    assert counted == found.points == len(points)
+
+
+def test_no_bound_of_a_node_is_more_than_that_of_a_point_below(cases):
+    """What is still open costs nothing: so no point is left out with its node."""
+    (topology, workload), keys = BESIDE["dense"]
+    case = evaluate.load(
+        evaluate.Files(str(ROOT / f"topologies/{topology}.yaml"), str(ROOT / f"workloads/{workload}.yaml"), {})
+    )
+    fixed = {key: value for key, value in keys.items() if key != "parallelism.schedule"} | {"predictor": "roofline"}
+    tree = OpenSpace(case, space(dict.fromkeys((KEYS[one] for one in FREE if KEYS[one] not in fixed), "auto"), fixed))
+    aim, out = objective("step"), Refused()
+
+    def descend(one, above):
+        if one.branch.whole:
+            assert one.value[0] >= above * (1 - 1e-9)
+            return
+        for more in random.sample(found := list(one.branch.tighter(aim, out)), min(3, len(found))):
+            descend(more, max(above, one.value[0]))
+
+    random.seed(1)
+    for one in random.sample(found := list(branches(tree, aim, out)), min(60, len(found))):
+        descend(one, 0.0)
+
+
+@pytest.mark.parametrize("name", ["gpt", "experts beside"])
+def test_traffic_beside_computation_changes_no_memory(cases, name):
+    """So of points that differ in it alone one says for all whether they fit."""
+    case, points = cases[name]
+    for point in points[:: len(points) // 20]:
+        peaks = set()
+        for values in product((False, True), repeat=3):
+            beside = dict(zip(TRAFFIC_KEYS, values, strict=True))
+            simulator = case.cluster(point).simulator
+            job = simulator.placed(case.job(point)).changed(beside)
+            peaks.add(max(one.total for one in simulator.preparation.peaks(job)))
+        assert len(peaks) == 1
+
+
+def test_a_framework_says_what_may_be_chosen():
+    """Megatron-Core has no messages beside passes without chunks; nanotron has one kind of overlap."""
+    files = evaluate.Files(str(ROOT / "topologies/superpod_h100_128.yaml"), str(ROOT / "workloads/llama3_8b.yaml"), {})
+    fixed = {"cluster.nodes": "2", "parallelism.sequence_parallel": "true", "training.global_batch": "32"}
+    fixed |= {"parallelism.tp": "2", "parallelism.pp": "4", "parallelism.zero": "1"}
+
+    def chosen(framework):
+        asked = space(
+            dict.fromkeys((KEYS["schedule"], KEYS["vpp"]), "auto"), {**fixed, "training.framework": framework}
+        )
+        tree = OpenSpace(evaluate.load(files), asked)
+        values = {(key, point[key], point[KEYS["vpp"]] > 1) for point in every(tree) for key in tree.chosen}
+        return tree.chosen, values
+
+    keys, values = chosen("megatron-core")
+    assert set(keys) == set(OVERLAPS) - {EP_OVERLAP}
+    assert ("parallelism.overlap.p2p", True, True) in values
+    assert ("parallelism.overlap.p2p", True, False) not in values
+    assert {value for key, value, _ in values if key == "parallelism.overlap.tp"} == {"none", "bulk", "ring"}
+    keys, values = chosen("nanotron")
+    assert (keys, {value for _, value, _ in values}) == (("parallelism.overlap.tp",), {"none", "bulk"})
+    assert chosen("megatron-2020")[0] == ()
+
+
+def test_sharded_gradients_change_no_step(cases):
+    """So of zero 1 and 2 one is simulated: 2 frees gradients sooner, and sends the same."""
+    case, points = cases["gathered"]
+    pairs = [(point, {**point, KEYS["zero"]: 2}) for point in points if point[KEYS["zero"]] == 1]
+    for pair in pairs[:: len(pairs) // 6]:
+        one, two = (evaluate.evaluate(case, point) for point in pair)
+        if one["status"] == "ok":
+            assert two["step_time_s"] == one["step_time_s"]
+            assert two["peak_memory_bytes"] <= one["peak_memory_bytes"]
+
+
+@pytest.mark.parametrize(
+    ("workload", "changes", "degrees"),
+    [
+        ("llama3_70b", {}, [1, 2, 4]),
+        ("llama3_70b", {"training.seq": 32768}, [1, 2, 4, 8, 16]),
+        ("gpt3", {}, None),
+        ("llama3_70b", {KEYS["cp"]: 8}, None),
+        ("t5_11b", {"training.seq": 8192}, None),
+    ],
+)
+def test_context_parallelism_is_tried_where_a_part_has_enough_tokens(workload, changes, degrees):
+    files = evaluate.Files(
+        str(ROOT / "topologies/superpod_h100_128.yaml"), str(ROOT / f"workloads/{workload}.yaml"), {}
+    )
+    found = wider(evaluate.load(files), SweepSpace({}, changes, frozenset(), (KEYS["tp"],)))
+    assert found.axes.get(KEYS["cp"]) == degrees
+    assert found.auto == (KEYS["tp"],)
+
+
+def test_slices_of_experts_are_tried_and_the_best_is_that_of_all():
+    files = evaluate.Files(str(ROOT / "topologies/hgx_h100_8.yaml"), str(ROOT / "workloads/mixtral_8x7b.yaml"), {})
+    case = evaluate.load(files)
+    fixed = {"training.global_batch": "8", "model.layers": "2", "predictor": "roofline", KEYS["pp"]: 1, KEYS["zero"]: 1}
+    fixed |= {
+        "training.seq": 4096,
+        "training.recompute": "none",
+        "parallelism.sequence_parallel": True,
+        KEYS["micro_batch"]: 1,
+    }
+    asked = wider(case, SweepSpace({}, fixed, frozenset(), (KEYS["tp"], KEYS["ep"])))
+    points = legal(case, asked)
+    slices = {(point[KEYS["tp"]], point["parallelism.expert_tp"]) for point in points}
+    assert {(4, 1), (4, 2), (4, 4), (2, 1), (2, 2)} <= slices
+    assert {point[KEYS["cp"]] for point in points} == {1, 2}
+    rows = [evaluate.evaluate(case, point) for point in points]
+    assert {row["status"] for row in rows} <= {"ok", "does not fit"}
+    least = min(row["step_time_s"] for row in rows if row["status"] == "ok")
+    assert search(case, points, objective("step"), 1).best[0].row["step_time_s"] == least
+
+
+def answers(top, *rows):
+    found = Answers(top)
+    for place, (value, verdict) in enumerate(rows):
+        found.add(Best((value,), (place,), {"place": place}, {"memory_verdict": verdict}))
+    return found
+
+
+def test_of_equals_the_simplest_that_likely_fits_stands_for_all():
+    """The first in the space is the simplest; runners-up are other answers."""
+    rows = [(1.0, "likely"), (1.0, "likely"), (2.0, "unlikely"), (1.0, "unlikely"), (2.0 * (1 + 1e-12), "likely")]
+    found = answers(2, *rows, (3.0, "likely"))
+    assert [(*one.place, [other["place"] for other in one.same]) for one in found.best()] == [(0, [1, 3]), (4, [2])]
+    assert found.worst == (2.0 * (1 + 1e-12),)
+    assert answers(2, (1.0, "likely")).worst == (math.inf,)
+
+
+def test_only_what_likely_fits_is_an_answer_unless_the_rest_is_asked_for_too():
+    """On GPUs of which the fastest split takes 90 % its runner-up that likely fits is the best."""
+    files = evaluate.Files(str(ROOT / "topologies/nvlink_h100_4.yaml"), str(ROOT / "workloads/gpt3_xl.yaml"), {})
+    keys = {KEYS["global_batch"]: "16", "predictor": "roofline", KEYS["schedule"]: "1f1b"}
+    asked = space({KEYS["tp"]: "1,2,4", KEYS["micro_batch"]: "1,2,4"}, keys)
+    points = every(OpenSpace(evaluate.load(files), asked))
+
+    def best(unlikely, memory):
+        case = evaluate.load(files, unlikely)
+        small = case.cluster({}).simulator.cluster
+        small = replace(small, gpu=small.gpu.model_copy(update={"memory": memory}))
+        case = evaluate.SweepInputs(small, case.workload, unlikely=unlikely)
+        return (
+            search(case, [{k: v for k, v in p.items() if "." in k} for p in points], objective("step"), 1).best[0].row
+        )
+
+    free = best(True, 1e15)
+    narrow = free["peak_memory_bytes"] / 0.9
+    assert best(True, narrow)["step_time_s"] == free["step_time_s"]
+    other = best(False, narrow)
+    assert other["memory_verdict"] == "likely" and other["step_time_s"] > free["step_time_s"]
+
+
+def test_of_several_predictors_and_clocks_the_answer_is_that_of_trying_all():
+    files = evaluate.Files(str(ROOT / "topologies/nvlink_h100_4.yaml"), str(ROOT / "workloads/gpt3_xl.yaml"), {})
+    case = evaluate.load(files)
+    keys = {"predictor": "neusight,roofline", "clocks": "0.5,sustained,0.7", KEYS["global_batch"]: "16"}
+    tree = OpenSpace(case, space({KEYS["tp"]: "auto", KEYS["micro_batch"]: "1,2"}, keys))
+    points = every(tree)
+    rows = [evaluate.evaluate(case, point) for point in points]
+    assert {(point["predictor"], point["clocks"]) for point in points} == {
+        *product(("neusight", "roofline"), ("0.5", "sustained", "0.7"))
+    }
+    times = sorted({row["step_time_s"] for row in rows if row["status"] == "ok"})
+    found = search(case, tree, objective("step"), 1)
+    assert found.best[0].row["step_time_s"] == times[0]
+    assert found.simulated < len(points)
+
+
+def test_values_are_the_same_as_text():
+    """`--set parallelism.zero=1` is text where `--zero 1` is a number."""
+    files = evaluate.Files(str(ROOT / "topologies/nvlink_h100_4.yaml"), str(ROOT / "workloads/gpt3_xl.yaml"), {})
+    case = evaluate.load(files)
+    axes = {KEYS["tp"]: "auto", KEYS["micro_batch"]: "1,2", KEYS["zero"]: "1"}
+    given = {key: value for key, value in axes.items() if value != "auto"} | {"predictor": "roofline"}
+    numbers = search(case, legal(case, space(axes, {"predictor": "roofline"})), objective("step"), 1)
+    text = search(case, legal(case, space({KEYS["tp"]: "auto"}, given)), objective("step"), 1)
+    assert text.best[0].row["step_time_s"] == numbers.best[0].row["step_time_s"]
+    assert text.points == numbers.points
+
+
+def test_the_fewest_gpus_for_a_speed_are_that_and_reach_it():
+    case = evaluate.load(
+        evaluate.Files(str(ROOT / "topologies/rail_optimized.yaml"), str(ROOT / "workloads/llama3_8b.yaml"), {})
+    )
+    axes = {KEYS["tp"]: "auto", KEYS["pp"]: "1,2", "cluster.nodes": "1..8x2"}
+    fixed = {"training.global_batch": "64", "predictor": "roofline", "parallelism.sequence_parallel": "false"}
+    points = legal(case, space(axes, fixed))
+    found = search(case, points, objective("gpus", 150_000), 1)
+    reached = [
+        row
+        for row in (evaluate.evaluate(case, p) for p in points)
+        if row["status"] == "ok" and row["tokens_per_s"] >= 150_000
+    ]
+    [best] = found.best
+    assert best.row["ranks"] == min(row["ranks"] for row in reached)
+    assert best.row["tokens_per_s"] == max(row["tokens_per_s"] for row in reached if row["ranks"] == best.row["ranks"])
+    assert search(case, points, objective("gpus", 1e12), 1).best == []
+
+
+@pytest.mark.parametrize(
+    ("name", "target", "sentence"),
+    [
+        ("gpus", None, "--objective gpus: needs a speed to reach; add --target, in tokens/s above 0"),
+        ("gpus", -1.0, "--objective gpus: needs a speed to reach"),
+        ("speed", None, "--objective speed: is none; use step, cost, energy or gpus"),
+    ],
+)
+def test_an_objective_that_is_none_is_one_sentence(name, target, sentence):
+    with for_command(), pytest.raises(InputError, match=sentence):
+        objective(name, target)
+
+
+def test_a_runner_up_is_told_what_costs_it_time():
+    best = {"global_batch": 8, "seq": 1, "step_time_s": 10.0, "compute_s": 8.0, "bubble_s": 2.0}
+    other = {"global_batch": 16, "seq": 1, "step_time_s": 24.0, "compute_s": 14.0, "bubble_s": 4.0, "tp_s": 6.0}
+    assert why(best, other) == "+20.0% a token: 3 s more tensor-parallel communication, against 1 s less compute"
+    assert why(best, other | {"zero": 2}) == why(best, other)
+
+
+def test_the_parts_named_of_a_runner_up_add_up_to_about_its_difference():
+    """Four parts of a split of GPT-3 come to 125 ms less for one that takes 129 ms more: the fifth is named too."""
+    best = {"global_batch": 8, "seq": 1, "step_time_s": 10.0, "compute_s": 7.0, "bubble_s": 2.0, "pp_s": 1.0}
+    more = {"tp": 0.9152, "compute": 0.6078, "dp": 0.254, "bubble": -1.225, "pp": -0.4234, "ep": 0.0004}
+    other = {"step_time_s": 10.0 + sum(more.values())}
+    other |= {f"{part}_s": best.get(f"{part}_s", 0.0) + change for part, change in more.items()}
+    assert why(best, best | other) == (
+        "+1.3% a token: 915.2 ms more tensor-parallel communication, 607.8 ms more compute and 254 ms more data-parallel "
+        "communication, against 1.225 s less bubble and 423.4 ms less pipeline communication"
+    )
+    draw = random.Random(1)
+    for _ in range(100):
+        more = {part: draw.gauss(0, 0.3) for part in more}
+        other = {"step_time_s": 10.0 + sum(more.values())}
+        other |= {f"{part}_s": best.get(f"{part}_s", 0.0) + change for part, change in more.items()}
+        parts = re.findall(r"([0-9.]+) (s|ms|us) (more|less)", why(best, best | other))
+        named = sum(
+            {"s": 1, "ms": 1e-3, "us": 1e-6}[unit] * float(n) * (1 if way == "more" else -1) for n, unit, way in parts
+        )
+        assert named == pytest.approx(sum(more.values()), rel=0.25, abs=5e-3)
+
+
+def test_a_runner_up_in_dollars_is_told_what_costs_dollars():
+    """Twice the GPUs, half the time: the parts are those of all GPUs, and of those without a rank."""
+    best = {"global_batch": 8, "seq": 1, "step_time_s": 10.0, "compute_s": 8.0, "bubble_s": 2.0, "ranks": 8, "gpus": 8}
+    other = best | {"step_time_s": 6.0, "compute_s": 4.0, "ranks": 12, "gpus": 16}
+    dollars = best | {"usd_per_1t_tokens": 100.0}, other | {"usd_per_1t_tokens": 120.0}
+    # 120 dollars of 16 GPUs: a quarter idle, and of the rest two thirds compute and a third bubble
+    assert why(*dollars, "cost") == (
+        "+20.0% USD a token: 30 USD more idle GPUs and 10 USD more bubble, against 20 USD less compute, for 10^12 tokens"
+    )
+    assert why(best, other, "gpus") == "4 GPUs more"
+
+
+NONE = {
+    "too slow": (
+        ["hgx_h100_8", "gpt3_xl", "--objective", "gpus", "--target", "1e12", "--tp", "1,2"],
+        "--target: no point is so fast; the fastest of ",
+    ),
+    "too large": (
+        ["superpod_h100_128", "llama3_70b", "--nodes", "1", "--tp", "4,8"],
+        " GiB, and h100-sxm has 79.65 GiB: none of 129 published mappings this full ran; give ",
+    ),
+    "no cluster": (["superpod_h100_128", "gpt3_xl", "--gpu", "h1000,b2000"], "unknown GPU '"),
+    "unasked target": (
+        ["hgx_h100_8", "gpt3_xl", "--target", "5"],
+        "--target: is the speed that the fewest GPUs must reach; add --objective gpus, or leave it out",
+    ),
+}
+
+
+def call(monkeypatch, capsys, *words):
+    monkeypatch.setattr(sys, "argv", ["clustersim", *words])
+    with pytest.raises(SystemExit) as end:
+        main()
+    return end.value.code or 0, *capsys.readouterr()
+
+
+FEW = ["--schedule", "1f1b", "--zero", "1", "--vpp", "1", "--predictor", "roofline"]
+
+
+@pytest.mark.parametrize("name", NONE)
+def test_a_search_without_an_answer_says_what_would_be_one(monkeypatch, capsys, name):
+    words, sentence = NONE[name]
+    code, out, err = call(monkeypatch, capsys, "optimize", *words, *FEW)
+    assert (code, out) == (2, "")
+    assert sentence in err
+    assert err.startswith("clustersim: ")
+
+
+@pytest.mark.parametrize(("given", "said"), [([], True), (["--set", "parallelism.sequence_parallel=auto"], False)])
+def test_an_answer_says_that_sequence_parallelism_was_not_tried(monkeypatch, capsys, given, said):
+    code, out, _ = call(monkeypatch, capsys, "optimize", "hgx_h100_8", "gpt3_xl", "--global-batch", "64", *FEW, *given)
+    assert code == 0
+    assert ("all without sequence parallelism" in out) == said
+
+
+@pytest.mark.parametrize("command", ["optimize", "sweep"])
+@pytest.mark.parametrize("given", ["training.micro_batch=1..4", "parallelism.tp=many", "training.seq=2k"])
+def test_text_in_the_place_of_a_number_is_one_sentence(monkeypatch, capsys, tmp_path, command, given):
+    words = ["--vpp", "auto", "--micro-batch", "auto"] if command == "sweep" else []
+    words = [*words[: 4 if "micro" not in given else 2], *(["--out", str(tmp_path / "none")] if words else [])]
+    code, out, err = call(monkeypatch, capsys, command, "superpod_h100_128", "gpt3", *words, "--set", given)
+    key, value = given.split("=")
+    assert (code, out) == (2, "")
+    assert err.endswith(f"{key}: {value} must be a whole number\n")
+
+
+def test_what_a_refusal_names_is_an_answer(monkeypatch, capsys):
+    words, _ = NONE["too slow"]
+    _, _, err = call(monkeypatch, capsys, "optimize", *words, *FEW)
+    would = re.search(r"ask for --target (\d+)", err)[1]
+    code, out, _ = call(monkeypatch, capsys, "optimize", *words[:5], would, *words[6:], *FEW, "--json")
+    assert code == 0
+    assert json.loads(out)["rows"][0]["tokens_per_s"] >= float(would)
+    words, _ = NONE["too large"]
+    _, _, err = call(monkeypatch, capsys, "optimize", *words, *FEW)
+    fits = re.search(r"give \d+ nodes \((.*) fits there\)", err)[1]
+    code, out, _ = call(monkeypatch, capsys, "run", *words[:2], *shlex.split(fits), "--json", "--no-save")
+    assert code == 0
+    assert json.loads(out)["memory"]["verdict"] == "likely"
+
+
+def test_clusters_that_are_none_are_counted_beside_those_that_are(monkeypatch, capsys):
+    few = [*FEW, "--global-batch", "16", "--micro-batch", "1", "--recompute", "none"]
+    code, out, _ = call(monkeypatch, capsys, "optimize", "hgx_h100_8", "gpt3_xl", "--nodes", "2,1", *few)
+    assert code == 0
+    assert "1 illegal\n  illegal, such as: " in out
+    assert "2 nodes need a network between them" in out
+
+
+def test_the_command_gives_the_best_as_a_run(monkeypatch, capsys, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    words = [
+        "nvlink_h100_4",
+        "gpt3_xl",
+        "--global-batch",
+        "16",
+        "--schedule",
+        "1f1b",
+        "--zero",
+        "0",
+        "--predictor",
+        "roofline",
+    ]
+    monkeypatch.setattr(sys, "argv", ["clustersim", "optimize", *words, "--json", "--top", "3"])
+    with pytest.raises(SystemExit):
+        main()
+    found = json.loads(capsys.readouterr().out)
+    assert len(found["rows"]) == 3
+    counted = found["points_simulated"] + found["points_bounded"] + found["points_same"]
+    assert counted + found.get("points_not_fitting", 0) == found["points"]
+    monkeypatch.setattr(sys, "argv", [*shlex.split(found["best_run"]), "--json", "--no-save"])
+    with pytest.raises(SystemExit):
+        main()
+    assert json.loads(capsys.readouterr().out)["step_time_s"] == found["rows"][0]["step_time_s"]
+    monkeypatch.setattr(sys, "argv", ["clustersim", "optimize", *words])
+    with pytest.raises(SystemExit):
+        main()
+    text = capsys.readouterr().out
+    assert "the best one alone:\n  clustersim run nvlink_h100_4 gpt3_xl --engine auto --tp" in text
+    assert "why it is the best:\n  2. +" in text
+
+
+@pytest.mark.parametrize("kind", ["none", "bulk", "ring", "async"])
+def test_of_collectives_beside_products_what_sticks_out_counts(kind):
+    """Nothing else is on the links of a node: the bound is within 3 % of the step."""
+    case = evaluate.load(
+        evaluate.Files(str(ROOT / "topologies/hgx_h100_8.yaml"), str(ROOT / "workloads/llama3_8b.yaml"), {})
+    )
+    point = {"parallelism.tp": 8, "predictor": "roofline", "training.global_batch": 8}
+    point |= {"parallelism.overlap.tp": kind, "parallelism.sequence_parallel": True}
+    step = evaluate.evaluate(case, point)["step_time_s"]
+    simulator = case.cluster(point).simulator
+    bound = LowerBounds(simulator.preparation).of(job := simulator.placed(case.job(point))).step(job)
+    assert 0.97 * step < bound <= step
+
+
+def test_a_sampler_finds_what_the_bounds_prove_to_be_the_best():
+    """On a space that is small enough for both; what the sampler draws twice is simulated once."""
+    pytest.importorskip("optuna", reason="optuna is not installed (extra `search`)")
+    inputs = evaluate.load(
+        evaluate.Files(str(ROOT / "topologies/hgx_h100_8.yaml"), str(ROOT / "workloads/gpt3_xl.yaml"), {})
+    )
+    fixed = {"predictor": "roofline", "parallelism.pp": 1}
+    axes = {"training.recompute": ["none", "full"], "training.global_batch": [32, 64]}
+    asked = SweepSpace(axes, fixed, frozenset(), ("parallelism.tp", "training.micro_batch"))
+    proved = search(inputs, legal(inputs, asked), objective("step"), 3)
+    drawn = sampled(inputs, asked, objective("step"), 150, 3)
+    assert drawn.best[0].row == proved.best[0].row
+    assert drawn.points <= proved.points
+    assert drawn.simulated + drawn.bounded + sum(drawn.reasons.values()) == drawn.points
+    assert sampled(inputs, asked, objective("step"), 30, 3) == sampled(inputs, asked, objective("step"), 30, 3)
+
+
+def test_a_sampler_that_draws_nothing_legal_says_why_and_what_would_be(monkeypatch, capsys):
+    """Values that leave none for another key are points too: the workload's own values of it say what is wrong."""
+    pytest.importorskip("optuna", reason="optuna is not installed (extra `search`)")
+    lists = ["--tp", "1..10000", "--pp", "100..10000", "--trials", "20"]
+    code, out, err = call(monkeypatch, capsys, "optimize", "hgx_h100_8", "gpt3_xl", *lists)
+    assert (code, out) == (2, "")
+    assert err.startswith("clustersim: none of 20 points that were drawn is an answer (20 illegal, such as: ")
+    assert re.search(
+        r"parallelism\.[tp]p: .*\); leave out --tp, --pp, and legal values are drawn, or give more --trials\n", err
+    )
+    code, out, _ = call(
+        monkeypatch, capsys, "optimize", "hgx_h100_8", "gpt3_xl", *lists[-2:], "--predictor", "roofline"
+    )
+    assert (code, " of 20 points were simulated" in out) == (0, True)
+
+
+INTERRUPTED = ("optimize", "hgx_h100_8", "gpt3_xl", "--predictor", "roofline", "--top", "8")
+
+
+@pytest.mark.parametrize("more", [(), ("--trials", "40")], ids=["search", "drawn"])
+@pytest.mark.parametrize("after", [3, 6])
+def test_ctrl_c_gives_the_best_so_far_and_what_is_open(monkeypatch, capsys, after, more):
+    """Pressed before some simulation: what was found stands, and no point is better by more than is said."""
+    if more:
+        pytest.importorskip("optuna")
+    calls = []
+
+    def pressed(case, point):
+        calls.append(point)
+        if len(calls) > after:
+            raise KeyboardInterrupt
+        return evaluate.evaluate(case, point)
+
+    whole = json.loads(optimized(monkeypatch, capsys, *INTERRUPTED, *more, "--json")[1])
+    for module in ("search", "sampling"):
+        monkeypatch.setattr(f"clustersim.optimization.{module}.evaluate", pressed)
+    code, out, err = optimized(monkeypatch, capsys, *INTERRUPTED, *more, "--json")
+    assert (code, err) == (130, "clustersim: interrupted\n")
+    found = json.loads(out)
+    assert found["points_open"] > 0
+    assert found["points_simulated"] <= after
+    best, least = found["rows"][0]["step_time_s"], whole["rows"][0]["step_time_s"]
+    assert least <= best
+    assert least >= best * (1 - found["gap"]) * (1 - 1e-9)
+    calls.clear()
+    code, out, err = optimized(monkeypatch, capsys, *INTERRUPTED, *more)
+    assert (code, err) == (130, "clustersim: interrupted\n")
+    assert "the best one alone:\n  clustersim run hgx_h100_8 gpt3_xl" in out
+    assert re.search(
+        r"^interrupted: [\d,]+ points? (was|were) not (drawn|reached, of which none is better than)", out, re.MULTILINE
+    )
+
+
+def test_ctrl_c_before_anything_is_found_is_ctrl_c(monkeypatch, capsys):
+    def pressed(case, point):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("clustersim.optimization.search.evaluate", pressed)
+    assert optimized(monkeypatch, capsys, *INTERRUPTED) == (130, "", "clustersim: interrupted\n")
+
+
+def optimized(monkeypatch, capsys, *words):
+    """Return exit code, standard output and standard error of a command."""
+    monkeypatch.setattr(sys, "argv", ["clustersim", *words])
+    with pytest.raises(SystemExit) as end:
+        main()
+    return end.value.code or 0, *capsys.readouterr()
+
+
+SMALL = {"tp": 2, "pp": 2, "micro_batch": 1, "recompute": "none", "schedule": "1f1b", "zero": 1, "vpp": 1}
+
+
+@pytest.mark.parametrize("odd", [0, -1, {}, [1], "x", 10**18, None], ids=repr)
+@pytest.mark.parametrize(
+    "name", ["cp", "tp", "pp", "dp", "ep", "vpp", "micro_batch", "global_batch", "seq", "schedule", "zero", "recompute"]
+)
+def test_values_that_a_key_can_never_have_are_refused_before_any_rule_calculates_with_them(name, odd):
+    """What a degree of 0 divides, and how many batches there are of -1 sequences, is never asked."""
+    if name == "zero" and odd == 0:
+        return  # which is one
+    with pytest.raises(cs.ClustersimError):
+        cs.optimize("hgx_h100_8", "gpt3_xl", predictor="roofline", **{**SMALL, name: [SMALL.get(name, 1), odd]})
