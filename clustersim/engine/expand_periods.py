@@ -29,7 +29,6 @@ def expand_periods(record: Record) -> Record:
         ends=record.ends[nodes] + by,
         segment_ends=copies.segment_ends(record, late),
         skipped=None,
-        met=None,
         slowed=None if record.slowed is None else record.slowed[nodes],
     )
 

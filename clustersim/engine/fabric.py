@@ -13,7 +13,7 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 import simpy
 
-from clustersim.engine.flows import FITS, Asked, Flow, solve
+from clustersim.engine.flows import FITS, Flow, LinkDemand, solve
 from clustersim.engine.traffic import Variant
 
 HOST = "host"
@@ -50,11 +50,22 @@ class Activity:
 
     carried: bytes of the collectives and messages inside, for the link report. ends: idle time at which each segment's
     computation and flow end. moving: idle seconds of its flows by family, without those beside
-    computation, and of waiting for the host. asked: the most bytes/s that its flows ask of each link. memory: seconds of
-    kernels that its GPU's memory bounds.
+    computation, and of waiting for the host. peak_link_demand: the most bytes/s that its flows take of each link.
+    memory: seconds of kernels that its GPU's memory bounds.
     """
 
-    __slots__ = ("_flows", "_segments", "_times", "asked", "carried", "compute", "ends", "idle", "memory", "moving")
+    __slots__ = (
+        "_flows",
+        "_segments",
+        "_times",
+        "carried",
+        "compute",
+        "ends",
+        "idle",
+        "memory",
+        "moving",
+        "peak_link_demand",
+    )
 
     NONE: ClassVar[Activity]
 
@@ -66,7 +77,7 @@ class Activity:
         self.compute = math.fsum(s.compute + s.beside for s in self._segments)
         self.ends, self.moving = _idle(self._segments)
         self.idle = self.ends[-1] if self.ends else 0.0
-        self.asked = _peaks(s.flow for s in self._segments)
+        self.peak_link_demand = _peaks(s.flow for s in self._segments)
 
     @property
     def times(self) -> Activity:
@@ -110,13 +121,13 @@ class Activity:
     def like(self, other: Activity) -> Activity:
         """Return the same with the times of another, whose flows are as many and take as long."""
         one = other.carrying(self.carried)
-        one._flows, one.asked = self.flows, self.asked
+        one._flows, one.peak_link_demand = self.flows, self.peak_link_demand
         return one
 
     def over(self, flows: Sequence[Flow | None], carried: Carried) -> Activity:
         """Return the same with other flows, segment by segment, which take as long on other links."""
         one = self.carrying(carried)
-        one._flows, one.asked = flows, _peaks(flows)
+        one._flows, one.peak_link_demand = flows, _peaks(flows)
         return one
 
     def carrying(self, carried: Carried) -> Activity:
@@ -124,7 +135,7 @@ class Activity:
         one = Activity.__new__(Activity)
         one._segments, one._flows, one._times = self._segments, self._flows, self.times
         one.compute, one.memory, one.ends, one.idle = self.compute, self.memory, self.ends, self.idle
-        one.moving, one.asked, one.carried = self.moving, self.asked, carried
+        one.moving, one.peak_link_demand, one.carried = self.moving, self.peak_link_demand, carried
         return one
 
 
@@ -146,23 +157,23 @@ def _idle(segments: Iterable[Segment]) -> tuple[list[float], dict[str, float]]:
     return ends, spent
 
 
-def _peaks(flows: Iterable[Flow | None]) -> Asked:
+def _peaks(flows: Iterable[Flow | None]) -> LinkDemand:
     """Return the links of all flows, each once, and the most bytes/s that one of them asks of it."""
     distinct = {(id(one.links), one.bound): one for one in flows if one is not None and len(one.links)}.values()
     if not distinct:
         return _NOTHING
     if len(distinct) == 1:
         [flow] = distinct
-        return Asked(flow.links, flow.weights * flow.bound)
+        return LinkDemand(flow.links, flow.weights * flow.bound)
     links = np.concatenate([flow.links for flow in distinct])
     peaks = np.concatenate([flow.weights * flow.bound for flow in distinct])
     links, place = np.unique(links, return_inverse=True)
     most = np.zeros(len(links))
     np.maximum.at(most, place, peaks)
-    return Asked(links, most)
+    return LinkDemand(links, most)
 
 
-_NOTHING = Asked(np.empty(0, np.int64), np.empty(0))
+_NOTHING = LinkDemand(np.empty(0, np.int64), np.empty(0))
 Activity.NONE = Activity(())
 
 
@@ -201,7 +212,7 @@ class Fabric:
 
     def start(self, activity: Activity, done: Callable[[list[float] | None], None]) -> None:
         """Start `activity` now; call `done` at its end with the ends of its half segments (None: as if idle)."""
-        if len(activity.asked.links):
+        if len(activity.peak_link_demand.links):
             self.env.process(self._play(activity, done))
         else:  # on links that are never short nothing is slowed: one time-out for all of its segments
             self.env.timeout(activity.idle).callbacks.append(lambda _: done(None))

@@ -47,13 +47,13 @@ class Flow(NamedTuple):
         return self.latency + (self.size / self.bound if self.size else 0.0)
 
 
-class Asked(NamedTuple):
-    """What an activity asks of links while it runs."""
+class LinkDemand(NamedTuple):
+    """What an activity takes of links while it runs."""
 
     links: Ints
     """Each once."""
     peaks: Floats
-    """The most bytes/s that are asked of each."""
+    """The most bytes/s that it takes of each."""
 
 
 def solve(variable: Ints, link: Ints, weight: Floats, bound: Floats, capacity: Floats) -> Floats:

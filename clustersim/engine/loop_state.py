@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clustersim.arrays import Floats, Ints, Mask, chained, offsets
-from clustersim.engine.contention import Holders
+from clustersim.engine.contention import LinkUse
 from clustersim.engine.fabric import Activity
 from clustersim.engine.flows import Flow
 from clustersim.engine.graph import StepGraph
@@ -187,22 +187,22 @@ class LoopJob(NamedTuple):
     kinds: SlotKinds
     """Of its slots …"""
     flows: SlotFlows
-    holders: Holders
+    links: LinkUse
     seconds: Floats
     """Of each node, as if alone."""
     slowing: Slowing = NO_SLOWING
     """What communication takes from the computation beside it."""
 
     @classmethod
-    def of(cls, graph: StepGraph, tasks: Tasks, holders: Holders, slowing: Slowing) -> LoopJob:
+    def of(cls, graph: StepGraph, tasks: Tasks, links: LinkUse, slowing: Slowing) -> LoopJob:
         """Return a job by its graph and tasks, which links these hold, and what they lose."""
-        return cls(graph, tasks.slot_kinds, tasks.once_of_slots(slot_flows), holders, tasks.seconds, slowing)
+        return cls(graph, tasks.slot_kinds, tasks.once_of_slots(slot_flows), links, tasks.seconds, slowing)
 
     @property
     def waiting(self) -> Ints:
         """The nodes whose ends are not known when they begin: that hold links, or take from passes beside them, or lose."""
         found = np.zeros(len(self.graph), bool)
-        for some in (self.holders.node, self.slowing.takers.node, self.slowing.slowed.node):
+        for some in (self.links.node, self.slowing.takers.node, self.slowing.slowed.node):
             found[some] = True
         return np.flatnonzero(found)
 
@@ -319,11 +319,10 @@ def _records_of(job: LoopJob, waiting: Ints, first: int, first_holder: int, slot
     number = np.full(len(a), -1, np.int32)
     number[waiting] = first_holder + np.arange(len(waiting))
     begin = offsets(np.array([len(one.times.segments) for one in job.kinds.different], np.int64))
-    linked = number[job.holders.node] - first_holder
+    linked = number[job.links.node] - first_holder
     rows, halves = np.zeros((2, count), np.int64)
-    rows[linked], halves[linked] = np.diff(job.holders.row), 2 * np.diff(begin)[job.kinds.of[job.holders.slot]]
+    rows[linked], halves[linked] = np.diff(job.links.row), 2 * np.diff(begin)[job.kinds.of[job.links.slot]]
     (taker, takes), (loser, losses) = (_beside(one, number) for one in (job.slowing.takers, job.slowing.slowed))
-    link, share = job.holders.holdings.held
     return _JobRecords(
         a=a + first,
         b=b + first,
@@ -336,8 +335,8 @@ def _records_of(job: LoopJob, waiting: Ints, first: int, first_holder: int, slot
         take=offsets(np.bincount(taker - first_holder, minlength=count)),
         loss=offsets(np.bincount(loser - first_holder, minlength=count)),
         half=offsets(halves),
-        link=link,
-        share=share,
+        link=job.links.link,
+        share=job.links.share,
         kinds=_records(
             KIND,
             len(job.kinds.of),
@@ -390,7 +389,7 @@ def slot_flows(activities: Sequence[Activity]) -> SlotFlows:
     kept: list[tuple[Flow, Ints]] = []  # flows, and the links that are held with them
     for activity in activities:
         first.append(len(numbers))
-        held = activity.asked.links
+        held = activity.peak_link_demand.links
         if not len(held):  # it is no holder
             continue
         for flow in activity.flows:

@@ -9,20 +9,19 @@ from typing import Any, Literal, NamedTuple, cast
 
 from clustersim.cache import Cache
 from clustersim.engine.compile import Plan, Work
-from clustersim.engine.contention import Holders
+from clustersim.engine.contention import LinkUse
 from clustersim.engine.graph import StepGraph, structure
 from clustersim.engine.instances import build
 from clustersim.engine.launching import Seconds
-from clustersim.engine.loop import loop
+from clustersim.engine.loop import LoopStep, loop
 from clustersim.engine.loop_state import LoopJob
 from clustersim.engine.network import Network
 from clustersim.engine.plan_signature import PlanSignature, Rebinding
 from clustersim.engine.program import Program
 from clustersim.engine.record import Record
-from clustersim.engine.replica_drift import ReplicaDrift
-from clustersim.engine.simulate import simulate_alone
+from clustersim.engine.simulate import simulate, tell_if_long
 from clustersim.engine.slowing import slowing
-from clustersim.engine.static import played, static
+from clustersim.engine.static import longest
 from clustersim.engine.steady_state import Periods, periods, steady
 from clustersim.engine.tasks import Retimed, TaskKinds, Tasks
 
@@ -51,7 +50,7 @@ class Compiled:
     tasks: Tasks
     periods: Periods | None
     """Where the graph repeats itself, if that was asked."""
-    holders: Holders
+    links: LinkUse
     signature: PlanSignature | None = None
     """Of the job it was compiled for first; None if no others of it may come."""
     graph_key: Hashable = None
@@ -65,18 +64,6 @@ class Compiled:
     def rebound(self, rebinding: Rebinding) -> Compiled:
         """Return the same for another job of one signature: it loads links at the same peaks."""
         return replace(self, plan=rebinding.plan, tasks=self.kinds.rebound(rebinding.plan, rebinding).made)
-
-    def steady(self, record: Record, further: int) -> Record | None:
-        """Return the record of a step with so many further periods; None when it was not steady."""
-        if self.periods is None:
-            return None
-        return steady(record, self.periods, further, self.holders, lambda: self.drift)
-
-    @cached_property
-    def drift(self) -> ReplicaDrift:
-        """How replicas drift apart in further periods."""
-        assert self.periods is not None
-        return ReplicaDrift(self.graph, self.periods.part, self.periods.later, self.holders)
 
 
 class KeptGraph(NamedTuple):
@@ -202,21 +189,42 @@ class Player:
         kept = (self.cache or PlanCache()).graph(plan, key)
         repeats = kept.periods(self.steady.period, plan.programs[0]) if self.steady else None
         tasks = Tasks(kept.graph, kept.graph.found(plan.programs))
-        holders = Holders(kept.graph, tasks.activities, plan.network.capacity)
-        return Compiled(plan, kept.graph, tasks, repeats, holders, signature, key)
+        links = LinkUse(kept.graph, tasks.activities, plan.network.capacity)
+        return Compiled(plan, kept.graph, tasks, repeats, links, signature, key)
 
     def simulate(
         self, compiled: Compiled, tasks: Tasks, progress: Callable[[float], None] = lambda _: None
     ) -> Record | None:
-        """Return the step by the first player that can tell it; where a short one is to stand for it, if it is steady."""
-        graph = compiled.graph
+        """Return the step; where a short one is to stand for it, if it is steady. None where the player cannot tell it.
+
+        Here it is decided who plays. Nothing slows a step if, with the times of its longest path, no link is asked for more than
+        it has and no computation has communication beside it that takes from it: then the longest path is the step. SimPy needs
+        no fabric for such a step. The loop plays all others, unless only what is proved was asked for.
+        """
+        graph, links, losses = compiled.graph, compiled.links, slowing(compiled.graph, tasks)
+        ends = longest(graph, tasks.seconds)
+        starts = graph.starts(ends)
+        contention = links.contention(tasks.times, starts, ends)
+        quiet = not losses and not len(contention.node)
         if self.engine == "simpy":
-            return simulate_alone(compiled.plan, graph, tasks, compiled.holders, progress)
+            if not quiet:
+                tell_if_long(links, tasks, contention, starts, ends)
+            [[record]] = simulate([compiled.plan], progress, graphs=[graph], tasks=[tasks], shared=not quiet)
+            return record
         if self.steady is not None and compiled.periods is None:
             return None
-        capacity, meeting = compiled.plan.network.capacity, self.engine == "auto"
-        found = static(capacity, graph, tasks, compiled.holders, meeting)
-        return found if found is None or self.steady is None else compiled.steady(found, self.steady.further)
+        if quiet:
+            record = Record(graph, tasks, starts, ends, {}, 0.0, float(ends.max()), player="static")
+        elif self.engine == "static":
+            return None
+        else:
+            job = LoopJob.of(graph, tasks, links, losses)
+            [[step]] = loop(compiled.plan.network.capacity, [job])
+            record = _played(graph, tasks, step)
+            contention = links.contention(tasks.times, record.starts, record.ends)
+        if self.steady is None or compiled.periods is None:
+            return record
+        return steady(record, losses, contention, compiled.periods, self.steady.further, links)
 
     def _signature_key(self, signature: PlanSignature) -> Hashable:
         return self.rows, self.steady and self.steady.period, signature.key
@@ -226,9 +234,15 @@ def together(
     jobs: Sequence[Compiled], steps: int, starts: Sequence[float], progress: Callable[[float], None]
 ) -> tuple[list[Record], ...]:
     """Return the complete steps of jobs that share a fabric, played by the loop; the arguments are those of `loop`."""
-    own = [LoopJob.of(job.graph, job.tasks, job.holders, slowing(job.graph, job.tasks)) for job in jobs]
+    own = [LoopJob.of(job.graph, job.tasks, job.links, slowing(job.graph, job.tasks)) for job in jobs]
     lines = loop(jobs[0].plan.network.capacity, own, steps, starts, progress)
-    return tuple([played(job.graph, job.tasks, step) for step in line] for job, line in zip(jobs, lines, strict=True))
+    return tuple([_played(job.graph, job.tasks, step) for step in line] for job, line in zip(jobs, lines, strict=True))
+
+
+def _played(graph: StepGraph, tasks: Tasks, step: LoopStep) -> Record:
+    """Return the record of a step that the loop has played."""
+    times = graph.starts(step.ends), step.ends, step.segment_ends, step.begin, float(step.ends.max())
+    return Record(graph, tasks, *times, step.events, step.solves, "loop", slowed=step.slowed)
 
 
 SIMPY = Player()

@@ -11,7 +11,6 @@ from typing import NamedTuple
 import numpy as np
 
 from clustersim.arrays import Floats, Ints, Mask
-from clustersim.engine.contention import Met
 from clustersim.engine.graph import Occurrences, StepGraph
 from clustersim.engine.program import COMPUTE, Span
 from clustersim.engine.tasks import Tasks
@@ -134,8 +133,6 @@ class Record:
     player: str = "simpy"
     skipped: Skipped | None = None
     """What `end` has and the nodes have not."""
-    met: Met | None = None
-    """Who met on links that they could fill; None: nobody has looked."""
     slowed: Floats | None = None
     """By how much longer each node took because communication beside it took SMs; None: none did."""
 

@@ -18,7 +18,7 @@ from clustersim.arrays import Ints
 from clustersim.collectives.levels import fanouts, levels
 from clustersim.collectives.plan import NCCL
 from clustersim.engine.compile import Activities, Plan
-from clustersim.engine.contention import Holders
+from clustersim.engine.contention import LinkUse
 from clustersim.engine.fabric import HOST, Activity, Segment
 from clustersim.engine.graph import Labels, Occurrences, StepGraph, Waits
 from clustersim.engine.instances import WIDE, ordered
@@ -104,7 +104,7 @@ def replay(
     writer = _GraphWriter(network)
     graph = writer.written([tasks[rank] for rank in cells.first.tolist()])
     own = Tasks(graph, writer.tasks)
-    compiled = Compiled(plan, graph, own, None, Holders(graph, own.activities, network.capacity))
+    compiled = Compiled(plan, graph, own, None, LinkUse(graph, own.activities, network.capacity))
     record = Player(engine).simulate(compiled, own)
     assert record is not None  # only the static player alone gives up
     return Replay(plan, record)

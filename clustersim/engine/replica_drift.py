@@ -7,14 +7,13 @@ replica is there. Skipped periods therefore delay each part by its own seconds, 
 
 from __future__ import annotations
 
-from functools import cached_property
 from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 
 from clustersim.arrays import Floats, Ints, Mask, connected, distinct
-from clustersim.engine.contention import Holders, peaks
+from clustersim.engine.contention import LinkUse, peaks
 from clustersim.engine.flows import FITS
 from clustersim.engine.graph import StepGraph
 from clustersim.engine.record import Lateness
@@ -53,57 +52,53 @@ class JoinedTimes(NamedTuple):
     """Of the step."""
 
 
-class ReplicaDrift:
-    """Joins the parts of a graph at the end of a step, where it can be proved that they slow each other at no time."""
+def joined(
+    graph: StepGraph, part: Ints, delayed: Mask, links: LinkUse, times: SlotTimes, ends: Floats, seconds: Floats
+) -> JoinedTimes | None:
+    """Return the times of a step whose parts do not contend before or while its end joins them; None where they may.
 
-    def __init__(self, graph: StepGraph, part: Ints, delayed: Mask, holders: Holders) -> None:
-        """part: of each node. delayed: the nodes that come after further periods."""
-        self.graph, self.part, self.joining = graph, part, part == JOINED
-        self.delayed = delayed & ~self.joining
-        self.node, self.slot, self.link, self.share = holders.rows
+    part: of each node. delayed: the nodes that come after further periods. times: of slots. ends: of the nodes of the short
+    step. seconds: by which each node's part is delayed.
+    """
+    if not _apart(part, links):
+        return None
+    joining, starts = part == JOINED, graph.starts(ends)
+    late = np.where(delayed & ~joining, seconds, 0.0)
+    took, seen = ends - starts, (ends + late).tolist()
+    ends = ends.copy()
+    for node in np.flatnonzero(joining).tolist():
+        starts[node] = begun = max(seen[graph.a[node]], seen[graph.b[node]])
+        ends[node] = seen[node] = begun + took[node]
+    # in the time of the step; of what comes before the last whole period, the ends of its last copies
+    begun, over = links.under_way(times, starts + late, ends + np.where(part >= 0, seconds, 0.0))
+    if not _joined_alone(joining[links.node], ~(joining | delayed)[links.node], links, begun, over):
+        return None
+    return JoinedTimes(starts, ends, Lateness(late, joining), max(seen))
 
-    @cached_property
-    def apart(self) -> bool:
-        """Whether parts fit on the links that they share at whatever times each of them comes there."""
-        part = self.part[self.node]
-        rows, many = np.flatnonzero(part >= 0), len(self.part)
-        parts = np.bincount(distinct(self.link[rows] * many + part[rows]) // many)
-        rows = rows[parts[self.link[rows]] > 1]
-        _, once = np.unique(
-            self.link[rows] * many + self.slot[rows], return_index=True
-        )  # a task is under way once at a time
-        taken = np.bincount(self.link[rows[once]], self.share[rows[once]])
-        return bool((taken <= FITS).all())
 
-    def joined(self, starts: Floats, ends: Floats, seconds: Floats, times: SlotTimes) -> JoinedTimes | None:
-        """Return the times of a step in which nobody meets until parts are joined; None where they may slow each other.
+def _apart(part: Ints, links: LinkUse) -> bool:
+    """Return whether parts fit on the links that they share at whatever times each of them comes there."""
+    own, many = part[links.node][links.user], len(part)
+    rows = np.flatnonzero(own >= 0)
+    count = np.bincount(distinct(links.link[rows] * many + own[rows]) // many)
+    rows = rows[count[links.link[rows]] > 1]
+    slot = links.slot[links.user[rows]]
+    _, once = np.unique(links.link[rows] * many + slot, return_index=True)  # a task is under way once at a time
+    return bool((np.bincount(links.link[rows[once]], links.share[rows[once]]) <= FITS).all())
 
-        starts, ends: of the nodes of the short step. seconds: by which each node's part is delayed. times: of slots.
-        """
-        if not self.apart:
-            return None
-        late = np.where(self.delayed, seconds, 0.0)
-        took, seen = ends - starts, (ends + late).tolist()
-        starts, ends, a, b = starts.copy(), ends.copy(), self.graph.a, self.graph.b
-        for node in np.flatnonzero(self.joining).tolist():
-            starts[node] = begun = max(seen[a[node]], seen[b[node]])
-            ends[node] = seen[node] = begun + took[node]
-        if not self._alone(starts + late, ends + np.where(self.part >= 0, seconds, 0.0), times):
-            return None
-        return JoinedTimes(starts, ends, Lateness(late, self.joining), max(seen))
 
-    def _alone(self, starts: Floats, ends: Floats, times: SlotTimes) -> bool:
-        """Return whether what joins parts never meets on a link with what they do.
+def _joined_alone(joining: Mask, before: Mask, links: LinkUse, begun: Floats, over: Floats) -> bool:
+    """Return whether what joins parts never contends for a link with what they do before it.
 
-        starts, ends: in the time of the step; of what comes before the last whole period, the ends of its last copies.
-        """
-        joining, links = self.joining[self.node], int(self.link.max(initial=-1)) + 1
-        begun, over = starts[self.node] + times.before[self.slot], ends[self.node] - times.after[self.slot]
-        first, last = np.full(links, np.inf), np.zeros(links)
-        np.minimum.at(first, self.link[joining], begun[joining])
-        before = ~(joining | self.delayed[self.node])
-        np.maximum.at(last, self.link[before], over[before])
-        if (first < last).any():
-            return False
-        some = np.flatnonzero(over > first[self.link])
-        return bool((peaks(self.link[some], begun[some], over[some], self.share[some], links) <= FITS).all())
+    joining, before, begun, over: of each user of links.
+    """
+    count = int(links.link.max(initial=-1)) + 1
+    first, last = np.full(count, np.inf), np.zeros(count)
+    begun, over = begun[links.user], over[links.user]
+    joining, before = joining[links.user], before[links.user]
+    np.minimum.at(first, links.link[joining], begun[joining])
+    np.maximum.at(last, links.link[before], over[before])
+    if (first < last).any():
+        return False
+    some = np.flatnonzero(over > first[links.link])
+    return bool((peaks(links.link[some], begun[some], over[some], links.share[some], count) <= FITS).all())

@@ -13,7 +13,7 @@ from simpy.events import NORMAL
 from clustersim.arrays import Floats
 from clustersim.engine.compile import Plan
 from clustersim.engine.compiled import FASTER, tell
-from clustersim.engine.contention import Holders, Met
+from clustersim.engine.contention import Contention, LinkUse
 from clustersim.engine.fabric import Fabric
 from clustersim.engine.graph import StepGraph
 from clustersim.engine.instances import build
@@ -31,43 +31,26 @@ TRANSFER, LOAD = 27e-6, 0.04e-6
 million transfers (gpt3 on leaf_spine_32) and with 15,000 solutions (llama3_70b on oversubscribed_roce_1152)."""
 
 
-def simulate_alone(
-    plan: Plan, graph: StepGraph, tasks: Tasks, links: Holders, progress: Callable[[float], None] = lambda _: None
-) -> Record:
-    """Return one step of a job that is alone on its fabric. graph, tasks: of the plan. links: that its nodes use.
+def tell_if_long(links: LinkUse, tasks: Tasks, contention: Contention, starts: Floats, ends: Floats) -> None:
+    """Tell about how many seconds of computer time SimPy needs for transfers that share links, if they are many.
 
-    In most steps no transfer slows another. So all tasks are time-outs first; if with the times of that nothing asks more of a
-    link than it has, they are right. Else the step is simulated again, with transfers that share links.
-    """
-    [[record]] = simulate([plan], progress, graphs=[graph], tasks=[tasks], shared=False)
-    # what a pass loses to communication beside it comes after its own transfers
-    ends = record.ends if record.slowed is None else record.ends - record.slowed
-    met = links.met(tasks.times, record.starts, ends)
-    if len(met.node):
-        if (seconds := expected_seconds(links, tasks, met, record.starts, ends)) > LONG:
-            tell(f"simulate transfers that share links by SimPy: about {seconds:.0f} s; {FASTER}")
-        [[record]] = simulate([plan], progress, graphs=[graph], tasks=[tasks])
-    return record
-
-
-def expected_seconds(links: Holders, tasks: Tasks, met: Met, starts: Floats, ends: Floats) -> float:
-    """Return about how many seconds of computer time SimPy needs for transfers that share links.
-
-    starts, ends: of nodes if nothing slowed them. Each transfer of nodes that meet ends at a time of its own; then rates are
+    starts, ends: of nodes if nothing slowed them. Each transfer of nodes that contend ends at a time of its own; then rates are
     solved for all that is under way.
     """
     transfers = np.array([sum(flow is not None for flow in one.flows) for one in tasks.activities])[links.slot]
-    some, count = np.isin(links.node, met.node), np.diff(links.row)
-    over, begun = links.held(tasks.times, starts, ends)
+    some, count = np.isin(links.node, contention.node), np.diff(links.row)
+    begun, over = links.under_way(tasks.times, starts, ends)
 
     def before(times: Floats) -> Floats:
-        """Return how many links nodes hold whose time lies before that of each one that meets others."""
+        """Return how many links nodes use whose time lies before that of each one that contends."""
         order = np.argsort(times)
         held = np.append(0, np.cumsum(count[order]))
         return held[np.searchsorted(times[order], over[some])]
 
     under_way = before(begun) - before(over)
-    return float(TRANSFER * transfers.sum() + LOAD * (under_way * transfers[some]).sum())
+    seconds = float(TRANSFER * transfers.sum() + LOAD * (under_way * transfers[some]).sum())
+    if seconds > LONG:
+        tell(f"simulate transfers that share links by SimPy: about {seconds:.0f} s; {FASTER}")
 
 
 def simulate(
@@ -180,7 +163,7 @@ class _Repeated:
         losses = slowing(graph, tasks)
         self.slowed = SlowedFabric(env, losses) if losses else None
         self.slots: list[int] = graph.arrays[2].tolist()
-        self.fluid = [shared and len(one.asked.links) > 0 for one in self.activities]
+        self.fluid = [shared and len(one.peak_link_demand.links) > 0 for one in self.activities]
         """By slot, whether others may slow its transfers."""
         self.steps: list[_Step] = []
         self.step = _Step(0, 0.0)

@@ -6,7 +6,7 @@ run ahead in a pipeline need no more microbatches than the others. When in its l
 after their likes of the period before, and so do all earlier ones on which any of them depends, each further period does
 likewise, however many there are: a node ends at the maximum of its predecessors plus what it takes, so that an equal delay of
 what comes before delays it by as much. What follows the last period is then as late as all of the further ones take. Replicas
-of a pipeline that nothing joins before the end of the step may have a period each (parts.py).
+of a pipeline that nothing joins before the end of the step may have a period each (replica_drift.py).
 
 What a pass loses to communication beside it follows from when both begin and end; so where passes are slowed, what is beside
 those of a period has to be delayed alike too.
@@ -14,7 +14,6 @@ those of a period has to be delayed alike too.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import cast
@@ -22,22 +21,20 @@ from typing import cast
 import numpy as np
 
 from clustersim.arrays import Floats, Ints, Mask
-from clustersim.engine.contention import Holders, Met
+from clustersim.engine.contention import Contention, LinkUse
 from clustersim.engine.graph import Labels, StepGraph
 from clustersim.engine.microbatch_overlap import StepKey
 from clustersim.engine.program import TemplateKey
 from clustersim.engine.record import Period, Record, Skipped
-from clustersim.engine.replica_drift import ReplicaDrift, parts
-from clustersim.engine.slowing import NO_SLOWING, Slowing, slowing
+from clustersim.engine.replica_drift import joined, parts
+from clustersim.engine.slowing import NO_SLOWING, Slowing
 from clustersim.schedules.action import Action
 
 _SAME = 1e-12  # of a period, by which delays may differ that are equal but for rounding: so much the whole step is off at most
-_MEETING = (
-    4  # periods that must be equal where tasks meet in them: a small difference may grow from one meeting to the next …
-)
-_ROUNDING = (
-    64 * 2.0**-52
-)  # … which shows at once, as sums of times are off by a few last digits of the step and no more
+# a small difference may grow where tasks contend again and again: so some more periods must be equal …
+_CONTENDED = 4
+# … to the last digits, as sums of times are off by a few of them and no more
+_ROUNDING = 64 * 2.0**-52
 
 
 @dataclass(frozen=True)
@@ -67,12 +64,12 @@ class Periods:
         found: Mask = self.last.follows | (self.last.place >= self.last.first)
         return found
 
-    def seconds(self, ends: Floats, met: Met, losses: Slowing = NO_SLOWING) -> Floats | None:
+    def seconds(self, ends: Floats, contention: Contention, losses: Slowing = NO_SLOWING) -> Floats | None:
         """Return what a period takes: a single number, or one of each node's part where these have their own.
 
-        ends: of nodes. met: who meets. losses: what computation loses to communication. None when the step was not steady.
+        ends: of nodes. contention: of nodes. losses: what computation loses to communication. None when the step was not steady.
         """
-        starts, lag = self.graph.starts(ends), self.meeting(met)
+        starts, lag = self.graph.starts(ends), self.contending(contention)
         if lag is not None and losses:
             lag = self.losing(losses, starts, ends, lag)
         if lag is None or (ends[self.fixed] >= ends[self.delayed]).any():
@@ -89,7 +86,7 @@ class Periods:
         of = self.part[checked]
         count = np.bincount(of, minlength=len(ends))
         each = np.bincount(of, delay, len(ends)) / np.maximum(count, 1)
-        if losses or len(met.node) or (np.abs(delay - each[of]) > _SAME * each[of]).any():
+        if losses or len(contention.node) or (np.abs(delay - each[of]) > _SAME * each[of]).any():
             return None
         found: Floats = np.where(self.part >= 0, each[self.part], 0.0)
         return found
@@ -99,21 +96,21 @@ class Periods:
         first, place = self.last.first, self.last.place
         return np.flatnonzero((place >= first - lag) & (place < first + self.last.passes))
 
-    def meeting(self, met: Met) -> int | None:
-        """Return by how many places what decides the times of a period is earlier, those included that meet on links.
+    def contending(self, contention: Contention) -> int | None:
+        """Return by how many places what decides the times of a period is earlier, those included that contend for links.
 
-        None when tasks meet that are not delayed alike.
+        None when tasks contend that are not delayed alike.
         """
         first, place, lag = self.last.first, self.last.place, self.lag
         end = self.last.end
         groups = []
-        for nodes in met.together():
+        for nodes in contention.groups():
             which, follows = place[nodes], self.last.follows[nodes]
             inside = bool(((which >= first) & (which < end)).any())
             if follows.any() or inside:
                 groups.append(nodes)
                 before = first - int(which[~follows].min(initial=first))
-                lag = max(lag, before, (_MEETING - 1) * self.last.passes * inside)
+                lag = max(lag, before, (_CONTENDED - 1) * self.last.passes * inside)
         if first - lag < self.begin:
             return None
         checked, alike = (np.zeros(len(place), bool) for _ in range(2))
@@ -146,27 +143,24 @@ class Periods:
 
 
 def steady(
-    record: Record, periods: Periods, further: int, holders: Holders, drift: Callable[[], ReplicaDrift]
+    record: Record, losses: Slowing, contention: Contention, periods: Periods, further: int, links: LinkUse
 ) -> Record | None:
     """Return the record of a step with so many further periods; None when it was not steady.
 
-    holders: of its graph. drift: finds how its parts drift apart.
+    losses: what computation loses to communication. contention: of its nodes. links: that they use.
     """
-    losses = NO_SLOWING if record.slowed is None else slowing(record.graph, record.tasks)
-    met = record.met
-    if met is None:
-        met = holders.met(record.tasks.times, record.starts, record.ends)
-    seconds = periods.seconds(record.ends, met, losses)
+    seconds = periods.seconds(record.ends, contention, losses)
     if seconds is None:
         return None
     skipped = Skipped(periods.last, further, float(seconds.max()))
     if not seconds.ndim:
         return replace(record, end=record.end + further * skipped.seconds, skipped=skipped)
-    joined = drift().joined(record.starts, record.ends, further * seconds, record.tasks.times)
-    if joined is None:
+    late, times = further * seconds, record.tasks.times
+    found = joined(record.graph, periods.part, periods.later, links, times, record.ends, late)
+    if found is None:
         return None
-    skipped = skipped._replace(lateness=joined.lateness)
-    return replace(record, starts=joined.starts, ends=joined.ends, end=joined.end, skipped=skipped)
+    skipped = skipped._replace(lateness=found.lateness)
+    return replace(record, starts=found.starts, ends=found.ends, end=found.end, skipped=skipped)
 
 
 def periods(graph: StepGraph, period: int, passes: int) -> Periods | None:

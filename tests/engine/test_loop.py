@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clustersim.engine.compiled import EVENT_LOOP, SMALL_LOOP, Loop, called, compiled, compiling_told
-from clustersim.engine.contention import Holders
+from clustersim.engine.contention import LinkUse
 from clustersim.engine.fabric import Activity, Fabric, Segment
 from clustersim.engine.flows import Flow
 from clustersim.engine.graph import StepGraph
@@ -81,8 +81,8 @@ def played(jobs, steps=1, starts=(0.0,)):
 
 def loop_job(graph, activities, slowing=NO_SLOWING):
     seconds = np.append([one.idle for one in activities], 0.0)[graph.arrays[2]]
-    holders = Holders(graph, activities, CAPACITY)
-    return LoopJob(graph, SlotKinds.found(activities), slot_flows(activities), holders, seconds, slowing)
+    links = LinkUse(graph, activities, CAPACITY)
+    return LoopJob(graph, SlotKinds.found(activities), slot_flows(activities), links, seconds, slowing)
 
 
 def simulated(graph, activities, slowing=NO_SLOWING):

@@ -1,10 +1,12 @@
-"""Who meets on a link: those that hold it at a moment at which all that do could overfill it, however often it is asked."""
+"""Who contends for a link: those that use it at a moment at which all that do could overfill it."""
+
+from itertools import product
 
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clustersim.engine.contention import Holdings
+from clustersim.engine.contention import contended
 
 LINKS, HOLDERS = 3, 6
 MOMENTS = st.lists(st.tuples(st.integers(0, 9), st.integers(1, 4)), min_size=HOLDERS, max_size=HOLDERS)
@@ -29,32 +31,31 @@ def meeting(rows, times):
     return found
 
 
-def asked(holdings, times):
+def asked(columns, times):
     begun = np.array([begin for begin, _ in times], float)
     over = begun + np.array([length for _, length in times])
-    return holdings.met(over, begun)
+    return contended(*columns, begun, over)
 
 
-def groups(met):
-    return [list(one) for one in met.together()]
+@given(held(), MOMENTS)
+def test_who_contends_is_on_a_link_at_a_moment_at_which_it_is_overfilled(rows, times):
+    found = asked([np.array(column) for column in zip(*rows, strict=True)], times)
+    assert sorted(found.node.tolist()) == sorted(of for of, _ in meeting(rows, times))
 
 
-@given(held(), st.lists(MOMENTS, min_size=1, max_size=5))
-def test_who_meets_is_the_same_whatever_was_asked_before(rows, rounds):
-    columns = [np.array(column) for column in zip(*rows, strict=True)]
-    kept = Holdings(*columns)
-    for times in rounds:
-        met, anew = asked(kept, times), asked(Holdings(*columns), times)
-        wanted = sorted(of for of, _ in meeting(rows, times))
-        assert sorted(met.node.tolist()) == wanted
-        assert groups(met) == groups(anew)
-        for one, other in zip(met, anew, strict=True):
-            np.testing.assert_array_equal(one, other)
+@given(held(), MOMENTS)
+def test_of_different_groups_none_contends_with_another(rows, times):
+    """Two that are on one link at a moment at which it is overfilled are in one group."""
+    groups = asked([np.array(column) for column in zip(*rows, strict=True)], times).groups()
+    of = {node: number for number, own in enumerate(groups) for node in own.tolist()}
+    assert len(of) == sum(map(len, groups))
+    for link, moment in product(range(LINKS), range(14)):
+        now = [(o, share) for o, at, share in rows if at == link and times[o][0] <= moment < sum(times[o])]
+        if sum(share for _, share in now) > 1:
+            assert len({of[o] for o, _ in now}) == 1
 
 
 def test_what_ends_makes_room_for_what_begins_then():
-    """Also where it was the other way round before."""
-    one = np.array([0, 1])
-    holdings = Holdings(one, np.zeros(2, np.int64), np.array([0.75, 0.75]))
-    assert len(asked(holdings, [(0, 3), (2, 3)]).node) == 2
-    assert not len(asked(holdings, [(0, 2), (2, 3)]).node)
+    columns = np.array([0, 1]), np.zeros(2, np.int64), np.array([0.75, 0.75])
+    assert len(asked(columns, [(0, 3), (2, 3)]).node) == 2
+    assert not len(asked(columns, [(0, 2), (2, 3)]).node)

@@ -5,7 +5,7 @@ import pytest
 import simpy
 from engine_cases import cluster, job
 
-from clustersim.engine.contention import Holders
+from clustersim.engine.contention import LinkUse
 from clustersim.engine.fabric import Activity, Segment
 from clustersim.engine.graph import StepGraph
 from clustersim.engine.loop import loop
@@ -147,8 +147,8 @@ def test_a_second_of_computation_beside_a_transfer_has_a_closed_form(share, part
     done = [Activity([Segment(seconds, None)]) for seconds in (begin, moving, 1.0)]
     none, links = np.zeros(0, np.int64), np.zeros(0)
     graph = StepGraph(tuple(map(np.array, ([0, 0, 1, 0], [0, 0, 1, 0], [-1, 0, 1, 2]))), (), (), None, none, None, 1)
-    holders, seconds = Holders(graph, done, links), np.array([0.0, begin, moving, 1.0])
-    [[found]] = loop(links, [LoopJob(graph, SlotKinds.found(done), slot_flows(done), holders, seconds, slowing)])
+    use, seconds = LinkUse(graph, done, links), np.array([0.0, begin, moving, 1.0])
+    [[found]] = loop(links, [LoopJob(graph, SlotKinds.found(done), slot_flows(done), use, seconds, slowing)])
     assert found.ends[3] == pytest.approx(1.0 + expected, abs=1e-12)
     assert found.slowed == pytest.approx([0.0, 0.0, 0.0, expected], abs=1e-12)
     env, over = simpy.Environment(), {}

@@ -16,7 +16,7 @@ from static_cases import OPTIONS, TWO_LEAVES, asked, by_label, same, seconds
 
 from clustersim.engine.compile import draft
 from clustersim.engine.compiled import compiling_told
-from clustersim.engine.contention import Met, peaks
+from clustersim.engine.contention import NO_CONTENTION, peaks
 from clustersim.engine.fold.saturation import overfull
 from clustersim.engine.instances import build, ordered
 from clustersim.engine.program import COMPUTE, Launched, Message, Program, Task
@@ -265,9 +265,8 @@ def test_a_period_is_not_skipped_when_what_follows_waits_as_long_for_what_no_per
     follows = np.array([False, False, False, False, True])
     last, graph = Period(1, 1, rows[1], rows[0], np.array([0]), follows), build([program((task("F", 1.0),))], {})
     found = Periods(graph, last, 0, 1, np.array([0]), np.array([2]))
-    nobody = Met(*[np.empty(0, np.int64)] * 3)
-    assert found.seconds(np.array([0.5, 1.0, 2.0, 3.0, 4.0]), nobody) == 1.0
-    assert found.seconds(np.array([2.0, 1.0, 2.0, 3.0, 4.0]), nobody) is None
+    assert found.seconds(np.array([0.5, 1.0, 2.0, 3.0, 4.0]), NO_CONTENTION) == 1.0
+    assert found.seconds(np.array([2.0, 1.0, 2.0, 3.0, 4.0]), NO_CONTENTION) is None
 
 
 def test_periods_are_not_skipped_in_which_a_last_digit_grows():
