@@ -12,12 +12,12 @@ from typing import Any, Unpack
 
 import numpy as np
 
-from clustersim.arrays import Ints, Mask, distinct
+from clustersim.arrays import Mask
 from clustersim.config.overrides import parted
-from clustersim.engine.compile import Draft, Plan, Work, bound, draft
+from clustersim.engine.compile import Plan, Work, bound, draft
 from clustersim.engine.fold.adaptive import PlayedJobs, adapted
 from clustersim.engine.fold.refinement import Partition
-from clustersim.engine.network import Network, networks
+from clustersim.engine.fold.saturation import jobs_contend, overfull
 from clustersim.engine.player import Player, together
 from clustersim.engine.record import Record
 from clustersim.errors import InputError
@@ -96,7 +96,7 @@ def share(
     _check_length(placed, alone, wanted.steps)
     progress("plan")
     starts = [one.start for one in placed]
-    found = _together(works, simulator, wanted.steps, starts, fold, progress)
+    found = _together(works, alone, simulator, wanted.steps, starts, fold, progress)
     progress("summarize")
     shared = Shared(cluster, wanted.placement, wanted.steps, _job_steps(placed, alone, found.plans, found.records))
     return JobsResult(summary(shared), shared, wanted.inputs, time.perf_counter() - begun)
@@ -104,68 +104,49 @@ def share(
 
 def _together(
     works: Sequence[Work],
+    alone: Sequence[Alone],
     simulator: Simulator,
     steps: int,
     starts: Sequence[float],
     fold: bool,
     progress: Progress,
 ) -> PlayedJobs:
-    """Play the jobs on the links that prove to be short: by the loop where several use one of them, else each by itself."""
+    """Return the steps of jobs beside each other: by the loop where several could fill a link together, else those alone."""
     drafted = draft(works, simulator.cluster)
-    every = np.ones(len(drafted.demand.links), bool)
-
-    def told(share: float) -> None:
-        progress(f"simulate together {share:.0%}")
+    plans, nets = tuple(one.plan for one in alone), [one.plan.network for one in alone]
+    complete, under_way = _repeated([one.record for one in alone], steps, starts)
+    if not jobs_contend(drafted.demand, nets, under_way):
+        return PlayedJobs(plans, complete)
 
     def simulated(cells: Partition, kept: Mask) -> PlayedJobs:
-        if not _meet(networks(drafted.demand, cells, kept)):
-            alone = [_alone(drafted, place, cells, kept, simulator) for place in range(len(works))]
-            plans, records = zip(*alone, strict=True)
-            return PlayedJobs(plans, _repeated(records, steps, starts))
         plans = bound(drafted, cells, kept)
         players = (Player("auto", simulator.plans, rows(work.job)) for work in works)
         jobs = [player.compiled(plan) for player, plan in zip(players, plans, strict=True)]
-        return PlayedJobs(plans, together(jobs, steps, starts, told))
+        return PlayedJobs(
+            plans, together(jobs, steps, starts, lambda share: progress(f"simulate together {share:.0%}"))
+        )
 
-    found = adapted(drafted, every, simulated, fold)
-    assert found is not None  # where times can be proved of each
+    short = overfull(drafted.demand, nets, under_way)
+    found = adapted(drafted, np.ones(len(short), bool), simulated, fold, short)
+    assert found is not None  # the loop plays everything
     return found
 
 
-def _meet(jobs: Sequence[Network]) -> bool:
-    """Return whether several jobs use one link that could be short."""
-    used = np.concatenate([_links(job) for job in jobs])
-    return len(distinct(used)) < len(used)
+def _repeated(
+    alone: Sequence[Record], steps: int, starts: Sequence[float]
+) -> tuple[tuple[list[Record], ...], tuple[list[Record], ...]]:
+    """Return the steps of jobs, one after the other from their starts, until each has so many that began when all had started.
 
-
-def _links(job: Network) -> Ints:
-    """Return the link cells that a job may load, each once."""
-    loads = (links for phases in job.loads.values() for own in phases for links, _ in own.values())
-    return distinct(np.concatenate([np.empty(0, np.int64), *loads]))
-
-
-def _alone(drafted: Draft, place: int, cells: Partition, kept: Mask, simulator: Simulator) -> tuple[Plan, Record]:
-    """Return the plan of a job and its step beside jobs that use none of its links, or a shorter one that stands for it."""
-    work, plans, prepared = drafted.works[place], simulator.plans, simulator.preparation
-    for count, steady in (*prepared.short(work.job), (None, None)):
-        own = prepared.work(work.job, work.gpus, count)
-        works = (*drafted.works[:place], own, *drafted.works[place + 1 :])
-        plan = bound(drafted._replace(works=works), cells, kept)[place]
-        record = Player("auto", plans, rows(work.job, count), steady).step(plan)
-        if record is not None:
-            return plan.lengthened(work), record
-    raise AssertionError  # the whole step has a record
-
-
-def _repeated(alone: Sequence[Record], steps: int, starts: Sequence[float]) -> tuple[list[Record], ...]:
-    """Return the steps of jobs, one after the other from their starts, until each has so many that began when all had started."""
+    First those that are complete then, second also those that are under way.
+    """
     since, both = max(starts), list(zip(alone, starts, strict=True))
     counted = ((end for begin, end in _turns(record, start) if begin >= since) for record, start in both)
     stop = max(next(islice(ends, steps - 1, None)) for ends in counted)
-    return tuple(
-        [record.begun(begin) for begin, _ in takewhile(lambda turn: turn[1] <= stop, _turns(record, start))]
+    under_way = tuple(
+        [record.begun(begin) for begin, _ in takewhile(lambda turn: turn[0] < stop, _turns(record, start))]
         for record, start in both
     )
+    return tuple([step for step in own if step.end <= stop] for own in under_way), under_way
 
 
 def _turns(record: Record, begin: float) -> Iterator[tuple[float, float]]:

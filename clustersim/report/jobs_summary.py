@@ -89,13 +89,15 @@ def exposed(found: dict[str, float]) -> float:
 
 
 def _simulated(shared: Shared) -> dict[str, Any]:
-    cells = shared.jobs[0].plan.network.cells
+    links = max(
+        (one.plan.network.cells.links for one in shared.jobs), key=lambda one: len(one.of)
+    )  # of the largest simulation
     every = [one.steps[0] for one in shared.jobs]
     return {
         "ranks": sum(one.job.mesh.size for one in shared.jobs),
         "rank_classes": sum(len(one.plan.programs) for one in shared.jobs),
-        "links_that_can_be_short": len(cells.links.of),
-        "link_classes": len(cells.links.first),
+        "links_that_can_be_short": len(links.of),
+        "link_classes": len(links.first),
         "seconds": max(step.end for one in shared.jobs for step in one.steps),
         "events": every[0].events,
         "maxmin_solves": every[0].solves,

@@ -291,14 +291,14 @@ SPLITS = (
 
 
 def play_by_simpy(patch):
-    """Let SimPy play all jobs, also those that use none of the links of others."""
+    """Let SimPy play all jobs, also those that never fill a link together."""
 
     def played(jobs, steps, starts, progress):
         graphs, tasks = [job.graph for job in jobs], [job.tasks for job in jobs]
         return play_all([job.plan for job in jobs], progress, steps, starts, graphs, tasks)
 
     patch.setattr(shared_cluster, "together", played)
-    patch.setattr(shared_cluster, "_meet", lambda _: True)
+    patch.setattr(shared_cluster, "jobs_contend", lambda *_: True)
 
 
 @settings(max_examples=examples(16), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

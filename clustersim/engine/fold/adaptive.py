@@ -67,13 +67,15 @@ def play(
     return None if found is None else (found.plans[0], found.records[0][0])
 
 
-def adapted(drafted: Draft, every: Mask, simulated: JobsPlayer, fold: bool = True) -> PlayedJobs | None:
+def adapted(
+    drafted: Draft, every: Mask, simulated: JobsPlayer, fold: bool = True, kept: Mask | None = None
+) -> PlayedJobs | None:
     """Simulate jobs on the links that prove to be short, or on all of them where that is sooner done.
 
-    every: all of the links. Returns None where no times could be proved.
+    every: all of the links. kept: those to begin with, if not with none. Returns None where no times could be proved.
     """
     whole = folded(drafted.demand, every, fold)
-    kept = ~every
+    kept = ~every if kept is None else kept
     while fold and _worth(whole, kept):
         cells = folded(drafted.demand, kept)
         if GAIN * len(cells.ranks.first) > len(whole.ranks.first):

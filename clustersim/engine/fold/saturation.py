@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from clustersim.arrays import Floats, Ints, Mask, entries, offsets, summed
-from clustersim.engine.contention import peaks
+from clustersim.arrays import Floats, Ints, Mask, distinct, entries, offsets, summed
+from clustersim.engine.contention import contended, peaks
 from clustersim.engine.fold.refinement import alike
 from clustersim.engine.network import Demand, Network
 from clustersim.engine.record import Record
@@ -63,6 +63,29 @@ def overfull(demand: Demand, nets: Sequence[Network], records: Sequence[Sequence
         most = np.maximum(most, _most(shares.some(several[shares.link]), records, number, copies=True))
     short: Mask = most > FITS
     return short
+
+
+def jobs_contend(demand: Demand, nets: Sequence[Network], records: Sequence[Sequence[Record]]) -> bool:
+    """Return whether transfers of several jobs could have filled a link together; the arguments are those of `overfull`.
+
+    Where none could, each job moves as if it was alone, also on links that it fills itself at other times.
+    """
+    number, shares = _numbers(nets), _shares(demand, nets)
+    ends = [own[""] for own in number]
+    pairs = distinct(shares.link * len(nets) + np.searchsorted(ends, shares.cell, side="right"))
+    shares = shares.some((np.bincount(pairs // len(nets), minlength=len(demand.links)) > 1)[shares.link])
+    if not len(shares.cell):
+        return False
+    if any(step.skipped and step.skipped.lateness for steps in records for step in steps):  # as in _most_of_job
+        return True
+    asking = np.zeros(ends[-1], bool)
+    asking[shares.cell] = True
+    times = _times(records, number, asking, copies=True)
+    transfer, often = entries(times.start, shares.cell), np.diff(times.start)[shares.cell]
+    job = np.searchsorted(ends, np.repeat(np.arange(ends[-1]), np.diff(times.start)), side="right")
+    link, share = np.repeat(shares.link, often), np.repeat(shares.share, often)
+    found = contended(transfer, link, share, times.begun, times.over)
+    return any(len(distinct(job[group])) > 1 for group in found.groups())
 
 
 def _most_of_job(shares: _Shares, steps: Sequence[Record], number: dict[str, int]) -> Floats:
