@@ -26,7 +26,7 @@ from clustersim.engine.compiled import called, compiled, inlined
 from clustersim.engine.loop_state import LoopState, Places, Records
 
 BEGIN, OVER, END, LANDED, MOVE, LAND, FIRST, LAST = range(8)
-"""What a holder waits for: to begin; asleep, to be over; awake, for the end of a half segment and what is in it; for a step to
+"""What a task waits for: to begin; asleep, to be over; awake, for the end of a half segment and what is in it; for a step to
 begin, and to end."""
 NUMBER, STAMP, SOLVES, EVENTS, WAITING, MOVED, CHANGED, WIDE, STOPS, DIRTY = range(10)
 """Counters: of all events, of tries and solutions, of events of tasks that met; how many there are to come; how many flows and
@@ -34,33 +34,33 @@ links have changed since rates were solved, how many links and stops a try has, 
 LATER = 1 << 56
 """More than all events: of one time, what ends makes room for what begins, and rates are solved when all has changed."""
 FITS = 1 + 1e-9
+NEARLY = 1e-9
+"""By so much a difference of sums may be off."""
 SAME = 1e-12
 """A relative change of a rate that is none."""
 NEARLY_FULL = 0.98
 MOST_TAKEN, LEAST_TAKEN = 1 - 1 / 128, 1e-14
 """As in engine.slowing: the most of a rank that may be taken, and what is none."""
-NEARLY = 1e-9
-"""By so much a difference of sums may be off."""
 
 
 @inlined
-def rise(queue: Records, holders: Records, counts: Ints, place: int, time: float, order: int, holder: int) -> None:
+def rise(queue: Records, tasks: Records, counts: Ints, place: int, time: float, order: int, task: int) -> None:
     """Let an event stand in the queue where its place is free, or nearer to the front."""
     while place > 0:
         front = queue[(place - 1) // 2]
         if front.time < time or (front.time == time and front.order < order):
             break
         here = queue[place]
-        here.time, here.order, here.holder = front.time, front.order, front.holder
-        holders[front.holder].waits = place
+        here.time, here.order, here.task = front.time, front.order, front.task
+        tasks[front.task].waits = place
         place = (place - 1) // 2
     here = queue[place]
-    here.time, here.order, here.holder = time, order, holder
-    holders[holder].waits = place
+    here.time, here.order, here.task = time, order, task
+    tasks[task].waits = place
 
 
 @inlined
-def sink(queue: Records, holders: Records, counts: Ints, place: int, time: float, order: int, holder: int) -> None:
+def sink(queue: Records, tasks: Records, counts: Ints, place: int, time: float, order: int, task: int) -> None:
     """Let an event stand in the queue where its place is free, or farther from the front."""
     count = counts[WAITING]
     while 2 * place + 1 < count:
@@ -74,54 +74,54 @@ def sink(queue: Records, holders: Records, counts: Ints, place: int, time: float
         if time < back.time or (time == back.time and order < back.order):
             break
         here = queue[place]
-        here.time, here.order, here.holder = back.time, back.order, back.holder
-        holders[back.holder].waits = place
+        here.time, here.order, here.task = back.time, back.order, back.task
+        tasks[back.task].waits = place
         place = child
     here = queue[place]
-    here.time, here.order, here.holder = time, order, holder
-    holders[holder].waits = place
+    here.time, here.order, here.task = time, order, task
+    tasks[task].waits = place
 
 
 @inlined
-def moved(queue: Records, holders: Records, counts: Ints, place: int, time: float, order: int, holder: int) -> None:
+def moved(queue: Records, tasks: Records, counts: Ints, place: int, time: float, order: int, task: int) -> None:
     """Let an event stand in the queue where a place in its midst is free."""
     there = queue[place]
     if time < there.time or (time == there.time and order < there.order):
-        rise(queue, holders, counts, place, time, order, holder)
+        rise(queue, tasks, counts, place, time, order, task)
     else:
-        sink(queue, holders, counts, place, time, order, holder)
+        sink(queue, tasks, counts, place, time, order, task)
 
 
 @called
-def wait(queue: Records, holders: Records, counts: Ints, holder: int, time: float, order: int) -> None:
-    """Let a holder wait for an event, and for no other one."""
-    place = holders[holder].waits
+def wait(queue: Records, tasks: Records, counts: Ints, task: int, time: float, order: int) -> None:
+    """Let a task wait for an event, and for no other state."""
+    place = tasks[task].waits
     if place >= 0:
-        moved(queue, holders, counts, place, time, order, holder)
+        moved(queue, tasks, counts, place, time, order, task)
     else:
         counts[WAITING] += 1
-        rise(queue, holders, counts, counts[WAITING] - 1, time, order, holder)
+        rise(queue, tasks, counts, counts[WAITING] - 1, time, order, task)
 
 
 @inlined
-def push(w: LoopState, holder: int, time: float) -> None:
-    """Let a holder wait for what it says it waits for; of one time, what is pushed first comes first, but ends before all."""
+def push(w: LoopState, task: int, time: float) -> None:
+    """Let a task wait for what it says it waits for; of one time, what is pushed first comes first, but ends before all."""
     w.counts[NUMBER] += 1
     # what ends gives its links free before what begins at that time takes them: else they would seem to meet
-    later = 0 if w.holders[holder].call == OVER else LATER
-    wait(w.queue, w.holders, w.counts, holder, time, later + w.counts[NUMBER])
+    later = 0 if w.tasks[task].call == OVER else LATER
+    wait(w.queue, w.tasks, w.counts, task, time, later + w.counts[NUMBER])
 
 
 @called
-def take(queue: Records, holders: Records, counts: Ints, holder: int) -> None:
-    """Let a holder wait for nothing any more."""
-    one = holders[holder]
-    place = one.waits
-    one.waits = -1
+def take(queue: Records, tasks: Records, counts: Ints, task: int) -> None:
+    """Let a task wait for nothing any more."""
+    state = tasks[task]
+    place = state.waits
+    state.waits = -1
     counts[WAITING] -= 1
     last = queue[counts[WAITING]]
-    if last.holder != holder:
-        moved(queue, holders, counts, place, last.time, last.order, last.holder)
+    if last.task != task:
+        moved(queue, tasks, counts, place, last.time, last.order, last.task)
 
 
 @inlined
@@ -132,134 +132,134 @@ def over(segment: Any, moving: float) -> float:
 
 
 @inlined
-def alone(w: LoopState, one: Any, index: int, begun: float) -> float:
-    """Return when a half segment of a holder ends that begun at a time, if nothing slows it from there on."""
-    segment = w.segments[one.segment + index // 2]
+def alone(w: LoopState, state: Any, index: int, begun: float) -> float:
+    """Return when a half segment of a task ends that begun at a time, if nothing slows it from there on."""
+    segment = w.segments[state.segment + index // 2]
     end = begun
-    if one.on_time:
-        end = one.started + (segment.over if index % 2 else segment.computed)
+    if state.on_time:
+        end = state.started + (segment.over if index % 2 else segment.computed)
     elif index % 2 == 0:
-        end = max(begun + segment.compute, one.started + segment.launched)
-    elif w.numbers[one.flow + index // 2] >= 0:
-        end += over(segment, w.flows[w.numbers[one.flow + index // 2]].idle)
+        end = max(begun + segment.compute, state.started + segment.launched)
+    elif w.numbers[state.flow + index // 2] >= 0:
+        end += over(segment, w.flows[w.numbers[state.flow + index // 2]].idle)
     return end
 
 
 @inlined
-def reach(w: LoopState, holder: int, time: float) -> None:
-    """Bring a sleeper to the half segment in which it is at a time, at most its last one."""
-    one = w.holders[holder]
+def reach(w: LoopState, task: int, time: float) -> None:
+    """Bring a sleeper to the half segment in which it is at a time, at most its last state."""
+    state = w.tasks[task]
     # in the last one it waits for its end anyway, however sums are rounded
-    last = 2 * (one.segment_end - one.segment) - 1
-    while one.index < last:
-        end = alone(w, one, one.index, one.begun)
+    last = 2 * (state.segment_end - state.segment) - 1
+    while state.index < last:
+        end = alone(w, state, state.index, state.begun)
         if end > time:
             return
-        w.ends[one.half + one.index] = end
-        one.index += 1
-        one.begun = end
+        w.ends[state.half + state.index] = end
+        state.index += 1
+        state.begun = end
 
 
 @inlined
-def wake(w: LoopState, holder: int, now: float) -> None:
-    """Let a holder go on event by event from where it is by now."""
-    one = w.holders[holder]
-    if one.waits >= 0:
-        take(w.queue, w.holders, w.counts, holder)
-    reach(w, holder, now)
-    if one.index:
-        before = w.segments[one.segment + (one.index - 1) // 2]
-        one.on_time = one.begun == one.started + (before.computed if one.index % 2 else before.over)
-    enter(w, holder, now)
+def wake(w: LoopState, task: int, now: float) -> None:
+    """Let a task go on event by event from where it is by now."""
+    state = w.tasks[task]
+    if state.waits >= 0:
+        take(w.queue, w.tasks, w.counts, task)
+    reach(w, task, now)
+    if state.index:
+        before = w.segments[state.segment + (state.index - 1) // 2]
+        state.on_time = state.begun == state.started + (before.computed if state.index % 2 else before.over)
+    enter(w, task, now)
 
 
 @inlined
-def enter(w: LoopState, holder: int, now: float) -> None:
+def enter(w: LoopState, task: int, now: float) -> None:
     """Go on with a half segment that has begun before now or just now."""
-    one = w.holders[holder]
+    state = w.tasks[task]
     while True:
-        if one.index % 2:
-            transfer(w, holder, now)
+        if state.index % 2:
+            transfer(w, task, now)
             return
-        time = alone(w, one, one.index, one.begun)
+        time = alone(w, state, state.index, state.begun)
         if time > now:
-            one.call = END
-            push(w, holder, time)
+            state.call = END
+            push(w, task, time)
             return
-        if not goes_on(w, holder, now):
+        if not goes_on(w, task, now):
             return
 
 
 @inlined
-def transfer(w: LoopState, holder: int, now: float) -> None:
+def transfer(w: LoopState, task: int, now: float) -> None:
     """Go on with a flow, or with what is computed beside it."""
-    one = w.holders[holder]
-    number, begun = w.numbers[one.flow + one.index // 2], one.begun
+    state = w.tasks[task]
+    number, begun = w.numbers[state.flow + state.index // 2], state.begun
     if (
         number < 0 or now >= begun + w.flows[number].idle
     ):  # nothing moves any more: what is computed beside it takes longer
-        one.call = END
-        push(w, holder, max(alone(w, one, one.index, begun), now))
+        state.call = END
+        push(w, task, max(alone(w, state, state.index, begun), now))
         return
     flow = w.flows[number]
     if not flow.size:
-        one.call = LANDED
-        exact = one.on_time and not w.segments[one.segment + one.index // 2].beside
-        push(w, holder, max(alone(w, one, one.index, begun), now) if exact else begun + flow.idle)
+        state.call = LANDED
+        exact = state.on_time and not w.segments[state.segment + state.index // 2].beside
+        push(w, task, max(alone(w, state, state.index, begun), now) if exact else begun + flow.idle)
     elif now >= begun + flow.latency:
-        move(w, holder, now)
+        move(w, task, now)
     else:
-        one.call = MOVE
-        push(w, holder, begun + flow.latency)
+        state.call = MOVE
+        push(w, task, begun + flow.latency)
 
 
 @inlined
-def goes_on(w: LoopState, holder: int, now: float) -> bool:
-    """End a half segment. Return whether the next one is to be gone through awake; else the holder sleeps to its end."""
-    one = w.holders[holder]
-    w.ends[one.half + one.index] = now
-    one.index += 1
-    one.begun = now
-    halves = 2 * (one.segment_end - one.segment)
-    if one.index < halves:
-        for row in range(one.row, one.row_end):
+def goes_on(w: LoopState, task: int, now: float) -> bool:
+    """End a half segment. Return whether the next one is to be gone through awake; else the task sleeps to its end."""
+    state = w.tasks[task]
+    w.ends[state.half + state.index] = now
+    state.index += 1
+    state.begun = now
+    halves = 2 * (state.segment_end - state.segment)
+    if state.index < halves:
+        for row in range(state.row, state.row_end):
             if w.links[w.rows[row].link].reserved > FITS:
                 return True
     end = now
-    for index in range(max(one.index, halves - 1) if one.on_time else one.index, halves):
-        end = alone(w, one, index, end)
-    one.awake = 0
-    one.call = OVER
-    push(w, holder, end)
+    for index in range(max(state.index, halves - 1) if state.on_time else state.index, halves):
+        end = alone(w, state, index, end)
+    state.awake = 0
+    state.call = OVER
+    push(w, task, end)
     return False
 
 
 @inlined
-def move(w: LoopState, holder: int, now: float) -> None:
+def move(w: LoopState, task: int, now: float) -> None:
     """Let the bytes of a flow move, its latency being over."""
-    one = w.holders[holder]
-    number = w.numbers[one.flow + one.index // 2]
+    state = w.tasks[task]
+    number = w.numbers[state.flow + state.index // 2]
     flow = w.flows[number]
-    lands = one.begun + flow.idle
-    if one.on_time and not w.segments[one.segment + one.index // 2].beside:
-        lands = alone(w, one, one.index, one.begun)
+    lands = state.begun + flow.idle
+    if state.on_time and not w.segments[state.segment + state.index // 2].beside:
+        lands = alone(w, state, state.index, state.begun)
     if flow.load == flow.load_end:
-        one.call = LANDED
-        push(w, holder, max(lands, now))
+        state.call = LANDED
+        push(w, task, max(lands, now))
         return
-    one.moving, one.rate, one.tried, one.lands, one.full = number, 0.0, 0.0, lands, -1
-    one.left, one.since = flow.size, one.begun + flow.latency
+    state.moving, state.rate, state.tried, state.lands, state.full = number, 0.0, 0.0, lands, -1
+    state.left, state.since = flow.size, state.begun + flow.latency
     for load in range(flow.load, flow.load_end):
-        place = one.row + w.loads[load].place
+        place = state.row + w.loads[load].place
         row = w.rows[place]
         link = w.links[row.link]
         row.at = link.first + link.crossing
         link.crossing += 1
         crossing = w.crossings[row.at]
-        crossing.row, crossing.holder, crossing.weight = place, holder, w.loads[load].weight
+        crossing.row, crossing.task, crossing.weight = place, task, w.loads[load].weight
         if w.full[row.link]:
-            join_full(w.rows, one, place)
-    w.moved[w.counts[MOVED]] = holder
+            join_full(w.rows, state, place)
+    w.moved[w.counts[MOVED]] = task
     w.counts[MOVED] += 1
     w.counts[DIRTY] = 1
 
@@ -272,46 +272,46 @@ def change(w: LoopState, number: int) -> None:
 
 
 @inlined
-def land(w: LoopState, holder: int) -> None:
+def land(w: LoopState, task: int) -> None:
     """Take away a flow that is over."""
-    one = w.holders[holder]
-    flow = w.flows[one.moving]
+    state = w.tasks[task]
+    flow = w.flows[state.moving]
     for load in range(flow.load, flow.load_end):
-        row = w.rows[one.row + w.loads[load].place]
+        row = w.rows[state.row + w.loads[load].place]
         link = w.links[row.link]
         link.crossing -= 1
         crossing, last = w.crossings[row.at], w.crossings[link.first + link.crossing]
-        crossing.row, crossing.holder, crossing.weight = last.row, last.holder, last.weight
+        crossing.row, crossing.task, crossing.weight = last.row, last.task, last.weight
         w.rows[last.row].at = row.at
         if w.full[row.link] and not link.changed:
             link.changed = 1
             change(w, row.link)
-        w.used[row.link] = w.used[row.link] - w.loads[load].weight * one.tried if link.crossing else 0.0
-    one.moving = -1
-    if one.lands == np.inf:  # it was below its bound for a while
-        one.on_time = 0
+        w.used[row.link] = w.used[row.link] - w.loads[load].weight * state.tried if link.crossing else 0.0
+    state.moving = -1
+    if state.lands == np.inf:  # it was below its bound for a while
+        state.on_time = 0
     w.counts[DIRTY] = 1
 
 
 @called
-def join_full(rows: Records, one: Any, place: int) -> None:
-    """Let a row be one of those of a holder whose links are full, in their order."""
-    if one.full < 0 or one.full > place:
-        rows[place].next_full, one.full = one.full, place
+def join_full(rows: Records, state: Any, place: int) -> None:
+    """Let a row be one of those of a task whose links are full, in their order."""
+    if state.full < 0 or state.full > place:
+        rows[place].next_full, state.full = state.full, place
         return
-    row = rows[one.full]
+    row = rows[state.full]
     while row.next_full >= 0 and row.next_full < place:
         row = rows[row.next_full]
     rows[place].next_full, row.next_full = row.next_full, place
 
 
 @called
-def leave_full(rows: Records, one: Any, place: int) -> None:
-    """Let a row be none of those of a holder whose links are full."""
-    if one.full == place:
-        one.full = rows[place].next_full
+def leave_full(rows: Records, state: Any, place: int) -> None:
+    """Let a row be none of those of a task whose links are full."""
+    if state.full == place:
+        state.full = rows[place].next_full
         return
-    row = rows[one.full]
+    row = rows[state.full]
     while row.next_full != place:
         row = rows[row.next_full]
     row.next_full = rows[place].next_full
@@ -327,9 +327,9 @@ def fill(w: LoopState, number: int, full: bool) -> None:
     for place in range(link.first, link.first + link.crossing):
         crossing = w.crossings[place]
         if full:
-            join_full(w.rows, w.holders[crossing.holder], crossing.row)
+            join_full(w.rows, w.tasks[crossing.task], crossing.row)
         else:
-            leave_full(w.rows, w.holders[crossing.holder], crossing.row)
+            leave_full(w.rows, w.tasks[crossing.task], crossing.row)
 
 
 @inlined
@@ -346,7 +346,7 @@ def solve(w: LoopState, now: float) -> None:
         more = overfilled(w, few)
     w.counts[CHANGED] = w.counts[MOVED] = w.counts[DIRTY] = 0
     for place in range(few):
-        settle(w, w.found[place].holder, now)
+        settle(w, w.trial[place].task, now)
     for place in range(many):
         number = w.wide[place]
         w.links[number].changed = 0
@@ -358,55 +358,55 @@ def overfilled(w: LoopState, few: int) -> bool:
     """Try rates, and return whether they overfill links that were not known to be full; these are changed too, then."""
     before, over = w.counts[CHANGED], False
     for place in range(few):
-        found = w.found[place]
-        one = w.holders[found.holder]
-        more = found.rate - one.tried
+        found = w.trial[place]
+        state = w.tasks[found.task]
+        more = found.rate - state.tried
         if more:
-            for load in range(w.flows[one.moving].load, w.flows[one.moving].load_end):
+            for load in range(w.flows[state.moving].load, w.flows[state.moving].load_end):
                 link = w.loads[load].link
                 w.used[link] += w.loads[load].weight * more
                 over |= w.used[link] > w.limit[link] * (1 + SAME) and not w.full[link]
     for place in range(few):
-        found = w.found[place]
-        one = w.holders[found.holder]
-        if over and found.rate != one.tried:
-            for load in range(w.flows[one.moving].load, w.flows[one.moving].load_end):
+        found = w.trial[place]
+        state = w.tasks[found.task]
+        if over and found.rate != state.tried:
+            for load in range(w.flows[state.moving].load, w.flows[state.moving].load_end):
                 link = w.loads[load].link
                 if w.used[link] > w.limit[link] * (1 + SAME) and not w.full[link]:
                     fill(w, link, True)
                     change(w, link)
-        one.tried = found.rate
+        state.tried = found.rate
     return bool(w.counts[CHANGED] > before)
 
 
 @inlined
 def joined(w: LoopState) -> tuple[int, int]:
     """Find the flows that chains of full links join to changes, and these links. Return how many both are."""
-    holders, links, wide, found, loaded = w.holders, w.links, w.wide, w.found, w.loaded
+    tasks, links, wide, trial, loaded = w.tasks, w.links, w.wide, w.trial, w.loaded
     w.counts[STAMP] += 1
     stamp = w.counts[STAMP]
     few = size = done = gone = w.counts[WIDE] = 0
     for place in range(w.counts[CHANGED]):
         widen(links, wide, w.counts, stamp, w.changed[place])
     for place in range(w.counts[MOVED]):
-        holders[w.moved[place]].seen, found[few].holder = stamp, w.moved[place]
+        tasks[w.moved[place]].seen, trial[few].task = stamp, w.moved[place]
         few += 1
     while done < w.counts[WIDE] or gone < few:
         while done < w.counts[WIDE]:
             link = links[wide[done]]
             done += 1
             for place in range(link.first, link.first + link.crossing):
-                holder = w.crossings[place].holder
-                if holders[holder].seen != stamp:
-                    holders[holder].seen, found[few].holder = stamp, holder
+                task = w.crossings[place].task
+                if tasks[task].seen != stamp:
+                    tasks[task].seen, trial[few].task = stamp, task
                     few += 1
         if gone == few:
             break
-        other = found[gone]
-        one = holders[other.holder]
-        one.place, other.load, other.bound = gone, size, w.flows[one.moving].bound
+        other = trial[gone]
+        state = tasks[other.task]
+        state.place, other.load, other.bound = gone, size, w.flows[state.moving].bound
         gone += 1
-        place = one.full
+        place = state.full
         while place >= 0:
             row = w.rows[place]
             widen(links, wide, w.counts, stamp, row.link)
@@ -427,22 +427,22 @@ def widen(links: Records, wide: Places, counts: Ints, stamp: int, number: int) -
 
 
 @inlined
-def settle(w: LoopState, holder: int, now: float) -> None:
+def settle(w: LoopState, task: int, now: float) -> None:
     """Give a flow its new rate from now on; what hardly changes stays."""
-    one = w.holders[holder]
-    rate = one.tried
+    state = w.tasks[task]
+    rate = state.tried
     # a rate that differs by rounding alone would move the end by some digits, and cost an event
-    if abs(rate - one.rate) <= SAME * one.rate:
+    if abs(rate - state.rate) <= SAME * state.rate:
         return
-    bound, time = w.flows[one.moving].bound, one.lands
+    bound, time = w.flows[state.moving].bound, state.lands
     if rate < bound or time == np.inf:
         # what nothing has slowed so far has moved at its bound, awake or asleep
-        one.left -= (one.rate if time == np.inf else bound) * (now - one.since)
-        one.since, one.lands = now, np.inf
-        time = now + max(one.left, 0.0) / rate
-    one.rate = rate
-    one.call = LAND
-    push(w, holder, max(time, now))
+        state.left -= (state.rate if time == np.inf else bound) * (now - state.since)
+        state.since, state.lands = now, np.inf
+        time = now + max(state.left, 0.0) / rate
+    state.rate = rate
+    state.call = LAND
+    push(w, task, max(time, now))
 
 
 @inlined
@@ -452,10 +452,10 @@ def fair(w: LoopState, few: int, many: int) -> None:
     All rates rise together; a flow stops at its bound or when one of its links is full (Bertsekas & Gallager, Data
     Networks, 6.5.2).
     """
-    links, found, loaded = w.links, w.found, w.loaded
+    links, trial, loaded = w.links, w.trial, w.loaded
     if not many:
         for place in range(few):
-            found[place].rate = found[place].bound
+            trial[place].rate = trial[place].bound
         return
     rise_together(w, few, many)
     rising = few
@@ -465,9 +465,9 @@ def fair(w: LoopState, few: int, many: int) -> None:
         stopped = stopping(w, level, place)
         rising -= stopped
         for number in range(stopped):
-            one = found[w.stop[number]]
-            one.rate = level
-            for load in range(one.load, one.load_end):
+            flow = trial[w.stop[number]]
+            flow.rate = level
+            for load in range(flow.load, flow.load_end):
                 link, weight = links[loaded[load].link], loaded[load].weight
                 link.free = max(link.free - weight * level, 0.0)
                 link.total -= weight
@@ -477,16 +477,16 @@ def fair(w: LoopState, few: int, many: int) -> None:
 @inlined
 def rise_together(w: LoopState, few: int, many: int) -> None:
     """Let all flows begin to rise, and find when they would stop at their bounds, and when links would be full."""
-    links, wide, found, loaded, stops = w.links, w.wide, w.found, w.loaded, w.stops
+    links, wide, trial, loaded, stops = w.links, w.wide, w.trial, w.loaded, w.stops
     for place in range(many):
         link = links[wide[place]]
         link.free, link.total, link.left = w.limit[wide[place]], 0.0, 0
-    for load in range(found[few - 1].load_end if few else 0):
+    for load in range(trial[few - 1].load_end if few else 0):
         links[loaded[load].link].total += loaded[load].weight
         links[loaded[load].link].left += 1
     for place in range(few):
-        found[place].rate = -1.0
-        stops[place].level, stops[place].place = found[place].bound, -1 - place
+        trial[place].rate = -1.0
+        stops[place].level, stops[place].place = trial[place].bound, -1 - place
     count = few
     for place in range(many):
         link = links[wide[place]]
@@ -503,7 +503,7 @@ def stopping(w: LoopState, level: float, place: int) -> int:
     """Find who stops at a rate, a flow (a negative number) or all on a link; return how many they are."""
     if place < 0:
         w.stop[0] = -1 - place
-        return 1 if w.found[-1 - place].rate < 0.0 else 0
+        return 1 if w.trial[-1 - place].rate < 0.0 else 0
     link = w.links[w.wide[place]]
     if not link.left:
         return 0
@@ -512,8 +512,8 @@ def stopping(w: LoopState, level: float, place: int) -> int:
         return 0
     count, rising = 0, 0.0
     for crossing in range(link.first, link.first + link.crossing):
-        flow = w.holders[w.crossings[crossing].holder].place
-        if w.found[flow].rate < 0.0:
+        flow = w.tasks[w.crossings[crossing].task].place
+        if w.trial[flow].rate < 0.0:
             rising += w.crossings[crossing].weight
             w.stop[count] = flow
             count += 1
@@ -564,13 +564,13 @@ def sink_stop(stops: Records, count: int, at: int, level: float, place: int) -> 
 
 
 @inlined
-def hold(w: LoopState, holder: int) -> bool:
+def reserve(w: LoopState, task: int) -> bool:
     """Hold links; return whether one of them could be overfilled."""
-    one = w.holders[holder]
+    state = w.tasks[task]
     tight = False
-    for place in range(one.row, one.row_end):
+    for place in range(state.row, state.row_end):
         row = w.rows[place]
-        row.holder, row.link = holder, w.link[place]
+        row.task, row.link = task, w.link[place]
         link = w.links[row.link]
         row.next_held, row.last_held = link.held, -1
         if link.held >= 0:
@@ -582,10 +582,10 @@ def hold(w: LoopState, holder: int) -> bool:
 
 
 @inlined
-def give(w: LoopState, holder: int) -> None:
+def release(w: LoopState, task: int) -> None:
     """Hold no links any more."""
-    one = w.holders[holder]
-    for place in range(one.row, one.row_end):
+    state = w.tasks[task]
+    for place in range(state.row, state.row_end):
         row = w.rows[place]
         link = w.links[row.link]
         if row.last_held >= 0:
@@ -598,16 +598,16 @@ def give(w: LoopState, holder: int) -> None:
 
 
 @inlined
-def asleep(w: LoopState, holder: int) -> int:
-    """Find who sleeps on links of a holder that could be overfilled, and return how many; from now on they are awake."""
+def asleep(w: LoopState, task: int) -> int:
+    """Find who sleeps on links of a task that could be overfilled, and return how many; from now on they are awake."""
     count = 0
-    for place in range(w.holders[holder].row, w.holders[holder].row_end):
+    for place in range(w.tasks[task].row, w.tasks[task].row_end):
         if w.links[w.rows[place].link].reserved > FITS:
             row = w.links[w.rows[place].link].held
             while row >= 0:
-                other = w.rows[row].holder
-                if not w.holders[other].awake:
-                    w.holders[other].awake = 1
+                other = w.rows[row].task
+                if not w.tasks[other].awake:
+                    w.tasks[other].awake = 1
                     w.woken[count] = other
                     count += 1
                 row = w.rows[row].next_held
@@ -615,25 +615,25 @@ def asleep(w: LoopState, holder: int) -> int:
 
 
 @inlined
-def begin(w: LoopState, holder: int, now: float) -> None:
-    """Let a holder begin: with those it could slow, or asleep."""
-    one = w.holders[holder]
-    kind = w.kinds[w.kind[holder]]
-    one.segment, one.segment_end, one.flow = kind.segment, kind.segment_end, kind.flow
-    one.row, one.row_end, one.half = w.row[holder], w.row[holder + 1], w.half[holder]
-    one.started = one.begun = now
-    one.on_time = 1
-    take_share(w, holder, 1.0, now)
-    for place in range(w.loss[holder], w.loss[holder + 1]):
+def begin(w: LoopState, task: int, now: float) -> None:
+    """Let a task begin: with those it could slow, or asleep."""
+    state = w.tasks[task]
+    kind = w.kinds[w.kind[task]]
+    state.segment, state.segment_end, state.flow = kind.segment, kind.segment_end, kind.flow
+    state.row, state.row_end, state.half = w.row[task], w.row[task + 1], w.half[task]
+    state.started = state.begun = now
+    state.on_time = 1
+    take_share(w, task, 1.0, now)
+    for place in range(w.loss[task], w.loss[task + 1]):
         loss = w.losses[place]
         rank = w.ranks[loss.rank]
         advance(w.losses, rank, now)
         loss.before, loss.before_most = rank.lost, rank.lost_most
-    if not hold(w, holder):
-        one.call = OVER
-        push(w, holder, now + w.seconds[w.node[holder]])
+    if not reserve(w, task):
+        state.call = OVER
+        push(w, task, now + w.seconds[w.node[task]])
         return
-    count = asleep(w, holder)
+    count = asleep(w, task)
     w.woken[:count].sort()
     for place in range(count):
         wake(w, w.woken[place], now)
@@ -656,9 +656,9 @@ def advance(losses: Records, rank: Any, now: float) -> None:
 
 
 @inlined
-def take_share(w: LoopState, holder: int, sign: float, now: float) -> None:
-    """Take from ranks what a holder takes while it runs, or give it back (sign -1); who makes up for losses there ends anew."""
-    for place in range(w.take[holder], w.take[holder + 1]):
+def take_share(w: LoopState, task: int, sign: float, now: float) -> None:
+    """Take from ranks what a task takes while it runs, or give it back (sign -1); who makes up for losses there ends anew."""
+    for place in range(w.take[task], w.take[task + 1]):
         take = w.takes[place]
         rank = w.ranks[take.rank]
         advance(w.losses, rank, now)
@@ -673,7 +673,7 @@ def take_share(w: LoopState, holder: int, sign: float, now: float) -> None:
             loss = w.losses[row]
             if loss.end > now:  # else it is over on this rank, and waits for others
                 made_up(w, loss, now)
-                wait_late(w, loss.holder)
+                wait_late(w, loss.task)
             row = loss.next
 
 
@@ -685,19 +685,19 @@ def made_up(w: LoopState, loss: Any, now: float) -> None:
 
 
 @inlined
-def wait_late(w: LoopState, holder: int) -> None:
-    """Let a holder wait until its losses are made up for on all of its ranks."""
+def wait_late(w: LoopState, task: int) -> None:
+    """Let a task wait until its losses are made up for on all of its ranks."""
     end = 0.0
-    for place in range(w.loss[holder], w.loss[holder + 1]):
+    for place in range(w.loss[task], w.loss[task + 1]):
         end = max(end, w.losses[place].end)
-    push(w, holder, end)
+    push(w, task, end)
 
 
 @inlined
-def loses(w: LoopState, holder: int, now: float) -> bool:
-    """Begin to make up for what a holder has lost, which would be over now; return whether it has lost anything."""
-    one, late = w.holders[holder], False
-    for place in range(w.loss[holder], w.loss[holder + 1]):
+def loses(w: LoopState, task: int, now: float) -> bool:
+    """Begin to make up for what a task has lost, which would be over now; return whether it has lost anything."""
+    state, late = w.tasks[task], False
+    for place in range(w.loss[task], w.loss[task + 1]):
         loss = w.losses[place]
         rank = w.ranks[loss.rank]
         advance(w.losses, rank, now)
@@ -707,26 +707,26 @@ def loses(w: LoopState, holder: int, now: float) -> bool:
             late = True
     if not late:
         return False
-    for place in range(w.loss[holder], w.loss[holder + 1]):
+    for place in range(w.loss[task], w.loss[task + 1]):
         loss = w.losses[place]
         if loss.left > 0.0:
             made_up(w, loss, now)
         rank = w.ranks[loss.rank]
-        # also where nothing was lost on this rank: the holder ends with the slowest of its ranks
+        # also where nothing was lost on this rank: the task ends with the slowest of its ranks
         loss.last, loss.next = -1, rank.late
         if rank.late >= 0:
             w.losses[rank.late].last = place
         rank.late = place
-    one.late, one.since, one.call = 1, now, OVER
-    wait_late(w, holder)
+    state.late, state.since, state.call = 1, now, OVER
+    wait_late(w, task)
     return True
 
 
 @inlined
-def no_longer_late(w: LoopState, holder: int, now: float) -> None:
-    """Take a holder away that has made up for its losses."""
-    w.longer[w.node[holder]] = now - w.holders[holder].since
-    for place in range(w.loss[holder], w.loss[holder + 1]):
+def no_longer_late(w: LoopState, task: int, now: float) -> None:
+    """Take a task away that has made up for its losses."""
+    w.longer[w.node[task]] = now - w.tasks[task].since
+    for place in range(w.loss[task], w.loss[task + 1]):
         loss = w.losses[place]
         advance(w.losses, w.ranks[loss.rank], now)
         if loss.next >= 0:
@@ -738,25 +738,25 @@ def no_longer_late(w: LoopState, holder: int, now: float) -> None:
 
 
 @inlined
-def finish(w: LoopState, holder: int, now: float) -> None:
+def finish(w: LoopState, task: int, now: float) -> None:
     """Let a sleeper end, and all that waited for it begin; first it makes up for what it has lost."""
-    one = w.holders[holder]
-    if one.late:
-        no_longer_late(w, holder, now)
+    state = w.tasks[task]
+    if state.late:
+        no_longer_late(w, task, now)
     else:
-        if one.index:
-            reach(w, holder, np.inf)
-            if one.index < 2 * (one.segment_end - one.segment):
-                w.ends[one.half + one.index] = now
-        give(w, holder)
-        take_share(w, holder, -1.0, now)
-        if loses(w, holder, now):
+        if state.index:
+            reach(w, task, np.inf)
+            if state.index < 2 * (state.segment_end - state.segment):
+                w.ends[state.half + state.index] = now
+        release(w, task)
+        take_share(w, task, -1.0, now)
+        if loses(w, task, now):
             return
-    w.end[w.node[holder]] = now
-    w.stack[0] = w.node[holder]
-    w.jobs[one.job].under_way -= 1
+    w.end[w.node[task]] = now
+    w.stack[0] = w.node[task]
+    w.jobs[state.job].under_way -= 1
     follow(w)
-    step_over(w, one.job)
+    step_over(w, state.job)
 
 
 @inlined
@@ -771,7 +771,7 @@ def begin_step(w: LoopState, number: int, now: float) -> None:
 
 @inlined
 def step_over(w: LoopState, number: int) -> None:
-    """Let the step of a job wait for its end if none of its holders is under way: all of its nodes have their ends."""
+    """Let the step of a job wait for its end if none of its tasks is under way: all of its nodes have their ends."""
     job = w.jobs[number]
     if job.under_way:
         return
@@ -779,8 +779,8 @@ def step_over(w: LoopState, number: int) -> None:
     end = job.begin
     for node in range(job.first, job.last):
         end = max(end, w.end[node])
-    w.holders[job.last_holder].call = LAST
-    push(w, job.last_holder, end)
+    w.tasks[job.last_task].call = LAST
+    push(w, job.last_task, end)
 
 
 @inlined
@@ -795,106 +795,67 @@ def follow(w: LoopState) -> None:
             w.missing[number] -= 1
             if w.missing[number] == 0:
                 time = max(w.end[w.a[number]], w.end[w.b[number]])
-                holder = w.holder[number]
+                task = w.task[number]
                 # nothing can slow it: its end is known now, and takes no event
-                if holder < 0:
+                if task < 0:
                     w.end[number] = time + w.seconds[number]
                     w.stack[count] = number
                     count += 1
                 else:
-                    w.jobs[w.holders[holder].job].under_way += 1
-                    wait(w.queue, w.holders, w.counts, holder, time, 2 * LATER + number)
+                    w.jobs[w.tasks[task].job].under_way += 1
+                    wait(w.queue, w.tasks, w.counts, task, time, 2 * LATER + number)
 
 
 @inlined
-def awake(w: LoopState, holder: int, now: float) -> None:
-    """Do what an awake holder waited for."""
+def awake(w: LoopState, task: int, now: float) -> None:
+    """Do what an awake task waited for."""
     w.counts[EVENTS] += 1
-    one = w.holders[holder]
-    call = one.call
+    state = w.tasks[task]
+    call = state.call
     if call == MOVE:
-        move(w, holder, now)
+        move(w, task, now)
         return
     if call == LAND:
-        land(w, holder)
-    segment = w.segments[one.segment + one.index // 2]
+        land(w, task)
+    segment = w.segments[state.segment + state.index // 2]
     if call != END and segment.beside:
-        time = alone(w, one, one.index, one.begun) if one.on_time else one.begun + over(segment, now - one.begun)
-        one.call = END
-        push(w, holder, max(time, now))
-    elif goes_on(w, holder, now):
-        enter(w, holder, now)
+        time = (
+            alone(w, state, state.index, state.begun)
+            if state.on_time
+            else state.begun + over(segment, now - state.begun)
+        )
+        state.call = END
+        push(w, task, max(time, now))
+    elif goes_on(w, task, now):
+        enter(w, task, now)
 
 
-def _borrowed(_: Any, array: Any) -> Any:
+def _borrowed(_: Any, state: Any) -> Any:
     def built(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        found = context.make_array(signature.return_type)(context, builder, arguments[0])
-        found.meminfo = get_null_value(found.meminfo.type)  # type: ignore[no-untyped-call]
-        return found._getvalue()
+        [found] = arguments
+        for place, kind in enumerate(signature.return_type):
+            array = context.make_array(kind)(context, builder, builder.extract_value(found, place))
+            array.meminfo = get_null_value(array.meminfo.type)  # type: ignore[no-untyped-call]
+            found = builder.insert_value(found, array._getvalue(), place)
+        return found
 
-    return array(array), built
+    return state(state), built
 
 
-borrowed = cast("Callable[[Any], Any]", intrinsic(_borrowed))
-"""Returns an array whose users nobody counts: who called the loop keeps it."""
+borrowed = cast("Callable[[LoopState], LoopState]", intrinsic(_borrowed))
+"""Returns arrays whose users nobody counts: the caller of the loop keeps them."""
 
 
 @compiled
 def play(owned: LoopState, now: float) -> int:
     """Go through all events from `now` on until a job ends a step, and return which one; before, idle jobs begin theirs."""
-    w = LoopState(
-        borrowed(owned.a),
-        borrowed(owned.b),
-        borrowed(owned.start),
-        borrowed(owned.after),
-        borrowed(owned.seconds),
-        borrowed(owned.holder),
-        borrowed(owned.missing),
-        borrowed(owned.end),
-        borrowed(owned.node),
-        borrowed(owned.kind),
-        borrowed(owned.row),
-        borrowed(owned.take),
-        borrowed(owned.loss),
-        borrowed(owned.half),
-        borrowed(owned.link),
-        borrowed(owned.share),
-        borrowed(owned.kinds),
-        borrowed(owned.holders),
-        borrowed(owned.rows),
-        borrowed(owned.links),
-        borrowed(owned.limit),
-        borrowed(owned.used),
-        borrowed(owned.full),
-        borrowed(owned.crossings),
-        borrowed(owned.ranks),
-        borrowed(owned.takes),
-        borrowed(owned.losses),
-        borrowed(owned.longer),
-        borrowed(owned.segments),
-        borrowed(owned.numbers),
-        borrowed(owned.flows),
-        borrowed(owned.loads),
-        borrowed(owned.jobs),
-        borrowed(owned.counts),
-        borrowed(owned.queue),
-        borrowed(owned.ends),
-        borrowed(owned.moved),
-        borrowed(owned.changed),
-        borrowed(owned.wide),
-        borrowed(owned.found),
-        borrowed(owned.loaded),
-        borrowed(owned.stops),
-        borrowed(owned.stop),
-        borrowed(owned.woken),
-        borrowed(owned.stack),
-    )
+    w = borrowed(owned)
     for number in range(len(w.jobs)):
         job = w.jobs[number]
         if job.idle:
             job.idle = 0
-            w.holders[job.last_holder].call = FIRST
-            push(w, job.last_holder, job.begin)
+            w.tasks[job.last_task].call = FIRST
+            push(w, job.last_task, job.begin)
     while True:
         event = w.queue[0]
         # rates are solved once for all that changes at one time
@@ -902,17 +863,17 @@ def play(owned: LoopState, now: float) -> int:
             w.counts[EVENTS] += 1
             solve(w, now)
             continue
-        now, holder = event.time, event.holder
-        take(w.queue, w.holders, w.counts, holder)
-        call = w.holders[holder].call
+        now, task = event.time, event.task
+        take(w.queue, w.tasks, w.counts, task)
+        call = w.tasks[task].call
         if call == BEGIN:
-            begin(w, holder, now)
+            begin(w, task, now)
         elif call == OVER:
-            finish(w, holder, now)
+            finish(w, task, now)
         elif call == FIRST:
-            begin_step(w, w.holders[holder].job, now)
+            begin_step(w, w.tasks[task].job, now)
         elif call == LAST:
-            w.jobs[w.holders[holder].job].end = now
-            return int(w.holders[holder].job)
+            w.jobs[w.tasks[task].job].end = now
+            return int(w.tasks[task].job)
         else:
-            awake(w, holder, now)
+            awake(w, task, now)

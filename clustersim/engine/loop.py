@@ -58,7 +58,7 @@ def _ends(own: LoopState, now: float) -> bool:
     """Return whether another job ends a step at the very time."""
     from clustersim.engine.eventloop import LAST
 
-    waiting = own.holders[own.jobs["last_holder"]]
+    waiting = own.tasks[own.jobs["last_task"]]
     return any(own.queue[one["waits"]]["time"] <= now for one in waiting if one["call"] == LAST and one["waits"] >= 0)
 
 
@@ -67,8 +67,8 @@ def _step(own: LoopState, number: int, job: LoopJob) -> LoopStep:
     from clustersim.engine.eventloop import EVENTS, SOLVES
 
     one = own.jobs[number]
-    nodes, holders = slice(one["first"], one["last"]), np.arange(one["first_holder"], one["last_holder"])
-    some = holders[own.holders["index"][holders] > 0]  # those that have been awake
+    nodes, tasks = slice(one["first"], one["last"]), np.arange(one["first_task"], one["last_task"])
+    some = tasks[own.tasks["index"][tasks] > 0]  # those that have been awake
     ends = SegmentEnds(
         own.node[some] - one["first"], offsets(np.diff(own.half)[some]), own.ends[entries(own.half, some)]
     )
@@ -80,8 +80,8 @@ def _step(own: LoopState, number: int, job: LoopJob) -> LoopStep:
 def _again(own: LoopState, number: int, now: float) -> None:
     """Let a job that has ended a step begin another one."""
     one = own.jobs[number]
-    nodes, holders = slice(one["first"], one["last"]), slice(one["first_holder"], one["last_holder"])
+    nodes, tasks = slice(one["first"], one["last"]), slice(one["first_task"], one["last_task"])
     own.missing[nodes], own.longer[nodes] = 2, 0.0
     for name in ("index", "call", "awake", "late"):
-        own.holders[name][holders] = 0
+        own.tasks[name][tasks] = 0
     one["begin"], one["idle"] = now, 1

@@ -31,8 +31,8 @@ def _type(real: str, whole: str = "", long: str = "") -> np.dtype[np.void]:
 
 
 KIND = _type("", "segment segment_end flow")
-"""What holders of one slot do: where their segments begin and end, and the first of their flows."""
-HOLDER = _type(
+"""What tasks of one slot do: where their segments begin and end, and the first of their flows."""
+TASK = _type(
     "started begun rate tried left since lands",
     "row row_end segment segment_end flow half waits call awake on_time moving full seen place late job",
     "index",
@@ -44,11 +44,11 @@ that event (`waits`, -1: none). `index`: the half segment in which it is awake o
 that was tried last, bytes `left` at the time `since`, when it `lands` if nothing slows it, infinite once that has happened, and
 the first row whose link is `full`. `seen`, `place`: in which try last, and where. `late`: it makes up for what it lost, `since`
 it would have been over."""
-ROW = _type("", "holder link next_held last_held at next_full")
-"""A holder and a link, from its begin on: its neighbours among those that hold the link, where it stands among those whose
-bytes cross it, and the holder's next row whose link is full."""
-CROSSING = _type("weight", "row holder")
-"""Bytes that cross a link: how many for each byte of the flow, of which row and holder."""
+ROW = _type("", "task link next_held last_held at next_full")
+"""A task and a link, from its begin on: its neighbours among those that hold the link, where it stands among those whose
+bytes cross it, and the task's next row whose link is full."""
+CROSSING = _type("weight", "row task")
+"""Bytes that cross a link: how many for each byte of the flow, of which row and task."""
 LINK = _type("reserved free total", "held first crossing changed seen left")
 """A link: the share that is asked of it; the first row that holds it (-1: none); where what crosses it stands, and how much that
 is; whether bytes have left it since rates were solved. In the try in which it was `seen` last, what is free of it, and the
@@ -58,32 +58,30 @@ SEGMENT = _type("compute launched beside taken computed over")
 FLOW = _type("latency size bound idle", "load load_end")
 """As in engine.flows.Flow, and where its loads stand."""
 LOAD = _type("weight", "place link")
-"""Bytes over a link for each byte of the flow, the place of the link among those that the holder holds, and which one it is."""
-EVENT = _type("time", "holder", "order")
-"""When a holder does not wait any more; `order` tells which comes first of one time."""
-FOUND = _type("bound rate", "holder load load_end")
+"""Bytes over a link for each byte of the flow, the place of the link among those that the task holds, and which one it is."""
+EVENT = _type("time", "task", "order")
+"""When a task does not wait any more; `order` tells which comes first of one time."""
+TRIAL = _type("bound rate", "task load load_end")
 """A flow of a try: its most and its found bytes/s, whose it is, and where the full links that it loads begin and end."""
 LOADED = _type("weight", "link")
 """A full link of a flow of a try."""
 STOP = _type("level", "", "place")
 """A rate at which a link is full, or a flow (a negative number) at its bound."""
-
-
 RANK = _type("sms memory taken taken_most lost lost_most since", "late")
 """A rank: the shares of SMs and of its memory's bandwidth that communication asks of it at the time `since`; what kernels lose
 of their speed that memory does not bound (`taken`), and that it does (`taken_most`); the integrals of both; and the first of
 its losses that are made up for (-1: none)."""
 TAKE = _type("sms memory", "rank")
-"""What a holder takes of a rank while it runs."""
-LOSS = _type("other memory before before_most left end", "rank holder next last")
-"""A holder and a rank on which it computes: the parts of it that are kernels which memory does not bound, and which it does;
+"""What a task takes of a rank while it runs."""
+LOSS = _type("other memory before before_most left end", "rank task next last")
+"""A task and a rank on which it computes: the parts of it that are kernels which memory does not bound, and which it does;
 the integrals of the rank when it began. When it makes up for what it lost: the seconds `left` to do alone, when it will `end`,
 and its neighbours among those of the rank."""
 
 
-JOB = _type("begin end", "first last first_holder last_holder under_way idle")
-"""A job: when its step began or is to begin, and ended; its nodes and holders, of which the last one waits for the step itself to
-begin and to end; how many of its holders are under way; whether its step is not."""
+JOB = _type("begin end", "first last first_task last_task under_way idle")
+"""A job: when its step began or is to begin, and ended; its nodes and tasks, of which the last one waits for the step itself to
+begin and to end; how many of its tasks are under way; whether its step is not."""
 
 
 class LoopState(NamedTuple):
@@ -98,14 +96,14 @@ class LoopState(NamedTuple):
     after: Ints
     seconds: Floats
     """… its seconds as if alone …"""
-    holder: Places
-    """… which holder it is (-1: it holds no link) …"""
+    task: Places
+    """… which task it is (-1: it holds no link) …"""
     missing: NDArray[np.int8]
     """… how many predecessors are not over …"""
     end: Floats
     """… and when it ended."""
     node: Ints
-    """By holder, its node …"""
+    """By task, its node …"""
     kind: Ints
     """… which of `kinds` …"""
     row: Ints
@@ -121,7 +119,7 @@ class LoopState(NamedTuple):
     share: Floats
     """… and the most of it that is asked."""
     kinds: Records
-    holders: Records
+    tasks: Records
     rows: Records
     links: Records
     limit: Floats
@@ -139,7 +137,7 @@ class LoopState(NamedTuple):
     """By node, by how much longer it took as communication beside it took SMs or memory."""
     segments: Records
     numbers: Ints
-    """The flow of each segment of each holder's kind, -1 where it has none."""
+    """The flow of each segment of each task's kind, -1 where it has none."""
     flows: Records
     loads: Records
     jobs: Records
@@ -150,21 +148,21 @@ class LoopState(NamedTuple):
     ends: Floats
     """Of the half segments of those that have been awake."""
     moved: Places
-    """Holders whose bytes have begun to move since rates were solved …"""
+    """Tasks whose bytes have begun to move since rates were solved …"""
     changed: Places
     """… and links that bytes have left."""
     wide: Places
     """The links of a try …"""
-    found: Records
+    trial: Records
     """… its flows …"""
     loaded: Records
     """… their full links …"""
     stops: Records
     """… when they stop, as a heap …"""
     stop: Places
-    """… and who stops now."""
+    """… and which flows stop now."""
     woken: Places
-    """Holders that wake now."""
+    """Tasks that wake now."""
     stack: Places
     """Nodes that have ended, of which others are to begin."""
 
@@ -211,7 +209,7 @@ def loop_state(capacity: Floats, jobs: Sequence[LoopJob]) -> LoopState:
     """Return the records of jobs. capacity: bytes/s of each link that can be short."""
     waiting = [job.waiting for job in jobs]
     nodes = offsets(np.array([len(job.graph) for job in jobs]))
-    holders = offsets(np.array([len(own) + 1 for own in waiting]))
+    tasks = offsets(np.array([len(own) + 1 for own in waiting]))
     slots = offsets(np.array([len(job.kinds.of) for job in jobs]))
     ranks = offsets(np.array([job.graph.ranks for job in jobs]))
     numbers = offsets(np.array([len(job.flows.numbers) for job in jobs]))
@@ -219,11 +217,11 @@ def loop_state(capacity: Floats, jobs: Sequence[LoopJob]) -> LoopState:
     loads = offsets(np.array([len(job.flows.loads) for job in jobs]))
     each = [
         _records_of(*one)
-        for one in zip(jobs, waiting, nodes.tolist(), holders.tolist(), slots.tolist(), ranks.tolist(), strict=False)
+        for one in zip(jobs, waiting, nodes.tolist(), tasks.tolist(), slots.tolist(), ranks.tolist(), strict=False)
     ]
 
     def all_of(name: str) -> Any:
-        return np.concatenate([getattr(one, name) for one in each])
+        return np.concatenate([one[name] for one in each])
 
     def shifted(tables: Iterable[Records], by: Ints, *names: str) -> Records:
         """Return tables one after the other, in which these columns are places in tables that stand so too."""
@@ -232,34 +230,34 @@ def loop_state(capacity: Floats, jobs: Sequence[LoopJob]) -> LoopState:
             found[name] += np.repeat(by[:-1], [len(one) for one in tables]).astype(np.int32)
         return found
 
-    segments = offsets(np.array([len(one.segments) for one in each]))
-    kinds = shifted([one.kinds for one in each], segments, "segment", "segment_end")
+    segments = offsets(np.array([len(one["segments"]) for one in each]))
+    kinds = shifted([one["kinds"] for one in each], segments, "segment", "segment_end")
     kinds["flow"] += np.repeat(numbers[:-1], np.diff(slots)).astype(np.int32)
     which = [np.where(job.flows.numbers < 0, -1, job.flows.numbers + by) for job, by in zip(jobs, flows, strict=False)]
     nodes_of_all, links, link = int(nodes[-1]), len(capacity), all_of("link")
-    count, rows, half = int(holders[-1]), len(link), chained(one.half for one in each)
-    own = _records(HOLDER, count, waits=-1, job=np.repeat(np.arange(len(jobs)), np.diff(holders)))
+    count, rows, half = int(tasks[-1]), len(link), chained(one["half"] for one in each)
+    own = _records(TASK, count, waits=-1, job=np.repeat(np.arange(len(jobs)), np.diff(tasks)))
     table = _records(JOB, len(jobs), first=nodes[:-1], last=nodes[1:], idle=1)
-    table["first_holder"], table["last_holder"] = holders[:-1], holders[1:] - 1
+    table["first_task"], table["last_task"] = tasks[:-1], tasks[1:] - 1
     return LoopState(
         a=all_of("a"),
         b=all_of("b"),
-        start=chained(one.start for one in each),
+        start=chained(one["start"] for one in each),
         after=all_of("after"),
         seconds=np.concatenate([job.seconds for job in jobs]),
-        holder=all_of("holder"),
+        task=all_of("task"),
         missing=np.full(nodes_of_all, 2, np.int8),
         end=np.zeros(nodes_of_all),
         node=all_of("node"),
         kind=all_of("kind"),
-        row=chained(one.row for one in each),
-        take=chained(one.take for one in each),
-        loss=chained(one.loss for one in each),
+        row=chained(one["row"] for one in each),
+        take=chained(one["take"] for one in each),
+        loss=chained(one["loss"] for one in each),
         half=half,
         link=link,
         share=all_of("share"),
         kinds=kinds,
-        holders=own,
+        tasks=own,
         rows=np.empty(rows, ROW),
         links=_records(LINK, links, held=-1, first=offsets(np.bincount(link, minlength=links))[:-1]),
         limit=capacity.astype(float),
@@ -281,7 +279,7 @@ def loop_state(capacity: Floats, jobs: Sequence[LoopJob]) -> LoopState:
         moved=_places(count),
         changed=_places(links),
         wide=_places(links),
-        found=np.empty(count, FOUND),
+        trial=np.empty(count, TRIAL),
         loaded=np.empty(rows, LOADED),
         stops=np.empty(links + count, STOP),
         stop=_places(count),
@@ -290,50 +288,31 @@ def loop_state(capacity: Floats, jobs: Sequence[LoopJob]) -> LoopState:
     )
 
 
-class _JobRecords(NamedTuple):
-    """The columns of LoopState that a job has of its own, in the numbers of all jobs; what begins where, in its own."""
+def _records_of(job: LoopJob, waiting: Ints, first: int, first_task: int, slots: int, ranks: int) -> dict[str, Any]:
+    """Return the columns of LoopState that a job has of its own, in the numbers of all jobs; what begins where, in its own.
 
-    a: Ints
-    b: Ints
-    start: Ints
-    after: Ints
-    holder: Places
-    node: Ints
-    kind: Ints
-    row: Ints
-    take: Ints
-    loss: Ints
-    half: Ints
-    link: Ints
-    share: Floats
-    kinds: Records
-    takes: Records
-    losses: Records
-    segments: Records
-
-
-def _records_of(job: LoopJob, waiting: Ints, first: int, first_holder: int, slots: int, ranks: int) -> _JobRecords:
-    """Return the columns of a job. first …: of its nodes, holders, slots and ranks among those of all jobs."""
+    first …: of its nodes, tasks, slots and ranks among those of all jobs.
+    """
     (a, b, slot), (after, start) = job.graph.arrays, job.graph.successors
     count = len(waiting) + 1  # the last one stands for the step itself, and waits at no node
     number = np.full(len(a), -1, np.int32)
-    number[waiting] = first_holder + np.arange(len(waiting))
+    number[waiting] = first_task + np.arange(len(waiting))
     begin = offsets(np.array([len(one.times.segments) for one in job.kinds.different], np.int64))
-    linked = number[job.links.node] - first_holder
+    linked = number[job.links.node] - first_task
     rows, halves = np.zeros((2, count), np.int64)
     rows[linked], halves[linked] = np.diff(job.links.row), 2 * np.diff(begin)[job.kinds.of[job.links.slot]]
     (taker, takes), (loser, losses) = (_beside(one, number) for one in (job.slowing.takers, job.slowing.slowed))
-    return _JobRecords(
+    return dict(  # noqa: C408 - keywords are the columns
         a=a + first,
         b=b + first,
         start=start,
         after=after[: start[-1]] + first,
-        holder=number,
+        task=number,
         node=np.append(waiting, 0) + first,
         kind=np.append(slot[waiting], 0) + slots,
         row=offsets(rows),
-        take=offsets(np.bincount(taker - first_holder, minlength=count)),
-        loss=offsets(np.bincount(loser - first_holder, minlength=count)),
+        take=offsets(np.bincount(taker - first_task, minlength=count)),
+        loss=offsets(np.bincount(loser - first_task, minlength=count)),
         half=offsets(halves),
         link=job.links.link,
         share=job.links.share,
@@ -349,7 +328,7 @@ def _records_of(job: LoopJob, waiting: Ints, first: int, first_holder: int, slot
             LOSS,
             len(loser),
             rank=losses.rank + ranks,
-            holder=loser,
+            task=loser,
             other=losses.share[:, 0],
             memory=losses.share[:, 1],
         ),
@@ -358,7 +337,7 @@ def _records_of(job: LoopJob, waiting: Ints, first: int, first_holder: int, slot
 
 
 def _beside(rows: BesideRows, number: Places) -> tuple[Ints, BesideRows]:
-    """Return the holders of rows, in their order, and the rows in that; number: which holder each node is."""
+    """Return the tasks of rows, in their order, and the rows in that; number: which task each node is."""
     order = np.argsort(rows.node, kind="stable")
     node = rows.node[order]
     return number[node].astype(np.int64), BesideRows(rows.rank[order], node, rows.share[order])
@@ -390,7 +369,7 @@ def slot_flows(activities: Sequence[Activity]) -> SlotFlows:
     for activity in activities:
         first.append(len(numbers))
         held = activity.peak_link_demand.links
-        if not len(held):  # it is no holder
+        if not len(held):  # it is no task
             continue
         for flow in activity.flows:
             if flow is None:
