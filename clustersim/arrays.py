@@ -8,8 +8,8 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-Ints = NDArray[np.int64]
-"""Numbers of things: GPUs, links, endpoints, rows."""
+Ints = NDArray[np.signedinteger]
+"""Numbers of things: GPUs, links, endpoints, rows; 64 bits, but for columns that `narrow` made."""
 Floats = NDArray[np.float64]
 """Quantities in SI units: seconds, bytes, bytes/s; or parts of a whole."""
 Mask = NDArray[np.bool_]
@@ -35,6 +35,11 @@ def offsets(counts: NDArray[np.integer | np.bool_]) -> Ints:
 def chained(starts: Iterable[Ints]) -> Ints:
     """Return where the rows of tables begin that stand one after the other; starts: where those of each do, as `offsets`."""
     return offsets(np.concatenate([np.diff(start) for start in starts]))
+
+
+def narrow(column: Ints) -> Ints:
+    """Return the same in 32 bits, for columns that are kept by the million; a product of two of them needs 64 again."""
+    return column.astype(np.int32)
 
 
 def distinct(values: NDArray[Number]) -> NDArray[Number]:

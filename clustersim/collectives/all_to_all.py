@@ -333,7 +333,8 @@ class Classes(NamedTuple):
 
     def endpoints_of(self, number: Ints) -> Ints:
         """Return the endpoints of some classes on their first and on their last node, (2, classes)."""
-        return self.start[number] + np.stack([number * 0, self.size[number] - 1])
+        found: Ints = self.start[number] + np.stack([number * 0, self.size[number] - 1])
+        return found
 
 
 def classes(side: Side) -> Classes:

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from clustersim.arrays import Floats, Ints, offsets
+from clustersim.arrays import Floats, Ints, narrow, offsets
 from clustersim.engine.fabric import Activity, Segment
 from clustersim.engine.program import Program, Task, TemplateKey
 
@@ -121,16 +121,16 @@ class StepGraph:
             found.append(int(np.searchsorted(last, found[-1])))
         return found
 
-    @cached_property
+    @property
     def node_rank(self) -> Ints:
         """By node, the rank that it was written for."""
-        return np.array([rank for rank, _, _ in self.tasks], np.int64)[self.labels.task]
+        return np.array([rank for rank, _, _ in self.tasks], np.int32)[self.labels.task]
 
     @cached_property
     def by_node(self) -> tuple[Ints, Ints]:
         """The rows of `occurrences` in the order of their nodes, and where those of each node begin there."""
         order = np.argsort(self.occurrences.node, kind="stable")
-        return order, np.searchsorted(self.occurrences.node[order], np.arange(len(self) + 1))
+        return narrow(order), narrow(offsets(np.bincount(self.occurrences.node, minlength=len(self))))
 
     @cached_property
     def successors(self) -> tuple[Ints, Ints]:
@@ -165,7 +165,7 @@ def successors(a: Ints, b: Ints) -> tuple[Ints, Ints]:
     before[[0, count]] = count  # the begin of the step is its own predecessor
     order = np.argsort(before, kind="stable")
     start = offsets(np.bincount(before, minlength=count)[:count])
-    return order % count, start
+    return narrow(order % count), narrow(start)
 
 
 def together(activities: Sequence[Activity], known: dict[frozenset[Activity], Activity]) -> Activity:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from clustersim.arrays import Ints, Mask, distinct, distinct_rows, entries, offsets
+from clustersim.arrays import Ints, Mask, distinct, distinct_rows, entries, narrow, offsets
 from clustersim.engine.compiled import Loop, paid_off
 from clustersim.engine.graph import Labels, Occurrences, StepGraph, Waits, successors
 from clustersim.engine.pattern import BEFORE, BEGIN, JOIN, LAST, LOCAL, MEETING, NOW, NTH, SENT
@@ -172,10 +172,10 @@ class _Instances:
         if len(order) < columns.shape[1]:
             left = np.setdiff1d(np.arange(columns.shape[1]), order)
             raise self.stuck(*columns[3:5, left[0]].tolist())
-        place = np.empty(len(order), np.int64)
+        place = np.empty(len(order), np.int32)
         place[order] = np.arange(len(order))
         a, b = (place[row[order]] for row in columns[:2])
-        slot, *told = columns[2:].take(order, axis=1)  # which has rows of its own, and columns[2:, order] has not
+        slot, *told = (narrow(row[order]) for row in columns[2:])
         return StepGraph(
             (a, b, slot),
             tuple(self.numbered.slots),
@@ -238,7 +238,7 @@ class _Instances:
         own = np.where(asked == BEGIN, -1, place[self.nodes(np.maximum(asked, 0), of_pass)])
         rank, task = self.templates.rank_of_pass[of_pass], task + self.first_task[of_pass]
         passes = self.microbatch[of_pass], self.templates.place[of_pass]
-        return Occurrences(rank, place[self.nodes(node, of_pass)], own, task, *passes)
+        return Occurrences(*map(narrow, (rank, place[self.nodes(node, of_pass)], own, task, *passes)))
 
     def waits(self, place: Ints) -> Waits:
         """Return what ranks wait for, as `occurrences` does."""
@@ -250,9 +250,9 @@ class _Instances:
         stage[of_messages], sent[of_messages] = self.numbered.stage[number], self.sent[number, which[of_messages]]
         wanted, over = self.nodes(asked, of_pass), self.nodes(awaited, of_pass)
         rank, kinds = self.templates.rank_of_pass[of_pass], tuple(self.numbers.kinds)
-        return Waits(
-            rank, kind, stage, which, self.templates.place[of_pass], place[wanted], place[over], place[sent], kinds
-        )
+        nodes = place[wanted], place[over], place[sent]
+        rank, kind, stage, which, order = map(narrow, (rank, kind, stage, which, self.templates.place[of_pass]))
+        return Waits(rank, kind, stage, which, order, *nodes, kinds)
 
     def stuck(self, task: int, microbatch: int) -> SimulationError:
         """Return the error of a step that cannot end, as a task cannot begin."""

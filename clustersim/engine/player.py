@@ -28,10 +28,11 @@ from clustersim.engine.tasks import Retimed, TaskKinds, Tasks
 Engine = Literal["simpy", "auto", "static"]
 """Who plays a step: SimPy; the longest path where that is proved to be exact, and the compiled loop where tasks slow each
 other; or the longest path alone."""
-ROOM = 512 << 20
+ROOM = 640 << 20
 """Bytes of all graphs that are kept, with what was compiled with them."""
-NODE, TASK, SIGNATURE = 230, 1_100, 10_000
-"""Bytes of a node of a graph with what is known of its periods, of a compiled task with its activity, and of a plan signature."""
+NODE, ROW, TASK, SIGNATURE = 96, 28, 1_100, 10_000
+"""Bytes of a node of a graph with what is known of its periods, of a node and link that it holds, of a compiled task with its
+activity, and of a plan signature."""
 
 
 class Steady(NamedTuple):
@@ -119,7 +120,7 @@ class PlanCache:
 
 def _bytes(kept: KeptGraph | Compiled | Hashable) -> float:
     if isinstance(kept, Compiled):
-        return TASK * len(kept.tasks)
+        return TASK * len(kept.tasks) + ROW * len(kept.holders.holdings.of)
     return NODE * len(kept.graph) if isinstance(kept, KeptGraph) else SIGNATURE
 
 

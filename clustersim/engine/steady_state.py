@@ -20,7 +20,7 @@ from typing import cast
 
 import numpy as np
 
-from clustersim.arrays import Floats, Ints, Mask
+from clustersim.arrays import Floats, Ints, Mask, narrow
 from clustersim.engine.contention import Contention, LinkUse
 from clustersim.engine.graph import Labels, StepGraph
 from clustersim.engine.microbatch_overlap import StepKey
@@ -56,7 +56,7 @@ class Periods:
     @cached_property
     def part(self) -> Ints:
         """By node, its part of the graph: as in engine.replica_drift."""
-        return parts(self.graph, self.last.place, self.last.follows)
+        return narrow(parts(self.graph, self.last.place, self.last.follows))
 
     @property
     def later(self) -> Mask:
@@ -170,7 +170,7 @@ def periods(graph: StepGraph, period: int, passes: int) -> Periods | None:
     """
     a, b, slot = graph.arrays
     offset = _aligned(graph)
-    place = np.where(graph.labels.microbatch < 0, -1, graph.labels.place + offset[graph.node_rank])
+    place = narrow(np.where(graph.labels.microbatch < 0, -1, graph.labels.place + offset[graph.node_rank]))
     later = _later(graph.labels, period)
     regular = (later >= 0) & (slot[later] == slot) & (place[later] - place == passes)
     for before in (a, b):
@@ -193,7 +193,9 @@ def periods(graph: StepGraph, period: int, passes: int) -> Periods | None:
     fixed, delayed = (np.concatenate([pair[i][row] for pair, row in zip(pairs, rows, strict=True)]) for i in (0, 1))
     if not shifted[delayed].all():
         return None
-    return Periods(graph, Period(first, passes, later, place, offset, known), begin, lag, fixed, delayed)
+    return Periods(
+        graph, Period(first, passes, later, place, offset, known), begin, lag, narrow(fixed), narrow(delayed)
+    )
 
 
 def _later(labels: Labels, period: int) -> Ints:
@@ -201,12 +203,11 @@ def _later(labels: Labels, period: int) -> Ints:
     task, microbatch, _, number = labels
     span = int(microbatch.max(initial=0)) + period + 2
     many = int(number.max(initial=0)) + 1
-    own = (task * span + microbatch) * many + number
+    own = (task.astype(np.int64) * span + microbatch) * many + number
     order = np.argsort(own)
     wanted = own + period * many
     found = order[np.minimum(np.searchsorted(own[order], wanted), len(own) - 1)]
-    later: Ints = np.where((microbatch >= 0) & (own[found] == wanted), found, -1)
-    return later
+    return narrow(np.where((microbatch >= 0) & (own[found] == wanted), found, -1))
 
 
 def _last_run(good: Mask) -> tuple[int, int] | None:

@@ -105,7 +105,7 @@ class Tasks(Sequence[Task]):
         """What each slot takes."""
         return self.slot_kinds.times
 
-    @cached_property
+    @property
     def seconds(self) -> Floats:
         """What each node of the graph takes."""
         return np.append(self.times.idle, 0.0)[self.graph.arrays[2]]  # the last one is that of joins, slot -1
