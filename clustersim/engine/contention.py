@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from clustersim.arrays import Floats, Ints, connected, entries, offsets
+from clustersim.arrays import Floats, Ints, connected, entries, narrow, offsets
 from clustersim.engine.fabric import Activity
 from clustersim.engine.flows import FITS
 from clustersim.engine.graph import StepGraph
@@ -48,7 +48,7 @@ def contended(user: Ints, link: Ints, share: Floats, begun: Floats, over: Floats
 
     user, link, share: a row each: which of the users, a link, and the share of it that the user takes at most.
     """
-    users, links = len(begun), np.concatenate([link, link])
+    users, links = len(begun), np.concatenate([link, link]).astype(np.int64)
     turn = np.empty(
         2 * users, np.int64
     )  # of one time, ends come first: else what follows would contend with what it follows
@@ -78,16 +78,16 @@ class LinkUse:
         demands = [activity.peak_link_demand for activity in activities]
         count = np.array([len(one.links) for one in demands] or [0])
         slot = graph.arrays[2]
-        self.node = np.flatnonzero((slot >= 0) & (count[slot] > 0))
+        self.node = narrow(np.flatnonzero((slot >= 0) & (count[slot] > 0)))
         self.slot = slot[self.node]
-        self.row = offsets(count[self.slot])
+        self.row = narrow(offsets(count[self.slot]))
         """By user of links, its first row; and their number."""
-        self.user = np.repeat(np.arange(len(self.node)), count[self.slot])
+        self.user = narrow(np.repeat(np.arange(len(self.node)), count[self.slot]))
         """By row, which of the users …"""
         rows = entries(offsets(count), self.slot)
         link = np.concatenate([one.links for one in demands] or [rows])
         peak = np.concatenate([one.peaks for one in demands] or [np.empty(0)])
-        self.link: Ints = link[rows]
+        self.link = narrow(link[rows])
         """… the link …"""
         self.share: Floats = (peak / capacity[link])[rows]
         """… and the share of it."""

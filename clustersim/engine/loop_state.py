@@ -293,7 +293,7 @@ def _records_of(job: LoopJob, waiting: Ints, first: int, first_task: int, slots:
 
     first …: of its nodes, tasks, slots and ranks among those of all jobs.
     """
-    (a, b, slot), (after, start) = job.graph.arrays, job.graph.successors
+    a, b, slot, after, start = (column.astype(np.int64) for column in (*job.graph.arrays, *job.graph.successors))
     count = len(waiting) + 1  # the last one stands for the step itself, and waits at no node
     number = np.full(len(a), -1, np.int32)
     number[waiting] = first_task + np.arange(len(waiting))
@@ -314,7 +314,7 @@ def _records_of(job: LoopJob, waiting: Ints, first: int, first_task: int, slots:
         take=offsets(np.bincount(taker - first_task, minlength=count)),
         loss=offsets(np.bincount(loser - first_task, minlength=count)),
         half=offsets(halves),
-        link=job.links.link,
+        link=job.links.link.astype(np.int64),
         share=job.links.share,
         kinds=_records(
             KIND,

@@ -27,7 +27,7 @@ def parts(graph: StepGraph, place: Ints, follows: Mask) -> Ints:
     """Return the part of each node; place, follows: as in engine.steady_state.Periods."""
     a, b, _ = graph.arrays
     own = np.flatnonzero((place >= 0) & ~follows)
-    rank, before = graph.node_rank, np.concatenate([a[own], b[own]])
+    rank, before = graph.node_rank.astype(np.int64), np.concatenate([a[own], b[own]])
     inside = place[before] >= 0
     pairs = np.unique(np.concatenate([rank[own], rank[own]])[inside] * graph.ranks + rank[before[inside]])
     part = connected(graph.ranks, *np.divmod(pairs, graph.ranks))
@@ -78,12 +78,12 @@ def joined(
 
 def _apart(part: Ints, links: LinkUse) -> bool:
     """Return whether parts fit on the links that they share at whatever times each of them comes there."""
-    own, many = part[links.node][links.user], len(part)
+    own, link, many = part[links.node][links.user], links.link.astype(np.int64), len(part)
     rows = np.flatnonzero(own >= 0)
-    count = np.bincount(distinct(links.link[rows] * many + own[rows]) // many)
+    count = np.bincount(distinct(link[rows] * many + own[rows]) // many)
     rows = rows[count[links.link[rows]] > 1]
     slot = links.slot[links.user[rows]]
-    _, once = np.unique(links.link[rows] * many + slot, return_index=True)  # a task is under way once at a time
+    _, once = np.unique(link[rows] * many + slot, return_index=True)  # a task is under way once at a time
     return bool((np.bincount(links.link[rows[once]], links.share[rows[once]]) <= FITS).all())
 
 
