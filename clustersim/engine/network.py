@@ -263,11 +263,15 @@ def _message_shapes(topology: Topology, tenant: Tenant, family: Family) -> tuple
     A communicator of more ranks has the messages' own latencies, and says whether they stay in a node.
     """
 
+    wider = family.communicators
+    pairs, joined = (None if one is None else ordered(tenant.gpus[one]) for one in (family.ranks, wider))
+    assert pairs is not None
+
     def found() -> tuple[tuple[Shape, ...], Ints]:
-        own, which = pair_shapes(topology, ordered(tenant.gpus[family.ranks]))
-        if family.communicators is None:
+        own, which = pair_shapes(topology, pairs)
+        if joined is None:
             return own, which
-        wide, of = shapes(topology, ordered(tenant.gpus[family.communicators]))
+        wide, of = shapes(topology, joined)
         both = np.stack([which, np.resize(of, len(which))], axis=1)
         first, of_both = distinct_rows(both)
         kinds = [(own[a], wide[b]) for a, b in both[first].tolist()]
@@ -275,7 +279,9 @@ def _message_shapes(topology: Topology, tenant: Tenant, family: Family) -> tuple
             [b._replace(extra_latency=a.extra_latency, beside=a.nodes == 1, types=a.types) for a, b in kinds], of_both
         )
 
-    return topology.cache.once(("message shapes", tenant.key, family.name), found)
+    # messages back go over the same pairs, and so do those of every job whose pipelines stand there
+    question = ("message shapes", fingerprint(pairs), None if joined is None else (joined.shape, fingerprint(joined)))
+    return topology.cache.once(question, found)
 
 
 def _kept(demand: Demand, kept: Mask) -> tuple[ScarceLoads, ...]:
@@ -301,16 +307,16 @@ def _plans(topology: Topology, tenant: Tenant) -> dict[Collective, GroupPlans]:
 
 
 def _plan(topology: Topology, tenant: Tenant, family: Family, collective: Collective) -> GroupPlans:
-    def found() -> dict[GroupKind, tuple[Shape, ...]]:
-        if collective.op == "send":
-            return {kind: (kind,) for kind in _message_shapes(topology, tenant, family)[0]}
-        kinds = shapes(topology, tenant.gpus[family.ranks], family.shares)[0]
-        return {types: tuple(one for one in kinds if one.types == types) for types in {one.types: 0 for one in kinds}}
-
-    needed = family.algorithm == NCCL or collective.op in MESSAGES
     by_kind: Mapping[GroupKind, tuple[Shape, ...]] = {(): ()}
-    if needed:
-        by_kind = topology.cache.once(("shapes", tenant.key, family.name, collective.op == "send"), found)
+    if collective.op == "send":
+        by_kind = {kind: (kind,) for kind in _message_shapes(topology, tenant, family)[0]}
+    elif family.algorithm == NCCL or collective.op in MESSAGES:
+        gpus = tenant.gpus[family.ranks]
+        question = ("shapes", gpus.shape, fingerprint(gpus), family.shares)
+        kinds = topology.cache.once(question, lambda: shapes(topology, gpus, family.shares)[0])
+        by_kind = {
+            types: tuple(one for one in kinds if one.types == types) for types in {one.types: 0 for one in kinds}
+        }
     group = Group(family.ranks.shape[1], family.levels, family.shares, family.router)
     return {kind: plan(topology, family.algorithm, own, group, collective) for kind, own in by_kind.items()}
 
