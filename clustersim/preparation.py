@@ -22,7 +22,7 @@ from clustersim.engine.compile import Work
 from clustersim.engine.memory import moments, peaks, side_by_side
 from clustersim.engine.microbatch_overlap import memory_order
 from clustersim.engine.player import Steady
-from clustersim.engine.script import Script, WrittenPasses, kernels, lines, scripts_of
+from clustersim.engine.script import RowEnds, Script, WrittenPasses, kernels, lines, scripts_of
 from clustersim.errors import ClustersimError, ConfigError, DataError, InputError, OutOfMemoryError, option
 from clustersim.hardware.formats import multiplies
 from clustersim.hardware.gpus import load as load_gpu
@@ -64,6 +64,8 @@ class KeptSchedule(NamedTuple):
     """A schedule, with the scripts of jobs that were written by it: they have its rows, so that both go together."""
 
     schedule: Schedule
+    rows: tuple[RowEnds, ...]
+    """What each pipeline rank does."""
     written: Cache
     """By structure."""
 
@@ -176,7 +178,8 @@ class Preparation:
         def load() -> KeptSchedule:
             with blaming(job, "parallelism.schedule", schedules.ROOM, split.schedule):
                 found = schedules.load(split.schedule, split.pp, microbatches, split.vpp)
-                return KeptSchedule(found, Cache(ROOM, lambda made: ACTION * sum(lines(made.scripts))))
+                written = Cache(ROOM, lambda made: ACTION * sum(lines(made.scripts)))
+                return KeptSchedule(found, tuple(map(RowEnds, found)), written)
 
         found = self._schedules.once(rows(job, microbatches), load)
         if job.sharded and not split.no_sync and any(action.letter == "W" for action in found.schedule[0]):
@@ -244,7 +247,7 @@ class Preparation:
         if (known := kept.written.get(structure)) is not None:
             return cast(Written, known)
         passes = self._written.once(structure, lambda: [WrittenPasses.of(part) for part in self.parts(job)])
-        alike = zip(*(scripts_of(job, own, kept.schedule) for own in passes), strict=True)
+        alike = zip(*(scripts_of(job, own, kept.rows) for own in passes), strict=True)
         made = tuple(script for lane in alike for script in lane)
         written = kept.written.keep(structure, Written(made, tuple(kernels(made))))
         self._schedules.keep(rows(job, microbatches), kept)  # which is heavier now

@@ -57,15 +57,13 @@ class Script(NamedTuple):
 
 def scripts(job: Job, stages: Sequence[Stage], schedule: Schedule) -> tuple[Script, ...]:
     """Return the script of every pipeline rank of a placed job."""
-    return scripts_of(job, WrittenPasses.of(stages), schedule)
+    return scripts_of(job, WrittenPasses.of(stages), tuple(map(RowEnds, schedule)))
 
 
-def scripts_of(job: Job, written: WrittenPasses, schedule: Schedule) -> tuple[Script, ...]:
+def scripts_of(job: Job, written: WrittenPasses, rows: Sequence[RowEnds]) -> tuple[Script, ...]:
     """Return the same, given what is written of the job for schedules of other numbers of microbatches, and add to that."""
-    return tuple(
-        _Writer(job, written, rank, schedule[rank], RowEnds(schedule[rank]), job.pipeline).script()
-        for rank in range(job.parallelism.pp)
-    )
+    pipeline = job.pipeline
+    return tuple(_Writer(job, written, rank, ends, pipeline).script() for rank, ends in enumerate(rows))
 
 
 def lines(scripts: Iterable[Script]) -> tuple[int, int]:
@@ -175,9 +173,12 @@ class _Writer:
     job: Job
     written: WrittenPasses
     rank: int
-    row: tuple[Action, ...]
     ends: RowEnds
     pipeline: Pipeline
+
+    @property
+    def row(self) -> tuple[Action, ...]:
+        return self.ends.row
 
     @property
     def stages(self) -> tuple[Stage, ...]:
