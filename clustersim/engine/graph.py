@@ -9,6 +9,7 @@ The graph does not depend on how long anything takes, so that one graph serves a
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -116,9 +117,9 @@ class StepGraph:
     def levels(self) -> list[int]:
         """The first node of each level, and the number of nodes; the latest predecessors of nodes stand as the nodes do."""
         a, b, _ = self.arrays
-        last, found = np.maximum(a, b), [0, min(1, len(a))]
+        last, found = np.maximum(a, b).data, [0, min(1, len(a))]
         while found[-1] < len(a):
-            found.append(int(np.searchsorted(last, found[-1])))
+            found.append(bisect_left(last, found[-1]))
         return found
 
     @property

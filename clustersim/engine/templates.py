@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
-from itertools import chain
+from collections.abc import Hashable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -42,21 +41,25 @@ class Templates:
         self.groups: list[dict[GroupCell, tuple[int, bool]]] = []
         """By rank, the groups that several start tasks in: which of them each is, and whether this is the first of its ranks."""
         self.group_numbers: dict[GroupCell, int] = {}
-        rows = [self.add(rank, program) for rank, program in enumerate(programs)]
+        orders: dict[Hashable, tuple[Ints, Ints]] = {}
+        rows = [self.add(rank, program, orders) for rank, program in enumerate(programs)]
         count = np.array([len(own) for own, _ in rows])
-        self.of_pass = _column(own for own, _ in rows)
+        self.of_pass, self.microbatch = (np.concatenate(column) for column in zip(*rows, strict=True))
         self.form_of_pass = np.array(self.form)[self.of_pass]
-        self.microbatch = _column(microbatch for _, microbatch in rows)
         self.rank_of_pass = np.repeat(np.arange(len(programs)), count)
         self.first_pass = np.repeat(np.cumsum(count) - count, count)
         """By pass, the first one of its rank."""
         self.place = np.arange(len(self.of_pass)) - self.first_pass
         """By pass, how many of its rank came before."""
 
-    def add(self, rank: int, program: Program) -> tuple[list[int], list[int]]:
-        """Add the templates of a rank; return the template and the microbatch of each of its passes."""
+    def add(self, rank: int, program: Program, orders: dict[Hashable, tuple[Ints, Ints]]) -> tuple[Ints, Ints]:
+        """Add the templates of a rank; return the template and the microbatch of each of its passes.
 
-        def number(where: TemplateKey, tasks: Template) -> int:
+        orders: those of other ranks, as `_order` has them.
+        """
+        own, first = dict[GroupCell, tuple[int, bool]](), len(self.rank)
+        self.groups.append(own)
+        for where, tasks in program.templates():
             for group in dict.fromkeys([task.group for task in tasks]):
                 if group is not None and group not in own and self.members[group] > 1:
                     own[group] = len(own), group not in self.group_numbers
@@ -65,19 +68,11 @@ class Templates:
             self.where.append(where)
             self.tasks.append(tasks)
             self.form.append(self.formed(tasks, own))
-            return len(self.rank) - 1
-
-        own: dict[GroupCell, tuple[int, bool]] = {}
-        self.groups.append(own)
-        begin = number(("begin", None), program.begin)
-        steps = {key: number(("steps", key), tasks) for key, tasks in program.steps.items()}
-        turns = program.turns()
-        row = [steps.get(key, -1) for key, _ in turns]
-        special = {action: number(("special", action), tasks) for action, tasks in program.special.items()}
-        if special:
-            row = [special.get(action, one) for one, (_, action) in zip(row, turns, strict=True)]
-        finish = number(("finish", None), program.finish)
-        return [begin, *row, finish], [-1, *(action.microbatch for _, action in turns), -1]
+        like = id(program.row), tuple(program.steps), tuple(program.special), id(program.pairing)  # as replicas are
+        if like not in orders:
+            orders[like] = _order(program)
+        number, microbatch = orders[like]
+        return first + number, microbatch
 
     def formed(self, tasks: Template, groups: Mapping[GroupCell, tuple[int, bool]]) -> int:
         """Return the form of the next template, which names groups and messages by their places among those of its rank."""
@@ -128,8 +123,16 @@ def _counted(tasks: Template) -> tuple[dict[str, int], dict[str, int]]:
     return launched, awaited
 
 
-def _column(rows: Iterable[Iterable[int]]) -> Ints:
-    return np.fromiter(chain.from_iterable(rows), np.int64)
+def _order(program: Program) -> tuple[Ints, Ints]:
+    """Return which of its templates each pass of a rank is, in the order of `Program.templates`, and its microbatch."""
+    steps = {key: 1 + place for place, key in enumerate(program.steps)}
+    special = {action: 1 + len(steps) + place for place, action in enumerate(program.special)}
+    turns = program.turns()
+    row = [steps.get(key, -1) for key, _ in turns]
+    if special:
+        row = [special.get(action, one) for one, (_, action) in zip(row, turns, strict=True)]
+    finish, microbatch = 1 + len(steps) + len(special), [action.microbatch for _, action in turns]
+    return np.array([0, *row, finish]), np.array([-1, *microbatch, -1])
 
 
 def patterns(templates: Templates) -> tuple[list[Pattern], Ints, Numbers]:
