@@ -120,7 +120,7 @@ class PlanCache:
 
 def _bytes(kept: KeptGraph | Compiled | Hashable) -> float:
     if isinstance(kept, Compiled):
-        return TASK * len(kept.tasks) + ROW * len(kept.holders.holdings.of)
+        return TASK * len(kept.tasks) + ROW * len(kept.links.user)
     return NODE * len(kept.graph) if isinstance(kept, KeptGraph) else SIGNATURE
 
 
