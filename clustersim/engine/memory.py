@@ -12,6 +12,7 @@ for each schedule, and a job that does not fit is known at once.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -89,16 +90,18 @@ class RankMemory(NamedTuple):
         if not len(self.activations):
             return self.rest
         most = int((self.activations + self.workspace + self.gradients + self.gathered).argmax())
-        return self.rest._replace(
-            activations=float(self.activations[most]),
-            workspace=float(self.workspace[most]),
-            gradients=float(self.gradients[most]),
-            gathered=float(self.gathered[most]),
-        )
+        return _running(self.rest, *(float(column[most]) for column in self[1:5]))
 
 
 def of_lanes(job: Job, lanes: Sequence[Sequence[Stage]], found: Moments) -> list[RankMemory]:
     """Return what each rank with stages of `lanes` holds at the moments of the job's schedule."""
+    rest, columns = _held(job, lanes, found)
+    ends = pairwise(found.start.tolist())
+    return [RankMemory(own, *columns[:, begin:end]) for own, (begin, end) in zip(rest, ends, strict=True)]
+
+
+def _held(job: Job, lanes: Sequence[Sequence[Stage]], found: Moments) -> tuple[list[Memory], Floats]:
+    """Return the same: between steps, rank by rank, and the columns of RankMemory at all moments (4, moments)."""
     facts = {
         key: (
             s.saved_bytes,
@@ -111,7 +114,8 @@ def of_lanes(job: Job, lanes: Sequence[Sequence[Stage]], found: Moments) -> list
         for key, s in {id(stage): stage for own in lanes for stage in own}.items()
     }
     table = np.array([[facts[id(stage)] for stage in own] for own in lanes])
-    rest = {key: at_rest(job, own) for key, own in {tuple(map(id, own)): own for own in lanes}.items()}
+    known = {key: at_rest(job, own) for key, own in {tuple(map(id, own)): own for own in lanes}.items()}
+    rest = [known[tuple(map(id, own))] for own in lanes]
     rank = np.repeat(np.arange(len(lanes)), np.diff(found.start))
     saved, *of_pass, _, gathered_backward, gathered_forward = table[rank, found.at].T
 
@@ -120,14 +124,8 @@ def of_lanes(job: Job, lanes: Sequence[Sequence[Stage]], found: Moments) -> list
 
     kept, spaces = running(of_pass[0], of_pass[2]), running(of_pass[1], of_pass[3])
     activations = (found.kept * table[rank, :, 0]).sum(axis=1) - saved + kept
-    whole = running(gathered_backward, gathered_forward)
-    unreduced = (found.unreduced * table[rank, :, 5]).sum(axis=1)
-    result = []
-    for r, (begin, end) in enumerate(zip(found.start[:-1].tolist(), found.start[1:].tolist(), strict=True)):
-        own, part = rest[tuple(map(id, lanes[r]))], slice(begin, end)
-        held = own.gradients + unreduced[part]
-        result.append(RankMemory(own, activations[part], spaces[part], held, whole[part]))
-    return result
+    unreduced = np.array([one.gradients for one in rest])[rank] + (found.unreduced * table[rank, :, 5]).sum(axis=1)
+    return rest, np.array([activations, spaces, unreduced, running(gathered_backward, gathered_forward)])
 
 
 def peaks(job: Job, parts: Sequence[Sequence[Stage]], found: Moments) -> list[Memory]:
@@ -135,8 +133,19 @@ def peaks(job: Job, parts: Sequence[Sequence[Stage]], found: Moments) -> list[Me
 
     parts: all stages, by position in the ep group. found: the moments of the job's schedule, whose rows are legal.
     """
-    ranks = [[one.peak for one in of_lanes(job, job.lanes(part), found)] for part in parts]
+    ends, ranks = list(pairwise(found.start.tolist())), []
+    for part in parts:
+        rest, columns = _held(job, job.lanes(part), found)
+        total = columns[0] + columns[1] + columns[2] + columns[3]  # in the order of `RankMemory.peak`
+        most = [begin + int(total[begin:end].argmax()) for begin, end in ends]
+        kinds = columns[:, most].T.tolist()
+        ranks.append([_running(own, *one) for own, one in zip(rest, kinds, strict=True)])
     return [max(lane, key=lambda one: one.total) for lane in zip(*ranks, strict=True)]
+
+
+def _running(rest: Memory, activations: float, workspace: float, gradients: float, gathered: float) -> Memory:
+    """Return what a rank holds at a moment, given what it holds between steps."""
+    return rest._replace(activations=activations, workspace=workspace, gradients=gradients, gathered=gathered)
 
 
 def memory_by_rank(job: Job, parts: Sequence[Sequence[Stage]], schedule: Schedule) -> list[RankMemory]:
