@@ -263,13 +263,16 @@ def _message_shapes(topology: Topology, tenant: Tenant, family: Family) -> tuple
     A communicator of more ranks has the messages' own latencies, and says whether they stay in a node.
     """
 
-    wider = family.communicators
-    pairs, joined = (None if one is None else ordered(tenant.gpus[one]) for one in (family.ranks, wider))
-    assert pairs is not None
+    def asked() -> tuple[tuple[Shape, ...], Ints]:
+        # messages back go over the same pairs, and so do those of every job whose pipelines stand there
+        pairs, wide = ordered(tenant.gpus[family.ranks]), family.communicators
+        joined = pairs if wide is None else ordered(tenant.gpus[wide])
+        question = ("shapes of pairs", fingerprint(pairs), wide is None, joined.shape, fingerprint(joined))
+        return topology.cache.once(question, lambda: found(pairs, joined))
 
-    def found() -> tuple[tuple[Shape, ...], Ints]:
+    def found(pairs: Ints, joined: Ints) -> tuple[tuple[Shape, ...], Ints]:
         own, which = pair_shapes(topology, pairs)
-        if joined is None:
+        if joined is pairs:
             return own, which
         wide, of = shapes(topology, joined)
         both = np.stack([which, np.resize(of, len(which))], axis=1)
@@ -279,9 +282,7 @@ def _message_shapes(topology: Topology, tenant: Tenant, family: Family) -> tuple
             [b._replace(extra_latency=a.extra_latency, beside=a.nodes == 1, types=a.types) for a, b in kinds], of_both
         )
 
-    # messages back go over the same pairs, and so do those of every job whose pipelines stand there
-    question = ("message shapes", fingerprint(pairs), None if joined is None else (joined.shape, fingerprint(joined)))
-    return topology.cache.once(question, found)
+    return topology.cache.once(("message shapes", tenant.key, family.name), asked)
 
 
 def _kept(demand: Demand, kept: Mask) -> tuple[ScarceLoads, ...]:
