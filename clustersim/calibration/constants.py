@@ -7,19 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from clustersim.calibration.evidence import family, shipped
+from clustersim.config.evidence import ConstantScope, Declared
 from clustersim.config.gpu import Gpu
-from clustersim.config.topology import Node
+from clustersim.config.topology import Gpus, Host, Nccl, Nics, Node, ScaleUp
 from clustersim.config.yaml import Document
 from clustersim.hardware.formats import activation_type, product_type
 from clustersim.parallel.job import Job
 from clustersim.predictors import clocks
 from clustersim.topology.build import described, node_types
-
-ConstantScope = Literal["law", "part", "framework", "machine"]
-"""What a constant belongs to: all machines, one kind of GPU (and data type), one framework, or one machine."""
 
 
 class Spread(NamedTuple):
@@ -30,29 +28,23 @@ class Spread(NamedTuple):
     source: str
 
 
-PRIORS: Mapping[str, Spread] = {
-    "clock under load": Spread(
-        0.06, "shares at which published steps are right, over those of long products: 0.90 to 1.04"
-    ),
-    "vector kernels": Spread(0.12, "levels of vector kernels carry from one generation to the next within 15 %"),
-    "fused attention": Spread(0.10, "errors of fused attention on GPUs left out (model card)"),
-    "host": Spread(0.30, "launch times of the frameworks whose steps were read: 46 and 62 us on other processors"),
-    "NVLink": Spread(0.05, "bus bandwidths of one node in nccl-tests over their forecasts"),
-    "network between nodes": Spread(0.15, "bus bandwidths of clusters of one kind in nccl-tests over their forecasts"),
-    "latency of collectives": Spread(
-        0.30, "latencies of small collectives of clusters of one kind over their forecasts"
-    ),
+FAMILIES: Mapping[str, Declared] = {
+    known.family: known
+    for spec in (Gpus, Host, ScaleUp, Nics, Nccl)
+    for key in spec.model_fields.values()
+    for known in key.metadata
+    if isinstance(known, Declared)
 }
-"""By family of constants: what is known of them without any step."""
+"""What is known of each family of constants without any step, as its key declares it."""
 
 
 def spread(group: str) -> Spread:
-    """Return the uncertainty of the constants of a family: that of published steps, else the prior."""
-    known, prior = shipped(), PRIORS[group]
+    """Return the uncertainty of the constants of a family: that of published steps, else the declared one."""
+    known, prior = shipped(), FAMILIES[group]
     if group not in known["spreads"]:
-        return prior
+        return Spread(prior.spread, prior.chosen_on)
     steps = f"{known['steps']:,} steps of {len(known['without'])} publishers"
-    return Spread(known["spreads"][group], f"{steps}, near {prior.value:g}: {prior.source}")
+    return Spread(known["spreads"][group], f"{steps}, near {prior.spread:g}: {prior.chosen_on}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,13 +104,12 @@ def _joined(one: Constant, other: Constant) -> Constant:
 
 def _constant(
     name: str,
-    scope: ConstantScope,
     keys: Mapping[str, float],
     beside: Mapping[str, float] | None = None,
     most: float = float("inf"),
     slows: bool = False,
 ) -> Constant:
-    known = spread(family(name))
+    known, scope = spread(family(name)), FAMILIES[family(name)].scope
     return Constant(name, scope, known.value, known.source, keys, beside or {}, most, slows)
 
 
@@ -132,7 +123,7 @@ def _of_gpu(at: str, gpu: Gpu, job: Job) -> Iterator[Constant]:
         names["attention"] = f"fused attention, {job.training.attention}, {gpu.architecture}"
     for group, name in names.items():
         beside = {f"{speed}.{other}": value for other, value in now.items() if other != group}
-        yield _constant(name, "part", {f"{speed}.{group}": now.get(group, 1.0)}, beside)
+        yield _constant(name, {f"{speed}.{group}": now.get(group, 1.0)}, beside)
 
 
 def _of_clocks(at: str, gpu: Gpu, precision: str) -> Iterator[Constant]:
@@ -146,26 +137,24 @@ def _of_clocks(at: str, gpu: Gpu, precision: str) -> Iterator[Constant]:
         if wanted & set(types):
             keys = {f"{at}.{dtype}": shares[dtype] for dtype in types}
             beside = {f"{at}.{dtype}": share for dtype, share in shares.items() if dtype not in types}
-            yield _constant(
-                f"clock under load, {group}, {gpu.architecture}", "part", keys, beside, 1 / max(keys.values())
-            )
+            yield _constant(f"clock under load, {group}, {gpu.architecture}", keys, beside, 1 / max(keys.values()))
 
 
 def _of_node(at: str, node: Node, gpu: Gpu, job: Job) -> Iterator[Constant]:
     """Yield the constants of a job's launches and transfers: host, NVLink and network between nodes."""
     if job.training.framework:
         name = job.training.framework.partition(" ")[0]
-        yield _constant(f"host, {name}", "framework", {f"{at}.host.slowdown": node.host.slowdown}, slows=True)
+        yield _constant(f"host, {name}", {f"{at}.host.slowdown": node.host.slowdown}, slows=True)
     if node.gpus.count > 1 and node.scale_up.kind != "none":
         now = node.scale_up.payload_efficiency
         keys = {f"{at}.scale_up.payload_efficiency": now}
-        yield _constant(f"NVLink, {gpu.architecture}", "part", keys, most=1 / now)
+        yield _constant(f"NVLink, {gpu.architecture}", keys, most=1 / now)
     if node.nics is not None and job.mesh.size > node.gpus.count:
         now = node.nics.efficiency
-        yield _constant("network between nodes", "machine", {f"{at}.nics.efficiency": now}, most=1 / now)
+        yield _constant("network between nodes", {f"{at}.nics.efficiency": now}, most=1 / now)
 
 
 def _of_collectives(cluster: Document, job: Job) -> Iterator[Constant]:
     if job.mesh.size > 1:
         now = described(cluster)[0].nccl.slowdown
-        yield _constant("latency of collectives", "law", {"nccl.slowdown": now}, slows=True)
+        yield _constant("latency of collectives", {"nccl.slowdown": now}, slows=True)

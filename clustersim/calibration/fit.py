@@ -18,6 +18,8 @@ from clustersim.arrays import Floats
 from clustersim.calibration.constants import Constant
 from clustersim.calibration.posterior import MachinePosterior, Observation, Population, likelihoods, posterior
 from clustersim.calibration.sensitivity import slope
+from clustersim.config.evidence import Declared
+from clustersim.config.topology import Fault
 
 ChangedKeys = Mapping[str, object]
 """Values by dotted key."""
@@ -59,14 +61,8 @@ class SlowestGpu(Constant):
         return {"faults": [{"gpu": 0, "slowdown": 1 / min(factor, 1.0)}]}
 
 
-SLOWEST = SlowestGpu(
-    "slowest GPU",
-    "machine",
-    0.03,
-    "slow hosts of MegaScale's took 1.1 times as long (NSDI'24, 6), one slow node cost BLOOM 6 %",
-    {"faults": 1.0},
-    most=1.0,
-)
+_FAULT = next(one for one in Fault.model_fields["slowdown"].metadata if isinstance(one, Declared))
+SLOWEST = SlowestGpu(_FAULT.family, _FAULT.scope, _FAULT.spread, _FAULT.chosen_on, {"faults": 1.0}, most=1.0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 
 from clustersim.collectives.model import AllPairs, Group, Phase, phases, uniform
 from clustersim.collectives.nccl.choose import choose, collective_seconds, file_of
 from clustersim.collectives.nccl.shape import Shape
+from clustersim.config.evidence import Declared
 from clustersim.model.operator import Collective
 from clustersim.topology.model import Topology
 
@@ -18,7 +19,7 @@ NCCL = "nccl"
 MESSAGES = frozenset({"send", "ring_exchange"})
 """What is no collective: messages between two ranks, which no algorithm carries."""
 
-BUFFERED = 3
+BUFFERED: Annotated[int, Declared()] = 3
 """Bytes of memory for each that a GPU receives by NCCL's Simple protocol: the sender writes it to a buffer of the receiver, who
 reads it, and writes it (src/device/prims_simple.h); a reduction reads what it is added to."""
 

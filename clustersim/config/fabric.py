@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator, WithJsonSchema
 
+from clustersim.config.evidence import Declared
 from clustersim.config.fields import (
     Also,
     Bandwidth,
@@ -20,7 +21,7 @@ from clustersim.config.fields import (
 )
 from clustersim.errors import shown
 
-SWITCH_LATENCY = 250e-9
+SWITCH_LATENCY: Annotated[float, Declared("s", "between them")] = 250e-9
 """Seconds through one switch and its ports: vendors claim 90 to 150 ns for InfiniBand, users measured 330 ns."""
 
 

@@ -6,18 +6,18 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, PlainValidator, WithJsonSchema
 
-from clustersim.config.evidence import StepEvidence
+from clustersim.config.evidence import Declared, StepEvidence
 from clustersim.config.fabric import Extent
 from clustersim.config.fields import Bandwidth, Count, Fraction, Index, LineRate, Name, Power, Size, Spec, Time, between
 from clustersim.config.gpu import DType, GroupSpeed, KernelGroup
 
-NIC_EFFICIENCY = 0.97
+NIC_EFFICIENCY: Annotated[float, Declared(chosen_on="those figures")] = 0.97
 """Payload over line rate: NCCL gets 46 to 48 GB/s of a NIC of 400 Gb/s (NVIDIA/nccl, issue 290)."""
-NIC_LATENCY = 14e-6
+NIC_LATENCY: Annotated[float, Declared("s")] = 14e-6
 """Seconds from GPU to GPU through one leaf switch: hwLat of NET ring/Simple in NCCL's tuning.cc."""
-COLLECTIVE_LAUNCH = 8.4e-6
+COLLECTIVE_LAUNCH: Annotated[float, Declared("s")] = 8.4e-6
 """Seconds to launch one collective: baseLat of ring/Simple in NCCL's tuning.cc. Algorithm `nccl` has it in its own latencies."""
-PCIE_LANE = 1.5e9
+PCIE_LANE: Annotated[float, Declared("B/s")] = 1.5e9
 """Bytes/s that transfers reach on a lane of generation 4 (NCCL, topo.h); each generation doubles it."""
 NCCL_ALGORITHMS = ("ring", "tree", "nvls", "nvls_tree", "collnet_direct", "collnet_chain", "pat")
 NCCL_PROTOCOLS = ("LL", "LL128", "Simple")
@@ -83,10 +83,32 @@ class Gpus(Spec):
     """A file of `clustersim/hardware/gpus`, or the path of your own, from here on."""
     count: Count
     """How many."""
-    sustained: dict[DType, Fraction] | None = None
+    sustained: Annotated[
+        dict[DType, Fraction] | None,
+        Declared(
+            family="clock under load",
+            scope="part",
+            spread=0.06,
+            chosen_on="shares at which published steps are right, over those of long products: 0.90 to 1.04",
+        ),
+    ] = None
     """The share of the rate of a short burst that matrix products hold for seconds on these very boards, by data type, where
     somebody measured it; the types that it leaves out follow from the board's power. Default: what the GPU's file says."""
-    speed: dict[KernelGroup, GroupSpeed] | None = None
+    speed: Annotated[
+        dict[KernelGroup, GroupSpeed] | None,
+        Declared(
+            family="vector kernels",
+            scope="part",
+            spread=0.12,
+            chosen_on="levels of vector kernels carry from one generation to the next within 15 %",
+        ),
+        Declared(
+            family="fused attention",
+            scope="part",
+            spread=0.10,
+            chosen_on="errors of fused attention on GPUs left out (model card)",
+        ),
+    ] = None
     """How many times as fast as forecast kernels run on these very boards, where somebody measured it: matrix `products`, fused
     `attention`, and `vector` kernels, which are all others. Default: what the GPU's file says, 1 where it says nothing."""
 
@@ -106,7 +128,15 @@ class ScaleUp(Spec):
     """Extents of a `torus`, whose product is the number of GPUs."""
     link: Bandwidth | None = None
     """Of one link, a direction."""
-    payload_efficiency: Fraction = 1.0
+    payload_efficiency: Annotated[
+        Fraction,
+        Declared(
+            family="NVLink",
+            scope="part",
+            spread=0.05,
+            chosen_on="bus bandwidths of one node in nccl-tests over their forecasts",
+        ),
+    ] = 1.0
     """The fraction of it that payload gets."""
     multicast: bool = False
     """The switches reduce and broadcast (NVLS)."""
@@ -131,7 +161,16 @@ class Host(Spec):
     """Vendor."""
     pcie: Annotated[Name, AfterValidator(_slot), _like(_PCIE.pattern)] = "gen5x16"
     """Generation and lanes of a slot."""
-    slowdown: Annotated[float, Field(gt=0, le=1000, strict=False)] = 1.0
+    slowdown: Annotated[
+        float,
+        Field(gt=0, le=1000, strict=False),
+        Declared(
+            family="host",
+            scope="framework",
+            spread=0.30,
+            chosen_on="launch times of the frameworks whose steps were read: 46 and 62 us on other processors",
+        ),
+    ] = 1.0
     """How many times as long it takes to launch a kernel as the hosts of `clustersim/frameworks/`; matters where a workload
     names its framework."""
     effective: Bandwidth | None = None
@@ -168,7 +207,15 @@ class Nics(Spec):
     attach: Literal["per_gpu", "shared", "integrated"] = "per_gpu"
     """`per_gpu` gives each NIC to count/gpus neighbouring GPUs. `shared` deals the GPUs out to the NICs in turn. `integrated`
     is `per_gpu` with ports on the chip itself, which no PCIe slot slows down (TPU, Gaudi)."""
-    efficiency: Fraction = NIC_EFFICIENCY
+    efficiency: Annotated[
+        Fraction,
+        Declared(
+            family="network between nodes",
+            scope="machine",
+            spread=0.15,
+            chosen_on="bus bandwidths of clusters of one kind in nccl-tests over their forecasts",
+        ),
+    ] = NIC_EFFICIENCY
     """Payload over line rate."""
     latency: Time = NIC_LATENCY
     """From GPU to GPU through one leaf switch; default 14 us, the NET ring/Simple figure of NCCL's tuning.cc."""
@@ -230,7 +277,15 @@ class Fault(Spec):
     """Number of a node."""
     gpu: Index | None = None
     """Number of a GPU."""
-    slowdown: Annotated[float, Field(ge=1, le=1e6)] | None = None
+    slowdown: Annotated[
+        Annotated[float, Field(ge=1, le=1e6)] | None,
+        Declared(
+            family="slowest GPU",
+            scope="machine",
+            spread=0.03,
+            chosen_on="slow hosts of MegaScale's took 1.1 times as long (NSDI'24, 6), one slow node cost BLOOM 6 %",
+        ),
+    ] = None
     """How many times as long the node or GPU computes."""
 
 
@@ -252,7 +307,15 @@ class Nccl(Spec):
     """It lets the switches of a fabric with `reduction: sharp` add (`NCCL_COLLNET_ENABLE`)."""
     nvls: bool = True
     """It lets NVSwitches add (`NCCL_NVLS_ENABLE`)."""
-    slowdown: Annotated[float, Field(gt=0, le=1000, strict=False)] = 1.0
+    slowdown: Annotated[
+        float,
+        Field(gt=0, le=1000, strict=False),
+        Declared(
+            family="latency of collectives",
+            spread=0.30,
+            chosen_on="latencies of small collectives of clusters of one kind over their forecasts",
+        ),
+    ] = 1.0
     """How many times as long a collective or message takes to start and to pass from GPU to GPU, beside its bytes, as on the
     machines of its constants."""
 

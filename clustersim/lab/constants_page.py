@@ -1,43 +1,169 @@
-"""docs/constants.md: the table of constants with what each does to a step."""
+"""docs/constants.md: every declared constant, with its source and with what it does to a step."""
 
 from __future__ import annotations
 
+import ast
+import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from functools import reduce
+from importlib import import_module
+from operator import getitem
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NamedTuple, get_type_hints
 from zlib import crc32
 
+import yaml
+
+from clustersim.config.evidence import Declared, Evidence
 from clustersim.lab.constants_effects import BY, STEPS, Effect
-from clustersim.lab.constants_table import CONSTANTS, UNKNOWN, StatedConstant
-from clustersim.lab.constants_without_row import OTHER
 
 PageCells = Mapping[str, Sequence[str]]
 """By name of a constant: what the page says of its effect, a cell a reference step."""
+ROOM = Path(__file__).parents[1]
 MOST = 10
 """Rows of the table of those that matter most."""
+ROW = ("constant", "value", "unit", "belongs to", "source", "chosen on", *STEPS)
+"""Columns of the table of numbers."""
+UNKNOWN = "not recorded"
+"""How the rows begin that nobody wrote down."""
+
+
+class DeclaredConstant(NamedTuple):
+    """A constant as its module declares it."""
+
+    name: str
+    """Below `clustersim`, such as `hardware.constants.FIBRE`, or `config.topology.Nics.efficiency` of a key of a file."""
+    value: Any
+    known: Declared
+    source: str
+    """The docstring below it."""
+
+
+class ReadValue(NamedTuple):
+    """A value that was read from published steps."""
+
+    place: str
+    """The file below `clustersim` and the key, or the name of the evidence."""
+    known: Mapping[str, Any]
+    """As `config.evidence.StepEvidence` has it."""
+
+
+def declared() -> list[DeclaredConstant]:
+    """Return every constant that a module declares, or a key of a file, by module."""
+    found: list[DeclaredConstant] = []
+    for path in sorted(ROOM.rglob("*.py")):
+        text = path.read_text(encoding="utf-8")
+        if "import Declared" in text:
+            name = ".".join(path.relative_to(ROOM).with_suffix("").parts).removesuffix(".__init__")
+            found += _declared(name, import_module(f"clustersim.{name}"), ast.parse(text).body)
+    return found
+
+
+def _declared(name: str, owner: Any, body: Sequence[ast.stmt]) -> Iterator[DeclaredConstant]:
+    """Yield the constants of a module or of a class, whose statements are given."""
+    for node, below in zip(body, [*body[1:], None], strict=True):
+        if isinstance(node, ast.ClassDef):
+            yield from _declared(f"{name}.{node.name}", getattr(owner, node.name), node.body)
+        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            own = node.target.id
+            one = SimpleNamespace(__annotations__={own: owner.__annotations__[own]})
+            if "Annotated" in ast.unparse(node.annotation):
+                hint = get_type_hints(one, vars(owner), include_extras=True)[own]
+                text = ast.literal_eval(below.value) if isinstance(below, ast.Expr) else ""
+                source = " ".join(str(text).split())
+                for known in hint.__metadata__ if hasattr(hint, "__metadata__") else ():
+                    if isinstance(known, Declared):
+                        yield DeclaredConstant(f"{name}.{own}", getattr(owner, own, None), known, source)
+
+
+def numbers() -> list[DeclaredConstant]:
+    """Return the constants that the code has, not a key of a file."""
+    return [one for one in declared() if not one.known.family]
+
+
+def read_values() -> Iterator[ReadValue]:
+    """Yield every value that was read from published steps: of files of GPUs, nodes and frameworks, and of the code."""
+    for path in sorted(ROOM.rglob("*.yaml")):
+        text = path.read_text(encoding="utf-8")
+        if "read_from" in text:
+            yield from _read(f"{path.relative_to(ROOM)}", yaml.safe_load(text), "")
+    for path in sorted(ROOM.rglob("*.py")):
+        if "Evidence(" in path.read_text(encoding="utf-8"):
+            name = ".".join(path.relative_to(ROOM).with_suffix("").parts)
+            for own, value in vars(import_module(f"clustersim.{name}")).items():
+                several = value if isinstance(value, Mapping) else {"": value}
+                for key, one in several.items():
+                    if isinstance(one, Evidence):
+                        yield ReadValue(f"{name}.{own}{f'[{key}]' if key else ''}", one.model_dump())
+
+
+def _read(file: str, data: Any, key: str) -> Iterator[ReadValue]:
+    """Yield the values of a part of a file; key: its own."""
+    if isinstance(data, Mapping) and "evidence" in data:
+        for name, one in data["evidence"].items():
+            yield ReadValue(f"{file}: {name}", {"value": reduce(getitem, name.split("."), data), **one})
+    elif isinstance(data, Mapping) and "read_from" in data:
+        yield ReadValue(f"{file}: {key}", {"value": data.get("values"), **data})
+    elif isinstance(data, Mapping | list):
+        for name, inner in data.items() if isinstance(data, Mapping) else enumerate(data):
+            yield from _read(file, inner, f"{key}.{name}" if key else str(name))
 
 
 def page(cells: PageCells) -> str:
     """Return docs/constants.md with these effects; a constant without any is marked."""
-    own = [_row(one, cells) for one in CONSTANTS]
+    constants = declared()
+    own = [one for one in constants if not one.known.family]
     steps = [
         f"{name} is `{w}` on `{c}`{''.join(f', {k} {v}' for k, v in o.items())}" for name, (c, w, o) in STEPS.items()
     ]
-    headings = " | ".join(STEPS)
     most = sorted(cells, key=lambda name: -_largest(cells[name]))[:MOST]
-    head = (
-        f"| constant | value | unit | source | chosen on | {headings} |\n| --- | --- | --- | --- | --- |"
-        + " ---: |" * len(STEPS)
-    )
     return _PAGE.format(
         by=f"{100 * BY:g} %",
         steps="; ".join(steps),
-        most="\n".join(f"| `{name}` | {' | '.join(cells[name])} |" for name in most),
-        most_head=f"| constant | {headings} |\n| --- |" + " ---: |" * len(STEPS),
-        rows="\n".join([head, *own]),
-        others="\n".join(f"- {why}: {', '.join(f'`{name}`' for name in names)}" for why, names in OTHER.items()),
-        unknown=sum(one.rows.startswith(UNKNOWN) for one in CONSTANTS),
-        count=len(CONSTANTS),
+        most=_table(("constant", *STEPS), ((f"`{name}`", *cells[name]) for name in most)),
+        machines=_table(
+            ("family", "key", "belongs to", "spread (log)", "what the spread was chosen on"),
+            (
+                (one.known.family, f"`{one.name}`", one.known.scope, f"{one.known.spread:g}", one.known.chosen_on)
+                for one in constants
+                if one.known.family
+            ),
+        ),
+        read=_table(
+            ("where", "value", "without them", "publishers", "source"),
+            (
+                (
+                    f"`{one.place}`",
+                    *(_said(one.known.get(key)) for key in ("value", "otherwise", "read_from", "source")),
+                )
+                for one in read_values()
+            ),
+        ),
+        rows=_table(
+            ROW,
+            (
+                (
+                    *(f"`{one.name}`", shown(one.value), one.known.unit, one.known.scope, one.source),
+                    *(one.known.chosen_on, *cells.get(one.name, ["?"] * len(STEPS))),
+                )
+                for one in own
+            ),
+        ),
+        unknown=sum(one.known.chosen_on.startswith(UNKNOWN) for one in own),
+        count=len(own),
     )
+
+
+def _table(head: Sequence[str], rows: Iterator[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *([cell.replace("|", "\\|") for cell in row] for row in rows)]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+
+
+def _said(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} {_said(one)}" for key, one in value.items())
+    return ", ".join(map(str, value)) if isinstance(value, list | tuple) else "" if value is None else str(value)
 
 
 def cells(effect: Effect) -> list[str]:
@@ -47,12 +173,9 @@ def cells(effect: Effect) -> list[str]:
 
 def read(text: str) -> dict[str, list[str]]:
     """Return the effects that a page has, by name of their constant."""
-    found = {}
-    for line in text.splitlines():
-        parts = [part.strip() for part in line.strip("|").split("|")]
-        if len(parts) == 5 + len(STEPS) and parts[0].startswith("`"):
-            found[parts[0].strip("`")] = parts[5:]
-    return found
+    rows = (re.split(r"(?<!\\)\|", line.strip("|")) for line in text.splitlines())
+    cells = ([part.strip() for part in parts] for parts in rows if len(parts) == len(ROW))
+    return {own[0].strip("`"): own[-len(STEPS) :] for own in cells if own[0].startswith("`")}
 
 
 def _percent(share: float) -> str:
@@ -64,19 +187,12 @@ def _largest(row: Sequence[str]) -> float:
     return max(abs(float(word)) for word in words)
 
 
-def _row(one: StatedConstant, cells: PageCells) -> str:
-    own = cells.get(one.name, ["?"] * len(STEPS))
-    return f"| `{one.name}` | {shown(one.value)} | {one.unit} | {one.source} | {one.rows} | {' | '.join(own)} |"
-
-
 def shown(value: Any) -> str:
     """Return a value for the page: all numbers of a short table, of a long one how many, their range and a check."""
-    numbers = list(_numbers(value))
-    if len(numbers) <= 7:
-        return ", ".join(f"{number:.6g}" for number in numbers)
-    return (
-        f"{len(numbers)} numbers, {min(numbers):.4g} to {max(numbers):.4g}, check {crc32(repr(numbers).encode()):08x}"
-    )
+    found = list(_numbers(value))
+    if len(found) <= 7:
+        return ", ".join(f"{number:.6g}" for number in found)
+    return f"{len(found)} numbers, {min(found):.4g} to {max(found):.4g}, check {crc32(repr(found).encode()):08x}"
 
 
 def _numbers(value: Any) -> Iterator[float]:
@@ -92,33 +208,36 @@ def _numbers(value: Any) -> Iterator[float]:
 _PAGE = """# Constants
 
 Which numbers are in clustersim that are neither of a datasheet nor learned, where are they from, and what do they do to a step?
-Here are all {count}. {unknown} of them were chosen on rows that nobody wrote down. Beside most of these stand measured rows, and
-how far off their forecasts are in the mean with the constant {by} less, as it is, and {by} more. (What was learned was learned
-with it as it is.)
+Each is declared where it stands (`config.evidence.Declared`), and this page is printed from the declarations; its source is the
+docstring below it. What is learned stands in the [model card](model-card.md), what a datasheet says in `clustersim/hardware/`,
+what frameworks do in `clustersim/frameworks/`, prices in `clustersim/costs/defaults.yaml`, failures in
+`clustersim/planning/reliability.yaml`: each with its source.
 
-What is learned stands in the [model card](model-card.md), what a datasheet says in `clustersim/hardware/`, what frameworks do in
-`clustersim/frameworks/`, prices in `clustersim/costs/defaults.yaml`, failures in `clustersim/planning/reliability.yaml`: each
-with its source. A test holds this page and the code together; `scripts/update-constants NAME` measures an effect anew.
+## Those of a machine
 
-The last columns are the change of a step's time when the constant is {by} less, and {by} more. A dash: none, often because that
-machine has a figure of its own. Every number of a table is changed at once. {steps}.
+Machines differ in these, each by a factor whose logarithm has a [spread](calibration.md). A file may say its own.
+
+{machines}
+
+## Read from published steps
+
+`clustersim validate` forecasts the steps of a publisher without what was read from it.
+
+{read}
 
 ## What matters most
 
-{most_head}
+The change of a step's time when the constant is {by} less, and {by} more. A dash: none, often because that machine has a figure
+of its own. Every number of a table is changed at once. {steps}.
+`scripts/update-constants NAME` measures an effect anew.
+
 {most}
 
-## All of them
+## All numbers of the code
 
-Names are modules below `clustersim`.
+{count}, by modules below `clustersim`. {unknown} of them were chosen on rows that nobody wrote down. Beside most of these stand
+measured rows, and how far off their forecasts are in the mean with the constant {by} less, as it is, and {by} more. (What was
+learned was learned with it as it is.) What was not chosen on anything is as published.
 
 {rows}
-
-## Numbers without a row
-
-The rest of what stands in capitals in the rooms of kernels, collectives, models and memory is
-
-{others}
-
-Formulas of NCCL's tuner (`clustersim/collectives/nccl/model.py`, `tuner.py`) hold numbers of its source besides.
 """

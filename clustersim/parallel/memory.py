@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
+from clustersim.config.evidence import Declared
 from clustersim.config.workload import DeepSpeed
 from clustersim.hardware.constants import BYTES
 from clustersim.hardware.formats import format_of
@@ -23,7 +24,7 @@ from clustersim.parallel.job import Job
 from clustersim.parallel.optimizer import state_bytes, weight_bytes
 from clustersim.parallel.stages import Stage
 
-FRAMEWORK = 1.5 * 2**30
+FRAMEWORK: Annotated[float, Declared("B")] = 1.5 * 2**30
 """Bytes that no tensor holds: CUDA context and loaded kernels (about 0.5 GiB), cuBLAS workspaces (32 MiB a stream on
 Hopper, docs.pytorch.org CUDA semantics) and NCCL's buffers (NCCL_BUFFSIZE, 4 MiB a channel, over three communicators). More
 communicators and messages take more; that is part of the share of jobs as full that ran (report/verdicts.py)."""

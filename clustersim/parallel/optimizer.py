@@ -7,13 +7,17 @@ experts that are spread over ranks one part in as many as hold them.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Annotated
+
+from clustersim.config.evidence import Declared
 from clustersim.frameworks import load
 from clustersim.hardware.constants import BYTES
 from clustersim.hardware.formats import activation_type
 from clustersim.model.kernel import Kernel, vector
 from clustersim.parallel.job import Job
 
-MOMENTS = {"adam": 2, "sgd": 1, "none": 0}
+MOMENTS: Annotated[Mapping[str, int], Declared()] = {"adam": 2, "sgd": 1, "none": 0}
 """State of each parameter, in the data type of `training.moments`: two moments, one momentum."""
 
 

@@ -6,12 +6,15 @@ of the model: 19.4 million of 15T, where Llama 3 405B had 16 million. Up to ther
 
 from __future__ import annotations
 
+from typing import Annotated
+
+from clustersim.config.evidence import Declared
 from clustersim.sweeps.evaluate import SweepInputs
 from clustersim.sweeps.space import Point
 
 BATCH = "training.global_batch"
-LEARNED = (0.58, 0.571)
-"""Factor and exponent of tokens of a run: tokens of the step that learns most from them."""
+LEARNED: Annotated[tuple[float, float], Declared("tokens")] = (0.58, 0.571)
+"""Factor and exponent of tokens of a run: tokens of the step that learns most from them (Li et al. 2025, arXiv 2503.04715)."""
 LARGER = (1, 1.5, 2, 3, 4, 6, 8)
 """Times the batch of the workload that are tried."""
 

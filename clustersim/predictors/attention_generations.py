@@ -9,10 +9,12 @@ stands to FlashAttention-2 there as on A100, for both run the same instructions 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Annotated
 
 import numpy as np
 
 from clustersim.arrays import Floats
+from clustersim.config.evidence import Declared
 from clustersim.config.gpu import Gpu
 from clustersim.errors import InputError
 from clustersim.model.kernel import Kernel
@@ -56,10 +58,10 @@ B200_FLASH2: Chart = {(128, True): (63.9, 154, 254, 343, 400, 425)}
 B200_CUDNN: Chart = {(128, True): (244, 561, 908, 1141, 1384, 1475)}
 """Dao-AILab/flash-attention, assets: flash2_a100_fwd_bwd_benchmark.png, flash3_fp16_fwd.png; B200: NVIDIA/cudnn-frontend,
 benchmark results, forward."""
-A100_CUDNN = 0.81
+A100_CUDNN: Annotated[float, Declared(scope="part")] = 0.81
 """cuDNN over FlashAttention-2 on A100, both directions of Llama 3.1's shape (NVIDIA/cudnn-frontend, benchmark results)."""
 
-TRITON: Mapping[str, float] = {"forward": 1 / 1.4, "backward": 1 / 2}
+TRITON: Annotated[Mapping[str, float], Declared()] = {"forward": 1 / 1.4, "backward": 1 / 2}
 """FlashAttention in Triton over FlashAttention-2, which is 1.3 to 1.5 times as fast forward and around 2 times backward (Dao
 2023, section 4.1, A100)."""
 

@@ -7,12 +7,13 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from clustersim.arrays import Floats
+from clustersim.config.evidence import Declared
 from clustersim.config.gpu import Gpu
 from clustersim.errors import DataError
 from clustersim.hardware.constants import LAUNCH
@@ -24,7 +25,7 @@ from clustersim.predictors.features import MATRIX, Columns, bound, columns
 from clustersim.predictors.mlp import Parameters
 from clustersim.predictors.weights_file import Weights, read, shipped
 
-BORROWED = (0.75, 1.35)
+BORROWED: Annotated[tuple[float, float], Declared(chosen_on="published kernels on A100, H100")] = (0.75, 1.35)
 """Least interval of 16-bit vector kernels, which fp32 kernels and published rates forecast: of published kernels on a GPU whose
 rate was not used, A100 or H100, forecasts are off by 7 to 16 % in the mean (rates.py)."""
 

@@ -13,19 +13,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
-from clustersim.config.evidence import StepEvidence
+from clustersim.config.evidence import Declared, StepEvidence
 from clustersim.config.gpu import Gpu
 
-STATIC = 0.14
+STATIC: Annotated[float, Declared(chosen_on="nvidia-smi of six GPUs")] = 0.14
 """Share of the power limit that does not follow the clock: leakage, memory, links. nvidia-smi shows idle boards at 54 of
 400 W (A100), 75 of 700 (H200), 145 of 1000 (B200), 180 of 1100 (B300), 160 of 1200 (GB200), 172 of 1400 W (GB300)."""
-EXPONENT = 1.8
+EXPONENT: Annotated[float, Declared(chosen_on="AMD's clocks, MI300X and MI325X")] = 1.8
 """g of dynamic power ~ clock^g: 1 at a fixed voltage, 3 where voltage follows the clock. The same kernels at 750 and at
 1000 W (MI300X, MI325X; AMD, "Measuring Max-Achievable FLOPs", 2025) run at 1115 and 1354 MHz in fp16, 1207 and 1447 in bf16,
 1230 and 1464 in fp8: g = 1.5 to 1.7 at half of the boost clock, and more nearer to it, where the voltage rises."""
-ENERGY: Mapping[str, float] = {
+ENERGY: Annotated[
+    Mapping[str, float],
+    Declared(
+        "pJ/FLOP at 1 GHz",
+        "bf16, fp8 and fp4 products of 20 ms and more (ai-dynamo/aiconfigurator), AMD's clocks",
+        scope="part",
+    ),
+] = {
     "volta": 1.42,
     "turing": 1.46,
     "ampere": 0.996,
@@ -53,27 +60,41 @@ READ: Mapping[str, StepEvidence] = {
 """Which figures of ENERGY were read from measured steps."""
 NEWEST: Mapping[str, float] = {"nvidia": ENERGY["blackwell"], "amd": ENERGY["cdna3"]}
 """For an architecture that is not listed."""
-WIDTH: Mapping[str, float] = {"tf32": 2.0, "fp16": 1.0, "bf16": 1.0, "fp8": 0.55, "fp4": 0.55**2}
+WIDTH: Annotated[
+    Mapping[str, float],
+    Declared(chosen_on="bf16, fp8 and fp4 products of 20 ms and more (ai-dynamo/aiconfigurator), AMD's clocks"),
+] = {"tf32": 2.0, "fp16": 1.0, "bf16": 1.0, "fp8": 0.55, "fp4": 0.55**2}
 """Energy of a FLOP relative to 16 bits: operands halve, accumulators do not. AMD's clocks above say 0.48 for fp8, the long
 products of H200, B300, B200 and GB200 0.45, 0.48, 0.57 and 0.62; below 0.5 fp8 would clock above bf16."""
-NODE_GAIN: Mapping[str, float] = {"pascal": 1.0, "volta": 1.0, "turing": 1.0, "ampere": 1 / 0.7}
-NEWEST_GAIN = 1 / 0.49
+NODE_GAIN: Annotated[Mapping[str, float], Declared(scope="part")] = {
+    "pascal": 1.0,
+    "volta": 1.0,
+    "turing": 1.0,
+    "ampere": 1 / 0.7,
+}
+"""Operations a joule by architecture, relative to 16/12 nm: each full node takes 30 % off (TSMC)."""
+NEWEST_GAIN: Annotated[float, Declared()] = 1 / 0.49
 """Operations a joule by process node, relative to 16/12 nm: each full node takes 30 % off (TSMC on N7 to N5).
 
 AMD's matrix cores at 7 nm count as one node further, as they share operands that SIMT lanes fetch one by one.
 """
-SIMT_WATTS = 17.0
+SIMT_WATTS: Annotated[float, Declared("pJ/FLOP at 12 nm", "fp32 products of T4, NeuSight's training table")] = 17.0
 """Picojoules a FLOP of FP32 products at 12 nm, whole board: a T4 (70 W) sustains 4.1 TFLOP/s of its 8.1 (NeuSight's training
 table)."""
-SEARCHED = (0.77, 0.13)
+SEARCHED: Annotated[tuple[float, float], Declared(chosen_on="A100, H100, B200, B300, GB200; bf16 and fp8")] = (
+    0.77,
+    0.13,
+)
 """(factor, exponent) of the share that published searches (MAMF) attain on tensor cores, at 1 pJ a FLOP and 12 nm: the line
 through A100, H100, B200, B300 and GB200, bf16 and fp8, all within 7 %."""
-IN_TILE = (0.92, 0.13)
+IN_TILE: Annotated[tuple[float, float], Declared(chosen_on="as SEARCHED")] = (0.92, 0.13)
 """(factor, exponent) of the share that tensor cores reach inside a tile in a kernel of microseconds, before the power
 controller acts. Learning corrects the factor (`gemm.level`); the exponent is that of SEARCHED."""
-SLOWED_BOARD = (0.7, 1.9)
+SLOWED_BOARD: Annotated[tuple[float, float], Declared("pJ/FLOP, GHz")] = (0.7, 1.9)
 """The board that long products in tables are relative to: picojoules a FLOP at 4 nm, and boost clock in GHz."""
-SLOWED_EXPONENTS = (0.5, 5.0)
+SLOWED_EXPONENTS: Annotated[
+    tuple[float, float], Declared(chosen_on="not recorded; products of 7 GPUs: 4.7, 4.7, 4.7 %")
+] = (0.5, 5.0)
 """(exponent, rise) of long products in tables: boards of more power also carry more, so the root of the supply; dynamic power
 goes with clock · voltage², and voltage with the clock."""
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 
 from clustersim.arrays import Floats
+from clustersim.config.evidence import Declared
 from clustersim.config.gpu import Gpu
 from clustersim.hardware import gpus
 from clustersim.model.kernel import Kernel
@@ -24,7 +25,7 @@ from clustersim.units import duration
 
 EDGES = (3e-5, 3e-4)
 """Seconds that part short, middling and long kernels."""
-NEAR = 0.7
+NEAR: Annotated[float, Declared("log", "kernels of GPUs left out")] = 0.7
 """Distance (log) up to which the errors of GPUs left out speak for a new one: they are as far from each other."""
 
 

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from functools import cache
 from math import exp, hypot, log2
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+from clustersim.config.evidence import Declared
 from clustersim.hardware.formats import product_type
 from clustersim.predictors.uncertainty import Margin
 
@@ -28,13 +29,14 @@ WORDS = {
     "experts": "of {}",
 }
 """How steps of a group are named, by grouping."""
-UNSEEN = 0.5
+_STEPS = Declared(chosen_on="published steps, each with its publisher left out (docs/validation.md)")
+UNSEEN: Annotated[float, _STEPS] = 0.5
 """Width, beside the 1 of any step, of each thing that no publisher's steps had: a kind of GPU, a framework, a mixture, …"""
-DOUBLING = 0.5
+DOUBLING: Annotated[float, _STEPS] = 0.5
 """… and of each doubling of the number of GPUs beyond the published ones."""
 ENOUGH: Mapping[str, int] = {"experts": 3}
 """Publishers that must have had a thing for it to be known, where one is too few: mixtures differ more than dense models."""
-HOST = 6.0
+HOST: Annotated[float, _STEPS] = 6.0
 """Width of a step that only waits for its host to launch kernels; in proportion to that share."""
 
 

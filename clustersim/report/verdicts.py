@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
+from clustersim.config.evidence import Declared
 from clustersim.parallel.host import host
 from clustersim.parallel.job import Job
 from clustersim.parallel.nearby import Nearby
@@ -31,7 +32,7 @@ class Band(NamedTuple):
         return f"{self.ran or 'none'} of {self.published} published mappings this full ran"
 
 
-FULLEST = 1.04
+FULLEST: Annotated[float, Declared(chosen_on="the fullest published step that ran")] = 1.04
 """The share of a GPU's memory above which no published step ran by its forecast (Nemotron-4 340B on 128 H100, NVIDIA DGX Cloud
 benchmarking 24.11), but for those that keep activations on the host or weights in fp8 alone, which is not modelled."""
 BANDS = (
@@ -46,7 +47,7 @@ publisher that tells of crashes too, for lack of memory or not. Neighbours are p
 `scripts/nanotron-memory` counts them. What NCCL holds for each communicator did not tell them apart any better."""
 WORDS = {"likely": "likely fits", "unlikely": "unlikely to fit", "no": "DOES NOT FIT"}
 """Each verdict as a reader is told it."""
-LIKELY = 0.5
+LIKELY: Annotated[float, Declared()] = 0.5
 """The share of published mappings above which a job likely fits."""
 
 SLOWER = 0.005

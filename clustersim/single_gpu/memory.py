@@ -7,16 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import Annotated
 
 import numpy as np
 
+from clustersim.config.evidence import Declared
 from clustersim.model.operator import Layer
 from clustersim.parallel.job import Job
 from clustersim.parallel.memory import Memory, at_rest
 from clustersim.parallel.stages import Stage
 from clustersim.single_gpu.model import OUTSIDE, OperatorCall
 
-FRAMEWORK = 0.53 * 2**30
+FRAMEWORK: Annotated[float, Declared("B")] = 0.53 * 2**30
 """Bytes that no tensor holds on a GPU of its own: CUDA context and loaded kernels (about 0.5 GiB), cuBLAS' workspace (32 MiB)."""
 MOMENTS = 2
 """Moments of Adam, which PyTorch keeps in the data type of the weights (torch/optim/adamw.py)."""

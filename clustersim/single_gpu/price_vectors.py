@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from math import prod
+from typing import Annotated
 
+from clustersim.config.evidence import Declared
 from clustersim.model.kernel import Kernel, KernelKind, vector
 from clustersim.single_gpu.tensor import BYTES, Tensor, TensorShape
 
 KernelList = tuple[Kernel, ...]
-CACHED = 4 * 2**20
+CACHED: Annotated[int, Declared("B", "NeuSight's traces")] = 4 * 2**20
 """Bytes of a repeated (broadcast) operand that stays in the L2 cache: a larger one is read again for each repetition."""
 
 

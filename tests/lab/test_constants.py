@@ -1,35 +1,19 @@
 """docs/constants.md has every number that is neither of a datasheet nor learned, with the values that the code has."""
 
-import ast
 import re
-from importlib import import_module
 from pathlib import Path
 
 import pytest
 
+from clustersim.calibration.constants import FAMILIES
+from clustersim.calibration.fit import SLOWEST
 from clustersim.lab import constants_effects
 from clustersim.lab.constants_effects import STEPS, effects, scaled
-from clustersim.lab.constants_page import cells, page, read, shown
-from clustersim.lab.constants_table import CONSTANTS
-from clustersim.lab.constants_without_row import OTHER, ROOMS
+from clustersim.lab.constants_page import cells, declared, numbers, page, read, shown
 from clustersim.predictors.kinds.neusight.schedule import FA3
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/constants.md").read_text(encoding="utf-8")
-REASONS = [name for names in OTHER.values() for name in names]
-
-
-def numbers(room):
-    """Yield the names in capitals that a room sets to something with a number in it."""
-    for path in sorted((ROOT / "clustersim" / room).rglob("*.py")):
-        module = ".".join(path.relative_to(ROOT / "clustersim").with_suffix("").parts).removesuffix(".__init__")
-        for node in ast.parse(path.read_text(encoding="utf-8")).body:
-            if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
-                found = [one.value for one in ast.walk(node.value) if isinstance(one, ast.Constant)]
-                targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-                names = [one.id for target in targets for one in ast.walk(target) if isinstance(one, ast.Name)]
-                if any(isinstance(value, int | float) and not isinstance(value, bool) for value in found):
-                    yield from (f"{module}.{name}" for name in names if name.isupper())
 
 
 def test_the_page_is_up_to_date():
@@ -37,27 +21,17 @@ def test_the_page_is_up_to_date():
 
 
 def test_every_constant_has_its_value_its_source_and_its_effect():
-    assert list(read(PAGE)) == [one.name for one in CONSTANTS]
-    for one in CONSTANTS:
-        assert f"| `{one.name}` | {shown(one.value)} |" in PAGE
+    assert list(read(PAGE)) == [one.name for one in numbers()]
+    for one in declared():
         assert one.source
-        assert one.rows
+        assert one.known.family or f"| `{one.name}` | {shown(one.value)} |" in PAGE
     assert not any("?" in row for row in read(PAGE).values())
 
 
-@pytest.mark.parametrize("room", ROOMS)
-def test_every_number_in_capitals_has_a_row_or_a_reason_to_have_none(room):
-    known = {*(one.name for one in CONSTANTS), *REASONS}
-    assert sorted(set(numbers(room)) - known) == [], (
-        "add it to constants_table.py, or to constants_without_row.py, in clustersim/lab"
-    )
-
-
-def test_no_name_stands_twice_or_is_gone():
-    names = [*(one.name for one in CONSTANTS), *REASONS]
-    assert len(set(names)) == len(names)
-    modules = [name.rpartition(".") for name in names]
-    assert [name for path, _, name in modules if not hasattr(import_module(f"clustersim.{path}"), name)] == []
+def test_what_differs_between_machines_has_a_spread_that_was_chosen_on_something():
+    machines = [one.known for one in declared() if one.known.family]
+    assert {one.family for one in machines} == {*FAMILIES, SLOWEST.family}
+    assert all(0 < one.spread < 1 and one.chosen_on for one in machines)
 
 
 def test_numbers_of_a_table_are_scaled_all_at_once():

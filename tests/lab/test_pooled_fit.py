@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from clustersim.calibration import evidence
-from clustersim.calibration.constants import PRIORS, spread
+from clustersim.calibration.constants import FAMILIES, spread
 from clustersim.calibration.evidence import Widths
 from clustersim.errors import InputError
 from clustersim.lab.fit.judge import chosen, errors, left_out
@@ -163,9 +163,9 @@ def test_the_spread_that_machines_have_is_found():
 
 def test_the_table_that_is_shipped_has_every_family():
     table = evidence.shipped()
-    assert table["spreads"].keys() == PRIORS.keys()
+    assert table["spreads"].keys() == FAMILIES.keys()
     assert 0.7 < table["inside_when_left_out"] < 0.95
-    for name in PRIORS:
+    for name in FAMILIES:
         assert spread(name).value == table["spreads"][name]
     margin = evidence.interval(2.0, {CLOCK: -0.7, HOST: 0.1}, 64, without="DGXC")
     assert 1.4 < margin.low < 2.0 < margin.high < 2.8

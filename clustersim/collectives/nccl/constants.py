@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
+from clustersim.config.evidence import Declared
 from clustersim.errors import InputError
 
 US, GB = 1e-6, 1e9
@@ -53,7 +54,7 @@ class Constants(NamedTuple):
 _NONE: PerProtocol = (0.0, 0.0, 0.0)
 _VOLTA, _AMPERE, _HOPPER = (39.0, 39.0, 20.4), (87.7, 22.5, 19.0), (141.0, 45.0, 35.0)
 
-V2_30 = Constants(
+V2_30: Annotated[Constants, Declared("us, GB/s")] = Constants(
     base={
         "tree": (6.8, 14.0, 8.4),
         "ring": (6.6, 14.0, 8.4),
@@ -101,6 +102,7 @@ V2_30 = Constants(
     inter_steps=1,
     single_tree=True,
 )
+"""Of NCCL 2.27 to 2.30 (NVIDIA/nccl, src/graph/tuning.cc)."""
 V2_28 = V2_30._replace(nvls_tree=((26.5, 18.5, 10.0), (24.0, 23.6, 17.8), (0.0, 57.7, 45.5), (0.0, 96.0, 43.8)))
 V2_22 = V2_28._replace(net={**V2_28.net, "nvls_tree": (0.0, 0.0, 14.0)}, nvls_tree=None, nvls=None)
 V2_19 = V2_22._replace(
@@ -123,12 +125,12 @@ V2_18 = V2_19._replace(
 )
 RELEASES = {(2, 18): V2_18, (2, 19): V2_19, (2, 22): V2_22, (2, 28): V2_28, (2, 30): V2_30}
 
-TREE_CORRECTION: tuple[tuple[float, ...], ...] = (
+TREE_CORRECTION: Annotated[tuple[tuple[float, ...], ...], Declared()] = (
     (1, 1, 1, 1, 0.9, 0.8, 0.7, 0.7, 0.7, 0.7, 0.6, 0.5, 0.4, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1, 1, 1, 1, 1),
     (1, 1, 1, 1, 1, 0.9, 0.8, 0.8, 0.8, 0.7, 0.6, 0.6, 0.6, 0.6, 0.6, 0.6, 0.8, 0.9, 0.9, 0.9, 0.9, 1, 1, 1),
     (0.9,) * 7 + (0.8, 0.7, 0.6, 0.6, 0.5, 0.5, 0.5, 0.5, 0.6, 0.7, 0.8, 0.7, 0.7, 0.8, 0.9, 0.9, 0.9),
 )
-"""Bandwidth of trees by protocol and log2(bytes / 64), 64 B to 256 MB."""
+"""Bandwidth of trees by protocol and log2(bytes / 64), 64 B to 256 MB (src/graph/tuning.cc)."""
 
 
 def tree_correction(protocol: int, size: float) -> float:

@@ -9,25 +9,29 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 from clustersim.collectives.nccl.constants import GB, architecture
 from clustersim.collectives.nccl.shape import Shape
+from clustersim.config.evidence import Declared
 from clustersim.topology.model import NodeFacts
 
 HEADS = 32  # NCCL_MAX_NVLS_ARITY
-HEADS_BETWEEN = 8  # read off published runs of several racks of GB200 (CoreWeave, OCI), not from NCCL's source
+HEADS_BETWEEN: Annotated[int, Declared(chosen_on="their bus bandwidths")] = 8
+"""Heads of rings between racks: read off published runs of several racks of GB200 (CoreWeave, OCI), not NCCL's source."""
 MOST_CHANNELS = 32  # MAXCHANNELS / 2: those of the search are launched twice
-_INTRA = {
+_INTRA: Annotated[Mapping[str, tuple[float, ...]], Declared("GB/s")] = {
     "old": (40, 30, 20, 18, 15, 12, 10, 9, 7, 6, 5, 4, 3),
     "hopper": (60, 50, 40, 30, 24, 20, 15, 12, 11, 6, 3),
     "blackwell": (90, 80, 70, 60, 50, 45, 40, 30, 24, 20, 19, 18),
 }
-_INTER = {
+"""Bandwidths of a channel that NCCL tries inside nodes, the largest first (NVIDIA/nccl, src/graph/search.cc)."""
+_INTER: Annotated[Mapping[str, tuple[float, ...]], Declared("GB/s")] = {
     "old": (48, 30, 28, 24, 20, 18, 15, 12, 10, 9, 7, 6, 5, 4, 3, 2.4, 1.2, 0.24, 0.12),
     "hopper": (48, 45, 42, 40, 30, 24, 22, 20, 17.5, 15, 12, 6, 3, 2.4, 1.2, 0.24, 0.12),
     "blackwell": (96, 86, 80, 48, 45.1, 42, 40, 30, 24, 22, 20, 17.5, 15, 12, 6, 3, 2.4, 1.2, 0.24, 0.12),
 }
+"""The same between nodes."""
 _SLACK = 1.0 + 1e-9
 
 

@@ -14,7 +14,7 @@ twice as in the tuner.
 from __future__ import annotations
 
 from functools import cache, lru_cache
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 from clustersim.collectives.nccl.constants import (
     GB,
@@ -28,11 +28,12 @@ from clustersim.collectives.nccl.constants import (
 from clustersim.collectives.nccl.graphs import nvls
 from clustersim.collectives.nccl.model import ROOTED, TuningCase, bandwidth, chain, detour, latency
 from clustersim.collectives.nccl.shape import Shape
+from clustersim.config.evidence import Declared
 from clustersim.hardware.constants import LEAF_LATENCY
 from clustersim.topology.model import NodeFacts
 
 MIB = 1 << 20
-NET_LL = 7.0
+NET_LL: Annotated[float, Declared("us", "one sweep of two InfiniBand nodes")] = 7.0
 """Microseconds of LL's hop between nodes: one sweep of two InfiniBand nodes (NVIDIA/nccl-tests issue 309), where NCCL has 5."""
 
 
@@ -61,14 +62,24 @@ class MeasuredConstants(NamedTuple):
     """us of a hop between nodes, the same wire for a ring as for a tree."""
 
 
-_AMPERE = MeasuredConstants((10.5, 13.9, 22.0), (0.76, 3.1, 6.7), 420 * GB, 0.0, 16 * MIB, 0.7, 14.5, 0.91, 750 * GB)
-_HOPPER = MeasuredConstants((5.2, 10.0, 16.4), (0.77, 1.9, 2.0), 800 * GB, 25.0, 16 * MIB, 0.7, 13.0, 0.89, 2500 * GB)
-_BLACKWELL = MeasuredConstants(
+_ONE_NODE = Declared(
+    "us, B/s", "nccl-tests of one node (ai-dynamo/aiconfigurator: A100, H100, H200, B200, GB200)", "part"
+)
+_AMPERE: Annotated[MeasuredConstants, _ONE_NODE] = MeasuredConstants(
+    (10.5, 13.9, 22.0), (0.76, 3.1, 6.7), 420 * GB, 0.0, 16 * MIB, 0.7, 14.5, 0.91, 750 * GB
+)
+"""Least relative error, rounded."""
+_HOPPER: Annotated[MeasuredConstants, _ONE_NODE] = MeasuredConstants(
+    (5.2, 10.0, 16.4), (0.77, 1.9, 2.0), 800 * GB, 25.0, 16 * MIB, 0.7, 13.0, 0.89, 2500 * GB
+)
+"""The same; LL128's hop is NCCL's."""
+_BLACKWELL: Annotated[MeasuredConstants, _ONE_NODE] = MeasuredConstants(
     (8.6, 14.0, 13.0), (1.23, 1.9, 6.2), 1160 * GB, 38.0, 64 * MIB, 0.7, 16.0, 0.93, 710 * GB
 )
+"""The same; LL128 is near NCCL's own."""
 MEASURED = (_AMPERE, _AMPERE, _HOPPER, _BLACKWELL)
 """Volta (taken to be like Ampere), Ampere, Hopper, Blackwell."""
-_CDNA = _AMPERE._replace(
+_CDNA: Annotated[MeasuredConstants, Declared("us, B/s", scope="part")] = _AMPERE._replace(
     base=(12.0, 12.0, 17.0),
     hop=(0.8, 0.8, 2.1),
     net=(10.5, 10.5, 25.0),
@@ -143,7 +154,9 @@ def late_chunks(case: TuningCase, algorithm: str, p: int) -> float:
     return times * max(0.0, more) * max(0.0, case.node.net_latency - LEAF_LATENCY)
 
 
-LATE_LOOPS = 1.5
+LATE_LOOPS: Annotated[
+    float, Declared(chosen_on="those two; 1 GiB in the best jobs of 4 to 64 such nodes (ULTRA) is 3 to 6 % off")
+] = 1.5
 """How often a loop of NVLSTree waits for a NIC that is later than NCCL's figures have it: 8 nodes of AWS p5 have 104 GB/s on the
 bus with 8 MiB in flight and 280 with 64 MiB (NVIDIA/nccl, pull request 1112, 4 GiB). Of 159 us of a loop of 8 MiB the wire takes
 45."""

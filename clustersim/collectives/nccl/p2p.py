@@ -12,32 +12,34 @@ NIC with the most decide: what they receive in a dispatch they send back in a co
 from __future__ import annotations
 
 import math
+from typing import Annotated
 
 from clustersim.collectives.nccl.constants import US, V2_30
 from clustersim.collectives.nccl.graphs import inside_rate, ring
 from clustersim.collectives.nccl.measured_latency import MeasuredConstants, measured_constants
 from clustersim.collectives.nccl.shape import Shape
 from clustersim.collectives.skew import OPS as ALL_TO_ALL
+from clustersim.config.evidence import Declared
 from clustersim.hardware.constants import LEAF_LATENCY, POST, POST_AMD
 from clustersim.topology.model import NodeFacts
 
 OPS = ("send", *ALL_TO_ALL)
-LL_BYTES = 16 * 1024
+LL_BYTES: Annotated[int, Declared("B")] = 16 * 1024
 """Bytes of the largest message that uses LL (NCCL_P2P_LL_THRESHOLD)."""
-SLOWER = 14e9
+SLOWER: Annotated[float, Declared("B/s")] = 14e9
 """Bytes/s of a NIC that one channel serves (NCCL_P2P_PER_CHANNEL_NET_BW)."""
-COPIED = 20e9
+COPIED: Annotated[float, Declared("B/s", "18.7 to 21.2 GB/s a channel")] = 20e9
 """Bytes/s of NVLink that one channel serves: sendrecv of 4 and 8 channels has 18.7 to 20.4 GB/s each on H100 (xxrjun's cluster),
 of 4 and 16 channels 19.7 to 21.2 on B200 from 16 MiB on (Vultr's)."""
-PEERS = 8
+PEERS: Annotated[int, Declared()] = 8
 """Messages that one block carries at once (NCCL_MAX_DEV_WORK_P2P_PER_BATCH)."""
-STEP = 128 * 1024
+STEP: Annotated[int, Declared("B")] = 128 * 1024
 """Bytes of a step of a message between nodes and over PCIe (NCCL_P2P_NET_CHUNKSIZE, NCCL_P2P_PCI_CHUNKSIZE)."""
-NVLINK_STEP = 512 * 1024
+NVLINK_STEP: Annotated[int, Declared("B")] = 512 * 1024
 """The same over NVLink (NCCL_P2P_NVL_CHUNKSIZE)."""
-LOOP = 32 << 20
+LOOP: Annotated[int, Declared("B", "not recorded; 304 runs of all_to_all: 11.5, 11.6, 11.7 %")] = 32 << 20
 """Bytes of an all_to_all in flight."""
-FILL = 0.35
+FILL: Annotated[float, Declared(chosen_on="not recorded; 304 runs of all_to_all: 11.5, 11.6, 11.8 %")] = 0.35
 """The part of their time that goes by unused at the ends of an all_to_all."""
 
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from clustersim.calibration.constants import PRIORS
+from clustersim.calibration.constants import FAMILIES
 from clustersim.calibration.evidence import Widths, family
 from clustersim.errors import InputError
 from clustersim.lab.fit.judge import Errors, FamilyTrial, chosen, errors, left_out
@@ -104,8 +104,8 @@ def fitted(steps: Sequence[PublishedStep], show: Callable[[str], None] = lambda 
             f"{len(steps)} steps of {count} publishers can be compared; {PUBLISHERS} publishers are needed, add files of others"
         )
     names = sorted({name for one in steps for name in one.sensitivities})
-    prior = Prior({name: PRIORS[family(name)].value for name in names})
-    spreads = {name: one.value for name, one in PRIORS.items()}
+    prior = Prior({name: FAMILIES[family(name)].spread for name in names})
+    spreads = {name: one.spread for name, one in FAMILIES.items()}
     show("all constants, each publisher left out")
     everything = errors(steps, left_out(steps, prior)[0])
     taken, trials = chosen(steps, prior, show)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from clustersim.calibration.constants import PRIORS
+from clustersim.calibration.constants import FAMILIES
 from clustersim.lab.fit.judge import Errors
 from clustersim.lab.fit.result import PooledFit, contradictions
 
@@ -42,7 +42,7 @@ def lines(found: PooledFit) -> Iterator[str]:
     yield ""
     yield f"intervals: {found.inside:.0%} of all steps inside; spread by family (before any step)"
     for name, spread in found.widths.spreads.items():
-        yield f"{name:48}{spread:8.3f}{PRIORS[name].value:8.3f}"
+        yield f"{name:48}{spread:8.3f}{FAMILIES[name].spread:8.3f}"
     yield f"{'what no constant explains':48}{found.widths.rest:8.3f}"
     yield from map(str, contradictions(found.steps))
 

@@ -11,18 +11,28 @@ unpermute, with a fixed part around that is dropped); a job's products are singl
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 
 from clustersim.arrays import Floats
+from clustersim.config.evidence import Declared
 from clustersim.config.gpu import Gpu
 from clustersim.predictors.features import Columns, Flags, peak, spread
 from clustersim.predictors.kinds.neusight.attainable import attainable_share
 from clustersim.predictors.mlp import Parameters, sigmoid
 
-TILES = ((64, 128), (64, 256), (128, 128), (128, 256), (256, 128), (256, 256))
-P = 3.0
+TILES: Annotated[tuple[tuple[int, int], ...], Declared()] = (
+    (64, 128),
+    (64, 256),
+    (128, 128),
+    (128, 256),
+    (256, 128),
+    (256, 256),
+)
+"""Tiles that CUTLASS ships."""
+P: Annotated[float, Declared(chosen_on="not recorded; experts of 6 GPUs: 16.2, 15.9, 15.7 %")] = 3.0
+"""How sharply work and memory join."""
 START = {"alpha": 2.0, "mu": 1.3, "vector": -0.2, "start": 4.8, "around": 2.7}
 CLASSES = ("half/grouped_gemm", "narrow/grouped_gemm")
 KEYS = tuple(f"group.{name}" for name in START)
@@ -83,7 +93,7 @@ class ExpertTiles(NamedTuple):
     waves: Floats
 
 
-EDGE = 8.0
+EDGE: Annotated[float, Declared("columns", "not recorded; experts of 6 GPUs: 15.8, 15.9, 16 %")] = 8.0
 """Operands to load for a step of a tile, in columns; the same in the choice of a tile and in its time, so that more rows never
 take less."""
 

@@ -7,11 +7,12 @@ bandwidth an operation reaches, where nothing but a rate is published.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 
 from clustersim.arrays import Floats
+from clustersim.config.evidence import Declared
 from clustersim.config.gpu import Gpu
 from clustersim.predictors.features import Columns, Flags, spread
 
@@ -35,7 +36,7 @@ OPERATORS = "DebarghaG/estimate-train-time: operators of training, fp16, A100"
 LIGER = "linkedin/Liger-Kernel, benchmark/data"
 CUDNN = "NVIDIA/cudnn-frontend, benchmark/norms: H200, GB200"
 
-INSTRUCTIONS: dict[str, Rate] = {
+INSTRUCTIONS: Annotated[dict[str, Rate], Declared("slots/element", "vidur (A100, H100); aiconfigurator; NeuSight")] = {
     "powu": Rate(45.0, None, "sitar-lab/NeuSight, training split: power by a general exponent on P100"),
     "embedding": Rate(120.0, 0.4, f"{VIDUR}, within 11 %; fp32 in {TRACES}: 0.6 to 2 times"),
     "unfused_rmsnorm": Rate(54.5, 0.08, VIDUR),
@@ -48,7 +49,7 @@ INSTRUCTIONS: dict[str, Rate] = {
 """Per element: PyTorch's gather of rows, its kernels on slices and rows spread over heads, and kernels of inference servers,
 which handle value by value."""
 
-NARROW: dict[str, Rate] = {
+NARROW: Annotated[dict[str, Rate], Declared("slots/element", "estimate-train-time (A100); Liger-Kernel (B200)")] = {
     "gelu": Rate(22.5, None, OPERATORS),
     "gelu_backward": Rate(28.0, None, OPERATORS),
     "softmax": Rate(34.5, 0.3, f"{OPERATORS}; {LIGER}: B200"),
@@ -58,7 +59,7 @@ NARROW: dict[str, Rate] = {
 _LOSS = Rate(6.3, 0.17, f"{SIMUMAX}: 1293 and 2597 GB/s; {LIGER}: Megatron-LM on H100")
 _PARTS = ("max", "subtract", "exp", "sum", "divide")
 _NORM = Rate(7.8, 0.1, f"{LIGER}: Hugging Face's RMSNorm on A100 and H100")
-PER_BYTE: dict[str, Rate] = {
+PER_BYTE: Annotated[dict[str, Rate], Declared("slots/B", "SimuMax (A100 PCIe, B200); Liger-Kernel (A100, H100)")] = {
     **dict.fromkeys(("max", "exp_sum", *(f"logits_{part}" for part in _PARTS), "cross_entropy_backward"), _LOSS),
     **dict.fromkeys(("norm_part", "norm_part_backward"), _NORM),
 }
@@ -75,7 +76,7 @@ _PERMUTE = Rate(
 _MASK = Rate(0.76, 0.15, f"{TRACES}: where on V100, A100, P100, T4 and P4")
 _TRANSPOSE = Rate(0.73, 0.1, f"{TRACES}: contiguous on V100, A100, T4 and P4")
 _PERMUTED = ("permute", "permute_backward", "unpermute", "unpermute_backward", "sort_rows")
-SHARE: dict[str, Rate] = {
+SHARE: Annotated[dict[str, Rate], Declared(chosen_on="SimuMax (A100 PCIe, B200); estimate-train-time (A100)")] = {
     "dropout": _RANDOM,
     "bias_dropout_add": _TRAINING,
     **dict.fromkeys(_FUSED, _TRAINING),
@@ -92,6 +93,7 @@ SHARE: dict[str, Rate] = {
     ),
     "fused_softmax_backward": Rate(0.64, 0.1, f"{OPERATORS}: the same"),
 }
+"""Share of the bandwidth that kernels reach which these counts do not explain."""
 
 
 def base(op: str) -> str:

@@ -14,11 +14,12 @@ below bytes / bandwidth, and all fall with bandwidth and clock.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
 from clustersim.arrays import Floats
+from clustersim.config.evidence import Declared
 from clustersim.config.gpu import Gpu
 from clustersim.predictors.features import Columns, Flags, spread
 from clustersim.predictors.kinds.neusight import blocks, rates
@@ -28,13 +29,18 @@ from clustersim.predictors.mlp import Parameters, product, sigmoid
 CLASSES = ("fp32/elementwise", "fp32/softmax", "fp32/layernorm")
 PARAMETERS = ("share", "sharpness", "cycles", "power")
 MEMORIES = ("gddr", "pascal", "hbm", "blackwell", "cdna")
-SHARES = (0.76, 0.755, 0.91, 0.75, 0.83)
+SHARES: Annotated[
+    tuple[float, float, float, float, float], Declared(chosen_on="stas00/ml-engineering; NeuSight", scope="part")
+] = (0.76, 0.755, 0.91, 0.75, 0.83)
 """Share of the bandwidth to begin with. GDDR corrects errors inline, and Pascal cannot keep HBM busy. No row of the last two
 is learned from: Blackwell is between SimuMax's 0.67 on B200 and 0.83, the copy on GB200 (stas00/ml-engineering) in the ratio
 of sums to copies on A100 and H100; AMD's is that of sums on MI100 and MI210 (NeuSight: 0.83, 0.81)."""
-GDDR = 700e9
+GDDR: Annotated[float, Declared("B/s")] = 700e9
 """Bytes/s below which a board has GDDR: A10 with GDDR6 has 600 GB/s, V100 with HBM2 900."""
-PASSES = {"softmax": 2.0, "softmax_backward": 2.0, "layernorm": 1.0, "layernorm_backward": 2.0}
+PASSES: Annotated[dict[str, float], Declared()] = {
+    **dict.fromkeys(("softmax", "softmax_backward", "layernorm_backward"), 2.0),
+    "layernorm": 1.0,
+}
 """Values an element that passes after the first read again. Softmax: the input for sum and output; backward two tensors
 once. Norms: the input once; backward two tensors once."""
 
