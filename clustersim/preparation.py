@@ -132,11 +132,12 @@ class Preparation:
         self._predictors = Cache(PREDICTORS, 1)
 
     def on(self, cluster: Topology) -> Preparation:
-        """Return the preparation for another cluster of as many GPUs, with the stages, schedules and scripts of this one.
+        """Return the preparation for a cluster of nodes of the same sizes, with the stages, schedules and scripts of this one.
 
         Kernels are not forecast again on GPUs of the same name.
         """
         made = Preparation(cluster)
+        made.fullest = self.fullest
         for name in _OF_JOBS:
             setattr(made, name, getattr(self, name))
         made.know(self.known())

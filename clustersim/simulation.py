@@ -127,23 +127,27 @@ def run(cluster: Topology, job: Job, **options: Unpack[StepOptions]) -> StepResu
 class Simulator:
     """Simulates jobs on one cluster, and keeps what they have in common: what one is asked twice, it answers sooner."""
 
-    __slots__ = ("_placed", "_unsteady", "cluster", "plans", "preparation")
+    __slots__ = ("_placed", "_unsteady", "cluster", "plans", "preparation", "unlikely")
 
     def __init__(self, cluster: Topology, unlikely: bool = True) -> None:
         """Simulate on a cluster; unlikely: also jobs that are unlikely to fit."""
-        self.cluster, self.preparation, self.plans = cluster, Preparation(cluster, unlikely), PlanCache()
+        self.cluster, self.unlikely = cluster, unlikely
+        self.preparation, self.plans = Preparation(cluster, unlikely), PlanCache()
         self._placed, self._unsteady = Cache(PLACED, JOB), Cache(UNSTEADY, MARK)
 
-    def __reduce__(self) -> tuple[type[Simulator], tuple[Topology]]:
-        return Simulator, (self.cluster,)  # what another process keeps, it finds itself
+    def __reduce__(self) -> tuple[type[Simulator], tuple[Topology, bool]]:
+        return Simulator, (self.cluster, self.unlikely)  # what another process keeps, it finds itself
 
     def like(self, cluster: Topology) -> Simulator:
-        """Return a simulator of another cluster that knows what this one does of jobs, and of kernels on the same GPUs.
+        """Return a simulator of another cluster that knows what this one does of kernels on the same GPUs, and of jobs.
 
-        cluster: of as many GPUs in nodes of the same sizes.
+        Of these only where its nodes have the same sizes.
         """
-        made = Simulator(cluster)
-        made.preparation, made._placed = self.preparation.on(cluster), self._placed
+        made = Simulator(cluster, self.unlikely)
+        if np.array_equal(cluster.numbering.first, self.cluster.numbering.first):
+            made.preparation, made._placed = self.preparation.on(cluster), self._placed
+        else:
+            made.preparation.know(self.preparation.known())
         return made
 
     @uncollected()

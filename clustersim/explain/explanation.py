@@ -183,25 +183,13 @@ def _played(asked: RunInputs, what: WhatIf, simulator: Simulator, progress: Prog
     progress(what.name)
     inputs = asked.changed(what.changes)
     try:
-        seconds = _seconds(_simulator(inputs, simulator, parted(what.changes)[0]), inputs)
+        of_cluster = parted(what.changes)[0]
+        seconds = _seconds(simulator.like(build(inputs.document)) if of_cluster else simulator, inputs)
     except OutOfMemoryError as error:
         return PlayedWhatIf(what.name, None, what.changes, f"does not fit: {_short(error).partition('; ')[0]}")
     except InputError as error:
         return PlayedWhatIf(what.name, None, what.changes, f"does not apply: {_short(error)}")
     return PlayedWhatIf(what.name, seconds, what.changes)
-
-
-def _simulator(inputs: RunInputs, known: Simulator, changes: Mapping[str, object]) -> Simulator:
-    """Return who simulates changed inputs: the same one if no key of the cluster is changed."""
-    return _like(known, build(inputs.document)) if changes else known
-
-
-def _like(known: Simulator, cluster: Topology) -> Simulator:
-    """Return who simulates on another cluster; its GPUs are as fast, so that no kernel is forecast again."""
-    made = Simulator(cluster)
-    if cluster.gpu == known.cluster.gpu:
-        made.preparation.know(known.preparation.known())
-    return made
 
 
 def _seconds(simulator: Simulator, asked: RunInputs, rewritten: Callable[[Work], Work] = lambda work: work) -> float:
@@ -271,7 +259,7 @@ def _bottlenecks(
             yield Bottleneck(share, faster[name], name)
             continue
         progress(f"without the limit of {share['link']}")
-        yield Bottleneck(share, _seconds(_like(simulator, _unlimited(result.topology, share)), asked))
+        yield Bottleneck(share, _seconds(simulator.like(_unlimited(result.topology, share)), asked))
 
 
 def _unlimited(topology: Topology, share: Mapping[str, Any]) -> Topology:

@@ -1,5 +1,6 @@
 """What a step rests on: the constants that matter to it, and how much longer it takes where they are larger."""
 
+import pickle
 import time
 from math import exp, log
 
@@ -116,3 +117,15 @@ def test_sensitivities_take_less_than_a_second_once_a_step_is_known():
     begun = time.process_time()
     sensitivities(cluster, job, constants_of(cluster, job), simulator)
     assert time.process_time() - begun < 2  # twice the bar, for slow machines
+
+
+def test_a_simulator_of_another_cluster_or_process_refuses_what_this_one_does():
+    """A dead node leaves fewer GPUs: what is known of jobs on all of them does not hold there."""
+    simulator = asked("superpod_h100_128")[1]
+    strict = Simulator(simulator.cluster, unlikely=False)
+    for made in (pickle.loads(pickle.dumps(strict)), strict.like(simulator.cluster)):
+        assert made.preparation.fullest == strict.preparation.fullest < simulator.preparation.fullest
+    fewer = build(override(document_of("superpod_h100_128"), {"faults": [{"node": 3, "dead": True}]}))
+    unplaced = load_workload(WORKLOAD, {})
+    simulator.placed(unplaced)
+    assert simulator.like(fewer).placed(unplaced).mesh.size == Simulator(fewer).placed(unplaced).mesh.size
