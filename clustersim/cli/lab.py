@@ -173,8 +173,7 @@ def profile(
     Suites: gemm, attention, vector, grouped, launch, step. Rows that the files hold already are not measured again.
     """
     from clustersim.lab.measure import device as devices
-    from clustersim.lab.measure.plan import MeasurementPlan
-    from clustersim.lab.measure.profile import Bench, wholes_file
+    from clustersim.lab.measure.profile import Bench, MeasurementPlan, wholes_file
     from clustersim.writing import check_output
 
     plan = MeasurementPlan.of(suite, minutes, quick)

@@ -15,13 +15,11 @@ from clustersim.errors import DataError, InputError
 from clustersim.hardware import gpus
 from clustersim.lab.data import own_measurements
 from clustersim.lab.data.own_measurements import COLUMNS, read
-from clustersim.lab.measure import cuda, device, meter, plan, suites, timing, tiny, wholes
-from clustersim.lab.measure.case import Case, Trial
-from clustersim.lab.measure.log import MeasurementLog
-from clustersim.lab.measure.plan import MeasurementPlan
-from clustersim.lab.measure.profile import Bench
-from clustersim.lab.measure.rows import KEY, WHOLE_COLUMNS, WHOLE_KEY
-from clustersim.lab.measure.shapes import GPT3, LLAMA70, linears
+from clustersim.lab.measure import cases, device, profile, timing
+from clustersim.lab.measure.cases import GPT3, LLAMA70, Case, Trial, linears
+from clustersim.lab.measure.log import KEY, WHOLE_COLUMNS, WHOLE_KEY, MeasurementLog
+from clustersim.lab.measure.profile import Bench, MeasurementPlan
+from clustersim.lab.measure.runners import BUILDERS
 from clustersim.predictors.features import columns
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed (extra `torch`)")
@@ -46,7 +44,7 @@ def cpu():
     return device.cpu("h200")
 
 
-@pytest.mark.parametrize("suite", [s for s in plan.SUITES if s != "step"])
+@pytest.mark.parametrize("suite", [s for s in profile.EVERY if s != "step"])
 def test_every_case_of_a_suite_runs_on_a_cpu(suite, cpu, tmp_path):
     _all_run(suite, cpu, tmp_path)
 
@@ -65,13 +63,13 @@ def _all_run(suite, cpu, tmp_path):
     lost = [text.partition("left out: ")[2] for text in said if "left out" in text]
     assert {text for text in lost if not any(text.startswith(known) for known in LACKING)} == set()
     assert rows == len(said) - len(lost) > 0
-    if suite in suites.SUITES:
+    if suite in cases.SUITES:
         assert (read(tmp_path / "k.csv").samples.seconds > 0).all()
     assert Bench(cpu, tmp_path / "k.csv", said.append).run(chosen) == 0
 
 
 def test_a_row_is_the_case_that_was_measured(cpu, tmp_path):
-    case = tiny.case(next(c for c in suites.cases(["gemm"]) if c.sustained))
+    case = profile.small_case(next(c for c in cases.cases(["gemm"]) if c.sustained))
     bench = Bench(cpu, tmp_path / "k.csv", lambda _: None)
     list(bench._one(case, MeasurementPlan()))
     found = read(tmp_path / "k.csv")
@@ -84,8 +82,8 @@ def test_a_row_is_the_case_that_was_measured(cpu, tmp_path):
 
 
 def test_suites_are_plain_and_complete():
-    cases = suites.cases(suites.SUITES)
-    kernels = {(c.kernel.kind, c.kernel.op, c.kernel.dtype) for c in cases}
+    every = cases.cases(cases.SUITES)
+    kernels = {(c.kernel.kind, c.kernel.op, c.kernel.dtype) for c in every}
     for op in ("forward", "dgrad", "wgrad"):
         assert {
             ("linear", op, "bf16"),
@@ -94,12 +92,12 @@ def test_suites_are_plain_and_complete():
             ("grouped_gemm", op, "bf16"),
         } <= kernels
     assert {("flash_attention", op, "bf16") for op in ("forward", "backward")} <= kernels
-    assert len([c for c in cases if c.kernel.kind == "linear"]) > 300
-    assert [c.tier for c in cases] == sorted(c.tier for c in cases)
-    assert len({(c.kernel, c.layout, c.note) for c in cases}) == len(cases)
-    assert max(c.kernel.flop for c in cases) <= suites.MOST_FLOP
-    columns([c.kernel for c in cases])
-    assert {t.mode for t in wholes.trials(["step"])} == {"eager", "compiled", "graph"}
+    assert len([c for c in every if c.kernel.kind == "linear"]) > 300
+    assert [c.tier for c in every] == sorted(c.tier for c in every)
+    assert len({(c.kernel, c.layout, c.note) for c in every}) == len(every)
+    assert max(c.kernel.flop for c in every) <= cases.MOST_FLOP
+    columns([c.kernel for c in every])
+    assert {t.mode for t in profile.trials(["step"])} == {"eager", "compiled", "graph"}
 
 
 def test_linears_of_a_rank_are_megatrons():
@@ -117,9 +115,9 @@ def test_linears_of_a_rank_are_megatrons():
 
 @pytest.mark.parametrize("layout", ["tn", "nn", "nt"])
 def test_operands_lie_as_the_layout_says(layout, cpu):
-    from clustersim.lab.measure.runners.gemm import operands
+    from clustersim.lab.measure.runners import operands
 
-    case = tiny.case(next(c for c in suites.cases(["gemm"]) if c.layout == layout and c.kernel.dtype == "bf16"))
+    case = profile.small_case(next(c for c in cases.cases(["gemm"]) if c.layout == layout and c.kernel.dtype == "bf16"))
     a, b = operands(case, cpu)
     assert (a.shape, b.shape) == ((case.kernel.m, case.kernel.k), (case.kernel.k, case.kernel.n))
     # cuBLAS is column-major: a row-major matrix is "n" to it as the second operand, transposed ("t") as the first
@@ -151,12 +149,10 @@ def test_another_table_is_not_written_over(tmp_path):
 
 
 def test_a_case_that_fails_is_left_out_and_the_next_one_runs(cpu, tmp_path, monkeypatch):
-    from clustersim.lab.measure.runners import attention
-
     def broken(*_):
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 80 GiB.\nmore")
 
-    monkeypatch.setattr(attention, "build", broken)
+    monkeypatch.setitem(BUILDERS, "attention", broken)
     said = []
     Bench(cpu, tmp_path / "k.csv", said.append).run(MeasurementPlan(("attention", "launch")))
     assert any(
@@ -183,7 +179,7 @@ def test_sets_of_operands_exceed_the_cache_and_spare_the_memory(cpu, tmp_path):
     bench = Bench(cpu, tmp_path / "k.csv", lambda _: None)
     bench.device = replace(cpu, l2=50 * 2**20, memory=140e9)
     for size, sets in ((1e3, 32), (10e6, 11), (1e9, 1), (100e9, 1)):
-        assert bench._sets(Case("gemm", suites.cases(["gemm"])[0].kernel._replace(bytes=size))) == sets
+        assert bench._sets(Case("gemm", cases.cases(["gemm"])[0].kernel._replace(bytes=size))) == sets
 
 
 def test_wrong_options_are_one_sentence():
@@ -235,11 +231,11 @@ def test_command_line(tmp_path):
 
 
 def test_clocks_and_power_are_medians_of_the_late_readings():
-    looks = iter([meter.Reading(100, 1), meter.Reading(200, 2), meter.Reading(), *[meter.Reading(300, 3)] * 1000])
-    with meter.BoardMeter(lambda: next(looks)) as watch:
+    looks = iter([device.Reading(100, 1), device.Reading(200, 2), device.Reading(), *[device.Reading(300, 3)] * 1000])
+    with device.BoardMeter(lambda: next(looks)) as watch:
         watch._done.wait(0.75)
     assert watch.reading(skip=0.5) == (300, 3)
-    with meter.BoardMeter(None) as nothing:
+    with device.BoardMeter(None) as nothing:
         pass
     assert all(math.isnan(value) for value in nothing.reading())
 
@@ -306,10 +302,10 @@ class Gpu:
 def test_a_cuda_clock_tells_the_time_of_one_launch(captures, monkeypatch):
     gpu = Gpu(captures)
     gpu.install(monkeypatch)
-    watch = cuda.CudaClock()
-    timing = watch.time([gpu.launch] * 3, 20)
-    assert timing.samples == 20
-    assert (timing.seconds, timing.low, timing.high) == pytest.approx((1e-5, 1e-5, 1e-5))
+    watch = timing.CudaClock()
+    found = watch.time([gpu.launch] * 3, 20)
+    assert found.samples == 20
+    assert (found.seconds, found.low, found.high) == pytest.approx((1e-5, 1e-5, 1e-5))
     assert gpu.graphs == [51]  # three sets, often enough for half a millisecond
     chunks = watch.sustain([gpu.launch] * 3, 0.01)
     assert chunks == pytest.approx([1e-5] * len(chunks))
@@ -317,15 +313,15 @@ def test_a_cuda_clock_tells_the_time_of_one_launch(captures, monkeypatch):
 
 
 def test_a_cuda_clock_times_launches_and_layers(monkeypatch):
-    from clustersim.lab.measure.trials import launch, layer
+    from clustersim.lab.measure import trials
 
     gpu = Gpu(True)
     gpu.install(monkeypatch)
-    watch, cpu = cuda.CudaClock(), device.cpu("h200")
+    watch, cpu = timing.CudaClock(), device.cpu("h200")
     for variant in ("stream", "graph"):
-        found = launch.run(Trial("launch", variant=variant), cpu, watch)
+        found = trials.launch_cost(Trial("launch", variant=variant), cpu, watch)
         assert found["samples"] == 20
     for mode in ("eager", "graph"):
-        trial = tiny.trial(next(t for t in wholes.trials(["step"]) if t.what == "layer" and t.mode == mode))
-        assert layer.run(trial, cpu, watch)["tokens"] == 16
+        trial = profile.small_trial(next(t for t in profile.trials(["step"]) if t.what == "layer" and t.mode == mode))
+        assert trials.layer(trial, cpu, watch)["tokens"] == 16
     gc.unfreeze()

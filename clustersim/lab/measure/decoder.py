@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from clustersim.lab.measure.case import DecoderShape
+from clustersim.lab.measure.cases import DecoderShape
 from clustersim.lab.measure.device import Device
 
 

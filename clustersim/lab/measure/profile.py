@@ -2,23 +2,151 @@
 
 from __future__ import annotations
 
-import importlib
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from clustersim.errors import ClustersimError
+from clustersim.errors import ClustersimError, InputError, suggest
 from clustersim.lab.data.own_measurements import COLUMNS
-from clustersim.lab.measure.case import Case, Trial, Unavailable
-from clustersim.lab.measure.clock import clock
-from clustersim.lab.measure.device import Device
-from clustersim.lab.measure.log import MeasurementLog
-from clustersim.lab.measure.meter import BoardMeter, Reading, source
-from clustersim.lab.measure.plan import MeasurementPlan
-from clustersim.lab.measure.rows import KEY, WHOLE_COLUMNS, WHOLE_KEY, kernel_row, measured, name, rate, trial_row
-from clustersim.lab.measure.timing import Clock, KernelLaunch, Timing
+from clustersim.lab.measure.cases import LLAMA8, LLAMA70, SMALL, SUITES, Case, DecoderShape, Trial, Unavailable, cases
+from clustersim.lab.measure.device import BoardMeter, Device, Reading, source
+from clustersim.lab.measure.log import (
+    KEY,
+    WHOLE_COLUMNS,
+    WHOLE_KEY,
+    MeasurementLog,
+    kernel_row,
+    measured,
+    name,
+    rate,
+    trial_row,
+)
+from clustersim.lab.measure.runners import BUILDERS
+from clustersim.lab.measure.timing import Clock, KernelLaunch, Timing, clock
+from clustersim.lab.measure.trials import FULL, RUNS
+from clustersim.model.kernel import Kernel, attention, gemm
+
+
+def launches() -> Iterator[Trial]:
+    """Yield what a launch costs, copies to and from the host, losses, and attention without a fused kernel."""
+    for variant in ("dispatch", "stream", "graph"):
+        yield Trial("launch", variant=variant)
+    for variant in ("to_gpu", "from_gpu"):
+        for amount in (2**16, 2**20, 2**24, 2**28, 2**30):
+            yield Trial("copy", variant=variant, amount=amount, tier=0 if amount == 2**28 else 1)
+    for entries in (32_000, 50_304, 128_256, 256_000):
+        yield Trial("loss", amount=entries, tier=0 if entries == 128_256 else 1)
+    for seq, heads in ((2048, 16), (4096, 16)):
+        for variant in ("forward", "backward"):
+            yield Trial("unfused", None, seq, 1, variant=variant, amount=heads, tier=1)
+
+
+def steps() -> Iterator[Trial]:
+    """Yield layers (eager, graph, compiled) and whole training steps at several micro-batches and recompute settings."""
+    for tier, model in ((0, LLAMA8), (1, LLAMA70)):
+        for seq, micro_batch in ((8192, 1), (4096, 2)):
+            for mode in ("eager", "graph", "compiled"):
+                yield Trial("layer", model, seq, micro_batch, mode, tier=tier + (seq < 8192))
+    gpt, larger, llama = SMALL
+    for tier, model, micro_batch, mode, variant in (
+        (0, gpt, 4, "eager", ""),
+        (0, gpt, 4, "eager", FULL),
+        (0, llama, 2, "eager", ""),
+        (1, larger, 4, "eager", ""),
+        (1, gpt, 1, "eager", ""),
+        (1, gpt, 8, "eager", ""),
+        (1, gpt, 16, "eager", FULL),
+        (1, larger, 8, "eager", FULL),
+        (1, llama, 4, "eager", FULL),
+        (2, gpt, 4, "compiled", ""),
+        (2, llama, 2, "compiled", ""),
+    ):
+        yield Trial("step", model, 2048, micro_batch, mode, variant, tier=tier)
+
+
+TRIALS: dict[str, Callable[[], Iterable[Trial]]] = {"launch": launches, "step": steps}
+
+
+def trials(names: Iterable[str]) -> list[Trial]:
+    """Return the trials of some suites, those of the lowest tier first."""
+    found = [trial for name in names if name in TRIALS for trial in TRIALS[name]()]
+    return sorted(found, key=lambda trial: trial.tier)
+
+
+def distinct(work: Iterable[Case | Trial]) -> list[Case | Trial]:
+    """Return cases and trials made small, each once."""
+    found: dict[object, Case | Trial] = {}
+    for one in work:
+        small = small_case(one) if isinstance(one, Case) else small_trial(one)
+        found.setdefault(small._replace(tier=0), small)
+    return list(found.values())
+
+
+def small_case(one: Case) -> Case:
+    """Return a case with sides of at most 32 and a few heads; FLOP and bytes follow."""
+    kernel = one.kernel
+    if kernel.kind == "flash_attention":
+        kv = 1 if kernel.kv_heads < kernel.heads else 2
+        small = attention(kernel.op, kernel.dtype, 1, 2, kv, 16, 16, 16, kernel.causal)
+    elif kernel.kind in ("linear", "bmm", "grouped_gemm"):
+        batch = min(kernel.batch, 2)
+        m, n, k = (_side(side) for side in (kernel.m, kernel.n, kernel.k))
+        small = gemm(kernel.kind, kernel.op, kernel.dtype, batch, m, n, k, output=2)
+    else:
+        small = _vector(kernel)
+    return one._replace(kernel=small)
+
+
+def _side(size: int) -> int:
+    return max(16, min(size, 32) // 16 * 16)
+
+
+def _vector(kernel: Kernel) -> Kernel:
+    m, n = min(kernel.m, 8), min(kernel.n, 64)
+    share = m * n / (kernel.m * kernel.n)
+    return kernel._replace(m=m, n=n, flop=kernel.flop * share, bytes=kernel.bytes * share)
+
+
+def small_trial(one: Trial) -> Trial:
+    """Return a trial with a decoder of two narrow layers and short sequences."""
+    model = one.model and DecoderShape(one.model.name, 2, 32, 2, 1 if one.model.gated else 2, 64, 64, one.model.gated)
+    amount = min(one.amount, 64)
+    return one._replace(model=model, seq=min(one.seq, 16), micro_batch=min(one.micro_batch, 2), amount=amount)
+
+
+EVERY = (*SUITES, *TRIALS)
+"""The suites that a run measures, unless it is told which."""
+
+
+@dataclass(frozen=True, slots=True)
+class MeasurementPlan:
+    """What a run measures: suites by name; `seconds` after which it starts nothing new; `quick`: tier 0, bursts only."""
+
+    suites: tuple[str, ...] = EVERY
+    seconds: float = float("inf")
+    quick: bool = False
+
+    @classmethod
+    def of(cls, names: str | None, minutes: float | None, quick: bool) -> MeasurementPlan:
+        """Return the plan of a command line: suites separated by commas, minutes. Raises InputError."""
+        chosen = tuple(one.strip() for one in names.split(",")) if names else EVERY
+        for suite in chosen:
+            if suite not in EVERY:
+                raise InputError(f"--suite: {suite!r} is no suite; {suggest(suite, EVERY)}")
+        if minutes is not None and not 0 < minutes < 1e6:
+            raise InputError(f"--minutes is {minutes:g}; write a number above 0")
+        return cls(chosen, 60 * minutes if minutes else float("inf"), quick)
+
+    def work(self, small: bool) -> list[Case | Trial]:
+        """Return the cases and trials, tier by tier; `small` ones for a CPU."""
+        every: list[Case | Trial] = [*cases(self.suites), *trials(self.suites)]
+        both = [one for one in every if one.tier == 0 or not self.quick]
+        both = distinct(both) if small else both
+        return sorted(both, key=lambda one: one.tier)
+
 
 SAMPLES = 20
 SUSTAINED = 10.0
@@ -74,7 +202,7 @@ class Bench:
         missing = [mode for mode in modes if kernel_row(case, mode, self.device) not in self.kernels]
         if not missing:
             return
-        build = importlib.import_module(f"clustersim.lab.measure.runners.{case.runner}").build
+        build = BUILDERS[case.runner]
         with self.clock.scope():
             launches = [build(case, self.device) for _ in range(self._sets(case))]
         for mode in missing:
@@ -100,7 +228,7 @@ class Bench:
         row = trial_row(trial, self.device)
         if row in self.wholes:
             return
-        run = importlib.import_module(f"clustersim.lab.measure.trials.{trial.what}").run
+        run = RUNS[trial.what]
         with BoardMeter(self.look) as meter:
             found = run(trial, self.device, self.clock)
         timing, reading = Timing(*(found.pop(field) for field in Timing._fields)), meter.reading()
