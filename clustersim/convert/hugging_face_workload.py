@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from clustersim import plugins
 from clustersim.config.yaml import Document, Loc, Position
+from clustersim.convert.architectures import ARCHITECTURES, Architecture
 from clustersim.convert.hugging_face import Config
 from clustersim.errors import InputError, shown, suggest
 
-ROOM = "clustersim.convert.architectures"
 TOKENS = 4 * 2**20
 """Tokens of a step where nobody says how many, as Llama 3 began with (arXiv 2407.21783, section 3.4.1)."""
 SEQ = 4096
@@ -79,8 +77,9 @@ def converted(document: Document) -> Document:
     Raises InputError for what lacks or contradicts.
     """
     path, config = document.path, Config(document.path, document.data)
-    model = dict(plugins.load(ROOM, _kind(config), "model")(config))
-    kinds = [model, *model.get("blocks", ())]
+    model = _architecture(config).shapes(config)
+    blocks = model.get("blocks")
+    kinds = [model, *(blocks if isinstance(blocks, list) else [])]
     for name in EXPERTS:
         if config.index(name, 0) > 1 and not any(kind.get("experts") for kind in kinds):
             raise InputError(
@@ -102,17 +101,15 @@ def _positions(document: Document) -> Iterator[tuple[Loc, Position]]:
 
 def left_out(path: str, data: Mapping[str, object]) -> tuple[str, ...]:
     """Return what a workload does not say of the model, in words."""
-    module = plugins.names(ROOM)[_kind(Config(path, data))]
-    return tuple(getattr(importlib.import_module(module), "LEFT_OUT", ()))
+    return _architecture(Config(path, data)).left_out
 
 
-def _kind(config: Config) -> str:
-    known = plugins.names(ROOM)
-    if config.kind not in known:
+def _architecture(config: Config) -> Architecture:
+    if config.kind not in ARCHITECTURES:
         raise InputError(
-            f"{config.path}: model_type {shown(config.kind)} is not built in; {suggest(config.kind, known)}"
+            f"{config.path}: model_type {shown(config.kind)} is not built in; {suggest(config.kind, ARCHITECTURES)}"
         )
-    return config.kind
+    return ARCHITECTURES[config.kind]
 
 
 def _name(path: str, config: Config) -> str:

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from clustersim.config.yaml import Loc
-from clustersim.convert.blocks import runs
+from clustersim.convert.architectures import runs
 from clustersim.errors import InputError, shown
 
 LATENT: Mapping[str, int | None] = {

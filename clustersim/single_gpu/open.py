@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from clustersim import plugins
 from clustersim.convert import hugging_face
-from clustersim.convert.hugging_face_workload import ROOM
+from clustersim.convert.architectures import ARCHITECTURES
 from clustersim.errors import InputError, shown
 from clustersim.files import exists
 from clustersim.model.kernel import Kernel
@@ -37,9 +36,9 @@ def _opened(model: str, request: Request) -> Graph:
 
 
 def _config(config: hugging_face.Config, request: Request) -> Graph:
-    if config.kind not in (known := plugins.names(ROOM)):
+    if config.kind not in ARCHITECTURES:
         raise InputError(
-            f"{config.path}: model_type {shown(config.kind)} is not built in ({', '.join(known)}); "
+            f"{config.path}: model_type {shown(config.kind)} is not built in ({', '.join(ARCHITECTURES)}); "
             "give a function that returns the module, as file.py:function"
         )
     dtype = request.dtype or config.dtype or "fp32"

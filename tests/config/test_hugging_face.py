@@ -6,11 +6,11 @@ import sys
 import pytest
 from hugging_face_configs import CONFIGS, FULL, OTHERS, SLIDING
 
-from clustersim import plugins
 from clustersim.cli.main import main
 from clustersim.config import shipped
 from clustersim.config.workload import LatentAttention, Model
-from clustersim.convert.hugging_face_workload import NAMES, ROOM
+from clustersim.convert.architectures import ARCHITECTURES
+from clustersim.convert.hugging_face_workload import NAMES
 from clustersim.errors import ClustersimError, InputError
 from clustersim.model.blocks import kinds
 from clustersim.model.parameters import parameters
@@ -43,7 +43,7 @@ def test_other_models_have_their_published_size(name, tmp_path):
 
 def test_every_architecture_is_tested():
     tested = {keys["model_type"] for keys in (*CONFIGS.values(), *(keys for _, keys in OTHERS.values()))}
-    assert set(plugins.names(ROOM)) == tested | {"llama4_text"}
+    assert set(ARCHITECTURES) == tested | {"llama4_text"}
 
 
 def test_a_text_model_may_stand_by_itself(tmp_path):

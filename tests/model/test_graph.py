@@ -11,9 +11,8 @@ from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clustersim import plugins
+from clustersim.convert.architectures import ARCHITECTURES
 from clustersim.convert.hugging_face import Config
-from clustersim.convert.hugging_face_workload import ROOM
 from clustersim.errors import InputError
 from clustersim.hardware import gpus
 from clustersim.predictors.load import get
@@ -306,8 +305,7 @@ def test_training_takes_longer_than_inference(layers, least):
         (
             "gpt3",
             GPT2_LARGE,
-            "config.json: model_type 'gpt3' is not built in; did you mean 'gpt2'? known: "
-            + ", ".join(plugins.names(ROOM)),
+            "config.json: model_type 'gpt3' is not built in; did you mean 'gpt2'? known: " + ", ".join(ARCHITECTURES),
         ),
     ],
 )
