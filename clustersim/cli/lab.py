@@ -54,10 +54,10 @@ def train(
     Finished classes are kept beside the weights until these are written: an interrupted training goes on from there.
     """
     from clustersim import plugins
-    from clustersim.lab import weights_tables
+    from clustersim.lab import model_card
     from clustersim.lab.data import sources
-    from clustersim.lab.train import resume
-    from clustersim.lab.train.learner import ROOM
+    from clustersim.lab.train import training
+    from clustersim.lab.train.training import ROOM
     from clustersim.predictors import weights_file
     from clustersim.writing import check_output
 
@@ -77,9 +77,9 @@ def train(
     with plugins.blaming(ROOM, name):
         weights = _with_progress(name, lambda report: learn(given, seed, report, scratch))
         weights_file.save(path, weights)
-    resume.discard(scratch)
+    training.discard(scratch)
     typer.echo(f"wrote {path}")
-    lab_tables.show(weights_tables.errors(weights.meta))
+    lab_tables.show(model_card.errors(weights.meta))
 
 
 @app.command()
@@ -114,7 +114,7 @@ def evaluate(
     """
     from clustersim.lab import evaluate as errors
     from clustersim.lab.data import sources
-    from clustersim.lab.data.by_class import test_samples
+    from clustersim.lab.data.tables import test_samples
     from clustersim.lab.plots import page
     from clustersim.writing import check_output
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from clustersim.cli.tables import show_table
 
 if TYPE_CHECKING:
-    from clustersim.lab.weights_tables import WeightsTable
+    from clustersim.lab.model_card import WeightsTable
     from clustersim.predictors.weights_file import Weights
 
 WIDEST = 1000
@@ -16,21 +16,21 @@ WIDEST = 1000
 
 def tables(weights: Weights, full: bool) -> Iterator[WeightsTable]:
     """Yield the tables of one predictor's weights: an overview, or all of them."""
-    from clustersim.lab import weights_tables
+    from clustersim.lab import model_card
 
-    yield weights_tables.overview(weights.meta)
+    yield model_card.overview(weights.meta)
     if full:
         yield from (
-            weights_tables.errors(weights.meta),
-            weights_tables.wide(weights.meta),
-            weights_tables.own(weights.meta),
+            model_card.errors(weights.meta),
+            model_card.wide(weights.meta),
+            model_card.own(weights.meta),
         )
         yield from (
-            weights_tables.intervals(weights.meta),
-            weights_tables.learned(weights),
-            weights_tables.boards(weights),
+            model_card.intervals(weights.meta),
+            model_card.learned(weights),
+            model_card.boards(weights),
         )
-        yield from (weights_tables.rows(weights.meta), weights_tables.sources(weights.meta))
+        yield from (model_card.rows(weights.meta), model_card.sources(weights.meta))
 
 
 def heading(meta: Mapping[str, Any], full: bool) -> str:
@@ -60,7 +60,7 @@ def show(table: WeightsTable) -> None:
 
 def judged(rows: Iterable[Mapping[str, Any]], keys: Sequence[str], split: str) -> WeightsTable:
     """Return errors on measured kernels as a table, a row a group."""
-    from clustersim.lab.weights_tables import WeightsTable
+    from clustersim.lab.model_card import WeightsTable
 
     figures = ("mean", "median", "90th", ">20 GFLOP", "bias", "kernels", "in 80 %", "scalar", "median", "90th")
     cells = [(*_names(row, keys), *_figures(row)) for row in rows]
@@ -78,7 +78,7 @@ def _names(row: Mapping[str, Any], keys: Sequence[str]) -> Iterator[str]:
 
 
 def _figures(row: Mapping[str, Any]) -> Iterator[str]:
-    from clustersim.lab.weights_tables import percent
+    from clustersim.lab.model_card import percent
 
     yield from (percent(row[key]) for key in ("mean", "median", "p90", "large"))
     yield from (f"{row['bias']:.2f}", f"{row['samples']:,}", percent(row["coverage"]))

@@ -10,7 +10,7 @@ from clustersim.cli.answer import print_json
 from clustersim.cli.tables import show_table
 
 if TYPE_CHECKING:
-    from clustersim.lab.reproductions.whole_models import Mean, ModelRun
+    from clustersim.lab.whole_models import Mean, ModelRun
     from clustersim.predictors.base import Predictor
 
 
@@ -19,7 +19,7 @@ def show(places: Sequence[Path], predictors: Sequence[Predictor], as_json: bool)
 
     Raises DataError for a folder without the table.
     """
-    from clustersim.lab.reproductions.whole_models import TABLE, runs
+    from clustersim.lab.whole_models import TABLE, runs
 
     data = next((place for place in places if (place / TABLE).is_file()), places[0])
     found = {predictor.name: list(runs(data, predictor)) for predictor in predictors}
@@ -39,7 +39,7 @@ def _print(name: str, found: list[ModelRun]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from clustersim.lab.reproductions.whole_models import means
+    from clustersim.lab.whole_models import means
 
     console = Console(width=max(Console().width, 120))
     rows = Table("model", "GPU", "mode", "option", title=f"{name}: whole models", title_justify="left", box=None)

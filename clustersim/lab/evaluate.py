@@ -11,10 +11,9 @@ from clustersim.arrays import Floats
 from clustersim.config.gpu import Gpu
 from clustersim.errors import InputError, suggest
 from clustersim.hardware import gpus
-from clustersim.lab.data.by_class import BUSY
-from clustersim.lab.data.published_kernels import PREFIX
 from clustersim.lab.data.samples import Samples, canonical, gpus_of
-from clustersim.lab.train.calibration import scalable, with_scalar
+from clustersim.lab.data.tables import BUSY, PREFIX
+from clustersim.lab.train.intervals import scalable, with_scalar
 from clustersim.model.kernel import Kernel
 from clustersim.predictors.base import Predictor
 from clustersim.predictors.features import Columns

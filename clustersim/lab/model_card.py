@@ -1,13 +1,295 @@
-"""The model card of a predictor: a page written from its weights, whose figures are those of their metadata."""
+"""The model card of a predictor, and what weights say of themselves: as tables of text for a terminal and for the page alike."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any, NamedTuple
 
-from clustersim.lab import weights_tables
+import numpy as np
+
+from clustersim.arrays import Floats
 from clustersim.predictors import weights_file
+from clustersim.predictors.kinds.neusight.vector import CLASSES, MEMORIES
+from clustersim.predictors.mlp import Parameters
+from clustersim.predictors.uncertainty import EDGES
 from clustersim.predictors.weights_file import Weights
+from clustersim.units import seconds
 from clustersim.writing import save
+
+
+class Meaning(NamedTuple):
+    """How a parameter becomes the constant that the formulas name: value = convert(parameter) · scale."""
+
+    unit: str
+    text: str
+    scale: float = 1.0
+    convert: Callable[[float], float] = math.exp
+
+
+class ChosenConstant(NamedTuple):
+    """A learned constant in its unit."""
+
+    name: str
+    value: float
+    unit: str
+    text: str
+
+
+def share(x: float) -> float:
+    """Return the logistic function of `x`."""
+    return 1 / (1 + math.exp(-x))
+
+
+def above(x: float) -> float:
+    """Return 1 + e^x."""
+    return 1 + math.exp(x)
+
+
+_BANDWIDTH = "share of the memory bandwidth that is reached"
+_AT = "at a clock of 2 GHz"
+MEANINGS: dict[str, Meaning] = {
+    "gemm.path": Meaning("B per clock", "operands that reach an SM from L2"),
+    "gemm.epilogue": Meaning("steps", "steps of the reduction in which the pipelines of a tile fill and drain"),
+    "gemm.store": Meaning("B per clock", "output that an SM stores"),
+    "gemm.split": Meaning("× splits", "more of a tile's end for each split of the reduction"),
+    "gemm.latency": Meaning("clocks", "start of a tile"),
+    "gemm.reduce": Meaning("us", "kernel that adds up the parts of a split reduction", 1e6),
+    "gemm.start": Meaning("us", "start and end of a kernel at a clock of 1.9 GHz", 1e6),
+    "gemm.mu": Meaning("", _BANDWIDTH, convert=share),
+    "gemm.cached": Meaning("× L2 / bytes", "how much of its bytes a product finds in L2"),
+    "gemm.p": Meaning("", "exponent that joins computing and memory: 1 adds them, a large one takes the larger"),
+    "gemm.heat": Meaning("", "what the power controller adds to long products, per unit of the power factor"),
+    "gemm.tau": Meaning("ms", "length of a product that has half of it", 1e3),
+    "gemm.quantize": Meaning("us", "cast of an fp8 or fp4 input in the tables; left out of forecasts", 1e6),
+    "gemm.scale": Meaning("× bytes / bandwidth", "the cast's share that grows with its input; left out of forecasts"),
+    "gemm.level": Meaning("×", "speed of a typical GPU's matrix units, of what its datasheet promises"),
+    "flash.alpha": Meaning("", "share of the attainable rate that products reach", convert=share),
+    "flash.exp": Meaning("", "issue slots of the special-function units that an exponential takes", convert=above),
+    "flash.block": Meaning("us", f"start and end of a block {_AT}, times the layout's fill"),
+    "flash.mu": Meaning("", _BANDWIDTH, convert=share),
+    "flash.around": Meaning("us", f"around a call of an inference server {_AT}; left out of forecasts"),
+    "flash.kept": Meaning("× L2 / bytes", "how much repeated calls find in L2; left out of forecasts"),
+    "flash.reuse": Meaning("× 32 B per clock", "what L2 then gives an SM; left out of forecasts"),
+    "group.alpha": Meaning("", "share of the attainable rate that tiles reach", convert=share),
+    "group.mu": Meaning("", _BANDWIDTH, convert=share),
+    "group.vector": Meaning("", "share of the bandwidth that kernels between the products reach; of layers alone"),
+    "group.start": Meaning("steps", "steps of the reduction in which a tile fills and drains"),
+    "group.around": Meaning("us", f"around a layer of experts {_AT}; left out of forecasts"),
+    "share": Meaning("", "share of the bandwidth that large kernels reach", convert=share),
+    "sharpness": Meaning("", "how sharply the cache ends, as an exponent"),
+    "cycles": Meaning("clocks", "waits of a block and of a load"),
+    "power": Meaning("", "exponent that joins memory, waits and instructions", convert=above),
+    "dispatch": Meaning("us", "dispatch of a call by itself, as tables time it; left out of forecasts", 1e6, float),
+    "fraction": Meaning("", "share of the bandwidth of kernels without a class", convert=float),
+}
+_WAITS = {"fp32/softmax": ("block, long rows", "load, long rows", "block, short rows", "load, short rows")}
+
+
+def constants(name: str, parameters: Parameters) -> Iterator[ChosenConstant]:
+    """Yield the constants of the class `name` that all GPUs share, in units that formulas name."""
+    for key, meaning in MEANINGS.items():
+        if key in parameters:
+            values = _members(name, np.asarray(parameters[key]))
+            for label, value in zip(_labels(name, key, len(values)), values.tolist(), strict=True):
+                yield ChosenConstant(label, meaning.convert(value) * meaning.scale, meaning.unit, meaning.text)
+
+
+def speeds(parameters: Parameters) -> dict[tuple[str, str], float]:
+    """Return the speed of each measured GPU's matrix units by (GPU, data type): 1 is what its datasheet promises."""
+    found = {key.split(".", 1)[1]: value for key, value in parameters.items() if key.startswith("speed.")}
+    return {_board(key): math.exp(float(np.ravel(value)[0])) for key, value in sorted(found.items())}
+
+
+def _board(key: str) -> tuple[str, str]:
+    gpu, _, dtype = key.rpartition(".")
+    return gpu, dtype
+
+
+def _members(name: str, value: Floats) -> Floats:
+    """Return one value of each constant: that of the first member, of all GPUs, or the mean of an ensemble."""
+    rows = value.reshape(len(value), -1) if value.ndim > 1 else value.reshape(1, -1)
+    result: Floats = rows[0] if name in CLASSES else rows.mean(axis=0)
+    return result
+
+
+def _labels(name: str, key: str, count: int) -> list[str]:
+    if count == 1:
+        return [key]
+    known = MEMORIES if key == "share" else _WAITS.get(name, ())
+    return [f"{key} ({known[i] if i < len(known) else i})" for i in range(count)]
+
+
+Meta = Mapping[str, Any]
+FIGURES = ("mean", "median", "p90")
+
+
+class WeightsTable(NamedTuple):
+    """A table; columns whose number is below `names` hold names, the others figures."""
+
+    title: str
+    header: tuple[str, ...]
+    rows: Sequence[tuple[str, ...]]
+    names: int = 2
+
+
+def percent(value: float | None) -> str:
+    """Return a share as text, such as `6.2 %`; nothing for None."""
+    return "" if value is None else f"{100 * value:.1f} %"
+
+
+def overview(meta: Meta) -> WeightsTable:
+    """Return a row a class: what it learned, its error on unseen GPUs and the worst of them, and what is known beside."""
+    header = ("class", "kernels", "GPUs", "unseen GPUs", "worst", "with a scalar", "own GPU", "coverage", "widened")
+    return WeightsTable("mean absolute errors", header, [_overview(meta, kind) for kind in meta["errors"]], 1)
+
+
+def _overview(meta: Meta, kind: str) -> tuple[str, ...]:
+    errors, learned = meta["errors"][kind], meta["learned"][kind]
+    unseen = {gpu: entry for gpu, entry in errors.items() if entry["unseen"]}
+    worst = max(unseen, key=lambda gpu: float(unseen[gpu]["mean"]), default=None)
+    plain, widened = _coverage(meta, kind)
+    return (
+        kind,
+        f"{learned['rows']:,}",
+        str(len(learned["gpus"])),
+        percent(average(entry["mean"] for entry in unseen.values())),
+        f"{percent(unseen[worst]['mean'])} {worst}" if worst else "",
+        percent(average(entry.get("scalar", {}).get("mean") for entry in unseen.values())),
+        percent(average(entry["mean"] for entry in meta.get("own", {}).get(kind, {}).values())),
+        percent(plain),
+        percent(widened),
+    )
+
+
+def average(values: Iterable[float | None]) -> float | None:
+    """Return the mean of the values that are known, None when none is."""
+    known = [value for value in values if value is not None]
+    return math.fsum(known) / len(known) if known else None
+
+
+def _coverage(meta: Meta, kind: str) -> tuple[float | None, float | None]:
+    found = meta.get("coverage", {}).get(kind)
+    return (found.get("plain"), found.get("widened")) if isinstance(found, Mapping) else (found, None)
+
+
+def errors(meta: Meta, others: Mapping[str, Meta] | None = None) -> WeightsTable:
+    """Return a row a class and GPU: errors on held-out kernels, with one measured scalar, and the means of `others`."""
+    others = others or {}
+    header = ("class", "GPU", "new", "mean", "median", "90th", ">20 GFLOP", "bias", "scalar", "kernels", *others)
+    rows = []
+    for kind, found in meta["errors"].items():
+        for gpu, entry in found.items():
+            theirs = (percent(other["errors"].get(kind, {}).get(gpu, {}).get("mean")) for other in others.values())
+            scalar = percent(entry.get("scalar", {}).get("mean"))
+            rows.append(
+                (
+                    kind,
+                    gpu,
+                    "GPU" if entry["unseen"] else "kernels",
+                    *_row(entry),
+                    scalar,
+                    f"{entry['count']:,}",
+                    *theirs,
+                )
+            )
+    return WeightsTable("errors on kernels left out of training", header, rows, 3)
+
+
+def _row(entry: Mapping[str, float]) -> tuple[str, ...]:
+    return (*(percent(entry.get(key)) for key in (*FIGURES, "large")), f"{entry['bias']:.2f}")
+
+
+def wide(meta: Meta) -> WeightsTable:
+    """Return a row a GPU and data type: errors on products whose sides are all 256 or more, GPU's generation left out."""
+    header = ("class", "GPU", "type", "mean", "median", "90th", "bias", "scalar", "median", "90th")
+    rows = [
+        (kind, gpu, dtype, *(percent(part[key]) for key in FIGURES), f"{part['bias']:.2f}", *_scalar(part))
+        for kind, found in meta["errors"].items()
+        for gpu, entry in found.items()
+        for dtype, part in entry.get("wide", {}).items()
+    ]
+    return WeightsTable("products with sides of 256 and more, the GPU's generation left out", header, rows, 3)
+
+
+def _scalar(part: Mapping[str, Any]) -> Iterator[str]:
+    yield from (percent(part.get("scalar", {}).get(key)) for key in FIGURES)
+
+
+def own(meta: Meta) -> WeightsTable:
+    """Return a row a class and GPU: errors on shapes held out where the GPU itself was measured."""
+    header = ("class", "GPU", "mean", "median", "90th", ">20 GFLOP", "bias", "kernels")
+    rows = [
+        (kind, gpu, *_row(entry), f"{entry['count']:,}")
+        for kind, found in meta.get("own", {}).items()
+        for gpu, entry in found.items()
+    ]
+    return WeightsTable("measured GPUs, shapes held out", header, rows)
+
+
+def intervals(meta: Meta) -> WeightsTable:
+    """Return a row a class: the 80 % interval of measured / forecast by the length of a kernel, and what widens it."""
+    short, long = (seconds(edge) for edge in EDGES)
+    header = ("class", "GPU", f"below {short}", f"to {long}", "longer", "power", "coverage", "widened")
+    rows = []
+    for kind, found in meta.get("intervals", {}).items():
+        for key, label in (("new", "new"), ("seen", "measured")):
+            if key in found:
+                cells = (f"{low:.2f} to {high:.2f}" for low, high in found[key])
+                new = (f"{found.get('widen', 1.0):.2f}", *map(percent, _coverage(meta, kind)))
+                rows.append((kind, label, *cells, *(new if key == "new" else ("", "", ""))))
+    return WeightsTable("80 % intervals of measured / forecast", header, rows)
+
+
+def learned(weights: Weights) -> WeightsTable:
+    """Return a row a constant that all GPUs share; classes with the same ones stand together."""
+    groups: dict[tuple[Any, ...], list[str]] = {}
+    for kind, parameters in sorted(weights.classes.items()):
+        groups.setdefault(tuple(constants(kind, parameters)), []).append(kind)
+    rows = [
+        (", ".join(kinds), one.name, f"{one.value:.4g}", one.unit, one.text)
+        for found, kinds in sorted(groups.items(), key=lambda item: item[1])
+        for one in found
+    ]
+    return WeightsTable("learned constants", ("class", "constant", "value", "unit", "meaning"), rows, 5)
+
+
+def boards(weights: Weights) -> WeightsTable:
+    """Return a row a GPU: the speed of its matrix units by data type, where 1 is what its datasheet promises."""
+    found = {board: value for parameters in weights.classes.values() for board, value in speeds(parameters).items()}
+    types = sorted({dtype for _, dtype in found})
+    rows = [
+        (gpu, *(f"{found[gpu, dtype]:.3f}" if (gpu, dtype) in found else "" for dtype in types))
+        for gpu in sorted({gpu for gpu, _ in found})
+    ]
+    return WeightsTable("speed of measured GPUs, of what the datasheet promises", ("GPU", *types), rows, 1)
+
+
+def sources(meta: Meta) -> WeightsTable:
+    """Return a row a table that was learned from, with the start of its SHA-256."""
+    return WeightsTable(
+        "data", ("table", "SHA-256"), [(name, f"{digest}…") for name, digest in sorted(meta["data"].items())]
+    )
+
+
+def rows(meta: Meta) -> WeightsTable:
+    """Return a row a class: how many kernels it learned from, of which GPUs."""
+    found = [(kind, f"{facts['rows']:,}", ", ".join(facts["gpus"])) for kind, facts in meta["learned"].items()]
+    return WeightsTable("learned from", ("class", "kernels", "GPUs"), found, 3)
+
+
+def markdown(table: WeightsTable) -> str:
+    """Return a table in Markdown; columns without a single entry are left out."""
+    kept = [i for i, _ in enumerate(table.header) if any(row[i] for row in table.rows)]
+    rule = ["---" if i < table.names else "---:" for i in kept]
+    lines: Sequence[Sequence[str]] = [
+        [table.header[i] for i in kept],
+        rule,
+        *([row[i] for i in kept] for row in table.rows),
+    ]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
 
 TEMPLATE = Path(__file__).with_name("model_card.md")
 BASELINES = ("linear", "habitat")
@@ -26,15 +308,15 @@ def card(weights: Weights) -> str:
     meta = weights.meta
     baselines = {name: weights_file.read(weights_file.shipped(name), name).meta for name in BASELINES}
     tables = {
-        "overview": weights_tables.overview(meta),
-        "errors": weights_tables.errors(meta, baselines),
-        "wide": weights_tables.wide(meta),
-        "own": weights_tables.own(meta),
-        "intervals": weights_tables.intervals(meta),
-        "learned": weights_tables.learned(weights),
-        "boards": weights_tables.boards(weights),
-        "rows": weights_tables.rows(meta),
-        "sources": weights_tables.sources(meta),
+        "overview": overview(meta),
+        "errors": errors(meta, baselines),
+        "wide": wide(meta),
+        "own": own(meta),
+        "intervals": intervals(meta),
+        "learned": learned(weights),
+        "boards": boards(weights),
+        "rows": rows(meta),
+        "sources": sources(meta),
     }
     out = f"Without {', '.join(meta['left_out'])}. " if meta.get("left_out") else ""
     command = f"`clustersim lab show --predictor {meta['predictor']} --card FILE`"
@@ -44,7 +326,7 @@ def card(weights: Weights) -> str:
         size=f"{_bytes(weights) / 1e6:.1f} MB",
         left_out=out,
         generated=f"Written from the weights by {command}; every figure is from their metadata.",
-        **{name: weights_tables.markdown(table) if table.rows else "None." for name, table in tables.items()},
+        **{name: markdown(table) if table.rows else "None." for name, table in tables.items()},
     )
 
 

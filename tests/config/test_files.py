@@ -15,7 +15,7 @@ from clustersim.cli.main import main
 from clustersim.collectives.nccl.nccl_tests_log import measured
 from clustersim.convert import hugging_face
 from clustersim.errors import DataError, InputError
-from clustersim.lab.data import csv_table, frames
+from clustersim.lab.data import frames, own_measurements
 from clustersim.predictors import weights_file
 from clustersim.topology.build import load
 
@@ -23,7 +23,7 @@ READERS = {
     "text": files.read_text,
     "config.json": hugging_face.read,
     "nccl-tests": lambda path: measured(path, "all_reduce", 8),
-    "sheet": lambda path: csv_table.open_table(path, (), ()),
+    "sheet": lambda path: own_measurements.open_table(path, (), ()),
     "csv": frames.csv,
     "parquet": frames.parquet,
     "weights": lambda path: weights_file.read(path, "linear"),
@@ -101,7 +101,7 @@ def test_what_is_no_utf8_has_its_place(raw, tmp_path):
     with pytest.raises(InputError, match=r"file:\d+:\d+: not a text file"):
         measured(path, "all_reduce", 8)
     with pytest.raises(DataError, match="cannot be read as CSV"):
-        csv_table.open_table(path, (), ())
+        own_measurements.open_table(path, (), ())
 
 
 BOM = b"\xef\xbb\xbf"
@@ -119,7 +119,7 @@ def test_a_byte_order_mark_changes_nothing(tmp_path):
         (tmp_path / name).write_bytes(BOM + text.encode())
     assert hugging_face.read(tmp_path / "config.json").keys == {"model_type": "gpt2", "n_embd": 8}
     assert measured(tmp_path / "log.csv", "all_reduce", 8) == {8: 16e-6}
-    assert csv_table.open_table(tmp_path / "own.csv", ("a",), ("a", "b")).cells == {"a": ["1"], "b": ["2"]}
+    assert own_measurements.open_table(tmp_path / "own.csv", ("a",), ("a", "b")).cells == {"a": ["1"], "b": ["2"]}
     assert frames.csv(tmp_path / "own.csv").columns == ["a", "b"]
     assert load(tmp_path / "node.xml").gpus == 1
 

@@ -15,11 +15,11 @@ from typer.testing import CliRunner
 from clustersim.cli.lab import app
 from clustersim.errors import InputError
 from clustersim.hardware import gpus
-from clustersim.lab import evaluate, model_card, weights_tables
+from clustersim.lab import evaluate, model_card
 from clustersim.lab.data.samples import Samples
-from clustersim.lab.neusight_constants import MEANINGS, constants, speeds
+from clustersim.lab.model_card import MEANINGS, constants, speeds
 from clustersim.lab.plots import error_figures, page, png
-from clustersim.lab.train.calibration import FEW, with_scalar
+from clustersim.lab.train.intervals import FEW, with_scalar
 from clustersim.model.kernel import gemm
 from clustersim.predictors import uncertainty, weights_file
 from clustersim.predictors.features import columns
@@ -176,13 +176,13 @@ def test_the_model_card_is_that_of_the_weights():
 
 def test_tables_hold_the_figures_of_the_metadata():
     meta = shipped("neusight").meta
-    rows = {(row[0], row[1]): row for row in weights_tables.errors(meta).rows}
+    rows = {(row[0], row[1]): row for row in model_card.errors(meta).rows}
     assert len(rows) == sum(map(len, meta["errors"].values())) > 40
     for (kind, gpu), row in rows.items():
         entry = meta["errors"][kind][gpu]
         assert row[2] == ("GPU" if entry["unseen"] else "kernels")
         assert row[3:6] == tuple(f"{100 * entry[key]:.1f} %" for key in ("mean", "median", "p90"))
-    worst = {row[0]: row[4] for row in weights_tables.overview(meta).rows}
+    worst = {row[0]: row[4] for row in model_card.overview(meta).rows}
     for kind, found in meta["errors"].items():
         assert worst[kind].startswith(f"{100 * max(e['mean'] for e in found.values() if e['unseen']):.1f} %")
 
@@ -191,18 +191,16 @@ def test_tables_of_every_predictor_that_ships():
     for name in ("neusight", *model_card.BASELINES):
         weights = shipped(name)
         for table in (
-            weights_tables.overview(weights.meta),
-            weights_tables.errors(weights.meta),
-            weights_tables.rows(weights.meta),
+            model_card.overview(weights.meta),
+            model_card.errors(weights.meta),
+            model_card.rows(weights.meta),
         ):
             assert {len(row) for row in table.rows} == {len(table.header)}
 
 
 def test_markdown_leaves_empty_columns_out():
-    table = weights_tables.WeightsTable(
-        "", ("class", "GPU", "mean", "scalar"), [("a", "b", "1", ""), ("c", "", "2", "")]
-    )
-    assert weights_tables.markdown(table).splitlines() == [
+    table = model_card.WeightsTable("", ("class", "GPU", "mean", "scalar"), [("a", "b", "1", ""), ("c", "", "2", "")])
+    assert model_card.markdown(table).splitlines() == [
         "| class | GPU | mean |", "| --- | --- | ---: |", "| a | b | 1 |", "| c |  | 2 |",
     ]  # fmt: skip
 

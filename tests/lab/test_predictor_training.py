@@ -8,12 +8,12 @@ from clustersim import plugins
 from clustersim.errors import DataError
 from clustersim.hardware import gpus
 from clustersim.lab.data import sources, tables
-from clustersim.lab.data.by_class import own_samples
-from clustersim.lab.train import splits
+from clustersim.lab.data.tables import own_samples
+from clustersim.lab.train import dataset
 from clustersim.lab.train.ensemble import TrainingBudget
-from clustersim.lab.train.learner import ROOM
 from clustersim.lab.train.learners import linear as linear_learner
 from clustersim.lab.train.learners import neusight as learner
+from clustersim.lab.train.training import ROOM
 from clustersim.model.kernel import gemm
 from clustersim.predictors import weights_file
 from clustersim.predictors.classes import SIMT, TENSOR
@@ -109,7 +109,7 @@ def test_a_users_gpu_gets_a_speed_of_its_own(own, data, short, tmp_path, monkeyp
     files = [tmp_path / "fast.csv", tmp_path / "other.csv"]
     measured(files[0], own, 0.8)
     measured(files[1], "h100", 1.0)
-    joined = splits.splits(sources.Data((data, files[0])), 0)["half/linear"].train
+    joined = dataset.splits(sources.Data((data, files[0])), 0)["half/linear"].train
     assert board.name in {gpus.load(name).name for name in joined.gpu.tolist()}
     monkeypatch.setattr(
         "clustersim.lab.train.learners.neusight.products.BUDGET", TrainingBudget(members=1, steps=300, batch=64)
@@ -155,7 +155,7 @@ def test_nonnegative_regression():
 
 
 def test_leaving_a_generation_out_leaves_no_row_of_it(data):
-    groups = splits.generations(splits.splits(data, 0)["half/linear"].train)
+    groups = dataset.generations(dataset.splits(data, 0)["half/linear"].train)
     assert list(groups) == ["ampere", "hopper"]
     assert (groups["ampere"] ^ groups["hopper"]).all()
 

@@ -8,10 +8,10 @@ from typer.testing import CliRunner
 from clustersim.cli.lab import app
 from clustersim.errors import DataError, InputError
 from clustersim.lab.data import sources, tables
-from clustersim.lab.data.by_class import test_samples as samples_to_judge
 from clustersim.lab.data.checkouts import aiconfigurator, neusight
 from clustersim.lab.data.sources import ATTENTION, FP32, GEMM, GROUPED
-from clustersim.lab.train import resume, splits, training
+from clustersim.lab.data.tables import test_samples as samples_to_judge
+from clustersim.lab.train import dataset, training
 from clustersim.lab.train.learners import linear
 from clustersim.predictors.classes import SIMT
 
@@ -167,7 +167,7 @@ h100,linear,dgrad,bf16,4096,4096,4096,2e-4
 def test_own_measurements_join_training_and_are_judged(data, tmp_path):
     own = tmp_path / "own.csv"
     own.write_text(OWN)
-    without, joined = (splits.splits(d, 0)["half/linear"].train for d in (data, sources.Data((data, own))))
+    without, joined = (dataset.splits(d, 0)["half/linear"].train for d in (data, sources.Data((data, own))))
     assert len(joined) == len(without) + 2
     judged = samples_to_judge(own)
     assert {*judged} == {"half/linear"}
@@ -188,7 +188,7 @@ def test_own_measurements_beside_the_tables_are_found(tmp_path):
 def test_a_gpu_left_out_is_in_no_lesson(data):
     out = sources.given([data], ["A100_SXM", "t4"])
     assert out.leave_out == ("a100-sxm-80gb", "t4")
-    for name, split in splits.splits(out, 0).items():
+    for name, split in dataset.splits(out, 0).items():
         assert not {"a100_sxm", "Tesla T4"} & {*split.train.gpu}, name
     weights = linear.train(out)
     assert weights.meta["left_out"] == ["a100-sxm-80gb", "t4"]
@@ -206,7 +206,7 @@ def test_leaving_out_all_gpus_leaves_nothing_to_learn(data):
     with pytest.raises(
         DataError, match=r"no measured kernels of fp32/linear, .* without t4, a100-pcie-40gb; the tables must"
     ):
-        splits.splits(sources.given([data], ["t4", "a100-pcie-40gb"]), 0)
+        dataset.splits(sources.given([data], ["t4", "a100-pcie-40gb"]), 0)
 
 
 def test_an_interrupted_training_goes_on(data, tmp_path):
@@ -230,7 +230,7 @@ def test_an_interrupted_training_goes_on(data, tmp_path):
     for kind, parameters in whole.classes.items():
         for key, value in parameters.items():
             np.testing.assert_array_equal(value, resumed.classes[kind][key])
-    resume.discard(scratch)
+    training.discard(scratch)
     assert not scratch.exists()
 
 
@@ -243,8 +243,8 @@ def _counting(learned):
 
 
 def test_what_is_kept_depends_on_seed_and_samples(data, tmp_path):
-    method = resume.resumable(linear.LEARNER, tmp_path)
-    samples = splits.splits(data, 0)["fp32/linear"].train
+    method = training.resumable(linear.LEARNER, tmp_path)
+    samples = dataset.splits(data, 0)["fp32/linear"].train
     for seed, some in ((0, samples), (1, samples), (0, samples.select(slice(1, None))), (0, samples)):
         method.fit("fp32/linear", some, seed, lambda *_: None)
     assert len(list(tmp_path.iterdir())) == 3
@@ -267,13 +267,13 @@ def test_networks_of_single_gpus_are_kept_too(tmp_path):
         return {"own.x": parameters["a"] + seed}
 
     samples = samples_to_judge(_file(tmp_path))["half/linear"]
-    method = resume.resumable(linear.LEARNER._replace(own=(("half/linear",), own)), tmp_path / "parts")
+    method = training.resumable(linear.LEARNER._replace(own=(("half/linear",), own)), tmp_path / "parts")
     assert method.own[0] == ("half/linear",)
     for value, seed in ((1.0, 0), (1.0, 0), (2.0, 0), (1.0, 3)):
         found = method.own[1]({"a": np.array(value)}, samples, seed, lambda *_: None)
         assert found["own.x"] == value + seed
     assert learned == [0, 0, 3]
-    assert resume.resumable(linear.LEARNER, tmp_path).own is None
+    assert training.resumable(linear.LEARNER, tmp_path).own is None
 
 
 def _file(folder):

@@ -16,12 +16,12 @@ from clustersim import plugins
 from clustersim.cli.app import app
 from clustersim.errors import DataError, InputError
 from clustersim.hardware import gpus
+from clustersim.lab import neusight_paper
 from clustersim.lab.data import tables
 from clustersim.lab.data.samples import Samples
-from clustersim.lab.reproductions.neusight_paper import recipe
-from clustersim.lab.reproductions.neusight_paper.records import GROUPS, KernelRecords, described, profiled
-from clustersim.lab.train.learner import ROOM as LEARNERS
+from clustersim.lab.neusight_paper import GROUPS, KernelRecords, described, profiled
 from clustersim.lab.train.learners import neusight_paper as learner
+from clustersim.lab.train.training import ROOM as LEARNERS
 from clustersim.model.kernel import attention, gemm
 from clustersim.model.kernel import vector as vector_kernel
 from clustersim.predictors import weights_file
@@ -58,7 +58,9 @@ def trained():
     """Weights of all classes after two epochs on synthetic samples."""
     found = {name: records(name) for name in GROUPS}
     outcome = {
-        name: recipe.learn(name, recipe.Recipe(1e-4, 16, epochs=2), described(rows), rows.samples.seconds, 1)
+        name: neusight_paper.learn(
+            name, neusight_paper.Recipe(1e-4, 16, epochs=2), described(rows), rows.samples.seconds, 1
+        )
         for name, rows in found.items()
     }
     classes = {name: dict(result.parameters) for name, result in outcome.items()}
@@ -161,24 +163,26 @@ def test_the_lookup_finds_what_comparing_with_all_finds(known, wanted, seed):
 
 def test_training_lowers_the_error_and_depends_on_the_seed_alone():
     rows = records("fp32/linear", count=120)
-    plan = recipe.Recipe(1e-3, 32, epochs=10)
-    first, again = (recipe.learn("fp32/linear", plan, described(rows), rows.samples.seconds, 1) for _ in range(2))
+    plan = neusight_paper.Recipe(1e-3, 32, epochs=10)
+    first, again = (
+        neusight_paper.learn("fp32/linear", plan, described(rows), rows.samples.seconds, 1) for _ in range(2)
+    )
     for key, value in first.parameters.items():
         np.testing.assert_array_equal(value, again.parameters[key])
     assert first.validation < 0.1
     assert first.epochs == 10
-    other = recipe.learn("fp32/linear", plan._replace(epochs=1), described(rows), rows.samples.seconds, 2)
+    other = neusight_paper.learn("fp32/linear", plan._replace(epochs=1), described(rows), rows.samples.seconds, 2)
     assert (first.parameters["mlp.0.weight"] != other.parameters["mlp.0.weight"]).any()
 
 
 def test_numpy_forecasts_what_torch_has_learned():
     torch = pytest.importorskip("torch")
     found = described(records("fp32/softmax", count=100))
-    network = recipe._network()
-    rows = recipe._Rows(*(torch.tensor(x, dtype=torch.float32) for x in (*found, found.full)))
+    network = neusight_paper._network()
+    rows = neusight_paper._Rows(*(torch.tensor(x, dtype=torch.float32) for x in (*found, found.full)))
     with torch.no_grad():
         guess = rows.guess(network).numpy()
-    parameters = recipe._parameters(network)
+    parameters = neusight_paper._parameters(network)
     np.testing.assert_allclose(wave.seconds(parameters, found), guess, rtol=1e-4)
     widths = [parameters[f"mlp.{i}.weight"].shape[1:] for i in range(8)]
     assert widths == [(4, 512), *[(512, 512)] * 6, (512, 3)]
@@ -186,9 +190,9 @@ def test_numpy_forecasts_what_torch_has_learned():
 
 def test_the_network_of_the_best_epoch_is_kept():
     rows = records("fp32/linear", count=60)
-    plan = recipe.Recipe(0.03, 8, epochs=4)  # far too fast: the error jumps from epoch to epoch
+    plan = neusight_paper.Recipe(0.03, 8, epochs=4)  # far too fast: the error jumps from epoch to epoch
     runs = [
-        recipe.learn("x", plan._replace(epochs=e), described(rows), rows.samples.seconds, 5).validation
+        neusight_paper.learn("x", plan._replace(epochs=e), described(rows), rows.samples.seconds, 5).validation
         for e in range(1, 5)
     ]
     assert all(later <= earlier for earlier, later in itertools.pairwise(runs))
@@ -197,7 +201,7 @@ def test_the_network_of_the_best_epoch_is_kept():
 def test_a_training_that_diverges_is_one_sentence():
     rows = records("fp32/linear")
     with pytest.raises(DataError, match=r"^fp32/linear: the training diverged in its first epoch; .* another --seed$"):
-        recipe.learn("fp32/linear", recipe.Recipe(1e30, 8), described(rows), rows.samples.seconds, 0)
+        neusight_paper.learn("fp32/linear", neusight_paper.Recipe(1e30, 8), described(rows), rows.samples.seconds, 0)
 
 
 def test_fp32_kernels_of_all_classes_have_a_finite_time(trained):
@@ -313,7 +317,7 @@ def table(rng, gpu, split):
 @pytest.fixture
 def data(tmp_path, monkeypatch):
     """A folder with a tiny FP32 table, and recipes of one epoch."""
-    brief = {name: plan._replace(epochs=1) for name, plan in recipe.RECIPES.items()}
+    brief = {name: plan._replace(epochs=1) for name, plan in neusight_paper.RECIPES.items()}
     monkeypatch.setattr(learner, "RECIPES", brief)
     rng, path = np.random.default_rng(0), tmp_path / tables.FP32
     path.parent.mkdir()
@@ -348,7 +352,7 @@ def test_a_kernel_name_without_a_tile_is_named(data):
 def test_the_training_rows_are_the_published_ones():
     if not os.environ.get("CLUSTERSIM_DATA"):
         pytest.skip("$CLUSTERSIM_DATA is not set: no folder of measured kernels")
-    from clustersim.lab.reproductions.neusight_paper.records import records as read
+    from clustersim.lab.neusight_paper import records as read
 
     data = Path(os.environ["CLUSTERSIM_DATA"])
     found = {name: read(data, name) for name in GROUPS}

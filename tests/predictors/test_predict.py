@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from hugging_face_configs import CONFIGS
 
-from clustersim.lab.reproductions import whole_models
+from clustersim.lab import whole_models
 from clustersim.model.kernel import vector
 from clustersim.model.parameters import parameters
 from clustersim.parallel.load import load

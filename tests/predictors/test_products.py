@@ -213,7 +213,7 @@ def test_a_few_kernels_set_the_speed_of_a_gpu(gpu, factor, count):
 
 
 def test_shapes_held_out_are_the_same_on_all_gpus_and_a_fifth():
-    from clustersim.lab.train.splits import held_shapes
+    from clustersim.lab.train.dataset import held_shapes
 
     samples = some_samples(H100, 1.0, 2000)
     held = held_shapes(samples)

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from clustersim.errors import DataError
 from clustersim.hardware import gpus
 from clustersim.hardware.constants import LAUNCH
-from clustersim.lab.data.published_kernels import TABLE, published
 from clustersim.lab.data.samples import Samples
+from clustersim.lab.data.tables import TABLE, published
 from clustersim.lab.train.learners.neusight import vector_kernels as learner
 from clustersim.model.kernel import vector as kernel
 from clustersim.predictors.features import columns

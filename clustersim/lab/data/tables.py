@@ -7,7 +7,8 @@ attention, timed in CUDA graphs). Checkouts of both repositories give the same t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,10 +19,13 @@ from clustersim.arrays import Floats
 from clustersim.errors import DataError
 from clustersim.hardware import gpus
 from clustersim.hardware.constants import BYTES
-from clustersim.lab.data.samples import Samples, gpus_of, join
-from clustersim.lab.data.sources import ATTENTION, FP32, GEMM, Data, places, tables
+from clustersim.lab.data.own_measurements import measured
+from clustersim.lab.data.samples import Samples, gpus_of, join, merge, pick
+from clustersim.lab.data.sources import ATTENTION, FP32, GEMM, Data, csv, holds, own_files, places, tables
 from clustersim.lab.data.sources import GROUPED as EXPERTS
-from clustersim.predictors.features import Columns, bound
+from clustersim.model.kernel import Kernel, vector
+from clustersim.predictors.classes import GROUPED, SIMT, TENSOR, route
+from clustersim.predictors.features import Columns, bound, columns
 
 if TYPE_CHECKING:
     import polars as pl
@@ -214,3 +218,112 @@ def _texts(frame: pl.DataFrame, name: str) -> NDArray[np.str_]:
 
 def _same(frame: pl.DataFrame, text: str) -> NDArray[np.str_]:
     return np.full(len(frame), text)
+
+
+TABLE = "kernels/published_kernels.csv"
+PREFIX = "published/"
+_BOARDS = {"A100-SXM4-80GB": "a100-sxm-80gb", "H100-SXM5-80GB": "h100-sxm", "H200-SXM-141GB": "h200-sxm"}
+_BOARDS |= {"B200-SXM-180GB": "b200-sxm"}
+_PUBLISHED_COLUMNS = ("gpu", "kernel", "dims", "us")
+
+Sizes = dict[str, int]
+
+
+def _rope(size: Sizes) -> Kernel:
+    heads = size["hidden"] // size["tp"]
+    grouped = 8 if size["hidden"] == 8192 else 1  # Llama-2-70B has 8 key heads for 64 query heads
+    return vector("elementwise", "unfused_rope", "fp16", size["tokens"], heads + heads // grouped, 6.0, 4)
+
+
+_KERNELS: dict[str, Callable[[Sizes], Kernel]] = {
+    "rmsnorm": lambda s: vector("layernorm", "unfused_rmsnorm", "fp16", s["tokens"], s["hidden"], 6.0, 4),
+    "swiglu": lambda s: vector("elementwise", "unfused_swiglu", "fp16", s["tokens"], s["ffn"] // s["tp"], 1.0, 6),
+    "residual_add": lambda s: vector("elementwise", "add", "fp16", s["tokens"], s["hidden"], 1.0, 6),
+    "embedding": lambda s: vector("memory", "embedding", "fp16", s["tokens"], s["hidden"], 0.0, 4),
+    "rope": _rope,
+    "fp8_cast": lambda s: vector("memory", "quantize", "bf16", s["M"], s["K"], 0.0, 3),
+}
+
+
+def published(data: Data | Path) -> dict[str, Samples]:
+    """Return the published 16-bit vector kernels by `published/<kernel>`, empty when the folder has no such table.
+
+    Raises DataError for a table without the columns gpu, kernel, dims and us, or with a row that cannot be read.
+    """
+    import polars as pl
+
+    found: dict[str, Samples] = {}
+    for path in (place / TABLE for place in places(data) if (place / TABLE).is_file()):
+        rows = csv(path, _PUBLISHED_COLUMNS).filter(pl.col("kernel").is_in([*_KERNELS]) & (pl.col("us") > 0)).rows()
+        each = {name: [row for row in rows if row[1] == name and _board(row[0])] for name in _KERNELS}
+        found |= {PREFIX + name: _published_samples(path, part) for name, part in each.items() if part}
+    return found
+
+
+def _board(text: str) -> str:
+    return _BOARDS.get(text.split(" ", maxsplit=1)[0], "")
+
+
+def _published_samples(path: Path, rows: list[tuple[str, str, str, float]]) -> Samples:
+    kernels = []
+    for _, name, dims, _ in rows:
+        sizes = {key: int(value) for key, value in re.findall(r"(\w+)=(\d+)", dims)}
+        try:
+            kernels.append(_KERNELS[name](sizes))
+        except (KeyError, ZeroDivisionError) as error:
+            raise DataError(f"{path}: {name} with dims {dims!r} lacks a size") from error
+    boards = np.array([_board(row[0]) for row in rows])
+    return Samples(columns(kernels), boards, np.array([row[3] for row in rows]) * 1e-6)
+
+
+BUSY = "busy/"
+"""Before the class of a user's own kernels where the class has tables of eager calls: his rows hold no dispatch, theirs do."""
+
+
+def test_samples(data: Data | Path, split: str = "test") -> dict[str, Samples]:
+    """Return the measured kernels of each class: FP32 of one split, all of the tensor-core ones, and a user's own.
+
+    Tables that no place holds are left out. Raises DataError when nothing is left.
+    """
+    own = own_samples(data).items()
+    parts: dict[str, list[Samples]] = {(BUSY + name if name in SIMT else name): [samples] for name, samples in own}
+    simt = fp32(data, split) if holds(data, FP32) else None
+    found = {name: pick(simt, name) for name in SIMT} if simt else {}
+    for name, samples in (found | tensor_samples(data) | published(data)).items():
+        parts.setdefault(name, []).insert(0, samples)
+    filled = {name: merge(part) for name, part in parts.items() if any(map(len, part))}
+    if not filled:
+        raise DataError(f"{', '.join(map(str, places(data)))}: no measured kernel of a class that is learned")
+    return filled
+
+
+def tensor_samples(data: Data | Path) -> dict[str, Samples]:
+    """Return the measured kernels of the tensor-core classes, as far as a place has their tables."""
+    found: dict[str, Samples] = {}
+    for table, kind in ((GEMM, "linear"), (ATTENTION, "flash_attention"), (EXPERTS, "grouped_gemm")):
+        if holds(data, table):
+            samples = _tensor_table(data, table)
+            found |= {name: pick(samples, name) for name in (*TENSOR, *GROUPED) if name.endswith(f"/{kind}")}
+    return {name: samples for name, samples in found.items() if len(samples)}
+
+
+def _tensor_table(data: Data | Path, table: str) -> Samples:
+    if table == GEMM:
+        return training_shapes(gemm(data))
+    return attention(data) if table == ATTENTION else experts(data)
+
+
+def own_samples(data: Data | Path) -> dict[str, Samples]:
+    """Return a user's own measured kernels by class, of GEMMs those of training shapes. Raises DataError."""
+    files = measured(own_files(data))
+    if not files:
+        return {}
+    samples = merge(files)
+    picked = {name: pick(samples, name) for name in dict.fromkeys(route(samples.table).tolist())}
+    return {name: training_shapes(s) if name in TENSOR and name.endswith("linear") else s for name, s in picked.items()}
+
+
+def training_shapes(samples: Samples, least: int = 128) -> Samples:
+    """Return the GEMMs whose three sides are at least `least`: those of training, not of decoding a token at a time."""
+    table = samples.table
+    return samples.select((table.m >= least) & (table.n >= least) & (table.k >= least))

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 from xml.sax.saxutils import escape
 
 from clustersim.lab.evaluate import errors
+from clustersim.lab.model_card import percent
 from clustersim.lab.plots.error_figures import figures
 from clustersim.lab.plots.panels import Figure
 from clustersim.lab.plots.svg import legend, svg
-from clustersim.lab.weights_tables import percent
 from clustersim.writing import save
 
 if TYPE_CHECKING:

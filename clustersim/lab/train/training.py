@@ -1,13 +1,22 @@
-"""Training a predictor: every class from its split of the measured kernels, with its held-out errors and intervals."""
+"""Training a predictor: every class from its split of the measured kernels, with its held-out errors and intervals.
+
+It can be interrupted: every finished class lies in a scratch folder until the weights are written.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import hashlib
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
+from importlib.util import find_spec
+from io import BytesIO
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from clustersim import plugins, writing
 from clustersim.arrays import Floats
 from clustersim.config.gpu import Gpu
 from clustersim.hardware import gpus
@@ -15,16 +24,140 @@ from clustersim.lab.data.samples import Samples, canonical, gpus_of, merge
 from clustersim.lab.data.sources import Data, digests, left_out
 from clustersim.lab.evaluate import ratios, summary
 from clustersim.lab.train import intervals
-from clustersim.lab.train.calibration import scalable, with_scalar
-from clustersim.lab.train.dataset import GENERATIONS, WEIGHT
+from clustersim.lab.train.dataset import GENERATIONS, WEIGHT, Split, generations, held_shapes, splits
 from clustersim.lab.train.ensemble import TrainingProgress
-from clustersim.lab.train.intervals import Residuals
-from clustersim.lab.train.learner import Learner
-from clustersim.lab.train.resume import resumable
-from clustersim.lab.train.splits import Split, generations, held_shapes, splits
+from clustersim.lab.train.intervals import Residuals, scalable, with_scalar
 from clustersim.predictors.classes import MEMORY, SIMT
-from clustersim.predictors.learned import Learned
+from clustersim.predictors.features import Columns
+from clustersim.predictors.learned import Learned, Method
+from clustersim.predictors.mlp import Parameters
 from clustersim.predictors.weights_file import Weights
+
+ROOM = "clustersim.learners"
+
+Fit = Callable[[str, Samples, int, TrainingProgress], dict[str, Floats]]
+FitOwn = Callable[[Parameters, Samples, int, TrainingProgress], dict[str, Floats]]
+
+
+class Learner(NamedTuple):
+    """How the parameters of a method are learned from measured kernels."""
+
+    method: Method
+    """What forecasts with them."""
+    fit: Fit
+    """(class, samples, seed, progress) -> the parameters of the class, `dispatch` (s) among them."""
+    together: tuple[tuple[str, ...], ...] = ()
+    """Classes that share what `fit` returns."""
+    own: tuple[tuple[str, ...], FitOwn] | None = None
+    """Classes for which (parameters, samples, seed, progress) adds what is learned of measured GPUs alone, and that function."""
+    calibrate: Callable[[Parameters, Samples, Gpu], dict[str, Floats]] | None = None
+    """Return parameters with the speed of one GPU set by a few of its kernels."""
+
+
+def get(name: str) -> Learner:
+    """Return how a predictor of class-by-class weights learns. Raises UnknownNameError."""
+    found: Learner = plugins.load(ROOM, name, "LEARNER")
+    return found
+
+
+def of(predictor: Learned) -> Learner | None:
+    """Return how a predictor learned; None for one from outside."""
+    return get(predictor.name) if predictor.name in plugins.names(ROOM) else None
+
+
+PACKAGE = Path(__file__).parents[2]
+
+
+def resumable(learner: Learner, scratch: Path | None) -> Learner:
+    """Return `learner` whose `fit` and `own` keep their results in the folder `scratch` and take them from there.
+
+    A result is found again by the hash of its samples, class, seed and method, of the parameters it builds on, of the code of
+    predictors and learners and of the GPUs' figures, so that nothing stale is ever taken. None keeps nothing.
+    Raises DataError where nothing can be written.
+    """
+    if scratch is None:
+        return learner
+
+    def fit(name: str, samples: Samples, seed: int, progress: TrainingProgress) -> dict[str, Floats]:
+        path = scratch / f"{_key((learner.method.name, name, seed), samples, {})}.npz"
+        found = _kept(path, lambda: learner.fit(name, samples, seed, progress))
+        progress(name, 1, 1)
+        return found
+
+    return learner._replace(fit=fit, own=_resumable_own(learner, scratch))
+
+
+def _resumable_own(learner: Learner, scratch: Path) -> tuple[tuple[str, ...], FitOwn] | None:
+    if learner.own is None:
+        return None
+    names, learn = learner.own
+
+    def own(parameters: Parameters, samples: Samples, seed: int, progress: TrainingProgress) -> dict[str, Floats]:
+        path = scratch / f"{_key((learner.method.name, 'own', seed), samples, parameters)}.npz"
+        return _kept(path, lambda: learn(parameters, samples, seed, progress))
+
+    return names, own
+
+
+def _kept(path: Path, learn: Callable[[], dict[str, Floats]]) -> dict[str, Floats]:
+    """Return what a file holds, or else what `learn` returns, after writing it there."""
+    found = _read(path)
+    if found is None:
+        found = learn()
+        _write(path, found)
+    return found
+
+
+def _key(names: tuple[object, ...], samples: Samples, parameters: Parameters) -> str:
+    state = hashlib.sha256(repr((*names, code())).encode())
+    columns = (*(getattr(samples.table, field) for field in Columns.__slots__), samples.gpu, samples.seconds)
+    for array in (*columns, *(parameters[name] for name in sorted(parameters))):
+        state.update(str(array.dtype).encode() + np.ascontiguousarray(array).tobytes())
+    return state.hexdigest()[:24]
+
+
+@cache
+def code() -> str:
+    """Return the hash of all that decides what is learned beside samples and seed: code, GPUs' figures, torch."""
+    state = hashlib.sha256(_torch().encode())
+    for path in _sources():
+        state.update(path.read_bytes())
+    return state.hexdigest()[:16]
+
+
+def _sources() -> Iterator[Path]:
+    for room in ("predictors", "lab/data", "lab/train"):
+        yield from sorted((PACKAGE / room).rglob("*.py"))
+    yield from sorted((PACKAGE / "gpus").glob("*.yaml"))
+
+
+def _torch() -> str:
+    from importlib.metadata import version
+
+    return version("torch") if find_spec("torch") else ""  # linear learns without it
+
+
+def _read(path: Path) -> dict[str, Floats] | None:
+    try:
+        with np.load(path, allow_pickle=False) as stored:
+            return {name: stored[name] for name in stored.files}
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+        return None  # absent, or cut off when a training was killed: it is learned anew
+
+
+def _write(path: Path, parameters: dict[str, Floats]) -> None:
+    buffer = BytesIO()
+    np.savez(buffer, **parameters)  # type: ignore[arg-type]
+    writing.save(path, buffer.getvalue())
+
+
+def discard(scratch: Path) -> None:
+    """Remove the scratch folder of a training that is done."""
+    for path in scratch.glob("*.npz"):
+        path.unlink(missing_ok=True)
+    if scratch.is_dir() and not any(scratch.iterdir()):
+        scratch.rmdir()
+
 
 WeightsByClass = Mapping[str, Mapping[str, Floats]]
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from clustersim.errors import DataError, UnknownNameError
 from clustersim.hardware import gpus
-from clustersim.lab.data.checkout_files import read
+from clustersim.lab.data.frames import read
 from clustersim.lab.data.sources import ATTENTION, GEMM, GROUPED
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from clustersim.errors import DataError
-from clustersim.lab.data.checkout_files import read
+from clustersim.lab.data.frames import read
 from clustersim.lab.data.sources import FP32
 
 if TYPE_CHECKING:

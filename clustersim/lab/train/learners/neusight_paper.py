@@ -16,8 +16,16 @@ from clustersim.lab.data import sources, tables
 from clustersim.lab.data.samples import Samples, gpus_of, pick
 from clustersim.lab.data.sources import Data
 from clustersim.lab.evaluate import measure
-from clustersim.lab.reproductions.neusight_paper.recipe import RECIPES, TrainedNetwork, learn
-from clustersim.lab.reproductions.neusight_paper.records import GROUPS, KernelRecords, described, profiled, records
+from clustersim.lab.neusight_paper import (
+    GROUPS,
+    RECIPES,
+    KernelRecords,
+    TrainedNetwork,
+    described,
+    learn,
+    profiled,
+    records,
+)
 from clustersim.lab.train.ensemble import TrainingProgress, silent
 from clustersim.predictors.kinds.neusight_paper import tiles
 from clustersim.predictors.kinds.neusight_paper.predictor import NAME, PRODUCTS, Paper

@@ -1,1 +1,0 @@
-"""How the published NeuSight predictor learns."""
