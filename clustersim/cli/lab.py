@@ -57,7 +57,7 @@ def train(
     from clustersim.lab import model_card
     from clustersim.lab.data import sources
     from clustersim.lab.train import training
-    from clustersim.lab.train.training import ROOM
+    from clustersim.lab.train.learner import ROOM
     from clustersim.predictors import weights_file
     from clustersim.writing import check_output
 

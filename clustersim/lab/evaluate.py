@@ -13,7 +13,7 @@ from clustersim.errors import InputError, suggest
 from clustersim.hardware import gpus
 from clustersim.lab.data.samples import Samples, canonical, gpus_of
 from clustersim.lab.data.tables import BUSY, PREFIX
-from clustersim.lab.train.intervals import scalable, with_scalar
+from clustersim.lab.train.learner import scalable, with_scalar
 from clustersim.model.kernel import Kernel
 from clustersim.predictors.base import Predictor
 from clustersim.predictors.features import Columns

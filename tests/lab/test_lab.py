@@ -11,7 +11,7 @@ import networkx as nx
 import pytest
 
 from clustersim import plugins
-from clustersim.lab.train import training
+from clustersim.lab.train import learner
 from clustersim.predictors.base import ROOM
 
 ROOT = Path(__file__).parents[2]
@@ -58,7 +58,7 @@ def test_a_predictor_imports_its_own_code_alone(name, tmp_path):
 
 
 def test_every_predictor_with_weights_has_a_learner():
-    assert {*plugins.names(training.ROOM)} == {*plugins.names(ROOM)} - {"roofline"}
+    assert {*plugins.names(learner.ROOM)} == {*plugins.names(ROOM)} - {"roofline"}
 
 
 @pytest.mark.parametrize("room", ["predictors", "lab"])

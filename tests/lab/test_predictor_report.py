@@ -19,7 +19,7 @@ from clustersim.lab import evaluate, model_card
 from clustersim.lab.data.samples import Samples
 from clustersim.lab.model_card import MEANINGS, constants, speeds
 from clustersim.lab.plots import error_figures, page, png
-from clustersim.lab.train.intervals import FEW, with_scalar
+from clustersim.lab.train.learner import FEW, with_scalar
 from clustersim.model.kernel import gemm
 from clustersim.predictors import uncertainty, weights_file
 from clustersim.predictors.features import columns

@@ -11,9 +11,9 @@ from clustersim.lab.data import sources, tables
 from clustersim.lab.data.tables import own_samples
 from clustersim.lab.train import dataset
 from clustersim.lab.train.ensemble import TrainingBudget
+from clustersim.lab.train.learner import ROOM
 from clustersim.lab.train.learners import linear as linear_learner
 from clustersim.lab.train.learners import neusight as learner
-from clustersim.lab.train.training import ROOM
 from clustersim.model.kernel import gemm
 from clustersim.predictors import weights_file
 from clustersim.predictors.classes import SIMT, TENSOR

@@ -20,8 +20,8 @@ from clustersim.lab import neusight_paper
 from clustersim.lab.data import tables
 from clustersim.lab.data.samples import Samples
 from clustersim.lab.neusight_paper import GROUPS, KernelRecords, described, profiled
+from clustersim.lab.train.learner import ROOM as LEARNERS
 from clustersim.lab.train.learners import neusight_paper as learner
-from clustersim.lab.train.training import ROOM as LEARNERS
 from clustersim.model.kernel import attention, gemm
 from clustersim.model.kernel import vector as vector_kernel
 from clustersim.predictors import weights_file

@@ -1,60 +1,20 @@
-"""Intervals of forecasts, from the errors on kernels that training had not seen, and the one measured scalar of such a GPU.
+"""Intervals of forecasts, from the errors on kernels that training had not seen.
 
 Split conformal prediction (Vovk et al., 2005): the interval of 80 % is that of measured / forecast between its quantiles of 10
 and 90 %, for kernels alike: of the same class and about the same length, on GPUs that were measured (`seen`) or that were not
-(`new`). Every generation of GPUs counts alike. The scalar is the speed of a GPU's matrix units, from a few kernels.
+(`new`). Every generation of GPUs counts alike.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from clustersim.arrays import Floats
-from clustersim.config.gpu import Gpu
-from clustersim.lab.data.samples import Samples
-from clustersim.lab.train import training
-from clustersim.predictors.base import Predictor
-from clustersim.predictors.learned import Learned
 from clustersim.predictors.uncertainty import EDGES, Distance, lookup
-from clustersim.predictors.weights_file import Weights
-
-FEW = 64
-"""Kernels that set the one measured scalar of a GPU and data type."""
-
-
-def scalable(predictor: Predictor, name: str) -> bool:
-    """Whether a measured scalar changes what `predictor` forecasts of the class `name`."""
-    if not isinstance(predictor, Learned) or "gemm.level" not in predictor.weights.classes.get(name, {}):
-        return False
-    how = training.of(predictor)
-    return how is not None and how.calibrate is not None
-
-
-def with_scalar(predictor: Learned, name: str, gpu: Gpu, samples: Samples) -> tuple[Learned, NDArray[np.intp]]:
-    """Return the predictor after one scalar for each data type of a class is set by FEW kernels, and which rows are the others.
-
-    samples: kernels of the class `name` measured on `gpu`; the few are drawn from them at random, always the same ones.
-    """
-    how = training.of(predictor)
-    assert how is not None
-    assert how.calibrate is not None
-    few = drawn(samples)
-    parameters = how.calibrate(predictor.weights.classes[name], samples.select(few), gpu)
-    weights = Weights({**predictor.weights.classes, name: parameters}, predictor.weights.meta)
-    return replace(predictor, weights=weights), np.setdiff1d(np.arange(len(samples)), few)
-
-
-def drawn(samples: Samples) -> NDArray[np.intp]:
-    """Return which rows set the scalars: FEW of each data type."""
-    order = np.random.default_rng(0).permutation(len(samples))
-    types = samples.table.dtype
-    return np.concatenate([order[types[order] == one][:FEW] for one in np.unique(types)])
-
 
 LEVELS = (0.1, 0.9)
 GENERATIONS = 3

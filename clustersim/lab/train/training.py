@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from clustersim import plugins, writing
+from clustersim import writing
 from clustersim.arrays import Floats
 from clustersim.config.gpu import Gpu
 from clustersim.hardware import gpus
@@ -26,44 +26,13 @@ from clustersim.lab.evaluate import ratios, summary
 from clustersim.lab.train import intervals
 from clustersim.lab.train.dataset import GENERATIONS, WEIGHT, Split, generations, held_shapes, splits
 from clustersim.lab.train.ensemble import TrainingProgress
-from clustersim.lab.train.intervals import Residuals, scalable, with_scalar
+from clustersim.lab.train.intervals import Residuals
+from clustersim.lab.train.learner import FitOwn, Learner, scalable, with_scalar
 from clustersim.predictors.classes import MEMORY, SIMT
 from clustersim.predictors.features import Columns
-from clustersim.predictors.learned import Learned, Method
+from clustersim.predictors.learned import Learned
 from clustersim.predictors.mlp import Parameters
 from clustersim.predictors.weights_file import Weights
-
-ROOM = "clustersim.learners"
-
-Fit = Callable[[str, Samples, int, TrainingProgress], dict[str, Floats]]
-FitOwn = Callable[[Parameters, Samples, int, TrainingProgress], dict[str, Floats]]
-
-
-class Learner(NamedTuple):
-    """How the parameters of a method are learned from measured kernels."""
-
-    method: Method
-    """What forecasts with them."""
-    fit: Fit
-    """(class, samples, seed, progress) -> the parameters of the class, `dispatch` (s) among them."""
-    together: tuple[tuple[str, ...], ...] = ()
-    """Classes that share what `fit` returns."""
-    own: tuple[tuple[str, ...], FitOwn] | None = None
-    """Classes for which (parameters, samples, seed, progress) adds what is learned of measured GPUs alone, and that function."""
-    calibrate: Callable[[Parameters, Samples, Gpu], dict[str, Floats]] | None = None
-    """Return parameters with the speed of one GPU set by a few of its kernels."""
-
-
-def get(name: str) -> Learner:
-    """Return how a predictor of class-by-class weights learns. Raises UnknownNameError."""
-    found: Learner = plugins.load(ROOM, name, "LEARNER")
-    return found
-
-
-def of(predictor: Learned) -> Learner | None:
-    """Return how a predictor learned; None for one from outside."""
-    return get(predictor.name) if predictor.name in plugins.names(ROOM) else None
-
 
 PACKAGE = Path(__file__).parents[2]
 

@@ -12,7 +12,8 @@ from clustersim.lab.data.samples import Samples
 from clustersim.lab.data.sources import Data
 from clustersim.lab.train.dataset import dataset, expected_dispatch, forget, lone, nuisance
 from clustersim.lab.train.ensemble import TrainingBudget, TrainingProgress, initial, minimize, scaling, silent
-from clustersim.lab.train.training import Learner, learn
+from clustersim.lab.train.learner import Learner
+from clustersim.lab.train.training import learn
 from clustersim.predictors.classes import GRAPHED
 from clustersim.predictors.kinds.habitat import METHOD, describe, log_seconds
 from clustersim.predictors.mlp import Parameters, standardise

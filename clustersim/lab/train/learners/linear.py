@@ -12,7 +12,8 @@ from clustersim.lab.data.samples import Samples
 from clustersim.lab.data.sources import Data
 from clustersim.lab.train.dataset import dataset
 from clustersim.lab.train.ensemble import TrainingProgress, silent
-from clustersim.lab.train.training import Learner, learn
+from clustersim.lab.train.learner import Learner
+from clustersim.lab.train.training import learn
 from clustersim.predictors.kinds.linear import METHOD, describe
 from clustersim.predictors.weights_file import Weights
 

@@ -14,8 +14,9 @@ from clustersim.lab.data.samples import Samples
 from clustersim.lab.data.sources import Data
 from clustersim.lab.train.dataset import dataset
 from clustersim.lab.train.ensemble import TrainingBudget, TrainingProgress, minimize, silent
+from clustersim.lab.train.learner import Learner
 from clustersim.lab.train.learners.neusight import products, vector_kernels
-from clustersim.lab.train.training import Learner, learn
+from clustersim.lab.train.training import learn
 from clustersim.predictors.kinds.neusight import FEW, METHOD, vector
 from clustersim.predictors.weights_file import Weights
 
