@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from pathlib import Path
-from pkgutil import iter_modules
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -14,12 +12,17 @@ from clustersim.cli.progress import progressing
 from clustersim.errors import InputError, suggest
 
 if TYPE_CHECKING:
-    from clustersim.drawing.canvas import Canvas
+    from clustersim.simulation import StepResult
+    from clustersim.sweeps.evaluate import Row
 
 
 def plot(
-    result: Annotated[Path, typer.Argument(metavar="RESULT", help="The folder of a run, for scaling that of a sweep.")],
-    kind: Annotated[str, typer.Option(help="timeline, breakdown, memory or roofline of a run, scaling of a sweep.")],
+    result: Annotated[
+        Path, typer.Argument(metavar="RESULT", help="The folder of a run, for scaling and splits that of a sweep.")
+    ],
+    kind: Annotated[
+        str, typer.Option(help="timeline, breakdown, memory or roofline of a run, scaling or splits of a sweep.")
+    ],
     out: Annotated[
         Path, typer.Option(metavar="FILE", help="An .svg, .png or .pdf file; the last two need matplotlib.")
     ],
@@ -27,35 +30,25 @@ def plot(
     quiet: Quiet = False,
 ) -> None:
     """Draw a result as a figure: its timeline, where the step goes, memory, kernels under the roof, or how a sweep scales."""
-    from clustersim.drawing.picture import check, write
+    from clustersim.figures import kinds
+    from clustersim.figures.files import check, write
 
-    drawn = _figure(kind)
+    if kind not in (known := [*kinds.RUN, *kinds.SWEEP]):
+        raise InputError(f"--kind {kind}: no such figure; {suggest(kind, known)}")
     check("--out", out)
-    write(out, _of_sweep(result, drawn) if drawn.of == "sweep" else _of_run(result, drawn, quiet))
+    write(out, kinds.SWEEP[kind](_sweep(result)) if kind in kinds.SWEEP else kinds.RUN[kind](_run(result, quiet)))
     if not quiet:
         typer.echo(f"written to {out}")
 
 
-def _figure(kind: str) -> Any:
-    """Return the figure of a kind: a file in `pages/figures/`. Raises InputError when there is none."""
-    from clustersim.pages import figures
-
-    known = [module.name for module in iter_modules(figures.__path__)]
-    if kind not in known:
-        raise InputError(f"--kind {kind}: no such figure; {suggest(kind, known)}")
-    return import_module(f"clustersim.pages.figures.{kind}")
-
-
-def _of_run(folder: Path, drawn: Any, quiet: bool) -> Canvas:
+def _run(folder: Path, quiet: bool) -> StepResult:
     from clustersim.rerun import RunQuestion
 
     with progressing(quiet) as progress:
-        found: Canvas = drawn.draw(RunQuestion.of(folder).again(progress))
-    return found
+        return RunQuestion.of(folder).again(progress)
 
 
-def _of_sweep(folder: Path, drawn: Any) -> Canvas:
+def _sweep(folder: Path) -> list[Row]:
     from clustersim.pages.sweep import sweep_rows
 
-    found: Canvas = drawn.draw([row for _, row in sweep_rows(folder)])
-    return found
+    return [row for _, row in sweep_rows(folder)]

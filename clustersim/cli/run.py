@@ -85,7 +85,7 @@ def run(
     """Simulate one training step and say how long it takes, why, and whether it fits."""
     from clustersim import simulation
     from clustersim.config.overrides import parted
-    from clustersim.drawing.picture import check
+    from clustersim.figures.files import check
     from clustersim.files import keeping_inputs
     from clustersim.parallel.load import load
     from clustersim.report import names
@@ -226,7 +226,7 @@ def _page(result: StepResult, target: Path, asked: Question, explained: Explaine
 
 
 def _draw(result: StepResult, path: Path) -> None:
-    from clustersim.report.timeline import write
+    from clustersim.figures.timeline import write
 
     write(path, result.record, result.plan, f"{result.job.name} on {result.topology.name}")
 

@@ -74,7 +74,7 @@ def show(
     if (draw or export) and not topology:
         raise InputError("nothing to draw or export; give a topology file first")
     if draw and topology:
-        from clustersim.drawing.picture import check
+        from clustersim.figures.files import check
 
         check("--draw", draw, [topology])
     if export and export[0] not in FORMATS:
@@ -179,8 +179,8 @@ def _bill(items: Sequence[Item]) -> list[str]:
 
 
 def _draw(document: Document, target: Path) -> None:
-    from clustersim.drawing.picture import write
-    from clustersim.topology.drawing.draw import picture
+    from clustersim.figures.cluster import picture
+    from clustersim.figures.files import write
 
     write(target, picture(document))
     typer.echo(f"written to {target}", err=True)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
+from clustersim.figures.charts import KINDS
 from clustersim.report.folded_time import FoldedTime
 from clustersim.report.result import stages_of
 from clustersim.report.tables import memory_table
 from clustersim.simulation import StepResult
 
-KINDS = ("framework", "buffers", "parameters", "optimizer", "gradients", "gathered", "activations", "workspace")
-"""From the ground up: what stays all the time first."""
 UNIT = 2**20
 """Bytes of a unit of the page's memory."""
 TICK = 1e-9

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from itertools import groupby
 
 from clustersim.config.results import Manifest
-from clustersim.pages.kernels import kernels
+from clustersim.figures.kernels import kernels
 from clustersim.pages.memory import memory
 from clustersim.pages.network import network
 from clustersim.pages.published import nearest

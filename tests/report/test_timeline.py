@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 import pytest
 
 from clustersim.errors import InputError
-from clustersim.report.timeline import ROWS, svg, write
+from clustersim.figures.timeline import ROWS, svg, write
 from clustersim.simulation import simulate
 
 ROOT = Path(__file__).parents[2]

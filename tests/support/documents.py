@@ -23,11 +23,11 @@ from sybil import Document, Region, Sybil
 
 from clustersim import plugins
 from clustersim.cli.main import main
+from clustersim.figures import canvas
+from clustersim.figures.bars import splits
+from clustersim.figures.timeline import svg
 from clustersim.hardware import gpus
-from clustersim.report.timeline import svg
 from clustersim.simulation import simulate
-from clustersim.sweeps.drawing import Words
-from clustersim.sweeps.drawing import svg as svg_of_sweep
 from clustersim.sweeps.evaluate import Files, Row, evaluate, load
 from clustersim.sweeps.space import points
 
@@ -193,7 +193,7 @@ def draw_splits() -> str:
     best = next(row for row in rows if row["status"] == "ok")
     batch = f"{best['global_batch']} sequences of {best['seq']:,} tokens, {best['precision']}"
     what = f"where one step of {batch} goes, on the mean of {best['gpus']:,} GPUs"
-    return svg_of_sweep(rows, Words("Llama 3 70B on 128 nodes of 8 H100: which of six splits trains fastest?", what))
+    return canvas.svg(splits(rows, "Llama 3 70B on 128 nodes of 8 H100: which of six splits trains fastest?", what))
 
 
 NAMES = re.compile(r"(?<=<!-- begin names -->\n).*?(?=<!-- end names -->)", re.DOTALL)

@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping
 
 from documents import ROOT
 
-from clustersim.report.timeline import svg as timeline
+from clustersim.figures import canvas
+from clustersim.figures.bars import splits
+from clustersim.figures.timeline import svg as timeline
 from clustersim.simulation import simulate
-from clustersim.sweeps.drawing import Words
-from clustersim.sweeps.drawing import svg as bars
 from clustersim.sweeps.evaluate import Files, Row, evaluate, load
 from clustersim.validate.markdown import picture
 from clustersim.validate.shipped import TABLE
@@ -31,12 +31,12 @@ def scaling() -> str:
         "workloads/llama3_70b.yaml",
         [{"cluster.nodes": n} for n in (32, 64, 128, 256)],
     )
-    words = Words(
+    words = (
         "Llama 3 70B, one batch of 8M tokens: what do more nodes bring?",
         "where a step goes, on the mean of all GPUs; tp 8 · pp 4",
         lambda row: f"{row['gpus']:,} GPUs",
     )
-    return bars(found, words)
+    return canvas.svg(splits(found, *words))
 
 
 def oversubscription() -> str:
@@ -46,24 +46,24 @@ def oversubscription() -> str:
     ways = iter(points)
     for row in found:
         row["ratio"] = next(ways)["fabric.tiers.0.oversubscription"]
-    words = Words(
+    words = (
         "GPT-3 XL, all data parallel, on 128 H100: how thin may the leaves be?",
         "ports down over ports up of each leaf; 5.3 GB of gradients cross them at the end of each step",
         lambda row: f"{row['ratio']} : 1",
     )
-    return bars(found, words)
+    return canvas.svg(splits(found, *words))
 
 
 def gpus() -> str:
     """Return the same job on nodes of several GPUs."""
     names = ("a100", "h100", "h200", "b200", "b300")
     found = rows("topologies/hgx_h100_8.yaml", "workloads/llama3_8b.yaml", [{"cluster.gpu": name} for name in names])
-    words = Words(
+    words = (
         "Llama 3 8B on one node of 8: which GPU?",
         "where a step goes; a GPU of your own is one more file of datasheet figures",
         lambda row: str(row["gpu"]),
     )
-    return bars(found, words)
+    return canvas.svg(splits(found, *words))
 
 
 def slow_gpu() -> str:

@@ -6,7 +6,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from clustersim.sweeps.drawing import LEFT, RIGHT, WIDTH, Words, svg
+from clustersim.figures.bars import SWEEP_LEFT, SWEEP_RIGHT, WIDTH, splits
+from clustersim.figures.canvas import svg
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -26,18 +27,27 @@ ROWS = [
 
 
 def test_bars_are_as_long_as_steps_and_the_fastest_is_first():
-    tree = ElementTree.fromstring(svg(ROWS, Words("a < b", "small")))
+    tree = ElementTree.fromstring(svg(splits(ROWS, "a < b", "small")))
     bars = [(float(one.get("y")), float(one.get("width"))) for one in tree.iter(f"{SVG}rect") if list(one)]
     lengths = {y: sum(width for at, width in bars if at == y) for y, _ in bars}
-    assert [lengths[y] for y in sorted(lengths)] == pytest.approx([(WIDTH - LEFT - RIGHT) / 2, WIDTH - LEFT - RIGHT])
+    assert [lengths[y] for y in sorted(lengths)] == pytest.approx(
+        [(WIDTH - SWEEP_LEFT - SWEEP_RIGHT) / 2, WIDTH - SWEEP_LEFT - SWEEP_RIGHT]
+    )
     texts = [one.text for one in tree.iter(f"{SVG}text")]
     assert texts.index("tp 2 · pp 1 · dp 2") < texts.index("tp 1 · pp 1 · dp 2") < texts.index("tp 4 · pp 1")
-    assert {"a < b", "small", "1.000 s", "1,000", "does not fit into memory", "tp: tensor parallel"} <= set(texts)
-    assert texts.count("tp") == texts.count("bubble") == 1  # in the parts that have room
-    assert "pp: pipeline" not in texts
+    assert {
+        "a < b",
+        "small",
+        "1.000 s",
+        "1,000",
+        "does not fit into memory",
+        "tp: tensor-parallel communication",
+    } <= set(texts)
+    assert texts.count("tp 25%") == texts.count("bubble 50%") == 1  # in the parts that have room
+    assert "pp: pipeline communication" not in texts
     assert not any("tp 3" in text for text in texts)
 
 
 def test_the_same_rows_give_the_same_text_and_none_give_an_empty_drawing():
-    assert svg(ROWS, Words("x")) == svg(list(ROWS), Words("x"))
-    assert ElementTree.fromstring(svg([], Words("x"))) is not None
+    assert svg(splits(ROWS)) == svg(splits(list(ROWS)))
+    assert ElementTree.fromstring(svg(splits([]))) is not None

@@ -13,12 +13,12 @@ import pytest
 from route_checks import pairs
 
 from clustersim.config.yaml import parse, read
-from clustersim.drawing.canvas import BROKEN, SLOW, Box, Dot, Line, Text
-from clustersim.drawing.canvas import GPU as GREEN
 from clustersim.errors import ConfigError, InputError
+from clustersim.figures.canvas import BROKEN, SLOW, Box, Dot, Line, Text
+from clustersim.figures.canvas import GPU as GREEN
+from clustersim.figures.cluster import picture, svg
 from clustersim.topology.build import build, document_of, load
 from clustersim.topology.describe import describe
-from clustersim.topology.drawing.draw import picture, svg
 from clustersim.topology.export import graphml, ns3
 from clustersim.topology.export.cables import cabled
 
@@ -312,7 +312,7 @@ def test_show_says_what_cannot_be_written(command_line, arguments: list[str], sa
 
 
 def test_a_png_needs_matplotlib(command_line, tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr("clustersim.drawing.image.find_spec", lambda name: None)
+    monkeypatch.setattr("clustersim.figures.files.find_spec", lambda name: None)
     message = (
         "clustersim: a PNG or PDF needs matplotlib, which is not installed; run pip install 'clustersim[plots]', "
         "or write a name that ends in .svg\n"
@@ -363,7 +363,7 @@ def test_show_needs_a_file_to_draw(command_line) -> None:
 def test_building_reads_no_xml_and_draws_nothing() -> None:
     code = "import sys; from clustersim.topology.build import load; load('topologies/torus_4096.yaml'); print(*sys.modules)"
     modules = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
-    assert not {"networkx", "xml.etree.ElementTree", "clustersim.topology.drawing.draw"} & set(modules)
+    assert not {"networkx", "xml.etree.ElementTree", "clustersim.figures.cluster"} & set(modules)
 
 
 def words(text: str) -> list[str]:

@@ -1,14 +1,29 @@
-"""The shapes of a picture, in the order in which they are drawn."""
+"""The shapes of a picture, in the order in which they are drawn, and the picture as SVG."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import singledispatch
 from typing import NamedTuple
+from xml.sax.saxutils import escape
 
 INK, FAINT, PAPER = "#1f2933", "#7b8794", "#ffffff"
 SWITCH, TIERS = "#2f6f9f", ("#2f6f9f", "#5b4b9a", "#9a3f6b", "#b3572f", "#7d7a2a")
 SLOW, BROKEN = "#e07b00", "#c62828"
 NODE, NODE_EDGE, DEAD, GPU, NIC = "#f4f6f8", "#9fb1c1", "#f3dcd8", "#3c9d74", "#d99a2b"
+PART_COLOURS = {  # Okabe and Ito (2008), which colour-blind readers can tell apart, some lighter
+    "compute": "#56b4e9",
+    "tp": "#cc79a7",
+    "pp": "#0072b2",
+    "dp": "#2bb58a",
+    "ep": "#d55e00",
+    "cp": "#b59a5b",
+    "optimizer": "#b0b0b0",
+    "model": "#b0b0b0",
+    "host": "#b9a4f5",
+    "bubble": "#e8e8e8",
+}
+"""Of the parts of a step, as a breakdown names them."""
 Coordinates = tuple[float, float]
 
 
@@ -127,3 +142,61 @@ class Canvas:
         """Write text on a light ground, over lines."""
         self.box(at, (len(words) * size * 0.56 + 16, size + 10), PAPER, "#d5dde4", (size + 10) / 2)
         self.text(at, words, size)
+
+
+def svg(canvas: Canvas) -> str:
+    """Return the picture as an SVG document."""
+    w, h = f"{canvas.width:g}", f"{canvas.height:g}"
+    head = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {w} {h}" width="{w}" height="{h}" '
+        'font-family="Helvetica, Arial, sans-serif" role="img">'
+    )
+    ground = f'<rect width="{w}" height="{h}" fill="{PAPER}"/>'
+    return "\n".join(
+        [
+            head,
+            *([f"<title>{escape(canvas.title)}</title>"] if canvas.title else []),
+            ground,
+            *map(_element, canvas.shapes),
+            "</svg>",
+            "",
+        ]
+    )
+
+
+@singledispatch
+def _element(shape: object) -> str:
+    raise NotImplementedError(shape)
+
+
+@_element.register
+def _line(shape: Line) -> str:
+    style = f'stroke="{shape.colour}" stroke-width="{shape.width:.2g}" stroke-opacity="{shape.opacity:.2g}"'
+    style += ' stroke-dasharray="6 4"' * shape.dashed
+    if len(shape.points) == 2:
+        a, b = shape.points
+        return f'<line x1="{a[0]:.1f}" y1="{a[1]:.1f}" x2="{b[0]:.1f}" y2="{b[1]:.1f}" {style}/>'
+    (x0, y0), (x1, y1), (x2, y2) = shape.points
+    return f'<path d="M{x0:.1f} {y0:.1f}Q{x1:.1f} {y1:.1f} {x2:.1f} {y2:.1f}" fill="none" {style}/>'
+
+
+@_element.register
+def _box(shape: Box) -> str:
+    (x, y), (wide, high) = shape.corner, shape.size
+    place = f'x="{x:.1f}" y="{y:.1f}" width="{wide:.1f}" height="{high:.1f}" rx="{shape.radius:g}"'
+    look = f'fill="{shape.fill}" stroke="{shape.edge}"'
+    return (
+        f"<rect {place} {look}><title>{escape(shape.said)}</title></rect>" if shape.said else f"<rect {place} {look}/>"
+    )
+
+
+@_element.register
+def _dot(shape: Dot) -> str:
+    return f'<circle cx="{shape.at[0]:.1f}" cy="{shape.at[1]:.1f}" r="{shape.radius:.1f}" fill="{shape.fill}"/>'
+
+
+@_element.register
+def _text(shape: Text) -> str:
+    weight = ' font-weight="600"' if shape.bold else ""
+    place = f'x="{shape.at[0]:.1f}" y="{shape.at[1]:.1f}" font-size="{shape.size:g}" text-anchor="{shape.anchor}"'
+    return f'<text {place} fill="{shape.colour}"{weight}>{escape(shape.words)}</text>'

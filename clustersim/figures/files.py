@@ -1,14 +1,20 @@
-"""A picture as PNG or PDF, drawn by matplotlib, which the extra `plots` installs: the same shapes, text and colours as in SVG."""
+"""A picture in a file, in the form that the ending of its name says.
+
+PNG and PDF are drawn by matplotlib, which the extra `plots` installs: the same shapes, text and colours as in SVG.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import singledispatch
 from importlib.util import find_spec
 from io import BytesIO
+from pathlib import Path
 from typing import Any
 
-from clustersim.drawing.canvas import PAPER, Box, Canvas, Dot, Line, Text
+from clustersim import writing
 from clustersim.errors import InputError
+from clustersim.figures.canvas import PAPER, Box, Canvas, Dot, Line, Text, svg
 
 FORMS: dict[str, tuple[str, dict[str, None]]] = {
     ".png": ("png", {"Software": None}),
@@ -91,3 +97,19 @@ def _text(shape: Text) -> Any:
     weight = "bold" if shape.bold else "normal"
     x, y = shape.at
     return Words(x, y, shape.words, fontweight=weight, parse_math=False, **look, **place)
+
+
+ENDINGS = (".svg", ".png", ".pdf")
+
+
+def check(option: str, path: Path, inputs: Iterable[Path] = ()) -> None:
+    """Raise InputError when no picture can be written to `path`, which `option` names, before any work is done."""
+    writing.check_output(option, path, ENDINGS, inputs)
+    if path.suffix.lower() in FORMS:
+        available()
+
+
+def write(path: Path, canvas: Canvas) -> None:
+    """Write a picture. Raises InputError when the place cannot be written, DiskFullError when no space is left."""
+    ending = path.suffix.lower()
+    writing.save(path, content(canvas, ending) if ending in FORMS else svg(canvas).encode())

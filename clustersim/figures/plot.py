@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from typing import NamedTuple
 
-from clustersim.drawing.canvas import FAINT, INK, Canvas, Coordinates
+from clustersim.figures.canvas import FAINT, INK, Canvas, Coordinates
 
 GRID = "#d5dde4"
 

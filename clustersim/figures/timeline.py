@@ -11,13 +11,13 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from clustersim.drawing import picture as pictures
-from clustersim.drawing.canvas import Canvas, Coordinates
-from clustersim.drawing.svg import text
 from clustersim.engine.compile import Plan
 from clustersim.engine.fabric import HOST
 from clustersim.engine.program import Span
 from clustersim.engine.record import Record
+from clustersim.figures import files as pictures
+from clustersim.figures.canvas import PART_COLOURS, Canvas, Coordinates
+from clustersim.figures.canvas import svg as text
 from clustersim.report.breakdown import PART_OF
 from clustersim.units import seconds
 
@@ -28,16 +28,16 @@ WIDTH, LEFT, RIGHT, TOP = 1000.0, 130.0, 32.0, 34.0
 PASS, LANE, GAP, BETWEEN = 20.0, 6.0, 2.0, 7.0
 """Heights of passes, of a lane, of what is between lanes, and of what is between rows."""
 GROUND = "#f3f3f3"
-COLOURS = {  # Okabe and Ito (2008), which colour-blind readers can tell apart
-    "forward": "#56b4e9",
+COLOURS = {
+    "forward": PART_COLOURS["compute"],
     "backward": "#e69f00",
     "weight gradients": "#f0e442",
     "optimizer": "#999999",
-    "tensor parallel": "#cc79a7",
-    "pipeline": "#0072b2",
+    "tensor parallel": PART_COLOURS["tp"],
+    "pipeline": PART_COLOURS["pp"],
     "data parallel": "#009e73",
-    "expert parallel": "#d55e00",
-    "context parallel": "#b59a5b",
+    "expert parallel": PART_COLOURS["ep"],
+    "context parallel": PART_COLOURS["cp"],
     "gradient norm": "#999999",
 }
 PASSES = {"F": "forward", "B": "backward", "I": "backward", "W": "weight gradients"}

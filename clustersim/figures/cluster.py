@@ -1,26 +1,105 @@
-"""A small cluster with every switch and node drawn: levels as rows, networks without levels as a circle or a lattice."""
+"""A cluster as a picture: every switch of a small one, in rows by level, on a circle or a lattice; groups of a large one."""
 
 from __future__ import annotations
 
+from collections import defaultdict
+from dataclasses import replace
 from math import prod
+from typing import NamedTuple
 
-from clustersim.drawing.canvas import (
-    BROKEN,
-    DEAD,
-    FAINT,
-    GPU,
-    NODE,
-    NODE_EDGE,
-    SLOW,
-    TIERS,
-    Canvas,
-    Coordinates,
-)
-from clustersim.topology.drawing.node import around
-from clustersim.topology.drawing.parts import Cable, DrawnParts
+from clustersim.config.yaml import Document
+from clustersim.figures import cluster_cards
+from clustersim.figures.canvas import BROKEN, DEAD, FAINT, GPU, NODE, NODE_EDGE, SLOW, TIERS, Canvas, Coordinates
+from clustersim.figures.canvas import svg as text
+from clustersim.figures.cluster_cards import around
+from clustersim.topology.build import build
+from clustersim.topology.describe import diameter, faults
+from clustersim.topology.export.cables import cabled
 from clustersim.topology.graph import numbers
 from clustersim.topology.model import Topology
-from clustersim.units import scaled
+from clustersim.topology.numbering import Numbering
+from clustersim.units import scaled, seconds
+
+INNER = frozenset({"nvlink", "pcie", "mesh", "ring"})
+
+
+class Cable(NamedTuple):
+    """Parallel cables between two ends."""
+
+    a: str
+    """One end by name."""
+    b: str
+    """The other."""
+    cables: int
+    """How many."""
+    rate: float
+    """Bytes/s of one."""
+    dead: bool = False
+    """All are."""
+    slow: bool = False
+    """Some are slow or dead."""
+
+
+class DrawnParts(NamedTuple):
+    """What a cluster is made of, by name."""
+
+    nodes: tuple[str, ...]
+    """All of them."""
+    levels: tuple[tuple[str, ...], ...]
+    """The switches at each distance from the nodes, the nearest first."""
+    cables: tuple[Cable, ...]
+    """Of the fabric; those of NICs end at nodes."""
+
+    @property
+    def hierarchical(self) -> bool:
+        """Whether no cable joins two switches of the lowest level."""
+        lowest = set(self.levels[0]) if self.levels else set()
+        return not any(cable.a in lowest and cable.b in lowest for cable in self.cables)
+
+
+def parts(topology: Topology, sound: Topology) -> DrawnParts:
+    """Return the nodes and switches of a small cluster, built with one link a cable; `sound` is the same without faults."""
+    cables = _found_cables(topology, sound)
+    nodes = tuple(f"node[{n}]" for n in range(topology.numbering.built.nodes))
+    neighbours = defaultdict(list)
+    for cable in cables:
+        neighbours[cable.a].append(cable.b)
+        neighbours[cable.b].append(cable.a)
+    seen, front, levels = set(nodes), list(nodes), []
+    while front := list(dict.fromkeys(s for v in front for s in neighbours[v] if s not in seen)):
+        seen.update(front)
+        levels.append(tuple(sorted(front, key=_order)))
+    return DrawnParts(nodes, tuple(levels), cables)
+
+
+def _order(name: str) -> tuple[str, int]:
+    kind, _, number = name.partition("[")
+    return kind, int(number[:-1]) if number else 0
+
+
+def _found_cables(topology: Topology, sound: Topology) -> tuple[Cable, ...]:
+    ill = topology.capacity < sound.capacity * (1 - 1e-9)
+    found: dict[tuple[str, str], Cable] = {}
+    for tier in topology.tiers:
+        if tier.name.split("-")[0] in INNER or tier.name.endswith("-down"):
+            continue
+        back = next((t.first - tier.first for t in topology.tiers if t.name == tier.name[:-3] + "-down"), 0)
+        for link in range(tier.first, tier.first + tier.links):
+            a, b = (_joined(end, topology.numbering.built) for end in topology.ends(link))
+            if a == b:
+                continue
+            old = found.get((a, b), Cable(a, b, 0, 0.0, dead=True))
+            cables, rate = int(sound.cables[link]), float(sound.capacity[link] / sound.cables[link])
+            slow = old.slow or bool(ill[link] or ill[link + back])
+            gone = topology.cables[link] == 0 and topology.cables[link + back] == 0
+            found[a, b] = Cable(a, b, old.cables + cables, rate, old.dead and bool(gone), slow)
+    return tuple(found.values())
+
+
+def _joined(end: str, numbering: Numbering) -> str:
+    kind, _, number = end.partition("[")
+    return f"node[{numbering.place(kind, int(number[:-1]))[0]}]" if kind in ("nic", "ports") else end
+
 
 WIDTH = 1200.0
 _MARGIN, _CAPTION, _ROW, _TOP, _RADIUS, _ARC = 40.0, 190.0, 150.0, 110.0, 330.0, 80.0
@@ -171,3 +250,81 @@ def _bent(canvas: Canvas, a: Coordinates, b: Coordinates, cable: Cable) -> None:
     canvas.curve(
         (a, ((a[0] + b[0]) / 2 + shift[0], (a[1] + b[1]) / 2 + shift[1]), b), 1.4, *_shade(cable, "#b3762a", 0.75)
     )
+
+
+MOST_NODES = 64
+_MOST_SWITCHES, _MOST_LINES, _MOST_AROUND = 64, 300, 24
+
+
+def svg(document: Document) -> str:
+    """Return the picture of a topology file as SVG. Raises ConfigError as `build` does."""
+    return text(picture(document))
+
+
+def picture(document: Document) -> Canvas:
+    """Return the picture of a topology file as shapes. Raises ConfigError as `build` does."""
+    topology = build(document)
+    counts = topology.counts
+    few = topology.nodes <= MOST_NODES and max(counts.get("switches", 0), counts.get("routers", 0)) <= _MOST_SWITCHES
+    if topology.nodes == 1:
+        return _alone(topology)
+    if few:
+        cables = cabled(document)
+        found = parts(cables, cabled(_sound(document)))
+        if _fits(cables, found):
+            return _whole(replace(cables, counts=counts), found)
+    canvas = _canvas(topology, cluster_cards.CARDS_WIDTH, cluster_cards.cards_height(topology))
+    cluster_cards.draw_cards(canvas, topology)
+    return canvas
+
+
+def _sound(document: Document) -> Document:
+    if "faults" not in document.data:
+        return document
+    return replace(document, data={key: value for key, value in document.data.items() if key != "faults"})
+
+
+def _fits(topology: Topology, found: DrawnParts) -> bool:
+    """Return whether the picture of every switch is no hairball."""
+    if found.hierarchical:
+        return len(found.cables) <= _MOST_LINES
+    return is_lattice(topology, found) or sum(map(len, found.levels)) <= _MOST_AROUND
+
+
+def _alone(topology: Topology) -> Canvas:
+    canvas = _canvas(topology, cluster_cards.NODE_WIDTH + 80, cluster_cards.NODE_HEIGHT + 130)
+    cluster_cards.draw_node(
+        canvas,
+        (canvas.width / 2, 90 + cluster_cards.NODE_HEIGHT / 2),
+        topology,
+        f"{topology.gpus} × {topology.gpu.name}",
+    )
+    return canvas
+
+
+def _whole(topology: Topology, found: DrawnParts) -> Canvas:
+    height = rows_height(found) if found.hierarchical else flat_height(found)
+    canvas = _canvas(topology, WIDTH, height)
+    (rows if found.hierarchical else flat)(canvas, found, topology)
+    return canvas
+
+
+def _canvas(topology: Topology, width: float, height: float) -> Canvas:
+    title = f"{topology.name} ({topology.kind})"
+    canvas = Canvas(width, height, title)
+    canvas.text((40, 32), title, 20, anchor="start", bold=True)
+    dead = int(topology.counts.get("dead_nodes", 0))
+    nodes = "1 node" if topology.nodes == 1 else f"{topology.nodes:,} nodes"
+    nodes = f"{topology.nodes:,} of {topology.nodes + dead:,} nodes" if dead else nodes
+    words = [f"{nodes}, {topology.said}"]
+    if topology.counts.get("bisection"):
+        words.append(f"bisection {scaled(topology.counts['bisection'], 'B/s')}")
+    longest = diameter(topology)
+    if longest.hops:
+        words.append(f"at most {longest.hops:g} link{'s' * (longest.hops != 1)}, {seconds(longest.latency)}")
+    canvas.text((40, 58), "   ·   ".join(words), 13, FAINT, anchor="start")
+    ill = faults(topology)
+    if ill:
+        told = "   ·   ".join(f"{label}: {value}" for label, value in ill)
+        canvas.text((40, 80), f"{told}   (orange: slow, red: dead)", 13, BROKEN, anchor="start")
+    return canvas

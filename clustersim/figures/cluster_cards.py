@@ -1,42 +1,118 @@
-"""A large cluster in groups: one card a tier with its count, what joins it to the next, and one node from inside."""
+"""The inside of a node: GPUs, what joins them, and the NICs."""
 
 from __future__ import annotations
 
-from math import prod
+from math import cos, pi, prod, sin
 
-from clustersim.drawing.canvas import FAINT, TIERS, Canvas, Coordinates
+import numpy as np
+
+from clustersim.figures.canvas import FAINT, GPU, INK, NIC, NODE, NODE_EDGE, SWITCH, TIERS, Canvas, Coordinates
 from clustersim.topology.detours import Detours
-from clustersim.topology.drawing import node
-from clustersim.topology.drawing.node import around
 from clustersim.topology.lattice import Dim, Lattice
 from clustersim.topology.model import Topology
 from clustersim.topology.routing import GpuRouter, Remaining
 from clustersim.units import scaled
 
-WIDTH = 760.0
+_SHOWN = 16
+NODE_WIDTH, NODE_HEIGHT = 460.0, 210.0
+
+
+def inner_pairs(topology: Topology) -> list[tuple[int, int]]:
+    """Return the pairs of GPUs of the first node that a wire joins; none when they meet in a switch."""
+    pairs = []
+    for tier in topology.tiers:
+        if tier.name.split("-")[0] in ("mesh", "ring") and tier.name.endswith("-up"):
+            each = tier.links // topology.numbering.built.nodes
+            ends = (topology.ends(link) for link in range(tier.first, tier.first + each))
+            pairs += [tuple(int(end[4:-1]) for end in pair) for pair in ends]
+    return [(a, b) for a, b in pairs]
+
+
+def rate_inside(topology: Topology) -> float:
+    """Return the bytes/s of one link inside a node: of a GPU into the switch, or of a wire."""
+    return float(np.max(topology.capacity[: topology.tiers[0].links], initial=0.0))
+
+
+def draw_node(canvas: Canvas, at: Coordinates, topology: Topology, title: str) -> None:
+    """Draw a node around the centre `at`, WIDTH by HEIGHT."""
+    canvas.box(at, (NODE_WIDTH, NODE_HEIGHT), NODE, NODE_EDGE, 10)
+    left, top = at[0] - NODE_WIDTH / 2, at[1] - NODE_HEIGHT / 2
+    canvas.text((left + 16, top + 20), title, 14, anchor="start", bold=True)
+    pairs, gpus = inner_pairs(topology), topology.numbering.widths[-1]
+    rate = scaled(rate_inside(topology), "B/s")
+    nics = int(topology.counts.get("nics", 0)) // topology.numbering.built.nodes
+    if pairs and gpus <= _SHOWN:
+        _wired(canvas, (at[0] - 70, at[1] + 12), pairs, gpus)
+        canvas.text((at[0] + 50, at[1] - 10), f"{len(pairs)} wire{'s' * (len(pairs) > 1)}", 13, anchor="start")
+        canvas.text((at[0] + 50, at[1] + 10), f"{rate} a direction", 12, FAINT, anchor="start")
+        if topology.nodes > 1:
+            canvas.text((at[0] + 50, at[1] + 40), f"{nics} NIC{'s' * (nics > 1)}", 13, NIC, anchor="start", bold=True)
+    else:
+        _switched(canvas, at, topology, rate, nics)
+
+
+def _wired(canvas: Canvas, at: Coordinates, pairs: list[tuple[int, int]], gpus: int) -> None:
+    places = around(at, (90.0, 72.0), gpus)
+    for a, b in pairs:
+        canvas.line(places[a], places[b], 1.4, SWITCH, 0.55)
+    for gpu, place in enumerate(places):
+        canvas.box(place, (30, 22), GPU)
+        canvas.text(place, str(gpu), 12, "#ffffff")
+
+
+def around(at: Coordinates, radii: Coordinates, count: int) -> list[Coordinates]:
+    """Return places on an ellipse, from the top clockwise."""
+    turns = [2 * pi * i / count - pi / 2 for i in range(count)]
+    return [(at[0] + radii[0] * cos(t), at[1] + radii[1] * sin(t)) for t in turns]
+
+
+def _switched(canvas: Canvas, at: Coordinates, topology: Topology, rate: str, nics: int) -> None:
+    gpus = topology.numbering.widths[-1]
+    shown = min(gpus, _SHOWN)
+    pitch = min(52.0, (NODE_WIDTH - 40) / shown)
+    first = at[0] - pitch * (shown - 1) / 2
+    label = {"nvlink": "NVLink", "pcie": "PCIe"}.get(topology.tiers[0].name.split("-")[0], "switch")
+    if gpus > 1:
+        canvas.box((at[0], at[1] - 40), (pitch * shown, 26), SWITCH)
+        canvas.text((at[0], at[1] - 40), f"{label}   {rate} a GPU and direction", 12, "#ffffff")
+    for i in range(shown):
+        x = first + pitch * i
+        if gpus > 1:
+            canvas.line((x, at[1] - 27), (x, at[1] + 10), 2, SWITCH)
+        if i * nics // shown != (i - 1) * nics // shown and topology.nodes > 1:
+            canvas.line((x, at[1] + 20), (x, at[1] + 62), 2, NIC)
+            canvas.box((x, at[1] + 64), (min(26, pitch - 4), 16), NIC, radius=3)
+        dots = gpus > shown and i == shown - 2
+        canvas.box((x, at[1] + 18), (min(40, pitch - 4), 24), GPU)
+        canvas.text((x, at[1] + 18), "…" if dots else str(i if i < shown - 1 else gpus - 1), 12, "#ffffff")
+    if topology.nodes > 1:
+        canvas.text((at[0], at[1] + 90), f"{nics} NIC{'s' * (nics > 1)}", 12, INK)
+
+
+CARDS_WIDTH = 760.0
 _TOP, _STEP = 130.0, 120.0
 _RING, _MOST_GROUPS = 420.0, 80
 
 
-def height(topology: Topology) -> float:
+def cards_height(topology: Topology) -> float:
     """Return the height of the picture."""
-    return _TOP + (_RING if _flat(topology) else _STEP * len(_tiers(topology))) + node.HEIGHT + 60
+    return _TOP + (_RING if _flat(topology) else _STEP * len(_tiers(topology))) + NODE_HEIGHT + 60
 
 
-def draw(canvas: Canvas, topology: Topology) -> None:
+def draw_cards(canvas: Canvas, topology: Topology) -> None:
     """Draw the tiers from the top, or a pictogram of a network without tiers, above a node."""
-    x = WIDTH / 2
-    bottom = height(topology) - node.HEIGHT / 2 - 36
+    x = CARDS_WIDTH / 2
+    bottom = cards_height(topology) - NODE_HEIGHT / 2 - 36
     if _flat(topology):
         canvas.line((x, _TOP + _RING / 2 + 150), (x, bottom), 3, "#c2ccd5")
         _pictogram(canvas, (x, _TOP + _RING / 2 - 40), topology)
         label = f"{int(topology.counts['nics']):,} NICs × {scaled(_rate(topology, 'nic'), 'B/s')}"
-        canvas.pill((x, bottom - node.HEIGHT / 2 - 38), label)
+        canvas.pill((x, bottom - NODE_HEIGHT / 2 - 38), label)
     else:
         _stack(canvas, topology, x, bottom)
     for shift in (10, 5):
-        canvas.box((x + shift, bottom + shift), (node.WIDTH, node.HEIGHT), "#e4e9ee", "#c2ccd5", 10)
-    node.draw(canvas, (x, bottom), topology, f"{topology.nodes:,} nodes")
+        canvas.box((x + shift, bottom + shift), (NODE_WIDTH, NODE_HEIGHT), "#e4e9ee", "#c2ccd5", 10)
+    draw_node(canvas, (x, bottom), topology, f"{topology.nodes:,} nodes")
 
 
 def _flat(topology: Topology) -> bool:
@@ -65,7 +141,7 @@ def _stack(canvas: Canvas, topology: Topology, x: float, bottom: float) -> None:
         canvas.box((x, y), (width, 48), colour, "none", 6)
         plural = "switch" if switches == 1 else "switches"
         canvas.text((x, y), f"{switches:,} {name} {plural}".replace("  ", " "), 16, "#ffffff", bold=True)
-        gap = (y + (ys[i - 1] if i else bottom - node.HEIGHT / 2)) / 2 + (12 if i == 0 else 4)
+        gap = (y + (ys[i - 1] if i else bottom - NODE_HEIGHT / 2)) / 2 + (12 if i == 0 else 4)
         canvas.pill((x, gap), f"{cables:,} cables × {scaled(_rate(topology, below), 'B/s')}")
         below = name
 
@@ -128,7 +204,7 @@ def _dims(topology: Topology) -> tuple[Dim, ...]:
 
 def _kinds(canvas: Canvas, at: Coordinates, dims: tuple[Dim, ...]) -> None:
     """Draw what joins the positions of each dimension, side by side."""
-    wide = min(230.0, (WIDTH - 60) / len(dims))
+    wide = min(230.0, (CARDS_WIDTH - 60) / len(dims))
     for i, dim in enumerate(dims):
         centre = (at[0] + (i - (len(dims) - 1) / 2) * wide, at[1])
         places = around(centre, (0.36 * wide, 0.36 * wide), min(dim.size, 12))

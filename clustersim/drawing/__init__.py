@@ -1,1 +1,0 @@
-"""Pictures: shapes on a canvas, and what writes them as SVG, PNG or PDF."""

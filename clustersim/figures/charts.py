@@ -1,0 +1,167 @@
+"""Charts of a result: the memory of the fullest GPU over the step, kernels under the roof of the GPU, throughput by GPUs."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+import numpy as np
+
+from clustersim.arrays import Floats
+from clustersim.errors import InputError
+from clustersim.figures.canvas import Canvas
+from clustersim.figures.kernels import PRODUCTS, KernelRates, Rated, Roof, kernels
+from clustersim.figures.plot import AxisRange, Plot
+from clustersim.report.result import stages_of
+from clustersim.report.tables import memory_table
+from clustersim.simulation import StepResult
+from clustersim.sweeps.evaluate import Row
+from clustersim.units import gibibytes, scaled, seconds
+
+KINDS = ("framework", "buffers", "parameters", "optimizer", "gradients", "gathered", "activations", "workspace")
+"""Of memory, from the ground up: what stays all the time first."""
+KIND_COLOURS = dict(
+    zip(KINDS, ("#b0b0b0", "#cc79a7", "#8fb8de", "#b9a4f5", "#2bb58a", "#b59a5b", "#56b4e9", "#e69f00"), strict=True)
+)
+GIB = 2.0**30
+
+
+def memory(result: StepResult) -> Canvas:
+    """Return the memory of the fullest GPU over the step, by kind, against what the GPU has."""
+    ranks = result.facts.memory
+    rank = max(range(len(ranks)), key=lambda i: ranks[i].peak.total)
+    table = memory_table(ranks, result.record, stages_of(result.plan, result.summary))
+    own = (np.asarray(table["pipeline_rank"]) == rank) & np.isfinite(np.asarray(table["start_s"], float))
+    start = np.append(np.asarray(table["start_s"], float)[own], result.record.end)
+    held = {kind: np.asarray(table[f"{kind}_bytes"], float)[own] / GIB for kind in KINDS}
+    capacity = result.topology.gpu.memory / GIB
+    most = max(capacity, ranks[rank].peak.total / GIB) * 1.08
+    title = f"Memory of pipeline rank {rank}, the fullest: {gibibytes(ranks[rank].peak.total)}"
+    plot = Plot(title, AxisRange(0.0, result.record.end), AxisRange(0.0, most), right=190.0)
+    plot.frame("time in the step", "GiB", seconds, lambda value: f"{value:g}")
+    _layers(plot, start, held)
+    plot.line((0.0, capacity), (result.record.end, capacity), "#b3261e", dashed=True)
+    plot.note((result.record.end, capacity), f" {result.topology.gpu.name}: {capacity:.1f} GiB")
+    return plot.canvas
+
+
+def _layers(plot: Plot, start: Floats, held: dict[str, Floats]) -> None:
+    """Draw a layer a kind, a box for each stretch of time in which it stays as it is, and its name beside it."""
+    ground = np.zeros(len(start) - 1)
+    last = 1e9
+    for kind, values in held.items():
+        if not values.any():
+            continue
+        top = ground + values
+        for first, end in _level(top, ground):
+            box = (float(start[first]), float(top[first])), (float(start[end]), float(ground[first]))
+            plot.box(*box, KIND_COLOURS[kind], f"{kind}: {values[first]:.2f} GiB")
+            plot.line(box[0], (box[1][0], box[0][1]), width=0.6)
+        last = plot.name_beside(float((top[-1] + ground[-1]) / 2), kind, last, KIND_COLOURS[kind])
+        ground = top
+
+
+def _level(top: Floats, ground: Floats) -> Sequence[tuple[int, int]]:
+    """Return from which pass to which nothing changes."""
+    change = np.flatnonzero(np.any(np.diff(np.stack([top, ground]), axis=1) != 0, axis=0)) + 1
+    edges = [0, *change.tolist(), len(top)]
+    return list(itertools.pairwise(edges))
+
+
+SMALLEST, LARGEST = 3.0, 16.0
+"""Pixels of a kernel that takes nothing of the step, and more of one that takes all."""
+
+
+def roofline(result: StepResult) -> Canvas:
+    """Return the kernels under the roof, FLOP/s over FLOP a byte.
+
+    Discs are products and attention, squares all others, the larger the more of the step.
+    """
+    found = kernels(result)
+    rows = [row for row in found["rows"] if row["flop"] and row["bytes"]]
+    plot = _axes(result, found, rows)
+    for roof in found["roofs"]:
+        _roof(plot, roof, found["bandwidth"])
+    for row in rows:
+        _kernel(plot, row)
+    plot.canvas.dot((plot.left + 14, plot.top + 14), 6, "#56b4e9")
+    plot.canvas.text((plot.left + 28, plot.top + 14), "products and attention", 12, anchor="start")
+    plot.canvas.bar((plot.left + 8, plot.top + 28), (12, 12), "#f0e442", "#333333")
+    plot.canvas.text((plot.left + 28, plot.top + 34), "other kernels; size: share of the step", 12, anchor="start")
+    return plot.canvas
+
+
+def _axes(result: StepResult, found: KernelRates, rows: list[Rated]) -> Plot:
+    peak = max(roof["peak"] for roof in found["roofs"])
+    intensity = [row["flop"] / row["bytes"] for row in rows] or [1.0]
+    rates = [row["flop"] / row["seconds"] for row in rows] or [peak]
+    x = AxisRange(min(intensity) / 2, max(*intensity, 2 * peak / found["bandwidth"]) * 2, True)
+    plot = Plot(
+        f"Kernels of {result.job.name} on {result.topology.gpu.name}", x, AxisRange(min(rates) / 2, peak * 2, True)
+    )
+    plot.frame("FLOP a byte of memory traffic", "FLOP/s", lambda value: f"{value:g}", lambda value: scaled(value, ""))
+    return plot
+
+
+def _roof(plot: Plot, roof: Roof, bandwidth: float) -> None:
+    peak, knee = roof["peak"], roof["peak"] / bandwidth
+    first = max(plot.x.low, plot.y.low / bandwidth)
+    plot.line((first, first * bandwidth), (knee, peak))
+    plot.line((knee, peak), (plot.x.high, peak), dashed=roof["unit"] != "matrix")
+    x, y = plot.at((plot.x.high, peak))
+    words = f"{roof['dtype']} {roof['unit']} units: {scaled(peak, 'FLOP/s')}"
+    plot.canvas.text((x - 4, y - 9), words, 12, anchor="end")
+
+
+def _kernel(plot: Plot, row: Rated) -> None:
+    x, y = plot.at((row["flop"] / row["bytes"], row["flop"] / row["seconds"]))
+    size = SMALLEST + (LARGEST - SMALLEST) * row["share"] ** 0.5
+    if row["kind"] in PRODUCTS:
+        plot.canvas.dot((x, y), size, "#56b4e9")
+    else:
+        said = f"{row['kind']} {row['op']}: {row['share']:.1%} of the step"
+        plot.canvas.bar((x - size, y - size), (2 * size, 2 * size), "#f0e442", "#333333", said=said)
+
+
+def scaling(rows: Sequence[Row]) -> Canvas:
+    """Return the best throughput at each number of GPUs beside what no loss would give.
+
+    Raises InputError where all points use as many GPUs.
+    """
+    best: dict[int, Row] = {}
+    for row in rows:
+        if (
+            row["status"] == "ok"
+            and row["tokens_per_s"] > best.get(row["ranks"], {"tokens_per_s": 0.0})["tokens_per_s"]
+        ):
+            best[row["ranks"]] = row
+    if len(best) < 2:
+        what = "all points that have a result use as many GPUs, so there is no scaling to draw"
+        raise InputError(f"{what}; sweep several sizes, such as --nodes 8..128x2")
+    points = [(gpus, best[gpus]["tokens_per_s"]) for gpus in sorted(best)]
+    return _plot(points)
+
+
+def _plot(points: Sequence[tuple[int, float]]) -> Canvas:
+    (first, rate), (last, _) = points[0], points[-1]
+    ideal = rate / first
+    plot = Plot(
+        "Throughput by GPUs, the best split of each", AxisRange(first / 1.3, last * 1.3, True), _rates(points, ideal)
+    )
+    plot.frame("GPUs", "tokens/s", lambda value: f"{value:,.0f}", lambda value: scaled(value, ""))
+    plot.line((first, rate), (last, ideal * last), "#7b8794", dashed=True)
+    said = f"dashed, 100 %: as many tokens/s a GPU as {first:,} GPUs have"
+    plot.canvas.text((plot.left + 14, plot.top + 14), said, 12, anchor="start")
+    for (a, one), (b, other) in itertools.pairwise(points):
+        plot.line((a, one), (b, other), "#0b5cad", 2.4)
+    for gpus, tokens in points:
+        x, y = plot.at((gpus, tokens))
+        plot.canvas.dot((x, y), 5, "#0b5cad")
+        plot.canvas.text((x, y + 18), f"{gpus:,}: {tokens / gpus / ideal:.0%}", 12)
+    return plot.canvas
+
+
+def _rates(points: Sequence[tuple[int, float]], ideal: float) -> AxisRange:
+    return AxisRange(
+        min(rate for _, rate in points) / 1.5, max(points[-1][0] * ideal, *(rate for _, rate in points)) * 1.5, True
+    )

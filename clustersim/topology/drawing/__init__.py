@@ -1,1 +1,0 @@
-"""Clusters as pictures (SVG, PNG)."""
