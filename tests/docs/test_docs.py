@@ -63,10 +63,10 @@ def test_the_picture_of_splits_is_the_present_sweep():
 
 
 @pytest.mark.slow
-def test_the_split_that_the_readme_calls_the_best_of_all_is_what_optimize_finds(tmp_path, monkeypatch):
+def test_the_split_that_the_tutorial_calls_the_best_of_all_is_what_optimize_finds(tmp_path, monkeypatch):
     """The best that likely fits: 30 % less time than the best of the six that it begins with."""
     monkeypatch.chdir(prepare(tmp_path))
-    said = (ROOT / "README.md").read_text(encoding="utf-8").split("### The best of all splits")[1]
+    said = (ROOT / "docs/tutorial.md").read_text(encoding="utf-8").split("### The best of all splits")[1]
     line = re.search(r"^\$ clustersim (run .*) --no-save", said, re.MULTILINE)[1]
     found = json.loads(run("clustersim optimize superpod_h100_128 llama3_70b --json", tmp_path))
     one = json.loads(run(f"clustersim {line} --no-save --json", tmp_path))
@@ -152,13 +152,13 @@ def existing():
     yield from (gpu.name for gpu in gpus.everything())
 
 
-def test_the_readme_names_all_that_there_is():
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert NAMES.findall(readme) == [names_table()], "run scripts/update-docs"
-    assert [name for name in existing() if f"`{name}`" not in readme] == []
+def test_the_index_names_all_that_there_is():
+    index = (ROOT / "docs/README.md").read_text(encoding="utf-8")
+    assert NAMES.findall(index) == [names_table()], "run scripts/update-docs"
+    assert [name for name in existing() if f"`{name}`" not in index] == []
 
 
-def test_the_example_of_the_readme_comes_out_by_hand():
+def test_the_example_comes_out_by_hand():
     tokens, hidden, layers, stages, microbatches = 2048, 8192, 3, 4, 8  # layers of one stage
     peak, bandwidth = 989.4e12, 3352e9
     linear, attention = 24 * tokens * hidden**2 / peak, 2 * tokens**2 * hidden / peak
@@ -166,11 +166,11 @@ def test_the_example_of_the_readme_comes_out_by_hand():
     backward = layers * (2 * linear + 2.5 * attention + 1107e6 / bandwidth)
     update = 50 * layers * 12 * hidden**2 / bandwidth
     passes = (microbatches + stages - 1) * (forward + backward)
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs/by-hand.md").read_text(encoding="utf-8")
     for shown in (f"f = {forward * 1e3:.2f} ms", f"b = {backward * 1e3:.2f} ms", f"{passes * 1e3:.1f} ms"):
-        assert shown in readme
-    assert f"{update * 1e3:.1f} ms" in readme
-    assert f"{(passes + update) * 1e3:.1f} ms" in readme
+        assert shown in page
+    assert f"{update * 1e3:.1f} ms" in page
+    assert f"{(passes + update) * 1e3:.1f} ms" in page
     files = ROOT / "topologies/nvlink_h100_4.yaml", ROOT / "docs/examples/pipeline.yaml"
     result = simulate(*files, {"predictor": "roofline"})
     message = line(result.topology, np.arange(stages), "send", 2 * tokens * hidden).time  # one behind each pass

@@ -52,7 +52,7 @@ ROOMS = {
     "collectives": "collectives",
     "predictors": "predictors",
 }
-"""What stands in the README of the rooms whose files are names in YAML."""
+"""What stands in the index of the docs of the rooms whose files are names in YAML."""
 
 
 @dataclass(frozen=True)
@@ -200,7 +200,7 @@ NAMES = re.compile(r"(?<=<!-- begin names -->\n).*?(?=<!-- end names -->)", re.D
 
 
 def names_table() -> str:
-    """Return the README's table of what there is: each name is a file, and nobody has to list it."""
+    """Return the table of what there is: each name is a file, and nobody has to list it."""
     rooms = {what: sorted(plugins.names(f"clustersim.{room}")) for what, room in ROOMS.items()}
     files = {what: [path.stem for path in sorted(ROOT.glob(f"{what}/*.y*ml"))] for what in ("topologies", "workloads")}
     rows = {**files, **rooms, "GPUs": sorted(gpu.name for gpu in gpus.everything())}
