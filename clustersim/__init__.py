@@ -51,11 +51,11 @@ __all__ = [  # noqa: PLE0604
 def __getattr__(name: str) -> Any:
     """Import what is used when it is used: `import clustersim` alone loads neither numpy nor pydantic."""
     if name in _KINDS:
-        from clustersim.api.clusters import of_kind
+        from clustersim.api.inputs import of_kind
 
         return of_kind(name)
     if name not in __all__ and _offered(name):
-        from clustersim.api.clusters import of_kind
+        from clustersim.api.inputs import of_kind
 
         return of_kind(name)
     if name not in __all__:

@@ -29,7 +29,7 @@ from clustersim.hardware.gpus import load as load_gpu
 from clustersim.model.kernel import Kernel
 from clustersim.parallel.host import Launcher, host
 from clustersim.parallel.job import Job
-from clustersim.parallel.kernels import distinct_kernels
+from clustersim.parallel.kernel_table import distinct_kernels
 from clustersim.parallel.memory import Memory
 from clustersim.parallel.stages import Layers, Stage, stages
 from clustersim.predictors import attention_generations, base, clocks

@@ -26,8 +26,7 @@ from clustersim.garbage import uncollected
 from clustersim.parallel.job import Job
 from clustersim.parallel.nearby import Nearby, nearby
 from clustersim.preparation import Preparation, check_names, check_precision, rows
-from clustersim.report.breakdown import breakdown
-from clustersim.report.critical_path import critical_path
+from clustersim.report.breakdown import breakdown, critical_path
 from clustersim.report.interval import step_kernels
 from clustersim.report.summary import Facts, Forecast, fullest, jitter_facts, outline, summary
 from clustersim.report.verdicts import SLOWER, slower_overlap, verdict

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from clustersim import plugins
 from clustersim.config import mapping, shipped
 from clustersim.config.overrides import SourcePlace, of_topology
 from clustersim.config.yaml import Document, read
@@ -14,8 +16,8 @@ from clustersim.parallel.job import Job
 from clustersim.parallel.load import build as build_job
 from clustersim.parallel.options import KEYS
 from clustersim.topology import options as cluster_options
+from clustersim.topology.build import ROOM, document_of, overridden
 from clustersim.topology.build import build as build_topology
-from clustersim.topology.build import document_of, overridden
 from clustersim.topology.model import Topology
 
 ClusterLike = str | Path | Mapping[str, Any] | Topology
@@ -91,3 +93,45 @@ def parted(keywords: Mapping[str, object]) -> tuple[dict[str, object], dict[str,
 def by_key(keywords: Mapping[str, object]) -> dict[str, Any]:
     """Return the values of keywords, such as `tp`, as plain data by the dotted key that each sets, such as `parallelism.tp`."""
     return {_KEYS.get(name, name): mapping.plain(value, f"{name}=") for name, value in keywords.items()}
+
+
+_TEXT = """{what}
+
+    nodes: how many. node: their type, such as "hgx-h100", or a mapping that extends one. name: of the cluster. faults: what is
+    slow or dead, a list of mappings. nccl: the communication library, a mapping. keys: those of `fabric` with `kind: {kind}`
+    (docs/yaml.md), quantities as text with their unit; fabric: more of them, whose names are taken. Raises ClustersimError.
+    """
+
+
+def of_kind(kind: str) -> Callable[..., Topology]:
+    """Return the function that builds clusters with a kind of fabric: a file of `clustersim/topology/kinds`, or a package's."""
+
+    def build(
+        *,
+        nodes: int,
+        node: str | Mapping[str, Any],
+        name: str = kind,
+        faults: Sequence[Mapping[str, Any]] = (),
+        nccl: Mapping[str, Any] | None = None,
+        fabric: Mapping[str, Any] | None = None,
+        **keys: Any,
+    ) -> Topology:
+        both = sorted({"kind", *keys} & set(fabric or {}))
+        if both:
+            raise InputError(f"{kind}: {both[0]} is given twice or is the function's name; leave it out of fabric")
+        cluster = {"name": name, "nodes": nodes, "node": node}
+        parts = {"nccl": nccl, "faults": list(faults) or None}
+        written = {"cluster": cluster, "fabric": {"kind": kind, **keys, **(fabric or {})}}
+        return load_cluster({**written, **{key: value for key, value in parts.items() if value is not None}})
+
+    build.__name__ = build.__qualname__ = kind
+    build.__doc__ = _TEXT.format(what=_what(kind), kind=kind)
+    return build
+
+
+def _what(kind: str) -> str:
+    """Return the first line of the file of a kind, or who offers it."""
+    module = plugins.names(ROOM).get(kind)
+    if module is None:
+        return f"`kind: {kind}`, of the package {plugins.installed(ROOM)[kind]}."
+    return (import_module(module).__doc__ or kind).partition("\n")[0]

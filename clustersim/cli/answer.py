@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from clustersim.report.document import document
+from clustersim.report.names import document
 
 if TYPE_CHECKING:
     from clustersim.report.terminal import Look

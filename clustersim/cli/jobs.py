@@ -106,12 +106,12 @@ def jobs(
 
 
 def _save(result: JobsResult, target: Path, asked: Question, force: bool) -> Path:
-    from clustersim.report.jobs_files import save
+    from clustersim.report.jobs_output import save
 
     return save(target, result.summary, result.shared, asked, force)
 
 
 def _lines(result: JobsResult, verbose: bool) -> list[str]:
-    from clustersim.report.jobs_terminal import lines
+    from clustersim.report.jobs_output import lines
 
     return lines(result.summary, result.seconds, verbose)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from clustersim.cli.answer import print_json
+from clustersim.cli.listing import show_table
 from clustersim.cli.options import Plugins, WorkloadFile
-from clustersim.cli.tables import show_table
 from clustersim.errors import InputError
 
 if TYPE_CHECKING:

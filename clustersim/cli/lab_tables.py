@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from clustersim.cli.tables import show_table
+from clustersim.cli.listing import show_table
 
 if TYPE_CHECKING:
     from clustersim.lab.model_card import WeightsTable

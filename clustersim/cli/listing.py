@@ -1,4 +1,4 @@
-"""`clustersim list WHAT`: what there is by name, one line each."""
+"""Tables of rich without the blanks that it puts at the ends of lines."""
 
 from __future__ import annotations
 
@@ -8,12 +8,24 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from shutil import get_terminal_size
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from clustersim.cli.answer import print_json
 from clustersim.cli.options import Json
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+
+def show_table(console: Console, table: Table) -> None:
+    """Print a table as the console lays it out, each line without blanks at its end."""
+    with console.capture() as text:
+        console.print(table)
+    typer.echo("\n".join(line.rstrip() for line in text.get().splitlines()))
+
 
 What = Literal[
     "topologies", "workloads", "gpus", "nodes", "kinds", "schedules", "placements", "algorithms", "predictors"

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from clustersim.cli.answer import print_json
+from clustersim.cli.listing import show_table
 from clustersim.cli.options import Json, Plugins, completing, model_file, naming
-from clustersim.cli.tables import show_table
 from clustersim.errors import InputError
 
 if TYPE_CHECKING:
@@ -59,8 +59,8 @@ def predict(
     from clustersim.predictors.clocks import applied, statement
     from clustersim.predictors.load import get
     from clustersim.predictors.uncertainty import bounds
-    from clustersim.single_gpu.open import load
-    from clustersim.single_gpu.request import Request
+    from clustersim.single_gpu.loading import load
+    from clustersim.single_gpu.model import Request
     from clustersim.single_gpu.total import total
 
     if fusion and mode == "training":

@@ -236,10 +236,10 @@ def _lines(result: StepResult, verbose: bool, brief: bool) -> list[str]:
 
     shown = lines(result.summary, result.seconds, verbose, look(), brief)
     if verbose:
-        from clustersim.report import timeline_text
+        from clustersim.report import terminal
         from clustersim.report.result import stages_of
 
-        shown += ["", *timeline_text.lines(result.record, stages_of(result.plan, result.summary))]
+        shown += ["", *terminal.timeline(result.record, stages_of(result.plan, result.summary))]
     return [*shown, *_costs(result.summary["costs"])] if "costs" in result.summary else shown
 
 

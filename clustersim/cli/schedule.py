@@ -40,13 +40,13 @@ def check_size(stages: int, microbatches: int, chunks: int) -> None:
 
 def text(name: str, stages: int, microbatches: int, chunks: int) -> str:
     """Return the drawing of a schedule. Raises InputError for what cannot be built."""
-    from clustersim.cli.schedule_text import schedule_text
+    from clustersim.schedules.draw import schedule_text
 
     return schedule_text(name, stages, microbatches, chunks)
 
 
 def facts(name: str, stages: int, microbatches: int, chunks: int) -> dict[str, Any]:
     """Return the figures of a schedule as JSON has them. Raises InputError for what cannot be built."""
-    from clustersim.cli.schedule_text import schedule_facts
+    from clustersim.schedules.draw import schedule_facts
 
     return {"schedule": schedule_facts(name, stages, microbatches, chunks)}

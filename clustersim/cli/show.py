@@ -187,11 +187,11 @@ def _draw(document: Document, target: Path) -> None:
 
 
 def _export(document: Document, form: str, target: Path) -> None:
+    from clustersim.topology import export
     from clustersim.topology.build import build
-    from clustersim.topology.export import graphml, ns3
-    from clustersim.topology.export.cables import cabled
+    from clustersim.topology.export import cabled
 
-    text = ns3.text(cabled(document)) if form == "ns3" else graphml.text(build(document))
+    text = export.ns3(cabled(document)) if form == "ns3" else export.graphml(build(document))
     _write(target, text.encode())
 
 

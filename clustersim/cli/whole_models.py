@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from clustersim.cli.answer import print_json
-from clustersim.cli.tables import show_table
+from clustersim.cli.listing import show_table
 
 if TYPE_CHECKING:
     from clustersim.lab.whole_models import Mean, ModelRun

@@ -18,7 +18,7 @@ from clustersim.config.workload import Workload
 from clustersim.config.yaml import Document, Position
 from clustersim.convert import megatron
 from clustersim.convert.layout_text import stages_of
-from clustersim.convert.megatron_deepspeed import implied, translated
+from clustersim.convert.megatron import implied, translated
 from clustersim.convert.megatron_groups import GROUPED, joined, silent
 from clustersim.convert.shell import Shell, commands
 from clustersim.errors import ConfigError, InputError, shown

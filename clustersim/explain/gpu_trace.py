@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from clustersim.errors import InputError
 from clustersim.files import read_bytes
-from clustersim.report.shared_links import merged
+from clustersim.report.jobs import merged
 
 LATEST = 1e18
 """Microseconds, and ranks, that no trace is beyond."""

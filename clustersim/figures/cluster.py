@@ -14,8 +14,7 @@ from clustersim.figures.canvas import svg as text
 from clustersim.figures.cluster_cards import around
 from clustersim.topology.build import build
 from clustersim.topology.describe import diameter, faults
-from clustersim.topology.export.cables import cabled
-from clustersim.topology.graph import numbers
+from clustersim.topology.export import cabled, numbers
 from clustersim.topology.model import Topology
 from clustersim.topology.numbering import Numbering
 from clustersim.units import scaled, seconds

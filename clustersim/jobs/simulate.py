@@ -26,8 +26,7 @@ from clustersim.jobs.placement import PlacedJob, place_jobs
 from clustersim.jobs.request import Wanted, load
 from clustersim.parallel.job import MAX_PASSES
 from clustersim.preparation import check_names, check_precision, rows
-from clustersim.report.jobs_facts import Alone, JobSteps, Shared
-from clustersim.report.jobs_summary import summary
+from clustersim.report.jobs import Alone, JobSteps, Shared, summary
 from clustersim.simulation import PlayOptions, Progress, Simulator, silent
 from clustersim.topology.model import Topology
 

@@ -13,7 +13,7 @@ from clustersim.errors import DataError
 from clustersim.hardware import gpus
 from clustersim.lab.data.sources import csv
 from clustersim.predictors.base import Predictor
-from clustersim.single_gpu import models
+from clustersim.single_gpu import loading
 from clustersim.single_gpu.fuse import fuse
 from clustersim.single_gpu.model import Graph
 from clustersim.single_gpu.total import total
@@ -94,7 +94,7 @@ def _graph(path: Path, mode: str, batch: int, seq: int, fused: bool) -> Graph:
     config = hugging_face.read(path)
     if config.kind == "bert":
         config = hugging_face.Config(config.path, {**config.keys, "architectures": [_BERT[mode]]})
-    graph = models.build(config, batch, seq, "fp32", mode == "train")
+    graph = loading.build(config, batch, seq, "fp32", mode == "train")
     return fuse(graph) if fused else graph
 
 

@@ -14,8 +14,8 @@ import numpy as np
 
 from clustersim.arrays import Floats, Ints, Mask
 from clustersim.report.path_shares import sound_rates
+from clustersim.topology.export import numbers
 from clustersim.topology.faults import DEAD
-from clustersim.topology.graph import numbers
 from clustersim.topology.model import LinkTier, Topology
 
 MOST_CABLES, MOST_ENDS = 400, 160

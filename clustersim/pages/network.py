@@ -9,8 +9,8 @@ from clustersim.pages.cluster_picture import HIGH, LOW, LinkFigures, picture, sl
 from clustersim.report.links import carried, ends, limiting_seconds, limits, link_bytes
 from clustersim.simulation import StepResult
 from clustersim.topology.describe import describe, faults
+from clustersim.topology.export import numbers
 from clustersim.topology.faults import DEAD
-from clustersim.topology.graph import numbers
 from clustersim.topology.model import LinkTier, Topology
 
 MOST_CELLS = 480

@@ -12,10 +12,10 @@ from clustersim.engine.fabric import HOST, Activity
 from clustersim.engine.program import COMPUTE, READY, Span
 from clustersim.figures.timeline import band
 from clustersim.model.kernel import Kernel
-from clustersim.report.critical_path import critical_path
+from clustersim.report.breakdown import critical_path
 from clustersim.report.folded_time import NOT_FOLDED, FoldedTime, folded_time
-from clustersim.report.inside import inside
 from clustersim.report.result import ranks_per_stage
+from clustersim.report.step_trace import inside
 from clustersim.simulation import StepResult
 
 MOST_SPANS, MOST_PARTS = 40_000, 60_000

@@ -26,7 +26,7 @@ from clustersim.engine.script import Script, once_each
 from clustersim.model.kernel import Kernel
 from clustersim.model.operator import Steps
 from clustersim.predictors.uncertainty import Bounds, Margin
-from clustersim.report.critical_path import Path
+from clustersim.report.breakdown import Path
 
 Pass = tuple[int, str, int]
 """Position in the ep group, kind and stage of a computation: 0, `F`, 3; 0, `optimizer`, -1."""

@@ -14,7 +14,7 @@ from clustersim.engine.fabric import Carried
 from clustersim.engine.microbatch_overlap import StepKey
 from clustersim.engine.network import Network
 from clustersim.engine.traffic import Traffic, Variant
-from clustersim.report.critical_path import Path
+from clustersim.report.breakdown import Path
 from clustersim.topology.model import Topology
 
 _SAME = 1 + 1e-9

@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from clustersim.files import digest
+from clustersim.version import __version__
 
 STEM, ALL = 80, 160
 """Bytes of one part of a name, and of the whole."""
@@ -41,3 +43,12 @@ def _short(text: str, most: int) -> str:
         return safe
     kept = safe.encode()[: most - 9].decode(errors="ignore")
     return f"{kept}-{digest(text.encode('utf-8', 'surrogatepass'))[:8]}"
+
+
+SCHEMA_VERSION = 1
+"""Raised by one when a key is removed or means something else; new keys do not raise it."""
+
+
+def document(command: str, fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a command found under the common top: `schema_version`, `clustersim` (its version) and `command`."""
+    return {"schema_version": SCHEMA_VERSION, "clustersim": __version__, "command": command, **fields}

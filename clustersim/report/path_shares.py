@@ -19,7 +19,7 @@ from clustersim.engine.compile import Plan
 from clustersim.engine.fabric import HOST, Activity
 from clustersim.engine.program import COMPUTE, Span
 from clustersim.engine.traffic import Variant
-from clustersim.report.critical_path import Path
+from clustersim.report.breakdown import Path
 from clustersim.report.links import Limit, ends
 from clustersim.topology.model import Topology
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from clustersim.hardware.formats import product_type
-from clustersim.report.document import document
+from clustersim.report.names import document
 from clustersim.report.step_trace import StepTrace, TraceDetails
 from clustersim.report.store import SUMMARY, Question, put, write_columns, write_json, write_manifest
 from clustersim.report.tables import links_table, memory_table, ranks_table, spans_table

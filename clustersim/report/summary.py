@@ -18,9 +18,8 @@ from clustersim.parallel.job import Job
 from clustersim.parallel.memory import Memory
 from clustersim.parallel.nearby import Nearby
 from clustersim.predictors.uncertainty import Bounds, Margin
-from clustersim.report.breakdown import mean, of_path
+from clustersim.report.breakdown import Path, mean, of_path
 from clustersim.report.calibration import Kind, interval
-from clustersim.report.critical_path import Path
 from clustersim.report.interval import StepKernels
 from clustersim.report.links import busiest, carried, limiting_seconds, limits, link_bytes
 from clustersim.report.path_shares import path_shares

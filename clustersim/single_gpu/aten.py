@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from clustersim.single_gpu import price_products as products
-from clustersim.single_gpu import price_rows as rows
-from clustersim.single_gpu import price_vectors as vectors
-from clustersim.single_gpu.price_vectors import KernelList
+from clustersim.single_gpu import prices as products
+from clustersim.single_gpu import prices as rows
+from clustersim.single_gpu import prices as vectors
+from clustersim.single_gpu.prices import KernelList
 from clustersim.single_gpu.tensor import Tensor
 
 Price = Callable[[str, Sequence[Tensor], Sequence[Tensor]], KernelList]

@@ -1,10 +1,12 @@
-"""A topology file → a Topology: read, validate, merge node presets, check, build the links, apply the faults."""
+"""What a kind of fabric from outside must have built, looked at before anything is simulated on it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from clustersim import plugins
 from clustersim.config import shipped
@@ -14,17 +16,57 @@ from clustersim.config.overrides import Overrides, SourcePlace
 from clustersim.config.topology import KINDS_OF, Node, TopologySpec, wider_slots
 from clustersim.config.yaml import KEY, Document, Loc, read
 from clustersim.convert.astra_sim import is_astra, translated
-from clustersim.errors import ConfigError, InputError, UnknownNameError, suggest
+from clustersim.errors import ConfigError, InputError, UnknownNameError, shown, suggest
 from clustersim.hardware import gpus
 from clustersim.topology import node
 from clustersim.topology.faults import apply
 from clustersim.topology.model import Topology
-from clustersim.topology.outside import check as check_outside
+from clustersim.topology.node import check_pools, pooled
 from clustersim.topology.override import override, preset, presets
-from clustersim.topology.pools import check as check_pools
-from clustersim.topology.pools import pooled
-from clustersim.topology.specs import MAX_GPUS, NodeSpecs
+from clustersim.topology.specs import MAX_GPUS, MAX_LINKS, NodeSpecs
 from clustersim.units import either
+
+_PROBED = 64
+
+
+def check(built: object, cluster: NodeSpecs) -> None:
+    """Raise TypeError or ValueError for what is no topology of these nodes, or routes some of its GPUs over what is no link."""
+    if not isinstance(built, Topology):
+        raise TypeError(f"build returned {shown(built)}, not a Topology; return assemble(cluster, ...)")
+    if not np.array_equal(built.numbering.first, cluster.numbering().first):
+        raise ValueError(f"it has {built.nodes} nodes of {built.gpus_per_node} GPUs, not those of the file")
+    links = len(built.capacity)
+    if links > MAX_LINKS:
+        raise ValueError(f"it has {links:,} links; at most {MAX_LINKS:,} can be simulated")
+    for name, array, least in (
+        ("capacity", built.capacity, 0.0),
+        ("latency", built.latency, -1e-300),
+        ("cables", built.cables, 0.0),
+    ):
+        values = np.asarray(array, np.float64)
+        if values.shape != (links,) or not np.isfinite(values).all() or not (values > least).all():
+            raise ValueError(f"{name} is not one finite number for each of the {links} links")
+    for name, value in built.counts.items():
+        if not isinstance(name, str) or not np.isfinite(float(value)) or value < 0:
+            raise ValueError(f"the count {shown(name)} is {shown(value)}; write a number of at least 0")
+    _check_routes(built, links)
+
+
+def _check_routes(built: Topology, links: int) -> None:
+    """Route a sample: every GPU to the next, to the one across, and to the last."""
+    gpus = np.unique(np.linspace(0, built.gpus - 1, _PROBED).astype(np.int64))
+    others = [(gpus + 1) % built.gpus, (gpus + built.gpus // 2) % built.gpus, np.full_like(gpus, built.gpus - 1)]
+    for other in others:
+        routes = built.route(gpus, other)
+        if routes.start.shape != (len(gpus) + 1,) or (np.diff(routes.start) < 0).any():
+            raise ValueError("hops does not return one row for each pair")
+        if not ((routes.links >= 0) & (routes.links < links)).all():
+            raise ValueError("hops leads over links that are none of its own; they count from 0, and -1 is no link")
+        if not np.isfinite(routes.latency).all() or (routes.latency < 0).any():
+            raise ValueError("a path has no finite latency of at least 0")
+        for link in {*routes.links.tolist()}:
+            built.ends(link)
+
 
 ROOM = "clustersim.topology"
 
@@ -65,7 +107,7 @@ def build(document: Document) -> Topology:
         with plugins.blaming(ROOM, kind):
             built = plugin(cluster)
             if plugins.outside(ROOM, kind):
-                check_outside(built, cluster)
+                check(built, cluster)
     except ConfigError:
         raise
     except InputError as error:

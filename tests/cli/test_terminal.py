@@ -16,7 +16,7 @@ import pytest
 from clustersim.cli import answer
 from clustersim.config.yaml import parse
 from clustersim.parallel.load import build as build_workload
-from clustersim.report import terminal, timeline_text
+from clustersim.report import terminal
 from clustersim.report.terminal import PLAIN, WIDTH, Look, counted, lines, table
 from clustersim.simulation import run
 from clustersim.simulation import simulate as forecast
@@ -121,18 +121,18 @@ def test_a_verdict_has_its_colour():
 def test_the_text_timeline_has_every_pass_where_it_runs():
     """Four equal stages: the last one idles at both ends, the first one in the middle."""
     result = forecast("topologies/nvlink_h100_4.yaml", "docs/examples/pipeline.yaml", {"predictor": "roofline"})
-    head, *rows, legend = timeline_text.lines(result.record, [0, 1, 2, 3])
+    head, *rows, legend = terminal.timeline(result.record, [0, 1, 2, 3])
     assert head == "timeline, a column is 5.502 ms"
     assert [row[:7] for row in rows] == [f"  pp {stage}  "[:7] for stage in range(4)]
     drawn = [row[8:] for row in rows]
-    assert {len(row) for row in drawn} == {timeline_text.COLUMNS}
+    assert {len(row) for row in drawn} == {terminal.COLUMNS}
     for row, parts in zip(drawn, result.parts, strict=True):
         share = parts["compute"] / result.record.end
         assert sum(row.count(letter) for letter in "FB") / len(row) == pytest.approx(share, abs=0.06)
     assert drawn[3].startswith("......")
     assert drawn[0].startswith("FF")
     assert all(row.endswith("oo") for row in drawn)
-    assert set("".join(drawn)) <= set(timeline_text.LETTERS)
+    assert set("".join(drawn)) <= set(terminal.LETTERS)
     assert "F forward" in legend
 
 
@@ -140,11 +140,11 @@ def test_the_text_timeline_shows_the_steady_state_once():
     """Of 128 microbatches on four stages both ends are drawn, and between them one period with how many are like it."""
     files = "topologies/nvlink_h100_4.yaml", "docs/examples/pipeline.yaml"
     result = forecast(*files, {"predictor": "roofline", "training.global_batch": 128})
-    head, *rows, _ = timeline_text.lines(result.record, [0, 1, 2, 3])
+    head, *rows, _ = terminal.timeline(result.record, [0, 1, 2, 3])
     count = re.fullmatch(r"timeline, a column is .* ms; at \| (\d+) microbatches like those before are left out", head)
     assert count
     assert 100 < int(count[1]) < 128
-    assert {(len(row) - 8, row.index("|")) for row in rows} == {(timeline_text.COLUMNS + 1, rows[0].index("|"))}
+    assert {(len(row) - 8, row.index("|")) for row in rows} == {(terminal.COLUMNS + 1, rows[0].index("|"))}
     assert rows[0][8:].startswith("FFFF")
     assert rows[3][8:].startswith("..")
     bubble = [row[8:].count(".") for row in rows]

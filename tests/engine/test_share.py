@@ -29,8 +29,8 @@ from clustersim.jobs import simulate as shared_cluster
 from clustersim.jobs.request import PlacementRequest, Wanted
 from clustersim.jobs.simulate import JobsResult, share
 from clustersim.model.operator import Collective
+from clustersim.report.jobs import merged, overlaps
 from clustersim.report.links import link_bytes
-from clustersim.report.shared_links import merged, overlaps
 from clustersim.simulation import run
 from clustersim.topology.model import Topology
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from clustersim.errors import InputError, OutOfMemoryError
-from clustersim.parallel.kernels import distinct_kernels
+from clustersim.parallel.kernel_table import distinct_kernels
 from clustersim.parallel.load import load
 from clustersim.predictors import forecasts
 from clustersim.predictors.clocks import derate

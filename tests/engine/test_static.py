@@ -24,7 +24,7 @@ from clustersim.engine.record import Period
 from clustersim.engine.static import _node_by_node, longest
 from clustersim.engine.steady_state import Periods
 from clustersim.errors import InputError, SimulationError
-from clustersim.report.critical_path import critical_path
+from clustersim.report.breakdown import critical_path
 from clustersim.schedules.action import Action
 from clustersim.schedules.check import load, period
 from clustersim.simulation import Simulator

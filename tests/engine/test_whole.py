@@ -11,11 +11,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from static_cases import OPTIONS, TWO_LEAVES, asked, by_label, same
 
-from clustersim.report.critical_path import critical_path
+from clustersim.report.breakdown import critical_path
 from clustersim.report.folded_time import folded_time
 from clustersim.report.parquet import Texts
 from clustersim.report.tables import links_table, memory_table, ranks_table, spans_table
-from clustersim.report.timeline_text import lines
+from clustersim.report.terminal import timeline as lines
 from clustersim.simulation import Simulator
 
 

@@ -18,7 +18,7 @@ from clustersim.hardware import gpus
 from clustersim.lab import evaluate, model_card
 from clustersim.lab.data.samples import Samples
 from clustersim.lab.model_card import MEANINGS, constants, speeds
-from clustersim.lab.plots import error_figures, page, png
+from clustersim.lab.plots import figures, page, png
 from clustersim.lab.train.learner import FEW, with_scalar
 from clustersim.model.kernel import gemm
 from clustersim.predictors import uncertainty, weights_file
@@ -131,7 +131,7 @@ def test_the_page_is_one_file_of_sound_drawings(frame, tmp_path):
 
 
 def test_every_kernel_has_its_mark_and_lies_within_the_axes(frame):
-    for figure in error_figures.figures(frame):
+    for figure in figures.figures(frame):
         assert figure.legend
         for panel in figure.panels:
             assert panel.x.label
@@ -139,12 +139,12 @@ def test_every_kernel_has_its_mark_and_lies_within_the_axes(frame):
             for one in (one for one in panel.series if one.style == "points"):
                 assert min(panel.x.low, panel.x.high) <= min(one.x) <= max(one.x) <= panel.x.high
                 assert panel.y.low <= min(one.y) <= max(one.y) <= panel.y.high
-    [scatter, *_] = error_figures.figures(frame)
+    [scatter, *_] = figures.figures(frame)
     assert sum(len(m.x) for p in scatter.panels for m in p.series if m.style == "points") == len(frame)
 
 
 def test_gpus_look_different():
-    looks = error_figures._looks(pl.DataFrame({"gpu": [gpu.name for gpu in gpus.everything()][:28]}))
+    looks = figures._looks(pl.DataFrame({"gpu": [gpu.name for gpu in gpus.everything()][:28]}))
     assert len({*looks.values()}) == len(looks) > 20
 
 

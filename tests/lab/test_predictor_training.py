@@ -29,7 +29,7 @@ def short(monkeypatch):
         brief = TrainingBudget(members=2, widths=(8, 8), steps=steps, batch=32, rate=3e-2)
         monkeypatch.setattr(f"clustersim.lab.train.learners.{where}", brief)
     own = TrainingBudget(members=1, widths=(8, 8), steps=8, batch=16)
-    monkeypatch.setattr("clustersim.lab.train.learners.neusight.products.OWN_PLAN", own)
+    monkeypatch.setattr("clustersim.lab.train.learners.neusight.OWN_PLAN", own)
 
 
 DRAWN = {"habitat": "mlp.0.weight", "neusight": "gemm.path"}
@@ -111,9 +111,7 @@ def test_a_users_gpu_gets_a_speed_of_its_own(own, data, short, tmp_path, monkeyp
     measured(files[1], "h100", 1.0)
     joined = dataset.splits(sources.Data((data, files[0])), 0)["half/linear"].train
     assert board.name in {gpus.load(name).name for name in joined.gpu.tolist()}
-    monkeypatch.setattr(
-        "clustersim.lab.train.learners.neusight.products.BUDGET", TrainingBudget(members=1, steps=300, batch=64)
-    )
+    monkeypatch.setattr("clustersim.lab.train.learners.neusight.BUDGET", TrainingBudget(members=1, steps=300, batch=64))
     samples = own_samples(sources.Data(tuple(files)))["half/linear"]
     found = learner.products.fit("half/linear", samples, 0)
     gain = products.speed(found, board, "bf16") - products.speed(found, gpus.load("h100"), "bf16")

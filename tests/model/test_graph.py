@@ -16,7 +16,7 @@ from clustersim.convert.hugging_face import Config
 from clustersim.errors import InputError
 from clustersim.hardware import gpus
 from clustersim.predictors.load import get
-from clustersim.single_gpu import exported, models
+from clustersim.single_gpu import exported, loading
 from clustersim.single_gpu.aten import price
 from clustersim.single_gpu.fuse import fuse
 from clustersim.single_gpu.tensor import Tensor
@@ -56,7 +56,7 @@ def tensor(shape, dtype):
     [("gpt2", GPT2_LARGE, 774_030_080), ("bert", BERT_LARGE, 335_174_458 - 2 * 1024), ("opt", OPT_1_3B, 1_315_758_080)],
 )
 def test_parameters_are_those_of_the_published_checkpoints(kind, keys, parameters):
-    assert models.build(config(kind, **keys), 1, 8).parameters == parameters
+    assert loading.build(config(kind, **keys), 1, 8).parameters == parameters
 
 
 shapes = st.tuples(*(st.integers(1, 4) for _ in range(5)))
@@ -68,7 +68,7 @@ def test_flop_of_a_gpt_are_the_closed_form(sizes, training):
     layers, heads, dim, batch, seq = sizes
     hidden, vocab, seq = 8 * heads * dim, 97, 8 * seq
     keys = {"n_embd": hidden, "n_head": heads, "n_layer": layers, "n_positions": seq, "vocab_size": vocab}
-    graph = models.build(config("gpt2", **keys), batch, seq, "fp32", training)
+    graph = loading.build(config("gpt2", **keys), batch, seq, "fp32", training)
     tokens = batch * seq
     forward = 2 * tokens * (12 * layers * hidden**2 + hidden * vocab) + 4 * tokens * seq * hidden * layers
     assert graph.flop == forward * (3 if training else 1)
@@ -78,7 +78,7 @@ def test_flop_of_a_gpt_are_the_closed_form(sizes, training):
 @pytest.mark.parametrize(("kind", "keys"), [("bert", BERT_LARGE), ("opt", OPT_1_3B)])
 def test_flop_of_bert_and_opt_are_the_closed_form(kind, keys, training):
     hidden, layers, vocab = keys["hidden_size"], keys["num_hidden_layers"], keys["vocab_size"]
-    graph = models.build(config(kind, **keys), 2, 128, "fp32", training)
+    graph = loading.build(config(kind, **keys), 2, 128, "fp32", training)
     tokens, extra = 256, hidden**2 if kind == "bert" else 0  # the transform of BERT's language head
     forward = 2 * tokens * (12 * layers * hidden**2 + hidden * vocab + extra) + 4 * tokens * 128 * hidden * layers
     assert graph.flop == forward * (3 if training else 1)
@@ -89,7 +89,7 @@ def test_flop_of_a_mixture_of_experts_are_the_closed_form(training):
     hidden, ffn, inner, vocab, seq, capacity, experts = 64, 256, 4 * 32, 512, 96, 16, 4
     keys = {"d_model": hidden, "d_ff": ffn, "d_kv": 32, "num_heads": 4, "vocab_size": vocab}
     keys |= {"num_layers": 4, "num_decoder_layers": 2, "num_experts": experts, "expert_capacity": capacity}
-    graph = models.build(config("switch_transformers", **keys), 1, seq, "fp32", training)
+    graph = loading.build(config("switch_transformers", **keys), 1, seq, "fp32", training)
     attentions, dense, sparse = 4 + 2 + 2, 3, 3
     forward = attentions * (8 * seq * hidden * inner + 4 * seq**2 * inner) + dense * 4 * seq * hidden * ffn
     forward += sparse * (experts * 4 * capacity * hidden * ffn + 2 * seq * hidden * experts) + 2 * seq * hidden * vocab
@@ -114,7 +114,7 @@ def test_blocks_of_a_gpt_launch_what_pytorch_does(batch, training):
     with torch.device("meta"):
         module, inputs = gpt.small(batch, 32)
     traced = exported.build("gpt", module, inputs, training=training)
-    ours = models.build(config("gpt2", **keys), batch, 32, "fp32", training)
+    ours = loading.build(config("gpt2", **keys), batch, 32, "fp32", training)
     assert traced.unknown == ()
     assert traced.parameters == ours.parameters
     assert products(traced) == products(ours)
@@ -216,7 +216,7 @@ def test_a_convolution_counts_its_multiplications(groups):
 
 def small(kind="gpt2", batch=2, seq=64, training=False):
     keys = {"n_embd": 256, "n_head": 4, "n_layer": 3, "n_positions": seq, "vocab_size": 512}
-    return models.build(config(kind, **keys), batch, seq, "fp32", training)
+    return loading.build(config(kind, **keys), batch, seq, "fp32", training)
 
 
 def test_fusion_keeps_products_and_moves_no_byte_more():
@@ -247,7 +247,7 @@ def test_gelu_fuses_to_one_kernel_that_reads_and_writes_once():
 
 
 def test_a_model_takes_the_sum_of_its_kernels_where_they_are_large():
-    graph = models.build(config("gpt2", **{**GPT2_LARGE, "n_layer": 2}), 8, 1024)
+    graph = loading.build(config("gpt2", **{**GPT2_LARGE, "n_layer": 2}), 8, 1024)
     predictor, gpu = get("roofline"), gpus.load("h100")
     found = total(graph, predictor, gpu)
     alone = sum(predictor.predict(graph.kernels, gpu))
@@ -265,7 +265,7 @@ def test_a_model_takes_the_calls_of_the_cpu_where_kernels_are_small():
 @pytest.mark.parametrize(("layers", "least"), [(1, 3), (4, 3)])
 def test_training_takes_longer_than_inference(layers, least):
     keys = {**GPT2_LARGE, "n_layer": layers}
-    inference, training = (models.build(config("gpt2", **keys), 2, 512, "fp32", mode) for mode in (False, True))
+    inference, training = (loading.build(config("gpt2", **keys), 2, 512, "fp32", mode) for mode in (False, True))
     predictor, gpu = get("roofline"), gpus.load("a100")
     assert total(training, predictor, gpu).seconds > least * total(inference, predictor, gpu).seconds
 
@@ -311,7 +311,7 @@ def test_training_takes_longer_than_inference(layers, least):
 )
 def test_a_config_that_makes_no_sense_is_one_sentence(kind, keys, message):
     with pytest.raises(InputError) as found:
-        models.build(config(kind, **keys), 1, 8, training=True)
+        loading.build(config(kind, **keys), 1, 8, training=True)
     assert str(found.value) == message
 
 
@@ -325,7 +325,7 @@ def test_strided_tensors_count_their_elements_once():
 
 def test_a_classifier_ends_with_its_last_norm_and_has_no_logits():
     words, classes = (
-        models.build(config("gpt2", **GPT2_LARGE, architectures=[f"GPT2{end}"]), 1, 64)
+        loading.build(config("gpt2", **GPT2_LARGE, architectures=[f"GPT2{end}"]), 1, 64)
         for end in ("LMHeadModel", "ForSequenceClassification")
     )
     assert words.flop - classes.flop == 2 * 64 * 1280 * 50257
@@ -343,6 +343,6 @@ def test_a_switch_transformer_launches_its_experts_one_by_one():
         "num_layers": 2,
         "num_experts": 8,
     }
-    graph = models.build(config("switch_transformers", **keys, expert_capacity=32), 1, 128)
+    graph = loading.build(config("switch_transformers", **keys, expert_capacity=32), 1, 128)
     first = [k for k in graph.kernels if (k.kind, k.m, k.n, k.k) == ("linear", 32, 256, 64)]
     assert len(first) == 2 * 8  # every second block of encoder and decoder

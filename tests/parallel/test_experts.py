@@ -21,7 +21,7 @@ from clustersim.parallel.flops import model_flop
 from clustersim.parallel.memory import at_rest
 from clustersim.parallel.optimizer import update
 from clustersim.parallel.stages import stages
-from clustersim.report.critical_path import critical_path
+from clustersim.report.breakdown import critical_path
 from clustersim.schedules.check import load as schedule
 from clustersim.simulation import Simulator, run
 

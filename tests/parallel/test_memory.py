@@ -341,7 +341,7 @@ CASES = [("1f1b", 1), ("gpipe", 1), ("zero_bubble", 1), ("interleaved", 2), ("in
 @pytest.mark.parametrize("name, vpp", CASES)
 def test_ranks_keep_as_many_chunks_as_show_draws(name, vpp):
     """On ranks without embedding or loss, whose chunks are alike; `show --schedule` prints these counts."""
-    from clustersim.cli.schedule_text import schedule_text
+    from clustersim.schedules.draw import schedule_text
 
     own, rows, found = by_ranks(parallelism__vpp=vpp, parallelism__schedule=name)
     [line] = [one for one in schedule_text(name, 16, 64, vpp).splitlines() if one.startswith("microbatches in flight")]

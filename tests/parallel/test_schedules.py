@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clustersim import plugins
-from clustersim.cli.schedule_text import schedule_text
 from clustersim.engine.memory import moments
 from clustersim.errors import InputError, SimulationError, UnknownNameError
 from clustersim.schedules import check, draw
 from clustersim.schedules.action import Action, Schedule, parse
+from clustersim.schedules.draw import schedule_text
 from clustersim.schedules.pipeline import Pipeline, together
 from clustersim.schedules.play import play
 

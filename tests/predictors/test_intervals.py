@@ -24,7 +24,7 @@ from clustersim.predictors.learned import Learned
 from clustersim.predictors.load import get
 from clustersim.predictors.uncertainty import CONTENT, Bounds, between, bounds
 from clustersim.predictors.weights_file import Weights
-from clustersim.report.critical_path import critical_path
+from clustersim.report.breakdown import critical_path
 from clustersim.report.terminal import lines
 from clustersim.simulation import run
 from clustersim.single_gpu.model import Graph, OperatorCall

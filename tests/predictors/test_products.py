@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from clustersim.hardware import gpus
 from clustersim.lab.data.samples import Samples
-from clustersim.lab.train.learners.neusight.products import calibrated
+from clustersim.lab.train.learners.neusight import calibrated
 from clustersim.model.kernel import gemm as product
 from clustersim.predictors.features import columns
 from clustersim.predictors.kinds.neusight import gemm, products

@@ -20,7 +20,7 @@ from clustersim.pages.published import nearest
 from clustersim.pages.run import SCRIPTS, STYLES, run_data, run_page
 from clustersim.pages.shell import ASSETS, embedded
 from clustersim.parallel.memory import Memory
-from clustersim.report.inside import inside
+from clustersim.report.step_trace import inside
 from clustersim.simulation import simulate
 from clustersim.validate.shipped import TABLE
 

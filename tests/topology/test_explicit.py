@@ -18,8 +18,8 @@ from clustersim.collectives.nccl.table import line
 from clustersim.config.yaml import parse
 from clustersim.errors import ConfigError
 from clustersim.topology.build import build
+from clustersim.topology.export import to_networkx
 from clustersim.topology.faults import DEAD
-from clustersim.topology.graph import to_networkx
 from clustersim.topology.model import Topology
 
 NODE = "{extends: hgx-h100, gpus: {count: 2}, nics: {count: 2}}"

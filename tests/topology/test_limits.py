@@ -13,9 +13,9 @@ from clustersim.cli.main import main
 from clustersim.collectives.nccl.table import document, title
 from clustersim.config.yaml import parse
 from clustersim.simulation import run
+from clustersim.topology.assemble import NICS
 from clustersim.topology.build import build
 from clustersim.topology.describe import describe
-from clustersim.topology.limits import NICS
 
 TREE = "kind: fat_tree, tiers: [{{radix: 64}}], link: {{rate: {0}}}"
 SLIM = "kind: leaf_spine, tiers: [{{down: 16, up: 8}}, {{radix: 64}}], link: {{rate: {0}}}"

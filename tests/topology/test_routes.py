@@ -12,7 +12,7 @@ from route_checks import check_routes, pairs
 from clustersim.config.yaml import parse
 from clustersim.errors import ConfigError
 from clustersim.topology.build import build, load
-from clustersim.topology.graph import to_networkx
+from clustersim.topology.export import to_networkx
 from clustersim.topology.model import Topology
 
 CLUSTER = """

@@ -14,8 +14,8 @@ from route_checks import check_walk, pairs, walks
 from clustersim.errors import ConfigError, InputError
 from clustersim.simulation import run
 from clustersim.topology.describe import describe
+from clustersim.topology.export import to_networkx
 from clustersim.topology.faults import DEAD
-from clustersim.topology.graph import to_networkx
 from clustersim.topology.model import Topology
 
 TREE = "{kind: fat_tree, tiers: [{down: 4, up: 4}, {radix: 4, pod: 2}, {radix: 16}], " + LINK

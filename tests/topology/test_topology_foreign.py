@@ -17,10 +17,10 @@ from clustersim.errors import ConfigError, InputError
 from clustersim.figures.canvas import BROKEN, SLOW, Box, Dot, Line, Text
 from clustersim.figures.canvas import GPU as GREEN
 from clustersim.figures.cluster import picture, svg
+from clustersim.topology import export
 from clustersim.topology.build import build, document_of, load
 from clustersim.topology.describe import describe
-from clustersim.topology.export import graphml, ns3
-from clustersim.topology.export.cables import cabled
+from clustersim.topology.export import cabled
 
 SHIPPED = sorted(Path("topologies").glob("*.y*ml"))
 
@@ -191,7 +191,7 @@ def test_nccls_file_is_utf8_whatever_it_declares(tmp_path: Path, encoding: str) 
 )
 def test_ns3_gets_every_cable_once(name: str) -> None:
     topology = cabled(read(f"topologies/{name}.yaml"))
-    head, switches, *rows = ns3.text(topology).splitlines()
+    head, switches, *rows = export.ns3(topology).splitlines()
     nodes, per_server, inner, outer, links, kind = head.split()
     assert int(nodes) == topology.gpus + int(inner) + int(outer)
     assert int(per_server) == topology.gpus_per_node
@@ -214,7 +214,7 @@ def test_ns3_gets_every_cable_once(name: str) -> None:
 def test_ns3_gets_no_dead_cable_and_few_nics_go_to_their_first_gpu() -> None:
     faults = "faults: [{link: 'nic[1]', dead: true}, {node: 1, dead: true}]"
     text = f"cluster: {{nodes: 3, node: {{extends: hgx-h100, nics: {{count: 2}}}}}}\nfabric: {{kind: switch}}\n{faults}"
-    rows = ns3.text(cabled(parse(text))).splitlines()[2:]
+    rows = export.ns3(cabled(parse(text))).splitlines()[2:]
     fabric = [row.split() for row in rows if row.split()[1] == "18"]
     assert [row[0] for row in fabric] == ["0", "8", "12"]
     assert fabric[0][2:] == ["384Gbps", "0.0005ms", "0"]
@@ -222,7 +222,7 @@ def test_ns3_gets_no_dead_cable_and_few_nics_go_to_their_first_gpu() -> None:
 
 def test_graphml_is_read_back() -> None:
     topology = load("topologies/explicit_8.yaml")
-    graph = nx.parse_graphml(graphml.text(topology))
+    graph = nx.parse_graphml(export.graphml(topology))
     links = [data for _, _, data in graph.edges(data=True) if "link" in data]
     assert sorted(data["link"] for data in links) == list(range(len(topology.capacity)))
     assert sum(data["capacity_bytes_per_s"] for data in links) == pytest.approx(topology.capacity.sum())

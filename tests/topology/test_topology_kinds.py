@@ -16,7 +16,7 @@ from route_checks import check_routes, check_walk, pairs, walks
 
 from clustersim.topology.build import load
 from clustersim.topology.describe import diameter
-from clustersim.topology.graph import to_networkx
+from clustersim.topology.export import to_networkx
 from clustersim.topology.lattice import Dim, Lattice
 from clustersim.topology.model import Topology
 

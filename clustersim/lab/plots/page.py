@@ -1,21 +1,115 @@
-"""The errors of predictors on measured kernels as one page that needs nothing else: tables, and plots as SVG."""
+"""Panels as SVG, by hand: one drawing of fixed size a panel, points of one series in one path."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 from xml.sax.saxutils import escape
 
 from clustersim.lab.evaluate import errors
 from clustersim.lab.model_card import percent
-from clustersim.lab.plots.error_figures import figures
-from clustersim.lab.plots.panels import Figure
-from clustersim.lab.plots.svg import legend, svg
+from clustersim.lab.plots.figures import Axis, Figure, Panel, Series, figures
 from clustersim.writing import save
 
 if TYPE_CHECKING:
     import polars as pl
+
+WIDTH, HEIGHT = 380.0, 300.0
+LEFT, RIGHT, TOP, BOTTOM = 70.0, 24.0, 28.0, 46.0
+NAMES = 104.0
+"""Room for names at the left of a panel whose ticks are words."""
+SHAPES = {
+    "dot": "h0",
+    "cross": "m-2.2-2.2l4.4 4.4m-4.4 0l4.4-4.4",
+    "plus": "m-2.8 0h5.6m-2.8-2.8v5.6",
+    "triangle": "m0-2.6l2.5 4.4h-5z",
+}
+STROKES = {"dot": 3.4, "cross": 1.1, "plus": 1.1, "triangle": 1.0}
+"""Widths of the lines of a glyph; a dot is a line without a length and with round ends."""
+
+AxisScale = Callable[[float], float]
+
+
+def svg(panel: Panel) -> str:
+    """Return the drawing of a panel; the same panel gives the same text."""
+    left = NAMES if panel.y.down else LEFT
+    across, down = _scale(panel.x, left, WIDTH - RIGHT), _scale(panel.y, HEIGHT - BOTTOM, TOP)
+    body = [*_grid(panel, across, down, left), *(line for one in panel.series for line in draw(one, across, down))]
+    head = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH:g} {HEIGHT:g}" role="img" '
+        f'aria-label="{escape(panel.title)}" font-size="11.5" fill="#222">'
+    )
+    clip = f'<svg x="{left:g}" y="{TOP:g}" width="{WIDTH - RIGHT - left:g}" height="{HEIGHT - BOTTOM - TOP:g}" '
+    view = f'viewBox="{left:g} {TOP:g} {WIDTH - RIGHT - left:g} {HEIGHT - BOTTOM - TOP:g}">'
+    axes = [line for line in body if line.startswith("<text") or "tick" in line]
+    series = [line for line in body if line not in axes]
+    return "\n".join([head, _text(left, 17, panel.title, weight=600), *axes, clip + view, *series, "</svg>", "</svg>"])
+
+
+def _scale(axis: Axis, first: float, last: float) -> AxisScale:
+    """Return the place on the drawing of a value on `axis`, which reaches from `first` to `last`."""
+    convert: AxisScale = math.log10 if axis.log else float
+    low, high = convert(axis.low), convert(axis.high)
+    if axis.down:
+        low, high = high, low
+    return lambda value: first + (convert(value) - low) / (high - low) * (last - first)
+
+
+def _grid(panel: Panel, across: AxisScale, down: AxisScale, left: float) -> Iterator[str]:
+    right, bottom = WIDTH - RIGHT, HEIGHT - BOTTOM
+    for value, text in panel.x.ticks:
+        x = across(value)
+        yield f'<path class="tick" d="M{x:.1f} {TOP:g}V{bottom:g}"/>'
+        yield _text(x, bottom + 15, text, "middle")
+    for value, text in panel.y.ticks:
+        y = down(value)
+        yield f'<path class="tick" d="M{left:g} {y:.1f}H{right:g}"/>'
+        yield _text(left - 7, y + 4, text, "end")
+    yield _text((left + right) / 2, HEIGHT - 10, panel.x.label, "middle")
+    if panel.y.label:
+        middle = (TOP + bottom) / 2
+        yield _text(12, middle, panel.y.label, "middle", turn=f"rotate(-90 12 {middle:g})")
+
+
+def draw(one: Series, across: AxisScale, down: AxisScale) -> Iterator[str]:
+    """Yield the lines of a series."""
+    places = [(across(x), down(y)) for x, y in zip(one.x, one.y, strict=True)]
+    if one.style == "points":
+        yield glyphs(one, places)
+    elif one.style == "line":
+        dash = ' stroke-dasharray="5 4"' if one.dashed else ""
+        path = "L".join(f"{x:.1f} {y:.1f}" for x, y in places)
+        yield f'<path d="M{path}" fill="none" stroke="{one.colour}" stroke-width="1.2"{dash}/>'
+    else:
+        ends = "".join(f"M{x:.1f} {y:.1f}H{across(end):.1f}" for (x, y), end in zip(places, one.end, strict=True))
+        yield f'<path d="{ends}" stroke="{one.colour}" stroke-width="6" stroke-opacity="0.3"/>'
+
+
+def glyphs(one: Series, places: Iterable[tuple[float, float]]) -> str:
+    """Return one path with the glyph of a mark at every place."""
+    path = "".join(f"M{x:.1f} {y:.1f}{SHAPES[one.glyph]}" for x, y in places)
+    wide = STROKES[one.glyph] * (1.6 if len(one.x) <= 30 else 1.0)
+    return (
+        f'<path d="{path}" fill="none" stroke="{one.colour}" stroke-width="{wide:.1f}" stroke-linecap="round" '
+        f'stroke-opacity="{0.95 if len(one.x) <= 30 else 0.6}"/>'
+    )
+
+
+def legend(figure: Figure) -> str:
+    """Return the legend of a figure as HTML: a glyph and its name."""
+    return "".join(
+        f'<span><svg viewBox="-7 -7 14 14" width="14" height="14">{glyphs(one._replace(x=[0.0]), [(0.0, 0.0)])}</svg>'
+        f"{escape(one.label)}</span>"
+        for one in figure.legend
+    )
+
+
+def _text(x: float, y: float, text: str, anchor: str = "start", weight: int = 400, turn: str = "") -> str:
+    more = f' transform="{turn}"' if turn else ""
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" font-weight="{weight}"{more}>{escape(text)}</text>'
+
 
 PAGE = "errors.html"
 STYLE = """

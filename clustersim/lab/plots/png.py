@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from clustersim.errors import InputError
-from clustersim.lab.plots.error_figures import figures
-from clustersim.lab.plots.panels import Axis, Figure, Panel, Series
+from clustersim.lab.plots.figures import Axis, Figure, Panel, Series, figures
 from clustersim.writing import save
 
 if TYPE_CHECKING:

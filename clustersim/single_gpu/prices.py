@@ -1,4 +1,4 @@
-"""Prices of calls that are bound by memory: sums, copies, fills, lookups, dropout."""
+"""The kernels of PyTorch operators on one GPU: products, lookups and copies of rows, and all that memory bounds."""
 
 from __future__ import annotations
 
@@ -8,8 +8,98 @@ from math import prod
 from typing import Annotated
 
 from clustersim.config.evidence import Declared
-from clustersim.model.kernel import Kernel, KernelKind, vector
+from clustersim.model.kernel import Kernel, KernelKind, attention, gemm, vector
 from clustersim.single_gpu.tensor import BYTES, Tensor, TensorShape
+
+
+def product(op: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> KernelList:
+    """Return one product of matrices, or of two stacks of them."""
+    a, b = inputs[-2:]
+    batch = a.shape[0] if len(a.shape) == 3 else 1
+    kind: KernelKind = "bmm" if len(a.shape) == 3 else "linear"
+    m, k, n = a.shape[-2], a.shape[-1], b.shape[-1]
+    return (gemm(kind, layout(a, b), a.dtype, batch, m, n, k),)
+
+
+def layout(a: Tensor, b: Tensor) -> str:
+    """Return the name of a product's memory layout: the one it has in a linear layer y = x·Wᵀ.
+
+    `forward`: x·Wᵀ (BLAS: tn), `dgrad`: dy·W (nn), `wgrad`: dyᵀ·x (nt).
+    """
+    if _transposed(a):
+        return "wgrad"
+    return "forward" if _transposed(b) else "dgrad"
+
+
+def _transposed(one: Tensor) -> bool:
+    return one.strides[-2] == 1 and one.shape[-2] > 1 and (one.strides[-1] != 1 or one.shape[-1] == 1)
+
+
+def convolution(op: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> KernelList:
+    """Return the product that a convolution is (im2col, never written): pixels × filters × window, one a group."""
+    return (_window("forward", inputs[0], inputs[1], outputs[0]),)
+
+
+def convolution_backward(op: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> KernelList:
+    """Return one such product for each of the gradients of input and filters that is asked for."""
+    gradient, x, filters = inputs[:3]
+    wanted = {one.shape for one in outputs}
+    named = (("dgrad", x), ("wgrad", filters))
+    return tuple(_window(name, x, filters, gradient) for name, one in named if one.shape in wanted)
+
+
+def _window(op: str, x: Tensor, filters: Tensor, y: Tensor) -> Kernel:
+    groups = max(1, x.shape[1] // filters.shape[1])
+    pixels, count, window = y.elements // y.shape[1], filters.shape[0] // groups, prod(filters.shape[1:])
+    m, n, k = {
+        "forward": (pixels, count, window),
+        "dgrad": (pixels, window, count),
+        "wgrad": (count, window, pixels),
+    }[op]
+    product = gemm("bmm" if groups > 1 else "linear", op, x.dtype, groups, m, n, k)
+    return product._replace(bytes=x.bytes + filters.bytes + y.bytes)
+
+
+def flash(op: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> KernelList:
+    """Return fused attention of q, k, v (the last three inputs) in the layout (batch, heads, sequence, dimension)."""
+    q, k = inputs[-3], inputs[-2]
+    batch, heads, queries, dim = q.shape
+    direction, causal = ("backward" if "backward" in op else "forward"), op.endswith("causal")
+    return (attention(direction, q.dtype, batch, heads, k.shape[1], queries, k.shape[2], dim, causal),)
+
+
+def softmax(op: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> KernelList:
+    """Return one kernel that reads and writes every value once."""
+    return (plain("softmax", op.strip("_"), outputs[0], inputs[0].bytes + outputs[0].bytes, 5.0),)
+
+
+def softmax_backward(op: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> KernelList:
+    """Return the product of gradient and output, which PyTorch forms apart (SoftMax.cu), and the kernel proper."""
+    out = outputs[0]
+    one = plain("softmax", op.strip("_").removesuffix("_data"), out, 3 * out.bytes, 5.0)
+    return (plain("elementwise", "mul", out, 3 * out.bytes, 1.0), one) if op == "_softmax_backward_data" else (one,)
+
+
+def norm(op: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> KernelList:
+    """Return one kernel that reads and writes every value once."""
+    return (plain("layernorm", "layernorm", inputs[0], inputs[0].bytes + outputs[0].bytes, 6.0),)
+
+
+def norm_backward(op: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> KernelList:
+    """Return both passes of PyTorch: the gradient of the input, then that of the weights (layer_norm_kernel.cu)."""
+    size = inputs[0].bytes
+    return (
+        plain("layernorm", "layernorm_backward", inputs[0], 3 * size, 8.0),
+        plain("layernorm", "layernorm_weight_backward", inputs[0], 2 * size, 4.0),
+    )
+
+
+def batch_norm(op: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> KernelList:
+    """Return both passes: what is averaged is read once more."""
+    again = math.fsum(one.bytes for one in inputs if one.elements == outputs[0].elements)
+    [kernel] = memory(op, inputs, outputs)
+    return (kernel._replace(bytes=kernel.bytes + again),)
+
 
 KernelList = tuple[Kernel, ...]
 CACHED: Annotated[int, Declared("B", "NeuSight's traces")] = 4 * 2**20

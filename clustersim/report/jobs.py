@@ -1,20 +1,88 @@
-"""The links on which two jobs meet."""
+"""Several jobs on one cluster: their mean steps, what each would take alone, the links they meet on, and the summary."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import combinations
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from clustersim.arrays import Mask
+from clustersim.arrays import Floats, Ints, Mask
+from clustersim.engine.compile import Plan
 from clustersim.engine.fabric import Activity
+from clustersim.engine.memory import RankMemory
 from clustersim.engine.network import Network
 from clustersim.engine.program import Task
 from clustersim.engine.record import Record
 from clustersim.engine.traffic import Variant
-from clustersim.report.jobs_facts import JobSteps, Shared
+from clustersim.parallel.job import Job
+from clustersim.report.breakdown import breakdown, mean
+from clustersim.report.links import link_bytes
+from clustersim.report.summary import Forecast, cluster_facts, memory_facts, predictor_facts, split_facts
+from clustersim.report.trace import chosen, shown
+from clustersim.report.verdicts import not_modelled
+from clustersim.topology.model import Topology
+
+
+class Alone(NamedTuple):
+    """One step of a job on its nodes with no other on the cluster."""
+
+    plan: Plan
+    record: Record
+    memory: list[RankMemory]
+    """Of each pipeline rank."""
+    forecast: Forecast
+    """What is known of the times of its kernels."""
+
+
+class JobSteps(NamedTuple):
+    """One of the jobs: its nodes, the GPU of every rank, its step alone, and its steps beside the others."""
+
+    name: str
+    job: Job
+    nodes: Ints
+    gpus: Ints
+    start: float
+    alone: Alone
+    plan: Plan
+    steps: tuple[Record, ...]
+    """All complete ones."""
+    counted: tuple[Record, ...]
+    """Those that began when every job had started."""
+
+    @property
+    def mean(self) -> float:
+        """Mean seconds of a step beside the others."""
+        return float(np.mean([step.end - step.begin for step in self.counted]))
+
+    def traced(self, jobs: int) -> list[int]:
+        """Return the rank cells of this job that the trace of so many jobs shows, whole and with all their steps."""
+        return chosen(self.steps, self.plan, self.job.mesh.size // self.job.parallelism.pp, jobs)
+
+
+@dataclass(frozen=True)
+class Shared:
+    """Jobs that were simulated together on one cluster."""
+
+    cluster: Topology
+    placement: str
+    steps: int
+    jobs: tuple[JobSteps, ...]
+
+    @cached_property
+    def rates(self) -> Floats:
+        """Mean bytes/s that each job puts on each link, (jobs, links): the bytes of a step over its mean time."""
+        return np.stack([link_bytes(t.plan) / t.mean for t in self.jobs])
+
+    @property
+    def window(self) -> tuple[float, float]:
+        """The seconds between which the counted steps of every job are on record."""
+        return max(t.counted[0].begin for t in self.jobs), min(t.counted[-1].end for t in self.jobs)
+
 
 Interval = tuple[float, float]
 
@@ -139,3 +207,89 @@ def overlaps(one: list[Interval], two: list[Interval]) -> list[Interval]:
         else:
             j += 1
     return result
+
+
+COMMUNICATION = ("tp", "pp", "dp", "ep", "cp")
+
+
+def summary(shared: Shared) -> dict[str, Any]:
+    """Return the summary as plain data; keys carry their units."""
+    return {
+        "cluster": cluster_facts(shared.cluster),
+        "warnings": list(shared.cluster.warnings),
+        "free_nodes": shared.cluster.nodes - sum(len(one.nodes) for one in shared.jobs),
+        "placement": shared.placement,
+        "steps": shared.steps,
+        "jobs": [_job(shared, one) for one in shared.jobs],
+        "meetings": [meeting(shared, a, b) for a, b in combinations(range(len(shared.jobs)), 2)],
+        "not_modelled": not_modelled([one.job for one in shared.jobs]),
+        "simulated": _simulated(shared),
+    }
+
+
+def _job(shared: Shared, one: JobSteps) -> dict[str, Any]:
+    cluster = shared.cluster
+    times = [step.end - step.begin for step in one.counted]
+    alone = parts(one.alone.plan, one.alone.record)
+    together = mean_parts([parts(one.plan, step) for step in one.counted])
+    return {
+        "name": one.name,
+        "workload": one.job.document.path,
+        "nodes": one.nodes.tolist(),
+        "gpus": one.job.mesh.size,
+        "idle_gpus": len(cluster.numbering.gpus_of(one.nodes)) - one.job.mesh.size,
+        "parallelism": split_facts(one.job),
+        "memory": memory_facts(cluster, one.gpus, one.alone.memory),
+        "predictor": predictor_facts(one.job, one.alone.forecast),
+        "start_s": one.start,
+        "step_alone_s": one.alone.record.end,
+        "step_together_s": one.mean,
+        "step_together_min_s": min(times),
+        "step_together_max_s": max(times),
+        "slowdown": one.mean / one.alone.record.end,
+        "exposed_alone_s": exposed(alone),
+        "exposed_together_s": exposed(together),
+        "breakdown_alone_s": alone,
+        "breakdown_together_s": together,
+        "trace": shown(one.traced(len(shared.jobs)), one.plan),
+        "steps": _steps(one),
+    }
+
+
+def _steps(one: JobSteps) -> list[dict[str, Any]]:
+    early = len(one.steps) - len(one.counted)
+    return [
+        {"begin_s": step.begin, "step_s": step.end - step.begin, "counted": number >= early}
+        for number, step in enumerate(one.steps)
+    ]
+
+
+def parts(plan: Plan, step: Record) -> dict[str, float]:
+    """Return where a step of a job went, on the mean of its ranks."""
+    return mean(breakdown(step), plan.size.tolist())
+
+
+def mean_parts(steps: Sequence[dict[str, float]]) -> dict[str, float]:
+    """Return the mean of the parts of several steps."""
+    return {name: float(np.mean([step.get(name, 0.0) for step in steps])) for name in steps[0]}
+
+
+def exposed(found: dict[str, float]) -> float:
+    """Return the seconds of communication that a rank waits for."""
+    return math.fsum(found.get(name, 0.0) for name in COMMUNICATION)
+
+
+def _simulated(shared: Shared) -> dict[str, Any]:
+    links = max(
+        (one.plan.network.cells.links for one in shared.jobs), key=lambda one: len(one.of)
+    )  # of the largest simulation
+    every = [one.steps[0] for one in shared.jobs]
+    return {
+        "ranks": sum(one.job.mesh.size for one in shared.jobs),
+        "rank_classes": sum(len(one.plan.programs) for one in shared.jobs),
+        "links_that_can_be_short": len(links.of),
+        "link_classes": len(links.first),
+        "seconds": max(step.end for one in shared.jobs for step in one.steps),
+        "events": every[0].events,
+        "maxmin_solves": every[0].solves,
+    }

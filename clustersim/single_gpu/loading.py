@@ -1,0 +1,234 @@
+"""A model's config.json → its graph, of the blocks that a step on a cluster is made of, without transformers or torch."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from clustersim.config.yaml import Document
+from clustersim.convert import hugging_face
+from clustersim.convert.architectures import ARCHITECTURES
+from clustersim.convert.hugging_face import Config
+from clustersim.convert.hugging_face_workload import converted
+from clustersim.errors import InputError, shown
+from clustersim.extras import need
+from clustersim.files import exists
+from clustersim.hardware.constants import BYTES
+from clustersim.hardware.formats import activation_type
+from clustersim.model.kernel import APART, Kernel, gemm, one_of, vector
+from clustersim.parallel.load import build as build_job
+from clustersim.single_gpu import job
+from clustersim.single_gpu.fuse import fuse
+from clustersim.single_gpu.model import EAGER, SEQUENCE, Graph, Request
+
+WORDS = ("LMHeadModel", "ForCausalLM", "ForMaskedLM", "ForPreTraining", "ForConditionalGeneration")
+"""How classes of models end that have a logit for each word; others have a few for each sequence, or none."""
+
+
+def build(config: Config, batch: int, seq: int, dtype: str = "fp32", training: bool = False) -> Graph:
+    """Return the graph of a config.json for `batch` sequences of `seq` tokens, its kernels as PyTorch launches them.
+
+    In training: forward, loss, backward, and the sum of each weight's gradient into the one that is there; no optimizer.
+    Raises InputError for a model_type that is not built in and for missing keys, ConfigError for shapes that contradict one
+    another.
+    """
+    found = converted(Document(config.path, dict(config.keys), {}))
+    model = {**found.data["model"], "vocab_multiple": 1}
+    positions = config.count("n_positions", "n_ctx", "max_position_embeddings", default=seq)
+    if model.get("positions", "learned") != "learned":
+        model.pop("max_positions", None)  # any length can be asked of a model without a table of positions
+    elif seq > positions:
+        raise InputError(f"{config.path}: --seq {seq} is more than the {positions} positions of the model; lower it")
+    if not training:
+        model |= {"dropout": False, "mtp_layers": 0}  # further tokens are predicted to learn from them
+    run: dict[str, object] = {"global_batch": batch, "micro_batch": batch, "seq": seq, "precision": dtype}
+    run |= {"kernels": "eager", "gradients": "fp32" if dtype == "tf32" else dtype}
+    run |= {"attention": "unfused" if config.kind in TRANSFORMERS else "flash"}
+    if config.keys.get("expert_capacity") is not None:  # every expert is counted full
+        rows = min(config.count("expert_capacity"), batch * seq) * model["experts"]
+        run |= {"capacity_factor": rows / (batch * seq), "pad_to_capacity": True}
+    document = Document(config.path, {"name": config.kind, "model": model, "training": run}, found.positions)
+    variant = TRANSFORMERS.get(config.kind, job.itself)
+    return job.graph(build_job(document, job.ALONE), training, _words(config, training), variant)
+
+
+def _apart(op: str, kernel: Kernel) -> Iterator[Kernel]:
+    """Yield what transformers launches: one expert after the other, and queries, keys and values by products of their own."""
+    if kernel.kind == "grouped_gemm":
+        yield from [one_of(kernel._replace(generation=APART))[0]] * kernel.batch
+    elif op == "qkv" and kernel.kind == "linear":
+        m, n, k = kernel.m, kernel.n, kernel.k
+        m, n, k = {"forward": (m, n // 3, k), "dgrad": (m, n, k // 3), "wgrad": (m // 3, n, k)}[kernel.op]
+        yield from [gemm("linear", kernel.op, kernel.dtype, 1, m, n, k)] * 3
+        dtype = activation_type(kernel.dtype)
+        yield from [vector("elementwise", "add", dtype, m, n, 1.0, 3 * BYTES[dtype])] * (
+            2 if kernel.op == "dgrad" else 0
+        )
+    else:
+        yield kernel
+
+
+def _masked(op: str, kernel: Kernel) -> Iterator[Kernel]:
+    """Yield the same of OPT, whose mask is of all pairs of tokens and read beside the scores."""
+    for one in _apart(op, kernel):
+        yield one._replace(bytes=1.5 * one.bytes) if one.op == "mask" else one
+
+
+TRANSFORMERS: dict[str, job.LibraryKernels] = {
+    "bert": _apart,
+    "gpt2": job.itself,
+    "opt": _masked,
+    "switch_transformers": _apart,
+}
+"""Values of `model_type` that run as in transformers 4.31 to 4.35, with attention as two products around a softmax, and what is
+launched there for a kernel of a block. All others have fused attention."""
+
+
+def _words(config: Config, training: bool) -> bool:
+    """Return whether the model ends with logits, as where `architectures` names none. Raises InputError without a loss."""
+    name = config.architecture
+    if training and name.endswith("Model") and not name.endswith(WORDS):
+        raise InputError(
+            f"{config.path}: has no loss to train on; name one with a head in architectures, or predict inference"
+        )
+    return not name or name.endswith(WORDS)
+
+
+def load_module(model: str, request: Request) -> Graph:
+    """Return the graph of the module that a function returns. Raises InputError for whatever goes wrong on the way."""
+    from clustersim.single_gpu import exported
+
+    need("torch", f"{model}: tracing a module")
+    import torch
+
+    make = _found(model)
+    try:
+        with torch.device("meta"):
+            made = make(**_asked(make, request))
+    except (Exception, SystemExit) as error:
+        raise InputError(f"{model}: raised {exported.reason(error)}; it must return (module, inputs)") from error
+    module, inputs = _checked(model, made)
+    if request.dtype not in (None, *EAGER):
+        raise InputError(f"{model}: --dtype {request.dtype} does not run eagerly; write one of {', '.join(EAGER)}")
+    return exported.build(model, module, inputs, request.dtype, request.training)
+
+
+def _found(model: str) -> Callable[..., Any]:
+    place, _, name = model.rpartition(":")
+    try:
+        module = _file(Path(place)) if place.endswith(".py") else importlib.import_module(place)
+        found = getattr(module, name)
+    except (Exception, SystemExit) as error:
+        why = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+        raise InputError(
+            f"{shown(model)} cannot be loaded ({why}); write file.py:function or package.module:function"
+        ) from error
+    if not callable(found):
+        raise InputError(f"{shown(model)} is no function but {shown(found)}; name one that returns (module, inputs)")
+    return found  # type: ignore[no-any-return]
+
+
+def _file(path: Path) -> Any:
+    """Return the module of a file; what lies beside it can be imported, as when Python runs it."""
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"no Python file {path}")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules.setdefault(path.stem, module)
+    sys.path.insert(0, str(path.resolve().parent))
+    try:
+        spec.loader.exec_module(module)
+    finally:
+        sys.path.pop(0)
+    return module
+
+
+def _asked(make: Callable[..., Any], request: Request) -> dict[str, int]:
+    """Return batch and seq where they were given. Raises InputError through the caller when the function takes none."""
+    given = {name: value for name in ("batch", "seq") if (value := getattr(request, name)) is not None}
+    taken = inspect.signature(make).parameters
+    if missing := [name for name in given if name not in taken]:
+        raise TypeError(f"the function takes no {missing[0]}, which --{missing[0]} sets")
+    return given
+
+
+def _checked(model: str, made: Any) -> tuple[Any, Any]:
+    import torch
+
+    module, inputs = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
+    if not isinstance(module, torch.nn.Module):
+        raise InputError(
+            f"{model}: returned {type(made).__name__}; return (module, inputs), a torch.nn.Module and its inputs"
+        )
+    if inputs is None:
+        raise InputError(
+            f"{model}: returned a module without inputs; return (module, inputs), inputs being a tuple or dict of tensors"
+        )
+    return module, inputs if isinstance(inputs, (tuple, dict)) else (inputs,)
+
+
+def load(model: str, request: Request) -> Graph:
+    """Return the graph of a model, fused if asked.
+
+    `model`: a config.json or its folder, a workload YAML, or `file.py:function` or `package.module:function`. Raises
+    InputError (and its kin) for what cannot be read, built or traced.
+    """
+    graph = _opened(model, request)
+    return fuse(graph) if request.fusion else graph
+
+
+def _opened(model: str, request: Request) -> Graph:
+    if model.endswith((".yaml", ".yml")):
+        return _workload(model, request)
+    if ":" in model and not model.endswith(".json"):
+        return _on_tensor_cores(load_module(model, request), request.dtype)
+    path = Path(model)
+    return _config(hugging_face.read(path / "config.json" if exists(path) and path.is_dir() else path), request)
+
+
+def _config(config: hugging_face.Config, request: Request) -> Graph:
+    if config.kind not in ARCHITECTURES:
+        raise InputError(
+            f"{config.path}: model_type {shown(config.kind)} is not built in ({', '.join(ARCHITECTURES)}); "
+            "give a function that returns the module, as file.py:function"
+        )
+    dtype = request.dtype or config.dtype or "fp32"
+    if dtype not in EAGER:
+        raise InputError(f"{config.path}: --dtype {dtype} does not run eagerly; write one of {', '.join(EAGER)}")
+    positions = config.count("n_positions", "n_ctx", "max_position_embeddings", default=SEQUENCE)
+    seq = request.seq or min(positions, SEQUENCE)
+    return build(config, request.batch or 1, seq, dtype, request.training)
+
+
+def _on_tensor_cores(graph: Graph, dtype: str | None) -> Graph:
+    """Return the graph with its FP32 products in TF32 when that is asked for."""
+    if dtype != "tf32":
+        return graph
+    nodes = (node._replace(kernels=tuple(map(_rounded, node.kernels))) for node in graph.nodes)
+    return replace(graph, nodes=tuple(nodes))
+
+
+def _rounded(kernel: Kernel) -> Kernel:
+    return kernel._replace(dtype="tf32") if kernel.k and kernel.dtype == "fp32" else kernel
+
+
+def _workload(path: str, request: Request) -> Graph:
+    from clustersim.parallel.load import load as read
+
+    asked: dict[str, object | None] = {
+        "training.seq": request.seq,
+        "training.precision": request.dtype,
+        "training.kernels": "eager" if request.fusion else None,
+        "model.dropout": None if request.training else False,
+    }
+    changes = {**job.ALONE, **{key: value for key, value in asked.items() if value is not None}}
+    batch = request.batch or read(path, changes).training.micro_batch
+    return job.graph(
+        read(path, {**changes, "training.micro_batch": batch, "training.global_batch": batch}), request.training
+    )

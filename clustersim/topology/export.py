@@ -1,0 +1,166 @@
+"""A topology as a networkx graph, as GraphML, for ns-3, and with every cable as a link: for pictures, other tools and tests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from io import BytesIO
+from math import isinf
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from clustersim.arrays import Ints
+from clustersim.config.yaml import Document
+from clustersim.convert.astra_sim import is_astra
+from clustersim.errors import ConfigError
+from clustersim.topology.build import build, deep_merge
+from clustersim.topology.faults import DEAD
+from clustersim.topology.model import Topology
+from clustersim.topology.routing import GpuRouter, Remaining
+
+if TYPE_CHECKING:
+    import networkx as nx
+
+
+def to_networkx(topology: Topology) -> nx.MultiDiGraph[str]:
+    """Return the graph of a small cluster: one edge a directed link, with `link`, `capacity` (B/s), `latency` (s), `cables`.
+
+    Nodes have a `kind`: gpu, nvswitch, nic, leaf, …. A GPU and its NIC are joined both ways by edges without `link`, which cost
+    nothing: PCIe is already in the NIC's capacity.
+    """
+    import networkx as nx
+
+    graph: nx.MultiDiGraph[str] = nx.MultiDiGraph()
+    for gpu in numbers(topology).tolist():
+        graph.add_node(f"gpu[{gpu}]", kind="gpu")
+    for link in range(len(topology.capacity)):
+        start, end = topology.ends(link)
+        for name in (start, end):
+            graph.add_node(name, kind=name.partition("[")[0])
+        capacity, latency = float(topology.capacity[link]), float(topology.latency[link])
+        cables = float(topology.cables[link])
+        graph.add_edge(start, end, link=link, capacity=capacity, latency=latency, cables=cables)
+    for gpu_name, nic in _attachments(topology):
+        graph.add_edge(gpu_name, nic, capacity=float("inf"), latency=0.0)
+        graph.add_edge(nic, gpu_name, capacity=float("inf"), latency=0.0)
+    return graph
+
+
+def _attachments(topology: Topology) -> list[tuple[str, str]]:
+    """Return each GPU with its NIC."""
+    if topology.nodes == 1:
+        return []
+    both = zip(numbers(topology).tolist(), topology.numbering.nic.tolist(), strict=True)
+    return [(f"gpu[{gpu}]", f"nic[{nic}]") for gpu, nic in both]
+
+
+def numbers(topology: Topology) -> Ints:
+    """Return the numbers of the GPUs by which links are named: those of dead nodes are skipped."""
+    router = topology.router
+    return router.gpus if isinstance(router, Remaining) else np.arange(topology.gpus)
+
+
+BUNDLES = "adaptive"
+"""The routing that spreads packets over cables evenly, so that these are one link; with `dmodk` each is a link of its own."""
+
+
+def cabled(document: Document) -> Topology:
+    """Return the topology of a file with one link a cable; faults of bundles are left out, as their numbers mean other links.
+
+    Raises ConfigError as `build` does.
+    """
+    if is_astra(document) or ((document.data.get("fabric") or {}).get("routing") or {}).get("mode", BUNDLES) != BUNDLES:
+        return build(document)
+    data = deep_merge(document.data, {"fabric": {"routing": {"mode": "dmodk"}}})
+    data["faults"] = [f for f in data.get("faults") or [] if not _bundle(f.get("link"))]
+    try:
+        return build(Document(document.path, data, document.positions))
+    except ConfigError:
+        return build(document)  # of a kind that has no such routing and bundles nothing, or wrong anyway
+
+
+def _bundle(link: str | None) -> bool:
+    return link is not None and not link.startswith(("nic", "nvlink", "pcie", "port", "mesh", "ring"))
+
+
+def graphml(topology: Topology) -> str:
+    """Return the file: vertices with their `kind`, and an edge a directed link:
+    `link`, `capacity_bytes_per_s`, `latency_s`, `cables`.
+
+    An edge from a GPU to its NIC has no capacity, as PCIe is in the NIC's.
+    """
+    import networkx as nx
+
+    graph = to_networkx(topology)
+    for _, _, data in graph.edges(data=True):
+        capacity, data["latency_s"] = data.pop("capacity"), data.pop("latency")
+        if not isinf(capacity):
+            data["capacity_bytes_per_s"] = capacity
+    buffer = BytesIO()
+    nx.write_graphml(graph, buffer)
+    return buffer.getvalue().decode()
+
+
+_INNER = ("nvlink", "pcie", "mesh", "ring")
+_NVLINK_DELAY, _NIC_DELAY = 25e-9, 500e-9
+
+
+class Ns3Link(NamedTuple):
+    """A cable: names of its ends, bytes/s, seconds."""
+
+    a: str
+    b: str
+    rate: float
+    delay: float
+
+
+def ns3(topology: Topology) -> str:
+    """Return the file; build the topology with one link a cable first (`cabled`)."""
+    rows = list(rows_of(topology))
+    number = {f"gpu[{g}]": i for i, g in enumerate(numbers(topology).tolist())}
+    ends = dict.fromkeys(end for row in rows for end in (row.a, row.b) if end not in number)
+    inner = [end for end in ends if _kind(end) in ("nvswitch", "nvlink", "pcie")]
+    outer = [end for end in ends if end not in set(inner)]
+    number |= {end: topology.gpus + i for i, end in enumerate([*inner, *outer])}
+    kind = topology.gpu.name.split("-")[0].upper()
+    head = f"{len(number)} {topology.numbering.widths[-1]} {len(inner)} {len(outer)} {len(rows)} {kind}"
+    switches = " ".join(str(number[end]) for end in [*inner, *outer])
+    body = (f"{number[r.a]} {number[r.b]} {r.rate * 8e-9:.10g}Gbps {r.delay * 1e3:.10g}ms 0" for r in rows)
+    return "\n".join([head, switches, *body, ""])
+
+
+def rows_of(topology: Topology) -> Iterator[Ns3Link]:
+    """Yield every cable that lives, NICs merged into the GPU that they belong to."""
+    owner = _owners(topology)
+    alive = {f"gpu[{g}]" for g in numbers(topology).tolist()}
+    for tier in topology.tiers:
+        if not tier.name.endswith("-up"):
+            continue
+        inner = tier.name.split("-")[0] in _INNER
+        for link in range(tier.first, tier.first + tier.links):
+            a, b = (_merged(end, owner) for end in topology.ends(link))
+            rate, cables = float(topology.capacity[link]), int(topology.cables[link])
+            if a == b or any(e.startswith("gpu[") and e not in alive for e in (a, b)) or rate <= DEAD or not cables:
+                continue
+            nic = tier.name in ("nic-up", "port-up")
+            delay = _NVLINK_DELAY if inner else _NIC_DELAY if nic else float(topology.latency[link])
+            count = 1 if inner else cables
+            yield from [Ns3Link(a, b, rate / count, delay)] * count
+
+
+def _owners(topology: Topology) -> list[int]:
+    """Return the GPU that owns each NIC."""
+    router = topology.router.router if isinstance(topology.router, Remaining) else topology.router
+    if not isinstance(router, GpuRouter):
+        return []
+    owners: list[int] = router.owner[: router.endpoints].tolist()
+    return owners
+
+
+def _kind(end: str) -> str:
+    return end.partition("[")[0]
+
+
+def _merged(end: str, owner: list[int]) -> str:
+    kind, _, number = end.partition("[")
+    return f"gpu[{owner[int(number[:-1])]}]" if kind in ("nic", "ports") else end

@@ -1,1 +1,0 @@
-"""Descriptions of clusters in the formats of other programs."""
