@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -37,6 +38,16 @@ LeaveOut = Annotated[
 Names = Annotated[list[str] | None, typer.Option("--predictor", "-p", help="A predictor; default: all of them.")]
 
 app = CommandGroup(help="Train, evaluate and describe the predictors of kernel times.", no_args_is_help=True)
+
+
+@app.callback()
+def lab() -> None:
+    """Raise InputError where the distribution that this needs is not installed."""
+    if find_spec("clustersim.lab") is None:
+        raise InputError(
+            "clustersim lab is a distribution of its own, which is not installed; run pip install clustersim-lab, "
+            "or pip install ./lab in a checkout"
+        )
 
 
 @app.command()

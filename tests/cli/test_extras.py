@@ -82,13 +82,35 @@ def test_torch_is_an_extra_and_part_of_what_tests_need():
     assert "clustersim[torch,plots,ray,search,serve,docs]" in project["optional-dependencies"]["dev"]
 
 
+def built(folder, root):
+    pytest.importorskip("hatchling", reason="hatchling is not installed (extra `dev`)")
+    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
+    subprocess.run(command, check=True, capture_output=True, cwd=root)
+    return next(folder.glob("*.whl"))
+
+
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory):
-    pytest.importorskip("hatchling", reason="hatchling is not installed (extra `dev`)")
-    folder = tmp_path_factory.mktemp("dist")
-    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
-    subprocess.run(command, check=True, capture_output=True, cwd=ROOT)
-    return next(folder.glob("*.whl"))
+    return built(tmp_path_factory.mktemp("dist"), ROOT)
+
+
+def test_the_lab_is_a_distribution_of_its_own(wheel, tmp_path):
+    """A forecast's wheel has none of it, the lab's has nothing else, and without it `clustersim lab` says what to install."""
+    house = {path.relative_to(ROOT).as_posix() for path in (ROOT / "clustersim").rglob("*.py")}
+    lab = {path for path in house if path.startswith("clustersim/lab/")}
+    names = {name for name in zipfile.ZipFile(wheel).namelist() if name.endswith(".py")}
+    assert names == house - lab
+    own = zipfile.ZipFile(built(tmp_path, ROOT / "lab")).namelist()
+    assert {name for name in own if name.endswith(".py")} == lab
+    assert "clustersim/lab/model_card.md" in own
+    with zipfile.ZipFile(wheel) as file:
+        file.extractall(tmp_path / "site")
+    code = f"import sys; sys.path.insert(0, {str(tmp_path / 'site')!r}); from clustersim.cli.main import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", code, "lab", "show"], capture_output=True, text=True, check=False, cwd=tmp_path
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "pip install clustersim-lab" in done.stderr
 
 
 def test_the_wheel_holds_shipped_files_and_says_that_it_is_typed(wheel):
