@@ -25,7 +25,7 @@ from clustersim.predictors.learned import Learned
 
 @pytest.fixture
 def short(monkeypatch):
-    for where, steps in (("habitat.BUDGET", 12), ("neusight.FEW_BUDGET", 12), ("neusight.products.BUDGET", 12)):
+    for where, steps in (("habitat.BUDGET", 12), ("neusight.FEW_BUDGET", 12), ("neusight.BUDGET", 12)):
         brief = TrainingBudget(members=2, widths=(8, 8), steps=steps, batch=32, rate=3e-2)
         monkeypatch.setattr(f"clustersim.lab.train.learners.{where}", brief)
     own = TrainingBudget(members=1, widths=(8, 8), steps=8, batch=16)

@@ -12,7 +12,7 @@ from clustersim.hardware import gpus
 from clustersim.hardware.constants import LAUNCH
 from clustersim.lab.data.samples import Samples
 from clustersim.lab.data.tables import TABLE, published
-from clustersim.lab.train.learners.neusight import vector_kernels as learner
+from clustersim.lab.train.learners import neusight as learner
 from clustersim.model.kernel import vector as kernel
 from clustersim.predictors.features import columns
 from clustersim.predictors.kinds.neusight import blocks, vector
@@ -165,8 +165,8 @@ def test_learning_recovers_the_law_it_was_drawn_from(kind):
         rows = board == name
         terms = vector.terms(table.select(rows), gpus.load(name))
         found[rows] = 3e-5 + np.exp(vector.log_seconds(truth, terms)[0])
-    parameters = learner.fit(f"fp32/{kind}", Samples(table, board, found), seed=0)
-    again = learner.fit(f"fp32/{kind}", Samples(table, board, found), seed=1)
+    parameters = learner.fit_vectors(f"fp32/{kind}", Samples(table, board, found), seed=0)
+    again = learner.fit_vectors(f"fp32/{kind}", Samples(table, board, found), seed=1)
     assert all((parameters[key] == again[key]).all() for key in parameters)
     assert parameters["share"].shape == (1, len(vector.MEMORIES))
     guess = vector.predict(parameters, table.select(board == names[0]), gpus.load(names[0]))

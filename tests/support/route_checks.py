@@ -8,7 +8,7 @@ import networkx as nx
 import numpy as np
 import pytest
 
-from clustersim.topology.graph import to_networkx
+from clustersim.topology.export import to_networkx
 from clustersim.topology.model import Topology
 
 
