@@ -1,9 +1,10 @@
-"""Commands and groups of them: an option that takes one value is given once, as the first of two would be lost without a word."""
+"""Commands, groups of them, and what is said of a command line that typer cannot read."""
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import typer
@@ -32,3 +33,59 @@ class CommandGroup(typer.Typer):
     def command(self, name: str | None = None, **options: Any) -> Callable[[Any], Any]:
         """Return the decorator of a command."""
         return super().command(name, cls=StrictCommand, **options)
+
+
+RULES: Mapping[str, str] = {
+    r"valid integer": "write a whole number",
+    r"valid number|valid float": "write a number",
+    r"(?:greater than or equal to|>=) ?(\S+?)\.?$": r"write \1 or more",
+    r"(?:less than or equal to|<=) ?(\S+?)\.?$": r"write \1 or less",
+}
+ELSEWHERE: Mapping[str, str] = {
+    "--set": "--set changes keys of a topology or a workload where a command takes it; change the file instead",
+    "--topology": "the topology is no option; write it first, before the workload",
+    "--workload": "the workload is no option; write it after the topology",
+}
+"""Options that people look for, and where to find what they want."""
+
+
+def sentence(error: Any, arguments: Sequence[str]) -> str:
+    """Return typer's error as one sentence that names the value, and how to get help."""
+    command = error.ctx.command_path if error.ctx else "clustersim"
+    what = _wrong_value(error, arguments) or _elsewhere(error) or _plain(error)
+    return f"{what}{' ' if what.endswith('?') else '; '}`{command} --help` lists what it takes"
+
+
+def _plain(error: Any) -> str:
+    text = " ".join(error.format_message().replace("Value error, ", "").split())
+    return text.rstrip(".").replace("extra argument(s)", "extra argument")
+
+
+def _elsewhere(error: Any) -> str | None:
+    option: str = getattr(error, "option_name", "")
+    return f"no such option: {option}; {ELSEWHERE[option]}" if option in ELSEWHERE else None
+
+
+def _wrong_value(error: Any, arguments: Sequence[str]) -> str | None:
+    """Return the sentence for a value that is no number, or out of its range; None for other errors."""
+    names = getattr(getattr(error, "param", None), "opts", ())
+    given = _given(names, arguments)
+    for pattern, remedy in RULES.items():
+        found = re.search(pattern, getattr(error, "message", ""))
+        if found and given:
+            return f"{given[0]} {given[1]!r}: {found.expand(remedy)}"
+    return None
+
+
+def _given(names: Sequence[str], arguments: Sequence[str]) -> tuple[str, str] | None:
+    """Return an option as it was written, and its value: the last one, as in typer."""
+    found = None
+    for argument, after in zip(arguments, [*arguments[1:], ""], strict=True):
+        head, equals, tail = argument.partition("=")
+        if argument in names:
+            found = argument, after
+        elif equals and head in names:
+            found = head, tail
+        elif argument[:2] in names and not argument.startswith("--"):
+            found = argument[:2], argument[2:]
+    return found

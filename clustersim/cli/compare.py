@@ -48,8 +48,8 @@ def compare(
 
 
 def _compare(results: list[Path], as_json: bool, quiet: bool) -> None:
-    from clustersim.explain.compare_text import lines
     from clustersim.explain.differences import compared
+    from clustersim.explain.text import compared as lines
 
     found = compared(results)
     if as_json:
@@ -60,8 +60,8 @@ def _compare(results: list[Path], as_json: bool, quiet: bool) -> None:
 
 def _beside(folder: Path, trace: Path, rank: int | None, as_json: bool, quiet: bool) -> None:
     from clustersim.explain.beside_trace import beside
-    from clustersim.explain.compare_text import trace_lines
     from clustersim.explain.gpu_trace import measured
+    from clustersim.explain.text import trace_lines
     from clustersim.rerun import RunQuestion
 
     with progressing(quiet or as_json) as progress:

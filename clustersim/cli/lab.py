@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from clustersim.cli import lab_tables, whole_models
+from clustersim.cli import lab_tables
 from clustersim.cli.answer import print_json
 from clustersim.cli.commands import CommandGroup
 from clustersim.cli.options import Plugins, naming
@@ -139,7 +139,7 @@ def evaluate(
     with naming("--predictor"):
         opened = _opened(predictor, weights)
     if models:
-        whole_models.show(sources.places(sources.given(data)), opened, as_json)
+        lab_tables.show_models(sources.places(sources.given(data)), opened, as_json)
         return
     samples = test_samples(sources.given(data), split)
     with naming("--predictor"):

@@ -48,7 +48,7 @@ def _call(arguments: Sequence[str]) -> tuple[int, str]:
     """Return the exit code of a command line, and what there is to say of it: a sentence, and what may help in lines below it."""
     from clustersim import plugins
     from clustersim.cli.app import Abort, UsageError, app, named
-    from clustersim.cli.usage import sentence
+    from clustersim.cli.commands import sentence
     from clustersim.errors import ClustersimError, for_command
 
     try:

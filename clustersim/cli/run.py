@@ -177,8 +177,8 @@ def _simulated(
 def _add_costs(result: StepResult, wanted: bool, costs: Path | None, price: float | None) -> None:
     if not wanted and price is None and not costs:
         return
+    from clustersim.costs.bill import of_step, rates
     from clustersim.costs.figures import load
-    from clustersim.costs.rates import of_step, rates
 
     found, step = rates(result.topology, load(costs, price)), result.summary["step_time_s"]
     result.summary["costs"] = of_step(found, step, result.summary["tokens_per_s"] * step)

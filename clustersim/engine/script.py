@@ -20,12 +20,20 @@ from clustersim.hardware.constants import BYTES
 from clustersim.model.kernel import Kernel
 from clustersim.model.moe import COUNTS
 from clustersim.model.operator import Awaited, Collective, OperatorStep, Started, Steps
-from clustersim.parallel.data_parallel import bucket, copied, first_reads, last_ready
 from clustersim.parallel.deepspeed import persistent
 from clustersim.parallel.fsdp import block_by_block, by_buckets
 from clustersim.parallel.host import reads_counts, reads_loss, unflattens
 from clustersim.parallel.job import Job
-from clustersim.parallel.optimizer import put_back, reduces_whole, update, weight_bytes
+from clustersim.parallel.optimizer import (
+    bucket,
+    copied,
+    first_reads,
+    last_ready,
+    put_back,
+    reduces_whole,
+    update,
+    weight_bytes,
+)
 from clustersim.parallel.stages import Stage
 from clustersim.schedules.action import Action, Schedule
 from clustersim.schedules.pipeline import Pipeline

@@ -1,12 +1,17 @@
-"""An explanation as a person reads it: the critical path in a few lines, the bottleneck link, and what-ifs by what they gain."""
+"""Explanations and comparisons as a person reads them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import takewhile
+from pathlib import Path
 from typing import Any
 
+from clustersim.config.overrides import as_text
+from clustersim.explain.beside_trace import Beside, TraceComparison
+from clustersim.explain.differences import Comparison
 from clustersim.explain.explanation import Bottleneck, Explanation
-from clustersim.report.terminal import NAMES, PLAIN, Emphasis, Look, folded, printable
+from clustersim.report.terminal import NAMES, PLAIN, Emphasis, Look, counted, folded, printable
 from clustersim.units import duration, scaled
 
 WrittenChanges = Callable[[Mapping[str, object]], str]
@@ -125,3 +130,147 @@ def _outcomes(found: Explanation, flags: WrittenChanges, look: Look) -> Iterator
         yield from ("", "not to be had")
     for one in without:
         yield from folded(f"{one.name}: {one.reason}", "  ")
+
+
+WIDE = 44
+"""Letters of a value at most."""
+COLUMN = 20
+"""Letters of a name above a column at most."""
+_BEFORE, _LONG = 12, 10_000
+"""Letters that are shown before values differ, and of a value that are looked at."""
+_LEAST_CHANGE = 1e-4
+
+
+def plain(value: object, most: int = WIDE) -> str:
+    """Return a value of a file as text that no terminal takes for more: one line, printable, cut."""
+    text = "-" if value is None else as_text(value)
+    text = printable(text)
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
+def compared(found: Comparison, strong: Emphasis = str) -> list[str]:
+    """Return results beside the first as lines: the step, what differs, where the seconds went."""
+    times = [one.summary.step_time_s for one in found.results]
+    names, labels = [plain(one.name) for one in found.results], _labels(found)
+    whole = [f"{a}  {b}" for a, b in zip(labels, names, strict=True)] if labels[0] == "1" != names[0] else names
+    width, said = max(map(len, whole)), []
+    for name, time in zip(whole, times, strict=True):
+        change = "" if time == times[0] else f"  {100 * (time / times[0] - 1):+.1f} %"
+        said.append(f"{name:<{width}}  {strong(duration(time))}{change}")
+    return [*said, "", *_differences(found), *_seconds(found)]
+
+
+def _differences(found: Comparison) -> list[str]:
+    rows = [(plain(key, 2 * WIDE), _values(values)) for key, values in found.differences.items()]
+    if not rows:
+        return ["nothing in the inputs differs"]
+    return ["what differs", *_table([(f"  {key}", values) for key, values in rows], str.ljust)]
+
+
+def _values(values: Sequence[object]) -> list[str]:
+    """Return values as text; where the beginnings of long ones are the same, from where they differ."""
+    cut = [plain(value) for value in values]
+    if len(set(cut)) > 1:
+        return cut
+    whole = [plain(value, _LONG) for value in values]
+    differ = next((i for i, letters in enumerate(zip(*whole, strict=False)) if len(set(letters)) > 1), len(whole[0]))
+    same = max(differ - _BEFORE, 0)
+    return [f"…{text[same : same + WIDE - 2]}{'…' if len(text) > same + WIDE - 2 else ''}" for text in whole]
+
+
+def _seconds(found: Comparison) -> Iterator[str]:
+    titles = {
+        "breakdown_s": "where the seconds went, mean of ranks",
+        "critical_path_s": "where the seconds went, critical path",
+        "by_link": "critical path by link",
+    }
+    for what, title in titles.items():
+        shares = found.seconds(what)
+        total = found.results[0].summary.step_time_s
+        kept = {
+            name: values for name, values in shares.items() if max(map(abs, _changes(values))) > _LEAST_CHANGE * total
+        }
+        if kept:
+            rows = [(f"  {plain(_name(name), 2 * WIDE)}", _cells(values)) for name, values in _sorted(kept)]
+            yield from ("", *_table([(title, _head(found)), *rows], str.rjust))
+
+
+def _name(part: str) -> str:
+    return NAMES.get(part, part)
+
+
+def _sorted(shares: Mapping[str, Sequence[float]]) -> list[tuple[str, Sequence[float]]]:
+    return sorted(shares.items(), key=lambda one: -max(map(abs, _changes(one[1]))))
+
+
+def _changes(values: Sequence[float]) -> list[float]:
+    return [value - values[0] for value in values[1:]]
+
+
+def _labels(found: Comparison) -> list[str]:
+    """Return what columns are called: the results' folders, of long ones what differs; numbers where that is long too."""
+    paths = [Path(one.name).parts for one in found.results]
+    above = _alike([path[:-1] for path in paths])
+    names = ["/".join(path[above:]) for path in paths]
+    if max(map(len, names)) > COLUMN:
+        words = [name.split("-") for name in names]
+        same = min(_alike(words), *(len(own) - 1 for own in words))
+        names = [f"…{'-'.join(own[same:])}" for own in words] if same else names
+    return list(map(plain, names)) if max(map(len, names)) <= COLUMN else [str(i + 1) for i in range(len(names))]
+
+
+def _alike(rows: Iterable[Sequence[str]]) -> int:
+    """Return how many words from the first on are the same in all rows."""
+    return sum(1 for _ in takewhile(lambda words: len(set(words)) == 1, zip(*rows, strict=False)))
+
+
+def _head(found: Comparison) -> list[str]:
+    names = _labels(found)
+    return [names[0], *(cell for name in names[1:] for cell in (name, "change"))]
+
+
+def _cells(values: Sequence[float]) -> list[str]:
+    first, *others = values
+    changes = [
+        "" if other == first else f"{'-' if other < first else '+'}{duration(abs(other - first))}" for other in others
+    ]
+    return [duration(first), *(c for pair in zip(map(duration, others), changes, strict=True) for c in pair)]
+
+
+def _table(rows: Sequence[tuple[str, Sequence[str]]], fit: Callable[[str, int], str]) -> list[str]:
+    names = max(len(name) for name, _ in rows)
+    widths = [max(map(len, column)) for column in zip(*(cells for _, cells in rows), strict=True)]
+    return [
+        "  ".join([name.ljust(names), *(fit(cell, w) for cell, w in zip(cells, widths, strict=True))]).rstrip()
+        for name, cells in rows
+    ]
+
+
+def trace_lines(found: TraceComparison, strong: Emphasis = str) -> list[str]:
+    """Return a forecast beside a trace as lines."""
+    trace = found.trace
+    marked = (
+        f"the mean of {counted(trace.steps, 'marked step')}"
+        if trace.steps
+        else "no ProfilerStep mark: all of it is one step"
+    )
+    what = "kernels of a GPU" if trace.on_gpu else "operators of a CPU, as it has no kernels of a GPU"
+    said = [f"rank {found.rank} of the forecast beside the trace: {what}; {marked}"]
+    table = [("", ["forecast", "trace", "trace / forecast"])]
+    for section, rows in found.rows.items():
+        if rows:
+            table += [(section, ["", "", ""]), *(_row(one, strong) for one in rows)]
+    said += _table(table, str.rjust)
+    streams = sorted(trace.by_stream.items(), key=lambda one: -one[1])
+    said += ["", *folded("streams of the trace: " + "; ".join(f"{plain(n, 20)} {duration(s)}" for n, s in streams[:6]))]
+    said += folded(f"gaps: {trace.gaps} a step, the longest {duration(trace.longest_gap)}")
+    return [*said, *folded("a kernel of NCCL in a trace waits for its peers inside; the forecast counts that as idle")]
+
+
+def _row(one: Beside, strong: Emphasis) -> tuple[str, list[str]]:
+    ratio = "-" if one.ratio is None else f"{one.ratio:.2f}"
+    return f"  {plain(one.name)}", [_time(one.forecast), _time(one.trace), ratio]
+
+
+def _time(seconds: float) -> str:
+    return duration(seconds) if seconds else "-"

@@ -1,11 +1,51 @@
-"""How many parameters a model has, in closed form and without padding or copies."""
+"""Which kind of block each layer of a model is, how many parameters it has, and which of them a token is multiplied with."""
 
 from __future__ import annotations
 
-from clustersim.config.workload import LatentAttention, Model
-from clustersim.model.blocks import distinct, kinds
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import cycle, islice
+
+from clustersim.config.workload import Block, LatentAttention, Model
 from clustersim.model.encoder import encoder_model
 from clustersim.model.sharding import gated, head_width, width
+
+
+def kinds(model: Model) -> tuple[Model, ...]:
+    """Return for each layer in order the model that it would be a layer of if all were like it; equal ones are one object."""
+    return _different(model) if model.blocks or model.dense_layers else (model,) * model.layers
+
+
+def _different(model: Model) -> tuple[Model, ...]:
+    whole = model.model_copy(update={"blocks": (), "dense_layers": 0, "dense_ffn": None})
+    if model.blocks:
+        same: dict[Model, Model] = {}
+        made = {one: same.setdefault(kind, kind) for one in model.blocks if (kind := _with(whole, one))}
+        return tuple(made[one] for one in islice(cycle(_listed(model.blocks)), model.layers))
+    dense = model.dense_layers if model.experts else 0
+    first = whole.model_copy(
+        update={"experts": None, "topk": 1, "shared_experts": 0, "ffn": model.dense_ffn or model.ffn}
+    )
+    return (first,) * dense + (whole,) * (model.layers - dense)
+
+
+def distinct(model: Model) -> list[tuple[Model, int]]:
+    """Return the kinds of layers in order of appearance as (kind, how many in all)."""
+    layers = kinds(model)
+    found = {id(one): one for one in layers}
+    return [(found[key], count) for key, count in Counter(map(id, layers)).items()]
+
+
+def _listed(blocks: Sequence[Block]) -> Iterator[Block]:
+    return (one for one in blocks for _ in range(one.count))
+
+
+def _with(model: Model, block: Block) -> Model:
+    """Return the model with what a block has otherwise; one without experts has none of their other keys."""
+    given = {name: value for name, value in block if name != "count" and value is not None}
+    if given.get("experts") == 0:
+        given |= {"experts": None, "topk": 1, "shared_experts": 0}
+    return model.model_copy(update=given)
 
 
 def parameters(model: Model, active: bool = False, vocab: int | None = None, mtp: bool = False) -> int:
@@ -75,3 +115,35 @@ def _experts(model: Model, active: bool) -> int:
     visited = (model.topk if active else model.experts or 1) * width(model)
     bias = (factor - 1) * beside + h if model.bias and shared else 0
     return factor * h * (visited + beside) + bias + h * (model.experts or 1)
+
+
+def block_products(kind: Model) -> int:
+    """Return the weights of a block's linears that a token is multiplied with."""
+    mla, router = kind.mla, kind.hidden * (kind.experts or 0)
+    down = (mla.q_lora_rank or 0) + mla.kv_lora_rank + mla.qk_pos_emb_head_dim if mla else 0
+    return sum(named_products(kind).values()) + kind.hidden * down + router
+
+
+def named_products(kind: Model) -> dict[str, int]:
+    """Return the same of each product whose output recomputation can save, by MaxText's name."""
+    h, inner = kind.hidden, kind.heads * (kind.mla.v_head_dim if kind.mla else head_width(kind))
+    visited = width(kind)
+    if kind.experts:
+        visited = kind.topk * visited + kind.shared_experts * (kind.shared_ffn or visited)
+    into = dict.fromkeys(("mlpwi_0", "mlpwi_1")[: 2 if gated(kind) else 1], h * visited)
+    return _attention_products(kind) | {"out_proj": inner * h} | into | {"mlpwo": h * visited}
+
+
+def _attention_products(kind: Model) -> dict[str, int]:
+    h, heads, mla = kind.hidden, kind.heads, kind.mla
+    if mla is None:
+        kv = h * (kind.kv_heads or heads) * head_width(kind)
+        return {"query_proj": h * heads * head_width(kind), "key_proj": kv, "value_proj": kv}
+    own = {"key_proj": mla.qk_head_dim, "value_proj": mla.v_head_dim}
+    queries = heads * (mla.qk_head_dim + mla.qk_pos_emb_head_dim) * (mla.q_lora_rank or h)
+    return {"query_proj": queries} | {name: mla.kv_lora_rank * heads * dim for name, dim in own.items()}
+
+
+def up_products(kind: Model) -> int:
+    """Return the weights of the linears out of the latents, or of those that make queries, keys and values."""
+    return sum(_attention_products(kind).values())

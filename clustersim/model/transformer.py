@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from clustersim.model.attention import attention_part, latent_attention_part
-from clustersim.model.blocks import kinds
 from clustersim.model.elementwise import add, copy
 from clustersim.model.embedding import TABLE, embedding_part, table
 from clustersim.model.encoder import cross_attention_part, decoder_entry_part, encoder_norm, encoder_of
@@ -19,6 +18,7 @@ from clustersim.model.mlp import mlp_part
 from clustersim.model.moe import moe_part
 from clustersim.model.norm import norm
 from clustersim.model.operator import Layer, Operator
+from clustersim.model.parameters import kinds
 from clustersim.model.sharding import ShardedModel
 
 LOOKUP = f"mtp_{TABLE}"

@@ -20,10 +20,9 @@ from clustersim.collectives.nccl.shape import Shape, layout
 from clustersim.collectives.plan import NCCL
 from clustersim.engine.groups import holders
 from clustersim.hardware.constants import BYTES
-from clustersim.parallel.data_parallel import bucket, copied, first_reads, last_ready
 from clustersim.parallel.job import Job
 from clustersim.parallel.mesh import Mesh
-from clustersim.parallel.optimizer import weight_bytes
+from clustersim.parallel.optimizer import bucket, copied, first_reads, last_ready, weight_bytes
 from clustersim.parallel.stages import Stage
 from clustersim.schedules.pipeline import Pipeline
 from clustersim.topology.model import Topology

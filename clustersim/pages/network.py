@@ -1,12 +1,16 @@
-"""The cluster of a page: how full its links are, which of them hold the critical path, and what is slow or dead."""
+"""The links and the memory of a page: what carries how much, and what the fullest GPU of each pipeline rank holds."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from clustersim.arrays import Floats, Ints
+from clustersim.figures.charts import KINDS
 from clustersim.pages.cluster_picture import HIGH, LOW, LinkFigures, picture, slow_links
+from clustersim.report.folded_time import FoldedTime
 from clustersim.report.links import carried, ends, limiting_seconds, limits, link_bytes
+from clustersim.report.result import stages_of
+from clustersim.report.tables import memory_table
 from clustersim.simulation import StepResult
 from clustersim.topology.describe import describe, faults
 from clustersim.topology.export import numbers
@@ -92,3 +96,38 @@ def _link(topology: Topology, i: int, many: int, crossed: Floats, use: Floats, h
         "use": round(float(use[i]), HIGH),
         "limits": round(float(holds[i]), LOW),
     }
+
+
+UNIT = 2**20
+"""Bytes of a unit of the page's memory."""
+TICK = 1e-9
+
+
+def memory(result: StepResult, fold: FoldedTime) -> dict[str, object]:
+    """Return, by pipeline rank, when each pass begins (ns) and what is held while it runs (MiB), by kind."""
+    table = memory_table(result.facts.memory, result.record, stages_of(result.plan, result.summary))
+    start, ranks = np.asarray(table["start_s"], float), np.asarray(table["pipeline_rank"])
+    drawn = np.isfinite(start)
+    drawn[drawn] &= fold.shown(start[drawn])
+    held = {kind: np.rint(np.asarray(table[f"{kind}_bytes"], float) / UNIT).astype(int) for kind in KINDS}
+    series = []
+    for rank, own in enumerate(result.facts.memory):
+        rows = np.flatnonzero(drawn & (ranks == rank))
+        times = np.rint(fold.folded(start[rows]) / TICK).astype(int)
+        series.append(
+            {
+                "start": times.tolist(),
+                "held": {kind: _short(held[kind][rows].tolist()) for kind in KINDS if held[kind][rows].any()},
+                "peak": {kind: round(value / UNIT) for kind, value in own.peak._asdict().items() if value},
+            }
+        )
+    return {
+        "capacity": round(result.topology.gpu.memory / UNIT),
+        "ranks": series,
+        "kinds": list(KINDS),
+    }
+
+
+def _short(values: list[int]) -> list[int] | int:
+    """Return one number for what never changes."""
+    return values[0] if values and min(values) == max(values) else values

@@ -7,8 +7,7 @@ from itertools import groupby
 
 from clustersim.config.results import Manifest
 from clustersim.figures.kernels import kernels
-from clustersim.pages.memory import memory
-from clustersim.pages.network import network
+from clustersim.pages.network import memory, network
 from clustersim.pages.published import nearest
 from clustersim.pages.shell import page
 from clustersim.pages.timeline import timeline

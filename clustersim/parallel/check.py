@@ -8,7 +8,7 @@ from contextlib import suppress
 from clustersim.config.workload import Block, Fsdp, Model, Parallelism
 from clustersim.errors import ConfigError, InputError, UnknownNameError
 from clustersim.frameworks import load
-from clustersim.model.blocks import distinct
+from clustersim.model.parameters import distinct
 from clustersim.model.sharding import width
 from clustersim.parallel.job import Job, degrees, divisors, least_dp, listed
 from clustersim.parallel.layout import portions

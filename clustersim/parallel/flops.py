@@ -15,9 +15,8 @@ import math
 from collections.abc import Collection, Iterator
 
 from clustersim.config.workload import Model
-from clustersim.model.blocks import distinct, kinds
 from clustersim.model.encoder import encoder_model
-from clustersim.model.products import block_products, named_products, up_products
+from clustersim.model.parameters import block_products, distinct, kinds, named_products, up_products
 from clustersim.model.sharding import gated, head_width, width
 from clustersim.parallel.job import Job
 from clustersim.parallel.layout import portions

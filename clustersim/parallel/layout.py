@@ -13,8 +13,7 @@ from typing import NamedTuple
 from clustersim.config.workload import Model, Parallelism
 from clustersim.convert.layout_text import written_out
 from clustersim.errors import InputError
-from clustersim.model.blocks import kinds
-from clustersim.model.products import block_products
+from clustersim.model.parameters import block_products, kinds
 from clustersim.schedules.check import pipeline
 
 

@@ -22,8 +22,7 @@ from clustersim.model.kernel import Kernel
 from clustersim.model.operator import Collective
 from clustersim.report.links import limits
 from clustersim.report.parquet import TableColumns
-from clustersim.report.trace import DrawnRank, Spans, name_of, streams
-from clustersim.report.trace_arrows import Arrows
+from clustersim.report.trace import Arrows, DrawnRank, Spans, name_of, streams
 from clustersim.report.trace_events import (
     FIRST,
     LEVEL,

@@ -5,11 +5,34 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from math import prod
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 from clustersim.config.evidence import Declared
+from clustersim.hardware.constants import BYTES as OF_NUMBERS
 from clustersim.model.kernel import Kernel, KernelKind, attention, gemm, vector
-from clustersim.single_gpu.tensor import BYTES, Tensor, TensorShape
+
+TensorShape = tuple[int, ...]
+
+BYTES: dict[str, float] = {**OF_NUMBERS, "int64": 8, "int32": 4, "bool": 1}
+"""Bytes of one element, indices and masks included."""
+
+
+class Tensor(NamedTuple):
+    """One tensor without its values; `strides` count elements."""
+
+    shape: TensorShape
+    strides: TensorShape
+    dtype: str
+
+    @property
+    def elements(self) -> int:
+        """How many elements it has."""
+        return prod(self.shape)
+
+    @property
+    def bytes(self) -> float:
+        """Bytes of its elements, each counted once."""
+        return self.elements * BYTES[self.dtype]
 
 
 def product(op: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> KernelList:

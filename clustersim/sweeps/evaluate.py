@@ -15,8 +15,8 @@ from clustersim.cache import Cache
 from clustersim.config.overrides import SourcePlace, parted
 from clustersim.config.yaml import Document, read
 from clustersim.costs import figures
+from clustersim.costs.bill import Rates, of_step, rates
 from clustersim.costs.figures import Figures
-from clustersim.costs.rates import Rates, of_step, rates
 from clustersim.engine.player import Engine
 from clustersim.errors import ClustersimError, InputError, OutOfMemoryError
 from clustersim.files import Inputs, keeping_inputs

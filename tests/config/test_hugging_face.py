@@ -12,8 +12,7 @@ from clustersim.config.workload import LatentAttention, Model
 from clustersim.convert.architectures import ARCHITECTURES
 from clustersim.convert.hugging_face_workload import NAMES
 from clustersim.errors import ClustersimError, InputError
-from clustersim.model.blocks import kinds
-from clustersim.model.parameters import parameters
+from clustersim.model.parameters import kinds, parameters
 from clustersim.parallel.load import load
 
 

@@ -11,7 +11,7 @@ from clustersim.convert.layout_text import written_out
 from clustersim.convert.megatron_script import ImportRequest, imported
 from clustersim.convert.shell import commands
 from clustersim.errors import InputError
-from clustersim.model.blocks import kinds
+from clustersim.model.parameters import kinds
 from clustersim.parallel.ignored import NO_EFFECT, NOT_MODELLED
 from clustersim.parallel.load import build, load
 from clustersim.parallel.stages import stages

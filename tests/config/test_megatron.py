@@ -15,7 +15,7 @@ from clustersim.config.yaml import parse
 from clustersim.convert.megatron import ALIASES, REMEDIES, YIELDS
 from clustersim.convert.megatron_groups import GROUPED
 from clustersim.errors import ConfigError, InputError
-from clustersim.model.blocks import kinds
+from clustersim.model.parameters import kinds
 from clustersim.parallel.ignored import NO_EFFECT, NOT_MODELLED
 from clustersim.parallel.load import build
 from clustersim.topology.build import build as build_topology

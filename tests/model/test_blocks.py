@@ -6,11 +6,10 @@ import pytest
 
 from clustersim.config.yaml import parse
 from clustersim.errors import ConfigError
-from clustersim.model.blocks import kinds
 from clustersim.model.kernel import Kernel, attention
 from clustersim.model.operator import Collective
 from clustersim.model.parameters import block as block_parameters
-from clustersim.model.parameters import parameters
+from clustersim.model.parameters import kinds, parameters
 from clustersim.model.transformer import block
 from clustersim.parallel.flops import attention_flop, linear_flop
 from clustersim.parallel.load import build

@@ -11,10 +11,11 @@ import output_cases
 import pytest
 
 from clustersim.errors import InputError
-from clustersim.explain import compare_text
-from clustersim.explain.compare_text import lines, plain
+from clustersim.explain import text
 from clustersim.explain.differences import Comparison, compared
 from clustersim.explain.gpu_trace import measured
+from clustersim.explain.text import compared as lines
+from clustersim.explain.text import plain
 
 FASTER = "--tp", "4", "--pp", "2", "--set", "parallelism.overlap.p2p=true"
 
@@ -269,12 +270,12 @@ def test_an_event_with_a_value_that_its_key_cannot_have_is_left_out_or_read_as_t
 
 def test_long_values_are_shown_from_where_they_differ():
     shared = "[" + ", ".join(f'{{"name": "tier{i}", "radix": 64}}' for i in range(4))
-    one, other = compare_text._values((f"{shared}, 1]", f"{shared}, 22]"))
+    one, other = text._values((f"{shared}, 1]", f"{shared}, 22]"))
     assert one != other
     assert one.startswith("…")
     assert one.endswith(", 1]")
-    assert max(len(one), len(other)) <= compare_text.WIDE
-    assert compare_text._values(("a", "b")) == ["a", "b"]
+    assert max(len(one), len(other)) <= text.WIDE
+    assert text._values(("a", "b")) == ["a", "b"]
 
 
 def test_a_forecast_is_no_measured_trace(call):

@@ -9,8 +9,7 @@ import pytest
 
 from clustersim.cli.main import main
 from clustersim.costs import figures
-from clustersim.costs.bill import bill
-from clustersim.costs.rates import of_step, rates
+from clustersim.costs.bill import bill, of_step, rates
 from clustersim.errors import ConfigError
 from clustersim.topology.build import load
 

@@ -14,8 +14,7 @@ import pytest
 from clustersim.config.results import Manifest
 from clustersim.engine.program import COMPUTE
 from clustersim.model.kernel import Kernel
-from clustersim.pages.memory import KINDS
-from clustersim.pages.network import network
+from clustersim.pages.network import KINDS, network
 from clustersim.pages.published import nearest
 from clustersim.pages.run import SCRIPTS, STYLES, run_data, run_page
 from clustersim.pages.shell import ASSETS, embedded
