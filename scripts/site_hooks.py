@@ -41,8 +41,8 @@ NOTEBOOK = ROOT / "docs/notebooks/first_steps.ipynb"
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """Put all decisions into the navigation: each is a file, and nobody has to list it."""
     made = [f"decisions/{path.name}" for path in sorted((ROOT / "docs/decisions").glob("*.md"))]
-    understand = next(part["Understand"] for part in config.nav if "Understand" in part)
-    understand.append({"Decisions": made})
+    inside = next(part["Trust and inside"] for part in config.nav if "Trust and inside" in part)
+    inside.append({"Decisions": made})
     return config
 
 
