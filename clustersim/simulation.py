@@ -30,7 +30,7 @@ from clustersim.report.breakdown import breakdown, critical_path
 from clustersim.report.interval import step_kernels
 from clustersim.report.summary import Facts, Forecast, fullest, jitter_facts, outline, summary
 from clustersim.report.verdicts import SLOWER, slower_overlap, verdict
-from clustersim.topology.jitter import factors, still
+from clustersim.topology.faults import factors, still
 from clustersim.topology.model import Topology
 
 Progress = Callable[[str], None]

@@ -1,4 +1,4 @@
-"""`clustersim import`: a launch script of Megatron-LM as a workload, and execution traces of Chakra, played on a cluster."""
+"""Formats of other tools: `clustersim import` takes a launch script or Chakra traces, `clustersim export` writes such traces."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from clustersim.cli.options import (
     overrides,
 )
 from clustersim.cli.progress import progressing
+from clustersim.cli.trace import numbers
 from clustersim.errors import ConfigError, InputError
 
 app = CommandGroup(help="Take a step from another tool: a launch script as a workload, or execution traces to play.")
@@ -151,3 +152,48 @@ def _written(workload: object) -> str:
     import yaml
 
     return str(yaml.safe_dump(workload, sort_keys=False, allow_unicode=True, width=120))
+
+
+export_app = CommandGroup(help="Write a result in the format of another tool.")
+
+
+@export_app.callback()
+def _exports() -> None:
+    pass
+
+
+@export_app.command("chakra")
+def export_chakra(
+    result: Annotated[Path, typer.Argument(metavar="RESULT", help="The folder that `clustersim run` wrote.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="A new or empty folder.", metavar="FOLDER")],
+    ranks: Annotated[str, typer.Option(help="all, or numbers such as 0,8-15.", metavar="RANKS")] = "all",
+    plugins: Plugins = None,
+    quiet: Quiet = False,
+) -> None:
+    """Write the step of a result as Chakra execution traces: NAME.RANK.et for each rank, and comm_groups.json.
+
+    Kernels between two collectives are one node with the seconds that are forecast for them.
+    """
+    from clustersim.convert.chakra import GROUPS, encoded
+    from clustersim.engine.compile import families_of
+    from clustersim.report.chakra import RankTrace, groups
+    from clustersim.report.store import write_json
+    from clustersim.rerun import RunQuestion
+    from clustersim.writing import new_folder, unwritable, write
+
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise InputError(f"--out {out}: is there and not an empty folder; choose a new one")
+    with progressing(quiet) as progress:
+        found = RunQuestion.of(result).again(progress)
+        wanted = numbers(ranks, found.job.mesh.size)
+        families = families_of(found.work, found.topology)
+        try:
+            with new_folder(out) as place:
+                for rank in wanted:
+                    progress(f"rank {rank}")
+                    write(place / f"step.{rank}.et", encoded(RankTrace(found.plan, rank, families).written()))
+                write_json(place / GROUPS, groups(families))
+        except OSError as error:
+            raise unwritable(out, error) from error
+    if not quiet:
+        typer.echo(f"{len(wanted)} execution traces written to {out}/")

@@ -157,12 +157,12 @@ def evaluate(
 
 def _draw(folder: Path, frames: list[Any], split: str, png: bool) -> None:
     from clustersim.lab.plots import page
-    from clustersim.lab.plots import png as drawn
+    from clustersim.lab.plots import page as drawn
 
     if png:
-        drawn.available()
+        drawn.png_available()
     written = [page.write(folder, frames, split)]
-    written += drawn.write(folder, frames) if png else []
+    written += drawn.write_png(folder, frames) if png else []
     typer.echo(f"wrote {', '.join(map(str, written))}", err=True)
 
 

@@ -1,4 +1,4 @@
-"""`clustersim report RESULT`: a result as a page for a browser."""
+"""A result as a page for a browser: `clustersim report RESULT`, and `clustersim explore SWEEP`."""
 
 from __future__ import annotations
 
@@ -43,5 +43,30 @@ def report(
         progress("draw")
         text = run_page(found, asked.command, asked.manifest, why)
     save(target, text)
+    if not quiet:
+        typer.echo(f"written to {target} (open it in a browser)")
+
+
+SWEEP_PAGE = "report.html"
+
+
+def explore(
+    sweep: Annotated[Path, typer.Argument(metavar="SWEEP", help="The folder of a sweep, such as one in results/.")],
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE.html", help=f"Where to write it; default: {PAGE} in that folder.")
+    ] = None,
+    quiet: Quiet = False,
+) -> None:
+    """Write a sweep as one HTML file: Pareto front, heat map, parallel coordinates, filter, and each point with its command.
+
+    Points that do not fit or are illegal are in it, with the reason. The page asks no other computer for anything.
+    """
+    from clustersim.pages.sweep import sweep_page
+    from clustersim.writing import check_output, save
+
+    target = out or sweep / SWEEP_PAGE
+    if out:
+        check_output("--out", out, (".html", ".htm"))
+    save(target, sweep_page(sweep))
     if not quiet:
         typer.echo(f"written to {target} (open it in a browser)")

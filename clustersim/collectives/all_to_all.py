@@ -14,8 +14,8 @@ import numpy as np
 from clustersim.arrays import Floats, Ints, Mask, distinct
 from clustersim.collectives.loads import Feeders, PhaseLoads, TooManyRoutesError, bounds, width
 from clustersim.collectives.model import AllPairs
+from clustersim.topology.hops import EndpointClasses, RouteSegment
 from clustersim.topology.model import Routes, Topology
-from clustersim.topology.symmetry import EndpointClasses, RouteSegment
 
 MANY = 1 << 20
 """Pairs of classes from which on routes between NICs are loaded segment by segment, where they fall apart into such."""

@@ -14,9 +14,8 @@ from clustersim.hardware import gpus
 from clustersim.lab.data.sources import csv
 from clustersim.predictors.base import Predictor
 from clustersim.single_gpu import loading
-from clustersim.single_gpu.fuse import fuse
 from clustersim.single_gpu.model import Graph
-from clustersim.single_gpu.total import total
+from clustersim.single_gpu.total import fuse, total
 
 TABLE = "neusight/end_to_end.csv"
 CONFIGS = "neusight/model_configs"

@@ -24,8 +24,8 @@ from clustersim.hardware.formats import activation_type
 from clustersim.model.kernel import APART, Kernel, gemm, one_of, vector
 from clustersim.parallel.load import build as build_job
 from clustersim.single_gpu import job
-from clustersim.single_gpu.fuse import fuse
 from clustersim.single_gpu.model import EAGER, SEQUENCE, Graph, Request
+from clustersim.single_gpu.total import fuse
 
 WORDS = ("LMHeadModel", "ForCausalLM", "ForMaskedLM", "ForPreTraining", "ForConditionalGeneration")
 """How classes of models end that have a logit for each word; others have a few for each sequence, or none."""

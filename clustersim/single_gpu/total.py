@@ -1,21 +1,120 @@
-"""How long a graph takes on a GPU: kernels run in a row, each no earlier than the CPU has launched it."""
+"""What torch.compile fuses in inference: what lies between two matrix products becomes one kernel.
+
+TorchInductor leaves matrix products and attention to libraries and generates kernels for the rest, each of which reads its
+inputs once and writes only what other kernels read (Ansel et al., "PyTorch 2", ASPLOS 2024, section 4). Taken here: calls
+that hang together and have the same number of products before them are one kernel, norms and softmaxes included.
+"""
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from clustersim.config.gpu import Gpu
 from clustersim.hardware.constants import CALL, PRODUCT_CALL, VIEW_CALL
-from clustersim.model.kernel import Kernel
+from clustersim.model.kernel import Kernel, vector
 from clustersim.parallel.host import LaunchQueue
 from clustersim.predictors.base import Predictor
 from clustersim.predictors.clocks import Clocks
 from clustersim.predictors.forecasts import Forecasts
-from clustersim.single_gpu.fuse import apart
-from clustersim.single_gpu.model import Graph, OperatorCall, PassPhase
+from clustersim.single_gpu.model import OUTSIDE, Graph, OperatorCall, PassPhase
+
+APART = ("linear", "bmm", "grouped_gemm", "flash_attention")
+
+
+def fuse(graph: Graph) -> Graph:
+    """Return the forward graph with every group of calls as one node, at the place of the group's last call."""
+    nodes, roots = graph.nodes, _roots(graph.nodes)
+    groups = _groups(nodes, roots)
+    members: dict[int, list[int]] = defaultdict(list)
+    for index, group in groups.items():
+        members[group].append(index)
+    read_by = _readers(nodes, roots)
+    fused = [
+        node if i not in groups else _merged(nodes, members[groups[i]], roots, read_by)
+        for i, node in enumerate(nodes)
+        if node.kernels and (i not in groups or i == members[groups[i]][-1])
+    ]
+    return replace(graph, nodes=tuple(fused))
+
+
+def _roots(nodes: Sequence[OperatorCall]) -> list[int]:
+    """Return for each node the one that wrote its output: views lead back to what they look at."""
+    roots: list[int] = []
+    for index, node in enumerate(nodes):
+        source = node.reads[0][0] if node.reads else OUTSIDE
+        roots.append(index if node.kernels else OUTSIDE if source == OUTSIDE else roots[source])
+    return roots
+
+
+def _sources(node: OperatorCall, roots: Sequence[int]) -> list[tuple[int, float]]:
+    return [(roots[i], size) for i, size in node.reads if i != OUTSIDE and roots[i] != OUTSIDE]
+
+
+def apart(node: OperatorCall) -> bool:
+    """Return whether a call is left to a library: products and fused attention."""
+    return any(kernel.kind in APART for kernel in node.kernels)
+
+
+def _groups(nodes: Sequence[OperatorCall], roots: Sequence[int]) -> dict[int, int]:
+    """Return the group of each call that may be fused, by the index of its first call."""
+    depth: dict[int, int] = {}
+    group: dict[int, int] = {}
+    for index, node in enumerate(nodes):
+        if not node.kernels:
+            continue
+        sources = [i for i, _ in _sources(node, roots)]
+        depth[index] = max((depth[i] + apart(nodes[i]) for i in sources), default=0)
+        if not apart(node):
+            joined = {group[i] for i in sources if i in group and depth[i] == depth[index]}
+            group[index] = min(joined, default=index)
+            for i, old in group.items() if len(joined) > 1 else ():
+                group[i] = group[index] if old in joined else old
+    return group
+
+
+def _readers(nodes: Sequence[OperatorCall], roots: Sequence[int]) -> dict[int, list[int]]:
+    found: dict[int, list[int]] = defaultdict(list)
+    for index, node in enumerate(nodes):
+        if node.kernels:
+            for source, _ in _sources(node, roots):
+                found[source].append(index)
+    return found
+
+
+def _merged(
+    nodes: Sequence[OperatorCall], members: list[int], roots: Sequence[int], readers: dict[int, list[int]]
+) -> OperatorCall:
+    """Return one node for the members: it reads each outside tensor once and writes what is read outside."""
+    if len(members) == 1:
+        return nodes[members[0]]
+    inside = set(members)
+    last = nodes[members[-1]]
+    read: dict[int, float] = {}
+    traffic = 0.0
+    for i in members:
+        sources = _sources(nodes[i], roots)
+        traffic += max(
+            0.0, math.fsum(k.bytes for k in nodes[i].kernels) - nodes[i].output - math.fsum(size for _, size in sources)
+        )
+        read |= {source: max(size, read.get(source, 0.0)) for source, size in sources if source not in inside}
+    written = [i for i in members if not readers[i] or not inside.issuperset(readers[i])]
+    traffic += math.fsum(read.values()) + math.fsum(nodes[i].output for i in written)
+    kernel = _kernel([k for i in members for k in nodes[i].kernels], traffic)
+    return OperatorCall(last.place, "fused", last.phase, (kernel,), tuple(read.items()), last.output)
+
+
+def _kernel(parts: Sequence[Kernel], traffic: float) -> Kernel:
+    """Return one kernel with the class and shape of the reduction among the parts, else of the largest part."""
+    order = {"softmax": 2, "layernorm": 1}
+    lead = max(parts, key=lambda k: (order.get(k.kind, 0), k.m * k.n))
+    kind = lead.kind if lead.kind in order else "elementwise"
+    size = float(lead.m) * lead.n
+    return vector(kind, "fused", lead.dtype, lead.m, lead.n, math.fsum(k.flop for k in parts) / size, traffic / size)
+
 
 PHASES: tuple[PassPhase, ...] = ("forward", "backward", "accumulate")
 

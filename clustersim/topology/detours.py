@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from clustersim.arrays import Ints, Mask
-from clustersim.topology.hops import Hops, apart
-from clustersim.topology.symmetry import ClassNumbers
+from clustersim.topology.hops import ClassNumbers, Hops, apart
 
 _KEPT = 256  # trees of shortest paths
 

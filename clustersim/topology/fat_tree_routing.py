@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 from clustersim.arrays import Ints, Mask, divide
 from clustersim.topology.detours import crosses
 from clustersim.topology.fat_tree_wiring import Level, Place, Tree
-from clustersim.topology.hops import Hops, apart
-from clustersim.topology.symmetry import ClassNumbers, RouteSegment
+from clustersim.topology.hops import ClassNumbers, Hops, RouteSegment, apart
 
 _MOST_TRIES = 20_000
 _MOST_PAIRS = 200_000

@@ -17,9 +17,8 @@ import numpy as np
 
 from clustersim.arrays import Ints, Mask, divide
 from clustersim.topology.detours import Detours
-from clustersim.topology.hops import Hops
+from clustersim.topology.hops import ClassNumbers, Hops, RouteSegment
 from clustersim.topology.specs import LinkRange
-from clustersim.topology.symmetry import ClassNumbers, RouteSegment
 
 LONGEST = 4096
 """Positions in a ring: each hop of a path is a column of the routes."""

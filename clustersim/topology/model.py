@@ -16,8 +16,8 @@ from clustersim.arrays import Floats, Ints
 from clustersim.cache import Cache, of_arrays
 from clustersim.config.gpu import Gpu
 from clustersim.config.topology import Jitter
+from clustersim.topology.hops import EndpointClasses, no_symmetry
 from clustersim.topology.numbering import Numbering
-from clustersim.topology.symmetry import EndpointClasses, no_symmetry
 
 
 class Routes(NamedTuple):

@@ -11,13 +11,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from clustersim.arrays import Floats, Ints, Mask, counted, divide, ones
-from clustersim.topology.hops import FunctionHops, Hops, apart
+from clustersim.topology.hops import EndpointClasses, FunctionHops, Hops, apart, no_symmetry
 from clustersim.topology.lattice import Lattice
 from clustersim.topology.model import Router, Routes
 from clustersim.topology.node import Crossbars
 from clustersim.topology.numbering import Numbering
 from clustersim.topology.specs import BuiltFabric
-from clustersim.topology.symmetry import EndpointClasses, no_symmetry
 
 _ROUNDED = 1 + 1e-12
 _BATCH = 1 << 13  # pairs whose arrays stay in the cache

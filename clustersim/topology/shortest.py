@@ -11,8 +11,7 @@ from clustersim.arrays import Floats, Ints, Mask, entries
 from clustersim.config.fabric import ExplicitRouting
 from clustersim.topology.detours import crosses
 from clustersim.topology.fat_tree_routing import UInts, mixed, splitmix
-from clustersim.topology.hops import Hops, apart
-from clustersim.topology.symmetry import ClassNumbers
+from clustersim.topology.hops import ClassNumbers, Hops, apart
 
 
 def paths(choice: ExplicitRouting, table: NextHops, leaf_of: Ints) -> AllShortestPaths | OneShortestPath:

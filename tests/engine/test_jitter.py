@@ -12,7 +12,7 @@ from clustersim.cli.main import main
 from clustersim.config.topology import Jitter, Stragglers
 from clustersim.errors import InputError
 from clustersim.simulation import Simulator
-from clustersim.topology.jitter import factors
+from clustersim.topology.faults import factors
 
 MANY = examples(300)
 QUICK = {"training__clip_gradients": False, "parallelism__algorithms__dp": "ring"}

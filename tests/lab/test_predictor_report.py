@@ -18,7 +18,7 @@ from clustersim.hardware import gpus
 from clustersim.lab import evaluate, model_card
 from clustersim.lab.data.samples import Samples
 from clustersim.lab.model_card import MEANINGS, constants, speeds
-from clustersim.lab.plots import figures, page, png
+from clustersim.lab.plots import figures, page
 from clustersim.lab.train.learner import FEW, with_scalar
 from clustersim.model.kernel import gemm
 from clustersim.predictors import uncertainty, weights_file
@@ -149,14 +149,14 @@ def test_gpus_look_different():
 
 
 def test_png_needs_matplotlib(frame, tmp_path, monkeypatch):
-    monkeypatch.setattr(png, "find_spec", lambda name: None)
+    monkeypatch.setattr(page, "find_spec", lambda name: None)
     with pytest.raises(InputError, match=r"--png needs matplotlib, .* pip install 'clustersim\[plots\]'"):
-        png.write(tmp_path, [frame])
+        page.write_png(tmp_path, [frame])
 
 
 def test_png_files(frame, tmp_path):
     pytest.importorskip("matplotlib", reason="matplotlib is not installed (extra `plots`)")
-    paths = png.write(tmp_path, [frame])
+    paths = page.write_png(tmp_path, [frame])
     assert [path.name for path in paths] == [f"neusight-{what}.png" for what in ("scatter", "ratio", "deciles", "gpus")]
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in paths)
 

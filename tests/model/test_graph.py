@@ -18,9 +18,8 @@ from clustersim.hardware import gpus
 from clustersim.predictors.load import get
 from clustersim.single_gpu import exported, loading
 from clustersim.single_gpu.exported import price
-from clustersim.single_gpu.fuse import fuse
 from clustersim.single_gpu.prices import Tensor
-from clustersim.single_gpu.total import total
+from clustersim.single_gpu.total import fuse, total
 
 GPT2_LARGE = {"n_embd": 1280, "n_head": 20, "n_layer": 36, "n_positions": 1024, "vocab_size": 50257}
 BERT_LARGE = {

@@ -1,13 +1,16 @@
-"""Panels as SVG, by hand: one drawing of fixed size a panel, points of one series in one path."""
+"""The errors of predictors on measured kernels as one page that needs nothing else, tables and plots, or as PNG files."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from importlib.util import find_spec
+from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from xml.sax.saxutils import escape
 
+from clustersim.errors import InputError
 from clustersim.lab.evaluate import errors
 from clustersim.lab.model_card import percent
 from clustersim.lab.plots.figures import Axis, Figure, Panel, Series, figures
@@ -36,7 +39,7 @@ def svg(panel: Panel) -> str:
     """Return the drawing of a panel; the same panel gives the same text."""
     left = NAMES if panel.y.down else LEFT
     across, down = _scale(panel.x, left, WIDTH - RIGHT), _scale(panel.y, HEIGHT - BOTTOM, TOP)
-    body = [*_grid(panel, across, down, left), *(line for one in panel.series for line in draw(one, across, down))]
+    body = [*_grid(panel, across, down, left), *(line for one in panel.series for line in marks(one, across, down))]
     head = (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH:g} {HEIGHT:g}" role="img" '
         f'aria-label="{escape(panel.title)}" font-size="11.5" fill="#222">'
@@ -73,7 +76,7 @@ def _grid(panel: Panel, across: AxisScale, down: AxisScale, left: float) -> Iter
         yield _text(12, middle, panel.y.label, "middle", turn=f"rotate(-90 12 {middle:g})")
 
 
-def draw(one: Series, across: AxisScale, down: AxisScale) -> Iterator[str]:
+def marks(one: Series, across: AxisScale, down: AxisScale) -> Iterator[str]:
     """Yield the lines of a series."""
     places = [(across(x), down(y)) for x, y in zip(one.x, one.y, strict=True)]
     if one.style == "points":
@@ -173,3 +176,76 @@ def _table(frame: pl.DataFrame) -> str:
         cells = (row["kind"], *figures, f"{row['samples']:,}", row["new"])
         rows.append("".join(f"<td>{escape(cell)}</td>" for cell in cells))
     return f"<table><tr>{head}</tr>{''.join(f'<tr>{row}</tr>' for row in rows)}</table>"
+
+
+PNG_COLUMNS = 3
+SIZE = 4.0, 3.3
+"""Inches of a panel, at 100 dots an inch."""
+MARKERS = {"dot": ".", "cross": "x", "plus": "+", "triangle": "^"}
+
+
+def png_available() -> None:
+    """Raise InputError when matplotlib is not installed."""
+    if find_spec("matplotlib") is None:
+        raise InputError(
+            "--png needs matplotlib, which is not installed; run pip install 'clustersim[plots]', or leave --png out: "
+            "the page has the same plots"
+        )
+
+
+def write_png(folder: Path, frames: Sequence[pl.DataFrame]) -> list[Path]:
+    """Write every figure of judged kernels, a frame a predictor, as one PNG file. Raises InputError."""
+    png_available()
+    return [_write_png(folder / f"{figure.name}.png", figure) for frame in frames for figure in figures(frame)]
+
+
+def _write_png(path: Path, figure: Figure) -> Path:
+    buffer = BytesIO()
+    draw(figure).savefig(buffer, format="png", dpi=100, metadata={"Software": None})
+    save(path, buffer.getvalue())
+    return path
+
+
+def draw(figure: Figure) -> Any:
+    """Return a figure as one of matplotlib's."""
+    from matplotlib.figure import Figure as Drawing
+
+    rows = -(-len(figure.panels) // PNG_COLUMNS)
+    drawing = Drawing(figsize=(SIZE[0] * PNG_COLUMNS, SIZE[1] * rows + 1.2), layout="constrained")
+    axes = drawing.subplots(rows, PNG_COLUMNS, squeeze=False).ravel()
+    for axis, panel in zip(axes, figure.panels, strict=False):
+        _png_panel(axis, panel)
+    for axis in axes[len(figure.panels) :]:
+        axis.set_axis_off()
+    drawing.suptitle(figure.title)
+    handles = [_png_series(axes[-1], one._replace(x=[], y=[])) for one in figure.legend]
+    drawing.legend(handles, [one.label for one in figure.legend], loc="outside lower center", ncols=7, frameon=False)
+    return drawing
+
+
+def _png_panel(axes: Any, panel: Panel) -> None:
+    for one in panel.series:
+        _png_series(axes, one)
+    axes.set_title(panel.title, fontsize=10, loc="left")
+    axes.grid(color="#000000", alpha=0.12)
+    for letter, axis in (("x", panel.x), ("y", panel.y)):
+        _axis(axes, letter, axis)
+
+
+def _axis(axes: Any, letter: str, axis: Axis) -> None:
+    getattr(axes, f"set_{letter}scale")("log" if axis.log else "linear")
+    getattr(axes, f"set_{letter}lim")(*((axis.high, axis.low) if axis.down else (axis.low, axis.high)))
+    values, texts = zip(*axis.ticks, strict=True)
+    getattr(axes, f"set_{letter}ticks")(values, texts, fontsize=8)
+    getattr(axes, f"{letter}axis").minorticks_off()
+    getattr(axes, f"set_{letter}label")(axis.label, fontsize=9)
+
+
+def _png_series(axes: Any, one: Series) -> Any:
+    if one.style == "span":
+        return axes.hlines(one.y, one.x, one.end, color=one.colour, linewidth=5, alpha=0.3)
+    if one.style == "line":
+        return axes.plot(one.x, one.y, color=one.colour, linewidth=1, linestyle="--" if one.dashed else "-")[0]
+    few = len(one.x) <= 30
+    look = {"marker": MARKERS[one.glyph], "markersize": 6 if few else 3, "alpha": 0.95 if few else 0.6}
+    return axes.plot(one.x, one.y, linestyle="", color=one.colour, **look)[0]

@@ -13,11 +13,10 @@ from clustersim.config.fields import validate
 from clustersim.hardware.constants import FIBRE
 from clustersim.topology.assemble import assemble
 from clustersim.topology.detours import Detours
-from clustersim.topology.hops import Hops
+from clustersim.topology.hops import ClassNumbers, Hops
 from clustersim.topology.lattice import triangle
 from clustersim.topology.model import Topology
 from clustersim.topology.specs import MAX_LINKS, BuiltFabric, LinkRange, NodeSpecs
-from clustersim.topology.symmetry import ClassNumbers
 
 SPEC = Dragonfly
 """The keys of its section of a file."""

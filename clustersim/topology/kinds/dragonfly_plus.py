@@ -14,12 +14,11 @@ from clustersim.hardware.constants import FIBRE
 from clustersim.topology.assemble import assemble
 from clustersim.topology.detours import Detours, crosses
 from clustersim.topology.fat_tree_routing import mixed
-from clustersim.topology.hops import Hops
+from clustersim.topology.hops import ClassNumbers, Hops
 from clustersim.topology.kinds.fat_tree import check_routing
 from clustersim.topology.lattice import triangle
 from clustersim.topology.model import Topology
 from clustersim.topology.specs import MAX_LINKS, BuiltFabric, LinkRange, NodeSpecs
-from clustersim.topology.symmetry import ClassNumbers
 
 SPEC = DragonflyPlus
 """The keys of its section of a file."""

@@ -10,10 +10,9 @@ from clustersim.arrays import Ints
 from clustersim.config.fabric import Switch
 from clustersim.config.fields import validate
 from clustersim.topology.assemble import assemble
-from clustersim.topology.hops import Hops
+from clustersim.topology.hops import ClassNumbers, Hops
 from clustersim.topology.model import Topology
 from clustersim.topology.specs import BuiltFabric, NodeSpecs
-from clustersim.topology.symmetry import ClassNumbers
 
 SPEC = Switch
 """The keys of its section of a file."""
