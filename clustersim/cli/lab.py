@@ -157,12 +157,11 @@ def evaluate(
 
 def _draw(folder: Path, frames: list[Any], split: str, png: bool) -> None:
     from clustersim.lab.plots import page
-    from clustersim.lab.plots import page as drawn
 
     if png:
-        drawn.png_available()
+        page.png_available()
     written = [page.write(folder, frames, split)]
-    written += drawn.write_png(folder, frames) if png else []
+    written += page.write_png(folder, frames) if png else []
     typer.echo(f"wrote {', '.join(map(str, written))}", err=True)
 
 
