@@ -404,7 +404,7 @@ class Activities:
             cell = cells[call.group]
             to = self.network.variant(call, cell), cell
             carried[to], flows[call] = carried.get(to, 0.0) + size, self.network.flows(call, cell)
-        source = Source(items, speed, families, extra, flows, cells)
+        source = Source(items, speed, families, extra, flows)
         self.bound[key] = made = self.made(source).carrying(carried)
         self.sources[made] = source
         return made
@@ -482,8 +482,6 @@ class Source(NamedTuple):
     extra: float | None
     """Seconds of launches besides, where the host begins with the first; None: all is launched in time."""
     flows: Mapping[Collective, tuple[Flow, ...]]
-    cells: Mapping[str, int]
-    """The group cell of its rank, by family."""
 
     @property
     def key(self) -> tuple[object, ...]:

@@ -3,36 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal, NamedTuple, cast
 
 from clustersim.cache import Cache
-from clustersim.engine.compile import Plan, Work
+from clustersim.engine.compile import Plan
 from clustersim.engine.contention import LinkUse
 from clustersim.engine.graph import StepGraph, structure
 from clustersim.engine.instances import build
 from clustersim.engine.launching import Seconds
 from clustersim.engine.loop import LoopStep, loop
 from clustersim.engine.loop_state import LoopJob
-from clustersim.engine.network import Network
-from clustersim.engine.plan_signature import PlanSignature, Rebinding
 from clustersim.engine.program import Program
 from clustersim.engine.record import Record
 from clustersim.engine.simulate import simulate, tell_if_long
 from clustersim.engine.slowing import slowing
 from clustersim.engine.static import longest
 from clustersim.engine.steady_state import Periods, periods, steady
-from clustersim.engine.tasks import Retimed, TaskKinds, Tasks
+from clustersim.engine.tasks import TaskKinds, Tasks
 
 Engine = Literal["simpy", "auto", "static"]
 """Who plays a step: SimPy; the longest path where that is proved to be exact, and the compiled loop where tasks slow each
 other; or the longest path alone."""
 ROOM = 640 << 20
 """Bytes of all graphs that are kept, with what was compiled with them."""
-NODE, ROW, TASK, SIGNATURE = 96, 28, 1_100, 10_000
-"""Bytes of a node of a graph with what is known of its periods, of a node and link that it holds, of a compiled task with its
-activity, and of a plan signature."""
+NODE, ROW, TASK = 96, 28, 1_100
+"""Bytes of a node of a graph with what is known of its periods, of a node and link that it holds, and of a compiled task with
+its activity."""
 
 
 class Steady(NamedTuple):
@@ -52,19 +50,13 @@ class Compiled:
     periods: Periods | None
     """Where the graph repeats itself, if that was asked."""
     links: LinkUse
-    signature: PlanSignature | None = None
-    """Of the job it was compiled for first; None if no others of it may come."""
     graph_key: Hashable = None
     """What its graph is kept by."""
 
     @cached_property
     def kinds(self) -> TaskKinds:
         """Which tasks take as long as each other, whatever the job."""
-        return self.tasks.kinds if isinstance(self.tasks, Retimed) else TaskKinds(self.plan, self.tasks)
-
-    def rebound(self, rebinding: Rebinding) -> Compiled:
-        """Return the same for another job of one signature: it loads links at the same peaks."""
-        return replace(self, plan=rebinding.plan, tasks=self.kinds.rebound(rebinding.plan, rebinding).made)
+        return TaskKinds(self.plan, self.tasks)
 
 
 class KeptGraph(NamedTuple):
@@ -101,16 +93,9 @@ class PlanCache:
             self.kept.get(("graph", found.graph_key))  # last, so that no graph goes before what was compiled with it
         return found
 
-    def of_signature(self, key: Hashable) -> Compiled | None:
-        """Return what was compiled for the first job of a plan signature, if it is still kept."""
-        first = self.kept.get(("signature", key))
-        return None if first is None else self.get(first)
-
-    def keep(self, structure: Hashable, compiled: Compiled, signature_key: Hashable = None) -> None:
-        """Keep what was compiled for a job; signature_key: of its signature, if it is the first job of that."""
+    def keep(self, structure: Hashable, compiled: Compiled) -> None:
+        """Keep what was compiled for a job."""
         self.kept.keep(("job", structure), compiled)
-        if signature_key is not None:
-            self.kept.keep(("signature", signature_key), structure)
         self.kept.get(("graph", compiled.graph_key))  # as in `get`
 
     def all(self, kind: str) -> list[Any]:
@@ -118,10 +103,10 @@ class PlanCache:
         return [one for (of, _), one in cast(list[tuple[tuple[str, Hashable], Any]], self.kept.items()) if of == kind]
 
 
-def _bytes(kept: KeptGraph | Compiled | Hashable) -> float:
+def _bytes(kept: KeptGraph | Compiled) -> float:
     if isinstance(kept, Compiled):
         return TASK * len(kept.tasks) + ROW * len(kept.links.user)
-    return NODE * len(kept.graph) if isinstance(kept, KeptGraph) else SIGNATURE
+    return NODE * len(kept.graph)
 
 
 def graph_key(plan: Plan, rows: Hashable) -> Hashable:
@@ -151,47 +136,22 @@ class Player:
         record = self.simulate(found, found.kinds.timed(seconds))
         return None if record is None else (found.plan, record)
 
-    def rebind_cached(
-        self, work: Work, network: Network, signature: PlanSignature | None
-    ) -> tuple[Plan, Record] | None:
-        """Play what was compiled for another job of this signature; None where there is none, or no proof."""
-        if signature is None or self.cache is None or self.engine == "simpy":
-            return None
-        found = self.cache.of_signature(self._signature_key(signature))
-        if found is None or found.signature is None:
-            return None
-        rebinding = Rebinding(found.plan, found.signature, work, network, signature)
-        compiled = found.rebound(rebinding)
-        record = self.simulate(compiled, compiled.tasks) if rebinding.fits else None
-        if record is None:
-            return None
-        self.cache.keep(self.structure, compiled)
-        return compiled.plan, record
-
-    def step(
-        self,
-        plan: Plan,
-        progress: Callable[[float], None] = lambda _: None,
-        signature: PlanSignature | None = None,
-    ) -> Record | None:
-        """Return one step of a plan that is alone on its fabric; None where the player cannot prove its times.
-
-        signature: of the job, if others of it may come.
-        """
-        compiled = self.compiled(plan, signature)
+    def step(self, plan: Plan, progress: Callable[[float], None] = lambda _: None) -> Record | None:
+        """Return one step of a plan that is alone on its fabric; None where the player cannot prove its times."""
+        compiled = self.compiled(plan)
         record = self.simulate(compiled, compiled.tasks, progress)
         if self.structure is not None and self.cache is not None and record is not None:
-            self.cache.keep(self.structure, compiled, signature and self._signature_key(signature))
+            self.cache.keep(self.structure, compiled)
         return record
 
-    def compiled(self, plan: Plan, signature: PlanSignature | None = None) -> Compiled:
-        """Return a plan with its graph; signature: as in `step`."""
+    def compiled(self, plan: Plan) -> Compiled:
+        """Return a plan with its graph."""
         key = graph_key(plan, self.rows)
         kept = (self.cache or PlanCache()).graph(plan, key)
         repeats = kept.periods(self.steady.period, plan.programs[0]) if self.steady else None
         tasks = Tasks(kept.graph, kept.graph.found(plan.programs))
         links = LinkUse(kept.graph, tasks.activities, plan.network.capacity)
-        return Compiled(plan, kept.graph, tasks, repeats, links, signature, key)
+        return Compiled(plan, kept.graph, tasks, repeats, links, key)
 
     def simulate(
         self, compiled: Compiled, tasks: Tasks, progress: Callable[[float], None] = lambda _: None
@@ -226,9 +186,6 @@ class Player:
         if self.steady is None or compiled.periods is None:
             return record
         return steady(record, losses, contention, compiled.periods, self.steady.further, links)
-
-    def _signature_key(self, signature: PlanSignature) -> Hashable:
-        return self.rows, self.steady and self.steady.period, signature.key
 
 
 def together(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from copy import copy
 from functools import cache, cached_property
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar, cast, overload
@@ -125,8 +124,7 @@ class TaskKinds:
     """What tasks of a plan take as long as each other, whatever the seconds of kernels."""
 
     def __init__(self, plan: Plan, tasks: Tasks) -> None:
-        self.plan, self.tasks, self.compiled = plan, tasks, tasks
-        self.rebind: Callable[[Activity], Activity] = _itself
+        self.plan, self.tasks = plan, tasks
         numbers: dict[Activity, int] = {}
         self.of: dict[Activity, int] = {}
         """Which kind each activity is."""
@@ -147,21 +145,6 @@ class TaskKinds:
         self.merged = list(merged)
         """The kinds of the activities that ranks in lock-step do together."""
 
-    def rebound(self, plan: Plan, rebind: Callable[[Activity], Activity]) -> TaskKinds:
-        """Return the same of another job of one signature; rebind: returns its activity in the place of one of these."""
-        one = copy(self)
-        one.plan, one.rebind = plan, rebind
-        one.first = [(made := rebind(activity), plan.sources.get(made)) for activity, _ in self.first]
-        again = [activity for activity, _ in one.first]
-        pairs = zip(self.compiled.alike, self.of_task.tolist(), strict=True)
-        one.tasks = Tasks(self.tasks.graph, (Task(*task[:-1], again[kind]) for task, kind in pairs))
-        return one
-
-    @property
-    def made(self) -> Retimed:
-        """The tasks as they were compiled."""
-        return Retimed(self, lambda kind: self.first[kind][0])
-
     def timed(self, seconds: Sequence[Seconds], speeds: Mapping[Speed, Speed] = NO_SPEEDS) -> Retimed:
         """Return the tasks with kernels that take these seconds, on GPUs with other speeds where `speeds` has some."""
         return Retimed(self, self.making(seconds, speeds))
@@ -177,10 +160,6 @@ class TaskKinds:
             return written.timed(old, source._replace(speed=speeds.get(source.speed, source.speed)))
 
         return cache(make)
-
-
-def _itself(activity: Activity) -> Activity:
-    return activity
 
 
 class SlotActivities(Sequence[Activity]):
@@ -206,10 +185,10 @@ class SlotActivities(Sequence[Activity]):
         return self.known[place]
 
     def _made(self, place: int) -> Activity:
-        kinds, alike = self.kinds, self.kinds.compiled.alike
+        kinds, alike = self.kinds, self.kinds.tasks.alike
         # one of each kind is enough: those of one kind take as long
         own = {kinds.of[one]: one for one in reversed([alike[task].activity for task in self.slots[place]])}
-        return together([kinds.rebind(old).like(self.make(kind)) for kind, old in reversed(own.items())], {})
+        return together([old.like(self.make(kind)) for kind, old in reversed(own.items())], {})
 
 
 class Retimed(Tasks):
@@ -234,8 +213,8 @@ class Retimed(Tasks):
     @cached_property
     def own(self) -> list[Task]:
         """The tasks with their times."""
-        again = {old: self.kinds.rebind(old).like(self.made[kind]) for old, kind in self.kinds.of.items()}
-        return [Task(*task[:-1], again[task.activity]) for task in self.kinds.compiled.alike]
+        again = {old: old.like(self.made[kind]) for old, kind in self.kinds.of.items()}
+        return [Task(*task[:-1], again[task.activity]) for task in self.kinds.tasks.alike]
 
     @cached_property
     def slot_kinds(self) -> SlotKinds:

@@ -18,8 +18,7 @@ from clustersim.arrays import Mask
 from clustersim.engine.compile import Draft, Plan, Work, bound, draft
 from clustersim.engine.fold.refinement import Partition
 from clustersim.engine.fold.saturation import overfull
-from clustersim.engine.network import folded, networks
-from clustersim.engine.plan_signature import plan_signature
+from clustersim.engine.network import folded
 from clustersim.engine.player import SIMPY, Player
 from clustersim.engine.record import Record
 from clustersim.topology.model import Topology
@@ -61,7 +60,9 @@ def play(
 
     def simulated(cells: Partition, kept: Mask) -> PlayedJobs | None:
         own = player if kept is every else replace(player, structure=None)  # else it holds for these times alone
-        return _simulated(drafted, cells, kept, progress, own)
+        [plan] = bound(drafted, cells, kept)
+        record = own.step(plan, progress)
+        return None if record is None else PlayedJobs((plan,), ((record,),))
 
     found = adapted(drafted, every, simulated, fold)
     return None if found is None else (found.plans[0], found.records[0][0])
@@ -93,19 +94,3 @@ def adapted(
 def _worth(whole: Partition, kept: Mask) -> bool:
     """Return whether it may pay to leave links out: a simulation that proves wrong is time lost."""
     return len(whole.ranks.first) > FEW and GAIN * int(kept.sum()) < len(kept)
-
-
-def _simulated(
-    drafted: Draft, cells: Partition, kept: Mask, progress: Callable[[float], None], player: Player
-) -> PlayedJobs | None:
-    [work], [network] = drafted.works, networks(drafted.demand, cells, kept)
-    own = plan_signature(work, network) if player.structure is not None else None
-    if (known := player.rebind_cached(work, network, own)) is not None:
-        return _found(*known)
-    [planned] = bound(drafted, cells, kept)
-    record = player.step(planned, progress, own)
-    return None if record is None else _found(planned, record)
-
-
-def _found(plan: Plan, record: Record) -> PlayedJobs:
-    return PlayedJobs((plan,), ((record,),))

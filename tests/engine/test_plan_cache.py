@@ -1,4 +1,4 @@
-"""Jobs of one signature share what was compiled for the first: each takes what it takes where nobody was before it."""
+"""A simulator keeps graphs and what was compiled for them: each job takes what it takes where nobody was before it."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ TAKING = {**LARGE, "parallelism__overlap.grad_reduce": True}
         ({**TAKING, "parallelism__overlap.sms": "nccl"}, "training__seq", [8192, 4096]),
     ],
 )
-def test_only_what_differs_alike_has_one_form(split, name, values):
+def test_what_differs_in_one_setting_is_not_taken_for_another(split, name, values):
     known = Simulator(cluster(8))
     for value in values:
         assert _outline(known, **split, **{name: value}) == _outline(Simulator(cluster(8)), **split, **{name: value})
@@ -122,7 +122,6 @@ def test_spans_of_other_sizes_are_those_of_their_own_graph(tapered):
         return Simulator(cluster(8, **({"fabric": TAPERED} if tapered else {})))
 
     def spans(simulator, size):
-        # messages of a MiB and more, so that all have NCCL's channels: a size with others is of another signature
         split = {"parallelism__tp": 2, "parallelism__pp": 2, "training__global_batch": 1024, "training__seq": 2048}
         spec = simulator.placed(job(**split, training__micro_batch=size))
         record = simulator._quickly(spec, "auto")[2]
@@ -133,4 +132,3 @@ def test_spans_of_other_sizes_are_those_of_their_own_graph(tapered):
     for size in (1, 2, 4):
         assert repr(spans(known, size)) == repr(spans(fresh(), size))
     assert len(known.plans.all("job")) == 3
-    assert len(known.plans.all("signature")) == 1
