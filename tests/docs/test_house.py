@@ -1,12 +1,16 @@
 """The rooms as docs/explanation.md shows them are those of the code, and no room has an import circle inside."""
 
 import ast
+import os
 import re
+import sys
 
 import pytest
 from documents import ROOT
 from house import COLUMN, HOUSE, WORDS, draw_house
 from imports import circles, imports, layers, room_of
+
+from clustersim.sweeps.evaluate import Files, evaluate, load
 
 EXPLANATION = ROOT / "docs/explanation.md"
 KNOWN: set[frozenset[str]] = set()
@@ -52,10 +56,61 @@ def test_the_walks_go_through_what_is_there():
         assert set(names.split(", ")) <= defined, f"docs/explanation.md: {file} has no {names}"
 
 
-@pytest.mark.parametrize("walk", ["From an operator to its link", "From a key to its effect"])
-def test_a_walk_has_ten_steps_and_opens_no_file_twice(walk):
+POINT = "From a sweep's point to its row"
+WALKS = {"From an operator to its link": 10, "From a key to its effect": 10, POINT: 20}
+"""The walks of docs/explanation.md, and how many steps each may have."""
+
+
+def walked(walk):
     text = EXPLANATION.read_text(encoding="utf-8").partition(f"### {walk}\n")[2]
-    text = re.split(r"^##", text, maxsplit=1, flags=re.MULTILINE)[0]
-    files = re.findall(r"`([a-z_/]+\.py): [\w, ]+`", text)
-    assert len(re.findall(r"^\d+\. `", text, re.MULTILINE)) <= 10
+    return re.split(r"^##", text, maxsplit=1, flags=re.MULTILINE)[0]
+
+
+@pytest.mark.parametrize("walk", WALKS)
+def test_a_walk_has_few_steps_and_opens_no_file_twice(walk):
+    files = re.findall(r"`([a-z_/]+\.py): [\w, ]+`", walked(walk))
+    assert len(re.findall(r"^\d+\. `", walked(walk), re.MULTILINE)) <= WALKS[walk]
     assert [file for file in files if files.count(file) > 1] == []
+
+
+def called(function, *arguments):
+    """Return the calls within one of a function, each pair of caller and callee once: (file, name) each, in order."""
+    found = {}
+
+    def place(frame):
+        before, _, file = frame.f_code.co_filename.rpartition(f"{os.sep}clustersim{os.sep}")
+        return (file.replace(os.sep, "/"), frame.f_code.co_qualname) if before else None
+
+    def entered(frame, event, _):
+        if event == "call" and frame.f_back is not None:
+            found[place(frame.f_back), place(frame)] = None
+
+    known = sys.getprofile()
+    sys.setprofile(entered)
+    try:
+        function(*arguments)
+    finally:
+        sys.setprofile(known)
+    return [(caller, callee) for caller, callee in found if callee is not None]
+
+
+def test_a_point_of_a_sweep_goes_the_way_that_its_walk_tells():
+    """In its order, through no more than 20 rooms, of which none calls one above it but to find what a cache has not."""
+    case = load(Files(str(ROOT / "topologies/superpod_h100_128.yaml"), str(ROOT / "workloads/gpt3.yaml"), {}, "auto"))
+    point = {
+        "parallelism.pp": 16,
+        "training.micro_batch": 1,
+        "training.recompute": "full",
+        "training.global_batch": 1536,
+    }
+    calls = called(evaluate, case, point)
+    names = [(file, part) for _, (file, name) in calls for part in name.split(".")]
+    steps = re.findall(r"^\d+\. `([a-z_/]+\.py): (\w+)`", walked(POINT), re.MULTILINE)
+    places = [names.index(step) for step in steps]
+    assert places == sorted(places)
+    rank = {room: place for place, rooms in enumerate(layers()) for room in rooms}
+    assert len({file.split("/")[0] for _, (file, _) in calls}) <= 20
+    found = ("Cache.once", "Cache.keep", "Tasks.once")
+    known = [(caller, callee) for caller, callee in calls if caller is not None and caller[1] not in found]
+    rooms = [[rank[file.split("/")[0].removesuffix(".py")] for file, _ in pair] for pair in known]
+    assert [pair for pair, (one, other) in zip(known, rooms, strict=True) if one > other] == []
