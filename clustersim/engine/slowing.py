@@ -13,7 +13,8 @@ The computation of a pass is taken to be spread evenly over it. Ranks in lock-st
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -98,33 +99,39 @@ def slowing(graph: StepGraph, tasks: Tasks) -> Slowing:
     return Slowing(takers, BesideRows(rank[own], node[own], np.stack([part - memory, memory], axis=1)))
 
 
-class _LatePass:
-    """A pass that would be over on a rank, had it lost nothing: the seconds that are left to do alone."""
-
-    __slots__ = ("left", "node", "part", "version")
-
-    def __init__(self, node: int, part: Losses, left: float) -> None:
-        self.node, self.part, self.left = node, part, left
-        self.version = 0
-
-
 class _RankBeside:
-    """What is taken of a rank's SMs and memory, its integrals, and the passes that make up for what they have lost."""
+    """What is taken of a rank's SMs and memory, and the integrals of that."""
 
-    __slots__ = ("asked", "integral", "late", "share", "time")
-
-    def __init__(self) -> None:
-        self.asked = self.share = self.integral = (0.0, 0.0)
+    def __init__(self, env: simpy.Environment) -> None:
+        self.env, self.changed = env, env.event()
+        """Succeeds when another share is taken."""
+        self.demand = self.taken = self.integral = (0.0, 0.0)
         self.time = 0.0
-        self.late: dict[int, _LatePass] = {}
 
-    def until(self, now: float) -> Losses:
+    def until_now(self) -> Losses:
         """Return the integrals up to now."""
-        past, self.time = now - self.time, now
-        for one in self.late.values():
-            one.left -= (1.0 - _inner(one.part, self.share)) * past
-        self.integral = self.integral[0] + self.share[0] * past, self.integral[1] + self.share[1] * past
+        past, self.time = self.env.now - self.time, self.env.now
+        self.integral = self.integral[0] + self.taken[0] * past, self.integral[1] + self.taken[1] * past
         return self.integral
+
+    def take(self, share: Losses, sign: int) -> None:
+        """Take a share of the rank, or give it back."""
+        self.until_now()
+        self.demand = sms, memory = self.demand[0] + sign * share[0], self.demand[1] + sign * share[1]
+        # kernels that memory bounds lose the larger of both shares; of neither can all be taken
+        self.taken = _taken(sms), _taken(max(sms, memory))
+        changed, self.changed = self.changed, self.env.event()
+        changed.succeed()
+
+    def make_up(self, part: Losses, left: float) -> Generator[simpy.Event, object, None]:
+        """Compute what a pass has lost, `left` seconds alone, at the pace that what is taken leaves it."""
+        while left > 0.0:
+            begun, pace = self.env.now, 1.0 - _inner(part, self.taken)
+            over = self.env.timeout(left / pace)
+            yield over | self.changed
+            if over.processed:  # and not by what is left, which may be a last digit
+                return
+            left -= pace * (self.env.now - begun)
 
 
 class SlowedFabric:
@@ -132,70 +139,41 @@ class SlowedFabric:
 
     def __init__(self, env: simpy.Environment, slowing: Slowing) -> None:
         self.env = env
-        self.ranks: dict[int, _RankBeside] = defaultdict(_RankBeside)
+        self.ranks: dict[int, _RankBeside] = defaultdict(lambda: _RankBeside(env))
         self.takes, self.loses = _by_node(slowing.takers), _by_node(slowing.slowed)
         self.more: dict[int, float] = {}
         """By node, how much longer it took."""
-        self.waiting: dict[int, tuple[int, float, Callable[[], None]]] = {}
-        """Of nodes that make up for it: of how many ranks, since when, and what follows."""
-
-    @property
-    def nodes(self) -> Iterable[int]:
-        """The nodes that take or lose."""
-        return self.takes.keys() | self.loses.keys()
 
     def begin(self, node: int, done: Done) -> Done:
         """Begin a node, and return what is to be called when it would be over alone; `done` is called when it is over."""
-        now, loses = self.env.now, self.loses.get(node, ())
-        for rank, share in self.takes.get(node, ()):
-            self.change(self.ranks[rank], share, 1)
-        passes = [(self.ranks[rank], part, self.ranks[rank].until(now)) for rank, part in loses]
+        takes = [(self.ranks[rank], share) for rank, share in self.takes.get(node, ())]
+        passes = [(self.ranks[rank], part) for rank, part in self.loses.get(node, ())]
+        for rank, share in takes:
+            rank.take(share, 1)
+        before = [rank.until_now() for rank, _ in passes]
 
         def over(segment_ends: list[float] | None) -> None:
-            for number, share in self.takes.get(node, ()):
-                self.change(self.ranks[number], share, -1)
-            late = []
-            for rank, part, before in passes:
-                now = rank.until(self.env.now)
-                lost = _inner(part, (now[0] - before[0], now[1] - before[1]))
-                if lost > 0.0:
-                    late.append((rank, part, lost))
-            if not late:
+            for rank, share in takes:
+                rank.take(share, -1)
+            lost = []
+            for (rank, part), (sms, memory) in zip(passes, before, strict=True):
+                now = rank.until_now()
+                lost.append((rank, part, _inner(part, (now[0] - sms, now[1] - memory))))
+            late = [self.env.process(rank.make_up(part, left)) for rank, part, left in lost if left > 0.0]
+            if late:
+                self.env.process(self.made_up(node, late, partial(done, segment_ends)))
+            else:
                 done(segment_ends)
-                return
-            self.waiting[node] = len(late), self.env.now, lambda: done(segment_ends)
-            for rank, part, lost in late:
-                one = rank.late[node] = _LatePass(node, part, lost)
-                self.schedule(rank, one)
 
         return over
 
-    def change(self, rank: _RankBeside, share: Losses, sign: int) -> None:
-        """Take a share of a rank, or give it back."""
-        rank.until(self.env.now)
-        rank.asked = sms, memory = rank.asked[0] + sign * share[0], rank.asked[1] + sign * share[1]
-        rank.share = _taken(sms), _taken(max(sms, memory))
-        for one in rank.late.values():
-            self.schedule(rank, one)
-
-    def schedule(self, rank: _RankBeside, one: _LatePass) -> None:
-        """Let a pass end when it has made up for what it lost, if nothing changes."""
-        one.version += 1
-        version = one.version
-        seconds = max(one.left, 0.0) / (1.0 - _inner(one.part, rank.share))
-        simpy.Timeout(self.env, seconds).callbacks.append(
-            lambda _: self.made_up(rank, one) if one.version == version else None
-        )
-
-    def made_up(self, rank: _RankBeside, one: _LatePass) -> None:
-        """End a pass on one of its ranks; it is over when all have."""
-        rank.until(self.env.now)
-        del rank.late[one.node]
-        ranks, since, follows = self.waiting.pop(one.node)
-        if ranks > 1:
-            self.waiting[one.node] = ranks - 1, since, follows
-            return
-        self.more[one.node] = self.env.now - since
+    def made_up(
+        self, node: int, late: Sequence[simpy.Process], follows: Callable[[], None]
+    ) -> Generator[simpy.Event, object, None]:
+        """End a node when it has made up for what it lost on all of its ranks."""
+        since = self.env.now
+        yield self.env.all_of(late)
+        self.more[node] = self.env.now - since
         follows()
 
 
@@ -209,8 +187,8 @@ def _shares(tasks: Sequence[Task]) -> Floats:
     return np.array([known[one.activity.times] if one.stream not in (COMPUTE, HOST) else nothing for one in tasks])
 
 
-def _taken(asked: float) -> float:
-    return min(asked, MOST) if asked > _NONE else 0.0
+def _taken(demand: float) -> float:
+    return min(demand, MOST) if demand > _NONE else 0.0
 
 
 def _inner(part: Losses, share: Losses) -> float:
