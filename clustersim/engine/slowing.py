@@ -124,14 +124,14 @@ class _RankBeside:
         changed.succeed()
 
     def make_up(self, part: Losses, left: float) -> Generator[simpy.Event, object, None]:
-        """Compute what a pass has lost, `left` seconds alone, at the pace that what is taken leaves it."""
+        """Compute what a pass has lost, `left` seconds alone, at the speed that what is taken leaves it."""
         while left > 0.0:
-            begun, pace = self.env.now, 1.0 - _inner(part, self.taken)
-            over = self.env.timeout(left / pace)
+            begun, speed = self.env.now, 1.0 - _inner(part, self.taken)
+            over = self.env.timeout(left / speed)
             yield over | self.changed
             if over.processed:  # and not by what is left, which may be a last digit
                 return
-            left -= pace * (self.env.now - begun)
+            left -= speed * (self.env.now - begun)
 
 
 class SlowedFabric:
