@@ -259,6 +259,7 @@ def move(w: LoopState, task: int, now: float) -> None:
         crossing.row, crossing.task, crossing.weight = place, task, w.loads[load].weight
         if w.full[row.link]:
             join_full(w.rows, state, place)
+    # its rate is found with those of all that change at this time, not now
     w.moved[w.counts[MOVED]] = task
     w.counts[MOVED] += 1
     w.counts[DIRTY] = 1
@@ -286,6 +287,7 @@ def land(w: LoopState, task: int) -> None:
         if w.full[row.link] and not link.changed:
             link.changed = 1
             change(w, row.link)
+        # an idle link begins from zero again: else the rounding of all sums would stay
         w.used[row.link] = w.used[row.link] - w.loads[load].weight * state.tried if link.crossing else 0.0
     state.moving = -1
     if state.lands == np.inf:  # it was below its bound for a while
@@ -339,6 +341,7 @@ def solve(w: LoopState, now: float) -> None:
     Of thousands of links a hundred are full, and a solution that keeps within a limit stays when that limit is added.
     """
     w.counts[SOLVES] += 1
+    # full links cannot be known before rates are: those that a try would overfill join, until none is overfilled
     more = True
     while more:
         few, many = joined(w)
@@ -594,6 +597,7 @@ def release(w: LoopState, task: int) -> None:
             link.held = row.next_held
         if row.next_held >= 0:
             w.rows[row.next_held].last_held = row.last_held
+        # from zero again, as in `land`: a link that seems tight by rounding wakes all that use it
         link.reserved = link.reserved - w.share[place] if link.held >= 0 else 0.0
 
 
@@ -634,6 +638,7 @@ def begin(w: LoopState, task: int, now: float) -> None:
         push(w, task, now + w.seconds[w.node[task]])
         return
     count = asleep(w, task)
+    # rows stand in the order in which tasks began and ended, which differs between equal steps: the order of tasks does not
     w.woken[:count].sort()
     for place in range(count):
         wake(w, w.woken[place], now)

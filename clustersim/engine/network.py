@@ -146,8 +146,8 @@ class Demand(NamedTuple):
     """Stands for all of this but the sizes of collectives, and what depends on these alone."""
 
 
-class _Carried(NamedTuple):
-    """What of the plans of a variant matters to its traffic, whatever the sizes."""
+class _TrafficKey(NamedTuple):
+    """Size-independent key of the traffic of a variant."""
 
     phases: tuple[Phase | AllPairs, ...]
     rate: float
@@ -326,7 +326,7 @@ def _variant(call: Collective, plan: CollectivePlan) -> Variant:
     return call.group, call.op, plan.algorithm, plan.levels, plan.sizes
 
 
-def _carried(plans: Mapping[Collective, GroupPlans]) -> dict[Variant, _Carried]:
+def _carried(plans: Mapping[Collective, GroupPlans]) -> dict[Variant, _TrafficKey]:
     """Return what carries each variant."""
     used: dict[Variant, list[Sequence[CollectivePlan]]] = {}
     for c, own in plans.items():
@@ -336,18 +336,20 @@ def _carried(plans: Mapping[Collective, GroupPlans]) -> dict[Variant, _Carried]:
     return {v: _of_variant(own) for v, own in used.items()}
 
 
-def _of_variant(plans: Sequence[Sequence[CollectivePlan]]) -> _Carried:
+def _of_variant(plans: Sequence[Sequence[CollectivePlan]]) -> _TrafficKey:
     """Return the same of one variant; plans: of its sizes, each by kind of group where these differ."""
     flat = [one for own in plans for one in own]
     of_kinds = [
         (min(one.latency or 0.0 for one in kind), max(one.rate for one in kind)) for kind in zip(*plans, strict=True)
     ]
     messages = tuple(of_kinds) if len(of_kinds) > 1 else ()
-    return _Carried(flat[-1].phases, max(one.rate for one in flat), any(one.latency is None for one in flat), messages)
+    return _TrafficKey(
+        flat[-1].phases, max(one.rate for one in flat), any(one.latency is None for one in flat), messages
+    )
 
 
 def _phases(
-    topology: Topology, job: int, tenant: Tenant, carried: Mapping[Variant, _Carried]
+    topology: Topology, job: int, tenant: Tenant, carried: Mapping[Variant, _TrafficKey]
 ) -> Mapping[Variant, tuple[Traffic, ...]]:
     """Return the traffic of each variant, without the latency of hops where its protocol has its own."""
     families = {f.name: _of_job(f._replace(ranks=tenant.gpus[f.ranks]), job) for f, _ in tenant.families}

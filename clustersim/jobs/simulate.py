@@ -17,7 +17,7 @@ from clustersim.config.overrides import parted
 from clustersim.engine.compile import Plan, Work, bound, draft
 from clustersim.engine.fold.adaptive import PlayedJobs, adapted
 from clustersim.engine.fold.refinement import Partition
-from clustersim.engine.fold.saturation import jobs_contend, overfull
+from clustersim.engine.fold.saturation import jobs_contend, saturated_links
 from clustersim.engine.player import Player, together
 from clustersim.engine.record import Record
 from clustersim.errors import InputError
@@ -125,7 +125,7 @@ def _together(
             plans, together(jobs, steps, starts, lambda share: progress(f"simulate together {share:.0%}"))
         )
 
-    short = overfull(drafted.demand, nets, under_way)
+    short = saturated_links(drafted.demand, nets, under_way)
     found = adapted(drafted, np.ones(len(short), bool), simulated, fold, short)
     assert found is not None  # the loop plays everything
     return found

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from clustersim.engine.fold import adaptive
-from clustersim.engine.fold.saturation import overfull
+from clustersim.engine.fold.saturation import saturated_links
 
 MANY = "parallelism__overlap__p2p"
 
@@ -17,8 +17,8 @@ MANY = "parallelism__overlap__p2p"
 @pytest.fixture(autouse=True)
 def leave_links_out(monkeypatch):
     """Leave links out for as long as none proves to be short, however few classes there are and however little is gained."""
-    monkeypatch.setattr(adaptive, "FEW", 0)
-    monkeypatch.setattr(adaptive, "GAIN", 0)
+    monkeypatch.setattr(adaptive, "MIN_CLASSES_TO_FOLD", 0)
+    monkeypatch.setattr(adaptive, "MIN_FOLDING_GAIN", 0)
 
 
 @settings(
@@ -57,7 +57,7 @@ def test_links_that_are_never_short_cost_no_classes(monkeypatch):
     topology = cluster(16, fabric=FABRICS["static"].replace("radix: 16", "radix: 64"))
     options = {"parallelism__tp": 2, "parallelism__pp": 4, "training__global_batch": 32}
     few = simulate(topology, **options)
-    monkeypatch.setattr(adaptive, "FEW", 1 << 20)
+    monkeypatch.setattr(adaptive, "MIN_CLASSES_TO_FOLD", 1 << 20)
     every = simulate(topology, **options)
     counts = [one.summary["simulated"] for one in (few, every)]
     assert counts[0]["links_that_can_be_short"] < counts[1]["links_that_can_be_short"]
@@ -72,14 +72,14 @@ def test_overfull_finds_every_link_that_could_be_short(fabric, monkeypatch):
 
     def look(demand, nets, records):
         seen.append((demand, nets[0], records[0][0]))
-        return overfull(demand, nets, records)
+        return saturated_links(demand, nets, records)
 
-    monkeypatch.setattr(adaptive, "overfull", look)
+    monkeypatch.setattr(adaptive, "saturated_links", look)
     options = {"parallelism__tp": 2, "parallelism__pp": 2, MANY: True}
     simulate(cluster(8, fabric=FABRICS[fabric]), **options)
     assert seen
     for demand, net, record in seen:
-        found = overfull(demand, [net], [[record]])
+        found = saturated_links(demand, [net], [[record]])
         asked = largest(demand, net, record) / demand.topology.capacity[demand.links]
         assert (found == (asked > 1 + 1e-9)).all()
 

@@ -17,7 +17,7 @@ from static_cases import OPTIONS, TWO_LEAVES, asked, by_label, same, seconds
 from clustersim.engine.compile import draft
 from clustersim.engine.compiled import compiling_told
 from clustersim.engine.contention import NO_CONTENTION, peaks
-from clustersim.engine.fold.saturation import overfull
+from clustersim.engine.fold.saturation import saturated_links
 from clustersim.engine.instances import build, ordered
 from clustersim.engine.program import COMPUTE, Launched, Message, Program, Task
 from clustersim.engine.record import Period
@@ -173,8 +173,8 @@ def test_replicas_that_drift_apart_may_meet_on_a_link_at_any_of_their_times():
     work, plan, record = simulator._quickly(one, "auto")
     demand = draft([work], simulator.cluster).demand
     assert record.skipped is not None and record.skipped.lateness is not None
-    at_once = overfull(demand, [plan.network], [[replace(record, skipped=None)]])
-    assert (at_once <= overfull(demand, [plan.network], [[record]])).all()
+    at_once = saturated_links(demand, [plan.network], [[replace(record, skipped=None)]])
+    assert (at_once <= saturated_links(demand, [plan.network], [[record]])).all()
 
 
 @pytest.mark.parametrize("nics", [1, 4])

@@ -17,16 +17,16 @@ import numpy as np
 from clustersim.arrays import Mask
 from clustersim.engine.compile import Draft, Plan, Work, bound, draft
 from clustersim.engine.fold.refinement import Partition
-from clustersim.engine.fold.saturation import overfull
+from clustersim.engine.fold.saturation import saturated_links
 from clustersim.engine.network import folded
 from clustersim.engine.player import SIMPY, Player
 from clustersim.engine.record import Record
 from clustersim.topology.model import Topology
 
-FEW = 64
+MIN_CLASSES_TO_FOLD = 64
 """So few classes are simulated sooner than it is found out which links they need."""
 
-GAIN = 2
+MIN_FOLDING_GAIN = 2
 """How many times fewer classes and links are worth a simulation that may prove wrong."""
 
 
@@ -79,12 +79,12 @@ def adapted(
     kept = ~every if kept is None else kept
     while fold and _worth(whole, kept):
         cells = folded(drafted.demand, kept)
-        if GAIN * len(cells.ranks.first) > len(whole.ranks.first):
+        if MIN_FOLDING_GAIN * len(cells.ranks.first) > len(whole.ranks.first):
             break
         found = simulated(cells, kept)
         if found is None:
             break
-        short = overfull(drafted.demand, [plan.network for plan in found.plans], found.records) & ~kept
+        short = saturated_links(drafted.demand, [plan.network for plan in found.plans], found.records) & ~kept
         if not short.any():
             return found
         kept = kept | short
@@ -93,4 +93,4 @@ def adapted(
 
 def _worth(whole: Partition, kept: Mask) -> bool:
     """Return whether it may pay to leave links out: a simulation that proves wrong is time lost."""
-    return len(whole.ranks.first) > FEW and GAIN * int(kept.sum()) < len(kept)
+    return len(whole.ranks.first) > MIN_CLASSES_TO_FOLD and MIN_FOLDING_GAIN * int(kept.sum()) < len(kept)

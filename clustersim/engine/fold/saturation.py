@@ -14,7 +14,7 @@ from clustersim.engine.network import Demand, Network
 from clustersim.engine.record import Record
 from clustersim.engine.traffic import FITS
 
-_MOST = 4_000_000  # beginnings of transfers that are looked at in one go
+_MAX_TRANSFERS = 4_000_000  # beginnings of transfers that are looked at in one go
 _CELL = 32  # bits of a group cell's number
 
 
@@ -44,7 +44,7 @@ class _Times(NamedTuple):
     over: Floats
 
 
-def overfull(demand: Demand, nets: Sequence[Network], records: Sequence[Sequence[Record]]) -> Mask:
+def saturated_links(demand: Demand, nets: Sequence[Network], records: Sequence[Sequence[Record]]) -> Mask:
     """Return the mask of `demand.links` that all that was under way at one time could fill at its bounds.
 
     nets, records: of each of its jobs, from a simulation of them, whether or not that knew these links; each has all steps.
@@ -66,7 +66,7 @@ def overfull(demand: Demand, nets: Sequence[Network], records: Sequence[Sequence
 
 
 def jobs_contend(demand: Demand, nets: Sequence[Network], records: Sequence[Sequence[Record]]) -> bool:
-    """Return whether transfers of several jobs could have filled a link together; the arguments are those of `overfull`.
+    """Return whether transfers of several jobs could have filled a link together; the arguments are those of `saturated_links`.
 
     Where none could, each job moves as if it was alone, also on links that it fills itself at other times.
     """
@@ -182,7 +182,7 @@ def _parts(shares: _Shares, times: _Times, links: Ints) -> Iterator[Ints]:
     """Cut `links` so that no part has too many transfers."""
     each = offsets(np.diff(times.start)[shares.cell])
     count = np.cumsum(each[shares.start[links + 1]] - each[shares.start[links]])
-    cuts = np.flatnonzero(np.diff(count // _MOST)) + 1
+    cuts = np.flatnonzero(np.diff(count // _MAX_TRANSFERS)) + 1
     yield from np.split(links, cuts)
 
 
