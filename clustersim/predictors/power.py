@@ -25,16 +25,9 @@ EXPONENT: Annotated[float, Declared(chosen_on="AMD's clocks, MI300X and MI325X")
 """g of dynamic power ~ clock^g: 1 at a fixed voltage, 3 where voltage follows the clock. The same kernels at 750 and at
 1000 W (MI300X, MI325X; AMD, "Measuring Max-Achievable FLOPs", 2025) run at 1115 and 1354 MHz in fp16, 1207 and 1447 in bf16,
 1230 and 1464 in fp8: g = 1.5 to 1.7 at half of the boost clock, and more nearer to it, where the voltage rises."""
-ENERGY: Annotated[
-    Mapping[str, float],
-    Declared(
-        "pJ/FLOP at 1 GHz",
-        "bf16, fp8 and fp4 products of 20 ms and more (ai-dynamo/aiconfigurator), AMD's clocks",
-        scope="part",
-    ),
-] = {
-    "volta": 1.42,
-    "turing": 1.46,
+ENERGY: Mapping[str, float] = {
+    "volta": 2.35,
+    "turing": 2.35,
     "ampere": 0.996,
     "ada": 0.788,
     "hopper": 0.581,
@@ -46,9 +39,11 @@ ENERGY: Annotated[
     "cdna4": 0.524,
 }
 """Picojoules a dense 16-bit FLOP at 1 GHz, of the whole board; they grow with clock^(g - 1). From products of 20 ms and more on
-A100, H100, H200, L40S, B200, B300 and GB200, which reach 0.91, 0.80, 0.81, 0.68, 0.77, 0.75 and 0.74 of the forecast at boost
-clocks, and from AMD's clocks above. Volta, Turing, CDNA 1, 2 and 4 are a full process node from those: 30 % less energy at
-the newer one (TSMC), as in `NODE_GAIN`. Hopper's is a tenth above its products' 0.527, as training steps have it (`READ`)."""
+V100, A100, H100, H200, L40S, B200, B300 and GB200, which reach 0.77, 0.91, 0.80, 0.81, 0.68, 0.77, 0.75 and 0.74 of the
+forecast at boost clocks, and from AMD's clocks above. V100-SXM2's is 89.4 TFLOP/s at 10,240 a side, thirty times in a row
+(zzc0721/torch-performance-test-data issue 140, whose A100s agree with this table); TSMC's 60 % less power of 7 than of 16 nm
+says 2.5. Turing is of the same 12 nm process. CDNA 1, 2 and 4 are a full process node from those above: 30 % less energy at the
+newer one (TSMC), as in `NODE_GAIN`. Hopper's is a tenth above its products' 0.527, as training steps have it (`READ`)."""
 READ: Mapping[str, StepEvidence] = {
     "hopper": StepEvidence(
         source="share at which steps of up to 64 GPUs are right, over that of products of 20 ms: 0.945 (DGXC), 0.90 (LLMFOUNDRY, "
