@@ -289,6 +289,7 @@ class _Draft:
             self.default("parallelism.cp_type", None)
         vpp = self.default("parallelism.vpp", run.vpp) or 1
         self.default("parallelism.partition", None)
+        self.default("parallelism.layout", None)
         self.default("parallelism.bucket", None)
         self.stages(found.pp * vpp)
         own = self.framework.value("parallelism.schedule") if found.pp > 1 and vpp == 1 else None

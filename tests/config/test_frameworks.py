@@ -162,7 +162,7 @@ def test_a_framework_without_a_publisher_is_that_nobody_saw_it():
     assert less.host.drains.value
     assert less.host.kernel == one.host.kernel  # `unseen` says by how much
     assert load("nanotron without VTRAINS") == one
-    assert not load("megatron-core without SIMUMAX").recipes
+    assert not any(one.read_from for one in load("megatron-core without SIMUMAX").recipes)
     assert not load("megatron-2020 without SC21").recipes
     assert not load("megatron-deepspeed without VTRAINS").host.drains.value
 
@@ -217,7 +217,7 @@ def test_overlap_of_tensor_parallelism_is_the_most_that_a_framework_has():
 def test_recipes_name_columns_of_runs_and_keys_that_have_defaults():
     columns = {field.name for field in fields(Run)}
     found = [(one, recipe) for one in everything() for recipe in one.recipes]
-    assert len(found) == 14
+    assert len(found) == 16
     for one, recipe in found:
         assert set(recipe.of) <= columns
         assert set(recipe.values) <= set(one.defaults)
