@@ -19,6 +19,7 @@ from clustersim.validate.runs import Run
 PRESETS: Mapping[str, str] = {
     "v100-sxm2-16gb": "dgx1-v100",
     "v100-sxm2-32gb": "dgx1-v100",
+    "v100-sxm3-32gb-450w": "dgx1-v100",
     "a100-sxm-40gb": "dgx-a100-40gb",
     "a100-sxm-80gb": "hgx-a100",
     "h100-sxm": "hgx-h100",
@@ -70,6 +71,8 @@ PLAIN: Mapping[str, Any] = {"scale_up": {"kind": "none"}, "host": {"pcie": "gen4
 """A node of GPUs without links of their own, of which none is shipped."""
 RELEASES: Mapping[int, str] = {2022: "2.18", 2023: "2.19", 2024: "2.22", 2025: "2.27", 2026: "2.29"}
 """NCCL's release in the containers of a year (NVIDIA's PyTorch release notes), up to which the first holds."""
+DGX_2H = "v100-sxm3-32gb-450w"
+"""The V100 of nodes of 16, which have no SXM2 boards (arXiv 1909.08053, section 5: 32 DGX-2H)."""
 RACK = 64
 """GPUs that a job takes of an NVL72 rack when it spans several: 72 has no large power of two."""
 
@@ -82,6 +85,9 @@ def cluster(run: Run, without: str = "") -> tuple[dict[str, Any], list[str]]:
     """
     run = replace(run, gpu=_gpu(run.gpu), num_gpus=_gpus(run))
     gpus, domain, assumed = _domain(run)
+    if run.gpu == "v100-sxm2-32gb" and domain == 16:
+        run = replace(run, gpu=DGX_2H)
+        assumed.append(f"gpus.model: {DGX_2H} (16 in a node with NVSwitches)")
     nodes = -(-gpus // domain)
     preset = _preset(run)
     node = _node(run, preset, domain)
@@ -192,6 +198,6 @@ def _domain(run: Run) -> tuple[int, int, list[str]]:
 
 def _node(run: Run, preset: str, domain: int) -> dict[str, Any]:
     node: dict[str, Any] = {**({"extends": preset} if preset else PLAIN), "gpus": {"model": run.gpu, "count": domain}}
-    if preset == "dgx1-v100" and domain > 8:
-        node["scale_up"] = {"kind": "nvswitch"}  # DGX-2
+    if run.gpu == DGX_2H:
+        node["scale_up"] = {"kind": "nvswitch"}
     return node
