@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from pathlib import Path
 
@@ -12,6 +13,13 @@ from clustersim.errors import InputError, UnknownNameError, shown, suggest
 from clustersim.files import exists
 
 FOLDER = Path(__file__).parent
+VENDOR = re.compile(r"nvidia|amd|instinct|tesla|geforce|tensor core|(?<=[\s_])gpus?$")
+FORM = re.compile(r"sxm|pcie|nvl(?!\d)")
+"""Forms of a board that the names of shipped GPUs have."""
+BOARD = re.compile(
+    r"[\s_-]*(?:sxm\d?|pcie|nvl(?:\d+)?|superchip|oam|\d+ ?gi?b?(?![a-z])|\d+w|ac|hbm\d\w?)(?=[\s_-]|$)|[\s_]*\(.*"
+)
+"""What a name says behind its chip."""
 
 
 def load(name: str, folder: Path | None = None) -> Gpu:
@@ -31,6 +39,31 @@ def load(name: str, folder: Path | None = None) -> Gpu:
         hint = suggest(name.lower(), known, {gpu.name for gpu in known.values()})
         raise UnknownNameError(f"unknown GPU {shown(name)}; {hint}, or a path to a YAML file")
     return known[name.lower()]
+
+
+def spelled(text: str) -> Gpu | None:
+    """Return the shipped GPU that people mean by a text such as `NVIDIA H100 SXM5 80 GB`, None where it names none.
+
+    The chip decides, then the form of the board (SXM where nothing is said), then the memory.
+    """
+    plain = VENDOR.sub("", text.lower()).strip()
+    known = {VENDOR.sub("", alias.lower()).strip(): gpu for gpu in everything() for alias in (gpu.name, *gpu.aliases)}
+    chips: dict[str, list[Gpu]] = {}
+    for name, gpu in known.items():
+        chips.setdefault(BOARD.sub("", name), []).append(gpu)
+    if plain in known and BOARD.sub("", plain) != plain:
+        return known[plain]
+    words = re.sub(r"[\s_]+", "-", plain)
+    said = [chip for chip in chips if re.search(rf"(?<![a-z0-9]){re.escape(chip)}(?![a-z0-9])", words)]
+    if not said:
+        return None
+    found = chips[max(said, key=len)]
+    form, memory = FORM.search(words), re.search(r"(\d+)-?gi?b?(?![a-z])", words)
+    boards = [gpu for gpu in found if (form[0] if form else "sxm") in gpu.name] or found
+    usual = known.get(max(said, key=len), boards[0])
+    if memory:
+        return min(boards, key=lambda gpu: (abs(gpu.memory / 2**30 - float(memory[1])), gpu is not usual))
+    return usual if usual in boards else max(boards, key=lambda gpu: gpu.memory)
 
 
 def _foreign(path: Path) -> Gpu:
