@@ -43,9 +43,10 @@ class ValidationLog:
 
 @contextmanager
 def opened(target: Path, asked: Question, force: bool = False) -> Iterator[ValidationLog]:
-    """Yield the log of the folder `target`: what an unfinished validation of the same question left, else an empty one.
+    """Yield the log of the folder `target`: what a validation of the same question left, else an empty one.
 
-    Raises InputError as `clustersim.sweeps.log.kept`, and OSError where nothing can be written.
+    force: a finished one is forecast anew. Raises InputError as `clustersim.sweeps.log.kept`, and OSError where nothing
+    can be written.
     """
 
     def empty(place: Path) -> None:
@@ -53,8 +54,8 @@ def opened(target: Path, asked: Question, force: bool = False) -> Iterator[Valid
         write(place / LOG, b"")
 
     with kept(target, asked, empty, force) as (folder, shown):
-        if store.complete(folder):
-            empty(folder)  # what was forecast is to be forecast again; table and page stay until there are new ones
+        if force and store.complete(folder):
+            empty(folder)  # table and page stay until there are new ones
         yield ValidationLog(folder, shown, asked)
 
 
