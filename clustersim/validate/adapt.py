@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ from clustersim.frameworks import unseen as unseen_host
 from clustersim.topology.override import preset_node
 from clustersim.validate.cluster import cluster
 from clustersim.validate.degrees import smallest_first
+from clustersim.validate.known_models import completed
 from clustersim.validate.refusal import Refusal
 from clustersim.validate.runs import Run
 from clustersim.validate.workload import framework_of, workload
@@ -44,6 +45,7 @@ def adapt(run: Run, ablation: Mapping[str, str] | None = None, unseen: bool = Fa
     without = run.publisher if unseen else ""
     machine, of_machine = cluster(run, without)
     domain = machine["cluster"]["node"]["gpus"]["count"]
+    run, of_model = completed(run)
     job, of_job = _job(run, machine, domain, without)
     if unseen:
         _leave_out_host(machine, run)
@@ -53,7 +55,7 @@ def adapt(run: Run, ablation: Mapping[str, str] | None = None, unseen: bool = Fa
     machine["cluster"]["name"] = (
         f"{machine['cluster']['nodes']} x {machine['cluster']['node']['gpus']['count']} {run.gpu}"
     )
-    return Setup(json.dumps(_overridden(machine, run)), json.dumps(job), (*of_job, *of_machine))
+    return Setup(json.dumps(_overridden(machine, run)), json.dumps(job), (*of_model, *of_job, *of_machine))
 
 
 def _leave_out_host(machine: dict[str, Any], run: Run) -> None:
@@ -68,6 +70,13 @@ def _job(run: Run, machine: Mapping[str, Any], domain: int, without: str) -> tup
     """Return the workload of a run; where its source says neither tp nor pp, that of the fewest GPUs on which a replica fits."""
     if run.tp or run.pp or run.dp or run.launch or None in (run.layers, run.num_gpus):
         return workload(run, domain, without=without)
+    framework = framework_of(run)
+    if (framework.value("parallelism.zero") if run.zero_stage is None else run.zero_stage) in (2, 3):
+        job, assumed = workload(replace(run, tp=1, pp=1), domain, without=without)
+        return job, [
+            "parallelism: tp 1, pp 1 (the source says neither, and sharding alone makes a replica fit)",
+            *assumed,
+        ]
     text = json.dumps(machine)
     drafts = (
         workload(run, domain, split, without) for split in smallest_first(run, run.layers or 1, run.heads or 1, domain)

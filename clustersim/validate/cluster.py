@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -10,7 +11,7 @@ from clustersim.config.evidence import Evidence
 from clustersim.config.overrides import replace as put
 from clustersim.config.topology import Host, wider_slots
 from clustersim.errors import nearest
-from clustersim.hardware.gpus import everything, load
+from clustersim.hardware.gpus import everything, load, spelled
 from clustersim.predictors.power import STEP, WIDTH, step_without
 from clustersim.topology.override import preset_node
 from clustersim.validate.refusal import Refusal
@@ -26,6 +27,9 @@ PRESETS: Mapping[str, str] = {
     "h100-sxm-96gb-500w": "grand-teton-h100",
     "h200-sxm": "hgx-h200",
     "h800-sxm": "hgx-h800",
+    "h20": "hgx-h100",
+    "gh200": "gh200-quad",
+    "gh200-144gb": "gh200-quad",
     "b200-sxm": "hgx-b200",
     "b300-sxm": "hgx-b300",
     "gb200": "gb200-nvl72",
@@ -45,7 +49,9 @@ NICS: Mapping[str, float] = {
     "aws-p5": 400.0,
     "grand-teton-h100": 400.0,
     "hgx-h200": 400.0,
+    "hgx-a800": 200.0,
     "hgx-h800": 400.0,
+    "gh200-quad": 200.0,
     "hgx-b200": 400.0,
     "hgx-b300": 800.0,
     "gb200-nvl72": 400.0,
@@ -67,6 +73,13 @@ and asks P5 or not by its release (aws/aws-ofi-nccl, src/platform-aws.c)."""
 PLUGIN = Evidence(source="ULTRA's steps with tp 16 and 32 say that it was set", read_from=("ULTRA",))
 SHARED = Evidence(source="VTRAINM's steps: 4 NICs of 200 Gb/s for 8 GPUs that have 100 each", read_from=("VTRAINM",))
 """GPUs that are said to have less than their usual NIC share those; without it each has a slower one."""
+FOREIGN = re.compile(
+    r"tpu|trainium|trn[12]|gaudi|ascend|cerebras|inferentia|ponte vecchio|intel|graphcore|biren|cambricon"
+)
+"""Makers and accelerators of which no figure is shipped."""
+FABRIC: Mapping[str, Any] = {"kind": "mesh", "links_per_peer": 1, "link": "50GB/s", "payload_efficiency": 0.72}
+"""Infinity Fabric between the dies of an MI250X node: 8 links each; a link's payload by RCCL,
+src/graph/topo.h (MI200_XGMI_WIDTH)."""
 PLAIN: Mapping[str, Any] = {"scale_up": {"kind": "none"}, "host": {"pcie": "gen4x16"}}
 """A node of GPUs without links of their own, of which none is shipped."""
 RELEASES: Mapping[int, str] = {2022: "2.18", 2023: "2.19", 2024: "2.22", 2025: "2.27", 2026: "2.29"}
@@ -83,18 +96,21 @@ def cluster(run: Run, without: str = "") -> tuple[dict[str, Any], list[str]]:
     A node is one NVLink domain with its usual NICs, which GPUs share where the row gives each less; the fabric is one switch
     that never blocks. without: a publisher whose steps and logs nobody has seen.
     """
+    said = run.gpu.lower()
     run = replace(run, gpu=_gpu(run.gpu), num_gpus=_gpus(run))
     gpus, domain, assumed = _domain(run)
     if run.gpu == "v100-sxm2-32gb" and domain == 16:
         run = replace(run, gpu=DGX_2H)
         assumed.append(f"gpus.model: {DGX_2H} (16 in a node with NVSwitches)")
     nodes = -(-gpus // domain)
-    preset = _preset(run)
+    preset = _preset(run, said)
     node = _node(run, preset, domain)
     if not preset:
-        assumed.append(
-            f"node: {domain} {run.gpu} on PCIe slots of {PLAIN['host']['pcie']}, as no node of them is shipped"
+        links = (
+            f"{node['scale_up']['kind']} of Infinity Fabric" if node["scale_up"] == FABRIC else "no links of their own"
         )
+        slots = PLAIN["host"]["pcie"]
+        assumed.append(f"node: {domain} {run.gpu} on PCIe slots of {slots} with {links}, as no node of them is shipped")
     rate = run.nic_gbps_per_gpu or None
     if nodes > 1:
         assumed.append("fabric: one switch that never blocks")
@@ -150,19 +166,23 @@ def _gpus(run: Run) -> int | None:
 
 
 def _gpu(name: str) -> str:
-    """Return the shipped name of a GPU, which may be one of its aliases. Raises Refusal for one that is not shipped."""
-    known = {alias.lower(): gpu.name for gpu in everything() for alias in (gpu.name, *gpu.aliases)}
-    if (found := known.get(name.lower())) is None:
-        meant = nearest(name, list(known))
+    """Return the shipped GPU that a name says. Raises Refusal for one that is not shipped."""
+    if (found := spelled(name)) is not None:
+        return found.name
+    if maker := FOREIGN.search(name.lower()):
         raise Refusal(
-            "unknown GPU", f"{name} is not shipped; {meant}known: {', '.join(gpu.name for gpu in everything())}"
+            "unknown GPU", f"{name}: {maker[0].title()} accelerators are not modelled, NVIDIA's and AMD's are"
         )
-    return found
+    known = [gpu.name for gpu in everything()]
+    raise Refusal("unknown GPU", f"{name} is not shipped; {nearest(name, known)}known: {', '.join(known)}")
 
 
-def _preset(run: Run) -> str:
-    """Return the shipped node of a run: of its GPU, or of the cloud that its source names; empty where there is none."""
-    usual, said = PRESETS.get(run.gpu, ""), run.original_interconnect.lower()
+def _preset(run: Run, gpu: str) -> str:
+    """Return the shipped node of a run: of its GPU, or of the cloud that its source names; empty where there is none.
+
+    gpu: in the source's own words, in small letters: an A800 is an A100 with slower links.
+    """
+    usual, said = "hgx-a800" if "a800" in gpu else PRESETS.get(run.gpu, ""), run.original_interconnect.lower()
     return next((cloud for (words, node), cloud in CLOUDS.items() if words in said and node == usual), usual)
 
 
@@ -185,7 +205,7 @@ def _domain(run: Run) -> tuple[int, int, list[str]]:
     assumed = []
     per_node, domain = run.gpus_per_node, run.nvlink_domain
     if per_node is None:
-        per_node = 4 if run.gpu.startswith("gb") else 8
+        per_node = 4 if run.gpu.startswith(("gb", "gh")) else 8
         assumed.append(f"gpus_per_node: {per_node}")
     if domain is None:
         domain = 72 if run.gpu.startswith("gb") else per_node
@@ -198,6 +218,11 @@ def _domain(run: Run) -> tuple[int, int, list[str]]:
 
 def _node(run: Run, preset: str, domain: int) -> dict[str, Any]:
     node: dict[str, Any] = {**({"extends": preset} if preset else PLAIN), "gpus": {"model": run.gpu, "count": domain}}
-    if run.gpu == DGX_2H:
-        node["scale_up"] = {"kind": "nvswitch"}
+    if run.gpu in ("mi210", "mi250", "mi250x") and domain > 1:
+        node["scale_up"] = dict(FABRIC)
+    if preset == "dgx1-v100" and domain > 8:
+        node["scale_up"] = {"kind": "nvswitch"}  # DGX-2
+    if preset == "gh200-quad" and domain not in (1, 4):
+        switch = {"kind": "nvswitch", "links_per_gpu": 18, "multicast": True}  # NVL32 has switches
+        node["scale_up"] = switch if domain > 4 else {"links_per_peer": 18 // (domain - 1)}
     return node

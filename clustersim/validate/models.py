@@ -185,7 +185,7 @@ def _gated(run: Run, framework: Framework) -> tuple[bool, str]:
 
 def _spelled(name: str) -> str:
     """Return a name as words of families are written."""
-    return name.lower().replace("_", "-").removeprefix("meta-").removeprefix("megatron-")
+    return re.sub(r"[_ ]", "-", name.lower()).removeprefix("meta-").removeprefix("megatron-")
 
 
 def tied(run: Run, found: ModelFamily) -> tuple[bool, str]:

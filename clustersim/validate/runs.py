@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from clustersim.errors import ConfigError, InputError, shown
-from clustersim.files import TABLE, read_text
+from clustersim.files import TABLE, read_bytes, read_text
 
 MOST_ROWS = 100_000
 SHORTEST, LONGEST = 1e-6, 1e6
@@ -108,12 +108,21 @@ def _text(text: str) -> str:
 
 
 def _whole(text: str) -> int:
-    return int(text.removesuffix(".0"))  # a table program writes 8.0 where other rows of the column are blank
+    plain = re.sub(r"(?<=\d),(?=\d{3}(?!\d))", "", text)  # 1,024
+    if found := re.fullmatch(r"(\d+)\s?[kK]i?", plain):  # a sequence of 4K tokens
+        return int(found[1]) * 1024
+    return int(plain.removesuffix(".0"))  # a table program writes 8.0 where other rows of the column are blank
 
 
 def _count(text: str) -> int:
     if (value := _whole(text)) < 1:
         raise ValueError("write a whole number of 1 or more")
+    return value
+
+
+def _depth(text: str) -> int:
+    if (value := _count(text)) > DEEPEST:
+        raise ValueError("no model is as deep")
     return value
 
 
@@ -124,29 +133,48 @@ def _index(text: str) -> int:
 
 
 def _word_or_count(text: str) -> int | str:
+    if text.upper() == "MQA":
+        return 1
     return text if text.isalpha() and text.isascii() else _count(text)
 
 
+def _stage(text: str) -> int:
+    """Return the stage of ZeRO that people write as a number, as its name or as the library that does the same."""
+    plain = re.sub(r"[\s_-]+|^(?:zero|stage)+", "", text.lower()).removeprefix("stage")
+    return STAGES[plain] if plain in STAGES else _index(plain)
+
+
 def _number(text: str) -> float:
-    value = float(text)
+    value = float(re.sub(r"(?<=\d),(?=\d{3}(?!\d))", "", text))
     if not math.isfinite(value) or value < 0:
         raise ValueError("write a finite number of 0 or more")
     return value
 
 
 def _seconds(text: str) -> float:
-    value = float(text)
+    found = re.fullmatch(r"(.*\d)\s?(ms|s|sec|seconds)", text)
+    value = float(found[1] if found else text) * (1e-3 if found and found[2] == "ms" else 1.0)
     if not SHORTEST <= value <= LONGEST:
         raise ValueError("a measured time is above 0")
     return value
 
 
 def _flag(text: str) -> bool:
-    if text.lower() in ("1", "true", "yes"):
+    plain = text.lower().removesuffix(".0")
+    if plain in ("1", "true", "yes", "on", "y", "t", "enabled"):
         return True
-    if text.lower() in ("0", "false", "no"):
+    if plain in ("0", "false", "no", "off", "n", "f", "none", "disabled"):
         return False
     raise ValueError("write 1 or 0")
+
+
+def _flash(text: str) -> bool:
+    """Return whether attention is fused; the kernel's name says that it is."""
+    if re.search(r"unfused|eager|naive|math", text.lower()):
+        return False
+    return bool(
+        re.match(r"fa-?[1-4]|flash|cudnn|te\b|fused|sdpa|xformers|triton|splash|aiter|ck\b", text.lower())
+    ) or _flag(text)
 
 
 def _path(text: str) -> Path:
@@ -160,7 +188,35 @@ def _pairs(text: str) -> KeyValues:
     return tuple((key.strip(), value.strip()) for key, _, value in parts)
 
 
+STAGES = {
+    **dict.fromkeys(("ddp", "none", "no", "off", "false"), 0),
+    **dict.fromkeys(("1", "os", "distributedoptimizer", "distopt"), 1),
+    **dict.fromkeys(("2", "osg", "shardgradop", "sdp"), 2),
+    **dict.fromkeys(("3", "fsdp", "fsdp1", "fsdp2", "fullshard", "hsdp", "hybrid", "hybridshard", "megatronfsdp"), 3),
+}
+"""Stages of ZeRO by other names, in small letters without spaces and hyphens."""
+BLANK = frozenset(
+    (
+        "n/a",
+        "na",
+        "n.a.",
+        "-",
+        "–",
+        "—",
+        "?",
+        "unknown",
+        "not stated",
+        "not published",
+        "null",
+        "nan",
+        "unspecified",
+        "tbd",
+    )
+)
+"""What people write where there is nothing to write, in small letters."""
 Reader = Callable[[str], Any]
+DEEPEST = 1_000
+"""Layers of the deepest Transformer that was trained (DeepNet, arXiv 2203.00555); more take minutes to cut into stages."""
 COUNT: tuple[Reader, str] = (_count, "a whole number of 1 or more")
 COLUMNS: Mapping[str, tuple[Reader, str]] = {
     "id": (_text, "text"),
@@ -169,16 +225,18 @@ COLUMNS: Mapping[str, tuple[Reader, str]] = {
     "nic_gbps_per_gpu": (_number, "a number"),
     "nvlink_domain": COUNT,
     **dict.fromkeys(("framework", "model"), (_text, "text")),
-    **dict.fromkeys(("layers", "hidden", "ffn_hidden", "heads"), COUNT),
+    "layers": (_depth, f"a whole number of 1 to {DEEPEST:,}"),
+    **dict.fromkeys(("hidden", "ffn_hidden", "heads"), COUNT),
     "kv_heads": (_word_or_count, "a whole number of 1 or more, or MLA"),
     **dict.fromkeys(("seq", "vocab", "experts", "topk"), COUNT),
     "shared_experts": (_index, "a whole number of 0 or more"),
     **dict.fromkeys(("global_batch", "micro_batch", "tp", "pp", "vpp", "dp", "cp", "ep"), COUNT),
     "sequence_parallel": (_flag, "1 or 0"),
-    "zero_stage": (_index, "a whole number of 0 or more"),
+    "zero_stage": (_stage, "a whole number of 0 or more"),
     **dict.fromkeys(("recompute", "precision"), (_text, "text")),
+    "flash_attention": (_flash, "1 or 0"),
     **dict.fromkeys(
-        ("flash_attention", "overlap_grad_reduce", "overlap_param_gather", "overlap_tp", "overlap_p2p"),
+        ("overlap_grad_reduce", "overlap_param_gather", "overlap_tp", "overlap_p2p"),
         (_flag, "1 or 0"),
     ),
     "sec_per_iter": (_seconds, "seconds of a step, 1e-6 to 1e6"),
@@ -232,7 +290,8 @@ def table(path: Path, required: tuple[str, ...]) -> Iterator[tuple[int, list[tup
 
     A row may have more or fewer cells than there are columns: `by_column` tells. Raises InputError.
     """
-    rows = csv.reader(io.StringIO(_content(path), newline=""), strict=True)
+    csv.field_size_limit(TABLE)  # a cell may be as long as its file
+    rows = csv.reader(io.StringIO(_content(path, required), newline=""), strict=True)
     try:
         header = [name.strip() for name in next(rows, [])]
         _check_header(path, header, required)
@@ -267,17 +326,26 @@ def _check_header(path: Path, header: list[str], required: tuple[str, ...]) -> N
             raise ConfigError(str(path), 1, 1, f"two columns {shown(name)}; keep one")
 
 
-def _content(path: Path) -> str:
-    text = read_text(path, "a CSV file of measured runs", TABLE)
-    if "\0" in text:
+def _content(path: Path, required: tuple[str, ...]) -> str:
+    """Return the text of a file. A byte that is none is � where the first line names columns, so that its row alone has it."""
+    what = "a CSV file of measured runs"
+    try:
+        text = read_text(path, what, TABLE)
+    except ConfigError:
+        text = read_bytes(path, what, TABLE).decode("utf-8-sig", errors="replace")
+        if not all(name in text.partition("\n")[0] for name in required):
+            raise
+    if "\0" in text and not all(name in text.partition("\n")[0] for name in required):
         raise ConfigError(str(path), text.count("\n", 0, text.index("\0")) + 1, 1, "not a text file; give a CSV file")
-    return text
+    return text.replace("\0", "\ufffd")
 
 
 def _cell(path: Path, line: int, name: str, text: str, reader: Reader, what: str) -> Any:
     """Return what a cell holds; None when it is blank, but text stays text. Raises ConfigError."""
     if reader is _text:
-        return text
+        return "" if text.lower() in BLANK else text
+    if text.lower() in BLANK and name != "sec_per_iter":
+        return None
     try:
         if reader not in (_path, _pairs) and ("_" in text or not text.isascii()):
             raise ValueError(text)  # Python reads 1_0 and digits of other scripts as numbers

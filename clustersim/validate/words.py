@@ -58,7 +58,10 @@ _ONLY = re.compile(r"^s? on (blackwell|hopper|ampere)")
 
 def words(run: Run) -> str:
     """Return all that a source says in words, in small letters."""
-    said = (run.framework, run.original_overlap, run.original_recompute, run.original_precision, run.comment)
+    said = (
+        *(run.framework, run.original_overlap, run.original_recompute),
+        *(run.original_precision, run.precision, run.comment),
+    )
     return "; ".join(said).lower()
 
 
@@ -82,12 +85,26 @@ def phrases(run: Run, architecture: str) -> Iterator[tuple[Phrase, str]]:
             yield phrase, hit[0]
 
 
+FORMATS = (
+    (r"mx[- ]?fp8|fp8[- ]mx", "mxfp8"),
+    (r"nv[- ]?fp4|fp4[- ]nv", "nvfp4"),
+    (r"mx[- ]?fp4|fp4[- ]mx", "mxfp4"),
+    (r"fp4|float4|e2m1", "fp4"),
+    (r"fp8|float8|f8|e[45]m[23]", "fp8"),
+    (r"bf16|bfloat16", "bf16"),
+    (r"fp16|float16|f16|16-mixed|half", "fp16"),
+    (r"tf32", "tf32"),
+    (r"fp32|float32|f32|single|32-true", "fp32"),
+)
+"""How people write formats, the narrowest first: of `fp8 linear + bf16` the products are in fp8."""
+
+
 def precision(run: Run) -> str:
     """Return the precision of a run; `fp8` is `mxfp8` where the source names that recipe, `fp4` the format of the GPU's maker."""
     micro = re.search(r"(?<!not )(?:\bmx[- ]?fp8\b|\bfp8[- ]mx\b)", run.original_precision.lower())
-    said = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "fp8-mx": "mxfp8"}.get(
-        run.precision.lower(), run.precision.lower()
-    )
+    text = run.precision.lower()
+    text = "" if text in ("amp", "mixed", "mixed precision") else text
+    said = next((name for words, name in FORMATS if re.search(rf"(?<![a-z0-9])(?:{words})(?![0-9])", text)), text)
     if said == "fp4":
         return "mxfp4" if run.gpu.lower().startswith(("mi", "amd")) else "nvfp4"
     return "mxfp8" if micro and said == "fp8" else said

@@ -5,15 +5,16 @@ from __future__ import annotations
 import re
 import typing
 from collections.abc import Mapping
-from contextlib import suppress
 from typing import Any
 
 from clustersim.config.overrides import of_topology, replace, scalar
-from clustersim.config.workload import Saved
-from clustersim.errors import InputError, UnknownNameError
+from clustersim.config.workload import RecomputeModule, Saved
+from clustersim.errors import InputError
 from clustersim.frameworks import WITHOUT, Framework, find
 from clustersim.hardware import gpus
+from clustersim.predictors.attention_generations import SPEEDS
 from clustersim.validate.degrees import PUBLISHED, Degrees, accounted, degrees
+from clustersim.validate.known_models import known_model
 from clustersim.validate.models import ModelFamily, family, tied
 from clustersim.validate.refusal import Refusal
 from clustersim.validate.runs import Run
@@ -21,6 +22,12 @@ from clustersim.validate.words import phrases, precision
 
 PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "fp8", "mxfp8", "nvfp4", "mxfp4")
 RECOMPUTE = ("none", "selective", "full")
+NOT_RECOMPUTED = ("off", "no", "0", "false", "disabled", "w/o", "without")
+SPELLED_RECOMPUTE = re.compile(
+    r"(?:activation|gradient)[- _]?(?:re)?(?:checkpointing|computation|compute)"
+    r"|^\s*(?:1|yes|true|on|enabled)\b|every layer|per[- ]block"
+)
+"""Words that say of activations that all are made again, where no word says which."""
 NEEDED = ("model.layers", "model.hidden", "training.seq", "training.global_batch", "training.precision")
 HABITS: Mapping[str, Mapping[str, str | None]] = {
     "training": {
@@ -30,6 +37,8 @@ HABITS: Mapping[str, Mapping[str, str | None]] = {
     "parallelism": {"overlap.ep": "ep", "algorithms.ep": "ep"},
 }
 """Further keys of which a framework may have a default, and the degree above 1 that they need."""
+OLD = ("pascal", "volta", "turing")
+"""Architectures without bf16."""
 TOPK = 2
 """Experts that a token visits where the source does not say."""
 HEAD = 128
@@ -163,6 +172,10 @@ class _Draft:
         columns |= {"kv_heads": None if isinstance(run.kv_heads, str) else run.kv_heads}
         if not self.launch.get("model"):
             self.family(family(run, self.framework))
+            if (known_one := known_model(run)) is not None and known_one.keys:
+                shapes.update(known_one.keys)
+                said = ", ".join(f"{key} {value}" for key, value in known_one.keys.items())
+                self.assumed.append(f"model: {said} ({known_one.name})")
         shapes.update({key: value for key, value in columns.items() if value is not None})
         if isinstance(run.kv_heads, str) or shapes.get("mla"):
             shapes.pop("kv_heads", None)
@@ -171,9 +184,9 @@ class _Draft:
                 shapes.pop(key, None)
         if shapes.get("experts") and "topk" not in shapes:
             self.assume("model.topk", min(TOPK, shapes["experts"]), "as Mixtral")
-        for key in ("model.layers", "model.hidden"):
-            if self.has(key) is None:
-                raise Refusal("incomplete source", f"the source does not say {key.partition('.')[2]}")
+        if missing := [name for name in ("layers", "hidden") if not shapes.get(name)]:
+            what = f"the source does not say {' and '.join(missing)}, and no model {run.model} of these shapes is known"
+            raise Refusal("incomplete source", what)
         hidden = shapes["hidden"]
         if "heads" not in shapes:
             self.assume("model.heads", max(hidden // HEAD, 1), f"heads of {HEAD}")
@@ -213,14 +226,18 @@ class _Draft:
         for key, value in (("global_batch", run.global_batch), ("seq", run.seq), ("precision", precision(run))):
             if value:
                 self.put(f"training.{key}", value)
-        for key in NEEDED:
-            if self.has(key) is None:
-                raise Refusal("incomplete source", f"the source does not say {key.partition('.')[2]}")
+        if self.has("training.precision") is None:
+            narrow = "fp16" if self.architecture in OLD else "bf16"
+            self.assume("training.precision", narrow, "16-bit mixed precision, as everybody trains")
+        if self.has("training.global_batch") is None and run.micro_batch and run.dp and (run.pp or 1) == 1:
+            self.assume("training.global_batch", run.micro_batch * run.dp, "one microbatch a replica")
+        if missing := [key.partition(".")[2] for key in NEEDED if self.has(key) is None]:
+            raise Refusal("incomplete source", f"the source does not say {' and '.join(missing)}")
         if self.has("training.precision") not in PRECISIONS:
             what = f"precision {run.precision}: only {', '.join(PRECISIONS)} are modelled"
             raise Refusal("precision", what)
         self.default("training.micro_batch", run.micro_batch)
-        self.default("training.attention", self.attention())
+        self.attention()
         self.default("training.cross_entropy", None)
         self.recompute()
         self.default("training.gradients", self.wire())
@@ -235,9 +252,11 @@ class _Draft:
         """What is made again in the backward pass: as the row, the names in its source's words and the framework have it."""
         run, said = self.run, f"{self.run.recompute} {self.run.original_recompute}".lower()
         own = [name for name in typing.get_args(Saved) if re.search(rf"\b{name}\b", said)]
-        named = ["selective"] * bool(own) + re.split(r"[^a-z]+", said)
-        exact = run.recompute in (*RECOMPUTE, "")
-        given = run.recompute if exact else next((one for one in RECOMPUTE if one in named), "")
+        modules = [name for name in typing.get_args(RecomputeModule) if re.search(rf"\b{name}\b", said)]
+        modules = [] if set(modules) & set(own) else modules  # MaxText's saves are named alike
+        named = ["selective"] * bool(own or modules) + re.split(r"[^a-z]+", SPELLED_RECOMPUTE.sub("full", said))
+        plain = "none" if run.recompute.lower() in NOT_RECOMPUTED else run.recompute.lower()
+        given = plain if plain in (*RECOMPUTE, "") else next((one for one in RECOMPUTE if one in named), "")
         if run.recompute and not given:
             raise Refusal("recompute", f"recompute {run.recompute}: only {', '.join(RECOMPUTE)} are modelled")
         if not given and self.has("training.recompute"):
@@ -255,20 +274,26 @@ class _Draft:
             self.assume("training.recompute", how, self.framework.name)
         if saves:
             self.assume("training.recompute_saves", saves, f"{given or how} by {self.framework.name}")
+        if modules and self.has("training.recompute") == "selective":
+            self.assume("training.recompute_modules", modules, "as the source says")
 
     @property
     def architecture(self) -> str:
         """Of the GPU; empty for one that is not shipped, which its cluster refuses."""
-        with suppress(UnknownNameError):
-            return gpus.load(self.run.gpu).architecture
-        return ""
+        found = gpus.spelled(self.run.gpu)
+        return found.architecture if found else ""
 
-    def attention(self) -> str | None:
-        """Return the attention that a row says: of those that are fused, the framework's own."""
-        if self.run.flash_attention is None:
-            return None
+    def attention(self) -> None:
+        """The attention of the row: of those that are fused, the framework's own, where that runs on the GPU."""
+        said = self.run.flash_attention
         own = self.framework.value("training.attention", self.architecture) or "flash"
-        return "unfused" if not self.run.flash_attention else "flash" if own == "unfused" else own
+        if said is False:
+            self.put("training.attention", "unfused")
+        elif own not in ("flash", "unfused", *SPEEDS.get(self.architecture, {})):
+            why = f"{own} of {self.framework.name} does not run on {self.architecture or self.run.gpu}"
+            self.assume("training.attention", "flash", why)
+        else:
+            self.default("training.attention", said and ("flash" if own == "unfused" else own))
 
     def wire(self) -> str | None:
         """Return the type in which gradients are reduced where a row names FSDP's mixed precision as Composer does."""

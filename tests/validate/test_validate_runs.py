@@ -44,7 +44,7 @@ def test_a_run_that_crashed_needs_no_time(tmp_path):
         ({"nic_gbps_per_gpu": "inf"}, "runs.csv:2:1: nic_gbps_per_gpu: 'inf' is not a number"),
         ({"overlap_tp": "maybe"}, "runs.csv:2:1: overlap_tp: 'maybe' is not 1 or 0"),
         ({"gpu": ""}, "runs.csv:2:1: gpu: is blank; every run needs one"),
-        ({"layers": "9" * 5000}, "is not a whole number of 1 or more"),
+        ({"layers": "9" * 5000}, "is not a whole number of 1 to 1,000"),
     ],
 )
 def test_a_wrong_cell_is_named_with_its_line(tmp_path, change, said):
