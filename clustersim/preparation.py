@@ -19,7 +19,7 @@ from clustersim.cache import Cache
 from clustersim.collectives.plan import NCCL
 from clustersim.config.gpu import Gpu
 from clustersim.engine.compile import Work
-from clustersim.engine.memory import moments, peaks, side_by_side
+from clustersim.engine.memory import moments, peaks
 from clustersim.engine.microbatch_overlap import memory_order
 from clustersim.engine.player import Steady
 from clustersim.engine.script import RowEnds, Script, WrittenPasses, kernels, lines, scripts_of
@@ -194,7 +194,7 @@ class Preparation:
 
         def fullest() -> list[Memory]:
             enough = schedules.settled(split.schedule, split.pp, job.microbatches, split.vpp)
-            beside = side_by_side(job)
+            beside = job.pipeline.paired
             question = split.schedule, split.pp, enough, split.vpp, beside
             known = self._moments.once(
                 question, lambda: moments(memory_order(self.schedule(job, enough).schedule, beside))

@@ -110,6 +110,7 @@ def _held(job: Job, lanes: Sequence[Sequence[Stage]], found: Moments) -> tuple[l
             gradients(job, s)[1],
             gathered(job, s, True),
             gathered(job, s, False),
+            *beside(job, s),
         )
         for key, s in {id(stage): stage for own in lanes for stage in own}.items()
     }
@@ -117,12 +118,12 @@ def _held(job: Job, lanes: Sequence[Sequence[Stage]], found: Moments) -> tuple[l
     known = {key: at_rest(job, own) for key, own in {tuple(map(id, own)): own for own in lanes}.items()}
     rest = [known[tuple(map(id, own))] for own in lanes]
     rank = np.repeat(np.arange(len(lanes)), np.diff(found.start))
-    saved, *of_pass, _, gathered_backward, gathered_forward = table[rank, found.at].T
+    saved, *of_pass, _, gathered_backward, gathered_forward, layer, temporaries = table[rank, found.at].T
 
     def running(backward: Floats, forward: Floats) -> Floats:
         return np.where(found.forward, forward, backward)
 
-    kept, spaces = running(of_pass[0], of_pass[2]), running(of_pass[1], of_pass[3])
+    kept, spaces = running(of_pass[0] + layer, of_pass[2]), running(of_pass[1] + temporaries, of_pass[3])
     activations = (found.kept * table[rank, :, 0]).sum(axis=1) - saved + kept
     unreduced = np.array([one.gradients for one in rest])[rank] + (found.unreduced * table[rank, :, 5]).sum(axis=1)
     return rest, np.array([activations, spaces, unreduced, running(gathered_backward, gathered_forward)])
@@ -150,13 +151,20 @@ def _running(rest: Memory, activations: float, workspace: float, gradients: floa
 
 def memory_by_rank(job: Job, parts: Sequence[Sequence[Stage]], schedule: Schedule) -> list[RankMemory]:
     """Return what the fullest GPU of each pipeline rank holds at every pass; parts: all stages, by position in the ep group."""
-    rows = memory_order(schedule, side_by_side(job))
+    rows = memory_order(schedule, job.pipeline.paired)
     every = moments(rows, every=True)
     ranks = (of_lanes(job, job.lanes(part), every) for part in parts)
     fullest = (max(lane, key=lambda one: one.peak.total) for lane in zip(*ranks, strict=True))
     return [one._replace(row=row) for one, row in zip(fullest, rows, strict=True)]
 
 
-def side_by_side(job: Job) -> bool:
-    """Return whether a backward pass and the forward pass behind it run beside each other."""
-    return job.parallelism.overlap.ep == "microbatch" or job.pipeline.paired
+def beside(job: Job, stage: Stage) -> tuple[float, float]:
+    """Return the bytes that a backward pass finds kept more, and those of temporaries, where a forward pass runs beside it.
+
+    Layer by layer the one frees what the other keeps, so that there is one layer more (Megatron-Core,
+    models/common/model_chunk_schedule_plan.py: the first layer of the one chunk runs beside the last of the other, which is
+    released behind it). Schedules that pair passes by themselves count both whole.
+    """
+    if job.parallelism.overlap.ep != "microbatch" or job.pipeline.paired:
+        return 0.0, 0.0
+    return max((stage.saved(layer) for layer, _ in stage.layers), default=0.0), stage.forward_peak[1]
