@@ -44,7 +44,7 @@ def routed(shard: ShardedModel) -> tuple[Operator, ...]:
     parts = (
         experts(shard, FC1, hidden, inner),
         activation_part(shard, "experts_activation", shard.rows, ffn),
-        experts(shard, FC2, ffn, [("mlpwo", hidden)]),
+        _biased(shard, experts(shard, FC2, ffn, [("mlpwo", hidden)])),
     )
     return (
         parts
@@ -111,6 +111,21 @@ def experts(shard: ShardedModel, name: str, inputs: int, parts: Sequence[tuple[s
         backward_alive=shard.size * shard.rows * (inputs + outputs) + made(shard, weights),
         expert=shard.spread,
     )
+
+
+def _biased(shard: ShardedModel, last: Operator) -> Operator:
+    """Return the last linear of the experts with its biases, which Megatron adds expert by expert, weighed by the router.
+
+    Weights of tokens are in fp32 and make the sum so (megatron/core/transformer/moe/experts.py, _apply_bias: t + b * p, then
+    cat): bytes of a value are 4 (b p) + 2 + 4 + 4 (sum) + 8 (cat) + 6 (to bf16) forward. Backward 6 (to fp32), 6 (gradient of
+    t), 12 each for those of b and p (product and its sum), 4 (cat).
+    """
+    if not shard.model.bias or shard.eager:
+        return last
+    z, shape = shard.size, (shard.rows, shard.model.hidden)
+    forward = copy(shard, "expert_bias", *shape, 20.0 + 4 * z)
+    backward = copy(shard, "expert_bias_backward", *shape, 32.0 + 4 * z)
+    return last._replace(forward=(*last.forward, forward), backward_input=(backward, *last.backward_input))
 
 
 def _grouped(shard: ShardedModel, op: str, inputs: int, outputs: int) -> Kernel:
