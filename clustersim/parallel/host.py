@@ -17,6 +17,17 @@ from clustersim.model.operator import Collective
 from clustersim.parallel.job import Job
 from clustersim.parallel.optimizer import UPDATES
 
+EXPERT_OPS = (
+    "permute",
+    "permute_backward",
+    "sort_rows",
+    "unpermute",
+    "unpermute_backward",
+    "expert_bias",
+    "expert_bias_backward",
+)
+"""Vector kernels that only mixtures have, behind the router."""
+
 
 class LaunchQueue:
     """A host that begins to launch at 0, beside a GPU that is free then, in seconds.
@@ -54,6 +65,8 @@ class Launcher:
     drains: bool
     """It waits until its GPU is idle at each message of a pipeline whose passes wait for their messages. At the update, where it
     reads the gradient norm, it does so anyway."""
+    experts: float
+    """A kernel between the router of a mixture and the sum of its experts' outputs."""
     launches: Mapping[str, float] = field(default_factory=dict, hash=False)
     """Launches of one of our kernels, by kind or by kind and op (`layernorm.layernorm_backward`), where it is not one."""
 
@@ -72,11 +85,19 @@ class Launcher:
             return self.collective
         exact = self.launches.get(f"{item.kind}.{item.op}")
         often = self.launches.get(item.kind, 1.0) if exact is None else exact
-        return (self.update if item.op in UPDATES else self.kernel) * often * one_of(item)[1]
+        each = self.update if item.op in UPDATES else self.experts if self._of_experts(item) else self.kernel
+        return each * often * one_of(item)[1]
+
+    @staticmethod
+    def _of_experts(item: Kernel) -> bool:
+        return item.kind == "grouped_gemm" or item.op in EXPERT_OPS
 
 
 def host(job: Job, slowdown: float = 1.0) -> Launcher | None:
     """Return what launches the passes of a job; None where no framework is named, or nothing is known of its host.
+
+    Graphs of layers end at the router where experts get as many rows as choose them: shapes that vary cannot be captured
+    (Megatron-Core, cuda_graph_scope moe_router and moe_preprocess; moe is for padded experts alone).
 
     slowdown: how many times as long the CPU takes as that of the framework's figures. Raises UnknownNameError.
     """
@@ -84,11 +105,13 @@ def host(job: Job, slowdown: float = 1.0) -> Launcher | None:
     if found is None:
         return None
     kernel, collective = found.kernel.value * slowdown, found.collective.value * slowdown
+    full = job.training.cuda_graphs == "full"
     most = {"none": kernel + collective, "layer": GRAPH_LAUNCH, "full": 0.0}[job.training.cuda_graphs]
     return Launcher(
         kernel=min(kernel, most),
         collective=min(collective, most),
         update=kernel,
+        experts=min(kernel, most) if full or job.training.pad_to_capacity else kernel,
         parameter=found.parameter.value * slowdown,
         part=found.unflattens.value * slowdown if found.unflattens else 0.0,
         drains=found.drains.value,

@@ -255,7 +255,7 @@ def test_the_outline_of_a_sweep_is_that_of_the_whole_step(case):
 def test_who_is_said_to_be_prompt_is_never_waited_for(launch):
     placed = job(parallelism__dp=1).place(8, 4)
     work = Simulator(node(1.0)).preparation.work(placed, np.arange(1))
-    host = Launcher(launch, launch, launch, 0.0, 0.0, False)
+    host = Launcher(launch, launch, launch, 0.0, 0.0, False, launch)
     found = launching(placed, work.scripts, work.seconds, (host,))
     [script] = work.scripts
     queue, late = LaunchQueue(), []
