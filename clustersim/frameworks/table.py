@@ -118,7 +118,7 @@ class JobRecipe(Evidence):
     `source` is the script. Had nobody seen its publisher there were no recipe.
     """
 
-    of: dict[str, int]
+    of: dict[str, int | str]
     """The columns of a measured run by which the job is known."""
     values: dict[str, Any]
     """By dotted key of a workload."""
@@ -170,11 +170,14 @@ class Framework(Spec):
         return any(all(word in text for word in name.split()) for name in self.match)
 
     def value(self, key: str, *of: str) -> Any:
-        """Return the default of a dotted key, None where there is none; a mapping is read `of` a precision or architecture."""
+        """Return the default of a dotted key, None where there is none; a mapping is read `of` a precision or architecture.
+
+        A precision that it lacks is read as the type that activations lie in.
+        """
         found = self.defaults.get(key)
         value = None if found is None else found.value
         return (
-            next((value[one] for one in map(activation_type, of) if one in value), None)
+            next((value[one] for one in (*of, *map(activation_type, of)) if one in value), None)
             if isinstance(value, dict)
             else value
         )

@@ -261,6 +261,8 @@ class _Draft:
             raise Refusal("recompute", f"recompute {run.recompute}: only {', '.join(RECOMPUTE)} are modelled")
         if not given and self.has("training.recompute"):
             return  # the launch file's
+        if not given and self.recipe:
+            given = self.recipe.values.get("training.recompute", "")
         how, saves = self.framework.recomputation(given, self.has("training.precision"))
         if how == "full" and given == "selective":
             every = None if own else re.search(r"^(?!.*per-op).*every (\d+)(?:nd|rd|th) layer", said)
@@ -396,13 +398,22 @@ class _Draft:
             needed = HABITS[section][name]
             if name == "recompute_modules" and not self.reruns_modules():
                 continue
+            if key == "parallelism.overlap.ep" and not self.turns(key):
+                continue
             if needed is None or (self.has(f"parallelism.{needed}") or 1) > 1:
                 self.default(key, None)
+
+    def turns(self, key: str) -> bool:
+        """Return whether passes can take turns, where the framework has them do so: one stage, or several chunks a stage."""
+        split = self.spec["parallelism"]
+        beside = self._elsewhere(key, key)[0] == "microbatch"
+        return not beside or split["pp"] == 1 or split["schedule"] == "interleaved"
 
     def reruns_modules(self) -> bool:
         """Return whether the modules that frameworks recompute by themselves, of latent attention and experts, are there."""
         shapes = self.spec["model"]
-        return bool(self.has("training.recompute") == "selective" and shapes.get("mla") and shapes.get("experts"))
+        modules = bool(shapes.get("mla")) or bool(self.recipe and "training.recompute_modules" in self.recipe.values)
+        return bool(self.has("training.recompute") == "selective" and modules and shapes.get("experts"))
 
     def words(self) -> None:
         """What the source says in words, where it concerns this split."""
@@ -412,6 +423,8 @@ class _Draft:
                 continue
             if phrase.key == "parallelism.overlap.tp" and not self.has("parallelism.sequence_parallel"):
                 continue
+            if phrase.value == "layer" and self.has(phrase.key) == "full":
+                continue  # the framework's release captures more than the words say
             if phrase.key == "training.fp8_scaling" and self.has("training.precision") != "fp8":
                 continue
             self.assume(phrase.key, phrase.value, f"the source says {said!r}")
