@@ -227,7 +227,21 @@ torchrun pretrain_gpt.py $MODEL_ARGS --tokenizer-type NullTokenizer --vocab-size
     --use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather --recompute-granularity full \\
     --recompute-method uniform --recompute-num-layers 1
 """
-    ours, theirs = load("deepseek_v3").place(1024, 8), read(text=text)[1].place(1024, 8)
+    recipe = {
+        "training.global_batch": 4096,
+        "training.precision": "bf16",
+        "training.dispatch": None,
+        "training.moments": "fp32",
+        "training.recompute": "full",
+        "training.recompute_modules": [],
+        "parallelism.schedule": "interleaved",
+        "parallelism.vpp": 2,
+        "parallelism.layout": "Et*3|(tt|)*29,m|L",
+        "parallelism.ep": 16,
+        "parallelism.algorithms.ep": "nccl",
+        "parallelism.overlap.ep": "none",
+    }
+    ours, theirs = load("deepseek_v3", recipe).place(1024, 8), read(text=text)[1].place(1024, 8)
     kept = ("forward", "backward", "parameters", "saved_bytes")
     for one, other in zip(stages(ours), stages(theirs), strict=True):
         assert [getattr(one, name) for name in kept] == [getattr(other, name) for name in kept]

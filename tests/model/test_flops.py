@@ -118,8 +118,14 @@ def test_the_operators_hold_the_parameters_of_the_closed_form(name, tp):
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_the_kernels_run_the_flop_of_the_closed_form(name, recompute):
     split = job(name).parallelism
-    sp = {"parallelism__sequence_parallel": split.ep > 1 and split.tp > 1}
-    one = job(name, training__attention="unfused", training__recompute=recompute, **sp)
+    changes = {
+        "parallelism__sequence_parallel": split.ep > 1 and split.tp > 1,
+        "parallelism__overlap__ep": "none",
+        "parallelism__schedule": "1f1b" if split.vpp == 1 else "interleaved",  # DualPipe keeps every stage twice
+        "training__attention": "unfused",
+        "training__recompute_modules": [],
+    }
+    one = job(name, training__recompute=recompute, **changes)
     router = one.parallelism.tp if one.model.experts else 1
     tolerance = 2e-3 if router > 1 or one.model.head_transform else 1e-12  # every tp rank repeats the router
     assert executed(one) == pytest.approx(hardware_flop(one, full=True), rel=tolerance)
