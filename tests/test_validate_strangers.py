@@ -134,6 +134,15 @@ def test_a_name_of_other_shapes_is_another_model(tmp_path):
     assert (model["head_dim"], model["tied_embeddings"]) == (256, True)
 
 
+def test_hybrid_sharding_shards_inside_of_a_node(tmp_path):
+    def shard(framework):
+        run = stranger(tmp_path, gpu="H100", framework=framework, model="Llama-3-8B", num_gpus="64", zero_stage="3")
+        return json.loads(adapt(run).workload)["parallelism"]["fsdp"].get("shard")
+
+    assert shard("PyTorch FSDP2, HSDP") == 8
+    assert shard("PyTorch FSDP2") is None
+
+
 def test_bytes_that_are_no_text_and_long_cells_are_their_rows_alone(tmp_path):
     path = write(
         tmp_path / "runs.csv", {"id": "A-1"}, {"id": "A-2", "seq": "10#24"}, {"id": "A-3", "model": "x" * 200_000}

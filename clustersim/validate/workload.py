@@ -18,7 +18,7 @@ from clustersim.validate.known_models import known_model
 from clustersim.validate.models import ModelFamily, family, tied
 from clustersim.validate.refusal import Refusal
 from clustersim.validate.runs import Run
-from clustersim.validate.words import phrases, precision
+from clustersim.validate.words import phrases, precision, words
 
 PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "fp8", "mxfp8", "nvfp4", "mxfp4")
 RECOMPUTE = ("none", "selective", "full")
@@ -37,6 +37,8 @@ HABITS: Mapping[str, Mapping[str, str | None]] = {
     "parallelism": {"overlap.ep": "ep", "algorithms.ep": "ep"},
 }
 """Further keys of which a framework may have a default, and the degree above 1 that they need."""
+HYBRID = re.compile(r"\bhsdp\b|hybrid[- _]?shard")
+"""Words of a source whose parameters are sharded over a node and copied to each."""
 OLD = ("pascal", "volta", "turing")
 """Architectures without bf16."""
 TOPK = 2
@@ -323,7 +325,7 @@ class _Draft:
         if own and "schedule" not in split:
             self.assume("parallelism.schedule", own, self.framework.name)
         split.setdefault("schedule", "interleaved" if vpp > 1 else "1f1b")
-        self.sharding(found)
+        self.sharding(found, domain)
         sequence = run.sequence_parallel if found.tp > 1 else False  # without tp there is nothing to split
         if sequence is None and (given is not None or (run.ep or 1) > 1):
             sequence = True
@@ -341,8 +343,8 @@ class _Draft:
         for key, value in accounted(layers, chunks).items():
             self.assume(f"parallelism.{key}", value, f"{layers} layers over {chunks} chunks, {PUBLISHED}")
 
-    def sharding(self, found: Degrees) -> None:
-        """What is sharded over the replicas."""
+    def sharding(self, found: Degrees, domain: int) -> None:
+        """What is sharded over the replicas; domain: GPUs of one NVLink domain."""
         run, split = self.run, self.spec["parallelism"]
         zero = self.default("parallelism.zero", run.zero_stage)
         if zero == 2:
@@ -356,6 +358,8 @@ class _Draft:
             split["reduce_every_microbatch"] = often
         if zero == 3:
             self.sharded()
+            if HYBRID.search(words(run)) and found.dp > domain and found.dp % domain == 0:
+                self.assume("parallelism.fsdp.shard", domain, "hybrid sharding: inside of a node")
 
     def overlap(self, found: Degrees, vpp: int) -> None:
         """What communication runs beside computation."""
