@@ -253,3 +253,11 @@ def test_norms_are_apexs_until_frameworks_take_persistent_ones():
     assert {found[name] for name in torch} == {"torch"}
     assert {found[name] for name in ("megatron-2022", "megatron-deepspeed-2023", "nanotron")} == {"fused"}
     assert found["megatron-core"] is None  # as its other kernels
+
+
+def test_a_default_may_depend_on_the_precision_itself():
+    """Megatron-Bridge from 26.06 captures all passes with mxfp8 alone; activations lie in bf16 in either case."""
+    found = load("megatron-bridge-2606")
+    assert found.value("training.cuda_graphs", "mxfp8", "blackwell") == "full"
+    assert found.value("training.cuda_graphs", "bf16", "blackwell") is None
+    assert found.value("training.gradients", "mxfp8") == found.value("training.gradients", "bf16") == "bf16"

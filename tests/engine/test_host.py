@@ -13,7 +13,7 @@ from clustersim.engine.launching import launching
 from clustersim.errors import ConfigError
 from clustersim.frameworks import load
 from clustersim.model.kernel import Kernel
-from clustersim.parallel.host import Launcher, LaunchQueue
+from clustersim.parallel.host import Launcher, LaunchQueue, host
 from clustersim.report.breakdown import breakdown
 from clustersim.simulation import Simulator, run
 from clustersim.topology.build import build
@@ -333,3 +333,20 @@ def test_megatrons_parameters_are_gathered_where_they_lie():
     result = step(1.0, parallelism__dp=4, parallelism__zero=1, training__framework="megatron-core")
     [script] = Simulator(result.topology).preparation.work(result.job, np.arange(4)).scripts
     assert isinstance(script.finish[-1], Wait)
+
+
+def test_graphs_of_layers_end_at_the_router_where_rows_of_experts_vary():
+    """Shapes that vary cannot be captured (Megatron-Core, cuda_graph_scope): experts are launched one by one, unless they are padded."""
+    experts = {"model__experts": 8, "model__topk": 2, "training__framework": "megatron-core"}
+    padded = {"training__pad_to_capacity": True, "training__capacity_factor": 1.0}
+
+    def launches(**more):
+        one = host(job(**experts, **more))
+        return one.kernel, one.experts
+
+    kernel, each = launches()
+    assert kernel == each > 0
+    captured, each = launches(training__cuda_graphs="layer")
+    assert captured < each == kernel
+    assert launches(training__cuda_graphs="layer", **padded) == (captured, captured)
+    assert launches(training__cuda_graphs="full") == (0.0, 0.0)

@@ -498,3 +498,17 @@ def test_shared_experts_beside_exchanges_are_the_same_kernels_for_both_players_f
 def test_what_cannot_run_beside_exchanges_is_said(change, said):
     with pytest.raises(ConfigError, match=f"overlap.ep: shared.*{said}"):
         job(parallelism__overlap__ep="shared", **{**SHARED, **change})
+
+
+def test_biases_of_experts_are_added_to_rows_in_fp32_and_back():
+    """megatron/core/transformer/moe/experts.py, _apply_bias: 28 bytes a value forward, 40 backward (counted in bf16)."""
+
+    def passes(bias):
+        [stage] = stages(job(model__bias=bias, parallelism__tp=1, parallelism__pp=1, parallelism__ep=1))
+        found = [
+            step for step in (*stage.forward, *stage.backward) if isinstance(step, Kernel) and "expert_bias" in step.op
+        ]
+        return {step.op: step.bytes / (step.m * step.n) for step in found}
+
+    assert passes(False) == {}
+    assert passes(True) == {"expert_bias": 28.0, "expert_bias_backward": 40.0}
