@@ -135,10 +135,10 @@ def preset_node(name: str) -> Node:
 
 @cache
 def nodes_by_gpu() -> dict[str, str]:
-    """Return the shipped type of node of each GPU that one has, of several that with the fastest NICs in all."""
+    """Return the shipped node of each GPU that one has, of several that with the fastest NICs in all, then the most links."""
     shipped = {name: Node.model_validate(preset(name)) for name in presets()}
-    order = sorted((_wire(node), name) for name, node in shipped.items())
-    return {shipped[name].gpus.model: name for _, name in order}
+    order = sorted((_wire(node), node.scale_up.links_per_gpu, name) for name, node in shipped.items())
+    return {shipped[name].gpus.model: name for *_, name in order}
 
 
 def _wire(node: Node) -> float:

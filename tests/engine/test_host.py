@@ -336,7 +336,7 @@ def test_megatrons_parameters_are_gathered_where_they_lie():
 
 
 def test_graphs_of_layers_end_at_the_router_where_rows_of_experts_vary():
-    """Shapes that vary cannot be captured (Megatron-Core, cuda_graph_scope): experts are launched one by one, unless they are padded."""
+    """Shapes that vary cannot be captured (Megatron-Core, cuda_graph_scope): experts are launched one by one, unless padded."""
     experts = {"model__experts": 8, "model__topk": 2, "training__framework": "megatron-core"}
     padded = {"training__pad_to_capacity": True, "training__capacity_factor": 1.0}
 
