@@ -16,12 +16,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from clustersim.arrays import Floats
+from clustersim.arrays import Floats, Ints
 
 TUNING = 1.345
 """Spreads beyond which an error weighs less: 95 % as precise as least squares where errors are Gaussian (Huber 1981)."""
 ROUNDS = 50
-_SETTLED = 1e-10
+"""Most passes in which the weights settle."""
+_SETTLED = 0.01
+"""Change of a weight from which on there is another pass: constants then move by less than a hundred-thousandth."""
 
 
 class Observation(NamedTuple):
@@ -69,31 +71,59 @@ class MachinePosterior:
 def posterior(observations: Sequence[Observation], prior: Population) -> MachinePosterior:
     """Return what measurements say of constants; without any it is the prior."""
     slopes, ratios, spreads = _arrays(observations, prior.names)
-    weights = np.ones(len(ratios))
-    found = _solved(slopes, ratios, spreads, prior)
+    noise = SharedUnknowns(np.arange(len(ratios)), spreads)
+    mean, covariance, [weights] = robust(
+        slopes, ratios, prior.covariance, slopes @ prior.covariance @ slopes.T, [noise]
+    )
+    return MachinePosterior(prior, mean, covariance, weights)
+
+
+class SharedUnknowns(NamedTuple):
+    """What no constant explains of measurements, of which several may share one unknown: of a publisher, or each its own."""
+
+    of: Ints
+    """The unknown of each measurement (measurements,)."""
+    spreads: Floats
+    """Standard deviation of each unknown (unknowns,)."""
+
+    def covariance(self, weights: Floats) -> Floats:
+        """Return what the unknowns add to the covariance of measurements (measurements, measurements)."""
+        found: Floats = np.equal.outer(self.of, self.of) * (self.spreads**2 / weights)[self.of][:, None]
+        return found
+
+    def settled(self, weights: Floats, solved: Floats) -> Floats:
+        """Return Huber's weights at the likeliest unknowns; solved: the inverse of the covariance times the measurements."""
+        likeliest = self.spreads / weights * np.bincount(self.of, solved, len(weights))
+        found: Floats = np.minimum(1.0, TUNING / np.maximum(np.abs(likeliest), TUNING))
+        return found
+
+
+def robust(
+    slopes: Floats, ratios: Floats, known: Floats, explained: Floats, groups: Sequence[SharedUnknowns]
+) -> tuple[Floats, Floats, list[Floats]]:
+    """Return mean and covariance of constants after measurements, and the weights of the unknowns of each group.
+
+    m = P S' W^-1 r, C = P - P S' W^-1 S P. slopes: S (measurements, constants); ratios: r (measurements,); known: P (constants,
+    constants); explained: the covariance of measurements that constants make (measurements, measurements), to which that of
+    the groups is added for W.
+    """
+    weights = [np.ones(len(one.spreads)) for one in groups]
+    asked = np.column_stack([ratios, slopes @ known])
     for _ in range(ROUNDS):
-        off = np.abs(ratios - slopes @ found[0]) / spreads
-        before, weights = weights, np.minimum(1.0, TUNING / np.maximum(off, TUNING))
-        found = _solved(slopes, ratios, spreads / np.sqrt(weights), prior)
-        if np.abs(weights - before).max(initial=0.0) < _SETTLED:
+        whole = explained + sum(one.covariance(own) for one, own in zip(groups, weights, strict=True))
+        solved = np.linalg.solve(whole, asked)
+        errors = np.asarray(solved[:, 0], float)
+        before, weights = weights, [one.settled(own, errors) for one, own in zip(groups, weights, strict=True)]
+        if all(np.abs(own - was).max(initial=0.0) < _SETTLED for own, was in zip(weights, before, strict=True)):
             break
-    return MachinePosterior(prior, *found, weights)
+    covariance = known - asked[:, 1:].T @ solved[:, 1:]
+    return asked[:, 1:].T @ solved[:, 0], (covariance + covariance.T) / 2, weights
 
 
 def _arrays(observations: Sequence[Observation], names: Sequence[str]) -> tuple[Floats, Floats, Floats]:
     slopes = np.array([[one.sensitivities.get(name, 0.0) for name in names] for one in observations])
     ratios = np.array([one.log_ratio for one in observations])
     return slopes.reshape(len(ratios), len(names)), ratios, np.array([one.spread for one in observations])
-
-
-def _solved(slopes: Floats, ratios: Floats, spreads: Floats, prior: Population) -> tuple[Floats, Floats]:
-    """Return mean and covariance: m = G r, C = P - G S P, of the gain G = P S' (S P S' + E)^-1."""
-    covariance = prior.covariance
-    measured = slopes @ covariance @ slopes.T + np.diag(spreads**2)
-    gain = np.linalg.solve(measured, slopes @ covariance).T
-    left = np.eye(len(covariance)) - gain @ slopes
-    # Joseph's form stays symmetric and positive, whatever is rounded
-    return gain @ ratios, left @ covariance @ left.T + gain @ np.diag(spreads**2) @ gain.T
 
 
 def likelihoods(

@@ -5,8 +5,8 @@ Of a step r of publisher p on a machine m, of a kind k of steps, with sensitivit
     log(measured / forecast) = sum_c S_rc (x_c + u_cm) + v_p + w_k + e_r
 
 x: how far each constant's logarithm is from its prior, of which its family shares a part; u: what a machine has for itself; v, w:
-what no constant explains of a publisher, and of its steps of one kind; e: noise. All are normal, the last three with heavy tails
-(Student's t, by weights): sources that disagree with all others lose their say. The rest is exact: dense algebra over the steps.
+what no constant explains of a publisher, and of its steps of one kind; e: noise. All are normal, the last three with less weight
+on what is far off (`calibration.posterior.robust`): sources that disagree with all others lose their say.
 """
 
 from __future__ import annotations
@@ -17,13 +17,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from clustersim.arrays import Floats, Ints
-from clustersim.calibration.evidence import family
-
-TAILS = 4.0
-"""Degrees of freedom of Student's t: published tables have outliers of four times the usual error."""
-ROUNDS = 8
-"""Passes in which the weights settle."""
+from clustersim.arrays import Floats
+from clustersim.calibration.constants import family
+from clustersim.calibration.posterior import SharedUnknowns, robust
 
 
 class PublishedStep(NamedTuple):
@@ -123,30 +119,6 @@ def design(steps: Sequence[PublishedStep], names: Sequence[str]) -> Floats:
     return np.array(found).reshape(len(steps), len(names))
 
 
-class _SharedUnknowns(NamedTuple):
-    """Steps that share an unknown of their own."""
-
-    of: Ints
-    """The group of each step (steps,)."""
-    spread: float
-
-    @classmethod
-    def by(cls, names: Sequence[str], spread: float) -> _SharedUnknowns:
-        """Return the groups of equal names."""
-        return cls(np.unique(names, return_inverse=True)[1], spread)
-
-    def covariance(self, weights: Floats) -> Floats:
-        """Return what the unknowns add to the covariance of steps (steps, steps)."""
-        found: Floats = np.equal.outer(self.of, self.of) * (self.spread**2 / weights[self.of])[:, None]
-        return found
-
-    def settled(self, weights: Floats, solved: Floats) -> Floats:
-        """Return the weights of Student's t at the likeliest unknowns; solved: the covariance's inverse times the errors."""
-        likeliest = self.spread**2 / weights * np.bincount(self.of, solved)
-        found: Floats = (TAILS + 1) / (TAILS + (likeliest / self.spread) ** 2)
-        return found
-
-
 def fit(steps: Sequence[PublishedStep], prior: Prior) -> Posterior:
     """Return what steps say of the constants. Without steps, or constants, that is the prior."""
     known = prior.covariance
@@ -157,15 +129,15 @@ def fit(steps: Sequence[PublishedStep], prior: Prior) -> Posterior:
     own = s * prior.own
     explained = s @ known @ s.T + (own @ own.T) * np.equal.outer(machine, machine)
     groups = [
-        _SharedUnknowns.by([one.publisher for one in steps], prior.publisher),
-        _SharedUnknowns.by([one.cell for one in steps], prior.cell),
-        _SharedUnknowns(np.arange(len(steps)), prior.noise),
+        _shared([one.publisher for one in steps], prior.publisher),
+        _shared([one.cell for one in steps], prior.cell),
+        SharedUnknowns(np.arange(len(steps)), np.full(len(steps), prior.noise)),
     ]
-    weights = [np.ones(int(one.of.max()) + 1) for one in groups]
-    asked = np.column_stack([target, s @ known])
-    for _ in range(ROUNDS):
-        whole = explained + sum(one.covariance(own) for one, own in zip(groups, weights, strict=True))
-        solved = np.linalg.solve(whole, asked)
-        weights = [one.settled(own, solved[:, 0]) for one, own in zip(groups, weights, strict=True)]
-    covariance = known - known @ s.T @ solved[:, 1:]
-    return Posterior(prior, known @ s.T @ solved[:, 0], (covariance + covariance.T) / 2)
+    mean, covariance, _ = robust(s, target, known, explained, groups)
+    return Posterior(prior, mean, covariance)
+
+
+def _shared(names: Sequence[str], spread: float) -> SharedUnknowns:
+    """Return the unknowns of which steps of equal names share one."""
+    different, of = np.unique(names, return_inverse=True)
+    return SharedUnknowns(of, np.full(len(different), spread))
