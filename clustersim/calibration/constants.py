@@ -7,9 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
 
-from clustersim.calibration.evidence import family, shipped
 from clustersim.config.evidence import ConstantScope, Declared
 from clustersim.config.gpu import Gpu
 from clustersim.config.topology import Gpus, Host, Nccl, Nics, Node, ScaleUp
@@ -18,15 +16,6 @@ from clustersim.hardware.formats import activation_type, product_type
 from clustersim.parallel.job import Job
 from clustersim.predictors import clocks
 from clustersim.topology.build import described, node_types
-
-
-class Spread(NamedTuple):
-    """The uncertainty of a constant on an unmeasured machine."""
-
-    value: float
-    """Standard deviation of its logarithm."""
-    source: str
-
 
 FAMILIES: Mapping[str, Declared] = {
     known.family: known
@@ -38,13 +27,9 @@ FAMILIES: Mapping[str, Declared] = {
 """What is known of each family of constants without any step, as its key declares it."""
 
 
-def spread(group: str) -> Spread:
-    """Return the uncertainty of the constants of a family: that of published steps, else the declared one."""
-    known, prior = shipped(), FAMILIES[group]
-    if group not in known["spreads"]:
-        return Spread(prior.spread, prior.chosen_on)
-    steps = f"{known['steps']:,} steps of {len(known['without'])} publishers"
-    return Spread(known["spreads"][group], f"{steps}, near {prior.spread:g}: {prior.chosen_on}")
+def family(constant: str) -> str:
+    """Return the family of a constant by its name: what stands before the first comma."""
+    return constant.partition(",")[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,8 +94,8 @@ def _constant(
     most: float = float("inf"),
     slows: bool = False,
 ) -> Constant:
-    known, scope = spread(family(name)), FAMILIES[family(name)].scope
-    return Constant(name, scope, known.value, known.source, keys, beside or {}, most, slows)
+    known = FAMILIES[family(name)]
+    return Constant(name, known.scope, known.spread, known.chosen_on, keys, beside or {}, most, slows)
 
 
 def _of_gpu(at: str, gpu: Gpu, job: Job) -> Iterator[Constant]:

@@ -20,7 +20,6 @@ from clustersim.config.machine import VERSION, MachineSpec
 from clustersim.config.overrides import Overrides, SourcePlace, of_topology
 from clustersim.config.yaml import Document, read
 from clustersim.errors import InputError
-from clustersim.report.calibration import shipped
 from clustersim.simulation import Simulator, StepResult
 from clustersim.topology.build import document_of, node_types, overridden
 
@@ -137,8 +136,8 @@ def narrow(result: StepResult, cluster: Document, path: Path) -> None:
     spread = machine.spread(constants, sensitivities(cluster, job, constants, Simulator(result.topology)))
     summary["machine"] = {"file": str(path), "evidence": list(machine.spec.evidence), "spread": spread}
     seconds, high = summary["step_time_s"], summary["step_time_high_s"]
-    if high is not None and (times := BOUND * spread / shipped()["bound"]) < 1:
-        half = times * log(high / seconds)  # as much wider as published steps make it for a step unlike them
+    if high is not None and (half := BOUND * spread) < log(high / seconds):
+        times = half / log(high / seconds)
         summary["step_time_low_s"], summary["step_time_high_s"] = seconds * exp(-half), seconds * exp(half)
         said = f"{times:.0%} as wide as of a machine that nobody has measured, by {', '.join(machine.spec.evidence)}"
         summary["step_time_interval"] = f"{said}; else {summary['step_time_interval']}"

@@ -237,15 +237,13 @@ def fit(
         Path, typer.Option(help="Steps that are simulated already, to which new ones are added.", metavar="FILE")
     ] = Path("fit.jsonl"),
     out: Annotated[Path | None, typer.Option(help="Write the table of the fit.", metavar="TABLE.json")] = None,
-    install: Annotated[bool, typer.Option("--install", help="Replace the table that forecasts read.")] = False,
     workers: Annotated[int | None, typer.Option(min=1, max=1024, help="Processes; default: one a core.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the table as JSON.")] = False,
 ) -> None:
     """Fit all constants of steps to measured runs together, and judge the fit by publishers that it has not seen.
 
-    Families of constants that publishers left out do not gain by stay as they are. The table has the spreads behind intervals.
+    Families of constants that publishers left out do not gain by stay as they are.
     """
-    from clustersim.calibration.evidence import TABLE
     from clustersim.cli.progress import cores, tracked
     from clustersim.lab.fit.result import fitted
     from clustersim.lab.fit.steps import measured_steps
@@ -254,8 +252,6 @@ def fit(
     from clustersim.validate.run import load
     from clustersim.writing import check_output
 
-    if install and out:
-        raise InputError("--install and --out name two places; give one of them")
     check_output("--kept", kept, (".jsonl",), files)
     if out:
         check_output("--out", out, (".json",), files)
@@ -264,8 +260,8 @@ def fit(
     )
     found = fitted(steps, lambda text: typer.echo(text, err=True))
     table = {"command": f"clustersim lab fit {' '.join(path.name for path in files)}", **found.table()}
-    if install or out:
-        write_json(TABLE if install else out or TABLE, table)
+    if out:
+        write_json(out, table)
     if as_json:
         print_json("lab fit", table)
     else:

@@ -36,8 +36,10 @@ DOUBLING: Annotated[float, _STEPS] = 0.5
 """… and of each doubling of the number of GPUs beyond the published ones."""
 ENOUGH: Mapping[str, int] = {"experts": 3}
 """Publishers that must have had a thing for it to be known, where one is too few: mixtures differ more than dense models."""
-HOST: Annotated[float, _STEPS] = 6.0
-"""Width of a step that only waits for its host to launch kernels; in proportion to that share."""
+HOST: Annotated[float, _STEPS] = 14.0
+"""Width of a step that launches kernels all the time, at 12 us each; in proportion to that share. Hosts that were read take up to
+46 us and differ by 0.3 (log): 1.28 * 0.3 * 46 / 12 is 14 times the bound. Other constants that differ between machines have much
+the same share in all steps: their sensitivities, step by step, hold strangers no better (docs/calibration.md)."""
 
 
 @dataclass(frozen=True, slots=True)

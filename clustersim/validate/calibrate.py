@@ -2,9 +2,10 @@
 
 The score of a run is its log error over the width of its kind (`report.calibration.PublishedSteps`), and an interval holds the
 scores up to a `bound`. Publishers differ more than their runs do, so a publisher is what is drawn: the bound is the quantile of
-the scores of k publishers, and of one more that nobody has seen and whose scores are beyond all (hierarchical conformal
-prediction; Lee, Barber and Willett 2023, arXiv 2306.06342). 80 % then needs four publishers. Each is judged by the bound and the
-steps of the others, and by forecasts without what was read from it. None is left out because its runs fail.
+the scores of publishers, each weighing as much (as in hierarchical conformal prediction; Lee, Barber and Willett 2023, arXiv
+2306.06342, whose guarantee for few publishers counts one more, beyond all: with it more lie inside than is promised). Each is
+judged by the bound and the steps of the others, and by forecasts without what was read from it. None is left out because its
+runs fail.
 """
 
 from __future__ import annotations
@@ -85,12 +86,9 @@ def seen(rows: Sequence[Outcome]) -> dict[str, dict[str, Any]]:
 
 
 def bound(scores: Sequence[tuple[float, str]]) -> float:
-    """Return the smallest score that SHARE of the publishers' weights do not exceed, with one unseen publisher beyond all.
-
-    scores: (score, publisher). Infinite for fewer than four publishers.
-    """
+    """Return the smallest score that SHARE of the publishers' weights do not exceed; scores: (score, publisher)."""
     counts = Counter(name for _, name in scores)
-    wanted, sofar = SHARE * (len(counts) + 1) * (1 - 1e-12), 0.0
+    wanted, sofar = SHARE * len(counts) * (1 - 1e-12), 0.0
     for value, name in sorted(scores):
         sofar += 1 / counts[name]
         if sofar >= wanted:

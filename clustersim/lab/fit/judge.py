@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from clustersim.arrays import Floats
-from clustersim.calibration.evidence import family
+from clustersim.calibration.constants import family
 from clustersim.lab.fit.pooled import Posterior, Prior, PublishedStep, fit
 
 GAIN = 1e-3

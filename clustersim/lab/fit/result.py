@@ -1,4 +1,4 @@
-"""A fit of all constants to published steps: what it found, and the table that forecasts read."""
+"""A fit of all constants to published steps: what it found, and its table."""
 
 from __future__ import annotations
 
@@ -10,13 +10,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from clustersim.calibration.constants import FAMILIES
-from clustersim.calibration.evidence import Widths, family
+from clustersim.calibration.constants import FAMILIES, family
 from clustersim.errors import InputError
 from clustersim.lab.fit.judge import Errors, FamilyTrial, chosen, errors, left_out
 from clustersim.lab.fit.pooled import Posterior, Prior, PublishedStep, fit
-from clustersim.lab.fit.widths import HeldSteps, estimated, held
-from clustersim.validate.calibrate import PUBLISHERS, SHARE
+from clustersim.validate.calibrate import PUBLISHERS
 
 APART = 1.25
 """Steps that one publisher measured so many times apart, and that are forecast alike, contradict each other."""
@@ -54,17 +52,9 @@ class PooledFit:
     """Of those that are taken."""
     without: Mapping[str, Posterior]
     """The same by the publisher that is left out."""
-    widths: Widths
-    widths_without: Mapping[str, Widths]
-    held: Mapping[str, HeldSteps]
-
-    @property
-    def inside(self) -> float:
-        """Share of steps inside intervals that their own publisher did not widen."""
-        return sum(one.steps * one.inside for one in self.held.values()) / len(self.steps)
 
     def table(self) -> dict[str, Any]:
-        """Return what is shipped: spreads, bounds and factors, each with what it would be without a publisher."""
+        """Return the factors that are taken, each with what it would be without a publisher."""
         factors = {
             name: {
                 "factor": round(factor, 4),
@@ -76,24 +66,7 @@ class PooledFit:
             }
             for name, (factor, spread) in self.own.factors.items()
         }
-        return {
-            "share": SHARE,
-            "steps": len(self.steps),
-            "inside_when_left_out": round(self.inside, 3),
-            **_shown(self.widths),
-            "factors": factors,
-            "without": {name: _shown(own) for name, own in self.widths_without.items()},
-        }
-
-
-def _shown(widths: Widths) -> dict[str, Any]:
-    spreads = {name: round(value, 4) for name, value in widths.spreads.items()}
-    return {
-        "spreads": spreads,
-        "rest": round(widths.rest, 4),
-        "most_gpus": widths.most_gpus,
-        "bound": round(widths.bound, 4),
-    }
+        return {"steps": len(self.steps), "factors": factors}
 
 
 def fitted(steps: Sequence[PublishedStep], show: Callable[[str], None] = lambda _: None) -> PooledFit:
@@ -105,14 +78,10 @@ def fitted(steps: Sequence[PublishedStep], show: Callable[[str], None] = lambda 
         )
     names = sorted({name for one in steps for name in one.sensitivities})
     prior = Prior({name: FAMILIES[family(name)].spread for name in names})
-    spreads = {name: one.spread for name, one in FAMILIES.items()}
     show("all constants, each publisher left out")
     everything = errors(steps, left_out(steps, prior)[0])
     taken, trials = chosen(steps, prior, show)
     corrections, without = left_out(steps, prior.only(taken))
-    show("intervals")
-    rest = [one._replace(error=one.error - by) for one, by in zip(steps, corrections.tolist(), strict=True)]
-    widths_without, inside = held(rest, spreads)
     return PooledFit(
         steps,
         errors(steps, np.zeros(len(steps))),
@@ -123,9 +92,6 @@ def fitted(steps: Sequence[PublishedStep], show: Callable[[str], None] = lambda 
         fit(steps, prior),
         fit(steps, prior.only(taken)),
         without,
-        estimated(rest, spreads),
-        widths_without,
-        inside,
     )
 
 

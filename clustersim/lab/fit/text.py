@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from clustersim.calibration.constants import FAMILIES
 from clustersim.lab.fit.judge import Errors
 from clustersim.lab.fit.result import PooledFit, contradictions
 
@@ -21,13 +20,10 @@ def lines(found: PooledFit) -> Iterator[str]:
     yield ""
     yield from _families(found)
     yield ""
-    yield f"{'publisher':14}{'steps':>6}{'mean':>8}{'bias':>8}{'fitted':>9}{'bias':>8}{'inside':>9}{'half':>7}"
+    yield f"{'publisher':14}{'steps':>6}{'mean':>8}{'bias':>8}{'fitted':>9}{'bias':>8}"
     for name, one in found.before.publishers.items():
-        after, held = found.all_fitted.publishers[name], found.held[name]
-        yield (
-            f"{name:14}{one.steps:6}{one.mean:8.1%}{one.bias:+8.1%}{after.mean:9.1%}{after.bias:+8.1%}"
-            f"{held.inside:9.0%}{held.half:7.3f}"
-        )
+        after = found.all_fitted.publishers[name]
+        yield f"{name:14}{one.steps:6}{one.mean:8.1%}{one.bias:+8.1%}{after.mean:9.1%}{after.bias:+8.1%}"
     yield ""
     yield f"{'GPU and data type':28}{'steps':>6}{'mean':>8}{'bias':>8}{'fitted':>9}{'bias':>8}"
     for name, group in found.before.groups.items():
@@ -39,11 +35,6 @@ def lines(found: PooledFit) -> Iterator[str]:
         yield f"{name:48}{factor:8.3f}{spread:8.3f}"
     for this, other, correlation in found.posterior.alike():
         yield f"{this} and {other} cannot be told apart: their estimates go together by {correlation:+.2f}"
-    yield ""
-    yield f"intervals: {found.inside:.0%} of all steps inside; spread by family (before any step)"
-    for name, spread in found.widths.spreads.items():
-        yield f"{name:48}{spread:8.3f}{FAMILIES[name].spread:8.3f}"
-    yield f"{'what no constant explains':48}{found.widths.rest:8.3f}"
     yield from map(str, contradictions(found.steps))
 
 
