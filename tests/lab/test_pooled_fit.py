@@ -1,6 +1,7 @@
 """Constants fitted together to steps: what was put into synthetic machines comes out, and what strangers lose by stays."""
 
 import json
+import re
 from math import exp, log
 
 import numpy as np
@@ -137,6 +138,7 @@ def test_the_fit_says_what_it_found():
     text = "\n".join(lines(result))
     assert "clock under load: fitted, as publishers left out gain by it" in text
     assert "host: stays as it is" in text
+    assert re.search(r"GPUs and data types with a bias beyond 4%: h100 bf16 [-+]\d+\.\d% \(120\)", text)
     table = json.loads(json.dumps(result.table()))
     assert table["factors"][CLOCK]["factor"] == pytest.approx(exp(-0.1), abs=0.03)
     assert table["factors"][CLOCK]["without"].keys() == {f"P{i}" for i in range(6)}

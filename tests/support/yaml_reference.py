@@ -10,7 +10,7 @@ from pydantic_core import PydanticUndefined
 
 from clustersim import plugins
 from clustersim.config import fabric, fields, jobs, machine, topology, workload
-from clustersim.config.evidence import StepEvidence
+from clustersim.config.evidence import Declared, StepEvidence
 from clustersim.config.gpu import Gpu
 from clustersim.config.json_schema import field_texts
 from clustersim.convert.megatron import ALIASES, REMEDIES
@@ -172,13 +172,20 @@ def _listed(words: typing.Iterable[object]) -> str:
 
 
 GENERIC = {
-    typing.Annotated: lambda arguments: _bounded(_type(arguments[0]), arguments[1:]),
+    typing.Annotated: lambda arguments: _annotated(*arguments),
     typing.Union: _union,
     types.UnionType: _union,
     typing.Literal: _listed,
     tuple: lambda arguments: f"list of {_type(arguments[0])}",
     dict: lambda arguments: f"mapping of {_type(arguments[0])} to {_type(arguments[1])}",
 }
+
+
+def _annotated(kind: object, *rules: object) -> str:
+    own = tuple(rule for rule in rules if not isinstance(rule, Declared))
+    if own == rules:
+        return _bounded(_type(kind), rules)
+    return _type(typing.Annotated[(kind, *own)] if own else kind)
 
 
 def _bounded(text: str, rules: tuple[object, ...]) -> str:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
-from clustersim.lab.fit.judge import Errors
+from clustersim.lab.fit.judge import Errors, GroupErrors
 from clustersim.lab.fit.result import PooledFit, contradictions
+
+PUBLISHER_BIAS, GROUP_BIAS = 0.08, 0.04
+"""Biases of publishers, and of GPUs and data types, from which on they are named."""
 
 
 def lines(found: PooledFit) -> Iterator[str]:
@@ -30,12 +33,22 @@ def lines(found: PooledFit) -> Iterator[str]:
         fitted = found.all_fitted.groups[name]
         yield f"{name:28}{group.steps:6}{group.mean:8.1%}{group.bias:+8.1%}{fitted.mean:9.1%}{fitted.bias:+8.1%}"
     yield ""
+    yield _off("publishers", found.before.publishers, PUBLISHER_BIAS)
+    yield _off("GPUs and data types", found.before.groups, GROUP_BIAS)
+    yield ""
     yield f"{'all constants, fitted to all':48}{'factor':>8}{'± log':>8}"
     for name, (factor, spread) in found.posterior.factors.items():
         yield f"{name:48}{factor:8.3f}{spread:8.3f}"
     for this, other, correlation in found.posterior.alike():
         yield f"{this} and {other} cannot be told apart: their estimates go together by {correlation:+.2f}"
     yield from map(str, contradictions(found.steps))
+
+
+def _off(what: str, groups: Mapping[str, GroupErrors], most: float) -> str:
+    """Return which groups have a larger bias than `most`, the largest first."""
+    beyond = sorted((one for one in groups.items() if abs(one[1].bias) > most), key=lambda one: -abs(one[1].bias))
+    said = ", ".join(f"{name} {one.bias:+.1%} ({one.steps})" for name, one in beyond)
+    return f"{what} with a bias beyond {most:.0%}: {said or 'none'}"
 
 
 def _errors(title: str, one: Errors) -> str:
