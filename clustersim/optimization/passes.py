@@ -8,18 +8,22 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate, islice
 from typing import NamedTuple
 
 import numpy as np
 
-from clustersim.collectives.nccl.choose import choose, collective_seconds
-from clustersim.collectives.nccl.shape import Shape, shapes
-from clustersim.collectives.plan import MESSAGES, NCCL, ring_exchange
+from clustersim.arrays import Ints, distinct_rows
+from clustersim.collectives.model import Group
+from clustersim.collectives.nccl.shape import shapes
+from clustersim.collectives.plan import MESSAGES, NCCL, plan
+from clustersim.engine.script import EXCHANGE
 from clustersim.engine.traffic import Family, traffic
 from clustersim.model.kernel import Kernel
+from clustersim.model.moe import COUNTS
 from clustersim.model.operator import Awaited, Collective, Layer, Started, Steps
+from clustersim.model.sharding import DEEPEP
 from clustersim.parallel.job import Job
 from clustersim.parallel.stages import Stage
 from clustersim.preparation import Preparation
@@ -71,8 +75,8 @@ class LeastPasses:
         self._layers: dict[int, LayerSteps] = {}
         self._passes: dict[tuple[object, ...], PassSeconds] = {}
         self._elapsed: dict[tuple[object, ...], list[float]] = {}
-        self._collectives: dict[tuple[int, int, Collective], float] = {}
-        self._rings: dict[tuple[int, int], tuple[tuple[Shape, ...], float]] = {}
+        self._collectives: dict[tuple[object, ...], float] = {}
+        self._layouts: dict[tuple[int, int], list[Ints]] = {}
 
     def steps(self, stage: Stage, layer: Layer) -> LayerSteps:
         """Return how often each kernel and collective stands in the passes of a layer, and what it keeps."""
@@ -133,57 +137,76 @@ class LeastPasses:
     def _collective(self, job: Job, call: Collective) -> float:
         """Return seconds that a collective takes on an idle fabric in the fastest of its groups, 0 where that is not bounded.
 
-        It is not where the cluster has no room for a group.
+        It is not where the cluster has no room for a group, nor where exchanges run beside another microbatch.
         """
-        name, _, _ = call.group.partition("_")
-        groups = _groups(job, call.group)
-        if groups is None or (call.op not in MESSAGES and getattr(job.parallelism.algorithms, name) != NCCL):
+        kind = _GROUPS.get(call.group)
+        if kind is None or (call.group == EXCHANGE and job.parallelism.overlap.ep == "microbatch"):
             return 0.0
-        if math.prod(groups) > self.preparation.cluster.gpus:  # bounds of a plan are worked out on one node
+        n, apart = kind.of(job)
+        algorithm = getattr(job.parallelism.algorithms, kind.algorithm)
+        if call.group == COUNTS or call.op in MESSAGES:
+            algorithm = NCCL  # counts of rows are gathered, which DeepEP does not
+        if algorithm not in (NCCL, DEEPEP) or n * apart > self.preparation.cluster.gpus:
             return 0.0
-        if (key := (*groups, call)) not in self._collectives:
-            self._collectives[key] = (self._ring if call.op in MESSAGES else self._nccl)(*groups, call)
+        group = Group(n, (n,), *((job.shares, job.router) if call.group == EXCHANGE else ()))
+        key = n, apart, algorithm, group, call
+        if key not in self._collectives:
+            self._collectives[key] = min(self._alone(rows, algorithm, group, call) for rows in self._rows(n, apart))
         return self._collectives[key]
 
-    def _nccl(self, n: int, apart: int, call: Collective) -> float:
-        """Return the seconds of the first group, of nodes of several types the first on each: NCCL's choice for others is never
-        faster."""
-        topology = self.preparation.cluster
-        firsts = [0] if topology.pool is None else np.unique(topology.pool, return_index=True)[1].tolist()
-        last = topology.gpus - 1 - (n - 1) * apart
-        kinds, _ = shapes(topology, np.array([min(first, last) + np.arange(n) * apart for first in firsts]))
-        found = [choose(call.op, call.size, kind, topology.facts(kind.types)) for kind in kinds]
-        return min(collective_seconds(one, call.size, topology.node.nccl.launch) for one in found)
-
-    def _ring(self, n: int, apart: int, call: Collective) -> float:
-        """Return the seconds of messages around a ring, of all rings that the cluster has room for those of the fastest."""
-        topology = self.preparation.cluster
-        if (key := (n, apart)) not in self._rings:
+    def _rows(self, n: int, apart: int) -> Sequence[Ints]:
+        """Return the first group of n GPUs, so far apart, of each layout on nodes (1, n)."""
+        if (key := (n, apart)) not in self._layouts:
+            topology = self.preparation.cluster
             room = topology.gpus // (n * apart) * n * apart
-            rings = np.arange(room).reshape(-1, n, apart).swapaxes(1, 2).reshape(-1, n)
-            [moved] = traffic(topology, Family(call.group, rings, (), ""), call.op, ring_exchange(n))
-            self._rings[key] = shapes(topology, rings)[0], float(moved.bound.max())
-        kinds, links = self._rings[key]
-        messages = [choose("send", call.size / (n - 1), kind, topology.facts(kind.types)) for kind in kinds]
-        latency = (topology.node.nccl.launch or 0.0) + min(one.latency_s for one in messages)
-        return (n - 1) * latency + call.size / min(links, max(one.rate_bytes_per_s for one in messages))
+            rows = np.arange(room).reshape(-1, n, apart).swapaxes(1, 2).reshape(-1, n)
+            node = topology.numbering.node_of(rows)
+            types = topology.kind_of(rows) if topology.pools else rows[:, :0]
+            first, _ = distinct_rows(np.concatenate((node - node[:, :1], types), axis=1))
+            self._layouts[key] = [rows[[row]] for row in first]
+        return self._layouts[key]
+
+    def _alone(self, rows: Ints, algorithm: str, group: Group, call: Collective) -> float:
+        """Return the seconds of a collective in a group that is alone on the fabric, carried as it is in a simulation."""
+        topology = self.preparation.cluster
+        [kind], _ = shapes(topology, rows, group.shares)
+        carried = plan(topology, algorithm, [kind], group, call)
+        family = Family(call.group, rows, group.levels, algorithm, shares=group.shares, router=group.router)
+        phases = traffic(topology, family, call.op, carried.phases, carried.latency is None)
+        seconds = topology.launch if carried.latency is None else carried.latency
+        for one in phases:
+            seconds += one.latency[0] * (carried.latency is None) + call.size / min(one.bound[0], carried.rate)
+        return float(seconds)
 
 
-def _groups(job: Job, name: str) -> tuple[int, int] | None:
-    """Return the ranks of a group of one kind, and how far apart neighbours are; None where its communication is not bounded."""
-    split = job.parallelism
-    inner = split.cp_inner or 1
-    return {
-        "tp": (split.tp, 1),
-        "cp": (split.cp, split.tp),
-        "cp_a2a": (inner, split.tp),
-        "cp_ring": (split.cp // inner, split.tp * inner),
-    }.get(name)
+class _GroupKind(NamedTuple):
+    """Groups whose collectives passes wait for."""
+
+    of: Callable[[Job], tuple[int, int]]
+    """Returns the ranks of a group, and how far apart neighbours are."""
+    algorithm: str
+    """Field of `parallelism.algorithms`."""
+
+
+def _inner(job: Job) -> int:
+    return job.parallelism.cp_inner or 1
+
+
+_GROUPS = {
+    "tp": _GroupKind(lambda job: (job.parallelism.tp, 1), "tp"),
+    "cp": _GroupKind(lambda job: (job.parallelism.cp, job.parallelism.tp), "cp"),
+    "cp_a2a": _GroupKind(lambda job: (_inner(job), job.parallelism.tp), "cp"),
+    "cp_ring": _GroupKind(lambda job: (job.parallelism.cp // _inner(job), job.parallelism.tp * _inner(job)), "cp"),
+    "etp": _GroupKind(lambda job: (job.parallelism.etp, 1), "tp"),
+    EXCHANGE: _GroupKind(lambda job: (job.parallelism.ep, job.parallelism.etp), "ep"),
+    COUNTS: _GroupKind(lambda job: (job.parallelism.ep * job.parallelism.etp, 1), "ep"),
+}
 
 
 def _times(job: Job) -> tuple[object, ...]:
     """Return what the seconds of a layer's passes depend on: predictor, clocks, and who carries collectives."""
-    return job.spec.predictor, job.spec.clocks, job.parallelism.algorithms.tp, job.parallelism.algorithms.cp
+    carried = job.parallelism.algorithms
+    return job.spec.predictor, job.spec.clocks, carried.tp, carried.cp, carried.ep, job.parallelism.overlap.ep
 
 
 def _waited(steps: Steps) -> Iterator[Kernel | Waited | None]:
