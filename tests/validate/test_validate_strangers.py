@@ -4,6 +4,7 @@ import json
 import re
 
 import pytest
+from tests.validate_cases import ROW, write
 
 from clustersim.config.yaml import parse
 from clustersim.hardware.gpus import spelled
@@ -13,7 +14,6 @@ from clustersim.validate import runs
 from clustersim.validate.adapt import adapt
 from clustersim.validate.evaluate import evaluate
 from clustersim.validate.known_models import TABLE, known_model, size
-from tests.validate_cases import ROW, write
 
 BARE = {
     **dict.fromkeys(("layers", "hidden", "ffn_hidden", "heads", "kv_heads", "vocab", "gpus_per_node"), ""),
