@@ -113,7 +113,7 @@ def test_a_users_gpu_gets_a_speed_of_its_own(own, data, short, tmp_path, monkeyp
     assert board.name in {gpus.load(name).name for name in joined.gpu.tolist()}
     monkeypatch.setattr("clustersim.lab.train.learners.neusight.BUDGET", TrainingBudget(members=1, steps=300, batch=64))
     samples = own_samples(sources.Data(tuple(files)))["half/linear"]
-    found = learner.products.fit("half/linear", samples, 0)
+    found = learner.fit_products("half/linear", samples, 0)
     gain = products.speed(found, board, "bf16") - products.speed(found, gpus.load("h100"), "bf16")
     assert gain[0, 0] == pytest.approx(np.log(1 / 0.8), abs=0.06)
     part = samples.select(np.char.startswith(samples.gpu, own))

@@ -4,7 +4,7 @@ import json
 import re
 
 import pytest
-from tests.validate_cases import ROW, write
+from validate_cases import ROW, write
 
 from clustersim.config.yaml import parse
 from clustersim.hardware.gpus import spelled
