@@ -219,7 +219,7 @@ def test_a_machine_that_was_slower_is_forecast_slower_and_with_a_narrower_interv
     assert usual["step_time_s"] * 1.02 < own["step_time_s"] < usual["step_time_s"] * 1.1
     widths = [log(one["step_time_high_s"] / one["step_time_low_s"]) for one in (usual, own)]
     assert widths[1] < widths[0]
-    assert widths[1] == pytest.approx(2 * BOUND * own["machine"]["spread"])
+    assert widths[1] <= 2 * BOUND * own["machine"]["spread"] * (1 + 1e-6)  # each side is the nearer one
 
 
 def test_what_is_set_goes_before_the_machine(call, mine):

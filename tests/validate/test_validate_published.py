@@ -68,7 +68,7 @@ def block(path, name):
 
 
 def test_readme_and_page_tell_the_same_and_the_page_is_short():
-    assert block("README.md", "validation") == block("docs/validation.md", "publishers")
+    assert block("docs/validation.md", "publishers").startswith(block("README.md", "validation"))
     page = (ROOT / "docs/validation.md").read_text(encoding="utf-8")
     assert page.index("<!-- begin publishers -->") < page.index("##")
     assert len(re.findall(r"[^\s|]+", page)) <= 2500
