@@ -22,6 +22,10 @@ FOLDER = Path(__file__).parents[2] / "workloads"
 NAMES = sorted(path.stem for path in FOLDER.glob("*.yaml"))
 
 
+PLAIN = {"training__recompute_modules": [], "parallelism__overlap__ep": "none"}
+"""What goes with any recomputation and any schedule."""
+
+
 def job(name="gpt3", **overrides):
     one = load(FOLDER / f"{name}.yaml", {key.replace("__", "."): value for key, value in overrides.items()})
     return one.place(4096, 8)
@@ -42,8 +46,7 @@ def test_layers_are_shared_as_evenly_as_possible_and_early_stages_get_more(layer
 @pytest.mark.parametrize("recompute", ["none", "selective", "full"])
 @pytest.mark.parametrize("name", NAMES)
 def test_split_backward_is_the_whole_backward(name, recompute):
-    own = {} if recompute == "selective" else {"training__recompute_modules": [], "parallelism__overlap__ep": "none"}
-    for stage in stages(job(name, training__recompute=recompute, **own)):
+    for stage in stages(job(name, training__recompute=recompute, **PLAIN)):
         split = Counter(stage.backward_input) + Counter(stage.backward_weight)
         assert split == Counter(stage.backward)
 
@@ -180,6 +183,7 @@ def test_the_table_has_what_the_stages_run(name, tp, pp, recompute):
         parallelism__sequence_parallel=spread and tp > 1,
         training__recompute=recompute,
         training__optimizer="none",
+        **PLAIN,
     )
     run = Counter(step for stage in stages(one) for step in (*stage.forward, *stage.backward))
     table: Counter[object] = Counter()
