@@ -27,6 +27,8 @@ FAULTS = "faults"
 """The key whose values are beside those of a topology, not in their place."""
 _PARTS = {"nics": "cluster.node.nics.", "scale_up": "cluster.node.scale_up."}
 """Keys of what a node may lack."""
+_KEYS = ("cluster.node.gpus.", "cluster.node.host.", *_PARTS.values(), "nccl.", FAULTS)
+"""Where the keys of constants begin: a machine file says how fast a cluster is, not what it is or what runs on it."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,9 @@ class Machine:
             if one.correlations and len(one.correlations) != place:
                 few = f"{len(one.correlations)} correlations of {one.name!r}; write none, or one with each constant before"
                 raise document.error((*at, "correlations"), f"constants: {few}: {place}")
+            for key in one.keys:
+                if not key.startswith(_KEYS):
+                    raise document.error((*at, "keys", key), f"constants: {key!r} is not a key of a constant; drop it")
         if np.linalg.eigvalsh(_correlations(spec))[0] < -_ROUNDING:
             impossible = "no constants can have these correlations together; calibrate again, or leave them out"
             raise document.error(("constants",), f"constants: {impossible}")

@@ -282,6 +282,7 @@ def test_a_machine_of_another_gpu_is_refused(call, mine):
         ("nonsense", 1, "unknown key 'nonsense'"),
         ("keys", {"cluster.node.gpus.sustained.fp16": 1.5}, "mine.yaml:"),
         ("keys", {"cluster.node.gpus.speeed": 1.5}, "unknown key"),
+        ("keys", {"parallelism.tp": 8}, "not a key of a constant"),
         ("correlations", [0.5, 0.5, 0.5], "correlations of"),
     ],
 )
