@@ -38,7 +38,7 @@ def chained(starts: Iterable[Ints]) -> Ints:
 
 
 def narrow(column: Ints) -> Ints:
-    """Return the same in 32 bits, for columns that are kept by the million; a product of two of them needs 64 again."""
+    """Return a column of integers in 32 bits, half the memory; a product of two such columns needs 64 bits."""
     return column.astype(np.int32)
 
 

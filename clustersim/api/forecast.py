@@ -45,7 +45,7 @@ _recent: ContextVar[_Known | None] = ContextVar("recent", default=None)
 
 
 def simulator(cluster: ClusterLike, overrides: dict[str, object]) -> Simulator:
-    """Return who simulates on a cluster, that of the last question if the description is the same.
+    """Return the simulator of a cluster, that of the last question if the description is the same.
 
     cluster, overrides: as in `load_cluster`. One that was loaded is the caller's, and nothing of it is kept. Nor is what
     more than the description decides: files that it names, and code from outside. Raises ClustersimError.

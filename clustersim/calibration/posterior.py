@@ -87,7 +87,7 @@ class SharedUnknowns(NamedTuple):
     """Standard deviation of each unknown (unknowns,)."""
 
     def covariance(self, weights: Floats) -> Floats:
-        """Return what the unknowns add to the covariance of measurements (measurements, measurements)."""
+        """Return the covariance of measurements due to the unknowns (measurements, measurements)."""
         found: Floats = np.equal.outer(self.of, self.of) * (self.spreads**2 / weights)[self.of][:, None]
         return found
 

@@ -67,7 +67,7 @@ def _elsewhere(error: Any) -> str | None:
 
 
 def _wrong_value(error: Any, arguments: Sequence[str]) -> str | None:
-    """Return the sentence for a value that is no number, or out of its range; None for other errors."""
+    """Return the message for a value that is not a number or out of range; None for other errors."""
     names = getattr(getattr(error, "param", None), "opts", ())
     given = _given(names, arguments)
     for pattern, remedy in RULES.items():

@@ -50,4 +50,4 @@ class Declared:
     family: str = ""
     """What it is called where steps are calibrated; empty for what is not."""
     spread: float = 0.0
-    """Standard deviation of its logarithm on a machine that nobody has measured."""
+    """Standard deviation of its logarithm among unmeasured machines."""

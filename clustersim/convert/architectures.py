@@ -187,7 +187,7 @@ def _qwen_experts(config: Config) -> Shapes:
 
 
 def _qwen3(config: Config) -> Shapes:
-    """Queries and keys are normed head by head, no biases; heads are 128 wide where nobody says otherwise."""
+    """Queries and keys are normed head by head, no biases; heads are 128 wide by default."""
     biases = config.flag("attention_bias", False)
     return {"head_dim": 128, **llama_like(config), "qkv_bias": biases, "qk_norm": True}
 

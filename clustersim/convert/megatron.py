@@ -292,7 +292,7 @@ def refused(key: str, value: object) -> str | None:
 
 
 INTERVAL = 2
-"""Every second layer has experts where nobody says otherwise."""
+"""Every second layer has experts by default."""
 OF_EXPERTS = (
     "num_experts",
     "topk",

@@ -46,7 +46,7 @@ class PublishedStep(NamedTuple):
 class Prior:
     """What is known before any step is seen.
 
-    A constant's spread on a machine that nobody has measured is that of three things, each of a third of its square: what its
+    A constant's spread among unmeasured machines is that of three things, each of a third of its square: what its
     family shares, what it has for itself, and what the machine has.
     """
 
