@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from clustersim.config.evidence import ConstantScope, Declared
 from clustersim.config.gpu import Gpu
-from clustersim.config.topology import Gpus, Host, Nccl, Nics, Node, ScaleUp
+from clustersim.config.topology import Fault, Gpus, Host, Nccl, Nics, Node, ScaleUp
 from clustersim.config.yaml import Document
 from clustersim.hardware.formats import activation_type, product_type
 from clustersim.parallel.job import Job
@@ -19,7 +19,7 @@ from clustersim.topology.build import described, node_types
 
 FAMILIES: Mapping[str, Declared] = {
     known.family: known
-    for spec in (Gpus, Host, ScaleUp, Nics, Nccl)
+    for spec in (Gpus, Host, ScaleUp, Nics, Nccl, Fault)
     for key in spec.model_fields.values()
     for known in key.metadata
     if isinstance(known, Declared)

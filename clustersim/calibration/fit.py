@@ -15,11 +15,9 @@ from typing import NamedTuple
 import numpy as np
 
 from clustersim.arrays import Floats
-from clustersim.calibration.constants import Constant
+from clustersim.calibration.constants import FAMILIES, Constant
 from clustersim.calibration.posterior import MachinePosterior, Observation, Population, likelihoods, posterior
 from clustersim.calibration.sensitivity import slope
-from clustersim.config.evidence import Declared
-from clustersim.config.topology import Fault
 
 ChangedKeys = Mapping[str, object]
 """Values by dotted key."""
@@ -61,7 +59,7 @@ class SlowestGpu(Constant):
         return {"faults": [{"gpu": 0, "slowdown": 1 / min(factor, 1.0)}]}
 
 
-_FAULT = next(one for one in Fault.model_fields["slowdown"].metadata if isinstance(one, Declared))
+_FAULT = FAMILIES["slowest GPU"]
 SLOWEST = SlowestGpu(_FAULT.family, _FAULT.scope, _FAULT.spread, _FAULT.chosen_on, {"faults": 1.0}, most=1.0)
 
 

@@ -12,14 +12,14 @@ from typing import Any
 import numpy as np
 
 from clustersim.arrays import Floats
-from clustersim.calibration.constants import Constant, constants_of
+from clustersim.calibration.constants import FAMILIES, Constant, constants_of, family
 from clustersim.calibration.fit import BOUND, MachineEstimate, remainder
 from clustersim.calibration.sensitivity import sensitivities
 from clustersim.config.fields import validate
 from clustersim.config.machine import VERSION, MachineSpec
 from clustersim.config.overrides import Overrides, SourcePlace, of_topology
 from clustersim.config.yaml import Document, read
-from clustersim.errors import InputError
+from clustersim.errors import InputError, suggest
 from clustersim.simulation import Simulator, StepResult
 from clustersim.topology.build import document_of, node_types, overridden
 
@@ -41,6 +41,8 @@ class Machine:
     @classmethod
     def read(cls, path: str | Path) -> Machine:
         """Return what a machine file says. Raises InputError when it cannot be read and ConfigError for what is wrong in it."""
+        if Path(path).suffix == ".csv":
+            raise InputError(f"--machine {path}: a table of runs; clustersim calibrate {path} --out mine.yaml reads it")
         document = read(path)
         spec = validate(MachineSpec, document)
         names = [one.name for one in spec.constants]
@@ -51,6 +53,14 @@ class Machine:
             if one.correlations and len(one.correlations) != place:
                 few = f"{len(one.correlations)} correlations of {one.name!r}; write none, or one with each constant before"
                 raise document.error((*at, "correlations"), f"constants: {few}: {place}")
+            if (kind := family(one.name)) not in FAMILIES:
+                unknown = f"{kind!r} is no family of constants; {suggest(kind, FAMILIES)}"
+                raise document.error((*at, "name"), f"constants: {unknown}")
+            if not one.keys and abs(log(one.factor)) >= STILL:
+                without = (
+                    f"{one.name!r} has a factor of {one.factor:g} and no keys; write their values, or a factor of 1"
+                )
+                raise document.error((*at, "factor"), f"constants: {without}")
             for key in one.keys:
                 if not key.startswith(_KEYS):
                     raise document.error((*at, "keys", key), f"constants: {key!r} is not a key of a constant; drop it")

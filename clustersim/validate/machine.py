@@ -10,6 +10,8 @@ from math import exp, fsum, log
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
+
 from clustersim.cache import Cache
 from clustersim.calibration.constants import Constant, constants_of
 from clustersim.calibration.fit import SLOWEST, ChangedKeys, MachineEstimate, Measurement, fitted
@@ -205,12 +207,24 @@ def machine(
     for log_path in logs:
         measurements += largest.collectives(log_path)
     found = fitted(measurements, progress)
-    if (off := exp(sorted(map(abs, found.left_out[: len(runs)]))[len(runs) // 2])) > SAME and len(runs) > 1:
-        times = f"half of them are {off:.1f} times and more from what the others say of the machine"
-        raise InputError(f"{path}: the steps contradict each other: {times}; check their units and configurations")
+    if len(runs) > 1:
+        _check_fit(path, found, len(runs))
     said = [f"{len(runs)} step{'s' * (len(runs) > 1)} of {path.name}"]
     said += [f"{measured_one.name}" for measured_one in measurements[len(runs) :]]
     return MeasuredMachine(gpus[0], largest.job.mesh.size, found, len(runs), refused, tuple(said))
+
+
+def _check_fit(path: Path, fit: MachineEstimate, steps: int) -> None:
+    """Raise InputError for steps that the others say little of: all of them far from their forecasts, or from each other."""
+    off = exp(float(np.median(np.abs(fit.left_out[:steps]))))
+    if off <= SAME:
+        return
+    usual = float(np.median(fit.before[:steps]))
+    if exp(float(np.median(np.abs(fit.before[:steps] - usual)))) <= SAME:
+        times = f"the steps agree with each other and take {exp(usual):.2g} times their forecasts"
+        raise InputError(f"{path}: {times}; check the unit of sec_per_iter, the GPU and the batch")
+    times = f"half of them are {off:.1f} times and more from what the others say of the machine"
+    raise InputError(f"{path}: the steps contradict each other: {times}; check their units and configurations")
 
 
 def _runs(path: Path) -> tuple[list[MeasuredRun], tuple[str, ...]]:

@@ -284,6 +284,8 @@ def test_a_machine_of_another_gpu_is_refused(call, mine):
         ("keys", {"cluster.node.gpus.speeed": 1.5}, "unknown key"),
         ("keys", {"parallelism.tp": 8}, "not a key of a constant"),
         ("correlations", [0.5, 0.5, 0.5], "correlations of"),
+        ("name", "clok under load, 16-bit, ampere", "did you mean 'clock under load'?"),
+        ("keys", {}, "has a factor of"),
     ],
 )
 def test_a_machine_file_with_something_wrong_says_where(call, mine, key, value, said):
@@ -294,6 +296,12 @@ def test_a_machine_file_with_something_wrong_says_where(call, mine, key, value, 
     assert code == 2
     assert "mine.yaml" in err
     assert said in err
+
+
+def test_a_table_of_runs_is_not_a_machine_file(call, mine):
+    code, _, err = call("run", "c.yaml", "gpt3_2.7b", "--machine", "runs.csv", "--no-save")
+    assert code == 2
+    assert "clustersim calibrate runs.csv --out mine.yaml" in err
 
 
 def test_the_interval_is_that_of_the_posterior(fit, tmp_path):
@@ -327,6 +335,14 @@ def test_another_unit_is_named(call, tmp_path):
 def test_rows_that_contradict_each_other_are_named(call, tmp_path):
     write(tmp_path / "runs.csv", {"id": "A-1", "sec_per_iter": "0.08"}, {"id": "A-2", "sec_per_iter": "0.16"})
     assert "A-1 and A-2 are the same job and contradict each other: 0.08 s and 0.16 s" in refusal(call)
+
+
+def test_steps_that_agree_with_each_other_and_not_with_their_forecasts_are_told_so(call, tmp_path):
+    rows = [{**row, "sec_per_iter": "1"} for row in ROWS[:3]]
+    write(tmp_path / "runs.csv", *rows)
+    forecasts = [row.step().forecast({}) for row in measured(tmp_path / "rows.csv", *rows)]
+    write(tmp_path / "runs.csv", *({**row, "sec_per_iter": str(4 * x)} for row, x in zip(rows, forecasts, strict=True)))
+    assert "agree with each other and take 4 times their forecasts; check the unit" in refusal(call)
 
 
 def test_rows_of_two_kinds_of_gpu_are_refused(call, tmp_path):
