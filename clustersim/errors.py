@@ -95,7 +95,7 @@ def for_command() -> Iterator[None]:
 
 
 def option(flag: str, in_python: str) -> str:
-    """Return how whoever asked says something: by an option of the command line, or in Python."""
+    """Return the spelling of a setting in the caller's language: an option of the command line, or Python."""
     return flag if _COMMAND.get() else in_python
 
 

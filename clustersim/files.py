@@ -18,7 +18,7 @@ DESCRIPTION = 16 * 2**20
 TABLE = 256 * 2**20
 """The most bytes of a table of measurements."""
 _WRITER = 3.0
-"""Seconds in which somebody must begin to write into a FIFO."""
+"""Seconds in which a writer must open a FIFO."""
 _CHUNK = 1 << 20
 Inputs = dict[str, bytes]
 """The bytes of descriptions that were read, by path as written."""
@@ -29,7 +29,7 @@ def read_bytes(path: str | Path, what: str = "a YAML file", most: int = DESCRIPT
     """Return the bytes of a file, pipe or device, at most `most` of them.
 
     what: the kind of file that is wanted, such as `a YAML file`. Raises InputError, with that, for what is absent, cannot be
-    read, is larger (as `/dev/zero`, which never ends), or is a FIFO that nobody writes into.
+    read, is larger (as `/dev/zero`, which never ends), or is a FIFO without a writer.
     """
     with explained(path, what):
         descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
@@ -55,7 +55,7 @@ def read_text(path: str | Path, what: str = "a YAML file", most: int = DESCRIPTI
 def keeping_inputs(inputs: Inputs | None = None) -> Iterator[Inputs]:
     """Keep what `read_text` reads from here on, so that every description is read once; those in `inputs` are not read at all.
 
-    So what is parsed is what is hashed and what other processes get, whoever edits the file meanwhile.
+    So what is parsed is what is hashed and what other processes get, even if the file is edited meanwhile.
     """
     kept: Inputs = {} if inputs is None else inputs
     token = _inputs.set(kept)
@@ -108,7 +108,7 @@ def explained(path: str | Path, what: str) -> Iterator[None]:
 
 
 def _chunks(descriptor: int, most: int) -> Iterator[bytes]:
-    """Yield what a descriptor gives up to its end, `most` bytes or a little more; a FIFO is not waited for without end."""
+    """Yield the bytes of a descriptor up to its end, `most` bytes or a little more; a FIFO is not waited for without end."""
     chunk = _first(descriptor) if stat.S_ISFIFO(os.fstat(descriptor).st_mode) else b""
     if hasattr(os, "set_blocking"):
         os.set_blocking(descriptor, True)
@@ -118,7 +118,7 @@ def _chunks(descriptor: int, most: int) -> Iterator[bytes]:
 
 
 def _first(descriptor: int) -> bytes:
-    """Return the first bytes in a FIFO, none when its writer is still thinking. Raises OSError when nobody writes."""
+    """Return the first bytes in a FIFO, none when its writer is still thinking. Raises OSError without a writer."""
     end = time.monotonic() + _WRITER
     while time.monotonic() < end:
         try:
@@ -127,4 +127,4 @@ def _first(descriptor: int) -> bytes:
         except BlockingIOError:
             return b""
         time.sleep(0.02)
-    raise OSError(0, "nobody writes into this pipe")
+    raise OSError(0, "no process writes into this pipe")

@@ -21,6 +21,6 @@ def uncollected() -> Iterator[None]:
 
 def aged() -> None:
     """Let what lives count as old: else Python looks through all of it as soon as it looks again. No cycles are among it."""
-    if not gc.get_freeze_count():  # else whoever forked would thaw what others share
+    if not gc.get_freeze_count():  # else a forked process would thaw what others share
         gc.freeze()
         gc.unfreeze()

@@ -102,7 +102,7 @@ def permitted(*spellings: str) -> Iterator[None]:
 
 
 def permits() -> tuple[str, ...]:
-    """Return what is permitted now, for a worker process to `inherit`."""
+    """Return the spellings permitted now, for a worker process to `inherit`."""
     return _permits.get()
 
 
@@ -112,7 +112,7 @@ def inherit(spellings: tuple[str, ...]) -> None:
 
 
 def _permitting() -> str:
-    """Return what permits code from outside."""
+    """Return the option that permits code from outside."""
     return option("--plugins", "plugins.permitted")
 
 
@@ -280,7 +280,7 @@ def named_by(at: Callable[[str], InputError]) -> Iterator[None]:
 
 @contextmanager
 def answering() -> Iterator[None]:
-    """Turn an error that nobody expected into one InputError that names the plugin from outside which it went through.
+    """Turn an unexpected error into one InputError that names the plugin from outside which it went through.
 
     One that went through none is blamed on all that were loaded, as their answers may have caused it; without any it passes.
     """

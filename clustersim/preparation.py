@@ -144,7 +144,7 @@ class Preparation:
         return made
 
     def structure(self, job: Job) -> Structure:
-        """Return what stands for all of a placed job but its predictor and clocks, which change times alone."""
+        """Return the key of a placed job without its predictor and clocks, which change times alone."""
 
         def found() -> tuple[Job, Structure]:
             one = Structure(job)
@@ -189,7 +189,7 @@ class Preparation:
         return found
 
     def peaks(self, job: Job) -> list[Memory]:
-        """Return what the fullest GPU of each pipeline rank of a placed job holds at its fullest moment. Raises ConfigError."""
+        """Return the peak memory of the fullest GPU of each pipeline rank of a placed job. Raises ConfigError."""
         split = job.parallelism
 
         def fullest() -> list[Memory]:
@@ -223,7 +223,7 @@ class Preparation:
     def must_fit(self, job: Job, gpus: Ints | None = None, *, ignorable: bool = True) -> None:
         """Raise OutOfMemoryError when a placed job needs more than it may on `gpus`, one a rank, usually the first.
 
-        ignorable: whether who asks has an option to go on.
+        ignorable: whether the caller has an option to go on.
         """
         memory = self.peaks(job)
         gpus = np.arange(job.mesh.size) if gpus is None else gpus
@@ -255,7 +255,7 @@ class Preparation:
         return written
 
     def work(self, job: Job, gpus: Ints, microbatches: int | None = None) -> Work:
-        """Return what a placed job does on `gpus`, one a rank, in its step or one of so many microbatches. Raises ConfigError."""
+        """Return the scripts of a placed job on `gpus`, one a rank, in a step or so many microbatches. Raises ConfigError."""
         written = self.written(job, microbatches)
         used, none = self.kinds(gpus), dict[Kernel, float]()
         taken, gpu = job.sms_beside or 0, min((self.cluster.kinds[kind].gpu for kind in used), key=lambda one: one.sms)
@@ -275,7 +275,7 @@ class Preparation:
         return found or list(range(len(self.cluster.kinds)))
 
     def hosts(self, job: Job) -> tuple[Launcher, ...]:
-        """Return what launches the kernels of a job, by type of node; nothing if nothing is late. Raises ConfigError."""
+        """Return the hosts that launch the kernels of a job, by type of node; none if no launch is late. Raises ConfigError."""
         try:
             found = [host(job, kind.host_slowdown) for kind in self.cluster.kinds]
         except InputError as error:
@@ -315,7 +315,7 @@ class Preparation:
         return self._bounds.once((self.structure(job), job.spec.predictor, place), found)
 
     def forecast(self, work: Work) -> Forecast:
-        """Return what is known of the times of a placed job's kernels, in words too. Raises ConfigError."""
+        """Return the errors of the times of a placed job's kernels, in words too. Raises ConfigError."""
         used = self.kinds(work.gpus)
         each = [self._forecast(work, kind) for kind in used]
         if len(each) == 1:
@@ -331,7 +331,7 @@ class Preparation:
         return Forecast(errors, said, shares, each[0].bounds)
 
     def _forecast(self, work: Work, kind: int) -> Forecast:
-        """Return what is known of the times of a job's kernels on nodes of one type."""
+        """Return the errors of the times of a job's kernels on nodes of one type."""
         job, found, gpu = work.job, self.passes(work).kernels, self.cluster.kinds[kind].gpu
         with blaming(job, "predictor", base.ROOM, job.spec.predictor):
             predictor = self._forecasts(job, kind).predictor
@@ -380,7 +380,7 @@ class Preparation:
 
 
 def rows(job: Job, microbatches: int | None = None) -> tuple[Hashable, ...]:
-    """Return what tells the schedule of a job from others."""
+    """Return the key of the schedule of a job."""
     split = job.parallelism
     return split.schedule, split.pp, microbatches or job.microbatches, split.vpp
 

@@ -1,6 +1,6 @@
 """A result on disk, simulated again from its manifest: the same inputs and options have the same answer to the last bit.
 
-So what a result folder does not keep (who waited for whom, every kernel) need not be kept, and costs a run nothing.
+So dependencies and kernels need not be kept in a result folder, and cost a run nothing.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class RunQuestion:
 
     @property
     def engine(self) -> Engine:
-        """Who played the step."""
+        """The engine of the step."""
         return self.options.engine or "simpy"
 
     @property

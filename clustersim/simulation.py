@@ -45,7 +45,7 @@ TRIED = 12
 
 
 def silent(_: str) -> None:
-    """Tell nobody how far a simulation is."""
+    """Report no progress."""
 
 
 class PlayOptions(TypedDict, total=False):
@@ -65,7 +65,7 @@ class StepOptions(PlayOptions, total=False):
     full_attention: bool
     """Whether the model FLOP have all of causal attention; usually half."""
     engine: Engine
-    """Who plays the step; usually SimPy."""
+    """The engine of the step; usually SimPy."""
 
 
 @dataclass(frozen=True)
@@ -184,7 +184,7 @@ class Simulator:
         return StepResult(found, self.cluster, work, plan, record, parts, facts, time.perf_counter() - begun)
 
     def alone(self, work: Work, engine: Engine, fold: bool = True, progress: Progress = silent) -> tuple[Plan, Record]:
-        """Return the plan of a job's step, with all that its ranks do, and what was played of it with nobody else around."""
+        """Return the plan of a job's step, with all that its ranks do, and its record alone on the cluster."""
         _, plan, record = self._quickly(
             work.job, engine, fold, lambda share: progress(f"simulate {share:.0%}"), gpus=work.gpus, anew=True
         )
@@ -282,7 +282,7 @@ class Simulator:
         return self._placed.once(id(job), place)[1]
 
     def prepare(self, job: Job, gpus: Ints, *, ignore_memory: bool = False) -> tuple[Work, list[RankMemory], Forecast]:
-        """Return what a placed job does on `gpus` (one a rank), each pipeline rank's memory, and what is known of its times.
+        """Return the scripts of a placed job on `gpus` (one a rank), each pipeline rank's memory, and the errors of its times.
 
         Raises OutOfMemoryError when it does not fit, unless that is to be ignored.
         """
@@ -300,7 +300,7 @@ class Simulator:
         return next((one for one in found if self._fits(one.job)), None)
 
     def _slower_overlap(self, job: Job, step: float) -> list[str]:
-        """Return what to say where tensor-parallel overlap makes a step of `step` seconds longer than it is without."""
+        """Return the notes for steps where tensor-parallel overlap makes a step of `step` seconds longer than it is without."""
         how = job.parallelism.overlap.tp
         if how == "none":
             return []

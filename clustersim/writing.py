@@ -26,7 +26,7 @@ except ImportError:  # no POSIX: nothing is locked, and nothing is taken for lef
     fcntl = None  # type: ignore[assignment]
 
 LOCK = ".lock"
-"""The file in a folder by which its writer keeps others away; it says who that is."""
+"""The file in a folder by which its writer keeps others away; it names that process."""
 ASIDE = "old"
 """The folder in an unfinished one where what is being replaced lies, under its own name, until the new one is in its place."""
 _PREFIX = ".clustersim-"
@@ -40,7 +40,7 @@ class LockedError(Exception):
 
 
 def unwritable(path: Path | str, error: OSError, remedy: str = "choose another place") -> ClustersimError:
-    """Return the error of a place that cannot be written: a full disk is nobody's wrong input."""
+    """Return the error of a place that cannot be written: a full disk is not an input error."""
     what = f"{path}: cannot be written ({error.strerror or error})"
     if error.errno in _FULL:
         return DiskFullError(f"{what}; make room, or {remedy}")
@@ -71,7 +71,7 @@ def locked(path: Path, wait: bool = False) -> Iterator[None]:
 
 
 def holder(folder: Path) -> str | None:
-    """Return who holds the lock of a folder; None when nobody does."""
+    """Return the process that holds the lock of a folder; None when it is free."""
     try:
         handle = os.open(folder / LOCK, os.O_RDWR)
     except OSError:

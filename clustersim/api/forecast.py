@@ -34,7 +34,7 @@ from clustersim.topology.model import Topology
 
 
 class _Known(NamedTuple):
-    """A description, and who simulates on the cluster that it describes."""
+    """A description of a cluster, and its simulator."""
 
     document: Document
     simulator: Simulator
@@ -78,9 +78,9 @@ def simulate(
 
     cluster, workload: files, names of shipped ones, mappings with the keys of such files, or what `load_cluster` and
     `load_workload` return. fold: simulate ranks that nothing can tell apart once. ignore_memory: go on when the job does not
-    fit. full_attention: count all of causal attention in the model FLOP. engine: who plays the step: simpy; static (longest path)
-    where that is proved exact; auto: static, both, or else simpy. overrides: keys of both, as in `load_cluster` and
-    `load_workload`. Raises ClustersimError, which says where and what is wrong.
+    fit. full_attention: count all of causal attention in the model FLOP. engine: simpy; static (longest path) where that is
+    proved exact; auto: static, else a compiled loop. overrides: keys of both, as in `load_cluster` and `load_workload`. Raises
+    ClustersimError, which says where and what is wrong.
     """
     _check_engine(engine)
     of_cluster, of_job = parted(overrides)
@@ -96,7 +96,7 @@ def sweep(
     """Simulate every combination of values, such as `tp=[1, 2, 4], pp=[1, 2]`, and write nothing.
 
     cluster, workload: as in `simulate`. workers: processes; with more than 1 the caller is a file whose own work stands under
-    `if __name__ == "__main__":`, as everywhere in Python's multiprocessing. engine: who plays the steps, as in `simulate`. axes:
+    `if __name__ == "__main__":`, as everywhere in Python's multiprocessing. engine: as in `simulate`. axes:
     keys of the workload as in `load_workload`; a list, tuple or range has the values that are tried, anything else is the same at
     every point. Raises ClustersimError for what is wrong at every point.
     """
@@ -112,7 +112,7 @@ def sweep(
 
 
 def _check_engine(engine: object) -> None:
-    """Raise InputError for who can play no step."""
+    """Raise InputError for an unknown engine."""
     if not isinstance(engine, str) or engine not in get_args(Engine):
         raise InputError(f"engine={shown(engine)}: is none; write {', '.join(get_args(Engine))}")
 

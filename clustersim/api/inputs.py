@@ -41,7 +41,7 @@ def load_cluster(cluster: ClusterLike, **overrides: object) -> Topology:
 
 
 def cluster_document(cluster: ClusterLike) -> Document | Topology:
-    """Return what describes a cluster, unchecked, or the one that is loaded. Raises ClustersimError when it cannot be read."""
+    """Return the description of a cluster, unchecked, or the loaded one. Raises ClustersimError when it cannot be read."""
     if isinstance(cluster, Topology):
         return cluster
     if isinstance(cluster, Mapping):
@@ -65,7 +65,7 @@ def load_workload(workload: WorkloadLike, **overrides: object) -> Job:
 
 
 def workload_document(workload: WorkloadLike) -> Document:
-    """Return what describes a workload, unchecked. Raises ClustersimError when it cannot be read."""
+    """Return the description of a workload, unchecked. Raises ClustersimError when it cannot be read."""
     if isinstance(workload, Job):
         return workload.document
     if isinstance(workload, Mapping):
@@ -130,7 +130,7 @@ def of_kind(kind: str) -> Callable[..., Topology]:
 
 
 def _what(kind: str) -> str:
-    """Return the first line of the file of a kind, or who offers it."""
+    """Return the first line of the file of a kind, or the package that offers it."""
     module = plugins.names(ROOM).get(kind)
     if module is None:
         return f"`kind: {kind}`, of the package {plugins.installed(ROOM)[kind]}."

@@ -86,7 +86,7 @@ class Result:
 
     @property
     def spans(self) -> pl.DataFrame:
-        """Who did what when, one row a span, as `spans.parquet`; made when asked for."""
+        """The activities of all ranks, one row a span, as `spans.parquet`; made when asked for."""
         from clustersim.report.tables import spans_table
 
         return _frame(spans_table(self.found.record, self.found.plan))

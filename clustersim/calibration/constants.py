@@ -1,6 +1,6 @@
 """The constants of a step: figures that no datasheet has and that differ from machine to machine.
 
-Each is one factor on keys of the two files, so that whoever has measured it writes it down as any other key.
+Each is one factor on keys of the two files, so that a measured value is written down as any other key.
 """
 
 from __future__ import annotations

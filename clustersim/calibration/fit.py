@@ -107,7 +107,7 @@ class MachineEstimate:
 
 
 def fitted(measurements: Sequence[Measurement], show: Callable[[str], None] = lambda _: None) -> MachineEstimate:
-    """Return what measurements say of the machine that all of them are of. show: told what is under way.
+    """Return the estimate of the machine that all measurements are of. show: receives progress.
 
     A slow GPU is one of the constants only where it is the likeliest thing to differ, as it looks much like a slow clock of all.
     Raises InputError for what cannot be simulated.
@@ -209,7 +209,7 @@ def _log_ratio(one: Measurement, changed: ChangedKeys) -> float:
 
 
 def own_changes(one: Measurement, changed: ChangedKeys) -> dict[str, object]:
-    """Return those keys that the constants of a measurement have; others its cluster may lack."""
+    """Return the keys of a measurement's constants; others its cluster may lack."""
     own = {key for constant in one.constants for key in (*constant.keys, *constant.beside)}
     return {key: value for key, value in changed.items() if key in own}
 

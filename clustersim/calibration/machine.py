@@ -40,7 +40,7 @@ class Machine:
 
     @classmethod
     def read(cls, path: str | Path) -> Machine:
-        """Return what a machine file says. Raises InputError when it cannot be read and ConfigError for what is wrong in it."""
+        """Return the machine of a file. Raises InputError when it cannot be read and ConfigError for what is wrong in it."""
         if Path(path).suffix == ".csv":
             raise InputError(f"--machine {path}: a table of runs; clustersim calibrate {path} --out mine.yaml reads it")
         document = read(path)
@@ -102,7 +102,7 @@ class Machine:
         return {**values, **given}
 
     def besides(self, overrides: Overrides) -> dict[str, object]:
-        """Return those of values by dotted key that this file does not say itself."""
+        """Return the values by dotted key that this file does not give."""
         said = {key: value for key, value, _ in self._values()}
         return {key: value for key, value in overrides.items() if key not in said or said[key] != value}
 
@@ -115,7 +115,7 @@ class Machine:
     def known(self, constants: Sequence[Constant]) -> Floats:
         """Return the covariance of the logarithms of constants of a step (constants, constants).
 
-        Of those that this file does not name it is what machines have that nobody has measured.
+        For constants that this file does not name it is the spread among machines.
         """
         places = {one.name: place for place, one in enumerate(self.spec.constants)}
         found = np.diag([one.spread**2 for one in constants])
@@ -154,7 +154,7 @@ def narrow(result: StepResult, cluster: Document, path: Path) -> None:
     if high is not None and (half := BOUND * spread) < log(high / seconds):
         times = half / log(high / seconds)
         summary["step_time_low_s"], summary["step_time_high_s"] = seconds * exp(-half), seconds * exp(half)
-        said = f"{times:.0%} as wide as of a machine that nobody has measured, by {', '.join(machine.spec.evidence)}"
+        said = f"{times:.0%} as wide as of a machine without measurements, by {', '.join(machine.spec.evidence)}"
         summary["step_time_interval"] = f"{said}; else {summary['step_time_interval']}"
 
 

@@ -69,7 +69,7 @@ class MachinePosterior:
 
 
 def posterior(observations: Sequence[Observation], prior: Population) -> MachinePosterior:
-    """Return what measurements say of constants; without any it is the prior."""
+    """Return the posterior of constants; without measurements it is the prior."""
     slopes, ratios, spreads = _arrays(observations, prior.names)
     noise = SharedUnknowns(np.arange(len(ratios)), spreads)
     mean, covariance, [weights] = robust(

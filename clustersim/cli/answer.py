@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from clustersim.report.terminal import Look
 
 NO_COLOR = "NO_COLOR"
-"""What says that nobody wants emphasis in a terminal (https://no-color.org)."""
+"""The variable that switches emphasis in a terminal off (https://no-color.org)."""
 
 
 def look() -> Look:
@@ -45,7 +45,7 @@ def written_out(made: Mapping[str, Any]) -> str:
 
 
 def read_back(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a reader of JSON finds in fields: lists for tuples, keys that are text."""
+    """Return the fields as a reader of JSON finds them: lists for tuples, keys that are text."""
     found: dict[str, Any] = json.loads(json.dumps(fields))
     return found
 

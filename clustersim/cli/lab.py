@@ -269,7 +269,7 @@ def fit(
 
 
 def _with_progress(name: str, work: Any) -> Any:
-    """Return what `work` gives, with a bar for each of its tasks while standard error is a terminal."""
+    """Return the results of `work`, with a bar for each of its tasks while standard error is a terminal."""
     if not sys.stderr.isatty():
         return work(lambda *_: None)
     from rich.console import Console

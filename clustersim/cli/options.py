@@ -38,7 +38,7 @@ def workload_file(given: str) -> Path:
 
 
 def model_file(given: str) -> str:
-    """Return what `predict` takes: the file of a shipped workload for its bare name, all else as it is."""
+    """Return the argument of `predict`: the file of a shipped workload for its bare name, all else as it is."""
     return str(files("workloads")[given]) if given in files("workloads") and not Path(given).exists() else given
 
 
@@ -92,7 +92,7 @@ EngineName = Annotated[
     Literal["auto", "simpy", "static"],
     typer.Option(
         "--engine",
-        help="Who plays the steps: simpy; static (longest path) where that is proved exact; auto: static, else a compiled loop.",
+        help="simpy; static: longest path, where proved exact; auto: static, else a compiled loop.",
     ),
 ]
 Setting = Annotated[
@@ -161,7 +161,7 @@ def _key_options(options: Sequence[Option], lists: bool) -> Callable[[Callable[.
 
 
 def _replaced(one: inspect.Parameter, options: Sequence[Option], lists: bool) -> list[inspect.Parameter]:
-    """Return what stands for a parameter of a command: options for `changes`, and a workload or --model for `workload`."""
+    """Return the parameters in the place of one: options for `changes`, and a workload or --model for `workload`."""
     if one.name == "changes":
         return [_parameter(option, lists) for option in options]
     if one.annotation != WorkloadFile:
@@ -230,7 +230,7 @@ def on_machine(
     given: Mapping[str, object],
     axes: Mapping[str, Sequence[object]] | None = None,
 ) -> dict[str, object]:
-    """Return what is given by dotted key with what a machine file says besides. Raises InputError.
+    """Return the overrides by dotted key with those of a machine file besides. Raises InputError.
 
     axes: keys that have several values, which all must be of the cluster that was measured.
     """

@@ -120,7 +120,7 @@ def _fits(memory: dict[str, Any]) -> str:
 
 
 def _unsure(found: Total) -> str:
-    """Return what a reader of the interval should know of the CPU's share."""
+    """Return the note on the CPU's share of the time."""
     share = found.waits / found.seconds if found.seconds else 0.0
     return (
         f"; {100 * share:.0f} % of the time waits for the CPU, whose calls are guessed and not in it"

@@ -51,7 +51,7 @@ def progressing(silent: bool) -> Iterator[Progress]:
 
 
 def _also_unkept(tell: Progress) -> Progress:
-    """Return what tells a step, and says at once what every process compiles anew; a program that reads lines gets these."""
+    """Return the reporter of a step's progress, which announces compilation at once; a program that reads lines gets these."""
     if PROGRESS in os.environ:
         return tell
     say = say_unkept()
@@ -79,7 +79,7 @@ def _showing(silent: bool) -> Iterator[Progress]:
 
 
 def rarely(now: Callable[[], float] = time.monotonic) -> Progress:
-    """Return what prints the step under way after `FIRST` seconds, then every `EACH`, as a log file has no bar."""
+    """Return the reporter for log files: a line after `FIRST` seconds, then every `EACH`, as a log has no bar."""
     begun = now()
     due = begun + FIRST
 
@@ -87,7 +87,7 @@ def rarely(now: Callable[[], float] = time.monotonic) -> Progress:
         nonlocal due
         if (at := now()) >= due:
             due = at + EACH
-            with suppress(OSError):  # whoever read them is gone; the command goes on
+            with suppress(OSError):  # the reader is gone; the command goes on
                 print(f"after {at - begun:,.0f} s: {step}", file=sys.stderr, flush=True)
 
     return tell

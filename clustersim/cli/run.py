@@ -244,7 +244,7 @@ def _lines(result: StepResult, verbose: bool, brief: bool) -> list[str]:
 
 
 def _costs(found: Mapping[str, float | None]) -> list[str]:
-    """Return what a step and 10^12 tokens cost, dollars where a price is known."""
+    """Return the costs of a step and of 10^12 tokens, dollars where a price is known."""
     said = []
     for what, key in (("a step", "step"), ("10^12 tokens", "1t_tokens")):
         usd, own = found[f"usd_per_{key}"], found[f"usd_owned_per_{key}"]

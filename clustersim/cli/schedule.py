@@ -21,7 +21,7 @@ def schedule(
     plugins: Plugins = None,
     as_json: Json = False,
 ) -> None:
-    """Draw a pipeline schedule as text: who computes what when, its bubble, and what each rank keeps."""
+    """Draw a pipeline schedule as text: the passes of each rank over time, its bubble, and the activations each rank keeps."""
     check_size(pp, microbatches, vpp)
     with naming("schedule"):
         if as_json:

@@ -87,7 +87,7 @@ def _workload() -> JsonSchema:
 
 
 def _with_megatron(top: JsonSchema, made: dict[str, JsonSchema]) -> JsonSchema:
-    """Return the top level with Megatron's names in it and in its sections; who writes one of them need not write ours."""
+    """Return the top level with Megatron's names in it and in its sections; a file with one of them needs none of ours."""
     name = _pattern(_megatron())
     ours, needed = {"propertyNames": {"not": _ref("Megatron")}}, {}
     for section in ("Model", "Training", "Parallelism"):

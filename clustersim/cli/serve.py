@@ -26,7 +26,8 @@ def serve(
     token: Annotated[
         str,
         typer.Option(
-            envvar="CLUSTERSIM_TOKEN", help="What a client has to know; better in CLUSTERSIM_TOKEN, which nobody sees."
+            envvar="CLUSTERSIM_TOKEN",
+            help="The secret of clients; better in CLUSTERSIM_TOKEN, which no list of processes shows.",
         ),
     ] = "",
     topologies: Annotated[

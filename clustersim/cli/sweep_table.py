@@ -28,7 +28,7 @@ ALWAYS = ("tp", "pp", "dp")
 DEGREES = ("cp", "ep")
 """Shown where they are not 1, too: the split of a row is all of it."""
 NETWORK = ("fabric", "cluster.nic", "cluster.node.nics")
-"""Beginnings of keys of a network, which costs who owns it, and by rents of GPUs nothing."""
+"""Beginnings of keys of a network, which costs its owner, and by rents of GPUs nothing."""
 FRONT = ("step", "memory", "gpus", "cost", "energy")
 """What a Pareto front can weigh."""
 _DETAIL = re.compile(r"\(.*?\)|[0-9]+(?:[.,][0-9]+)*")
@@ -170,7 +170,7 @@ def run_lines(
     by_set: frozenset[str] = frozenset(),
     machine: Path | None = None,
 ) -> Callable[[Mapping[str, object]], list[str]]:
-    """Return what gives the words of the command of a point, which has its numbers to the last digit.
+    """Return a function that gives the command of a point, which has its numbers to the last digit.
 
     engine: who played the points. by_set: keys that stay as they were given to `--set`. machine: the file that says some.
     """
@@ -208,7 +208,7 @@ def _cells(place: int, row: Row, names: Sequence[str], prices: Sequence[str], cl
 
 
 def _warned(rows: Sequence[Row]) -> list[str]:
-    """Return what is to be known of the clusters of rows that are shown, each sentence once."""
+    """Return the notes on the clusters of the rows shown, each sentence once."""
     from clustersim.report.terminal import folded
 
     places: dict[str, list[str]] = {}
@@ -228,7 +228,7 @@ def doubtful(row: Row) -> bool:
 
 
 def doubts(rows: Sequence[Row]) -> list[str]:
-    """Return what the mark of rows that are unlikely to fit stands for, where there are any."""
+    """Return the legend of the mark for rows that are unlikely to fit, where there are any."""
     from clustersim.report.verdicts import band
 
     found = {band(row["peak_memory_bytes"], row["gpu_memory_bytes"]) for row in rows if doubtful(row)}

@@ -57,7 +57,7 @@ def trace(
 
 
 def _large(size: TraceSize) -> str:
-    """Return what to say of a trace before it is written, when no browser moves it smoothly."""
+    """Return the warning for a trace too large for smooth scrolling in a browser."""
     from clustersim.report.trace import MAX_EVENTS
 
     if size.events <= MAX_EVENTS:

@@ -115,7 +115,7 @@ def _most(totals: LoadTotals, group: Ints, seconds: Floats) -> Floats:
 
 
 def _side(endpoints: Endpoints, segment: RouteSegment, number: Ints, endpoint: Ints, place: Ints) -> Side:
-    """Return one side of a segment; who is in one scope meets on none of its links, as if on one node."""
+    """Return one side of a segment. Endpoints in one scope never share this segment, as if on one node."""
     scoped = endpoints if segment.scope is None else endpoints._replace(node=segment.scope[endpoint])
     return Side(scoped, number[endpoint], place, np.zeros(len(endpoint)))
 
@@ -211,7 +211,7 @@ def sample(totals: LoadTotals, pairs: Pairs, most: Floats) -> bool:
     return bool((totals.latency >= most * (1 - 1e-12)).all())
 
 
-# Who sends and who receives, over all groups, and the pairs that they make.
+# Senders and receivers over all groups, and their pairs.
 
 BLOCK = 1 << 14
 """Pairs that are looked at together: their arrays stay in the cache."""

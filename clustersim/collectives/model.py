@@ -83,7 +83,7 @@ class Phase(NamedTuple):
 class AllPairs(NamedTuple):
     """A phase in which every position sends to every other: position i sends `sent[i]`·`received[j]`·S bytes to position j.
 
-    As a Phase it has n² pairs, which nobody needs to write down: they are alike.
+    As a Phase it has n² equal pairs, which need not be listed.
     """
 
     rounds: float
@@ -118,14 +118,14 @@ class Algorithm(Protocol):
     """The operations that it can do; the default is all."""
 
     def phases(self, op: str, group: Group) -> tuple[Phase | AllPairs, ...]:
-        """Return what the fabric carries, phase after phase: the bytes over pairs of ranks.
+        """Return the traffic of each phase: bytes over pairs of ranks.
 
         They are those of `steps`, over the same pairs and in as many rounds. Raises InputError for a group that it cannot do.
         """
         ...
 
     def steps(self, op: str, group: Group) -> Iterator[Step]:
-        """Yield what each rank sends in each round, on chunks, for `proof.check`. The default has nothing to prove.
+        """Yield the chunks that each rank sends in each round, for `proof.check`. The default has nothing to prove.
 
         `proof.py` plays them from the precondition of the collective to its postcondition. An algorithm that cuts its chunks
         finer to keep a chain or a tree busy is proved uncut: the pieces of a chunk follow it on its way.
@@ -140,7 +140,7 @@ class FunctionAlgorithm(Algorithm):
         self.find = find
 
     def phases(self, op: str, group: Group) -> tuple[Phase | AllPairs, ...]:
-        """Return what the function does."""
+        """Return the phases of `op` over a group."""
         return self.find(op, group)
 
 

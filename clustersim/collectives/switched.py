@@ -59,7 +59,7 @@ def fitted(
 
 
 def lacking(topology: Topology, used: Switches, group: Group) -> str | None:
-    """Return what a cluster lacks of the switches that are `used`, and the remedy; None when it has them."""
+    """Return the missing ones of the switches that are `used`, and the remedy; None when the cluster has them."""
     node = topology.node
     if used.node and not (node.multicast and node.scale_up == "nvswitch"):
         kind = "" if node.scale_up == "nvswitch" else " and scale_up.kind: nvswitch"

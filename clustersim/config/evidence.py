@@ -1,4 +1,4 @@
-"""Where a figure is from, and what it would be had nobody seen the measured steps that it was read from."""
+"""Where a figure is from, and its value without the measured steps that it was read from."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class StepEvidence(Evidence):
     """The value without the publishers of read_from, or by publisher the one without it; none: as if nothing were said."""
 
     def without(self, publisher: str) -> Any:
-        """Return the value as it would be had nobody seen that publisher, which is one of `read_from`."""
+        """Return the value without the rows of that publisher, which is one of `read_from`."""
         by_publisher = isinstance(self.otherwise, dict) and publisher in self.otherwise
         return self.otherwise[publisher] if by_publisher else self.otherwise
 

@@ -78,7 +78,7 @@ class Also:
 
 
 def text_of(dimension: str) -> WithJsonSchema:
-    """Return what an editor is told of a text quantity: its pattern, and an example."""
+    """Return the JSON schema of a text quantity: its pattern, and an example."""
     units = "|".join(sorted(UNITS[dimension], key=len, reverse=True))
     return WithJsonSchema(
         {"type": "string", "pattern": rf"^\s*{NUMBER}\s*({units})\s*$", "examples": [EXAMPLES[dimension]]}

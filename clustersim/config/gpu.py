@@ -18,7 +18,7 @@ class Gpu(Spec):
     name: Name
     """As its file is called."""
     vendor: Literal["nvidia", "amd"]
-    """Who makes it."""
+    """Its manufacturer."""
     architecture: Name
     """Such as `hopper`; kernels' designs go by it."""
     aliases: tuple[Name, ...] = Field(default=(), strict=False)

@@ -60,7 +60,7 @@ def _field(schema: Schema, text: str) -> Schema:
 
 
 def field_texts(kind: type[Spec]) -> dict[str, str]:
-    """Return what stands under each field of a spec, and under those that it inherits."""
+    """Return the docstring of each field of a spec, inherited ones included."""
     bases = (base for base in kind.__bases__ if issubclass(base, Spec) and base is not Spec)
     inherited = {name: text for base in bases for name, text in field_texts(base).items()}
     [tree] = ast.parse(textwrap.dedent(inspect.getsource(kind))).body

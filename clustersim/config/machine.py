@@ -25,7 +25,7 @@ class MachineConstant(Spec):
     spread: LogSpread
     """How far the factor may be off: the standard deviation of its logarithm."""
     usual_spread: LogSpread
-    """The same of machines that nobody has measured."""
+    """The same of machines without measurements."""
     evidence: str = ""
     """What the factor was read from."""
     keys: dict[DottedKey, Any] = Field(default_factory=dict)

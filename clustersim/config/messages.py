@@ -83,7 +83,7 @@ def _sentence(kind: type[BaseModel], group: list[ErrorDetails], at: Loc, loc: Lo
 
 
 def _hint(kind: type[BaseModel], detail: ErrorDetails, at: Loc, loc: Loc) -> str:
-    """Return what an unknown key was probably meant to be, or nothing."""
+    """Return the key that an unknown key was probably meant to be, or nothing."""
     known = _keys(kind, detail["loc"][:-1])
     return _elsewhere(kind, at, loc) or nearest(str(loc[-1])[:60], known).rstrip()
 

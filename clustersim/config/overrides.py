@@ -24,7 +24,7 @@ def of_topology(key: str) -> bool:
 
 
 def parted(overrides: Overrides) -> tuple[dict[str, object], dict[str, object]]:
-    """Return those of the topology, and those of the workload."""
+    """Return the overrides of the topology, and those of the workload."""
     cluster = {key: value for key, value in overrides.items() if of_topology(key)}
     return cluster, {key: value for key, value in overrides.items() if key not in cluster}
 
@@ -44,7 +44,7 @@ class Overridden(Document):
         return Document.error(self, loc, message)
 
     def name(self, loc: Loc) -> str:
-        """Return what the file calls a key whose value is its own."""
+        """Return the file's own name of a key whose value it gives."""
         return "" if loc in self.overrides else Document.name(self, loc)
 
 

@@ -82,7 +82,7 @@ class StoredOptions(StoredSpec):
     flops: Literal["causal", "full"] = "causal"
     """How attention was counted."""
     engine: Literal["auto", "simpy", "static"] | None = None
-    """Who played the steps; none: the default of the command."""
+    """The engine of the steps; none: the default of the command."""
     plugins: list[str] = Field(default_factory=list)
     """Code from outside that was permitted."""
 
@@ -114,7 +114,7 @@ class Manifest(StoredSpec):
     """What is wrong with the rest of the file, of which then nothing is here."""
 
     def written(self) -> dict[str, Any]:
-        """Return it as plain data."""
+        """Return the manifest as plain data."""
         return self.model_dump(exclude_unset=True)
 
 

@@ -65,7 +65,7 @@ def find(room: Room, given: str | Path) -> Path:
 
 
 def called(room: Room, path: Path) -> str:
-    """Return what `find` takes for a path: the bare name of a shipped file that was called by it, else the path."""
+    """Return the argument of `find` for a path: the bare name of a shipped file that was called by it, else the path."""
     return path.stem if files(room).get(path.stem) == path and find(room, path.stem) == path else str(path)
 
 

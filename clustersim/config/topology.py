@@ -65,7 +65,7 @@ def _proto(value: object) -> object:
 
 
 def _like(pattern: str) -> WithJsonSchema:
-    """Return what an editor is told of text that has a form."""
+    """Return the JSON schema of text that has a form."""
     return WithJsonSchema({"type": "string", "pattern": f"^({pattern})$"})
 
 

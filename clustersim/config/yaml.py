@@ -78,7 +78,7 @@ class Document:
         return _DOTTED.sub(lambda found: self.name(tuple(found[0].split("."))) or found[0], message)
 
     def name(self, loc: Loc) -> str:
-        """Return what the file calls a key; empty where it has no name of its own for it."""
+        """Return the file's own name of a key; empty where it has none."""
         return self.positions[loc].name if loc in self.positions else ""
 
 

@@ -12,9 +12,9 @@ from clustersim.convert.hugging_face import Config
 from clustersim.errors import InputError, shown, suggest
 
 TOKENS = 4 * 2**20
-"""Tokens of a step where nobody says how many, as Llama 3 began with (arXiv 2407.21783, section 3.4.1)."""
+"""Default tokens of a step, as Llama 3 began with (arXiv 2407.21783, section 3.4.1)."""
 SEQ = 4096
-"""Tokens of a sequence where nobody says how many and the model takes as many."""
+"""Default tokens of a sequence, where the model takes as many."""
 
 EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts")
 """Keys by which configs of mixtures say how many experts they have."""
@@ -100,7 +100,7 @@ def _positions(document: Document) -> Iterator[tuple[Loc, Position]]:
 
 
 def left_out(path: str, data: Mapping[str, object]) -> tuple[str, ...]:
-    """Return what a workload does not say of the model, in words."""
+    """Return the features of the model that a workload cannot express, in words."""
     return _architecture(Config(path, data)).left_out
 
 
@@ -113,7 +113,7 @@ def _architecture(config: Config) -> Architecture:
 
 
 def _name(path: str, config: Config) -> str:
-    """Return what the config calls itself, else its folder, else its type."""
+    """Return the name of the config, else of its folder, else its type."""
     said = config.keys.get("_name_or_path")
     found = said if isinstance(said, str) and said.strip("./") else Path(path).parent.name
     return (found.rstrip("/").rsplit("/", 1)[-1] or config.kind)[:200]
@@ -126,7 +126,7 @@ def _section(data: Mapping[str, object], name: str) -> Mapping[str, object]:
 
 
 def defaults(data: Mapping[str, object], config: Mapping[str, object]) -> Iterator[Assumption]:
-    """Yield what a workload made of a config.json still lacks, after the command line has said what it says."""
+    """Yield the keys that a workload made of a config.json still lacks after the command line's overrides."""
     model, training, split = (_section(data, name) for name in ("model", "training", "parallelism"))
     most = model.get("max_positions") or (512 if model.get("encoder_layers") else None)
     seq = training.get("seq")

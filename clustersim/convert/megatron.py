@@ -286,7 +286,7 @@ def find(key: str) -> Alias | None:
 
 
 def refused(key: str, value: object) -> str | None:
-    """Return what to write instead of a name that has no counterpart; None for other names, and where it is off."""
+    """Return the key to write instead of a name that has no counterpart; None for other names, and where it is off."""
     remedy = REMEDIES.get(key)
     return None if remedy is None or value in (None, False, 0) else remedy
 

@@ -72,7 +72,7 @@ def silent(name: str, given: Mapping[str, object]) -> bool:
 
 
 def joined(given: Mapping[str, object]) -> list[Joined]:
-    """Return what those of `given`, by name with underscores, say together. Raises GroupError for one that cannot be."""
+    """Return the keys that those of `given`, by name with underscores, mean. Raises GroupError for one that cannot be."""
     return [*_latent(given), *_experts(given), *_sharded(given), *_ends(given)]
 
 
@@ -90,7 +90,7 @@ def _latent(given: Mapping[str, object]) -> list[Joined]:
 
 
 def _sharded(given: Mapping[str, object]) -> list[Joined]:
-    """Return what Megatron-FSDP shards; with two buffers one block is gathered while another runs."""
+    """Return the tensors that Megatron-FSDP shards; with two buffers one block is gathered while another runs."""
     name = next((one for one in sorted(SHARDED) if given.get(one)), None)
     if name is None:
         return []

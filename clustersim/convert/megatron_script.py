@@ -31,7 +31,7 @@ TOKENIZERS = {
     "Llama3Tokenizer": 128256,
     "NullTokenizer": None,
 }
-"""Tokens of the tokenizers that always have as many; of others the script says `--vocab-size` or nobody does."""
+"""Tokens of the tokenizers that always have as many; of others the script says `--vocab-size`, or it is unknown."""
 GPUS = ("nproc_per_node", "nnodes")
 DIGITS, NUMBER = 18, re.compile(r"-?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 WINDOW = re.compile(r"\(?\s*(-?[0-9]{1,9})\s*(,|\)|$)")
@@ -62,7 +62,7 @@ class Imported:
     not_modelled: tuple[str, ...]
     """Arguments that do, and are left out."""
     unknown: tuple[str, ...]
-    """Arguments that nobody knows."""
+    """Unknown arguments."""
     assumed: tuple[str, ...]
     """What the script leaves to Megatron, or to us."""
 
@@ -81,7 +81,7 @@ class ImportRequest(NamedTuple):
 
 
 def imported(path: str, text: str, asked: ImportRequest) -> Imported:
-    """Return the workload of a script. Raises InputError for what it lacks, with the variable that nobody sets."""
+    """Return the workload of a script. Raises InputError for what it lacks, with the variable that is not set."""
     shell = commands(path, text, asked.variables)
     program, launcher, words = _program(path, shell)
     given = arguments(words)
@@ -103,7 +103,7 @@ def _valueless(path: str, text: str, variables: Mapping[str, str], shell: Shell,
         )
     names = ", ".join(f"${one}" + " (an argument of the script)" * one.isdecimal() for one in unset)
     called = "the script's arguments behind its name, " if any(map(str.isdecimal, unset)) else ""
-    why = f"; nobody sets {names}, give {called}--var {unset[0]}=… or --set {_key(name)}=…"
+    why = f"; {names} {'is' if len(unset) == 1 else 'are'} not set, give {called}--var {unset[0]}=… or --set {_key(name)}=…"
     return InputError(f"{path}: --{_dashed(name)} has no value{why}")
 
 
@@ -162,7 +162,7 @@ class _Import:
         self.dropped: list[str] = []
 
     def result(self, asked: ImportRequest) -> Imported:
-        """Return what the arguments say, and the settings on top."""
+        """Return the workload of the arguments, with the settings on top."""
         ignored, unmodelled = asked.ignored, asked.unmodelled
         self._set(asked.settings)
         self._check(asked.settings)
@@ -364,7 +364,7 @@ def _dashed(name: str) -> str:
 
 
 def lines(found: Imported) -> Iterator[str]:
-    """Yield what is not in the workload, in words, one line each kind."""
+    """Yield the arguments left out of the workload, one line for each reason."""
     said = {
         "assumed": found.assumed,
         "not modelled": found.not_modelled,

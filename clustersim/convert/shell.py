@@ -3,7 +3,7 @@
 Known are assignments (`A=1`, `A=(…)`, `A+=…`, export, local, declare), `$A`, `${A}`, `${A:-default}`, `${A[@]}`, `$((…))`,
 quotes, comments, `if` with `[ … ]` or `[[ … ]]`, commands up to a pipe, without redirections, and what `eval` or `bash -c "…"`
 would run. Loops, functions, groups, `case` and what other programs print (`$(…)`) are left out; a variable that only they, the
-environment or the arguments of the script (`$1`) would set is one that nobody sets.
+environment or the arguments of the script (`$1`) would set is not set.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _COMPARE: Mapping[str, Callable[[int, int], bool]] = {
 
 @dataclass(slots=True)
 class Shell:
-    """What is known while a script is read: variables as lists of words, the commands, and variables that nobody sets."""
+    """What is known while a script is read: variables as lists of words, the commands, and unset variables."""
 
     path: str
     variables: dict[str, list[str]]
@@ -218,7 +218,7 @@ def _own(words: Sequence[str]) -> Iterator[str]:
 
 
 def _inner(words: Sequence[str]) -> str:
-    """Return what `eval` or a shell among the words would run (`srun … bash -x -c "…"`), nothing where there is none."""
+    """Return the text that `eval` or a shell among the words would run (`srun … bash -x -c "…"`), nothing where there is none."""
     if words[:1] == ["eval"]:
         return " ".join(words[1:])
     for at, word in enumerate(words):

@@ -18,7 +18,7 @@ class Item(NamedTuple):
     number: float
     """How many."""
     price: float | None
-    """USD of one; None where nobody says."""
+    """USD of one; None where unknown."""
     power: float
     """W of one at its maximum."""
     each: str = ""
@@ -51,7 +51,7 @@ def bill(cluster: Topology, figures: Figures) -> list[Item]:
     nic, at_switch, cable = figures.optics.nic, figures.optics.switch, figures.cable
 
     def sold(what: str, number: float, by_rate: UnitPrice, size: float, each: str) -> Item:
-        price = by_rate.price * size if fit else None  # nobody has a price for what is faster than all
+        price = by_rate.price * size if fit else None  # no price for a part faster than all
         return Item(what, number, price, by_rate.power * size, each, by_rate.date)
 
     about = "" if ports.is_integer() else "about "
@@ -127,7 +127,7 @@ class Rates(NamedTuple):
     """USD of all machines at once; no rate."""
 
     def of(self, seconds: float) -> dict[str, Any]:
-        """Return what a time costs: USD rented and owned, kWh, kg of CO2e."""
+        """Return the costs of a time: USD rented and owned, kWh, kg of CO2e."""
         joules = self.power * seconds
         return {
             "usd": None if self.rent is None else self.rent * seconds,
@@ -138,7 +138,7 @@ class Rates(NamedTuple):
 
 
 def rates(cluster: Topology, figures: Figures) -> Rates:
-    """Return what a cluster costs, draws and emits a second: all of its GPUs, used or not.
+    """Return the rates of a cluster: cost, power and emissions of all its GPUs, used or not.
 
     Power is the load of training times the sum of the bill's maxima times PUE. Owned: price × (1 - residual) ÷ life, and
     maintenance, over utilisation, and electricity.

@@ -41,7 +41,7 @@ class UnitPrice(Spec):
     date: Date = "given"
     """When it held."""
     source: str = "given"
-    """Who says so."""
+    """Its source."""
 
 
 class NodePrice(UnitPrice):

@@ -73,7 +73,7 @@ class TraceComparison:
         }
 
     def facts(self) -> dict[str, Any]:
-        """Return it as plain data; keys carry their units."""
+        """Return the comparison as plain data; keys carry their units."""
         rows = {
             section: [
                 {"name": one.name, "forecast_s": one.forecast, "trace_s": one.trace, "ratio": one.ratio} for one in own

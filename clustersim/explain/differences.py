@@ -46,7 +46,7 @@ class Comparison:
         return {name: tuple(own.get(name, 0.0) for own in parts) for name in names}
 
     def facts(self) -> dict[str, Any]:
-        """Return it as plain data; keys carry their units."""
+        """Return the differences as plain data; keys carry their units."""
         return {
             "results": [
                 {

@@ -85,7 +85,7 @@ class RestsOn(NamedTuple):
         return self.spread * abs(self.slope)
 
     def facts(self) -> dict[str, Any]:
-        """Return it as plain data; spreads are standard deviations of logarithms."""
+        """Return the explanation as plain data; spreads are standard deviations of logarithms."""
         one = self.constant
         said = {"name": one.name, "scope": one.scope, "value": one.value, "key": next(iter(one.keys))}
         return {**said, "spread": self.spread, "sensitivity": self.slope, "effect": self.effect, "source": self.source}
@@ -110,7 +110,7 @@ class Explanation:
         return float(self.summary["step_time_s"])
 
     def facts(self) -> dict[str, Any]:
-        """Return it as plain data; keys carry their units."""
+        """Return the explanation as plain data; keys carry their units."""
         step = self.step_time
         return {
             **{key: self.summary[key] for key in ("name", "cluster", "parallelism", "step_time_s")},
@@ -206,7 +206,7 @@ def _seconds(simulator: Simulator, asked: RunInputs, rewritten: Callable[[Work],
 
 
 def _short(error: ClustersimError) -> str:
-    """Return an error without the place in a file that nobody has written."""
+    """Return an error without its place in a generated file."""
     return _PLACE.sub("", str(error))
 
 

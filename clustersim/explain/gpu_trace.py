@@ -87,7 +87,7 @@ class MeasuredStep:
 
 
 def measured(path: Path) -> MeasuredStep:
-    """Return what a trace says of a step. Raises InputError for what is no such trace, or has nothing that ran."""
+    """Return the measured step of a trace. Raises InputError for another file, or a trace without kernels and operators."""
     data = _read(path)
     events = [event for one in data["traceEvents"] if (event := _event(one))]
     marks = _marks(events)

@@ -33,7 +33,7 @@ class RunInputs:
     full_attention: bool = False
     """Whether model FLOP count all of causal attention."""
     engine: Engine = "simpy"
-    """Who plays the step."""
+    """The engine of the step."""
     machine: Path | None = None
     """A machine file, whose values are in `overrides`."""
 
@@ -59,7 +59,7 @@ class RunInputs:
 
     @property
     def engine_of_what_ifs(self) -> Engine:
-        """Who plays what-ifs: the longest path where that is proved exact, which SimPy agrees with."""
+        """The engine of what-ifs: the longest path where that is proved exact, which SimPy agrees with."""
         return "auto" if self.engine == "simpy" else self.engine
 
     def changed(self, changes: Mapping[str, object]) -> RunInputs:
@@ -68,7 +68,7 @@ class RunInputs:
 
 
 def of_result(asked: RunQuestion) -> RunInputs:
-    """Return what a result was asked. Raises InputError where its manifest does not say that."""
+    """Return the inputs of a result. Raises InputError where its manifest does not say that."""
     topology, workload = (asked.inputs[part][0] for part in ("topology", "workload"))
     said = asked.options
     full = said.flops == "full"

@@ -208,7 +208,7 @@ def _changes(values: Sequence[float]) -> list[float]:
 
 
 def _labels(found: Comparison) -> list[str]:
-    """Return what columns are called: the results' folders, of long ones what differs; numbers where that is long too."""
+    """Return the headings of columns: the results' folders, of long ones what differs; numbers where that is long too."""
     paths = [Path(one.name).parts for one in found.results]
     above = _alike([path[:-1] for path in paths])
     names = ["/".join(path[above:]) for path in paths]

@@ -57,7 +57,7 @@ def _healed(written: Sequence[Any], faults: Sequence[Fault]) -> Iterator[WhatIf]
 
 
 def said(fault: Fault) -> str:
-    """Return what a fault is, in a few words."""
+    """Return a short description of a fault."""
     name = fault.link or (f"node {fault.node}" if fault.node is not None else f"GPU {fault.gpu}")
     if fault.rate is not None:
         return f"{name} at {scaled(fault.rate, 'B/s')}"

@@ -115,7 +115,7 @@ def _name(plan: Plan, cell: int) -> str:
 
 
 def _passes(spans: Iterable[Span]) -> Iterator[Bar]:
-    """Yield what the compute stream ran; passes that are cut by buckets come in pieces."""
+    """Yield the activities of the compute stream; passes that are cut by buckets come in pieces."""
     yield from (
         Bar(PASSES.get(s.kind, "optimizer"), s.start, s.end, str(s.microbatch) if s.microbatch >= 0 else "")
         for s in spans
@@ -124,7 +124,7 @@ def _passes(spans: Iterable[Span]) -> Iterator[Bar]:
 
 
 def _flows(spans: Iterable[Span]) -> Iterator[Bar]:
-    """Yield what the links carried for a rank: messages and collectives, those inside its passes included."""
+    """Yield the transfers of a rank: messages and collectives, those inside its passes included."""
     for span in spans:
         if span.activity is None or span.stream == HOST:
             continue

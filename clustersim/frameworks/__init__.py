@@ -1,4 +1,4 @@
-"""What training frameworks do where nobody says otherwise: one YAML a framework, every default with its source.
+"""The defaults of training frameworks: one YAML a framework, every default with its source.
 
 `find("NeMo 24.07 (Megatron-Core + TE)", 2024)` returns the one that a published run was made with.
 """

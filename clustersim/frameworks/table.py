@@ -23,7 +23,7 @@ INHERITED = ("defaults", "facts", "choices", "host", "memory")
 
 
 class Default(StepEvidence):
-    """One default and where it is from; `value` None: the framework has none, whoever trains must say it."""
+    """One default and where it is from; `value` None: the framework has none, so a workload must give it."""
 
     value: Any = None
 
@@ -42,7 +42,7 @@ class Habit(StepEvidence):
 
 
 class OverlapChoice(Spec):
-    """Which values of a key of `parallelism.overlap` whoever trains may choose, and where that is from."""
+    """The values of a key of `parallelism.overlap` that users of the framework may choose, and their source."""
 
     values: Annotated[tuple[Any, ...], Field(strict=False)]
     chunked: bool = False
@@ -115,7 +115,7 @@ class KeptTensors(Spec):
 class JobRecipe(Evidence):
     """What a script of the framework's own repository sets for one job, where a publication of that job leaves it open.
 
-    `source` is the script. Had nobody seen its publisher there were no recipe.
+    `source` is the script. Without its publisher's rows there is no recipe.
     """
 
     of: dict[str, int | str]
@@ -152,11 +152,11 @@ class Framework(Spec):
     facts: dict[str, Default] = Field(default_factory=dict)
     """What no workload can say yet, in words."""
     choices: dict[str, OverlapChoice] = Field(default_factory=dict)
-    """What may run beside computation, by dotted key; of others nobody has a choice."""
+    """What may run beside computation, by dotted key; others are not a choice."""
     host: HostTimes | None = None
-    """What launching takes; none where nobody has measured it."""
+    """The host's times of launching; none where unmeasured."""
     memory: KeptTensors | None = None
-    """What it keeps beside the model; none where nobody has read it."""
+    """Its memory besides the model; none where unknown."""
     recipes: Annotated[tuple[JobRecipe, ...], Field(strict=False)] = ()
     """Of published jobs."""
 
@@ -199,7 +199,7 @@ class Framework(Spec):
         return str(choice.values[-1]) if choice else "bulk" if own in (None, "none") else str(own)
 
     def without(self, publisher: str) -> Framework:
-        """Return the framework as it would be had nobody seen the steps of a publisher, but for times of its host (`unseen`)."""
+        """Return the framework without what was read from the steps of a publisher, but for times of its host (`unseen`)."""
         defaults = {
             key: one.model_copy(update={"value": one.without(publisher)}) if publisher in one.read_from else one
             for key, one in self.defaults.items()
@@ -227,7 +227,7 @@ WITHOUT = " without "
 
 
 def load(name: str) -> Framework:
-    """Return the framework of that name; `nanotron without ULTRA` is as if nobody had seen the steps of a publisher.
+    """Return the framework of that name; `nanotron without ULTRA` leaves out what was read from the steps of a publisher.
 
     Raises UnknownNameError with the nearest match.
     """
@@ -256,7 +256,7 @@ def _document(path: Path) -> Document:
 
 
 def unseen(framework: Framework, source: str) -> float | None:
-    """Return how many times as long a kernel's launch would be said to take, had nobody seen a source of measured steps.
+    """Return the ratio of a kernel's launch time without a publisher's steps to that with them.
 
     That is what other sources of steps say of other hosts, their geometric mean; None where the figure is not from that source.
     """

@@ -1,1 +1,1 @@
-"""Several jobs at once on one cluster: who gets which nodes, each alone, and all together."""
+"""Several jobs at once on one cluster: the nodes of each, each alone, and all together."""

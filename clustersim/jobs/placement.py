@@ -31,7 +31,7 @@ class PlacedJob(NamedTuple):
 
 
 def place_jobs(cluster: Topology, requests: Sequence[PlacementRequest], placement: str) -> list[PlacedJob]:
-    """Return what every job gets. placement: a file of `placements/`, with a seed behind a colon, or package.module:function.
+    """Return the nodes of every job. placement: a file of `placements/`, with a seed behind a colon, or package.module:function.
 
     A job takes the nodes that it names, or as many as it says, or as its degrees need; jobs with `dp: auto` that say nothing
     share what is left equally. Raises InputError when that does not fit.
@@ -54,7 +54,7 @@ def place_jobs(cluster: Topology, requests: Sequence[PlacementRequest], placemen
 
 
 def _named(cluster: Topology, requests: Sequence[PlacementRequest]) -> dict[int, PlacementRequest]:
-    """Return who takes each node that a job names."""
+    """Return the job of each node that a job names."""
     taken: dict[int, PlacementRequest] = {}
     for request in requests:
         for node in request.nodes if isinstance(request.nodes, tuple) else ():

@@ -53,7 +53,7 @@ class Wanted(NamedTuple):
 def load(
     files: Sequence[Path], overrides: Mapping[str, object], placement: str | None = None, steps: int | None = None
 ) -> Wanted:
-    """Return what files ask for: one file of jobs (it has the key `jobs`), or workloads.
+    """Return the jobs of files: one file of jobs (it has the key `jobs`), or workloads.
 
     overrides: keys that are replaced in every workload. placement, steps: instead of those of the file of jobs or the defaults.
     Raises InputError and ConfigError, the latter with the place in the file.

@@ -149,7 +149,7 @@ def _learned(predictor: Predictor, kind: str) -> bool:
 
 
 def _news(predictor: Predictor, kind: str, gpu: str, split: str) -> str:
-    """Return what of a class's kernels on a GPU the predictor's training had not seen."""
+    """Return the part of a class's kernels on a GPU that is new to the predictor: GPU, kernels or nothing."""
     classes = predictor.trained_on()
     if not classes:
         return "GPU"

@@ -37,7 +37,7 @@ Passes = tuple[Steps, Steps]
 
 
 def context_attention(shard: ShardedModel, core: Core) -> Passes:
-    """Return what the fused core runs over cp ranks, forward and backward."""
+    """Return the kernels and exchanges of the fused core over cp ranks, forward and backward."""
     kinds = {"all_gather": _gathered, "p2p": _ring, "a2a": _exchanged, "a2a+p2p": _both}
     return kinds[shard.parallelism.cp_type](shard, core)
 

@@ -89,7 +89,7 @@ def head(shard: ShardedModel) -> Layer:
 
 
 def prediction(shard: ShardedModel, table: bool) -> Layer:
-    """Return what predicts one token further (multi-token prediction): a block of the last kind and what joins it to the rest.
+    """Return the module of multi-token prediction: a block of the last kind and the operators that join it to the rest.
 
     table: whether the stage has no embedding whose weights it could share.
     """

@@ -1,1 +1,1 @@
-"""Results as pages: one HTML file each, which asks nobody for anything. The scripts and styles are in `assets/`."""
+"""Results as pages: one HTML file each, which loads nothing else. The scripts and styles are in `assets/`."""

@@ -103,7 +103,7 @@ def _standing_out(topology: Topology, tier: LinkTier, slow: Mask) -> Ints:
 
 
 def _ills(topology: Topology, slow: Mask) -> dict[str, str]:
-    """Return what is wrong with nodes, or with the GPUs of a single one, in a few words."""
+    """Return the faults of nodes, or of the GPUs of a single one, in a few words."""
     kind, own, count = "gpu", numbers(topology), topology.gpus
     if topology.nodes > 1:
         built = topology.numbering.built

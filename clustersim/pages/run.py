@@ -36,7 +36,7 @@ def run_page(result: StepResult, command: str, manifest: Manifest, why: Mapping[
 def run_data(
     result: StepResult, command: str, manifest: Manifest, why: Mapping[str, object] | None = None
 ) -> dict[str, object]:
-    """Return what the page draws."""
+    """Return the data that the page draws."""
     summary = result.summary
     return {
         "summary": {key: value for key, value in summary.items() if key != "trace"},

@@ -15,7 +15,7 @@ ASSETS = Path(__file__).parent / "assets"
 
 
 def policy(scripts: Sequence[str], more: str = "") -> str:
-    """Return what a browser may load and run: what stands in the file, and of scripts only those of the page itself.
+    """Return the content security policy: the file's own content, and of scripts only those of the page itself.
 
     more: directives for a page that is served, such as `connect-src 'self'`.
     """

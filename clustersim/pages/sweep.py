@@ -51,7 +51,7 @@ def sweep_rows(folder: Path) -> list[tuple[Point, Row]]:
 
 
 def sweep_data(found: Sequence[tuple[Point, Row]], manifest: Manifest) -> dict[str, object]:
-    """Return what the page draws: a column for all that differs between points, and once what does not."""
+    """Return the data of the page: a column for each setting that differs between points, and the others once."""
     space = [point for point, _ in found]
     axes = [COLUMNS.get(key, key) for key in varied(space)]
     asked = [{COLUMNS.get(key, key): value for key, value in point.items()} for point in space]

@@ -89,7 +89,7 @@ def _fold(fold: FoldedTime) -> dict[str, object] | None:
 
 
 def _spans(result: StepResult, fold: FoldedTime) -> tuple[list[Span], list[int]]:
-    """Return what is drawn, at its folded time, and how often each is on the critical path."""
+    """Return the spans to draw, at their folded time, and how often each is on the critical path."""
     record = result.record
     rows = len(record.graph.occurrences.rank)
     often = np.zeros(rows, np.int64)

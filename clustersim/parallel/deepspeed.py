@@ -59,7 +59,7 @@ def persistent(stage: Stage, setting: DeepSpeed) -> int:
 
 
 def moments(stage: Stage, setting: DeepSpeed, letter: str) -> list[Moment]:
-    """Return what happens in a forward (`F`) or backward (`B`) pass of the only stage of a pipeline, in order."""
+    """Return the steps of a forward (`F`) or backward (`B`) pass of the only stage of a pipeline, in order."""
     forward, backward = (list(_trace(stage, setting, one)) for one in "FB")
     found = list(_played([*forward, *backward], setting))
     turn = [place for place, one in enumerate(found) if one.what == "run"][len(forward) - 1] + 1
@@ -80,7 +80,7 @@ def _trace(stage: Stage, setting: DeepSpeed, letter: str) -> Iterator[TracedModu
 
 
 def _played(trace: Sequence[TracedModule], setting: DeepSpeed) -> Iterator[Moment]:
-    """Yield what happens in a microbatch."""
+    """Yield the steps of a microbatch."""
     gathered, bucket = _Gathered(trace, setting), 0
     for place, one in enumerate(trace):
         yield from gathered.fetch(place)

@@ -80,7 +80,7 @@ class Launcher:
         return self.drains and job.parallelism.pp > 1 and not job.parallelism.overlap.p2p
 
     def seconds(self, item: Kernel | Collective) -> float:
-        """Return what launching an item takes."""
+        """Return the seconds of launching an item."""
         if isinstance(item, Collective):
             return self.collective
         exact = self.launches.get(f"{item.kind}.{item.op}")
@@ -94,7 +94,7 @@ class Launcher:
 
 
 def host(job: Job, slowdown: float = 1.0) -> Launcher | None:
-    """Return what launches the passes of a job; None where no framework is named, or nothing is known of its host.
+    """Return the launcher of a job's passes; None where no framework is named, or its host is unknown.
 
     Graphs of layers end at the router where experts get as many rows as choose them: shapes that vary cannot be captured
     (Megatron-Core, cuda_graph_scope moe_router and moe_preprocess; moe is for padded experts alone).

@@ -119,7 +119,7 @@ class Job:
         return pipeline(self.parallelism.schedule, self.parallelism.pp, self.parallelism.vpp)
 
     def lanes(self, stages: Sequence[T]) -> list[list[T]]:
-        """Return what the stages of each pipeline rank have; stages: of all global ones."""
+        """Return the values of each pipeline rank's stages; stages: of all global ones."""
         return [[stages[stage] for stage in self.pipeline.own(rank)] for rank in range(self.parallelism.pp)]
 
     @property

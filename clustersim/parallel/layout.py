@@ -31,7 +31,7 @@ class Portion(NamedTuple):
 
 
 def portions(split: Parallelism, model: Model) -> tuple[Portion, ...]:
-    """Return what each of the pp·vpp global stages has, in the order that activations pass them.
+    """Return the layers of each of the pp·vpp global stages, in the order that activations pass them.
 
     Raises InputError for a layout that is no layout, or not one of the model's blocks and predictions and of pp·vpp stages.
     """

@@ -63,7 +63,7 @@ class Unbuilt(NamedTuple):
         return Job(validate(Workload, merged), merged, sorted_out([*self.keys, *given]), assumed)
 
     def _completed(self, merged: Overridden) -> tuple[str, ...]:
-        """Give a workload made of a config.json what nobody has said, and return that in words."""
+        """Fill in the missing keys of a workload made of a config.json, and return them in words."""
         if self.config is None:
             return ()
         validate_given(Workload, merged)
@@ -147,7 +147,7 @@ def rename(document: Document) -> Document:
 
 
 def _joined(document: Document, names: Mapping[str, tuple[Loc, Any]]) -> list[Joined]:
-    """Return what some of Megatron's arguments say together. Raises ConfigError."""
+    """Return the keys that some of Megatron's arguments mean together. Raises ConfigError."""
     try:
         return joined({name: value for name, (_, value) in names.items()})
     except GroupError as error:

@@ -48,7 +48,7 @@ class Memory(NamedTuple):
     gathered: float = 0.0
     """Sharded parameters that are gathered, and their gradients until they are reduced."""
     buffers: float = 0.0
-    """What the framework keeps beside the model's tensors: gradients that nobody reads, workspaces of libraries."""
+    """What the framework keeps beside the model's tensors: unread gradients, workspaces of libraries."""
 
     @property
     def total(self) -> float:

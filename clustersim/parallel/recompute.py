@@ -136,7 +136,7 @@ class Marker:
         return Rerun(operators, len(layer.operators) - 1, saved - kept, saved + whole - kept)
 
     def _again(self, op: Operator) -> Iterator[OperatorStep]:
-        """Yield what of an operator runs again: products of the columns that are not saved.
+        """Yield the recomputed parts of an operator: products of the columns that are not saved.
 
         Where all are, what backward passes read of its input: casts, and what was gathered where it is not gathered anew.
         """

@@ -208,7 +208,7 @@ class Stage:
         return op.parameters - (self.borrowed if op.name == LOGITS else 0)
 
     def recomputed(self, layer: Layer) -> dict[int, Steps]:
-        """Return what of the forward pass of a layer runs again in its backward pass, by the place of the operator."""
+        """Return the recomputed part of a layer's forward pass, by the place of the operator."""
         return {place: steps for again in layer.reruns for place, steps in again.operators}
 
     def saved(self, layer: Layer) -> float:
@@ -262,7 +262,7 @@ class _Backward:
 
 
 def _rerun(layer: Layer, place: int) -> Iterator[OperatorStep]:
-    """Yield what runs again before the backward pass of the operator at a place."""
+    """Yield the steps recomputed before the backward pass of the operator at a place."""
     again = (rerun for rerun in layer.reruns if rerun.before == place)
     return (step for rerun in again for _, steps in rerun.operators for step in steps)
 
@@ -297,7 +297,7 @@ def stages(job: Job, position: int = 0, layers: Layers | None = None) -> tuple[S
 
 
 def portions_of(job: Job) -> tuple[Portion, ...]:
-    """Return what each global stage of a job has. Raises ConfigError."""
+    """Return the contents of each global stage of a job. Raises ConfigError."""
     split = job.parallelism
     try:
         return portions(split, job.model)

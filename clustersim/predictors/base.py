@@ -68,7 +68,7 @@ class Predictor(Protocol):
         return True
 
     def statement(self, kernels: Sequence[Kernel], gpu: Gpu) -> tuple[Scope, ...]:
-        """Return what is known about the error, one entry for each data type and kind among the kernels; default: nothing."""
+        """Return the known errors, one entry for each data type and kind among the kernels; default: nothing."""
         found = subjects(columns(kernels))
         return tuple(Scope(f"{dtype} {kind}", self.name, None, 0, gpu.name) for dtype, kind in found)
 

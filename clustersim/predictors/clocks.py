@@ -125,7 +125,7 @@ def applied(predictor: Predictor, clocks: Clocks) -> Clocks:
 
 
 def statement(kernels: Sequence[Kernel], gpu: Gpu, clocks: Clocks) -> str:
-    """Return what was assumed, such as `sustained: bf16 matrix products at 92 % of their rate in a short burst`."""
+    """Return the assumed clocks, such as `sustained: bf16 matrix products at 92 % of their rate in a short burst`."""
     if clocks == "boost":
         return "boost: as in a short burst"
     found = shares_of(kernels, gpu, clocks)

@@ -59,7 +59,7 @@ class Forecasts:
         return known
 
     def bounds(self, kernels: Sequence[Kernel]) -> Bounds:
-        """Return what is known of the errors of these kernels. Raises InputError."""
+        """Return the errors of these kernels. Raises InputError."""
         self._learn(kernels)
         found = [self.known[kernel] for kernel in kernels]
         low, high = np.array([(one.low, one.high) for one in found]).reshape(-1, 2).T

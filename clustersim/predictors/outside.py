@@ -53,7 +53,7 @@ class Checked(Predictor):
             return found
 
     def statement(self, kernels: Sequence[Kernel], gpu: Gpu) -> tuple[Scope, ...]:
-        """Return what is known about the error."""
+        """Return the known errors."""
         with plugins.blaming(ROOM, self.spelling):
             found = tuple(self.own.statement(kernels, gpu))
             for scope in found:

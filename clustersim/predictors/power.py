@@ -130,7 +130,7 @@ STEP = PowerLaw(ENERGY, NEWEST, WIDTH, static=STATIC, rise=EXPONENT - 1, exponen
 
 
 def step_without(gpu: Gpu, publisher: str) -> PowerLaw:
-    """Return `STEP` as it would be for a GPU had nobody seen the steps of a publisher."""
+    """Return `STEP` for a GPU without the steps of a publisher."""
     evidence = READ.get(gpu.architecture)
     if evidence is None or publisher not in evidence.read_from:
         return STEP

@@ -143,7 +143,7 @@ def _sum(names: Sequence[str], off: Floats) -> float:
 
 
 def bounds(predictor: Predictor, kernels: Sequence[Kernel], gpu: Gpu, seconds: Floats) -> Bounds:
-    """Return what is known of the errors of distinct kernels, whose forecasts are `seconds`. Raises InputError."""
+    """Return the errors of distinct kernels, whose forecasts are `seconds`. Raises InputError."""
     return Bounds(tuple(kernels), tuple(route(columns(kernels)).tolist()), *predictor.interval(kernels, gpu, seconds))
 
 

@@ -226,7 +226,7 @@ def _waited(record: Record) -> Iterable[Part]:
     message = waits.stage >= 0
     begun = np.where(
         message, np.maximum(asked, record.ended(waits.sent, waits.awaited)), asked
-    )  # before that nobody sends
+    )  # before that no rank sends
     long = np.maximum(end - np.minimum(begun, end), 0.0) * times
     sends = message | np.array([kind == "send" for kind in waits.kinds], bool)[waits.kind]
     yield "pp", waits.rank[sends], long[sends]

@@ -55,7 +55,7 @@ class Kind:
     predictor: str = "neusight"
     clocks: str = "sustained"
     framework: str = ""
-    """Its name, such as `NeMo`; empty where nobody says it."""
+    """Its name, such as `NeMo`; empty where unknown."""
 
     @property
     def groups(self) -> dict[str, str]:
@@ -131,7 +131,7 @@ def interval(seconds: float, kind: Kind, without: str = "", table: Mapping[str, 
 
 
 def basis(table: Mapping[str, Any], kind: Kind, published: PublishedSteps) -> str:
-    """Return what an interval rests on: how many published steps, of whom, and what of this step none of them had."""
+    """Return the basis of an interval: published steps, their publishers, and features that none of them had."""
     inside, publishers = 100 * table["inside_when_left_out"], len(table["seen"])
     steps = f"{inside:.0f} % of {table['rows']:,} published steps lie inside"
     said = f"{steps}; of {publishers} publishers, each judged without what was read from it"

@@ -197,7 +197,7 @@ def _sized(size: float) -> Attributes:
 
 
 def _tag(message: Message, microbatch: int) -> int:
-    """Return what tells the messages between two ranks apart."""
+    """Return the tag of a message between two ranks."""
     return 65_536 * message.stage + microbatch
 
 

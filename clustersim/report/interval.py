@@ -109,7 +109,7 @@ def exposed(work: Work, plan: Plan, path: Path, counted: PassKernels, each: Floa
 
 
 def _passes(scripts: Sequence[Script], positions: int) -> dict[Pass, list[Steps]]:
-    """Return what each pass runs, in parts; passes that run the same have the same objects."""
+    """Return the kernels of each pass, in parts; equal passes share their objects."""
     result: dict[Pass, list[Steps]] = {}
     for role, script in enumerate(scripts):
         place = role % positions

@@ -88,7 +88,7 @@ Interval = tuple[float, float]
 
 
 def meeting(shared: Shared, a: int, b: int) -> dict[str, Any]:
-    """Return the links that two jobs share: how many of each tier, and of the busiest who uses it how much.
+    """Return the links that two jobs share: their number by tier, and of the busiest each job's share.
 
     `both` is the part of the time in which both have something under way on it, a transfer's latency included: two jobs that
     use a link at different times do not slow each other down, however busy it is.
@@ -106,7 +106,7 @@ def meeting(shared: Shared, a: int, b: int) -> dict[str, Any]:
 
 
 def _link(shared: Shared, link: int, a: int, b: int) -> dict[str, Any]:
-    """Return what all jobs put on a link: bytes/s, mean utilization, and the share of each."""
+    """Return the load of all jobs on a link: bytes/s, mean utilization, and each job's share."""
     rates = {t.name: float(rate) for t, rate in zip(shared.jobs, shared.rates[:, link], strict=True) if rate}
     total = math.fsum(rates.values())
     return {

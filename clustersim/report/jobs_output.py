@@ -238,7 +238,7 @@ def _how(summary: dict[str, Any], took: float) -> list[str]:
 
 
 def _kernels(summary: dict[str, Any]) -> Iterable[str]:
-    """Yield what is known of the kernel times, once for all jobs that say the same."""
+    """Yield the lines on errors of kernel times, equal ones once."""
     predictors = [job["predictor"] for job in summary["jobs"]]
     for name in dict.fromkeys(p["name"] for p in predictors):
         yield f"kernel times by {name}; error on held-out kernels:"

@@ -53,7 +53,7 @@ def carried(path: Path) -> dict[tuple[Variant, int], float]:
 
 
 def limits(calls: Iterable[tuple[Variant, int]], network: Network) -> list[Limit]:
-    """Return what limits each of some calls, phase by phase.
+    """Return the limiting link of each call, phase by phase.
 
     Of a transfer that NCCL or its GPUs keep below what its links would give, no link is one. Idle rates: what transfers take
     from each other is not in it.

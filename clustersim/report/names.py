@@ -50,5 +50,5 @@ SCHEMA_VERSION = 1
 
 
 def document(command: str, fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a command found under the common top: `schema_version`, `clustersim` (its version) and `command`."""
+    """Return the facts of a command under the common top: `schema_version`, `clustersim` (its version) and `command`."""
     return {"schema_version": SCHEMA_VERSION, "clustersim": __version__, "command": command, **fields}

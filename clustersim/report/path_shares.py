@@ -42,7 +42,7 @@ class PathShares(NamedTuple):
     """The longest first: a rank, how many it stands for, and its pipeline rank."""
 
     def facts(self) -> dict[str, Any]:
-        """Return it as a result has it."""
+        """Return the shares as a result has them."""
         return {"by_stream_s": self.by_stream, "by_link": self.by_link, "by_rank": self.by_rank}
 
 
@@ -143,7 +143,7 @@ def _by_link(path: Path, topology: Topology, limits: Iterable[Limit]) -> list[di
 
 
 def _key(links: Ints, topology: Topology) -> tuple[object, ...]:
-    """Return what links that limit together are counted by: the cables that are slower than their like, else their tiers."""
+    """Return the names under which limiting links are counted: degraded cables, else their tiers."""
     tiers = np.searchsorted([tier.first for tier in topology.tiers], links, side="right") - 1
     slow = topology.capacity[links] < _SLOW * sound_rates(topology)[tiers]
     if slow.any():

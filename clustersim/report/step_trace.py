@@ -49,7 +49,7 @@ class Inside(NamedTuple):
 def inside(
     activity: Activity, source: Source | None, seconds: Sequence[Seconds], ends: Sequence[float] | None = None
 ) -> Iterator[Inside]:
-    """Yield what a pass is made of, in order.
+    """Yield the parts of a pass, in order.
 
     source: of the activity; None: its kernels are not known. seconds: of each kernel on a nominal GPU. ends: when each half
     segment ended, in seconds after the begin of the pass; None: as if alone. Where kernels wait for the host, their starts are

@@ -72,7 +72,7 @@ class Question:
 
     @classmethod
     def of(cls, command: str, parts: Mapping[str, Path], read: Inputs, options: Mapping[str, Any]) -> Question:
-        """Return what is asked of these files; those that they name in turn are in `read` and count too, as do plugins."""
+        """Return the question of a command on these files; files that they name are in `read` and count too, as do plugins."""
         named = {str(path) for path in parts.values()}
         others = {f"included {i}": path for i, path in enumerate(sorted(read.keys() - named), 1)}
         places = {**{part: str(path) for part, path in parts.items()}, **others}
@@ -87,7 +87,7 @@ class Question:
         return digest(whole.encode("utf-8", "surrogatepass"))
 
     def manifest(self, points: Sequence[Mapping[str, object]] | None = None, complete: bool | None = None) -> Manifest:
-        """Return what is needed to run it again: the inputs with their SHA-256, the options and the versions.
+        """Return the manifest of a rerun: the inputs with their SHA-256, the options and the versions.
 
         points: of a sweep. complete: whether all that the folder is to have is there, of one that is written bit by bit.
         """
@@ -141,7 +141,7 @@ def question(folder: Path) -> str | None:
 
 
 def read_summary(folder: Path) -> dict[str, Any]:
-    """Return what the summary of a result says. Raises InputError where there is none, or no JSON object."""
+    """Return the summary of a result. Raises InputError where there is none, or no JSON object."""
     path = folder / SUMMARY
     try:
         found = parsed(read_bytes(path, "the summary of a result", _MANIFEST_BYTES))
@@ -273,7 +273,7 @@ def _check_question(target: Path, asked: Question, force: bool) -> None:
 
 
 def _said(manifest: Manifest) -> str:
-    """Return what a manifest answers, in a few words."""
+    """Return the question of a manifest, in a few words."""
     names = [Path(one.path).name for one in manifest.inputs.values()]
     return f"{manifest.command or 'run'} of {', '.join(names[:3])}" if names else "of other inputs or options"
 
@@ -295,7 +295,7 @@ def _is_file(target: Path) -> bool:
 
 
 def _stranger(folder: Path) -> str | None:
-    """Return what keeps a folder from being replaced: a name that no result has, or what tells it from a result.
+    """Return the reason not to replace a folder: a file that no result has, or another question.
 
     None for a result, an empty folder and none. Where another process replaces the folder during the look, it looks again.
     """
@@ -308,7 +308,7 @@ def _stranger(folder: Path) -> str | None:
 
 
 def _identity(folder: Path) -> tuple[int, int] | None:
-    """Return what tells a folder from the one that takes its place; None when there is none."""
+    """Return the identity of a folder, by which a replaced one is recognized; None when there is none."""
     try:
         found = folder.stat()
     except (FileNotFoundError, NotADirectoryError):
@@ -367,7 +367,7 @@ def _may_replace(path: Path, asked: Question, force: bool) -> bool:
 
 
 def _replace(new: Path, target: Path, aside: Path) -> None:
-    """Put `new` in the place of `target`, which is put aside: who made `aside` brings it back when the place stays empty."""
+    """Put `new` in the place of `target`, which is put aside; its maker restores `aside` when the place stays empty."""
     aside.mkdir()
     if target.exists():
         target.rename(aside / target.name)

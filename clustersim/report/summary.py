@@ -114,7 +114,7 @@ def network_warnings(topology: Topology, ranks: int) -> tuple[str, ...]:
 
 
 def predictor_facts(job: Job, forecast: Forecast) -> dict[str, Any]:
-    """Return what is known of the kernel times of a job."""
+    """Return the errors of the kernel times of a job."""
     return {
         "name": job.spec.predictor,
         "error": forecast.statement,
@@ -124,7 +124,7 @@ def predictor_facts(job: Job, forecast: Forecast) -> dict[str, Any]:
 
 
 def cluster_facts(topology: Topology) -> dict[str, Any]:
-    """Return what a result says of the cluster."""
+    """Return the facts of the cluster."""
     return {
         "name": topology.name,
         **gpu_facts(topology),
@@ -145,7 +145,7 @@ def gpu_facts(topology: Topology) -> dict[str, Any]:
 
 
 def jitter_facts(jitter: Jitter, steps: Floats) -> dict[str, Any]:
-    """Return what is said of steps (draws,) in seconds whose GPUs compute as `jitter` says: `p99` is what 99 of 100 keep to."""
+    """Return the quantiles of drawn steps (draws,) in seconds, with the GPUs' speeds of `jitter`: 99 of 100 are below `p99`."""
     low, half, most = (float(np.quantile(steps, share, method="inverted_cdf")) for share in (0.1, 0.5, 0.99))
     return {
         **jitter.model_dump(exclude={"draws"}),

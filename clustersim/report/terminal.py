@@ -139,7 +139,7 @@ def lines(
 
 
 def _assumed(said: Sequence[str]) -> list[str]:
-    """Return what neither file nor command line said of the job."""
+    """Return the settings of the job that neither file nor command line gave."""
     return folded(f"assumed: {', '.join(said)}") if said else []
 
 
@@ -179,7 +179,7 @@ def _head(summary: dict[str, Any], look: Look, verbose: bool) -> list[str]:
 
 
 def _jitter(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield what steps take whose GPUs compute faster or slower, if that was asked."""
+    """Yield the lines on drawn steps, whose GPUs compute faster or slower, if any were drawn."""
     if found := summary.get("jitter"):
         half, most = (duration(found[f"step_time_{name}_s"]) for name in ("p50", "p99"))
         yield "jitter", f"half of {counted(found['draws'], 'step')} take at most {half}, 99 of 100 at most {most}"
@@ -225,7 +225,7 @@ def _idle(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _clocks(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield what share of a short burst's rate the products keep, and whether that was measured on this GPU."""
+    """Yield the share of the burst rate that products sustain, and whether it was measured on this GPU."""
     shares = summary["predictor"]["clock_shares"]
     if said := [
         f"{k} products at {100 * v['share']:.0f} % {SOURCES[v['source']]}"

@@ -25,7 +25,7 @@ Arrow = tuple[str, list[tuple[int, int, float]]]
 
 @dataclass(frozen=True)
 class Arrows:
-    """Who waits for whom among the ranks that are drawn."""
+    """The dependencies among the ranks that are drawn."""
 
     record: Record
     plan: Plan
@@ -269,7 +269,7 @@ def slices(span: Span, process: int, track: Mapping[str, int]) -> Iterator[str]:
 
 
 def name_of(span: Span) -> str:
-    """Return what a slice of a span is called: a pass by PyTorch's notation."""
+    """Return the name of a span's slice: a pass by PyTorch's notation."""
     if span.stream == "compute" and span.stage >= 0:
         return f"{span.stage}{span.kind}{span.microbatch}"
     return f"{span.kind} {span.microbatch}" if span.microbatch >= 0 else span.kind

@@ -64,7 +64,7 @@ def counted(some: str) -> int:
 
 
 def said_of(process: Process, thread: int | None, name: str, key: str, value: object) -> str:
-    """Return what is to be shown of a process, or of one of its threads, such as its `thread_name`."""
+    """Return the metadata event of a process, or of one of its threads, such as its `thread_name`."""
     tid = "" if thread is None else f'"tid":{thread},'
     return f'{{"ph":"M","pid":{process},{tid}"name":"{name}","args":{{"{key}":{json.dumps(value)}}}}}'
 
@@ -132,7 +132,7 @@ def _crossing(plan: Plan, link: int) -> dict[Call, float]:
 
 
 def _moved(spans: Iterable[Span], wanted: Mapping[Call, float]) -> Iterator[tuple[Call, float, float, float]]:
-    """Yield what moved of some collectives: which, from when to when, and how many bytes; once for each rank cell of a group."""
+    """Yield the transfers of collectives: name, begin and end (s), and bytes; one for each rank cell of a group."""
     for span in spans:
         calls = [call for call in span.activity.carried if call in wanted] if span.activity else []
         if not calls or span.activity is None or span.end <= span.start:

@@ -74,7 +74,7 @@ def limit(unlikely: bool) -> float:
 
 
 def warnings(job: Job, need: float, have: float) -> list[str]:
-    """Return what makes the answer doubtful or needlessly bad, each with its remedy.
+    """Return the warnings on an answer that is doubtful or needlessly bad, each with its remedy.
 
     need, have: bytes of the fullest rank, and of its GPU.
     """
@@ -93,7 +93,7 @@ def warnings(job: Job, need: float, have: float) -> list[str]:
 
 
 def slower_overlap(how: str, step: float, plain: float) -> str:
-    """Return what to say of tensor-parallel overlap with which a step takes longer; seconds with it and without."""
+    """Return the warning for tensor-parallel overlap that makes a step longer; seconds with it and without."""
     return (
         f"parallelism.overlap.tp: {how} makes the step {step / plain - 1:.1%} longer: {seconds(plain)} without; "
         "chunks of these layers are too small to hide what they cost, so leave it out"
@@ -101,7 +101,7 @@ def slower_overlap(how: str, step: float, plain: float) -> str:
 
 
 def not_modelled(jobs: Sequence[Job]) -> list[str]:
-    """Return what the answer leaves out, as the files of the jobs are."""
+    """Return the effects that the answer leaves out, by the files of the jobs."""
     shares = {
         "memory bandwidth": all(job.memory_beside != 0 for job in jobs),
         "SMs": all(job.sms_beside != 0 for job in jobs),

@@ -74,7 +74,7 @@ def period(name: str, stages: int, chunks: int = 1) -> int | None:
 
 @cache
 def _stated(name: str, what: str) -> Callable[..., Any] | None:
-    """Return what a built-in schedule says of itself beside `build`."""
+    """Return the declarations of a built-in schedule besides `build`."""
     if plugins.outside(ROOM, name):
         return None
     return cast("Callable[..., Any] | None", plugins.load(ROOM, name, "__dict__").get(what))

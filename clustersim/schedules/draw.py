@@ -90,7 +90,7 @@ def schedule_text(name: str, stages: int, microbatches: int, chunks: int = 1) ->
 
 
 def schedule_facts(name: str, stages: int, microbatches: int, chunks: int = 1) -> dict[str, Any]:
-    """Return what `schedule_text` says as plain data; units are those of a forward. Raises InputError."""
+    """Return the figures of `schedule_text` as plain data; units are those of a forward. Raises InputError."""
     schedule = load(name, stages, microbatches, chunks)
     on = pipeline(name, stages, chunks)
     makespan, work = _units(schedule, on)

@@ -17,7 +17,7 @@ PhaseAction = Callable[[int, Letter, int], Action]
 
 
 def row(depth: int, ranks: int, microbatches: int, phase: PhaseAction) -> tuple[Action, ...]:
-    """Return what a rank does in a step.
+    """Return the actions of a rank in a step.
 
     depth: how far the rank is from the nearer end of the pipeline. ranks: from an end to where the stages turn, half of
     DualPipe's and all of DualPipeV's. microbatches: of each phase, 2·ranks or more.

@@ -23,7 +23,7 @@ class Played(NamedTuple):
 
 
 def needs(action: Action, pipeline: Pipeline) -> tuple[Action, ...]:
-    """Return what must end before `action` may start, B standing for I where the backward pass is split.
+    """Return the actions that must end before `action` may start, B standing for I where the backward pass is split.
 
     A forward needs the forward of the stage before; a backward (B, I) its own forward and the backward of the stage after; a
     weight gradient (W) its own input gradient.

@@ -165,7 +165,7 @@ class Children:
 
 
 def _silent(code: int) -> str:
-    """Return what is to say of a process that ended without a word; below zero it was ended by a signal."""
+    """Return the message for a process that ended without output; a code below zero is a signal."""
     return f"ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
 
 
@@ -212,7 +212,7 @@ async def _read_errors(stream: asyncio.StreamReader | None, child: Child) -> str
 
 
 async def _read(stream: asyncio.StreamReader | None) -> str:
-    """Return what a stream gives, the beginning of it where it is very long; it is read to its end."""
+    """Return the text of a stream, its beginning where it is very long; it is read to its end."""
     assert stream
     kept = b""
     while chunk := await stream.read(1 << 16):

@@ -48,7 +48,7 @@ class RunForm:
         return cls({"topologies": _files("topologies", topologies), "workloads": _files("workloads", workloads)})
 
     def facts(self) -> dict[str, Any]:
-        """Return what a page needs to draw it."""
+        """Return the data with which a page draws it."""
         options = {option.name: option for option in (*OF_TOPOLOGY, *OF_WORKLOAD)}
         order = [*FIRST, *(name for name in options if name not in FIRST)]
         return {

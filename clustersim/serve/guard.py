@@ -1,4 +1,4 @@
-"""What a server refuses before it answers: other hosts and origins, whoever lacks the token, floods, and large bodies.
+"""What a server refuses before it answers: other hosts and origins, requests without the token, floods, and large bodies.
 
 A page of another site can make a browser send requests to this machine. So the `Host` must be a name of this server (a
 foreign name that was made to point here is refused), `Origin` and `Sec-Fetch-Site` must say that a page of this server
@@ -31,7 +31,7 @@ FAILURES = 0.2, 5
 CLIENTS = 1000
 """Whose requests are counted."""
 LOGIN = "/login"
-"""Where a page sends the token: the one place that answers who has not shown it."""
+"""Where a page sends the token: the one place that answers without it."""
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 HEADERS = {
     "X-Content-Type-Options": "nosniff",
@@ -131,7 +131,7 @@ class Guard:
         return name in LOOPBACK or name == socket.gethostname().lower() or _is_address(name)
 
     def _unknown(self, scope: Scope, headers: Headers, client: str) -> Response | None:
-        """Return what a client gets that has not shown the token: for a page that which asks for it."""
+        """Return the answer to a client without the token: for a page the form that asks for it."""
         if not self.token or scope["path"] == LOGIN or self._knows(headers, client):
             return None
         pages = scope["method"] == "GET" and self.door and "text/html" in headers.get("accept", "")
@@ -145,7 +145,7 @@ class Guard:
         return hmac.compare_digest(_cookies(headers).get(self.cookie, "").encode(errors="replace"), self.proof.encode())
 
     def admits(self, given: str, client: str) -> bool:
-        """Return whether a token is right; who was wrong too often has to wait. It takes the same time for any token."""
+        """Return whether a token is right; after many wrong ones a client must wait. It takes the same time for any token."""
         if self.failures.left(client) < 1:
             return False
         right = hmac.compare_digest(given.encode(errors="replace"), self.token.encode())
@@ -198,7 +198,7 @@ async def _body(headers: Headers, receive: Receive) -> bytes | Response:
 
 
 def _replayed(body: bytes, receive: Receive) -> Receive:
-    """Return what gives a body that was read once more, and afterwards what else comes."""
+    """Return a receiver that yields a body already read, then the rest of the stream."""
     given = False
 
     async def replay() -> Message:

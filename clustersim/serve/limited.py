@@ -31,7 +31,7 @@ def _end_with_the_server() -> None:
 
 def main() -> None:
     """Run a command line of clustersim with limits."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # who started the server may have Ctrl-C ignored
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # the parent process may have Ctrl-C ignored
     memory, seconds, *arguments = sys.argv[1:]
     limit(int(memory), int(seconds))
     threading.Thread(target=_end_with_the_server, daemon=True).start()

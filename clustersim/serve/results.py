@@ -59,7 +59,7 @@ class ResultsFolder:
         return folder / file if folder and _is_file(folder / file) else None
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return what there is, the newest first, at most `MOST`."""
+        """Return the results, the newest first, at most `MOST`."""
         folders = list(_results(self.root, DEPTH))
         for gone in self._known.keys() - {*folders}:
             self._known.pop(gone, None)
@@ -67,7 +67,7 @@ class ResultsFolder:
         return sorted(found, key=lambda row: -row["written"])[:MOST]
 
     def row(self, folder: Path) -> dict[str, Any] | None:
-        """Return what a list says of a result; None where it has just gone, or has a name that no address can have."""
+        """Return the line of a list for a result; None where it has just gone, or has a name that no address can have."""
         name = folder.relative_to(self.root).as_posix()
         try:
             seen = (folder / store.MANIFEST).stat()
@@ -114,7 +114,7 @@ def _is_file(path: Path) -> bool:
 
 
 def _described(folder: Path) -> dict[str, Any]:
-    """Return what stands in a result, as far as it can be read."""
+    """Return the facts of a result, as far as they can be read."""
     manifest = None
     with suppress(OSError):
         manifest = store.manifest(folder)
@@ -141,7 +141,7 @@ def _figures(folder: Path) -> dict[str, Any]:
 
 
 def _text(value: object) -> str:
-    """Return what a file says as text that is short and Unicode."""
+    """Return the text of a file, cut short, in valid Unicode."""
     return str(value)[:80].encode(errors="replace").decode()
 
 

@@ -66,7 +66,7 @@ class Address:
             if error.errno == errno.EADDRINUSE:
                 raise InputError(f"--port {self.port}: is taken on {self.host}; give another, or 0 for any") from error
             raise InputError(
-                f"{self.host}:{self.port}: nobody may listen there ({error.strerror}); give another --host or --port"
+                f"{self.host}:{self.port}: cannot listen there ({error.strerror}); give another --host or --port"
             ) from error
         return listening
 
@@ -89,7 +89,7 @@ class Address:
 
 
 class _Protocol(H11Protocol):
-    """A connection, for one request, that is closed where none comes: else whoever says nothing keeps others out.
+    """A connection, for one request, that is closed where none comes: else idle clients would keep others out.
 
     Where all are taken, the one that has been silent longest makes room for the next.
     """

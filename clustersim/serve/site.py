@@ -49,7 +49,7 @@ _WRITERS = {"run": "report", "sweep": "explore"}
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """What a server shows, and to whom."""
+    """The contents of a server, and its access."""
 
     folder: ResultsFolder
     shown: str
@@ -188,7 +188,7 @@ class Site:
 
 
 def login(guard: Guard) -> Route:
-    """Return what takes the token from the page that asks for it, and gives a cookie."""
+    """Return the handler that takes the token from its page and sets a cookie."""
 
     async def admit(request: Request) -> Response:
         asked, client = await _json(request), request.client.host if request.client else ""

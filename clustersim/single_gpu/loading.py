@@ -59,7 +59,7 @@ def build(config: Config, batch: int, seq: int, dtype: str = "fp32", training: b
 
 
 def _apart(op: str, kernel: Kernel) -> Iterator[Kernel]:
-    """Yield what transformers launches: one expert after the other, and queries, keys and values by products of their own."""
+    """Yield the kernels of transformers: one expert after the other, and queries, keys and values by their own products."""
     if kernel.kind == "grouped_gemm":
         yield from [one_of(kernel._replace(generation=APART))[0]] * kernel.batch
     elif op == "qkv" and kernel.kind == "linear":

@@ -40,7 +40,7 @@ class Graph:
     unknown: tuple[str, ...] = ()
     """Names of operators without an entry."""
     memory: Memory | None = None
-    """Bytes that it needs there; None where nobody said."""
+    """Bytes that it needs there; None where unknown."""
 
     @property
     def kernels(self) -> tuple[Kernel, ...]:

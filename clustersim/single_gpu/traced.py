@@ -100,7 +100,7 @@ def _attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Any:
-    """Return what CUDA runs: FlashAttention in 16 bits without a mask, else the memory-efficient kernel."""
+    """Return the kernel that CUDA runs: FlashAttention in 16 bits without a mask, else the memory-efficient kernel."""
     import torch
 
     if query.dim() == 3:

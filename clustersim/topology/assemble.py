@@ -130,7 +130,7 @@ def _pools(cluster: NodeSpecs, network: BuiltFabric | None) -> Iterator[Pool]:
 
 
 def _facts(cluster: NodeSpecs, network: BuiltFabric | None, rate: Floats | float) -> NodeFacts:
-    """Return what NCCL knows of the nodes of one type, whose cables carry `rate` bytes/s, one for all or one an endpoint."""
+    """Return NCCL's figures for the nodes of one type, whose cables carry `rate` bytes/s, one for all or one an endpoint."""
     scale_up, nics, host = cluster.node.scale_up, cluster.node.nics, cluster.node.host
     link, joined = scale_up.link or 0.0, scale_up.kind != "none"
     meshed = scale_up.links_per_peer * (cluster.node.gpus.count - 1)

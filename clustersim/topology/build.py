@@ -116,7 +116,7 @@ def build(document: Document) -> Topology:
 
 
 def node_specs_of(path: str | Path) -> NodeSpecs:
-    """Return what a topology file says of its nodes, before any link is built. Raises InputError for what is wrong in it."""
+    """Return the node types of a topology file, before any link is built. Raises InputError for what is wrong in it."""
     return described(document_of(path))[1]
 
 
@@ -224,7 +224,7 @@ def _fitting(inner: dict[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _other(inner: Mapping[str, Any], own: Mapping[str, Any], part: str, key: str) -> object | None:
-    """Return what `own` writes for a key in place of something else that is inherited; None where it does not."""
+    """Return the value that `own` writes for a key in place of an inherited one; None where it does not."""
     old, new = inner.get(part), own.get(part)
     if not isinstance(old, dict) or not isinstance(new, dict):
         return None

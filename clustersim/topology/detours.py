@@ -74,7 +74,7 @@ class Detours(Hops):
         return wide
 
     def classes(self, endpoint: Ints) -> ClassNumbers:
-        """Return what tells endpoints apart on the paths without dead links; endpoints of one class hang on one vertex."""
+        """Return the class of each endpoint on the paths without dead links; endpoints of one class hang on one vertex."""
         return self.hops.classes(endpoint)
 
     def _vertex(self, endpoint: Ints) -> Ints:

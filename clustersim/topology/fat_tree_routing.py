@@ -85,7 +85,7 @@ class FatTreeHops(Hops):
         return self.tree.ports if self.dead is None else 0
 
     def classes(self, endpoint: Ints) -> ClassNumbers:
-        """Return what tells endpoints apart for the routing; where dead links may turn a NIC to another plane, all does."""
+        """Return the class of each endpoint for the routing; all differ where dead links may turn a NIC to another plane."""
         if self.tree.ports > self.ports:
             return endpoint, endpoint
         place = self.tree.leaves.place(endpoint)

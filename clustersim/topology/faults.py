@@ -218,7 +218,7 @@ def left(sound: Topology, capacity: Floats) -> Mapping[str, float]:
 
 
 def _tree(sound: Topology, capacity: Floats, named: list[str]) -> Mapping[str, float]:
-    """Return what the narrowest tier lets through; each tier keeps the part of its cables that its links still carry."""
+    """Return the bandwidth of the narrowest tier; each tier keeps the part of its cables that its links still carry."""
     part = min(_part(sound, capacity, "nic"), _part(sound, capacity, "port"))
     ends = sound.counts["nics"] * sound.node.wire * part
     above = [

@@ -64,7 +64,7 @@ class EndpointClasses(NamedTuple):
 
 
 def no_symmetry(gpus: int, links: int) -> EndpointClasses:
-    """Return what is known of a router that says nothing: every pair is one of its own."""
+    """Return the classes of a router without known symmetry: each pair is its own."""
     one, none = np.zeros(gpus, np.int64), np.zeros(links, bool)
     two = one[:, np.newaxis]
     return EndpointClasses(one, two, one, two, one, none, none, np.ones(gpus, bool), two, one, 0, tuple)

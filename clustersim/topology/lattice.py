@@ -201,7 +201,7 @@ class Lattice(Hops):
 
 
 def _parted(position: Ints, stride: int, size: int) -> tuple[Ints, Ints | int, Ints]:
-    """Return what the coordinates above, below and in a dimension make of positions."""
+    """Return the parts of positions above, below and in a dimension."""
     if stride == 1:
         outer, own = divide(position, size)
         return outer, 0, own

@@ -106,7 +106,7 @@ GENERATIONS = ("pascal", "volta", "turing", "ampere", "ada", "hopper", "blackwel
 
 
 def pool_facts(nodes: Sequence[NodeFacts]) -> NodeFacts:
-    """Return what NCCL knows of a communicator on nodes of these types: of each figure the least that any of them has.
+    """Return NCCL's figures for a communicator on nodes of these types: of each figure the least among them.
 
     Its processes compare the channels and rates that each found, and take the least; so they do with the GPUs' generations
     (src/init.cc: initTransportsRank).
@@ -281,7 +281,7 @@ class Topology:
         return [kinds[order[place]].gpu for place in rank[rows].min(axis=1).tolist()]
 
     def facts(self, kinds: Iterable[int] = ()) -> NodeFacts:
-        """Return what NCCL knows of a communicator on nodes of these types; of none, on any."""
+        """Return NCCL's figures for a communicator on nodes of these types; of none, on any."""
         own = [self.pools[kind].facts for kind in kinds if self.pools]
         return pool_facts(own)._replace(nccl=self.node.nccl) if own else self.node
 
@@ -292,7 +292,7 @@ class Topology:
     def up_to_nics(self) -> Topology | None:
         """Return the cluster without its links between switches, which then have no latency either, if these can never be short.
 
-        None if they can, or nobody knows.
+        None if they can, or it is unknown.
         """
 
         def found() -> Topology | None:

@@ -95,7 +95,7 @@ def shape_of(scale_up: ScaleUp, gpus: int) -> tuple[int, ...]:
 
 
 def check(cluster: NodeSpecs) -> ConfigError | None:
-    """Return what is wrong with the links inside a node, if anything."""
+    """Return the error in the links inside a node, if any."""
     scale_up, gpus = cluster.node.scale_up, cluster.node.gpus.count
     if scale_up.kind == "none":
         return None
@@ -158,7 +158,7 @@ def check_pools(cluster: NodeSpecs) -> None:
 
 
 def _apart(first: NodeSpecs, other: NodeSpecs) -> ConfigError | None:
-    """Return what keeps nodes of two types from one cluster, if anything."""
+    """Return the reason why nodes of two types cannot form one cluster, if any."""
     if first.gpu.vendor != other.gpu.vendor:
         what = f"{other.gpu.name} beside {first.gpu.name}: no library joins GPUs of two vendors; write those of one"
         return other.error((*other.at, "gpus", "model"), f"gpus.model: {what}")
@@ -174,5 +174,5 @@ def _apart(first: NodeSpecs, other: NodeSpecs) -> ConfigError | None:
 
 
 def _joined(cluster: NodeSpecs) -> list[tuple[str, str, int]]:
-    """Return what joins the GPUs of a node: a crossbar may have any size."""
+    """Return the links among the GPUs of a node: a crossbar may have any size."""
     return [(dim.name, dim.kind, 0 if dim.kind == "switch" else dim.size) for dim in dims(cluster)]

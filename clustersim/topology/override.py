@@ -67,7 +67,7 @@ def _with(
 
 
 def _targets(shape: TopologyShape, key: str, value: object) -> list[tuple[Loc, object]]:
-    """Return what a key replaces in a document of that shape, and by what."""
+    """Return the places that a key overrides in a document of that shape, and their values."""
     if key == "cluster.gpu":
         return [(NODE, node_with(str(value)))]
     if key == "cluster.nic":

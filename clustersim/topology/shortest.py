@@ -186,7 +186,7 @@ class NextHops(NamedTuple):
         return np.concatenate(rows)[order], np.concatenate(links)[order], np.concatenate(shares)[order]
 
     def _met(self, row: Ints, at: Ints, part: Floats) -> tuple[Ints, Ints, Floats]:
-        """Return what has come to each vertex, by row."""
+        """Return the arrivals at each vertex, by row."""
         met, which = np.unique(row * len(self.wires.names) + at, return_inverse=True)
         row, at = np.divmod(met, len(self.wires.names))
         return row, at, np.asarray(np.bincount(which, part, len(met)), np.float64)

@@ -139,7 +139,7 @@ def cluster(run: Run, without: str = "") -> tuple[dict[str, Any], list[str]]:
 
 
 def _leave_out(node: dict[str, Any], preset: str, gpu: str, publisher: str) -> None:
-    """Give a node the figures that it would have had nobody seen a publisher."""
+    """Give a node the figures that it would have without a publisher's rows."""
     for key, evidence in (preset_node(preset).evidence if preset else {}).items():
         if publisher in evidence.read_from:
             put(node, tuple(key.split(".")), evidence.without(publisher), key)

@@ -24,9 +24,9 @@ MARKS = (
     "m-5-2h10v4h-10z",  # bar
     "m-4-4.5h8l-8 9h8z",  # hourglass
 )
-"""Shapes around a point: a publisher is told by its mark too, for who cannot tell its colour."""
+"""Shapes around a point: a publisher has its own mark too, for readers who cannot tell colours apart."""
 MOST_TITLES = 5_000
-"""Points that say who they are when the mouse is on them; of more only the place is drawn."""
+"""Most points with a tooltip; of more only the place is drawn."""
 MOST_TICKS = 400
 PARTS = ("compute", "tp", "pp", "dp", "ep", "cp", "optimizer", "bubble")
 

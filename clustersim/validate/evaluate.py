@@ -75,7 +75,7 @@ def evaluate(
 
 
 def _said(run: Run) -> Outcome:
-    """Return what an outcome has of its row."""
+    """Return the cells of its row that an outcome carries."""
     measured = (run.publisher, run.sec_per_iter, run.ran, run.memory_gb, dict(run.peers))
     return {name: getattr(run, name) for name in _SHOWN} | dict(zip(_OF_RUN, measured, strict=True))
 

@@ -41,7 +41,7 @@ class KnownModel:
 def completed(run: Run) -> tuple[Run, tuple[str, ...]]:
     """Return a run with the shapes that its model's name says where it leaves them blank, and what was filled in.
 
-    A model that nobody knows, of a size in its name and without shapes, takes those of the known dense one nearest in size.
+    An unknown model, of a size in its name and without shapes, takes those of the known dense one nearest in size.
     Raises Refusal for models with other layers than attention and MLPs.
     """
     if run.launch:
@@ -56,7 +56,7 @@ def completed(run: Run) -> tuple[Run, tuple[str, ...]]:
                 "model", f"{run.model} without shapes is no known decoder; fill layers, hidden, heads and vocab"
             )
         found = _of_size(run)
-        why = f"the known dense model nearest in size, as nobody says the shapes of {run.model}"
+        why = f"the known dense model nearest in size, as the shapes of {run.model} are not given"
     if found is None:
         return run, ()
     same = run.heads in (None, found.columns.get("heads"))
@@ -79,7 +79,7 @@ def known_model(run: Run) -> KnownModel | None:
         return None
     cut = run.layers not in (None, found.columns["layers"])
     keys = {key: value for key, value in found.keys.items() if not (cut and key == "mtp_layers")}
-    return replace(found, keys=keys)  # who cuts layers off measures those that are left
+    return replace(found, keys=keys)  # a model with layers cut off is measured with those left
 
 
 def size(name: str) -> float | None:

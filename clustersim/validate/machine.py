@@ -190,7 +190,7 @@ class MeasuredMachine(NamedTuple):
 def machine(
     path: Path, traces: Sequence[str] = (), logs: Sequence[Path] = (), progress: Progress = silent
 ) -> MeasuredMachine:
-    """Return what a table of steps, traces `[ID=]FILE` and logs of nccl-tests say of the cluster that all of them are of.
+    """Return the machine of a table of steps, traces `[ID=]FILE` and logs of nccl-tests, all of one cluster.
 
     Raises InputError for what cannot be read, is of several kinds of GPU, contradicts itself or is in another unit.
     """

@@ -93,7 +93,7 @@ class Run:
 
     @property
     def publisher(self) -> str:
-        """Who published it: the first word of its id, such as `VTRAINS` of `VTRAINS-017`."""
+        """Its publisher: the first word of its id, such as `VTRAINS` of `VTRAINS-017`."""
         word = re.split(r"[-_ ]", self.id, maxsplit=1)[0]
         return word if word != self.id else self.id.rstrip("0123456789") or self.id
 
@@ -341,7 +341,7 @@ def _content(path: Path, required: tuple[str, ...]) -> str:
 
 
 def _cell(path: Path, line: int, name: str, text: str, reader: Reader, what: str) -> Any:
-    """Return what a cell holds; None when it is blank, but text stays text. Raises ConfigError."""
+    """Return the value of a cell; None when it is blank, but text stays text. Raises ConfigError."""
     if reader is _text:
         return "" if text.lower() in BLANK else text
     if text.lower() in BLANK and name != "sec_per_iter":

@@ -10,7 +10,7 @@ from clustersim.validate.evaluate import Outcome, kind
 
 
 def group(grouping: str) -> Callable[[Outcome], str]:
-    """Return what names the group of an outcome as intervals part them: by `machine`, `launching` or `gpus`."""
+    """Return a function that names the group of an outcome, as intervals part them: by `machine`, `launching` or `gpus`."""
     return lambda one: kind(one).groups[grouping]
 
 

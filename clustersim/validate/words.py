@@ -66,7 +66,7 @@ def words(run: Run) -> str:
 
 
 def phrases(run: Run, architecture: str) -> Iterator[tuple[Phrase, str]]:
-    """Yield what the words of a run say of its workload, and the words, key by key. Raises Refusal for a schedule nobody plays.
+    """Yield the keys of a workload that the words of a run mean, with the words. Raises Refusal for an unknown schedule.
 
     A phrase that is denied (`no CUDA graphs`) or that is said of other GPUs (`CUDA graphs on Blackwell`) does not count.
     """

@@ -149,7 +149,7 @@ class _Draft:
         if value in (None, ""):
             value, where = self._elsewhere(key, name or key)
             if value is None:
-                return None  # nobody says it: the workload's own default
+                return None  # unknown: the workload's own default
             said = str(value).lower() if isinstance(value, bool) else value
             self.assumed.append(f"{key}: {said} ({where})")
         self.put(key, value)
@@ -162,7 +162,7 @@ class _Draft:
         return self.framework.value(name, dtype, self.architecture), self.framework.name
 
     def assume(self, key: str, value: Any, why: str) -> None:
-        """Put a value that nobody says, and note why."""
+        """Fill in a missing value, and note why."""
         self.put(key, value)
         self.assumed.append(f"{key}: {str(value).lower() if isinstance(value, bool) else value} ({why})")
 

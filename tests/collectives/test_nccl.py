@@ -444,7 +444,7 @@ def test_shapes():
 REFUSED = {
     "NCCL knows no dance; it does all_reduce, all_gather, reduce_scatter, broadcast, reduce, send, all_to_all, dispatch, "
     "combine": (lambda: choose("dance", 8, of(cluster()), cluster().node)),
-    "a collective needs two GPUs or more; one has nobody to send to": (
+    "a collective needs two GPUs or more; one has no peer": (
         lambda: choose("all_reduce", 8, Shape(1, 1, 1, 0), cluster().node)
     ),
     "NCCL cannot do all_gather with tree here (does no all_gather); drop nccl.algo or nccl.proto": (

@@ -135,5 +135,5 @@ def test_the_launch_of_the_command_line_is_that_of_the_file():
 
 
 def test_one_gpu_has_nobody():
-    with pytest.raises(InputError, match="a collective needs two GPUs or more; one has nobody to send to"):
+    with pytest.raises(InputError, match="a collective needs two GPUs or more; one has no peer"):
         table.line(cluster(4), np.arange(1), "all_reduce", 8, algorithm="hierarchical")

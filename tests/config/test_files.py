@@ -62,7 +62,7 @@ def test_a_folder_an_absent_file_and_one_without_permission(reader, tmp_path):
 def test_a_fifo_that_nobody_writes_into_ends(reader, tmp_path, monkeypatch):
     monkeypatch.setattr(files, "_WRITER", 0.1)
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(InputError, match="nobody writes into this pipe"):
+    with pytest.raises(InputError, match="no process writes into this pipe"):
         reader(tmp_path / "pipe")
 
 

@@ -268,11 +268,11 @@ WRONG = {
     "no batch": (BASE.replace("--micro-batch-size 2", ""), "lacks --micro-batch-size; give the script that has it"),
     "a variable that nobody sets": (
         BASE.replace("--hidden-size 1024", "--hidden-size $HIDDEN"),
-        "--hidden-size has no value; nobody sets $HIDDEN, give --var HIDDEN=… or --set model.hidden=…",
+        "--hidden-size has no value; $HIDDEN is not set, give --var HIDDEN=… or --set model.hidden=…",
     ),
     "an argument of the script": (
         "A=$4\nB=${A}\n" + BASE.replace("--micro-batch-size 2", "--micro-batch-size $B"),
-        "--micro-batch-size has no value; nobody sets $4 (an argument of the script), give the script's arguments behind its "
+        "--micro-batch-size has no value; $4 (an argument of the script) is not set, give the script's arguments behind its "
         "name, --var 4=… or --set training.micro_batch=…",
     ),
     "what a program prints": (

@@ -23,7 +23,7 @@ def parents(n: int) -> tuple[Ints, Ints]:
     low = rank & -rank
     up = (rank ^ low) | (low << 1)
     first = np.where(up < n, up, rank ^ low)
-    image = n - rank if n % 2 else rank % (n - 1) + 1  # image[i] is who plays the part of rank i + 1
+    image = n - rank if n % 2 else rank % (n - 1) + 1  # image[i] takes the part of rank i + 1
     second = np.empty_like(first)
     second[image - 1] = np.where(first > 0, image[first - 1], 0)
     return first, second

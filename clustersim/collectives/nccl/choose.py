@@ -31,7 +31,7 @@ OPS = (*TUNED, *p2p.OPS)
 
 @lru_cache(maxsize=4096)
 def choose(op: str, size: float, shape: Shape, node: NodeFacts) -> Choice:
-    """Return what NCCL does with `op` on `size` bytes, as nccl-tests counts them, in a communicator of that shape.
+    """Return NCCL's choice for `op` on `size` bytes, as nccl-tests counts them, in a communicator of that shape.
 
     `node.nccl` has the release and what is forced; its `launch` is not in the latency. Raises InputError for an unknown
     operation, fewer than two ranks, or settings under which nothing is left.
@@ -39,7 +39,7 @@ def choose(op: str, size: float, shape: Shape, node: NodeFacts) -> Choice:
     if op not in OPS:
         raise InputError(f"NCCL knows no {op}; it does {', '.join(OPS)}")
     if shape.ranks < 2:
-        raise InputError("a collective needs two GPUs or more; one has nobody to send to")
+        raise InputError("a collective needs two GPUs or more; one has no peer")
     if op in p2p.OPS:
         return _messages(op, size, shape, node)
     found = _usable(op, size, shape, node)
@@ -50,7 +50,7 @@ def choose(op: str, size: float, shape: Shape, node: NodeFacts) -> Choice:
 
 
 def _usable(op: str, size: float, shape: Shape, node: NodeFacts) -> list[Choice]:
-    """Return what NCCL may do, the fastest by its tuner first."""
+    """Return the choices open to NCCL, the fastest by its tuner first."""
     return sorted((row for row in tune(op, size, shape, node) if row.missing is None), key=lambda row: row.time_s)
 
 

@@ -170,7 +170,7 @@ def _ring_hops(case: TuningCase, protocol: int, inside: float, between: float) -
 
 
 def _rooted(case: TuningCase, protocol: int, inside: float) -> float:
-    """Return what the tuner adds for broadcast and reduce: one hop when all channels are equal, else all as on the network."""
+    """Return the tuner's extra seconds of broadcast, reduce: one hop when all channels are equal, else all as on the network."""
     if case.shape.nodes == 1:
         return inside
     hop = case.constants.net["tree" if protocol == 2 else "ring"][protocol] * US

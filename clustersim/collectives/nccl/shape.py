@@ -244,7 +244,7 @@ def types_of(topology: Topology, ranks: Ints) -> tuple[int, ...]:
 def _busiest(shares: Floats, beside: Ints, port: Ints) -> SkewedLoads:
     """Return the largest loads, given how many GPUs of the group are on the node of each, and the NIC of each.
 
-    Receivers decide: on nodes with equally many GPUs nobody sends more than the busiest receiver gets. What else a group may
+    Receivers decide: on nodes with equally many GPUs no rank sends more than the busiest receiver gets. What else a group may
     look like, its links bound it.
     """
     coming = np.bincount(port, (len(shares) - beside) * shares)

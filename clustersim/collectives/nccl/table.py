@@ -67,7 +67,7 @@ def line(
     shares: tuple[float, ...] = (),
     algorithm: str | None = None,
 ) -> TableLine:
-    """Return what `op` on `size` bytes takes over GPUs `ranks` (n,): launch + latency + size / min(NCCL's rate, the links').
+    """Return the time of `op` on `size` bytes over GPUs `ranks` (n,): launch + latency + size / min(NCCL's rate, the links').
 
     shares: of the rows of a dispatch, combine or all_to_all, as in Group. algorithm: of clustersim/collectives, in the place of
     NCCL's choice.
@@ -119,7 +119,7 @@ def title(topology: Topology, ranks: Ints, op: str) -> str:
 
 
 def _warnings(topology: Topology, one: Shape) -> tuple[str, ...]:
-    """Return what is to be said of the network, when a communicator uses it."""
+    """Return the notes on the network, when a communicator uses it."""
     return topology.warnings if one.nodes > 1 else ()
 
 
@@ -178,12 +178,12 @@ NO_PROTOCOL = "-"
 
 
 def named(topology: Topology, ranks: Ints, op: str, algorithm: str, shares: tuple[float, ...]) -> Choice:
-    """Return what `algorithm` does over GPUs `ranks` (n,), as a step whose workload names it does on an idle fabric.
+    """Return the time of `algorithm` over GPUs `ranks` (n,), as a step whose workload names it does on an idle fabric.
 
     Raises InputError for fewer than two GPUs, an operation the algorithm cannot do, and a cluster that lacks its switches.
     """
     if len(ranks) < 2:
-        raise InputError("a collective needs two GPUs or more; one has nobody to send to")
+        raise InputError("a collective needs two GPUs or more; one has no peer")
     question = ("named", fingerprint(ranks), op, algorithm, shares)
     return topology.cache.once(question, lambda: _named(topology, np.asarray(ranks)[None], op, algorithm, shares))
 
@@ -241,7 +241,7 @@ def busiest(topology: Topology, ranks: Ints, phases: Sequence[Phase | AllPairs])
 
 
 def considered(topology: Topology, ranks: Ints, op: str, last: TableLine, shares: tuple[float, ...] = ()) -> str:
-    """Return what was considered for a line of `op` over GPUs `ranks` (n,), and what decides its bandwidth."""
+    """Return the choices considered for a line of `op` over GPUs `ranks` (n,), and the limit of its bandwidth."""
     one, choice = shape(topology, ranks, shares), last.choice
     if choice.protocol == NO_PROTOCOL:
         own = _phases(topology, np.asarray(ranks)[None], op, choice.algorithm, shares)

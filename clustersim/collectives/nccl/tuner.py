@@ -42,7 +42,7 @@ def _table(op: str, shape: Shape, node: NodeFacts) -> tuple[Choice, ...]:
 
 
 def _constants(node: NodeFacts) -> Constants:
-    """Return what the library expects: NCCL's release, RCCL's own figures on AMD."""
+    """Return the tuner's figures of the library: of NCCL's release, of RCCL on AMD."""
     release = constants(node.nccl.version)
     return measured(measured_constants(node)) if node.architecture.startswith("cdna") else release
 
@@ -63,7 +63,7 @@ def _unwanted(case: TuningCase, algorithm: str, p: int) -> str | None:
 
 
 def tune(op: str, size: float, shape: Shape, node: NodeFacts) -> tuple[Choice, ...]:
-    """Return what NCCL expects of each algorithm and protocol for `op` on `size` bytes, as nccl-tests counts them.
+    """Return NCCL's expected time of each algorithm and protocol for `op` on `size` bytes, as nccl-tests counts them.
 
     `node.nccl` has the release and what is forced. Raises InputError for an operation that has no tuner.
     """

@@ -94,7 +94,7 @@ class Posterior:
     """(constants, constants)."""
 
     def correction(self, steps: Sequence[PublishedStep]) -> Floats:
-        """Return what is to be added to the logarithm of each forecast (steps,)."""
+        """Return the correction of the logarithm of each forecast (steps,)."""
         found: Floats = design(steps, self.prior.names) @ self.mean
         return found
 
@@ -120,7 +120,7 @@ def design(steps: Sequence[PublishedStep], names: Sequence[str]) -> Floats:
 
 
 def fit(steps: Sequence[PublishedStep], prior: Prior) -> Posterior:
-    """Return what steps say of the constants. Without steps, or constants, that is the prior."""
+    """Return the posterior of the constants. Without steps, or constants, it is the prior."""
     known = prior.covariance
     if not steps or not prior.spreads:
         return Posterior(prior, np.zeros(len(prior.spreads)), known)

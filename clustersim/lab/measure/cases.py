@@ -8,7 +8,7 @@ from typing import NamedTuple
 from clustersim.model.kernel import Kernel, attention, gemm, vector
 
 ACCUMULATE, LOOP, FLASH3 = "fp32 accumulate", "loop", "flash-attention 3"
-"""Notes of cases: a wgrad that adds to fp32 main gradients, a product an expert, and who implements attention."""
+"""Notes of cases: a wgrad that adds to fp32 main gradients, a product an expert, and the library of attention."""
 
 
 class Unavailable(Exception):  # noqa: N818  - no error of the user's: the case is skipped and says why

@@ -89,13 +89,13 @@ WHOLE_KEY = ("gpu", "what", "variant", "mode", "model", "seq", "micro_batch", "a
 
 
 def kernel_row(case: Case, mode: str, device: Device) -> dict[str, object]:
-    """Return what the row of a case says before it is measured; `mode` is burst or sustained."""
+    """Return the cells of a case before it is measured; `mode` is burst or sustained."""
     kernel = case.kernel._asdict() | {"flop": float(case.kernel.flop), "bytes": float(case.kernel.bytes)}
     return kernel | _place(device) | {"layout": case.layout, "mode": mode, "note": case.note}
 
 
 def trial_row(trial: Trial, device: Device) -> dict[str, object]:
-    """Return what the row of a trial says before it is measured."""
+    """Return the cells of a trial before it is measured."""
     model = trial.model._asdict() | {"model": trial.model.name} if trial.model else {}
     facts = {key: value for key, value in trial._asdict().items() if key != "model" and value not in ("", 0)}
     return {**model, **facts, "mode": trial.mode, **_place(device)}
@@ -124,7 +124,7 @@ def name(one: Case | Trial) -> str:
 
 
 def measured(timing: Timing, reading: Reading) -> dict[str, object]:
-    """Return what a measurement adds to a row."""
+    """Return the cells that a measurement adds to a row."""
     times: dict[str, object] = {
         "latency_s": timing.seconds,
         "low_s": timing.low,

@@ -31,7 +31,7 @@ from clustersim.model.kernel import Kernel, attention, gemm
 
 
 def launches() -> Iterator[Trial]:
-    """Yield what a launch costs, copies to and from the host, losses, and attention without a fused kernel."""
+    """Yield the cases of launches, copies to and from the host, losses, and attention without a fused kernel."""
     for variant in ("dispatch", "stream", "graph"):
         yield Trial("launch", variant=variant)
     for variant in ("to_gpu", "from_gpu"):
@@ -179,7 +179,7 @@ class Bench:
         return self._rows() - before
 
     def _tried(self, one: Case | Trial, plan: MeasurementPlan) -> Iterator[str]:
-        """Yield what is measured, or why it is not: a kernel that a GPU or torch refuses must not end the run."""
+        """Yield the measured rows, or the reasons without one: a kernel that a GPU or torch refuses must not end the run."""
         try:
             yield from self._one(one, plan)
         except ClustersimError:

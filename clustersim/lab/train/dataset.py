@@ -65,7 +65,7 @@ def expected_dispatch(name: str) -> float | None:
 
 
 def nuisance(members: int, data: Dataset, dispatch: float | None) -> dict[str, Floats]:
-    """Return what differs between the GPUs of a dataset and is thrown away later: the dispatch of a call (log s), if any."""
+    """Return the nuisance parameters of the GPUs of a dataset: the dispatch of a call (log s), if any."""
     return {"gpu.dispatch": np.full((members, len(data.share)), np.log(dispatch))} if dispatch else {}
 
 
@@ -100,7 +100,7 @@ class Split(NamedTuple):
 
 
 def splits(data: Data | Path, seed: int) -> dict[str, Split]:
-    """Return what every class learns, without the GPUs that `data` leaves out. Raises DataError for missing tables."""
+    """Return the training data of every class, without the GPUs that `data` leaves out. Raises DataError for missing tables."""
     train, test = tables.fp32(data, "train"), tables.fp32(data, "test")
     rng = np.random.default_rng(seed)
     result = {name: Split(thin(pick(train, name), rng, PER_CLASS), pick(test, name)) for name in SIMT}

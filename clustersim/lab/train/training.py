@@ -69,7 +69,7 @@ def _resumable_own(learner: Learner, scratch: Path) -> tuple[tuple[str, ...], Fi
 
 
 def _kept(path: Path, learn: Callable[[], dict[str, Floats]]) -> dict[str, Floats]:
-    """Return what a file holds, or else what `learn` returns, after writing it there."""
+    """Return the content of a file, or else the result of `learn`, after writing it there."""
     found = _read(path)
     if found is None:
         found = learn()

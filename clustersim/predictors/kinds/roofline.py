@@ -30,7 +30,7 @@ class Roofline(Predictor):
         return False
 
     def statement(self, kernels: Sequence[Kernel], gpu: Gpu) -> tuple[Scope, ...]:
-        """Return that these are lower bounds."""
+        """Return the statement that these are lower bounds."""
         found = subjects(columns(kernels))
         return tuple(
             Scope(f"{dtype} {kind}", "lower bound at datasheet rates", None, 0, gpu.name) for dtype, kind in found

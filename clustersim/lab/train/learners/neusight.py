@@ -55,7 +55,7 @@ def fit_vectors(name: str, samples: Samples, seed: int, progress: TrainingProgre
 
 
 def problem(kind: str, facts: Dataset) -> Problem:
-    """Return what is learned: each GPU with its share of the weight."""
+    """Return the least-squares problem of a class: each GPU with its share of the weight."""
     weight = np.clip(facts.seconds / PATIENCE, 0.02, 1.0) ** 1.5
     own = facts.inputs["gpu"]
     weight *= own @ (facts.share / np.maximum(weight @ own, 1e-30))

@@ -1,7 +1,7 @@
 """The share of its peak that a GPU's matrix units attain, as tables of kernels show it: what issue slots and power leave.
 
 One figure per GPU and data type, from the datasheet (power, peak, lanes) or from a published search (`attained`), so that
-it is known for a GPU that nobody has measured kernel by kernel. Nothing here is learned. What power leaves is the law of
+it is known for a GPU without measured kernels. Nothing here is learned. What power leaves is the law of
 `clustersim.predictors.power`, with the figures of such tables.
 """
 

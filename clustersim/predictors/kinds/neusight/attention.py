@@ -55,7 +55,7 @@ L2_RATE = 32.0
 
 
 def terms(table: Columns, gpu: Gpu) -> dict[str, Floats]:
-    """Return what `log_seconds` needs of attention kernels of one class, one entry a kernel.
+    """Return the arguments of `log_seconds` for attention kernels of one class, one entry a kernel.
 
     product, exponential (s a pair on one SM), pairs and blocks of the busiest SM, overlap (p), block (clocks at 2 GHz as s),
     memory (s), and of prefill alone cache (s), kept (L2 over footprint), reuse (memory rate over L2 rate), around (as block).
@@ -94,7 +94,7 @@ def _bytes(table: Columns) -> Floats:
 
 
 def _prefill(table: Columns, gpu: Gpu, prefill: Any) -> dict[str, Floats]:
-    """Return what only tables of inference servers contain: reading 16-bit keys and values and writing them to a cache."""
+    """Return the inputs of prefill kernels: reading 16-bit keys and values and writing them to a cache."""
     cache = 2 * table.batch * table.kv_heads * table.n * table.k * (2 + table.size)
     reuse = gpu.memory_bandwidth / (L2_RATE * gpu.clock * gpu.sms)
     return {

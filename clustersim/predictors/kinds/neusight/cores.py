@@ -49,7 +49,7 @@ class Cores(NamedTuple):
 
 
 def cores(gpu: Gpu, dtype: str, kind: str) -> Cores:
-    """Return what products of `dtype` run on: SIMT units for fp32 and fp64, else the tensor cores of the architecture."""
+    """Return the units that run products of `dtype`: SIMT units for fp32 and fp64, else the tensor cores of the architecture."""
     if dtype in ("fp32", "fp64"):
         return Cores(BATCHED.get(gpu.architecture, SIMT) if kind == "bmm" else SIMT, False, 1.0)
     if gpu.architecture.startswith("blackwell"):

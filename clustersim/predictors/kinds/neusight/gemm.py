@@ -92,7 +92,7 @@ def prior(guess: str) -> dict[str, tuple[float, float]]:
 
 
 def terms(table: Columns, gpu: Gpu) -> dict[str, Floats]:
-    """Return what `log_seconds` needs of products of one class, a row a kernel; grids are padded by repetition."""
+    """Return the arguments of `log_seconds` for products of one class, a row a kernel; grids are padded by repetition."""
     result: dict[str, Floats] = {}
     for rows in same_type(table):
         for name, value in uniform(table.select(rows), gpu).items():

@@ -66,7 +66,7 @@ def products(table: Columns) -> tuple[Product, Product, Floats]:
 
 
 def terms(table: Columns, gpu: Gpu) -> dict[str, Floats]:
-    """Return what `log_seconds` needs of grouped products of one class, one entry a kernel.
+    """Return the arguments of `log_seconds` for grouped products of one class, one entry a kernel.
 
     For each of two products (the second zero where there is one): plain (s of its padded tiles at the peak), start (s of
     one step of the reduction), memory (s); between (s), around (2 GHz over the clock, of layers alone), limit.

@@ -80,7 +80,7 @@ def _types(gpu: Gpu, dtype: str) -> tuple[str, ...]:
 
 
 def _own(parameters: Parameters, table: Columns, gpu: Gpu) -> Floats:
-    """Return what the network of `gpu` adds to log(seconds) of one kind and data type; zero where it was not measured."""
+    """Return the correction of log(seconds) by a GPU's network for one kind and data type; zero where it was not measured."""
     net = _net(parameters, gpu, str(table.dtype[0])) if table.kind[0] == "linear" else {}
     if not net:
         return np.zeros(len(table))
@@ -102,5 +102,5 @@ def _net(parameters: Parameters, gpu: Gpu, dtype: str) -> Parameters:
 
 
 def bounded(xp: Any, value: Any) -> Any:
-    """Return what a network adds to log(seconds), within REACH."""
+    """Return a network's correction of log(seconds), within REACH."""
     return REACH * xp.tanh(value / REACH)

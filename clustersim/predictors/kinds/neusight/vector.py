@@ -60,7 +60,7 @@ def memory(gpu: Gpu) -> str:
 
 
 def terms(table: Columns, gpu: Gpu) -> dict[str, Floats]:
-    """Return what kernels of one kind give to `log_seconds`, one row a kernel.
+    """Return the arguments of `log_seconds` for kernels of one kind, one row a kernel.
 
     {dram, again, issue: s at the datasheet's rates; room: log(cache / rows); waits: s a cycle, (kernel, wait); memory:
     (kernel, kind of memory) 0 or 1; ceiling: most of the bandwidth}.

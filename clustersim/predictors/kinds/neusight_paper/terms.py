@@ -68,7 +68,7 @@ def vector(table: Columns) -> TiledKernel:
 
 
 def terms(cut: TiledKernel, board: Board) -> Terms:
-    """Return what the equation needs of kernels on a GPU."""
+    """Return the terms of the equation for kernels on a GPU."""
     sms, waves = board.sms, np.ceil(cut.tiles / board.sms)
     roofline = np.minimum(board.peak * 1e9, cut.intensity * board.bandwidth * GIB)
     megabytes = cut.bytes / MIB

@@ -46,7 +46,7 @@ def unpack(parameters: Mapping[str, Floats]) -> Tiles:
 
 
 def shapes(table: Columns) -> Floats:
-    """Return what products are compared by, (kernel; batch, m, n, k)."""
+    """Return the features by which products are compared, (kernel; batch, m, n, k)."""
     return np.stack([table.batch, table.m, table.n, table.k], axis=1)
 
 
