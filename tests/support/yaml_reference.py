@@ -68,26 +68,22 @@ TITLES = {
 }
 
 NAMED = {
-    fields.Count: "whole number of 1 or more",
-    fields.Index: "whole number of 0 or more",
-    fields.Fraction: "number above 0, at most 1",
+    fields.Count: "integer ≥1",
+    fields.Index: "integer ≥0",
+    fields.Fraction: "number in (0, 1]",
     fields.Name: "text",
     jobs.Ranges: "nodes (`0-3,8-11`)",
-    **{
-        kind: f"{name} (`{EXAMPLES[name]}`)"
-        for kind, name in (
-            (fields.Time, "time"),
-            (fields.Size, "size"),
-            (fields.Bandwidth, "bandwidth"),
-            (fields.LineRate, "bandwidth"),
-            (fields.ComputeRate, "compute"),
-            (fields.Power, "power"),
-            (fields.Length, "length"),
-            (fields.Frequency, "frequency"),
-        )
-    },
+    fields.Time: "time",
+    fields.Size: "size",
+    fields.Bandwidth: "bandwidth",
+    fields.LineRate: "bandwidth",
+    fields.ComputeRate: "compute",
+    fields.Power: "power",
+    fields.Length: "length",
+    fields.Frequency: "frequency",
 }
-PLAIN = {str: "text", int: "whole number", float: "number", bool: "`true` or `false`"}
+"""A quantity is named by its row in the table of units."""
+PLAIN = {str: "text", int: "integer", float: "number", bool: "bool"}
 CHECKED = {
     (fabric.FatTree, "rails"): "`none`, `optimized` or a number of rails",
     (topology.Cluster, "node"): "name, or mapping with `extends`",
@@ -128,19 +124,19 @@ def _table(kind: type[fields.Spec]) -> str:
     texts = field_texts(kind)
     types = {name: CHECKED.get((kind, name)) or _type(hints[name]) for name in kind.model_fields}
     rows = [
-        f"| `{name}` | {types[name]} | {_default(info, types[name])} | {texts[name]} |"
+        f"- `{name}` ({types[name]}{_default(info, types[name])}): {texts[name]}"
         for name, info in kind.model_fields.items()
     ]
-    return "\n".join(["| key | value | default | what |", "| --- | --- | --- | --- |", *rows, ""])
+    return "\n".join([*rows, ""])
 
 
 def _default(info: FieldInfo, kind: str) -> str:
     value = info.default_factory() if info.default_factory else info.default
     if value is PydanticUndefined:
-        return "required"
+        return ", required"
     if value is None or value in ((), {}) or isinstance(value, fields.Spec):
         return ""
-    return f"`{str(value).lower() if isinstance(value, bool) else _number(value, kind)}`"
+    return f", `{str(value).lower() if isinstance(value, bool) else _number(value, kind)}`"
 
 
 def _number(value: object, kind: str) -> str:
@@ -155,7 +151,7 @@ def _type(hint: object) -> str:
     if hint in PLAIN:
         return PLAIN[hint]
     write = GENERIC.get(typing.get_origin(hint))
-    return write(typing.get_args(hint)) if write else f"mapping, see [{TITLES[hint]}](#{_anchor(TITLES[hint])})"
+    return write(typing.get_args(hint)) if write else f"[mapping](#{_anchor(TITLES[hint])})"
 
 
 def _anchor(title: str) -> str:
@@ -175,9 +171,9 @@ GENERIC = {
     typing.Annotated: lambda arguments: _annotated(*arguments),
     typing.Union: _union,
     types.UnionType: _union,
-    typing.Literal: _listed,
+    typing.Literal: lambda words: "/".join(f"`{word}`" for word in words),
     tuple: lambda arguments: f"list of {_type(arguments[0])}",
-    dict: lambda arguments: f"mapping of {_type(arguments[0])} to {_type(arguments[1])}",
+    dict: lambda arguments: f"{_type(arguments[1])} by {_type(arguments[0])}",
 }
 
 
@@ -190,9 +186,9 @@ def _annotated(kind: object, *rules: object) -> str:
 
 def _bounded(text: str, rules: tuple[object, ...]) -> str:
     found = [rule for one in rules for rule in getattr(one, "metadata", [one])]
-    low = next((f" from {r.ge:,g}" for r in found if isinstance(r, Ge)), "")
-    low = low or next((f" above {r.gt:,g}" for r in found if isinstance(r, Gt)), "")
-    return text + low + next((f" to {r.le:,g}" for r in found if isinstance(r, Le)), "")
+    low = next((f" ≥{r.ge:,g}" for r in found if isinstance(r, Ge)), "")
+    low = low or next((f" >{r.gt:,g}" for r in found if isinstance(r, Gt)), "")
+    return text + low + next((f" ≤{r.le:,g}" for r in found if isinstance(r, Le)), "")
 
 
 def _units() -> str:
@@ -205,69 +201,66 @@ def _spelled(units: typing.Mapping[str, float]) -> str:
 
 
 def _aliases() -> str:
-    rows = [f"| `{name}` | `{'.'.join(map(str, loc))}` |" for name, (loc, _) in ALIASES.items()]
-    refused = "\n".join(f"- `{name}`: {remedy}" for name, remedy in REMEDIES.items())
-    ignored = [IGNORED, f"{_listed(sorted(NO_EFFECT))}.\n", UNMODELLED, f"{_listed(sorted(NOT_MODELLED))}.\n"]
-    return "\n".join([MEGATRON, "| Megatron | here |", "| --- | --- |", *rows, "", REFUSED, refused, "", *ignored])
+    return "\n".join(
+        [
+            MEGATRON.format(ignored=len(NO_EFFECT)),
+            *_by(lambda loc: f"- `{'.'.join(map(str, loc))}`: ", {name: loc for name, (loc, _) in ALIASES.items()}),
+            REFUSED,
+            *_by(lambda remedy: f"- {remedy[0].upper()}{remedy[1:]}: ", REMEDIES),
+            f"{UNMODELLED}{_listed(sorted(NOT_MODELLED))}.\n",
+        ]
+    )
+
+
+def _by(text: typing.Callable[..., str], known: typing.Mapping[str, typing.Any]) -> list[str]:
+    """Return a line for each value, with the names that have it."""
+    groups: dict[typing.Any, list[str]] = {}
+    for name, value in known.items():
+        groups.setdefault(value, []).append(name)
+    return [*(f"{text(value)}{_listed(names)}" for value, names in groups.items()), ""]
 
 
 HEAD = """\
 # Keys of the YAML files
 
-Which keys does a topology, workload, machine or GPU file have, with which values and defaults? All of them are here.
-
-This page is written by `scripts/update-docs` from the specs in `clustersim/config/` that read the files; a test compares the
-two. Every error names file, line and column, says what is wrong and what would be right.
+Every key of topology, workload, jobs, machine and GPU files: `key` (value, default): meaning. A key without a default is
+required where it says so, and otherwise unset. An error names file, line and column, and what would be right. This page is
+printed from the specs in `clustersim/config/`.
 
 ## In an editor
 
-`clustersim schema cluster`, `workload`, `jobs`, `machine` and `gpu` print the same as JSON Schema, with the names that are
-built in or installed. An editor that knows it completes keys, explains them and underlines mistakes. `clustersim init --schemas`
-writes the schemas beside two files to begin with, which name them in their first line. By hand:
+`clustersim schema cluster`, `workload`, `jobs`, `machine` and `gpu` print the same as JSON Schema. An editor with a YAML
+language server (VS Code, Neovim, Emacs) then completes and explains keys. `clustersim init --schemas` sets this up; by hand:
 
 ```sh
 clustersim schema workload > workload.schema.json
 sed -i '1i # yaml-language-server: $schema=workload.schema.json' my_workload.yaml
 ```
 
-VS Code with its YAML extension, Neovim, Emacs and others with the YAML language server read that line.
-
 ## Values
 
-A quantity is text with a unit; a bare number where a unit is needed is an error, because "400" means 400 Gb/s to one
-reader and 400 GB/s to the next. Case matters: `Gb/s` is bits, `GB/s` bytes. `GB` is 10^9 bytes, `GiB` 2^30. Every bandwidth
-is that of one direction.
+A quantity is text with a unit; a bare number is an error, because "400" is Gb/s to one reader and GB/s to the next.
+Case matters: `Gb/s` is bits, `GB/s` bytes; `GB` is 10^9 bytes, `GiB` 2^30. Every bandwidth is that of one direction.
 """
 
 TOPOLOGY = """\
-YAML is read more strictly than YAML 1.1 asks: only `true`, `false`, `null` and decimal numbers are anything but text, and
-duplicate keys, tags and merge keys are errors. `1e9` is a number.
+Only `true`, `false`, `null` and decimal numbers (`1e9` too) are anything but text; duplicate keys, tags and merge keys are errors.
 
 ## Topology files
 
-A command takes a path, or the bare name of a shipped file: `clustersim run superpod_h100_128 llama3_70b`. An existing path wins.
-The number in a shipped name counts nodes: `mi300x_16` has 16 nodes of 8 GPUs. Only a single server is named by its GPUs, as its
-makers do: `hgx_h100_8`, `dgx_a100_8`, `mi300x_8`, `nvlink_h100_4`, `nvlink_a100_40gb_4`. `rail_optimized` has as many as
-`--nodes` says. Old names, in which GPUs were counted,
-still work.
-
-The top level:
+A command takes a path, or the name of a shipped file: `clustersim run superpod_h100_128 llama3_70b`. An existing path wins.
+The number in a shipped name counts nodes (`mi300x_16`: 16 nodes of 8 GPUs); a single server is named by its GPUs (`hgx_h100_8`).
 """
 
-WORKLOAD = """\
-## Workload files
-
-A command takes a path, or the bare name of a shipped file: `clustersim kernels llama3_70b`.
-"""
+WORKLOAD = "## Workload files\n"
 MEGATRON = """\
 ### Megatron's names
 
-The arguments of Megatron-LM are understood too, at the top level or in any section, with hyphens or underscores. Those that
-change nothing here are ignored, and `run` lists them once.
+Arguments of Megatron-LM are accepted at the top level or in any section, with hyphens or underscores. {ignored} more that do not
+change a step's time are ignored, and `run` lists those it ignored. Each key below is followed by Megatron's names for it.
 """
-REFUSED = "These have no counterpart, and are refused unless they are off:\n"
-IGNORED = "These do not change the time of a step:\n"
-UNMODELLED = "These change it somewhat, and are not modelled:\n"
+REFUSED = "Refused unless off, with the remedy:\n"
+UNMODELLED = "Accepted, but their effect on the time is not modelled: "
 JOBS = "## Files of jobs\n\nFor `clustersim jobs` ([how](several-jobs.md)).\n"
 MACHINE = "## Machine files\n\nFor `--machine`, as `clustersim calibrate` writes them ([how](calibrate.md)).\n"
 GPU = "## GPU files\n\n`clustersim/hardware/gpus/*.yaml`, or a file of your own ([how](how-to-add-a-gpu.md)).\n"
