@@ -1,12 +1,13 @@
-"""docs/constants.md: every declared constant, with its source and with what it does to a step."""
+"""docs/constants.md and the tables beside it: every declared constant, with its source and its effect on a step."""
 
 from __future__ import annotations
 
 import ast
-import re
+import csv
 from collections.abc import Iterator, Mapping, Sequence
 from functools import reduce
 from importlib import import_module
+from io import StringIO
 from operator import getitem
 from pathlib import Path
 from types import SimpleNamespace
@@ -122,37 +123,46 @@ def page(cells: PageCells) -> str:
         by=f"{100 * BY:g} %",
         steps="; ".join(steps),
         most=_table(("constant", *STEPS), ((f"`{name}`", *cells[name]) for name in most)),
-        machines=_table(
-            ("family", "key", "belongs to", "spread (log)", "what the spread was chosen on"),
-            (
-                (one.known.family, f"`{one.name}`", one.known.scope, f"{one.known.spread:g}", one.known.chosen_on)
-                for one in constants
-                if one.known.family
-            ),
+        machines="\n".join(
+            f"- {one.known.family}, `{one.name}`: {one.known.spread:g} ({one.known.scope}; {one.known.chosen_on})"
+            for one in constants
+            if one.known.family
         ),
-        read=_table(
-            ("where", "value", "without them", "publishers", "source"),
-            (
-                (
-                    f"`{one.place}`",
-                    *(_said(one.known.get(key)) for key in ("value", "otherwise", "read_from", "source")),
-                )
-                for one in read_values()
-            ),
-        ),
-        rows=_table(
-            ROW,
-            (
-                (
-                    *(f"`{one.name}`", shown(one.value), one.known.unit, one.known.scope, one.source),
-                    *(one.known.chosen_on, *cells.get(one.name, ["?"] * len(STEPS))),
-                )
-                for one in own
-            ),
-        ),
+        places=sum(1 for _ in read_values()),
         unknown=sum(one.known.chosen_on.startswith(UNKNOWN) for one in own),
         count=len(own),
     )
+
+
+def numbers_table(cells: PageCells) -> str:
+    """Return docs/constants.csv with these effects; a constant without any is marked."""
+    return _csv(
+        ROW,
+        (
+            (
+                *(one.name, shown(one.value), one.known.unit, one.known.scope, one.source),
+                *(one.known.chosen_on, *cells.get(one.name, ["?"] * len(STEPS))),
+            )
+            for one in numbers()
+        ),
+    )
+
+
+def read_values_table() -> str:
+    """Return docs/constants_from_steps.csv."""
+    return _csv(
+        ("where", "value", "without them", "publishers", "source"),
+        (
+            (one.place, *(_said(one.known.get(key)) for key in ("value", "otherwise", "read_from", "source")))
+            for one in read_values()
+        ),
+    )
+
+
+def _csv(head: Sequence[str], rows: Iterator[Sequence[str]]) -> str:
+    text = StringIO()
+    csv.writer(text, lineterminator="\n").writerows([head, *rows])
+    return text.getvalue()
 
 
 def _table(head: Sequence[str], rows: Iterator[Sequence[str]]) -> str:
@@ -172,10 +182,8 @@ def cells(effect: Effect) -> list[str]:
 
 
 def read(text: str) -> dict[str, list[str]]:
-    """Return the effects that a page has, by name of their constant."""
-    rows = (re.split(r"(?<!\\)\|", line.strip("|")) for line in text.splitlines())
-    cells = ([part.strip() for part in parts] for parts in rows if len(parts) == len(ROW))
-    return {own[0].strip("`"): own[-len(STEPS) :] for own in cells if own[0].startswith("`")}
+    """Return the effects that a table of numbers has, by name of their constant."""
+    return {row["constant"]: [row[step] for step in STEPS] for row in csv.DictReader(text.splitlines())}
 
 
 def _percent(share: float) -> str:
@@ -207,37 +215,35 @@ def _numbers(value: Any) -> Iterator[float]:
 
 _PAGE = """# Constants
 
-Which numbers are in clustersim that are neither of a datasheet nor learned, where are they from, and what do they do to a step?
-Each is declared where it stands (`config.evidence.Declared`), and this page is printed from the declarations; its source is the
-docstring below it. What is learned stands in the [model card](model-card.md), what a datasheet says in `clustersim/hardware/`,
-what frameworks do in `clustersim/frameworks/`, prices in `clustersim/costs/defaults.yaml`, failures in
-`clustersim/planning/reliability.yaml`: each with its source.
+clustersim has {count} numbers that are neither from a datasheet nor learned. [constants.csv](constants.csv) lists each with its
+value, unit, source, the measurements it was chosen on, and what ten per cent of it do to a step. They are declared in the code
+(`config.evidence.Declared`), and this page is printed from the declarations. Learned parameters are in the
+[model card](model-card.md); datasheets in `clustersim/hardware/`; what frameworks do in `clustersim/frameworks/`; prices in
+`clustersim/costs/defaults.yaml`; failures in `clustersim/planning/reliability.yaml`: each with its source.
 
-## Those of a machine
+## What matters most
 
-Machines differ in these, each by a factor whose logarithm has a [spread](calibration.md). A file may say its own.
+The change of a step's time when the constant is {by} less, and {by} more. A dash: none, often because that machine has a figure
+of its own. All numbers of a table change at once. {steps}.
+
+{most}
+
+## All numbers
+
+[constants.csv](constants.csv), by module below `clustersim`. {unknown} were chosen on rows that were not recorded; most of these
+give measured rows with their mean error at {by} less, as it is, and {by} more. An empty `chosen on`: as published.
+`scripts/update-constants NAME` measures an effect anew.
+
+## What differs between machines
+
+Each factor, with the spread of its logarithm and what that was chosen on. [A step's uncertainty](calibration.md) and
+`clustersim calibrate` use them; a topology file can set its own.
 
 {machines}
 
 ## Read from published steps
 
-`clustersim validate` forecasts the steps of a publisher without what was read from it.
-
-{read}
-
-## What matters most
-
-The change of a step's time when the constant is {by} less, and {by} more. A dash: none, often because that machine has a figure
-of its own. Every number of a table is changed at once. {steps}.
-`scripts/update-constants NAME` measures an effect anew.
-
-{most}
-
-## All numbers of the code
-
-{count}, by modules below `clustersim`. {unknown} of them were chosen on rows that nobody wrote down. Beside most of these stand
-measured rows, and how far off their forecasts are in the mean with the constant {by} less, as it is, and {by} more. (What was
-learned was learned with it as it is.) What was not chosen on anything is as published.
-
-{rows}
+{places} values of hardware and framework files were read from published steps:
+[constants_from_steps.csv](constants_from_steps.csv) has each with its publishers and the value without them.
+`clustersim validate` forecasts a publisher's steps without what was read from it.
 """

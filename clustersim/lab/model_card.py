@@ -174,27 +174,28 @@ def _coverage(meta: Meta, kind: str) -> tuple[float | None, float | None]:
     return (found.get("plain"), found.get("widened")) if isinstance(found, Mapping) else (found, None)
 
 
-def errors(meta: Meta, others: Mapping[str, Meta] | None = None) -> WeightsTable:
-    """Return a row a class and GPU: errors on held-out kernels, with one measured scalar, and the means of `others`."""
-    others = others or {}
-    header = ("class", "GPU", "new", "mean", "median", "90th", ">20 GFLOP", "bias", "scalar", "kernels", *others)
+def errors(meta: Meta) -> WeightsTable:
+    """Return a row a class and GPU: errors on held-out kernels, and with one measured scalar."""
+    header = ("class", "GPU", "new", "mean", "median", "90th", ">20 GFLOP", "bias", "scalar", "kernels")
     rows = []
     for kind, found in meta["errors"].items():
         for gpu, entry in found.items():
-            theirs = (percent(other["errors"].get(kind, {}).get(gpu, {}).get("mean")) for other in others.values())
-            scalar = percent(entry.get("scalar", {}).get("mean"))
-            rows.append(
-                (
-                    kind,
-                    gpu,
-                    "GPU" if entry["unseen"] else "kernels",
-                    *_row(entry),
-                    scalar,
-                    f"{entry['count']:,}",
-                    *theirs,
-                )
-            )
+            new, scalar = "GPU" if entry["unseen"] else "kernels", percent(entry.get("scalar", {}).get("mean"))
+            rows.append((kind, gpu, new, *_row(entry), scalar, f"{entry['count']:,}"))
     return WeightsTable("errors on kernels left out of training", header, rows, 3)
+
+
+def unseen(meta: Meta, others: Sequence[Meta]) -> str:
+    """Return a list with a line a class: the mean error in percent on each GPU that training had not seen, and of `others`."""
+    lines = []
+    for kind, found in meta["errors"].items():
+        gpus = []
+        for gpu in (gpu for gpu, entry in found.items() if entry["unseen"]):
+            means = [one["errors"].get(kind, {}).get(gpu, {}).get("mean") for one in (meta, *others)]
+            first, *theirs = ("–" if mean is None else f"{100 * mean:.1f}" for mean in means)
+            gpus.append(f"{gpu} {first} ({', '.join(theirs)})")
+        lines.append(f"- {kind}: {'; '.join(gpus)}")
+    return "\n".join(lines)
 
 
 def _row(entry: Mapping[str, float]) -> tuple[str, ...]:
@@ -301,23 +302,12 @@ def write(path: Path, weights: Weights) -> None:
 
 
 def card(weights: Weights) -> str:
-    """Return the model card of weights in Markdown, beside the mean errors of the baselines that ship.
+    """Return the model card of weights in Markdown, with the mean errors of the baselines that ship.
 
     The same weights give the same text.
     """
     meta = weights.meta
-    baselines = {name: weights_file.read(weights_file.shipped(name), name).meta for name in BASELINES}
-    tables = {
-        "overview": overview(meta),
-        "errors": errors(meta, baselines),
-        "wide": wide(meta),
-        "own": own(meta),
-        "intervals": intervals(meta),
-        "learned": learned(weights),
-        "boards": boards(weights),
-        "rows": rows(meta),
-        "sources": sources(meta),
-    }
+    means = sorted(float(row[3].split()[0]) for row in overview(meta).rows if row[3])
     out = f"Without {', '.join(meta['left_out'])}. " if meta.get("left_out") else ""
     command = f"`clustersim lab show --predictor {meta['predictor']} --card FILE`"
     return TEMPLATE.read_text(encoding="utf-8").format(
@@ -325,8 +315,12 @@ def card(weights: Weights) -> str:
         seed=meta["seed"],
         size=f"{_bytes(weights) / 1e6:.1f} MB",
         left_out=out,
+        low=f"{means[0]:.0f}" if means else "–",
+        high=f"{means[-1]:.0f} %" if means else "–",
         generated=f"Written from the weights by {command}; every figure is from their metadata.",
-        **{name: markdown(table) if table.rows else "None." for name, table in tables.items()},
+        overview=markdown(overview(meta)),
+        unseen=unseen(meta, [weights_file.read(weights_file.shipped(name), name).meta for name in BASELINES]),
+        sources=", ".join(f"`{name}` {digest}" for name, digest in sources(meta).rows),
     )
 
 
