@@ -447,4 +447,4 @@ class Workload(Spec):
     """What forecasts kernels: a file of `clustersim/predictors/kinds/`."""
     clocks: Literal["sustained", "boost"] | Fraction = "sustained"
     """`sustained` is what the GPU's power holds in a step of seconds, `boost` the speed of a short burst, and a number the
-    share of it that matrix products keep ([how](clocks.md))."""
+    share of it that matrix products keep ([how](predictors.md#clocks))."""

@@ -1,7 +1,7 @@
 """Clocks: what the board's power leaves of a short burst's rate when matrix products run for seconds.
 
 Tables of kernels are timed in bursts of milliseconds, before the power controller acts; a training step is the steady
-state. docs/clocks.md has the argument, the evidence and what each constant was read from.
+state. docs/predictors.md has the law and its evidence.
 """
 
 from __future__ import annotations

@@ -149,7 +149,7 @@ def total(graph: Graph, predictor: Predictor, gpu: Gpu, eager: bool = True, cloc
     """Return the seconds of a graph, all distinct kernels predicted in one array call.
 
     `eager` adds what the GPU waits for the CPU's calls; a compiled graph has none worth counting. Raises InputError for
-    impossible kernels. `clocks`: those of passes in a row for seconds, of one burst, or a share (docs/clocks.md).
+    impossible kernels. `clocks`: those of passes in a row for seconds, of one burst, or a share (docs/predictors.md).
     """
     counts: dict[Kernel, int] = {}
     for kernel in graph.kernels:
