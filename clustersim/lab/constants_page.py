@@ -236,7 +236,7 @@ give measured rows with their mean error at {by} less, as it is, and {by} more. 
 
 ## What differs between machines
 
-Each factor, with the spread of its logarithm and what that was chosen on. [A step's uncertainty](calibration.md) and
+Each factor, with the spread of its logarithm and what that was chosen on. [A step's uncertainty](calibrate.md) and
 `clustersim calibrate` use them; a topology file can set its own.
 
 {machines}

@@ -39,7 +39,7 @@ ENOUGH: Mapping[str, int] = {"experts": 3}
 HOST: Annotated[float, _STEPS] = 14.0
 """Width of a step that launches kernels all the time, at 12 us each; in proportion to that share. Hosts that were read take up to
 46 us and differ by 0.3 (log): 1.28 * 0.3 * 46 / 12 is 14 times the bound. Other constants that differ between machines have much
-the same share in all steps: their sensitivities, step by step, hold strangers no better (docs/calibration.md)."""
+the same share in all steps: their sensitivities, step by step, hold strangers no better (docs/calibrate.md)."""
 
 
 @dataclass(frozen=True, slots=True)
