@@ -244,7 +244,7 @@ Case matters: `Gb/s` is bits, `GB/s` bytes; `GB` is 10^9 bytes, `GiB` 2^30. Ever
 """
 
 TOPOLOGY = """\
-Only `true`, `false`, `null` and decimal numbers (`1e9` too) are anything but text; duplicate keys, tags and merge keys are errors.
+`true`, `false`, `null` and decimal numbers (`1e9` too) aside, all is text; duplicate keys, tags and merge keys are errors.
 
 ## Topology files
 
