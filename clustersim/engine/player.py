@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple, cast
 
 from clustersim.cache import Cache
 from clustersim.engine.compile import Plan
-from clustersim.engine.contention import LinkUse
+from clustersim.engine.contention import LinkUse, StreamUse
 from clustersim.engine.graph import StepGraph, structure
 from clustersim.engine.instances import build
 from clustersim.engine.launching import Seconds
@@ -52,6 +52,11 @@ class Compiled:
     links: LinkUse
     graph_key: Hashable = None
     """What its graph is kept by."""
+
+    @cached_property
+    def streams(self) -> StreamUse:
+        """The links that each stream of a rank uses."""
+        return StreamUse.of(self.graph, self.tasks, self.links)
 
     @cached_property
     def kinds(self) -> TaskKinds:
@@ -165,7 +170,7 @@ class Player:
         graph, links, losses = compiled.graph, compiled.links, slowing(compiled.graph, tasks)
         ends = longest(graph, tasks.seconds)
         starts = graph.starts(ends)
-        contention = links.contention(tasks.times, starts, ends)
+        contention = links.contention(tasks.times, starts, ends, compiled.streams)
         quiet = not losses and not len(contention.node)
         if self.engine == "simpy":
             if not quiet:
@@ -182,7 +187,7 @@ class Player:
             job = LoopJob.of(graph, tasks, links, losses)
             [[step]] = loop(compiled.plan.network.capacity, [job])
             record = _played(graph, tasks, step)
-            contention = links.contention(tasks.times, record.starts, record.ends)
+            contention = links.contention(tasks.times, record.starts, record.ends, compiled.streams)
         if self.steady is None or compiled.periods is None:
             return record
         return steady(record, losses, contention, compiled.periods, self.steady.further, links)
