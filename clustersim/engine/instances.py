@@ -45,13 +45,13 @@ class _Instances:
     """All passes of a step as arrays: what references stand for is found in the order in which they depend on each other."""
 
     def __init__(self, templates: Templates) -> None:
-        self.templates, self.microbatch = templates, templates.microbatch
+        self.templates, self.microbatch, self.place = templates, narrow(templates.microbatch), narrow(templates.place)
         self.patterns, self.pattern, self.numbers = patterns(templates)
         self.numbered = numbered(templates, self.patterns, self.pattern)
-        self.first_task = self.numbered.task[templates.of_pass]
+        self.first_task = narrow(self.numbered.task[templates.of_pass])
         """The first task of each pass."""
         count = np.array([len(one.nodes) for one in self.patterns])[self.pattern]
-        self.begin = 1 + np.cumsum(count) - count
+        self.begin = narrow(1 + np.cumsum(count) - count)
         """The first node of each pass."""
         (what, one, other), of_pass = self.rows([list(pattern.references) for pattern in self.patterns], 3)
         self.first = np.searchsorted(of_pass, np.arange(len(self.pattern)))
@@ -76,9 +76,11 @@ class _Instances:
         """Return the rows of a table of each pattern, once for each of their passes: columns (width, rows), and passes."""
         start = np.cumsum([0, *map(len, tables)])
         flat = chain.from_iterable(chain.from_iterable(tables))
-        columns = np.fromiter(flat, np.int64, width * int(start[-1])).reshape(-1, width).T
+        columns = np.fromiter(flat, np.int32, width * int(start[-1])).reshape(-1, width).T
         count = np.diff(start)[self.pattern]
-        return columns.take(entries(start, self.pattern), axis=1), np.repeat(np.arange(len(count)), count)
+        return columns.take(entries(start, self.pattern), axis=1), np.repeat(
+            np.arange(len(count), dtype=np.int32), count
+        )
 
     def nodes(self, reference: Ints, of_pass: Ints) -> Ints:
         """Return the nodes that references in passes stand for."""
@@ -161,12 +163,13 @@ class _Instances:
         (a, b, slot, task, count), of_pass = self.rows([one.nodes for one in self.patterns], 5)
         a, b = self.nodes(a, of_pass), self.nodes(b, of_pass)
         task += self.first_task[of_pass]
-        slot = np.where(slot == JOIN, JOIN, slot + self.numbered.slot[self.templates.of_pass[of_pass]])
-        labels = np.array([task, self.microbatch[of_pass], self.templates.place[of_pass], count])
+        slot += np.where(slot == JOIN, 0, narrow(self.numbered.slot[self.templates.of_pass])[of_pass])
+        labels = np.array([task, self.microbatch[of_pass], self.place[of_pass], count])
         self.complete(labels)
         if len(missing := np.flatnonzero((a < 0) | (b < 0))):
             raise self.stuck(*labels[:2, missing[0]].tolist())
-        columns = np.concatenate([[[0], [0], [JOIN], [-1], [-1], [-1], [0]], [a, b, slot, *labels]], axis=1)
+        begin = np.array([[0], [0], [JOIN], [-1], [-1], [-1], [0]], np.int32)
+        columns = np.concatenate([begin, [a, b, slot, *labels]], axis=1)
         columns = np.concatenate([columns, self.joined(columns)], axis=1)
         order = ordered(columns[0], columns[1], wide=ranks >= WIDE)
         if len(order) < columns.shape[1]:
@@ -175,7 +178,7 @@ class _Instances:
         place = np.empty(len(order), np.int32)
         place[order] = np.arange(len(order))
         a, b = (place[row[order]] for row in columns[:2])
-        slot, *told = (narrow(row[order]) for row in columns[2:])
+        slot, *told = (row[order] for row in columns[2:])
         return StepGraph(
             (a, b, slot),
             tuple(self.numbered.slots),
@@ -217,14 +220,16 @@ class _Instances:
         columns[0, node[of]] = number  # the last of them stays
         a = np.where(turn == 0, arrived[first[of]], number - 1)
         slot = np.full(len(made), JOIN)
-        return np.concatenate([[a, arrived[made], slot], columns[3:6, node[of]], [count[rows[first[of]]] + turn]])
+        return narrow(
+            np.concatenate([[a, arrived[made], slot], columns[3:6, node[of]], [count[rows[first[of]]] + turn]])
+        )
 
     def shared_slots(self, task: Ints, start: Ints) -> Ints:
         """Return the slots of tasks that ranks start together, those of task i being start[i] to start[i + 1] of `task`."""
         slots, size, like = self.numbered.slots, np.diff(start), np.empty(len(start) - 1, np.int64)
         for count in distinct(size).tolist():
             some = np.flatnonzero(size == count)
-            first, of = distinct_rows(task[start[some][:, None] + np.arange(count)])
+            first, of = distinct_rows(task[start[some][:, None] + np.arange(count)].astype(np.int64))
             like[some] = some[first[of]]
         new, turn = np.unique(like, return_inverse=True)  # in the order in which they come first
         known = len(slots)
