@@ -222,10 +222,10 @@ def _last_run(good: Mask) -> tuple[int, int] | None:
 
 def _aligned(graph: StepGraph) -> Ints:
     """Return what aligns the places of passes of ranks: the first backward passes of all have one."""
-    number = graph.labels.task[1:]
-    backward = np.array([_backward(where) for _, where, _ in graph.tasks], bool)[number]
+    rank, _, _, task, _, place = graph.occurrences  # a node of several ranks is written for one of them alone
+    backward = np.array([_backward(where) for _, where, _ in graph.tasks], bool)[task]
     first = np.full(graph.ranks, np.iinfo(np.int64).max)
-    np.minimum.at(first, graph.node_rank[1:][backward], graph.labels.place[1:][backward])
+    np.minimum.at(first, rank[backward], place[backward])
     first[first == np.iinfo(np.int64).max] = 0
     aligned: Ints = first.max() - first
     return aligned
