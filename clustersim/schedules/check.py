@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache, lru_cache
 from itertools import islice
@@ -70,6 +71,15 @@ def period(name: str, stages: int, chunks: int = 1) -> int | None:
     """
     found: Callable[[int, int], int] | None = _stated(name, "period")
     return found(stages, chunks) if found else None
+
+
+def repeating(name: str, stages: int, chunks: int = 1) -> int:
+    """Return the least number of microbatches in whose middle a schedule that states a period most likely runs two of them."""
+    least: Callable[[int, int], int] | None = _stated(name, "repeating")
+    if least:
+        return least(stages, chunks)
+    every = period(name, stages, chunks) or 0
+    return settled(name, stages, sys.maxsize, chunks) + 2 * every
 
 
 @cache

@@ -57,6 +57,11 @@ def period(stages: int, chunks: int = 1) -> int:
     return 4
 
 
+def repeating(stages: int, chunks: int = 1) -> int:
+    """Return as many microbatches as run two periods in the middle of both directions."""
+    return 2 * stages + 14
+
+
 def _action(stages: int, rank: int, phase: int, letter: Letter, number: int) -> Action:
     """Return an action of a rank: phase 0 is of the copy whose microbatches enter at the nearer end."""
     copy = phase ^ (rank >= stages // 2)

@@ -31,6 +31,11 @@ def period(stages: int, chunks: int = 1) -> int:
     return stages if chunks > 1 else 1
 
 
+def repeating(stages: int, chunks: int = 1) -> int:
+    """Return as many microbatches as run two periods in the middle: weight gradients are put off for many."""
+    return 5 * stages if chunks > 1 else 2 * stages + 1
+
+
 def _row(rank: int, stages: int, microbatches: int, chunks: int) -> tuple[Action, ...]:
     total = microbatches * chunks
     warmup = min(total, stages - 1 - rank + (chunks - 1) * stages)
