@@ -204,19 +204,15 @@ class Preparation:
         return self._peaks.once(self.structure(job), fullest)
 
     def short(self, job: Job) -> Iterator[tuple[int, Steady]]:
-        """Yield numbers of microbatches that may do for those of a job, the fewest first, and what repeats in between.
-
-        More than half of them are not worth it: such a step may prove not to be steady.
-        """
+        """Yield numbers of microbatches whose graph may repeat itself in the middle, the fewest first, and what it leaves out."""
         split = job.parallelism
         period = schedules.period(split.schedule, split.pp, split.vpp)
         if period is None:
             return
-        settled = schedules.settled(split.schedule, split.pp, job.microbatches, split.vpp)
-        many = 3 * settled + 2 * period + 2
-        for least in (settled + 2 * period, many, 2 * many):
+        fewest = schedules.repeating(split.schedule, split.pp, split.vpp)
+        for least in (fewest, 2 * fewest):
             further = (job.microbatches - least) // period
-            if further < 1 or 2 * least > job.microbatches:
+            if further < 1:
                 return
             yield job.microbatches - further * period, Steady(period, further)
 

@@ -10,16 +10,17 @@ from dataclasses import replace
 
 import numpy as np
 
-from clustersim.arrays import Floats, Ints
+from clustersim.arrays import Floats, Ints, narrow
 from clustersim.engine.graph import Labels, Occurrences, StepGraph, Waits
-from clustersim.engine.record import Record, Skipped, Turns, turns
+from clustersim.engine.instances import WIDE, ordered
+from clustersim.engine.record import Period, Record, Turns, turns
 
 
 def expand_periods(record: Record) -> Record:
     """Return the record of all periods of a step; its nodes stand in another order than in a graph that was built for them."""
     if record.skipped is None:
         return record
-    copies = _Copies(record.graph, record.skipped)
+    copies = _Copies(record.graph, record.skipped.period, record.skipped.periods)
     nodes, late = copies.nodes.row, record.late
     by = late[nodes] * copies.nodes.turn
     return replace(
@@ -33,14 +34,30 @@ def expand_periods(record: Record) -> Record:
     )
 
 
+def expanded(graph: StepGraph, period: Period, periods: int) -> StepGraph:
+    """Return a graph with so many more copies of its last whole period, level by level."""
+    found = _Copies(graph, period, periods).graph()
+    (a, b, slot), work, waits = found.arrays, found.occurrences, found.waits
+    order = ordered(a, b, wide=graph.ranks >= WIDE)
+    place = np.empty(len(order), np.int32)
+    place[order] = np.arange(len(order))
+    return replace(
+        found,
+        arrays=(place[a[order]], place[b[order]], slot[order]),
+        occurrences=work._replace(node=place[work.node], asked=np.where(work.asked < 0, -1, place[work.asked])),
+        waits=waits._replace(asked=place[waits.asked], awaited=place[waits.awaited], sent=place[waits.sent]),
+        labels=Labels(*(narrow(column[order]) for column in found.labels)),
+    )
+
+
 class _Copies:
     """The nodes of a step with those of its skipped periods.
 
     First stand those before the period and its own, then its copies, one period after the other, then what comes after it.
     """
 
-    def __init__(self, graph: StepGraph, skipped: Skipped) -> None:
-        self.short, self.periods, self.period = graph, skipped.periods, skipped.period
+    def __init__(self, graph: StepGraph, period: Period, periods: int) -> None:
+        self.short, self.periods, self.period = graph, periods, period
         later, labels = self.period.later, graph.labels
         repeated = later >= 0
         self.microbatches = int((labels.microbatch[later] - labels.microbatch)[repeated].max())

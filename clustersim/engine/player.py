@@ -10,13 +10,14 @@ from typing import Any, Literal, NamedTuple, cast
 from clustersim.cache import Cache
 from clustersim.engine.compile import Plan
 from clustersim.engine.contention import LinkUse, StreamUse
+from clustersim.engine.expand_periods import expanded
 from clustersim.engine.graph import StepGraph, structure
 from clustersim.engine.instances import build
 from clustersim.engine.launching import Seconds
 from clustersim.engine.loop import LoopStep, loop
 from clustersim.engine.loop_state import LoopJob
 from clustersim.engine.program import Program
-from clustersim.engine.record import Record
+from clustersim.engine.record import Period, Record
 from clustersim.engine.simulate import simulate, tell_if_long
 from clustersim.engine.slowing import slowing
 from clustersim.engine.static import longest
@@ -53,6 +54,11 @@ class Compiled:
     graph_key: Hashable = None
     """What its graph is kept by."""
 
+    @property
+    def microbatches(self) -> int:
+        """Those of the graph."""
+        return int(self.graph.labels.microbatch.max()) + 1
+
     @cached_property
     def streams(self) -> StreamUse:
         """The links that each stream of a rank uses."""
@@ -70,11 +76,9 @@ class KeptGraph(NamedTuple):
     graph: StepGraph
     known: dict[int, Periods | None]
 
-    def periods(self, period: int, program: Program) -> Periods | None:
-        """Return where the graph repeats itself every `period` microbatches; program: of its first rank."""
+    def periods(self, period: int, passes: int) -> Periods | None:
+        """Return where the graph repeats itself every `period` microbatches; passes: those of a rank in a period."""
         if period not in self.known:
-            middle = int(self.graph.labels.microbatch.max()) // 2
-            passes = sum(middle <= action.microbatch < middle + period for _, action in program.turns())
             self.known[period] = periods(self.graph, period, passes)
         return self.known[period]
 
@@ -91,16 +95,20 @@ class PlanCache:
         """Return the graph of a plan; key: as `graph_key` has it."""
         return self.kept.once(("graph", key), lambda: KeptGraph(build(plan.programs, plan.members), {}))
 
-    def get(self, structure: Hashable) -> Compiled | None:
-        """Return what was compiled for a job of a structure, if it is still kept."""
-        found = cast(Compiled | None, self.kept.get(("job", structure)))
+    def longer(self, graph: StepGraph, period: Period, more: int, key: Hashable) -> KeptGraph:
+        """Return a graph with so many more copies of its last whole period; key: of the longer one."""
+        return self.kept.once(("graph", key), lambda: KeptGraph(expanded(graph, period, more), {}))
+
+    def get(self, structure: Hashable, more: int = 0) -> Compiled | None:
+        """Return what was compiled for a job of a structure, or that with so many more periods, if it is still kept."""
+        found = cast(Compiled | None, self.kept.get((f"job + {more}" if more else "job", structure)))
         if found is not None:
             self.kept.get(("graph", found.graph_key))  # last, so that no graph goes before what was compiled with it
         return found
 
-    def keep(self, structure: Hashable, compiled: Compiled) -> None:
-        """Keep what was compiled for a job."""
-        self.kept.keep(("job", structure), compiled)
+    def keep(self, structure: Hashable, compiled: Compiled, more: int = 0) -> None:
+        """Keep what was compiled for a job; more: as in `get`."""
+        self.kept.keep((f"job + {more}" if more else "job", structure), compiled)
         self.kept.get(("graph", compiled.graph_key))  # as in `get`
 
     def all(self, kind: str) -> list[Any]:
@@ -112,6 +120,13 @@ def _bytes(kept: KeptGraph | Compiled) -> float:
     if isinstance(kept, Compiled):
         return TASK * len(kept.tasks) + ROW * len(kept.links.user)
     return NODE * len(kept.graph)
+
+
+def _passes(program: Program, period: int) -> int:
+    """Return how many passes a rank has in a period."""
+    turns = program.turns()
+    middle = max(action.microbatch for _, action in turns) // 2
+    return sum(middle <= action.microbatch < middle + period for _, action in turns)
 
 
 def graph_key(plan: Plan, rows: Hashable) -> Hashable:
@@ -138,13 +153,13 @@ class Player:
         found = None if self.cache is None or self.engine == "simpy" else self.cache.get(self.structure)
         if found is None:
             return None
-        record = self.simulate(found, found.kinds.timed(seconds))
+        record = self.shortest(found, found.kinds.timed(seconds))
         return None if record is None else (found.plan, record)
 
     def step(self, plan: Plan, progress: Callable[[float], None] = lambda _: None) -> Record | None:
         """Return one step of a plan that is alone on its fabric; None where the player cannot prove its times."""
         compiled = self.compiled(plan)
-        record = self.simulate(compiled, compiled.tasks, progress)
+        record = self.shortest(compiled, compiled.tasks, progress)
         if self.structure is not None and self.cache is not None and record is not None:
             self.cache.keep(self.structure, compiled)
         return record
@@ -153,15 +168,53 @@ class Player:
         """Return a plan with its graph."""
         key = graph_key(plan, self.rows)
         kept = (self.cache or PlanCache()).graph(plan, key)
-        repeats = kept.periods(self.steady.period, plan.programs[0]) if self.steady else None
+        repeats = (
+            kept.periods(self.steady.period, _passes(plan.programs[0], self.steady.period)) if self.steady else None
+        )
         tasks = Tasks(kept.graph, kept.graph.found(plan.programs))
         links = LinkUse(kept.graph, tasks.activities, plan.network.capacity)
         return Compiled(plan, kept.graph, tasks, repeats, links, key)
 
-    def simulate(
+    def shortest(
         self, compiled: Compiled, tasks: Tasks, progress: Callable[[float], None] = lambda _: None
     ) -> Record | None:
-        """Return the step; where a short one is to stand for it, if it is steady. None where the player cannot tell it.
+        """Return the step, played with as few of its periods as prove it to be steady, or with all; else as `simulate`."""
+        if self.steady is None:
+            return self.simulate(compiled, tasks, progress)
+        if compiled.periods is None:
+            return None
+        further, known = self.steady.further, compiled.microbatches // self.steady.period
+        for more in (*(some for some in (0, 2 * known, 5 * known) if some < further), further):
+            own = self.extended(compiled, more)
+            record = self.simulate(own, tasks.on(own.graph), progress, further - more)
+            if record is not None:
+                return record
+        return None
+
+    def extended(self, compiled: Compiled, more: int) -> Compiled:
+        """Return a plan with its graph so many periods longer."""
+        cache, key, repeated = self.cache or PlanCache(), (compiled.graph_key, more), compiled.periods
+        if not more or repeated is None or self.steady is None:
+            return compiled
+        if self.structure is not None and (known := cache.get(self.structure, more)) is not None:
+            return known
+        kept = cache.longer(compiled.graph, repeated.last, more, key)
+        tasks = compiled.tasks.on(kept.graph)
+        repeats = kept.periods(self.steady.period, repeated.last.passes)
+        links = LinkUse(kept.graph, tasks.activities, compiled.plan.network.capacity)
+        found = Compiled(compiled.plan, kept.graph, tasks, repeats, links, key)
+        if self.structure is not None:
+            cache.keep(self.structure, found, more)
+        return found
+
+    def simulate(
+        self,
+        compiled: Compiled,
+        tasks: Tasks,
+        progress: Callable[[float], None] = lambda _: None,
+        further: int = 0,
+    ) -> Record | None:
+        """Return the step, with so many further periods if it is steady. None where the player cannot tell it.
 
         Here it is decided who plays. Nothing slows a step if, with the times of its longest path, no link is asked for more than
         it has and no computation has communication beside it that takes from it: then the longest path is the step. SimPy needs
@@ -177,20 +230,22 @@ class Player:
                 tell_if_long(links, tasks, contention, starts, ends)
             [[record]] = simulate([compiled.plan], progress, graphs=[graph], tasks=[tasks], shared=not quiet)
             return record
-        if self.steady is not None and compiled.periods is None:
+        if further and compiled.periods is None:
             return None
         if quiet:
             record = Record(graph, tasks, starts, ends, {}, 0.0, float(ends.max()), player="static")
-        elif self.engine == "static":
-            return None
+        elif self.engine == "static" or (
+            self.steady is not None and compiled.microbatches > further * self.steady.period > 0
+        ):
+            return None  # to play more than half of a step is not worth it, which may prove not to be steady
         else:
             job = LoopJob.of(graph, tasks, links, losses)
             [[step]] = loop(compiled.plan.network.capacity, [job])
             record = _played(graph, tasks, step)
             contention = links.contention(tasks.times, record.starts, record.ends, compiled.streams)
-        if self.steady is None or compiled.periods is None:
+        if not further or compiled.periods is None:
             return record
-        return steady(record, losses, contention, compiled.periods, self.steady.further, links)
+        return steady(record, losses, contention, compiled.periods, further, links)
 
 
 def together(

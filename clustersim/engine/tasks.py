@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from copy import copy
 from functools import cache, cached_property
 from types import MappingProxyType
-from typing import Any, NamedTuple, TypeVar, cast, overload
+from typing import Any, NamedTuple, Self, TypeVar, cast, overload
 
 import numpy as np
 
@@ -71,6 +72,12 @@ class Tasks(Sequence[Task]):
     def __getitem__(self, place: slice) -> Sequence[Task]: ...
     def __getitem__(self, place: int | slice) -> Task | Sequence[Task]:
         return self.own[place]
+
+    def on(self, graph: StepGraph) -> Self:
+        """Return the same tasks on a graph with the same slots, of other nodes."""
+        one = copy(self)
+        one.graph = graph
+        return one
 
     def once(self, find: Callable[[Sequence[Task]], Answer]) -> Answer:
         """Return what a function finds of the tasks, whatever their times."""

@@ -11,7 +11,7 @@ from engine_cases import all_links, cluster, job, simulate
 from examples import examples
 from fabric_cases import FABRICS, FAULTS
 from fabric_cases import cluster as kinds
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
 
 from clustersim import plugins
@@ -223,6 +223,12 @@ SPLITS = st.builds(
     fault=st.sampled_from(sorted(FAULTS)),
     placement=st.sampled_from(["packed", "spread", "random:1", "random:2"]),
     jobs=st.lists(st.tuples(st.integers(1, 4), SPLITS, st.sampled_from([0.0, 0.001])), min_size=2, max_size=3),
+)
+@example(  # two ranks in lock-step run passes whose nodes are written for the first of them
+    fabric="bundles",
+    fault="dead",
+    placement="packed",
+    jobs=[(1, split_of(1, 1, 0, False), 0.0), (1, split_of(2, 1, 0, True), 0.0)],
 )
 def test_folded_equals_unfolded(fabric, fault, placement, jobs):
     assume(fabric not in ("switch", "narrow") or "%" not in str(FAULTS[fault]))
