@@ -31,3 +31,20 @@ def _rounds(letter: Letter, rank: int, stages: int, microbatches: int, chunks: r
     rounds = [range(start, min(start + stages, microbatches)) for start in starts]
     of = [chunk * stages + rank for part in rounds for chunk in chunks for _ in part]
     return actions(of, letter, [microbatch for part in rounds for _ in chunks for microbatch in part])
+
+
+def split_row(rank: int, stages: int, microbatches: int, chunks: int, warmup: int, held: int) -> tuple[Action, ...]:
+    """Return what a rank does that begins with `warmup` forwards and splits its backward passes.
+
+    held: gradients of weights that it holds back, which fill the bubbles at its end.
+    """
+    total = microbatches * chunks
+    warmup = min(total, warmup)
+    forward = forwards(rank, stages, microbatches, chunks)
+    inputs = backwards(rank, stages, microbatches, chunks, "I")
+    weights = backwards(rank, stages, microbatches, chunks, "W")
+    row = forward[:warmup]
+    for k in range(total):
+        row += (*forward[warmup + k : warmup + k + 1], inputs[k])
+        row += weights[k - held : k - held + 1] if k >= held else []
+    return (*row, *weights[max(total - held, 0) :])

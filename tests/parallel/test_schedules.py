@@ -19,6 +19,7 @@ from clustersim.schedules.pipeline import Pipeline, together
 from clustersim.schedules.play import play
 
 NAMES = sorted(plugins.names(check.ROOM))
+FOLDED = ("zbv", "v_half", "v_min")
 FORWARD, BACKWARD = 3.0, 5.0
 
 # Huang et al. 2019, figure 2c: four stages, four microbatches, a backward drawn as long as a forward.
@@ -84,8 +85,8 @@ def test_every_schedule_is_legal_at_every_size(name: str) -> None:
 @settings(max_examples=examples(20), deadline=None)
 def test_large_schedules_are_legal(name: str, stages: int, microbatches: int, chunks: int) -> None:
     rounds = -(-microbatches // stages) * stages if chunks > 1 else microbatches
-    if check.pipeline(name, stages).paired:
-        stages, chunks = stages + stages % 2, 1 + (name == "dualpipev")
+    if check.pipeline(name, stages).folded:
+        stages, chunks = stages + stages % 2, 1 + (name != "dualpipe")
         rounds = 2 * (stages + microbatches)
     try:
         schedule = check.load(name, stages, rounds, chunks)
@@ -160,10 +161,53 @@ def test_dualpipe_has_the_published_bubble_and_memory(ranks: int, microbatches: 
         assert kept == [ranks + 1] * len(schedule)
 
 
+@pytest.mark.parametrize("stages", range(1, 13))
+def test_zb_h2_and_zb_v_have_no_bubble_but_how_far_apart_ranks_begin(stages: int) -> None:
+    """Table 1 and section 6 of Qi et al. 2023: 2p-1 microbatches, and 1F1B's memory, which is 2p of half the layers."""
+    microbatches = 2 * stages + 3
+    wide, folded = check.load("zb_h2", stages, microbatches), check.load("zbv", stages, microbatches, 2)
+    assert [check.in_flight(row) for row in wide] == [2 * stages - 1] * stages
+    assert [check.in_flight(row) for row in folded] == [2 * stages] * stages
+    for schedule, name, chunks in ((wide, "zb_h2", 1), (folded, "zbv", 2)):
+        played = play(schedule, check.pipeline(name, stages, chunks))
+        assert [row[-1].end - row[0].start for row in played] == [3 * chunks * microbatches] * stages
+
+
+@pytest.mark.parametrize("stages", range(2, 17))
+def test_controllable_memory(stages: int) -> None:
+    """Qi et al. 2024 (arXiv 2405.15362), table 1 and figure 6: memory of 1F1B's half and third, with less than its bubble.
+
+    1F1B keeps p microbatches of a rank's layers, 2p of a stage's, and idles for 6(p-1) passes of a stage.
+    """
+    microbatches = 3 * stages + 2
+    for name, memory, bubble in (("v_half", stages + 2, 0.55), ("v_min", 2 * (stages + 4) / 3, 0.75)):
+        schedule, pipeline = check.load(name, stages, microbatches, 2), check.pipeline(name, stages, 2)
+        assert max(check.in_flight(row) for row in schedule) <= memory
+        end = max(row[-1].end for row in play(schedule, pipeline))
+        assert end - 6 * microbatches <= bubble * 6 * (stages - 1)
+
+
+@pytest.mark.parametrize("name", ["zbv", "v_half", "v_min", "zb_h2", "1f1b", "zero_bubble"])
+@pytest.mark.parametrize("stages", [1, 2, 3, 4, 6, 7, 9])
+def test_a_further_microbatch_adds_a_period_in_the_middle(name: str, stages: int) -> None:
+    chunks = 2 if name in FOLDED else 1
+    least = check.settled(name, stages, 10**6, chunks)
+    for microbatches in (least, least + 3):
+        fewer, more = (check.load(name, stages, n, chunks) for n in (microbatches, microbatches + 1))
+        for short, long in zip(fewer, more, strict=True):
+            later = [one._replace(microbatch=one.microbatch - 1) for one in long]
+            begin = next((i for i, one in enumerate(short) if one != long[i]), len(short))
+            assert list(short[begin:]) == later[len(long) - len(short) + begin :]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "pytorch"),
-    [("interleaved", "ScheduleInterleaved1F1B"), ("zero_bubble", "ScheduleInterleavedZeroBubble")],
+    [
+        ("interleaved", "ScheduleInterleaved1F1B"),
+        ("zero_bubble", "ScheduleInterleavedZeroBubble"),
+        ("zbv", "ScheduleZBVZeroBubble"),
+    ],
 )
 def test_order_is_pytorchs(name: str, pytorch: str) -> None:
     from types import SimpleNamespace
@@ -172,8 +216,21 @@ def test_order_is_pytorchs(name: str, pytorch: str) -> None:
     of_rank = getattr(getattr(schedules, pytorch), "_calculate_single_rank_operations", None)
     if of_rank is None:
         pytest.skip("this torch keeps its schedules elsewhere")
-    for p, rounds, v in [(1, 3, 2), (2, 1, 2), (4, 2, 2), (4, 3, 3), (8, 2, 4)]:
-        job = SimpleNamespace(n_local_stages=v, microbatches_per_round=p, pp_group_size=p, _n_microbatches=p * rounds)
+    for p, rounds, v in [
+        (1, 3, 2),
+        (2, 1, 2),
+        (4, 2, 2),
+        (8, 2, 2),
+        *([] if name == "zbv" else [(4, 3, 3), (8, 2, 4)]),
+    ]:
+        job = SimpleNamespace(
+            n_local_stages=v,
+            microbatches_per_round=p,
+            pp_group_size=p,
+            _n_microbatches=p * rounds,
+            _num_stages=p * v,
+            num_stages=p * v,
+        )
         theirs = ["".join(f"{a}," for a in of_rank(job, rank) if a is not None)[:-1] for rank in range(p)]
         assert draw.rows(check.load(name, p, p * rounds, v)).splitlines() == theirs
 
@@ -188,6 +245,10 @@ REFUSED = {
     ("dualpipe", 4, 6, 1): "dualpipe needs an even number of microbatches, 2 or more a stage, not 6 on 4; use 8",
     ("dualpipe", 4, 9, 1): "dualpipe needs an even number of microbatches, 2 or more a stage, not 9 on 4; use 10",
     ("dualpipe", 4, 8, 2): "dualpipe has one model chunk a rank, not 2; set vpp to 1 or use interleaved",
+    ("zbv", 4, 8, 1): "zbv has 2 model chunks a rank, not 1; set vpp to 2",
+    ("v_half", 4, 8, 3): "v_half has 2 model chunks a rank, not 3; set vpp to 2",
+    ("v_min", 4, 8, 1): "v_min has 2 model chunks a rank, not 1; set vpp to 2",
+    ("zb_h2", 4, 8, 2): "zb_h2 has one model chunk a rank, not 2; set vpp to 1 or use interleaved",
     ("dualpipev", 4, 8, 1): "dualpipev has 2 model chunks a rank, not 1; set vpp to 2",
     ("dualpipev", 4, 7, 2): "dualpipev needs 2 or more microbatches for each of 4 pipeline ranks, not 7; use 8",
     ("1f1b", 0, 8, 1): "a schedule needs 1 or more stages, not 0",
@@ -285,11 +346,11 @@ def test_what_show_prints() -> None:
     assert "4 stages of 2 chunks, 8 microbatches" in schedule_text("interleaved", 4, 8, 2)
 
 
-@pytest.mark.parametrize("name", ["1f1b", "interleaved", "zero_bubble"])
+@pytest.mark.parametrize("name", ["1f1b", "interleaved", "zero_bubble", "zb_h2", *FOLDED])
 @pytest.mark.parametrize("stages", [1, 2, 3, 4, 7])
 @pytest.mark.parametrize("chunks", [1, 2, 3])
 def test_more_microbatches_than_settle_fill_memory_no_further(name: str, stages: int, chunks: int) -> None:
-    if (name == "1f1b") != (chunks == 1) and name != "zero_bubble":
+    if name != "zero_bubble" and chunks not in {"interleaved": (2, 3), "1f1b": (1,), "zb_h2": (1,)}.get(name, (2,)):
         return
     enough = check.settled(name, stages, 10**6, chunks)
     assert enough < 10**6

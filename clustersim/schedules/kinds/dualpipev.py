@@ -10,6 +10,7 @@ from functools import partial
 from clustersim.errors import InputError
 from clustersim.schedules.action import Action, Letter, Schedule
 from clustersim.schedules.dual import row
+from clustersim.schedules.folded import two_chunks
 from clustersim.schedules.pipeline import Pipeline
 
 
@@ -26,8 +27,7 @@ def build(stages: int, microbatches: int, chunks: int = 2) -> Schedule:
 
 def sizes(stages: int, microbatches: int, chunks: int = 2) -> None:
     """Raise InputError for sizes that it cannot do."""
-    if chunks != 2:
-        raise InputError(f"dualpipev has 2 model chunks a rank, not {chunks}; set vpp to 2")
+    two_chunks("dualpipev", chunks)
     if microbatches < 2 * stages:
         raise InputError(
             f"dualpipev needs 2 or more microbatches for each of {stages} pipeline ranks, not {microbatches}; use {2 * stages}"

@@ -5,8 +5,8 @@ With several model chunks it is PyTorch's ScheduleInterleavedZeroBubble, whose o
 
 from __future__ import annotations
 
-from clustersim.schedules.action import Action, Schedule
-from clustersim.schedules.order import backwards, forwards, rounds_of
+from clustersim.schedules.action import Schedule
+from clustersim.schedules.order import rounds_of, split_row
 
 
 def build(stages: int, microbatches: int, chunks: int = 1) -> Schedule:
@@ -18,7 +18,10 @@ def build(stages: int, microbatches: int, chunks: int = 1) -> Schedule:
     """
     if chunks > 1:
         rounds_of("zero_bubble", stages, microbatches)
-    return tuple(_row(rank, stages, microbatches, chunks) for rank in range(stages))
+    first = (chunks - 1) * stages
+    return tuple(
+        split_row(rank, stages, microbatches, chunks, first + stages - 1 - rank, held=rank) for rank in range(stages)
+    )
 
 
 def settled(stages: int, chunks: int = 1) -> int:
@@ -34,17 +37,3 @@ def period(stages: int, chunks: int = 1) -> int:
 def repeating(stages: int, chunks: int = 1) -> int:
     """Return as many microbatches as run two periods in the middle: weight gradients are put off for many."""
     return 5 * stages if chunks > 1 else 2 * stages + 1
-
-
-def _row(rank: int, stages: int, microbatches: int, chunks: int) -> tuple[Action, ...]:
-    total = microbatches * chunks
-    warmup = min(total, stages - 1 - rank + (chunks - 1) * stages)
-    forward = forwards(rank, stages, microbatches, chunks)
-    inputs = backwards(rank, stages, microbatches, chunks, "I")
-    weights = backwards(rank, stages, microbatches, chunks, "W")
-    row = forward[:warmup]
-    for k in range(total):
-        row += (*forward[warmup + k : warmup + k + 1], inputs[k])
-        # Rank r holds r weight gradients back: they fill the bubbles at its end.
-        row += weights[k - rank : k - rank + 1] if k >= rank else []
-    return (*row, *weights[max(total - rank, 0) :])

@@ -1,0 +1,31 @@
+"""V-Half: split backward passes on stages that go down the ranks and come back, in half of 1F1B's memory (arXiv 2405.15362)."""
+
+from __future__ import annotations
+
+from clustersim.schedules import folded
+from clustersim.schedules.action import Schedule
+from clustersim.schedules.folded import repeated, two_chunks
+
+pipeline = folded.pipeline
+
+
+def build(stages: int, microbatches: int, chunks: int = 2) -> Schedule:
+    """Return the schedule of `stages` ranks with two stages each.
+
+    A forward pass goes down in two units a rank and comes back in one, and so do gradients (figure 3 of Qi et al. 2024): a rank
+    keeps about p microbatches of a stage, half of 1F1B's memory. Raises InputError for other chunks than 2.
+    """
+    two_chunks("v_half", chunks)
+    p, gap = stages, 0 if stages % 2 else 3  # without it two passes of an even number of ranks fall together
+    first = [(2 * r, 3 * p - r - 2, 3 * p + gap + 2 * r - 1, 6 * p + gap - r - 2) for r in range(p)]
+    return repeated(first, microbatches)
+
+
+def settled(stages: int, chunks: int = 2) -> int:
+    """Return as many microbatches as fill the memory of every rank as much as any number more do."""
+    return stages + 2
+
+
+def period(stages: int, chunks: int = 2) -> int:
+    """Return after how many microbatches every rank repeats itself, however many there are."""
+    return 1

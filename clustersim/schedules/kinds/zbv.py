@@ -1,0 +1,61 @@
+"""ZB-V: split backward passes on stages that go down the ranks and come back (Qi et al. 2023, section 6).
+
+Rank r of p holds stages r and 2p-1-r. The order is that of PyTorch's ScheduleZBVZeroBubble.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from clustersim.schedules import folded
+from clustersim.schedules.action import Action, Schedule
+from clustersim.schedules.folded import two_chunks
+
+pipeline = folded.pipeline
+
+
+def build(stages: int, microbatches: int, chunks: int = 2) -> Schedule:
+    """Return the schedule of `stages` ranks with two stages each.
+
+    Without a bubble but for p-1 passes of a stage, where forward, input gradients and weight gradients take the same; a rank
+    keeps 2p microbatches of a stage, which is 1F1B's p of twice the layers. Raises InputError for other chunks than 2.
+    """
+    two_chunks("zbv", chunks)
+    whole = max(microbatches, 2 * stages - 1)  # it is made of no fewer
+    return tuple(
+        tuple(action for action in _row(rank, stages, whole) if action.microbatch < microbatches)
+        for rank in range(stages)
+    )
+
+
+def settled(stages: int, chunks: int = 2) -> int:
+    """Return as many microbatches as fill the memory of every rank as much as any number more do."""
+    return 2 * stages + 1
+
+
+def period(stages: int, chunks: int = 2) -> int:
+    """Return after how many microbatches every rank repeats itself, however many there are."""
+    return 1
+
+
+def _row(rank: int, stages: int, microbatches: int) -> Iterator[Action]:
+    count = Counter[str]()
+    for step in _steps(rank, stages - rank, microbatches, 2 * stages - 1):
+        stage = 2 * stages - 1 - rank if step[1] == "1" else rank
+        yield Action(stage, step[0], count[step])  # type: ignore[arg-type]
+        count[step] += 1
+
+
+def _steps(depth: int, outer: int, microbatches: int, ahead: int) -> Iterator[str]:
+    """Yield letter and chunk of each action; outer: ranks from it to the turn; ahead: forwards of chunk 0 in the warm-up."""
+    yield from ("F0",) * (2 * outer - 1)
+    yield from ("F1", "F0") * depth
+    yield from ("F1", "I1", "W1") * outer
+    for i in range(microbatches - depth - outer):
+        yield from ("F0",) * (ahead - depth + i < microbatches)
+        yield from ("I0", "W0", "F1", "I1", "W1")
+    yield from ("I0", "I1") * depth
+    yield from ("I0", "W0") * outer
+    yield from ("W1",) * depth
+    yield from ("W0",) * depth
