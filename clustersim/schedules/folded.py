@@ -22,7 +22,7 @@ PERIOD = 6
 """Units of a microbatch: forward, gradients of inputs and of weights of two stages, one each."""
 KEPT = {"F": 1, "I": 0, "W": -1}
 """By which a pass changes the number of microbatches that a rank keeps."""
-Row = dict[int, Action]
+Timetable = dict[int, Action]
 """Passes of a rank, each one unit long, by the unit at which they begin."""
 
 
@@ -56,7 +56,7 @@ def repeated(first: Sequence[Sequence[int]], microbatches: int) -> Schedule:
     return tuple(tuple(row[unit] for unit in sorted(row)) for row in rows)
 
 
-def _filled(stages: Sequence[int], starts: Sequence[int], microbatches: int) -> Row:
+def _filled(stages: Sequence[int], starts: Sequence[int], microbatches: int) -> Timetable:
     """Return what a rank does of all microbatches, gradients of weights where it is idle."""
     down, up = stages
     kinds: tuple[tuple[int, Letter], ...] = ((down, "F"), (up, "F"), (up, "I"), (down, "I"))
@@ -76,23 +76,23 @@ def _filled(stages: Sequence[int], starts: Sequence[int], microbatches: int) -> 
     raise AssertionError  # count() has no end
 
 
-def _behind_forwards(row: Row) -> Iterator[Action]:
+def _behind_forwards(row: Timetable) -> Iterator[Action]:
     last = max(unit for unit, one in row.items() if one.letter == "F")
     return (one for unit, one in row.items() if unit > last)
 
 
-def _without_weights(row: Row, late: Collection[Action]) -> list[Action]:
+def _without_weights(row: Timetable, late: Collection[Action]) -> list[Action]:
     """Take gradients of weights out of a row, and return them in their order."""
     units = [unit for unit in sorted(row) if row[unit].letter == "W" and row[unit] in late]
     return [row.pop(unit) for unit in units]
 
 
-def _kept(row: Row) -> list[int]:
+def _kept(row: Timetable) -> list[int]:
     """Return how many microbatches a rank keeps from each unit on."""
     return list(accumulate(KEPT[row[unit].letter] if unit in row else 0 for unit in range(max(row) + 1)))
 
 
-def _pull(rows: Sequence[Row], on: Pipeline, moved: Collection[Action], most: float) -> None:
+def _pull(rows: Sequence[Timetable], on: Pipeline, moved: Collection[Action], most: float) -> None:
     """Let passes begin as early as they can where a rank is idle and keeps at most `most` microbatches, the earliest first."""
     begin = {one: unit for row in rows for unit, one in row.items()}
     kept = [_kept(row) for row in rows]

@@ -62,7 +62,7 @@ def complete(found, played):
 @settings(max_examples=examples(8), deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     **{name: values for name, values in OPTIONS.items() if name not in ("schedule", "layers")},
-    schedule=st.sampled_from(["1f1b", "zero_bubble", "interleaved", "dualpipe", "dualpipev"]),
+    schedule=st.sampled_from(["1f1b", "zero_bubble", "interleaved", "dualpipe", "dualpipev", "zbv", "v_min"]),
     more=st.integers(0, 3),
     nics=st.sampled_from([1, 4]),
 )

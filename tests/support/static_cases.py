@@ -15,7 +15,9 @@ OPTIONS = {
     "fabric": st.sampled_from(sorted(FABRICS)),
     "fault": st.sampled_from(sorted(FAULTS)),
     "split": st.sampled_from([(1, 1), (1, 4), (2, 2), (4, 2), (1, 2), (2, 4)]),
-    "schedule": st.sampled_from(["1f1b", "gpipe", "zero_bubble", "interleaved", "dualpipe", "dualpipev"]),
+    "schedule": st.sampled_from(
+        ["1f1b", "gpipe", "zero_bubble", "interleaved", "dualpipe", "dualpipev", "zbv", "v_min"]
+    ),
     "zero": st.sampled_from([0, 1]),
     "reduce": st.booleans(),
     "gather": st.booleans(),
@@ -25,15 +27,16 @@ OPTIONS = {
 
 
 def asked(split, schedule, zero, reduce, gather, p2p, layers, batch, clocks=0.8, **other):
-    if split[1] == 1 and schedule in ("interleaved", "dualpipe", "dualpipev"):
-        schedule = "1f1b"
+    chunks = 2 if schedule in ("interleaved", "dualpipev", "zbv", "v_min") else 1
+    if split[1] == 1 and (chunks > 1 or schedule == "dualpipe"):
+        schedule, chunks = "1f1b", 1
     return job(
         clocks=clocks,
         model__layers=layers,
         training__global_batch=batch,
         parallelism__tp=split[0],
         parallelism__pp=split[1],
-        parallelism__vpp=2 if schedule in ("interleaved", "dualpipev") else 1,
+        parallelism__vpp=chunks,
         parallelism__schedule=schedule,
         parallelism__zero=zero,
         parallelism__overlap__grad_reduce=reduce,

@@ -72,7 +72,18 @@ def test_auto_is_all_that_is_legal_and_uses_all_gpus(workload, chunks, ep):
     settings = {"training.global_batch": "16", "parallelism.sequence_parallel": "auto"}
     found = legal(inputs, asked({**dict.fromkeys(names, "auto")}, settings))
     values = {"tp": [1, 2, 4], "pp": [1, 2, 4], "vpp": chunks, "zero": [0, 1, 2], "micro_batch": divisors(16), "ep": ep}
-    values["schedule"] = ["1f1b", "dualpipe", "dualpipev", "gpipe", "interleaved", "zero_bubble"]
+    values["schedule"] = [
+        "1f1b",
+        "dualpipe",
+        "dualpipev",
+        "gpipe",
+        "interleaved",
+        "v_half",
+        "v_min",
+        "zb_h2",
+        "zbv",
+        "zero_bubble",
+    ]
     mine = [tuple(point[key] for key in keys) for point in found]
     assert len(set(mine)) == len(mine) > 100
     expected = set()
