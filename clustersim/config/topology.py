@@ -15,6 +15,8 @@ NIC_EFFICIENCY: Annotated[float, Declared(chosen_on="those figures")] = 0.97
 """Payload over line rate: NCCL gets 46 to 48 GB/s of a NIC of 400 Gb/s (NVIDIA/nccl, issue 290)."""
 NIC_LATENCY: Annotated[float, Declared("s")] = 14e-6
 """Seconds from GPU to GPU through one leaf switch: hwLat of NET ring/Simple in NCCL's tuning.cc."""
+P2P_CHUNK: Annotated[int, Declared("B")] = 128 * 1024
+"""Bytes of a step of a message between nodes and over PCIe (NCCL_P2P_NET_CHUNKSIZE, NCCL_P2P_PCI_CHUNKSIZE)."""
 COLLECTIVE_LAUNCH: Annotated[float, Declared("s")] = 8.4e-6
 """Seconds to launch one collective: baseLat of ring/Simple in NCCL's tuning.cc. Algorithm `nccl` has it in its own latencies."""
 PCIE_LANE: Annotated[float, Declared("B/s")] = 1.5e9
@@ -307,6 +309,9 @@ class Nccl(Spec):
     """It lets the switches of a fabric with `reduction: sharp` add (`NCCL_COLLNET_ENABLE`)."""
     nvls: bool = True
     """It lets NVSwitches add (`NCCL_NVLS_ENABLE`)."""
+    p2p_chunk: Size = P2P_CHUNK
+    """Bytes of a step of a message between nodes (`NCCL_P2P_NET_CHUNKSIZE`): larger ones let a channel carry more, and share a
+    message out to fewer."""
     slowdown: Annotated[
         float,
         Field(gt=0, le=1000, strict=False),

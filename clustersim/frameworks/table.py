@@ -18,7 +18,7 @@ from clustersim.hardware.formats import activation_type
 
 FOLDER = Path(__file__).parent
 OVERLAP_TP = "parallelism.overlap.tp"
-INHERITED = ("defaults", "facts", "choices", "host", "memory")
+INHERITED = ("defaults", "facts", "choices", "host", "memory", "nccl")
 """Parts of a file whose keys stand for all that extend it."""
 
 
@@ -157,6 +157,8 @@ class Framework(Spec):
     """The host's times of launching; none where unmeasured."""
     memory: KeptTensors | None = None
     """Its memory besides the model; none where unknown."""
+    nccl: dict[str, Default] = Field(default_factory=dict)
+    """What its own scripts set of the communication library where there is a pipeline, by key of `nccl` of a topology."""
     recipes: Annotated[tuple[JobRecipe, ...], Field(strict=False)] = ()
     """Of published jobs."""
 

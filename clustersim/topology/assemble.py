@@ -160,7 +160,8 @@ def _nccl(cluster: NodeSpecs, network: BuiltFabric | None) -> NcclFacts:
     if network and not sharp and spec.collnet and "collnet" in spec.model_fields_set:
         raise cluster.error(("nccl", "collnet"), f"nccl.collnet: {_PLAIN}")
     launch = spec.launch if "launch" in spec.model_fields_set else None
-    return NcclFacts(spec.version, spec.algo, spec.proto, spec.collnet and sharp, launch, spec.nvls, spec.slowdown)
+    used = spec.collnet and sharp
+    return NcclFacts(spec.version, spec.algo, spec.proto, used, launch, spec.nvls, spec.slowdown, spec.p2p_chunk)
 
 
 def _nics(cluster: NodeSpecs, network: BuiltFabric) -> tuple[LinkRange, LinkRange]:

@@ -15,7 +15,7 @@ import numpy as np
 from clustersim.arrays import Floats, Ints
 from clustersim.cache import Cache, of_arrays
 from clustersim.config.gpu import Gpu
-from clustersim.config.topology import Jitter
+from clustersim.config.topology import P2P_CHUNK, Jitter
 from clustersim.topology.hops import EndpointClasses, no_symmetry
 from clustersim.topology.numbering import Numbering
 
@@ -62,6 +62,8 @@ class NcclFacts(NamedTuple):
     """Switches inside nodes add, and NCCL uses it."""
     slowdown: float = 1.0
     """How many times as long it takes beside the bytes."""
+    p2p_chunk: float = P2P_CHUNK
+    """Bytes of a step of a message between nodes."""
 
 
 class NodeFacts(NamedTuple):

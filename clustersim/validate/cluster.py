@@ -16,6 +16,7 @@ from clustersim.predictors.power import STEP, WIDTH, step_without
 from clustersim.topology.override import preset_node
 from clustersim.validate.refusal import Refusal
 from clustersim.validate.runs import Run
+from clustersim.validate.workload import framework_of
 
 PRESETS: Mapping[str, str] = {
     "v100-sxm2-16gb": "dgx1-v100",
@@ -130,6 +131,11 @@ def cluster(run: Run, without: str = "") -> tuple[dict[str, Any], list[str]]:
             version = RELEASES[max(min(run.year, max(RELEASES)), min(RELEASES))]
             spec["nccl"] = {"version": version}
             assumed.append(f"nccl.version: {version} (of {run.year})")
+        framework = framework_of(run)
+        for key, one in framework.nccl.items():
+            if one.value is not None and (run.pp or 1) > 1:
+                spec.setdefault("nccl", {})[key] = one.value
+                assumed.append(f"nccl.{key}: {one.value} ({framework.name})")
         if preset in LIBRARIES and without not in PLUGIN.read_from:
             spec["nccl"] = {**spec.get("nccl", {}), **LIBRARIES[preset]}
             assumed.append(f"nccl.proto: {LIBRARIES[preset]['proto']} ({preset})")

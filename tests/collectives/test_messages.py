@@ -57,6 +57,17 @@ def test_a_message_that_is_waited_for_takes_what_the_command_says_of_its_pipelin
         assert took == pytest.approx(line.time, rel=1e-12)
 
 
+def test_larger_steps_let_a_channel_carry_what_it_copies():
+    ranks, rates = np.array([0, 4]), []
+    for chunk in ("128KiB", "512KiB", "2MiB"):
+        two = cluster(2, gpus=4, nics=4, extra=f'nccl: {{version: "2.21", p2p_chunk: {chunk}}}')
+        rates.append([table.line(two, ranks, "send", size).time for size in (64 * MIB, 128 * MIB)])
+    carried = [64 * MIB / (large - small) for small, large in rates]
+    assert carried[0] == pytest.approx(2 * SLOWER)
+    assert carried == sorted(carried)
+    assert carried[-1] == pytest.approx(2 * COPIED, rel=0.03)
+
+
 def test_releases_of_nccl_differ_in_the_messages_of_a_step():
     """Two channels of 14 GB/s up to 2.19, one where ranks are many up to 2.28, as many as the NIC needs later."""
     rates = []

@@ -20,6 +20,7 @@ from clustersim.collectives.nccl.measured_latency import MeasuredConstants, meas
 from clustersim.collectives.nccl.shape import Shape
 from clustersim.collectives.skew import OPS as ALL_TO_ALL
 from clustersim.config.evidence import Declared
+from clustersim.config.topology import P2P_CHUNK
 from clustersim.hardware.constants import LEAF_LATENCY, POST, POST_AMD
 from clustersim.topology.model import NodeFacts
 
@@ -27,14 +28,14 @@ OPS = ("send", *ALL_TO_ALL)
 LL_BYTES: Annotated[int, Declared("B")] = 16 * 1024
 """Bytes of the largest message that uses LL (NCCL_P2P_LL_THRESHOLD)."""
 SLOWER: Annotated[float, Declared("B/s")] = 14e9
-"""Bytes/s of a NIC that one channel serves (NCCL_P2P_PER_CHANNEL_NET_BW)."""
+"""Bytes/s of a NIC that one channel serves (NCCL_P2P_PER_CHANNEL_NET_BW) with steps of the default size."""
 COPIED: Annotated[float, Declared("B/s", "18.7 to 21.2 GB/s a channel")] = 20e9
 """Bytes/s of NVLink that one channel serves: sendrecv of 4 and 8 channels has 18.7 to 20.4 GB/s each on H100 (xxrjun's cluster),
 of 4 and 16 channels 19.7 to 21.2 on B200 from 16 MiB on (Vultr's)."""
 PEERS: Annotated[int, Declared()] = 8
 """Messages that one block carries at once (NCCL_MAX_DEV_WORK_P2P_PER_BATCH)."""
-STEP: Annotated[int, Declared("B")] = 128 * 1024
-"""Bytes of a step of a message between nodes and over PCIe (NCCL_P2P_NET_CHUNKSIZE, NCCL_P2P_PCI_CHUNKSIZE)."""
+POSTED = P2P_CHUNK / SLOWER - P2P_CHUNK / COPIED
+"""Seconds of a step between nodes that go by beside the copy of its bytes."""
 NVLINK_STEP: Annotated[int, Declared("B")] = 512 * 1024
 """The same over NVLink (NCCL_P2P_NVL_CHUNKSIZE)."""
 LOOP: Annotated[int, Declared("B", "not recorded; 304 runs of all_to_all: 11.5, 11.6, 11.7 %")] = 32 << 20
@@ -54,7 +55,8 @@ def channels(op: str, size: float, shape: Shape, node: NodeFacts) -> int:
         return most
     while found > 1 and found * shape.ranks > _of_all(shape, node):
         found //= 2
-    step = NVLINK_STEP if shape.nodes == 1 and node.nvlink else STEP
+    inside = NVLINK_STEP if node.nvlink else P2P_CHUNK
+    step = node.nccl.p2p_chunk if shape.nodes > 1 else inside
     least, large = (step // 2, step) if shape.nodes > 1 else (step // 8, step * 32)
     found = min(found, max(1, math.ceil(size / least)))
     while size > large * found and 2 * found <= most:
@@ -128,7 +130,8 @@ def _rate(op: str, size: float, shape: Shape, node: NodeFacts, constants: Measur
     if op == "send":
         carried = channels(op, size, shape, node)
         if _across(shape):
-            return min(node.nic, carried * SLOWER)
+            chunk = node.nccl.p2p_chunk
+            return min(node.nic, carried * chunk / (chunk / COPIED + POSTED))
         return min(inside, carried * COPIED) if node.nvlink else inside
     if shape.busiest is not None:
         most, inside_node, nic = shape.busiest
