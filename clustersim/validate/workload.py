@@ -254,7 +254,7 @@ class _Draft:
         """What is made again in the backward pass: as the row, the names in its source's words and the framework have it."""
         run, said = self.run, f"{self.run.recompute} {self.run.original_recompute}".lower()
         own = [name for name in typing.get_args(Saved) if re.search(rf"\b{name}\b", said)]
-        modules = [name for name in typing.get_args(RecomputeModule) if re.search(rf"\b{name}\b", said)]
+        modules = [name for name in typing.get_args(RecomputeModule) if re.search(rf"(?<!for )\b{name}\b", said)]
         modules = [] if set(modules) & set(own) else modules  # MaxText's saves are named alike
         named = ["selective"] * bool(own or modules) + re.split(r"[^a-z]+", SPELLED_RECOMPUTE.sub("full", said))
         plain = "none" if run.recompute.lower() in NOT_RECOMPUTED else run.recompute.lower()

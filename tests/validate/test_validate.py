@@ -330,6 +330,10 @@ def test_what_a_source_says_in_words_is_read(tmp_path):
     wide = (*NAMES, "experts", "topk")
     [one] = runs.read(write(tmp_path / "runs.csv", {"original_overlap": "DeepEP", **experts}, names=wide))
     assert specs(adapt(one))[1]["parallelism"]["algorithms"] == {"ep": "deepep"}
+    for words, modules in (("modules for MoE", False), ("modules (moe)", True)):  # a kind of model is no module of it
+        change = {"recompute": "selective", "original_recompute": f"selective {words}", **experts}
+        [one] = runs.read(write(tmp_path / "runs.csv", change, names=wide))
+        assert ("recompute_modules" in specs(adapt(one))[1]["training"]) is modules
 
 
 def test_an_unknown_framework_is_as_those_that_split_a_model_so(tmp_path):
