@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, NamedTuple
 
 import numpy as np
@@ -18,6 +18,14 @@ NCCL = "nccl"
 """The algorithm that stands for what NCCL's tuner would choose."""
 MESSAGES = frozenset({"send", "ring_exchange"})
 """What is no collective: messages between two ranks, which no algorithm carries."""
+
+CALLS: Mapping[str, float] = {"hybridep": 144e-6}
+"""Seconds of a call besides what its bytes take, by algorithm: notes of who sends what where, copies, launches. HybridEP's times
+through PyTorch over those of its kernels alone, 123 to 162 us on 8 B200 and 8 GB200 (deepseek-ai/DeepEP, branch hybrid-ep,
+docs/README_Hybrid-EP.md)."""
+SMS: Mapping[str, int] = {"deepep": 20, "hybridep": 32}
+"""SMs that an algorithm holds (deepseek-ai/DeepEP, Buffer.num_sms; Megatron-Bridge, scripts/performance/utils/overrides.py:
+moe_hybridep_num_sms)."""
 
 BUFFERED: Annotated[int, Declared()] = 3
 """Bytes of memory for each that a GPU receives by NCCL's Simple protocol: the sender writes it to a buffer of the receiver, who
@@ -48,7 +56,7 @@ class CollectivePlan(NamedTuple):
     phases: tuple[Phase | AllPairs, ...]
     """One after the other; none for a single rank."""
     channels: int = 0
-    """NCCL's channels, each of which holds an SM; 0 where it chooses none."""
+    """NCCL's channels, or blocks of another library, each of which holds an SM; 0 where it chooses none."""
 
 
 def plan(
@@ -64,7 +72,8 @@ def plan(
     if op in MESSAGES:
         return _messages(topology, algorithm, kinds, group, collective)
     if algorithm != NCCL:
-        return CollectivePlan(algorithm, "", group.levels, (), None, float("inf"), _phases(algorithm, op, group))
+        parts, latency, sms = _phases(algorithm, op, group), CALLS.get(algorithm), SMS.get(algorithm, 0)
+        return CollectivePlan(algorithm, "", group.levels, (), latency, float("inf"), parts, sms)
     launch = topology.node.nccl.launch or 0.0
     found = [(kind, choose(op, collective.size, kind, topology.facts(kind.types))) for kind in kinds]
     kind, choice = max(found, key=lambda one: collective_seconds(one[1], collective.size))

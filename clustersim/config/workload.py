@@ -136,7 +136,7 @@ class Model(Spec):
     """Groups of experts among which the router chooses first (Megatron's moe_router_num_groups, n_group of a config.json) …"""
     router_group_topk: Count | None = None
     """… so many for each token, and its experts in those (moe_router_group_topk, topk_group); default: all. With
-    `parallelism.algorithms.ep: deepep` they say what crosses the network."""
+    `parallelism.algorithms.ep: deepep` or `hybridep` they say what crosses the network."""
     shared_experts: Index = 0
     """Experts, of the same width, that every token visits too."""
     shared_ffn: Count | None = None
@@ -316,7 +316,8 @@ class Algorithms(Spec):
     tp: Name = "nccl"
     """Tensor-parallel groups."""
     ep: Name = "nccl"
-    """Expert-parallel groups. `deepep`: a token crosses to a node once, however many of its experts are there."""
+    """Expert-parallel groups. `deepep`: a token crosses to a node once, however many of its experts are there; `hybridep`: so
+    too, but between nodes first, inside of them then."""
     dp: Name = "nccl"
     """Groups that reduce gradients, of experts too."""
     cp: Name = "nccl"

@@ -21,7 +21,7 @@ from clustersim.engine.traffic import Family
 from clustersim.errors import InputError
 from clustersim.model.moe import COUNTS
 from clustersim.model.operator import Collective
-from clustersim.model.sharding import DEEPEP
+from clustersim.model.sharding import TOKENS
 from clustersim.parallel.job import Job
 from clustersim.parallel.mesh import Mesh
 from clustersim.schedules.pipeline import Pipeline
@@ -125,7 +125,7 @@ def roles(job: Job) -> Ints:
 def _algorithm(algorithms: Algorithms, family: str) -> str:
     """Return what carries the collectives of a family; counts of rows are gathered, which DeepEP does not."""
     found: str = getattr(algorithms, _setting(family))
-    return NCCL if family == COUNTS and found == DEEPEP else found
+    return NCCL if family == COUNTS and found in TOKENS else found
 
 
 def _setting(family: str) -> str:

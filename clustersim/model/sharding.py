@@ -16,7 +16,7 @@ from clustersim.hardware.formats import FP8, Format, activation_type, format_of,
 from clustersim.model.operator import Collective, CollectiveOp
 from clustersim.model.router import ExpertRouter, visited
 
-DEEPEP = "deepep"
+TOKENS = ("deepep", "hybridep")
 """The algorithm that sends a token once to a rank that holds several of its experts."""
 
 
@@ -247,7 +247,7 @@ class ShardedModel:
 
 def router(model: Model, parallelism: Parallelism) -> ExpertRouter | None:
     """Return how a token chooses its experts, where that says what crosses the network; None where each row crosses it."""
-    if not model.experts or parallelism.ep == 1 or parallelism.algorithms.ep != DEEPEP:
+    if not model.experts or parallelism.ep == 1 or parallelism.algorithms.ep not in TOKENS:
         return None
     groups = model.router_groups
     return ExpertRouter(model.experts, model.topk, groups, model.router_group_topk or groups)

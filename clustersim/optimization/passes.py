@@ -23,7 +23,7 @@ from clustersim.engine.traffic import Family, traffic
 from clustersim.model.kernel import Kernel
 from clustersim.model.moe import COUNTS
 from clustersim.model.operator import Awaited, Collective, Layer, Started, Steps
-from clustersim.model.sharding import DEEPEP
+from clustersim.model.sharding import TOKENS
 from clustersim.parallel.job import Job
 from clustersim.parallel.stages import Stage
 from clustersim.preparation import Preparation
@@ -145,8 +145,8 @@ class LeastPasses:
         n, apart = kind.of(job)
         algorithm = getattr(job.parallelism.algorithms, kind.algorithm)
         if call.group == COUNTS or call.op in MESSAGES:
-            algorithm = NCCL  # counts of rows are gathered, which DeepEP does not
-        if algorithm not in (NCCL, DEEPEP) or n * apart > self.preparation.cluster.gpus:
+            algorithm = NCCL  # counts of rows are gathered, which none of TOKENS does
+        if algorithm not in (NCCL, *TOKENS) or n * apart > self.preparation.cluster.gpus:
             return 0.0
         group = Group(n, (n,), *((job.shares, job.router) if call.group == EXCHANGE else ()))
         key = n, apart, algorithm, group, call

@@ -57,15 +57,15 @@ def test_a_nic_carries_a_token_once_a_node_and_nvlink_once_a_gpu(op):
     assert set(phase.source[across] % 8 - phase.destination[across] % 8) == {0}
 
 
-def nodes(count):
-    """Return so many nodes of 8 H800 on one switch."""
+def nodes(count, kind="hgx-h800"):
+    """Return so many nodes of 8 GPUs on one switch."""
     fabric = (
         "fabric: {kind: fat_tree, rails: none, tiers: [{radix: 64}], link: {rate: 400Gb/s}, routing: {mode: adaptive}}"
     )
-    return topologies.build(parse(f"cluster: {{name: t, nodes: {count}, node: hgx-h800}}\n{fabric}", "test.yaml"))
+    return topologies.build(parse(f"cluster: {{name: t, nodes: {count}, node: {kind}}}\n{fabric}", "test.yaml"))
 
 
-def step(count, **options):
+def step(count, kind="hgx-h800", **options):
     """Simulate a step in which all GPUs of those nodes share 256 experts, 8 a token."""
     ranks = 8 * count
     asked = {
@@ -74,7 +74,7 @@ def step(count, **options):
         "parallelism": {"ep": ranks, "dp": ranks, "algorithms.ep": "deepep"},
     }
     flat = {f"{room}__{key}": value for room, own in asked.items() for key, value in own.items()}
-    return run(nodes(count), job(model__layers=1, **{**flat, **options}), ignore_memory=True)
+    return run(nodes(count, kind), job(model__layers=1, **{**flat, **options}), ignore_memory=True)
 
 
 def seconds(result, op):
@@ -93,6 +93,25 @@ def test_rates_are_those_that_were_measured(count, dispatch, combine):
         assert tokens * 7168 * each / seconds(result, op) / 1e9 == pytest.approx(
             rate, rel=0.12 if count > 2 else 0.35
         ), op
+
+
+HYBRID = [
+    ("hgx-b200", 1, 595, 601),
+    ("hgx-h100", 2, 2149, 2195),
+    ("hgx-h100", 4, 4481, 4040),
+    ("hgx-h100", 8, 7508, 6648),
+]
+"""Type and number of nodes of 8, and microseconds of a dispatch and a combine in bf16 through PyTorch with 16 SMs: 4096 tokens a
+GPU, hidden 7168, 8 of as many experts as there are, 8 a GPU. From GB/s of docs/README_Hybrid-EP.md (deepseek-ai/DeepEP, branch
+hybrid-ep), which count a token once for each of its nodes, on one node for each of its GPUs."""
+
+
+@pytest.mark.parametrize(("node", "count", "dispatch", "combine"), HYBRID)
+def test_hybridep_takes_as_long_as_was_measured(node, count, dispatch, combine):
+    options = {"model__experts": 64 * count, "training__precision": "bf16", "parallelism__algorithms.ep": "hybridep"}
+    result = step(count, node, **options)
+    for op, measured in (("dispatch", dispatch), ("combine", combine)):
+        assert 1e6 * seconds(result, op) == pytest.approx(measured, rel=0.12), op
 
 
 def test_copies_are_of_tokens_that_arrived_and_a_row_travels_where_nothing_is_saved():

@@ -12,11 +12,13 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from clustersim.arrays import Ints
 from clustersim.collectives.model import Group, Phase, Step, merged, nodes_of
 from clustersim.errors import InputError
 from clustersim.model.router import ExpertRouter, visited
 
 OPS = frozenset({"dispatch", "combine"})
+Pairs = tuple[Ints, Ints, float]
 
 
 def steps(op: str, group: Group) -> Iterator[Step]:
@@ -38,9 +40,18 @@ def steps(op: str, group: Group) -> Iterator[Step]:
 
 def phases(op: str, group: Group) -> tuple[Phase, ...]:
     """Return one phase; both ways carry as much. Raises InputError where ranks have different rows."""
+    across, within = stretches("deepep", group)
+    return (merged(bool(across) + bool(within), *across, *within),)
+
+
+def stretches(name: str, group: Group) -> tuple[list[Pairs], list[Pairs]]:
+    """Return the pairs of a token's way between nodes and of that inside its nodes, as (sources, destinations, fraction).
+
+    Raises InputError, which says the name of the algorithm, where ranks have different rows.
+    """
     if group.shares:
         raise InputError(
-            "deepep takes rows that fall evenly on all ranks; leave training.expert_imbalance at 1 or write nccl"
+            f"{name} takes rows that fall evenly on all ranks; leave training.expert_imbalance at 1 or write nccl"
         )
     inside, nodes = nodes_of(group)
     router = group.router or ExpertRouter(group.n, 1)
@@ -49,5 +60,4 @@ def phases(op: str, group: Group) -> tuple[Phase, ...]:
     turns = [np.roll(ranks.reshape(nodes, inside), shift, axis=1).ravel() for shift in range(1, inside)]
     across = visited(router, nodes) / nodes / router.topk
     within = visited(router, group.n) / inside / router.topk
-    rounds = (nodes > 1) + (inside > 1)
-    return (merged(rounds, *((ranks, to, across) for to in shifts), *((ranks, to, within) for to in turns)),)
+    return [(ranks, to, across) for to in shifts], [(ranks, to, within) for to in turns]
