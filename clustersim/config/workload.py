@@ -112,6 +112,8 @@ class Model(Spec):
     """Before (`pre`) or after (`post`) each half of a block, or `both` (Grok-1)."""
     activation: Literal["gelu", "gelu_new", "relu", "squared_relu", "swiglu", "geglu"] = "gelu"
     """Of the MLP; `gelu_new` is GPT-2's tanh form, eight kernels when eager; `swiglu` and `geglu` multiply with a gate."""
+    activation_clamp: Annotated[float, Field(gt=0, strict=False)] | None = None
+    """What both inputs of the activation of experts with a gate are limited to (GPT-OSS: 7); default: no limit."""
     positions: Positions = "learned"
     """How tokens know their place."""
     bias: bool = True

@@ -153,7 +153,11 @@ def _gpt_oss(config: Config) -> Shapes:
     kinds = config.keys.get("layer_types") or [TYPES[(n + 1) % 2] for n in range(config.layers("num_hidden_layers"))]
     windows = sliding(config.of({**config.keys, "layer_types": kinds}))
     found = {"head_dim": 64, **llama_like(config), **experts(config, "num_local_experts"), **windows}
-    return {**found, "bias": config.flag("attention_bias", True)}
+    return {
+        **found,
+        "bias": config.flag("attention_bias", True),
+        "activation_clamp": config.keys.get("swiglu_limit", 7.0),
+    }
 
 
 def _qwen2(config: Config) -> Shapes:

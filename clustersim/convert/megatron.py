@@ -157,6 +157,7 @@ ALIASES: Mapping[str, Alias] = {
     "moe_shared_expert_intermediate_size": (("model",), shared_expert),
     "mtp_num_layers": (("model", "mtp_layers"), or_none),
     "glu_activation": (("model", "activation"), same),
+    "activation_func_clamp_value": (("model", "activation_clamp"), same),
     "squared_relu": (("model", "activation"), only(True, "squared_relu")),
     "qk_layernorm": (("model", "qk_norm"), same),
     "add_qkv_bias": (("model", "qkv_bias"), only(True, True)),

@@ -43,7 +43,7 @@ def routed(shard: ShardedModel) -> tuple[Operator, ...]:
     inner = [(name, ffn) for name in ("mlpwi_0", "mlpwi_1")[: 2 if gated(shard.model) else 1]]
     parts = (
         experts(shard, FC1, hidden, inner),
-        activation_part(shard, "experts_activation", shard.rows, ffn),
+        _between(shard, activation_part(shard, "experts_activation", shard.rows, ffn)),
         _biased(shard, experts(shard, FC2, ffn, [("mlpwo", hidden)])),
     )
     return (
@@ -110,6 +110,26 @@ def experts(shard: ShardedModel, name: str, inputs: int, parts: Sequence[tuple[s
         kept_input=input_size(shard) * shard.rows * inputs,
         backward_alive=shard.size * shard.rows * (inputs + outputs) + made(shard, weights),
         expert=shard.spread,
+    )
+
+
+def _between(shard: ShardedModel, activation: Operator) -> Operator:
+    """Return the activation of experts, behind the limit of its inputs, if there is one.
+
+    Megatron sets that before its fused kernel: each half of the input is clamped, and both are put together, with values of z
+    bytes 4z and 4z an output (megatron/core/fusions/fused_bias_geglu.py, weighted_bias_quick_geglu_impl). Backward autograd
+    compares (z + 1) with one limit of the gate and both of the other half, joins those (3), chooses (2z + 1) twice, and puts
+    halves together (4z). What the activation reads is kept beside the products' output.
+    """
+    if shard.model.activation_clamp is None or shard.eager:
+        return activation
+    z, shape = shard.size, (shard.rows, shard.expert_ffn)
+    forward = copy(shard, "clamp", *shape, 8.0 * z)
+    backward = copy(shard, "clamp_backward", *shape, 11.0 * z + 8)
+    return activation._replace(
+        forward=(forward, *activation.forward),
+        backward_input=(*activation.backward_input, backward),
+        saved=activation.saved + 2.0 * z * shard.rows * shard.expert_ffn,
     )
 
 

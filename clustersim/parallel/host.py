@@ -23,6 +23,8 @@ EXPERT_OPS = (
     "sort_rows",
     "unpermute",
     "unpermute_backward",
+    "clamp",
+    "clamp_backward",
     "expert_bias",
     "expert_bias_backward",
 )

@@ -113,7 +113,7 @@ NO_EFFECT = frozenset(_NO_EFFECT.split())
 as without."""
 
 _NOT_MODELLED = """
-    activation_func_clamp_value align_grad_reduce align_param_gather attention_dropout batch_p2p_comm
+    align_grad_reduce align_param_gather attention_dropout batch_p2p_comm
     batch_p2p_communication bias_activation_fusion bias_dropout_fusion bias_gelu_fusion bias_swiglu_fusion
     cross_entropy_loss_fusion cuda_graph_impl cuda_graph_modules cuda_graph_scope cuda_graph_warmup_steps
     dataloader_inter_document_masking ddp_average_in_collective ddp_num_buckets ddp_pad_buckets_for_high_nccl_busbw

@@ -63,7 +63,7 @@ FAMILIES = (
     ModelFamily(
         "gpt-oss",
         ("gpt-oss",),
-        {**_LLAMA, "bias": True, "head_dim": 64, "blocks": [{"window": 128}, {}]},
+        {**_LLAMA, "bias": True, "activation_clamp": 7.0, "head_dim": 64, "blocks": [{"window": 128}, {}]},
         False,
         False,
         "GPT-OSS (arXiv 2508.10925, section 2)",
