@@ -54,20 +54,20 @@ class Kernel(NamedTuple):
     causal: bool = False
     """A token sees those before it."""
     generation: str = ""
-    """Of fused attention (`flash1`, …); empty: that which libraries run on the GPU. `apart`: grouped products that are launched
-    one by one."""
+    """Of fused attention (`flash1`, …); empty: that which libraries run on the GPU. `apart`: grouped products and casts that
+    are launched one by one."""
 
 
 APART = "apart"
-"""The generation of grouped products that are launched one by one, as Transformer Engine does it with cuBLAS."""
+"""The generation of grouped products and casts that are launched one by one, as Transformer Engine does it with cuBLAS."""
 
 
 def one_of(kernel: Kernel) -> tuple[Kernel, int]:
     """Return the kernel that is launched, and how often, one after the other."""
     if kernel.generation != APART:
         return kernel, 1
-    n = kernel.batch
-    return kernel._replace(kind="linear", batch=1, flop=kernel.flop / n, bytes=kernel.bytes / n, generation=""), n
+    n, kind = kernel.batch, "linear" if kernel.kind == "grouped_gemm" else kernel.kind
+    return kernel._replace(kind=kind, batch=1, flop=kernel.flop / n, bytes=kernel.bytes / n, generation=""), n
 
 
 def element(dtype: str) -> float:

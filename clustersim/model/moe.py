@@ -101,8 +101,8 @@ def experts(shard: ShardedModel, name: str, inputs: int, parts: Sequence[tuple[s
     first, last = (sent if name == travels else shard.rows for travels in (FC1, FC2))
     return Operator(
         name,
-        (*cast(shard, first, inputs), _grouped(shard, "forward", inputs, outputs)),
-        (*cast(shard, last, outputs), _grouped(shard, "dgrad", outputs, inputs)),
+        (*_casts(shard, first, inputs), _grouped(shard, "forward", inputs, outputs)),
+        (*_casts(shard, last, outputs), _grouped(shard, "dgrad", outputs, inputs)),
         (_grouped(shard, "wgrad", inputs, outputs), *(accumulate(shard, n * inputs, outputs) if shard.eager else ())),
         parameters=weights,
         saved=input_size(shard) * shard.rows * inputs,
@@ -111,6 +111,17 @@ def experts(shard: ShardedModel, name: str, inputs: int, parts: Sequence[tuple[s
         backward_alive=shard.size * shard.rows * (inputs + outputs) + made(shard, weights),
         expert=shard.spread,
     )
+
+
+def _casts(shard: ShardedModel, rows: int, columns: int) -> tuple[Kernel, ...]:
+    """Return the cast of a grouped product's operand, expert by expert where each has scales of its own.
+
+    Only with scales of the steps before is it one kernel (Transformer Engine, pytorch/csrc/extensions/cast.cpp, split_quantize).
+    """
+    found, form, n = cast(shard, rows, columns), shard.format, shard.experts
+    if form is None or shard.eager or rows != shard.rows or not (form.scale or form.reads > 1):
+        return found
+    return tuple(one._replace(batch=n, m=-(-rows // n), generation=APART) for one in found)
 
 
 def _between(shard: ShardedModel, activation: Operator) -> Operator:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from clustersim.frameworks import load
 from clustersim.hardware.constants import GRAPH_LAUNCH
-from clustersim.model.kernel import Kernel, one_of
+from clustersim.model.kernel import APART, Kernel, one_of
 from clustersim.model.operator import Collective
 from clustersim.parallel.job import Job
 from clustersim.parallel.optimizer import UPDATES
@@ -92,7 +92,7 @@ class Launcher:
 
     @staticmethod
     def _of_experts(item: Kernel) -> bool:
-        return item.kind == "grouped_gemm" or item.op in EXPERT_OPS
+        return item.generation == APART or item.kind == "grouped_gemm" or item.op in EXPERT_OPS
 
 
 def host(job: Job, slowdown: float = 1.0) -> Launcher | None:

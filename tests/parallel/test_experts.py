@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from clustersim.engine.instruction import Launch
 from clustersim.engine.script import scripts
 from clustersim.errors import ClustersimError, ConfigError, InputError
-from clustersim.model.kernel import Kernel
+from clustersim.model.kernel import Kernel, one_of
 from clustersim.model.operator import Awaited, Collective, Started
 from clustersim.model.parameters import parameters
 from clustersim.model.sharding import split, zipf_shares
@@ -519,6 +519,20 @@ def test_inputs_of_experts_activation_are_limited_before_the_fused_kernel_and_au
     assert limited.saved == 2 * plain.saved
     eager = {"training__kernels": "eager"}
     assert activation(model__activation_clamp=7.0, **eager) == activation(**eager)
+
+
+@pytest.mark.parametrize(
+    ("precision", "scaling", "apart"), [("fp8", "delayed", 1), ("fp8", "current", 4), ("mxfp8", None, 4)]
+)
+def test_operands_with_scales_of_their_own_are_cast_expert_by_expert(precision, scaling, apart):
+    """Transformer Engine, split_quantize: only delayed scaling has one kernel for all; what is moved is the same."""
+    kinds = {"training__fp8_scaling": scaling} if scaling else {}
+    one = job(training__precision=precision, parallelism__tp=1, parallelism__pp=1, parallelism__ep=2, **kinds)
+    ops = {op.name: op for layer, _ in stages(one)[0].layers for op in layer.operators}
+    found = [step for step in (*ops["experts_fc1"].forward, *ops["experts_fc2"].backward_input) if step.op == "cast"]
+    assert [one_of(step)[1] for step in found] == [apart, apart]
+    assert all(one_of(step)[0].kind == "memory" for step in found)
+    assert all(one_of(step)[0].bytes * apart == pytest.approx(step.bytes) for step in found)
 
 
 def test_biases_of_experts_are_added_to_rows_in_fp32_and_back():
