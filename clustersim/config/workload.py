@@ -186,6 +186,8 @@ class Training(Spec):
     norm_kernels: Literal["fused", "torch", "eager"] | None = None
     """Norms: `fused` keep a row in registers (Transformer Engine's), `torch` are PyTorch's own or compiled ones, of an `eager`
     RMSNorm each operation is launched by itself (Hugging Face's); default: as `kernels`."""
+    fused_experts: bool = False
+    """Products of experts take in what lies between them: casts, biases and the activation (Transformer Engine's op fuser)."""
     rope_kernels: Literal["fused", "eager"] | None = None
     """Rotary positions in one kernel, or each operation by itself; default: as `kernels`."""
     cross_entropy: Literal["parallel", "fused", "metered", "eager"] | None = None

@@ -38,7 +38,11 @@ def moe_part(shard: ShardedModel) -> tuple[Operator, ...]:
 
 
 def routed(shard: ShardedModel) -> tuple[Operator, ...]:
-    """Return both linears of the experts and the activation between them; a rank without rows only holds the weights."""
+    """Return both linears of the experts and the activation between them; a rank without rows only holds the weights.
+
+    Fused products limit, activate, add biases and cast before they write, forward and backward (Transformer Engine,
+    pytorch/ops/fused/grouped_mlp.py).
+    """
     ffn, hidden = shard.expert_ffn, shard.model.hidden
     inner = [(name, ffn) for name in ("mlpwi_0", "mlpwi_1")[: 2 if gated(shard.model) else 1]]
     parts = (
@@ -99,10 +103,11 @@ def experts(shard: ShardedModel, name: str, inputs: int, parts: Sequence[tuple[s
     weights = n * inputs * outputs
     sent = shard.local if shard.spread and shard.training.dispatch else shard.rows
     first, last = (sent if name == travels else shard.rows for travels in (FC1, FC2))
+    taken_in = name if shard.training.fused_experts else None
     return Operator(
         name,
-        (*_casts(shard, first, inputs), _grouped(shard, "forward", inputs, outputs)),
-        (*_casts(shard, last, outputs), _grouped(shard, "dgrad", outputs, inputs)),
+        (*(() if taken_in == FC2 else _casts(shard, first, inputs)), _grouped(shard, "forward", inputs, outputs)),
+        (*(() if taken_in == FC1 else _casts(shard, last, outputs)), _grouped(shard, "dgrad", outputs, inputs)),
         (_grouped(shard, "wgrad", inputs, outputs), *(accumulate(shard, n * inputs, outputs) if shard.eager else ())),
         parameters=weights,
         saved=input_size(shard) * shard.rows * inputs,
@@ -125,13 +130,15 @@ def _casts(shard: ShardedModel, rows: int, columns: int) -> tuple[Kernel, ...]:
 
 
 def _between(shard: ShardedModel, activation: Operator) -> Operator:
-    """Return the activation of experts, behind the limit of its inputs, if there is one.
+    """Return the activation of experts, without kernels where the products take it in, else behind the limit of its inputs.
 
     Megatron sets that before its fused kernel: each half of the input is clamped, and both are put together, with values of z
     bytes 4z and 4z an output (megatron/core/fusions/fused_bias_geglu.py, weighted_bias_quick_geglu_impl). Backward autograd
     compares (z + 1) with one limit of the gate and both of the other half, joins those (3), chooses (2z + 1) twice, and puts
     halves together (4z). What the activation reads is kept beside the products' output.
     """
+    if shard.training.fused_experts:
+        return activation._replace(forward=(), backward_input=())
     if shard.model.activation_clamp is None or shard.eager:
         return activation
     z, shape = shard.size, (shard.rows, shard.expert_ffn)
@@ -151,7 +158,7 @@ def _biased(shard: ShardedModel, last: Operator) -> Operator:
     cat): bytes of a value are 4 (b p) + 2 + 4 + 4 (sum) + 8 (cat) + 6 (to bf16) forward. Backward 6 (to fp32), 6 (gradient of
     t), 12 each for those of b and p (product and its sum), 4 (cat).
     """
-    if not shard.model.bias or shard.eager:
+    if not shard.model.bias or shard.eager or shard.training.fused_experts:
         return last
     z, shape = shard.size, (shard.rows, shard.model.hidden)
     forward = copy(shard, "expert_bias", *shape, 20.0 + 4 * z)

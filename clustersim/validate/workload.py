@@ -31,7 +31,9 @@ SPELLED_RECOMPUTE = re.compile(
 NEEDED = ("model.layers", "model.hidden", "training.seq", "training.global_batch", "training.precision")
 HABITS: Mapping[str, Mapping[str, str | None]] = {
     "training": {
-        **dict.fromkeys(("recompute_modules", "moments", "cuda_graphs", "norm_kernels", "rope_kernels")),
+        **dict.fromkeys(
+            ("recompute_modules", "moments", "cuda_graphs", "norm_kernels", "rope_kernels", "fused_experts")
+        ),
         "dispatch": "ep",
     },
     "parallelism": {"overlap.ep": "ep", "algorithms.ep": "ep"},

@@ -521,6 +521,26 @@ def test_inputs_of_experts_activation_are_limited_before_the_fused_kernel_and_au
     assert activation(model__activation_clamp=7.0, **eager) == activation(**eager)
 
 
+def test_fused_products_of_experts_leave_no_kernel_between_them():
+    """Transformer Engine's op fuser: what arrives is cast, both ways; activation, biases and other casts are taken in."""
+    narrow = {"training__precision": "mxfp8", "parallelism__tp": 1, "parallelism__pp": 1, "parallelism__ep": 1}
+    shape = {"model__activation": "swiglu", "model__activation_clamp": 7.0, "model__bias": True}
+
+    def between(**more):
+        ops = {op.name: op for layer, _ in stages(job(**narrow, **shape, **more))[0].layers for op in layer.operators}
+        own = [ops[name] for name in ("experts_fc1", "experts_activation", "experts_fc2")]
+        return [
+            [step.op for one in ways for step in one if step.kind != "grouped_gemm"]
+            for ways in zip(*((one.forward, one.backward_input) for one in own), strict=True)
+        ]
+
+    assert between() == [
+        ["cast", "clamp", "swiglu", "cast", "expert_bias"],
+        ["cast", "swiglu_backward", "clamp_backward", "expert_bias_backward", "cast"],
+    ]
+    assert between(training__fused_experts=True) == [["cast"], ["cast"]]
+
+
 @pytest.mark.parametrize(
     ("precision", "scaling", "apart"), [("fp8", "delayed", 1), ("fp8", "current", 4), ("mxfp8", None, 4)]
 )
