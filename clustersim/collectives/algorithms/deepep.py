@@ -18,7 +18,6 @@ from clustersim.errors import InputError
 from clustersim.model.router import ExpertRouter, visited
 
 OPS = frozenset({"dispatch", "combine"})
-Pairs = tuple[Ints, Ints, float]
 
 
 def steps(op: str, group: Group) -> Iterator[Step]:
@@ -40,11 +39,11 @@ def steps(op: str, group: Group) -> Iterator[Step]:
 
 def phases(op: str, group: Group) -> tuple[Phase, ...]:
     """Return one phase; both ways carry as much. Raises InputError where ranks have different rows."""
-    across, within = stretches("deepep", group)
+    across, within = pairs_of("deepep", group)
     return (merged(bool(across) + bool(within), *across, *within),)
 
 
-def stretches(name: str, group: Group) -> tuple[list[Pairs], list[Pairs]]:
+def pairs_of(name: str, group: Group) -> tuple[list[tuple[Ints, Ints, float]], ...]:
     """Return the pairs of a token's way between nodes and of that inside its nodes, as (sources, destinations, fraction).
 
     Raises InputError, which says the name of the algorithm, where ranks have different rows.

@@ -7,13 +7,13 @@ as long as one after the other: with that, and what each call takes besides (`pl
 
 from __future__ import annotations
 
-from clustersim.collectives.algorithms.deepep import OPS, steps, stretches
+from clustersim.collectives.algorithms.deepep import OPS, pairs_of, steps
 from clustersim.collectives.model import Group, Phase, merged
 
 __all__ = ["OPS", "phases", "steps"]
 
 
 def phases(op: str, group: Group) -> tuple[Phase, ...]:
-    """Return a phase between nodes and one inside of them; combine goes the other way round. Raises as `deepep.stretches`."""
-    found = tuple(merged(1, *pairs) for pairs in stretches("hybridep", group) if pairs)
+    """Return a phase between nodes and one inside of them; combine goes the other way round. Raises as `deepep.pairs_of`."""
+    found = tuple(merged(1, *pairs) for pairs in pairs_of("hybridep", group) if pairs)
     return found if op == "dispatch" else found[::-1]
