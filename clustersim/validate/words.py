@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from clustersim.validate.refusal import Refusal
 from clustersim.validate.runs import Run
 
 
@@ -35,6 +34,10 @@ PHRASES = (
     Phrase(r"deep[- ]?ep|flex(?:ible)? dispatcher", "parallelism.algorithms.ep", "deepep"),
     Phrase(r"dualpipe[- ]?v", "parallelism.schedule", "dualpipev"),
     Phrase(r"dualpipe", "parallelism.schedule", "dualpipe"),
+    Phrase(r"\bzb[- ]?v\b", "parallelism.schedule", "zbv"),
+    Phrase(r"\bv[- ]?half\b", "parallelism.schedule", "v_half"),
+    Phrase(r"\bv[- ]?min\b", "parallelism.schedule", "v_min"),
+    Phrase(r"\bzb[- ]?h2\b", "parallelism.schedule", "zb_h2"),
     Phrase(r"zero[- ]bubble|\bzbb\b|\bzb[- ]?h?1\b", "parallelism.schedule", "zero_bubble"),
     Phrase(r"ulysses", "parallelism.cp_type", "a2a"),
     Phrase(r"current[- ]scaling|fp8-cs\b|tensorwise|dynamic scaling", "training.fp8_scaling", "current"),
@@ -43,13 +46,6 @@ PHRASES = (
     Phrase(r"fp8 dispatch", "training.dispatch", "fp8"),
 )
 """The first that matches says what a key is."""
-UNMODELLED = {
-    r"\bzb[- ]?v\b": "ZB-V",
-    r"\bv[- ]?half\b": "V-half",
-    r"\bv[- ]?min\b": "V-min",
-    r"\bzb[- ]?h2\b": "ZB-H2",
-}
-"""Schedules that sources name and no file of `clustersim/schedules/` plays."""
 _NOT = re.compile(r"(?:\bno|\bnot|\bwithout|\bw/o|\boff:?|non|\bdisabled?:?)[ -]*$")
 _THEN_NOT = re.compile(
     r"^s?\)?[ :=-]*(?:are |is |was |were )?(?:off\b|not\b|none\b|no\b|false\b|0\b|disabled|rejected|unused|tried)"
@@ -67,15 +63,11 @@ def words(run: Run) -> str:
 
 
 def phrases(run: Run, architecture: str) -> Iterator[tuple[Phrase, str]]:
-    """Yield the keys of a workload that the words of a run mean, with the words. Raises Refusal for an unknown schedule.
+    """Yield the keys of a workload that the words of a run mean, with the words.
 
     A phrase that is denied (`no CUDA graphs`) or that is said of other GPUs (`CUDA graphs on Blackwell`) does not count.
     """
     said, known = words(run), set[str]()
-    for pattern, name in UNMODELLED.items():
-        hit = re.search(pattern, said)
-        if hit and not _NOT.search(said[: hit.start()]) and not _THEN_NOT.search(said[hit.end() :]):
-            raise Refusal("schedule", f"schedule {name} is not modelled")
     for phrase in PHRASES:
         for hit in re.finditer(phrase.pattern, said):
             only = _ONLY.match(said[hit.end() :])

@@ -324,7 +324,11 @@ def test_what_a_source_says_in_words_is_read(tmp_path):
     assert said("users are eager to know")["training"]["kernels"] == "fused"
     assert said("zero-bubble was tried and rejected", pp="2")["parallelism"]["schedule"] == "1f1b"
     assert said("AsyncTP", sequence_parallel="1")["parallelism"]["overlap"]["tp"] == "async"
-    assert evaluate(cells(tmp_path, original_overlap="ZB-V schedule"))["reason_kind"] == "schedule"
+    assert evaluate(cells(tmp_path, original_overlap="ZB-V schedule"))["reason_kind"] == "mapping"  # on one stage
+    for name, schedule in (("zbv", "zbv"), ("V-Half", "v_half"), ("v-min", "v_min")):
+        found = said(f"schedule {name}", pp="2", vpp="2")["parallelism"]
+        assert (found["schedule"], found["vpp"]) == (schedule, 2), name
+    assert said("ZB-H2", pp="2")["parallelism"]["schedule"] == "zb_h2"
     assert "algorithms" not in said("DeepEP")["parallelism"]  # there are no experts
     experts = {"experts": "8", "topk": "2", "ep": "2", "tp": "1", "dp": "4"}
     wide = (*NAMES, "experts", "topk")
