@@ -180,7 +180,7 @@ BROKEN = {
     ),
     "typo": (
         ("hidden: 512", "hiden: 512"),
-        "w.yaml:4:3: unknown key 'hiden'; did you mean 'hidden'? known: activation, bias, blocks, causal,",
+        "w.yaml:4:3: unknown key 'hiden'; did you mean 'hidden'? known: activation, activation_clamp, bias, blocks, causal,",
     ),
     "given twice": (
         ("tp: 2", "tp: 2\n  tensor_model_parallel_size: 4"),

