@@ -54,7 +54,7 @@ class Machine:
                 few = f"{len(one.correlations)} correlations of {one.name!r}; write none, or one with each constant before"
                 raise document.error((*at, "correlations"), f"constants: {few}: {place}")
             if (kind := family(one.name)) not in FAMILIES:
-                unknown = f"{kind!r} is no family of constants; {suggest(kind, FAMILIES)}"
+                unknown = f"{kind!r} is not a family of constants; {suggest(kind, FAMILIES)}"
                 raise document.error((*at, "name"), f"constants: {unknown}")
             if not one.keys and abs(log(one.factor)) >= STILL:
                 without = (

@@ -126,13 +126,12 @@ class StreamUse(NamedTuple):
 
     @classmethod
     def of(cls, graph: StepGraph, tasks: Tasks, links: LinkUse) -> StreamUse:
-        """Return that of a graph whose `links` are used."""
+        """Return the link use of each stream of a graph; links: the use of each node."""
         user, slots = np.arange(len(links.node)), distinct(links.slot)
         first, last = np.zeros((2, len(graph.slots)), np.int64)
-        first[links.slot[::-1]], last[links.slot] = (
-            user[::-1],
-            user,
-        )  # of those that are written to one place the last stays
+        # of several users written to one slot the last one stays
+        first[links.slot[::-1]] = user[::-1]
+        last[links.slot] = user
         number: dict[tuple[int, str], int] = {}
         rank_stream = [(graph.tasks[own[0]][0], tasks.alike[own[0]].stream) for own in graph.slots]
         stream = np.array([number.setdefault(one, len(number)) for one in rank_stream], np.int64)
@@ -151,10 +150,8 @@ class StreamUse(NamedTuple):
         A stream counts from its first to its last use of a link with the most that it takes: its tasks run one after the other,
         in the order of nodes. So nearly all of the tens of thousands of uses are proved to be free without sorting their times.
         """
-        begun, over = (
-            links.under_way(times, starts, ends, self.first)[0],
-            links.under_way(times, starts, ends, self.last)[1],
-        )
+        begun, _ = links.under_way(times, starts, ends, self.first)
+        _, over = links.under_way(times, starts, ends, self.last)
         link, time, level = _in_order(self.link, begun, over, self.share)
         [tight] = np.nonzero(level > FITS)
         if not len(tight):

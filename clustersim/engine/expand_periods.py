@@ -35,7 +35,7 @@ def expand_periods(record: Record) -> Record:
 
 
 def expanded(graph: StepGraph, period: Period, periods: int) -> StepGraph:
-    """Return a graph with so many more copies of its last whole period, level by level."""
+    """Return a graph lengthened by `periods` copies of its last whole period, its nodes level by level."""
     found = _Copies(graph, period, periods).graph()
     (a, b, slot), work, waits = found.arrays, found.occurrences, found.waits
     order = ordered(a, b, wide=graph.ranks >= WIDE)

@@ -96,11 +96,11 @@ class PlanCache:
         return self.kept.once(("graph", key), lambda: KeptGraph(build(plan.programs, plan.members), {}))
 
     def longer(self, graph: StepGraph, period: Period, more: int, key: Hashable) -> KeptGraph:
-        """Return a graph with so many more copies of its last whole period; key: of the longer one."""
+        """Return a graph lengthened by `more` copies of its last whole period; key: of the longer graph."""
         return self.kept.once(("graph", key), lambda: KeptGraph(expanded(graph, period, more), {}))
 
     def get(self, structure: Hashable, more: int = 0) -> Compiled | None:
-        """Return what was compiled for a job of a structure, or that with so many more periods, if it is still kept."""
+        """Return the compiled plan of a structure, lengthened by `more` periods, if the cache still has it."""
         found = cast(Compiled | None, self.kept.get((f"job + {more}" if more else "job", structure)))
         if found is not None:
             self.kept.get(("graph", found.graph_key))  # last, so that no graph goes before what was compiled with it
@@ -192,7 +192,7 @@ class Player:
         return None
 
     def extended(self, compiled: Compiled, more: int) -> Compiled:
-        """Return a plan with its graph so many periods longer."""
+        """Return a compiled plan whose graph is longer by `more` periods."""
         cache, key, repeated = self.cache or PlanCache(), (compiled.graph_key, more), compiled.periods
         if not more or repeated is None or self.steady is None:
             return compiled
@@ -214,7 +214,7 @@ class Player:
         progress: Callable[[float], None] = lambda _: None,
         further: int = 0,
     ) -> Record | None:
-        """Return the step, with so many further periods if it is steady. None where the player cannot tell it.
+        """Return the record of a step, lengthened by `further` periods if it is steady; None where its times cannot be proved.
 
         Here it is decided who plays. Nothing slows a step if, with the times of its longest path, no link is asked for more than
         it has and no computation has communication beside it that takes from it: then the longest path is the step. SimPy needs

@@ -74,7 +74,7 @@ class Tasks(Sequence[Task]):
         return self.own[place]
 
     def on(self, graph: StepGraph) -> Self:
-        """Return the same tasks on a graph with the same slots, of other nodes."""
+        """Return the tasks on another graph of the same slots."""
         one = copy(self)
         one.graph = graph
         return one
