@@ -62,12 +62,12 @@ def _beside(folder: Path, trace: Path, rank: int | None, as_json: bool, quiet: b
     from clustersim.explain.beside_trace import beside
     from clustersim.explain.gpu_trace import measured
     from clustersim.explain.text import trace_lines
-    from clustersim.rerun import RunQuestion
+    from clustersim.question import StoredRun
 
     with progressing(quiet or as_json) as progress:
-        asked = RunQuestion.of(folder)
+        stored = StoredRun.of(folder)
         progress("read the trace")
-        found = beside(asked.again(progress), measured(trace), rank)
+        found = beside(stored.again(progress), measured(trace), rank)
     if as_json:
         print_json("compare", found.facts())
     elif not quiet:

@@ -13,12 +13,11 @@ import typer
 from clustersim.cli.answer import look, print_json
 from clustersim.cli.options import Json, MachineOption, Plugins, Quiet, on_machine
 from clustersim.cli.progress import progressing
-from clustersim.cli.sweep_table import run_line
 from clustersim.parallel.options import change_words
 
 if TYPE_CHECKING:
     from clustersim.explain.explanation import Explanation
-    from clustersim.explain.inputs import RunInputs
+    from clustersim.question import StepQuestion
     from clustersim.simulation import Progress, StepResult
 
 
@@ -33,16 +32,16 @@ def explain(
 
     Every what-if is simulated: its step is that of a run with the flags beside it.
     """
-    from clustersim.explain.inputs import of_result
     from clustersim.files import keeping_inputs
-    from clustersim.rerun import RunQuestion
+    from clustersim.question import StoredRun
 
     with progressing(quiet or as_json) as progress, keeping_inputs():
-        asked = RunQuestion.of(result)
-        again, inputs = asked.again(progress), of_result(asked)
+        stored = StoredRun.of(result)
+        again, question = stored.again(progress), stored.question
         if machine:
-            inputs = replace(inputs, overrides=on_machine(machine, inputs.topology, inputs.overrides), machine=machine)
-        found = Explained.of(inputs, progress, None if machine else again)
+            changed = on_machine(machine, question.topology, question.overrides)
+            question = replace(question, overrides=changed, machine=machine)
+        found = Explained.of(question, progress, None if machine else again)
     if as_json:
         print_json("explain", found.facts)
     elif not quiet:
@@ -54,23 +53,23 @@ class Explained:
     """An explanation as commands print it."""
 
     found: Explanation
-    asked: RunInputs
-    """What is explained."""
+    question: StepQuestion
+    """The run that is explained."""
 
     @classmethod
-    def of(cls, asked: RunInputs, progress: Progress, known: StepResult | None = None) -> Explained:
+    def of(cls, question: StepQuestion, progress: Progress, known: StepResult | None = None) -> Explained:
         """Explain a run; known: its result, where it was simulated already. Raises InputError."""
         from clustersim.explain.explanation import explain as explained
 
-        return cls(explained(asked, progress, known), asked)
+        return cls(explained(question, progress, known), question)
 
     @property
     def facts(self) -> dict[str, Any]:
         """It as plain data, each what-if with its flags and its command."""
-        plain = self.found.facts()
+        plain, question = self.found.facts(), self.question.of_what_ifs
         for one in plain["what_ifs"]:
             one["flags"] = _flags(one["changes"])
-            one["run"] = self._command(one["changes"]) if one["changes"] else None
+            one["run"] = shlex.join(question.changed(one["changes"]).words) if one["changes"] else None
         return plain
 
     @property
@@ -79,13 +78,6 @@ class Explained:
         from clustersim.explain.text import lines
 
         return lines(self.found, _flags, look())
-
-    def _command(self, changes: Mapping[str, object]) -> str:
-        asked = self.asked.changed(changes)
-        flags = {"--no-fold": not asked.fold, "--ignore-memory": asked.ignore_memory}
-        more = [flag for flag, given in flags.items() if given]
-        line = run_line(asked.topology, asked.workload, asked.overrides, asked.engine_of_what_ifs, asked.machine)
-        return shlex.join([*line, *more])
 
 
 def _flags(changes: Mapping[str, object]) -> str:

@@ -176,15 +176,15 @@ def export_chakra(
     """
     from clustersim.convert.chakra import GROUPS, encoded
     from clustersim.engine.compile import families_of
+    from clustersim.question import StoredRun
     from clustersim.report.chakra import RankTrace, groups
     from clustersim.report.store import write_json
-    from clustersim.rerun import RunQuestion
     from clustersim.writing import new_folder, unwritable, write
 
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise InputError(f"--out {out}: is there and not an empty folder; choose a new one")
     with progressing(quiet) as progress:
-        found = RunQuestion.of(result).again(progress)
+        found = StoredRun.of(result).again(progress)
         wanted = numbers(ranks, found.job.mesh.size)
         families = families_of(found.work, found.topology)
         try:

@@ -29,7 +29,7 @@ from clustersim.cli.options import (
     workload_options,
 )
 from clustersim.cli.progress import progressing
-from clustersim.cli.sweep_table import best_lines, likely, point_table, run_lines
+from clustersim.cli.sweep_table import best_lines, likely, point_table
 from clustersim.units import plural
 
 if TYPE_CHECKING:
@@ -81,6 +81,7 @@ def optimize(
     from clustersim.optimization.answer import answer, untried
     from clustersim.optimization.objective import objective as objective_of
     from clustersim.optimization.search import free
+    from clustersim.question import StepQuestion
     from clustersim.sweeps.axes import space
     from clustersim.sweeps.evaluate import Files, load
 
@@ -97,7 +98,7 @@ def optimize(
             progress(f"simulate: {done} done, at most {left:,} left")
 
         found = answer(case, asked, wanted, top, trials, tell, anytime=True)
-    words = run_lines(topology, workload, engine, asked.by_set, machine)
+    words = StepQuestion(topology, workload, engine=engine, machine=machine).commands(asked.by_set)
     if as_json:
         print_json("optimize", _fields(found, words))
     elif not quiet:

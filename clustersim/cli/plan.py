@@ -24,7 +24,7 @@ from clustersim.cli.options import (
     words,
 )
 from clustersim.cli.progress import progressing
-from clustersim.cli.sweep_table import best_lines, doubtful, doubts, run_lines
+from clustersim.cli.sweep_table import best_lines, doubtful, doubts
 from clustersim.errors import InputError
 from clustersim.parallel.options import FLAGS
 from clustersim.units import dollars, plural, scaled, seconds
@@ -98,6 +98,7 @@ def plan(
     from clustersim.planning.planner import Planner
     from clustersim.planning.reliability import load as load_reliability
     from clustersim.planning.request import TOPOLOGY, amount, plan_request
+    from clustersim.question import StepQuestion
     from clustersim.sweeps.evaluate import Files, load
 
     fixed = overrides({"training.global_batch": global_batch}, settings)
@@ -117,7 +118,7 @@ def plan(
         case = load(Files(str(where), str(workload), read, ENGINE, figures(costs, price)), unlikely)
 
         found = answer(Planner(case, load_reliability(reliability), show=lambda now: progress(_under_way(now))), asked)
-    command = run_lines(where, workload, ENGINE, machine=machine)
+    command = StepQuestion(where, workload, engine=ENGINE, machine=machine).commands()
     if as_json:
         print_json("plan", _fields(found, command))
     elif not quiet:

@@ -42,10 +42,10 @@ def plot(
 
 
 def _run(folder: Path, quiet: bool) -> StepResult:
-    from clustersim.rerun import RunQuestion
+    from clustersim.question import StoredRun
 
     with progressing(quiet) as progress:
-        return RunQuestion.of(folder).again(progress)
+        return StoredRun.of(folder).again(progress)
 
 
 def _sweep(folder: Path) -> list[Row]:

@@ -27,21 +27,20 @@ def report(
     The page asks no other computer for anything.
     """
     from clustersim.cli.explain import Explained
-    from clustersim.explain.inputs import of_result
     from clustersim.files import keeping_inputs
     from clustersim.pages.run import run_page
-    from clustersim.rerun import RunQuestion
+    from clustersim.question import StoredRun
     from clustersim.writing import check_output, save
 
-    asked = RunQuestion.of(result)
+    stored = StoredRun.of(result)
     target = out or result / PAGE
     if out:
-        check_output("--out", out, (".html", ".htm"), [path for path, _ in asked.inputs.values()])
+        check_output("--out", out, (".html", ".htm"), [path for path, _ in stored.inputs.values()])
     with progressing(quiet) as progress, keeping_inputs():
-        found = asked.again(progress)
-        why = Explained.of(of_result(asked), progress, found).facts
+        found = stored.again(progress)
+        why = Explained.of(stored.question, progress, found).facts
         progress("draw")
-        text = run_page(found, asked.command, asked.manifest, why)
+        text = run_page(found, stored.command, stored.manifest, why)
     save(target, text)
     if not quiet:
         typer.echo(f"written to {target} (open it in a browser)")

@@ -24,19 +24,19 @@ def rerun(
     The files that it was made of must be as they were; what has changed is named. The exit code is 1 where another result comes
     out, as of another version. Nothing is written.
     """
+    from clustersim.question import StoredRun
     from clustersim.report.store import read_summary
-    from clustersim.rerun import RunQuestion
 
     with progressing(quiet or as_json) as progress:
-        asked = RunQuestion.of(result)
-        found = read_back(asked.again(progress).summary)
+        run = StoredRun.of(result)
+        found = read_back(run.again(progress).summary)
     stored = read_summary(result)
     other = [key for key, value in found.items() if stored.get(key) != value]
-    facts = {"question": asked.command, "same": not other, "step_time_s": found["step_time_s"], "differs": other}
+    facts = {"question": run.command, "same": not other, "step_time_s": found["step_time_s"], "differs": other}
     if as_json:
         print_json("rerun", facts)
     elif not quiet:
-        typer.echo(f"{asked.command}\n{_said(found, stored, other, asked.manifest.clustersim)}")
+        typer.echo(f"{run.command}\n{_said(found, stored, other, run.manifest.clustersim)}")
     if other:
         raise typer.Exit(1)
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import shlex
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -35,10 +36,10 @@ from clustersim.errors import InputError, OutOfMemoryError
 
 if TYPE_CHECKING:
     from clustersim.cli.explain import Explained
-    from clustersim.engine.player import Engine
     from clustersim.parallel.job import Job
+    from clustersim.question import StepQuestion
     from clustersim.report.store import Question
-    from clustersim.simulation import Progress, Simulator, StepResult
+    from clustersim.simulation import Progress, StepResult
     from clustersim.topology.model import Topology
 
 
@@ -83,14 +84,11 @@ def run(
     quiet: Quiet = False,
 ) -> None:
     """Simulate one training step and say how long it takes, why, and whether it fits."""
-    from clustersim import simulation
-    from clustersim.config.overrides import parted
     from clustersim.figures.files import check
     from clustersim.files import keeping_inputs
-    from clustersim.parallel.load import load
+    from clustersim.question import StepQuestion
     from clustersim.report import names
     from clustersim.report.store import Question, check_target, place
-    from clustersim.topology.build import load as load_topology
 
     if brief and verbose:
         raise InputError("--brief and --verbose exclude each other; give one of them")
@@ -102,43 +100,30 @@ def run(
     if out and not no_save:
         check_target(out)
     target: Path | None = None
-    with progressing(quiet or as_json) as progress, keeping_inputs() as read:
+    with progressing(quiet or as_json) as progress, keeping_inputs() as files:
         progress("load")
         wanted = on_machine(machine, topology, given)
-        of_cluster, of_job = parted(wanted)
-        job = load(workload, of_job)
+        how = not no_fold, ignore_memory, flops == "full", engine
+        question = StepQuestion(topology, workload, wanted, *how, machine)
+        job = question.job
         progress("build")
-        cluster = load_topology(topology, of_cluster)
-        options = {
-            "overrides": wanted,
-            "fold": not no_fold,
-            "ignore_memory": ignore_memory,
-            "flops": flops,
-            **({"engine": engine} if engine != "simpy" else {}),
-        }
-        parts = {"topology": topology, "workload": workload, **({"machine": machine} if machine else {})}
-        asked = Question.of("run", parts, read, options)
+        cluster = question.cluster
+        identity = Question.of("run", question.parts, files, question.stored)
         if not no_save:
             flags = {"unfolded": no_fold, "ignore-memory": ignore_memory, "flops-full": flops == "full"}
             flags[f"engine-{engine}"] = engine != "simpy"
-            target = place(asked, out, names.default([*parts.values()], given, flags), force)
+            target = place(identity, out, names.default([*question.parts.values()], given, flags), force)
             if timeline and target.resolve() in timeline.resolve().parents:
                 raise InputError(
                     f"--timeline {timeline}: lies in the folder of the result, which is replaced whole; choose another place"
                 )
-
-        def grown(nodes: int) -> Topology:
-            return load_topology(topology, {**of_cluster, "cluster.nodes": nodes})
-
-        how = not no_fold, ignore_memory, flops == "full", engine
-        result = _simulated(simulation.Simulator(cluster), job, grown, *how, progress)
-        _narrow(result, machine, topology, of_cluster, progress)
+        result = _simulated(question, cluster, job, progress)
         _add_costs(result, cost, costs, price)
-        explained = _explained(result, (topology, workload, wanted, *how, machine), progress) if why else None
+        explained = _explained(question, result, progress) if why else None
         if target:
             progress("save")
-            pages = {"report.html": _page(result, target, asked, explained)} if html else None
-            target = _save(result, target, asked, force, pages)
+            pages = {"report.html": _page(result, question, identity, explained)} if html else None
+            target = _save(result, target, identity, force, pages)
     if timeline:
         _draw(result, timeline)
     summary = result.summary | ({"why": explained.facts} if explained else {})
@@ -146,31 +131,20 @@ def run(
     printed("run", summary, lambda: [*_lines(result, verbose, brief), *more], target, as_json, quiet)
 
 
-def _simulated(
-    simulator: Simulator,
-    job: Job,
-    grow: Callable[[int], Topology],
-    fold: bool,
-    ignore_memory: bool,
-    full_attention: bool,
-    engine: Engine,
-    progress: Progress,
-) -> StepResult:
-    """Simulate a job; of one that does not fit, say what would. grow: makes the cluster of more nodes."""
+def _simulated(question: StepQuestion, cluster: Topology, job: Job, progress: Progress) -> StepResult:
+    """Simulate a step; of a job that does not fit, say what would."""
+    from clustersim.simulation import Simulator
+
+    simulator = Simulator(cluster)
     try:
-        return simulator.run(
-            job,
-            fold=fold,
-            ignore_memory=ignore_memory,
-            full_attention=full_attention,
-            engine=engine,
-            progress=progress,
-        )
+        return question.answer(simulator, job, progress)
     except OutOfMemoryError as error:
         from clustersim.optimization.fit import advice, remedies
 
         progress("fit")
-        error.advice = advice(remedies(simulator, job, grow))
+        error.advice = advice(
+            remedies(simulator, job, lambda nodes: question.changed({"cluster.nodes": nodes}).cluster)
+        )
         raise
 
 
@@ -184,45 +158,26 @@ def _add_costs(result: StepResult, wanted: bool, costs: Path | None, price: floa
     result.summary["costs"] = of_step(found, step, result.summary["tokens_per_s"] * step)
 
 
-def _narrow(
-    result: StepResult, machine: Path | None, topology: Path, of_cluster: Mapping[str, object], progress: Progress
-) -> None:
-    if machine is None:
-        return
-    from clustersim.calibration.machine import narrow
-    from clustersim.topology.build import document_of, overridden
-
-    progress("what it rests on")
-    narrow(result, overridden(document_of(topology), of_cluster), machine)
-
-
-def _explained(
-    result: StepResult,
-    inputs: tuple[Path, Path, Mapping[str, object], bool, bool, bool, Engine, Path | None],
-    progress: Progress,
-) -> Explained:
-    """Return why the step takes as long as it does, and what would make it shorter; inputs: as RunInputs takes them."""
+def _explained(question: StepQuestion, result: StepResult, progress: Progress) -> Explained:
+    """Return why the step takes as long as it does, and what would make it shorter."""
     from clustersim.cli.explain import Explained
-    from clustersim.explain.inputs import RunInputs
 
-    return Explained.of(RunInputs(*inputs), progress, result)
+    return Explained.of(question, progress, result)
 
 
 def _save(
-    result: StepResult, target: Path, asked: Question, force: bool, pages: Mapping[str, str] | None = None
+    result: StepResult, target: Path, identity: Question, force: bool, pages: Mapping[str, str] | None = None
 ) -> Path:
     from clustersim.report.result import save
 
     found = result.summary, result.parts, result.plan, result.record, result.facts.memory, result.topology
-    return save(target, *found, asked, force, pages)
+    return save(target, *found, identity, force, pages)
 
 
-def _page(result: StepResult, target: Path, asked: Question, explained: Explained | None) -> str:
+def _page(result: StepResult, question: StepQuestion, identity: Question, explained: Explained | None) -> str:
     from clustersim.pages.run import run_page
-    from clustersim.rerun import RunQuestion
 
-    manifest = asked.manifest()
-    return run_page(result, RunQuestion(target, manifest).command, manifest, explained.facts if explained else None)
+    return run_page(result, shlex.join(question.words), identity.manifest(), explained.facts if explained else None)
 
 
 def _draw(result: StepResult, path: Path) -> None:

@@ -31,7 +31,7 @@ from clustersim.cli.options import (
     workload_options,
 )
 from clustersim.cli.progress import cores, tracked
-from clustersim.cli.sweep_table import FRONT, SHOWN, Shown, View, run_lines
+from clustersim.cli.sweep_table import FRONT, SHOWN, Shown, View
 from clustersim.units import plural
 from clustersim.writing import check_output, save
 
@@ -88,6 +88,7 @@ def sweep(
     Values stand with commas between, whole numbers also as a range: --tp 1,2,4 --micro-batch 1-4 --nodes 64..4096x2; `auto` is
     all legal values. The best one is printed as the command that runs it alone.
     """
+    from clustersim.question import StepQuestion
     from clustersim.report.store import check_target
     from clustersim.sweeps.axes import space
     from clustersim.sweeps.run import Shard, run
@@ -104,7 +105,7 @@ def sweep(
     def show(rows: Iterator[tuple[int, Row]], count: int) -> Iterator[tuple[int, Row]]:
         return tracked(rows, count, silent)
 
-    words_of = run_lines(topology, workload, engine, asked.by_set, machine)
+    words_of = StepQuestion(topology, workload, engine=engine, machine=machine).commands(asked.by_set)
     found = run(
         topology,
         workload,

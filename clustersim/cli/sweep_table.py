@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from clustersim import plugins
-from clustersim.config.shipped import called
 from clustersim.errors import ClustersimError, InputError, suggest
-from clustersim.parallel.options import KEYS, RUN_OPTIONS, change_words, engine_words
+from clustersim.parallel.options import KEYS, RUN_OPTIONS
 from clustersim.units import duration, gibibytes
 
 if TYPE_CHECKING:
-    from clustersim.engine.player import Engine
     from clustersim.sweeps.evaluate import Row
     from clustersim.sweeps.run import Sweep
     from clustersim.sweeps.space import Point, SweepSpace
@@ -161,35 +158,6 @@ def point_table(rows: Sequence[Row], space: Sequence[Point], priced: bool) -> li
     prices = [*priced_by.values()]
     cells = [head, *(_cells(place, row, names, prices, len(owned) > 1) for place, row in enumerate(rows, 1))]
     return [*table(cells), *doubts(rows), ""]
-
-
-def run_lines(
-    topology: Path,
-    workload: Path,
-    engine: Engine,
-    by_set: frozenset[str] = frozenset(),
-    machine: Path | None = None,
-) -> Callable[[Mapping[str, object]], list[str]]:
-    """Return a function that gives the command of a point, which has its numbers to the last digit.
-
-    engine: who played the points. by_set: keys that stay as they were given to `--set`. machine: the file that says some.
-    """
-    words = ["clustersim", "run", called("topologies", topology), called("workloads", workload), *engine_words(engine)]
-    permits = [word for permit in plugins.permits() for word in ("--plugins", permit)]
-    if machine is None:
-        return lambda point: [*words, *change_words(point, by_set), *permits]
-    from clustersim.calibration.machine import Machine
-
-    measured = Machine.read(machine)
-    words += ["--machine", str(machine)]
-    return lambda point: [*words, *change_words(measured.besides(point), by_set), *permits]
-
-
-def run_line(
-    topology: Path, workload: Path, point: Mapping[str, object], engine: Engine, machine: Path | None = None
-) -> list[str]:
-    """Return the words of the command of one point, as `run_lines` does."""
-    return run_lines(topology, workload, engine, machine=machine)(point)
 
 
 def _cells(place: int, row: Row, names: Sequence[str], prices: Sequence[str], clusters: bool) -> list[str]:

@@ -36,14 +36,14 @@ def trace(
     Nothing is cut. The trace.json.gz of a result shows one rank of each kind without kernels.
     """
     from clustersim.engine.compile import families_of
+    from clustersim.question import StoredRun
     from clustersim.report.result import detailed_trace, write_trace
-    from clustersim.rerun import RunQuestion
     from clustersim.writing import check_output
 
-    asked, target = RunQuestion.of(result), out or result / NAME
+    stored, target = StoredRun.of(result), out or result / NAME
     check_output("--out", target, (".gz",))
     with progressing(quiet) as progress:
-        found = asked.again(progress)
+        found = stored.again(progress)
         wanted = None if ranks == "kinds" else numbers(ranks, found.job.mesh.size)
         progress("draw")
         seconds = found.work.seconds if kernels else ()
@@ -51,7 +51,7 @@ def trace(
         drawn = detailed_trace(*parts, wanted, families_of(found.work, found.topology), seconds)
         if not quiet and (large := _large(drawn.size())):
             typer.echo(large, err=True)
-        events = write_trace(target, drawn, found.summary, asked.manifest.question or "", progress)
+        events = write_trace(target, drawn, found.summary, stored.manifest.question or "", progress)
     if not quiet:
         typer.echo(f"{events:,} events written to {target} (open it at https://ui.perfetto.dev)")
 

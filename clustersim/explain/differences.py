@@ -9,10 +9,9 @@ from typing import Any, NamedTuple
 
 from clustersim.config.results import RunSummary
 from clustersim.errors import InputError
-from clustersim.explain.inputs import RunInputs, of_result
 from clustersim.files import digest, read_bytes
+from clustersim.question import StepQuestion, StoredRun
 from clustersim.report.store import run_summary
-from clustersim.rerun import RunQuestion
 from clustersim.topology.build import described
 
 
@@ -87,22 +86,22 @@ def compared(folders: Sequence[Path]) -> Comparison:
 
 
 def _compared(folder: Path) -> ComparedResult:
-    asked, summary = RunQuestion.of(folder), run_summary(folder)
-    return ComparedResult(str(folder), dict(_inputs(asked, summary)), summary)
+    stored, summary = StoredRun.of(folder), run_summary(folder)
+    return ComparedResult(str(folder), dict(_inputs(stored, summary)), summary)
 
 
-def _inputs(asked: RunQuestion, summary: RunSummary) -> Iterator[tuple[str, object]]:
+def _inputs(stored: StoredRun, summary: RunSummary) -> Iterator[tuple[str, object]]:
     """Yield the keys of both files as they were simulated; of files that are not what they were, what the summary says."""
-    yield "version of clustersim", asked.manifest.clustersim
+    yield "version of clustersim", stored.manifest.clustersim
     yield "predictor", summary.predictor.name
-    said = asked.options
+    said = stored.manifest.options
     yield from (("fold", said.fold), ("ignore_memory", said.ignore_memory), ("flops", said.flops))
     yield from (("engine", said.engine), ("plugins", said.plugins))
-    changed = [part for part, (path, sha) in asked.inputs.items() if not _same(path, sha)]
+    changed = [part for part, (path, sha) in stored.inputs.items() if not _same(path, sha)]
     if not changed:
-        yield from _keys(of_result(asked))
+        yield from _keys(stored.question)
         return
-    for part, (path, sha) in asked.inputs.items():
+    for part, (path, sha) in stored.inputs.items():
         yield f"{part} (its keys are not known: {path.name} has changed since)" if part in changed else part, sha[:12]
     yield from ((f"cluster.{key}", value) for key, value in summary.cluster.items())
     yield from ((f"parallelism.{key}", value) for key, value in summary.parallelism.items())
@@ -115,16 +114,16 @@ def _same(path: Path, sha: str) -> bool:
         return False
 
 
-def _keys(asked: RunInputs) -> Iterator[tuple[str, object]]:
-    spec, specs = described(asked.document)
+def _keys(question: StepQuestion) -> Iterator[tuple[str, object]]:
+    spec, specs = described(question.document)
     cluster: dict[str, Any] = {
         "cluster": {"nodes": spec.cluster.nodes, "node": specs.node.model_dump()},
         "fabric": spec.fabric,
-        "faults": asked.document.data.get("faults") or [],
+        "faults": question.document.data.get("faults") or [],
         "nccl": spec.nccl.model_dump(),
     }
     yield from flat(cluster)
-    job = asked.job.spec.model_dump()
+    job = question.job.spec.model_dump()
     del job["name"]
     yield from flat(job)
 

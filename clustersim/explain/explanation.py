@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,10 +25,10 @@ from clustersim.engine.instruction import Instruction, Recv
 from clustersim.engine.player import Player
 from clustersim.engine.script import Script
 from clustersim.errors import ClustersimError, InputError, OutOfMemoryError
-from clustersim.explain.inputs import RunInputs
 from clustersim.explain.what_ifs import ALL_OVERLAP, NIC, NVLINK, OVERLAP, WhatIf, what_ifs
 from clustersim.parallel.job import Job
 from clustersim.preparation import rows
+from clustersim.question import StepQuestion
 from clustersim.report.path_shares import cable, sound_links, sound_rates
 from clustersim.simulation import Progress, Simulator, StepResult, silent
 from clustersim.topology.build import build
@@ -135,38 +136,39 @@ def _facts(one: PlayedWhatIf, step: float) -> dict[str, Any]:
     }
 
 
-def explain(asked: RunInputs, progress: Progress = silent, known: StepResult | None = None) -> Explanation:
+def explain(question: StepQuestion, progress: Progress = silent, known: StepResult | None = None) -> Explanation:
     """Return why a run takes as long as it does. Raises InputError for what is wrong with its files.
 
     known: its result, where it was simulated already.
     """
-    document = asked.document
+    document = question.document
     progress("the run as it is")
     simulator = Simulator(known.topology if known else build(document))
-    result = known or simulator.run(asked.job, **asked.options)
+    result = known or simulator.run(question.job, **question.options())
+    changed = question.of_what_ifs
     found = [
-        _no_bubble(asked, simulator, result.job, progress),
+        _no_bubble(changed, simulator, result.job, progress),
         *_overlaps_said(
-            [_played(asked, one, simulator, progress) for one in what_ifs(document, result.job)], result.record.end
+            [_played(changed, one, simulator, progress) for one in what_ifs(document, result.job)], result.record.end
         ),
     ]
-    links = list(_bottlenecks(asked, result, simulator, found, progress))
+    links = list(_bottlenecks(changed, result, simulator, found, progress))
     return Explanation(
         result.summary,
         tuple(sorted(links, key=lambda one: one.step_time)[:BOTTLENECKS]),
         tuple(sorted(found, key=lambda one: (one.step_time is None, one.step_time or 0.0))),
-        _rests_on(asked, document, result.job, simulator, progress),
+        _rests_on(question.machine, document, result.job, simulator, progress),
     )
 
 
 def _rests_on(
-    asked: RunInputs, cluster: Document, job: Job, simulator: Simulator, progress: Progress
+    measured: Path | None, cluster: Document, job: Job, simulator: Simulator, progress: Progress
 ) -> tuple[RestsOn, ...]:
     """Return the constants that a step rests on most, each with its spread on the machine that was measured, if one was."""
     progress("what it rests on")
     constants = constants_of(cluster, job)
     slopes = sensitivities(cluster, job, constants, simulator)
-    machine = Machine.read(asked.machine) if asked.machine else None
+    machine = Machine.read(measured) if measured else None
     spreads = machine.spreads(constants) if machine else {}
     found = [
         RestsOn(one, *spreads.get(one.name, (one.spread, one.source)), slopes[one.name])
@@ -176,15 +178,15 @@ def _rests_on(
     return tuple(sorted(found, key=lambda one: -one.effect)[:CONSTANTS])
 
 
-def _played(asked: RunInputs, what: WhatIf, simulator: Simulator, progress: Progress) -> PlayedWhatIf:
+def _played(question: StepQuestion, what: WhatIf, simulator: Simulator, progress: Progress) -> PlayedWhatIf:
     """Simulate a what-if, on the same cluster if that stays as it is."""
     if what.reason:
         return PlayedWhatIf(what.name, None, {}, what.reason)
     progress(what.name)
-    inputs = asked.changed(what.changes)
+    changed = question.changed(what.changes)
     try:
         of_cluster = parted(what.changes)[0]
-        seconds = _seconds(simulator.like(build(inputs.document)) if of_cluster else simulator, inputs)
+        seconds = _seconds(simulator.like(changed.cluster) if of_cluster else simulator, changed)
     except OutOfMemoryError as error:
         return PlayedWhatIf(what.name, None, what.changes, f"does not fit: {_short(error).partition('; ')[0]}")
     except InputError as error:
@@ -192,12 +194,14 @@ def _played(asked: RunInputs, what: WhatIf, simulator: Simulator, progress: Prog
     return PlayedWhatIf(what.name, seconds, what.changes)
 
 
-def _seconds(simulator: Simulator, asked: RunInputs, rewritten: Callable[[Work], Work] = lambda work: work) -> float:
+def _seconds(
+    simulator: Simulator, question: StepQuestion, rewritten: Callable[[Work], Work] = lambda work: work
+) -> float:
     """Return the step of a run; rewritten: what changes the work of its job, if anything."""
-    job = simulator.placed(asked.job)
-    work, _, _ = simulator.prepare(job, np.arange(job.mesh.size), ignore_memory=asked.ignore_memory)
-    player = Player(asked.engine_of_what_ifs, simulator.plans, rows(job))
-    found = play(rewritten(work), simulator.cluster, asked.fold, player=player)
+    job = simulator.placed(question.job)
+    work, _, _ = simulator.prepare(job, np.arange(job.mesh.size), ignore_memory=question.ignore_memory)
+    player = Player(question.engine, simulator.plans, rows(job))
+    found = play(rewritten(work), simulator.cluster, question.fold, player=player)
     if found is None:
         raise InputError(
             "tasks slow each other, on links or by the SMs and memory that they take, which the static player cannot tell"
@@ -213,13 +217,13 @@ def _short(error: ClustersimError) -> str:
 # What no file can say.
 
 
-def _no_bubble(asked: RunInputs, simulator: Simulator, job: Job, progress: Progress) -> PlayedWhatIf:
+def _no_bubble(question: StepQuestion, simulator: Simulator, job: Job, progress: Progress) -> PlayedWhatIf:
     """Play the step with passes that never wait for a message: every stage has its inputs at once."""
     name = "no bubble"
     if job.parallelism.pp == 1:
         return PlayedWhatIf(name, None, {}, "there is one pipeline stage, so none waits for another")
     progress(name)
-    seconds = _seconds(simulator, asked, lambda work: work._replace(scripts=tuple(map(_unawaited, work.scripts))))
+    seconds = _seconds(simulator, question, lambda work: work._replace(scripts=tuple(map(_unawaited, work.scripts))))
     return PlayedWhatIf(name, seconds, {}, "no file says this: no pass waits for another stage")
 
 
@@ -236,7 +240,7 @@ def _unawaited(script: Script) -> Script:
 
 
 def _bottlenecks(
-    asked: RunInputs, result: StepResult, simulator: Simulator, played: Iterable[PlayedWhatIf], progress: Progress
+    question: StepQuestion, result: StepResult, simulator: Simulator, played: Iterable[PlayedWhatIf], progress: Progress
 ) -> Iterator[Bottleneck]:
     """Yield the step without the limit of each of the links that limit it longest.
 
@@ -259,7 +263,7 @@ def _bottlenecks(
             yield Bottleneck(share, faster[name], name)
             continue
         progress(f"without the limit of {share['link']}")
-        yield Bottleneck(share, _seconds(simulator.like(_unlimited(result.topology, share)), asked))
+        yield Bottleneck(share, _seconds(simulator.like(_unlimited(result.topology, share)), question))
 
 
 def _unlimited(topology: Topology, share: Mapping[str, Any]) -> Topology:

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from clustersim.config.results import Manifest
-from clustersim.config.shipped import called
 from clustersim.errors import InputError
 from clustersim.pages.shell import page
-from clustersim.parallel.options import FLAGS, engine_words
+from clustersim.parallel.options import FLAGS
+from clustersim.question import StepQuestion
 from clustersim.report import store
 from clustersim.report.terminal import NAMES
 from clustersim.sweeps import log
@@ -112,5 +112,10 @@ def _command(manifest: Manifest) -> list[str]:
     places = {part: Path(one.path) for part, one in manifest.inputs.items()}
     if not {"topology", "workload"} <= places.keys():
         raise InputError(f"{store.MANIFEST}: names no inputs; run the sweep again")
-    words = [called("topologies", places["topology"]), called("workloads", places["workload"])]
-    return ["clustersim", "run", *words, *engine_words(manifest.options.engine or "auto")]
+    options = manifest.options
+    question = StepQuestion(
+        *(places["topology"], places["workload"]),
+        engine=options.engine or "auto",
+        plugins=tuple(options.plugins),
+    )
+    return question.words

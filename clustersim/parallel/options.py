@@ -59,8 +59,3 @@ def change_words(changes: Mapping[str, object], by_set: Collection[str] = ()) ->
         text = as_text(value)
         words += ["--set", f"{key}={text}"] if key in by_set or key not in FLAGS else [FLAGS[key], text]
     return words
-
-
-def engine_words(engine: str) -> list[str]:
-    """Return the words of `clustersim run` that have an engine play the step: none for SimPy, which it takes by itself."""
-    return ["--engine", engine] if engine != "simpy" else []

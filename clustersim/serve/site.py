@@ -216,10 +216,10 @@ def _page(title: str, scripts: tuple[str, ...], data: Mapping[str, Any], status:
 
 def _answer(folder: Path) -> dict[str, Any]:
     """Return the summary and the command of a run, as far as they can be read: any program may have written them."""
-    from clustersim.rerun import RunQuestion
+    from clustersim.question import StoredRun
 
     try:
-        found = {"summary": store.read_summary(folder), "asked": RunQuestion.of(folder).command}
+        found = {"summary": store.read_summary(folder), "asked": StoredRun.of(folder).command}
     except InputError:
         return {}
     return found

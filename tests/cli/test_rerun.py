@@ -10,7 +10,7 @@ import yaml
 from documents import ROOT
 
 from clustersim.errors import InputError
-from clustersim.rerun import RunQuestion
+from clustersim.question import StoredRun
 
 OPTIONS = [
     "--tp",
@@ -44,12 +44,12 @@ def folder(tmp_path_factory):
 
 def test_the_same_answer_to_the_last_bit(folder):
     kept = json.loads((folder / "summary.json").read_text())
-    again = json.loads(json.dumps(RunQuestion.of(folder).again().summary))
+    again = json.loads(json.dumps(StoredRun.of(folder).again().summary))
     assert again == {key: kept[key] for key in again}
 
 
 def test_the_command_asks_the_same(folder, tmp_path, call):
-    command = RunQuestion.of(folder).command.split()
+    command = StoredRun.of(folder).command.split()
     assert command[:4] == ["clustersim", "run", "nvlink_h100_4", "gpt2_large"]
     assert sorted(command[4:]) == sorted(OPTIONS)
     code, _out, err = call(*command[1:], "--out", "result", "--quiet")
@@ -72,7 +72,7 @@ def test_inputs_that_have_changed_are_named(tmp_path, call):
     with pytest.raises(
         InputError, match=r"mine.yaml: has changed since .*result was written; run it again: clustersim run"
     ):
-        RunQuestion.of(tmp_path / "result").again()
+        StoredRun.of(tmp_path / "result").again()
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_what_is_no_run_is_said_so(tmp_path, content):
     if content:
         (tmp_path / "manifest.json").write_text(content)
     with pytest.raises(InputError, match=r"give the folder of a run|not of a run|run the simulation again"):
-        RunQuestion.of(tmp_path).again()
+        StoredRun.of(tmp_path).again()
 
 
 def test_plugins_are_asked_for(folder, tmp_path):
@@ -90,7 +90,7 @@ def test_plugins_are_asked_for(folder, tmp_path):
     manifest["options"]["plugins"] = ["package.module:function"]
     (tmp_path / "manifest.json").write_text(json.dumps(manifest))
     with pytest.raises(InputError, match=r"add --plugins package\.module:function"):
-        RunQuestion.of(tmp_path).again()
+        StoredRun.of(tmp_path).again()
 
 
 def test_the_command_says_whether_the_same_comes_out(folder, call, tmp_path):

@@ -13,9 +13,8 @@ import pytest
 from clustersim.config.shipped import find
 from clustersim.errors import InputError
 from clustersim.explain.explanation import explain
-from clustersim.explain.inputs import RunInputs, of_result
 from clustersim.explain.what_ifs import what_ifs
-from clustersim.rerun import RunQuestion
+from clustersim.question import StepQuestion, StoredRun
 from clustersim.simulation import Simulator
 from clustersim.simulation import simulate as forecast
 
@@ -45,7 +44,7 @@ def files(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def found(files):
-    return explain(RunInputs(*files, SPLIT))
+    return explain(StepQuestion(*files, SPLIT))
 
 
 def test_every_what_if_is_the_run_of_the_changed_files(files, found):
@@ -75,7 +74,7 @@ def test_all_what_ifs_are_runs_and_the_critical_path_is_the_step(files, tmp_path
         "mixed": (tmp_path / "mixed.yaml", SPLIT),
         "interleaved": (find("topologies", "leaf_spine_32"), chunks | {"training.global_batch": 256}),
     }[which]
-    found = explain(RunInputs(topology, files[1], changes))
+    found = explain(StepQuestion(topology, files[1], changes))
     made = [one for one in found.outcomes if one.changes and one.step_time is not None]
     assert len(made) >= 4
     for one in made:
@@ -108,7 +107,7 @@ def test_the_flags_beside_a_what_if_make_it(files, call):
 
 def test_without_a_bubble_the_fullest_stage_works_all_the_time():
     """With messages beside computation: all passes of the last stage, which has the loss too, then the update."""
-    asked = RunInputs(
+    asked = StepQuestion(
         find("topologies", "nvlink_h100_4"),
         find("workloads", "docs/examples/pipeline.yaml"),
         {"predictor": "roofline", "parallelism.overlap.p2p": True},
@@ -123,14 +122,16 @@ def test_without_a_bubble_the_fullest_stage_works_all_the_time():
 
 
 def test_what_cannot_be_had_says_why(files):
-    alone = RunInputs(find("topologies", "neusight_1"), find("workloads", "gpt2_large"), {"training.global_batch": 8})
+    alone = StepQuestion(
+        find("topologies", "neusight_1"), find("workloads", "gpt2_large"), {"training.global_batch": 8}
+    )
     why = {one.name: one.reason for one in explain(alone).outcomes if one.step_time is None}
     assert "one pipeline stage" in why["no bubble"]
     assert "no training.framework" in why["host twice as fast"]
     assert "one node" in why["NIC × 2"]
     assert "nothing is recomputed" in why["recompute off"]
     assert "at once" in why["micro-batch × 2"]
-    tight = RunInputs(
+    tight = StepQuestion(
         *files, {**SPLIT, "model.hidden": 8192, "training.seq": 8192, "model.max_positions": 8192, "model.layers": 24}
     )
     tight = tight.changed({"training.recompute": "full", "training.micro_batch": 16, "training.framework": None})
@@ -143,7 +144,9 @@ def test_what_cannot_be_had_says_why(files):
 
 def test_a_nic_gets_the_slot_that_it_needs(files):
     [nic] = [
-        one for one in what_ifs(RunInputs(*files).document, RunInputs(*files).job.place(32, 8)) if one.name == "NIC × 2"
+        one
+        for one in what_ifs(StepQuestion(*files).document, StepQuestion(*files).job.place(32, 8))
+        if one.name == "NIC × 2"
     ]
     assert nic.changes["cluster.nic"] == "800Gb/s"
     assert nic.changes["cluster.node.host.pcie"] == "gen6x16"
@@ -161,7 +164,7 @@ nodes:
 def test_what_ifs_of_a_mixed_cluster_change_every_type_of_node(files, tmp_path, node):
     (tmp_path / "mixed.yaml").write_text(MIXED.replace("NODE", node))
     asked = tmp_path / "mixed.yaml", files[1]
-    outcomes = {one.name: one for one in explain(RunInputs(*asked, SPLIT)).outcomes}
+    outcomes = {one.name: one for one in explain(StepQuestion(*asked, SPLIT)).outcomes}
     for name in ("host twice as fast", "NIC × 2", "NVLink × 2"):
         one = outcomes[name]
         assert {key.split(".")[2] for key in one.changes if key.startswith("cluster.pools")} >= {"0", "1", "2"}
@@ -174,7 +177,7 @@ def test_a_bottleneck_that_nccl_reads_its_rates_from_is_the_what_if_of_faster_on
     """Also on a mixed cluster, whose older nodes have slower links that are no fault."""
     (tmp_path / "mixed.yaml").write_text(MIXED.replace("NODE", "hgx-b200"))
     split = {"parallelism.tp": 4, "parallelism.pp": 2, "training.global_batch": 32}
-    found = explain(RunInputs(tmp_path / "mixed.yaml", find("workloads", "gpt2_large"), split))
+    found = explain(StepQuestion(tmp_path / "mixed.yaml", find("workloads", "gpt2_large"), split))
     steps = {one.name: one.step_time for one in found.outcomes}
     by_tier = {one.share["link"].partition("-")[0]: one for one in found.bottlenecks}
     assert by_tier["nvlink"].what_if == "NVLink × 2"
@@ -187,7 +190,7 @@ def test_a_bottleneck_that_nccl_reads_its_rates_from_is_the_what_if_of_faster_on
 
 def test_a_link_that_the_rates_of_nccl_follow_is_the_bottleneck_though_it_is_never_full():
     """NCCL's own rate holds tensor-parallel traffic below what NVLinks would carry, and rises with them."""
-    found = explain(RunInputs(find("topologies", "superpod_h100_128"), find("workloads", "llama3_70b"), {}))
+    found = explain(StepQuestion(find("topologies", "superpod_h100_128"), find("workloads", "llama3_70b"), {}))
     faster = next(one for one in found.outcomes if one.name == "NVLink × 2")
     first = found.bottlenecks[0]
     assert first.share["link"] == "nvlink-up[0]"
@@ -197,7 +200,7 @@ def test_a_link_that_the_rates_of_nccl_follow_is_the_bottleneck_though_it_is_nev
 
 
 def test_less_from_all_overlaps_than_from_one_is_said():
-    asked = RunInputs(find("topologies", "fattree_3840"), find("workloads", "gpt3"), {"parallelism.pp": 8})
+    asked = StepQuestion(find("topologies", "fattree_3840"), find("workloads", "gpt3"), {"parallelism.pp": 8})
     found = {one.name: one for one in explain(asked).outcomes}
     assert found["all overlap on"].step_time > found["overlap of tp on"].step_time
     assert found["all overlap on"].reason == (
@@ -240,7 +243,7 @@ def test_what_is_explained_is_what_was_run(files, call):
     split = "--tp", "4", "--set", "parallelism.overlap.p2p=true"
     code, _, err = call("run", *map(str, files), *split, "--out", "result", "--quiet", "--no-fold")
     assert (code, err) == (0, "")
-    asked = of_result(RunQuestion.of(Path("result")))
+    asked = StoredRun.of(Path("result")).question
     assert (asked.overrides, asked.fold) == ({"parallelism.tp": 4, "parallelism.overlap.p2p": "true"}, False)
     manifest = json.loads(Path("result/manifest.json").read_text())
     manifest["inputs"]["workload"]["sha256"] = "0"
@@ -256,4 +259,4 @@ def test_a_damaged_manifest_is_one_sentence(tmp_path, options):
     found = {"clustersim": "0", "command": "run", "inputs": {"topology": one, "workload": one}, "options": options}
     (tmp_path / "manifest.json").write_text(json.dumps(found))
     with pytest.raises(InputError, match="says nothing that was run; run the simulation again"):
-        of_result(RunQuestion.of(tmp_path))
+        StoredRun.of(tmp_path)

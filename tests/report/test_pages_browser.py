@@ -9,8 +9,8 @@ from browser import CONTRAST, SCHEMES, WIDTHS, browsing, needs_browser, opened
 from clustersim.cli.explain import Explained
 from clustersim.config.results import Manifest
 from clustersim.config.shipped import find
-from clustersim.explain.inputs import RunInputs
 from clustersim.pages.run import run_page
+from clustersim.question import StepQuestion
 from clustersim.simulation import silent, simulate
 from clustersim.units import duration
 
@@ -32,7 +32,7 @@ def result():
 
 @pytest.fixture(scope="module")
 def why(result):
-    asked = RunInputs(find("topologies", "superpod_h100_128"), find("workloads", "llama3_70b"), KEYS)
+    asked = StepQuestion(find("topologies", "superpod_h100_128"), find("workloads", "llama3_70b"), KEYS)
     return Explained.of(asked, silent, result).facts
 
 
