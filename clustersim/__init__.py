@@ -18,6 +18,8 @@ from clustersim.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from clustersim.api import (
+        CompareResult,
+        ExplainResult,
         OptimizeResult,
         PlanResult,
         Result,
@@ -34,6 +36,8 @@ _KINDS = sorted(path.stem for path in Path(__file__).with_name("topology").glob(
 """Kinds of fabric: each is a file there and a function here."""
 __all__ = [  # noqa: PLE0604
     "ClustersimError",
+    "CompareResult",
+    "ExplainResult",
     "OptimizeResult",
     "PlanResult",
     "Result",

@@ -13,13 +13,13 @@ from pathlib import Path
 
 from clustersim.config.overrides import Overrides, parted
 from clustersim.config.results import Manifest
-from clustersim.config.shipped import called
-from clustersim.config.yaml import Document
+from clustersim.config.shipped import called, find
+from clustersim.config.yaml import Document, read
 from clustersim.engine.player import Engine
 from clustersim.errors import InputError
 from clustersim.files import Inputs, digest, keeping_inputs
 from clustersim.parallel.job import Job
-from clustersim.parallel.load import load as load_workload
+from clustersim.parallel.load import build as build_job
 from clustersim.parallel.options import change_words
 from clustersim.plugins import permits
 from clustersim.report import store
@@ -32,10 +32,10 @@ from clustersim.topology.model import Topology
 class StepQuestion:
     """All that decides the numbers of a run."""
 
-    topology: Path
-    """The file of the cluster."""
-    workload: Path
-    """The file of the job."""
+    topology: Path | Document
+    """The file of the cluster, or its description as a script gives it."""
+    workload: Path | Document
+    """The file of the job, or its description."""
     overrides: Overrides = field(default_factory=dict)
     """Values in the place of the files' by dotted key, those of `machine` among them."""
     fold: bool = True
@@ -54,7 +54,8 @@ class StepQuestion:
     @property
     def document(self) -> Document:
         """The topology with its keys replaced. Raises InputError."""
-        return overridden(document_of(self.topology), parted(self.overrides)[0])
+        given = document_of(self.topology) if isinstance(self.topology, Path) else self.topology
+        return overridden(given, parted(self.overrides)[0])
 
     @property
     def cluster(self) -> Topology:
@@ -64,12 +65,13 @@ class StepQuestion:
     @property
     def job(self) -> Job:
         """The job with its keys replaced. Raises InputError."""
-        return load_workload(self.workload, parted(self.overrides)[1])
+        given = read(find("workloads", self.workload)) if isinstance(self.workload, Path) else self.workload
+        return build_job(given, parted(self.overrides)[1])
 
     @property
     def parts(self) -> dict[str, Path]:
-        """The files by their part in the question."""
-        given = {"topology": self.topology, "workload": self.workload}
+        """The files by their part in the question; a script's description by what messages call it."""
+        given = {"topology": _path(self.topology), "workload": _path(self.workload)}
         return given | ({"machine": self.machine} if self.machine else {})
 
     def options(self, progress: Progress = silent) -> StepOptions:
@@ -99,7 +101,7 @@ class StepQuestion:
 
         by_set: keys that are given by `--set`, also those with an option of their own.
         """
-        files = called("topologies", self.topology), called("workloads", self.workload)
+        files = called("topologies", _path(self.topology)), called("workloads", _path(self.workload))
         words = ["clustersim", "run", *files, *(["--engine", self.engine] if self.engine != "simpy" else [])]
         last = ["--no-fold"] * (not self.fold) + ["--ignore-memory"] * self.ignore_memory
         last += ["--flops", "full"] * self.full_attention
@@ -130,6 +132,10 @@ class StepQuestion:
             progress("what it rests on")
             narrow(result, self.document, self.machine)
         return result
+
+
+def _path(given: Path | Document) -> Path:
+    return given if isinstance(given, Path) else Path(given.path)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,9 +3,11 @@
 from clustersim.api.forecast import simulate, sweep
 from clustersim.api.inputs import load_cluster, load_workload
 from clustersim.api.planning import optimize, plan
-from clustersim.api.result import OptimizeResult, PlanResult, Result, SweepResult
+from clustersim.api.result import CompareResult, ExplainResult, OptimizeResult, PlanResult, Result, SweepResult
 
 __all__ = [
+    "CompareResult",
+    "ExplainResult",
     "OptimizeResult",
     "PlanResult",
     "Result",

@@ -24,7 +24,8 @@ from clustersim.engine.player import Engine
 from clustersim.errors import InputError, shown
 from clustersim.files import keeping_inputs
 from clustersim.parallel.load import unbuilt
-from clustersim.simulation import Simulator, StepOptions
+from clustersim.question import StepQuestion
+from clustersim.simulation import Simulator
 from clustersim.sweeps import runner
 from clustersim.sweeps.check import check
 from clustersim.sweeps.evaluate import SweepInputs
@@ -36,7 +37,8 @@ from clustersim.topology.model import Topology
 class _Known(NamedTuple):
     """A description of a cluster, and its simulator."""
 
-    document: Document
+    document: Document | None
+    """None for a cluster that the caller has built."""
     simulator: Simulator
 
 
@@ -44,8 +46,8 @@ _recent: ContextVar[_Known | None] = ContextVar("recent", default=None)
 """One for each thread: what a simulator keeps is not made for two at once."""
 
 
-def simulator(cluster: ClusterLike, overrides: dict[str, object]) -> Simulator:
-    """Return the simulator of a cluster, that of the last question if the description is the same.
+def simulator(cluster: ClusterLike, overrides: dict[str, object]) -> _Known:
+    """Return a cluster with its simulator, that of the last question if the description is the same.
 
     cluster, overrides: as in `load_cluster`. One that was loaded is the caller's, and nothing of it is kept. Nor is what
     more than the description decides: files that it names, and code from outside. Raises ClustersimError.
@@ -53,14 +55,14 @@ def simulator(cluster: ClusterLike, overrides: dict[str, object]) -> Simulator:
     with keeping_inputs() as read:
         found = cluster_document(cluster)
         if isinstance(found, Topology):
-            return Simulator(load_cluster(found, **overrides))
+            return _Known(None, Simulator(load_cluster(found, **overrides)))
         document = overridden(found, by_key(overrides))
         known = _recent.get()
         if known is not None and known.document == document and not plugins.permits():
-            return known.simulator
-        made = Simulator(build(document))
+            return known
+        made = _Known(document, Simulator(build(document)))
     alone = read.keys() <= {document.path} and not plugins.permits()
-    _recent.set(_Known(document, made) if alone else None)
+    _recent.set(made if alone else None)
     return made
 
 
@@ -85,9 +87,14 @@ def simulate(
     _check_engine(engine)
     of_cluster, of_job = parted(overrides)
     job = load_workload(workload, **of_job)
-    asked = simulator(cluster, of_cluster)
-    how = StepOptions(fold=fold, ignore_memory=ignore_memory, full_attention=full_attention, engine=engine)
-    return Result(asked.run(job, **how))
+    known = simulator(cluster, of_cluster)
+    result = known.simulator.run(
+        job, fold=fold, ignore_memory=ignore_memory, full_attention=full_attention, engine=engine
+    )
+    if known.document is None:
+        return Result(result)
+    how = fold, ignore_memory, full_attention, engine
+    return Result(result, StepQuestion(known.document, job.document, by_key(overrides), *how))
 
 
 def sweep(

@@ -20,6 +20,9 @@ from clustersim.units import scaled, seconds
 if TYPE_CHECKING:
     import polars as pl
 
+    from clustersim.explain.differences import Comparison
+    from clustersim.explain.explanation import Explanation
+    from clustersim.question import StepQuestion
     from clustersim.report.parquet import TableColumns
 
 
@@ -37,6 +40,8 @@ class Result:
     """One simulated training step; `found` is all that the simulation knows of it."""
 
     found: simulation.StepResult
+    question: StepQuestion | None = None
+    """What was simulated; None for a cluster that was built before."""
 
     @property
     def summary(self) -> dict[str, Any]:
@@ -98,6 +103,28 @@ class Result:
 
         return _frame(links_table(self.found.plan, self.found.topology, self.found.record.end))
 
+    def explain(self) -> ExplainResult:
+        """Return why the step takes as long as it does, and what would make it shorter, as `clustersim explain`.
+
+        Every what-if is simulated. Raises InputError for a cluster that was built before.
+        """
+        from clustersim.explain.explanation import explained
+
+        return ExplainResult(explained(self._question, known=self.found))
+
+    def compare(self, *others: Result) -> CompareResult:
+        """Return what differs between this result and others, as `clustersim compare`. Raises InputError as `explain`."""
+        from clustersim.explain.differences import Comparison, of_step
+
+        steps = [(f"result {n}", one) for n, one in enumerate((self, *others), 1)]
+        return CompareResult(Comparison(tuple(of_step(name, one._question, one.summary) for name, one in steps)))
+
+    @property
+    def _question(self) -> StepQuestion:
+        if self.question is None:
+            raise InputError("the cluster was built before; give cs.simulate a file, a shipped name or a mapping")
+        return self.question
+
     def __repr__(self) -> str:
         """Return the figures in one line; all that the simulation knows would be megabytes."""
         return f"Result({self._title}: {', '.join(f'{name} {text}' for name, text in self._figures.items())})"
@@ -119,6 +146,47 @@ class Result:
             "MFU": f"{self.mfu:.1%}",
             "memory": f"{scaled(self.memory, 'B')} ({self.summary['memory']['verdict']})",
         }
+
+
+@dataclass(frozen=True, slots=True)
+class ExplainResult:
+    """Why a step takes as long as it does; `print` shows it as `clustersim explain` does."""
+
+    found: Explanation
+
+    @property
+    def what_ifs(self) -> pl.DataFrame:
+        """One row a what-if, the shortest step first: `name`, `step_time_s`, `gain_s` and the `flags` that make it."""
+        import polars as pl
+
+        rows = self.found.facts()["what_ifs"]
+        return pl.DataFrame(
+            [{key: row[key] for key in ("name", "step_time_s", "gain_s", "flags", "note")} for row in rows]
+        )
+
+    def __str__(self) -> str:
+        """Return it as lines of text."""
+        from clustersim.explain.text import lines
+
+        return "\n".join(lines(self.found))
+
+
+@dataclass(frozen=True, slots=True)
+class CompareResult:
+    """What differs between results; `print` shows it as `clustersim compare` does."""
+
+    found: Comparison
+
+    @property
+    def differences(self) -> dict[str, tuple[object, ...]]:
+        """The keys that are not the same everywhere, with the value of each result."""
+        return self.found.differences
+
+    def __str__(self) -> str:
+        """Return it as lines of text."""
+        from clustersim.explain.text import compared
+
+        return "\n".join(compared(self.found))
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from clustersim.cli.answer import look, print_json
 from clustersim.cli.options import Json, MachineOption, Plugins, Quiet, on_machine
 from clustersim.cli.progress import progressing
-from clustersim.parallel.options import change_words
 
 if TYPE_CHECKING:
-    from clustersim.explain.explanation import Explanation
-    from clustersim.question import StepQuestion
-    from clustersim.simulation import Progress, StepResult
+    pass
 
 
 def explain(
@@ -32,6 +27,8 @@ def explain(
 
     Every what-if is simulated: its step is that of a run with the flags beside it.
     """
+    from clustersim.explain.explanation import explained
+    from clustersim.explain.text import lines
     from clustersim.files import keeping_inputs
     from clustersim.question import StoredRun
 
@@ -39,46 +36,10 @@ def explain(
         stored = StoredRun.of(result)
         again, question = stored.again(progress), stored.question
         if machine:
-            changed = on_machine(machine, question.topology, question.overrides)
+            changed = on_machine(machine, question.parts["topology"], question.overrides)
             question = replace(question, overrides=changed, machine=machine)
-        found = Explained.of(question, progress, None if machine else again)
+        found = explained(question, progress, None if machine else again)
     if as_json:
-        print_json("explain", found.facts)
+        print_json("explain", found.facts())
     elif not quiet:
-        typer.echo("\n".join(found.text))
-
-
-@dataclass(frozen=True, slots=True)
-class Explained:
-    """An explanation as commands print it."""
-
-    found: Explanation
-    question: StepQuestion
-    """The run that is explained."""
-
-    @classmethod
-    def of(cls, question: StepQuestion, progress: Progress, known: StepResult | None = None) -> Explained:
-        """Explain a run; known: its result, where it was simulated already. Raises InputError."""
-        from clustersim.explain.explanation import explain as explained
-
-        return cls(explained(question, progress, known), question)
-
-    @property
-    def facts(self) -> dict[str, Any]:
-        """It as plain data, each what-if with its flags and its command."""
-        plain, question = self.found.facts(), self.question.of_what_ifs
-        for one in plain["what_ifs"]:
-            one["flags"] = _flags(one["changes"])
-            one["run"] = shlex.join(question.changed(one["changes"]).words) if one["changes"] else None
-        return plain
-
-    @property
-    def text(self) -> list[str]:
-        """It as lines for a terminal."""
-        from clustersim.explain.text import lines
-
-        return lines(self.found, _flags, look())
-
-
-def _flags(changes: Mapping[str, object]) -> str:
-    return shlex.join(change_words(changes))
+        typer.echo("\n".join(lines(found, look())))

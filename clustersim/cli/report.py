@@ -26,7 +26,7 @@ def report(
     The run is simulated once more from its manifest, which gives the same numbers, and then each what-if.
     The page asks no other computer for anything.
     """
-    from clustersim.cli.explain import Explained
+    from clustersim.explain.explanation import explained
     from clustersim.files import keeping_inputs
     from clustersim.pages.run import run_page
     from clustersim.question import StoredRun
@@ -38,7 +38,7 @@ def report(
         check_output("--out", out, (".html", ".htm"), [path for path, _ in stored.inputs.values()])
     with progressing(quiet) as progress, keeping_inputs():
         found = stored.again(progress)
-        why = Explained.of(stored.question, progress, found).facts
+        why = explained(stored.question, progress, found).facts()
         progress("draw")
         text = run_page(found, stored.command, stored.manifest, why)
     save(target, text)

@@ -35,7 +35,7 @@ from clustersim.cli.progress import progressing
 from clustersim.errors import InputError, OutOfMemoryError
 
 if TYPE_CHECKING:
-    from clustersim.cli.explain import Explained
+    from clustersim.explain.explanation import Explanation
     from clustersim.parallel.job import Job
     from clustersim.question import StepQuestion
     from clustersim.report.store import Question
@@ -126,9 +126,8 @@ def run(
             target = _save(result, target, identity, force, pages)
     if timeline:
         _draw(result, timeline)
-    summary = result.summary | ({"why": explained.facts} if explained else {})
-    more = ["", *explained.text] if explained else []
-    printed("run", summary, lambda: [*_lines(result, verbose, brief), *more], target, as_json, quiet)
+    summary = result.summary | ({"why": explained.facts()} if explained else {})
+    printed("run", summary, lambda: [*_lines(result, verbose, brief), *_why(explained)], target, as_json, quiet)
 
 
 def _simulated(question: StepQuestion, cluster: Topology, job: Job, progress: Progress) -> StepResult:
@@ -158,11 +157,18 @@ def _add_costs(result: StepResult, wanted: bool, costs: Path | None, price: floa
     result.summary["costs"] = of_step(found, step, result.summary["tokens_per_s"] * step)
 
 
-def _explained(question: StepQuestion, result: StepResult, progress: Progress) -> Explained:
-    """Return why the step takes as long as it does, and what would make it shorter."""
-    from clustersim.cli.explain import Explained
+def _explained(question: StepQuestion, result: StepResult, progress: Progress) -> Explanation:
+    from clustersim.explain.explanation import explained
 
-    return Explained.of(question, progress, result)
+    return explained(question, progress, result)
+
+
+def _why(explained: Explanation | None) -> list[str]:
+    if explained is None:
+        return []
+    from clustersim.explain.text import lines
+
+    return ["", *lines(explained, look())]
 
 
 def _save(
@@ -174,10 +180,10 @@ def _save(
     return save(target, *found, identity, force, pages)
 
 
-def _page(result: StepResult, question: StepQuestion, identity: Question, explained: Explained | None) -> str:
+def _page(result: StepResult, question: StepQuestion, identity: Question, explained: Explanation | None) -> str:
     from clustersim.pages.run import run_page
 
-    return run_page(result, shlex.join(question.words), identity.manifest(), explained.facts if explained else None)
+    return run_page(result, shlex.join(question.words), identity.manifest(), explained.facts() if explained else None)
 
 
 def _draw(result: StepResult, path: Path) -> None:

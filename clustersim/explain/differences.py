@@ -90,6 +90,12 @@ def _compared(folder: Path) -> ComparedResult:
     return ComparedResult(str(folder), dict(_inputs(stored, summary)), summary)
 
 
+def of_step(name: str, question: StepQuestion, summary: Mapping[str, Any]) -> ComparedResult:
+    """Return a step as it is compared. summary: of its result."""
+    inputs = {"engine": question.engine, "fold": question.fold, **dict(_keys(question))}
+    return ComparedResult(name, inputs, RunSummary.model_validate(summary))
+
+
 def _inputs(stored: StoredRun, summary: RunSummary) -> Iterator[tuple[str, object]]:
     """Yield the keys of both files as they were simulated; of files that are not what they were, what the summary says."""
     yield "version of clustersim", stored.manifest.clustersim

@@ -7,6 +7,7 @@ written in a file: passes that have their inputs at once, and links that are nev
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -27,6 +28,7 @@ from clustersim.engine.script import Script
 from clustersim.errors import ClustersimError, InputError, OutOfMemoryError
 from clustersim.explain.what_ifs import ALL_OVERLAP, NIC, NVLINK, OVERLAP, WhatIf, what_ifs
 from clustersim.parallel.job import Job
+from clustersim.parallel.options import change_words
 from clustersim.preparation import rows
 from clustersim.question import StepQuestion
 from clustersim.report.path_shares import cable, sound_links, sound_rates
@@ -96,6 +98,8 @@ class RestsOn(NamedTuple):
 class Explanation:
     """Why a step takes as long as it does."""
 
+    question: StepQuestion
+    """The run that is explained."""
     summary: Mapping[str, Any]
     """Of the run as it is."""
     bottlenecks: tuple[Bottleneck, ...]
@@ -112,7 +116,7 @@ class Explanation:
 
     def facts(self) -> dict[str, Any]:
         """Return the explanation as plain data; keys carry their units."""
-        step = self.step_time
+        step, question = self.step_time, self.question.of_what_ifs
         return {
             **{key: self.summary[key] for key in ("name", "cluster", "parallelism", "step_time_s")},
             **{key: self.summary[key] for key in ("critical_path_s", "critical_path")},
@@ -121,11 +125,11 @@ class Explanation:
                 for one in self.bottlenecks
             ],
             "rests_on": [one.facts() for one in self.rests_on],
-            "what_ifs": [_facts(one, step) for one in self.outcomes],
+            "what_ifs": [_facts(one, step, question) for one in self.outcomes],
         }
 
 
-def _facts(one: PlayedWhatIf, step: float) -> dict[str, Any]:
+def _facts(one: PlayedWhatIf, step: float, question: StepQuestion) -> dict[str, Any]:
     gain = None if one.step_time is None else step - one.step_time
     return {
         "name": one.name,
@@ -133,10 +137,12 @@ def _facts(one: PlayedWhatIf, step: float) -> dict[str, Any]:
         "gain_s": gain,
         "changes": dict(one.changes),
         "note": one.reason,
+        "flags": shlex.join(change_words(one.changes)),
+        "run": shlex.join(question.changed(one.changes).words) if one.changes else None,
     }
 
 
-def explain(question: StepQuestion, progress: Progress = silent, known: StepResult | None = None) -> Explanation:
+def explained(question: StepQuestion, progress: Progress = silent, known: StepResult | None = None) -> Explanation:
     """Return why a run takes as long as it does. Raises InputError for what is wrong with its files.
 
     known: its result, where it was simulated already.
@@ -154,6 +160,7 @@ def explain(question: StepQuestion, progress: Progress = silent, known: StepResu
     ]
     links = list(_bottlenecks(changed, result, simulator, found, progress))
     return Explanation(
+        question,
         result.summary,
         tuple(sorted(links, key=lambda one: one.step_time)[:BOTTLENECKS]),
         tuple(sorted(found, key=lambda one: (one.step_time is None, one.step_time or 0.0))),

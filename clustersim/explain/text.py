@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import takewhile
 from pathlib import Path
@@ -11,18 +12,17 @@ from clustersim.config.overrides import as_text
 from clustersim.explain.beside_trace import Beside, TraceComparison
 from clustersim.explain.differences import Comparison
 from clustersim.explain.explanation import Bottleneck, Explanation
+from clustersim.parallel.options import change_words
 from clustersim.report.terminal import NAMES, PLAIN, Emphasis, Look, counted, folded, printable
 from clustersim.units import duration, scaled
 
-WrittenChanges = Callable[[Mapping[str, object]], str]
-"""Returns what a command line says to change keys."""
 FEW = 4
 """Shares that a line names; the rest is summed."""
 _LEAST = 5e-5
 _JOINED = "\N{NO-BREAK SPACE}%"
 
 
-def lines(found: Explanation, flags: WrittenChanges, look: Look = PLAIN) -> list[str]:
+def lines(found: Explanation, look: Look = PLAIN) -> list[str]:
     """Return an explanation as lines of text; look: what emphasis the output can show."""
     head = f"{printable(found.summary['name'])} on {printable(found.summary['cluster']['name'])}: "
     step = look.strong(duration(found.step_time))
@@ -31,7 +31,7 @@ def lines(found: Explanation, flags: WrittenChanges, look: Look = PLAIN) -> list
         *_path(found),
         *_bottlenecks(found, look.strong),
         "",
-        *_outcomes(found, flags, look),
+        *_outcomes(found, look),
         "",
         *_rests_on(found),
     ]
@@ -113,7 +113,7 @@ def _rests_on(found: Explanation) -> Iterator[str]:
         yield from _whole(f"{printable(one.constant.name)}: {own}; {one.source}")
 
 
-def _outcomes(found: Explanation, flags: WrittenChanges, look: Look) -> Iterator[str]:
+def _outcomes(found: Explanation, look: Look) -> Iterator[str]:
     step = found.step_time
     had = [(one, one.step_time) for one in found.outcomes if one.step_time is not None]
     width = max((len(one.name) for one, _ in had), default=0)
@@ -121,7 +121,7 @@ def _outcomes(found: Explanation, flags: WrittenChanges, look: Look) -> Iterator
     for place, (one, seconds) in enumerate(had):
         name = look.strong(f"{one.name:<{width}}") if place == 0 and seconds < step else f"{one.name:<{width}}"
         change = (look.good if seconds < step else look.bad)(f"{_signed(seconds / step - 1):>6} %")
-        yield f"  {name}  {duration(seconds):>9}  {change}  {flags(one.changes) if one.changes else one.reason}"
+        yield f"  {name}  {duration(seconds):>9}  {change}  {shlex.join(change_words(one.changes)) or one.reason}"
     for one, _ in had:
         if one.changes and one.reason:
             yield from folded(f"{one.name}: {one.reason}", "  ")

@@ -305,6 +305,25 @@ def test_a_remedy_is_an_option_of_whoever_asks(capsys, monkeypatch):
         cs.simulate("hgx_h100_8", "gpt3_xl", predictor="mine:load")
 
 
+def test_a_result_explains_and_compares_itself_as_the_commands_do(call):
+    first = cs.simulate("hgx_h100_8", "gpt3_xl", tp=2, predictor="roofline")
+    words = ["hgx_h100_8", "gpt3_xl", "--tp", "2", "--predictor", "roofline"]
+    assert call("run", *words, "--out", "first", "--quiet")[0] == 0
+    explained = json.loads(call("explain", "first", "--json")[1])["what_ifs"]
+    found = first.explain()
+    assert found.what_ifs.rows() == [
+        tuple(row[key] for key in ("name", "step_time_s", "gain_s", "flags", "note")) for row in explained
+    ]
+    assert str(found).splitlines() == call("explain", "first")[1].splitlines()
+    second = cs.simulate("hgx_h100_8", "gpt3_xl", tp=4, predictor="roofline")
+    assert first.compare(second).differences == {"parallelism.tp": (2, 4)}
+
+
+def test_what_was_built_before_has_no_what_ifs():
+    with pytest.raises(cs.ClustersimError, match=r"give cs.simulate a file, a shipped name or a mapping"):
+        cs.simulate(cs.load_cluster("hgx_h100_8"), "gpt3_xl", predictor="roofline").explain()
+
+
 def test_the_version_is_that_of_the_project():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert cs.__version__ == project["version"]

@@ -12,7 +12,7 @@ import pytest
 
 from clustersim.config.shipped import find
 from clustersim.errors import InputError
-from clustersim.explain.explanation import explain
+from clustersim.explain.explanation import explained
 from clustersim.explain.what_ifs import what_ifs
 from clustersim.question import StepQuestion, StoredRun
 from clustersim.simulation import Simulator
@@ -44,7 +44,7 @@ def files(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def found(files):
-    return explain(StepQuestion(*files, SPLIT))
+    return explained(StepQuestion(*files, SPLIT))
 
 
 def test_every_what_if_is_the_run_of_the_changed_files(files, found):
@@ -74,7 +74,7 @@ def test_all_what_ifs_are_runs_and_the_critical_path_is_the_step(files, tmp_path
         "mixed": (tmp_path / "mixed.yaml", SPLIT),
         "interleaved": (find("topologies", "leaf_spine_32"), chunks | {"training.global_batch": 256}),
     }[which]
-    found = explain(StepQuestion(topology, files[1], changes))
+    found = explained(StepQuestion(topology, files[1], changes))
     made = [one for one in found.outcomes if one.changes and one.step_time is not None]
     assert len(made) >= 4
     for one in made:
@@ -112,7 +112,7 @@ def test_without_a_bubble_the_fullest_stage_works_all_the_time():
         find("workloads", "docs/examples/pipeline.yaml"),
         {"predictor": "roofline", "parallelism.overlap.p2p": True},
     )
-    explanation = explain(asked)
+    explanation = explained(asked)
     [idle] = [one for one in explanation.outcomes if one.name == "no bubble"]
     result = Simulator(forecast(asked.topology, asked.workload).topology).run(asked.job)
     busiest = max(part["compute"] for part in result.parts)
@@ -125,7 +125,7 @@ def test_what_cannot_be_had_says_why(files):
     alone = StepQuestion(
         find("topologies", "neusight_1"), find("workloads", "gpt2_large"), {"training.global_batch": 8}
     )
-    why = {one.name: one.reason for one in explain(alone).outcomes if one.step_time is None}
+    why = {one.name: one.reason for one in explained(alone).outcomes if one.step_time is None}
     assert "one pipeline stage" in why["no bubble"]
     assert "no training.framework" in why["host twice as fast"]
     assert "one node" in why["NIC × 2"]
@@ -135,7 +135,7 @@ def test_what_cannot_be_had_says_why(files):
         *files, {**SPLIT, "model.hidden": 8192, "training.seq": 8192, "model.max_positions": 8192, "model.layers": 24}
     )
     tight = tight.changed({"training.recompute": "full", "training.micro_batch": 16, "training.framework": None})
-    [off] = [one for one in explain(tight).outcomes if one.name == "recompute off"]
+    [off] = [one for one in explained(tight).outcomes if one.name == "recompute off"]
     assert off.step_time is None
     assert re.match(
         r"does not fit: parallelism: pipeline rank [01] needs [0-9.]+ GiB and h100-sxm has 79.6 GiB", off.reason
@@ -164,7 +164,7 @@ nodes:
 def test_what_ifs_of_a_mixed_cluster_change_every_type_of_node(files, tmp_path, node):
     (tmp_path / "mixed.yaml").write_text(MIXED.replace("NODE", node))
     asked = tmp_path / "mixed.yaml", files[1]
-    outcomes = {one.name: one for one in explain(StepQuestion(*asked, SPLIT)).outcomes}
+    outcomes = {one.name: one for one in explained(StepQuestion(*asked, SPLIT)).outcomes}
     for name in ("host twice as fast", "NIC × 2", "NVLink × 2"):
         one = outcomes[name]
         assert {key.split(".")[2] for key in one.changes if key.startswith("cluster.pools")} >= {"0", "1", "2"}
@@ -177,7 +177,7 @@ def test_a_bottleneck_that_nccl_reads_its_rates_from_is_the_what_if_of_faster_on
     """Also on a mixed cluster, whose older nodes have slower links that are no fault."""
     (tmp_path / "mixed.yaml").write_text(MIXED.replace("NODE", "hgx-b200"))
     split = {"parallelism.tp": 4, "parallelism.pp": 2, "training.global_batch": 32}
-    found = explain(StepQuestion(tmp_path / "mixed.yaml", find("workloads", "gpt2_large"), split))
+    found = explained(StepQuestion(tmp_path / "mixed.yaml", find("workloads", "gpt2_large"), split))
     steps = {one.name: one.step_time for one in found.outcomes}
     by_tier = {one.share["link"].partition("-")[0]: one for one in found.bottlenecks}
     assert by_tier["nvlink"].what_if == "NVLink × 2"
@@ -190,7 +190,7 @@ def test_a_bottleneck_that_nccl_reads_its_rates_from_is_the_what_if_of_faster_on
 
 def test_a_link_that_the_rates_of_nccl_follow_is_the_bottleneck_though_it_is_never_full():
     """NCCL's own rate holds tensor-parallel traffic below what NVLinks would carry, and rises with them."""
-    found = explain(StepQuestion(find("topologies", "superpod_h100_128"), find("workloads", "llama3_70b"), {}))
+    found = explained(StepQuestion(find("topologies", "superpod_h100_128"), find("workloads", "llama3_70b"), {}))
     faster = next(one for one in found.outcomes if one.name == "NVLink × 2")
     first = found.bottlenecks[0]
     assert first.share["link"] == "nvlink-up[0]"
@@ -201,7 +201,7 @@ def test_a_link_that_the_rates_of_nccl_follow_is_the_bottleneck_though_it_is_nev
 
 def test_less_from_all_overlaps_than_from_one_is_said():
     asked = StepQuestion(find("topologies", "fattree_3840"), find("workloads", "gpt3"), {"parallelism.pp": 8})
-    found = {one.name: one for one in explain(asked).outcomes}
+    found = {one.name: one for one in explained(asked).outcomes}
     assert found["all overlap on"].step_time > found["overlap of tp on"].step_time
     assert found["all overlap on"].reason == (
         "less than overlap of tp on alone: overlap of grad_reduce on makes the step longer"

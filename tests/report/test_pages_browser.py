@@ -6,9 +6,9 @@ from dataclasses import replace
 import pytest
 from browser import CONTRAST, SCHEMES, WIDTHS, browsing, needs_browser, opened
 
-from clustersim.cli.explain import Explained
 from clustersim.config.results import Manifest
 from clustersim.config.shipped import find
+from clustersim.explain.explanation import explained
 from clustersim.pages.run import run_page
 from clustersim.question import StepQuestion
 from clustersim.simulation import silent, simulate
@@ -33,7 +33,7 @@ def result():
 @pytest.fixture(scope="module")
 def why(result):
     asked = StepQuestion(find("topologies", "superpod_h100_128"), find("workloads", "llama3_70b"), KEYS)
-    return Explained.of(asked, silent, result).facts
+    return explained(asked, silent, result).facts()
 
 
 @pytest.fixture(scope="module")
