@@ -1,10 +1,10 @@
 """The specification of a cluster: its nodes, the fabric between them, and what is broken."""
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, PlainValidator, WithJsonSchema
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, PlainValidator, WithJsonSchema, model_validator
 
 from clustersim.config.evidence import Declared, StepEvidence
 from clustersim.config.fabric import Extent
@@ -15,6 +15,22 @@ NIC_EFFICIENCY: Annotated[float, Declared(chosen_on="those figures")] = 0.97
 """Payload over line rate: NCCL gets 46 to 48 GB/s of a NIC of 400 Gb/s (NVIDIA/nccl, issue 290)."""
 NIC_LATENCY: Annotated[float, Declared("s")] = 14e-6
 """Seconds from GPU to GPU through one leaf switch: hwLat of NET ring/Simple in NCCL's tuning.cc."""
+_NCCL_TESTS = "medians over sources of nccl-tests between nodes, each left out once"
+ROCE_LATENCY: Annotated[float, Declared("s", chosen_on=_NCCL_TESTS)] = 20e-6
+"""As NIC_LATENCY, of RoCE: 11 % up to 1 MiB and 24 % to 64 MiB, where 14 us has 28 and 28."""
+EFA_PLUGIN: Annotated[float, Declared("s")] = 75e-6
+"""What AWS's plugin states to NCCL, from P4d on (aws/aws-ofi-nccl, platform-aws.c); plugins of other networks state nothing."""
+EFA_LATENCY: Annotated[float, Declared("s")] = NIC_LATENCY + EFA_PLUGIN
+"""Of EFA to P5: 6 sources have 43 % up to 1 MiB and 38 % to 64 MiB, where 14 us has 92 and 59."""
+EFA_V3_LATENCY: Annotated[
+    float, Declared("s", chosen_on="nccl-tests of P6-B300, which say 38 us, and of P6-B200, 65 us")
+] = 45e-6
+"""Of EFA from P5en on: AWS says 35 % less than before (What's new, December 2024)."""
+SLINGSHOT_LATENCY: Annotated[float, Declared("s", chosen_on=_NCCL_TESTS)] = 40e-6
+"""Of Slingshot 11 by libfabric: Polaris and Alps; 29 % from 1 to 64 MiB, where 14 us has 67."""
+TCPXO_LATENCY: Annotated[float, Declared("s", chosen_on=_NCCL_TESTS)] = 80e-6
+"""Of Google's GPUDirect-TCPXO (A3 Mega): two sources; 35 % from 1 to 64 MiB, where 14 us has 85."""
+Transport = Literal["infiniband", "roce", "efa", "efa_v3", "slingshot", "tcpxo"]
 P2P_CHUNK: Annotated[int, Declared("B")] = 128 * 1024
 """Bytes of a step of a message between nodes and over PCIe (NCCL_P2P_NET_CHUNKSIZE, NCCL_P2P_PCI_CHUNKSIZE)."""
 COLLECTIVE_LAUNCH: Annotated[float, Declared("s")] = 8.4e-6
@@ -206,6 +222,9 @@ class Nics(Spec):
     """How many."""
     rate: LineRate
     """Line rate of one."""
+    transport: Transport = "infiniband"
+    """What NCCL sends with, which gives the latency where none is written: `efa` is AWS's to P5, `efa_v3` from
+    P5en on, `tcpxo` that of Google's A3 Mega."""
     attach: Literal["per_gpu", "shared", "integrated"] = "per_gpu"
     """`per_gpu` gives each NIC to count/gpus neighbouring GPUs. `shared` deals the GPUs out to the NICs in turn. `integrated`
     is `per_gpu` with ports on the chip itself, which no PCIe slot slows down (TPU, Gaudi)."""
@@ -220,10 +239,28 @@ class Nics(Spec):
     ] = NIC_EFFICIENCY
     """Payload over line rate."""
     latency: Time = NIC_LATENCY
-    """From GPU to GPU through one leaf switch; default 14 us, the NET ring/Simple figure of NCCL's tuning.cc."""
+    """From GPU to GPU through one leaf switch; default by transport, 14 us of InfiniBand: the NET ring/Simple figure of NCCL's
+    tuning.cc."""
     tree_chunk: Size | None = None
     """The most bytes of a chunk of NVLSTree where the plugin of these NICs sets it (NCCL_NVLSTREE_MAX_CHUNKSIZE); NCCL's own
     choice by nodes and NICs otherwise."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_transport(cls, given: object) -> object:
+        """Return the keys with the latency of their transport; what is wrong is said of the keys as they are written."""
+        if not isinstance(given, dict) or str(given.get("transport")) not in _HOPS:
+            return given
+        return {"latency": f"{_HOPS[str(given['transport'])] * 1e6:g}us", **given}
+
+
+_HOPS: Mapping[str, float] = {
+    "roce": ROCE_LATENCY,
+    "efa": EFA_LATENCY,
+    "efa_v3": EFA_V3_LATENCY,
+    "slingshot": SLINGSHOT_LATENCY,
+    "tcpxo": TCPXO_LATENCY,
+}
 
 
 class NodePower(Spec):

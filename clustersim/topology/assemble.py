@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from clustersim.arrays import Floats, Ints
-from clustersim.config.topology import wider_slots
+from clustersim.config.topology import EFA_PLUGIN, wider_slots
 from clustersim.topology.lattice import Lattice
 from clustersim.topology.model import LinkTier, NcclFacts, NodeFacts, Pool, Topology, pool_facts
 from clustersim.topology.node import Crossbars, inner_ranges, inside
@@ -148,6 +148,7 @@ def _facts(cluster: NodeSpecs, network: BuiltFabric | None, rate: Floats | float
         nic_line=nics.rate if nics else 0.0,
         nic=float(np.min(np.minimum(cluster.nic_rate, rate))) if network else 0.0,
         net_latency=nics.latency if nics else 0.0,
+        plugin_latency=EFA_PLUGIN if nics and nics.transport.startswith("efa") else 0.0,
         rails=network.rails if network else 1,
         nccl=_nccl(cluster, network),
         wire=float(np.mean(np.minimum(cluster.nic_line, rate))) if network else 0.0,

@@ -93,6 +93,8 @@ class NodeFacts(NamedTuple):
     """Bytes/s of a NIC for payload, after PCIe."""
     net_latency: float
     """Seconds from GPU to GPU through one leaf."""
+    plugin_latency: float
+    """Seconds that the network's plugin states to NCCL, whose tuner adds them to its own of a hop."""
     rails: int
     """Traffic between nodes stays on a rail of this many; 1: none."""
     nccl: NcclFacts
@@ -118,8 +120,8 @@ def pool_facts(nodes: Sequence[NodeFacts]) -> NodeFacts:
         return first
     least = {name: min(getattr(one, name) for one in nodes) for name in _LEAST}
     oldest = min((one.architecture for one in nodes), key=_generation)
-    latency = max(one.net_latency for one in nodes)
-    return first._replace(**least, architecture=oldest, net_latency=latency)
+    most = {name: max(getattr(one, name) for one in nodes) for name in ("net_latency", "plugin_latency")}
+    return first._replace(**least, **most, architecture=oldest)
 
 
 _LEAST = ("links", "link", "nvlink", "multicast", "pcie", "nics", "nic_line", "nic", "wire")

@@ -68,6 +68,8 @@ CLOUDS: Mapping[tuple[str, str], str] = {
     ("omni-path", "hgx-a100"): "jean-zay-a100",
 }
 """The shipped node of a cloud or site, by words of the source (in small letters) and the node without them."""
+ROCE = re.compile(r"(?<!/)\broce\b")
+"""What says that a network is RoCE; `IB/RoCE` says nothing."""
 LIBRARIES: Mapping[str, dict[str, str]] = {"aws-p5": {"proto": "Simple"}}
 """What a cloud's plugin sets of NCCL. AWS's sets NCCL_PROTO=simple where adapters do not say that they write 128 bytes in order,
 and asks P5 or not by its release (aws/aws-ofi-nccl, src/platform-aws.c)."""
@@ -118,6 +120,8 @@ def cluster(run: Run, without: str = "") -> tuple[dict[str, Any], list[str]]:
         if rate is None:
             assumed.append(f"nic_gbps_per_gpu: that of {PRESETS.get(run.gpu, 'a NIC of 200 Gb/s')}")
     node["nics"] = _nics(preset, domain, rate, without not in SHARED.read_from)
+    if nodes > 1 and ROCE.search(run.original_interconnect.lower()):
+        node["nics"]["transport"] = "roce"
     host = preset_node(preset).host if preset else Host.model_validate(PLAIN["host"])
     slots = [host, *wider_slots(host)]
     slot = next((one.pcie for one in slots if one.raw >= (rate or 0.0) * 1e9 / 8), slots[-1].pcie)

@@ -601,3 +601,21 @@ def test_candidates_hold_every_choice():
                 file_of(choose(op, 8 << 3 * i, one, topology.node).algorithm, one, topology.node) in files
                 for i in range(11)
             )
+
+
+def test_a_transport_has_its_own_latency_which_the_tuner_knows_of_efa_alone():
+    """A network's plugin tells NCCL its latency or not: RoCE's and InfiniBand's chooses the same, and takes longer."""
+    written = {"infiniband": 14e-6, "roce": 20e-6, "efa": 89e-6}
+    built = {
+        name: load("superpod_h100_128", {"cluster.nodes": 8, "cluster.node.nics.transport": name}) for name in written
+    }
+    assert {name: one.node.net_latency for name, one in built.items()} == pytest.approx(written)
+    lines = {
+        name: [table.line(one, np.arange(64), "all_reduce", float(2**n)) for n in range(12, 33, 2)]
+        for name, one in built.items()
+    }
+    for plain, late in zip(lines["infiniband"], lines["roce"], strict=True):
+        assert (plain.choice.algorithm, plain.choice.protocol) == (late.choice.algorithm, late.choice.protocol)
+        assert late.time >= plain.time
+    said = {"cluster.node.nics.transport": "efa", "cluster.node.nics.latency": "30us"}
+    assert load("superpod_h100_128", said).node.net_latency == pytest.approx(30e-6)

@@ -2,7 +2,7 @@
 
     python tests/support/nccl_blind_rows.py      prints the errors of tests/support/validation/nccl_tests.csv
 
-NODES says what a fabric of the table is: presets and structure alone; no network is told its latency.
+NODES says what a fabric of the table is: presets and structure; a network has the latency of its transport.
 """
 
 import csv
@@ -13,7 +13,7 @@ from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
-from nccl_rows import cluster
+from nccl_rows import cluster, transport
 
 BANDS = (">= 64 MiB", "between", "<= 1 MiB")
 TABLE = Path(__file__).parent / "validation" / "nccl_tests.csv"
@@ -109,7 +109,14 @@ def settings(run: Run) -> str:
 
 
 def topology(run: Run):
-    return cluster(run.domains, NODES[run.fabric], settings(run))
+    node = NODES[run.fabric]
+    given = node if node.startswith("{") else f"{{extends: {node}}}"
+    found = transport(run.fabric)
+    if found and "nics: {" in given:
+        given = given.replace("nics: {", f"nics: {{{found}, ")
+    elif found:
+        given = f"{given[:-1]}, nics: {{{found}}}}}"
+    return cluster(run.domains, given, settings(run))
 
 
 class Check(NamedTuple):

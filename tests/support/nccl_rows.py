@@ -3,7 +3,7 @@
     python tests/support/nccl_rows.py FOLDER      prints the errors; FOLDER holds collectives/collectives.csv
 
 Every cluster is a preset with the NICs that the source names; nothing differs between the rows of a source but ranks and size.
-No network is told its latency: a hop is what NCCL takes it to be, on InfiniBand, RoCE, EFA and TCPX-O alike.
+No network is told its latency: it has that of its transport, and of InfiniBand where none is named.
 """
 
 import csv
@@ -106,7 +106,7 @@ def settings(run: Run) -> str:
 def node(run: Run) -> str:
     """The node type as YAML."""
     preset = PRESETS[re.split("[-_ ]", run.gpu)[0]] if not run.gpu.startswith("not stated") else "hgx-h200"
-    nics = _nics(run)
+    nics = ", ".join(filter(None, (_nics(run), transport(run.fabric))))
     if run.gpu.startswith("not stated") and run.nodes > 1:
         preset, nics = "hgx-a100", "count: 4, rate: 200Gb/s"
     if run.gpu.startswith("A100-SXM4-40GB"):
@@ -129,6 +129,23 @@ def _nics(run: Run) -> str:
         if text in run.fabric:
             return nics
     return ""
+
+
+def transport(fabric: str) -> str:
+    """What the words of a fabric say of its transport, as YAML; `RoCE/IB` says nothing."""
+    names = {
+        "EFA v3": "efa_v3",
+        "EFA v4": "efa_v3",
+        "p6": "efa_v3",
+        "EFA": "efa",
+        "TCPXO": "tcpxo",
+        "Slingshot": "slingshot",
+        "RoCE": "roce",
+        "Pollara": "roce",
+        "Broadcom": "roce",
+    }
+    found = next((name for word, name in names.items() if word in fabric and f"{word}/IB" not in fabric), "")
+    return f"transport: {found}" if found else ""
 
 
 @cache

@@ -126,7 +126,7 @@ def _nvls_bytes_in_flight(size: float, shape: Shape, node: NodeFacts) -> float:
 @lru_cache(maxsize=4096)
 def _kernel(op: str, shape: Shape, node: NodeFacts, algorithm: str, p: int) -> tuple[float, float]:
     constants = measured_constants(node)
-    case = TuningCase(op, shape, node, measured(constants))
+    case = TuningCase(op, shape, node, measured(constants), max(0.0, node.net_latency - LEAF_LATENCY))
     delay = chain(case, p) if op in ROOTED and algorithm == "ring" else latency(case, algorithm, p)
     delay *= node.nccl.slowdown
     delay, rate = delay + detour(case, algorithm) + late_chunks(case, algorithm, p), bandwidth(case, algorithm, p)
@@ -151,7 +151,7 @@ def late_chunks(case: TuningCase, algorithm: str, p: int) -> float:
         return 0.0
     times = 2 if case.op == "all_reduce" else 1
     more = (case.shape.ranks - 1) / CHUNKS_IN_FLIGHT - (nodes - 1)
-    return times * max(0.0, more) * max(0.0, case.node.net_latency - LEAF_LATENCY)
+    return times * max(0.0, more) * case.late
 
 
 LATE_LOOPS: Annotated[

@@ -8,7 +8,6 @@ from clustersim.collectives.nccl.constants import GB, US, Constants, architectur
 from clustersim.collectives.nccl.graphs import HEADS, ChannelGraph, nvls, ring, tree
 from clustersim.collectives.nccl.shape import Shape
 from clustersim.collectives.switched import JOINED
-from clustersim.hardware.constants import LEAF_LATENCY
 from clustersim.topology.model import NodeFacts
 
 ALGORITHMS = ("ring", "tree", "nvls", "nvls_tree", "collnet_direct", "collnet_chain", "pat")
@@ -23,6 +22,8 @@ class TuningCase(NamedTuple):
     shape: Shape
     node: NodeFacts
     constants: Constants
+    late: float
+    """Seconds of a hop between nodes beyond those of the constants."""
 
     @property
     def scale(self) -> int:
@@ -155,7 +156,7 @@ def _between(case: TuningCase, algorithm: str, protocol: int) -> float:
     c = case.constants
     as_tree = case.shape.per_node == 1 and c.single_tree and algorithm == "ring"
     own = c.net["tree" if as_tree else algorithm][protocol] * US
-    return own + max(0.0, case.node.net_latency - LEAF_LATENCY) * (c.flush if protocol == 2 else 1)
+    return own + case.late * (c.flush if protocol == 2 else 1)
 
 
 def _ring_hops(case: TuningCase, protocol: int, inside: float, between: float) -> float:

@@ -37,7 +37,7 @@ class Choice(NamedTuple):
 @lru_cache(maxsize=4096)
 def _table(op: str, shape: Shape, node: NodeFacts) -> tuple[Choice, ...]:
     """Return all choices for no bytes; rate before corrections that depend on the size."""
-    case = TuningCase(op, shape, node, _constants(node))
+    case = TuningCase(op, shape, node, _constants(node), node.plugin_latency)
     return tuple(_choice(case, algorithm, p) for algorithm in ALGORITHMS for p in range(len(PROTOCOLS)))
 
 
