@@ -258,7 +258,8 @@ class _Draft:
         own = [name for name in typing.get_args(Saved) if re.search(rf"\b{name}\b", said)]
         modules = [name for name in typing.get_args(RecomputeModule) if re.search(rf"(?<!for )\b{name}\b", said)]
         modules = [] if set(modules) & set(own) else modules  # MaxText's saves are named alike
-        named = ["selective"] * bool(own or modules) + re.split(r"[^a-z]+", SPELLED_RECOMPUTE.sub("full", said))
+        attention = re.match(r"\s*(?:core |self[- ])?att(?:n|ention)(?: only)?\s*$", run.recompute.lower())
+        named = ["selective"] * bool(own or modules or attention) + re.split(r"[^a-z]+", SPELLED_RECOMPUTE.sub("full", said))
         plain = "none" if run.recompute.lower() in NOT_RECOMPUTED else run.recompute.lower()
         given = plain if plain in (*RECOMPUTE, "") else next((one for one in RECOMPUTE if one in named), "")
         if run.recompute and not given:
@@ -318,6 +319,8 @@ class _Draft:
         split.update(tp=found.tp, cp=found.cp, pp=found.pp, dp=found.dp, **ep, tp_across_nodes=True)
         if found.cp > 1:
             self.default("parallelism.cp_type", None)
+            if self.windowed and "p2p" in (self.has("parallelism.cp_type") or "p2p"):
+                self.assume("parallelism.cp_type", "all_gather", "rings have no sliding windows")
         vpp = self.default("parallelism.vpp", run.vpp) or 1
         self.default("parallelism.partition", None)
         self.default("parallelism.layout", None)
@@ -335,6 +338,12 @@ class _Draft:
             self.assumed.append(f"parallelism.sequence_parallel: true ({why})")
         self.default("parallelism.sequence_parallel", sequence)
         self.overlap(found, vpp)
+
+    @property
+    def windowed(self) -> bool:
+        """Whether some layer attends to a window."""
+        blocks = self.has("model.blocks") or ()
+        return bool(self.has("model.window")) or any(block.get("window") for block in blocks)
 
     def stages(self, chunks: int) -> None:
         """How layers that do not divide over chunks lie on them, where the framework has them divide."""

@@ -65,6 +65,8 @@ def test_a_gpu_is_known_by_what_people_call_it(text, gpu):
         {"gpu": "A100", "framework": "axolotl", "model": "Acme-7B", "zero_stage": "FSDP"},
         {"gpu": "H100", "framework": "nanotron", "model": "SmolLM3-3B", "seq": "4K", "sec_per_iter": "2500 ms"},
         {"gpu": "H100", "framework": "Megatron-LM", "model": "Falcon-40B", "recompute": "activation checkpointing"},
+        {"gpu": "H100", "framework": "NeMo", "model": "Gemma 2 27B", "cp": "2", "recompute": "attention"},
+        {"gpu": "NVIDIA RTX 6000 Ada Generation", "framework": "axolotl", "model": "Llama-3-8B", "zero_stage": "3"},
         {"gpu": "RTX 3090", "framework": "ColossalAI", "model": "Llama-2-7B", "zero_stage": "2"},
     ],
 )
