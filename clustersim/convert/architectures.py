@@ -2,22 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping
 from itertools import groupby
 from typing import NamedTuple
 
 from clustersim.convert.hugging_face import Config
-from clustersim.errors import InputError, shown
+from clustersim.errors import InputError, shown, suggest
 
 Shapes = dict[str, object]
 
 GATED = {"silu": "swiglu", "swish": "swiglu", "gelu": "geglu", "gelu_new": "geglu", "gelu_pytorch_tanh": "geglu"}
-PLAIN = {"gelu": "gelu", "gelu_new": "gelu_new", "gelu_fast": "gelu", "relu": "relu", "relu2": "squared_relu"}
+PLAIN = {
+    "gelu": "gelu",
+    "gelu_new": "gelu_new",
+    "gelu_pytorch_tanh": "gelu_new",
+    "gelu_fast": "gelu",
+    "relu": "relu",
+    "relu2": "squared_relu",
+}
 """hidden_act → activation, with a gate beside the first linear and without."""
 T5_FORWARD = {"relu": "relu", "gated-gelu": "geglu", "gelu": "gelu", "gated-silu": "swiglu"}
 """feed_forward_proj → activation."""
 TYPES = ("full_attention", "sliding_attention")
 """What `layer_types` calls layers."""
+MIXERS = re.compile(
+    r"mamba|ssm_|state_size|rwkv|linear_(?:conv|key|num|value)_|hybrid_override|attn_type_list|layers_block_type"
+)
+"""Keys of layers that neither attend nor have an MLP alone: state spaces, linear attention."""
 OPT_OFFSET = 2
 """Rows of OPT's table of positions beyond `max_position_embeddings` (OPTLearnedPositionalEmbedding)."""
 GPT2_NAMES = {"layers": "n_layer", "hidden": "n_embd", "heads": "n_head", "vocab": "vocab_size"}
@@ -96,6 +108,21 @@ def sliding(config: Config) -> Shapes:
     return {"blocks": runs([{"window": width} if flag else {} for flag in flags])} if any(flags) else {}
 
 
+def text_model(config: Config) -> Config:
+    """Return the keys of the text model of a config that has others beside it. Raises InputError."""
+    text = config.keys.get("text_config", config.keys)
+    if not isinstance(text, dict):
+        raise InputError(f"{config.path}: text_config is {shown(text)}; it holds the keys of the text model")
+    return config.of({**text, "model_type": config.kind})
+
+
+def alternating(config: Config, every: int) -> Shapes:
+    """Return the windows of layers of which each `every`-th sees all tokens where `layer_types` says nothing else."""
+    layers = config.layers("num_hidden_layers")
+    kinds = config.keys.get("layer_types") or [TYPES[bool((layer + 1) % every)] for layer in range(layers)]
+    return sliding(config.of({**config.keys, "layer_types": kinds}))
+
+
 def _llama(config: Config) -> Shapes:
     """`attention_bias` and `mlp_bias` stand for all linears."""
     biases = {"bias": config.flag("mlp_bias", False), "qkv_bias": config.flag("attention_bias", False)}
@@ -108,10 +135,7 @@ def _llama4(config: Config) -> Shapes:
     Chunks of attention_chunk_size tokens count as a window of as many; the layers that no_rope_layers marks with 0 see all
     tokens, without rotary positions.
     """
-    text = config.keys.get("text_config", config.keys)
-    if not isinstance(text, dict):
-        raise InputError(f"{config.path}: text_config is {shown(text)}; it holds the keys of the text model")
-    config = config.of({**text, "model_type": "llama4"})
+    config = text_model(config)
     layers, step = config.layers("num_hidden_layers"), config.count("interleave_moe_layer_step", default=1)
     marks = config.keys.get("no_rope_layers") or [int((i + 1) % 4 != 0) for i in range(layers)]
     if not isinstance(marks, list) or len(marks) != layers:
@@ -150,9 +174,7 @@ def _grok(config: Config) -> Shapes:
 
 def _gpt_oss(config: Config) -> Shapes:
     """Experts and biases; without layer_types the even layers slide."""
-    kinds = config.keys.get("layer_types") or [TYPES[(n + 1) % 2] for n in range(config.layers("num_hidden_layers"))]
-    windows = sliding(config.of({**config.keys, "layer_types": kinds}))
-    found = {"head_dim": 64, **llama_like(config), **experts(config, "num_local_experts"), **windows}
+    found = {"head_dim": 64, **llama_like(config), **experts(config, "num_local_experts"), **alternating(config, 2)}
     return {
         **found,
         "bias": config.flag("attention_bias", True),
@@ -160,8 +182,47 @@ def _gpt_oss(config: Config) -> Shapes:
     }
 
 
+def _gemma(config: Config) -> Shapes:
+    """GeGLU, heads of 256, and the embedding's weights in the head; what a config leaves out is that of the family's smallest."""
+    config = text_model(config)
+    said = config.keys.get("hidden_activation") or config.keys.get("hidden_act") or "gelu_pytorch_tanh"
+    usual = {"num_attention_heads": 8, "num_key_value_heads": 4, "vocab_size": 262208, "tie_word_embeddings": True}
+    return {"head_dim": 256, **llama_like(config.of({**usual, **config.keys, "hidden_act": said}))}
+
+
+def _gemma2(config: Config) -> Shapes:
+    """Norms before and after each half; every other layer slides."""
+    windows = alternating(config.of({"sliding_window": 4096, **config.keys}), 2)
+    return {**_gemma(config), "norm_position": "both", **windows}
+
+
+def _gemma3(config: Config) -> Shapes:
+    """As Gemma 2, with queries and keys normed, and five of six layers sliding."""
+    text = text_model(config)
+    windows = alternating(
+        text.of({"sliding_window": 4096, **text.keys}), text.count("sliding_window_pattern", default=6)
+    )
+    return {**_gemma(config), "norm_position": "both", "qk_norm": True, **windows}
+
+
+def _glm(config: Config) -> Shapes:
+    return {**llama_like(config), "qkv_bias": config.flag("attention_bias", False)}
+
+
+def _glm4(config: Config) -> Shapes:
+    """Norms before and after each half."""
+    return {**_glm(config), "norm_position": "both"}
+
+
+def _glm4_moe(config: Config) -> Shapes:
+    """First layers without experts, experts for all tokens, further predictions (GLM-4.5)."""
+    extra = {"qk_norm": config.flag("use_qk_norm", False), "mtp_layers": config.index("num_nextn_predict_layers", 0)}
+    return {**_glm(config), **_routed(config), **extra}
+
+
 def _qwen2(config: Config) -> Shapes:
     """Biases of queries, keys and values; with use_sliding_window layers from max_window_layers on slide."""
+    config = text_model(config)
     found = {**llama_like(config), "qkv_bias": True}
     layers, first = config.layers("num_hidden_layers"), config.count("max_window_layers", default=28)
     if not config.flag("use_sliding_window", False):
@@ -192,12 +253,13 @@ def _qwen_experts(config: Config) -> Shapes:
 
 def _qwen3(config: Config) -> Shapes:
     """Queries and keys are normed head by head, no biases; heads are 128 wide by default."""
+    config = text_model(config)
     biases = config.flag("attention_bias", False)
     return {"head_dim": 128, **llama_like(config), "qkv_bias": biases, "qk_norm": True}
 
 
 def _qwen3_moe(config: Config) -> Shapes:
-    return {**_qwen3(config), **_qwen_experts(config)}
+    return {**_qwen3(config), **_qwen_experts(text_model(config))}
 
 
 def _deepseek(config: Config) -> Shapes:
@@ -207,10 +269,6 @@ def _deepseek(config: Config) -> Shapes:
             f"{config.path}: moe_layer_freq other than 1 is not supported; write the workload with model.blocks"
         )
     found = {key: value for key, value in llama_like(config).items() if key not in ("kv_heads", "head_dim")}
-    shared, dense = config.index("n_shared_experts", 0), config.index("first_k_dense_replace", 0)
-    first = {"dense_layers": dense, "dense_ffn": found["ffn"]} if dense else {}
-    groups = config.count("n_group", default=1)
-    chosen = {"router_groups": groups, "router_group_topk": config.count("topk_group")} if groups > 1 else {}
     latent = {
         **optional(config, "q_lora_rank", "q_lora_rank"),
         "kv_lora_rank": config.count("kv_lora_rank"),
@@ -218,14 +276,18 @@ def _deepseek(config: Config) -> Shapes:
         "qk_pos_emb_head_dim": config.count("qk_rope_head_dim"),
         "v_head_dim": config.count("v_head_dim"),
     }
+    return {**found, "mla": latent, **_routed(config)}
+
+
+def _routed(config: Config) -> Shapes:
+    """Return experts after first layers without, chosen by groups, and those for all tokens, by DeepSeek's keys."""
+    dense, groups = config.index("first_k_dense_replace", 0), config.count("n_group", default=1)
     return {
-        **found,
-        **chosen,
-        "mla": latent,
-        **experts(config, "n_routed_experts"),
-        "ffn": config.count("moe_intermediate_size"),
-        "shared_experts": shared,
-        **first,
+        **({"router_groups": groups, "router_group_topk": config.count("topk_group")} if groups > 1 else {}),
+        **experts(config, "n_routed_experts", "num_local_experts", "num_experts"),
+        "ffn": config.count("moe_intermediate_size", "intermediate_size"),
+        "shared_experts": config.index("n_shared_experts", 0),
+        **({"dense_layers": dense, "dense_ffn": config.count("intermediate_size")} if dense else {}),
     }
 
 
@@ -301,6 +363,62 @@ def _switch(config: Config) -> Shapes:
     return {**_t5(config), **routed, **blocks, "dropout": _drops(config, dropout_rate=0.1)}
 
 
+SPELLINGS: Mapping[str, tuple[str, ...]] = {
+    "num_hidden_layers": ("n_layer", "n_layers", "num_layers"),
+    "hidden_size": ("n_embd", "d_model", "dim"),
+    "num_attention_heads": ("n_head", "n_heads", "num_heads"),
+    "num_key_value_heads": ("n_kv_heads", "num_kv_heads", "multi_query_group_num"),
+    "intermediate_size": ("ffn_dim", "ffn_hidden_size", "n_inner"),
+    "vocab_size": ("padded_vocab_size",),
+    "max_position_embeddings": ("n_positions", "max_seq_len", "seq_length"),
+    "hidden_act": ("activation_function", "hidden_activation"),
+}
+"""Llama's keys → what other decoders call them."""
+
+
+def _by_keys(config: Config) -> Shapes:
+    """Return a decoder whose own code is unknown, by its keys.
+
+    RMSNorm where the keys have its epsilon, a gate with it or with SiLU, rotary positions with it or where a key says so, an MLP
+    four times as wide where none does. Raises InputError for layers that are no attention.
+    """
+    if mixer := next((key for key in text_model(config).keys if MIXERS.search(key)), None):
+        what = f"{config.kind} has layers of state spaces or linear attention ({mixer}), which are not modelled"
+        raise InputError(f"{config.path}: {what}; write a workload with model.blocks for those that attend")
+    config = spelled(config)
+    rms, act = "rms_norm_eps" in config.keys, str(config.keys.get("hidden_act", "silu"))
+    biases = config.flag("use_bias", config.flag("bias", not rms)), config.flag("attention_bias", not rms)
+    gated = rms or act in ("silu", "swish")
+    plain = PLAIN[config.choice("hidden_act", tuple(PLAIN), act)] if not gated else ""
+    found = llama_like(config if gated else config.of({**config.keys, "hidden_act": "silu"}))
+    mixture = any(config.index(name, 0) > 1 for name in ("n_routed_experts", "num_local_experts", "num_experts"))
+    normed = any(config.keys.get(key) is True for key in ("use_qk_norm", "qk_layernorm", "use_qk_layernorm"))
+    rotary = rms or any("rope" in key or "rotary" in key for key in config.keys)
+    return {
+        **(_deepseek(config) if "kv_lora_rank" in config.keys else found),
+        "positions": "rotary" if rotary else "learned",
+        "norm": "rmsnorm" if rms else "layernorm",
+        **({"activation": plain} if plain else {}),
+        "bias": biases[0],
+        "qkv_bias": biases[1],
+        "qk_norm": normed,
+        "tied_embeddings": config.flag("tie_word_embeddings", True),
+        **(_routed(config) if mixture else {}),
+        **sliding(config),
+    }
+
+
+def spelled(config: Config) -> Config:
+    """Return the keys of a text model as Llama spells them."""
+    keys = dict(text_model(config).keys)
+    for name, others in SPELLINGS.items():
+        if keys.get(name) is None:
+            keys |= next(({name: keys[other]} for other in others if keys.get(other) is not None), {})
+    if keys.get("intermediate_size") is None and "rms_norm_eps" not in keys:
+        keys["intermediate_size"] = 4 * config.of(keys).count("hidden_size")
+    return config.of(keys)
+
+
 class Architecture(NamedTuple):
     """A family of models."""
 
@@ -310,16 +428,24 @@ class Architecture(NamedTuple):
     """What of the model a workload cannot say, in words."""
 
 
+PARTLY_ROTARY = "rotary positions of a part of each head"
 ARCHITECTURES = {  # transformers, models/<model_type>/configuration_<model_type>.py, where nothing else is said
     "bert": Architecture(_bert, ("the embedding of segments", "the pooler")),
     "deepseek_v2": Architecture(_deepseek),  # deepseek-ai/DeepSeek-V2
     "deepseek_v3": Architecture(_deepseek_v3),  # and R1
+    "gemma": Architecture(_gemma),
+    "gemma2": Architecture(_gemma2, ("caps of the logits of attention and head",)),
+    "gemma3": Architecture(_gemma3, ("the vision encoder",)),
+    "gemma3_text": Architecture(_gemma3),
+    "glm": Architecture(_glm, (PARTLY_ROTARY,)),  # GLM-4 9B
+    "glm4": Architecture(_glm4, (PARTLY_ROTARY,)),  # GLM-4-0414
+    "glm4_moe": Architecture(_glm4_moe, (PARTLY_ROTARY,)),  # GLM-4.5
     "gpt2": Architecture(_gpt2),
     "gpt_neox": Architecture(  # and Pythia
         _gpt_neox,
         (
             "parallel residuals: both halves of a block run one after the other",
-            "rotary positions of a part of each head",
+            PARTLY_ROTARY,
         ),
     ),
     "gpt_oss": Architecture(_gpt_oss, ("attention sinks, one number a head", "biases of experts")),
@@ -332,11 +458,28 @@ ARCHITECTURES = {  # transformers, models/<model_type>/configuration_<model_type
     "mixtral": Architecture(_mixtral),
     "nemotron": Architecture(_nemotron),  # Nemotron-4 and Minitron
     "opt": Architecture(_opt),
+    "phi3": Architecture(_mistral),  # and Phi-4
     "qwen2": Architecture(_qwen2),  # and Qwen2.5
+    "qwen2_5_vl": Architecture(_qwen2, ("the vision encoder",)),
     "qwen2_moe": Architecture(_qwen2_moe, ("the gate of the shared expert, one weight a channel",)),  # and Qwen1.5-MoE
     "qwen3": Architecture(_qwen3),
     "qwen3_moe": Architecture(_qwen3_moe),
+    "qwen3_vl": Architecture(_qwen3, ("the vision encoder",)),
+    "qwen3_vl_moe": Architecture(_qwen3_moe, ("the vision encoder",)),
     "switch_transformers": Architecture(_switch, ("relative positions",)),
     "t5": Architecture(_t5, ("relative positions",)),  # and T5 v1.1
 }
 """By `model_type`."""
+
+
+def architecture(config: Config) -> Architecture:
+    """Return the family of a config; of one that is not built in the decoder that its keys describe. Raises InputError."""
+    if config.kind in ARCHITECTURES:
+        return ARCHITECTURES[config.kind]
+    if not config.kind:
+        raise InputError(
+            f"{config.path}: model_type {shown(config.kind)} is not built in; {suggest('', ARCHITECTURES)}"
+        )
+    norm = "RMSNorm" if "rms_norm_eps" in text_model(config).keys else "LayerNorm"
+    own = f"what the code of {config.kind} does otherwise than a decoder with {norm} before each half"
+    return Architecture(_by_keys, (own, *["the vision encoder"] * ("vision_config" in config.keys)))

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from clustersim.config.yaml import Document, Loc, Position
-from clustersim.convert.architectures import ARCHITECTURES, Architecture
+from clustersim.convert.architectures import architecture
 from clustersim.convert.hugging_face import Config
-from clustersim.errors import InputError, shown, suggest
+from clustersim.errors import InputError
 
 TOKENS = 4 * 2**20
 """Default tokens of a step, as Llama 3 began with (arXiv 2407.21783, section 3.4.1)."""
@@ -77,7 +77,7 @@ def converted(document: Document) -> Document:
     Raises InputError for what lacks or contradicts.
     """
     path, config = document.path, Config(document.path, document.data)
-    model = _architecture(config).shapes(config)
+    model = architecture(config).shapes(config)
     blocks = model.get("blocks")
     kinds = [model, *(blocks if isinstance(blocks, list) else [])]
     for name in EXPERTS:
@@ -101,15 +101,7 @@ def _positions(document: Document) -> Iterator[tuple[Loc, Position]]:
 
 def left_out(path: str, data: Mapping[str, object]) -> tuple[str, ...]:
     """Return the features of the model that a workload cannot express, in words."""
-    return _architecture(Config(path, data)).left_out
-
-
-def _architecture(config: Config) -> Architecture:
-    if config.kind not in ARCHITECTURES:
-        raise InputError(
-            f"{config.path}: model_type {shown(config.kind)} is not built in; {suggest(config.kind, ARCHITECTURES)}"
-        )
-    return ARCHITECTURES[config.kind]
+    return architecture(Config(path, data)).left_out
 
 
 def _name(path: str, config: Config) -> str:

@@ -13,7 +13,6 @@ from typing import Any
 
 from clustersim.config.yaml import Document
 from clustersim.convert import hugging_face
-from clustersim.convert.architectures import ARCHITECTURES
 from clustersim.convert.hugging_face import Config
 from clustersim.convert.hugging_face_workload import converted
 from clustersim.errors import InputError, shown
@@ -193,11 +192,6 @@ def _opened(model: str, request: Request) -> Graph:
 
 
 def _config(config: hugging_face.Config, request: Request) -> Graph:
-    if config.kind not in ARCHITECTURES:
-        raise InputError(
-            f"{config.path}: model_type {shown(config.kind)} is not built in ({', '.join(ARCHITECTURES)}); "
-            "give a function that returns the module, as file.py:function"
-        )
     dtype = request.dtype or config.dtype or "fp32"
     if dtype not in EAGER:
         raise InputError(f"{config.path}: --dtype {dtype} does not run eagerly; write one of {', '.join(EAGER)}")

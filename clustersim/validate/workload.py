@@ -259,7 +259,9 @@ class _Draft:
         modules = [name for name in typing.get_args(RecomputeModule) if re.search(rf"(?<!for )\b{name}\b", said)]
         modules = [] if set(modules) & set(own) else modules  # MaxText's saves are named alike
         attention = re.match(r"\s*(?:core |self[- ])?att(?:n|ention)(?: only)?\s*$", run.recompute.lower())
-        named = ["selective"] * bool(own or modules or attention) + re.split(r"[^a-z]+", SPELLED_RECOMPUTE.sub("full", said))
+        named = ["selective"] * bool(own or modules or attention) + re.split(
+            r"[^a-z]+", SPELLED_RECOMPUTE.sub("full", said)
+        )
         plain = "none" if run.recompute.lower() in NOT_RECOMPUTED else run.recompute.lower()
         given = plain if plain in (*RECOMPUTE, "") else next((one for one in RECOMPUTE if one in named), "")
         if run.recompute and not given:

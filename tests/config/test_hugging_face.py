@@ -4,7 +4,7 @@ import json
 import sys
 
 import pytest
-from hugging_face_configs import CONFIGS, FULL, OTHERS, SLIDING
+from hugging_face_configs import BY_KEYS, CONFIGS, FULL, OTHERS, SLIDING
 
 from clustersim.cli.main import main
 from clustersim.config import shipped
@@ -38,6 +38,25 @@ def test_a_config_is_the_shipped_model_of_its_name(name, tmp_path):
 def test_other_models_have_their_published_size(name, tmp_path):
     count, keys = OTHERS[name]
     assert parameters(load(written(tmp_path, keys)).model) == pytest.approx(count, rel=0.005)
+
+
+@pytest.mark.parametrize("name", BY_KEYS)
+def test_a_decoder_that_is_not_built_in_is_read_by_its_keys(name, tmp_path):
+    count, keys = BY_KEYS[name]
+    job = load(written(tmp_path, keys))
+    assert parameters(job.model) == pytest.approx(count, rel=0.005)
+    assert job.assumed[-1].startswith(f"without what the code of {name} does otherwise than a decoder with ")
+
+
+def test_windows_of_gemma_and_what_its_smallest_leaves_out(tmp_path):
+    """Five of six layers of Gemma 3 slide, every other one of Gemma 2; the 4B file says neither heads nor vocabulary."""
+    for name, slide in (("gemma2", 23), ("gemma3", 52)):
+        found = load(written(tmp_path, OTHERS[name][1])).model
+        assert sum(bool(kind.window) for kind in kinds(found)) == slide
+    small = {"hidden_size": 2560, "intermediate_size": 10240, "num_hidden_layers": 34, "sliding_window": 1024}
+    found = load(written(tmp_path, {"model_type": "gemma3", "text_config": {**small, "rope_theta": 1e6}})).model
+    # Gemma 3 4B: 0.675 + 3.209 billion (arXiv 2503.19786, table 1)
+    assert parameters(found) == pytest.approx(3.884e9, rel=0.005)
 
 
 def test_every_architecture_is_tested():
@@ -94,7 +113,18 @@ def test_run_takes_a_config_and_says_what_it_assumed(tmp_path, monkeypatch, caps
 SOUND = CONFIGS["qwen3_30b_a3b"]
 WRONG = {
     "no type": ({"model_type": ""}, "config.json: model_type '' is not built in; known: bert, deepseek_v2,"),
-    "unknown type": ({"model_type": "qwen3_mo"}, "model_type 'qwen3_mo' is not built in; did you mean 'qwen3_moe'?"),
+    "state spaces": (
+        {"model_type": "nemotron_h", "mamba_num_heads": 128},
+        "nemotron_h has layers of state spaces or linear attention (mamba_num_heads), which are not modelled",
+    ),
+    "linear attention": (
+        {"model_type": "qwen3_next", "linear_key_head_dim": 128},
+        "qwen3_next has layers of state spaces or linear attention (linear_key_head_dim), which are not modelled",
+    ),
+    "keys of no decoder": (
+        {"model_type": "vit", "num_hidden_layers": None},
+        "lacks num_hidden_layers; a config.json of model_type 'vit' has it",
+    ),
     "without a type": ({"model_type": None}, "lacks model_type; a Hugging Face config.json has it"),
     "missing": ({"hidden_size": None}, "lacks hidden_size; a config.json of model_type 'qwen3_moe' has it"),
     "missing experts": ({"num_experts": None}, "lacks num_experts; a config.json of model_type 'qwen3_moe' has it"),

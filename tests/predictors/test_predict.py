@@ -142,7 +142,7 @@ WRONG = [
     (["list.json"], "list.json: holds [1]; a config.json holds one object with a model_type"),
     (
         ["empty.json"],
-        "empty.json: model_type '' is not built in (bert, deepseek_v2, deepseek_v3, gpt2, gpt_neox,",
+        "empty.json: model_type '' is not built in; known: bert, deepseek_v2, deepseek_v3, gemma,",
     ),
     (
         ["config.json", "--seq", "2000"],

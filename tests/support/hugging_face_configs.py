@@ -298,3 +298,100 @@ OTHERS = {
     ),
 }
 """Models that are not shipped: parameters and keys."""
+
+GEMMA = {"hidden_act": "gelu_pytorch_tanh", "tie_word_embeddings": True}
+GLM = {
+    **keys(46, 4096, 96, 8, 10944, 151552, 131072, head_dim=128, attention_bias=True, use_qk_norm=False),
+    "model_type": "glm4_moe",
+    "n_routed_experts": 128,
+    "num_experts_per_tok": 8,
+    "n_shared_experts": 1,
+    "moe_intermediate_size": 1408,
+    "first_k_dense_replace": 1,
+    "num_nextn_predict_layers": 1,
+    "partial_rotary_factor": 0.5,
+    "n_group": 1,
+    "topk_group": 1,
+}
+GEMMA3 = keys(62, 5376, 32, 16, 21504, 262208, 131072, head_dim=128, sliding_window=1024, **GEMMA)
+OTHERS |= {
+    # Gemma 7B: 8.54 billion (google/gemma-7b, tensors)
+    "gemma": (8.538e9, {"model_type": "gemma", **keys(28, 3072, 16, 16, 24576, 256000, 8192, head_dim=256, **GEMMA)}),
+    # Gemma 2 27B: 27.2 billion (arXiv 2408.00118, table 2)
+    "gemma2": (
+        27.23e9,
+        {"model_type": "gemma2", **keys(46, 4608, 32, 16, 36864, 256000, 8192, head_dim=128, **GEMMA)},
+    ),
+    # Gemma 3 27B: 1.416 + 25.6 billion without the vision encoder (arXiv 2503.19786, table 1)
+    "gemma3": (27.016e9, {"model_type": "gemma3", "text_config": GEMMA3, "vision_config": {"hidden_size": 1152}}),
+    "gemma3_text": (27.016e9, {"model_type": "gemma3_text", **GEMMA3}),
+    # GLM-4-9B-0414 and glm-4-9b-hf: 9.40 billion (zai-org, tensors)
+    "glm4": (9.40e9, {"model_type": "glm4", **keys(40, 4096, 32, 2, 13696, 151552, 32768, attention_bias=True)}),
+    "glm": (9.40e9, {"model_type": "glm", **keys(40, 4096, 32, 2, 13696, 151552, 131072, attention_bias=True)}),
+    # GLM-4.5-Air and GLM-4.5: 110.47 and 358.34 billion with the further prediction, which copies embedding and head (zai-org)
+    "glm4.5_air": (106.9e9, GLM),
+    "glm4.5": (
+        352.8e9,
+        GLM
+        | keys(92, 5120, 96, 8, 12288, 151552, 131072, head_dim=128, use_qk_norm=True)
+        | {"n_routed_experts": 160, "moe_intermediate_size": 1536, "first_k_dense_replace": 3},
+    ),
+    # Phi-3-mini-4k: 3.82 billion, Phi-4: 14.66 billion (microsoft, tensors)
+    "phi3": (3.821e9, {"model_type": "phi3", **keys(32, 3072, 32, 32, 8192, 32064, 4096, sliding_window=2047)}),
+    "phi4": (14.66e9, {"model_type": "phi3", **keys(40, 5120, 40, 10, 17920, 100352, 16384, sliding_window=None)}),
+    # the text models are Qwen2.5-7B: 7.62 billion, Qwen3-8B: 8.19 billion and Qwen3-30B-A3B: 30.5 billion (model cards)
+    "qwen2_5_vl": (7.616e9, {**CONFIGS["qwen2.5_7b"], "model_type": "qwen2_5_vl", "vision_config": {"depth": 32}}),
+    "qwen3_vl": (8.19e9, {"model_type": "qwen3_vl", "text_config": CONFIGS["qwen3_8b"]}),
+    "qwen3_vl_moe": (30.53e9, {"model_type": "qwen3_vl_moe", "text_config": CONFIGS["qwen3_30b_a3b"]}),
+}
+BY_KEYS = {
+    # OLMo 2 7B: 7.30 billion; SmolLM3 3B: 3.08 billion; StarCoder2 15B: 15.96 billion (tensors of their repositories)
+    "olmo2": (7.299e9, {"model_type": "olmo2", **keys(32, 4096, 32, 32, 11008, 100352, 4096)}),
+    "smollm3": (
+        3.075e9,
+        {"model_type": "smollm3", **keys(36, 2048, 16, 4, 11008, 128256, 65536, tie_word_embeddings=True)},
+    ),
+    "starcoder2": (
+        15.96e9,
+        {
+            "model_type": "starcoder2",
+            **{
+                key: value for key, value in keys(40, 6144, 48, 4, 24576, 49152, 16384).items() if key != "rms_norm_eps"
+            },
+            "hidden_act": "gelu_pytorch_tanh",
+            "norm_epsilon": 1e-05,
+            "rope_theta": 100000,
+            "use_bias": True,
+        },
+    ),
+    # dots.llm1: 142 billion (arXiv 2506.05767)
+    "dots1": (
+        142.8e9,
+        {
+            "model_type": "dots1",
+            **keys(62, 4096, 32, 32, 10944, 152064, 32768, head_dim=128, attention_bias=False),
+            "n_routed_experts": 128,
+            "num_experts_per_tok": 6,
+            "n_shared_experts": 2,
+            "moe_intermediate_size": 1408,
+            "first_k_dense_replace": 1,
+        },
+    ),
+    # ChatGLM3-6B: 6.24 billion (zai-org, tensors), whose names are its own
+    "chatglm": (
+        6.24e9,
+        {
+            "model_type": "chatglm",
+            "num_layers": 28,
+            "hidden_size": 4096,
+            "num_attention_heads": 32,
+            "multi_query_group_num": 2,
+            "ffn_hidden_size": 13696,
+            "padded_vocab_size": 65024,
+            "seq_length": 8192,
+            "rms_norm_eps": 1e-05,
+            "tie_word_embeddings": False,
+        },
+    ),
+}
+"""Decoders that are not built in: parameters and keys."""
