@@ -144,6 +144,8 @@ class Framework(Spec):
     """Whether the layers must divide over pipeline stages."""
     zero_with_pipeline: Default | None = None
     """The highest `parallelism.zero` that it runs with a pipeline; none: any."""
+    microbatch_a_stage: Habit | None = None
+    """Whether a batch is cut into as many microbatches as there are stages, unless it is said; default: as their size says."""
     reduces_whole: Habit | None = None
     """Whether gradients are all-reduced where the optimizer is sharded, too; default: each rank gets its part alone."""
     defaults: dict[str, Default]

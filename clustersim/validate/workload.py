@@ -252,6 +252,15 @@ class _Draft:
         if self.framework.host is not None or self.framework.memory is not None:
             self.put("training.framework", self.name)
 
+    def micro_batch(self) -> None:
+        """Sequences of a microbatch: of the row, else as the framework cuts a batch."""
+        run, by_stage = self.run, self.framework.microbatch_a_stage
+        if run.micro_batch is None and by_stage is not None and by_stage.value and run.pp and run.dp:
+            cut = max(self.has("training.global_batch") // (run.dp * run.pp), 1)
+            self.assume("training.micro_batch", cut, f"{self.framework.name}: a microbatch a stage")
+        else:
+            self.default("training.micro_batch", run.micro_batch)
+
     def recompute(self) -> None:
         """What is made again in the backward pass: as the row, the names in its source's words and the framework have it."""
         run, said = self.run, f"{self.run.recompute} {self.run.original_recompute}".lower()

@@ -46,7 +46,7 @@ TRAINING = {"global_batch": 8, "seq": 32}
         ("Megatron-LM (FSDP2)", 2025, "megatron-core"),
         ("Megatron-Bridge 26.02 (Megatron-Core + TE)", 2026, "megatron-bridge"),
         ("Megatron-Bridge 26.08 (Megatron-Core + TE)", 2026, "megatron-bridge-2606"),
-        ("torchtitan (PyTorch FSDP2)", 2024, "torchtitan-2025"),
+        ("torchtitan (PyTorch FSDP2)", 2024, "torchtitan-2024"),
         ("InternEvo (InternLM)", 2023, "internevo"),
         ("PaxML (JAX/XLA)", 2024, "paxml"),
         ("HAI-LLM (DeepSeek)", 2024, "hai-llm"),
@@ -172,9 +172,10 @@ def test_a_framework_without_a_publisher_is_that_nobody_saw_it():
 def test_collectives_of_tensor_parallelism_run_under_products_since_2022():
     found = [find("Megatron-LM", year).value("parallelism.overlap.tp") for year in (2020, 2021, 2022, 2023, 2026)]
     assert found == ["none", "none", "bulk", "bulk", "bulk"]
-    assert {load(name).value("parallelism.overlap.tp") for name in ("nemo", "primus", "nanotron", "internevo")} == {
-        "bulk"
-    }
+    assert {
+        load(name).value("parallelism.overlap.tp") for name in ("nemo-2023", "primus", "nanotron", "internevo")
+    } == {"bulk"}
+    assert find("NeMo 2.0 25.02", 2025).value("parallelism.overlap.tp") == "ring"
     assert {load(name).value("parallelism.overlap.tp") for name in ("torchtitan", "megatron-deepspeed")} == {"none"}
     assert "async" in load("torchtitan").choices["parallelism.overlap.tp"].values
 
