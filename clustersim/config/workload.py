@@ -169,9 +169,9 @@ class Training(Spec):
     that multiply it (Hopper, Ada, MI300 and later). `mxfp8` has a byte of scale for 32 values and fp8's rate, `nvfp4` one for 16
     and `mxfp4` one for 32, both at fp4's rate; they need Blackwell or MI355X, `nvfp4` Blackwell.
     [What stays in 16 bits](models.md#narrow-formats) is the same for all."""
-    fp8_scaling: Literal["delayed", "current", "block"] = "delayed"
+    fp8_scaling: Literal["delayed", "current", "block", "row"] = "delayed"
     """Where `fp8` has its scales from: one a tensor from the steps before, or from the tensor itself, which is then read twice
-    (Megatron's fp8_recipe delayed and tensorwise), or one for 128 values (blockwise)."""
+    (Megatron's fp8_recipe delayed and tensorwise), one for 128 values (blockwise), or one a row (torchao's rowwise)."""
     bf16_first_layers: Index = 0
     """Of a `precision` below 16 bits: so many of the first layers multiply in bf16 (Megatron's first_last_layers_bf16)."""
     bf16_last_layers: Index = 0
@@ -188,6 +188,8 @@ class Training(Spec):
     RMSNorm each operation is launched by itself (Hugging Face's); default: as `kernels`."""
     fused_experts: bool = False
     """Products of experts take in what lies between them: casts, biases and the activation (Transformer Engine's op fuser)."""
+    fused_projections: bool = True
+    """Whether queries, keys and values are one product, and so the gate of an activation and what it gates."""
     rope_kernels: Literal["fused", "eager"] | None = None
     """Rotary positions in one kernel, or each operation by itself; default: as `kernels`."""
     cross_entropy: Literal["parallel", "fused", "metered", "eager"] | None = None
@@ -375,6 +377,9 @@ class Parallelism(Spec):
     """The order of passes: a file of `clustersim/schedules/kinds/`."""
     sequence_parallel: bool = False
     """Norms, dropout and residuals are split over tp along the sequence."""
+    keep_gathered: bool = False
+    """With sequence_parallel: linears keep their input as it was gathered (PyTorch's DTensor), else their part of it, which is
+    gathered again for the gradient of the weights (Megatron's)."""
     scatter_gather: bool = False
     """Without sequence_parallel, each tp rank sends its part of a message to the next stage, which gathers it (Megatron-LM's
     scatter_gather_tensors_in_pipeline until 2022, DeepSpeed's partitioned pipelines)."""

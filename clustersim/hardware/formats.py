@@ -27,6 +27,11 @@ class Format(NamedTuple):
     """The data type of a datasheet whose units take such operands: scales by block came with fp4 (Blackwell, CDNA 4)."""
     vendors: tuple[str, ...] = ("nvidia", "amd")
     """Whose GPUs multiply it."""
+    travels: bool = True
+    """Whether parts of a sequence are cast before they are gathered, so that they travel in it (Transformer Engine,
+    pytorch/distributed.py, gather_along_first_dim; torchao float8_tensor_parallel.py)."""
+    rescales: bool = False
+    """Whether products of gradients are scaled by a kernel behind them."""
 
     @property
     def size(self) -> float:
@@ -45,8 +50,11 @@ FP8: Mapping[str, Format] = {
     "delayed": Format("fp8"),  # one scale a tensor, from the steps before
     "current": Format("fp8", reads=2),  # one scale a tensor, from the tensor
     "block": Format("fp8", scale=4 / 128),  # fp32 for 128 values, as DeepSeek-V3 has them (section 3.3.2)
+    # one scale a row and one a column, from the tensor: rows are read once, columns twice. bf16 is gathered (torchtitan
+    # parallelize_llama.py, enable_float8_tensorwise_tp); gradients are scaled behind their products (pytorch/ao issue 2184)
+    "row": Format("fp8", reads=3, travels=False, rescales=True),
 }
-"""Kinds of fp8, by `training.fp8_scaling` (DelayedScaling, Float8CurrentScaling, Float8BlockScaling there)."""
+"""Kinds of fp8 by `training.fp8_scaling`: DelayedScaling, Float8CurrentScaling, Float8BlockScaling there, torchao's rowwise."""
 
 
 def format_of(precision: str, fp8_scaling: str) -> Format | None:

@@ -33,7 +33,7 @@ def attention_part(shard: ShardedModel) -> tuple[Operator, ...]:
     parts = tuple((name, heads * shard.dim) for name, heads in names)
     bias = shard.model.bias if shard.model.qkv_bias is None else shard.model.qkv_bias
     return (
-        column(shard, "qkv", hidden, outputs, bias=bias, saved=qkv_saved, parts=parts),
+        column(shard, "qkv", hidden, outputs, bias=bias, saved=qkv_saved, parts=parts, apart=shard.apart),
         *((order_heads(shard, inner, outputs - inner),) if shard.stacked else ()),
         *((head_norms(shard),) if shard.model.qk_norm else ()),
         *((rotary(shard, columns),) if shard.model.positions == "rotary" else ()),

@@ -25,28 +25,37 @@ def column(
     saved: float = 0.0,
     chunks: bool = True,
     parts: Sequence[tuple[str, int]] = (),
+    apart: bool = False,
 ) -> Operator:
     """Return a linear of `inputs` to `outputs` (this rank's) features whose input every tp rank needs whole.
 
-    Without sequence parallelism the gradient of the input is all-reduced. With it the input is gathered forward and again
-    for wgrad, and the gradient is reduce-scattered. `saved`: bytes of the output that are kept besides the input.
-    `chunks`: whether the gather may run under chunks of the product. `parts`: names and columns of its outputs.
+    Without sequence parallelism the gradient of the input is all-reduced. With it the input is gathered forward and, unless it
+    is kept so, again for wgrad, and the gradient is reduce-scattered. `saved`: bytes of the output that are kept besides the
+    input. `chunks`: whether the gather may run under chunks of the product. `parts`: names and columns of its outputs;
+    `apart`: each is a linear of its own.
     """
     whole = (shard.tokens, inputs)
-    gather = shard.exchange("all_gather", *whole) if shard.sequence_parallel else ()
+    gather = gathers(shard, inputs)
     # the input gathered, and its gradient scattered
     both = (shard.tokens + shard.local) * inputs if shard.sequence_parallel else 0
     reduce = shard.exchange("reduce_scatter" if shard.sequence_parallel else "all_reduce", *whole)
-    forward, gradient = product(shard, inputs, outputs), dgrad(shard, inputs, outputs)
-    weight = wgrad(shard, inputs, outputs, bias)
-    back: Steps = (*beside(shard, gather, len(gradient)), *gradient, *beside(shard, reduce, len(weight)))
-    whole_kept = shard.overlap == "async" and chunks
-    if whole_kept:
-        back = scattered(shard, reduce, partial(dgrad, shard, inputs, outputs), inputs)
+    linears = tuple(columns for _, columns in parts) if apart else (outputs,)
+    multiply, differentiate = partial(forwards, shard, inputs, linears), partial(dgrads, shard, inputs, linears)
+    gradient = differentiate()
+    weights = (kernel for columns in linears for kernel in wgrad(shard, inputs, columns, bias))
+    weight = (*transposed(shard, inputs), *weights)
+    whole_kept = shard.keeps_gathered and (chunks or shard.overlap != "async")
+    again = () if whole_kept else gather
+    back: Steps = (*beside(shard, again, len(gradient)), *gradient, *beside(shard, reduce, len(weight)))
+    if shard.overlap == "async" and chunks:
+        back = scattered(shard, reduce, differentiate, inputs)
     kept = input_size(shard) * (shard.tokens if whole_kept else shard.local) * inputs
     return Operator(
         name,
-        gathered(shard, gather, partial(product, shard, inputs, outputs)) if chunks else (*gather, *forward),
+        (
+            *early_cast(shard, shard.local, inputs),
+            *(gathered(shard, gather, multiply) if chunks else (*gather, *multiply())),
+        ),
         back,
         weight,
         parameters=inputs * outputs + (outputs if bias else 0),
@@ -71,13 +80,17 @@ def row(
     """
     whole = (shard.tokens, outputs)
     reduce = shard.exchange("reduce_scatter" if shard.sequence_parallel else "all_reduce", *whole)
-    gather = shard.exchange("all_gather", *whole) if shard.sequence_parallel else ()
+    both = 2 if shard.format and shard.format.scale else 1  # scales by block differ by rows and by columns
+    gather = gathers(shard, outputs, both)
     replicated = shard.replicated(outputs) if bias else 0
     return Operator(
         name,
         scattered(shard, reduce, partial(product, shard, inputs, outputs), outputs),
-        gathered(shard, gather, partial(dgrad, shard, inputs, outputs)),
-        wgrad(shard, inputs, outputs, bias),
+        (
+            *early_cast(shard, shard.local, outputs),
+            *gathered(shard, gather, partial(multiplied, shard, "dgrad", outputs, inputs)),
+        ),
+        (*transposed(shard, outputs), *wgrad(shard, inputs, outputs, bias)),
         parameters=inputs * outputs + replicated,
         replicated=replicated,
         saved=input_size(shard) * shard.tokens * inputs,
@@ -91,6 +104,14 @@ SMS = 16
 """SMs of a collective beside a product, in bulk or under chunks of sums; rings are copy engines' work (the same file)."""
 SPLITS = 4
 """Chunks of a product whose sums are scattered one by one: Transformer Engine's num_splits (common/comm_gemm_overlap)."""
+
+
+def gathers(shard: ShardedModel, columns: int, copies: int = 1) -> tuple[Collective, ...]:
+    """Return the gather of an operand of all tokens from the ranks' parts of a sequence, so many copies of it, if it is split."""
+    if not shard.sequence_parallel:
+        return ()
+    size = shard.format.size if shard.format and shard.format.travels else shard.size
+    return shard.exchange("all_gather", shard.tokens, columns, copies * size)
 
 
 def beside(shard: ShardedModel, calls: tuple[Collective, ...], kernels: int) -> tuple[Collective, ...]:
@@ -141,17 +162,36 @@ def input_size(shard: ShardedModel) -> float:
 
 
 def product(shard: ShardedModel, inputs: int, outputs: int, rows: int | None = None) -> tuple[Kernel, ...]:
-    """Return the forward product of `rows` (default: all tokens)."""
+    """Return the forward product of `rows` (default: all tokens) that the rank has whole."""
     rows = shard.tokens if rows is None else rows
-    y = gemm("linear", "forward", shard.matrix, 1, rows, outputs, inputs, output=shard.size, operand=input_size(shard))
-    return (*cast(shard, rows, inputs), y)
+    return (*early_cast(shard, rows, inputs), *multiplied(shard, "forward", inputs, outputs, rows))
 
 
 def dgrad(shard: ShardedModel, inputs: int, outputs: int, rows: int | None = None) -> tuple[Kernel, ...]:
     """Return the gradient of the input."""
     rows = shard.tokens if rows is None else rows
-    dx = gemm("linear", "dgrad", shard.matrix, 1, rows, inputs, outputs, output=shard.size, operand=input_size(shard))
-    return (*cast(shard, rows, outputs), dx)
+    return (*early_cast(shard, rows, outputs), *multiplied(shard, "dgrad", outputs, inputs, rows))
+
+
+def forwards(shard: ShardedModel, inputs: int, linears: Sequence[int], rows: int | None = None) -> tuple[Kernel, ...]:
+    """Return the products of one operand with linears of so many outputs each, cast once."""
+    first, *others = (multiplied(shard, "forward", inputs, columns, rows) for columns in linears)
+    return (*first, *(one[-1] for one in others))
+
+
+def dgrads(shard: ShardedModel, inputs: int, linears: Sequence[int], rows: int | None = None) -> tuple[Kernel, ...]:
+    """Return the gradient of one input of linears of so many outputs each: the sum of theirs."""
+    rows, n = shard.tokens if rows is None else rows, len(linears)
+    each = (kernel for columns in linears for kernel in dgrad(shard, inputs, columns, rows))
+    return (*each, *((copy(shard, "sum_gradients", rows, inputs, (n + 1) * shard.size),) if n > 1 else ()))
+
+
+def multiplied(shard: ShardedModel, op: str, inputs: int, outputs: int, rows: int | None = None) -> tuple[Kernel, ...]:
+    """Return a product, `forward` or `dgrad`, of `rows` (default: all tokens) of `inputs` columns, cast here if not before."""
+    rows, form = shard.tokens if rows is None else rows, shard.format
+    late = cast(shard, rows, inputs) if form and not form.travels else ()
+    y = gemm("linear", op, shard.matrix, 1, rows, outputs, inputs, output=shard.size, operand=input_size(shard))
+    return (*late, y, *(rescaled(shard, rows, outputs) if op == "dgrad" else ()))
 
 
 def wgrad(shard: ShardedModel, inputs: int, outputs: int, bias: bool, rows: int | None = None) -> tuple[Kernel, ...]:
@@ -160,7 +200,7 @@ def wgrad(shard: ShardedModel, inputs: int, outputs: int, bias: bool, rows: int 
     into = 0.0 if shard.eager or not shard.adds_gradients else shard.gradient
     shape = (outputs, inputs, rows)
     dw = gemm("linear", "wgrad", shard.matrix, 1, *shape, into, output=shard.size, operand=input_size(shard))
-    extra = accumulate(shard, outputs, inputs) if shard.eager else ()
+    extra = (*rescaled(shard, outputs, inputs), *(accumulate(shard, outputs, inputs) if shard.eager else ()))
     return (dw, *extra, *(bias_gradient(shard, rows, outputs) if bias else ()))
 
 
@@ -184,3 +224,26 @@ def cast(shard: ShardedModel, rows: int, columns: int) -> tuple[Kernel, ...]:
     if shard.format is None:
         return ()
     return (copy(shard, "cast", rows, columns, shard.format.reads * shard.size + 2 * shard.format.size),)
+
+
+def early_cast(shard: ShardedModel, rows: int, columns: int) -> tuple[Kernel, ...]:
+    """Return the cast of an operand of a format that travels, before it is gathered."""
+    return cast(shard, rows, columns) if shard.format and shard.format.travels else ()
+
+
+def transposed(shard: ShardedModel, columns: int) -> tuple[Kernel, ...]:
+    """Return the transposition of a gathered operand for the gradient of the weights.
+
+    With one scale a tensor it travels by rows alone (Transformer Engine, pytorch/distributed.py, _all_gather_fp8).
+    """
+    form = shard.format
+    if form is None or form.scale or not form.travels or not shard.sequence_parallel:
+        return ()
+    return (copy(shard, "transpose", shard.tokens, columns, 2 * form.size),)
+
+
+def rescaled(shard: ShardedModel, rows: int, columns: int) -> tuple[Kernel, ...]:
+    """Return the scaling of a gradient's product behind it, where the product's kernel takes one scale a tensor alone."""
+    if shard.format is None or not shard.format.rescales:
+        return ()
+    return (copy(shard, "rescale", rows, columns, 2 * shard.size),)

@@ -20,7 +20,7 @@ def dense(shard: ShardedModel, prefix: str, ffn: int) -> tuple[Operator, ...]:
     parts = [(name, ffn) for name in ("mlpwi_0", "mlpwi_1")[: 2 if gated(shard.model) else 1]]
     read = shard.eager or shard.model.norm_position != "pre"  # eager PyTorch keeps what is saved, read or not
     return (
-        column(shard, f"{prefix}fc1", hidden, len(parts) * ffn, bias=bias, parts=parts),
+        column(shard, f"{prefix}fc1", hidden, len(parts) * ffn, bias=bias, parts=parts, apart=shard.apart),
         activation_part(shard, f"{prefix}activation", shard.tokens, ffn),
         row(shard, f"{prefix}fc2", ffn, hidden, bias=bias, part="mlpwo", read=read),
     )

@@ -198,6 +198,11 @@ class ShardedModel:
         """Whether every element-wise operation is a kernel of its own."""
         return self.training.kernels == "eager"
 
+    @property
+    def apart(self) -> bool:
+        """Whether queries, keys and values are linears of their own, and so what an activation gates."""
+        return not self.training.fused_projections
+
     @cached_property
     def norm_kernels(self) -> str:
         """Whose kernels norms are: `fused`, `torch` or `eager`."""
@@ -232,6 +237,11 @@ class ShardedModel:
         chosen = self.parallelism.overlap.tp
         whole = {"ring": "bulk", "async": "none"}.get(chosen, chosen)
         return "none" if self.tp == 1 else chosen if self.sequence_parallel else whole
+
+    @property
+    def keeps_gathered(self) -> bool:
+        """Whether the input of a column-parallel linear is kept as it was gathered; else its shard, which is gathered again."""
+        return self.sequence_parallel and (self.parallelism.keep_gathered or self.overlap == "async")
 
     def across(self, op: CollectiveOp) -> tuple[Collective, ...]:
         """Return the exchange of the rows of this rank's tokens with the experts of the ep group, or nothing when ep is 1."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from itertools import takewhile
+from itertools import cycle, takewhile
 from typing import NamedTuple
 
 from clustersim.config.workload import Saved
@@ -87,7 +87,7 @@ class Marker:
     def __init__(self, shard: ShardedModel) -> None:
         self.training = shard.training
         self._saves = saved_names(shard.training.recompute_saves, scattered=shard.sequence_parallel)
-        self._whole_kept = shard.overlap == "async"
+        self._whole_kept = shard.keeps_gathered
         self._made: dict[tuple[int, int], Layer] = {}
 
     def stage(self, blocks: Sequence[Layer]) -> list[Layer]:
@@ -140,14 +140,18 @@ class Marker:
 
         Where all are, what backward passes read of its input: casts, and what was gathered where it is not gathered anew.
         """
+        columns = sum(one.columns for one in op.outputs)
         left = sum(one.columns for one in op.outputs if one.name not in self._saves)
         if op.name == ROTARY and self._saves.issuperset(QKV):  # saved after the rotation
             return
-        parted = left < sum(one.columns for one in op.outputs)
+        each = cycle(op.outputs)  # of linears apart, which a ring multiplies chunk by chunk
         for step in op.forward:
-            if left or not op.outputs:
-                yield narrowed(step, left) if parted and isinstance(step, Kernel) and step.kind in PRODUCTS else step
-            elif isinstance(step, Kernel) and step.op == "cast":
+            if left < columns and isinstance(step, Kernel) and step.kind in PRODUCTS:
+                if step.n < columns and next(each).name not in self._saves:
+                    yield step
+                elif step.n == columns and left:
+                    yield narrowed(step, left)
+            elif left or not op.outputs or (isinstance(step, Kernel) and step.op == "cast"):
                 yield step
             elif isinstance(step, Collective) and self._whole_kept and (step.group, step.op) == ("tp", "all_gather"):
                 yield step._replace(over=0)

@@ -41,6 +41,7 @@ PHRASES = (
     Phrase(r"zero[- ]bubble|\bzbb\b|\bzb[- ]?h?1\b", "parallelism.schedule", "zero_bubble"),
     Phrase(r"ulysses", "parallelism.cp_type", "a2a"),
     Phrase(r"current[- ]scaling|fp8-cs\b|tensorwise|dynamic scaling", "training.fp8_scaling", "current"),
+    Phrase(r"\brow[- ]?wise(?: scal\w+)?\b", "training.fp8_scaling", "row"),
     Phrase(r"\bdelayed\b(?=[ )]*(?:scaling|[;,)]|$))", "training.fp8_scaling", "delayed"),
     Phrase(r"block[- ]?wise(?! recompute)|block[- ]scaling|subchannel", "training.fp8_scaling", "block"),
     Phrase(r"fp8 dispatch", "training.dispatch", "fp8"),

@@ -32,11 +32,14 @@ NEEDED = ("model.layers", "model.hidden", "training.seq", "training.global_batch
 HABITS: Mapping[str, Mapping[str, str | None]] = {
     "training": {
         **dict.fromkeys(
-            ("recompute_modules", "moments", "cuda_graphs", "norm_kernels", "rope_kernels", "fused_experts")
+            (
+                *("recompute_modules", "moments", "cuda_graphs"),
+                *("norm_kernels", "rope_kernels", "fused_experts", "fused_projections"),
+            )
         ),
         "dispatch": "ep",
     },
-    "parallelism": {"overlap.ep": "ep", "algorithms.ep": "ep"},
+    "parallelism": {"overlap.ep": "ep", "algorithms.ep": "ep", "keep_gathered": "tp"},
 }
 """Further keys of which a framework may have a default, and the degree above 1 that they need."""
 HYBRID = re.compile(r"\bhsdp\b|hybrid[- _]?shard")
@@ -240,7 +243,7 @@ class _Draft:
         if self.has("training.precision") not in PRECISIONS:
             what = f"precision {run.precision}: only {', '.join(PRECISIONS)} are modelled"
             raise Refusal("precision", what)
-        self.default("training.micro_batch", run.micro_batch)
+        self.micro_batch()
         self.attention()
         self.default("training.cross_entropy", None)
         self.recompute()

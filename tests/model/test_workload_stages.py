@@ -106,6 +106,25 @@ def test_sequence_parallelism_gathers_and_scatters_the_same_bytes():
     assert split.output_bytes == plain.output_bytes / 8
 
 
+def test_a_gathered_input_that_is_kept_is_not_gathered_again():
+    forward, backward = (
+        Counter(e.op for e in exchanges(steps))
+        for one in stages(job(parallelism__sequence_parallel=True, parallelism__keep_gathered=True))[3:4]
+        for steps in (one.forward, one.backward)
+    )
+    assert forward == backward == {"all_gather": 12, "reduce_scatter": 12}
+
+
+def test_linears_apart_multiply_as_much_as_one():
+    whole, apart = (stages(job("llama3_8b", training__fused_projections=fused))[0] for fused in (True, False))
+    for steps, others in ((whole.forward, apart.forward), (whole.backward, apart.backward)):
+        flops, parted = (
+            sum(k.flop for k in one if isinstance(k, Kernel) and k.kind == "linear") for one in (steps, others)
+        )
+        assert parted == pytest.approx(flops, rel=1e-12)
+    assert apart.parameters == whole.parameters
+
+
 def test_one_rank_exchanges_nothing():
     assert not exchanges(stages(job("gpt2_large"))[0].forward)
 

@@ -13,6 +13,7 @@ from clustersim.hardware import gpus
 from clustersim.hardware.constants import BYTES
 from clustersim.hardware.formats import FORMATS, FP8, activation_type, multiplies, product_type
 from clustersim.model.kernel import Kernel, gemm, vector
+from clustersim.model.operator import Collective
 from clustersim.parallel.load import load
 from clustersim.parallel.memory import at_rest
 from clustersim.parallel.stages import stages
@@ -92,6 +93,21 @@ def test_kinds_of_fp8_differ_in_what_a_cast_reads_and_in_scales(scaling, read, s
     assert casts and all(k.bytes == pytest.approx(k.m * k.n * (read + 2 * size)) for k in casts)
     linear = next(k for k in found if k.kind == "linear" and k.op == "forward" and k.dtype == "fp8")
     assert linear.bytes == pytest.approx((linear.m * linear.k + linear.k * linear.n) * size + 2 * linear.m * linear.n)
+
+
+@pytest.mark.parametrize(
+    ("scaling", "travels"),
+    [("delayed", {1}), ("current", {1}), ("block", {1 + 4 / 128, 2 * (1 + 4 / 128)}), ("row", {2})],
+)
+def test_parts_of_a_sequence_travel_as_they_are_cast(scaling, travels):
+    split = {"parallelism.tp": 8, "parallelism.sequence_parallel": True, "training.fp8_scaling": scaling}
+    [stage, *_] = stages(one("fp8", **split).place(64, 8))
+    values = 8192 * 4096
+    found = {
+        s.size / values for s in (*stage.forward, *stage.backward) if isinstance(s, Collective) and s.op == "all_gather"
+    }
+    scattered = {s.size / values for s in stage.forward if isinstance(s, Collective) and s.op == "reduce_scatter"}
+    assert found - {2} == travels - {2} and scattered == {2}
 
 
 @pytest.mark.parametrize("dispatch", [None, "fp8"])
