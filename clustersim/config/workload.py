@@ -183,9 +183,12 @@ class Training(Spec):
     kernels: Literal["fused", "eager"] = "fused"
     """`fused` merges bias, activation, dropout and residual as Megatron's fused kernels do; `eager` launches each
     element-wise operation by itself."""
-    norm_kernels: Literal["fused", "torch", "eager"] | None = None
-    """Norms: `fused` keep a row in registers (Transformer Engine's), `torch` are PyTorch's own or compiled ones, of an `eager`
-    RMSNorm each operation is launched by itself (Hugging Face's); default: as `kernels`."""
+    norm_kernels: Literal["fused", "torch", "upcast", "eager"] | None = None
+    """Norms: `fused` keep a row in registers (Transformer Engine's), `torch` are PyTorch's own or compiled ones, `upcast` those
+    on values cast to fp32, made again in the backward pass (InternEvo's), of an `eager` RMSNorm each operation is launched by
+    itself (Hugging Face's); default: as `kernels`."""
+    fused_accumulation: bool = True
+    """With `kernels: fused`: products of weights' gradients add to the main ones; else a kernel behind each does (autograd)."""
     fused_experts: bool = False
     """Products of experts take in what lies between them: casts, biases and the activation (Transformer Engine's op fuser)."""
     fused_projections: bool = True

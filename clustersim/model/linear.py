@@ -68,7 +68,7 @@ def column(
 
 def made(shard: ShardedModel, parameters: int) -> float:
     """Return the bytes of a weight's gradient until it is added to the main one: none where the product adds it there."""
-    return shard.size * parameters if shard.eager else 0.0
+    return shard.size * parameters if shard.accumulates_apart else 0.0
 
 
 def row(
@@ -195,12 +195,15 @@ def multiplied(shard: ShardedModel, op: str, inputs: int, outputs: int, rows: in
 
 
 def wgrad(shard: ShardedModel, inputs: int, outputs: int, bias: bool, rows: int | None = None) -> tuple[Kernel, ...]:
-    """Return the gradient of the weights, added to the main gradients in the product (fused) or afterwards (eager)."""
+    """Return the gradient of the weights, added to the main gradients in the product or afterwards."""
     rows = shard.tokens if rows is None else rows
-    into = 0.0 if shard.eager or not shard.adds_gradients else shard.gradient
+    into = 0.0 if shard.accumulates_apart or not shard.adds_gradients else shard.gradient
     shape = (outputs, inputs, rows)
     dw = gemm("linear", "wgrad", shard.matrix, 1, *shape, into, output=shard.size, operand=input_size(shard))
-    extra = (*rescaled(shard, outputs, inputs), *(accumulate(shard, outputs, inputs) if shard.eager else ()))
+    extra = (
+        *rescaled(shard, outputs, inputs),
+        *(accumulate(shard, outputs, inputs) if shard.accumulates_apart else ()),
+    )
     return (dw, *extra, *(bias_gradient(shard, rows, outputs) if bias else ()))
 
 

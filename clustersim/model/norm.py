@@ -30,6 +30,8 @@ def norm_kernels(shard: ShardedModel, rows: int, columns: int) -> tuple[tuple[Ke
         return _parts(shard, rows, columns, "norm_part", _EAGER), _parts(
             shard, rows, columns, "norm_part_backward", _EAGER_BACKWARD
         )
+    if z < 4 and shard.norm_kernels == "upcast":
+        return _upcast(shard, rows, columns)
     if z < 4 and shard.norm_kernels != "fused":
         op, read, again = f"torch_{op}", 3, 7
     else:
@@ -38,6 +40,20 @@ def norm_kernels(shard: ShardedModel, rows: int, columns: int) -> tuple[tuple[Ke
         (vector("layernorm", op, shard.dtype, rows, columns, 6.0, read * z),),
         (vector("layernorm", f"{op}_backward", shard.dtype, rows, columns, 12.0, again * z),),
     )
+
+
+def _upcast(shard: ShardedModel, rows: int, columns: int) -> tuple[tuple[Kernel, ...], tuple[Kernel, ...]]:
+    """Return the kernels of a norm of values cast to fp32: as PyTorch's, with 4 bytes a value of the input and its gradient.
+
+    Both run again in the backward pass, unless their block does (InternEvo, model/modeling_internlm.py,
+    dropout_selective_checkpoint).
+    """
+    op, z = f"torch_{shard.model.norm}", shard.size
+    cast = pointwise(shard, "upcast", rows, columns, z + 4)
+    forward = (cast, vector("layernorm", op, shard.dtype, rows, columns, 6.0, 2 * 4 + z))
+    backward = vector("layernorm", f"{op}_backward", shard.dtype, rows, columns, 12.0, 3 * (4 + z) + 4)
+    again = forward if shard.training.recompute == "none" else ()
+    return forward, (*again, backward, cast._replace(op="downcast"))
 
 
 def _parts(shard: ShardedModel, rows: int, columns: int, op: str, traffic: tuple[int, ...]) -> tuple[Kernel, ...]:

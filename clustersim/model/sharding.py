@@ -198,6 +198,11 @@ class ShardedModel:
         """Whether every element-wise operation is a kernel of its own."""
         return self.training.kernels == "eager"
 
+    @cached_property
+    def accumulates_apart(self) -> bool:
+        """Whether gradients of weights are added to the main ones by kernels of their own."""
+        return self.eager or not self.training.fused_accumulation
+
     @property
     def apart(self) -> bool:
         """Whether queries, keys and values are linears of their own, and so what an activation gates."""

@@ -248,9 +248,9 @@ def test_norms_are_apexs_until_frameworks_take_persistent_ones():
         "torchtitan",
         "primus-torchtitan",
         "xtuner",
-        "internevo",
         "colossalai",
     )
+    assert found["internevo"] == "upcast"
     assert {found[name] for name in torch} == {"torch"}
     assert {found[name] for name in ("megatron-2022", "megatron-deepspeed-2023", "nanotron")} == {"fused"}
     assert found["megatron-core"] is None  # as its other kernels

@@ -151,13 +151,15 @@ def test_selective_recompute_runs_only_the_core_again():
 
 
 def test_weight_gradients_add_into_fp32_when_fused_and_apart_when_eager():
-    fused, eager = (stages(job(training__kernels=k))[3].backward_weight for k in ("fused", "eager"))
+    how = ({}, {"training__kernels": "eager"}, {"training__fused_accumulation": False})
+    fused, *others = (stages(job(**keys))[3].backward_weight for keys in how)
     wgrad = next(k for k in fused if k.op == "wgrad")
     m, n, k = wgrad.m, wgrad.n, wgrad.k
     assert wgrad.bytes == 2 * (m * k + k * n) + 8 * m * n
-    apart = next(k for k in eager if k.op == "wgrad")
-    assert apart.bytes == 2 * (m * k + k * n + m * n)
-    assert any(k.op == "accumulate" and k.bytes == 10 * m * n for k in eager)
+    for kernels in others:
+        apart = next(k for k in kernels if k.op == "wgrad")
+        assert apart.bytes == 2 * (m * k + k * n + m * n)
+        assert any(k.op == "accumulate" and k.bytes == 10 * m * n for k in kernels)
 
 
 def test_fp8_products_read_one_byte_and_leave_bf16():

@@ -49,6 +49,7 @@ NORMS = {
     ("layernorm", "torch"): (1, 3, 1, 7),
     ("layernorm", "eager"): (1, 3, 1, 7),  # torch.nn.LayerNorm is PyTorch's kernel in eager models too
     ("rmsnorm", "eager"): (6, 18, 12, 42),
+    ("rmsnorm", "upcast"): (2, 8, 4, 22),  # fp32 input and gradient of it, and the forward pass once more
 }
 
 
