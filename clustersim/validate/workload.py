@@ -280,9 +280,10 @@ class _Draft:
             raise Refusal("recompute", f"recompute {run.recompute}: only {', '.join(RECOMPUTE)} are modelled")
         if not given and self.has("training.recompute"):
             return  # the launch file's
-        if not given and self.recipe:
-            given = self.recipe.values.get("training.recompute", "")
+        job = {} if given or self.recipe is None else self.recipe.values
+        given = given or job.get("training.recompute", "")
         how, saves = self.framework.recomputation(given, self.has("training.precision"))
+        saves = job.get("training.recompute_saves_full", saves)
         if how == "full" and given == "selective":
             every = None if own else re.search(r"^(?!.*per-op).*every (\d+)(?:nd|rd|th) layer", said)
             saves = own or saves

@@ -442,6 +442,25 @@ def test_a_cut_sequence_goes_around_a_ring_where_the_framework_says_so(tmp_path)
     assert specs(adapt(row(tmp_path, cp="2", dp="1", **titan)))[1]["parallelism"]["cp_type"] == "all_gather"
 
 
+@pytest.mark.parametrize(("year", "micro_batch"), [("2024", 4), ("2025", 1)])
+def test_torchtitan_cut_a_batch_by_stages_before_it_cut_it_by_sequences(tmp_path, year, micro_batch):
+    change = {"framework": "torchtitan", "precision": "bf16", "micro_batch": "", "year": year}
+    cut = row(tmp_path, **change, global_batch="8", tp="4", pp="2", dp="1")
+    assert specs(adapt(cut))[1]["training"].get("micro_batch", 1) == micro_batch
+
+
+def test_fp8_is_scaled_as_the_source_says(tmp_path):
+    titan = {"framework": "torchtitan", "gpu": "h100-sxm", "precision": "fp8", "year": "2025"}
+    for words, scaling in (
+        ("fp8 rowwise", "row"),
+        ("fp8 tensorwise", "current"),
+        ("fp8", "current"),
+        ("delayed", "delayed"),
+    ):
+        found = specs(adapt(cells(tmp_path, **titan, original_precision=words)))[1]["training"]
+        assert found["fp8_scaling"] == scaling, words
+
+
 def test_sharded_parameters_come_with_the_defaults_of_the_framework(tmp_path):
     fsdp2 = specs(adapt(row(tmp_path, zero_stage="", framework="torchtitan", year="2025")))[1]["parallelism"]
     assert fsdp2["zero"] == 3
