@@ -130,9 +130,16 @@ def _algorithm(algorithms: Algorithms, family: str) -> str:
 
 def _setting(family: str) -> str:
     """Return the field of `parallelism.algorithms` for a family."""
-    return {"edp": "dp", "fsdp": "dp", "efsdp": "dp", "etp": "tp", "tp_ep": "ep", "cp_a2a": "cp", "cp_ring": "cp"}.get(
-        family, family
-    )
+    return {
+        "edp": "dp",
+        "amax": "dp",
+        "fsdp": "dp",
+        "efsdp": "dp",
+        "etp": "tp",
+        "tp_ep": "ep",
+        "cp_a2a": "cp",
+        "cp_ring": "cp",
+    }.get(family, family)
 
 
 def _ranks(mesh: Mesh, experts: Mesh, pipeline: Pipeline) -> dict[str, Callable[[], Ints]]:
@@ -144,6 +151,7 @@ def _ranks(mesh: Mesh, experts: Mesh, pipeline: Pipeline) -> dict[str, Callable[
         "etp": lambda: experts.groups("tp"),
         "ep": lambda: experts.groups("ep"),
         "tp_ep": lambda: experts.groups("ep", "tp"),
+        "amax": lambda: mesh.groups("dp", "cp", "tp"),
         "edp": lambda: holders(experts, pipeline),
         "embedding": mesh.embedding,
         "model": lambda: experts.groups("pp", "ep", "cp", "tp"),

@@ -18,7 +18,7 @@ class Collective(NamedTuple):
     """Which ranks: tp; dp; etp, ep: the slices of an expert, and the ranks that share all experts; tp_ep: both; edp: the ranks
     that hold the same experts; fsdp, efsdp: those that share a copy of parameters, or of experts; cp: those that share a
     sequence, cp_a2a and cp_ring: neighbours among them, and rings of those; embedding: the stages that share it; model: a
-    replica; p2p-…: two neighbouring stages."""
+    replica; amax: all of a stage; p2p-…: two neighbouring stages."""
     op: str
     """A CollectiveOp, `send` for a message from the first rank of a group to the second, or `ring_exchange` for messages of all
     ranks to the next one, round after round until all have met."""

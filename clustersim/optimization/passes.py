@@ -198,6 +198,7 @@ _GROUPS = {
     "cp_a2a": _GroupKind(lambda job: (_inner(job), job.parallelism.tp), "cp"),
     "cp_ring": _GroupKind(lambda job: (job.parallelism.cp // _inner(job), job.parallelism.tp * _inner(job)), "cp"),
     "etp": _GroupKind(lambda job: (job.parallelism.etp, 1), "tp"),
+    "amax": _GroupKind(lambda job: (job.mesh.size // job.parallelism.pp, 1), "dp"),
     EXCHANGE: _GroupKind(lambda job: (job.parallelism.ep, job.parallelism.etp), "ep"),
     COUNTS: _GroupKind(lambda job: (job.parallelism.ep * job.parallelism.etp, 1), "ep"),
 }

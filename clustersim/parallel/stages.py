@@ -14,6 +14,7 @@ from itertools import accumulate, groupby
 from typing import NamedTuple
 
 from clustersim.errors import InputError
+from clustersim.model.elementwise import copy
 from clustersim.model.embedding import TABLE
 from clustersim.model.encoder import encoder_of
 from clustersim.model.head import LOGITS
@@ -306,6 +307,32 @@ def portions_of(job: Job) -> tuple[Portion, ...]:
         raise job.error(f"parallelism.{key}", str(error)) from error
 
 
+CASTS = 12
+"""Tensors of a block that have a scale a pass: input, weight and output, or gradients, of four linears."""
+HISTORY = 1024
+"""Steps of the largest values that a scale follows from (Megatron, training/arguments.py: --fp8-amax-history-len)."""
+
+
+def scales_layer(shard: ShardedModel) -> Layer | None:
+    """Return what ends a pass of fp8 whose scales are those of the steps before; None for others.
+
+    The largest values of all that the rank casts are reduced over the ranks of its stage, in the order of the compute stream, and
+    scales follow from their history (Transformer Engine, pytorch/fp8.py, reduce_and_update_fp8_tensors; Megatron-Core,
+    parallel_state.get_amax_reduction_group).
+    """
+    split = shard.parallelism
+    if shard.training.precision != "fp8" or shard.training.fp8_scaling != "delayed":
+        return None
+    tensors = CASTS * -(-shard.model.layers // split.pp)
+    alone = split.dp == 1 and split.tp * split.cp == 1
+    steps: Steps = (
+        copy(shard, "amax", 1, tensors, 8.0, "fp32"),
+        *(() if alone else (Collective("amax", "all_reduce", 4.0 * tensors),)),
+        copy(shard, "scales", HISTORY, tensors, 8.0, "fp32"),
+    )
+    return Layer("scales", (Operator("scales", steps, steps),), 0.0)
+
+
 class Layers:
     """The layers of a model, of which stages are made: equal ones are one object."""
 
@@ -316,6 +343,7 @@ class Layers:
         self.embedding, self.head = embedding(encoder), head(shard)
         self.blocks, self.encoder = blocks(shard), shard.model.encoder_layers
         self.order = tuple(map(id, self.blocks))
+        self.scales = scales_layer(shard)
         self.own, self.beside = hidden_bytes(shard), hidden_bytes(encoder) if self.encoder else 0.0
         self.table = sum(op.parameters for op in self.embedding.operators if op.name == TABLE)
 
@@ -358,4 +386,6 @@ class Layers:
         found += [self.marker.prediction(prediction(self.shard, table)) for table in predictions]
         if portion.loss:
             found += [self.head, *([further_head(self.shard)] * further if further else ())]
+        if self.scales is not None:
+            found.append(self.scales)
         return tuple((several[0], len(several)) for several in (list(group) for _, group in groupby(found, key=id)))

@@ -109,6 +109,7 @@ PART_OF = {
     "efsdp": "dp",
     "etp": "tp",
     "tp_ep": "ep",
+    "amax": "dp",
     "cp_a2a": "cp",
     "cp_ring": "cp",
 }

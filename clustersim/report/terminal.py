@@ -88,6 +88,7 @@ NAMES = {
     "cp": "context-parallel communication",
     "optimizer": "gradient norm and optimizer",
     "model": "reduction of the gradient norm",
+    "amax": "reduction of largest values in fp8",
     "host": "waiting for the host",
     "bubble": "bubble (waiting for other ranks)",
 }

@@ -167,7 +167,7 @@ def test_fp8_products_read_one_byte_and_leave_bf16():
     linear = next(k for k in kernels if k.kind == "linear")
     assert linear.dtype == "fp8"
     assert linear.bytes == linear.m * linear.k + linear.k * linear.n + 2 * linear.m * linear.n
-    assert {k.dtype for k in kernels if k.kind != "linear"} == {"bf16"}
+    assert {k.dtype for k in kernels if k.kind != "linear" and k.op not in ("amax", "scales")} == {"bf16"}
 
 
 def test_neusight_shards_every_parameter():

@@ -110,6 +110,20 @@ def test_parts_of_a_sequence_travel_as_they_are_cast(scaling, travels):
     assert found - {2} == travels - {2} and scattered == {2}
 
 
+@pytest.mark.parametrize(("scaling", "split", "count"), [("delayed", 2, 1), ("current", 2, 0), ("delayed", 1, 0)])
+def test_delayed_scales_are_agreed_on_once_a_pass_by_all_ranks_of_a_stage(scaling, split, count):
+    changes = {
+        "training.fp8_scaling": scaling,
+        "parallelism.pp": split,
+        "parallelism.tp": split,
+        "parallelism.dp": split,
+    }
+    job = one("fp8", **changes).place(split**3, 8)
+    for stage in stages(job):
+        for steps in (stage.forward, stage.backward):
+            assert sum(isinstance(step, Collective) and step.group == "amax" for step in steps) == count
+
+
 @pytest.mark.parametrize("dispatch", [None, "fp8"])
 def test_rows_of_experts_are_cast_where_they_arrive_and_tokens_where_they_leave(dispatch):
     """Transformer Engine casts rows before grouped products; DeepSeek-V3 (section 3.3.3) sends them in fp8."""
