@@ -184,6 +184,8 @@ ALIASES: Mapping[str, Alias] = {
     ),
     "apply_rope_fusion": (("training", "rope_kernels"), words({True: "fused", False: "eager"})),
     "no_rope_fusion": (("training", "rope_kernels"), only(True, "eager")),
+    "gradient_accumulation_fusion": (("training", "fused_accumulation"), same),
+    "no_gradient_accumulation_fusion": (("training", "fused_accumulation"), inverse),
     "use_flash_attn": (("training", "attention"), words({True: "flash", False: "unfused"})),
     "use_flash_attn_v1": (("training", "attention"), only(True, "flash1")),
     "use_flash_attn_v2": (("training", "attention"), only(True, "flash2")),

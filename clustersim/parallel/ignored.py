@@ -122,14 +122,14 @@ _NOT_MODELLED = """
     export_force_local_attention external_cuda_graph flash_attention_version fp16_lm_cross_entropy
     fp32_residual_connection fp4_param fp4_param_gather fp8_dot_product_attention fp8_multi_head_attention fp8_output_proj
     fp8_param fp8_param_gather fp8_wgrad
-    glu_linear_offset gradient_accumulation_fusion high_priority_stream_groups
+    glu_linear_offset high_priority_stream_groups
     keep_fp8_transpose_cache main_params_dtype masked_softmax_fusion
     megatron_fsdp_main_grads_dtype megatron_fsdp_main_params_dtype memory_efficient_layer_norm
     microbatch_group_size_per_virtual_pipeline_stage microbatch_group_size_per_vp_stage mla_down_proj_fusion
     moe_grouped_gemm moe_layer_recompute
     moe_permute_fusion moe_router_fusion nccl_communicator_config_path nccl_ub
     no_align_param_gather no_bias_dropout_fusion no_bias_gelu_fusion no_bias_swiglu_fusion
-    no_gradient_accumulation_fusion no_masked_softmax_fusion no_persist_layer_norm optimizer_cuda_graph
+    no_masked_softmax_fusion no_persist_layer_norm optimizer_cuda_graph
     outer_dp_sharding_strategy overlap_p2p_communication_warmup_flush
     overlap_param_gather_with_optimizer_step persist_layer_norm qk_l2_norm reset_attention_mask
     reuse_grad_buf_for_mxfp8_param_ag sharp_enabled_group softmax_type suggested_communication_unit_size

@@ -51,6 +51,7 @@ def job(more: str):
         ("fp8-format: hybrid\nfp8-recipe: tensorwise\nbf16: true", "training", "fp8_scaling", "current"),
         ("fp8-format: hybrid\nfp8-recipe: blockwise\nbf16: true", "training", "fp8_scaling", "block"),
         ("fp8-format: hybrid\nbf16: true", "training", "fp8_scaling", "delayed"),
+        ("no-gradient-accumulation-fusion: true", "training", "fused_accumulation", False),
         ("fp8-format: e4m3\nfp8-recipe: mxfp8\nbf16: true", "training", "precision", "mxfp8"),
         ("fp8-recipe: mxfp8\nbf16: true", "training", "precision", "bf16"),
         ("fp4-format: e2m1\nbf16: true", "training", "precision", "nvfp4"),
