@@ -1,9 +1,10 @@
-"""Formats of other tools: `clustersim import` takes a launch script or Chakra traces, `clustersim export` writes such traces."""
+"""Formats of other tools: `clustersim import` takes a launch script or Chakra traces, `clustersim export` writes both."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -23,6 +24,9 @@ from clustersim.cli.options import (
 from clustersim.cli.progress import progressing
 from clustersim.cli.trace import numbers
 from clustersim.errors import ConfigError, InputError
+
+if TYPE_CHECKING:
+    from clustersim.parallel.job import Job
 
 app = CommandGroup(help="Take a step from another tool: a launch script as a workload, or execution traces to play.")
 
@@ -160,6 +164,55 @@ export_app = CommandGroup(help="Write a result in the format of another tool.")
 @export_app.callback()
 def _exports() -> None:
     pass
+
+
+@export_app.command("megatron")
+def export_megatron(
+    result: Annotated[Path, typer.Argument(metavar="RESULT", help="The folder that `clustersim run` wrote.")],
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Write it here; default: print it.", metavar="FILE.sh")
+    ] = None,
+    plugins: Plugins = None,
+) -> None:
+    """Write the script of Megatron-LM that launches a result's job, and say what its arguments cannot.
+
+    `clustersim import megatron` reads the same job from it, but for that.
+    """
+    from clustersim.convert.megatron_arguments import script
+    from clustersim.question import StoredRun
+    from clustersim.writing import check_output, save
+
+    if out:
+        check_output("--out", out, (".sh", ".bash"))
+    question = StoredRun.of(result).question
+    job, cluster = question.job, question.cluster
+    text = script(job.spec, cluster.nodes, cluster.gpus_per_node)
+    said = [f"not said by Megatron-LM's arguments: {key}: {value}" for key, value in unsaid(job, text)]
+    if out:
+        save(out, text)
+        typer.echo("\n".join([*said, f"written to {out}"]))
+    else:
+        typer.echo(text + "".join(f"# {line}\n" for line in said), nl=False)
+
+
+def unsaid(job: Job, script: str) -> Iterator[tuple[str, object]]:
+    """Yield the keys of a job, with their values, that are otherwise in what a script is read as."""
+    from clustersim.config.yaml import parse
+    from clustersim.convert.megatron_script import ImportRequest, imported
+    from clustersim.explain.differences import flat
+    from clustersim.parallel.ignored import NO_EFFECT, NOT_MODELLED
+    from clustersim.parallel.load import build
+
+    found = imported("the script", script, ImportRequest({}, {}, NO_EFFECT, NOT_MODELLED))
+    back = dict(flat(build(parse(_written(found.workload), "the script")).spec.model_dump()))
+    for key, value in flat(job.spec.model_dump()):
+        own = key in ("name", "parallelism.dp", "predictor")
+        unasked = value is None and key in (
+            "model.max_positions",
+            "training.recompute_layers",
+        )  # which Megatron asks for
+        if back.get(key) != value and not own and not unasked:
+            yield key, str(value).lower() if isinstance(value, bool) else value
 
 
 @export_app.command("chakra")

@@ -209,7 +209,7 @@ class _Import:
         given = dict(self.given)
         for name in self.given:
             yields = megatron.YIELDS.get(name, frozenset()) & given.keys()
-            if yields or (name in megatron.NEEDS and not megatron.NEEDS[name] & given.keys()):
+            if yields or (name in megatron.NEEDS and not megatron.NEEDS[name] & self.given.keys()):
                 given.pop(name)
         if not given.get("group_query_attention") and "num_query_groups" in given:
             self._drop("num_query_groups", "says nothing without --group-query-attention")

@@ -1,0 +1,65 @@
+"""Launch scripts of Megatron-LM that are written: what is read back from them is what they were written of."""
+
+import pytest
+from examples import examples
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from clustersim.cli.importing import unsaid
+from clustersim.convert.megatron_arguments import script
+from clustersim.errors import InputError
+from clustersim.parallel.load import load
+
+SPLITS = {
+    "parallelism.tp": st.sampled_from([1, 2, 4, 8]),
+    "parallelism.pp": st.sampled_from([1, 2, 4]),
+    "parallelism.cp": st.sampled_from([1, 2]),
+    "parallelism.cp_type": st.sampled_from(["p2p", "all_gather", "a2a"]),
+    "parallelism.zero": st.sampled_from([0, 1, 2]),
+    "parallelism.overlap.grad_reduce": st.booleans(),
+    "parallelism.overlap.p2p": st.booleans(),
+    "training.micro_batch": st.sampled_from([1, 2]),
+    "training.seq": st.sampled_from([2048, 4096]),
+    "training.precision": st.sampled_from(["bf16", "fp16", "fp8", "mxfp8", "nvfp4"]),
+    "training.recompute": st.sampled_from(["none", "selective", "full"]),
+    "training.gradients": st.sampled_from(["fp32", "bf16"]),
+    "training.clip_gradients": st.booleans(),
+}
+MODELS = ["llama3_70b", "llama3_8b", "mixtral_8x7b", "qwen3_30b_a3b", "gpt_oss_20b", "nemotron4_340b", "gpt3"]
+
+
+@settings(max_examples=examples(100))
+@given(st.sampled_from(MODELS), st.fixed_dictionaries({}, optional=SPLITS))
+def test_what_a_script_says_is_read_back(name, changes):
+    try:
+        job = load(name, changes)
+    except InputError:
+        return
+    split = job.parallelism
+    said = dict(unsaid(job, script(job.spec, 16, 8)))
+    allowed = {"parallelism.tp_across_nodes"}
+    allowed |= {"parallelism.cp_type"} if split.cp == 1 else set()
+    allowed |= {"parallelism.overlap.p2p"} if split.vpp == 1 else set()
+    allowed |= {"training.gradients"} if job.training.precision == "fp16" else set()
+    assert said.keys() <= allowed
+
+
+def test_a_script_says_what_its_arguments_cannot(call):
+    assert (
+        call("run", "hgx_h100_8", "gpt3_xl", "--schedule", "zero_bubble", "--pp", "2", "--out", "result", "--quiet")[0]
+        == 0
+    )
+    code, out, _ = call("export", "megatron", "result")
+    assert code == 0
+    assert "torchrun --nproc_per_node 8 --nnodes 1 pretrain_gpt.py" in out
+    assert "# not said by Megatron-LM's arguments: parallelism.schedule: zero_bubble\n" in out
+    code, out, _ = call("export", "megatron", "result", "--out", "mine.sh")
+    assert out.endswith("written to mine.sh\n")
+    assert call("import", "megatron", "mine.sh", "--out", "again.yaml")[0] == 0
+
+
+@pytest.mark.parametrize(("words", "sentence"), [(["nothing"], "nothing: is no result"), (["."], "no result")])
+def test_what_is_no_result_is_one_sentence(call, words, sentence):
+    code, out, err = call("export", "megatron", *words)
+    assert (code, out) == (2, "")
+    assert sentence in err
