@@ -53,6 +53,7 @@ BASES: dict[Path_, tuple[tuple[str, ...], ...]] = {
     ("import", "megatron"): (("m.sh",), ("m.sh", "-o", "o.yaml")),
     ("import", "chakra"): (("et", "c.yaml"),),
     ("export", "chakra"): (("r", "--out", "o"),),
+    ("export", "megatron"): (("r",), ("r", "--out", "o.sh")),
     ("list",): (("gpus",), ("kinds",)),
     ("init",): (("o",), ()),
     ("schema",): (("workload",),),
