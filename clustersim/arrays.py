@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
 from typing import TypeVar
 
 import numpy as np
@@ -27,19 +27,9 @@ def entries(start: Ints, rows: Ints) -> Ints:
 
 
 def offsets(counts: NDArray[np.integer | np.bool_]) -> Ints:
-    """Return where rows of so many entries each begin that stand one after the other, and the number of all entries."""
+    """Return where each of consecutive rows of `counts` entries begins, and after them the number of all entries."""
     found: Ints = np.append(0, np.cumsum(counts))
     return found
-
-
-def chained(starts: Iterable[Ints]) -> Ints:
-    """Return where the rows of tables begin that stand one after the other; starts: where those of each do, as `offsets`."""
-    return offsets(np.concatenate([np.diff(start) for start in starts]))
-
-
-def narrow(column: Ints) -> Ints:
-    """Return a column of integers in 32 bits, half the memory; a product of two such columns needs 64 bits."""
-    return column.astype(np.int32)
 
 
 def distinct(values: NDArray[Number]) -> NDArray[Number]:
@@ -65,7 +55,7 @@ def distinct_rows(rows: Ints) -> tuple[Ints, Ints]:
 
 
 def connected(count: int, one: Ints, other: Ints) -> Ints:
-    """Return for each of so many vertices the least one that edges, from `one` to `other`, connect it with."""
+    """Return for each of `count` vertices the lowest vertex that edges from `one` to `other` connect it with."""
     least = np.arange(count)
     while True:
         known = least.copy()
@@ -96,5 +86,48 @@ def summed(place: Ints, weight: Floats, count: int) -> Floats:
 
 
 def ones(count: int) -> Floats:
-    """Return so many ones that take no memory; they must not be written to."""
+    """Return a read-only array of `count` ones that takes the memory of one."""
     return np.broadcast_to(1.0, count)
+
+
+def growing(values: Floats, weight: Floats, rounds: int = 30) -> Floats:
+    """Return the nearest values, in weighted squares, that grow along every axis.
+
+    Dykstra's projections: isotonic regression along each axis in turn, for `rounds` rounds (Boyle and Dykstra, 1986).
+    """
+    result, left = values, [np.zeros_like(values) for _ in values.shape]
+    for _ in range(rounds):
+        for axis in range(values.ndim):
+            before = result + left[axis]
+            result = _growing_along(before, weight, axis)
+            left[axis] = before - result
+    low, high = result, result
+    for axis in range(values.ndim):  # the projections approach it: the last step is exact
+        low = np.maximum.accumulate(low, axis)
+        high = np.flip(np.minimum.accumulate(np.flip(high, axis), axis), axis)
+    return (low + high) / 2
+
+
+def _growing_along(values: Floats, weight: Floats, axis: int) -> Floats:
+    """Return isotonic regressions along one axis: at i the largest over j <= i of the least mean of j to l >= i."""
+    lines, weights = np.moveaxis(values * weight, axis, 0), np.moveaxis(weight, axis, 0)
+    result = np.full(lines.shape, -np.inf)
+    for first in range(len(lines)):
+        means = np.cumsum(lines[first:], axis=0) / np.cumsum(weights[first:], axis=0)
+        least = np.flip(np.minimum.accumulate(np.flip(means, 0), axis=0), 0)
+        result[first:] = np.maximum(result[first:], least)
+    return np.moveaxis(result, 0, axis)
+
+
+def mean_largest(mean: float, spread: float, most: float, count: int) -> float:
+    """Return the expected maximum of `count` samples of a gamma distribution that is truncated at `most`.
+
+    spread: standard deviation over the mean. The expectation is the integral of 1 - F(x)^count.
+    """
+    step = most / 8192
+    if spread * mean <= 2 * step:
+        return min(mean, most)
+    shape = spread**-2
+    at = (np.arange(8192) + 0.5) * step * shape / mean
+    density = np.exp((shape - 1) * np.log(at) - at - math.lgamma(shape)) * step * shape / mean
+    return float(np.sum(1 - np.minimum(np.cumsum(density), 1.0) ** count) * step)

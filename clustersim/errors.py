@@ -1,7 +1,8 @@
 """Every error that clustersim raises on purpose.
 
     ClustersimError                 exit code 1: clustersim itself failed
-    ├── SimulationError             a program of the engine cannot go on (a deadlock, an illegal schedule)
+    ├── SimulationError             a program of the engine cannot go on (an illegal schedule)
+    │   └── DeadlockError           a task waits for something that never ends
     ├── DiskFullError               a file could not be written whole; what was there before is as it was
     ├── InterruptedSweepError       exit code 130: a sweep was interrupted; the message says where its points are
     └── InputError                  exit code 2: what the user gave is wrong; the message says what would be right
@@ -32,6 +33,18 @@ class ClustersimError(Exception):
 
 class SimulationError(ClustersimError):
     """The engine cannot go on: a deadlock or an illegal schedule."""
+
+
+class DeadlockError(SimulationError):
+    """A task waits for something that never ends."""
+
+    def __init__(self, message: str, task: int) -> None:
+        """task: its place in the shape of the step."""
+        super().__init__(message)
+        self.task = task
+
+    def __reduce__(self) -> tuple[type[DeadlockError], tuple[str, int]]:
+        return type(self), (str(self), self.task)
 
 
 class DiskFullError(ClustersimError):

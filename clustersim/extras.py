@@ -7,11 +7,10 @@ from typing import Literal
 
 from clustersim.errors import InputError
 
-Library = Literal["torch", "ray", "optuna", "uvicorn"]
+Library = Literal["torch", "ray", "uvicorn"]
 _EXTRAS: dict[Library, tuple[str, str]] = {
     "torch": ("PyTorch", "torch"),
     "ray": ("Ray", "ray"),
-    "optuna": ("optuna", "search"),
     "uvicorn": ("uvicorn", "serve"),
 }
 """What each is called, and the extra that has it."""

@@ -65,6 +65,21 @@ def keeping_inputs(inputs: Inputs | None = None) -> Iterator[Inputs]:
         _inputs.reset(token)
 
 
+@contextmanager
+def holding(inputs: Inputs) -> Iterator[Inputs]:
+    """Keep what is read, also what is read already, and take files that are gone, and pipes, from `inputs`."""
+    known = _inputs.get()
+    gone = {path: raw for path, raw in inputs.items() if not os.path.isfile(path)}  # noqa: PTH113 - as in `exists`
+    with keeping_inputs({} if known is None else known) as kept:
+        added = gone.keys() - kept.keys()
+        kept |= {path: gone[path] for path in added}
+        try:
+            yield kept
+        finally:
+            for path in added:
+                del kept[path]
+
+
 def digest(raw: bytes) -> str:
     """Return the SHA-256 as hexadecimal digits."""
     return hashlib.sha256(raw).hexdigest()
@@ -90,8 +105,8 @@ def decoded(raw: bytes, path: str | Path, what: str) -> str:
 
 
 def exists(path: str | Path) -> bool:
-    """Return whether something is at a path; nothing is where the name is none that a file can have (too long, a zero byte)."""
-    return os.path.exists(path)  # noqa: PTH110 - Path.exists raises for such names before Python 3.12
+    """Return whether something is at a path, or kept of it; nothing is at a name that no file has (too long, a zero byte)."""
+    return str(path) in (_inputs.get() or {}) or os.path.exists(path)  # noqa: PTH110 - Path.exists raises for such names before Python 3.12
 
 
 @contextmanager

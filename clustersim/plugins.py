@@ -1,25 +1,21 @@
-"""A name in YAML is a file in a folder: `algorithm: ring` is `clustersim/collectives/algorithms/ring.py`.
+"""Code behind names in YAML: built-in files, entry points of installed packages, and objects that the user permits.
 
-A room whose names are no Python identifiers (`1f1b`) maps them to its files in `ALIASES`; a plugin folder holds
-plugins and nothing else, but for files that start with an underscore.
-
-From outside come the entry points of installed packages, in groups that are called like the rooms (`clustersim.schedules`),
-and what `permitted` (`--plugins package.module:attribute`) allows by name.
-Nothing else is ever imported: a YAML file runs no code.
+- `algorithm: ring` is `clustersim/collectives/algorithms/ring.py`. Files that start with an underscore do not count.
+  A folder spells a name that is not a Python identifier (`1f1b`) in `ALIASES`, {name in YAML: file}.
+- A package adds names by entry points, in groups that are named like the rooms (`clustersim.schedules`).
+- `--plugins package.module:attribute` permits one object. Nothing else is imported: a YAML file runs no code.
 """
 
 from __future__ import annotations
 
-import importlib
 import os
 import pkgutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import lru_cache
-from importlib.machinery import PathFinder
-from pathlib import Path
+from importlib import import_module
 from types import ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -37,14 +33,14 @@ from clustersim.errors import (
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
-ROOMS = {
+KINDS = {
     "clustersim.predictors": "predictor",
     "clustersim.schedules": "schedule",
     "clustersim.collectives": "algorithm",
     "clustersim.topology": "kind of fabric",
     "clustersim.placements": "placement",
 }
-"""Rooms that take plugins from outside, and what one of them is called."""
+"""Rooms that packages and permitted objects can add to, and the word for one plugin in messages."""
 FOLDERS = {
     "clustersim.predictors": "clustersim.predictors.kinds",
     "clustersim.schedules": "clustersim.schedules.kinds",
@@ -53,47 +49,64 @@ FOLDERS = {
     "clustersim.placements": "clustersim.jobs.placements",
     "clustersim.learners": "clustersim.lab.train.learners",
 }
-"""Where the built-in ones of a room are, if not in the folder of its name."""
-_GROUPS = b"[clustersim."
-"""How a group of entry points for us begins, in the file of a package that has any."""
+"""Package that contains the built-in files of a room, if it is not the room itself."""
 _permits: ContextVar[tuple[str, ...]] = ContextVar("permits", default=())
 _loaded: dict[str, str] = {}
-"""Module → name of what was loaded from outside, to say whose code an error went through."""
+"""{top-level module: plugin} of outside code loaded by the current command, to name the plugin that an error went through."""
 
 
 @lru_cache(maxsize=64)
-def _files(room: str) -> Mapping[str, str]:
+def _built_in(room: str) -> Mapping[str, str]:
     folder = FOLDERS.get(room, room)
-    package = importlib.import_module(folder)
+    package = import_module(folder)
     spelling = {module: name for name, module in getattr(package, "ALIASES", {}).items()}
-    found = (info.name for info in pkgutil.iter_modules(package.__path__))
-    return {spelling.get(f, f): f"{folder}.{f}" for f in found if not f.startswith("_")}
+    files = [info.name for info in pkgutil.iter_modules(package.__path__) if not info.name.startswith("_")]
+    return {spelling.get(file, file): f"{folder}.{file}" for file in files}
+
+
+@lru_cache(maxsize=64)
+def _entries(room: str, path: str) -> Mapping[str, EntryPoint]:
+    """Return {name: entry point} of a room; `path` is `sys.path` as one text, so that the cache notices new packages."""
+    from importlib.metadata import entry_points
+
+    return {entry.name: entry for entry in entry_points(group=room)}
+
+
+def _installed(room: str) -> Mapping[str, EntryPoint]:
+    return _entries(room, os.pathsep.join(sys.path))
 
 
 def names(room: str) -> dict[str, str]:
-    """Return {name in YAML: module} of the plugins of a room such as `clustersim.schedules`."""
-    return dict(_files(room))
+    """Return {name in YAML: module} of the built-in plugins of a room such as `clustersim.schedules`."""
+    return dict(_built_in(room))
 
 
 def installed(room: str) -> dict[str, str]:
-    """Return {name in YAML: package} of what installed packages offer in a room under new names; nothing is imported."""
-    own = _files(room)
-    return {
-        name: entry.dist.name if entry.dist else entry.module
-        for name, entry in _installed(room).items()
-        if name not in own
-    }
+    """Return {name in YAML: package} of the plugins that installed packages add to a room. Imports none of them."""
+    new = _installed(room).keys() - _built_in(room).keys()
+    return {name: _package(entry) for name, entry in _installed(room).items() if name in new}
+
+
+def _package(entry: EntryPoint) -> str:
+    return entry.dist.name if entry.dist else entry.module
 
 
 @contextmanager
 def permitted(*spellings: str) -> Iterator[None]:
-    """Permit these objects, each `package.module:attribute`, to be named in YAML and options while the context is open.
+    """Permit objects, each `package.module:attribute`, to be named in YAML and options while the context is open.
 
-    The name is the whole spelling, or the attribute alone. Raises InputError for what is no such spelling, and for the name of
-    something built in.
+    Their names are the whole spelling, or the attribute alone. Raises InputError if a spelling has another form or if its
+    attribute is the name of a built-in plugin.
     """
+    flag = option("--plugins", "plugins.permitted")
     for text in spellings:
-        _check_spelling(text)
+        module, _, attribute = text.partition(":")
+        if not all(part.isidentifier() for part in (*module.split("."), attribute)):
+            raise InputError(f"{flag} {shown(text)}: write package.module:attribute, such as mine:build")
+        for room, kind in KINDS.items():
+            if attribute in _built_in(room):
+                what = f"{attribute!r} is a built-in {kind}, which cannot be replaced"
+                raise InputError(f"{flag} {text}: {what}; give the function another name")
     token = _permits.set(tuple(dict.fromkeys((*_permits.get(), *spellings))))
     try:
         yield
@@ -102,87 +115,33 @@ def permitted(*spellings: str) -> Iterator[None]:
 
 
 def permits() -> tuple[str, ...]:
-    """Return the spellings permitted now, for a worker process to `inherit`."""
+    """Return the permitted spellings, for a worker process to `inherit`."""
     return _permits.get()
 
 
 def inherit(spellings: tuple[str, ...]) -> None:
-    """Permit for the rest of this process what the one that started it permits."""
+    """Permit `spellings` for the rest of this process, without checks: the parent process made them."""
     _permits.set(spellings)
 
 
-def _permitting() -> str:
-    """Return the option that permits code from outside."""
-    return option("--plugins", "plugins.permitted")
-
-
-def _check_spelling(text: str) -> None:
-    module, _, attribute = text.partition(":")
-    if not all(part.isidentifier() for part in (*module.split("."), attribute)):
-        raise InputError(f"{_permitting()} {shown(text)}: write package.module:attribute, such as mine:build")
-    for room, kind in ROOMS.items():
-        if attribute in _files(room):
-            what = f"{attribute!r} is a built-in {kind}, which nothing can stand for"
-            raise InputError(f"{_permitting()} {text}: {what}; give the function another name")
-
-
-def _installed(room: str) -> Mapping[str, EntryPoint]:
-    return _entries(room, os.pathsep.join(sys.path))
-
-
-@lru_cache(maxsize=64)
-def _entries(room: str, path: str) -> Mapping[str, EntryPoint]:
-    if not _offers(path):
-        return {}
-    from importlib.metadata import entry_points
-
-    return {entry.name: entry for entry in entry_points(group=room)}
-
-
-@lru_cache(maxsize=8)
-def _offers(path: str) -> bool:
-    """Return whether something on Python's path may have entry points for us.
-
-    That nothing has, which is the rule, `importlib.metadata` takes ten times as long to say, in each run.
-    """
-    if any(finder is not PathFinder and hasattr(finder, "find_distributions") for finder in sys.meta_path):
-        return True
-    return any(_GROUPS in text for folder in path.split(os.pathsep) for text in _entry_points(folder or "."))
-
-
-def _entry_points(folder: str) -> Iterator[bytes]:
-    """Yield the texts that list entry points of what is installed in a folder; what is no folder may have any."""
-    try:
-        found = [one for one in Path(folder).iterdir() if one.name.lower().endswith("-info")]
-    except NotADirectoryError:
-        yield _GROUPS  # an archive: importlib.metadata looks into it
-        return
-    except OSError:
-        return
-    for one in found:
-        with suppress(OSError):
-            yield (one / "entry_points.txt").read_bytes()
-
-
 def outside(room: str, name: str) -> bool:
-    """Return whether a name is not one of the built-in ones."""
-    return name not in _files(room)
+    """Return whether a name is not built in. A built-in name may carry a parameter, as `interleaved/5` does."""
+    return name.partition("/")[0] not in _built_in(room)
 
 
 def spelled(room: str, name: str) -> str:
-    """Return the one spelling of a name: built-in names and entry points are their own, permitted ones have a module.
+    """Return the full spelling of a name: `math:sqrt` for a permitted `sqrt`, and the name itself for all others.
 
-    Raises UnknownNameError for what is neither, with the nearest match or with what permits it.
+    Raises UnknownNameError if nothing has this name, with the nearest match or the option that permits it, and InputError
+    if an installed package offers the name of a built-in plugin.
     """
-    installed = _installed(room)
+    entries, kind = _installed(room), KINDS.get(room, "name")
     if not outside(room, name):
-        if name in installed:
-            taken = (
-                f"{name!r} is a built-in {_kind(room)}, and {_of(installed[name])} offers another one under that name"
-            )
-            raise InputError(f"{taken}; uninstall it, or rename its entry point")
+        if name in entries:
+            taken = f"{name!r} is a built-in {kind}, and the package {_package(entries[name])} offers another one"
+            raise InputError(f"{taken} under that name; uninstall it, or rename its entry point")
         return name
-    if name in installed or name in _permits.get():
+    if name in entries or name in _permits.get():
         return name
     short = [text for text in _permits.get() if text.partition(":")[2] == name]
     if len(short) == 1:
@@ -190,64 +149,45 @@ def spelled(room: str, name: str) -> str:
     if short:
         raise UnknownNameError(f"{shown(name)} may be {' or '.join(short)}; write one of them out")
     if ":" in name:
-        permit = option(f"add --plugins {name[:60]} to the command", f"ask within plugins.permitted({name[:60]!r})")
-        raise UnknownNameError(
-            f"{shown(name)} is no built-in {_kind(room)}, and code from outside runs only if it is permitted; "
-            f"{permit} if you trust it"
-        )
-    known = {*_files(room), *installed, *(text.partition(":")[2] for text in _permits.get())}
-    what = room.rsplit(".", 1)[-1]
-    hint = suggest(name, known, {*_files(room), *installed})
-    raise UnknownNameError(
-        f"{shown(name)} is none of the {what}; {hint}, or package.module:attribute with {_permitting()}"
-    )
+        permit = option(f"add --plugins {name[:60]} to the command", f"call within plugins.permitted({name[:60]!r})")
+        what = f"{shown(name)} is not a built-in {kind}, and outside code runs only if it is permitted"
+        raise UnknownNameError(f"{what}; {permit} if you trust it")
+    known = {*_built_in(room), *entries}
+    hint = suggest(name, known | {text.partition(":")[2] for text in _permits.get()}, known)
+    other = f"package.module:attribute with {option('--plugins', 'plugins.permitted')}"
+    raise UnknownNameError(f"{shown(name)} is not one of the {room.rpartition('.')[2]}; {hint}, or {other}")
 
 
 def load(room: str, name: str, attribute: str) -> Any:
-    """Return `attribute` of the plugin `name`, or the object from outside that has this name (see `spelled`).
+    """Return `attribute` of the built-in plugin `name`, or the outside object that has this name.
 
-    Raises UnknownNameError, which lists what exists and the nearest match, and InputError for what cannot be loaded.
+    Raises UnknownNameError if the name is unknown (see `spelled`), or if its object cannot be imported or called.
     """
     spelling = spelled(room, name)
     if not outside(room, spelling):
-        return getattr(importlib.import_module(_files(room)[spelling]), attribute)
-    entry = _installed(room).get(spelling) or _permitted_entry(spelling, room)
-    try:
-        found = entry.load()
-        if isinstance(found, ModuleType):
-            found = getattr(found, attribute)
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:  # whatever the outside module raises while it is imported
-        raise UnknownNameError(f"{shown(name)} cannot be loaded ({reason(error)}); {_remedy(entry)}") from error
-    if not callable(found):
-        raise UnknownNameError(f"{shown(name)} is no function or class but {shown(found)}; name one that is")
-    _loaded[entry.module.partition(".")[0]] = name
-    return found
-
-
-def _permitted_entry(spelling: str, room: str) -> EntryPoint:
+        return getattr(import_module(_built_in(room)[spelling.partition("/")[0]]), attribute)
     from importlib.metadata import EntryPoint
 
-    return EntryPoint(spelling, spelling, room)
+    entry = _installed(room).get(spelling) or EntryPoint(spelling, spelling, room)
+    try:
+        plugin = entry.load()
+        if isinstance(plugin, ModuleType):
+            plugin = getattr(plugin, attribute)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # an imported module can raise anything, SystemExit too
+        remedy = "write package.module:attribute of a package that Python finds"
+        if entry.dist is not None:
+            remedy = f"mend or uninstall the package {entry.dist.name}"
+        raise UnknownNameError(f"{shown(name)} cannot be loaded ({_reason(error)}); {remedy}") from error
+    if not callable(plugin):
+        raise UnknownNameError(f"{shown(name)} is not a function or class but {shown(plugin)}; name one that is")
+    _loaded[entry.module.partition(".")[0]] = name
+    return plugin
 
 
-def _remedy(entry: EntryPoint) -> str:
-    if entry.dist is not None:
-        return f"mend or uninstall {_of(entry)}"
-    return "write package.module:attribute of a package that Python finds"
-
-
-def _of(entry: EntryPoint) -> str:
-    return f"the package {entry.dist.name}" if entry.dist is not None else entry.value
-
-
-def _kind(room: str) -> str:
-    return ROOMS.get(room, "name")
-
-
-def reason(error: BaseException) -> str:
-    """Return type and text of an error in one line of at most 200 characters."""
+def _reason(error: BaseException) -> str:
+    """Return the type and text of an error in one line, cut to 200 characters of text."""
     try:
         text = " ".join(str(error).split())[:200]
     except Exception:  # an error whose own __str__ fails
@@ -257,7 +197,7 @@ def reason(error: BaseException) -> str:
 
 @contextmanager
 def blaming(room: str, name: str) -> Iterator[None]:
-    """Turn whatever a plugin from outside raises, and what our own checks say of it, into one InputError with its name."""
+    """Raise a PluginError that names an outside plugin instead of any error in the context. Errors of built-in plugins pass."""
     try:
         yield
     except (KeyboardInterrupt, InputError):
@@ -265,13 +205,13 @@ def blaming(room: str, name: str) -> Iterator[None]:
     except BaseException as error:
         if not outside(room, name):
             raise
-        what = str(error) if isinstance(error, SimulationError) else reason(error)
+        what = str(error) if isinstance(error, SimulationError) else _reason(error)
         raise PluginError(f"{name} does not work here ({what}); see one of the built-in ones") from error
 
 
 @contextmanager
 def named_by(at: Callable[[str], InputError]) -> Iterator[None]:
-    """Say with `at`, which makes an error of a sentence, where the name stands that is unknown, or whose plugin fails."""
+    """Raise `at(message)`, which adds the place of the name, instead of an UnknownNameError or PluginError in the context."""
     try:
         yield
     except (UnknownNameError, PluginError) as error:
@@ -280,40 +220,40 @@ def named_by(at: Callable[[str], InputError]) -> Iterator[None]:
 
 @contextmanager
 def answering() -> Iterator[None]:
-    """Turn an unexpected error into one InputError that names the plugin from outside which it went through.
+    """Raise a PluginError instead of an unexpected error while outside plugins are loaded.
 
-    One that went through none is blamed on all that were loaded, as their answers may have caused it; without any it passes.
+    It names the plugin whose code is in the traceback, or else all loaded ones, as their results may have caused the error.
+    Without loaded plugins the error passes.
     """
     try:
         yield
     except (KeyboardInterrupt, ClustersimError, GeneratorExit):
         raise
     except BaseException as error:
-        guilty = list(_through(error.__traceback__))
+        guilty = _innermost(error.__traceback__)
         if not guilty and not isinstance(error, OSError) and type(error).__module__.partition(".")[0] != "typer":
-            guilty = list(dict.fromkeys(_loaded.values()))
+            guilty = " or ".join(dict.fromkeys(_loaded.values()))
         if not guilty:
             raise
-        text = f"{' or '.join(guilty)} does not work here ({reason(error)})"
-        raise PluginError(f"{text}; see one of the built-in ones, or leave {_permitting()} out") from error
+        remedy = f"see one of the built-in ones, or leave {option('--plugins', 'plugins.permitted')} out"
+        raise PluginError(f"{guilty} does not work here ({_reason(error)}); {remedy}") from error
 
 
-def _through(traceback: TracebackType | None) -> Iterator[str]:
-    """Yield the name of the innermost plugin whose code is in a traceback."""
-    last = None
+def _innermost(traceback: TracebackType | None) -> str:
+    """Return the name of the plugin whose code is the innermost of all plugins in a traceback, or an empty text."""
+    last = ""
     while traceback is not None:
         module = str(traceback.tb_frame.f_globals.get("__name__", "")).partition(".")[0]
         last = _loaded.get(module, last)
         traceback = traceback.tb_next
-    if last is not None:
-        yield last
+    return last
 
 
 def forget() -> None:
-    """Begin anew: nothing that was loaded before is to blame for what happens from now on."""
+    """Clear the record of loaded plugins, so that errors of the next command do not name them."""
     _loaded.clear()
 
 
 def strings(texts: Iterable[str]) -> tuple[str, ...]:
-    """Return the parts of options that may hold several names with commas between."""
+    """Return the names in option values, each of which may hold several with commas between: ("a,b", "c") → (a, b, c)."""
     return tuple(part.strip() for text in texts for part in text.split(",") if part.strip())

@@ -19,9 +19,8 @@ from clustersim.cache import Cache
 from clustersim.collectives.plan import NCCL
 from clustersim.config.gpu import Gpu
 from clustersim.engine.compile import Work
-from clustersim.engine.memory import moments, peaks
+from clustersim.engine.memory import Moments, moments, peaks
 from clustersim.engine.microbatch_overlap import memory_order
-from clustersim.engine.player import Steady
 from clustersim.engine.script import RowEnds, Script, WrittenPasses, kernels, lines, scripts_of
 from clustersim.errors import ClustersimError, ConfigError, DataError, InputError, OutOfMemoryError, option
 from clustersim.hardware.formats import multiplies
@@ -31,6 +30,7 @@ from clustersim.parallel.host import Launcher, host
 from clustersim.parallel.job import Job
 from clustersim.parallel.kernel_table import distinct_kernels
 from clustersim.parallel.memory import Memory
+from clustersim.parallel.offload import host_peaks, must_fit_hosts, offloads
 from clustersim.parallel.stages import Layers, Stage, stages
 from clustersim.predictors import attention_generations, base, clocks
 from clustersim.predictors.forecasts import Forecasts, KnownKernel
@@ -190,31 +190,19 @@ class Preparation:
 
     def peaks(self, job: Job) -> list[Memory]:
         """Return the peak memory of the fullest GPU of each pipeline rank of a placed job. Raises ConfigError."""
-        split = job.parallelism
 
-        def fullest() -> list[Memory]:
-            enough = schedules.settled(split.schedule, split.pp, job.microbatches, split.vpp)
-            beside = job.pipeline.paired
-            question = split.schedule, split.pp, enough, split.vpp, beside
-            known = self._moments.once(
-                question, lambda: moments(memory_order(self.schedule(job, enough).schedule, beside))
-            )
-            return peaks(job, self.parts(job), known)
+        def found() -> list[Memory]:
+            moments = self._moments_of(job)
+            return peaks(job, self.parts(job), moments)
 
-        return self._peaks.once(self.structure(job), fullest)
+        return self._peaks.once(self.structure(job), found)
 
-    def short(self, job: Job) -> Iterator[tuple[int, Steady]]:
-        """Yield numbers of microbatches whose graph may repeat itself in the middle, the fewest first, and what it leaves out."""
-        split = job.parallelism
-        period = schedules.period(split.schedule, split.pp, split.vpp)
-        if period is None:
-            return
-        fewest = schedules.repeating(split.schedule, split.pp, split.vpp)
-        for least in (fewest, 2 * fewest):
-            further = (job.microbatches - least) // period
-            if further < 1:
-                return
-            yield job.microbatches - further * period, Steady(period, further)
+    def _moments_of(self, job: Job) -> Moments:
+        """Return the moments at which the memory of a placed job may peak. Raises ConfigError."""
+        split, beside = job.parallelism, job.pipeline.paired
+        enough = schedules.settled(split.schedule, split.pp, job.microbatches, split.vpp)
+        question = split.schedule, split.pp, enough, split.vpp, beside
+        return self._moments.once(question, lambda: moments(memory_order(self.schedule(job, enough).schedule, beside)))
 
     def must_fit(self, job: Job, gpus: Ints | None = None, *, ignorable: bool = True) -> None:
         """Raise OutOfMemoryError when a placed job needs more than it may on `gpus`, one a rank, usually the first.
@@ -223,6 +211,9 @@ class Preparation:
         """
         memory = self.peaks(job)
         gpus = np.arange(job.mesh.size) if gpus is None else gpus
+        if offloads(job):
+            found = self._moments_of(job)
+            must_fit_hosts(job, host_peaks(job, self.parts(job)[0], found.start, found.kept), self.cluster, gpus)
         worst, need, have = fullest(self.cluster, gpus, memory)
         if need > self.fullest * have:
             degrees = "tp, pp or ep" if (job.model.experts or 1) > job.parallelism.ep else "tp or pp"
@@ -239,7 +230,7 @@ class Preparation:
             raise OutOfMemoryError(str(job.error("parallelism", what)))
 
     def written(self, job: Job, microbatches: int | None = None) -> Written:
-        """Return the scripts of a placed job, or of a step of so many microbatches. Raises ConfigError."""
+        """Return the scripts of a placed job, with `microbatches` (default: its own) a step. Raises ConfigError."""
         kept, structure = self.schedule(job, microbatches or job.microbatches), self.structure(job)
         if (known := kept.written.get(structure)) is not None:
             return cast(Written, known)
@@ -251,7 +242,7 @@ class Preparation:
         return written
 
     def work(self, job: Job, gpus: Ints, microbatches: int | None = None) -> Work:
-        """Return the scripts of a placed job on `gpus`, one a rank, in a step or so many microbatches. Raises ConfigError."""
+        """Return the work of a placed job, its ranks on `gpus`, with `microbatches` (default: its own). Raises ConfigError."""
         written = self.written(job, microbatches)
         used, none = self.kinds(gpus), dict[Kernel, float]()
         taken, gpu = job.sms_beside or 0, min((self.cluster.kinds[kind].gpu for kind in used), key=lambda one: one.sms)

@@ -5,27 +5,25 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
-from typing import Any, TypedDict, TypeVar, Unpack
+from typing import Any, TypedDict, Unpack
 
 import numpy as np
 
 from clustersim.arrays import Floats, Ints
-from clustersim.cache import Cache, fingerprint
+from clustersim.cache import Cache
 from clustersim.config.overrides import parted
 from clustersim.engine.compile import Plan, Work
 from clustersim.engine.draws import drawn
-from clustersim.engine.expand_periods import expand_periods
 from clustersim.engine.fold.adaptive import play
 from clustersim.engine.memory import RankMemory, memory_by_rank
-from clustersim.engine.player import Engine, PlanCache, Player, Steady
+from clustersim.engine.player import Engine, PlanCache, Player
 from clustersim.engine.record import Record
-from clustersim.errors import ClustersimError, InputError, option
+from clustersim.errors import ClustersimError, InputError
 from clustersim.garbage import uncollected
 from clustersim.parallel.job import Job
 from clustersim.parallel.nearby import Nearby, nearby
-from clustersim.preparation import Preparation, check_names, check_precision, rows
+from clustersim.preparation import Preparation, check_names, check_precision
 from clustersim.report.breakdown import breakdown, critical_path
 from clustersim.report.interval import step_kernels
 from clustersim.report.summary import Facts, Forecast, fullest, jitter_facts, outline, summary
@@ -34,12 +32,9 @@ from clustersim.topology.faults import factors, still
 from clustersim.topology.model import Topology
 
 Progress = Callable[[str], None]
-Played = TypeVar("Played")
 
 PLACED, JOB = 64 << 20, 12_500
 """Bytes of placed jobs that are kept, and of one of them: a sweep asks for each twice, and again at other clocks."""
-UNSTEADY, MARK = 8 << 20, 500
-"""Bytes of marks that steps of fewer microbatches do not stand for the whole one, and of one of them."""
 TRIED = 12
 """Ways to use more GPUs whose memory is looked at, the best first."""
 
@@ -66,6 +61,8 @@ class StepOptions(PlayOptions, total=False):
     """Whether the model FLOP have all of causal attention; usually half."""
     engine: Engine
     """The engine of the step; usually SimPy."""
+    check_overlap: bool
+    """Whether to simulate the step without tensor-parallel overlap too, for a warning where it is shorter; usually so."""
 
 
 @dataclass(frozen=True)
@@ -78,8 +75,7 @@ class StepResult:
     work: Work
     """What the job does, with the seconds of every kernel."""
     plan: Plan
-    played: Record
-    """What was played: of a steady pipeline not every period."""
+    record: Record
     parts: list[dict[str, float]]
     facts: Facts
     seconds: float
@@ -89,11 +85,6 @@ class StepResult:
     def job(self) -> Job:
         """The job, placed."""
         return self.work.job
-
-    @cached_property
-    def record(self) -> Record:
-        """The whole step, with what every rank did in every period; made when it is asked for."""
-        return expand_periods(self.played)
 
 
 def simulate(
@@ -126,13 +117,13 @@ def run(cluster: Topology, job: Job, **options: Unpack[StepOptions]) -> StepResu
 class Simulator:
     """Simulates jobs on one cluster, and keeps what they have in common: what one is asked twice, it answers sooner."""
 
-    __slots__ = ("_placed", "_unsteady", "cluster", "plans", "preparation", "unlikely")
+    __slots__ = ("_placed", "cluster", "plans", "preparation", "unlikely")
 
     def __init__(self, cluster: Topology, unlikely: bool = True) -> None:
         """Simulate on a cluster; unlikely: also jobs that are unlikely to fit."""
         self.cluster, self.unlikely = cluster, unlikely
         self.preparation, self.plans = Preparation(cluster, unlikely), PlanCache()
-        self._placed, self._unsteady = Cache(PLACED, JOB), Cache(UNSTEADY, MARK)
+        self._placed = Cache(PLACED, JOB)
 
     def __reduce__(self) -> tuple[type[Simulator], tuple[Topology, bool]]:
         return Simulator, (self.cluster, self.unlikely)  # what another process keeps, it finds itself
@@ -163,6 +154,7 @@ class Simulator:
         ignore_memory: bool = False,
         full_attention: bool = False,
         engine: Engine = "simpy",
+        check_overlap: bool = True,
         progress: Progress = silent,
     ) -> StepResult:
         """Simulate one step of a loaded job, on the first GPUs of the cluster; the rest is in StepOptions."""
@@ -177,18 +169,17 @@ class Simulator:
         path = critical_path(record)
         kernels = step_kernels(work, plan, path, record.end, forecast.bounds, self.preparation.passes(work))
         facts = Facts(memory, forecast, kernels, path, self._nearby(job), full_attention)
-        found = summary(self.cluster, work, plan, record, parts, facts)
-        found["warnings"] += self._slower_overlap(asked, record.end)
+        cluster = plan.network.topology  # with the links to hosts if the job offloads
+        found = summary(cluster, work, plan, record, parts, facts)
+        if check_overlap:
+            found["warnings"] += self._slower_overlap(asked, record.end)
         if self.cluster.jitter is not None:
             found["jitter"] = jitter_facts(self.cluster.jitter, self.draw(job, progress=progress))
-        return StepResult(found, self.cluster, work, plan, record, parts, facts, time.perf_counter() - begun)
+        return StepResult(found, cluster, work, plan, record, parts, facts, time.perf_counter() - begun)
 
     def alone(self, work: Work, engine: Engine, fold: bool = True, progress: Progress = silent) -> tuple[Plan, Record]:
-        """Return the plan of a job's step, with all that its ranks do, and its record alone on the cluster."""
-        _, plan, record = self._quickly(
-            work.job, engine, fold, lambda share: progress(f"simulate {share:.0%}"), gpus=work.gpus, anew=True
-        )
-        return plan.lengthened(work), record
+        """Simulate one step of a job that has the cluster to itself. Return its plan and its record."""
+        return play(work, self.cluster, fold, lambda share: progress(f"simulate {share:.0%}"), Player(engine))
 
     def draw(self, job: Job, draws: int | None = None, engine: Engine = "auto", progress: Progress = silent) -> Floats:
         """Return the seconds of steps of a loaded job whose GPUs compute as the cluster's jitter says (draws,).
@@ -201,17 +192,14 @@ class Simulator:
             raise InputError(f"cluster.jitter: nothing says how steps differ; add {how}")
         job, count = self.placed(job), draws or jitter.draws
         work = self.preparation.work(job, np.arange(job.mesh.size))
-        player = Player(engine, self.plans, rows(job))
+        player = Player(engine)
         if still(jitter):
-            return np.full(count, _proved(play(work, self.cluster, player=player))[1].end)
+            return np.full(count, play(work, self.cluster, player=player)[1].end)
         drawn_factors = (factors(jitter, self.cluster.gpus, number) for number in range(count))
         found = np.empty(count)
         anew = self.preparation.runs_on(job)
         for number, record in enumerate(drawn(work, self.cluster, drawn_factors, player, anew)):
-            if record is None:
-                _proved(None)
-            else:
-                found[number] = record.end
+            found[number] = record.end
             progress(f"draw {(number + 1) / count:.0%}")
         return found
 
@@ -226,47 +214,12 @@ class Simulator:
         kernels = step_kernels(work, plan, path, record.end, bounds, passes)
         return outline(self.cluster, work, plan, record, parts, kernels, self.preparation.peaks(job))
 
-    def _quickly(
-        self,
-        job: Job,
-        engine: Engine,
-        fold: bool = True,
-        progress: Callable[[float], None] = lambda _: None,
-        *,
-        gpus: Ints | None = None,
-        anew: bool = False,
-    ) -> tuple[Work, Plan, Record]:
-        """Play a step; where it is steady, one of fewer microbatches in its place.
-
-        gpus: of each rank, if not the first ones. anew: nothing compiled for another job is used, whose plan has other
-        activities than the record.
-        """
-        gpus = np.arange(job.mesh.size) if gpus is None else gpus
-        structure = self.preparation.structure(job)
-        kept = not anew and not self.preparation.runs_on(
-            job
-        )  # else times decide what waits for the host, and nothing serves others
-
-        def step(microbatches: int | None = None, steady: Steady | None = None) -> tuple[Work, Plan, Record] | None:
-            work = self.preparation.work(job, gpus, microbatches)
-            player = Player(
-                engine,
-                self.plans,
-                rows(job, microbatches),
-                steady,
-                (structure, microbatches) if kept else None,
-            )
-            found = play(work, self.cluster, fold, progress, player)
-            return None if found is None else (work, *found)
-
-        for microbatches, steady in self.preparation.short(job) if engine != "simpy" else ():
-            # all that decides whether the shorter step is steady, so that no job is played in another way for those before it
-            which = structure, job.spec.predictor, job.spec.clocks, microbatches, engine, fold, fingerprint(gpus)
-            if self._unsteady.get(which) is None:
-                if (found := step(microbatches, steady)) is not None:
-                    return found
-                self._unsteady.keep(which, True)
-        return _proved(step())
+    def _quickly(self, job: Job, engine: Engine) -> tuple[Work, Plan, Record]:
+        """Simulate a step on the first GPUs, with what was compiled for a job of the same structure."""
+        # where the host launches ahead, times decide what waits for it, and a plan serves no other times
+        structure = None if self.preparation.runs_on(job) else self.preparation.structure(job)
+        work = self.preparation.work(job, np.arange(job.mesh.size))
+        return work, *play(work, self.cluster, player=Player(engine, self.plans, structure))
 
     def placed(self, job: Job) -> Job:
         """Return a job with dp resolved for the cluster. Raises ConfigError, also for names that nothing has."""
@@ -313,11 +266,3 @@ class Simulator:
         except ClustersimError:
             return False
         return verdict(need, have) == "likely"
-
-
-def _proved(found: Played | None) -> Played:
-    if found is None:
-        what = "tasks of this step slow each other, on links that they share or by the SMs and memory that they take"
-        asked, other = option("--engine static", "engine='static'"), option("--engine auto", "engine='auto'")
-        raise InputError(f"{asked}: {what}, which the static player cannot tell; use {other} or simpy")
-    return found

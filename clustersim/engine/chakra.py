@@ -23,7 +23,7 @@ PRECISION = "bf16"
 
 
 class ReplayTasks(NamedTuple):
-    """What all ranks do."""
+    """Tasks of all ranks, with the groups that they use."""
 
     tasks: list[list[ReplayTask]]
     families: dict[str, Ints]

@@ -1,10 +1,15 @@
-"""Scripts of jobs + the network that they share → one program a rank cell."""
+"""Scripts of jobs + the network that they share → one program a rank cell.
+
+Each different text of scripts becomes one `Layout`. What its tasks do is found once for all rank cells that compute at one
+speed and whose groups have the same flows.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain, repeat
 from typing import NamedTuple
 
@@ -12,7 +17,7 @@ import numpy as np
 
 from clustersim.arrays import Ints, Mask
 from clustersim.collectives.plan import BUFFERED, bus_factor
-from clustersim.engine.fabric import HOST, Activity, Carried, Segment
+from clustersim.engine.fabric import HOST, Activity, Segment
 from clustersim.engine.flows import Flow
 from clustersim.engine.fold.refinement import Partition
 from clustersim.engine.groups import PIPELINES, group_of, roles, tenant
@@ -21,24 +26,30 @@ from clustersim.engine.launching import Launches, Launching, Seconds, launching
 from clustersim.engine.network import Demand, Network, demand, folded, networks
 from clustersim.engine.program import (
     COMPUTE,
+    NOTHING,
     READY,
     SYNCHRONISE,
     UPDATE,
+    Carried,
     GroupCell,
-    Handle,
     Launched,
-    Message,
+    Layout,
+    LayoutHandle,
+    LayoutTask,
+    PassMessage,
     Program,
     Ready,
     Task,
-    Template,
+    TemplateKey,
 )
-from clustersim.engine.script import Script, collectives, once_each
-from clustersim.engine.traffic import Family
+from clustersim.engine.script import Script, ScriptText, collectives, once_each
+from clustersim.engine.traffic import Family, Variant
 from clustersim.model.kernel import VECTOR, Kernel
 from clustersim.model.operator import Collective, Steps
 from clustersim.parallel.host import Launcher
 from clustersim.parallel.job import Job
+from clustersim.parallel.offload import WAYS, offloads
+from clustersim.topology.host_links import hosted
 from clustersim.topology.model import Topology
 
 
@@ -54,7 +65,7 @@ class Speed(NamedTuple):
 
 
 class Work(NamedTuple):
-    """All that a placed job does: the script of each role, and the seconds of every kernel on a nominal GPU.
+    """A placed job with the script of each role, and the seconds of every kernel on a nominal GPU.
 
     A role is a pipeline rank, and where ep ranks have different loads a position in the ep group, the latter counting faster.
     """
@@ -74,7 +85,7 @@ class Work(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """What the engine plays of a job: a program a rank cell, the folded network, and how many rank cells each group has."""
+    """What engines execute: a program for each rank cell, the folded network, and the number of rank cells of each group."""
 
     programs: list[Program]
     network: Network
@@ -84,24 +95,54 @@ class Plan(NamedTuple):
     """Of each rank cell, its first rank and the number of its ranks."""
     sources: Mapping[Activity, Source]
     """What the activities with kernels are made of."""
-    calls: Mapping[Activity, tuple[Collective, int]]
-    """Which collective or message the others are, and in which group cell."""
     hosts: tuple[Launcher, ...] = ()
     """What launches the kernels, by type of node."""
 
-    def lengthened(self, work: Work) -> Plan:
-        """Return the plan of a step with more microbatches, given the work of that: what passes do stays."""
-        role = roles(work.job)
-        scripts = [work.scripts[role[rank]] for rank in self.first]
-        programs = [
-            one._replace(row=script.row, special=dict(zip(script.special, one.special.values(), strict=True)))
-            for one, script in zip(self.programs, scripts, strict=True)
-        ]
-        return self._replace(programs=programs)
+    def task(self, cell: int, place: int, activity: Activity | None = None) -> Task:
+        """Return a task of a rank cell by its place in the layout. activity: what it does, if not as the program has it."""
+        program = self.programs[cell]
+        own = program.activities[place] if activity is None else activity
+        return program.task(place, own, self.placed(program, own.calls) if own.calls else NOTHING)
+
+    def passes(self, cell: int) -> Iterator[tuple[tuple[Task, ...], int]]:
+        """Yield the tasks of every pass of a rank cell, and its microbatch (-1 outside the actions)."""
+        program, made = self.programs[cell], dict[TemplateKey, tuple[Task, ...]]()
+        for key, places in program.layout.templates.items():
+            made[key] = tuple(self.task(cell, place) for place in places)
+        for key, microbatch in program.passes():
+            yield made[key], microbatch
+
+    def placed(self, program: Program, calls: Mapping[Collective, float]) -> Carried:
+        """Return the bytes of collectives and messages of a rank cell by variant and group cell."""
+        found: dict[tuple[Variant, int], float] = {}
+        for call, size in calls.items():
+            cell = program.cell(call.group, call.op)
+            to = self.network.variant(call, cell), cell
+            found[to] = found.get(to, 0.0) + size
+        return found
+
+    def carried(self) -> Carried:
+        """Return the bytes of all collectives and messages of a step, by variant and group cell."""
+        often: dict[tuple[object, ...], dict[TemplateKey, int]] = {}  # ranks of one stage do all equally often
+        sums: dict[tuple[object, ...], dict[Collective, float]] = {}
+        total: dict[tuple[Variant, int], float] = {}
+        for program in self.programs:
+            row = id(program.row), id(program.layout), *program.once
+            if row not in often:
+                often[row] = program.often()
+            key = *row, id(program.activities)
+            if key not in sums:
+                own = sums[key] = {}
+                for name, places in program.layout.templates.items():
+                    for place in places:
+                        for call, size in program.activities[place].calls.items():
+                            own[call] = own.get(call, 0.0) + often[row].get(name, 0) * size
+            total |= self.placed(program, sums[key])
+        return total
 
 
 class Draft(NamedTuple):
-    """Jobs on the cluster that they share, before they are folded."""
+    """Jobs that share a cluster, before folding: their families and loads."""
 
     works: tuple[Work, ...]
     uses: tuple[Sequence[tuple[Family, Sequence[Collective]]], ...]
@@ -109,7 +150,8 @@ class Draft(NamedTuple):
 
 
 def draft(works: Sequence[Work], topology: Topology) -> Draft:
-    """Return the groups of jobs and what they may put on links."""
+    """Return the families and loads of jobs; with links to hosts if a job offloads."""
+    topology = hosted(topology) if any(offloads(w.job) for w in works) else topology
     tenants = [tenant(w.job, topology, w.gpus, collectives(w.scripts)) for w in works]
     return Draft(tuple(works), tuple(one.families for one in tenants), demand(topology, tenants))
 
@@ -145,17 +187,31 @@ def _plan(work: Work, uses: Sequence[tuple[Family, Sequence[Collective]]], net: 
     speeds = topology.slowdown[work.gpus[ranks.first]], topology.kind_of(work.gpus[ranks.first])
     apart = ranks.first.tolist() if work.apart else [-1] * len(ranks.first)
     made, how = Activities.of(work, net), launching(work.job, work.scripts, work.seconds, work.hosts)
-    hosted = dict[float, Activity]()
+    hosted, layouts = dict[float, Activity](), dict[int, _Recipes]()
+    computed, bound = dict[object, list[Activity]](), dict[object, tuple[Activity, ...]]()
     columns = role.tolist(), map(Speed, *(column.tolist() for column in speeds), apart), _cells_of(places, len(role))
-    programs = [
-        _Binder(made, how, speed, cells, frozenset(cells), hosted).program(work.scripts[own])
-        for own, speed, cells in zip(*columns, strict=True)
-    ]
-    return Plan(programs, net, members, ranks.first, ranks.size, made.sources, made.calls, work.hosts)
+    programs = []
+    for own, speed, cells in zip(*columns, strict=True):
+        script = work.scripts[own]
+        if id(script.text) not in layouts:
+            layouts[id(script.text)] = _LayoutWriter(how, bool(work.hosts)).written(script.text)
+        recipes, own_families = layouts[id(script.text)], frozenset(cells)
+        alike = {family: net.alike(family)[cells[family]] for family in recipes.inside if family in cells}
+        key = id(recipes.layout), speed, own_families, *alike.values()
+        if key not in computed:
+            binder = _Binder(made, speed, alike, own_families, hosted)
+            computed[key] = [recipe(binder) for recipe in recipes.computed]
+        does, moved = computed[key].copy(), list[int]()
+        for place, call in recipes.moved:
+            does[place] = made.transfer(call, cells[f"{call.group}/send" if call.op == "send" else call.group])
+            moved.append(id(does[place]))
+        activities = bound.setdefault((key, *moved), tuple(does))
+        programs.append(Program(recipes.layout, activities, script.row, script.own, script.once, cells))
+    return Plan(programs, net, members, ranks.first, ranks.size, made.sources, work.hosts)
 
 
 def _places(families: Iterable[Family], net: Network) -> dict[str, Ints]:
-    """Return, by name, the group cell of every rank cell, -1 for none; pairs are asked by who sends and by who receives."""
+    """Return {family: group cell of every rank cell, -1 for none}; for messages, one entry for each side."""
     ranks, result = net.cells.ranks, {}
     for family in families:
         cells = np.append(net.cells.groups[family.name].of, -1)
@@ -167,7 +223,7 @@ def _places(families: Iterable[Family], net: Network) -> dict[str, Ints]:
 
 
 def _cells_of(places: Mapping[str, Ints], count: int) -> Iterator[dict[str, int]]:
-    """Yield the group cells of each of so many rank cells by place; places where it has no group are left out."""
+    """Yield {family: group cell} of each rank cell, without families in which it has no group."""
     columns = [[(place, cell) for cell in cells.tolist()] for place, cells in places.items()]
     rows = zip(*columns, strict=True) if columns else repeat((), count)
     return ({place: cell for place, cell in row if cell >= 0} for row in rows)
@@ -184,56 +240,58 @@ def _members(families: Iterable[Family], net: Network) -> dict[GroupCell, int]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Binder:
-    """Binds the script of a rank to the cells that it is in; equal activities are one object."""
+class _LayoutWriter:
+    """Turns the text of a script into a layout, and notes for each task how its activity is found on a rank."""
 
-    activities: Activities
     launching: Launching
     """How the host launches passes."""
-    speed: Speed
-    cells: Mapping[str, int]
-    """The group cell of the rank, by family …"""
-    families: frozenset[str]
-    """… all of them."""
-    hosted: dict[float, Activity]
-    """What hosts do, by seconds."""
-    computed: dict[tuple[int, float | None], Activity] = field(default_factory=dict)
-    """What the rank computes, by the items and the seconds of launches …"""
-    sent: dict[int, Activity] = field(default_factory=dict)
-    """… and its collectives and messages."""
+    hosted: bool
+    """Whether launches by hosts are modelled at all."""
 
-    def program(self, script: Script) -> Program:
-        def bound(lines: Sequence[Instruction]) -> Template:
-            return tuple(self.tasks(lines))
+    def written(self, text: ScriptText) -> _Recipes:
+        """Return the layout of a text and the recipes of its tasks."""
+        found: list[_Made] = []
+        templates: dict[TemplateKey, range] = {}
 
-        return Program(
-            (*self.started(), *bound(script.begin)),
-            script.row,
-            {key: bound(lines) for key, lines in script.steps.items()},
-            {action: bound(lines) for action, lines in script.special.items()},
-            bound(script.finish),
-            script.pairing,
+        def add(key: TemplateKey, tasks: Iterable[_Made]) -> None:
+            first = len(found)
+            found.extend(tasks)
+            templates[key] = range(first, len(found))
+
+        add(("begin", None), chain(self.started(), self.tasks(text.begin)))
+        for key, lines in text.steps.items():
+            add(("steps", key), self.tasks(lines))
+        for one, lines in text.special.items():
+            add(("special", one), self.tasks(lines))
+        add(("finish", None), self.tasks(text.finish))
+        items = chain.from_iterable(line.items for line in text.lines() if isinstance(line, Compute))
+        return _Recipes(
+            Layout(tuple(task for task, _ in found), templates, text.pairing),
+            tuple(_nothing if isinstance(how, Collective) else how for _, how in found),
+            tuple((place, how) for place, (_, how) in enumerate(found) if isinstance(how, Collective)),
+            tuple(dict.fromkeys(item.group for item in once_each(items) if isinstance(item, Collective))),
         )
 
-    def started(self) -> Iterator[Task]:
-        """Yield the wait for the first launches of a step, after which the host is ahead."""
+    def started(self) -> Iterator[_Made]:
+        """Yield the wait for the first launches of a step; from then on the host is ahead of the GPU."""
         if self.launching.start:
-            yield Task(HOST, READY, -1, None, (), None, self.alone(self.launching.start))
+            task = LayoutTask(HOST, READY, -1, None, (), None)
+            yield task, lambda rank: rank.alone(self.launching.start)
             yield _waiting([Ready()])
 
-    def tasks(self, lines: Sequence[Instruction]) -> Iterator[Task]:
-        """Yield the tasks of a pass, bound to the cells of the rank.
+    def tasks(self, lines: Sequence[Instruction]) -> Iterator[_Made]:
+        """Yield the tasks of a pass.
 
         What is waited for belongs to the next computation; before a launch, and at the end, a task waits and does nothing else.
         """
-        waits: list[Handle] = []
+        waits: list[LayoutHandle] = []
         behind, calls = self.behind(lines), 0
         last = max(behind, default=0)
         for place, line in enumerate(lines):
             if isinstance(line, Wait):
                 waits.append(_launched(line))
             elif isinstance(line, Recv):
-                waits.append(Message((line.family, self.cells[f"{line.family}/receive"]), line.stage))
+                waits.append(PassMessage(line.family, line.chunk))
             elif isinstance(line, Compute):
                 one = _Bound(line, calls)
                 if place in behind:
@@ -242,7 +300,7 @@ class _Binder:
                     yield from self.leading(one, tuple(waits))
                 else:
                     fresh = self.launching.mode == "synchronised" or line.kind in UPDATE
-                    yield self.computation(one, tuple(waits), fresh and bool(self.activities.hosts))
+                    yield self.computation(one, tuple(waits), fresh and self.hosted)
                 waits, calls = [], 0
             elif isinstance(line, Drain):
                 if self.launching.mode == "ahead" or place < last:  # else the next pass begins so anyway
@@ -258,81 +316,91 @@ class _Binder:
             yield _waiting(waits)
 
     def behind(self, lines: Sequence[Instruction]) -> list[int]:
-        """Return the places of computations whose launches begin when those before them are done, not when the GPU is free."""
+        """Return the indices of computations that are launched right after the launches before, whatever the GPU does."""
         if self.launching.mode == "prompt":
             return []
         places = [place for place, line in enumerate(lines) if isinstance(line, Compute) and line.kind not in UPDATE]
         return places if self.launching.mode == "ahead" else places[1:]
 
-    def computation(self, one: _Bound, waits: tuple[Handle, ...], fresh: bool) -> Task:
+    def computation(self, one: _Bound, waits: tuple[LayoutHandle, ...], fresh: bool) -> _Made:
         """Return a computation; fresh: its host begins to launch it when it begins."""
         line = one.line
-        group = (line.family, self.cells[line.family]) if line.family else None
-        return Task(COMPUTE, line.kind, line.stage, group, waits, None, self.compute(one, fresh))
+        task = LayoutTask(COMPUTE, line.kind, line.chunk, line.family or None, waits, None)
+        return task, partial(_Binder.compute, one=one, fresh=fresh)
 
-    def drained(self, waits: Sequence[Handle]) -> Iterator[Task]:
-        """Yield that the host waits for its GPU, which waits for these."""
+    def drained(self, waits: Sequence[LayoutHandle]) -> Iterator[_Made]:
+        """Yield a synchronisation: the host waits until its GPU is idle; before that, the GPU waits for `waits`."""
         if waits:
             yield _waiting(waits)
-        yield Task(HOST, SYNCHRONISE, -1, None, (), None, Activity.NONE)
+        yield LayoutTask(HOST, SYNCHRONISE, -1, None, (), None), _nothing
 
-    def leading(self, one: _Bound, waits: tuple[Handle, ...]) -> Iterator[Task]:
-        """Yield a computation at which the host waits for its GPU, and goes on to others from there."""
+    def leading(self, one: _Bound, waits: tuple[LayoutHandle, ...]) -> Iterator[_Made]:
+        """Yield a computation before which the host waits for its GPU, and from which it launches ahead."""
         yield from self.drained(waits)
         yield self.computation(one, (), fresh=True)
         yield self.busy(one)
 
-    def following(self, one: _Bound, waits: tuple[Handle, ...]) -> Iterator[Task]:
+    def following(self, one: _Bound, waits: tuple[LayoutHandle, ...]) -> Iterator[_Made]:
         """Yield a computation whose kernels the host launches when it has launched all those before, whatever its GPU does.
 
         With D and H when GPU and host are free, G what the kernels take in a row and K what they take when launched from 0, it
         is over at max(D + G, H + K): as if it could not begin before H + K - G.
         """
-        task = self.computation(one, (*waits, Ready()), fresh=False)
-        lead = self.compute(one, fresh=True).idle - task.activity.idle
-        yield Task(HOST, READY, one.line.stage, None, (), None, self.alone(lead))
-        yield task
+        ready = LayoutTask(HOST, READY, one.line.chunk, None, (), None)
+        yield ready, partial(_Binder.lead, one=one)
+        yield self.computation(one, (*waits, Ready()), fresh=False)
         yield self.busy(one)
 
-    def busy(self, one: _Bound) -> Task:
-        """Return what the host does to launch a computation."""
-        seconds = self.activities.launching(one.line.items, self.speed, self.families, self.extra(one))
-        return Task(HOST, one.line.kind, one.line.stage, None, (), None, self.alone(seconds))
+    def busy(self, one: _Bound) -> _Made:
+        """Return the host's task of launching a computation."""
+        return LayoutTask(HOST, one.line.kind, one.line.chunk, None, (), None), partial(_Binder.busy, one=one)
+
+    def launched(self, line: Send | Launch) -> _Made:
+        """Return the task of a message or collective on its own stream."""
+        call = line.collective
+        if isinstance(line, Send):
+            gives = PassMessage(call.group, line.chunk, line.ahead)
+            return LayoutTask(call.group, "send", line.chunk, None, (), gives), call
+        waits = (_launched(line.after),) if line.after else ()
+        return LayoutTask(call.group, call.op, line.chunk, call.group, waits, None), call
+
+
+@dataclass(frozen=True, slots=True)
+class _Binder:
+    """Finds what a rank computes; equal activities are one object."""
+
+    activities: Activities
+    speed: Speed
+    cells: Mapping[str, int]
+    """A group cell with the flows of the rank's own, by family …"""
+    families: frozenset[str]
+    """… all of them."""
+    hosted: dict[float, Activity]
+    """What hosts do, by seconds."""
+
+    def lead(self, one: _Bound) -> Activity:
+        """Return by how much the host must be ahead of a computation, as in `_LayoutWriter.following`."""
+        return self.alone(self.compute(one, fresh=True).idle - self.compute(one, fresh=False).idle)
+
+    def busy(self, one: _Bound) -> Activity:
+        """Return the host's task of launching a computation."""
+        return self.alone(self.activities.launching(one.line.items, self.speed, self.families, self.extra(one)))
 
     def extra(self, one: _Bound) -> float:
-        """Return the seconds of launches that are no kernel of the computation: of messages before it, of tensors."""
+        """Return the host's seconds for launches beside those of kernels: of collectives before, and one by one of tensors."""
         if not self.activities.hosts:
             return 0.0
         host = self.activities.hosts[self.speed.kind]
         return one.calls * host.collective + one.line.tensors * host.parameter + one.line.parts * host.part
 
     def alone(self, seconds: float) -> Activity:
-        """Return an activity of so many seconds; equal ones are one."""
+        """Return the activity that takes `seconds`; equal durations share one."""
         return self.hosted.setdefault(seconds, Activity((Segment(seconds, None),)))
 
     def compute(self, one: _Bound, fresh: bool) -> Activity:
+        """Return the kernels of a computation and the collectives between them."""
         extra = self.extra(one) if fresh else None
-        key = id(one.line.items), extra  # many passes are the same, of other stages
-        if key not in self.computed:
-            self.computed[key] = self.activities.work(one.line.items, self.speed, self.cells, self.families, extra)
-        return self.computed[key]
-
-    def launched(self, line: Send | Launch) -> Task:
-        family = line.collective.group
-        if isinstance(line, Send):
-            pair = (family, self.cells[f"{family}/send"])
-            activity = self.transfer(line.collective, pair[1])
-            return Task(family, "send", line.stage, None, (), Message(pair, line.stage), activity)
-        group = (family, self.cells[family])
-        waits = (_launched(line.after),) if line.after else ()
-        activity = self.transfer(line.collective, group[1])
-        return Task(family, line.collective.op, line.stage, group, waits, None, activity)
-
-    def transfer(self, call: Collective, cell: int) -> Activity:
-        """Return the activity of a collective or message, found once for each object."""
-        if id(call) not in self.sent:
-            self.sent[id(call)] = self.activities.transfer(call, cell)
-        return self.sent[id(call)]
+        return self.activities.work(one.line.items, self.speed, self.cells, self.families, extra)
 
 
 def _launched(wait: Wait) -> Launched:
@@ -340,15 +408,37 @@ def _launched(wait: Wait) -> Launched:
 
 
 class _Bound(NamedTuple):
-    """A computation on a rank."""
+    """A computation, with the launches before it."""
 
     line: Compute
     calls: int
     """Collectives and messages launched right before."""
 
 
-def _waiting(waits: Sequence[Handle]) -> Task:
-    return Task(COMPUTE, "", -1, None, tuple(waits), None, Activity.NONE)
+_Recipe = Callable[[_Binder], Activity]
+"""How the activity of a task is found on a rank."""
+_Made = tuple[LayoutTask, _Recipe | Collective]
+"""A task, and how its activity is found, or what it moves."""
+
+
+class _Recipes(NamedTuple):
+    """A layout, and how the activities of its tasks are found."""
+
+    layout: Layout
+    computed: tuple[_Recipe, ...]
+    """By task …"""
+    moved: tuple[tuple[int, Collective], ...]
+    """… but for these tasks, which are a collective or message each."""
+    inside: tuple[str, ...]
+    """Families of collectives inside computations."""
+
+
+def _nothing(_: _Binder) -> Activity:
+    return Activity.NONE
+
+
+def _waiting(waits: Sequence[LayoutHandle]) -> _Made:
+    return LayoutTask(COMPUTE, "", -1, None, tuple(waits), None), _nothing
 
 
 # Kernels and collectives become activities: seconds of compute with flows between them.
@@ -369,17 +459,14 @@ class Activities:
     """Share of their memory's bandwidth that it takes from kernels which that bounds; None: what NCCL moves."""
     written: dict[tuple[object, ...], _Written] = field(default_factory=dict)
     bound: dict[tuple[object, ...], Activity] = field(default_factory=dict)
-    """By what is written or called, and where …"""
-    known: dict[tuple[object, ...], Activity] = field(default_factory=dict)
-    """… by the flows …"""
+    """Activities by what is written or called, and the group cells of its calls."""
     alike: dict[tuple[object, ...], Activity] = field(default_factory=dict)
-    """… and by what those take."""
+    """The first of the activities whose computations and flows take the same seconds."""
     sources: dict[Activity, Source] = field(default_factory=dict)
-    calls: dict[Activity, tuple[Collective, int]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, work: Work, network: Network) -> Activities:
-        """Return what makes the activities of a job on its network."""
+        """Return the maker of the activities of a job on its network."""
         return cls(work.seconds, network, work.hosts, work.job.sms_beside, work.job.memory_beside)
 
     def work(
@@ -399,13 +486,9 @@ class Activities:
         key = id(written), speed.rank, *[cells[family] for family in written.families]
         if (known := self.bound.get(key)) is not None:
             return known
-        flows, carried = {}, Carried()
-        for call, size in written.sizes.items():
-            cell = cells[call.group]
-            to = self.network.variant(call, cell), cell
-            carried[to], flows[call] = carried.get(to, 0.0) + size, self.network.flows(call, cell)
+        flows = {call: self.network.flows(call, cells[call.group]) for call in written.sizes}
         source = Source(items, speed, families, extra, flows)
-        self.bound[key] = made = self.made(source).carrying(carried)
+        self.bound[key] = made = self.made(source)
         self.sources[made] = source
         return made
 
@@ -414,7 +497,7 @@ class Activities:
         return self.text(items, speed, families, extra).launching
 
     def text(self, items: Steps, speed: Speed, families: frozenset[str], extra: float | None) -> _Written:
-        """Return the seconds before each of the collectives of those families, and after the last."""
+        """Return the seconds of kernels before, beside and after the collectives of `families`. Results are kept."""
         key = id(items), *speed[:2], families, extra
         if key not in self.written:
             host = None if extra is None or not self.hosts else Launches(self.hosts[speed.kind], items, extra)
@@ -422,20 +505,16 @@ class Activities:
         return self.written[key]
 
     def made(self, source: Source) -> Activity:
-        """Return the activity of a source; those with the same flows are one, but for ranks that are kept apart."""
+        """Return the activity of a source. Those that take the same seconds share them, but for ranks that are kept apart."""
         if source.speed.rank >= 0:
             shared = self.made(source._replace(speed=source.speed._replace(rank=-1)))
             return shared.timed(shared.segments, shared.memory)
-        key = id(source.items), source.speed, source.families, source.extra, *map(id, source.flows.values())
-        if key not in self.known:
-            alike = self.alike.get(source.key)
-            if alike is None:
-                memory = self.text(*source[:4]).memory
-                self.alike[source.key] = self.known[key] = Activity(self.segments(source), memory=memory)
-            else:
-                calls = (source.flows[part.call] for part in self.text(*source[:4]).parts)
-                self.known[key] = alike.over((*chain.from_iterable(calls), None), {})
-        return self.known[key]
+        text = self.text(*source[:4])
+        if (alike := self.alike.get(source.key)) is None:
+            self.alike[source.key] = found = Activity(self.segments(source), text.sizes, text.memory)
+            return found
+        flows = (source.flows[part.call] for part in text.parts)
+        return alike.over((*chain.from_iterable(flows), None), text.sizes)
 
     def segments(self, source: Source) -> tuple[Segment, ...]:
         """Return the segments of the activity of a source."""
@@ -456,13 +535,13 @@ class Activities:
             if alike is None:
                 share, memory = taken
                 alike = self.alike[key] = Activity(Segment(0.0, flow, share=share, memory=memory) for flow in flows)
-            carried = {(self.network.variant(call, cell), cell): call.size}
-            self.bound[call, cell] = made = alike.over(flows, carried)
-            self.calls[made] = call, cell
+            self.bound[call, cell] = alike.over(flows, {call: call.size})
         return self.bound[call, cell]
 
     def taken(self, call: Collective, cell: int, flows: Sequence[Flow]) -> tuple[float, float]:
         """Return the shares of SMs and of the memory's bandwidth that communication takes from the passes beside it."""
+        if call.group in WAYS:  # copy engines take neither
+            return 0.0, 0.0
         plan, gpus = self.network.plan(call, cell), [kind.gpu for kind in self.network.topology.kinds]
         sms = plan.channels if self.sms is None else self.sms
         memory = self.memory
@@ -473,7 +552,7 @@ class Activities:
 
 
 class Source(NamedTuple):
-    """What an activity is made of, whatever its kernels take."""
+    """Content of an activity: kernels, collectives and flows, without seconds."""
 
     items: Steps
     speed: Speed
@@ -485,12 +564,12 @@ class Source(NamedTuple):
 
     @property
     def key(self) -> tuple[object, ...]:
-        """What tells how long it takes on an idle fabric: like groups have the same on other links."""
+        """Key of all that decides its duration on an idle fabric; equal for like groups on other links."""
         return (id(self.items), *self[1:4], *(tuple(flow[:4] for flow in flows) for flows in self.flows.values()))
 
 
 class _Part(NamedTuple):
-    """A call, the seconds of kernels before and beside it, and before when it cannot begin, as it is not launched."""
+    """A collective, with the seconds of kernels before and beside it, and its earliest launch in seconds from the begin."""
 
     before: float
     launched: float
@@ -499,7 +578,7 @@ class _Part(NamedTuple):
 
 
 class _Written(NamedTuple):
-    """What computes before each call and after the last, and when it is launched; the bytes of each different call in all."""
+    """Seconds of kernels around the collectives of a computation, and the bytes of each distinct collective in all."""
 
     parts: tuple[_Part, ...]
     rest: tuple[float, float]
@@ -540,7 +619,7 @@ def _write(
 
 
 def _segments(written: _Written, flows: Mapping[Collective, Sequence[Flow]], sms: float) -> Iterator[Segment]:
-    """Yield the segments of what is written; sms: of the GPU."""
+    """Yield the segments of an activity. sms: number of SMs of the GPU."""
     compute = launched = 0.0
     for before, begun, call, beside in written.parts:
         compute, launched = compute + before, max(launched, begun)

@@ -1,163 +1,145 @@
-"""Loops that numba compiles. Those over few nodes Python goes through itself: numba takes half a second to load.
-
-What a loop finds does not depend on which of the two goes through it: the function is the same, on arrays or on lists, and
-adds and compares the same 64-bit numbers in the same order.
-"""
+"""The event loop in C, with the interface of `loop.Loop`."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from contextvars import ContextVar
-from functools import cache, cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
 
-if TYPE_CHECKING:
-    from clustersim.arrays import Floats, Ints
+import numpy as np
+from numpy.typing import NDArray
 
-Function = TypeVar("Function", bound=Callable[..., object])
-ENOUGH = 400_000
-"""Nodes that Python goes through in the time in which numba is loaded: from then on it has paid off."""
+from clustersim.arrays import Floats, offsets
+from clustersim.engine.loop import Loop, LoopJob, LoopStep
 
-_INNER: dict[str, Any] = {"error_model": "numpy", "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
-_REMEDY = "in each process, as no cache can be written; NUMBA_CACHE_DIR=FOLDER keeps it"
+try:
+    from clustersim.engine import _loop  # type: ignore[attr-defined]  # built where a compiler is
+except ImportError:
+    _loop = None
 
-
-class CompileText(NamedTuple):
-    """What is said while a function is compiled."""
-
-    kept: str
-    unkept: str
-    """Where no cache can be written."""
+PYTHON = "CLUSTERSIM_LOOP"
+"""Environment variable: `python` chooses the loop in plain Python."""
 
 
-EVENT_LOOP = CompileText("compile the event loop, once: about 15 s", f"compile the event loop, about 15 s {_REMEDY}")
-SMALL_LOOP = CompileText("compile a small loop over nodes, once", f"compile a small loop over nodes, {_REMEDY}")
-FASTER = "--engine auto finds the same much sooner"
-"""How what is said of a long simulation by SimPy ends."""
-_TELL: ContextVar[Callable[[str], object]] = ContextVar("_TELL", default=lambda _: None)
-_texts: dict[Callable[..., object], str] = {}
-"""What is said of each function that is compiled for itself."""
+def is_compiled() -> bool:
+    """Return whether the loop in C is there, of this version, and not switched off."""
+    return getattr(_loop, "INPUTS", 0) == INPUTS and os.environ.get(PYTHON) != "python"
 
 
-@contextmanager
-def compiling_told(tell: Callable[[str], object]) -> Iterator[None]:
-    """Tell `tell` whenever numba compiles what is in no cache, until this ends."""
-    token = _TELL.set(tell)
-    try:
-        yield
-    finally:
-        _TELL.reset(token)
+def new_loop(capacity: Floats, jobs: Sequence[LoopJob]) -> Loop | CompiledLoop:
+    """Return a loop in C, or in plain Python where that is not built; the arguments are those of `loop.Loop`."""
+    return (CompiledLoop if is_compiled() else Loop)(capacity, jobs)
 
 
-def tell(text: str) -> None:
-    """Tell whoever listens what takes long from now on."""
-    _TELL.get()(text)
+def loop(
+    capacity: Floats,
+    jobs: Sequence[LoopJob],
+    steps: int = 1,
+    starts: Sequence[float] = (),
+    progress: Callable[[float], None] = lambda _: None,
+    short: bool = False,
+) -> tuple[list[LoopStep], ...]:
+    """Return the complete steps of jobs that share links; the arguments are those of `engine.simulate.simulate`.
 
-
-def say_unkept() -> Callable[[str], object]:
-    """Return what says on standard error, at once and once, what takes long but need not.
-
-    That is what every process compiles anew as no cache can be written, and what SimPy simulates instead of the compiled loop.
+    short: links will surely be short, so that it need not be tried whether a step is quiet.
     """
-    said: set[str] = set()
-
-    def say(text: str) -> None:
-        if text.endswith((_REMEDY, FASTER)) and text not in said:
-            said.add(text)
-            with suppress(OSError):  # whoever read it is gone
-                print(text, file=sys.stderr, flush=True)
-
-    return say
-
-
-def always_told(tell: Callable[[str], object]) -> None:
-    """Tell `tell` for the rest of this process."""
-    _TELL.set(tell)
-
-
-@cache
-def _listening() -> None:
-    """Listen to numba, which says when it compiles, and nothing where it finds a function in its cache."""
-    from numba.core import event
-
-    class CompileListener(event.Listener):
-        def __init__(self) -> None:
-            self.texts: list[str] = []
-            """Of the functions under way: those that one calls are compiled within it."""
-
-        def on_start(self, begun: Any) -> None:
-            """Say what is compiled, and whether it is kept, again with each function that it calls; nothing of others'."""
-            self.texts.append(_texts.get(begun.data["dispatcher"].py_func) or (self.texts[-1] if self.texts else ""))
-            if self.texts[-1]:
-                _TELL.get()(self.texts[-1])
-
-        def on_end(self, _: Any) -> None:
-            """Be done with it."""
-            self.texts.pop()
-
-    event.register("numba:compile", CompileListener())  # type: ignore[no-untyped-call]
+    starts = starts or [0.0] * len(jobs)
+    own, since, found = new_loop(capacity, jobs), max(starts), tuple(list[LoopStep]() for _ in jobs)
+    if not short and len(jobs) == steps == 1 and not jobs[0].times.losses and not jobs[0].shape.free.any():
+        # most steps are quiet: then nothing has to be an event, and that is checked afterwards
+        own.again(0, starts[0], quiet=True)
+        own.play()
+        if not own.crowded(0):
+            return ([own.step(0)],)
+    for number, start in enumerate(starts):
+        own.again(number, start)
+    left, now = [steps] * len(jobs), 0.0
+    while max(left) > 0 or own.ends_now(now):
+        number = own.play()
+        step = own.step(number)
+        found[number].append(step)
+        left[number] -= step.begin >= since
+        now = step.end
+        progress(1 - sum(max(one, 0) for one in left) / (steps * len(jobs)))
+        if max(left) > 0:
+            own.again(number, now)
+    return found
 
 
-def compiled(function: Function, text: CompileText = EVENT_LOOP) -> Function:
-    """Return a function compiled by numba; kept for later processes where its folder or the user's cache can be written.
+class CompiledLoop:
+    """Executes the steps of jobs that share links."""
 
-    text: what is said meanwhile.
-    """
-    import numba
+    def __init__(self, capacity: Floats, jobs: Sequence[LoopJob]) -> None:
+        """capacity: bytes/s of each link."""
+        first = offsets(np.array([job.shape.events for job in jobs]))
+        self.jobs = jobs
+        columns = tuple(_columns(job, place) for job, place in zip(jobs, first.tolist(), strict=False))
+        self.loop: Any = _loop.create(np.ascontiguousarray(capacity, float), columns)
+        self.columns: list[tuple[NDArray[Any], ...]] = [()] * len(jobs)
 
-    _listening()
-    _texts[function] = text.kept
-    try:
-        return cast("Function", numba.njit(cache=True, error_model="numpy")(function))
-    except RuntimeError:  # nowhere to keep it
-        _texts[function] = text.unkept
-        return cast("Function", numba.njit(error_model="numpy")(function))
+    def again(self, number: int, begin: float, quiet: bool = False) -> None:
+        """Let a job begin a step at a time; quiet: as if no link was ever short."""
+        shape, times = self.jobs[number]
+        events, waits = shape.events, int(shape.pass_wait[-1])
+        floats = [np.zeros(events) for _ in range(3)]
+        integers = [np.empty(events, np.int32) for _ in range(2)]
+        slowed = np.zeros(events if times.losses else 0)
+        self.columns[number] = (*floats, *integers, np.empty(waits, np.int32), np.zeros(waits), slowed)
+        _loop.again(self.loop, number, begin, quiet, self.columns[number])
+
+    def play(self) -> int:
+        """Process events until a job ends a step; return its number. Raises DeadlockError."""
+        number: int = _loop.play(self.loop)
+        if number < 0:
+            raise self.jobs[-1 - number].shape.stuck(*_loop.stuck(self.loop, -1 - number))
+        return number
+
+    def crowded(self, number: int) -> bool:
+        """Return whether a quiet step could have overfilled a link."""
+        return bool(_loop.crowded(self.loop, number))
+
+    def ends_now(self, now: float) -> bool:
+        """Return whether another job ends a step at this time."""
+        return bool(_loop.ends_now(self.loop, now))
+
+    def step(self, number: int) -> LoopStep:
+        """Return the step that a job has just ended."""
+        begin, end, events, solves, *awake = _loop.facts(self.loop, number)
+        starts, ends, asked, cause, leader, wait_event, wait_asked, slowed = self.columns[number]
+        leaders, bounds, times = (
+            np.frombuffer(one or b"", kind).tolist()
+            for one, kind in zip(awake, (np.int32, np.int64, float), strict=True)
+        )
+        halves = {one: times[a:b] for one, a, b in zip(leaders, [0, *bounds], bounds, strict=False)}
+        own = slowed if self.jobs[number].times.losses else None
+        columns = starts, ends, asked, cause, leader, wait_event, wait_asked
+        return LoopStep(begin, end, *columns, halves, own, events, solves)
 
 
-def inlined(function: Function) -> Function:
-    """Return a function that becomes a part of compiled ones which call it."""
-    import numba
-
-    options: dict[str, Any] = {**_INNER, "forceinline": True}
-    return cast("Function", numba.njit(**options)(function))
-
-
-def called(function: Function) -> Function:
-    """Return a function that compiled ones call, from so many places that it is no part of each."""
-    import numba
-
-    return cast("Function", numba.njit(**_INNER)(function))
+INPUTS = 42
+"""Columns of a job."""
+TASKS = "op stream free gives event wait what which first but"
+PASSES = "pass_task pass_end microbatch event_meeting meeting_size meeting_slot task_rank"
+LONG = "rank_pass pass_event pass_wait launched"
+TIMES = "kind link_start link segment_start flow load_start load_link"
+SECONDS = "idle share segment flows load_weight first_byte last_byte"
 
 
-def paid_off() -> bool:
-    """Return whether numba is worth loading, or loaded for that."""
-    return Loop.gone > ENOUGH
+def _columns(job: LoopJob, first_event: int) -> tuple[NDArray[Any], ...]:
+    """Return the columns of a job in the order in which `read_job` of _loop.c reads them."""
+    shape, times = job
+    losses = times.losses
 
+    def of(names: str, owner: object, kind: type) -> list[NDArray[Any]]:
+        return [np.ascontiguousarray(getattr(owner, name), kind) for name in names.split()]
 
-class Loop:
-    """A loop over nodes that is compiled when this process has gone through enough of them, in any loop."""
-
-    gone = 0
-    """Nodes that this process has gone through."""
-
-    def __init__(self, function: Callable[..., Any]) -> None:
-        """function: takes the same on arrays and on lists."""
-        self.function = function
-
-    @cached_property
-    def fast(self) -> Callable[..., Any]:
-        """The compiled function."""
-        return compiled(self.function, SMALL_LOOP)
-
-    def __call__(self, *columns: Floats | Ints) -> Any:
-        """Go through nodes; columns: the first one has a row a node. The last one is returned, as the function has filled it."""
-        Loop.gone += len(columns[0])
-        if paid_off():
-            self.fast(*columns)
-            return columns[-1]
-        rows = [column.tolist() for column in columns]
-        self.function(*rows)
-        columns[-1][:] = rows[-1]
-        return columns[-1]
+    sizes = [len(shape.streams), shape.messages, bool(losses), first_event]
+    return (
+        *of(f"{TASKS} {PASSES}", shape, np.int32),
+        *of(LONG, shape, np.int64),
+        *of(TIMES, times, np.int32),
+        *of(SECONDS, times, float),
+        *of("sms memory compute bound", losses, float),
+        *of("taking losing", losses, np.uint8),
+        np.array(sizes, np.int64),
+    )

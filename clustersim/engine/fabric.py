@@ -1,23 +1,24 @@
 """What tasks do, computation and transfers in turn, and the fabric on which SimPy plays those: transfers are fluids.
 
 The bytes of transfers under way move at max-min fair rates, which are solved anew whenever one begins or ends, for all that
-share full links with it. This is the reference of the compiled loop (`eventloop`): plain before fast.
+share full links with it. This is the reference of the event loop (`loop.py`): plain before fast.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from typing import ClassVar, NamedTuple
 
 import numpy as np
 import simpy
 
 from clustersim.engine.flows import FITS, Flow, LinkDemand, solve
-from clustersim.engine.traffic import Variant
+from clustersim.model.operator import Collective
 
 HOST = "host"
-"""What waiting for the host is called among the families of flows."""
+"""Name of waiting for the host, beside the families of flows."""
+NO_CALLS: Mapping[Collective, float] = {}
 _SAME = 1e-12
 """A relative change of a rate that is none: it differs by rounding."""
 
@@ -41,14 +42,10 @@ class Segment(NamedTuple):
         return max(moving, self.beside + self.share * moving) if self.beside else moving
 
 
-Carried = dict[tuple[Variant, int], float]
-"""Bytes by variant and group cell."""
-
-
 class Activity:
     """A fixed sequence of segments that can be started any number of times.
 
-    carried: bytes of the collectives and messages inside, for the link report. ends: idle time at which each segment's
+    calls: the collectives and messages inside, and the bytes of each in all. ends: idle time at which each segment's
     computation and flow end. moving: idle seconds of its flows by family, without those beside
     computation, and of waiting for the host. peak_link_demand: the most bytes/s that its flows take of each link.
     memory: seconds of kernels that its GPU's memory bounds.
@@ -58,7 +55,7 @@ class Activity:
         "_flows",
         "_segments",
         "_times",
-        "carried",
+        "calls",
         "compute",
         "ends",
         "idle",
@@ -69,11 +66,13 @@ class Activity:
 
     NONE: ClassVar[Activity]
 
-    def __init__(self, segments: Iterable[Segment], carried: Carried | None = None, memory: float = 0.0) -> None:
+    def __init__(
+        self, segments: Iterable[Segment], calls: Mapping[Collective, float] = NO_CALLS, memory: float = 0.0
+    ) -> None:
         self._segments = tuple(segments)
         self._times: Activity | None = None  # itself; it would keep itself alive
         self._flows: Sequence[Flow | None] | None = None  # those of its segments, until these are asked for
-        self.carried, self.memory = carried or {}, memory
+        self.calls, self.memory = calls, memory
         self.compute = math.fsum(s.compute + s.beside for s in self._segments)
         self.ends, self.moving = _idle(self._segments)
         self.idle = self.ends[-1] if self.ends else 0.0
@@ -81,12 +80,12 @@ class Activity:
 
     @property
     def times(self) -> Activity:
-        """The first one of those that take as long."""
+        """The activity from which this one takes its seconds; itself unless `over` or `like` made it."""
         return self._times or self
 
     @property
     def segments(self) -> tuple[Segment, ...]:
-        """What it does, one after the other."""
+        """Segments in order."""
         if self._flows is not None:  # few ask for the segments of what has the times of another
             pairs = zip(self.times.segments, self._flows, strict=True)
             self._segments, self._flows = tuple(times._replace(flow=flow) for times, flow in pairs), None
@@ -99,7 +98,7 @@ class Activity:
 
     @property
     def launched(self) -> bool:
-        """Whether the host may launch some of it too late."""
+        """Whether any segment may wait for the host's launches."""
         return any(segment.launched for segment in self.times.segments)
 
     @property
@@ -109,8 +108,8 @@ class Activity:
         return first.compute + (first.flow.latency if first.flow else 0.0), 0.0 if last.flow else last.compute
 
     def timed(self, segments: Sequence[Segment], memory: float) -> Activity:
-        """Return the same with other seconds of computation before each flow: `segments` have the flows of this one."""
-        one = self.carrying(self.carried)
+        """Return the activity with the seconds of `segments`, whose flows are its own. memory: memory-bound seconds."""
+        one = self.calling(self.calls)
         one.memory = memory
         one._segments, one._flows, one._times = tuple(segments), None, None
         one.compute = math.fsum(s.compute + s.beside for s in segments)
@@ -119,28 +118,28 @@ class Activity:
         return one
 
     def like(self, other: Activity) -> Activity:
-        """Return the same with the times of another, whose flows are as many and take as long."""
-        one = other.carrying(self.carried)
+        """Return the activity with the seconds of `other`, which has as many flows of the same durations."""
+        one = other.calling(self.calls)
         one._flows, one.peak_link_demand = self.flows, self.peak_link_demand
         return one
 
-    def over(self, flows: Sequence[Flow | None], carried: Carried) -> Activity:
-        """Return the same with other flows, segment by segment, which take as long on other links."""
-        one = self.carrying(carried)
+    def over(self, flows: Sequence[Flow | None], calls: Mapping[Collective, float]) -> Activity:
+        """Return the activity with other flows, of the same durations on other links, and their calls."""
+        one = self.calling(calls)
         one._flows, one.peak_link_demand = flows, _peaks(flows)
         return one
 
-    def carrying(self, carried: Carried) -> Activity:
-        """Return the same with other bytes for the link report."""
+    def calling(self, calls: Mapping[Collective, float]) -> Activity:
+        """Return the activity with other calls."""
         one = Activity.__new__(Activity)
         one._segments, one._flows, one._times = self._segments, self._flows, self.times
         one.compute, one.memory, one.ends, one.idle = self.compute, self.memory, self.ends, self.idle
-        one.moving, one.peak_link_demand, one.carried = self.moving, self.peak_link_demand, carried
+        one.moving, one.peak_link_demand, one.calls = self.moving, self.peak_link_demand, calls
         return one
 
 
 def _idle(segments: Iterable[Segment]) -> tuple[list[float], dict[str, float]]:
-    """Return when each computation and flow is over on an idle fabric, and the seconds of flows by family and of waiting."""
+    """Return the ends of all half segments on an idle fabric, and {family: exposed seconds}; the host counts as a family."""
     now, ends, spent = 0.0, list[float](), dict[str, float]()
     for segment in segments:
         compute, flow, launched, beside, *_ = segment
@@ -158,7 +157,7 @@ def _idle(segments: Iterable[Segment]) -> tuple[list[float], dict[str, float]]:
 
 
 def _peaks(flows: Iterable[Flow | None]) -> LinkDemand:
-    """Return the links of all flows, each once, and the most bytes/s that one of them asks of it."""
+    """Return the distinct links of `flows`, and the largest bytes/s that one flow takes of each."""
     distinct = {(id(one.links), one.bound): one for one in flows if one is not None and len(one.links)}.values()
     if not distinct:
         return _NOTHING
@@ -178,7 +177,7 @@ Activity.NONE = Activity(())
 
 
 class Transfer:
-    """A flow whose bytes are under way."""
+    """A flow while its bytes move."""
 
     __slots__ = ("flow", "lands", "left", "over", "rate", "since", "slowed", "timer")
 
@@ -220,28 +219,28 @@ class Fabric:
     def _play(
         self, activity: Activity, done: Callable[[list[float] | None], None]
     ) -> Generator[simpy.Event, None, None]:
-        """Go through the segments of an activity."""
+        """Execute the segments of an activity in order."""
         env, begin, ends, slowed = self.env, self.env.now, list[float](), False
         for segment, computed, over in zip(activity.segments, activity.ends[::2], activity.ends[1::2], strict=True):
             # what nothing has slowed ends exactly at its ideal time: sums of its parts would differ in the last digit, and
             # where transfers meet again and again, each meeting may double that
             start = max(env.now + segment.compute, begin + segment.launched) if slowed else begin + computed
-            yield self._at(start)
+            yield self.at(start)
             ends.append(env.now)
             if (flow := segment.flow) is not None:
                 end = start + segment.over(flow.idle) if slowed else begin + over
                 if flow.size and len(flow.links):
-                    yield self._at(start + flow.latency)
+                    yield self.at(start + flow.latency)
                     transfer = self.move(flow, start + flow.idle if segment.beside else end)
                     yield transfer.over
                     if transfer.slowed:  # what is computed beside the flow began with it, and both are waited for
                         slowed, end = True, start + segment.over(env.now - start)
-                yield self._at(end)
+                yield self.at(end)
             ends.append(env.now)
         done(ends if slowed else None)
 
-    def _at(self, time: float) -> simpy.Event:
-        """Return what happens at a time, now where rounding has it over already."""
+    def at(self, time: float) -> simpy.Event:
+        """Return a time-out at an absolute time in seconds; now if rounding puts it in the past."""
         now = self.env.now
         delay = max(time - now, 0.0)
         # SimPy adds delays to now, which may miss the time by its last digit: the next delay does not
@@ -250,7 +249,7 @@ class Fabric:
         return self.env.timeout(delay)
 
     def move(self, flow: Flow, lands: float) -> Transfer:
-        """Let the bytes of a flow begin to move, and return the transfer. lands: when it ends if nothing slows it."""
+        """Start a transfer and return it. lands: time at which it ends if nothing slows it."""
         transfer = Transfer(self.env, flow, lands)
         self.moving[transfer] = None
         if not self._load(flow, 1):
@@ -258,13 +257,13 @@ class Fabric:
         return transfer
 
     def _end(self, transfer: Transfer) -> None:
-        """Take away a transfer whose bytes have moved."""
+        """Remove a transfer whose bytes have all moved."""
         del self.moving[transfer]
         self._load(transfer.flow, -1)
         transfer.over.succeed()
 
     def _load(self, flow: Flow, sign: int) -> bool:
-        """Add a flow to what its links are asked for, or take it away; return whether that changes rates."""
+        """Add a flow (sign 1) to the demand on its links, or remove it (-1). Return whether rates must be solved anew."""
         links = flow.links
         before = self.short[links].any()
         self.crossing[links] += sign
@@ -278,7 +277,7 @@ class Fabric:
         return changes
 
     def _solve(self) -> None:
-        """Solve the rates of all transfers, on the links that are short."""
+        """Solve the max-min rates of all transfers on the links that are short."""
         self.solving, self.solves = False, self.solves + 1
         flows = [one.flow for one in self.moving]
         if not flows:
@@ -295,11 +294,11 @@ class Fabric:
                 self._settle(one, rate)
 
     def _settle(self, transfer: Transfer, rate: float) -> None:
-        """Let a transfer move at another rate from now on, and end when that is over."""
+        """Change the rate of a transfer from now on, and set the time of its end."""
         now = self.env.now
         transfer.left -= transfer.rate * (now - transfer.since)
         transfer.rate, transfer.since = rate, now
         transfer.slowed |= rate < transfer.flow.bound
         transfer.timer.callbacks.clear()  # nothing can be taken out of SimPy's queue: the timer of the old rate calls nobody
-        transfer.timer = self._at(now + max(transfer.left, 0.0) / rate if transfer.slowed else transfer.lands)
+        transfer.timer = self.at(now + max(transfer.left, 0.0) / rate if transfer.slowed else transfer.lands)
         transfer.timer.callbacks.append(lambda _: self._end(transfer))

@@ -48,7 +48,7 @@ class Flow(NamedTuple):
 
 
 class LinkDemand(NamedTuple):
-    """What an activity takes of links while it runs."""
+    """Links that an activity uses while it runs."""
 
     links: Ints
     """Each once."""
@@ -86,7 +86,7 @@ def solve(variable: Ints, link: Ints, weight: Floats, bound: Floats, capacity: F
 
 
 def _shares(link: Ints, weight: Floats, free: Floats) -> Floats:
-    """Return what each link could give to each unit of weight on it."""
+    """Return the bytes/s that each link has for each unit of weight on it."""
     total = np.bincount(link, weight, len(free))
     share: Floats = np.divide(free, total, out=np.full(len(free), np.inf), where=total > 0)
     return share

@@ -24,6 +24,7 @@ from clustersim.model.operator import Collective
 from clustersim.model.sharding import TOKENS
 from clustersim.parallel.job import Job
 from clustersim.parallel.mesh import Mesh
+from clustersim.parallel.offload import WAYS, offloads
 from clustersim.schedules.pipeline import Pipeline
 from clustersim.topology.model import Topology
 
@@ -64,6 +65,7 @@ def tenant(job: Job, topology: Topology, gpus: Ints, collectives: Iterable[Colle
         shards,
         split.cp_inner,
         split.overlap.p2p,
+        job.training.offload,
     )
     question = ("tenant", *shape, ops, fingerprint(gpus))
 
@@ -88,21 +90,26 @@ def families(
     late = 2 if "model" in wanted and not job.parallelism.overlap.param_gather else 0
     several = job.parallelism.optimizer_instances > 1
     gathers = {"all_gather": 0 if job.sharded else late}
-    eras = {**dict.fromkeys(("dp", "edp", "fsdp", "efsdp"), gathers), "model": {"all_reduce": 0 if several else 1}}
+    eras: dict[str, dict[str, int]] = {
+        **dict.fromkeys(("dp", "edp", "fsdp", "efsdp"), gathers),
+        "model": {"all_reduce": 0 if several else 1},
+    }
     ranks = _ranks(job.mesh, job.expert_mesh, job.pipeline)
     if job.sharded or several:
         ranks |= _shard_groups(job)
     if job.parallelism.cp_inner:
         ranks |= _context_groups(job.mesh, job.parallelism.cp_inner)
+    if offloads(job):  # copies may cross links of GPUs that reach each other over PCIe, at any time
+        eras = {}
     upwards = fanouts(distinct(topology.numbering.node_of(gpus)), topology)
+    ranks |= {name: lambda: np.arange(job.mesh.size)[:, np.newaxis] for name in WAYS}
     found = []
     for name, own in wanted.items():
-        algorithm = "" if set(own) <= MESSAGES else _algorithm(job.parallelism.algorithms, name)
+        host = (WAYS[name], job.training.offload.threads) if name in WAYS else None
+        algorithm = "" if host or set(own) <= MESSAGES else _algorithm(job.parallelism.algorithms, name)
         shares, router = (job.shares, job.router) if name == "ep" else ((), None)
         wide = pipelines(job) if name in (FORWARD, BACKWARD) and not job.parallelism.overlap.p2p else None
-        family = Family(
-            name, ranks[name](), (), algorithm, eras.get(name, {}), shares=shares, router=router, communicators=wide
-        )
+        family = Family(name, ranks[name](), (), algorithm, eras.get(name, {}), 0, shares, router, wide, host)
         found.append(_fitted(job, topology, gpus, upwards, family, own))
     return tuple(found)
 
@@ -117,13 +124,13 @@ def _seeds(job: Job, topology: Topology, gpus: Ints) -> Ints:
 
 
 def roles(job: Job) -> Ints:
-    """Return the role of every rank: its pipeline rank, and where ep ranks have different loads its position there."""
+    """Return the role of every rank (ranks,): its pipeline rank, and its position in the ep group if loads there differ."""
     pp, _, ep, _, _ = job.expert_mesh.coordinates(np.arange(job.mesh.size))
     return pp * job.positions + ep % job.positions
 
 
 def _algorithm(algorithms: Algorithms, family: str) -> str:
-    """Return what carries the collectives of a family; counts of rows are gathered, which DeepEP does not."""
+    """Return the algorithm of a family. Counts of rows are gathered by NCCL, as DeepEP has no gather."""
     found: str = getattr(algorithms, _setting(family))
     return NCCL if family == COUNTS and found in TOKENS else found
 
@@ -143,7 +150,7 @@ def _setting(family: str) -> str:
 
 
 def _ranks(mesh: Mesh, experts: Mesh, pipeline: Pipeline) -> dict[str, Callable[[], Ints]]:
-    """Return what finds the groups of each family as (groups, n) ranks."""
+    """Return {family: function that returns its groups as ranks (groups, n)}."""
     return {
         "tp": lambda: mesh.groups("tp"),
         "dp": lambda: holders(mesh, pipeline),
@@ -173,7 +180,7 @@ def holders(mesh: Mesh, pipeline: Pipeline) -> Ints:
 
 
 def _context_groups(mesh: Mesh, inner: int) -> dict[str, Callable[[], Ints]]:
-    """Return what finds the neighbours of a context-parallel group that exchange heads for tokens, and the rings across."""
+    """Return functions for the two dimensions of context parallelism: all-to-all groups (Ulysses) and the rings across them."""
 
     def cut() -> Ints:
         return mesh.groups("cp").reshape(-1, mesh.cp // inner, inner)
@@ -185,7 +192,7 @@ def _context_groups(mesh: Mesh, inner: int) -> dict[str, Callable[[], Ints]]:
 
 
 def _shard_groups(job: Job) -> dict[str, Callable[[], Ints]]:
-    """Return what finds the groups that share one copy of the parameters, neighbours, and those of equal shards of the copies."""
+    """Return functions for the groups that shard one copy of the parameters, and for the groups of equal shards of the copies."""
 
     def cut(mesh: Mesh, expert: bool) -> Ints:
         return holders(mesh, job.pipeline).reshape(-1, job.copies(expert) // job.shards(expert), job.shards(expert))
@@ -205,7 +212,7 @@ def _shard_groups(job: Job) -> dict[str, Callable[[], Ints]]:
 def _fitted(
     job: Job, topology: Topology, gpus: Ints, upwards: tuple[int, ...], family: Family, ops: tuple[str, ...]
 ) -> Family:
-    """Return the groups with the levels that their algorithm takes; raises as `tenant` does."""
+    """Return the family with the levels that its algorithm uses. Raises as `tenant` does."""
     placed = gpus[family.ranks]
     if family.algorithm in ("", NCCL):
         return family._replace(levels=levels(topology.numbering.node_of(placed), upwards))

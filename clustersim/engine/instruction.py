@@ -1,4 +1,7 @@
-"""The instructions of a script: kernels with the collectives between them, messages, and collectives that run beside them."""
+"""The instructions of a script: kernels with the collectives between them, messages, and collectives that run beside them.
+
+`chunk` is the place of a stage among those of the rank, so that ranks which do alike have the same instructions; -1: no stage.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ class Compute(NamedTuple):
     """Kernels and the collectives between them, in lock-step with the group of `family` (None: alone)."""
 
     kind: str
-    stage: int
+    chunk: int
     items: Steps
     family: str | None
     tensors: int = 0
@@ -21,17 +24,18 @@ class Compute(NamedTuple):
 
 
 class Send(NamedTuple):
-    """A message to the rank that holds `stage`."""
+    """A message to the rank that holds the stage `ahead` (1, or -1) of that of `chunk`."""
 
-    stage: int
+    chunk: int
+    ahead: int
     collective: Collective
     wait: bool
 
 
 class Recv(NamedTuple):
-    """Wait for the message for `stage` in `family`."""
+    """Wait for the message for the stage of `chunk` in `family`."""
 
-    stage: int
+    chunk: int
     family: str
 
 
@@ -47,7 +51,7 @@ class Wait(NamedTuple):
 class Launch(NamedTuple):
     """Begin a collective on its stream, not before what was launched on another is over."""
 
-    stage: int
+    chunk: int
     collective: Collective
     after: Wait | None = None
 
@@ -55,7 +59,7 @@ class Launch(NamedTuple):
 class Drain(NamedTuple):
     """The host waits here until its GPU is idle."""
 
-    stage: int
+    chunk: int
 
 
 Instruction = Compute | Send | Recv | Launch | Wait | Drain

@@ -35,7 +35,8 @@ def launching(job: Job, scripts: Sequence[Script], seconds: Sequence[Seconds], h
     if hosts[0].synchronised(job):
         return Launching("synchronised")
     both = [(own, host) for own, host in zip(seconds, hosts, strict=True) if own]
-    starts = [_start(script, own, host) for own, host in both for script in scripts]
+    different = {(id(script.text), script.row[:1]): script for script in scripts}.values()
+    starts = [_start(script, own, host) for own, host in both for script in different]
     known = [start for start in starts if start is not None]
     return Launching("prompt", max(known)) if len(known) == len(starts) else Launching("ahead")
 
@@ -57,19 +58,18 @@ def _start(script: Script, seconds: Seconds, host: Launcher) -> float | None:
     """
     if not script.row:
         return 0.0
-    if any(isinstance(line, Drain) for line in script.lines()):
+    text = script.text
+    if any(isinstance(line, Drain) for line in text.lines()):
         return None
-    first = script.row[0]
-    own = script.special.get(first) or script.steps[first.letter, first.stage]
-    rows = [_row(lines, seconds, host) for lines in chain(script.steps.values(), script.special.values())]
-    begun = _row(own, seconds, host)
+    rows = [_row(lines, seconds, host) for lines in chain(text.steps.values(), text.special.values())]
+    begun = _row(script.of(script.row[0]), seconds, host)
     lead = begun.delay + begun.run - begun.launch
     prompt = all(row.launch <= row.run and row.delay <= lead for row in rows)
     return begun.delay if prompt else None
 
 
 def _row(lines: Iterable[Instruction], seconds: Seconds, host: Launcher) -> _Row:
-    """Return a pass whose collectives and messages take no time."""
+    """Return launch, run and delay of a pass, with collectives and messages of 0 s."""
     queue, run = LaunchQueue(), 0.0
     for item in _items(lines):
         took = seconds[item] if isinstance(item, Kernel) else 0.0

@@ -1,87 +1,1019 @@
-"""Steps of jobs whose tasks slow each other here and there: all of them go through a compiled loop of events."""
+"""The event loop: executes the shapes of jobs on links that they share, with the columns of their times.
+
+A rank goes through the tasks of its passes in the order in which it launches them. What it computes, it waits for; what it
+launches on another stream waits there for the task before it. A task whose end nothing can change ends ahead of time, without
+an event. A task that holds links sleeps until it would end alone; when another task begins with which it could overfill a link,
+both wake: each is found in the half segment that it has reached and continues event by event, its bytes at max-min fair rates,
+until its links fit again. Communication that takes SMs or memory bandwidth of its rank makes the computation that overlaps with
+it longer (`engine/slowing.py` has the equations).
+
+This is the loop in plain Python. `_loop.c` is the same loop, function by function, for machines with a compiler: a change of
+one is a change of both, and the tests hold them to each other and to SimPy (`engine/simulate.py`).
+
+Example: rank 0 computes F0 from 0 to 2 s and sends it; rank 1 waits for that message. Rank 0 executes its passes up to the
+first wait that it cannot fulfil; the message holds a link, so it becomes an event at 2 s. When it ends, at 3 s, rank 1 goes on.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+import math
+from collections.abc import Sequence
+from heapq import heapify, heappop, heappush
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from clustersim.arrays import Floats, entries, offsets
-from clustersim.engine.loop_state import LoopJob, LoopState, loop_state
-from clustersim.engine.record import SegmentEnds
+from clustersim.arrays import Floats, Ints, offsets
+from clustersim.engine.flows import FITS
+from clustersim.engine.shape import DRAIN, HOST_MARK, JOIN, LAUNCH, MARK, MESSAGE, RUN, STREAM, Shape
+from clustersim.engine.slowing import LEAST, MOST
+from clustersim.engine.times import LoopTimes
+from clustersim.errors import SimulationError
+
+BEGIN, OVER, END, LANDED, MOVE, LAND, FIRST, LAST = range(8)
+"""What a task waits for: to begin; asleep, to be over; awake, for the end of a half segment and of what is in it; for a step to
+begin, and to end."""
+LATER = 1 << 56
+"""More than all events. At one time, what ends makes room for what begins, and rates are solved when everything has changed."""
+NEARLY = 1e-9
+"""Relative error that a difference of sums may have."""
+SAME = 1e-12
+"""Relative change of a rate that is due to rounding."""
+NEARLY_FULL = 0.98
+HOST_STREAM = 1
+
+
+class LoopJob(NamedTuple):
+    """A job for the loop."""
+
+    shape: Shape
+    times: LoopTimes
 
 
 class LoopStep(NamedTuple):
-    """A step that the loop has played."""
+    """One step of a job, by event unless stated otherwise."""
 
     begin: float
+    end: float
+    starts: Floats
     ends: Floats
-    """When each node ended."""
-    segment_ends: SegmentEnds
-    """As in engine.record.Record …"""
+    asked: Floats
+    """When the rank came to the task."""
+    cause: Ints
+    """Event whose end let the task begin; -1: the begin of the step."""
+    leader: Ints
+    """One event for all that start together."""
+    wait_event: Ints
+    """By wait, the event that was waited for; -1 for waits without one …"""
+    wait_asked: Floats
+    """… and when the wait began."""
+    segment_ends: dict[int, list[float]]
+    """Ends of the half segments of tasks that shared a link, by the event of their leader."""
     slowed: Floats | None
+    """Seconds by which overlapping communication made each task longer; None if it slowed none."""
     events: int
-    """… and of all steps until its end …"""
+    """Events that the whole simulation processed …"""
     solves: int
+    """… and max-min problems that it solved."""
 
 
-def loop(
-    capacity: Floats,
-    jobs: Sequence[LoopJob],
-    steps: int = 1,
-    starts: Sequence[float] = (),
-    progress: Callable[[float], None] = lambda _: None,
-) -> tuple[list[LoopStep], ...]:
-    """Return the complete steps of jobs that share a fabric. capacity: bytes/s of each link that can be short.
+class _Link:
+    """A link while a simulation runs."""
 
-    steps, starts, progress: as in engine.simulate.
-    """
-    from clustersim.engine.eventloop import play  # numba takes half a second to load
+    __slots__ = ("changed", "crossing", "free", "full", "held", "left", "limit", "reserved", "seen", "total", "used")
 
-    own, now = loop_state(capacity, jobs), 0.0
-    own.jobs["begin"] = starts or 0.0
-    since, found = max(starts, default=0.0), tuple(list[LoopStep]() for _ in jobs)
-    left = [steps] * len(jobs)
-    while max(left) > 0 or _ends(own, now):
-        number = play(own, now)
-        found[number].append(_step(own, number, jobs[number]))
-        left[number] -= found[number][-1].begin >= since
-        now = float(own.jobs[number]["end"])
-        progress(1 - sum(max(one, 0) for one in left) / (steps * len(jobs)))
-        if max(left) > 0:
-            _again(own, number, now)
+    def __init__(self, limit: float) -> None:
+        self.limit = limit
+        self.reserved = self.used = self.free = self.total = 0.0
+        self.left = self.seen = 0
+        self.full = self.changed = False
+        self.held: dict[_Running, None] = {}
+        self.crossing: dict[_Running, float] = {}
+
+
+class _Rank:
+    """What communication takes of a rank: shares now, and their integrals (engine/slowing.py)."""
+
+    __slots__ = ("late", "lost", "lost_bound", "memory", "since", "sms", "taken", "taken_bound")
+
+    def __init__(self) -> None:
+        self.sms = self.memory = self.taken = self.taken_bound = self.lost = self.lost_bound = self.since = 0.0
+        self.late: dict[_Loss, None] = {}
+
+    def advance(self, now: float) -> None:
+        """Bring the integrals to a time, and what is left of the losses that are made up for."""
+        past = now - self.since
+        if past == 0.0:
+            return
+        self.since = now
+        self.lost += self.taken * past
+        self.lost_bound += self.taken_bound * past
+        for loss in self.late:
+            loss.left -= loss.speed() * past
+
+
+class _Loss:
+    """A task that computes on a rank: the parts of it in kernels that memory does not bound (`other`) and that it bounds."""
+
+    __slots__ = ("before", "before_bound", "end", "left", "memory", "other", "rank", "task")
+
+    def __init__(self, task: _Running, rank: _Rank, other: float, memory: float) -> None:
+        self.task, self.rank, self.other, self.memory = task, rank, other, memory
+        self.before = self.before_bound = self.left = self.end = 0.0
+
+    def speed(self) -> float:
+        """Return how fast the rank makes up for what was lost."""
+        return 1.0 - self.other * self.rank.taken - self.memory * self.rank.taken_bound
+
+
+class _Running:
+    """A task under way, or to begin, whose end is not known when it begins."""
+
+    __slots__ = (
+        *("awake", "begun", "bound", "call", "ends", "flow", "index", "job", "kind", "lands", "late", "leader", "left"),
+        *(
+            "links",
+            "losses",
+            "moving",
+            "on_time",
+            "order",
+            "place",
+            "rate",
+            "seen",
+            "since",
+            "started",
+            "takes",
+            "tried",
+        ),
+        "version",
+    )
+
+    def __init__(self, job: _Job, leader: int, kind: int) -> None:
+        self.job, self.leader, self.kind = job, leader, kind
+        self.version = self.index = self.seen = self.place = 0
+        self.call, self.awake, self.on_time, self.late = BEGIN, False, True, False
+        self.started = self.begun = self.rate = self.tried = self.left = self.since = self.lands = self.bound = 0.0
+        self.moving = -1
+        self.ends: list[float] = []
+        self.links: list[int] = job.links(kind) if kind >= 0 else []
+        self.takes: list[tuple[_Rank, float, float]] = []
+        self.losses: list[_Loss] = []
+
+
+class _Job:
+    """The columns of a job as lists, and the state of its step."""
+
+    def __init__(self, number: int, job: LoopJob) -> None:
+        shape, times = job
+        self.number, self.shape, self.times = number, shape, times
+        self.op, self.stream, self.free = _ints(shape.op), _ints(shape.stream), _ints(shape.free)
+        self.gives, self.event, self.wait = _ints(shape.gives), _ints(shape.event), _ints(shape.wait)
+        self.what, self.which = _ints(shape.what), _ints(shape.which)
+        self.first, self.but = _ints(shape.first), _ints(shape.but)
+        self.rank_pass, self.pass_task, self.pass_end = map(_ints, (shape.rank_pass, shape.pass_task, shape.pass_end))
+        self.microbatch, self.pass_event, self.pass_wait = map(
+            _ints, (shape.microbatch, shape.pass_event, shape.pass_wait)
+        )
+        self.launch_start, self.meeting = _ints(shape.launched), _ints(shape.event_meeting)
+        self.meeting_size, self.meeting_slot = _ints(shape.meeting_size), _ints(shape.meeting_slot)
+        self.kind, self.idle = _ints(times.kind), _floats(times.idle)
+        self.link_start, self.link, self.share = _ints(times.link_start), _ints(times.link), _floats(times.share)
+        self.segment_start, self.flow = _ints(times.segment_start), _ints(times.flow)
+        self.segment: list[list[float]] = times.segment.tolist()
+        self.flows: list[list[float]] = times.flows.tolist()
+        self.load_start, self.load_link = _ints(times.load_start), _ints(times.load_link)
+        self.load_weight = _floats(times.load_weight)
+        losses = times.losses
+        self.slowing, self.task_rank = bool(losses), _ints(shape.task_rank)
+        self.sms, self.memory = _floats(losses.sms), _floats(losses.memory)
+        self.compute, self.bound = _floats(losses.compute), _floats(losses.bound)
+        self.taking, self.losing = _ints(losses.taking), _ints(losses.losing)
+        self.streams, self.ranks, self.events = len(shape.streams), shape.ranks, shape.events
+        self.begin, self.over, self.under_way, self.first_event = 0.0, 0.0, 0, 0
+        self.step = _Running(self, -1, -1)
+        self.reset()
+
+    def reset(self) -> None:
+        """Make the job ready for another step."""
+        events, ranks = self.events, self.ranks
+        self.start, self.end = [-1.0] * events, [-1.0] * events
+        self.asked, self.cause, self.pass_of = [0.0] * events, [-1] * events, [-1] * events
+        self.leader, self.mate = list(range(events)), [-1] * events
+        self.previous, self.after, self.task = [-1] * events, [-1] * events, [-1] * events
+        self.waiter, self.next_waiter = [-1] * events, [-1] * (events + ranks)
+        self.wait_event, self.wait_asked = [-1] * self.pass_wait[-1], [0.0] * self.pass_wait[-1]
+        self.message_event = [-1] * self.shape.messages
+        self.message_waiter = [-1] * self.shape.messages
+        self.launched_events = [-1] * self.launch_start[-1]
+        self.count = [0] * (ranks * self.streams)
+        self.arrived, self.meeting_time = [0] * len(self.meeting_size), [-1.0] * len(self.meeting_size)
+        self.meeting_cause, self.meeting_first = [-1] * len(self.meeting_size), [-1] * len(self.meeting_size)
+        self.meeting_leader = [-1] * len(self.meeting_size)
+        self.cursor, self.current = self.rank_pass[:-1].copy(), [self.pass_task[p] for p in self.rank_pass[:-1]]
+        self.waiting = [self.wait[task] for task in self.current]
+        self.now, self.now_event, self.mark = [self.begin] * ranks, [-1] * ranks, [-1] * ranks
+        self.entered = [-1] * ranks
+        """Event that ended last on each rank when its current pass began."""
+        self.left, self.pending = ranks, 0
+        """Ranks that have passes left, and launched tasks that are not over."""
+        self.segment_ends: dict[int, list[float]] = {}
+        self.longer: dict[int, float] = {}
+        self.rank_state: dict[int, _Rank] = {}
+        self.ready: list[int] = []
+
+    def links(self, kind: int) -> list[int]:
+        return self.link[self.link_start[kind] : self.link_start[kind + 1]]
+
+    def rank_of(self, event: int) -> _Rank:
+        """Return what communication takes of the rank of an event."""
+        return self.rank_state.setdefault(self.task_rank[self.task[event]], _Rank())
+
+    def stuck(self) -> SimulationError:
+        """Return the error of a step in which a rank, or a launched task, cannot go on."""
+        for rank in range(self.ranks):
+            if self.cursor[rank] < self.rank_pass[rank + 1]:
+                return self.shape.stuck(self.current[rank], self.microbatch[self.cursor[rank]])
+        event = next(event for event in range(self.events) if self.task[event] >= 0 and self.end[event] < 0.0)
+        return self.shape.stuck(self.task[event], self.microbatch[self.pass_of[event]])
+
+    def time(self, event: int) -> float:
+        """Return the end of an event, the begin of the step for -1; below 0 if it is not known."""
+        return self.begin if event < 0 else self.end[event]
+
+
+def _ints(column: Any) -> list[int]:
+    found: list[int] = column.tolist()
     return found
 
 
-def _ends(own: LoopState, now: float) -> bool:
-    """Return whether another job ends a step at the very time."""
-    from clustersim.engine.eventloop import LAST
-
-    waiting = own.tasks[own.jobs["last_task"]]
-    return any(own.queue[one["waits"]]["time"] <= now for one in waiting if one["call"] == LAST and one["waits"] >= 0)
+def _floats(column: Floats) -> list[float]:
+    found: list[float] = column.tolist()
+    return found
 
 
-def _step(own: LoopState, number: int, job: LoopJob) -> LoopStep:
-    """Return the step that a job has just ended."""
-    from clustersim.engine.eventloop import EVENTS, SOLVES
+class Loop:
+    """Executes the steps of jobs that share links."""
 
-    one = own.jobs[number]
-    nodes, tasks = slice(one["first"], one["last"]), np.arange(one["first_task"], one["last_task"])
-    some = tasks[own.tasks["index"][tasks] > 0]  # those that have been awake
-    ends = SegmentEnds(
-        own.node[some] - one["first"], offsets(np.diff(own.half)[some]), own.ends[entries(own.half, some)]
-    )
-    slowed = own.longer[nodes].copy() if job.slowing else None
-    counted = int(own.counts[EVENTS]), int(own.counts[SOLVES])
-    return LoopStep(float(one["begin"]), own.end[nodes].copy(), ends, slowed, *counted)
+    def __init__(self, capacity: Floats, jobs: Sequence[LoopJob]) -> None:
+        """capacity: bytes/s of each link."""
+        self.links = [_Link(limit) for limit in capacity.tolist()]
+        self.jobs = [_Job(number, job) for number, job in enumerate(jobs)]
+        self.queue: list[tuple[float, int, int, _Running]] = []
+        self.number = self.events = self.solves = self.stamp = 0
+        self.moved: list[_Running] = []
+        self.changed: list[_Link] = []
+        self.dirty, self.quiet, self.now = False, False, 0.0
+        for job, first in zip(self.jobs, offsets(np.array([job.events for job in self.jobs])), strict=False):
+            job.first_event = int(first)
 
+    def again(self, number: int, begin: float, quiet: bool = False) -> None:
+        """Let a job begin a step at a time; quiet: as if no link was ever short."""
+        job, self.quiet = self.jobs[number], quiet
+        job.begin, job.step.call = begin, FIRST
+        job.reset()
+        self.push(job.step, begin)
 
-def _again(own: LoopState, number: int, now: float) -> None:
-    """Let a job that has ended a step begin another one."""
-    one = own.jobs[number]
-    nodes, tasks = slice(one["first"], one["last"]), slice(one["first_task"], one["last_task"])
-    own.missing[nodes], own.longer[nodes] = 2, 0.0
-    for name in ("index", "call", "awake", "late"):
-        own.tasks[name][tasks] = 0
-    one["begin"], one["idle"] = now, 1
+    def play(self) -> int:
+        """Process events until a job ends a step; return its number."""
+        now = self.now  # rates of that time may still have to be solved
+        while True:
+            if self.dirty and (not self.queue or self.queue[0][0] > now):
+                # rates are solved once for all that changes at one time
+                self.events += 1
+                self.solve(now)
+                continue
+            now, _, version, task = heappop(self.queue)
+            if version != task.version:
+                continue
+            if task.call == BEGIN:
+                self.begin(task, now)
+            elif task.call == OVER:
+                self.finish(task, now)
+            elif task.call == FIRST:
+                task.job.ready.extend(range(-task.job.ranks, 0))
+                self.go_on(task.job)
+            elif task.call == LAST:
+                self.now = now
+                return task.job.number
+            else:
+                self.wake_up(task, now)
+
+    def crowded(self, number: int) -> bool:
+        """Return whether what a quiet step had under way at one time could have overfilled a link."""
+        job, times = self.jobs[number], self.jobs[number].times
+        changes: dict[int, list[tuple[float, float]]] = {}
+        for event in range(job.events):
+            if job.leader[event] != event:
+                continue
+            kind = job.kind[job.shape.slot(event)]
+            begun, over = job.start[event] + times.first_byte[kind], job.end[event] - times.last_byte[kind]
+            if over > begun:
+                for place in range(job.link_start[kind], job.link_start[kind + 1]):
+                    share = job.share[place]
+                    changes.setdefault(job.link[place], []).extend(((begun, share), (over, -share)))
+        for own in changes.values():
+            level = 0.0
+            for _, change in sorted(own):  # of one time, what ends makes room for what begins
+                level += change
+                if level > FITS:
+                    return True
+        return False
+
+    def ends_now(self, now: float) -> bool:
+        """Return whether another job ends a step at this time."""
+        return any(one.call == LAST and at <= now and version == one.version for at, _, version, one in self.queue)
+
+    # ranks and streams
+
+    def go_on(self, job: _Job) -> None:
+        """Continue the ranks and launched tasks of a job that have become ready; let its step end if all of it is known."""
+        ready = job.ready
+        while ready:
+            one = ready.pop()
+            if one < 0:
+                self.advance(job, -1 - one)
+            else:
+                self.launch(job, one)
+        if not job.under_way:
+            if job.left or job.pending:
+                raise job.stuck()
+            job.over = max(job.begin, max(job.end, default=job.begin))
+            job.step.call = LAST
+            self.push(job.step, job.over)
+
+    def advance(self, job: _Job, rank: int) -> None:
+        """Execute the tasks of a rank up to the first whose end is not known."""
+        last = job.rank_pass[rank + 1]
+        while (p := job.cursor[rank]) < last:
+            task, end = job.current[rank], job.pass_end[p]
+            while task < end:
+                op = job.op[task]
+                if op <= JOIN:
+                    if not self.waited(job, rank, p, task):
+                        job.current[rank] = task
+                        return
+                    if op == RUN and not self.ran(job, rank, p, task):
+                        job.current[rank] = task
+                        return
+                elif op == LAUNCH:
+                    self.launched(job, rank, p, task)
+                else:
+                    self.host(job, rank, p, task, op)
+                task += 1
+                job.waiting[rank] = job.wait[task]
+            p += 1
+            job.cursor[rank] = p
+            if p < last:
+                job.current[rank] = job.pass_task[p]
+                job.waiting[rank] = job.wait[job.current[rank]]
+                job.entered[rank] = job.now_event[rank]
+        job.left -= 1
+
+    def waited(self, job: _Job, rank: int, p: int, task: int) -> bool:
+        """Let a rank wait for all that a task needs, one after the other; return False where the end of one is not known."""
+        offset = job.pass_wait[p] - job.wait[job.pass_task[p]]
+        for wait in range(job.waiting[rank], job.wait[task + 1]):
+            job.waiting[rank] = wait
+            what = job.what[wait]
+            if what == MESSAGE:
+                message = job.which[wait] + 1 + job.microbatch[p]
+                event = job.message_event[message]
+                if event < 0:
+                    self.register_message(job, message, job.events + rank)
+                    return False
+            elif what == STREAM:
+                event, some = self.so_far(job, rank, wait)
+                if not some:
+                    continue  # the rank has launched nothing there
+            elif what == HOST_MARK:
+                event = job.mark[rank]
+            else:
+                event = job.pass_event[p] + job.event[job.pass_task[p] + job.which[wait]]
+            end = job.time(event)
+            if end < 0.0:
+                self.register(job, event, job.events + rank)
+                return False
+            job.wait_event[offset + wait], job.wait_asked[offset + wait] = event, job.now[rank]
+            if end > job.now[rank]:
+                job.now[rank], job.now_event[rank] = end, event
+        job.waiting[rank] = job.wait[task + 1]
+        return True
+
+    def so_far(self, job: _Job, rank: int, wait: int) -> tuple[int, bool]:
+        """Return the last task that a wait for a stream is for, and whether there is one."""
+        number = rank * job.streams + job.which[wait]
+        count = job.count[number]
+        if count <= job.but[wait]:
+            return -1, False
+        which = min(job.first[wait], count) if job.first[wait] else count - job.but[wait]
+        return job.launched_events[job.launch_start[number] + which - 1], True
+
+    def ran(self, job: _Job, rank: int, p: int, task: int) -> bool:
+        """Compute; return False where the end is not known yet."""
+        event = job.pass_event[p] + job.event[task]
+        if job.task[event] < 0:  # not begun
+            job.task[event], job.asked[event] = task, job.now[rank]
+            if job.meeting and job.meeting[event] >= 0:
+                self.arrive(job, event, job.now[rank], job.now_event[rank])
+            else:
+                self.start(job, event, task, job.now[rank], job.now_event[rank])
+        end = job.end[event]
+        if end < 0.0:
+            self.register(job, event, job.events + rank)
+            return False
+        job.now[rank], job.now_event[rank] = end, event
+        return True
+
+    def launched(self, job: _Job, rank: int, p: int, task: int) -> None:
+        """Launch a task on another stream."""
+        event, number = job.pass_event[p] + job.event[task], rank * job.streams + job.stream[task]
+        count = job.count[number]
+        job.task[event], job.asked[event], job.cause[event] = task, job.now[rank], job.now_event[rank]
+        job.pass_of[event] = p
+        if count and not job.free[task]:
+            job.previous[event] = job.launched_events[job.launch_start[number] + count - 1]
+        for wait in range(job.wait[task], job.wait[task + 1]):
+            if job.what[wait] == STREAM:
+                after, some = self.so_far(job, rank, wait)
+                job.after[event] = after if some else -1
+        job.launched_events[job.launch_start[number] + count] = event
+        job.count[number] = count + 1
+        if job.gives[task] >= 0:
+            message = job.gives[task] + 1 + job.microbatch[p]
+            job.message_event[message] = event
+            self.wake_waiters(job, job.message_waiter[message])
+            job.message_waiter[message] = -1
+        job.pending += 1
+        self.launch(job, event)
+
+    def launch(self, job: _Job, event: int) -> None:
+        """Let a launched task begin if all that it waits for is over; else it becomes ready with the first that is not."""
+        task, time, cause = job.task[event], job.begin, -1
+        first = True
+        for before in (job.previous[event], job.after[event]):
+            if before < 0:
+                continue
+            end = job.end[before]
+            if end < 0.0:
+                self.register(job, before, event)
+                return
+            if first or end > time:
+                time, cause = end, before
+            first = False
+        if job.free[task] and not self.free_waits(job, event, task):
+            return
+        if job.free[task] or job.asked[event] >= time:
+            time, cause = job.asked[event], job.cause[event]
+        if job.meeting and job.meeting[event] >= 0:
+            self.arrive(job, event, time, cause)
+        else:
+            self.start(job, event, task, time, cause)
+
+    def free_waits(self, job: _Job, event: int, task: int) -> bool:
+        """Find when a free task may begin; return False where the end of something that it waits for is not known."""
+        p = job.pass_of[event]
+        offset, own = job.pass_wait[p] - job.wait[job.pass_task[p]], job.stream[task] == 0
+        time, cause = job.begin, -1
+        for wait in range(job.wait[task], job.wait[task + 1]):
+            if job.what[wait] == MESSAGE:
+                message = job.which[wait] + 1 + job.microbatch[p]
+                before = job.message_event[message]
+                if before < 0:
+                    self.register_message(job, message, event)
+                    return False
+            else:
+                before = job.pass_event[p] + job.event[job.pass_task[p] + job.which[wait]]
+            end = job.end[before]
+            if end < 0.0:
+                self.register(job, before, event)
+                return False
+            if own:
+                job.wait_event[offset + wait], job.wait_asked[offset + wait] = before, time
+            if end > time:
+                time, cause = end, before
+        job.asked[event], job.cause[event] = time, cause
+        return True
+
+    def host(self, job: _Job, rank: int, p: int, task: int, op: int) -> None:
+        """Let the host launch kernels, mark how far it is, or wait for its GPU.
+
+        Its stream begins with the pass of its first task and continues whatever the others do.
+        """
+        number = rank * job.streams + HOST_STREAM
+        count = job.count[number]
+        if op == DRAIN:
+            event = job.now_event[rank]
+        else:
+            before = job.launched_events[job.launch_start[number] + count - 1] if count else job.entered[rank]
+            event = job.pass_event[p] + job.event[task]
+            time = job.time(before)
+            job.task[event], job.asked[event], job.cause[event] = task, time, before
+            job.start[event], job.end[event] = time, time + job.idle[job.kind[task]]
+            if op == MARK:
+                job.mark[rank] = event
+                return
+        job.launched_events[job.launch_start[number] + count] = event
+        job.count[number] = count + 1
+
+    def arrive(self, job: _Job, event: int, time: float, cause: int) -> None:
+        """Let a rank come to a task that several start together; the last one starts it."""
+        meeting = job.meeting[event]
+        leader = job.meeting_leader[meeting]
+        if leader < 0:
+            job.meeting_leader[meeting] = leader = event
+        else:
+            job.mate[event], job.mate[leader] = job.mate[leader], event
+        job.leader[event] = leader
+        latest = job.meeting_time[meeting]
+        if time > latest or (time == latest and event < job.meeting_first[meeting]):
+            job.meeting_time[meeting], job.meeting_cause[meeting], job.meeting_first[meeting] = time, cause, event
+        job.arrived[meeting] += 1
+        if job.arrived[meeting] == job.meeting_size[meeting]:
+            slot = job.meeting_slot[meeting]
+            self.start(job, leader, slot, job.meeting_time[meeting], job.meeting_cause[meeting])
+
+    def start(self, job: _Job, leader: int, slot: int, time: float, cause: int) -> None:
+        """Let the events of a leader begin at a time."""
+        kind, changes = job.kind[slot], False
+        event = leader
+        while event >= 0:
+            job.start[event], job.cause[event] = time, cause
+            task = job.task[event]
+            changes |= job.slowing and bool(job.taking[task] or job.losing[task])
+            event = job.mate[event]
+        if not changes and (self.quiet or job.link_start[kind] == job.link_start[kind + 1]):
+            self.over(job, leader, time + job.idle[kind])
+            return
+        job.under_way += 1
+        running = _Running(job, leader, kind)
+        heappush(self.queue, (time, 2 * LATER + job.first_event + leader, 0, running))
+
+    def over(self, job: _Job, leader: int, end: float) -> None:
+        """Let the events of a leader end at a time, and make ready all that waits for them."""
+        event = leader
+        while event >= 0:
+            job.end[event] = end
+            job.pending -= job.op[job.task[event]] == LAUNCH
+            self.wake_waiters(job, job.waiter[event])
+            job.waiter[event] = -1
+            event = job.mate[event]
+
+    def wake_waiters(self, job: _Job, waiter: int) -> None:
+        """Make ready a waiter and those that follow it in its list."""
+        while waiter >= 0:
+            job.ready.append(waiter if waiter < job.events else job.events - 1 - waiter)
+            waiter = job.next_waiter[waiter]
+
+    def register(self, job: _Job, event: int, waiter: int) -> None:
+        """Let a launched task, or a rank (its number plus that of the events), become ready when an event ends."""
+        job.next_waiter[waiter], job.waiter[event] = job.waiter[event], waiter
+
+    def register_message(self, job: _Job, message: int, waiter: int) -> None:
+        """Let a waiter become ready when a message is launched."""
+        job.next_waiter[waiter], job.message_waiter[message] = job.message_waiter[message], waiter
+
+    # tasks whose ends depend on others
+
+    def push(self, task: _Running, time: float) -> None:
+        """Let a task wait until a time, for what `call` says and for nothing else."""
+        self.number += 1
+        task.version += 1
+        # what ends frees its links before what begins at that time takes them: else both would seem to share them
+        later = 0 if task.call == OVER else LATER
+        heappush(self.queue, (time, later + self.number, task.version, task))
+
+    def begin(self, task: _Running, now: float) -> None:
+        """Let a task begin: with those that it could slow, or asleep."""
+        job = task.job
+        task.started = task.begun = now
+        if job.slowing:
+            self.overlap(task, now)
+        tight = False
+        for place, number in enumerate(task.links, job.link_start[task.kind]):
+            link = self.links[number]
+            link.held[task] = None
+            link.reserved += job.share[place]
+            tight |= link.reserved > FITS
+        if not tight:
+            task.call = OVER
+            self.push(task, now + job.idle[task.kind])
+            return
+        for other in self.asleep(task):
+            self.wake(other, now)
+
+    def asleep(self, task: _Running) -> list[_Running]:
+        """Return the tasks that sleep on links of a task that could be overfilled; from now on they are awake."""
+        found = []
+        for number in task.links:
+            link = self.links[number]
+            if link.reserved > FITS:
+                for other in link.held:
+                    if not other.awake:
+                        other.awake = True
+                        found.append(other)
+        return sorted(found, key=lambda one: (one.job.number, one.leader))
+
+    def finish(self, task: _Running, now: float) -> None:
+        """Let a sleeper end, and all that waited for it begin; first it makes up for what it has lost."""
+        job = task.job
+        if task.late:
+            self.no_longer_late(task, now)
+        else:
+            if task.index:
+                self.reach(task, math.inf)
+                if len(task.ends) < 2 * self.segments(task):
+                    task.ends.append(now)
+            for place, number in enumerate(task.links, job.link_start[task.kind]):
+                link = self.links[number]
+                del link.held[task]
+                # from zero again, as in `land`: a link that seems tight by rounding wakes all that use it
+                link.reserved = link.reserved - job.share[place] if link.held else 0.0
+            self.take(task, -1.0, now)
+            if self.loses(task, now):
+                return
+        if task.ends:
+            job.segment_ends[task.leader] = task.ends
+        job.under_way -= 1
+        self.over(job, task.leader, now)
+        self.go_on(job)
+
+    def segments(self, task: _Running) -> int:
+        """Return the number of segments of a task."""
+        return task.job.segment_start[task.kind + 1] - task.job.segment_start[task.kind]
+
+    def alone(self, task: _Running, index: int, begun: float) -> float:
+        """Return when a half segment that began at a time ends, if nothing slows it from there on."""
+        job, place = task.job, task.job.segment_start[task.kind] + index // 2
+        compute, launched, _, _, computed, over = job.segment[place]
+        if task.on_time:
+            return task.started + (over if index % 2 else computed)
+        if index % 2 == 0:
+            return max(begun + compute, task.started + launched)
+        flow = job.flow[place]
+        return begun + self.beside(task, index, job.flows[flow][3]) if flow >= 0 else begun
+
+    def beside(self, task: _Running, index: int, moving: float) -> float:
+        """Return the seconds of a flow that moves so long, with the computation that overlaps with it."""
+        _, _, beside, share, _, _ = task.job.segment[task.job.segment_start[task.kind] + index // 2]
+        return max(moving, beside + share * moving) if beside else moving
+
+    def reach(self, task: _Running, time: float) -> None:
+        """Bring a sleeper to the half segment in which it is at a time, at most its last one."""
+        # in the last one it waits for its end anyway, however sums are rounded
+        while task.index < 2 * self.segments(task) - 1:
+            end = self.alone(task, task.index, task.begun)
+            if end > time:
+                return
+            task.ends.append(end)
+            task.index += 1
+            task.begun = end
+
+    def wake(self, task: _Running, now: float) -> None:
+        """Let a task continue event by event from where it is now."""
+        task.version += 1  # whatever it waits for
+        self.reach(task, now)
+        if task.index:
+            before = task.job.segment[task.job.segment_start[task.kind] + (task.index - 1) // 2]
+            task.on_time = task.begun == task.started + (before[4] if task.index % 2 else before[5])
+        self.enter(task, now)
+
+    def enter(self, task: _Running, now: float) -> None:
+        """Continue with a half segment that has begun before now or just now."""
+        while True:
+            if task.index % 2:
+                self.transfer(task, now)
+                return
+            time = self.alone(task, task.index, task.begun)
+            if time > now:
+                task.call = END
+                self.push(task, time)
+                return
+            if not self.goes_on(task, now):
+                return
+
+    def flow_of(self, task: _Running) -> int:
+        """Return the flow of the segment that a task is in; -1 for none."""
+        return task.job.flow[task.job.segment_start[task.kind] + task.index // 2]
+
+    def overlapped(self, task: _Running) -> bool:
+        """Return whether computation overlaps with the flow of the segment that a task is in."""
+        return task.job.segment[task.job.segment_start[task.kind] + task.index // 2][2] > 0.0
+
+    def transfer(self, task: _Running, now: float) -> None:
+        """Continue with a flow, or with the computation that overlaps with it."""
+        flow, begun = self.flow_of(task), task.begun
+        if flow < 0 or now >= begun + task.job.flows[flow][3]:
+            # nothing moves any more: what is computed beside it takes longer
+            task.call = END
+            self.push(task, max(self.alone(task, task.index, begun), now))
+            return
+        latency, size, _, idle = task.job.flows[flow]
+        if not size:
+            task.call = LANDED
+            exact = task.on_time and not self.overlapped(task)
+            self.push(task, max(self.alone(task, task.index, begun), now) if exact else begun + idle)
+        elif now >= begun + latency:
+            self.move(task, now)
+        else:
+            task.call = MOVE
+            self.push(task, begun + latency)
+
+    def goes_on(self, task: _Running, now: float) -> bool:
+        """End a half segment. Return whether the task stays awake for the next one; else it sleeps to its end."""
+        task.ends.append(now)
+        task.index += 1
+        task.begun = now
+        halves = 2 * self.segments(task)
+        if task.index < halves and any(self.links[number].reserved > FITS for number in task.links):
+            return True
+        end = now
+        for index in range(max(task.index, halves - 1) if task.on_time else task.index, halves):
+            end = self.alone(task, index, end)
+        task.awake, task.call = False, OVER
+        self.push(task, end)
+        return False
+
+    def loads(self, task: _Running, flow: int) -> list[tuple[_Link, float]]:
+        """Return the links of a flow, and the bytes over each for each byte of the flow."""
+        job = task.job
+        return [
+            (self.links[task.links[job.load_link[load]]], job.load_weight[load])
+            for load in range(job.load_start[flow], job.load_start[flow + 1])
+        ]
+
+    def move(self, task: _Running, now: float) -> None:
+        """Let the bytes of a flow move: its latency is over."""
+        flow = self.flow_of(task)
+        latency, size, bound, idle = task.job.flows[flow]
+        lands = task.begun + idle
+        if task.on_time and not self.overlapped(task):
+            lands = self.alone(task, task.index, task.begun)
+        loads = self.loads(task, flow)
+        if not loads:
+            task.call = LANDED
+            self.push(task, max(lands, now))
+            return
+        task.moving, task.rate, task.tried, task.lands, task.bound = flow, 0.0, 0.0, lands, bound
+        task.left, task.since = size, task.begun + latency
+        for link, weight in loads:
+            link.crossing[task] = weight
+        # its rate is found with those of all that change at this time
+        self.moved.append(task)
+        self.dirty = True
+
+    def land(self, task: _Running) -> None:
+        """Take away a flow that is over."""
+        for link, weight in self.loads(task, task.moving):
+            del link.crossing[task]
+            if link.full and not link.changed:
+                link.changed = True
+                self.changed.append(link)
+            # an idle link begins from zero again: else the rounding of all sums would stay
+            link.used = link.used - weight * task.tried if link.crossing else 0.0
+        task.moving = -1
+        if task.lands == math.inf:  # it was below its bound for a while
+            task.on_time = False
+        self.dirty = True
+
+    def wake_up(self, task: _Running, now: float) -> None:
+        """Do what an awake task waited for."""
+        self.events += 1
+        if task.call == MOVE:
+            self.move(task, now)
+            return
+        if task.call == LAND:
+            self.land(task)
+        if task.call != END and self.overlapped(task):
+            if task.on_time:
+                time = self.alone(task, task.index, task.begun)
+            else:
+                time = task.begun + self.beside(task, task.index, now - task.begun)
+            task.call = END
+            self.push(task, max(time, now))
+        elif self.goes_on(task, now):
+            self.enter(task, now)
+
+    # max-min fair rates
+
+    def solve(self, now: float) -> None:
+        """Bring the rates up to date, on the links that are known to be full and on those that this would overfill.
+
+        Of thousands of links a hundred are full, and a solution that keeps within a limit stays when that limit is added.
+        """
+        self.solves += 1
+        while True:
+            tasks, wide = self.joined()
+            rates = self.fair(tasks, wide)
+            if not self.overfilled(tasks, rates):
+                break
+        self.changed, self.moved, self.dirty = [], [], False
+        for task in tasks:
+            self.settle(task, now)
+        for link in wide:
+            link.changed = False
+            link.full = link.used > NEARLY_FULL * link.limit
+
+    def joined(self) -> tuple[list[_Running], list[_Link]]:
+        """Return the flows that chains of full links join to changes, and these links."""
+        self.stamp += 1
+        stamp, tasks, wide = self.stamp, list[_Running](), list[_Link]()
+        for link in self.changed:
+            if link.seen != stamp:
+                link.seen = stamp
+                wide.append(link)
+        for task in self.moved:
+            task.seen = stamp
+            tasks.append(task)
+        done = gone = 0
+        while done < len(wide) or gone < len(tasks):
+            while done < len(wide):
+                for task in wide[done].crossing:
+                    if task.seen != stamp:
+                        task.seen = stamp
+                        tasks.append(task)
+                done += 1
+            if gone == len(tasks):
+                break
+            for link, _ in self.loads(tasks[gone], tasks[gone].moving):
+                if link.full and link.seen != stamp:
+                    link.seen = stamp
+                    wide.append(link)
+            gone += 1
+        return tasks, wide
+
+    def fair(self, tasks: list[_Running], wide: list[_Link]) -> list[float]:
+        """Return the max-min fair rates of flows on links that no other flows cross.
+
+        All rates rise together; a flow stops at its bound or when one of its links is full (Bertsekas & Gallager, Data
+        Networks, 6.5.2).
+        """
+        if not wide:
+            return [task.bound for task in tasks]
+        for link in wide:
+            link.free, link.left, link.total = link.limit, len(link.crossing), math.fsum(link.crossing.values())
+        rates = [-1.0] * len(tasks)
+        for place, task in enumerate(tasks):
+            task.place = place
+        stops = [(task.bound, -1 - place) for place, task in enumerate(tasks)]
+        stops += [(link.free / link.total, place) for place, link in enumerate(wide) if link.left]
+        heapify(stops)
+        rising = len(tasks)
+        while rising:
+            level, place = heappop(stops)
+            for stopped in self.stopping(level, place, wide, rates, stops):
+                rates[stopped] = level
+                rising -= 1
+                for link, weight in self.loads(tasks[stopped], tasks[stopped].moving):
+                    if link.full:
+                        link.free = max(link.free - weight * level, 0.0)
+                        link.total -= weight
+                        link.left -= 1
+        return rates
+
+    def stopping(
+        self, level: float, place: int, wide: list[_Link], rates: list[float], stops: list[tuple[float, int]]
+    ) -> list[int]:
+        """Return who stops at a rate: a flow (a negative place) or all that still rise on a link."""
+        if place < 0:
+            return [-1 - place] if rates[-1 - place] < 0.0 else []
+        link = wide[place]
+        if not link.left:
+            return []
+        if link.free > level * link.total * (1 + NEARLY):  # some have stopped since it was found
+            heappush(stops, (link.free / link.total * (1 - NEARLY / 2), place))
+            return []
+        some = [(task.place, weight) for task, weight in link.crossing.items() if rates[task.place] < 0.0]
+        rising = math.fsum(weight for _, weight in some)
+        if link.free / rising > level:
+            heappush(stops, (link.free / rising, place))
+            return []
+        return [number for number, _ in some]
+
+    def overfilled(self, tasks: list[_Running], rates: list[float]) -> bool:
+        """Try rates; return whether they overfill links that were not known to be full, which are changed too, then."""
+        over = False
+        before = [task.tried for task in tasks]
+        for task, rate in zip(tasks, rates, strict=True):
+            more = rate - task.tried
+            task.tried = rate
+            if more:
+                for link, weight in self.loads(task, task.moving):
+                    link.used += weight * more
+                    over |= link.used > link.limit * (1 + SAME) and not link.full
+        if not over:
+            return False
+        found = False
+        for task, old in zip(tasks, before, strict=True):
+            if task.tried != old:
+                for link, _ in self.loads(task, task.moving):
+                    if link.used > link.limit * (1 + SAME) and not link.full:
+                        link.full = found = True
+                        self.changed.append(link)
+        return found
+
+    def settle(self, task: _Running, now: float) -> None:
+        """Give a flow its new rate from now on; what hardly changes stays."""
+        rate, time = task.tried, task.lands
+        # a rate that differs by rounding alone would move the end by some digits, and cost an event
+        if abs(rate - task.rate) <= SAME * task.rate:
+            return
+        if rate < task.bound or time == math.inf:
+            # what nothing has slowed so far has moved at its bound, awake or asleep
+            task.left -= (task.rate if time == math.inf else task.bound) * (now - task.since)
+            task.since, task.lands = now, math.inf
+            time = now + max(task.left, 0.0) / rate
+        task.rate, task.call = rate, LAND
+        self.push(task, max(time, now))
+
+    # losses to communication that overlaps
+
+    def overlap(self, task: _Running, now: float) -> None:
+        """Let a task that begins take what it takes of its ranks, and note what is taken of those on which it computes."""
+        job, event = task.job, task.leader
+        idle = job.idle[task.kind]
+        while event >= 0:
+            number, own = job.task[event], job.rank_of(event)
+            kind = job.kind[number]
+            if job.taking[number]:
+                task.takes.append((own, job.sms[kind], job.memory[kind]))
+            if job.losing[number] and idle:
+                part = min(job.compute[kind] / idle, 1.0)
+                memory = min(job.bound[kind] / idle, part)
+                task.losses.append(_Loss(task, own, part - memory, memory))
+            event = job.mate[event]
+        self.take(task, 1.0, now)
+        for loss in task.losses:
+            loss.rank.advance(now)
+            loss.before, loss.before_bound = loss.rank.lost, loss.rank.lost_bound
+
+    def take(self, task: _Running, sign: float, now: float) -> None:
+        """Take from ranks what a task takes while it runs, or give it back; who makes up for losses there ends anew."""
+        for rank, sms, memory in task.takes:
+            rank.advance(now)
+            rank.sms += sign * sms
+            rank.memory += sign * memory
+            # kernels that memory bounds lose the larger of both shares; of neither can all be taken
+            asked = max(rank.sms, rank.memory)
+            rank.taken = min(rank.sms, MOST) if rank.sms > LEAST else 0.0
+            rank.taken_bound = min(asked, MOST) if asked > LEAST else 0.0
+            for loss in rank.late:
+                if loss.end > now:  # else it is over on this rank, and waits for others
+                    loss.end = now + max(loss.left, 0.0) / loss.speed()
+                    self.wait_late(loss.task)
+
+    def wait_late(self, task: _Running) -> None:
+        """Let a task wait until its losses are made up for on all of its ranks."""
+        self.push(task, max(loss.end for loss in task.losses))
+
+    def loses(self, task: _Running, now: float) -> bool:
+        """Begin to make up for what a task has lost, which would be over now; return whether it has lost anything."""
+        late = False
+        for loss in task.losses:
+            rank = loss.rank
+            rank.advance(now)
+            loss.left = loss.other * (rank.lost - loss.before) + loss.memory * (rank.lost_bound - loss.before_bound)
+            loss.end = now
+            late |= loss.left > 0.0
+        if not late:
+            return False
+        for loss in task.losses:
+            if loss.left > 0.0:
+                loss.end = now + max(loss.left, 0.0) / loss.speed()
+            # also where nothing was lost on this rank: the task ends with the slowest of its ranks
+            loss.rank.late[loss] = None
+        task.late, task.since, task.call = True, now, OVER
+        self.wait_late(task)
+        return True
+
+    def no_longer_late(self, task: _Running, now: float) -> None:
+        """Take away a task that has made up for its losses."""
+        event = task.leader
+        while event >= 0:
+            task.job.longer[event] = now - task.since
+            event = task.job.mate[event]
+        for loss in task.losses:
+            loss.rank.advance(now)
+            del loss.rank.late[loss]
+
+    def step(self, number: int) -> LoopStep:
+        """Return the step that a job has just ended."""
+        job = self.jobs[number]
+        slowed = None
+        if job.slowing:
+            slowed = np.zeros(job.events)
+            slowed[list(job.longer)] = list(job.longer.values())
+        return LoopStep(
+            job.begin,
+            job.over,
+            np.array(job.start),
+            np.array(job.end),
+            np.array(job.asked),
+            np.array(job.cause, np.int32),
+            np.array(job.leader, np.int32),
+            np.array(job.wait_event, np.int32),
+            np.array(job.wait_asked),
+            job.segment_ends,
+            slowed,
+            self.events,
+            self.solves,
+        )

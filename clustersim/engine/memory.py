@@ -21,6 +21,7 @@ from clustersim.arrays import Floats, Ints, Mask
 from clustersim.engine.microbatch_overlap import memory_order
 from clustersim.parallel.job import Job
 from clustersim.parallel.memory import Memory, at_rest, gathered, gradients
+from clustersim.parallel.offload import host_peaks, kept_on_gpu
 from clustersim.parallel.stages import Stage
 from clustersim.schedules.action import Action, Schedule
 
@@ -83,6 +84,8 @@ class RankMemory(NamedTuple):
     """Sharded parameters that are gathered (moments,)."""
     row: tuple[Action, ...] = ()
     """The actions, where there is a moment for each."""
+    host: float = 0.0
+    """Peak bytes of host memory for what is offloaded."""
 
     @property
     def peak(self) -> Memory:
@@ -101,12 +104,10 @@ def of_lanes(job: Job, lanes: Sequence[Sequence[Stage]], found: Moments) -> list
 
 
 def _held(job: Job, lanes: Sequence[Sequence[Stage]], found: Moments) -> tuple[list[Memory], Floats]:
-    """Return the same: between steps, rank by rank, and the columns of RankMemory at all moments (4, moments)."""
+    """Return each rank's memory between steps, and the first four columns of RankMemory at all moments (4, moments)."""
     facts = {
         key: (
-            s.saved_bytes,
-            *s.backward_peak,
-            *s.forward_peak,
+            *kept_on_gpu(job, s),
             gradients(job, s)[1],
             gathered(job, s, True),
             gathered(job, s, False),
@@ -145,7 +146,7 @@ def peaks(job: Job, parts: Sequence[Sequence[Stage]], found: Moments) -> list[Me
 
 
 def _running(rest: Memory, activations: float, workspace: float, gradients: float, gathered: float) -> Memory:
-    """Return what a rank holds at a moment, given what it holds between steps."""
+    """Return the bytes by kind at one moment; `rest` is the memory between steps."""
     return rest._replace(activations=activations, workspace=workspace, gradients=gradients, gathered=gathered)
 
 
@@ -155,7 +156,8 @@ def memory_by_rank(job: Job, parts: Sequence[Sequence[Stage]], schedule: Schedul
     every = moments(rows, every=True)
     ranks = (of_lanes(job, job.lanes(part), every) for part in parts)
     fullest = (max(lane, key=lambda one: one.peak.total) for lane in zip(*ranks, strict=True))
-    return [one._replace(row=row) for one, row in zip(fullest, rows, strict=True)]
+    hosts = host_peaks(job, parts[0], every.start, every.kept)
+    return [one._replace(row=row, host=host) for one, row, host in zip(fullest, rows, hosts, strict=True)]
 
 
 def beside(job: Job, stage: Stage) -> tuple[float, float]:

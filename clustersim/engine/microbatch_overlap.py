@@ -16,8 +16,8 @@ from clustersim.schedules.action import Action, Schedule
 from clustersim.schedules.pipeline import together
 
 StepKey = tuple[str, int] | tuple[str, int, int, int]
-"""A pass by its letter and stage; of one in parts also which part, and how many exchanges the pass beside it has. Part -1
-of a pair receives, and the part behind the last one sends."""
+"""A pass by its letter and chunk, the place of its stage among those of the rank; of one in parts also which part, and how many
+exchanges the pass beside it has. Part -1 of a pair receives, and the part behind the last one sends."""
 Turn = tuple[StepKey, Action]
 
 
@@ -25,7 +25,7 @@ class Pairing(NamedTuple):
     """Which passes run beside each other: a backward pass and a forward pass right behind it, or none."""
 
     exchanges: Mapping[tuple[str, int], int] = {}
-    """Of passes that are cut there, by letter and stage."""
+    """Of passes that are cut there, by letter and chunk."""
     paired: bool = False
 
     def __bool__(self) -> bool:
@@ -35,24 +35,25 @@ class Pairing(NamedTuple):
 ALONE = Pairing()
 
 
-def turns(row: Sequence[Action], pairing: Pairing) -> list[Turn]:
-    """Return what a rank does, in order."""
+def turns(row: Sequence[Action], own: Sequence[int], pairing: Pairing) -> list[Turn]:
+    """Return what a rank does, in order. own: its stages."""
+    chunk = {stage: place for place, stage in enumerate(own)}
     if not pairing:
-        return [((action.letter, action.stage), action) for action in row]
+        return [((action.letter, chunk[action.stage]), action) for action in row]
     found, orders = list[Turn](), dict[tuple[int, int], list[tuple[StepKey, int]]]()
     for unit in together(row, True):
         if len(unit) == 1:
-            found.append(((unit[0].letter, unit[0].stage), unit[0]))
+            found.append(((unit[0].letter, chunk[unit[0].stage]), unit[0]))
             continue
-        stages = unit[0].stage, unit[1].stage
-        if stages not in orders:
-            orders[stages] = list(_side_by_side(*stages, pairing))
-        found += [(key, unit[which]) for key, which in orders[stages]]
+        chunks = chunk[unit[0].stage], chunk[unit[1].stage]
+        if chunks not in orders:
+            orders[chunks] = list(_side_by_side(*chunks, pairing))
+        found += [(key, unit[which]) for key, which in orders[chunks]]
     return found
 
 
 def _side_by_side(backward: int, forward: int, pairing: Pairing) -> Iterator[tuple[StepKey, int]]:
-    """Yield the parts of a backward pass (0) and a forward pass (1) of two stages, the backward one's first."""
+    """Yield the parts of a backward pass (0) and a forward pass (1) of two chunks, the backward one's first."""
     passes = ("B", backward), ("F", forward)
     exchanges = [pairing.exchanges.get(one, 0) for one in passes]
 

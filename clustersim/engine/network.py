@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -12,7 +13,7 @@ import numpy as np
 from clustersim.arrays import Floats, Ints, Mask, distinct_rows
 from clustersim.cache import fingerprint
 from clustersim.collectives.model import AllPairs, Group, Phase
-from clustersim.collectives.nccl.shape import Shape, different, ordered, pair_shapes, shapes, types_of
+from clustersim.collectives.nccl.shape import CommunicatorShape, different, ordered, pair_shapes, shapes, types_of
 from clustersim.collectives.plan import MESSAGES, NCCL, CollectivePlan, plan
 from clustersim.engine.flows import Flow
 from clustersim.engine.fold.refinement import Cells, Partition, partition
@@ -22,7 +23,7 @@ from clustersim.topology.model import Topology
 
 LinkLoads = tuple[Ints, Floats]
 """Links, each once, and the bytes over each for each byte of a collective."""
-GroupKind = tuple[int, ...] | Shape
+GroupKind = tuple[int, ...] | CommunicatorShape
 """The types of the nodes of a group by their place in `Topology.kinds`, none in a cluster of one type; of a message, the shape of
 the communicator in which it goes."""
 GroupPlans = Mapping[GroupKind, CollectivePlan]
@@ -32,7 +33,7 @@ _NOWHERE: LinkLoads = np.empty(0, np.int64), np.empty(0)
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """A job's communication on the cluster, folded."""
+    """Collectives and messages of a job on the folded cluster: plans, flows and loads by group cell."""
 
     topology: Topology
     plans: Mapping[Collective, GroupPlans]
@@ -52,6 +53,7 @@ class Network:
     cell_rows: dict[Variant, list[tuple[list[float], list[float], Mapping[int, LinkLoads]]]] = field(
         default_factory=dict
     )
+    like: dict[str, list[int]] = field(default_factory=dict)
 
     def phases(self, variant: Variant) -> tuple[Traffic, ...]:
         """Return the traffic of a variant on all links."""
@@ -78,9 +80,31 @@ class Network:
             self.known[call, cell] = self.distinct.setdefault(alike, flows)
         return self.known[call, cell]
 
+    def alike(self, place: str) -> list[int]:
+        """Return, for each group cell of a family, the first one whose flows take as long and load the same links.
+
+        place: the name of the family, or of one side of its messages.
+        """
+        family = place.partition("/")[0]
+        if family not in self.like:
+            plans = ((call, one) for call, own in self.plans.items() if call.group == family for one in own.values())
+            variants = dict.fromkeys(_variant(*one) for one in plans)
+            count, kinds, first = len(self.cells.groups[family].first), self.kinds.get(family), dict[object, int]()
+            rows = [row for variant in variants for row in self.by_cell(variant)]
+            keys = (
+                (
+                    kinds and kinds[cell],
+                    *((latency[cell], bound[cell], id(loads.get(cell, _NOWHERE))) for latency, bound, loads in rows),
+                )
+                for cell in range(count)
+            )
+            self.like[family] = [first.setdefault(key, cell) for cell, key in enumerate(keys)]
+        return self.like[family]
+
     def _flows(self, call: Collective, cell: int) -> Iterator[Flow]:
         own = self.plan(call, cell)
-        start = self.topology.launch if own.latency is None else own.latency
+        host = own.latency is None and not own.phases
+        start = 0.0 if host else self.topology.launch if own.latency is None else own.latency
         for latency, bound, loads in self.by_cell(_variant(call, own)):
             hops = latency[cell] if own.latency is None else 0.0
             yield Flow(call.group, start + hops, call.size, min(bound[cell], own.rate), *loads.get(cell, _NOWHERE))
@@ -132,7 +156,7 @@ class JobTraffic(NamedTuple):
 
 
 class Demand(NamedTuple):
-    """All that jobs may put on links, rank by rank."""
+    """Loads of jobs on links before folding."""
 
     topology: Topology
     tenants: tuple[Tenant, ...]
@@ -178,7 +202,7 @@ def demand(topology: Topology, tenants: Sequence[Tenant]) -> Demand:
 
 
 def _key(tenant: Tenant) -> Hashable:
-    """Return what stands for a tenant that says nothing of that itself."""
+    """Return a hashable key of a tenant without one."""
     families = tuple(
         (f.name, f.ranks.shape, fingerprint(f.ranks), f.levels, f.algorithm, tuple(f.eras.items()), f.shares, f.router)
         + (() if f.communicators is None else (f.communicators.shape, fingerprint(f.communicators)))
@@ -205,7 +229,7 @@ def folded(demand: Demand, kept: Mask, fold: bool = True) -> Partition:
 
 
 def _mark(kept: Mask) -> bytes | bool:
-    """Return what stands for a mask: itself if all of it is the same."""
+    """Return a hashable key of a mask: True or False if it is constant, else a fingerprint."""
     whole = bool(kept.all())
     return whole if whole or not kept.any() else fingerprint(np.flatnonzero(kept))
 
@@ -257,20 +281,20 @@ def _sends(collectives: Sequence[Collective]) -> bool:
     return all(one.op == "send" for one in collectives)
 
 
-def _message_shapes(topology: Topology, tenant: Tenant, family: Family) -> tuple[tuple[Shape, ...], Ints]:
+def _message_shapes(topology: Topology, tenant: Tenant, family: Family) -> tuple[tuple[CommunicatorShape, ...], Ints]:
     """Return the different shapes of the communicators in which messages between two ranks go, and which of them each has.
 
     A communicator of more ranks has the messages' own latencies, and says whether they stay in a node.
     """
 
-    def asked() -> tuple[tuple[Shape, ...], Ints]:
+    def asked() -> tuple[tuple[CommunicatorShape, ...], Ints]:
         # messages back go over the same pairs, and so do those of every job whose pipelines stand there
         pairs, wide = ordered(tenant.gpus[family.ranks]), family.communicators
         joined = pairs if wide is None else ordered(tenant.gpus[wide])
         question = ("shapes of pairs", fingerprint(pairs), wide is None, joined.shape, fingerprint(joined))
         return topology.cache.once(question, lambda: found(pairs, joined))
 
-    def found(pairs: Ints, joined: Ints) -> tuple[tuple[Shape, ...], Ints]:
+    def found(pairs: Ints, joined: Ints) -> tuple[tuple[CommunicatorShape, ...], Ints]:
         own, which = pair_shapes(topology, pairs)
         if joined is pairs:
             return own, which
@@ -286,7 +310,7 @@ def _message_shapes(topology: Topology, tenant: Tenant, family: Family) -> tuple
 
 
 def _kept(demand: Demand, kept: Mask) -> tuple[ScarceLoads, ...]:
-    """Return the loads on the links that are kept, numbered anew."""
+    """Return the loads on the kept links, which are numbered anew."""
     if kept.all():
         return demand.loads
     place = np.cumsum(kept) - 1
@@ -298,7 +322,7 @@ def _kept(demand: Demand, kept: Mask) -> tuple[ScarceLoads, ...]:
 
 
 def _plans(topology: Topology, tenant: Tenant) -> dict[Collective, GroupPlans]:
-    """Return how each collective of a job is carried."""
+    """Return {collective: its plan by kind of group}."""
     cache = topology.cache
     return {
         c: cache.once(("plan", tenant.key, c), partial(_plan, topology, tenant, family, c))
@@ -308,7 +332,9 @@ def _plans(topology: Topology, tenant: Tenant) -> dict[Collective, GroupPlans]:
 
 
 def _plan(topology: Topology, tenant: Tenant, family: Family, collective: Collective) -> GroupPlans:
-    by_kind: Mapping[GroupKind, tuple[Shape, ...]] = {(): ()}
+    by_kind: Mapping[GroupKind, tuple[CommunicatorShape, ...]] = {(): ()}
+    if family.host:
+        return {(): CollectivePlan("", "", (), (), None, math.inf, ())}
     if collective.op == "send":
         by_kind = {kind: (kind,) for kind in _message_shapes(topology, tenant, family)[0]}
     elif family.algorithm == NCCL or collective.op in MESSAGES:
@@ -327,7 +353,7 @@ def _variant(call: Collective, plan: CollectivePlan) -> Variant:
 
 
 def _carried(plans: Mapping[Collective, GroupPlans]) -> dict[Variant, _TrafficKey]:
-    """Return what carries each variant."""
+    """Return {variant: phases, rate and messages} of the plans."""
     used: dict[Variant, list[Sequence[CollectivePlan]]] = {}
     for c, own in plans.items():
         for one in own.values():
@@ -337,7 +363,7 @@ def _carried(plans: Mapping[Collective, GroupPlans]) -> dict[Variant, _TrafficKe
 
 
 def _of_variant(plans: Sequence[Sequence[CollectivePlan]]) -> _TrafficKey:
-    """Return the same of one variant; plans: of its sizes, each by kind of group where these differ."""
+    """Return the traffic key of one variant from the plans of all sizes that use it."""
     flat = [one for own in plans for one in own]
     of_kinds = [
         (min(one.latency or 0.0 for one in kind), max(one.rate for one in kind)) for kind in zip(*plans, strict=True)
@@ -368,7 +394,7 @@ def _phases(
 
 
 def _of_job(family: Family, job: int) -> Family:
-    """Return a family under a name that no family of another job has."""
+    """Return the family with a name that is unique among jobs."""
     return family._replace(name=f"{family.name}@{job}", job=job)
 
 
@@ -400,7 +426,7 @@ def _shares(cells: Partition, tenants: Sequence[Tenant]) -> Iterator[Partition]:
 
 
 def _loads(loads: ScarceLoads, groups: Cells, links: Cells) -> dict[int, LinkLoads]:
-    """Sum, for each group cell, what all its groups put on the first link of every link cell."""
+    """Return {group cell: (link cells, bytes on one link of each for each byte of a collective)}, summed over its groups."""
     count = len(links.first)
     kept = np.flatnonzero(links.first[links.of[loads.link]] == loads.link)
     key = groups.of[loads.group[kept]] * count + links.of[loads.link[kept]]

@@ -1,5 +1,8 @@
 """What a rank does in a step: passes, each a template of tasks on named streams.
 
+Ranks that do alike share one `Layout`: its tasks name groups, messages and stages as the rank has them. A `Program` says which
+they are on one rank, and what its tasks do; a `Task` is a task of one rank with all of that.
+
 A *task* is a computation, a collective or a message, on one stream of its rank. Tasks of one stream run in order. A task on
 the compute stream may wait for handles: messages of other ranks, or what the rank has launched on another stream. A task on
 another stream is launched by the compute stream, when all that stands before it there is over, and may wait for what was
@@ -10,13 +13,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from clustersim.arrays import Mask
-from clustersim.engine.fabric import HOST, Activity, Carried
-from clustersim.engine.microbatch_overlap import ALONE, Pairing, StepKey, Turn, turns
+from clustersim.engine.fabric import HOST, Activity
+from clustersim.engine.microbatch_overlap import ALONE, Pairing, Turn, turns
+from clustersim.engine.traffic import Variant
 from clustersim.schedules.action import Action
 
 COMPUTE = "compute"
@@ -34,10 +38,29 @@ class Message(NamedTuple):
 
     group: GroupCell
     stage: int
+    number: int = 0
+    """Which of several messages of a pass between the two."""
 
     @property
     def kind(self) -> str:
-        """What a span of waiting for it is called."""
+        """Name of a span that waits for it."""
+        return "receive"
+
+
+class PassMessage(NamedTuple):
+    """The handle of a message in a layout, in the rank's group of a family: the one that a pass waits for, or gives."""
+
+    family: str
+    chunk: int
+    """Place of the stage of the pass among those of the rank."""
+    ahead: int = 0
+    """The message is for the stage so far ahead of that."""
+    number: int = 0
+    """As in Message."""
+
+    @property
+    def kind(self) -> str:
+        """Name of a span that waits for it."""
         return "receive"
 
 
@@ -51,7 +74,7 @@ class Launched(NamedTuple):
 
     @property
     def kind(self) -> str:
-        """What a span of waiting for it is called."""
+        """Name of a span that waits for it."""
         return "send" if self.stream.startswith("p2p") else self.stream
 
 
@@ -62,100 +85,147 @@ class Ready(NamedTuple):
 
     @property
     def kind(self) -> str:
-        """What a span of waiting for it is called."""
+        """Name of a span that waits for it."""
         return HOST
 
 
-Handle = Message | Launched | Ready
+class OwnTask(NamedTuple):
+    """The handle of an earlier task of the same pass, by its place in the template."""
+
+    place: int
+    family: str = ""
+    """What a span of waiting for it is called; empty where it is not shown as a wait."""
+
+    @property
+    def kind(self) -> str:
+        """Name of a span that waits for it."""
+        return self.family
 
 
-class Task(NamedTuple):
-    """One task of a pass."""
+LayoutHandle = PassMessage | Launched | Ready | OwnTask
+Handle = Message | Launched | Ready | OwnTask
+Carried = Mapping[tuple[Variant, int], float]
+"""Bytes by variant and group cell."""
+NOTHING: Carried = {}
+
+
+class LayoutTask(NamedTuple):
+    """One task of a pass, for all ranks of a layout."""
 
     stream: str
     """`compute`, `host`, or the family of a collective or message."""
     kind: str
     """The letter of the pass, `norm`, `optimizer`, the op of a collective, or `send`; empty where it only waits. What the host
     launches is of the kind of the pass; `ready` and `synchronise` are its marks."""
+    chunk: int
+    """Place of its stage among those of the rank, -1 for what belongs to no stage."""
+    family: str | None
+    """All rank cells of the rank's group of this family start it together; None: this one alone."""
+    waits: tuple[LayoutHandle, ...]
+    """What its stream waits for before it, one after the other; other streams than `compute` for what was launched alone."""
+    gives: PassMessage | None
+    """The message that is there when it is over."""
+    free: bool = False
+    """Whether it begins when what it waits for is over, whatever else its rank does: so are the tasks of replayed traces."""
+
+
+class Task(NamedTuple):
+    """One task of a pass of one rank; what is not said here is as in LayoutTask."""
+
+    stream: str
+    kind: str
     stage: int
     """The global stage, -1 for what belongs to no stage."""
     group: GroupCell | None
     """All rank cells of this group start it together; None: this one alone."""
     waits: tuple[Handle, ...]
-    """What its stream waits for before it, one after the other; other streams than `compute` for what was launched alone."""
     gives: Message | None
-    """The message that is there when it is over."""
     activity: Activity
     """What it does; of tasks that start together, what this rank has to do in it."""
+    free: bool = False
+    carried: Carried = NOTHING
+    """The bytes of the collectives and messages inside."""
 
 
-def computing(tasks: Sequence[Task]) -> Mask:
+def computing(tasks: Sequence[LayoutTask]) -> Mask:
     """Return which tasks run on compute streams."""
     return np.array([task.stream == COMPUTE for task in tasks], bool)
 
 
-Template = tuple[Task, ...]
-"""The tasks of a pass, in the order in which a rank launches them."""
-
-TemplateKey = tuple[str, object]
-"""Where a template stands in a program: `begin`, `finish`, (`steps`, StepKey) or (`special`, action)."""
+TemplateKey = tuple[str, Any]
+"""Where a template stands in a layout: `begin`, `finish`, (`steps`, StepKey) or (`special`, pass)."""
 
 
-class Program(NamedTuple):
-    """What one rank does in a step."""
+class Layout(NamedTuple):
+    """The tasks of ranks that do alike, template after template."""
 
-    begin: Template
-    """What comes before the first action."""
-    row: tuple[Action, ...]
-    """The actions, in order."""
-    steps: Mapping[StepKey, Template]
-    """What an action does, or a part of it."""
-    special: Mapping[Action, Template]
-    """What single actions do instead."""
-    finish: Template
-    """What comes after the last action."""
+    tasks: tuple[LayoutTask, ...]
+    templates: Mapping[TemplateKey, range]
+    """Places of the tasks of each template, in the order in which a rank launches them."""
     pairing: Pairing = ALONE
     """Which of the actions run in parts beside each other."""
 
+
+class Program(NamedTuple):
+    """Passes of one rank cell, with its own stages, groups and activities."""
+
+    layout: Layout
+    activities: tuple[Activity, ...]
+    """What each task does."""
+    row: tuple[Action, ...]
+    """The actions, in order."""
+    own: tuple[int, ...]
+    """The global stages of the rank, by chunk."""
+    once: Mapping[Action, tuple[str, int]]
+    """The actions that do what is special of their pass."""
+    cells: Mapping[str, int]
+    """The group cell of the rank, by family; of messages that it sends, and receives, by `family/send` and `family/receive`."""
+
     def turns(self) -> list[Turn]:
-        """Return the actions, those in parts once for each."""
-        return turns(self.row, self.pairing)
+        """Return (key, action) in order; an action that is cut appears once for each part."""
+        return turns(self.row, self.own, self.layout.pairing)
 
-    def passes(self) -> Iterator[tuple[TemplateKey, Template, int]]:
-        """Yield every pass: where its template stands, the template, and the microbatch (-1 outside the actions)."""
-        yield ("begin", None), self.begin, -1
-        steps = {key: (("steps", key), template) for key, template in self.steps.items()}
+    def passes(self) -> Iterator[tuple[TemplateKey, int]]:
+        """Yield every pass: where its template stands, and the microbatch (-1 outside the actions)."""
+        yield ("begin", None), -1
         for key, action in self.turns():
-            if action in self.special:
-                yield ("special", action), self.special[action], action.microbatch
-            else:
-                yield *steps[key], action.microbatch
-        yield ("finish", None), self.finish, -1
+            yield ("special", self.once[action]) if action in self.once else ("steps", key), action.microbatch
+        yield ("finish", None), -1
 
-    def templates(self) -> Iterator[tuple[TemplateKey, Template]]:
-        """Yield every template once."""
-        yield ("begin", None), self.begin
-        yield from ((("steps", key), template) for key, template in self.steps.items())
-        yield from ((("special", action), template) for action, template in self.special.items())
-        yield ("finish", None), self.finish
+    def often(self) -> Counter[TemplateKey]:
+        """Return how often each template is executed."""
+        return Counter(key for key, _ in self.passes())
 
-    def often(self) -> Counter[StepKey]:
-        """Return how often each of the steps is run."""
-        return Counter(key for key, action in self.turns() if action not in self.special)
+    def cell(self, family: str, op: str) -> int:
+        """Return the group cell in which the rank begins a collective, or sends a message."""
+        return self.cells[f"{family}/send" if op == "send" else family]
 
-    def carried(self, often: Mapping[StepKey, int] | None = None) -> Carried:
-        """Return the bytes of all its collectives and messages by variant and group cell; often: where it is known."""
-        often, total = self.often() if often is None else often, Carried()
-        for (part, key), template in self.templates():
-            count = often[key] if part == "steps" else 1  # type: ignore[index]
-            for task in template:
-                for variant, size in task.activity.carried.items():
-                    total[variant] = total.get(variant, 0.0) + count * size
-        return total
+    def stage(self, chunk: int) -> int:
+        """Return the global stage of a chunk; -1 for none."""
+        return self.own[chunk] if chunk >= 0 else -1
+
+    def message(self, one: PassMessage, side: Literal["send", "receive"]) -> Message:
+        """Return a message that the rank sends or receives."""
+        return Message((one.family, self.cells[f"{one.family}/{side}"]), self.own[one.chunk] + one.ahead, one.number)
+
+    def task(self, place: int, activity: Activity, carried: Carried = NOTHING) -> Task:
+        """Return a task of the rank by its place in the layout. activity, carried: what it does."""
+        stream, kind, chunk, family, waits, gives, free = self.layout.tasks[place]
+        return Task(
+            stream,
+            kind,
+            self.stage(chunk),
+            None if family is None else (family, self.cells[family]),
+            tuple(self.message(one, "receive") if isinstance(one, PassMessage) else one for one in waits),
+            None if gives is None else self.message(gives, "send"),
+            activity,
+            free,
+            carried,
+        )
 
 
 class Span(NamedTuple):
-    """Something a rank cell did or waited for on one of its streams."""
+    """A period in which a rank cell did or waited for something on one of its streams."""
 
     rank: int
     stream: str
@@ -170,3 +240,5 @@ class Span(NamedTuple):
     activity: Activity | None
     segment_ends: list[float] | None
     """When each half segment of its activity ended; None when it ran as if alone."""
+    carried: Carried = NOTHING
+    """The bytes of the collectives and messages inside."""

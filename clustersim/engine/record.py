@@ -1,227 +1,168 @@
-"""What a step leaves behind: when every node of its graph began and ended, by whichever player, and the spans of that."""
+"""What a step leaves behind: when every event began and ended, by whichever engine, and the spans of that."""
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 
-from clustersim.arrays import Floats, Ints, Mask
-from clustersim.engine.graph import Occurrences, StepGraph
+from clustersim.arrays import Floats, Ints, entries, offsets
+from clustersim.engine.loop import LoopStep
 from clustersim.engine.program import COMPUTE, Span
-from clustersim.engine.tasks import Tasks
+from clustersim.engine.shape import Shape
+from clustersim.engine.times import Tasks
 
-_ROUNDING = 1e-12  # of the step: a shorter wait is what two sums differ by
-
-
-class Turns(NamedTuple):
-    """Rows of a table, once for each time that they occur in the whole step."""
-
-    row: Ints
-    turn: Ints
-    """By how many periods each is later than the row says."""
+_ROUNDING = 1e-12  # of the step: a shorter wait is the difference of two sums
 
 
-def turns(inside: Mask, follows: Mask, periods: int) -> Turns:
-    """Return when rows occur: those before a period and its own, its copies one period after the other, and what follows.
+class Waits(NamedTuple):
+    """What the compute streams of ranks wait for, one row per wait, rank after rank in the order of their passes."""
 
-    inside, follows: which rows are of the period, and which come after it. periods: how many copies it has.
-    """
-    own, first, last = np.flatnonzero(inside), np.flatnonzero(~follows), np.flatnonzero(follows)
-    copies = np.repeat(np.arange(1, periods + 1), len(own))
-    turn = np.concatenate([np.zeros(len(first), np.int64), copies, np.full(len(last), periods)])
-    return Turns(np.concatenate([first, np.tile(own, periods), last]), turn)
-
-
-class SegmentEnds(Mapping[int, list[float]]):
-    """The ends of half segments by node, kept as arrays: there may be millions, of which few are asked for."""
-
-    def __init__(self, nodes: Ints, start: Ints, ends: Floats) -> None:
-        """nodes: ascending. start: where the ends of each begin, and the number of all."""
-        self.nodes, self.start, self.ends = nodes, start, ends
-
-    def __len__(self) -> int:
-        return len(self.nodes)
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(self.nodes.tolist())
-
-    def __getitem__(self, node: int) -> list[float]:
-        place = bisect_left(self.nodes.data, node)
-        if place == len(self.nodes) or self.nodes[place] != node:
-            raise KeyError(node)
-        found: list[float] = self.ends[self.start[place] : self.start[place + 1]].tolist()
-        return found
-
-
-class Period(NamedTuple):
-    """The last whole period of a graph that repeats itself."""
-
-    first: int
-    """The place of its first pass, aligned …"""
-    passes: int
-    """… and how many passes of each rank it has."""
-    later: Ints
-    """By node, its like one period later; -1 where there is none."""
-    place: Ints
-    """By node, that of its pass among those of its rank, aligned; -1 outside the passes of microbatches."""
-    offset: Ints
-    """By rank, what aligns the places of its passes with those of others."""
-    follows: Mask
-    """By node, whether it comes after the period."""
-
-    @property
-    def end(self) -> int:
-        """The place behind its last pass, aligned."""
-        return self.first + self.passes
-
-    def before(self, node: int) -> bool:
-        """Return whether a node stands before the period."""
-        return 0 <= self.place.item(node) < self.first
-
-    def inside(self, nodes: Ints) -> Mask:
-        """Return which of some nodes are of the period."""
-        place = self.place[nodes]
-        found: Mask = (place >= self.first) & (place < self.end)
-        return found
-
-
-class Lateness(NamedTuple):
-    """By how much parts of a step that drift apart are later than their nodes say, which leave skipped periods out."""
-
-    seconds: Floats
-    """By node; 0 before the skipped periods."""
-    joined: Mask
-    """The nodes that wait for several parts: they have the times of the step."""
-
-
-class Skipped(NamedTuple):
-    """Periods of a steady pipeline that were counted and not played."""
-
-    period: Period
-    """The one that they copy."""
-    periods: int
-    """How many were skipped."""
-    seconds: float
-    """Of one period; where parts have their own, of the longest."""
-    lateness: Lateness | None = None
-    """That of parts, where these have periods of their own."""
+    rank: Ints
+    kind: Ints
+    """Place in `kinds`."""
+    stage: Ints
+    """Global stage that a message is for; -1 for other waits."""
+    microbatch: Ints
+    """-1 outside the passes of microbatches."""
+    asked: Floats
+    """When the rank begins to wait."""
+    over: Floats
+    """When it goes on."""
+    sent: Floats
+    """When the sender of a message came to it; the begin of the step for other waits."""
+    event: Ints
+    """Event that is waited for."""
+    kinds: tuple[str, ...]
+    """Names of what is waited for."""
 
 
 @dataclass(frozen=True)
 class Record:
-    """One step of a job, in seconds of the simulation."""
+    """One step of a job, in seconds of the simulation; columns by event."""
 
-    graph: StepGraph
+    shape: Shape
     tasks: Tasks
-    """The tasks of the graph in the programs that were played."""
     starts: Floats
-    """When each node began: when what it needs was over."""
     ends: Floats
+    asked: Floats
+    """When the rank came to the task."""
+    cause: Ints
+    """Event whose end let this one begin; -1: the begin of the step."""
+    leader: Ints
+    """One event for all that ranks start together."""
+    wait_event: Ints
+    wait_asked: Floats
     segment_ends: Mapping[int, list[float]]
-    """The ends of the half segments of nodes that shared a link with others; those not in it ran as if alone."""
+    """The ends of the half segments of events that shared a link, by leader; those not in it ran as if alone."""
     begin: float
     end: float
     events: int = 0
-    """Events of SimPy or the compiled loop that the whole simulation processed."""
+    """Events that the whole simulation processed …"""
     solves: int = 0
-    """Max-min problems that it solved."""
+    """… and max-min problems that it solved."""
     player: str = "simpy"
-    skipped: Skipped | None = None
-    """What `end` has and the nodes have not."""
     slowed: Floats | None = None
-    """By how much longer each node took because communication beside it took SMs; None: none did."""
+    """By how many seconds overlapping communication made each event longer; None: it slowed none."""
+
+    @classmethod
+    def of(cls, tasks: Tasks, step: LoopStep, player: str) -> Record:
+        """Return the record of a step that an engine has executed."""
+        return cls(shape=tasks.shape, tasks=tasks, player=player, **step._asdict())
 
     def begun(self, begin: float) -> Record:
-        """Return the same step begun so many seconds later."""
-        own = {node: [begin + end for end in ends] for node, ends in self.segment_ends.items()}
-        starts, ends = begin + self.starts, begin + self.ends
-        return replace(self, starts=starts, ends=ends, segment_ends=own, begin=begin + self.begin, end=begin + self.end)
+        """Return the same step, begun `begin` seconds later."""
+        own = {event: [begin + end for end in ends] for event, ends in self.segment_ends.items()}
+        times = {
+            name: begin + getattr(self, name) for name in ("starts", "ends", "asked", "wait_asked", "begin", "end")
+        }
+        return replace(self, **times, segment_ends=own)
 
     @cached_property
     def spans(self) -> list[Span]:
         """What every rank cell did and waited for, in the order in which it ended; waits of no length are left out."""
-        spans = [*self.done(np.arange(len(self.graph.occurrences.rank))), *self._waited()]
+        spans = [*self.done(np.arange(self.shape.events)), *self._waited()]
         spans.sort(key=lambda span: span.end)
         return spans
 
-    def ended(self, nodes: Ints, by: Ints) -> Floats:
-        """Return when nodes ended, for others `by` which they were waited for."""
-        own: Floats = self.ends[nodes]
-        late = self.skipped.lateness if self.skipped else None
-        return own if late is None else own + late.seconds[nodes] * late.joined[by]
-
-    @property
-    def last(self) -> int:
-        """The node with which the step ends."""
-        late = self.skipped.lateness if self.skipped else None
-        return int(np.argmax(self.ends if late is None else self.ends + late.seconds))
-
     @cached_property
-    def before(self) -> Ints:
-        """By node, the one it waited for: of its two predecessors the one that ended later, the first if none did."""
-        a, b, _ = self.graph.arrays
-        own = np.arange(len(a))
-        found: Ints = np.where(self.ended(a, own) >= self.ended(b, own), a, b)
-        return found
-
-    @cached_property
-    def late(self) -> Floats:
-        """By how much later, in seconds, each skipped period lets a node be that it delays, by node."""
-        if self.skipped is None:
-            return np.zeros(len(self.ends))
-        own, periods = self.skipped.lateness, self.skipped.periods
-        return np.full(len(self.ends), self.skipped.seconds) if own is None else own.seconds / periods
-
-    def occurring(self, nodes: Ints) -> tuple[Ints, Floats]:
-        """Return when nodes occur in the whole step: places in `nodes`, and by how many seconds later than their times say."""
-        if self.skipped is None:
-            return np.arange(len(nodes)), np.zeros(len(nodes))
-        period = self.skipped.period
-        found = turns(period.inside(nodes), period.follows[nodes], self.skipped.periods)
-        return found.row, self.late[nodes[found.row]] * found.turn
-
-    def counts(self, rank: Ints, place: Ints) -> Ints:
-        """Return how often passes of ranks occur, given how many came before: more than once if they stand for skipped ones."""
-        times = np.ones(len(rank), np.int64)
-        if self.skipped is not None:
-            period = self.skipped.period
-            aligned = place + period.offset[rank] - period.first
-            times[(aligned >= 0) & (aligned < period.passes)] += self.skipped.periods
-        return times
+    def waits(self) -> Waits:
+        """Waits for messages, streams and the host, with and without length."""
+        shape = self.shape
+        kinds, kind = self.tasks.once(_kinds_of_waits)
+        stage = shape.wait_stage
+        passes = np.arange(len(shape.microbatch))
+        begin, end = shape.wait[shape.pass_task], shape.wait[shape.pass_end]
+        which = _ranges(begin, end)
+        shown = np.array([bool(name) for name in kinds], bool)
+        rows = np.flatnonzero((self.wait_event >= 0) & shown[kind[which]])
+        of_pass = np.repeat(passes, end - begin)[rows]
+        which, event = which[rows], self.wait_event[rows]
+        sent = np.where(stage[which] >= 0, self.asked[event], self.begin)
+        return Waits(
+            shape.pass_rank[of_pass],
+            kind[which],
+            stage[which],
+            np.where(stage[which] >= 0, shape.microbatch[of_pass], -1),
+            self.wait_asked[rows],
+            self.ends[event],
+            sent,
+            event,
+            kinds,
+        )
 
     @cached_property
     def waited(self) -> Ints:
-        """The rows of the graph's waits that had some length."""
-        waits = self.graph.waits
-        long = self.ends[waits.awaited] - self.ended(waits.asked, waits.awaited)
-        return np.flatnonzero(long > _ROUNDING * self.end)
+        """Rows of `waits` that are longer than rounding."""
+        return np.flatnonzero(self.waits.over - self.waits.asked > _ROUNDING * self.end)
 
-    def done(self, rows: Ints) -> list[Span]:
-        """Return the spans of some rows of the graph's occurrences."""
-        some = Occurrences(*(column[rows] for column in self.graph.occurrences))
-        start, end = self.starts[some.node], self.ends[some.node]
-        asked = np.where(some.asked < 0, start, self.ends[some.asked])
-        columns = (some.rank, some.node, some.task, some.microbatch, asked, start, end)
-        return [self._span(*row) for row in zip(*(column.tolist() for column in columns), strict=True)]
+    def done(self, events: Ints) -> list[Span]:
+        """Return the spans of events."""
+        shape = self.shape
+        columns = (
+            shape.event_rank,
+            self.leader,
+            shape.event_task,
+            shape.event_microbatch,
+            self.asked,
+            self.starts,
+            self.ends,
+        )
+        rows = zip(*(column[events].tolist() for column in columns), strict=True)
+        return [self._span(*row) for row in rows]
 
-    def _span(self, rank: int, node: int, number: int, microbatch: int, asked: float, start: float, end: float) -> Span:
-        stream, kind, stage, _, _, gives, activity = self.tasks[number]
-        which = microbatch if stream == COMPUTE or gives else -1
-        return Span(rank, stream, kind, stage, which, asked, start, end, activity, self.segment_ends.get(node))
+    def _span(
+        self, rank: int, leader: int, number: int, microbatch: int, asked: float, start: float, end: float
+    ) -> Span:
+        task = self.tasks[number]
+        which = microbatch if task.stream == COMPUTE or task.gives else -1
+        ends = self.segment_ends.get(leader)
+        return Span(rank, *task[:3], which, asked, start, end, task.activity, ends, task.carried)
 
     def _waited(self) -> list[Span]:
-        waits, long = self.graph.waits, self.waited
-        asked, end = self.ends[waits.asked], self.ends[waits.awaited]
-        start = np.where(waits.stage >= 0, np.maximum(asked, self.ends[waits.sent]), asked)
-        which = np.where(waits.stage >= 0, waits.microbatch, -1)
-        rows = (waits.rank, waits.stage, which, asked, np.minimum(start, end), end)
-        columns = zip(long.tolist(), *(row[long].tolist() for row in rows), strict=True)
+        waits, long = self.waits, self.waited
+        start = np.where(waits.stage >= 0, np.maximum(waits.asked, waits.sent), waits.asked)
+        rows = (waits.rank, waits.stage, waits.microbatch, waits.asked, np.minimum(start, waits.over), waits.over)
+        columns = zip(waits.kind[long].tolist(), *(row[long].tolist() for row in rows), strict=True)
         return [
-            Span(rank, "wait", waits.kinds[waits.kind[i]], stage, microbatch, wanted, begun, over, None, None)
-            for i, rank, stage, microbatch, wanted, begun, over in columns
+            Span(rank, "wait", waits.kinds[kind], stage, microbatch, asked, begun, over, None, None)
+            for kind, rank, stage, microbatch, asked, begun, over in columns
         ]
+
+
+def _ranges(begin: Ints, end: Ints) -> Ints:
+    """Return the numbers from begin[i] to end[i], one range after the other."""
+    count = (end - begin).astype(np.int64)
+    found: Ints = np.arange(count.sum()) + np.repeat(begin - np.cumsum(count) + count, count)
+    return found
+
+
+def _kinds_of_waits(tasks: Tasks) -> tuple[tuple[str, ...], Ints]:
+    """Return the names of waits, and the name of each handle that tasks wait for, in order."""
+    kinds: dict[str, int] = {}
+    of_line = [[kinds.setdefault(handle.kind, len(kinds)) for handle in task.waits] for task in tasks.lines]
+    first, flat = offsets(np.array([*map(len, of_line)], np.int64)), [kind for own in of_line for kind in own]
+    return tuple(kinds), np.array(flat, np.int64)[entries(first, tasks.line)]

@@ -1,14 +1,15 @@
 """What a pipeline rank does in a step, before anyone says on which links: kernels, collectives and messages by size.
 
 A script depends on the job alone; `plan` binds it to the cells of a network. From the scripts of all pipeline ranks follow all
-collectives of a job, with their sizes, on which the choice of an algorithm depends.
+collectives of a job, with their sizes, on which the choice of an algorithm depends. Ranks that differ in the numbers of their
+stages alone, as those in the middle of a pipeline do, have one text.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import chain, pairwise
 from operator import itemgetter
 from typing import NamedTuple, cast
@@ -20,6 +21,7 @@ from clustersim.hardware.constants import BYTES
 from clustersim.model.kernel import Kernel
 from clustersim.model.moe import COUNTS
 from clustersim.model.operator import Awaited, Collective, OperatorStep, Started, Steps
+from clustersim.parallel import offload
 from clustersim.parallel.deepspeed import persistent
 from clustersim.parallel.fsdp import block_by_block, by_buckets
 from clustersim.parallel.host import reads_counts, reads_loss, unflattens
@@ -28,6 +30,7 @@ from clustersim.parallel.optimizer import (
     bucket,
     copied,
     first_reads,
+    gradients_leave,
     last_ready,
     put_back,
     reduces_whole,
@@ -44,23 +47,46 @@ EXCHANGE = "ep"
 
 _PASS = itemgetter(Action._fields.index("letter"), Action._fields.index("stage"))
 
+Pass = tuple[str, int]
+"""A letter and a chunk."""
 Mark = tuple[int, Instruction]
 """A position in a pass, and what happens there."""
 
 
-class Script(NamedTuple):
-    """The lines of one pipeline rank; as engine.program.Program, unbound."""
+class ScriptText(NamedTuple):
+    """The lines of pipeline ranks that do alike; as engine.program.Layout, unbound."""
 
     begin: tuple[Instruction, ...]
-    row: tuple[Action, ...]
     steps: Mapping[StepKey, tuple[Instruction, ...]]
-    special: Mapping[Action, tuple[Instruction, ...]]
+    special: Mapping[Pass, tuple[Instruction, ...]]
+    """What one action of a pass does instead."""
     finish: tuple[Instruction, ...]
     pairing: Pairing = ALONE
 
+    def parts(self) -> Iterator[tuple[Instruction, ...]]:
+        """Yield all parts."""
+        return chain((self.begin,), self.steps.values(), self.special.values(), (self.finish,))
+
     def lines(self) -> Iterator[Instruction]:
         """Yield all lines of all parts."""
-        return chain(self.begin, *self.steps.values(), *self.special.values(), self.finish)
+        return chain.from_iterable(self.parts())
+
+
+class Script(NamedTuple):
+    """What one pipeline rank does."""
+
+    text: ScriptText
+    row: tuple[Action, ...]
+    own: tuple[int, ...]
+    """Its stages, by chunk."""
+    once: Mapping[Action, Pass]
+    """The actions that do what is special of their pass."""
+
+    def of(self, action: Action) -> tuple[Instruction, ...]:
+        """Return the lines of an action that is not cut into parts."""
+        if action in self.once:
+            return self.text.special[self.once[action]]
+        return self.text.steps[action.letter, self.own.index(action.stage)]
 
 
 def scripts(job: Job, stages: Sequence[Stage], schedule: Schedule) -> tuple[Script, ...]:
@@ -69,34 +95,40 @@ def scripts(job: Job, stages: Sequence[Stage], schedule: Schedule) -> tuple[Scri
 
 
 def scripts_of(job: Job, written: WrittenPasses, rows: Sequence[RowEnds]) -> tuple[Script, ...]:
-    """Return the same, given what is written of the job for schedules of other numbers of microbatches, and add to that."""
+    """Return the script of every pipeline rank. `written` keeps texts for jobs with other numbers of microbatches."""
     pipeline = job.pipeline
     return tuple(_Writer(job, written, rank, ends, pipeline).script() for rank, ends in enumerate(rows))
 
 
 def lines(scripts: Iterable[Script]) -> tuple[int, int]:
-    """Return how many instructions scripts have once a step, and how many for each microbatch: what a step takes to be played."""
+    """Return the number of instructions that run once a step, and of those that run for every microbatch."""
     once = each = 0
-    for script in scripts:
-        once += sum(map(len, (script.begin, *script.special.values(), script.finish)))
-        each += sum(map(len, script.steps.values()))
+    for text, _, _, _ in scripts:
+        once += sum(map(len, (text.begin, *text.special.values(), text.finish)))
+        each += sum(map(len, text.steps.values()))
     return once, each
+
+
+def texts(written: Iterable[Script]) -> list[ScriptText]:
+    """Return the different texts of scripts, in order of appearance."""
+    return list({id(script.text): script.text for script in written}.values())
 
 
 def kernels(written: Sequence[Script]) -> list[Kernel]:
     """Return the distinct kernels of all scripts, in order of appearance."""
-    lines = (line for s in written for part in (*s.steps.values(), s.finish) for line in part)
+    different = texts(written)
+    lines = (line for one in different for part in (*one.steps.values(), one.finish) for line in part)
     passes = {
         id(line.items): line.items for line in lines if isinstance(line, Compute)
     }  # those of like stages are one object
-    once = (line for s in written for part in s.special.values() for line in part if isinstance(line, Compute))
+    once = (line for one in different for part in one.special.values() for line in part if isinstance(line, Compute))
     passes |= {id(line.items): line.items for line in once if len(line.items) == 1}  # the rest are parts of the others
     items = chain.from_iterable(passes.values())
     return list(dict.fromkeys(item for item in once_each(items) if isinstance(item, Kernel)))
 
 
 def once_each(items: Iterable[OperatorStep]) -> Collection[OperatorStep]:
-    """Return items without those that stand there again, as layers repeat them: the same objects, as few as these are."""
+    """Return each item once. Layers repeat the same objects, so that there are far fewer than `items`."""
     same = list(items)
     return dict(zip(map(id, same), same, strict=True)).values()
 
@@ -105,7 +137,7 @@ def collectives(written: Sequence[Script]) -> list[Collective]:
     """Return the distinct collectives and messages of all scripts, in order of appearance."""
     found: dict[Collective, None] = {}
     seen: dict[int, Steps] = {}  # those of like stages are one object
-    for line in chain.from_iterable(script.lines() for script in written):
+    for line in chain.from_iterable(text.lines() for text in texts(written)):
         if isinstance(line, Send | Launch):
             found[line.collective] = None
         elif isinstance(line, Compute) and id(line.items) not in seen:
@@ -115,39 +147,39 @@ def collectives(written: Sequence[Script]) -> list[Collective]:
 
 
 def _in_lock_step(item: Collective | Started | Awaited) -> bool:
-    """Return whether a collective is part of a computation, which all ranks of its group begin together."""
+    """Return whether a collective runs inside a computation that all ranks of its group start together (tp)."""
     return isinstance(item, Collective) and item.group == "tp"
 
 
 def _exchanges(items: Steps) -> list[int]:
-    """Return the places of the exchanges with experts on other ranks."""
+    """Return the indices of the all-to-alls with experts on other ranks."""
     return [i for i, item in enumerate(items) if isinstance(item, Collective) and item.group == EXCHANGE]
 
 
 class WrittenPasses(NamedTuple):
-    """What is written of a job, whatever its number of microbatches: what is like there is one object."""
+    """Parts of scripts that do not depend on the number of microbatches. Equal parts are one object."""
 
     stages: tuple[Stage, ...]
     """All global ones."""
     passes: dict[tuple[object, ...], tuple[Instruction, ...]]
-    """What passes compute, by letter, stage object and what else decides it; for the first of the like stages."""
+    """Lines of passes by letter, stage object and options; written for the first of equal stages."""
     updates: dict[tuple[int, int], tuple[Steps, Steps]]
-    """What follows the passes, by parameters and those of experts."""
-    parts: dict[tuple[object, ...], tuple[Instruction, ...]]
-    """The parts of scripts, by rank, name and pass."""
+    """(gradient norm, optimizer) by the number of parameters and of experts' parameters."""
+    texts: dict[tuple[object, ...], ScriptText]
+    """Texts by their content: stages, messages, special passes, order."""
 
     @classmethod
     def of(cls, stages: Sequence[Stage]) -> WrittenPasses:
-        """Return that of a job of which nothing is written."""
+        """Return the empty collection for a job with these stages."""
         return cls(tuple(stages), {}, {}, {})
 
 
 @dataclass(frozen=True)
 class RowEnds:
-    """Where passes of a rank begin and end."""
+    """The row of a rank, and the first and last action of each of its passes."""
 
     row: tuple[Action, ...]
-    """What the rank does."""
+    """Actions of the rank in order."""
 
     @cached_property
     def first(self) -> dict[tuple[str, int], Action]:
@@ -169,14 +201,14 @@ class RowEnds:
         return frozenset({action.stage: action for action in row}.values())
 
 
-def _of_stage(line: Instruction, stage: int) -> Instruction:
-    """Return a line of a pass for a stage like its own."""
+def _of_chunk(line: Instruction, chunk: int) -> Instruction:
+    """Return the line with another chunk."""
     if isinstance(line, Compute):
-        return Compute(line.kind, stage, *line[2:])
-    return line if isinstance(line, Wait) else line._replace(stage=stage)
+        return Compute(line.kind, chunk, *line[2:])
+    return line if isinstance(line, Wait) else line._replace(chunk=chunk)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class _Writer:
     job: Job
     written: WrittenPasses
@@ -184,99 +216,139 @@ class _Writer:
     ends: RowEnds
     pipeline: Pipeline
 
-    @property
-    def row(self) -> tuple[Action, ...]:
-        return self.ends.row
+    @cached_property
+    def own(self) -> tuple[int, ...]:
+        """Global stages of the rank, indexed by chunk."""
+        return self.pipeline.own(self.rank)
 
-    @property
-    def stages(self) -> tuple[Stage, ...]:
-        return self.written.stages
+    @cached_property
+    def chunk(self) -> dict[int, int]:
+        """{global stage: chunk} of the rank."""
+        return {stage: chunk for chunk, stage in enumerate(self.own)}
+
+    def stage(self, chunk: int) -> Stage:
+        """Return the stage of a chunk."""
+        return self.written.stages[self.own[chunk]]
 
     def script(self) -> Script:
+        """Return the script of the rank; its text is written for the first rank that has it."""
+        passes = [(letter, self.chunk[stage]) for letter, stage in self.ends.last]
+        once = self.once()
+        pairing = Pairing(self.exchanges(passes), self.pipeline.paired)
+        cut = [key for key in dict(turns(self.ends.row, self.own, pairing)) if len(key) == 4] if pairing else []
+        content = (
+            tuple(map(id, map(self.stage, range(len(self.own))))),
+            tuple(self.facts(one) for one in passes),
+            tuple(once.values()),
+            tuple(self.in_order),
+            tuple(cut),
+        )
+        if content not in self.written.texts:
+            self.written.texts[content] = self.text(passes, tuple(once.values()), pairing, cut)
+        return Script(self.written.texts[content], self.ends.row, self.own, once)
+
+    def facts(self, one: Pass) -> tuple[object, ...]:
+        """Return what decides which messages a pass receives and sends."""
+        stage, forward = self.own[one[1]], one[0] == "F"
+        ways = self.beyond(one, not forward), self.beyond(one, forward), self.pipeline.back(stage)
+        return *one, *ways, self.pipeline.after(stage) is None
+
+    def once(self) -> dict[Action, Pass]:
+        """Return {action: pass} of the actions that run the special text of their pass, such as one with reductions."""
+        split, last = self.job.parallelism, self.ends.last.values()
+        if self.job.sharded:
+            found = [own for action in last for own in self.sharded_once(action)]
+        else:
+            reduces = split.overlap.grad_reduce and self.kinds and not split.reduce_every_microbatch
+            found = [action for action in last if action in self.ends.complete] if reduces else []
+            firsts = [one for one in self.ends.first.values() if one.letter == "F"] if self.gathers else []
+            found += reversed(firsts)  # what is needed first, first
+        return {action: (action.letter, self.chunk[action.stage]) for action in found}
+
+    def text(
+        self, passes: Sequence[Pass], once: Sequence[Pass], pairing: Pairing, cut: Sequence[StepKey]
+    ) -> ScriptText:
+        """Write the text of the rank. once: passes with a special action. cut: parts of passes that are cut."""
         split, sharded, several = self.job.parallelism, self.job.sharded, bool(self.kinds)
         steps: dict[StepKey, tuple[Instruction, ...]] = {}
-        special: dict[Action, tuple[Instruction, ...]] = {}
-        for key, action in self.ends.last.items():
+        for one in passes:
+            at_once = split.reduce_every_microbatch and several and one[0] in "BW"
+            write = self.sharded if sharded else self.reduced_at_once if at_once else self.whole
+            steps[one] = self.between(one, write(one))
+        begin: tuple[Instruction, ...] = ()
+        special: dict[Pass, tuple[Instruction, ...]] = {}
+        for one in once:
             if sharded:
-                steps[key] = self.part_of("sharded", action, self.sharded)
-                special |= self.sharded_once(action)
-                continue
-            if split.reduce_every_microbatch and several and action.letter in "BW":
-                steps[key] = self.part_of("reduced at once", action, self.reduced_at_once)
-                continue
-            steps[key] = self.part_of("whole", action, self.whole)
-            if split.overlap.grad_reduce and several and action in self.ends.complete:
-                special[action] = self.part_of("reduced", action, self.reduced)
-        begin, first = self.gathered() if self.gathers else ((), {})
-        pairing = Pairing(self.exchanges(), self.pipeline.paired)
-        for turn, action in dict(turns(self.row, pairing)).items() if pairing else ():
-            if len(turn) == 4:
-                steps[turn] = self.once((turn,), partial(self.part, action, turn))
-        finish = self.once(("finish",), lambda: chain(self.reduce_all(), self.end(), self.gather_all()))
-        return Script(begin, self.row, steps, special | first, finish, pairing)
+                special[one] = self.between(one, self.sharded(one, once=True))
+            elif one[0] in "BW":
+                special[one] = self.between(one, self.reduced(one))
+        if self.gathers:
+            begin, first = self.gathered([one for one in once if one[0] == "F"])
+            special |= first
+        for key in cut:
+            letter, chunk, which, beside = cast(tuple[str, int, int, int], key)
+            steps[key] = tuple(self.part((letter, chunk), which, beside, pairing))
+        finish = tuple(chain(self.reduce_all(), self.end(), self.gather_all()))
+        return ScriptText(begin, steps, special, finish, pairing)
 
-    def once(self, what: tuple[object, ...], write: Callable[[], Iterable[Instruction]]) -> tuple[Instruction, ...]:
-        """Return a part of the script, written the first time."""
-        key, known = (self.rank, *what), self.written.parts
-        if key not in known:
-            known[key] = tuple(write())
-        return known[key]
+    def between(self, one: Pass, lines: Iterable[Instruction]) -> tuple[Instruction, ...]:
+        """Return the lines of a pass between the message that it receives and the one that it sends."""
+        return *self.take(one), *lines, *self.give(one)
 
-    def part_of(
-        self, name: str, action: Action, write: Callable[[Action], Iterable[Instruction]]
-    ) -> tuple[Instruction, ...]:
-        """Return a pass with what it takes and gives, written the first time for its letter and stage."""
-        return self.once((name, *_PASS(action)), lambda: (*self.take(action), *write(action), *self.give(action)))
-
-    def exchanges(self) -> dict[tuple[str, int], int]:
-        """Return how many exchanges with experts on other ranks each pass has, if those of two run beside each other."""
+    def exchanges(self, passes: Iterable[Pass]) -> dict[Pass, int]:
+        """Return {pass: number of all-to-alls with experts} if two passes run beside each other, else nothing."""
         if self.job.parallelism.overlap.ep != "microbatch":
             return {}
-        once = {(action.letter, action.stage): action for action in self.row}
-        return {key: len(_exchanges(self.items(action))) for key, action in once.items()}
+        return {one: len(_exchanges(self.items(one))) for one in passes}
 
-    def part(self, action: Action, key: tuple[str, int, int, int]) -> Iterator[Instruction]:
-        """Yield a part of a pass: from where its last exchange is over up to where the next one begins, or what it hands on."""
-        items, which, paired = self.items(action), key[2], self.pipeline.paired
-        places = [-1, *(_exchanges(items) if self.exchanges() else ()), len(items)]
+    def part(self, one: Pass, which: int, beside: int, pairing: Pairing) -> Iterator[Instruction]:
+        """Yield part `which` of a pass that is cut at its all-to-alls: up to the launch of the next one, or its message."""
+        items, paired = self.items(one), self.pipeline.paired
+        places = [-1, *(_exchanges(items) if pairing.exchanges else ()), len(items)]
         if which == len(places) - 1:
-            yield from self.give(action)
+            yield from self.give(one)
             return
         if which < 1 and (which < 0) == paired:
-            yield from self.take(action)
+            yield from self.take(one)
         if which < 0:
             return
         begin, end = places[which], places[which + 1]
         if which:
-            yield Wait(EXCHANGE, but=launched_between(key))
+            yield Wait(EXCHANGE, but=launched_between((*one, which, beside)))
         if end > begin + 1:
-            yield from self.computed(action, items[begin + 1 : end])
+            yield from self.computed(*one, items[begin + 1 : end])
         if end < len(items):
-            yield Launch(action.stage, cast(Collective, items[end]))
+            yield Launch(one[1], cast(Collective, items[end]))
         elif not paired:
-            yield from self.give(action)
+            yield from self.give(one)
 
-    def items(self, action: Action) -> Steps:
-        stage = self.stages[action.stage]
+    def items(self, one: Pass) -> Steps:
+        """Return the kernels and collectives of a pass."""
         by_letter = {"F": "forward", "B": "backward", "I": "backward_input", "W": "backward_weight"}
-        items: Steps = getattr(stage, by_letter[action.letter])
+        items: Steps = getattr(self.stage(one[1]), by_letter[one[0]])
         return items
 
-    def whole(self, action: Action) -> Iterator[Instruction]:
-        """Yield what a whole pass computes."""
-        return self.like(action, (), lambda: self.computed(action, self.items(action)))
+    def whole(self, one: Pass) -> Iterator[Instruction]:
+        """Yield the lines of an uncut pass, with the copies of offloaded activations."""
+        return self.like(one, (), lambda: self.marked(one, self.items(one), self.copies(one)))
+
+    def copies(self, one: Pass) -> list[Mark]:
+        """Return the copies of offloaded activations: to the host after each block, or back during the block before."""
+        letter, chunk = one
+        found = offload.block_copies(self.job, self.stage(chunk), letter)
+        return [(place, Launch(chunk, own) if isinstance(own, Collective) else Wait(*own)) for place, own in found]
 
     def like(
-        self, action: Action, what: tuple[object, ...], write: Callable[[], Iterable[Instruction]]
+        self, one: Pass, what: tuple[object, ...], write: Callable[[], Iterable[Instruction]]
     ) -> Iterator[Instruction]:
-        """Yield what a pass computes, written once for all like stages; what: decides it beside its letter and stage."""
-        key, passes = (action.letter, id(self.stages[action.stage]), *what), self.written.passes
+        """Yield lines that `write` writes once for all equal stages. `what`: options that change them."""
+        key, passes = (one[0], id(self.stage(one[1])), *what), self.written.passes
         if key not in passes:
             passes[key] = tuple(write())
-        return (_of_stage(line, action.stage) for line in passes[key])
+        return (_of_chunk(line, one[1]) for line in passes[key])
 
-    def computed(self, action: Action, items: Steps) -> Iterator[Instruction]:
-        """Yield items in lock-step with the tp group; collectives of experts, which join ranks of different ones, stand between.
+    def computed(self, letter: str, chunk: int, items: Steps) -> Iterator[Instruction]:
+        """Yield computations in lock-step with the tp group, and between them the collectives of experts, which join other ranks.
 
         Where tp peers hold different experts, whose work may differ, only parts with tp collectives are in lock-step.
         """
@@ -287,99 +359,97 @@ class _Writer:
             part = items[begin + 1 : end]
             alone = split.etp != split.tp and not any(isinstance(item, Collective) for item in part)
             if part or not items:
-                yield Compute(action.letter, action.stage, part, None if alone else lock)
+                yield Compute(letter, chunk, part, None if alone else lock)
             if end < len(items):
                 one = items[end]
                 if not isinstance(one, Awaited):
-                    yield Launch(action.stage, one.collective if isinstance(one, Started) else cast(Collective, one))
+                    yield Launch(chunk, one.collective if isinstance(one, Started) else cast(Collective, one))
                 if not isinstance(one, Started):
                     yield Wait(cast(Collective, one).group)
                 if isinstance(one, Collective) and one.group == COUNTS and reads_counts(self.job):
-                    yield Drain(action.stage)
+                    yield Drain(chunk)
 
-    def marked(self, action: Action, items: Steps, marks: Sequence[Mark]) -> Iterator[Instruction]:
-        """Yield items with the line of each mark at its position."""
+    def marked(self, one: Pass, items: Steps, marks: Sequence[Mark]) -> Iterator[Instruction]:
+        """Yield the computations of `items`, with each mark's line at its position."""
         done = 0
         for position, line in sorted(marks, key=itemgetter(0)):
             if position > done:
-                yield from self.computed(action, items[done:position])
+                yield from self.computed(*one, items[done:position])
                 done = position
             yield line
         if done < len(items):
-            yield from self.computed(action, items[done:])
+            yield from self.computed(*one, items[done:])
 
-    def take(self, action: Action) -> tuple[Instruction, ...]:
-        """Return what waits for the result of another rank."""
-        forward, stage = action.letter == "F", self.stages[action.stage]
-        if self.beyond(action, not forward) is None:
+    def take(self, one: Pass) -> tuple[Instruction, ...]:
+        """Return the receive of a pass, and the tp all-gather after it if each tp rank receives a part."""
+        forward, stage = one[0] == "F", self.stage(one[1])
+        if not self.beyond(one, not forward):
             return ()
-        received = Recv(action.stage, self.way(action))
+        received = Recv(one[1], self.way(one))
         if self.job.message_parts == 1:
             return (received,)
         size = stage.input_bytes if forward else stage.output_bytes
-        return received, Launch(action.stage, Collective("tp", "all_gather", size)), Wait("tp")
+        return received, Launch(one[1], Collective("tp", "all_gather", size)), Wait("tp")
 
-    def give(self, action: Action) -> tuple[Instruction, ...]:
-        """Return what hands the result of a pass on."""
-        forward, stage = action.letter == "F", self.stages[action.stage]
-        if forward and self.pipeline.after(action.stage) is None and reads_loss(self.job):
-            return (Drain(action.stage),)
-        to = self.beyond(action, forward)
-        if to is None:
+    def give(self, one: Pass) -> tuple[Instruction, ...]:
+        """Return the send of a pass, or the wait of a host that reads the loss."""
+        forward, stage = one[0] == "F", self.stage(one[1])
+        if forward and self.pipeline.after(self.own[one[1]]) is None and reads_loss(self.job):
+            return (Drain(one[1]),)
+        ahead = self.beyond(one, forward)
+        if not ahead:
             return ()
         size, wait = stage.output_bytes if forward else stage.input_bytes, not self.job.parallelism.overlap.p2p
         size /= self.job.message_parts
-        return (Send(to, Collective(self.way(action), "send", size), wait),)
+        return (Send(one[1], ahead, Collective(self.way(one), "send", size), wait),)
 
-    def beyond(self, action: Action, onwards: bool) -> int | None:
-        """Return the stage after that of a pass, or before, if there is one on another rank and the two exchange messages."""
-        other = self.pipeline.after(action.stage) if onwards else self.pipeline.before(action.stage)
-        alone = action.letter == "W" or other is None or self.pipeline.rank(other) == self.rank
-        return None if alone else other
+    def beyond(self, one: Pass, onwards: bool) -> int:
+        """Return how far the stage after that of a pass, or before, is from it (1, -1), if it is on another rank and the two
+        exchange messages; else 0."""
+        stage = self.own[one[1]]
+        other = self.pipeline.after(stage) if onwards else self.pipeline.before(stage)
+        alone = one[0] == "W" or other is None or self.pipeline.rank(other) == self.rank
+        return 0 if alone or other is None else other - stage
 
-    def way(self, action: Action) -> str:
-        """Return the family of the messages of a pass: those to the next pipeline rank, or to the one before."""
-        return FORWARD if (action.letter == "F") != self.pipeline.back(action.stage) else BACKWARD
+    def way(self, one: Pass) -> str:
+        """Return the family of a pass's messages: p2p-forward to the next pipeline rank, p2p-backward to the previous one."""
+        return FORWARD if (one[0] == "F") != self.pipeline.back(self.own[one[1]]) else BACKWARD
 
-    def sharded(self, action: Action, once: bool = False) -> Iterator[Instruction]:
+    def sharded(self, one: Pass, once: bool = False) -> Iterator[Instruction]:
         """Yield a pass that gathers its parameters, and reduces their gradients behind it.
 
         once: it is the one of a step that does what the others leave out.
         """
-        job, forward = self.job, action.letter == "F"
-        gathers = (
-            job.parallelism.reshard_after_forward or (forward and (once or job.parallelism.pp == 1))
-        ) and action.letter != "W"
-        reduces = action.letter in "BW" and (once or not job.parallelism.no_sync)
-        yield from self.like(action, (gathers, reduces), lambda: self.sharded_lines(action, gathers, reduces))
+        job, forward = self.job, one[0] == "F"
+        gathers = (job.parallelism.reshard_after_forward or (forward and (once or job.parallelism.pp == 1))) and one[
+            0
+        ] != "W"
+        reduces = one[0] in "BW" and (once or not job.parallelism.no_sync)
+        yield from self.like(one, (gathers, reduces), lambda: self.sharded_lines(one, gathers, reduces))
 
-    def sharded_lines(self, action: Action, gathers: bool, reduces: bool) -> Iterator[Instruction]:
-        """Yield the same; gathers, reduces: whether the pass does."""
-        job, stage = self.job, self.stages[action.stage]
+    def sharded_lines(self, one: Pass, gathers: bool, reduces: bool) -> Iterator[Instruction]:
+        """Yield the lines of a pass over sharded parameters. gathers, reduces: whether it gathers them and reduces gradients."""
+        job, (letter, chunk) = self.job, one
         events = (
-            by_buckets(job, stage, action.letter)
+            by_buckets(job, self.stage(chunk), letter)
             if job.parallelism.zero3
-            else block_by_block(job, stage, action.letter, gathers, reduces)
+            else block_by_block(job, self.stage(chunk), letter, gathers, reduces)
         )
-        return ShardedPass(job, action, self.computed).lines(events, reduces)
+        return ShardedPass(job, letter, chunk, self.computed).lines(events, reduces)
 
-    def sharded_once(self, action: Action) -> dict[Action, tuple[Instruction, ...]]:
+    def sharded_once(self, action: Action) -> tuple[Action, ...]:
         """Return the pass of a letter and stage that gathers or reduces for all microbatches, if there is one.
 
         action: the last one of that letter and stage.
         """
         split = self.job.parallelism
         if action.letter == "F" and not split.reshard_after_forward and split.pp > 1:
-            one = self.ends.first[_PASS(action)]
-        elif action in self.ends.complete and split.no_sync:
-            one = action
-        else:
-            return {}
-        return {one: self.part_of("sharded once", one, partial(self.sharded, once=True))}
+            return (self.ends.first[_PASS(action)],)
+        return (action,) if action in self.ends.complete and split.no_sync else ()
 
     @property
     def kinds(self) -> list[tuple[str, bool]]:
-        """As `copied` of the job."""
+        """[(family, whether experts')] of the groups that hold the same parameters, as in `parallel.optimizer.copied`."""
         return copied(self.job)
 
     @property
@@ -388,126 +458,136 @@ class _Writer:
         return bool(self.job.parallelism.zero in (1, 2) and self.job.parallelism.overlap.param_gather and self.kinds)
 
     def sharing(self, family: str) -> str:
-        """Return the family that shares one copy of the optimizer: that of equal parameters, or one of several inside it."""
+        """Return the family whose ranks share one copy of the optimizer states."""
         return SHARED[family] if self.job.parallelism.optimizer_instances > 1 else family
 
-    def reduce(self, family: str, stage: int, parameters: float) -> tuple[Instruction, ...]:
-        """Return the reduction of gradients over the ranks that hold the same parameters: of shards, then over their copies."""
+    def reduce(self, family: str, chunk: int, parameters: float) -> tuple[Instruction, ...]:
+        """Return the reduction of gradients: a reduce-scatter to shards, then an all-reduce over copies of the shards."""
         size, sharing = parameters * BYTES[self.job.training.gradients], self.sharing(family)
         shards = self.job.shards(expert=family == "edp")
         whole = reduces_whole(self.job)
-        scatter = Launch(stage, Collective(sharing, "all_reduce" if whole else "reduce_scatter", size))
-        copies = Launch(stage, Collective(family, "all_reduce", size / shards), Wait(sharing) if shards > 1 else None)
-        read = (Drain(stage),) * reads_loss(self.job)  # and the norm of each bucket
-        return (read + (scatter,) * (shards > 1) + (copies,) * (shards == 1 or sharing != family)) if size else ()
+        scatter = Launch(chunk, Collective(sharing, "all_reduce" if whole else "reduce_scatter", size))
+        copies = Launch(chunk, Collective(family, "all_reduce", size / shards), Wait(sharing) if shards > 1 else None)
+        read = (Drain(chunk),) * reads_loss(self.job)  # and the norm of each bucket
+        away = offload.leaving(self.job, size, family == "edp") * (shards > 1)
+        leave = (Launch(chunk, Collective(offload.OUT, "gradients", away), Wait(sharing)),) if away else ()
+        reduce = (scatter,) * (shards > 1) + (copies,) * (shards == 1 or sharing != family)
+        return (*read, *reduce, *leave) if size else ()
 
-    def gather(self, family: str, stage: int, parameters: float) -> tuple[Instruction, ...]:
-        """Return the gathering of parameters by the ranks that share one copy of the optimizer."""
+    def gather(self, family: str, chunk: int, parameters: float) -> tuple[Instruction, ...]:
+        """Return the all-gather of `parameters` parameters over the ranks that share one copy of the optimizer states."""
         size = parameters * weight_bytes(self.job) * (self.job.shards(expert=family == "edp") > 1)
-        return (Launch(stage, Collective(self.sharing(family), "all_gather", size)),) if size else ()
+        return (Launch(chunk, Collective(self.sharing(family), "all_gather", size)),) if size else ()
 
-    def reduced(self, action: Action) -> Iterator[Instruction]:
-        """Yield the last backward pass of a stage in parts, and the reduction of each bucket as it fills."""
-        return self.like(action, ("reduced",), lambda: self.reduced_lines(action))
+    def reduced(self, one: Pass) -> Iterator[Instruction]:
+        """Yield a backward pass that launches the reduction of each gradient bucket when it is full."""
+        return self.like(one, ("reduced",), lambda: self.reduced_lines(one))
 
-    def reduced_lines(self, action: Action) -> Iterator[Instruction]:
-        """Yield the same."""
-        items, stage = self.items(action), self.stages[action.stage]
-        marks: list[Mark] = []
+    def reduced_lines(self, one: Pass) -> Iterator[Instruction]:
+        """Write the lines of `reduced`."""
+        items, stage = self.items(one), self.stage(one[1])
+        marks = self.copies(one)
         for family, expert in self.kinds:
-            ready = stage.gradient_ready(expert) if action.letter == "B" else ((len(items), stage.held(expert)),)
-            for one in last_ready(ready, bucket(self.job)):
-                marks += [(one.position, line) for line in self.reduce(family, action.stage, one.parameters)]
-        return self.marked(action, items, marks)
+            ready = stage.gradient_ready(expert) if one[0] == "B" else ((len(items), stage.held(expert)),)
+            for own in last_ready(ready, bucket(self.job)):
+                marks += [(own.position, line) for line in self.reduce(family, one[1], own.parameters)]
+        return self.marked(one, items, marks)
 
-    def reduced_at_once(self, action: Action) -> Iterator[Instruction]:
-        """Yield a backward pass and the reduction of its gradients, bucket by bucket under it or behind it, and wait for that."""
+    def reduced_at_once(self, one: Pass) -> Iterator[Instruction]:
+        """Yield a backward pass, the reductions of its gradients during or after it, and the wait for them."""
         if self.job.parallelism.overlap.grad_reduce:
-            yield from self.reduced(action)
+            yield from self.reduced(one)
         else:
-            yield from self.whole(action)
+            yield from self.whole(one)
             for family, expert in self.kinds:
-                yield from self.reduce(family, action.stage, self.stages[action.stage].held(expert))
+                yield from self.reduce(family, one[1], self.stage(one[1]).held(expert))
         yield from (Wait(family) for family, _ in self.kinds)
 
-    def gathered(self) -> tuple[tuple[Instruction, ...], dict[Action, tuple[Instruction, ...]]]:
+    def gathered(self, firsts: Iterable[Pass]) -> tuple[tuple[Instruction, ...], dict[Pass, tuple[Instruction, ...]]]:
         """Launch all gathers at once; the first forward pass of each stage waits for each bucket where it reads it."""
         starts: dict[str, list[Instruction]] = {family: [] for family, _ in self.kinds}
-        special: dict[Action, tuple[Instruction, ...]] = {}
-        firsts = [one for one in self.ends.first.values() if one.letter == "F"]
-        for action in reversed(firsts):  # what is needed first, first
-            stage = self.stages[action.stage]
-            marks: list[Mark] = []
+        special: dict[Pass, tuple[Instruction, ...]] = {}
+        for first in firsts:
+            stage = self.stage(first[1])
+            marks = self.copies(first)
             for family, expert in self.kinds:
                 for one in first_reads(stage.parameters_used(expert), bucket(self.job)):
-                    starts[family] += self.gather(family, action.stage, one.parameters)
+                    starts[family] += self.gather(family, first[1], one.parameters)
                     marks.append((one.position, Wait(self.sharing(family), len(starts[family]))))
-            special[action] = (*self.take(action), *self.marked(action, stage.forward, marks), *self.give(action))
+            special[first] = self.between(first, self.marked(first, stage.forward, marks))
         return tuple(line for lines in starts.values() for line in lines), special
 
+    @cached_property
+    def in_order(self) -> list[int]:
+        """Chunks in model order, in which all ranks that hold the same stages reduce and gather them."""
+        return sorted(range(len(self.own)), key=lambda chunk: self.own[chunk] % self.pipeline.stages)
+
     @property
-    def own(self) -> list[int]:
-        """The stages of this rank in the order of the model: so all ranks that hold the same ones go through them alike."""
-        return sorted(self.pipeline.own(self.rank), key=lambda stage: stage % self.pipeline.stages)
+    def held(self) -> list[Stage]:
+        """Stages of the rank in model order."""
+        return [self.stage(chunk) for chunk in self.in_order]
 
     def reduce_all(self) -> Iterator[Instruction]:
-        """Yield the reduction of what is not reduced yet, then that of the tied embedding."""
+        """Yield the reductions after the last pass, then the all-reduce of the tied embedding's gradients."""
         for family, expert in () if self.job.sharded else self.kinds:
             split = self.job.parallelism
             if not split.overlap.grad_reduce and not split.reduce_every_microbatch:
-                for stage in self.own:
-                    yield from self.reduce(family, stage, self.stages[stage].held(expert))
+                for chunk in self.in_order:
+                    yield from self.reduce(family, chunk, self.stage(chunk).held(expert))
             yield Wait(family)
-        shared = max(self.stages[stage].shared for stage in self.own)
+        shared = max(stage.shared for stage in self.held)
         if shared:
             size = shared * BYTES[self.job.training.gradients] / (self.job.shards(False) if self.job.sharded else 1)
             yield Launch(-1, Collective("embedding", "all_reduce", size))
             yield Wait("embedding")
 
     def end(self) -> Iterator[Instruction]:
-        """Yield the gradient norm, which all ranks of a replica with all experts share, and the optimizer."""
-        parameters, experts = (
-            sum(getattr(self.stages[s], kind) for s in self.own) for kind in ("parameters", "experts")
-        )
+        """Yield the gradient norm, all-reduced over a replica with all experts, and the optimizer, here or on the host."""
+        parameters, experts = (sum(getattr(stage, kind) for stage in self.held) for kind in ("parameters", "experts"))
         updates = self.written.updates
         if (parameters, experts) not in updates:
             updates[parameters, experts] = self.update(parameters, experts)
         norm, optimizer = updates[parameters, experts]
         if norm:
             yield Compute("norm", -1, norm, "model" if isinstance(norm[-1], Collective) else None)
+        if gradients_leave(self.job):
+            yield Wait(offload.OUT)
+        update = list(offload.host_update(self.job, self.held, parameters, experts))
+        yield from (Launch(-1, one, Wait(after) if after else None) for one, after in update)
         if optimizer:
-            yield Compute("optimizer", -1, optimizer, None, sum(self.stages[s].tensors for s in self.own))
+            yield Compute("optimizer", -1, optimizer, None, sum(stage.tensors for stage in self.held))
+        yield from (Wait(family) for family in dict.fromkeys(one.group for one, _ in update))
 
     def update(self, parameters: int, experts: int) -> tuple[Steps, Steps]:
-        """Return the gradient norm and the optimizer of so many parameters, experts' among them."""
+        """Return the gradient norm and the optimizer of `parameters` parameters, of which `experts` are experts'."""
         found = update(self.job, parameters, experts)
         norm = next((i + 1 for i, kernel in enumerate(found) if kernel.op == "gradient_norm"), 0)
         everyone = norm and self.job.mesh.size > self.job.copies(expert=True)
         return (*found[:norm], *([Collective("model", "all_reduce", 4.0)] if everyone else [])), found[norm:]
 
     def gather_all(self) -> Iterator[Instruction]:
-        """Yield the gathering of the updated parameters, unless the next forward passes do it."""
+        """Yield the all-gathers of updated parameters (ZeRO-1 and 2), unless they overlap with the next forward passes."""
         if self.job.sharded:
             yield from self.gather_small()
         if not self.job.parallelism.zero or self.gathers or self.job.sharded:
             return
         for family, expert in self.kinds:
-            for stage in self.own:
-                yield from self.gather(family, stage, self.stages[stage].held(expert))
+            for chunk in self.in_order:
+                yield from self.gather(family, chunk, self.stage(chunk).held(expert))
             yield Wait(self.sharing(family))
             yield from self.unflattened(expert)
 
     def gather_small(self) -> Iterator[Instruction]:
-        """Yield the gathering of updated parameters that are sharded at the update alone."""
+        """Yield the all-gather of small parameters that DeepSpeed keeps whole (`persistent`)."""
         setting = self.job.parallelism.zero3
-        size = persistent(self.stages[0], setting) * weight_bytes(self.job) if setting else 0.0
+        size = persistent(self.written.stages[0], setting) * weight_bytes(self.job) if setting else 0.0
         if size:
             yield Launch(0, Collective(SHARED["dp"], "all_gather", size))
             yield Wait(SHARED["dp"])
 
     def unflattened(self, expert: bool) -> Iterator[Instruction]:
-        """Yield the copies of gathered parameters out of each rank's part into place, if the framework makes them."""
-        held = sum(self.stages[stage].held(expert) for stage in self.own)
+        """Yield the copies of gathered parameters from a flat buffer into their tensors, if the framework makes them."""
+        held = sum(stage.held(expert) for stage in self.held)
         if held and unflattens(self.job):
-            tensors = sum(self.stages[stage].tensors_held(expert) for stage in self.own)
+            tensors = sum(stage.tensors_held(expert) for stage in self.held)
             yield Compute("optimizer", -1, (put_back(self.job, held),), None, parts=tensors * self.job.shards(expert))

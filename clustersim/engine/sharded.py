@@ -16,8 +16,8 @@ from clustersim.model.operator import Collective, Steps
 from clustersim.parallel.deepspeed import IN_FLIGHT
 from clustersim.parallel.fsdp import Events, Unit, copy_in, copy_out, spread
 from clustersim.parallel.job import Job
-from clustersim.parallel.optimizer import weight_bytes
-from clustersim.schedules.action import Action
+from clustersim.parallel.offload import INTO, OUT, RELOAD, SAVE, leaving
+from clustersim.parallel.optimizer import main_bytes, weight_bytes
 
 SHARED = {"dp": "fsdp", "edp": "efsdp"}
 """The family that shares one copy of what is sharded, by that of all who hold the same parameters (of several copies: the same
@@ -26,14 +26,15 @@ shard of them)."""
 
 @dataclass(slots=True)
 class ShardedPass:
-    """Writes one pass over units of sharded parameters; counts what it has launched on each stream."""
+    """Writes one pass over units of sharded parameters, and counts the collectives launched on each stream."""
 
     job: Job
-    action: Action
-    computed: Callable[[Action, Steps], Iterator[Instruction]]
+    letter: str
+    chunk: int
+    computed: Callable[[str, int, Steps], Iterator[Instruction]]
     launched: Counter[str] = field(default_factory=Counter)
     gathers: dict[tuple[str, int], int] = field(default_factory=dict)
-    """By family and unit, how many were launched before."""
+    """{(family, unit): number of collectives launched on the stream before its gather}."""
     reductions: dict[str, list[int]] = field(default_factory=dict)
     written: dict[int, tuple[Instruction, ...]] = field(default_factory=dict)
     """The computation of units by their items; those of equal blocks are one."""
@@ -41,60 +42,77 @@ class ShardedPass:
 
     def lines(self, events: Events, reduces: bool) -> Iterator[Instruction]:
         """Yield the instructions of a pass; reduces: whether it waits for reductions at its end."""
+        events, forward, share = list(events), self.letter == "F", self.job.training.offload.activations
+        sizes, done = [share * unit.saved for what, _, unit in events if what == "run" and share * unit.saved], 0
         for what, place, unit in events:
+            copied = what == "run" and share * unit.saved > 0
+            if copied and not forward:  # the next block's come under this one
+                yield from (self.launch(RELOAD, "activations", size) for size in sizes[done + (done > 0) : done + 2])
+                done += 1
+                yield Wait(RELOAD, but=int(done < len(sizes)))
             yield from getattr(self, what)(place, unit)
+            if copied and forward:
+                yield Wait(SAVE)
+                yield self.launch(SAVE, "activations", share * unit.saved)
         for stream in self.launched if reduces else ():
             yield Wait(stream)
 
-    def kinds(self, unit: Unit) -> Iterator[tuple[str, str, int, bool]]:
-        """Yield of each kind of parameters the family that shares them, that of their copies, how many, and whether experts'."""
-        kinds = ((SHARED["dp"], "dp", unit.dense, False), (SHARED["edp"], "edp", unit.experts, True))
+    def kinds(self, dense: int, experts: int) -> Iterator[tuple[str, str, int, bool]]:
+        """Yield (sharding family, family of copies, number of parameters, whether experts') for dense and expert parameters."""
+        kinds = ((SHARED["dp"], "dp", dense, False), (SHARED["edp"], "edp", experts, True))
         yield from (kind for kind in kinds if kind[2] and self.job.shards(kind[3]) > 1)
 
     def gather(self, place: int, unit: Unit) -> Iterator[Instruction]:
         """Launch the gathers of a unit."""
-        for family, _, parameters, _ in self.kinds(unit):
+        for family, _, parameters, expert in self.kinds(*unit.gathered):
             self.gathers[family, place] = self.launched[family]
-            yield self.launch(family, "all_gather", parameters * weight_bytes(self.job))
+            ready = None
+            if self.job.training.offload.parameters:
+                width = weight_bytes(self.job) if self.job.parallelism.zero3 else main_bytes(self.job)
+                yield self.launch(INTO, "parameters", parameters * width / self.job.shards(expert))
+                ready = Wait(INTO)
+            yield self.launch(family, "all_gather", parameters * weight_bytes(self.job), ready)
 
     def arrive(self, place: int, unit: Unit) -> Iterator[Instruction]:
         """Wait for the gathers of a unit and copy its parameters out."""
-        for family, *_ in self.kinds(unit):
+        for family, *_ in self.kinds(*unit.gathered):
             yield Wait(family, but=self.launched[family] - self.gathers.get((family, place), -1) - 1)
         if self.job.parallelism.fsdp.copy_out:
-            yield self.copy(copy_out, unit)
+            yield self.copy(copy_out, *unit.gathered)
 
     def run(self, place: int, unit: Unit) -> Iterator[Instruction]:
-        """Compute."""
+        """Yield the computation of a unit."""
         if unit.items and id(unit.items) not in self.written:
-            self.written[id(unit.items)] = tuple(self.computed(self.action, unit.items))
+            self.written[id(unit.items)] = tuple(self.computed(self.letter, self.chunk, unit.items))
         yield from self.written.get(id(unit.items), ())
 
     def reduce(self, place: int, unit: Unit) -> Iterator[Instruction]:
         """Wait for older reductions, copy the gradients of a unit in and launch their reduction."""
         setting = self.job.parallelism.fsdp
-        own = list(self.kinds(unit))
+        own = list(self.kinds(unit.dense, unit.experts))
         most = IN_FLIGHT if self.job.parallelism.zero3 else setting.reduce_in_flight
         for family, *_ in own:
             done = self.reductions.setdefault(family, [])
             if most and len(done) >= most:
                 yield Wait(family, but=self.launched[family] - done[-most] - 1)
         if setting.copy_in and own:
-            yield self.copy(copy_in, unit)
+            yield self.copy(copy_in, unit.dense, unit.experts)
         for family, copies, parameters, expert in own:
             size, shards = parameters * BYTES[self.job.training.gradients], self.job.shards(expert)
             self.reductions[family].append(self.launched[family])
             yield self.launch(family, "reduce_scatter", size)
             if shards < self.job.copies(expert):
                 yield self.launch(copies, "all_reduce", size / shards, Wait(family))
+            if away := leaving(self.job, size, expert):
+                yield self.launch(OUT, "gradients", away, Wait(family))
 
-    def copy(self, kernel: Callable[[Job, int], Kernel], unit: Unit) -> Compute:
-        """Return the copy of the parameters of a unit, or of their gradients; that of equal units is one object."""
-        found = kernel(self.job, spread(self.job, unit.dense, unit.experts))
+    def copy(self, kernel: Callable[[Job, int], Kernel], dense: int, experts: int) -> Compute:
+        """Return the copy kernel of a unit's parameters or gradients. Equal units share one object."""
+        found = kernel(self.job, spread(self.job, dense, experts))
         items = self.copies.setdefault(found, (found,))
-        return Compute(self.action.letter, self.action.stage, items, None)
+        return Compute(self.letter, self.chunk, items, None)
 
     def launch(self, family: str, op: str, size: float, after: Wait | None = None) -> Launch:
-        """Return the launch of a collective, which counts."""
+        """Return the launch of a collective, and count it."""
         self.launched[family] += 1
-        return Launch(self.action.stage, Collective(family, op, size), after)
+        return Launch(self.chunk, Collective(family, op, size), after)

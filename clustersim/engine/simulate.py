@@ -1,8 +1,13 @@
-"""SimPy plays the graphs of jobs that share a fabric, step after step."""
+"""SimPy executes the shapes of jobs that share a fabric, step after step: the reference of the event loop.
+
+Each rank cell is a process that goes through the tasks of its passes; each launched task is a process that waits for what it
+needs. Nothing is computed ahead of time and nothing is left out: plain before fast. `loop.py` finds the same times.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Generator, Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -11,88 +16,52 @@ import simpy
 from simpy.events import NORMAL
 
 from clustersim.arrays import Floats
-from clustersim.engine.compile import Plan
-from clustersim.engine.compiled import FASTER, tell
-from clustersim.engine.contention import Contention, LinkUse
 from clustersim.engine.fabric import Fabric
-from clustersim.engine.graph import StepGraph
-from clustersim.engine.instances import build
-from clustersim.engine.pattern import JOIN
-from clustersim.engine.record import Record
-from clustersim.engine.slowing import Done, SlowedFabric, slowing
-from clustersim.engine.tasks import Tasks
+from clustersim.engine.loop import HOST_STREAM, LoopJob, LoopStep
+from clustersim.engine.shape import BUSY, DRAIN, HOST_MARK, JOIN, LAUNCH, MARK, MESSAGE, OWN, RUN
+from clustersim.engine.slowing import Done, SlowedFabric
 from clustersim.errors import SimulationError
 from clustersim.garbage import uncollected
 
-LONG = 10.0
-"""Seconds of a simulation that are told before it begins."""
-TRANSFER, LOAD = 27e-6, 0.04e-6
-"""Seconds of computer time that a transfer takes, and a solution for each link that transfers under way hold: measured with 0.9
-million transfers (gpt3 on leaf_spine_32) and with 15,000 solutions (llama3_70b on oversubscribed_roce_1152)."""
-
-
-def tell_if_long(links: LinkUse, tasks: Tasks, contention: Contention, starts: Floats, ends: Floats) -> None:
-    """Tell about how many seconds of computer time SimPy needs for transfers that share links, if they are many.
-
-    starts, ends: of nodes if nothing slowed them. Each transfer of nodes that contend ends at a time of its own; then rates are
-    solved for all that is under way.
-    """
-    transfers = np.array([sum(flow is not None for flow in one.flows) for one in tasks.activities])[links.slot]
-    some, count = np.isin(links.node, contention.node), np.diff(links.row)
-    begun, over = links.under_way(tasks.times, starts, ends)
-
-    def before(times: Floats) -> Floats:
-        """Return how many links nodes use whose time lies before that of each one that contends."""
-        order = np.argsort(times)
-        held = np.append(0, np.cumsum(count[order]))
-        return held[np.searchsorted(times[order], over[some])]
-
-    under_way = before(begun) - before(over)
-    seconds = float(TRANSFER * transfers.sum() + LOAD * (under_way * transfers[some]).sum())
-    if seconds > LONG:
-        tell(f"simulate transfers that share links by SimPy: about {seconds:.0f} s; {FASTER}")
+SimpyProcess = Generator[simpy.Event, Any, None]
 
 
 def simulate(
-    plans: Sequence[Plan],
-    progress: Callable[[float], None] = lambda _: None,
+    capacity: Floats,
+    jobs: Sequence[LoopJob],
     steps: int = 1,
     starts: Sequence[float] = (),
-    graphs: Sequence[StepGraph] = (),
-    tasks: Sequence[Tasks] = (),
-    shared: bool = True,
-) -> tuple[list[Record], ...]:
-    """Play the plans of jobs that share a cluster, and return the complete steps of each job.
+    progress: Callable[[float], None] = lambda _: None,
+) -> tuple[list[LoopStep], ...]:
+    """Return the complete steps of jobs that share a cluster.
 
-    Every job starts at its time of `starts` (seconds; default: all at 0) and repeats its step until each has completed
-    `steps` that began when all had started. A step begins when all ranks of the job have ended the one before. progress is
-    told the share of the tasks that are done, a hundred times at most. graphs, tasks: of the plans, where they are known.
-    shared: whether transfers slow each other on links; else every task takes as long as alone. Raises SimulationError at a
-    deadlock.
+    capacity: bytes/s of each link that can be short. Every job starts at its time of `starts` (seconds; default: 0) and repeats
+    its step until each has completed `steps` that began when all had started. A step begins when all ranks of the job have
+    ended the one before. progress receives the share of the tasks that are done, a hundred times at most. Raises
+    SimulationError at a deadlock.
     """
     env = Environment()
-    fabric = Fabric(env, plans[0].network.capacity.tolist())
-    graphs = graphs or [build(plan.programs, plan.members) for plan in plans]
-    tasks = tasks or [Tasks(graph, graph.found(plan.programs)) for graph, plan in zip(graphs, plans, strict=True)]
-    meter = Meter(steps * sum(map(len, graphs)), progress)
-    stop = env.event()
-    target = _Target(stop, max(starts, default=0.0), dict.fromkeys(range(len(plans)), steps))
-    jobs = [
-        _Repeated(env, fabric, graph, own, meter, partial(target.reached, number), shared)
-        for number, (graph, own) in enumerate(zip(graphs, tasks, strict=True))
+    fabric, stop = Fabric(env, capacity.tolist()), env.event()
+    meter = _Meter(steps * sum(job.shape.events for job in jobs), progress)
+    starts = starts or [0.0] * len(jobs)
+    target = _Target(stop, max(starts), [steps] * len(jobs))
+    repeated = [
+        _RepeatedJob(env, fabric, job, meter, partial(target.reached, number)) for number, job in enumerate(jobs)
     ]
-    for job, start in zip(jobs, starts or [0.0] * len(jobs), strict=True):
-        env.timeout(start).callbacks.append(job.begin)
+    for job, start in zip(repeated, starts, strict=True):
+        env.process(job.repeat(start))
     with uncollected():
         try:
-            env.run(until=stop)  # not until the queue is empty: timers that were overtaken are still in it
-        except RuntimeError as error:
-            raise SimulationError(f"deadlock at {env.now} s: {error}") from None
-    return tuple([job.record(step, env.events, fabric.solves) for step in job.steps] for job in jobs)
+            env.run(until=stop)  # not until the queue is empty: timers of rates that have changed are still in it
+        except RuntimeError:
+            raise next(
+                (job.stuck() for job in repeated if job.left), SimulationError(f"deadlock at {env.now} s")
+            ) from None
+    return tuple([step._replace(events=env.events, solves=fabric.solves) for step in job.found] for job in repeated)
 
 
 class Environment(simpy.Environment):
-    """SimPy's, which also counts events."""
+    """SimPy's environment, which also counts events."""
 
     events = 0
 
@@ -102,133 +71,270 @@ class Environment(simpy.Environment):
         super().schedule(event, priority, delay)
 
 
-class Meter:
-    """Counts nodes and reports every hundredth of all."""
+class _Meter:
+    """Counts events of tasks and reports every hundredth of all."""
 
     def __init__(self, total: int, report: Callable[[float], None]) -> None:
         self.total, self.report, self.done, self.next = total or 1, report, 0, 0
 
-    def tick(self, nodes: int) -> None:
-        """Count nodes."""
-        self.done += nodes
+    def tick(self) -> None:
+        """Count one."""
+        self.done += 1
         if self.done >= self.next:
             self.next += self.total // 100 + 1
             self.report(min(self.done / self.total, 1.0))
 
 
 class _Target:
-    """Stops the simulation when no job has steps left to do; those that began before `since` do not count: not all ran yet."""
+    """Stops the simulation when no job has steps left to do; steps that began before `since` do not count."""
 
-    def __init__(self, stop: simpy.Event, since: float, left: dict[int, int]) -> None:
+    def __init__(self, stop: simpy.Event, since: float, left: list[int]) -> None:
         self.stop, self.since, self.left = stop, since, left
 
     def reached(self, job: int, begin: float) -> bool:
         """Count a step of a job; return whether every job has its steps."""
         if begin >= self.since:
             self.left[job] -= 1
-        over = max(self.left.values()) <= 0
+        over = max(self.left) <= 0
         if over and not self.stop.triggered:  # others may end at the same moment
             self.stop.succeed()
         return over
 
 
-class _Step:
-    """One step under way: when nodes began and ended, and how many of their predecessors are not over."""
-
-    __slots__ = ("begin", "ends", "left", "missing", "segment_ends", "slowed", "starts")
-
-    def __init__(self, nodes: int, begin: float) -> None:
-        self.begin, self.left = begin, nodes
-        self.starts, self.ends = [begin] * nodes, [begin] * nodes
-        self.missing = [2] * nodes
-        self.segment_ends: dict[int, list[float]] = {}
-        self.slowed: dict[int, float] = {}
-
-
-class _Repeated:
-    """A job that plays its step again and again."""
+class _RepeatedJob:
+    """A job that repeats its step."""
 
     def __init__(
-        self,
-        env: simpy.Environment,
-        fabric: Fabric,
-        graph: StepGraph,
-        tasks: Tasks,
-        meter: Meter,
-        enough: Callable[[float], bool],
-        shared: bool,
+        self, env: Environment, fabric: Fabric, job: LoopJob, meter: _Meter, enough: Callable[[float], bool]
     ) -> None:
-        self.env, self.fabric, self.graph, self.meter, self.enough = env, fabric, graph, meter, enough
-        self.tasks, self.activities = tasks, tasks.activities
-        losses = slowing(graph, tasks)
-        self.slowed = SlowedFabric(env, losses) if losses else None
-        self.slots: list[int] = graph.arrays[2].tolist()
-        self.fluid = [shared and len(one.peak_link_demand.links) > 0 for one in self.activities]
-        """By slot, whether others may slow its transfers."""
-        self.steps: list[_Step] = []
-        self.step = _Step(0, 0.0)
+        self.env, self.fabric, self.meter, self.enough = env, fabric, meter, enough
+        self.shape, self.times = job
+        self.kind, self.activities = self.times.kind.tolist(), self.times.tasks.different
+        self.found: list[LoopStep] = []
+        self.left = 0
 
-    def begin(self, _: object = None) -> None:
-        """Begin a step."""
-        self.step = _Step(len(self.graph), self.env.now)
-        self.over(0)
+    def repeat(self, start: float) -> SimpyProcess:
+        """Execute step after step from a time on."""
+        yield self.env.timeout(start)
+        while True:
+            begin, shape, none = self.env.now, self.shape, [-1] * self.shape.events
+            self.begin, self.left = begin, shape.ranks
+            self.start, self.end, self.asked = [begin] * shape.events, [begin] * shape.events, [begin] * shape.events
+            self.cause, self.leader, self.task = none.copy(), list(range(shape.events)), none.copy()
+            self.over: dict[int, simpy.Event] = defaultdict(self.env.event)
+            """By event, succeeds at its end."""
+            self.sent: dict[int, simpy.Event] = defaultdict(self.env.event)
+            """By message, succeeds with the event that sends it, when that is launched."""
+            self.wait_event, self.wait_asked = [-1] * int(shape.pass_wait[-1]), [0.0] * int(shape.pass_wait[-1])
+            self.launched: dict[tuple[int, int], list[int]] = defaultdict(list)
+            self.meetings: dict[int, list[tuple[float, int, int]]] = defaultdict(list)
+            """By meeting, who has come: time, event, cause."""
+            self.ends: dict[int, list[float]] = {}
+            self.slowed = SlowedFabric(self.env, self.times.losses) if self.times.losses else None
+            self.at = [(0, 0)] * shape.ranks
+            """By rank, the task it is at, and the microbatch."""
+            yield self.env.all_of([self.env.process(self.rank(rank)) for rank in range(shape.ranks)])
+            yield self.env.all_of([self.over[event] for event in range(shape.events) if not self.over[event].triggered])
+            self.found.append(self.step())
+            if self.enough(begin):
+                return
 
-    def over(self, node: int) -> None:
-        """End a node: those that waited for it alone begin, and end at once where they take no time."""
-        step, now, after = self.step, self.env.now, self.graph.after
-        ended = [node]
-        for one in ended:  # grows while it is read
-            step.ends[one] = now
-            for following in after[one]:
-                step.missing[following] -= 1
-                if step.missing[following]:
-                    continue
-                step.starts[following] = now
-                if self.slots[following] == JOIN:
-                    ended.append(following)
-                else:
-                    self.start(following)
-        self.meter.tick(len(ended))
-        step.left -= len(ended)
-        if not step.left:
-            self.steps.append(step)
-            if not self.enough(step.begin):
-                self.begin()
-
-    def start(self, node: int) -> None:
-        """Start the task of a node."""
-        slot = self.slots[node]
-        done: Done = partial(self.done, node)
+    def step(self) -> LoopStep:
+        """Return the step that has ended."""
+        end = max([self.begin, *self.end])
+        slowed = None
         if self.slowed is not None:
-            done = self.slowed.begin(node, done)
-        if self.fluid[slot]:
-            self.fabric.start(self.activities[slot], done)
-        else:
-            self.env.timeout(self.activities[slot].idle).callbacks.append(lambda _: done(None))
-
-    def done(self, node: int, segment_ends: list[float] | None) -> None:
-        """End a task; segment_ends: the ends of its half segments where it shared a link."""
-        if segment_ends is not None:
-            self.step.segment_ends[node] = segment_ends
-        if self.slowed is not None and node in self.slowed.more:
-            self.step.slowed[node] = self.slowed.more.pop(node)
-        self.over(node)
-
-    def record(self, step: _Step, events: int, solves: int) -> Record:
-        """Return what a complete step leaves behind."""
-        ends, slowed = np.array(step.ends), None
-        if self.slowed is not None:
-            slowed = np.zeros(len(ends))
-            slowed[list(step.slowed)] = list(step.slowed.values())
-        return Record(
-            self.graph,
-            self.tasks,
-            np.array(step.starts),
-            ends,
-            step.segment_ends,
-            step.begin,
-            float(ends.max()),
-            events,
-            solves,
-            slowed=slowed,
+            slowed = np.zeros(self.shape.events)
+            slowed[list(self.slowed.more)] = list(self.slowed.more.values())
+            slowed = slowed[self.leader]
+        return LoopStep(
+            self.begin,
+            end,
+            np.array(self.start),
+            np.array(self.end),
+            np.array(self.asked),
+            np.array(self.cause, np.int32),
+            np.array(self.leader, np.int32),
+            np.array(self.wait_event, np.int32),
+            np.array(self.wait_asked),
+            self.ends,
+            slowed,
+            0,
+            0,
         )
+
+    def stuck(self) -> SimulationError:
+        """Return the error of a step in which a rank cannot go on."""
+        rank = next(r for r, (task, _) in enumerate(self.at) if task >= 0)
+        return self.shape.stuck(*self.at[rank])
+
+    def rank(self, rank: int) -> SimpyProcess:
+        """Execute the passes of a rank."""
+        shape, env = self.shape, self.env
+        now, mark = -1, -1  # the event that ended last on the compute stream, and the last mark of the host
+        for p in range(shape.rank_pass[rank], shape.rank_pass[rank + 1]):
+            begin, microbatch, entered = int(shape.pass_task[p]), int(shape.microbatch[p]), now
+            for task in range(begin, shape.pass_end[p]):
+                self.at[rank] = task, microbatch
+                op, event = shape.op[task], int(shape.pass_event[p] + shape.event[task])
+                if op in (RUN, JOIN):
+                    for wait in range(shape.wait[task], shape.wait[task + 1]):
+                        asked = env.now
+                        awaited = yield from self.awaited(rank, p, wait, mark)
+                        if awaited is None:
+                            continue
+                        if awaited >= 0 and not self.over[awaited].processed:
+                            yield self.over[awaited]
+                        place = shape.pass_wait[p] - shape.wait[begin] + wait
+                        self.wait_event[place], self.wait_asked[place] = awaited, asked
+                        if env.now > asked:
+                            now = awaited
+                    if op == RUN:
+                        self.task[event], self.asked[event] = task, env.now
+                        self.arrive(event, now)
+                        yield self.over[event]
+                        now = event
+                elif op == LAUNCH:
+                    self.launch(rank, p, task, event, now)
+                else:
+                    mark = self.host(rank, task, event, now, entered, mark)
+        self.at[rank] = -1, -1
+        self.left -= 1
+
+    def awaited(self, rank: int, p: int, wait: int, mark: int) -> Generator[simpy.Event, Any, int | None]:
+        """Return the event that a wait is for; None where the rank has launched nothing on the stream."""
+        shape, which = self.shape, int(self.shape.which[wait])
+        what = shape.what[wait]
+        if what == MESSAGE:
+            event: int = yield self.sent[which + 1 + int(shape.microbatch[p])]
+            return event
+        if what == HOST_MARK:
+            return mark
+        if what == OWN:
+            return self.own(p, wait)
+        return self.so_far(rank, wait)
+
+    def own(self, p: int, wait: int) -> int:
+        """Return the event of an earlier task of a pass."""
+        shape = self.shape
+        return int(shape.pass_event[p] + shape.event[shape.pass_task[p] + shape.which[wait]])
+
+    def so_far(self, rank: int, wait: int) -> int | None:
+        """Return the last event that a wait for a stream is for, None if there is none."""
+        which, but, first = (int(column[wait]) for column in (self.shape.which, self.shape.but, self.shape.first))
+        done = self.launched[rank, which]
+        if len(done) <= but:
+            return None
+        return done[min(first, len(done)) - 1] if first else done[len(done) - 1 - but]
+
+    def launch(self, rank: int, p: int, task: int, event: int, now: int) -> None:
+        """Launch a task on another stream."""
+        shape = self.shape
+        self.task[event], self.asked[event] = task, self.env.now
+        if shape.gives[task] >= 0:
+            self.sent[int(shape.gives[task] + 1 + shape.microbatch[p])].succeed(event)
+        if shape.free[task]:
+            self.env.process(self.free(rank, p, task, event))
+            return
+        stream = self.launched[rank, int(shape.stream[task])]
+        before = stream[-1:]
+        for wait in range(shape.wait[task], shape.wait[task + 1]):
+            found = self.so_far(rank, wait)
+            before += [] if found is None else [found]
+        stream.append(event)
+        if all(one < 0 or self.over[one].processed for one in before):
+            self.arrive(event, now)
+        else:
+            self.env.process(self.after(before, event, now))
+
+    def free(self, rank: int, p: int, task: int, event: int) -> SimpyProcess:
+        """Let a free task begin when all that it waits for is over."""
+        shape, env, cause = self.shape, self.env, -1
+        for wait in range(shape.wait[task], shape.wait[task + 1]):
+            asked = env.now
+            awaited = yield from self.awaited(rank, p, wait, -1)
+            if awaited is None:
+                continue
+            if not self.over[awaited].processed:
+                yield self.over[awaited]
+            if shape.stream[task] == 0:
+                place = shape.pass_wait[p] - shape.wait[shape.pass_task[p]] + wait
+                self.wait_event[place], self.wait_asked[place] = awaited, asked
+            if env.now > asked:
+                cause = awaited
+        self.asked[event] = env.now
+        self.arrive(event, cause)
+
+    def after(self, before: Iterable[int], event: int, cause: int) -> SimpyProcess:
+        """Let an event begin when others are over."""
+        for one in before:
+            since = self.env.now
+            if one >= 0 and not self.over[one].processed:
+                yield self.over[one]
+            if self.env.now > since:
+                cause = one
+        self.arrive(event, cause)
+
+    def host(self, rank: int, task: int, event: int, now: int, entered: int, mark: int) -> int:
+        """Let the host launch kernels, mark how far it is, or wait for its GPU; return its last mark.
+
+        now, entered: events that ended last on the compute stream, and when the pass began.
+        """
+        stream, op = self.launched[rank, HOST_STREAM], self.shape.op[task]
+        if op == DRAIN:
+            stream.append(now)
+            return mark
+        before = stream[-1] if stream else entered
+        # its stream continues whatever the others do, so that it may be behind the GPU or far ahead of it
+        time = self.begin if before < 0 else self.end[before]
+        self.task[event], self.asked[event], self.start[event], self.cause[event] = task, time, time, before
+        self.end[event] = time + self.activities[self.kind[task]].idle
+        self.meter.tick()
+        if self.end[event] > self.env.now:
+            self.env.process(self.end_at(event))
+        else:
+            self.over[event].succeed()
+        if op == BUSY:
+            stream.append(event)
+        return event if op == MARK else mark
+
+    def end_at(self, event: int) -> SimpyProcess:
+        """End a host event at its time."""
+        yield self.fabric.at(self.end[event])
+        self.over[event].succeed()
+
+    def arrive(self, event: int, cause: int) -> None:
+        """Let a rank come to a task; the last of those that start it together starts it."""
+        shape = self.shape
+        meeting = int(shape.event_meeting[event]) if len(shape.event_meeting) else -1
+        if meeting < 0:
+            self.begin_task([event], self.task[event], cause)
+            return
+        come = self.meetings[meeting]
+        come.append((self.env.now, event, cause))
+        if len(come) == shape.meeting_size[meeting]:
+            latest = min((-time, one, why) for time, one, why in come)
+            self.begin_task([one for _, one, _ in come], int(shape.meeting_slot[meeting]), latest[2])
+
+    def begin_task(self, events: list[int], slot: int, cause: int) -> None:
+        """Start what events do together."""
+        kind = self.kind[slot]
+        for event in events:
+            self.start[event], self.cause[event], self.leader[event] = self.env.now, cause, events[0]
+        done: Done = partial(self.done, events)
+        if self.slowed is not None:
+            own = [self.task[event] for event in events]
+            ranks = [int(self.shape.task_rank[task]) for task in own]
+            done = self.slowed.begin(
+                events[0], zip(own, ranks, strict=True), self.kind, self.activities[kind].idle, done
+            )
+        self.fabric.start(self.activities[kind], done)
+
+    def done(self, events: list[int], segment_ends: list[float] | None) -> None:
+        """End events; segment_ends: the ends of the half segments where a link was shared."""
+        if segment_ends is not None:
+            self.ends[events[0]] = segment_ends
+        for event in events:
+            self.end[event] = self.env.now
+            self.over[event].succeed()
+            self.meter.tick()

@@ -17,6 +17,7 @@ from clustersim.collectives.idle import loads
 from clustersim.collectives.loads import Feeders, bytes_on_links, node_loads, pair_latency, unbounded_loads
 from clustersim.collectives.model import AllPairs, Phase
 from clustersim.model.router import ExpertRouter
+from clustersim.topology.host_links import transfer
 from clustersim.topology.model import Topology
 
 FITS = 1 + 1e-9
@@ -44,6 +45,8 @@ class Family(NamedTuple):
     communicators: Ints | None = None
     """The GPUs of the communicators (communicators, m) in which messages go, the groups dealt to them in turn; None: each group
     is one."""
+    host: tuple[str, int | None] | None = None
+    """Of copies to and from hosts and updates there, the links that they use and the threads of an update; None: others."""
 
 
 class Traffic(NamedTuple):
@@ -80,7 +83,7 @@ class Traffic(NamedTuple):
         return self if self.near is None else self._replace(group=none, link=none, weight=np.empty(0), find=_no_feeders)
 
     def everywhere(self, topology: Topology) -> Traffic:
-        """Return the same with all links that it crosses."""
+        """Return the traffic with its loads on all links."""
         if self.near is None:
             return self
         _, _, group, link, weight, find = unbounded_loads(topology, *self.near)
@@ -115,6 +118,8 @@ def traffic(
     Links between switches that can never be short are left out. hops: whether the latency of routes is asked for.
     """
     groups, n = family.ranks.shape
+    if family.host:
+        return (_of_hosts(topology, family, op),)
     return tuple(_phase(topology, family, op, part, hops) for part in phases) if groups and n > 1 else ()
 
 
@@ -129,6 +134,17 @@ def _phase(topology: Topology, family: Family, op: str, part: Phase | AllPairs, 
     era = family.eras.get(op, 0)
     latency = latency if hops else np.zeros(len(latency))
     return Traffic(family.name, op, era, latency, bound, group, link, weight, find, family.job, near)
+
+
+def _of_hosts(topology: Topology, family: Family, op: str) -> Traffic:
+    """Return the copies of ranks to or from their hosts, or their updates there."""
+    way, threads = family.host or ("", None)
+    latency, bound, links, weight = transfer(topology, way, family.ranks[:, 0], threads)
+    group, link = np.repeat(np.arange(len(links)), links.shape[1]), links.ravel()
+    nobody = link, np.full(len(link), len(topology.capacity))  # that is narrow
+    return Traffic(
+        family.name, op, 0, latency, bound, group, link, weight.ravel(), lambda: (nobody, nobody), family.job
+    )
 
 
 class ScarceLoads(NamedTuple):
@@ -161,7 +177,7 @@ def scarce(topology: Topology, all_traffic: Sequence[Traffic]) -> tuple[Ints, tu
 
 
 def _together(all_traffic: Sequence[Traffic], job: int, era: int) -> list[Traffic]:
-    """Return what can be under way while a job is in an era."""
+    """Return the traffic that can run at the same time as an era of a job."""
     return [t for t in all_traffic if t.era == era or t.job != job]
 
 
@@ -193,7 +209,7 @@ def _demand(topology: Topology, all_traffic: Sequence[Traffic]) -> Floats:
 
 
 def _asked(t: Traffic) -> Floats:
-    """Return the bytes/s of each entry at the bound of its group."""
+    """Return the bytes/s of each load if its group runs at its bound."""
     bound: Floats = t.bound if len(t.bound) == 1 else t.bound[t.group]
     return t.weight * bound
 

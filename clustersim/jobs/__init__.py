@@ -1,1 +1,1 @@
-"""Several jobs at once on one cluster: the nodes of each, each alone, and all together."""
+"""Several jobs on one cluster: the nodes of each job, each job alone, and all jobs together."""

@@ -1,4 +1,4 @@
-"""Which nodes of the cluster each job gets, and the GPU of each of its ranks."""
+"""Assigns nodes of the cluster to jobs, and a GPU to each rank."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ from clustersim.topology.model import Topology
 
 
 class PlacedJob(NamedTuple):
-    """A job with its degrees resolved, its nodes (ascending), and the GPU of every rank.
+    """A job with resolved degrees, its nodes in ascending order, and the GPU of each rank.
 
-    Ranks fill the nodes in ascending order, as a scheduler's block distribution does; what they leave of the last is idle.
+    Ranks fill the nodes in ascending order, as a scheduler's block distribution does. GPUs of the last node that no rank needs
+    stay idle.
     """
 
     name: str
@@ -31,10 +32,11 @@ class PlacedJob(NamedTuple):
 
 
 def place_jobs(cluster: Topology, requests: Sequence[PlacementRequest], placement: str) -> list[PlacedJob]:
-    """Return the nodes of every job. placement: a file of `placements/`, with a seed behind a colon, or package.module:function.
+    """Return the placed jobs, in the order of `requests`.
 
-    A job takes the nodes that it names, or as many as it says, or as its degrees need; jobs with `dp: auto` that say nothing
-    share what is left equally. Raises InputError when that does not fit.
+    `placement` is a file of `placements/`, optionally with a seed after a colon (`random:7`), or package.module:function. A job
+    gets the nodes that it names, the number that it states, or the number that its degrees need. Jobs with `dp: auto` that state
+    nothing share the remaining nodes equally. Raises InputError if the jobs do not fit.
     """
     taken = _named(cluster, requests)
     counts = _counts(cluster, requests)
@@ -54,7 +56,7 @@ def place_jobs(cluster: Topology, requests: Sequence[PlacementRequest], placemen
 
 
 def _named(cluster: Topology, requests: Sequence[PlacementRequest]) -> dict[int, PlacementRequest]:
-    """Return the job of each node that a job names."""
+    """Return {node: job} of all nodes that jobs name."""
     taken: dict[int, PlacementRequest] = {}
     for request in requests:
         for node in request.nodes if isinstance(request.nodes, tuple) else ():
@@ -76,7 +78,7 @@ def _overlap(request: PlacementRequest, taken: dict[int, PlacementRequest], othe
 
 
 def _counts(cluster: Topology, requests: Sequence[PlacementRequest]) -> list[int]:
-    """Return how many nodes each job may take."""
+    """Return the largest number of nodes of each job."""
     known = [_explicit(cluster, request) for request in requests]
     equal = [request for request, count in zip(requests, known, strict=True) if count is None]
     left = cluster.nodes - sum(count or 0 for count in known)
@@ -96,7 +98,7 @@ def _counts(cluster: Topology, requests: Sequence[PlacementRequest]) -> list[int
 
 
 def _explicit(cluster: Topology, request: PlacementRequest) -> int | None:
-    """Return the nodes that a job says, or that its degrees need; None for its share of the rest."""
+    """Return the number of nodes that a job states or that its degrees need; None if it takes a share of the rest."""
     if request.nodes is not None:
         return request.nodes if isinstance(request.nodes, int) else len(request.nodes)
     split, width = request.job.parallelism, cluster.gpus_per_node
@@ -116,7 +118,7 @@ def _explicit(cluster: Topology, request: PlacementRequest) -> int | None:
 
 
 def _resolved(cluster: Topology, request: PlacementRequest, nodes: int) -> Job:
-    """Return the job with dp resolved for that many nodes."""
+    """Return the job with dp resolved for `nodes` nodes."""
     split, (gpus, width) = request.job.parallelism, _room(cluster, request, nodes)
     dp = 1 if split.dp == "auto" else split.dp
     if split.lanes * dp > gpus:
@@ -132,7 +134,7 @@ def _resolved(cluster: Topology, request: PlacementRequest, nodes: int) -> Job:
 
 
 def _room(cluster: Topology, request: PlacementRequest, nodes: int) -> tuple[int, int]:
-    """Return the GPUs of a job's nodes, and how many fill each; of nodes that it does not name, what all have."""
+    """Return (GPUs of a job's nodes, GPUs per node). For nodes that the job does not name, the second is that of all nodes."""
     if isinstance(request.nodes, tuple):
         named = cluster.numbering.only(np.array(request.nodes, np.int64))
         return named.gpus, named.filled_by()
@@ -140,5 +142,5 @@ def _room(cluster: Topology, request: PlacementRequest, nodes: int) -> tuple[int
 
 
 def _needed(cluster: Topology, request: PlacementRequest, job: Job, nodes: int) -> int:
-    """Return the nodes that a job takes: those that it says, or of its share what its ranks fill."""
+    """Return the number of nodes that a job takes: the number it states, or the part of its share that its ranks fill."""
     return nodes if request.nodes is not None else -(-job.mesh.size // cluster.gpus_per_node)

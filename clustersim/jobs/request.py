@@ -1,4 +1,4 @@
-"""Files on a command line → the jobs that are to share a cluster."""
+"""Reads the jobs that share a cluster from the files on a command line."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from clustersim.parallel.load import build
 
 @dataclass(frozen=True, slots=True)
 class PlacementRequest:
-    """A job that wants nodes: how many, which, or (None) what its degrees need."""
+    """A job and the nodes it wants: a number, a list, or None for the number that its degrees need."""
 
     name: str
     job: Job
     nodes: int | tuple[int, ...] | None = None
     start: float = 0.0
-    """When its first step begins, in seconds."""
+    """Start of its first step, in seconds."""
     listed: tuple[Document, int] | None = None
-    """The file of jobs that it stands in, and its place there."""
+    """File of jobs that contains the job, and its index there."""
 
     def error(self, key: str, message: str) -> InputError:
         """Return an error at a key of the job in the file of jobs, or one that names its workload."""
@@ -40,34 +40,34 @@ class PlacementRequest:
         return document.error(("jobs", index, key), f"jobs.{index}.{key}: {message}")
 
 
-class Wanted(NamedTuple):
-    """What is to be simulated: jobs, their placement, and how many steps each completes."""
+class JobsRequest(NamedTuple):
+    """Jobs to simulate, their placement, and the number of steps that each must complete."""
 
     requests: tuple[PlacementRequest, ...]
     placement: str
     steps: int
     inputs: dict[str, Path]
-    """Every file by its part."""
+    """{part of the input: file that it was read from}"""
 
 
 def load(
     files: Sequence[Path], overrides: Mapping[str, object], placement: str | None = None, steps: int | None = None
-) -> Wanted:
-    """Return the jobs of files: one file of jobs (it has the key `jobs`), or workloads.
+) -> JobsRequest:
+    """Return the jobs of `files`: one file of jobs (with the key `jobs`), or workloads.
 
-    overrides: keys that are replaced in every workload. placement, steps: instead of those of the file of jobs or the defaults.
-    Raises InputError and ConfigError, the latter with the place in the file.
+    `overrides` replace keys in every workload. `placement` and `steps` replace those of the file of jobs or the defaults. Raises
+    InputError, and ConfigError with the place in the file.
     """
     files = [shipped.find("workloads", path) for path in files]
     documents = [read(path) for path in files]
     lists = [path for path, document in zip(files, documents, strict=True) if "jobs" in document.data]
     if lists and len(files) > 1:
-        raise InputError(f"{lists[0]}: is a file of jobs and stands for itself; name it alone, or workloads only")
+        raise InputError(f"{lists[0]}: is a file of jobs; name it alone, or name workloads only")
     if lists:
         return _listed(files[0], documents[0], overrides, placement, steps)
     requests = [PlacementRequest(job.name, job) for job in (build(document, overrides) for document in documents)]
     default = Jobs.model_fields
-    return Wanted(
+    return JobsRequest(
         _numbered(requests),
         placement or default["placement"].default,
         steps or default["steps"].default,
@@ -77,7 +77,7 @@ def load(
 
 def _listed(
     path: Path, document: Document, overrides: Mapping[str, object], placement: str | None, steps: int | None
-) -> Wanted:
+) -> JobsRequest:
     spec = validate(Jobs, document)
     _check_names(document, spec)
     try:
@@ -86,7 +86,7 @@ def _listed(
         raise error if placement else document.error(("placement",), f"placement: {error}") from error
     requests = [_request(document, index, entry, overrides) for index, entry in enumerate(spec.jobs)]
     files = {f"workload {number}": _file(document, entry) for number, entry in enumerate(spec.jobs, 1)}
-    return Wanted(_numbered(requests), placement or spec.placement, steps or spec.steps, {"jobs": path, **files})
+    return JobsRequest(_numbered(requests), placement or spec.placement, steps or spec.steps, {"jobs": path, **files})
 
 
 def _check_names(document: Document, spec: Jobs) -> None:
@@ -98,7 +98,7 @@ def _check_names(document: Document, spec: Jobs) -> None:
 
 
 def _file(document: Document, entry: Entry) -> Path:
-    """Return the workload of an entry: a file beside the file of jobs, or the shipped one of that name."""
+    """Return the workload file of an entry: a file in the folder of the file of jobs, or the shipped one of that name."""
     beside = Path(document.path).parent / entry.workload
     return beside if exists(beside) else shipped.files("workloads").get(entry.workload, beside)
 
@@ -130,7 +130,7 @@ def _nodes(request: PlacementRequest, entry: Entry) -> int | tuple[int, ...] | N
 
 
 def _numbered(requests: Sequence[PlacementRequest]) -> tuple[PlacementRequest, ...]:
-    """Return the jobs with names of their own: those that several have are numbered."""
+    """Return the jobs with distinct names: jobs that share a name get a number."""
     taken = Counter(request.name for request in requests)
     numbers: Counter[str] = Counter()
     result = []
@@ -148,32 +148,32 @@ def _numbered(requests: Sequence[PlacementRequest]) -> tuple[PlacementRequest, .
 # A placement by its name: `packed`, `random:7` or `package.module:function`.
 
 Placement = Callable[[Sequence[int], Sequence[int]], list[list[int]]]
-"""(nodes that each job wants, free nodes) -> nodes of each job."""
+"""Function (number of nodes of each job, free nodes) -> nodes of each job."""
 ROOM = "clustersim.placements"
 _DIGITS = 18
 
 
 class PlacementKind(Protocol):
-    """Which nodes of a cluster each job gets: each file of `placements/` has one as `place`. A plain function is one."""
+    """Function that assigns nodes to jobs: the `place` of each file in `placements/`, or any function with this signature."""
 
     def __call__(self, wanted: Sequence[int], free: Sequence[int], seed: int) -> Sequence[Sequence[int]]:
-        """Return for each job as many of the `free` nodes as it has `wanted`, none twice.
+        """Return `wanted[i]` of the `free` nodes for each job i, without repetition.
 
-        free: in ascending order, at least as many as are wanted together. seed: as in `random:7`, else 0.
+        `free` is in ascending order and has at least sum(wanted) nodes. `seed` is the number in `random:7`, else 0.
         """
         ...
 
 
 def placement_named(placement: str) -> Placement:
-    """Return the placement of that name. Raises UnknownNameError when there is none.
+    """Return the placement with that name. Raises UnknownNameError if there is none.
 
-    What it returns raises InputError when a placement from outside fails or does not keep to the rules.
+    The returned function raises InputError if an outside placement fails or returns an invalid assignment.
     """
     name, _, seed = placement.rpartition(":")
     numbered = bool(name) and seed.isdecimal() and len(seed) <= _DIGITS
     if name in plugins.names(ROOM) and not numbered:
         raise UnknownNameError(
-            f"{placement}: {shown(seed)} is no seed; write a whole number of at most {_DIGITS} digits, such as {name}:7"
+            f"{placement}: {shown(seed)} is not a seed; write a whole number of at most {_DIGITS} digits, such as {name}:7"
         )
     place: PlacementKind = plugins.load(ROOM, name if numbered else placement, "place")
 

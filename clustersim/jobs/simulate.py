@@ -1,4 +1,4 @@
-"""Jobs that share a cluster: each is played alone on its nodes, then all together."""
+"""Simulates jobs that share a cluster: each job alone on its nodes, then all together."""
 
 from __future__ import annotations
 
@@ -18,30 +18,32 @@ from clustersim.engine.compile import Plan, Work, bound, draft
 from clustersim.engine.fold.adaptive import PlayedJobs, adapted
 from clustersim.engine.fold.refinement import Partition
 from clustersim.engine.fold.saturation import jobs_contend, saturated_links
-from clustersim.engine.player import Player, together
+from clustersim.engine.player import Compiled, together
 from clustersim.engine.record import Record
 from clustersim.errors import InputError
 from clustersim.garbage import uncollected
 from clustersim.jobs.placement import PlacedJob, place_jobs
-from clustersim.jobs.request import Wanted, load
+from clustersim.jobs.request import JobsRequest, load
 from clustersim.parallel.job import MAX_PASSES
-from clustersim.preparation import check_names, check_precision, rows
+from clustersim.parallel.offload import offloads
+from clustersim.preparation import check_names, check_precision
 from clustersim.report.jobs import Alone, JobSteps, Shared, summary
 from clustersim.simulation import PlayOptions, Progress, Simulator, silent
+from clustersim.topology.host_links import hosted
 from clustersim.topology.model import Topology
 
 
 @dataclass(frozen=True, slots=True)
 class JobsResult:
-    """All that one simulation of several jobs found."""
+    """Result of simulating several jobs on one cluster."""
 
     summary: dict[str, Any]
-    """What `summary.json` has."""
+    """Content of `summary.json`."""
     shared: Shared
     inputs: dict[str, Path]
-    """The files that were read, by their part."""
+    """{part of the input: file that it was read from}"""
     seconds: float
-    """The wall time that it took."""
+    """Wall time of the simulation in seconds."""
 
 
 def simulate(
@@ -55,9 +57,9 @@ def simulate(
 ) -> JobsResult:
     """Simulate jobs that share a cluster.
 
-    topology: path of a YAML file. files: workloads, or one file of jobs. overrides: dotted keys that are replaced in the
-    topology and in every workload. placement: `packed` (default), `spread`, `random`, `random:7`. steps: how many each job
-    completes at least (default 3). Raises InputError for bad input.
+    `topology` is the path of a YAML file, `files` are workloads or one file of jobs. `overrides` are dotted keys that are
+    replaced in the topology and in every workload. `placement` is `packed` (default), `spread`, `random` or `random:7`. `steps`
+    is the smallest number of steps that each job completes (default 3). Raises InputError for bad input.
     """
     from clustersim.topology.build import load as load_topology
 
@@ -72,16 +74,22 @@ def simulate(
 @uncollected()
 def share(
     cluster: Topology,
-    wanted: Wanted,
+    wanted: JobsRequest,
     *,
     fold: bool = True,
     ignore_memory: bool = False,
     progress: Progress = silent,
 ) -> JobsResult:
-    """Simulate loaded jobs on a built cluster; the rest is in PlayOptions."""
+    """Simulate loaded jobs on a built cluster.
+
+    `fold` simulates identical ranks once, `ignore_memory` skips the check of memory, and `progress` receives the name of each
+    phase when it starts. Raises InputError if jobs do not fit the cluster or its memory.
+    """
     begun = time.perf_counter()
     for request in wanted.requests:
         check_names(request.job)
+    if any(offloads(request.job) for request in wanted.requests):
+        cluster = hosted(cluster)
     placed = place_jobs(cluster, wanted.requests, wanted.placement)
     simulator, works, alone = Simulator(cluster), [], []
     for one in placed:
@@ -110,33 +118,30 @@ def _together(
     fold: bool,
     progress: Progress,
 ) -> PlayedJobs:
-    """Return the steps of jobs beside each other: by the loop where several could fill a link together, else those alone."""
+    """Simulate the steps of concurrent jobs: by the loop if several jobs can fill a link together, otherwise from each job
+    alone."""
     drafted = draft(works, simulator.cluster)
     plans, nets = tuple(one.plan for one in alone), [one.plan.network for one in alone]
     complete, under_way = _repeated([one.record for one in alone], steps, starts)
     if not jobs_contend(drafted.demand, nets, under_way):
         return PlayedJobs(plans, complete)
 
-    def simulated(cells: Partition, kept: Mask) -> PlayedJobs:
+    def simulated(cells: Partition, kept: Mask, _: bool) -> PlayedJobs:
         plans = bound(drafted, cells, kept)
-        players = (Player("auto", simulator.plans, rows(work.job)) for work in works)
-        jobs = [player.compiled(plan) for player, plan in zip(players, plans, strict=True)]
-        return PlayedJobs(
-            plans, together(jobs, steps, starts, lambda share: progress(f"simulate together {share:.0%}"))
-        )
+        jobs = [(own, own.tasks) for own in map(Compiled.of, plans)]
+        told = lambda share: progress(f"simulate together {share:.0%}")  # noqa: E731
+        return PlayedJobs(plans, together(jobs, "auto", steps, starts, told))
 
     short = saturated_links(drafted.demand, nets, under_way)
-    found = adapted(drafted, np.ones(len(short), bool), simulated, fold, short)
-    assert found is not None  # the loop plays everything
-    return found
+    return adapted(drafted, np.ones(len(short), bool), simulated, fold, short)
 
 
 def _repeated(
     alone: Sequence[Record], steps: int, starts: Sequence[float]
 ) -> tuple[tuple[list[Record], ...], tuple[list[Record], ...]]:
-    """Return the steps of jobs, one after the other from their starts, until each has so many that began when all had started.
+    """Return the steps of independent jobs in sequence, until each job has `steps` that began after all jobs had started.
 
-    First those that are complete then, second also those that are under way.
+    The first list holds complete steps, the second also those in progress at the end.
     """
     since, both = max(starts), list(zip(alone, starts, strict=True))
     counted = ((end for begin, end in _turns(record, start) if begin >= since) for record, start in both)
@@ -149,7 +154,7 @@ def _repeated(
 
 
 def _turns(record: Record, begin: float) -> Iterator[tuple[float, float]]:
-    """Yield when steps begin and end, one after the other without end."""
+    """Yield (start, end) of consecutive steps in seconds, without end."""
     while True:
         end = begin + record.end
         yield begin, end
@@ -157,7 +162,7 @@ def _turns(record: Record, begin: float) -> Iterator[tuple[float, float]]:
 
 
 def _check_length(placed: Sequence[PlacedJob], alone: Sequence[Alone], steps: int) -> None:
-    """Raise InputError when so many steps, or short jobs beside a long one, would have to be played too often."""
+    """Raise InputError if the shortest job would have to run too many steps beside the longest."""
     times = [one.record.end for one in alone]
     counts = [math.ceil(steps * max(times) / step) for step in times]
     passes = [

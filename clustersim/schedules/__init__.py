@@ -1,1 +1,1 @@
-"""Pipeline schedules as data in PyTorch's notation, proved by tests or before they run; `kinds/` has a file for each."""
+"""Pipeline schedules as data in PyTorch's notation, proved legal by tests or before they run. `kinds/` has one per file."""

@@ -1,6 +1,6 @@
-"""An action of a pipeline schedule, written as PyTorch does: `2F0` is stage 2, Forward, microbatch 0.
+"""Actions of pipeline schedules in PyTorch's notation: `2F0` is the forward pass of microbatch 0 on stage 2.
 
-Letters: F forward, B full backward, I gradient of the input only, W gradient of the weights only
+Letters: F forward, B full backward, I gradients of inputs only, W gradients of weights only
 (torch/distributed/pipelining/schedules.py).
 """
 
@@ -19,48 +19,56 @@ _NOTATION = re.compile(r"([0-9]{1,9})([FBIW])([0-9]{1,9})")
 
 
 class Action(NamedTuple):
-    """One step of one rank."""
+    """One pass of a pipeline schedule."""
 
     stage: int
-    """Global stage."""
+    """Index of the global stage."""
     letter: Letter
-    """F, B, I or W."""
+    """Kind of pass: F, B, I or W."""
     microbatch: int
-    """From 0."""
+    """Index of the microbatch, from 0."""
 
     def __str__(self) -> str:
         return f"{self.stage}{self.letter}{self.microbatch}"
 
 
 Schedule = tuple[tuple[Action, ...], ...]
-"""One row of actions a pipeline rank."""
+"""A row of actions for each pipeline rank."""
 
 
 class ScheduleKind(Protocol):
-    """What a schedule of any size is made by: each file of `kinds/` has one as `build`. A plain function is one."""
+    """Function that builds a schedule of any size: the `build` of each file in `kinds/`, or any function with this signature."""
 
     def __call__(self, stages: int, microbatches: int, chunks: int = 1) -> Schedule:
         """Return a row of actions for each of `stages` pipeline ranks.
 
-        Rank r holds the global stages r, r + stages, …: `chunks` of them, one unless the job says otherwise (`vpp`). Rows may be
-        any iterables of (stage, letter, microbatch). Raises InputError for sizes that it cannot do.
+        Rank r holds the global stages r, r + stages, …, `chunks` of them (1, or `vpp`). Rows may be any iterables of (stage,
+        letter, microbatch). Raises InputError for unsupported sizes.
         """
         ...
 
 
 def run(stage: int, letter: Letter, microbatches: Iterable[int]) -> list[Action]:
-    """Return the actions of one letter on one stage, a microbatch after the other."""
+    """Return the actions of one letter on one stage, one per microbatch.
+
+    >>> [str(action) for action in run(2, "F", range(3))]
+    ['2F0', '2F1', '2F2']
+    """
     return actions(repeat(stage), letter, microbatches)
 
 
 def actions(stages: Iterable[int], letter: Letter, microbatches: Iterable[int]) -> list[Action]:
-    """Return the actions of one letter, each with its stage and its microbatch."""
+    """Return the actions of one letter for pairs of a stage and a microbatch."""
     made = partial(tuple.__new__, Action)  # what Action._make does, without a call of Python's for each
     return list(map(made, zip(stages, repeat(letter), microbatches)))
 
 
 def parse(text: str) -> Action:
-    """Return the action that `2F0` denotes. Raises InputError for anything else."""
+    """Return the action that a text such as `2F0` denotes. Raises InputError for an invalid text.
+
+    >>> parse("2F0")
+    Action(stage=2, letter='F', microbatch=0)
+    """
     match = _NOTATION.fullmatch(text.strip())
     if match is None:
         raise InputError(f"{shown(text)} is not an action; write stage, F, B, I or W, and microbatch, like 2F0")
@@ -69,6 +77,6 @@ def parse(text: str) -> Action:
 
 
 def one_chunk(schedule: str, chunks: int) -> None:
-    """Raise InputError unless `chunks` is 1, for a schedule that places one stage on a rank."""
+    """Raise InputError unless `chunks` is 1, for a schedule that has one stage per rank."""
     if chunks != 1:
         raise InputError(f"{schedule} has one model chunk a rank, not {chunks}; set vpp to 1 or use interleaved")

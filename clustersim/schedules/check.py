@@ -1,8 +1,7 @@
-"""Is a schedule legal: every action once, on its rank, and no deadlock? And how much does a rank keep in memory?"""
+"""Loads schedules and checks them: every action once and on its rank, no deadlock, microbatches kept in memory."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache, lru_cache
 from itertools import islice
@@ -22,82 +21,84 @@ _WHOLE = (set("FB"), set("FIW"))
 def load(name: str, stages: int, microbatches: int, chunks: int = 1) -> Schedule:
     """Return the schedule `name` for `stages` pipeline ranks with `chunks` stages each.
 
-    One from outside is proved to be legal each time, built-in ones are by tests. Raises UnknownNameError for an unknown name,
-    InputError for sizes it cannot do and when a schedule from outside fails or is illegal.
+    An outside schedule is proved legal each time, built-in ones by tests. Raises UnknownNameError for an unknown name, and
+    InputError for unsupported sizes and for an outside schedule that fails or is illegal.
+
+    >>> [" ".join(map(str, row)) for row in load("1f1b", stages=2, microbatches=2)]
+    ['0F0 0F1 0B0 0B1', '1F0 1B0 1F1 1B1']
     """
     for what, count in (("stages", stages), ("microbatches", microbatches), ("chunks", chunks)):
         if count < 1:
             raise InputError(f"a schedule needs 1 or more {what}, not {count}")
     build: ScheduleKind = plugins.load(ROOM, name, "build")
     with plugins.blaming(ROOM, name):
-        schedule = build(stages, microbatches, chunks)
+        schedule = build(stages, microbatches, chunks, *group(name))
         if plugins.outside(ROOM, name):
             schedule = _actions(schedule, 4 * microbatches * chunks)
             check(schedule, Pipeline(stages, chunks), microbatches)
     return schedule
 
 
-def possible(name: str, stages: int, microbatches: int, chunks: int = 1) -> bool:
-    """Return whether a built-in schedule can do these sizes, as far as it says so without being made."""
+def group(name: str) -> tuple[int, ...]:
+    """Return the parameter in a schedule's name. Raises InputError for an invalid one.
+
+    >>> group("interleaved/5"), group("1f1b")
+    ((5,), ())
+    """
+    kind, slash, text = name.partition("/")
+    if not slash or plugins.outside(ROOM, name):
+        return ()
+    if kind != "interleaved":
+        raise InputError(f"{shown(name)}: only interleaved has groups of microbatches; write {kind}")
+    if not text.isdecimal() or not 0 < len(text) < 8 or not int(text):
+        raise InputError(f"{shown(name)}: {shown(text)} must be a whole number of microbatches, such as interleaved/5")
+    return (int(text),)
+
+
+def misfit(name: str, stages: int, microbatches: int, chunks: int = 1) -> str | None:
+    """Return why a built-in schedule does not support these sizes, or None. Nothing is built."""
     sizes = _stated(name, "sizes")
     try:
         if sizes:
-            sizes(stages, microbatches, chunks)
-    except InputError:
-        return False
-    return True
+            sizes(stages, microbatches, chunks, *group(name))
+    except InputError as error:
+        return str(error)
+    return None
 
 
 @lru_cache(maxsize=1024)
 def pipeline(name: str, stages: int, chunks: int = 1) -> Pipeline:
-    """Return the pipeline of `stages` ranks that a schedule runs on: without a word of it, each chunk begins on rank 0."""
+    """Return the pipeline of `stages` ranks for a schedule. By default every chunk of stages begins on rank 0."""
     made = _stated(name, "pipeline")
     return made(stages, chunks) if made else Pipeline(stages, chunks)
 
 
 def settled(name: str, stages: int, microbatches: int, chunks: int = 1) -> int:
-    """Return the number of microbatches, at most those given, from which on more of them fill no rank's memory any further.
+    """Return the smallest number of microbatches that fills every rank's memory as much as any larger number, at most
+    `microbatches`.
 
-    All of them for a schedule that does not say, such as one from outside.
+    Returns `microbatches` for a schedule that does not declare it, such as an outside one.
     """
-    least: Callable[[int, int], int] | None = _stated(name, "settled")
-    return min(microbatches, least(stages, chunks)) if least else microbatches
-
-
-def period(name: str, stages: int, chunks: int = 1) -> int | None:
-    """Return after how many microbatches every rank repeats itself; None for a schedule that does not say.
-
-    With so many microbatches more, every rank does the same between the first ones and the last, once more.
-    """
-    found: Callable[[int, int], int] | None = _stated(name, "period")
-    return found(stages, chunks) if found else None
-
-
-def repeating(name: str, stages: int, chunks: int = 1) -> int:
-    """Return the least number of microbatches in whose middle a schedule that states a period most likely runs two of them."""
-    least: Callable[[int, int], int] | None = _stated(name, "repeating")
-    if least:
-        return least(stages, chunks)
-    every = period(name, stages, chunks) or 0
-    return settled(name, stages, sys.maxsize, chunks) + 2 * every
+    least: Callable[..., int] | None = _stated(name, "settled")
+    return min(microbatches, least(stages, chunks, *group(name))) if least else microbatches
 
 
 @cache
 def _stated(name: str, what: str) -> Callable[..., Any] | None:
-    """Return the declarations of a built-in schedule besides `build`."""
+    """Return the function `what` that a built-in schedule defines beside `build`, or None."""
     if plugins.outside(ROOM, name):
         return None
     return cast("Callable[..., Any] | None", plugins.load(ROOM, name, "__dict__").get(what))
 
 
 def _actions(rows: Iterable[Iterable[Action]], most: int) -> Schedule:
-    """Return a schedule from outside as rows of actions, each cut where it is longer than any legal one."""
+    """Return an outside schedule as rows of actions, each cut after `most` + 1 actions, which no legal row has."""
     return tuple(tuple(_action(*action) for action in islice(row, most)) for row in rows)
 
 
 def _action(stage: int, letter: str, microbatch: int) -> Action:
     if letter not in ("F", "B", "I", "W"):
-        raise SimulationError(f"{shown(letter)} is no letter of an action; write F, B, I or W")
+        raise SimulationError(f"{shown(letter)} is not the letter of an action; write F, B, I or W")
     return Action(index(stage), letter, index(microbatch))  # type: ignore[arg-type]
 
 
@@ -105,7 +106,7 @@ def check(schedule: Schedule, pipeline: Pipeline, microbatches: int) -> None:
     """Prove that every rank runs each of its actions once and that all of them can end.
 
     Every stage needs F, and B or both I and W, of every microbatch of its copy of the model. Raises SimulationError with the
-    first wrong rank and action, or with the stuck rank, its action and what it waits for.
+    first wrong rank and action, or with the first stuck rank, its action and what it waits for.
     """
     if len(schedule) != pipeline.ranks:
         raise SimulationError(
@@ -134,7 +135,7 @@ def _check_row(row: tuple[Action, ...], rank: int, pipeline: Pipeline, microbatc
 
 
 def _places(own: Iterable[int], pipeline: Pipeline, microbatches: int) -> Iterator[tuple[int, int]]:
-    """Yield the stages of a rank with each microbatch that runs through them."""
+    """Yield (stage, microbatch) of all passes that belong to a rank with the stages `own`."""
     for stage in own:
         yield from ((stage, i) for i in range(stage // pipeline.stages, microbatches, pipeline.copies))
 
@@ -151,9 +152,9 @@ def _listed(values: Iterable[int]) -> str:
 
 
 def in_flight(row: Sequence[Action], paired: bool = False) -> int:
-    """Return the peak number of microbatches that a rank keeps: forwarded on a stage, and not yet through B (or W).
+    """Return the peak number of microbatches with activations on a rank: after F on a stage and before the end of B (or W).
 
-    paired: as of `Pipeline`; what the forward pass of a pair keeps comes on top of what the backward one lets go.
+    With `paired` passes (see `Pipeline`), the activations of a pair's forward pass come on top of those its backward pass frees.
     """
     kept = peak = 0
     for unit in together(row, paired):

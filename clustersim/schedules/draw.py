@@ -1,4 +1,4 @@
-"""Schedules as text: a timeline to look at, and PyTorch's CSV (one row a rank) to keep and to read back."""
+"""Schedules as text: a timeline to look at, and PyTorch's CSV (one row per rank) to write and read."""
 
 from __future__ import annotations
 
@@ -17,12 +17,11 @@ _FIRST = {"B": "a", "I": "a", "W": "A"}
 
 
 def draw(schedule: Schedule, pipeline: Pipeline | None = None, forward: int = 1, backward: int = 2) -> str:
-    """Return the timeline, one row a rank and one character a unit of time.
+    """Return the timeline of a schedule as text, one row per rank and one character per unit of time.
 
-    pipeline: what it runs on, by default one stage a rank. `forward` and `backward` are the units that F and B take; I takes half
-    of `backward`, W the rest, each at least one. Microbatch i is the digit i mod 10 going forward and the letter number i mod 10
-    (a = 0) going backward, or a capital letter where only weight gradients are computed; a dot is a bubble. Raises
-    SimulationError at a deadlock.
+    `pipeline` is by default one stage per rank. `forward` and `backward` are the units of F and B; I takes half of `backward`, W
+    the rest, each at least one. Microbatch i is the digit i mod 10 in forward passes and the letter number i mod 10 (a = 0) in
+    backward passes; capital letters are weight gradients, dots are bubbles. Raises SimulationError at a deadlock.
     """
     inputs = max(backward // 2, 1)
     cost = {"F": forward, "B": backward, "I": inputs, "W": max(backward - inputs, 1)}
@@ -44,14 +43,14 @@ def _sign(action: Action) -> str:
 
 
 def rows(schedule: Schedule) -> str:
-    """Return the schedule in PyTorch's CSV notation: a line a rank, such as `0F0,0F1,0B0,0B1`."""
+    """Return the schedule in PyTorch's CSV notation: one line per rank, such as `0F0,0F1,0B0,0B1`."""
     return "\n".join(",".join(map(str, row)) for row in schedule)
 
 
 def parse_rows(text: str) -> Schedule:
-    """Return the schedule that CSV text holds; empty cells are bubbles and are left out.
+    """Return the schedule of a CSV text. Empty cells are bubbles and are left out.
 
-    Raises InputError with the line of what is no action.
+    Raises InputError with the line of an invalid action.
     """
     return tuple(_parse_line(line, number) for number, line in enumerate(text.strip().splitlines(), start=1))
 
@@ -64,9 +63,9 @@ def _parse_line(line: str, number: int) -> tuple[Action, ...]:
 
 
 def schedule_text(name: str, stages: int, microbatches: int, chunks: int = 1) -> str:
-    """Return the timeline of a schedule, its bubble, what each rank keeps, and its actions in PyTorch's notation.
+    """Return the timeline of a schedule, its bubble, the microbatches each rank keeps, and its actions in PyTorch's notation.
 
-    A forward takes one unit of time, a backward two; transfers are free. Raises InputError for what it cannot build.
+    A forward pass takes one unit of time, a backward pass two; transfers are free. Raises InputError for unsupported sizes.
     """
     schedule = load(name, stages, microbatches, chunks)
     on = pipeline(name, stages, chunks)
@@ -90,7 +89,7 @@ def schedule_text(name: str, stages: int, microbatches: int, chunks: int = 1) ->
 
 
 def schedule_facts(name: str, stages: int, microbatches: int, chunks: int = 1) -> dict[str, Any]:
-    """Return the figures of `schedule_text` as plain data; units are those of a forward. Raises InputError."""
+    """Return the figures of `schedule_text` as data, with times in units of a forward pass. Raises InputError."""
     schedule = load(name, stages, microbatches, chunks)
     on = pipeline(name, stages, chunks)
     makespan, work = _units(schedule, on)
@@ -107,7 +106,7 @@ def schedule_facts(name: str, stages: int, microbatches: int, chunks: int = 1) -
 
 
 def _units(schedule: Schedule, on: Pipeline) -> tuple[float, float]:
-    """Return how long a schedule takes and how long its busiest rank works, in units of a forward."""
+    """Return (length of the schedule, busy time of its busiest rank) in units of a forward pass."""
     timeline = play(schedule, on)
     makespan = max(row[-1].end for row in timeline)
     return makespan, max(math.fsum(UNIT[action.letter] for action in row) for row in schedule)

@@ -1,8 +1,7 @@
-"""The order of DualPipe and DualPipeV: a rank has two stages, and most passes of one run beside a pass of the other.
+"""The order of DualPipe and DualPipeV: a rank has two stages, and most passes of one overlap a pass of the other.
 
-The steps, how often each is done and where weight gradients are put off are those of deepseek-ai/DualPipe (`step` in
-dualpipe/dualpipe.py and dualpipe/dualpipev.py). Of two passes beside each other the backward one is written first
-(`Pipeline.paired`).
+The steps, their repetitions and the deferred weight gradients are those of deepseek-ai/DualPipe (`step` in dualpipe/dualpipe.py
+and dualpipe/dualpipev.py). Of two overlapped passes the backward one is listed first (`Pipeline.paired`).
 """
 
 from __future__ import annotations
@@ -13,14 +12,15 @@ from collections.abc import Callable, Iterator
 from clustersim.schedules.action import Action, Letter
 
 PhaseAction = Callable[[int, Letter, int], Action]
-"""Returns the action of a phase, 0 for the stage whose forward passes come first, with a letter on its i-th microbatch."""
+"""Function (phase, letter, i) -> action on the i-th microbatch of a phase; phase 0 is the stage whose forward passes come first.
+"""
 
 
 def row(depth: int, ranks: int, microbatches: int, phase: PhaseAction) -> tuple[Action, ...]:
     """Return the actions of a rank in a step.
 
-    depth: how far the rank is from the nearer end of the pipeline. ranks: from an end to where the stages turn, half of
-    DualPipe's and all of DualPipeV's. microbatches: of each phase, 2·ranks or more.
+    `depth` is the rank's distance from the nearer end of the pipeline. `ranks` is the number of ranks from an end to the rank
+    where stages turn: half of DualPipe's, all of DualPipeV's. `microbatches` per phase are at least 2·ranks.
     """
     count, put_off = Counter[str](), deque[Action]()
     found = list[Action]()
@@ -38,7 +38,7 @@ def row(depth: int, ranks: int, microbatches: int, phase: PhaseAction) -> tuple[
 
 
 def _steps(depth: int, outer: int, steady: int) -> Iterator[str]:
-    """Yield letter and phase of each action, W being the longest that was put off; outer: ranks between it and the turn."""
+    """Yield letter and phase of each action, W being the oldest deferred one. `outer` is the number of ranks up to the turn."""
     yield from ("F0",) * 2 * outer
     yield from ("F0", "F1") * (depth + 1)
     yield from ("I1", "W", "F1") * outer

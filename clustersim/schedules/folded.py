@@ -1,9 +1,9 @@
-"""Schedules of ranks with two chunks whose stages go down the ranks and come back: rank r of p holds stages r and 2p-1-r.
+"""Schedules with two chunks per rank whose stages go down the ranks and come back: rank r of p holds stages r and 2p-1-r.
 
-Those of controllable memory (Qi et al. 2024, arXiv 2405.15362) repeat the passes of one microbatch every six units of time.
-Gradients of weights fill what is free, and then each pass begins as early as it can without more memory: all of them first, then
-those behind the last forward pass of a rank once more, before any gradients of weights (their section 3.3). Passes are tried in
-the order of AMD's Primus (primus/core/pipeline_parallel/scheduler/algorithms/zbv_greedy.py).
+The schedules with controllable memory (Qi et al. 2024, arXiv 2405.15362) repeat the passes of one microbatch every six units of
+time. Weight gradients fill idle time. Then each pass starts as early as it can without more memory: first all passes, then those
+after the last forward pass of a rank once more, before any weight gradients (section 3.3). Passes are tried in the order of
+AMD's Primus (primus/core/pipeline_parallel/scheduler/algorithms/zbv_greedy.py).
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from clustersim.schedules.pipeline import Pipeline
 from clustersim.schedules.play import needs
 
 PERIOD = 6
-"""Units of a microbatch: forward, gradients of inputs and of weights of two stages, one each."""
+"""Units of time of a microbatch: forward, input gradients and weight gradients of two stages, one unit each."""
 KEPT = {"F": 1, "I": 0, "W": -1}
-"""By which a pass changes the number of microbatches that a rank keeps."""
+"""Change that a pass makes to the number of microbatches that a rank keeps."""
 Timetable = dict[int, Action]
-"""Passes of a rank, each one unit long, by the unit at which they begin."""
+"""Passes of a rank by the unit of time at which they start; each is one unit long."""
 
 
 def two_chunks(schedule: str, chunks: int) -> None:
@@ -33,15 +33,16 @@ def two_chunks(schedule: str, chunks: int) -> None:
 
 
 def pipeline(stages: int, chunks: int = 2) -> Pipeline:
-    """Return the pipeline of two chunks a rank."""
+    """Return the pipeline with two chunks per rank."""
     return Pipeline(stages, chunks, folded=True)
 
 
 def repeated(first: Sequence[Sequence[int]], microbatches: int) -> Schedule:
-    """Return the schedule of ranks that begin the passes of the first microbatch at these units of time.
+    """Return the schedule whose ranks start the passes of microbatch 0 at the units `first`, and of each later one six units
+    later.
 
-    first: by rank, of the forward passes of its first and its second stage, then of the gradients of inputs of its second and its
-    first.
+    `first` holds four units per rank: the forward passes of its first and second stage, then the input gradients of its second
+    and first stage.
     """
     on = pipeline(len(first))
     rows = [_filled(on.own(rank), starts, microbatches) for rank, starts in enumerate(first)]
@@ -57,7 +58,7 @@ def repeated(first: Sequence[Sequence[int]], microbatches: int) -> Schedule:
 
 
 def _filled(stages: Sequence[int], starts: Sequence[int], microbatches: int) -> Timetable:
-    """Return what a rank does of all microbatches, gradients of weights where it is idle."""
+    """Return the timetable of a rank for all microbatches, with weight gradients in its idle units."""
     down, up = stages
     kinds: tuple[tuple[int, Letter], ...] = ((down, "F"), (up, "F"), (up, "I"), (down, "I"))
     row = {
@@ -82,18 +83,18 @@ def _behind_forwards(row: Timetable) -> Iterator[Action]:
 
 
 def _without_weights(row: Timetable, late: Collection[Action]) -> list[Action]:
-    """Take gradients of weights out of a row, and return them in their order."""
+    """Remove the weight gradients of the passes in `late` from a timetable, and return them in their order."""
     units = [unit for unit in sorted(row) if row[unit].letter == "W" and row[unit] in late]
     return [row.pop(unit) for unit in units]
 
 
 def _kept(row: Timetable) -> list[int]:
-    """Return how many microbatches a rank keeps from each unit on."""
+    """Return the number of microbatches that a rank keeps from each unit on."""
     return list(accumulate(KEPT[row[unit].letter] if unit in row else 0 for unit in range(max(row) + 1)))
 
 
 def _pull(rows: Sequence[Timetable], on: Pipeline, moved: Collection[Action], most: float) -> None:
-    """Let passes begin as early as they can where a rank is idle and keeps at most `most` microbatches, the earliest first."""
+    """Move passes to the earliest units in which a rank is idle and keeps at most `most` microbatches, earliest first."""
     begin = {one: unit for row in rows for unit, one in row.items()}
     kept = [_kept(row) for row in rows]
     for unit, rank in sorted((unit, rank) for rank, row in enumerate(rows) for unit in row):
@@ -112,7 +113,7 @@ def _pull(rows: Sequence[Timetable], on: Pipeline, moved: Collection[Action], mo
 
 
 def _before(action: Action, on: Pipeline) -> Iterator[Action]:
-    """Yield the passes that end before a pass begins: those that it needs, and its own of the microbatch before."""
+    """Yield the passes that must end before an action: those it depends on, and the same pass of the previous microbatch."""
     for one in needs(action, on):
         yield one._replace(letter="I") if one.letter == "B" else one
     if action.microbatch:

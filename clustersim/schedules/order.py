@@ -1,4 +1,4 @@
-"""In which order a rank with several model chunks works: `stages` microbatches of one chunk, then of the next."""
+"""The order of a rank with several model chunks: a group of microbatches on one chunk, then on the next."""
 
 from __future__ import annotations
 
@@ -11,32 +11,35 @@ def rounds_of(schedule: str, stages: int, microbatches: int) -> None:
     if microbatches % stages:
         close = max(round(microbatches / stages), 1) * stages
         raise InputError(
-            f"{schedule}: {microbatches} microbatches are no multiple of {stages} pipeline stages; use, say, {close}"
+            f"{schedule}: {microbatches} microbatches are not a multiple of {stages} pipeline stages; use, say, {close}"
         )
 
 
-def forwards(rank: int, stages: int, microbatches: int, chunks: int) -> list[Action]:
-    """Return the forwards of a rank in Megatron-LM's order: chunk 0 first."""
-    return _rounds("F", rank, stages, microbatches, range(chunks))
+def forwards(rank: int, stages: int, microbatches: int, chunks: int, group: int | None = None) -> list[Action]:
+    """Return the forward passes of a rank in Megatron-LM's order, chunk 0 first. `group` is the microbatches per round (None:
+    `stages`)."""
+    return _rounds("F", rank, stages, microbatches, range(chunks), group or stages)
 
 
-def backwards(rank: int, stages: int, microbatches: int, chunks: int, letter: Letter) -> list[Action]:
-    """Return the backwards (letter B, I or W) of a rank in Megatron-LM's order: the last chunk first."""
-    return _rounds(letter, rank, stages, microbatches, range(chunks)[::-1])
+def backwards(
+    rank: int, stages: int, microbatches: int, chunks: int, letter: Letter, group: int | None = None
+) -> list[Action]:
+    """Return the backward passes (letter B, I or W) of a rank in Megatron-LM's order, the last chunk first."""
+    return _rounds(letter, rank, stages, microbatches, range(chunks)[::-1], group or stages)
 
 
-def _rounds(letter: Letter, rank: int, stages: int, microbatches: int, chunks: range) -> list[Action]:
-    """Return the actions of a letter: so many microbatches as there are `stages` on one chunk, then on the next."""
-    starts = range(0, microbatches, stages)
-    rounds = [range(start, min(start + stages, microbatches)) for start in starts]
+def _rounds(letter: Letter, rank: int, stages: int, microbatches: int, chunks: range, group: int) -> list[Action]:
+    """Return the actions of a letter: each group of microbatches on one chunk after the other. The last group may be smaller."""
+    starts = range(0, microbatches, group)
+    rounds = [range(start, min(start + group, microbatches)) for start in starts]
     of = [chunk * stages + rank for part in rounds for chunk in chunks for _ in part]
     return actions(of, letter, [microbatch for part in rounds for _ in chunks for microbatch in part])
 
 
 def split_row(rank: int, stages: int, microbatches: int, chunks: int, warmup: int, held: int) -> tuple[Action, ...]:
-    """Return what a rank does that begins with `warmup` forwards and splits its backward passes.
+    """Return the actions of a rank that begins with `warmup` forward passes and splits its backward passes.
 
-    held: gradients of weights that it holds back, which fill the bubbles at its end.
+    `held` weight gradients are deferred and fill the bubbles at its end.
     """
     total = microbatches * chunks
     warmup = min(total, warmup)

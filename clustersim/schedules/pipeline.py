@@ -1,4 +1,4 @@
-"""Which pipeline rank has which global stages, and how many copies of the model run through a pipeline."""
+"""The layout of global stages on pipeline ranks, for one or more copies of the model."""
 
 from __future__ import annotations
 
@@ -9,34 +9,34 @@ from clustersim.schedules.action import Action
 
 
 class Pipeline(NamedTuple):
-    """The pipeline that schedules of one kind run on.
+    """Pipeline that schedules of one kind run on.
 
-    Stages of a copy are numbered in the order in which activations pass them, those of the next copy behind them. Microbatch i
-    runs through copy i % copies.
+    Stages of a copy are numbered in the order of activations, and those of the next copy follow. Microbatch i runs through copy
+    i % copies.
     """
 
     ranks: int
     chunks: int = 1
-    """Stages of a copy of the model on each rank."""
+    """Number of stages per rank of one copy of the model."""
     copies: int = 1
-    """Copies of the model."""
+    """Number of copies of the model."""
     folded: bool = False
-    """Whether every second chunk lies the other way round, its first stage on the last rank; else each begins on rank 0."""
+    """Whether every second chunk is reversed, with its first stage on the last rank; otherwise every chunk begins on rank 0."""
     paired: bool = False
-    """Whether a backward pass and a forward pass right behind it begin and hand on together, as one cell of a drawing."""
+    """Whether a backward pass and the forward pass after it overlap: they begin and end together."""
 
     @property
     def stages(self) -> int:
-        """Global stages of one copy of the model."""
+        """Number of global stages of one copy of the model."""
         return self.ranks * self.chunks
 
     @property
     def closed(self) -> bool:
-        """Whether one rank has the first and the last stage of the model."""
+        """Whether one rank has both the first and the last stage of the model."""
         return any(self.after(stage) is None for stage in self.own(0))
 
     def back(self, stage: int) -> bool:
-        """Return whether the chunk of a global stage lies the other way round: the stage after it is on the rank before."""
+        """Return whether the chunk of a global stage is reversed: its next stage is on the previous rank."""
         return self.folded and stage // self.ranks % 2 == 1
 
     def rank(self, stage: int) -> int:
@@ -47,19 +47,21 @@ class Pipeline(NamedTuple):
     def own(self, rank: int) -> tuple[int, ...]:
         """Return the global stages of a rank in ascending order."""
         starts = range(0, self.stages * self.copies, self.ranks)
+        if not self.folded:
+            return tuple(start + rank for start in starts)
         return tuple(start + (self.ranks - 1 - rank if self.back(start) else rank) for start in starts)
 
     def before(self, stage: int) -> int | None:
-        """Return the stage that hands activations to a stage, None for the first of a copy."""
+        """Return the stage that sends activations to a stage, or None for the first stage of a copy."""
         return stage - 1 if stage % self.stages else None
 
     def after(self, stage: int) -> int | None:
-        """Return the stage that takes the activations of a stage, None for the last of a copy."""
+        """Return the stage that receives the activations of a stage, or None for the last stage of a copy."""
         return stage + 1 if (stage + 1) % self.stages else None
 
 
 def together(row: Sequence[Action], paired: bool) -> Iterator[tuple[Action, ...]]:
-    """Yield the actions of a row, one by one; paired: a backward pass with the forward pass right behind it."""
+    """Yield the actions of a row one by one, or with `paired` each backward pass together with a forward pass right after it."""
     held: tuple[Action, ...] = ()
     for action in row:
         if held and action.letter == "F":

@@ -1,4 +1,4 @@
-"""When each action of a schedule starts and ends if transfers are free: the timeline behind checks and drawings."""
+"""Start and end of each action of a schedule if transfers are free, for checks and drawings."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ class Played(NamedTuple):
 
 
 def needs(action: Action, pipeline: Pipeline) -> tuple[Action, ...]:
-    """Return the actions that must end before `action` may start, B standing for I where the backward pass is split.
+    """Return the actions that must end before `action` can start, with B standing for I where backward passes are split.
 
-    A forward needs the forward of the stage before; a backward (B, I) its own forward and the backward of the stage after; a
-    weight gradient (W) its own input gradient.
+    A forward pass needs the forward of the previous stage; a backward pass (B, I) its own forward and the backward of the next
+    stage; a weight gradient (W) its own input gradient.
     """
     stage, letter, microbatch = action
     if letter == "F":
@@ -39,10 +39,10 @@ def needs(action: Action, pipeline: Pipeline) -> tuple[Action, ...]:
 
 
 def play(schedule: Schedule, pipeline: Pipeline, cost: Mapping[str, float] = UNIT) -> tuple[tuple[Played, ...], ...]:
-    """Return the timeline of each rank, every action starting as early as its rank and its needs allow.
+    """Return the timeline of each rank; every action starts as early as its rank and its dependencies allow.
 
-    `cost` is the duration of each letter; two that are paired take one after the other, and are over together. Raises
-    SimulationError at a deadlock, which names the first stuck rank, its action and what it waits for.
+    `cost` is the duration of each letter. Two paired actions take the sum of their durations and end together. Raises
+    SimulationError at a deadlock, with the first stuck rank, its action and what it waits for.
     """
     ends: dict[Action, float] = {}
     rows: list[list[Played]] = [[] for _ in schedule]

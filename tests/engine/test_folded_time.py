@@ -24,12 +24,12 @@ def test_unfolded_again_it_is_the_step(split):
     result = _played(64, **split)
     record, fold = result.record, folded_time(result.record, 4)
     assert fold.periods * fold.microbatches >= 24
-    parts = record.graph.occurrences
-    start, end = record.starts[parts.node], record.ends[parts.node]
+    shape, start, end = record.shape, record.starts, record.ends
+    tasks, microbatches = shape.event_task, shape.event_microbatch
     rows = [
         (int(task), int(m), float(begin), float(over))
         for task, m, begin, over, shown in zip(
-            parts.task, parts.microbatch, fold.folded(start), end - start, fold.shown(start), strict=True
+            tasks, microbatches, fold.folded(start), end - start, fold.shown(start), strict=True
         )
         if shown
     ]
@@ -40,9 +40,7 @@ def test_unfolded_again_it_is_the_step(split):
             again += [
                 (task, m + k * fold.microbatches, begin + k * fold.period, over) for k in range(1, fold.periods + 1)
             ]
-    played = sorted(
-        zip(parts.task.tolist(), parts.microbatch.tolist(), start.tolist(), (end - start).tolist(), strict=True)
-    )
+    played = sorted(zip(tasks.tolist(), microbatches.tolist(), start.tolist(), (end - start).tolist(), strict=True))
     assert Counter(row[:2] for row in again) == Counter(row[:2] for row in played)
     np.testing.assert_allclose(
         [row[2:] for row in sorted(again)], [row[2:] for row in played], rtol=0, atol=1e-8 * record.end

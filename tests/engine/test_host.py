@@ -1,4 +1,4 @@
-"""The host that launches kernels: a queue's laws, in passes, over a step, at the update, for both players."""
+"""The host that launches kernels: a queue's laws, in passes, over a step, at the update, for both engines."""
 
 import numpy as np
 import pytest
@@ -130,7 +130,7 @@ def test_a_slow_host_takes_the_sum_of_its_launches():
     result = step(30.0, parallelism__dp=1)
     work = Simulator(result.topology).preparation.work(result.job, np.arange(1))
     [script] = work.scripts
-    passes = [script.steps[action.letter, action.stage] for action in script.row]
+    passes = map(script.of, script.row)
     kernels = [item for lines in passes for line in lines for item in line.items]
     assert all(isinstance(item, Kernel) for item in kernels)
     launched = sum(work.hosts[0].seconds(kernel) for kernel in kernels)
@@ -146,7 +146,7 @@ def test_a_host_that_runs_on_ends_as_one_row_of_all_passes():
         [script] = work.scripts
         queue = LaunchQueue()
         for action in script.row:
-            for line in script.steps[action.letter, action.stage]:
+            for line in script.of(action):
                 for kernel in line.items:
                     queue.run(work.hosts[0].seconds(kernel), work.seconds[0][kernel])
         passes = seconds(result) - result.summary["breakdown_s"]["optimizer"]
@@ -160,7 +160,7 @@ def test_a_host_that_reads_the_loss_begins_anew_behind_each_forward_pass(slowdow
     [script] = work.scripts
     queue = LaunchQueue()
     for action in script.row:
-        for line in script.steps[action.letter, action.stage]:
+        for line in script.of(action):
             for kernel in getattr(line, "items", ()):
                 queue.run(work.hosts[0].seconds(kernel), work.seconds[0][kernel])
         if action.letter == "F":
@@ -185,7 +185,7 @@ def test_a_host_that_reads_the_norm_of_each_bucket_begins_anew_before_its_reduct
     options = {"parallelism__dp": 8, "parallelism__overlap.grad_reduce": True, "parallelism__bucket": 100_000}
     result = step(0.05, **options, training__check_nan=True)
     [script] = Simulator(result.topology).preparation.work(result.job, np.arange(8)).scripts
-    [last] = script.special.values()
+    [last] = script.text.special.values()
     launched = [place for place, line in enumerate(last) if isinstance(line, Launch)]
     assert len(launched) > 10
     assert all(isinstance(last[place - 1], Drain) for place in launched)
@@ -214,24 +214,22 @@ def test_a_host_in_time_costs_one_launch_behind_each_count_of_rows(recompute):
 
 def test_a_host_that_waits_at_every_message_begins_each_pass_anew():
     result = step(10.0, parallelism__pp=2, parallelism__dp=1, training__global_batch=8)
-    kinds = {
-        task.stream for program in result.plan.programs for _, template in program.templates() for task in template
-    }
-    assert "host" not in kinds  # each pass is as long as its launches, whatever came before
+    # each pass is as long as its launches, whatever came before
+    assert "host" not in {task.stream for task in result.record.tasks.lines}
     work = Simulator(result.topology).preparation.work(result.job, np.arange(2))
     for script, program in zip(work.scripts, result.plan.programs, strict=True):
-        for key, lines in script.steps.items():
+        for key, lines in script.text.steps.items():
             queue = LaunchQueue()
             for line in lines:
                 for kernel in getattr(line, "items", ()):
                     queue.run(work.hosts[0].seconds(kernel), work.seconds[0][kernel])
-            [task] = [task for task in program.steps[key] if task.kind == key[0]]
-            assert task.activity.idle == pytest.approx(queue.over, rel=1e-12)
+            [place] = [i for i in program.layout.templates["steps", key] if program.layout.tasks[i].kind == key[0]]
+            assert program.activities[place].idle == pytest.approx(queue.over, rel=1e-12)
 
 
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("slowdown", [0.05, 0.3, 2.0])
-def test_both_players_and_folding_agree(case, slowdown):
+def test_both_engines_and_folding_agree(case, slowdown):
     reference = step(slowdown, **CASES[case])
     assert seconds(step(slowdown, engine="auto", **CASES[case])) == pytest.approx(seconds(reference), rel=1e-9)
     whole = step(slowdown, fold=False, **CASES[case])
@@ -260,7 +258,7 @@ def test_who_is_said_to_be_prompt_is_never_waited_for(launch):
     [script] = work.scripts
     queue, late = LaunchQueue(), []
     for number, action in enumerate(script.row):
-        for line in script.steps[action.letter, action.stage]:
+        for line in script.of(action):
             late += [number for kernel in line.items if queue.run(launch, work.seconds[0][kernel])]
     if found.mode == "prompt":
         assert set(late) == {0}
@@ -282,7 +280,7 @@ def test_what_was_compiled_serves_other_clocks_of_a_late_host():
     one, other = (job(clocks=share, training__global_batch=64, predictor="neusight", **options) for share in (0.9, 0.4))
     kept = Simulator(node(5.0))
     kept.outline(one, "auto")
-    assert len(kept.plans.all("job"))
+    assert len(kept.plans.kept)
     again, fresh = kept.outline(other, "auto"), Simulator(node(5.0)).outline(other, "auto")
     assert fresh["breakdown_s"]["host"] > 0
     assert again["breakdown_s"] == pytest.approx(fresh["breakdown_s"], rel=1e-12)
@@ -295,7 +293,9 @@ def test_gathered_parameters_are_put_back_one_by_one_for_each_rank_where_a_frame
     def put_back(slowdown):
         result = step(slowdown, **options)
         [script] = Simulator(result.topology).preparation.work(result.job, np.arange(4)).scripts
-        return [line for line in script.finish if isinstance(line, Compute)], result.summary["breakdown_s"]["optimizer"]
+        return [line for line in script.text.finish if isinstance(line, Compute)], result.summary["breakdown_s"][
+            "optimizer"
+        ]
 
     (lines, slow), (_, slower) = put_back(10.0), put_back(20.0)
     *_, update, copies = lines
@@ -321,7 +321,7 @@ def test_a_framework_that_reduces_whole_gradients_moves_twice_the_bytes_of_their
         result = step(1.0, **options, training__gradients="fp32")
         [script] = Simulator(result.topology).preparation.work(result.job, np.arange(4)).scripts
         lines = (
-            line.collective for line in script.finish if isinstance(line, Launch) and line.collective.group == "dp"
+            line.collective for line in script.text.finish if isinstance(line, Launch) and line.collective.group == "dp"
         )
         return [(line.op, line.size) for line in lines if line.op != "all_gather"]
 
@@ -332,7 +332,7 @@ def test_a_framework_that_reduces_whole_gradients_moves_twice_the_bytes_of_their
 def test_megatrons_parameters_are_gathered_where_they_lie():
     result = step(1.0, parallelism__dp=4, parallelism__zero=1, training__framework="megatron-core")
     [script] = Simulator(result.topology).preparation.work(result.job, np.arange(4)).scripts
-    assert isinstance(script.finish[-1], Wait)
+    assert isinstance(script.text.finish[-1], Wait)
 
 
 def test_graphs_of_layers_end_at_the_router_where_rows_of_experts_vary():

@@ -3,16 +3,11 @@
 from itertools import product
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clustersim.engine.contention import LinkUse, StreamUse, contended
-from clustersim.engine.fabric import Activity, Segment
-from clustersim.engine.flows import Flow
-from clustersim.engine.graph import Labels, Occurrences, StepGraph, Waits
-from clustersim.engine.program import Task
-from clustersim.engine.static import longest
-from clustersim.engine.tasks import Tasks
+from clustersim.engine.contention import contended, peaks
 
 LINKS, HOLDERS = 3, 6
 MOMENTS = st.lists(st.tuples(st.integers(0, 9), st.integers(1, 4)), min_size=HOLDERS, max_size=HOLDERS)
@@ -67,52 +62,6 @@ def test_what_ends_makes_room_for_what_begins_then():
     assert not len(asked(columns, [(0, 2), (2, 3)]).node)
 
 
-@st.composite
-def streams(draw):
-    """Return a graph whose nodes follow the one before them on a stream and another one, its tasks, and the links' capacity."""
-    share = st.dictionaries(st.integers(0, LINKS - 1), st.sampled_from((0.25, 0.5, 0.75)), max_size=LINKS)
-    done = draw(st.lists(st.tuples(st.integers(0, 3), st.integers(1, 3), share), min_size=2, max_size=6))
-    rows, last = [(0, 0, -1)], {}
-    for _ in range(draw(st.integers(1, 30))):
-        slot = draw(st.integers(0, len(done) - 1))
-        rows.append((last.get(slot % 4, 0), draw(st.integers(0, len(rows) - 1)), slot))
-        last[slot % 4] = len(rows) - 1
-    order = np.argsort(depths(rows), kind="stable")
-    place = np.argsort(order)
-    a, b, slot = np.array(rows)[order].T
-    tasks = [
-        Task(str(i % 4), "", -1, None, (), None, Activity([Segment(wait, Flow.of("f", 0.0, size, 1.0, *own.items()))]))
-        for i, (wait, size, own) in enumerate(done)
-    ]
-    none = np.zeros(0, np.int64)
-    graph = StepGraph(
-        (place[a], place[b], slot),
-        tuple((i,) for i in range(len(done))),
-        tuple((i % 2, ("begin", None), i) for i in range(len(done))),
-        Occurrences(*[none] * 6),
-        Waits(*[none] * 8, ()),
-        Labels(*[none] * 4),
-        2,
-    )
-    return graph, Tasks(graph, tasks), np.ones(LINKS)
-
-
-def depths(rows):
-    """Return how many nodes are on the longest way to each."""
-    found = [0]
-    for a, b, _ in rows[1:]:
-        found.append(1 + max(found[a], found[b]))
-    return found
-
-
-@given(streams())
-def test_streams_that_leave_room_on_a_link_hide_none_who_contends_there(drawn):
-    """The nodes and their groups are the same as if the times of all were looked at."""
-    graph, tasks, capacity = drawn
-    links, ends = LinkUse(graph, tasks.activities, capacity), longest(graph, tasks.seconds)
-    starts = graph.starts(ends)
-    found = links.contention(tasks.times, starts, ends, StreamUse.of(graph, tasks, links))
-    every = contended(links.user, links.link, links.share, *links.under_way(tasks.times, starts, ends))
-    every = every._replace(node=links.node[every.node])
-    assert sorted(found.node.tolist()) == sorted(every.node.tolist())
-    assert [group.tolist() for group in found.groups()] == [group.tolist() for group in every.groups()]
+def test_the_peak_of_what_is_taken_leaves_room_for_what_begins_as_something_ends():
+    rows, begun, over = np.array([0, 0, 0, 1]), np.array([0.0, 1.0, 1.5, 0.0]), np.array([1.0, 2.0, 3.0, 9.0])
+    assert peaks(rows, begun, over, np.array([0.6, 0.6, 0.3, 0.5]), 3).tolist() == pytest.approx([0.9, 0.5, 0.0])

@@ -66,24 +66,11 @@ def test_it_is_never_slower_and_computes_the_same(rate, more):
         {"model__dense_layers": 1},
     ],
 )
-def test_both_players_and_both_folds_find_the_same(more):
+def test_both_engines_and_both_folds_find_the_same(more):
     reference = played("microbatch", 50, **{**ONE, **more})
     same(reference, played("microbatch", 50, fold=False, **{**ONE, **more}))
     other = played("microbatch", 50, engine="auto", **{**ONE, **more})
     assert other.summary["step_time_s"] == pytest.approx(reference.summary["step_time_s"], rel=1e-12)
-
-
-@pytest.mark.parametrize("more", [{}, CHUNKS])
-def test_a_steady_pipeline_is_counted_not_played(more):
-    node = "{extends: hgx-h100, gpus: {count: 1}, nics: {count: 1, rate: 100Gb/s}}"
-    simulator = Simulator(built(parse(f"cluster: {{nodes: 8, node: {node}}}\nfabric: {{kind: switch}}\n", "t.yaml")))
-    asked = {**ONE, **more, "parallelism__overlap__ep": "microbatch", "training__global_batch": 1024}
-    one = simulator.placed(job(**asked))
-    found = simulator._quickly(one, "auto")
-    assert found is not None
-    assert found[2].skipped is not None
-    whole = simulator.run(one, ignore_memory=True)
-    assert found[2].end == pytest.approx(whole.record.end, rel=1e-12)
 
 
 def test_a_rank_keeps_one_layer_more():
@@ -102,8 +89,8 @@ def test_every_part_runs_once_and_pairs_are_as_many_as_megatrons(pp, vpp):
     """Megatron warms up with one forward more: so many pairs are left as passes of a letter less these."""
     name, microbatches = ("interleaved" if vpp > 1 else "1f1b"), 4 * pp
     for rank, row in enumerate(schedule(name, pp, microbatches, vpp)):
-        exchanges = {(letter, stage): 4 for letter in "FB" for stage in range(rank, pp * vpp, pp)}
-        found = turns(row, Pairing(exchanges))
+        exchanges = {(letter, chunk): 4 for letter in "FB" for chunk in range(vpp)}
+        found = turns(row, range(rank, pp * vpp, pp), Pairing(exchanges))
         parts = [(key, one) for key, one in found if len(key) == 4]
         warmup = min(microbatches * vpp, 2 * (pp - 1 - rank) + (vpp - 1) * pp + 1)
         assert len(parts) == 2 * 5 * (microbatches * vpp - warmup)
@@ -113,15 +100,17 @@ def test_every_part_runs_once_and_pairs_are_as_many_as_megatrons(pp, vpp):
 
 def test_what_one_pass_has_more_than_the_other_follows_alone():
     row = [action(text) for text in ("0F0", "0B0", "0F1", "0B1")]
-    found = [(one.letter, key[2]) for key, one in turns(row, Pairing({("F", 0): 0, ("B", 0): 2})) if len(key) == 4]
+    found = [
+        (one.letter, key[2]) for key, one in turns(row, (0,), Pairing({("F", 0): 0, ("B", 0): 2})) if len(key) == 4
+    ]
     assert found == [("B", 0), ("F", 0), ("B", 1), ("B", 2)]
 
 
 def test_what_is_not_asked_stays_as_it_was():
     one = job(**ONE)
     [script] = scripts(one.place(8, 1), stages(one.place(8, 1)), schedule("1f1b", 1, 8))
-    assert not script.pairing
-    assert all(len(key) == 2 for key in script.steps)
+    assert not script.text.pairing
+    assert all(len(key) == 2 for key in script.text.steps)
 
 
 @pytest.mark.parametrize(

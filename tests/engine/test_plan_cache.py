@@ -1,16 +1,20 @@
-"""A simulator keeps graphs and what was compiled for them: each job takes what it takes where nobody was before it."""
+"""A simulator keeps compiled plans for jobs of the same structure: each job takes what it takes on a new simulator."""
 
 from __future__ import annotations
 
 import pytest
 from engine_cases import cluster, job
 from examples import examples
-from hypothesis import example, given, settings
+from hypothesis import HealthCheck, Phase, given, reject, settings
 from hypothesis import strategies as st
+from step_cases import clusters, jobs
 
-from clustersim.engine.player import NODE, PlanCache
-from clustersim.errors import ClustersimError
+from clustersim.engine.player import PlanCache
+from clustersim.errors import ClustersimError, InputError
+from clustersim.parallel.load import load as load_workload
+from clustersim.report.breakdown import breakdown
 from clustersim.simulation import Simulator
+from clustersim.topology.build import load as load_topology
 
 TAPERED = "{kind: fat_tree, rails: none, tiers: [{radix: 5, down: 4, oversubscription: 4}, {radix: 8}], link: {rate: 400Gb/s}}"
 EXPERTS = {"model__experts": 4, "model__topk": 2, "model__ffn": 512}
@@ -48,27 +52,6 @@ def _outline(simulator, **spec):
     extra=st.sampled_from(["", "faults: [{gpu: 3, slowdown: 1.5}]"]),
     tapered=st.booleans(),
 )
-@example(  # only the second one's graph repeats itself with seven microbatches
-    split={
-        "parallelism__tp": 1,
-        "parallelism__pp": 4,
-        "parallelism__zero": 3,
-        "parallelism__schedule": "1f1b",
-        "parallelism__overlap": {},
-    },
-    sizes=[
-        {
-            "training__micro_batch": 1,
-            "training__seq": 64,
-            "training__recompute": kind,
-            "training__global_batch": 128,
-        }
-        for kind in ("none", "full")
-    ],
-    experts={**EXPERTS, "parallelism__ep": 2},
-    extra="",
-    tapered=False,
-)
 def test_other_sizes_take_what_they_take_alone(split, sizes, experts, extra, tapered):
     def fresh():
         return Simulator(cluster(8, extra=extra, **({"fabric": TAPERED} if tapered else {})))
@@ -101,23 +84,43 @@ def test_what_differs_in_one_setting_is_not_taken_for_another(split, name, value
         assert _outline(known, **split, **{name: value}) == _outline(Simulator(cluster(8)), **split, **{name: value})
 
 
-def test_what_was_compiled_goes_with_its_graph():
-    """Many structures keep no more graphs alive than have room; what is gone is compiled anew."""
+def test_no_more_plans_are_kept_than_have_room():
     known, split = Simulator(cluster(8)), {"parallelism__pp": 4, "training__micro_batch": 1}
     whole = [_outline(known, **split, training__global_batch=16 * count) for count in range(1, 9)]
-    graphs = [kept.graph for kept in known.plans.all("graph")]
-    assert len(known.plans.all("job")) == 8
+    assert len(known.plans.kept) == 8
     small, most = Simulator(cluster(8)), known.plans.kept.weight / 2
     small.plans = PlanCache(most)
     assert [_outline(small, **split, training__global_batch=16 * count) for count in range(1, 9)] == whole
-    alive = {id(one.graph): len(one.graph) for one in small.plans.all("job")}
-    assert max(map(len, graphs)) <= sum(alive.values()) <= small.plans.kept.weight / NODE <= most / NODE
-    assert 0 < len(small.plans.all("job")) < 8
-    assert {id(kept.graph) for kept in small.plans.all("graph")} >= alive.keys()
+    assert 0 < len(small.plans.kept) < 8
+    assert small.plans.kept.weight <= most
+
+
+@settings(
+    max_examples=examples(40),
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+    phases=[Phase.explicit, Phase.reuse, Phase.generate],  # to shrink a job takes minutes and says little
+)
+@given(data=st.data(), clocks=st.lists(st.sampled_from([0.5, 0.7, 0.9, "boost"]), min_size=2, max_size=2, unique=True))
+def test_what_was_compiled_serves_other_clocks(data, clocks):
+    topology = data.draw(clusters())
+    one = data.draw(jobs(topology.gpus))
+    known = Simulator(topology)
+    try:
+        first, second = (known.placed(one.changed({"clocks": clock})) for clock in clocks)
+    except InputError:
+        reject()
+    known._quickly(first, "auto")
+    again, fresh = (simulator._quickly(second, "auto")[2] for simulator in (known, Simulator(topology)))
+    assert len(known.plans.kept) <= 1
+    for name in ("starts", "ends", "asked", "wait_asked"):
+        wanted = getattr(fresh, name)
+        assert getattr(again, name) == pytest.approx(wanted, rel=1e-12, abs=1e-12 * fresh.end), name
+    assert breakdown(again) == [pytest.approx(parts, rel=1e-9, abs=1e-12 * fresh.end) for parts in breakdown(fresh)]
 
 
 @pytest.mark.parametrize("tapered", [False, True])
-def test_spans_of_other_sizes_are_those_of_their_own_graph(tapered):
+def test_spans_of_other_sizes_are_those_of_a_new_simulator(tapered):
     def fresh():
         return Simulator(cluster(8, **({"fabric": TAPERED} if tapered else {})))
 
@@ -125,10 +128,33 @@ def test_spans_of_other_sizes_are_those_of_their_own_graph(tapered):
         split = {"parallelism__tp": 2, "parallelism__pp": 2, "training__global_batch": 1024, "training__seq": 2048}
         spec = simulator.placed(job(**split, training__micro_batch=size))
         record = simulator._quickly(spec, "auto")[2]
-        told = [(*span[:8], span.segment_ends, span.activity) for span in record.spans]
-        return [(*rest, one and (one.carried, one.segments, one.moving)) for *rest, one in told]
+        told = [(*span[:8], span.segment_ends, span.carried, span.activity) for span in record.spans]
+        return [(*rest, one and (one.segments, one.moving)) for *rest, one in told]
 
     known = fresh()
     for size in (1, 2, 4):
         assert repr(spans(known, size)) == repr(spans(fresh(), size))
-    assert len(known.plans.all("job")) == 3
+    assert len(known.plans.kept) == 3
+
+
+GPT3 = {"training.recompute": "full", "parallelism.overlap.p2p": True}
+
+
+@pytest.mark.parametrize(
+    ("split", "others"),
+    [
+        (
+            {"parallelism.tp": 16, "parallelism.pp": 4, "training.global_batch": 96},
+            [{"training.micro_batch": size} for size in (1, 2, 3)],
+        ),
+        (
+            {"parallelism.tp": 8, "parallelism.pp": 8, "parallelism.zero": 1, "training.global_batch": 256},
+            [{"clocks": clocks} for clocks in ("sustained", 0.7)],
+        ),
+    ],
+)
+def test_jobs_that_share_links_take_the_same_after_others_to_the_last_digit(split, others):
+    cluster = load_topology("topologies/superpod_h100_128.yaml", {"cluster.nodes": 16})
+    jobs = [load_workload("workloads/gpt3.yaml", GPT3 | split | one) for one in others]
+    after, alone = Simulator(cluster), [Simulator(cluster).outline(job, "auto") for job in jobs]
+    assert [after.outline(job, "auto") for job in jobs] == alone

@@ -95,7 +95,7 @@ def largest(demand, net, record):
             own = np.bincount(loads.link[of], (loads.weight * t.bound[loads.group])[of], len(demand.links))
             ask[family, c] = np.maximum(ask.get((family, c), 0.0), own)
     spans = [s for s in record.spans if s.activity is not None]
-    under_way = {(v[0], c, s.start, s.end) for s in spans for v, c in s.activity.carried if (v[0], c) in ask}
+    under_way = {(v[0], c, s.start, s.end) for s in spans for v, c in s.carried if (v[0], c) in ask}
     peak = np.zeros(len(demand.links))
     for moment in {start for *_, start, _ in under_way}:
         now = [ask[family, c] for family, c, start, end in under_way if start <= moment < end]

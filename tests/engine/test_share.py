@@ -19,14 +19,13 @@ from clustersim.collectives.levels import fanouts, levels
 from clustersim.collectives.model import Group, phases
 from clustersim.engine import traffic
 from clustersim.engine.compile import Activities
-from clustersim.engine.expand_periods import expand_periods
 from clustersim.engine.fabric import Fabric
 from clustersim.engine.network import Tenant
+from clustersim.engine.player import together as executed
 from clustersim.engine.record import Record
-from clustersim.engine.simulate import simulate as play_all
 from clustersim.engine.traffic import Family
 from clustersim.jobs import simulate as shared_cluster
-from clustersim.jobs.request import PlacementRequest, Wanted
+from clustersim.jobs.request import JobsRequest, PlacementRequest
 from clustersim.jobs.simulate import JobsResult, share
 from clustersim.model.operator import Collective
 from clustersim.report.jobs import merged, overlaps
@@ -42,8 +41,8 @@ WIDE = NARROW.replace("oversubscription: 8", "up: 8")
 RING = {"parallelism__algorithms__dp": "ring"}
 
 
-def wanted(*requests: PlacementRequest, placement: str = "packed", steps: int = 2) -> Wanted:
-    return Wanted(requests, placement, steps, {})
+def wanted(*requests: PlacementRequest, placement: str = "packed", steps: int = 2) -> JobsRequest:
+    return JobsRequest(requests, placement, steps, {})
 
 
 def request(
@@ -292,24 +291,19 @@ SPLITS = (
     {"parallelism__tp": 2, "parallelism__pp": 2, "training__global_batch": 64},
     {"parallelism__pp": 2, "parallelism__zero": 1, "model__hidden": 512},
     {"parallelism__tp": 4, **RING},
-    {"parallelism__tp": 2, "parallelism__pp": 2, "training__global_batch": 52},  # so long that periods may be counted
+    {"parallelism__tp": 2, "parallelism__pp": 2, "training__global_batch": 52},
 )
 
 
-def play_by_simpy(patch):
-    """Let SimPy play all jobs, also those that never fill a link together."""
-
-    def played(jobs, steps, starts, progress):
-        graphs, tasks = [job.graph for job in jobs], [job.tasks for job in jobs]
-        return play_all([job.plan for job in jobs], progress, steps, starts, graphs, tasks)
-
-    patch.setattr(shared_cluster, "together", played)
+def execute_by_simpy(patch):
+    """Let SimPy execute all jobs, also those that never fill a link together."""
+    patch.setattr(shared_cluster, "together", lambda jobs, _, *more: executed(jobs, "simpy", *more))
     patch.setattr(shared_cluster, "jobs_contend", lambda *_: True)
 
 
 @settings(max_examples=examples(16), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
-def test_what_the_loop_plays_is_what_simpy_plays(data, monkeypatch):
+def test_both_engines_find_the_same_steps_of_jobs_that_share_links(data, monkeypatch):
     """Jobs of all kinds, which meet often, seldom or never: the same steps, in which as much of each is waited for."""
     fabric = data.draw(st.sampled_from([NARROW, WIDE, FABRICS["hashed"]]))
     splits = data.draw(st.lists(st.sampled_from(SPLITS), min_size=1, max_size=3))
@@ -317,13 +311,13 @@ def test_what_the_loop_plays_is_what_simpy_plays(data, monkeypatch):
     placement, steps = data.draw(st.sampled_from(["packed", "spread", "random:3"])), data.draw(st.integers(1, 3))
     jobs = [request(f"{i}", 2, start, **split) for i, (split, start) in enumerate(zip(splits, starts, strict=True))]
 
-    def played(by_simpy):
+    def simulated(by_simpy):
         with monkeypatch.context() as patch:
             if by_simpy:
-                play_by_simpy(patch)
+                execute_by_simpy(patch)
             return together(cluster(8, fabric=fabric), *jobs, placement=placement, steps=steps).summary
 
-    sums, simpy_alone = played(False), played(True)
+    sums, simpy_alone = simulated(False), simulated(True)
     for one, other in zip(sums["jobs"], simpy_alone["jobs"], strict=True):
         assert len(one["steps"]) == len(other["steps"])
         for mine, its in zip(one["steps"], other["steps"], strict=True):
@@ -350,7 +344,7 @@ def test_jobs_that_meet_at_the_end_of_a_step_or_in_each_period_do_so_in_the_loop
         return together(cluster(8, fabric=fabric), *jobs, placement="spread")
 
     found = played()
-    play_by_simpy(monkeypatch)
+    execute_by_simpy(monkeypatch)
     simpy_alone = played()
     assert all(one["slowdown"] > 1.01 for one in found.summary["jobs"])
     for one, other in zip(found.shared.jobs, simpy_alone.shared.jobs, strict=True):
@@ -363,20 +357,20 @@ def test_jobs_that_meet_at_the_end_of_a_step_or_in_each_period_do_so_in_the_loop
 
 
 @pytest.mark.parametrize("late", [0.0, 0.0123])
-def test_periods_of_jobs_that_use_no_link_of_others_are_counted(late, monkeypatch):
+def test_steps_of_jobs_that_use_no_link_of_others_are_those_of_each_alone(late, monkeypatch):
     long = {"parallelism__tp": 2, "parallelism__pp": 2, "training__global_batch": 120}
 
-    def played():
+    def simulated():
         jobs = request("a", 4, **long), request("b", 4, late, **{**long, "training__global_batch": 60})
         return together(cluster(8, fabric=WIDE), *jobs)
 
-    found = played()
-    play_by_simpy(monkeypatch)
-    simpy_alone = played()
-    assert all(step.skipped for one in found.shared.jobs for step in one.steps)
-    for one, other in zip(found.shared.jobs, simpy_alone.shared.jobs, strict=True):
+    found = simulated()
+    execute_by_simpy(monkeypatch)
+    by_simpy = simulated()
+    for one, other in zip(found.shared.jobs, by_simpy.shared.jobs, strict=True):
         for mine, its in zip(one.steps, other.steps, strict=True):
-            assert_same(timeline(expand_periods(mine)), timeline(its))
+            assert_same(timeline(mine), timeline(its))
+            assert mine.end - mine.begin == pytest.approx(one.alone.record.end, rel=1e-12)
 
 
 def test_only_steps_that_begin_when_all_jobs_run_are_counted():

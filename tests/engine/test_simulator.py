@@ -14,6 +14,7 @@ from clustersim.predictors import forecasts
 from clustersim.predictors.clocks import derate
 from clustersim.predictors.forecasts import Forecasts
 from clustersim.predictors.load import get
+from clustersim.predictors.sums import apart
 from clustersim.predictors.uncertainty import bounds
 from clustersim.simulation import Simulator, run
 from clustersim.sweeps import evaluate
@@ -67,17 +68,19 @@ def test_forecasts_are_those_of_the_predictor_however_many_are_kept(monkeypatch)
     one = simulator.placed(load(JOB, {"parallelism.pp": 2}))
     kernels = simulator.preparation.written(one).kernels
     predictor = get("neusight")
-    bursts = predictor.predict(kernels, cluster.gpu)
+    # weight gradients that add to fp32 sums are forecast as products, and the seconds of their further bytes come on top
+    products, sums = zip(*(apart(kernel, cluster.gpu) for kernel in kernels), strict=True)
+    bursts = predictor.predict(products, cluster.gpu)
     for most in (50_000, len(kernels) - 1):
         monkeypatch.setattr(forecasts, "KERNELS", most)
         known = Forecasts(predictor, cluster.gpu)
         for clocks in ("sustained", "boost", 0.5, *np.linspace(0.1, 0.9, 12).tolist()):
             for part in (kernels[:5], kernels):
                 seconds = known.seconds(part, clocks)
-                expected = derate(kernels, bursts, cluster.gpu, clocks)[: len(part)]
+                expected = (derate(products, bursts, cluster.gpu, clocks) + np.array(sums))[: len(part)]
                 assert [seconds[kernel] for kernel in part] == pytest.approx(expected.tolist(), rel=1e-14)
-        own, given = known.bounds(kernels), bounds(predictor, kernels, cluster.gpu, bursts)
-        assert own[:2] == given[:2]
+        own, given = known.bounds(kernels), bounds(predictor, products, cluster.gpu, bursts)
+        assert own[:2] == (tuple(kernels), given[1])
         assert np.allclose(own.low, given.low, rtol=1e-14)
         assert np.allclose(own.high, given.high, rtol=1e-14)
 

@@ -31,15 +31,15 @@ MIN_FOLDING_GAIN = 2
 
 
 class PlayedJobs(NamedTuple):
-    """Steps of jobs that were simulated on some links."""
+    """Simulated steps of jobs that share a cluster."""
 
     plans: tuple[Plan, ...]
     records: tuple[Sequence[Record], ...]
     """Of each job, all steps that were under way, in which links are looked for that could have been short."""
 
 
-JobsPlayer = Callable[[Partition, Mask], PlayedJobs | None]
-"""Simulates jobs on the cells that they fold to with some of `Demand.links`; None where their times cannot be proved."""
+JobsPlayer = Callable[[Partition, Mask, bool], PlayedJobs]
+"""Simulates jobs on the cells that they fold to with some of `Demand.links`; last, whether links will surely be short."""
 
 
 def play(
@@ -48,49 +48,43 @@ def play(
     fold: bool = True,
     progress: Callable[[float], None] = lambda _: None,
     player: Player = SIMPY,
-) -> tuple[Plan, Record] | None:
-    """Simulate one step of a job. `fold` off simulates every rank, on all links that could be short.
-
-    Returns None where the player cannot prove its times.
-    """
+) -> tuple[Plan, Record]:
+    """Simulate one step of a job. `fold` off simulates every rank, on all links that could be short."""
     if (known := player.replay_cached(work.seconds)) is not None:
         return known
     drafted = draft([work], topology)
     every: Mask = np.ones(len(drafted.demand.links), bool)
 
-    def simulated(cells: Partition, kept: Mask) -> PlayedJobs | None:
+    def simulated(cells: Partition, kept: Mask, short: bool) -> PlayedJobs:
         own = player if kept is every else replace(player, structure=None)  # else it holds for these times alone
         [plan] = bound(drafted, cells, kept)
-        record = own.step(plan, progress)
-        return None if record is None else PlayedJobs((plan,), ((record,),))
+        return PlayedJobs((plan,), ((own.step(plan, progress, short),),))
 
     found = adapted(drafted, every, simulated, fold)
-    return None if found is None else (found.plans[0], found.records[0][0])
+    return found.plans[0], found.records[0][0]
 
 
 def adapted(
     drafted: Draft, every: Mask, simulated: JobsPlayer, fold: bool = True, kept: Mask | None = None
-) -> PlayedJobs | None:
-    """Simulate jobs on the links that prove to be short, or on all of them where that is sooner done.
+) -> PlayedJobs:
+    """Simulate jobs with only the links that prove to be short, or with all links if that takes less time.
 
-    every: all of the links. kept: those to begin with, if not with none. Returns None where no times could be proved.
+    every: all of the links. kept: those to begin with, if not with none.
     """
     whole = folded(drafted.demand, every, fold)
-    kept = ~every if kept is None else kept
+    kept, known = ~every if kept is None else kept, False
     while fold and _worth(whole, kept):
         cells = folded(drafted.demand, kept)
         if MIN_FOLDING_GAIN * len(cells.ranks.first) > len(whole.ranks.first):
             break
-        found = simulated(cells, kept)
-        if found is None:
-            break
+        found = simulated(cells, kept, known)
         short = saturated_links(drafted.demand, [plan.network for plan in found.plans], found.records) & ~kept
         if not short.any():
             return found
-        kept = kept | short
-    return simulated(whole, every)
+        kept, known = kept | short, True
+    return simulated(whole, every, known)
 
 
 def _worth(whole: Partition, kept: Mask) -> bool:
-    """Return whether it may pay to leave links out: a simulation that proves wrong is time lost."""
+    """Return whether leaving links out may save time: a simulation that needs more links is repeated."""
     return len(whole.ranks.first) > MIN_CLASSES_TO_FOLD and MIN_FOLDING_GAIN * int(kept.sum()) < len(kept)

@@ -31,7 +31,7 @@ class Cells(NamedTuple):
 
 
 class Partition(NamedTuple):
-    """Which vertices are alike."""
+    """Cells of like ranks, groups and links."""
 
     ranks: Cells
     groups: dict[str, Cells]
@@ -68,7 +68,7 @@ def partition(
 
 
 def _starts(families: Sequence[Family]) -> list[int]:
-    """Return where the groups of each family begin when all are numbered through."""
+    """Return the number of the first group of each family, with all groups numbered consecutively."""
     return [0, *accumulate(len(family.ranks) for family in families)]
 
 
@@ -85,7 +85,7 @@ def _group_colours(
 
 
 class _Edges(NamedTuple):
-    """Groups, and the ranks or links beside them, at equal places, and what the edge between them says."""
+    """Edges between groups and ranks or links: parallel arrays of ends, and a label for each edge."""
 
     beside: Ints
     group: Ints
@@ -111,7 +111,7 @@ def _loading(loads: Sequence[ScarceLoads], starts: Mapping[str, int]) -> _Edges:
 
 
 def _roles(family: Family, n: int) -> Ints:
-    """Return a number for each position of a group; positions of equal number play the same part in it."""
+    """Return a role for each position of a group (n,). Positions with one role are interchangeable."""
     if family.name.startswith("p2p"):
         return np.arange(n)
     return np.unique(family.shares, return_inverse=True)[1] if family.shares else np.zeros(n, np.int64)
@@ -139,7 +139,7 @@ def _refine(
 
 
 def _hear(own: Colours, others: Colours, listens: Ints, speaks: Ints, label: Colours) -> Colours:
-    """Return the colours of vertices that heard others: a sum of what these say, so that their order does not matter."""
+    """Return new colours: a hash of the old colour and the sum of the neighbours' hashes, which does not depend on order."""
     total = np.zeros_like(own)
     for first in range(0, len(label), _BATCH):
         part = slice(first, first + _BATCH)
@@ -177,7 +177,7 @@ def _rounded(x: NDArray[np.float64]) -> Colours:
 
 
 def _cells(colours: Colours) -> Cells:
-    """Number the colours by their first member."""
+    """Return the cells of equal colours, numbered by their first member."""
     kinds = distinct(colours)
     of = np.searchsorted(kinds, colours)
     first = np.zeros(len(kinds), np.int64)

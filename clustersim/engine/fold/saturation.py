@@ -27,11 +27,11 @@ class _Shares(NamedTuple):
 
     @property
     def link(self) -> Ints:
-        """The link of each row."""
+        """Link of each row (rows,)."""
         return np.repeat(np.arange(len(self.start) - 1), np.diff(self.start))
 
     def some(self, rows: Mask) -> _Shares:
-        """Return those of some rows."""
+        """Return the shares of the masked rows."""
         start = offsets(rows)[self.start]
         return _Shares(start, self.cell[rows], self.share[rows])
 
@@ -53,14 +53,14 @@ def saturated_links(demand: Demand, nets: Sequence[Network], records: Sequence[S
     first = [0, *(own[""] for own in number)]
     each = np.array(
         [
-            _most_of_job(shares.some((shares.cell >= begin) & (shares.cell < own[""])), steps, own)
+            _most(shares.some((shares.cell >= begin) & (shares.cell < own[""])), [steps], [own])
             for begin, own, steps in zip(first, number, records, strict=False)
         ]
     )
     most: Floats = each.max(axis=0)
     several = (most <= FITS) & (each.sum(axis=0) > FITS)
     if several.any():
-        most = np.maximum(most, _most(shares.some(several[shares.link]), records, number, copies=True))
+        most = np.maximum(most, _most(shares.some(several[shares.link]), records, number))
     short: Mask = most > FITS
     return short
 
@@ -76,11 +76,9 @@ def jobs_contend(demand: Demand, nets: Sequence[Network], records: Sequence[Sequ
     shares = shares.some((np.bincount(pairs // len(nets), minlength=len(demand.links)) > 1)[shares.link])
     if not len(shares.cell):
         return False
-    if any(step.skipped and step.skipped.lateness for steps in records for step in steps):  # as in _most_of_job
-        return True
     asking = np.zeros(ends[-1], bool)
     asking[shares.cell] = True
-    times = _times(records, number, asking, copies=True)
+    times = _times(records, number, asking)
     transfer, often = entries(times.start, shares.cell), np.diff(times.start)[shares.cell]
     job = np.searchsorted(ends, np.repeat(np.arange(ends[-1]), np.diff(times.start)), side="right")
     link, share = np.repeat(shares.link, often), np.repeat(shares.share, often)
@@ -88,20 +86,11 @@ def jobs_contend(demand: Demand, nets: Sequence[Network], records: Sequence[Sequ
     return any(len(distinct(job[group])) > 1 for group in found.groups())
 
 
-def _most_of_job(shares: _Shares, steps: Sequence[Record], number: dict[str, int]) -> Floats:
-    """Return the largest share of each link that a job asks for at one time: each of its skipped periods has what others have."""
-    if any(step.skipped and step.skipped.lateness for step in steps):  # parts that drift apart meet at all times
-        return summed(shares.link, shares.share, len(shares.start) - 1)
-    return _most(shares, [steps], [number], copies=False)
-
-
-def _most(
-    shares: _Shares, records: Sequence[Sequence[Record]], number: Sequence[dict[str, int]], copies: bool
-) -> Floats:
-    """Return the largest share of each link that was asked for at one time; copies: in skipped periods too."""
+def _most(shares: _Shares, records: Sequence[Sequence[Record]], number: Sequence[dict[str, int]]) -> Floats:
+    """Return the largest share of each link that was in use at one time (links,)."""
     asking = np.zeros(number[-1][""], bool)
     asking[shares.cell] = True
-    times = _times(records, number, asking, copies)
+    times = _times(records, number, asking)
     first, of = alike(len(shares.start) - 1, shares.link, shares.cell, shares.share)
     found: Floats = np.concatenate(
         [np.empty(0), *(_peaks(shares, times, part) for part in _parts(shares, times, first))]
@@ -122,7 +111,7 @@ def _numbers(nets: Sequence[Network]) -> list[dict[str, int]]:
 
 
 def _shares(demand: Demand, nets: Sequence[Network]) -> _Shares:
-    """Return what each group cell takes of each link that all could fill: the most of its phases, of which one runs at a time."""
+    """Return the largest share of each link that a group cell takes in any phase, if all cells could overfill it."""
     keys: list[Ints] = [np.empty(0, np.int64)]
     shares: list[Floats] = [np.empty(0)]
     flat = [
@@ -145,13 +134,9 @@ def _shares(demand: Demand, nets: Sequence[Network]) -> _Shares:
     return found.some((summed(link, most, links) > FITS)[link])
 
 
-def _times(
-    records: Sequence[Sequence[Record]], numbers: Sequence[dict[str, int]], asking: Mask, copies: bool
-) -> _Times:
-    """Return when each group cell was under way, of those that ask for any link; ranks of one group say so several times."""
-    every = [
-        _moved(record, own, asking, copies) for steps, own in zip(records, numbers, strict=True) for record in steps
-    ]
+def _times(records: Sequence[Sequence[Record]], numbers: Sequence[dict[str, int]], asking: Mask) -> _Times:
+    """Return the distinct (begin, end) times of the collectives of each group cell that uses a link of interest."""
+    every = [_moved(record, own, asking) for steps, own in zip(records, numbers, strict=True) for record in steps]
     columns = np.concatenate(every, axis=1)
     columns = columns[:, np.lexsort(columns[::-1])]
     new = np.append(True, (columns[:, 1:] != columns[:, :-1]).any(axis=0))[: columns.shape[1]]
@@ -159,27 +144,26 @@ def _times(
     return _Times(start, columns[1, new], columns[2, new])
 
 
-def _moved(record: Record, number: dict[str, int], asking: Mask, copies: bool) -> Floats:
-    """Return of a step the group cells that were under way, from when, and until when: three rows.
-
-    copies: those of skipped periods too.
-    """
-    cells = [
-        [one for variant, c in task.activity.carried if asking[one := number[variant[0]] + c]]
-        for task in record.tasks.alike
-    ]
+def _moved(record: Record, number: dict[str, int], asking: Mask) -> Floats:
+    """Return group cell, begin and end of each collective of a step (3, collectives)."""
+    known: dict[int, list[list[tuple[str, str]]]] = {}
+    cells: list[list[int]] = []
+    for program in record.shape.programs:
+        if id(program.activities) not in known:
+            known[id(program.activities)] = [
+                list(dict.fromkeys((call.group, call.op) for call in one.calls)) for one in program.activities
+            ]
+        for calls in known[id(program.activities)]:
+            own = dict.fromkeys(number[family] + program.cell(family, op) for family, op in calls)
+            cells.append([one for one in own if asking[one]])
     first = np.cumsum([0, *map(len, cells)])
-    cell, parts = np.array([c for own in cells for c in own], np.int64), record.graph.occurrences
-    cell, node = cell[entries(first, parts.task)], np.repeat(parts.node, np.diff(first)[parts.task])
-    if not copies:
-        return np.array([cell, record.starts[node], record.ends[node]])
-    row, late = record.occurring(node)
-    cell, node = cell[row], node[row]
-    return np.array([cell, record.starts[node] + late, record.ends[node] + late])
+    cell, task = np.array([c for own in cells for c in own], np.int64), record.shape.event_task
+    event = np.repeat(np.arange(len(task)), np.diff(first)[task])
+    return np.array([cell[entries(first, task)], record.starts[event], record.ends[event]])
 
 
 def _parts(shares: _Shares, times: _Times, links: Ints) -> Iterator[Ints]:
-    """Cut `links` so that no part has too many transfers."""
+    """Yield parts of `links` with at most _MAX_TRANSFERS transfers each."""
     each = offsets(np.diff(times.start)[shares.cell])
     count = np.cumsum(each[shares.start[links + 1]] - each[shares.start[links]])
     cuts = np.flatnonzero(np.diff(count // _MAX_TRANSFERS)) + 1
@@ -187,7 +171,7 @@ def _parts(shares: _Shares, times: _Times, links: Ints) -> Iterator[Ints]:
 
 
 def _peaks(shares: _Shares, times: _Times, links: Ints) -> Floats:
-    """Return the largest share of each link that was asked for at one time; what ends makes room for what begins then."""
+    """Return the largest share of each link in use at one time (links,)."""
     asked = entries(shares.start, links)
     cell = shares.cell[asked]
     when = entries(times.start, cell)

@@ -1,1 +1,1 @@
-"""Placements by their name: one file each, whose `place` is a `jobs.request.PlacementKind`, and nothing else."""
+"""Placements, one per file. The file's name is its name on the command line, its `place` a `jobs.request.PlacementKind`."""

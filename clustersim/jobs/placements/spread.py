@@ -1,4 +1,4 @@
-"""Nodes given out in turn: every leaf is shared by all jobs, in proportion to their sizes."""
+"""Assigns nodes in turn, so that all jobs share every leaf in proportion to their sizes."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from collections.abc import Sequence
 def place(wanted: Sequence[int], free: Sequence[int], seed: int) -> list[list[int]]:
     """Return the nodes of each job: each free node in order goes to the job that is farthest behind its share.
 
-    Jobs of one size take turns. That is the largest-deficit rule of weighted round-robin: before node i, a job of w of all W
-    nodes is behind by (i + 1)·w/W less what it has; of equals, the first.
+    Jobs of equal size alternate. This is the largest-deficit rule of weighted round-robin: before node i, a job that wants w of
+    all W nodes is behind by (i + 1)·w/W minus the number it has. Of equal jobs the first gets the node.
     """
     result: list[list[int]] = [[] for _ in wanted]
     total = sum(wanted)

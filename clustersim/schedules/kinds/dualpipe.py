@@ -16,9 +16,9 @@ from clustersim.schedules.pipeline import Pipeline
 def build(stages: int, microbatches: int, chunks: int = 1) -> Schedule:
     """Return the schedule of `stages` ranks with one stage of each of two copies; even microbatches enter at rank 0.
 
-    Bubble: (p/2-1)(f&b+b-3w) seconds for times f, b and w of forward, whole backward and weight gradients, f&b being that of a
-    forward beside a backward pass. A rank keeps p + 1 microbatches. Raises InputError for other sizes than even ones with two
-    microbatches or more for each rank.
+    Bubble: (p/2-1)(f&b+b-3w) seconds, with f, b and w the times of forward, full backward and weight gradients, and f&b that of
+    a forward overlapped with a backward pass. A rank keeps p + 1 microbatches. Raises InputError unless the number of stages is
+    even and there are at least two microbatches per rank, an even number.
     """
     sizes(stages, microbatches, chunks)
     return tuple(
@@ -28,7 +28,7 @@ def build(stages: int, microbatches: int, chunks: int = 1) -> Schedule:
 
 
 def sizes(stages: int, microbatches: int, chunks: int = 1) -> None:
-    """Raise InputError for sizes that it cannot do."""
+    """Raise InputError for unsupported sizes."""
     one_chunk("dualpipe", chunks)
     if stages % 2:
         raise InputError(f"dualpipe needs an even number of pipeline stages, not {stages}; use {stages + 1}")
@@ -40,29 +40,16 @@ def sizes(stages: int, microbatches: int, chunks: int = 1) -> None:
 
 
 def pipeline(stages: int, chunks: int = 1) -> Pipeline:
-    """Return the pipeline that it runs on."""
+    """Return the pipeline of the schedule."""
     return Pipeline(stages, chunks, copies=2, folded=True, paired=True)
 
 
 def settled(stages: int, chunks: int = 1) -> int:
-    """Return as many microbatches as fill the memory of every rank as much as any number more do."""
+    """Return the number of microbatches that fills every rank's memory as much as any larger number."""
     return 2 * stages + 2
 
 
-def period(stages: int, chunks: int = 1) -> int:
-    """Return after how many microbatches every rank repeats itself, however many there are.
-
-    Two of each phase: where messages are long, neighbours wait for each other by turns.
-    """
-    return 4
-
-
-def repeating(stages: int, chunks: int = 1) -> int:
-    """Return as many microbatches as run two periods in the middle of both directions."""
-    return 2 * stages + 14
-
-
 def _action(stages: int, rank: int, phase: int, letter: Letter, number: int) -> Action:
-    """Return an action of a rank: phase 0 is of the copy whose microbatches enter at the nearer end."""
+    """Return an action of a rank. Phase 0 belongs to the copy whose microbatches enter at the nearer end."""
     copy = phase ^ (rank >= stages // 2)
     return Action(2 * stages - 1 - rank if copy else rank, letter, 2 * number + copy)

@@ -1,4 +1,4 @@
-"""DualPipeV: DualPipe cut in half, whose stages go down the ranks and come back (Qi et al. 2025, "cut-in-half").
+"""DualPipeV: half of DualPipe, whose stages go down the ranks and come back (Qi et al. 2025, "cut-in-half").
 
 Rank r of p holds stages r and 2p-1-r of one model. The order is that of deepseek-ai/DualPipe (dualpipe/dualpipev.py).
 """
@@ -17,16 +17,16 @@ from clustersim.schedules.pipeline import Pipeline
 def build(stages: int, microbatches: int, chunks: int = 2) -> Schedule:
     """Return the schedule of `stages` ranks with two stages each.
 
-    Bubble: (p-1)(f&b+b-3w) seconds for times f, b and w of a stage's forward, whole backward and weight gradients, f&b being that
-    of a forward beside a backward pass. A rank keeps 2p + 1 microbatches of a stage. Raises InputError for other chunks than 2
-    and fewer microbatches than 2 a rank.
+    Bubble: (p-1)(f&b+b-3w) seconds, with f, b and w the times of a stage's forward, full backward and weight gradients, and f&b
+    that of a forward overlapped with a backward pass. A rank keeps 2p + 1 microbatches of a stage. Raises InputError unless
+    `chunks` is 2 and there are at least 2 microbatches per rank.
     """
     sizes(stages, microbatches, chunks)
     return tuple(row(rank, stages, microbatches, partial(_action, stages, rank)) for rank in range(stages))
 
 
 def sizes(stages: int, microbatches: int, chunks: int = 2) -> None:
-    """Raise InputError for sizes that it cannot do."""
+    """Raise InputError for unsupported sizes."""
     two_chunks("dualpipev", chunks)
     if microbatches < 2 * stages:
         raise InputError(
@@ -35,21 +35,13 @@ def sizes(stages: int, microbatches: int, chunks: int = 2) -> None:
 
 
 def pipeline(stages: int, chunks: int = 2) -> Pipeline:
-    """Return the pipeline that it runs on."""
+    """Return the pipeline of the schedule."""
     return Pipeline(stages, chunks, folded=True, paired=True)
 
 
 def settled(stages: int, chunks: int = 2) -> int:
-    """Return as many microbatches as fill the memory of every rank as much as any number more do."""
+    """Return the number of microbatches that fills every rank's memory as much as any larger number."""
     return 2 * stages + 1
-
-
-def period(stages: int, chunks: int = 2) -> int:
-    """Return after how many microbatches every rank repeats itself, however many there are.
-
-    Two of each phase: where messages are long, neighbours wait for each other by turns.
-    """
-    return 2
 
 
 def _action(stages: int, rank: int, phase: int, letter: Letter, number: int) -> Action:

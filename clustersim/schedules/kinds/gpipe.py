@@ -1,4 +1,4 @@
-"""GPipe: all forwards, then all backwards, the last microbatch first (Huang et al. 2019, figure 2c)."""
+"""GPipe: all forward passes, then all backward passes, the last microbatch first (Huang et al. 2019, figure 2c)."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from clustersim.schedules.action import Action, Schedule, one_chunk, run
 def build(stages: int, microbatches: int, chunks: int = 1) -> Schedule:
     """Return the schedule of `stages` ranks with one stage each.
 
-    Bubble: (p-1)/(m+p-1) of the step with equal stages; every rank keeps all m microbatches. Raises InputError for
-    chunks other than 1.
+    Bubble: (p-1)/(m+p-1) of the step if stages are equal. Every rank keeps all m microbatches. Raises InputError unless `chunks`
+    is 1.
     """
     one_chunk("gpipe", chunks)
     return tuple(_row(rank, microbatches) for rank in range(stages))

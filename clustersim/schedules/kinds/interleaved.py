@@ -1,41 +1,61 @@
 """Interleaved 1F1B: each rank holds several model chunks (Narayanan et al. 2021, figure 4 bottom).
 
 The order is that of Megatron-LM (megatron/core/pipeline_parallel/schedules.py) and PyTorch's ScheduleInterleaved1F1B.
+`interleaved/5` runs groups of five microbatches on one chunk before the next (microbatch_group_size_per_vp_stage). Without a
+number, groups have as many microbatches as the pipeline has ranks.
 """
 
 from __future__ import annotations
 
 from clustersim.errors import InputError
 from clustersim.schedules.action import Action, Schedule
-from clustersim.schedules.order import backwards, forwards, rounds_of
+from clustersim.schedules.order import backwards, forwards
 
 
-def build(stages: int, microbatches: int, chunks: int = 2) -> Schedule:
+def build(stages: int, microbatches: int, chunks: int = 2, group: int | None = None) -> Schedule:
     """Return the schedule of `stages` ranks with `chunks` stages each; rank r has stages r, r+p, r+2p, ….
 
-    Bubble: (p-1)(f+b)/v seconds a step, f and b being the times of all v chunks of a rank together (Narayanan et al.
-    2021, section 2.2.2). Raises InputError for one chunk, or when `microbatches` is no multiple of `stages`.
+    Bubble: (p-1)(f+b)/v seconds per step, with f and b the times of all v chunks of a rank together (Narayanan et al. 2021,
+    section 2.2.2). Raises InputError for one chunk, or as `sizes`.
     """
     if chunks < 2:
         raise InputError("interleaved needs 2 or more model chunks a rank; set vpp to 2 or more, or use 1f1b")
-    rounds_of("interleaved", stages, microbatches)
-    return tuple(_row(rank, stages, microbatches, chunks) for rank in range(stages))
+    sizes(stages, microbatches, chunks, group)
+    return tuple(_row(rank, stages, microbatches, chunks, group or stages) for rank in range(stages))
 
 
-def settled(stages: int, chunks: int = 2) -> int:
-    """Return as many microbatches as fill the memory of every rank as much as any number more do."""
-    return 3 * stages
+def sizes(stages: int, microbatches: int, chunks: int = 2, group: int | None = None) -> None:
+    """Raise InputError unless Megatron-Core supports these microbatches in groups of `group`.
+
+    A group has from `stages` to `microbatches` microbatches, and the last one none or at least `stages`
+    (megatron/core/pipeline_parallel/schedules.py, forward_backward_pipelining_with_interleaving).
+    """
+    size = group or stages
+    last = microbatches % size
+    if stages <= size <= microbatches and (last == 0 or last >= stages):
+        return
+    if group is None:
+        close = max(round(microbatches / stages), 1) * stages
+        why = f"{microbatches} microbatches are not a multiple of {stages} pipeline stages; use, say, {close}"
+    elif not stages <= size <= microbatches:
+        why = f"groups of {size} must be between {stages} pipeline stages and {microbatches} microbatches"
+    else:
+        why = (
+            f"{microbatches} microbatches in groups of {size} leave {last}, and Megatron-Core's last group is empty or has at "
+            f"least {stages}, the pipeline stages; use, say, {microbatches - last} microbatches"
+        )
+    raise InputError(f"interleaved: {why}")
 
 
-def period(stages: int, chunks: int = 2) -> int:
-    """Return after how many microbatches every rank repeats itself, however many there are."""
-    return stages
+def settled(stages: int, chunks: int = 2, group: int | None = None) -> int:
+    """Return the number of microbatches that fills every rank's memory as much as any larger number."""
+    return 3 * (group or stages)
 
 
-def _row(rank: int, stages: int, microbatches: int, chunks: int) -> tuple[Action, ...]:
+def _row(rank: int, stages: int, microbatches: int, chunks: int, group: int) -> tuple[Action, ...]:
     total = microbatches * chunks
-    warmup = min(total, 2 * (stages - 1 - rank) + (chunks - 1) * stages)
-    forward = forwards(rank, stages, microbatches, chunks)
-    backward = backwards(rank, stages, microbatches, chunks, "B")
+    warmup = min(total, 2 * (stages - 1 - rank) + (chunks - 1) * group)
+    forward = forwards(rank, stages, microbatches, chunks, group)
+    backward = backwards(rank, stages, microbatches, chunks, "B", group)
     steady = [action for pair in zip(forward[warmup:], backward, strict=False) for action in pair]
     return (*forward[:warmup], *steady, *backward[total - warmup :])

@@ -1,4 +1,4 @@
-"""1F1B: after a warm-up each rank alternates one forward and one backward (Narayanan et al. 2021, figure 4 top)."""
+"""1F1B: after a warm-up each rank alternates forward and backward passes (Narayanan et al. 2021, figure 4 top)."""
 
 from __future__ import annotations
 
@@ -10,21 +10,16 @@ from clustersim.schedules.action import Action, Schedule, one_chunk, run
 def build(stages: int, microbatches: int, chunks: int = 1) -> Schedule:
     """Return the schedule of `stages` ranks with one stage each.
 
-    Bubble: (p-1)/(m+p-1), as GPipe, but rank r keeps only min(p-r, m) microbatches (PipeDream-Flush, Narayanan et al.
-    2021, section 2.2.1). Raises InputError for chunks other than 1.
+    Bubble: (p-1)/(m+p-1) of the step, as for GPipe, but rank r keeps only min(p-r, m) microbatches (PipeDream-Flush, Narayanan
+    et al. 2021, section 2.2.1). Raises InputError unless `chunks` is 1.
     """
     one_chunk("1f1b", chunks)
     return tuple(_row(rank, min(stages - 1 - rank, microbatches), microbatches) for rank in range(stages))
 
 
 def settled(stages: int, chunks: int = 1) -> int:
-    """Return as many microbatches as fill the memory of every rank as much as any number more do."""
+    """Return the number of microbatches that fills every rank's memory as much as any larger number."""
     return stages + 1
-
-
-def period(stages: int, chunks: int = 1) -> int:
-    """Return after how many microbatches every rank repeats itself, however many there are."""
-    return 1
 
 
 def _row(stage: int, warmup: int, microbatches: int) -> tuple[Action, ...]:

@@ -1,4 +1,4 @@
-"""V-Half: split backward passes on stages that go down the ranks and come back, in half of 1F1B's memory (arXiv 2405.15362)."""
+"""V-Half: split backward passes on stages that go down the ranks and back, with half of 1F1B's memory (arXiv 2405.15362)."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ pipeline = folded.pipeline
 def build(stages: int, microbatches: int, chunks: int = 2) -> Schedule:
     """Return the schedule of `stages` ranks with two stages each.
 
-    A forward pass goes down in two units a rank and comes back in one, and so do gradients (figure 3 of Qi et al. 2024): a rank
-    keeps about p microbatches of a stage, half of 1F1B's memory. Raises InputError for other chunks than 2.
+    A forward pass goes down in two units of time per rank and comes back in one, and so do gradients (Qi et al. 2024, figure 3).
+    A rank keeps about p microbatches of a stage, half of 1F1B's memory. Raises InputError unless `chunks` is 2.
     """
     two_chunks("v_half", chunks)
     p, gap = stages, 0 if stages % 2 else 3  # without it two passes of an even number of ranks fall together
@@ -22,10 +22,5 @@ def build(stages: int, microbatches: int, chunks: int = 2) -> Schedule:
 
 
 def settled(stages: int, chunks: int = 2) -> int:
-    """Return as many microbatches as fill the memory of every rank as much as any number more do."""
+    """Return the number of microbatches that fills every rank's memory as much as any larger number."""
     return stages + 2
-
-
-def period(stages: int, chunks: int = 2) -> int:
-    """Return after how many microbatches every rank repeats itself, however many there are."""
-    return 1

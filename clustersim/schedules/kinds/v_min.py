@@ -1,4 +1,4 @@
-"""V-Min: split backward passes on stages that go down the ranks and come back, in the least memory (arXiv 2405.15362)."""
+"""V-Min: split backward passes on stages that go down the ranks and back, with the least memory (arXiv 2405.15362)."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ pipeline = folded.pipeline
 def build(stages: int, microbatches: int, chunks: int = 2) -> Schedule:
     """Return the schedule of `stages` ranks with two stages each.
 
-    Passes go down and come back in one unit a rank (figure 3 of Qi et al. 2024): a rank keeps about 2p/3 microbatches of a stage,
-    a third of 1F1B's memory, and waits in each where forward, input gradients and weight gradients take unlike times. Raises
-    InputError for other chunks than 2.
+    Passes go down and come back in one unit of time per rank (Qi et al. 2024, figure 3). A rank keeps about 2p/3 microbatches of
+    a stage, a third of 1F1B's memory. It waits in each microbatch if forward, input gradients and weight gradients take
+    different times. Raises InputError unless `chunks` is 2.
     """
     two_chunks("v_min", chunks)
     p, gap = stages, 0 if stages % 3 else 2  # without it two passes of three ranks fall together
@@ -23,10 +23,5 @@ def build(stages: int, microbatches: int, chunks: int = 2) -> Schedule:
 
 
 def settled(stages: int, chunks: int = 2) -> int:
-    """Return as many microbatches as fill the memory of every rank as much as any number more do."""
+    """Return the number of microbatches that fills every rank's memory as much as any larger number."""
     return stages + 2
-
-
-def period(stages: int, chunks: int = 2) -> int:
-    """Return after how many microbatches every rank repeats itself, however many there are."""
-    return 1

@@ -1,4 +1,5 @@
-"""ZB-H2: ZB-H1 with twice the forwards before the first backward pass, whose bubble is gone (Qi et al. 2023, figure 3 bottom)."""
+"""ZB-H2: ZB-H1 with twice as many forward passes before the first backward pass, and no bubble (Qi et al. 2023, figure 3
+bottom)."""
 
 from __future__ import annotations
 
@@ -9,9 +10,9 @@ from clustersim.schedules.order import split_row
 def build(stages: int, microbatches: int, chunks: int = 1) -> Schedule:
     """Return the schedule of `stages` ranks with one stage each.
 
-    The bubble of a rank is (p-1)(f+i-2w) seconds for times f, i and w of forward, input gradients and weight gradients, and it
-    keeps 2p-1 microbatches (Qi et al. 2023, table 1). Ranks end as far apart as they begin, so that a norm of all gradients
-    makes each wait for the last (their section 4 puts it off). Raises InputError for chunks other than 1.
+    The bubble of a rank is (p-1)(f+i-2w) seconds, with f, i and w the times of forward, input gradients and weight gradients,
+    and it keeps 2p-1 microbatches (Qi et al. 2023, table 1). Ranks end as far apart as they begin, so that a norm of all
+    gradients makes each wait for the last (section 4 defers it). Raises InputError unless `chunks` is 1.
     """
     one_chunk("zb_h2", chunks)
     each = range(stages)
@@ -19,10 +20,5 @@ def build(stages: int, microbatches: int, chunks: int = 1) -> Schedule:
 
 
 def settled(stages: int, chunks: int = 1) -> int:
-    """Return as many microbatches as fill the memory of every rank as much as any number more do."""
+    """Return the number of microbatches that fills every rank's memory as much as any larger number."""
     return 2 * stages
-
-
-def period(stages: int, chunks: int = 1) -> int:
-    """Return after how many microbatches every rank repeats itself, however many there are."""
-    return 1

@@ -18,8 +18,8 @@ pipeline = folded.pipeline
 def build(stages: int, microbatches: int, chunks: int = 2) -> Schedule:
     """Return the schedule of `stages` ranks with two stages each.
 
-    Without a bubble but for p-1 passes of a stage, where forward, input gradients and weight gradients take the same; a rank
-    keeps 2p microbatches of a stage, which is 1F1B's p of twice the layers. Raises InputError for other chunks than 2.
+    No bubble except p-1 passes of a stage if forward, input gradients and weight gradients take equal times. A rank keeps 2p
+    microbatches of a stage, as much as 1F1B's p of twice the layers. Raises InputError unless `chunks` is 2.
     """
     two_chunks("zbv", chunks)
     whole = max(microbatches, 2 * stages - 1)  # it is made of no fewer
@@ -30,13 +30,8 @@ def build(stages: int, microbatches: int, chunks: int = 2) -> Schedule:
 
 
 def settled(stages: int, chunks: int = 2) -> int:
-    """Return as many microbatches as fill the memory of every rank as much as any number more do."""
+    """Return the number of microbatches that fills every rank's memory as much as any larger number."""
     return 2 * stages + 1
-
-
-def period(stages: int, chunks: int = 2) -> int:
-    """Return after how many microbatches every rank repeats itself, however many there are."""
-    return 1
 
 
 def _row(rank: int, stages: int, microbatches: int) -> Iterator[Action]:
@@ -48,7 +43,8 @@ def _row(rank: int, stages: int, microbatches: int) -> Iterator[Action]:
 
 
 def _steps(depth: int, outer: int, microbatches: int, ahead: int) -> Iterator[str]:
-    """Yield letter and chunk of each action; outer: ranks from it to the turn; ahead: forwards of chunk 0 in the warm-up."""
+    """Yield letter and chunk of each action. `outer` is the number of ranks up to the turn, `ahead` the warm-up's forward passes
+    of chunk 0."""
     yield from ("F0",) * (2 * outer - 1)
     yield from ("F1", "F0") * depth
     yield from ("F1", "I1", "W1") * outer

@@ -1,0 +1,1766 @@
+/* The event loop in C: `loop.py` function by function, which explains it. A change of one is a change of both; the tests hold
+ * them to each other. It uses Python's stable ABI, so that one build serves every Python from 3.11 on.
+ *
+ * Numbers of events, tasks, waits and links are those of `engine/shape.py` and `engine/times.py`. A waiter is an event, or a rank
+ * plus the number of events; ready[] holds events, and ranks as -1 - rank. Nothing is allocated per event except tasks whose end
+ * depends on others, which come from a pool. */
+#define Py_LIMITED_API 0x030B0000
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <math.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { RUN, JOIN, LAUNCH, BUSY, MARK, DRAIN };            /* what a task does (shape.py) */
+enum { MESSAGE, STREAM, HOST_MARK, OWN };                 /* what a wait is for (shape.py) */
+enum { BEGIN, OVER, END, LANDED, MOVE, LAND, FIRST, LAST }; /* what a task waits for (loop.py) */
+
+#define LATER ((int64_t)1 << 56)
+#define FITS (1 + 1e-9)
+#define NEARLY 1e-9
+#define SAME 1e-12
+#define NEARLY_FULL 0.98
+#define MOST (1 - 1.0 / 128)
+#define LEAST 1e-14
+#define HOST_STREAM 1
+#define CHECK 65536 /* events between two looks for an interruption */
+
+typedef struct Running Running;
+typedef struct Job Job;
+
+typedef struct { Running *task; double weight; int32_t place; } Crossing; /* bytes that cross a link; place: of the link in its task */
+
+typedef struct Row { /* a task that holds a link */
+    Running *task;
+    struct Row *next, *last;
+    int32_t link, at; /* at: place among what crosses the link */
+} Row;
+
+typedef struct {
+    double limit, reserved, used, free, total;
+    Row *held;
+    Crossing *crossing;
+    int32_t count, room, left;
+    int64_t seen;
+    char full, changed;
+} Link;
+
+typedef struct Loss { /* a task that computes on a rank, and makes up for what it lost there */
+    Running *task;
+    int32_t rank;
+    double other, memory, before, before_bound, left, end;
+    struct Loss *next, *last;
+    char late;
+} Loss;
+
+typedef struct { double sms, memory, taken, taken_bound, lost, lost_bound, since; Loss *late; } RankState;
+
+typedef struct { int32_t rank; double sms, memory; } Take;
+
+struct Running {
+    Job *job;
+    int64_t order, seen;
+    double time, started, begun, rate, tried, left, since, lands, bound;
+    int32_t heap, leader, kind, call, index, moving, place, rows, rows_room, ends, ends_room, takes, losses, takes_room, losses_room;
+    char awake, on_time, late;
+    Row *row;
+    double *end;
+    Take *take;
+    Loss *loss;
+    Running *next_free;
+};
+
+#define INPUTS 42
+struct Job {
+    Py_buffer in[INPUTS];
+    Py_buffer out[8];
+    int outs, ins;
+    /* shape */
+    const int32_t *op, *stream, *free, *gives, *event, *wait, *what, *which, *first, *but, *pass_task, *pass_end, *microbatch,
+        *event_meeting, *meeting_size, *meeting_slot, *task_rank;
+    const int64_t *rank_pass, *pass_event, *pass_wait, *launched;
+    /* times */
+    const int32_t *kind, *link_start, *link, *segment_start, *flow, *load_start, *load_link;
+    const double *idle, *share, *segment, *flows, *load_weight, *first_byte, *last_byte, *sms, *memory, *compute, *bound;
+    const uint8_t *taking, *losing;
+    int32_t ranks, streams, events, meetings, slowing, number;
+    int64_t messages, first_event;
+    /* the step: columns that are returned … */
+    double *start, *end, *asked, *wait_asked, *longer;
+    int32_t *cause, *leader, *wait_event;
+    /* … and the state */
+    int32_t *mate, *previous, *after, *task, *pass_of, *waiter, *next_waiter, *message_event, *message_waiter, *launched_events, *count,
+        *arrived, *meeting_cause, *meeting_first, *meeting_leader, *current, *waiting, *now_event, *entered,
+        *mark;
+    int64_t *cursor;
+    double *meeting_time, *now, begin, over;
+    int32_t left, pending, under_way;
+    int32_t *ready;
+    int64_t ready_count, ready_room;
+    RankState *rank;
+    Running *step;
+    /* ends of half segments of tasks that were awake */
+    int32_t *ended, ended_count, ended_room;
+    int64_t *ended_start, ended_size;
+    double *ended_times;
+    int64_t ended_times_room;
+};
+
+typedef struct { double level; int32_t place; } Stop;
+
+typedef struct {
+    Link *links;
+    Job *jobs;
+    int32_t link_count, job_count;
+    Running **queue;
+    int64_t queue_count, queue_room;
+    int64_t number, events, solves, stamp;
+    Running **moved, **trial, **woken, *pool;
+    Link **changed, **wide;
+    double *rates;
+    int32_t *stop;
+    Stop *stops;
+    int64_t moved_count, moved_room, changed_count, changed_room, wide_count, wide_room, trial_count, trial_room, stops_count, stops_room,
+        stop_room, rates_room, woken_room;
+    int dirty, failed, quiet; /* quiet: no task holds links; whether that was right is checked afterwards */
+    double now;
+    Py_buffer capacity;
+} Loop;
+
+/* Make room for `need` entries; growing by half keeps the cost of an entry constant. */
+static int grow(void *array, int64_t *room, int64_t need, size_t size)
+{
+    void **where = array, *found;
+    if (need <= *room)
+        return 1;
+    need += need / 2 + 16;
+    found = realloc(*where, (size_t)need * size);
+    if (!found)
+        return 0;
+    *where = found;
+    *room = need;
+    return 1;
+}
+
+#define ROOM(loop, array, room, need) \
+    do { if (!grow(&(array), &(room), (need), sizeof *(array))) { (loop)->failed = 1; return; } } while (0)
+
+/* --- the queue: a heap of tasks by time and order ------------------------------------------------------------------------ */
+
+static inline int before(const Running *a, const Running *b)
+{
+    return a->time < b->time || (a->time == b->time && a->order < b->order);
+}
+
+static void rise(Loop *w, int64_t at, Running *task)
+{
+    while (at > 0 && before(task, w->queue[(at - 1) / 2])) {
+        w->queue[at] = w->queue[(at - 1) / 2];
+        w->queue[at]->heap = (int32_t)at;
+        at = (at - 1) / 2;
+    }
+    w->queue[at] = task;
+    task->heap = (int32_t)at;
+}
+
+static void sink(Loop *w, int64_t at, Running *task)
+{
+    while (2 * at + 1 < w->queue_count) {
+        int64_t child = 2 * at + 1;
+        if (child + 1 < w->queue_count && before(w->queue[child + 1], w->queue[child]))
+            child++;
+        if (!before(w->queue[child], task))
+            break;
+        w->queue[at] = w->queue[child];
+        w->queue[at]->heap = (int32_t)at;
+        at = child;
+    }
+    w->queue[at] = task;
+    task->heap = (int32_t)at;
+}
+
+static void take_event(Loop *w, Running *task) /* let a task wait for nothing */
+{
+    int64_t at = task->heap;
+    Running *last = w->queue[--w->queue_count];
+    task->heap = -1;
+    if (last == task)
+        return;
+    if (before(last, task)) /* task still has its old time */
+        rise(w, at, last);
+    else
+        sink(w, at, last);
+}
+
+static void wait_until(Loop *w, Running *task, double time, int64_t order)
+{
+    if (task->heap >= 0)
+        take_event(w, task);
+    task->time = time;
+    task->order = order;
+    ROOM(w, w->queue, w->queue_room, w->queue_count + 1);
+    w->queue_count++;
+    rise(w, w->queue_count - 1, task);
+}
+
+static void push(Loop *w, Running *task, double time)
+{
+    w->number++;
+    wait_until(w, task, time, (task->call == OVER ? 0 : LATER) + w->number);
+}
+
+/* --- running tasks ------------------------------------------------------------------------------------------------------- */
+
+static Running *running(Loop *w, Job *job, int32_t leader, int32_t kind)
+{
+    Running *task = w->pool;
+    if (task)
+        w->pool = task->next_free;
+    else if (!(task = calloc(1, sizeof *task))) {
+        w->failed = 1;
+        return NULL;
+    }
+    task->job = job;
+    task->leader = leader;
+    task->kind = kind;
+    task->call = BEGIN;
+    task->heap = task->moving = -1;
+    task->seen = 0;
+    task->index = task->ends = task->takes = task->losses = task->place = 0;
+    task->awake = task->late = 0;
+    task->on_time = 1;
+    task->rows = kind < 0 ? 0 : job->link_start[kind + 1] - job->link_start[kind];
+    if (task->rows > task->rows_room) {
+        free(task->row);
+        task->row = malloc((size_t)task->rows * sizeof *task->row);
+        task->rows_room = task->row ? task->rows : 0;
+        if (!task->row)
+            w->failed = 1;
+    }
+    return task;
+}
+
+static void recycle(Loop *w, Running *task)
+{
+    task->next_free = w->pool;
+    w->pool = task;
+}
+
+/* --- ranks and streams --------------------------------------------------------------------------------------------------- */
+
+static inline double time_of(const Job *job, int32_t event)
+{
+    return event < 0 ? job->begin : job->end[event];
+}
+
+static void add_ready(Loop *w, Job *job, int32_t one)
+{
+    ROOM(w, job->ready, job->ready_room, job->ready_count + 1);
+    job->ready[job->ready_count++] = one;
+}
+
+static void wake_waiters(Loop *w, Job *job, int32_t waiter)
+{
+    for (; waiter >= 0; waiter = job->next_waiter[waiter])
+        add_ready(w, job, waiter < job->events ? waiter : job->events - 1 - waiter);
+}
+
+static inline void register_waiter(Job *job, int32_t *head, int32_t waiter)
+{
+    job->next_waiter[waiter] = *head;
+    *head = waiter;
+}
+
+static void event_over(Loop *w, Job *job, int32_t leader, double end)
+{
+    for (int32_t event = leader; event >= 0; event = job->mate[event]) {
+        job->end[event] = end;
+        job->pending -= job->op[job->task[event]] == LAUNCH;
+        wake_waiters(w, job, job->waiter[event]);
+        job->waiter[event] = -1;
+    }
+}
+
+static void start(Loop *w, Job *job, int32_t leader, int32_t slot, double time, int32_t cause)
+{
+    int32_t kind = job->kind[slot];
+    int changes = 0;
+    Running *task;
+    for (int32_t event = leader; event >= 0; event = job->mate[event]) {
+        job->start[event] = time;
+        job->cause[event] = cause;
+        if (job->slowing)
+            changes |= job->taking[job->task[event]] || job->losing[job->task[event]];
+    }
+    if (!changes && (w->quiet || job->link_start[kind] == job->link_start[kind + 1])) {
+        event_over(w, job, leader, time + job->idle[kind]);
+        return;
+    }
+    job->under_way++;
+    task = running(w, job, leader, kind);
+    if (task)
+        wait_until(w, task, time, 2 * LATER + job->first_event + leader);
+}
+
+static void arrive(Loop *w, Job *job, int32_t event, double time, int32_t cause)
+{
+    int32_t meeting = job->event_meeting[event], leader = job->meeting_leader[meeting];
+    double latest = job->meeting_time[meeting];
+    if (leader < 0)
+        job->meeting_leader[meeting] = leader = event;
+    else {
+        job->mate[event] = job->mate[leader];
+        job->mate[leader] = event;
+    }
+    job->leader[event] = leader;
+    if (time > latest || (time == latest && event < job->meeting_first[meeting])) {
+        job->meeting_time[meeting] = time;
+        job->meeting_cause[meeting] = cause;
+        job->meeting_first[meeting] = event;
+    }
+    if (++job->arrived[meeting] == job->meeting_size[meeting])
+        start(w, job, leader, job->meeting_slot[meeting], job->meeting_time[meeting], job->meeting_cause[meeting]);
+}
+
+static void come(Loop *w, Job *job, int32_t event, double time, int32_t cause)
+{
+    if (job->meetings && job->event_meeting[event] >= 0)
+        arrive(w, job, event, time, cause);
+    else
+        start(w, job, event, job->task[event], time, cause);
+}
+
+/* The last task that a wait for a stream is for; -2 where there is none. */
+static int32_t so_far(const Job *job, int32_t rank, int32_t wait)
+{
+    int64_t number = (int64_t)rank * job->streams + job->which[wait];
+    int32_t count = job->count[number], which;
+    if (count <= job->but[wait])
+        return -2;
+    which = job->first[wait] ? (job->first[wait] < count ? job->first[wait] : count) : count - job->but[wait];
+    return job->launched_events[job->launched[number] + which - 1];
+}
+
+static inline int32_t own_event(const Job *job, int64_t p, int32_t wait)
+{
+    return (int32_t)job->pass_event[p] + job->event[job->pass_task[p] + job->which[wait]];
+}
+
+static int waited(Job *job, int32_t rank, int64_t p, int32_t task)
+{
+    int64_t offset = job->pass_wait[p] - job->wait[job->pass_task[p]];
+    for (int32_t wait = job->waiting[rank]; wait < job->wait[task + 1]; wait++) {
+        int32_t event;
+        double end;
+        job->waiting[rank] = wait;
+        switch (job->what[wait]) {
+        case MESSAGE: {
+            int32_t message = job->which[wait] + 1 + job->microbatch[p];
+            event = job->message_event[message];
+            if (event < 0) {
+                register_waiter(job, &job->message_waiter[message], job->events + rank);
+                return 0;
+            }
+            break;
+        }
+        case STREAM:
+            event = so_far(job, rank, wait);
+            if (event == -2)
+                continue;
+            break;
+        case HOST_MARK:
+            event = job->mark[rank];
+            break;
+        default:
+            event = own_event(job, p, wait);
+        }
+        end = time_of(job, event);
+        if (end < 0.0) {
+            register_waiter(job, &job->waiter[event], job->events + rank);
+            return 0;
+        }
+        job->wait_event[offset + wait] = event;
+        job->wait_asked[offset + wait] = job->now[rank];
+        if (end > job->now[rank]) {
+            job->now[rank] = end;
+            job->now_event[rank] = event;
+        }
+    }
+    job->waiting[rank] = job->wait[task + 1];
+    return 1;
+}
+
+static int ran(Loop *w, Job *job, int32_t rank, int64_t p, int32_t task)
+{
+    int32_t event = (int32_t)job->pass_event[p] + job->event[task];
+    double end;
+    if (job->task[event] < 0) {
+        job->task[event] = task;
+        job->asked[event] = job->now[rank];
+        come(w, job, event, job->now[rank], job->now_event[rank]);
+    }
+    end = job->end[event];
+    if (end < 0.0) {
+        register_waiter(job, &job->waiter[event], job->events + rank);
+        return 0;
+    }
+    job->now[rank] = end;
+    job->now_event[rank] = event;
+    return 1;
+}
+
+static int free_waits(Job *job, int32_t event, int32_t task)
+{
+    int64_t p = job->pass_of[event], offset = job->pass_wait[p] - job->wait[job->pass_task[p]];
+    double time = job->begin;
+    int32_t cause = -1;
+    for (int32_t wait = job->wait[task]; wait < job->wait[task + 1]; wait++) {
+        int32_t before_it;
+        double end;
+        if (job->what[wait] == MESSAGE) {
+            int32_t message = job->which[wait] + 1 + job->microbatch[p];
+            before_it = job->message_event[message];
+            if (before_it < 0) {
+                register_waiter(job, &job->message_waiter[message], event);
+                return 0;
+            }
+        } else
+            before_it = own_event(job, p, wait);
+        end = job->end[before_it];
+        if (end < 0.0) {
+            register_waiter(job, &job->waiter[before_it], event);
+            return 0;
+        }
+        if (job->stream[task] == 0) {
+            job->wait_event[offset + wait] = before_it;
+            job->wait_asked[offset + wait] = time;
+        }
+        if (end > time) {
+            time = end;
+            cause = before_it;
+        }
+    }
+    job->asked[event] = time;
+    job->cause[event] = cause;
+    return 1;
+}
+
+static void launch(Loop *w, Job *job, int32_t event)
+{
+    int32_t task = job->task[event], cause = -1, wanted[2] = {job->previous[event], job->after[event]};
+    double time = job->begin;
+    int first = 1;
+    for (int i = 0; i < 2; i++) {
+        double end;
+        if (wanted[i] < 0)
+            continue;
+        end = job->end[wanted[i]];
+        if (end < 0.0) {
+            register_waiter(job, &job->waiter[wanted[i]], event);
+            return;
+        }
+        if (first || end > time) {
+            time = end;
+            cause = wanted[i];
+        }
+        first = 0;
+    }
+    if (job->free[task] && !free_waits(job, event, task))
+        return;
+    if (job->free[task] || job->asked[event] >= time) {
+        time = job->asked[event];
+        cause = job->cause[event];
+    }
+    come(w, job, event, time, cause);
+}
+
+static void launched(Loop *w, Job *job, int32_t rank, int64_t p, int32_t task)
+{
+    int32_t event = (int32_t)job->pass_event[p] + job->event[task], count;
+    int64_t number = (int64_t)rank * job->streams + job->stream[task];
+    count = job->count[number];
+    job->task[event] = task;
+    job->asked[event] = job->now[rank];
+    job->cause[event] = job->now_event[rank];
+    job->pass_of[event] = (int32_t)p;
+    if (count && !job->free[task])
+        job->previous[event] = job->launched_events[job->launched[number] + count - 1];
+    for (int32_t wait = job->wait[task]; wait < job->wait[task + 1]; wait++)
+        if (job->what[wait] == STREAM) {
+            int32_t found = so_far(job, rank, wait);
+            job->after[event] = found == -2 ? -1 : found;
+        }
+    job->launched_events[job->launched[number] + count] = event;
+    job->count[number] = count + 1;
+    if (job->gives[task] >= 0) {
+        int32_t message = job->gives[task] + 1 + job->microbatch[p];
+        job->message_event[message] = event;
+        wake_waiters(w, job, job->message_waiter[message]);
+        job->message_waiter[message] = -1;
+    }
+    job->pending++;
+    launch(w, job, event);
+}
+
+static void host(Job *job, int32_t rank, int64_t p, int32_t task, int32_t op)
+{
+    int64_t number = (int64_t)rank * job->streams + HOST_STREAM;
+    int32_t count = job->count[number], event;
+    if (op == DRAIN)
+        event = job->now_event[rank];
+    else {
+        int32_t last = count ? job->launched_events[job->launched[number] + count - 1] : job->entered[rank];
+        double time = time_of(job, last);
+        event = (int32_t)job->pass_event[p] + job->event[task];
+        job->task[event] = task;
+        job->asked[event] = job->start[event] = time;
+        job->cause[event] = last;
+        job->end[event] = time + job->idle[job->kind[task]];
+        if (op == MARK) {
+            job->mark[rank] = event;
+            return;
+        }
+    }
+    job->launched_events[job->launched[number] + count] = event;
+    job->count[number] = count + 1;
+}
+
+static void advance(Loop *w, Job *job, int32_t rank)
+{
+    int64_t last = job->rank_pass[rank + 1];
+    while (job->cursor[rank] < last) {
+        int64_t p = job->cursor[rank];
+        int32_t task = job->current[rank], end = job->pass_end[p];
+        while (task < end) {
+            int32_t op = job->op[task];
+            if (op <= JOIN) {
+                if (!waited(job, rank, p, task) || (op == RUN && !ran(w, job, rank, p, task))) {
+                    job->current[rank] = task;
+                    return;
+                }
+            } else if (op == LAUNCH)
+                launched(w, job, rank, p, task);
+            else
+                host(job, rank, p, task, op);
+            if (w->failed)
+                return;
+            job->waiting[rank] = job->wait[++task];
+        }
+        job->cursor[rank] = ++p;
+        if (p < last) {
+            job->current[rank] = job->pass_task[p];
+            job->waiting[rank] = job->wait[job->current[rank]];
+            job->entered[rank] = job->now_event[rank];
+        }
+    }
+    job->left--;
+}
+
+/* Return 0 where the step of the job can never end. */
+static int go_on(Loop *w, Job *job)
+{
+    while (job->ready_count && !w->failed) {
+        int32_t one = job->ready[--job->ready_count];
+        if (one < 0)
+            advance(w, job, -1 - one);
+        else
+            launch(w, job, one);
+    }
+    if (!job->under_way && !w->failed) {
+        double end = job->begin;
+        if (job->left || job->pending)
+            return 0;
+        for (int32_t event = 0; event < job->events; event++)
+            if (job->end[event] > end)
+                end = job->end[event];
+        job->over = end;
+        job->step->call = LAST;
+        push(w, job->step, end);
+    }
+    return 1;
+}
+
+/* --- tasks whose ends depend on others ----------------------------------------------------------------------------------- */
+
+static inline int32_t segments(const Running *task)
+{
+    return task->job->segment_start[task->kind + 1] - task->job->segment_start[task->kind];
+}
+
+/* Row (compute, launched, beside, share, computed, over) of the segment of a half segment. */
+static inline const double *segment(const Running *task, int32_t index)
+{
+    return task->job->segment + 6 * (size_t)(task->job->segment_start[task->kind] + index / 2);
+}
+
+/* Row (latency, size, bound, idle) of a flow. */
+static inline const double *flow_row(const Running *task, int32_t flow)
+{
+    return task->job->flows + 4 * (size_t)flow;
+}
+
+static inline int32_t flow_of(const Running *task)
+{
+    return task->job->flow[task->job->segment_start[task->kind] + task->index / 2];
+}
+
+static inline double beside(const double *s, double moving)
+{
+    double longer = s[2] + s[3] * moving;
+    return s[2] && longer > moving ? longer : moving;
+}
+
+static double alone(const Running *task, int32_t index, double begun)
+{
+    const double *s = segment(task, index);
+    int32_t flow;
+    if (task->on_time)
+        return task->started + (index % 2 ? s[5] : s[4]);
+    if (index % 2 == 0) {
+        double computed = begun + s[0], launch_over = task->started + s[1];
+        return computed > launch_over ? computed : launch_over;
+    }
+    flow = task->job->flow[task->job->segment_start[task->kind] + index / 2];
+    return flow >= 0 ? begun + beside(s, flow_row(task, flow)[3]) : begun;
+}
+
+static void add_end(Loop *w, Running *task, double end)
+{
+    int64_t room = task->ends_room;
+    ROOM(w, task->end, room, task->ends + 1);
+    task->ends_room = (int32_t)room;
+    task->end[task->ends++] = end;
+}
+
+static void reach(Loop *w, Running *task, double time)
+{
+    int32_t last = 2 * segments(task) - 1;
+    while (task->index < last) {
+        double end = alone(task, task->index, task->begun);
+        if (end > time)
+            return;
+        add_end(w, task, end);
+        task->index++;
+        task->begun = end;
+    }
+}
+
+static int goes_on(Loop *w, Running *task, double now)
+{
+    int32_t halves = 2 * segments(task);
+    double end = now;
+    add_end(w, task, now);
+    task->index++;
+    task->begun = now;
+    if (task->index < halves)
+        for (int32_t i = 0; i < task->rows; i++)
+            if (w->links[task->row[i].link].reserved > FITS)
+                return 1;
+    for (int32_t i = task->on_time && task->index < halves - 1 ? halves - 1 : task->index; i < halves; i++)
+        end = alone(task, i, end);
+    task->awake = 0;
+    task->call = OVER;
+    push(w, task, end);
+    return 0;
+}
+
+static void move(Loop *w, Running *task, double now)
+{
+    int32_t flow = flow_of(task);
+    const Job *job = task->job;
+    const double *row = flow_row(task, flow);
+    double lands = task->begun + row[3];
+    if (task->on_time && !(segment(task, task->index)[2] > 0.0))
+        lands = alone(task, task->index, task->begun);
+    if (job->load_start[flow] == job->load_start[flow + 1]) {
+        task->call = LANDED;
+        push(w, task, lands > now ? lands : now);
+        return;
+    }
+    task->moving = flow;
+    task->rate = task->tried = 0.0;
+    task->lands = lands;
+    task->bound = row[2];
+    task->left = row[1];
+    task->since = task->begun + row[0];
+    for (int32_t load = job->load_start[flow]; load < job->load_start[flow + 1]; load++) {
+        Row *held = &task->row[job->load_link[load]];
+        Link *link = &w->links[held->link];
+        int64_t room = link->room;
+        ROOM(w, link->crossing, room, link->count + 1);
+        link->room = (int32_t)room;
+        held->at = link->count;
+        link->crossing[link->count++] = (Crossing){task, job->load_weight[load], job->load_link[load]};
+    }
+    ROOM(w, w->moved, w->moved_room, w->moved_count + 1);
+    w->moved[w->moved_count++] = task;
+    w->dirty = 1;
+}
+
+static void change(Loop *w, Link *link)
+{
+    ROOM(w, w->changed, w->changed_room, w->changed_count + 1);
+    w->changed[w->changed_count++] = link;
+}
+
+static void land(Loop *w, Running *task)
+{
+    const Job *job = task->job;
+    for (int32_t load = job->load_start[task->moving]; load < job->load_start[task->moving + 1]; load++) {
+        Row *held = &task->row[job->load_link[load]];
+        Link *link = &w->links[held->link];
+        Crossing last = link->crossing[--link->count];
+        link->crossing[held->at] = last;
+        last.task->row[last.place].at = held->at;
+        if (link->full && !link->changed) {
+            link->changed = 1;
+            change(w, link);
+        }
+        /* an idle link begins from zero again: else the rounding of all sums would stay */
+        link->used = link->count ? link->used - job->load_weight[load] * task->tried : 0.0;
+    }
+    task->moving = -1;
+    if (task->lands == INFINITY)
+        task->on_time = 0;
+    w->dirty = 1;
+}
+
+static void transfer(Loop *w, Running *task, double now)
+{
+    int32_t flow = flow_of(task);
+    double begun = task->begun, time;
+    const double *row = flow < 0 ? NULL : flow_row(task, flow);
+    if (!row || now >= begun + row[3]) {
+        task->call = END;
+        time = alone(task, task->index, begun);
+        push(w, task, time > now ? time : now);
+    } else if (!row[1]) {
+        task->call = LANDED;
+        time = alone(task, task->index, begun);
+        if (task->on_time && !(segment(task, task->index)[2] > 0.0))
+            push(w, task, time > now ? time : now);
+        else
+            push(w, task, begun + row[3]);
+    } else if (now >= begun + row[0])
+        move(w, task, now);
+    else {
+        task->call = MOVE;
+        push(w, task, begun + row[0]);
+    }
+}
+
+static void enter(Loop *w, Running *task, double now)
+{
+    for (;;) {
+        double time;
+        if (task->index % 2) {
+            transfer(w, task, now);
+            return;
+        }
+        time = alone(task, task->index, task->begun);
+        if (time > now) {
+            task->call = END;
+            push(w, task, time);
+            return;
+        }
+        if (!goes_on(w, task, now))
+            return;
+    }
+}
+
+static void wake(Loop *w, Running *task, double now)
+{
+    if (task->heap >= 0)
+        take_event(w, task);
+    reach(w, task, now);
+    if (task->index) {
+        const double *s = segment(task, task->index - 1);
+        task->on_time = task->begun == task->started + (task->index % 2 ? s[4] : s[5]);
+    }
+    enter(w, task, now);
+}
+
+static void wake_up(Loop *w, Running *task, double now)
+{
+    const double *s = segment(task, task->index);
+    w->events++;
+    if (task->call == MOVE) {
+        move(w, task, now);
+        return;
+    }
+    if (task->call == LAND)
+        land(w, task);
+    if (task->call != END && s[2] > 0.0) {
+        double time = task->on_time ? alone(task, task->index, task->begun) : task->begun + beside(s, now - task->begun);
+        task->call = END;
+        push(w, task, time > now ? time : now);
+    } else if (goes_on(w, task, now))
+        enter(w, task, now);
+}
+
+/* --- losses to communication that overlaps ------------------------------------------------------------------------------- */
+
+static inline double speed(const Job *job, const Loss *loss)
+{
+    const RankState *rank = &job->rank[loss->rank];
+    return 1.0 - loss->other * rank->taken - loss->memory * rank->taken_bound;
+}
+
+static void advance_rank(Job *job, int32_t number, double now)
+{
+    RankState *rank = &job->rank[number];
+    double past = now - rank->since;
+    if (past == 0.0)
+        return;
+    rank->since = now;
+    rank->lost += rank->taken * past;
+    rank->lost_bound += rank->taken_bound * past;
+    for (Loss *loss = rank->late; loss; loss = loss->next)
+        loss->left -= speed(job, loss) * past;
+}
+
+static void wait_late(Loop *w, Running *task)
+{
+    double end = task->loss[0].end;
+    for (int32_t i = 1; i < task->losses; i++)
+        if (task->loss[i].end > end)
+            end = task->loss[i].end;
+    push(w, task, end);
+}
+
+static double made_up(const Job *job, const Loss *loss, double now)
+{
+    return now + (loss->left > 0.0 ? loss->left : 0.0) / speed(job, loss);
+}
+
+static void take(Loop *w, Running *task, double sign, double now)
+{
+    Job *job = task->job;
+    for (int32_t i = 0; i < task->takes; i++) {
+        RankState *rank = &job->rank[task->take[i].rank];
+        double asked;
+        advance_rank(job, task->take[i].rank, now);
+        rank->sms += sign * task->take[i].sms;
+        rank->memory += sign * task->take[i].memory;
+        asked = rank->sms > rank->memory ? rank->sms : rank->memory;
+        rank->taken = rank->sms > LEAST ? (rank->sms < MOST ? rank->sms : MOST) : 0.0;
+        rank->taken_bound = asked > LEAST ? (asked < MOST ? asked : MOST) : 0.0;
+        for (Loss *loss = rank->late; loss; loss = loss->next)
+            if (loss->end > now) {
+                loss->end = made_up(job, loss, now);
+                wait_late(w, loss->task);
+            }
+    }
+}
+
+static void overlap(Loop *w, Running *task, double now)
+{
+    Job *job = task->job;
+    double idle = job->idle[task->kind];
+    for (int32_t event = task->leader; event >= 0; event = job->mate[event]) {
+        int32_t number = job->task[event], rank = job->task_rank[number], kind = job->kind[number];
+        if (job->taking[number]) {
+            int64_t room = task->takes_room;
+            ROOM(w, task->take, room, task->takes + 1);
+            task->takes_room = (int32_t)room;
+            task->take[task->takes++] = (Take){rank, job->sms[kind], job->memory[kind]};
+        }
+        if (job->losing[number] && idle > 0.0) {
+            double part = job->compute[kind] / idle, bound = job->bound[kind] / idle;
+            int64_t room = task->losses_room;
+            ROOM(w, task->loss, room, task->losses + 1);
+            task->losses_room = (int32_t)room;
+            part = part < 1.0 ? part : 1.0;
+            bound = bound < part ? bound : part;
+            task->loss[task->losses++] = (Loss){.task = task, .rank = rank, .other = part - bound, .memory = bound};
+        }
+    }
+    take(w, task, 1.0, now);
+    for (int32_t i = 0; i < task->losses; i++) {
+        Loss *loss = &task->loss[i];
+        advance_rank(job, loss->rank, now);
+        loss->before = job->rank[loss->rank].lost;
+        loss->before_bound = job->rank[loss->rank].lost_bound;
+    }
+}
+
+static int loses(Loop *w, Running *task, double now)
+{
+    Job *job = task->job;
+    int late = 0;
+    for (int32_t i = 0; i < task->losses; i++) {
+        Loss *loss = &task->loss[i];
+        RankState *rank = &job->rank[loss->rank];
+        advance_rank(job, loss->rank, now);
+        loss->left = loss->other * (rank->lost - loss->before) + loss->memory * (rank->lost_bound - loss->before_bound);
+        loss->end = now;
+        late |= loss->left > 0.0;
+    }
+    if (!late)
+        return 0;
+    for (int32_t i = 0; i < task->losses; i++) {
+        Loss *loss = &task->loss[i];
+        RankState *rank = &job->rank[loss->rank];
+        if (loss->left > 0.0)
+            loss->end = made_up(job, loss, now);
+        loss->last = NULL; /* also where nothing was lost on this rank: the task ends with the slowest of its ranks */
+        loss->next = rank->late;
+        if (rank->late)
+            rank->late->last = loss;
+        rank->late = loss;
+    }
+    task->late = 1;
+    task->since = now;
+    task->call = OVER;
+    wait_late(w, task);
+    return 1;
+}
+
+static void no_longer_late(Running *task, double now)
+{
+    Job *job = task->job;
+    for (int32_t event = task->leader; event >= 0; event = job->mate[event])
+        job->longer[event] = now - task->since;
+    for (int32_t i = 0; i < task->losses; i++) {
+        Loss *loss = &task->loss[i];
+        advance_rank(job, loss->rank, now);
+        if (loss->next)
+            loss->next->last = loss->last;
+        if (loss->last)
+            loss->last->next = loss->next;
+        else
+            job->rank[loss->rank].late = loss->next;
+    }
+}
+
+/* --- begin and end ------------------------------------------------------------------------------------------------------- */
+
+static int by_event(const void *a, const void *b)
+{
+    const Running *one = *(Running *const *)a, *other = *(Running *const *)b;
+    if (one->job != other->job)
+        return one->job->number < other->job->number ? -1 : 1;
+    return one->leader < other->leader ? -1 : one->leader > other->leader;
+}
+
+static void begin(Loop *w, Running *task, double now)
+{
+    Job *job = task->job;
+    const double *share = job->share + job->link_start[task->kind];
+    const int32_t *number = job->link + job->link_start[task->kind];
+    int tight = 0;
+    int64_t count = 0;
+    task->started = task->begun = now;
+    if (job->slowing)
+        overlap(w, task, now);
+    for (int32_t i = 0; i < task->rows; i++) {
+        Row *row = &task->row[i];
+        Link *link = &w->links[number[i]];
+        *row = (Row){task, link->held, NULL, number[i], -1};
+        if (link->held)
+            link->held->last = row;
+        link->held = row;
+        link->reserved += share[i];
+        tight |= link->reserved > FITS;
+    }
+    if (!tight) {
+        task->call = OVER;
+        push(w, task, now + job->idle[task->kind]);
+        return;
+    }
+    for (int32_t i = 0; i < task->rows; i++) {
+        Link *link = &w->links[number[i]];
+        if (link->reserved > FITS)
+            for (Row *row = link->held; row; row = row->next)
+                if (!row->task->awake) {
+                    row->task->awake = 1;
+                    ROOM(w, w->woken, w->woken_room, count + 1);
+                    w->woken[count++] = row->task;
+                }
+    }
+    qsort(w->woken, (size_t)count, sizeof *w->woken, by_event);
+    for (int64_t i = 0; i < count; i++)
+        wake(w, w->woken[i], now);
+}
+
+/* Keep the ends of the half segments of a task that was awake. */
+static void keep_ends(Loop *w, Running *task)
+{
+    Job *job = task->job;
+    int64_t room = job->ended_room, starts = job->ended_room;
+    if (!task->ends)
+        return;
+    ROOM(w, job->ended, room, job->ended_count + 2);
+    ROOM(w, job->ended_start, starts, job->ended_count + 2);
+    job->ended_room = (int32_t)(room < starts ? room : starts);
+    ROOM(w, job->ended_times, job->ended_times_room, job->ended_size + task->ends);
+    memcpy(job->ended_times + job->ended_size, task->end, (size_t)task->ends * sizeof(double));
+    job->ended[job->ended_count] = task->leader;
+    job->ended_size += task->ends;
+    job->ended_start[++job->ended_count] = job->ended_size;
+}
+
+static int finish(Loop *w, Running *task, double now)
+{
+    Job *job = task->job;
+    if (task->late)
+        no_longer_late(task, now);
+    else {
+        const double *share = job->share + job->link_start[task->kind];
+        if (task->index) {
+            reach(w, task, INFINITY);
+            if (task->ends < 2 * segments(task))
+                add_end(w, task, now);
+        }
+        for (int32_t i = 0; i < task->rows; i++) {
+            Row *row = &task->row[i];
+            Link *link = &w->links[row->link];
+            if (row->next)
+                row->next->last = row->last;
+            if (row->last)
+                row->last->next = row->next;
+            else
+                link->held = row->next;
+            link->reserved = link->held ? link->reserved - share[i] : 0.0;
+        }
+        take(w, task, -1.0, now);
+        if (loses(w, task, now))
+            return 1;
+    }
+    keep_ends(w, task);
+    job->under_way--;
+    event_over(w, job, task->leader, now);
+    recycle(w, task);
+    return go_on(w, job);
+}
+
+/* --- max-min fair rates -------------------------------------------------------------------------------------------------- */
+
+static void widen(Loop *w, Link *link)
+{
+    if (link->seen == w->stamp)
+        return;
+    link->seen = w->stamp;
+    ROOM(w, w->wide, w->wide_room, w->wide_count + 1);
+    w->wide[w->wide_count++] = link;
+}
+
+static void try_task(Loop *w, Running *task)
+{
+    if (task->seen == w->stamp)
+        return;
+    task->seen = w->stamp;
+    ROOM(w, w->trial, w->trial_room, w->trial_count + 1);
+    w->trial[w->trial_count++] = task;
+}
+
+#define EACH_LOAD(task, load) \
+    for (int32_t load = (task)->job->load_start[(task)->moving]; load < (task)->job->load_start[(task)->moving + 1]; load++)
+#define LINK_OF(w, task, load) (&(w)->links[(task)->row[(task)->job->load_link[load]].link])
+
+static void joined(Loop *w)
+{
+    int64_t done = 0, gone = 0;
+    w->stamp++;
+    w->wide_count = w->trial_count = 0;
+    for (int64_t i = 0; i < w->changed_count; i++)
+        widen(w, w->changed[i]);
+    for (int64_t i = 0; i < w->moved_count; i++)
+        try_task(w, w->moved[i]);
+    while (!w->failed && (done < w->wide_count || gone < w->trial_count)) {
+        for (; done < w->wide_count; done++) {
+            Link *link = w->wide[done];
+            for (int32_t i = 0; i < link->count; i++)
+                try_task(w, link->crossing[i].task);
+        }
+        if (gone == w->trial_count)
+            break;
+        EACH_LOAD(w->trial[gone], load) {
+            Link *link = LINK_OF(w, w->trial[gone], load);
+            if (link->full)
+                widen(w, link);
+        }
+        gone++;
+    }
+}
+
+static inline int stop_before(Stop a, Stop b)
+{
+    return a.level < b.level || (a.level == b.level && a.place < b.place);
+}
+
+static void sink_stop(Loop *w, int64_t at, Stop stop)
+{
+    while (2 * at + 1 < w->stops_count) {
+        int64_t child = 2 * at + 1;
+        if (child + 1 < w->stops_count && stop_before(w->stops[child + 1], w->stops[child]))
+            child++;
+        if (!stop_before(w->stops[child], stop))
+            break;
+        w->stops[at] = w->stops[child];
+        at = child;
+    }
+    w->stops[at] = stop;
+}
+
+static void add_stop(Loop *w, double level, int32_t place)
+{
+    int64_t at = w->stops_count;
+    Stop stop = {level, place};
+    ROOM(w, w->stops, w->stops_room, at + 1);
+    w->stops_count++;
+    for (; at > 0 && stop_before(stop, w->stops[(at - 1) / 2]); at = (at - 1) / 2)
+        w->stops[at] = w->stops[(at - 1) / 2];
+    w->stops[at] = stop;
+}
+
+/* Find who stops at a rate, a flow (a negative place) or all that still rise on a link; return how many. */
+static int64_t stopping(Loop *w, Stop stop)
+{
+    Link *link;
+    int64_t count = 0;
+    double rising = 0.0;
+    if (stop.place < 0) {
+        w->stop[0] = -1 - stop.place;
+        return w->rates[-1 - stop.place] < 0.0;
+    }
+    link = w->wide[stop.place];
+    if (!link->left)
+        return 0;
+    if (link->free > stop.level * link->total * (1 + NEARLY)) { /* some have stopped since it was found */
+        add_stop(w, link->free / link->total * (1 - NEARLY / 2), stop.place);
+        return 0;
+    }
+    for (int32_t i = 0; i < link->count; i++) {
+        int32_t place = link->crossing[i].task->place;
+        if (w->rates[place] < 0.0) {
+            rising += link->crossing[i].weight;
+            w->stop[count++] = place;
+        }
+    }
+    if (link->free / rising > stop.level) {
+        add_stop(w, link->free / rising, stop.place);
+        return 0;
+    }
+    return count;
+}
+
+static void fair(Loop *w)
+{
+    int64_t rising = w->trial_count;
+    ROOM(w, w->rates, w->rates_room, w->trial_count);
+    ROOM(w, w->stop, w->stop_room, w->trial_count + 1);
+    for (int64_t i = 0; i < w->trial_count; i++) {
+        w->rates[i] = w->wide_count ? -1.0 : w->trial[i]->bound;
+        w->trial[i]->place = (int32_t)i;
+    }
+    if (!w->wide_count)
+        return;
+    ROOM(w, w->stops, w->stops_room, w->trial_count + w->wide_count);
+    w->stops_count = 0;
+    for (int64_t i = 0; i < w->trial_count; i++)
+        w->stops[w->stops_count++] = (Stop){w->trial[i]->bound, (int32_t)(-1 - i)};
+    for (int64_t i = 0; i < w->wide_count; i++) {
+        Link *link = w->wide[i];
+        link->free = link->limit;
+        link->left = link->count;
+        link->total = 0.0;
+        for (int32_t k = 0; k < link->count; k++)
+            link->total += link->crossing[k].weight;
+        if (link->left)
+            w->stops[w->stops_count++] = (Stop){link->free / link->total, (int32_t)i};
+    }
+    for (int64_t i = w->stops_count / 2 - 1; i >= 0; i--)
+        sink_stop(w, i, w->stops[i]);
+    while (rising && !w->failed) {
+        Stop stop = w->stops[0];
+        int64_t count;
+        Stop last = w->stops[--w->stops_count];
+        if (w->stops_count)
+            sink_stop(w, 0, last);
+        count = stopping(w, stop);
+        rising -= count;
+        for (int64_t i = 0; i < count; i++) {
+            Running *task = w->trial[w->stop[i]];
+            w->rates[w->stop[i]] = stop.level;
+            EACH_LOAD(task, load) {
+                Link *link = LINK_OF(w, task, load);
+                if (link->full) {
+                    double weight = task->job->load_weight[load], left = link->free - weight * stop.level;
+                    link->free = left > 0.0 ? left : 0.0;
+                    link->total -= weight;
+                    link->left--;
+                }
+            }
+        }
+    }
+}
+
+static int overfilled(Loop *w)
+{
+    int over = 0, found = 0;
+    for (int64_t i = 0; i < w->trial_count; i++) {
+        Running *task = w->trial[i];
+        double more = w->rates[i] - task->tried;
+        w->rates[i] = task->tried; /* the rate before, for the second look */
+        task->tried += more;
+        if (more) {
+            task->tried = more + w->rates[i];
+            EACH_LOAD(task, load) {
+                Link *link = LINK_OF(w, task, load);
+                link->used += task->job->load_weight[load] * more;
+                over |= link->used > link->limit * (1 + SAME) && !link->full;
+            }
+        }
+    }
+    if (!over)
+        return 0;
+    for (int64_t i = 0; i < w->trial_count; i++) {
+        Running *task = w->trial[i];
+        if (task->tried != w->rates[i])
+            EACH_LOAD(task, load) {
+                Link *link = LINK_OF(w, task, load);
+                if (link->used > link->limit * (1 + SAME) && !link->full) {
+                    link->full = 1;
+                    found = 1;
+                    change(w, link);
+                }
+            }
+    }
+    return found;
+}
+
+static void settle(Loop *w, Running *task, double now)
+{
+    double rate = task->tried, time = task->lands;
+    if (fabs(rate - task->rate) <= SAME * task->rate)
+        return;
+    if (rate < task->bound || time == INFINITY) {
+        task->left -= (time == INFINITY ? task->rate : task->bound) * (now - task->since);
+        task->since = now;
+        task->lands = INFINITY;
+        time = now + (task->left > 0.0 ? task->left : 0.0) / rate;
+    }
+    task->rate = rate;
+    task->call = LAND;
+    push(w, task, time > now ? time : now);
+}
+
+static void solve(Loop *w, double now)
+{
+    w->solves++;
+    do {
+        joined(w);
+        fair(w);
+    } while (!w->failed && overfilled(w));
+    w->changed_count = w->moved_count = w->dirty = 0;
+    for (int64_t i = 0; i < w->trial_count; i++)
+        settle(w, w->trial[i], now);
+    for (int64_t i = 0; i < w->wide_count; i++) {
+        Link *link = w->wide[i];
+        link->changed = 0;
+        link->full = link->used > NEARLY_FULL * link->limit;
+    }
+}
+
+/* --- for Python ---------------------------------------------------------------------------------------------------------- */
+
+static void free_job(Job *job)
+{
+    void *owned[] = {job->mate, job->previous, job->after, job->task, job->pass_of, job->waiter, job->next_waiter, job->message_event,
+        job->message_waiter, job->launched_events, job->count, job->arrived, job->meeting_cause, job->meeting_first, job->meeting_leader,
+        job->current, job->waiting, job->now_event, job->entered, job->mark, job->cursor, job->meeting_time, job->now, job->ready, job->rank,
+        job->ended, job->ended_start, job->ended_times};
+    for (size_t i = 0; i < sizeof owned / sizeof *owned; i++)
+        free(owned[i]);
+    for (int i = 0; i < job->ins; i++)
+        PyBuffer_Release(&job->in[i]);
+    for (int i = 0; i < job->outs; i++)
+        PyBuffer_Release(&job->out[i]);
+}
+
+static void free_running(Running *task)
+{
+    free(task->row);
+    free(task->end);
+    free(task->take);
+    free(task->loss);
+    free(task);
+}
+
+static void free_loop(PyObject *capsule)
+{
+    Loop *w = PyCapsule_GetPointer(capsule, "clustersim.loop");
+    if (!w)
+        return;
+    for (int64_t i = 0; i < w->queue_count; i++)
+        free_running(w->queue[i]); /* an interrupted simulation */
+    while (w->pool) {
+        Running *task = w->pool;
+        w->pool = task->next_free;
+        free_running(task);
+    }
+    for (int32_t i = 0; i < w->link_count; i++)
+        free(w->links[i].crossing);
+    for (int32_t i = 0; i < w->job_count; i++) {
+        if (w->jobs[i].step && w->jobs[i].step->heap < 0)
+            free_running(w->jobs[i].step);
+        free_job(&w->jobs[i]);
+    }
+    void *owned[] = {w->links, w->jobs, w->queue, w->moved, w->trial, w->woken, w->changed, w->wide, w->rates, w->stop, w->stops};
+    for (size_t i = 0; i < sizeof owned / sizeof *owned; i++)
+        free(owned[i]);
+    free(w);
+}
+
+static int32_t *integers(int64_t count, int32_t value)
+{
+    int32_t *found = malloc((size_t)(count + 1) * sizeof *found);
+    for (int64_t i = 0; found && i < count; i++)
+        found[i] = value;
+    return found;
+}
+
+/* Read the columns of a job: a tuple of buffers in the order of `columns` in compiled.py. */
+static int read_job(Job *job, PyObject *columns)
+{
+    const void *at[INPUTS];
+    int64_t last;
+    if (!PyTuple_Check(columns) || PyTuple_Size(columns) != INPUTS) {
+        PyErr_SetString(PyExc_TypeError, "a job is a tuple of columns");
+        return 0;
+    }
+    for (int i = 0; i < INPUTS; i++) {
+        if (PyObject_GetBuffer(PyTuple_GetItem(columns, i), &job->in[i], PyBUF_SIMPLE) < 0)
+            return 0;
+        job->ins = i + 1;
+        at[i] = job->in[i].buf;
+    }
+    int n = 0;
+#define COLUMN(name) job->name = at[n++]
+    COLUMN(op); COLUMN(stream); COLUMN(free); COLUMN(gives); COLUMN(event); COLUMN(wait); COLUMN(what); COLUMN(which); COLUMN(first);
+    COLUMN(but); COLUMN(pass_task); COLUMN(pass_end); COLUMN(microbatch); COLUMN(event_meeting); COLUMN(meeting_size);
+    COLUMN(meeting_slot); COLUMN(task_rank); COLUMN(rank_pass); COLUMN(pass_event); COLUMN(pass_wait); COLUMN(launched);
+    COLUMN(kind); COLUMN(link_start); COLUMN(link); COLUMN(segment_start); COLUMN(flow); COLUMN(load_start); COLUMN(load_link);
+    COLUMN(idle); COLUMN(share); COLUMN(segment); COLUMN(flows); COLUMN(load_weight); COLUMN(first_byte); COLUMN(last_byte); COLUMN(sms); COLUMN(memory); COLUMN(compute);
+    COLUMN(bound); COLUMN(taking); COLUMN(losing);
+    const int64_t *sizes = at[n++]; /* streams, messages, slowing, first event */
+    job->ranks = (int32_t)(job->in[17].len / 8 - 1);
+    job->events = (int32_t)job->pass_event[job->in[18].len / 8 - 1];
+    job->meetings = (int32_t)(job->in[14].len / 4);
+    job->streams = (int32_t)sizes[0];
+    job->messages = sizes[1];
+    job->slowing = (int32_t)sizes[2];
+    job->first_event = sizes[3];
+    last = job->launched[job->in[20].len / 8 - 1];
+    int64_t e = job->events, r = job->ranks, m = job->messages, s = (int64_t)job->ranks * job->streams, g = job->meetings;
+    job->mate = integers(e, -1); job->previous = integers(e, -1); job->after = integers(e, -1); job->task = integers(e, -1);
+    job->pass_of = integers(e, -1); job->waiter = integers(e, -1); job->next_waiter = integers(e + r, -1);
+    job->message_event = integers(m, -1); job->message_waiter = integers(m, -1); job->launched_events = integers(last, -1);
+    job->count = integers(s, 0); job->arrived = integers(g, 0); job->meeting_cause = integers(g, -1); job->meeting_first = integers(g, -1);
+    job->meeting_leader = integers(g, -1); job->current = integers(r, 0); job->waiting = integers(r, 0); job->now_event = integers(r, -1);
+    job->entered = integers(r, -1); job->mark = integers(r, -1);
+    job->cursor = malloc((size_t)(r + 1) * sizeof *job->cursor);
+    job->meeting_time = malloc((size_t)(g + 1) * sizeof *job->meeting_time);
+    job->now = malloc((size_t)(r + 1) * sizeof *job->now);
+    job->rank = calloc((size_t)(r + 1), sizeof *job->rank);
+    void *made[] = {job->mate, job->previous, job->after, job->task, job->pass_of, job->waiter, job->next_waiter, job->message_event,
+        job->message_waiter, job->launched_events, job->count, job->arrived, job->meeting_cause, job->meeting_first, job->meeting_leader,
+        job->current, job->waiting, job->now_event, job->entered, job->mark, job->cursor, job->meeting_time, job->now, job->rank};
+    for (size_t i = 0; i < sizeof made / sizeof *made; i++)
+        if (!made[i]) {
+            PyErr_NoMemory();
+            return 0;
+        }
+    return 1;
+}
+
+static PyObject *create(PyObject *module, PyObject *args)
+{
+    PyObject *capacity, *jobs, *capsule;
+    Loop *w;
+    (void)module;
+    if (!PyArg_ParseTuple(args, "OO!", &capacity, &PyTuple_Type, &jobs))
+        return NULL;
+    if (!(w = calloc(1, sizeof *w)))
+        return PyErr_NoMemory();
+    if (!(capsule = PyCapsule_New(w, "clustersim.loop", free_loop))) {
+        free(w);
+        return NULL;
+    }
+    if (PyObject_GetBuffer(capacity, &w->capacity, PyBUF_SIMPLE) < 0) {
+        Py_DECREF(capsule);
+        return NULL;
+    }
+    w->link_count = (int32_t)(w->capacity.len / 8);
+    w->links = calloc((size_t)w->link_count + 1, sizeof *w->links);
+    w->jobs = calloc((size_t)PyTuple_Size(jobs) + 1, sizeof *w->jobs);
+    for (int32_t i = 0; w->links && i < w->link_count; i++)
+        w->links[i].limit = ((const double *)w->capacity.buf)[i];
+    PyBuffer_Release(&w->capacity);
+    if (!w->links || !w->jobs) {
+        Py_DECREF(capsule);
+        return PyErr_NoMemory();
+    }
+    for (Py_ssize_t i = 0; i < PyTuple_Size(jobs); i++) {
+        Job *job = &w->jobs[i];
+        w->job_count = (int32_t)i + 1;
+        job->number = (int32_t)i;
+        if (!read_job(job, PyTuple_GetItem(jobs, i)) || !(job->step = running(w, job, -1, -1))) {
+            Py_DECREF(capsule);
+            return NULL;
+        }
+    }
+    return capsule;
+}
+
+static Loop *loop_of(PyObject *capsule)
+{
+    return PyCapsule_GetPointer(capsule, "clustersim.loop");
+}
+
+static void fill(int32_t *array, int64_t count, int32_t value)
+{
+    for (int64_t i = 0; i < count; i++)
+        array[i] = value;
+}
+
+/* again(loop, job, begin, quiet, columns): let a job begin a step at a time, with new columns for what it returns. */
+static PyObject *again(PyObject *module, PyObject *args)
+{
+    PyObject *capsule, *columns;
+    int number;
+    double begin_time;
+    Loop *w;
+    Job *job;
+    (void)module;
+    int quiet;
+    if (!PyArg_ParseTuple(args, "OidpO!", &capsule, &number, &begin_time, &quiet, &PyTuple_Type, &columns) || !(w = loop_of(capsule)))
+        return NULL;
+    w->quiet = quiet;
+    job = &w->jobs[number];
+    for (int i = 0; i < job->outs; i++)
+        PyBuffer_Release(&job->out[i]);
+    job->outs = 0;
+    for (int i = 0; i < 8; i++) {
+        if (PyObject_GetBuffer(PyTuple_GetItem(columns, i), &job->out[i], PyBUF_WRITABLE) < 0)
+            return NULL;
+        job->outs = i + 1;
+    }
+    job->start = job->out[0].buf; job->end = job->out[1].buf; job->asked = job->out[2].buf; job->cause = job->out[3].buf;
+    job->leader = job->out[4].buf; job->wait_event = job->out[5].buf; job->wait_asked = job->out[6].buf; job->longer = job->out[7].buf;
+    for (int32_t i = 0; i < job->events; i++) {
+        job->start[i] = job->end[i] = -1.0;
+        job->leader[i] = i;
+    }
+    fill(job->cause, job->events, -1);
+    fill(job->wait_event, job->out[5].len / 4, -1);
+    int64_t e = job->events, r = job->ranks, g = job->meetings;
+    fill(job->mate, e, -1); fill(job->previous, e, -1); fill(job->after, e, -1); fill(job->task, e, -1); fill(job->waiter, e, -1);
+    fill(job->message_event, job->messages, -1); fill(job->message_waiter, job->messages, -1);
+    fill(job->count, r * job->streams, 0); fill(job->arrived, g, 0); fill(job->meeting_leader, g, -1);
+    memset(job->rank, 0, (size_t)r * sizeof *job->rank);
+    for (int64_t i = 0; i < g; i++)
+        job->meeting_time[i] = -1.0;
+    job->ready_count = 0;
+    for (int32_t i = 0; i < job->ranks; i++) {
+        job->cursor[i] = job->rank_pass[i];
+        job->current[i] = job->pass_task[job->rank_pass[i]];
+        job->waiting[i] = job->wait[job->current[i]];
+        job->now[i] = begin_time;
+        job->rank[i].since = begin_time;
+        job->now_event[i] = job->entered[i] = job->mark[i] = -1;
+        add_ready(w, job, i - job->ranks);
+    }
+    job->begin = begin_time;
+    job->left = job->ranks;
+    job->pending = job->under_way = 0;
+    job->ended_count = 0;
+    job->ended_size = 0;
+    job->step->call = FIRST;
+    push(w, job->step, begin_time);
+    if (w->failed)
+        return PyErr_NoMemory();
+    Py_RETURN_NONE;
+}
+
+/* play(loop): process events until a job ends a step. Return its number, or -1 - the number of a job that can never end. */
+static PyObject *play(PyObject *module, PyObject *capsule)
+{
+    Loop *w = loop_of(capsule);
+    double now; /* rates of the time of the last call may still have to be solved */
+    int64_t count = 0;
+    (void)module;
+    if (!w)
+        return NULL;
+    now = w->now;
+    for (;;) {
+        Running *task;
+        if (w->failed)
+            return PyErr_NoMemory();
+        if (++count % CHECK == 0 && PyErr_CheckSignals() < 0)
+            return NULL;
+        if (w->dirty && (!w->queue_count || w->queue[0]->time > now)) {
+            w->events++;
+            solve(w, now);
+            continue;
+        }
+        if (!w->queue_count) {
+            PyErr_SetString(PyExc_RuntimeError, "no events are left");
+            return NULL;
+        }
+        task = w->queue[0];
+        now = task->time;
+        take_event(w, task);
+        if (task->call == BEGIN)
+            begin(w, task, now);
+        else if (task->call == OVER || task->call == FIRST) {
+            Job *job = task->job;
+            if (!(task->call == OVER ? finish(w, task, now) : go_on(w, job)))
+                return PyLong_FromLong(-1 - job->number);
+        } else if (task->call == LAST) {
+            w->now = now;
+            return PyLong_FromLong(task->job->number);
+        } else
+            wake_up(w, task, now);
+    }
+}
+
+/* ends_now(loop, time): whether a job ends a step at a time. */
+static PyObject *ends_now(PyObject *module, PyObject *args)
+{
+    PyObject *capsule;
+    double now;
+    Loop *w;
+    int found = 0;
+    (void)module;
+    if (!PyArg_ParseTuple(args, "Od", &capsule, &now) || !(w = loop_of(capsule)))
+        return NULL;
+    for (int32_t i = 0; i < w->job_count; i++) {
+        Running *step = w->jobs[i].step;
+        found |= step->call == LAST && step->heap >= 0 && step->time <= now;
+    }
+    return PyBool_FromLong(found);
+}
+
+/* facts(loop, job): begin and end of its step, events and solves of all, and the events, offsets and times of half segments. */
+static PyObject *facts(PyObject *module, PyObject *args)
+{
+    PyObject *capsule;
+    int number;
+    Loop *w;
+    Job *job;
+    (void)module;
+    if (!PyArg_ParseTuple(args, "Oi", &capsule, &number) || !(w = loop_of(capsule)))
+        return NULL;
+    job = &w->jobs[number];
+    return Py_BuildValue("ddLLy#y#y#", job->begin, job->over, (long long)w->events, (long long)w->solves, (const char *)job->ended,
+        (Py_ssize_t)(job->ended_count * 4), (const char *)(job->ended_count ? job->ended_start + 1 : job->ended_start),
+        (Py_ssize_t)(job->ended_count * 8), (const char *)job->ended_times, (Py_ssize_t)(job->ended_size * 8));
+}
+
+/* stuck(loop, job): the task and microbatch of the first rank, or launched task, that cannot go on. */
+static PyObject *stuck(PyObject *module, PyObject *args)
+{
+    PyObject *capsule;
+    int number;
+    Loop *w;
+    Job *job;
+    (void)module;
+    if (!PyArg_ParseTuple(args, "Oi", &capsule, &number) || !(w = loop_of(capsule)))
+        return NULL;
+    job = &w->jobs[number];
+    for (int32_t rank = 0; rank < job->ranks; rank++)
+        if (job->cursor[rank] < job->rank_pass[rank + 1])
+            return Py_BuildValue("ii", job->current[rank], job->microbatch[job->cursor[rank]]);
+    for (int32_t event = 0; event < job->events; event++)
+        if (job->task[event] >= 0 && job->end[event] < 0.0)
+            return Py_BuildValue("ii", job->task[event], job->microbatch[job->pass_of[event]]);
+    Py_RETURN_NONE;
+}
+
+/* --- whether a step in which no task held links could have overfilled one ------------------------------------------------- */
+
+typedef struct { double begun, over, share; } Use; /* a task uses a link */
+
+static int32_t slot_of(const Job *job, int32_t event)
+{
+    int32_t meeting = job->meetings ? job->event_meeting[event] : -1;
+    return meeting < 0 ? job->task[event] : job->meeting_slot[meeting];
+}
+
+typedef struct { double time, change; } Change;
+
+static int by_time(const void *a, const void *b) /* of one time, what ends makes room for what begins */
+{
+    const Change *one = a, *other = b;
+    if (one->time != other->time)
+        return one->time < other->time ? -1 : 1;
+    return one->change < other->change ? -1 : one->change > other->change;
+}
+
+/* The uses of a link by two streams, each in order: 1 where both together ask for more than there is. */
+static int two_overfill(const Use *a, int64_t n, const Use *b, int64_t m)
+{
+    for (int64_t i = 0, j = 0; i < n && j < m;) {
+        if (a[i].over > b[j].begun && b[j].over > a[i].begun && a[i].share + b[j].share > FITS)
+            return 1;
+        if (a[i].over < b[j].over)
+            i++;
+        else
+            j++;
+    }
+    return 0;
+}
+
+/* Return 1 where the uses of a link, run after run, could overfill it; run[] has where each stream's begin. */
+static int overfills(const Use *uses, const int64_t *run, int32_t runs, Change **room, int64_t *size)
+{
+    int64_t count = run[runs] - run[0], n = 0;
+    double level = 0.0, most = 0.0;
+    for (int32_t i = 0; i < runs; i++) {
+        double own = 0.0;
+        for (int64_t k = run[i]; k < run[i + 1]; k++)
+            if (uses[k].share > own)
+                own = uses[k].share;
+        if (own > FITS)
+            return 1;
+        most += own;
+    }
+    if (most <= FITS)
+        return 0;
+    if (runs == 2)
+        return two_overfill(uses + run[0], run[1] - run[0], uses + run[1], run[2] - run[1]);
+    if (!grow(room, size, 2 * count, sizeof **room))
+        return -1;
+    for (int64_t i = run[0]; i < run[runs]; i++)
+        if (uses[i].over > uses[i].begun) {
+            (*room)[n++] = (Change){uses[i].begun, uses[i].share};
+            (*room)[n++] = (Change){uses[i].over, -uses[i].share};
+        }
+    qsort(*room, (size_t)n, sizeof **room, by_time);
+    for (int64_t i = 0; i < n; i++) {
+        level += (*room)[i].change;
+        if (level > FITS)
+            return 1;
+    }
+    return 0;
+}
+
+/* The next event of a stream of a rank, from place *at on: computations stand in the passes, the rest among what was launched. */
+static int32_t next_of_stream(const Job *job, int32_t rank, int32_t stream, int64_t *at, int64_t *p, int32_t *task)
+{
+    if (stream) {
+        int64_t number = (int64_t)rank * job->streams + stream;
+        return *at < job->count[number] ? job->launched_events[job->launched[number] + (*at)++] : -2;
+    }
+    for (; *p < job->rank_pass[rank + 1]; *task = ++*p < job->rank_pass[rank + 1] ? job->pass_task[*p] : 0)
+        for (; *task < job->pass_end[*p]; ++*task)
+            if (job->op[*task] == RUN) {
+                int32_t event = (int32_t)job->pass_event[*p] + job->event[*task];
+                ++*task;
+                return event;
+            }
+    return -2;
+}
+
+/* crowded(loop, job): whether what a quiet step had under way at one time could have overfilled a link. */
+static PyObject *crowded(PyObject *module, PyObject *args)
+{
+    PyObject *capsule;
+    int number, found = 0;
+    Loop *w;
+    Job *job;
+    int64_t *first, *filled, *run = NULL, runs_room = 0, change_room = 0, total = 0;
+    int32_t *owner = NULL;
+    Use *uses = NULL;
+    Change *changes = NULL;
+    (void)module;
+    if (!PyArg_ParseTuple(args, "Oi", &capsule, &number) || !(w = loop_of(capsule)))
+        return NULL;
+    job = &w->jobs[number];
+    first = calloc((size_t)w->link_count + 2, sizeof *first);
+    filled = calloc((size_t)w->link_count + 1, sizeof *filled);
+    if (!first || !filled)
+        found = -1;
+    /* uses are counted, then written link after link; those of one stream stand together, in their order */
+    for (int round = 0; round < 2 && found == 0; round++) {
+        for (int32_t rank = 0; rank < job->ranks; rank++)
+            for (int32_t stream = 0; stream < job->streams; stream++) {
+                int64_t at = 0, p = job->rank_pass[rank];
+                int32_t task = job->pass_task[p], event, own = rank * job->streams + stream;
+                if (stream == HOST_STREAM)
+                    continue;
+                while ((event = next_of_stream(job, rank, stream, &at, &p, &task)) != -2) {
+                    int32_t kind;
+                    if (event < 0 || job->leader[event] != event)
+                        continue;
+                    kind = job->kind[slot_of(job, event)];
+                    for (int32_t i = job->link_start[kind]; i < job->link_start[kind + 1]; i++) {
+                        int32_t link = job->link[i];
+                        if (!round) {
+                            first[link + 1]++;
+                            total++;
+                        } else {
+                            int64_t place = first[link] + filled[link]++;
+                            uses[place] = (Use){job->start[event] + job->first_byte[kind], job->end[event] - job->last_byte[kind], job->share[i]};
+                            owner[place] = own;
+                        }
+                    }
+                }
+            }
+        if (!round) {
+            for (int32_t link = 0; link < w->link_count; link++)
+                first[link + 1] += first[link];
+            uses = malloc((size_t)(total + 1) * sizeof *uses);
+            owner = malloc((size_t)(total + 1) * sizeof *owner);
+            if (!uses || !owner)
+                found = -1;
+        }
+    }
+    for (int32_t link = 0; link < w->link_count && !found; link++) {
+        int32_t runs = 0;
+        for (int64_t i = first[link]; i < first[link + 1]; i++)
+            if (i == first[link] || owner[i] != owner[i - 1]) {
+                if (!grow(&run, &runs_room, runs + 2, sizeof *run)) {
+                    found = -1;
+                    break;
+                }
+                run[runs++] = i;
+            }
+        if (runs && !found) {
+            run[runs] = first[link + 1];
+            found = overfills(uses, run, runs, &changes, &change_room);
+        }
+    }
+    free(first); free(filled); free(uses); free(owner); free(run); free(changes);
+    if (found < 0)
+        return PyErr_NoMemory();
+    return PyBool_FromLong(found);
+}
+
+static PyMethodDef methods[] = {
+    {"create", create, METH_VARARGS, "Return a loop for jobs that share links."},
+    {"again", again, METH_VARARGS, "Let a job begin a step."},
+    {"play", play, METH_O, "Process events until a job ends a step."},
+    {"ends_now", ends_now, METH_VARARGS, "Return whether a job ends a step at a time."},
+    {"facts", facts, METH_VARARGS, "Return what a step leaves behind besides its columns."},
+    {"crowded", crowded, METH_VARARGS, "Return whether a quiet step could have overfilled a link."},
+    {"stuck", stuck, METH_VARARGS, "Return where a job cannot go on."},
+    {NULL, NULL, 0, NULL},
+};
+
+static int describe(PyObject *module)
+{
+    return PyModule_AddIntConstant(module, "INPUTS", INPUTS); /* an extension of another version is not used */
+}
+
+static PyModuleDef_Slot slots[] = {{Py_mod_exec, describe}, {0, NULL}};
+
+static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_loop", "The event loop in C.", 0, methods, slots, NULL, NULL, NULL};
+
+PyMODINIT_FUNC PyInit__loop(void)
+{
+    return PyModuleDef_Init(&definition);
+}

@@ -1,0 +1,376 @@
+"""How long the tasks of a shape take and which links they use: columns over tasks and slots, and the same for other kernels.
+
+A *slot* is what one event executes: the task of one rank, or the tasks of several ranks that start together. Slot i is task i
+for i below the number of tasks; then follow `Shape.slots`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from types import MappingProxyType
+from typing import Any, NamedTuple, TypeVar, cast, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clustersim.arrays import Floats, Ints, Mask, entries, offsets
+from clustersim.engine.compile import Activities, Plan, Speed
+from clustersim.engine.fabric import HOST, Activity, Segment
+from clustersim.engine.flows import Flow
+from clustersim.engine.launching import Seconds
+from clustersim.engine.program import COMPUTE, LayoutTask, Task
+from clustersim.engine.shape import Shape
+
+Answer = TypeVar("Answer")
+Value = TypeVar("Value", bound=np.generic)
+NO_SPEEDS: Mapping[Speed, Speed] = MappingProxyType({})
+
+
+class Tasks(Sequence[Task]):
+    """The tasks of a shape with their activities.
+
+    Ranks of one layout that do the same share `lines`. What does not depend on the seconds of kernels is shared by all that
+    differ in these alone.
+    """
+
+    def __init__(self, shape: Shape, plan: Plan | None = None) -> None:
+        """plan: what the shape was made of; without it no task can be asked for."""
+        self.shape, self.plan = shape, plan
+        first: dict[int, int] = {}
+        lines = list[LayoutTask]()
+        for program in shape.programs:
+            if id(program.layout) not in first:
+                first[id(program.layout)] = len(lines)
+                lines += program.layout.tasks
+        self.lines: Sequence[LayoutTask] = lines
+        """The tasks of the different layouts."""
+        rank, begins = shape.rank_task, [first[id(program.layout)] for program in shape.programs]
+        self.line: Ints = np.arange(rank[-1]) + np.repeat(np.array(begins, np.int64) - rank[:-1], np.diff(rank))
+        """Place among them of each task of the shape."""
+        self._known: dict[object, Any] = {}
+        self._tasks: dict[int, Task] = {}
+
+    def __len__(self) -> int:
+        return len(self.line)
+
+    @overload
+    def __getitem__(self, place: int) -> Task: ...
+    @overload
+    def __getitem__(self, place: slice) -> Sequence[Task]: ...
+    def __getitem__(self, place: int | slice) -> Task | Sequence[Task]:
+        if isinstance(place, slice):
+            return [self[one] for one in range(*place.indices(len(self)))]
+        if place not in self._tasks:
+            assert self.plan is not None
+            rank, own = self.shape.place(place)
+            self._tasks[place] = self.plan.task(rank, own, self.different[self.of_task[place]])
+        return self._tasks[place]
+
+    def once(self, find: Callable[[Tasks], Answer]) -> Answer:
+        """Return find(self), computed once for all tasks that differ in seconds alone: `find` must not read times."""
+        if find not in self._known:
+            self._known[find] = find(self)
+        return cast(Answer, self._known[find])
+
+    def column(self, find: Callable[[Sequence[LayoutTask]], NDArray[Value]]) -> NDArray[Value]:
+        """Return a column by task (tasks,): `find` returns it for `lines`, once."""
+        if find not in self._known:
+            self._known[find] = find(self.lines)[self.line]
+        return cast("NDArray[Value]", self._known[find])
+
+    @cached_property
+    def kinds(self) -> Kinds:
+        """The different activities of tasks, by identity, and of what ranks start together."""
+        number: dict[Activity, int] = {}
+        of_program: dict[int, list[int]] = {}
+        of = list[int]()
+        for program in self.shape.programs:
+            own = of_program.get(id(program.activities))
+            if own is None:
+                own = [number.setdefault(one, len(number)) for one in program.activities]
+                of_program[id(program.activities)] = own
+            of += own
+        merged: dict[tuple[int, ...], int] = {}
+        for slot in self.shape.slots:
+            both = tuple(dict.fromkeys(of[task] for task in slot))
+            of.append(both[0] if len(both) == 1 else len(number) + merged.setdefault(both, len(merged)))
+        return Kinds.of_activities(np.array(of, np.int32), tuple(number), tuple(merged))
+
+    @cached_property
+    def timed(self) -> list[Activity]:
+        """Activities that take different times: one for each `Kinds.group`, with the times of these tasks."""
+        return self.kinds.all(self.kinds.first)
+
+    @cached_property
+    def different(self) -> list[Activity]:
+        """The activity of each kind, with its times."""
+        return [*self.kinds.activities, *self.kinds.together(self.timed)]
+
+    @property
+    def of_task(self) -> Ints:
+        """Kind of each task."""
+        return self.kinds.of[: len(self.line)]
+
+    def by_task(self, value: Callable[[Activity], float]) -> Floats:
+        """Return value(activity) of each task (tasks,)."""
+        found: Floats = np.array([value(one) for one in self.timed])[self.kinds.group[self.of_task]]
+        return found
+
+    @cached_property
+    def compute(self) -> Floats:
+        """Seconds of computation of each task."""
+        return self.by_task(lambda one: one.compute)
+
+    @cached_property
+    def memory(self) -> Floats:
+        """Seconds of computation in kernels that memory bounds, of each task."""
+        return self.by_task(lambda one: one.memory)
+
+
+class Kinds(NamedTuple):
+    """The different activities of a step, and which of them take equally long: these are a group."""
+
+    of: Ints
+    """Kind of each slot."""
+    activities: tuple[Activity, ...]
+    """The activity of each kind that one rank has; kinds of what ranks start together follow."""
+    group: Ints
+    """Group of each kind."""
+    first: tuple[Activity, ...]
+    """The times of each group that one rank has; groups of what ranks start together follow."""
+    representatives: tuple[Activity, ...]
+    """The first activity of each of them."""
+    merged: tuple[tuple[int, ...], ...]
+    """The groups that each of these is made of."""
+    shared: tuple[tuple[int, ...], ...]
+    """The kinds that each kind of what ranks start together is made of."""
+
+    @classmethod
+    def of_activities(cls, of: Ints, activities: tuple[Activity, ...], merged: tuple[tuple[int, ...], ...]) -> Kinds:
+        """Return the kinds of slots. merged: the kinds that ranks start together."""
+        number: dict[Activity, int] = {}
+        group = [number.setdefault(one.times, len(number)) for one in activities]
+        groups: dict[tuple[int, ...], int] = {}
+        for kinds in merged:
+            own = tuple(dict.fromkeys(group[kind] for kind in kinds))
+            group.append(own[0] if len(own) == 1 else len(number) + groups.setdefault(own, len(groups)))
+        first = {one.times: one for one in reversed(activities)}
+        return cls(
+            of,
+            activities,
+            np.array(group, np.int64),
+            tuple(number),
+            tuple(first[one] for one in number),
+            tuple(groups),
+            merged,
+        )
+
+    def together(self, timed: Sequence[Activity]) -> list[Activity]:
+        """Return the activities that ranks start together: the flows of the first rank, the times of their groups."""
+        groups = self.group[len(self.activities) :].tolist()
+        return [self.activities[kinds[0]].like(timed[group]) for kinds, group in zip(self.shared, groups, strict=True)]
+
+    def all(self, activities: Sequence[Activity]) -> list[Activity]:
+        """Return the activities of all groups, given those that one rank has."""
+        return [*activities, *(together([activities[group] for group in own]) for own in self.merged)]
+
+
+def together(activities: Sequence[Activity]) -> Activity:
+    """Return what ranks in lock-step do together: each segment takes as long as its slowest computation."""
+    if len(activities) == 1:
+        return activities[0]
+    columns = zip(*(one.segments for one in activities), strict=True)
+    return Activity(
+        Segment(
+            max(s.compute for s in column),
+            column[0].flow,
+            max(s.launched for s in column),
+            max(s.beside for s in column),
+            column[0].share,
+        )
+        for column in columns
+    )
+
+
+class Losses(NamedTuple):
+    """Shares of SMs and memory bandwidth that communication takes from overlapping computation."""
+
+    sms: Floats
+    """Share of the SMs that a kind takes while it runs on a communication stream …"""
+    memory: Floats
+    """… and share of the memory bandwidth."""
+    compute: Floats
+    """Seconds of computation of each kind …"""
+    bound: Floats
+    """… and those in kernels that memory bounds."""
+    taking: Mask
+    """Whether each task takes from the passes of its rank …"""
+    losing: Mask
+    """… or may lose to them."""
+
+    def __bool__(self) -> bool:
+        return bool(self.taking.any() and self.losing.any())
+
+
+_NONE, _NOT = np.empty(0), np.empty(0, bool)
+NO_LOSSES = Losses(_NONE, _NONE, _NONE, _NONE, _NOT, _NOT)
+"""Nothing is taken from any computation."""
+
+
+class LoopTimes(NamedTuple):
+    """The columns by which a loop executes slots."""
+
+    kind: Ints
+    """By slot."""
+    idle: Floats
+    """Seconds of each kind if nothing slows it."""
+    link_start: Ints
+    """First link of each kind, and the number of all …"""
+    link: Ints
+    """… the links that a kind holds while it runs …"""
+    share: Floats
+    """… and the largest share of each that its flows take."""
+    segment_start: Ints
+    """First segment of each kind that holds links, and the number of all."""
+    segment: Floats
+    """Rows (compute, launched, beside, share, computed, over): as in Segment, then the ends of both halves if alone."""
+    flow: Ints
+    """Flow of each segment; -1 for none."""
+    flows: Floats
+    """Rows (latency, size, bound, idle)."""
+    load_start: Ints
+    """First load of each flow, and the number of all …"""
+    load_link: Ints
+    """… its link, by its place among those of the kind …"""
+    load_weight: Floats
+    """… and the bytes over it for each byte of the flow."""
+    first_byte: Floats
+    """Seconds before the first byte of each kind moves …"""
+    last_byte: Floats
+    """… and after the last one has."""
+    losses: Losses
+    tasks: Tasks
+    """The tasks that these columns are of."""
+
+
+def loop_times(tasks: Tasks, capacity: Floats) -> LoopTimes:
+    """Return the columns of tasks. capacity: bytes/s of each link that can be short."""
+    kinds, each = tasks.kinds, tasks.different
+    count = np.array([len(one.peak_link_demand.links) for one in each] or [0], np.int64)
+    segments = np.array([len(one.times.segments) for one in each] or [0], np.int64) * (count > 0)
+    flow, flows = list[int](), dict[tuple[int, int], int]()
+    kept: list[tuple[Flow, Ints]] = []
+    for one in each:
+        held = one.peak_link_demand.links
+        for own in one.flows if len(held) else ():
+            if own is None:
+                flow.append(-1)
+                continue
+            key = id(own), id(held)
+            if key not in flows:
+                flows[key] = len(kept)
+                kept.append((own, held))
+            flow.append(flows[key])
+    none = np.empty(0, np.int64)
+    link = np.concatenate([none, *(one.peak_link_demand.links for one in each)])
+    peak = np.concatenate([np.empty(0), *(one.peak_link_demand.peaks for one in each)])
+    places = [np.searchsorted(held, one.links) for one, held in kept]
+    static = LoopTimes(
+        kinds.of,
+        np.empty(0),
+        offsets(count).astype(np.int32),
+        link.astype(np.int32),
+        peak / capacity[link] if len(link) else peak,
+        offsets(segments).astype(np.int32),
+        np.empty((0, 6)),
+        np.array(flow, np.int32),
+        np.array([(one.latency, one.size, one.bound, one.idle) for one, _ in kept], float).reshape(-1, 4),
+        offsets(np.array([len(one) for one in places], np.int64)).astype(np.int32),
+        np.concatenate([none, *places]).astype(np.int32),
+        np.concatenate([np.empty(0), *(one.weights for one, _ in kept)]),
+        np.empty(0),
+        np.empty(0),
+        NO_LOSSES,
+        tasks,
+    )
+    return with_times(static, tasks)
+
+
+def with_times(times: LoopTimes, tasks: Tasks) -> LoopTimes:
+    """Return the columns of tasks that differ in the seconds of kernels alone from those of `times`."""
+    group, timed = tasks.kinds.group, tasks.timed
+    held = np.flatnonzero(np.diff(times.link_start))
+    rows = [_segments(one) for one in timed] if len(held) else []
+    start = offsets(np.array([len(own) for own in rows] or [0], np.int64))
+    table = np.array([row for own in rows for row in own], float).reshape(-1, 6)
+    segment = table[entries(start, group[held])] if len(held) else table
+    seconds = [(one.idle, *(one.around if one.segments else (0.0, 0.0))) for one in timed]
+    idle, first_byte, last_byte = np.array(seconds).reshape(-1, 3)[group].T
+    columns = {"idle": idle, "first_byte": first_byte, "last_byte": last_byte, "segment": segment}
+    return times._replace(**columns, losses=_losses(tasks), tasks=tasks)
+
+
+def _segments(one: Activity) -> list[tuple[float, ...]]:
+    """Return the rows of LoopTimes.segment of an activity."""
+    ends = zip(one.ends[::2], one.ends[1::2], strict=True)
+    return [
+        (segment.compute, segment.launched, segment.beside, segment.share, *both)
+        for segment, both in zip(one.segments, ends, strict=True)
+    ]
+
+
+def _losses(tasks: Tasks) -> Losses:
+    """Return what communication takes from the computation of its ranks."""
+    group, beside, timed = tasks.kinds.group, tasks.column(_beside), tasks.timed
+    taken = [max(((s.share, s.memory) for s in one.times.segments), default=(0.0, 0.0)) for one in timed]
+    sms, bandwidth = np.array(taken).reshape(-1, 2)[group].T
+    takes: Mask = (sms > 0.0) | (bandwidth > 0.0)
+    taking: Mask = beside & takes[tasks.of_task]
+    if not taking.any():
+        return NO_LOSSES
+    rank, ranks = tasks.shape.task_rank, tasks.shape.ranks
+    losing = tasks.shape.loses.astype(bool) & (np.bincount(rank, taking, ranks) > 0)[rank]
+    taking &= (np.bincount(rank, losing, ranks) > 0)[rank]
+    # if nothing takes memory bandwidth, all kernels lose alike
+    memory = np.array([one.memory for one in timed])[group] * (bandwidth > 0.0).any()
+    compute = np.array([one.compute for one in timed])[group]
+    return Losses(sms, bandwidth, compute, memory, taking, losing)
+
+
+def _beside(tasks: Sequence[LayoutTask]) -> Mask:
+    """Return which tasks run on communication streams."""
+    return np.array([task.stream not in (COMPUTE, HOST) for task in tasks], bool)
+
+
+class Retimed(Tasks):
+    """The tasks of a shape with kernels that take other seconds."""
+
+    def __init__(self, tasks: Tasks, timed: Sequence[Activity]) -> None:
+        """timed: of the groups of activities of `tasks` that one rank has."""
+        self.shape, self.plan, self.lines, self.line = tasks.shape, tasks.plan, tasks.lines, tasks.line
+        self._known, self.kinds, self._tasks = tasks._known, tasks.kinds, {}
+        self.timed = self.kinds.all(timed)
+
+    @cached_property
+    def different(self) -> list[Activity]:
+        """The activity of each kind, with its times."""
+        group = self.kinds.group.tolist()
+        own = [one.like(self.timed[group[kind]]) for kind, one in enumerate(self.kinds.activities)]
+        return [*own, *self.kinds.together(self.timed)]
+
+
+def retimed(tasks: Tasks, seconds: Sequence[Seconds], speeds: Mapping[Speed, Speed] = NO_SPEEDS) -> Retimed:
+    """Return tasks with kernels that take these seconds, on GPUs with other speeds where `speeds` has some."""
+    plan = tasks.plan
+    assert plan is not None
+    written = Activities(seconds, plan.network, plan.hosts)
+
+    def timed(old: Activity) -> Activity:
+        """Return an activity of a group with other times."""
+        source = plan.sources.get(old)
+        if source is None:
+            return old
+        return written.timed(old, source._replace(speed=speeds.get(source.speed, source.speed)))
+
+    return Retimed(tasks, [timed(one) for one in tasks.kinds.representatives])
