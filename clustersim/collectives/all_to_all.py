@@ -1,7 +1,13 @@
-"""The loads of a phase in which all ranks of a group send to all others, without a route for each of its n² pairs.
+"""The loads of an all-to-all phase, without a route for each of its n² pairs.
 
-Pairs inside a node are routed one by one. What leaves a node is three parts, each summed up on its own: from every GPU to its
-NIC (or that of the receiver's rail, by PXN), from every NIC to its GPU, and between NICs from class to class (`Classes`).
+Pairs inside a node are routed one by one. Traffic between nodes has three parts, each summed on its own: from every GPU to its
+NIC (or the NIC of the receiver's rail, by PXN), from every NIC to its GPU, and between NICs from class to class. A class holds
+the NICs that the routing treats alike, such as those of one leaf under adaptive routing. Bytes from class i to class j are
+sent[i]·received[j] minus those that stay inside a node, and take the route of any pair of the two classes.
+
+Example: 96 nodes of one GPU on 4 leaves have 96·95 = 9,120 pairs, but only 4·4 = 16 pairs of classes. If each GPU sends S/96 to
+each GPU, 24 senders and 24 receivers of two different leaves exchange 24·24·S/96 = 6·S on one route. From a leaf to itself, the
+24 pairs of a node with itself are subtracted: (24·24 - 24)·S/96 = 5.75·S. Links from a GPU to its leaf carry 95/96·S each.
 """
 
 from __future__ import annotations
@@ -18,63 +24,69 @@ from clustersim.topology.hops import EndpointClasses, RouteSegment
 from clustersim.topology.model import Routes, Topology
 
 MANY = 1 << 20
-"""Pairs of classes from which on routes between NICs are loaded segment by segment, where they fall apart into such."""
+"""Routes between classes of NICs from which on routes are loaded segment by segment, if the routing has segments."""
 
 
 def all_pairs_loads(topology: Topology, ranks: Ints, phase: AllPairs) -> PhaseLoads:
-    """Return the loads of such a phase in groups of GPUs `ranks` (groups, n).
+    """Return the loads of an all-to-all phase in the groups `ranks` (groups, n), an array of GPUs.
 
-    Raises TooManyRoutesError when the routing tells too many pairs apart.
+    Raises TooManyRoutesError if the routing distinguishes too many pairs to load them one by one.
     """
     symmetry = topology.endpoint_classes()
     totals = LoadTotals(topology, symmetry, len(ranks))
     senders, receivers = (_endpoints(topology, ranks, weight) for weight in (phase.sent, phase.received))
+    # Endpoints without a class (behind a fault, say) have every route looked up; all others go class by class.
     unknown_senders, unknown_receivers = symmetry.unknown[senders.gpu], symmetry.unknown[receivers.gpu]
-    _inside(totals, senders, receivers)
-    _apart(totals, senders.only(unknown_senders), receivers)
-    _apart(totals, senders.only(~unknown_senders), receivers.only(unknown_receivers))
+    _on_the_same_node(totals, senders, receivers)
+    _on_different_nodes(totals, senders.only(unknown_senders), receivers)
+    _on_different_nodes(totals, senders.only(~unknown_senders), receivers.only(unknown_receivers))
     _between_nodes(totals, symmetry, senders.only(~unknown_senders), receivers.only(~unknown_receivers))
     return totals.phase_loads(phase.rounds)
 
 
 def _endpoints(topology: Topology, ranks: Ints, weight: Floats) -> Endpoints:
+    """Return the senders or receivers of all groups that have bytes, sorted by group and node. `weight` (n,) is by position."""
     groups, n = ranks.shape
     gpu = ranks.ravel()
     found = Endpoints(np.repeat(np.arange(groups), n), topology.numbering.node_of(gpu), gpu, np.tile(weight, groups))
     return found.only(found.weight > 0).ordered()
 
 
-def _inside(totals: LoadTotals, senders: Endpoints, receivers: Endpoints) -> None:
-    """Load the pairs of one node."""
+def _on_the_same_node(totals: LoadTotals, senders: Endpoints, receivers: Endpoints) -> None:
+    """Add the loads of all pairs of different GPUs on the same node."""
     nodes = totals.topology.nodes
-    for i, j in crossed(*(endpoints.key * nodes + endpoints.node for endpoints in (senders, receivers))):
+    for i, j in equal_pairs(*(endpoints.key * nodes + endpoints.node for endpoints in (senders, receivers))):
         other = senders.gpu[i] != receivers.gpu[j]
         _load(totals, senders.only(i[other]), receivers.only(j[other]))
 
 
-def _apart(totals: LoadTotals, senders: Endpoints, receivers: Endpoints) -> None:
-    """Load the pairs of different nodes one by one."""
+def _on_different_nodes(totals: LoadTotals, senders: Endpoints, receivers: Endpoints) -> None:
+    """Add the loads of all pairs on different nodes, one route for each pair."""
     totals.check(int(runs(receivers.key, senders.key)[1].sum()))
-    for i, j in crossed(senders.key, receivers.key):
+    for i, j in equal_pairs(senders.key, receivers.key):
         other = senders.node[i] != receivers.node[j]
         _load(totals, senders.only(i[other]), receivers.only(j[other]))
 
 
 def _load(totals: LoadTotals, source: Endpoints, destination: Endpoints) -> None:
+    """Add the loads of one route from each source to the destination at the same index."""
     routes = totals.topology.route(source.gpu, destination.gpu)
     totals.note_latency(source.key, routes.latency)
     totals.add(routes, source.key, source.weight * destination.weight, nic_range=totals.nic_ranges_of(routes))
 
 
 def _between_nodes(totals: LoadTotals, symmetry: EndpointClasses, senders: Endpoints, receivers: Endpoints) -> None:
-    """Load what goes from node to node."""
+    """Add the loads of all traffic between nodes, class by class."""
     rails, nodes = symmetry.source.shape[1], totals.topology.nodes
+    # A GPU's bytes leave by the NIC of the receiver's rail (PXN), so that it is one sender per rail: key = group · rails + rail.
     rail = np.tile(np.arange(rails), len(senders.gpu))
     out = senders.only(np.repeat(np.arange(len(senders.gpu)), rails))
     out = out._replace(key=out.key * rails + rail)
     into = receivers._replace(key=receivers.key * rails + symmetry.rail[receivers.gpu]).ordered()
-    received, there = others(into, out, nodes)
-    sent, here = others(senders, into._replace(key=into.key // rails), nodes)
+    # By the product form, all bytes from a sender to the receivers of a rail use the same links up to the NIC, whoever they are
+    # for. So one route to any receiver on another node shows these links, and the sum of the receivers' weights is the factor.
+    received, there = weight_elsewhere(into, out, nodes)
+    sent, here = weight_elsewhere(senders, into._replace(key=into.key // rails), nodes)
     apart, reached = np.flatnonzero(there >= 0), np.flatnonzero(here >= 0)
     up = _node_links(totals, out.only(apart), rails, into.gpu[there[apart]], received[apart], symmetry.leaves)
     down = _node_links(totals, into.only(reached), rails, senders.gpu[here[reached]], sent[reached], symmetry.enters)
@@ -84,12 +96,16 @@ def _between_nodes(totals: LoadTotals, symmetry: EndpointClasses, senders: Endpo
     place = totals.place[0][symmetry.up[out.gpu, rail]], totals.place[1][symmetry.down[into.gpu]]
     number = symmetry.source[out.gpu, rail], symmetry.destination[into.gpu]
     pairs = paired(Side(out, number[0], place[0], up), Side(into, number[1], place[1], down), rails)
+    # Too many pairs of classes (a hash that tells all NICs apart): where the part of a route up to a switch depends on the source
+    # and the rest on the destination alone, each segment has its own, far coarser classes.
     segments = symmetry.segments() if pairs.routes > MANY else ()
     if not segments:
         totals.check(pairs.routes)
         load_classes(totals, pairs, totals.between, timed=True)
         return
-    most = _most(totals, out.key // rails, up) + _most(totals, into.key // rails, down)
+    # Loads are exact by segments, but the latency of a whole route is not known: bound it by the sum of the slowest segments,
+    # and look for a route that reaches the bound. If none of a sample does, all routes are looked up.
+    most = _largest_by_group(totals, out.key // rails, up) + _largest_by_group(totals, into.key // rails, down)
     for segment in segments:
         from_, to = symmetry.start[out.gpu, rail], symmetry.to[into.gpu]
         parts = paired(
@@ -107,15 +123,15 @@ def _between_nodes(totals: LoadTotals, symmetry: EndpointClasses, senders: Endpo
             note_latencies(totals, pairs, i, j)
 
 
-def _most(totals: LoadTotals, group: Ints, seconds: Floats) -> Floats:
-    """Return the most seconds of each group."""
+def _largest_by_group(totals: LoadTotals, group: Ints, seconds: Floats) -> Floats:
+    """Return the largest of `seconds` in each group, an array (groups,)."""
     most = np.zeros(len(totals.latency))
     np.maximum.at(most, group, seconds)
     return most
 
 
 def _side(endpoints: Endpoints, segment: RouteSegment, number: Ints, endpoint: Ints, place: Ints) -> Side:
-    """Return one side of a segment. Endpoints in one scope never share this segment, as if on one node."""
+    """Return one side of a route segment. Endpoints in one scope never share the segment, as if they were on one node."""
     scoped = endpoints if segment.scope is None else endpoints._replace(node=segment.scope[endpoint])
     return Side(scoped, number[endpoint], place, np.zeros(len(endpoint)))
 
@@ -123,7 +139,7 @@ def _side(endpoints: Endpoints, segment: RouteSegment, number: Ints, endpoint: I
 def _node_links(
     totals: LoadTotals, endpoints: Endpoints, rails: int, other: Ints, factor: Floats, part: Mask
 ) -> Floats:
-    """Load what crosses the links in `part` on the routes from or to `other` GPUs, and return the seconds on them."""
+    """Add the loads of the links in `part` on routes from or to the `other` GPUs. Return the seconds on these links per route."""
     seconds: list[Floats] = []
     for first in range(0, len(other), BLOCK):
         own, apart = endpoints.only(slice(first, first + BLOCK)), other[first : first + BLOCK]
@@ -137,16 +153,15 @@ def _node_links(
     return np.concatenate(seconds or [factor[:0]])
 
 
-# The routes between NICs that stand for those from class to class.
-
 SAMPLE = 1 << 18
-"""Ways that are tried to find one that takes as long as any could."""
+"""Routes that are tried at random to find one as slow as the upper bound."""
 
 
 def load_classes(totals: LoadTotals, pairs: Pairs, part: Mask, timed: bool) -> Floats:
-    """Load the bytes from class to class on the links in `part`.
+    """Add the bytes from class to class on the links in `part`. Return each group's largest seconds on these links if not
+    `timed`.
 
-    timed: the totals take note of how long whole routes take. Else the most seconds on these links are returned, by group.
+    With `timed`, the totals record the latency of whole routes instead.
     """
     most = np.zeros(len(totals.latency))
     for i, j, weight in pairs.blocks():
@@ -164,16 +179,26 @@ def load_classes(totals: LoadTotals, pairs: Pairs, part: Mask, timed: bool) -> F
 
 
 def _slowest(pairs: Pairs, i: Ints, j: Ints) -> tuple[Ints, Ints, Mask, Mask]:
-    """Return for each pair of classes one of its routes between nodes, if there is any, and whether none takes longer."""
+    """Return for each pair of classes (i, j) one slow route between different nodes.
+
+    The result is (source, destination, whether such a route exists, whether no other route of the pair is slower).
+    """
     one, two = pairs.one, pairs.two
-    s, d, sure = _met(one, two, one.slow[:, i], two.slow[:, j])
+    s, d, sure = _endpoints_on_different_nodes(one, two, one.slow[:, i], two.slow[:, j])
     met, rest = sure.copy(), np.flatnonzero(~sure)  # the slowest of both classes are all on one node
-    s[rest], d[rest], met[rest] = _met(one, two, one.endpoints_of(i[rest]), two.endpoints_of(j[rest]))
+    s[rest], d[rest], met[rest] = _endpoints_on_different_nodes(
+        one, two, one.endpoints_of(i[rest]), two.endpoints_of(j[rest])
+    )
     return s, d, met, sure
 
 
-def _met(one: Classes, two: Classes, sources: Ints, destinations: Ints) -> tuple[Ints, Ints, Mask]:
-    """Return an endpoint of either side on different nodes, and whether there are; given those on the first and last node."""
+def _endpoints_on_different_nodes(
+    one: Classes, two: Classes, sources: Ints, destinations: Ints
+) -> tuple[Ints, Ints, Mask]:
+    """Return for each pair a source and a destination on different nodes, and a mask of the pairs that have such endpoints.
+
+    `sources` and `destinations` (2, pairs) are the endpoints on the first and on the last node of each class.
+    """
     s, d = sources[0], destinations[0]
     s = np.where(one.endpoints.node[s] == two.endpoints.node[d], sources[1], s)
     d = np.where(one.endpoints.node[s] == two.endpoints.node[d], destinations[1], d)
@@ -181,7 +206,7 @@ def _met(one: Classes, two: Classes, sources: Ints, destinations: Ints) -> tuple
 
 
 def note_latencies(totals: LoadTotals, pairs: Pairs, i: Ints, j: Ints) -> None:
-    """Take note of how long all routes from classes i to classes j take."""
+    """Record the latency of every route from the classes `i` to the classes `j` in the totals."""
     one, two = pairs.one, pairs.two
     count = one.size[i] * two.size[j]
     for first, end in blocks(count):
@@ -194,9 +219,9 @@ def note_latencies(totals: LoadTotals, pairs: Pairs, i: Ints, j: Ints) -> None:
 
 
 def sample(totals: LoadTotals, pairs: Pairs, most: Floats) -> bool:
-    """Take note of how long some routes take, and return whether the slowest of every group is as slow as it could be.
+    """Record the latency of random routes. Return whether every group's slowest recorded route reaches its upper bound.
 
-    most: seconds that no route of a group exceeds.
+    `most` is the upper bound of each group, in seconds.
     """
     sources, destinations = pairs.one.endpoints, pairs.two.endpoints
     start, size = runs(destinations.key, sources.key)
@@ -211,39 +236,37 @@ def sample(totals: LoadTotals, pairs: Pairs, most: Floats) -> bool:
     return bool((totals.latency >= most * (1 - 1e-12)).all())
 
 
-# Senders and receivers over all groups, and their pairs.
-
 BLOCK = 1 << 14
-"""Pairs that are looked at together: their arrays stay in the cache."""
+"""Pairs that are processed together; the arrays of this many pairs fit into the CPU cache."""
 
 
 class Endpoints(NamedTuple):
-    """Senders or receivers."""
+    """Senders or receivers of an all-to-all, as columns of equal length."""
 
     key: Ints
-    """Their group, or group and rail."""
+    """Group of each endpoint, or group · rails + rail."""
     node: Ints
     gpu: Ints
     weight: Floats
-    """Bytes for each byte of S."""
+    """Bytes sent or received per byte of the collective's size S."""
 
     def only(self, kept: Mask | Ints | slice) -> Endpoints:
-        """Return some of them."""
+        """Return the endpoints selected by a mask, indices or a slice."""
         return Endpoints(self.key[kept], self.node[kept], self.gpu[kept], self.weight[kept])
 
     def ordered(self) -> Endpoints:
-        """Return them sorted by key and node."""
+        """Return the endpoints sorted by key, then by node."""
         return self.only(np.lexsort((self.node, self.key)))
 
 
 def runs(keys: Ints, asked: Ints) -> tuple[Ints, Ints]:
-    """Return where each asked key begins in sorted `keys`, and how often it stands there."""
+    """Return the first index of each key of `asked` in the sorted `keys`, and the number of its occurrences."""
     start = np.searchsorted(keys, asked)
     return start, np.searchsorted(keys, asked, side="right") - start
 
 
 def blocks(counts: Ints) -> Iterator[tuple[int, int]]:
-    """Yield ranges (first, end) of items that make no more than BLOCK pairs together, or are one; each makes `counts`."""
+    """Yield ranges (first, end) of items with at most BLOCK pairs together, or of one larger item. Item i has counts[i] pairs."""
     ends, first = np.cumsum(counts), 0
     while first < len(counts):
         done = int(ends[first - 1]) if first else 0
@@ -253,23 +276,28 @@ def blocks(counts: Ints) -> Iterator[tuple[int, int]]:
 
 
 def ragged(start: Ints, count: Ints) -> tuple[Ints, Ints]:
-    """Return (i, start[i]), (i, start[i] + 1), … `count[i]` times for each i."""
+    """Return two arrays: each index i repeated `count[i]` times, and the values start[i], start[i] + 1, … in the same order.
+
+    >>> [column.tolist() for column in ragged(np.array([5, 9]), np.array([2, 1]))]
+    [[0, 0, 1], [5, 6, 9]]
+    """
     i = np.repeat(np.arange(len(count)), count)
     return i, start[i] + np.arange(len(i)) - (np.cumsum(count) - count)[i]
 
 
-def crossed(left: Ints, right: Ints) -> Iterator[tuple[Ints, Ints]]:
-    """Yield the pairs (i, j) with left[i] == right[j] block by block; `right` is sorted."""
+def equal_pairs(left: Ints, right: Ints) -> Iterator[tuple[Ints, Ints]]:
+    """Yield, block by block, arrays (i, j) of all pairs with left[i] == right[j]. `right` is sorted."""
     start, count = runs(right, left)
     for first, end in blocks(count):
         i, j = ragged(start[first:end], count[first:end])
         yield i + first, j
 
 
-def others(endpoints: Endpoints, asked: Endpoints, nodes: int) -> tuple[Floats, Ints]:
-    """Return the weight of all `endpoints` of the key of each one asked that are on other nodes, and one of these (-1: none).
+def weight_elsewhere(endpoints: Endpoints, asked: Endpoints, nodes: int) -> tuple[Floats, Ints]:
+    """Return, for each item of `asked`, the weight of all `endpoints` with its key on other nodes, and the index of one (-1:
+    none).
 
-    endpoints: ordered. nodes: how many there are.
+    `endpoints` are sorted by key and node. `nodes` is the number of nodes.
     """
     start, count = runs(endpoints.key, asked.key)
     place = endpoints.key * nodes + endpoints.node
@@ -284,61 +312,55 @@ def others(endpoints: Endpoints, asked: Endpoints, nodes: int) -> tuple[Floats, 
 
 
 def _sums(keys: Ints, weight: Floats, asked: Ints) -> Floats:
-    """Return the sum of the weights of each asked key."""
+    """Return the sum of `weight` over the items whose key is asked[i], for each i."""
     found, inverse = np.unique(np.concatenate([keys, asked]), return_inverse=True)
     sums = np.asarray(np.bincount(inverse[: len(keys)], weight, len(found)), np.float64)
     return sums[inverse[len(keys) :]]
 
 
-# What is put on the links between NICs, from class to class.
-#
-# A class are the endpoints of a group (and rail) that the routing cannot tell apart, such as the NICs of a leaf under adaptive
-# routing; a hash tells all apart. Bytes from class to class are the product of what the one sends and the other receives,
-# less what stays in a node, and go the route of any of their pairs.
-
-
 class Side(NamedTuple):
-    """One side of the routes between nodes."""
+    """One end of all routes between nodes, as columns over its endpoints."""
 
     endpoints: Endpoints
-    """Their keys are group and rail."""
+    """Endpoints whose keys are group · rails + rail."""
     number: Ints
-    """That of the class of each, in its key."""
+    """Routing class of each endpoint, an index within its key."""
     place: Ints
-    """That of the NIC among all, rail by rail."""
+    """Position of each endpoint's NIC in the order of rails."""
     seconds: Floats
-    """From the GPU to the NIC, or back."""
+    """Latency from the GPU to its NIC or from the NIC to its GPU, in seconds."""
 
 
 class Classes(NamedTuple):
-    """The classes of one side, sorted by key."""
+    """Routing classes of one side, as columns sorted by key."""
 
     endpoints: Endpoints
-    """Sorted likewise."""
+    """Endpoints, sorted by key, class and node."""
     key: Ints
     weight: Floats
+    """Bytes of all endpoints of the class per byte of S."""
     start: Ints
-    """The first of its endpoints …"""
+    """Index of the first endpoint of each class."""
     size: Ints
-    """… and how many they are."""
+    """Number of endpoints of each class."""
     slow: Ints
-    """Of those with the most seconds, the endpoints on the first and on the last node, (2, classes)."""
+    """Indices of the slowest endpoints of each class on the first and on the last node, an array (2, classes)."""
     nic_range: Ints
-    """Places of the first and the last NIC."""
+    """Positions of the first and of the last NIC of each class, an array (2, classes)."""
 
     @property
     def members(self) -> Ints:
-        """The class of each end."""
+        """Index of the class of each endpoint."""
         return np.repeat(np.arange(len(self.size)), self.size)
 
     def endpoints_of(self, number: Ints) -> Ints:
-        """Return the endpoints of some classes on their first and on their last node, (2, classes)."""
+        """Return the endpoints of the classes `number` on their first and on their last node, an array (2, classes)."""
         found: Ints = self.start[number] + np.stack([number * 0, self.size[number] - 1])
         return found
 
 
 def classes(side: Side) -> Classes:
-    """Return the classes of one side."""
+    """Return the routing classes of one side."""
     order = np.lexsort((side.endpoints.node, side.number, side.endpoints.key))
     endpoints, number, place, seconds = side.endpoints.only(order), *(x[order] for x in side[1:])
     start = np.flatnonzero((np.diff(endpoints.key, prepend=-1) != 0) | (np.diff(number, prepend=-1) != 0))
@@ -362,24 +384,24 @@ def classes(side: Side) -> Classes:
 
 
 class Pairs(NamedTuple):
-    """The pairs of classes with equal keys."""
+    """Pairs of sending and receiving classes with equal keys."""
 
     one: Classes
     two: Classes
     start: Ints
-    """By class of `one`, the first of `two` with its key …"""
+    """Index of the first class of `two` with the key of each class of `one`."""
     size: Ints
-    """… and how many these are."""
+    """Number of classes of `two` with the key of each class of `one`."""
     rails: int
-    """A key is the group times this, plus the rail."""
+    """Number of rails; a key is group · rails + rail."""
 
     @property
     def routes(self) -> int:
-        """How many there are."""
+        """Number of pairs of classes."""
         return int(self.size.sum())
 
     def blocks(self) -> Iterator[tuple[Ints, Ints, Floats]]:
-        """Yield classes i and j of either side, and the bytes from the one to the other."""
+        """Yield, block by block, arrays (i, j, bytes per byte of S) over pairs of a class i of `one` and a class j of `two`."""
         number = np.cumsum(self.size) - self.size  # of the first pair of each class
         pair, inside = _inside_classes(self.one, self.two, number - self.start)
         for first, end in blocks(self.size):
@@ -387,21 +409,22 @@ class Pairs(NamedTuple):
             i += first
             weight = self.one.weight[i] * self.two.weight[j]
             low, high = np.searchsorted(pair, [number[first], number[end - 1] + self.size[end - 1]])
+            # Bytes that stay in a node do not cross a NIC. The difference of equal sums can be -1e-17, hence the maximum.
             weight[pair[low:high] - number[first]] -= inside[low:high]
             yield i, j, np.maximum(weight, 0.0)
 
 
 def paired(out: Side, into: Side, rails: int) -> Pairs:
-    """Return the pairs of the classes of two sides; neither is empty."""
+    """Return the pairs of the classes of two sides that have endpoints."""
     one, two = classes(out), classes(into)
     return Pairs(one, two, *runs(two.key, one.key), rails)
 
 
 def _inside_classes(one: Classes, two: Classes, shift: Ints) -> tuple[Ints, Floats]:
-    """Return the pairs of classes, by number, that meet in nodes, and the product of what they send and receive there."""
+    """Return the numbers of the pairs of classes that share a node, and the bytes per byte of S that stay in nodes."""
     nodes = 1 + int(max(one.endpoints.node.max(), two.endpoints.node.max()))
     (a, key, sent), (b, other, received) = (_by_node(side, nodes) for side in (one, two))
-    found = [(shift[a[i]] + b[j], sent[i] * received[j]) for i, j in crossed(key, other)]
+    found = [(shift[a[i]] + b[j], sent[i] * received[j]) for i, j in equal_pairs(key, other)]
     pair, inverse = np.unique(np.concatenate([p for p, _ in found] or [a[:0]]), return_inverse=True)
     return pair, np.asarray(
         np.bincount(inverse, np.concatenate([w for _, w in found] or [sent[:0]]), len(pair)), np.float64
@@ -409,7 +432,7 @@ def _inside_classes(one: Classes, two: Classes, shift: Ints) -> tuple[Ints, Floa
 
 
 def _by_node(side: Classes, nodes: int) -> tuple[Ints, Ints, Floats]:
-    """Return the class, the key and node as one number, and the weight of what each class has in each node, by the second."""
+    """Return three columns sorted by the second: class, key · nodes + node, and weight of the class on that node."""
     member, node = side.members, side.endpoints.node
     start = np.flatnonzero((np.diff(member, prepend=-1) != 0) | (np.diff(node, prepend=-1) != 0))
     place = (side.endpoints.key * nodes + node)[start]
@@ -417,21 +440,20 @@ def _by_node(side: Classes, nodes: int) -> tuple[Ints, Ints, Floats]:
     return member[start][order], place[order], np.add.reduceat(side.endpoints.weight, start)[order]
 
 
-# Bytes on links, summed up block by block, so that memory follows the links and not the pairs.
-
 MOST = 1 << 26
-"""Links of the routes that are loaded one by one at most: 8.4 million routes of 8 links, some 8 s."""
+"""Largest number of link loads added route by route: 8.4 million routes of 8 links, about 8 s."""
 _DENSE = 1 << 22
-"""Groups times links up to which every group has a sum for every link."""
+"""Largest number of groups times links for which each group has an array of sums over all links."""
 _FITS = 1 + 1e-9
 _NOWHERE = np.iinfo(np.int64).max
 
 
 class LoadTotals:
-    """The loads of one phase in `groups` groups while its routes are loaded.
+    """Sums of the loads of one phase in `groups` groups, while its routes are added.
 
-    latency: of the slowest route so far, by group. Of every link between NICs it keeps from which to which NIC, in the order of
-    rails and numbers, its bytes come, and to which they go: these are its feeders.
+    `latency` is the slowest route of each group, in seconds. For every link between NICs, `low` and `high` are the first and
+    last NIC, in the order of rails, whose bytes cross it: row 0 as sources, row 1 as destinations. These NICs are the link's
+    feeders.
     """
 
     def __init__(self, topology: Topology, symmetry: EndpointClasses, groups: int) -> None:
@@ -453,10 +475,10 @@ class LoadTotals:
     def add(
         self, routes: Routes, group: Ints, weight: Floats, part: Mask | None = None, nic_range: Ints | None = None
     ) -> None:
-        """Add the bytes `weight` of each route on its links, or on those in `part`.
+        """Add `weight` bytes per byte of S on each route to its links, or to those of its links in `part`.
 
-        nic_range: the places of the first and last NIC by which the bytes of each route leave, and of those by which they arrive,
-        an array (4, routes); None for routes inside nodes.
+        `nic_range` (4, routes) holds the positions of the first and last NIC that the bytes leave by and arrive by; None for
+        routes inside nodes.
         """
         route, link, share = np.repeat(np.arange(len(weight)), np.diff(routes.start)), routes.links, routes.share
         if part is not None:
@@ -471,7 +493,7 @@ class LoadTotals:
                 np.maximum.at(self.high[side], link, nic_range[2 * side + 1][route])
 
     def check(self, routes: int) -> None:
-        """Raise TooManyRoutesError when there are too many routes to load them one by one."""
+        """Raise TooManyRoutesError if `routes` are too many to load them one by one."""
         most = MOST // width(self.topology)
         if routes > most:
             raise TooManyRoutesError(
@@ -480,7 +502,7 @@ class LoadTotals:
             )
 
     def nic_ranges_of(self, routes: Routes) -> Ints | None:
-        """Return the ranges of NICs of routes that each have one NIC at either end; None in a cluster that does not tell."""
+        """Return the NIC ranges (4, routes) of routes with one NIC at each end, or None if routes name no NICs."""
         if self.between.all():
             return None
         route, link = np.repeat(np.arange(len(routes.latency)), np.diff(routes.start)), routes.links
@@ -491,14 +513,14 @@ class LoadTotals:
         return found.repeat(2, axis=0)
 
     def seconds(self, routes: Routes, part: Mask) -> Floats:
-        """Return the seconds that each route takes on the links in `part`."""
+        """Return the latency of each route on the links in `part`, in seconds."""
         route = np.repeat(np.arange(len(routes.latency)), np.diff(routes.start))
         kept = np.flatnonzero(part[routes.links])
         latency = self.topology.latency[routes.links[kept]] * routes.share[kept]
         return np.asarray(np.bincount(route[kept], latency, len(routes.latency)), np.float64)
 
     def note_latency(self, group: Ints, latency: Floats) -> None:
-        """Take note of the seconds that routes of groups take."""
+        """Raise the recorded latency of each group to that of its routes, in seconds."""
         np.maximum.at(self.latency, group, latency)
 
     def _sum(self, key: Ints, weight: Floats) -> None:
@@ -508,7 +530,7 @@ class LoadTotals:
             self.sums.append(_summed(key, weight))
 
     def phase_loads(self, rounds: float) -> PhaseLoads:
-        """Return the loads of all that has been added, in a phase of so many rounds."""
+        """Return the loads of everything added so far, in a phase of `rounds` rounds."""
         if self.dense is not None:
             key = np.flatnonzero(self.dense)
             weight = self.dense[key]
@@ -522,7 +544,9 @@ class LoadTotals:
         return PhaseLoads(rounds * self.latency, bound, group, link, weight, lambda: feeders)
 
     def _feeders(self, used: Ints, side: int) -> Feeders:
-        """Return the NICs of each link between NICs if they could not fill it; links of nodes and NICs feed themselves."""
+        """Return (link, feeder) pairs: the NICs of a link between NICs that they cannot fill together, other links themselves."""
+        # NICs that feed a link are a range of the rail order. A range that is too wide only keeps a link that could have been
+        # dropped, so that first and last suffice; the capacity of a range is a difference of cumulative sums.
         low, high = self.low[side][used], self.high[side][used]
         fed = np.concatenate(([0.0], np.cumsum(self.topology.capacity[self.nics[side]])))
         fits = high >= 0
@@ -536,13 +560,13 @@ class LoadTotals:
 
 
 def _rail_by_rail(nics: Ints, rails: Ints) -> Ints:
-    """Return each NIC once, rail by rail."""
+    """Return each NIC once, in the order of rails."""
     rail = np.broadcast_to(rails, nics.shape).ravel()
     found, first = np.unique(nics.ravel(), return_index=True)
     return found[np.argsort(rail[first], kind="stable")]
 
 
 def _summed(key: Ints, weight: Floats) -> tuple[Ints, Floats]:
-    """Return each key once, and the sum of its weights."""
+    """Return the distinct keys and the sum of the weights of each."""
     found, inverse = np.unique(key, return_inverse=True)
     return found, np.asarray(np.bincount(inverse, weight, len(found)), np.float64)

@@ -1,4 +1,4 @@
-"""What the phases of a collective take on a fabric without other traffic, for many groups at once."""
+"""The rate of a collective on a fabric without other traffic, for many groups at once."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from clustersim.collectives.model import AllPairs, Phase
 from clustersim.topology.model import Topology
 
 FEW = 1 << 21
-"""Links of all routes up to which an AllPairs is routed pair by pair: some 200 MB."""
+"""Largest number of links on all routes for which an AllPairs is routed pair by pair; about 200 MB."""
 
 
 def loads(topology: Topology, ranks: Ints, phase: Phase | AllPairs) -> PhaseLoads:
-    """Return the loads of a phase; ranks: GPUs (groups, n) by position.
+    """Return the loads of a phase in the groups `ranks` (groups, n), the GPU of each position.
 
-    Raises InputError when the cluster has no NICs for a pair that needs them, TooManyRoutesError for an AllPairs.
+    Raises InputError if a pair needs NICs that the cluster does not have, and TooManyRoutesError for an AllPairs with too many
+    routes.
     """
     if isinstance(phase, Phase):
         return pair_loads(topology, ranks, phase)
@@ -29,7 +30,7 @@ def loads(topology: Topology, ranks: Ints, phase: Phase | AllPairs) -> PhaseLoad
 
 
 def idle_rates(topology: Topology, ranks: Ints, phases: Sequence[Phase | AllPairs]) -> Floats:
-    """Return bytes/s of the collective's size that the links give each group of GPUs `ranks` (groups, n) on its own."""
+    """Return the bytes/s of the collective's size that the links allow each group of GPUs `ranks` (groups, n) on its own."""
     seconds = np.zeros(len(ranks))
     for phase in phases:
         seconds += 1 / loads(topology, ranks, phase).bound
@@ -38,10 +39,12 @@ def idle_rates(topology: Topology, ranks: Ints, phases: Sequence[Phase | AllPair
 
 
 def even_rate(topology: Topology, ranks: Ints, pairs: int = 1 << 16) -> float:
-    """Return bytes/s that the links give an all_to_all over many GPUs `ranks` (n,), from about `pairs` of its n(n-1) pairs.
+    """Return the bytes/s that the links allow for an all_to_all over many GPUs `ranks` (n,), from about `pairs` of its n(n-1)
+    pairs.
 
-    Seeded permutations take every rank as often for a source as for a destination. Each tier's bytes are held against the
-    links of it that they touch, all together: exact where the all_to_all loads a tier evenly, as it does all over a fabric.
+    Random permutations with a fixed seed use every rank equally often as source and destination. The bytes of each tier are
+    divided by the capacity of all its links that they touch. This is exact if the all_to_all loads each tier evenly, as it does
+    over a whole fabric.
     """
     n = len(ranks)
     rng = np.random.default_rng(0)

@@ -1,4 +1,4 @@
-"""The levels of a communication group: how its positions fall into nodes, leaves and pods."""
+"""The levels of a communication group: how its positions divide into nodes, leaves and pods."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from clustersim.topology.model import Topology
 
 
 def fanouts(nodes: Ints, topology: Topology) -> tuple[int, ...]:
-    """Return how many of a job's nodes, then of groups of them, each group of nodes holds at each level upwards.
+    """Return the fan-out of each level above the nodes of a job: nodes per leaf, leaves per pod, ….
 
-    nodes: ascending. It ends at the level where groups hold different numbers, the last, which may be less full, excepted.
+    `nodes` are in ascending order. The result ends at the first level whose groups hold different numbers; the last group may be
+    less full.
     """
     result: list[int] = []
     reach = below = 1
@@ -30,10 +31,10 @@ def fanouts(nodes: Ints, topology: Topology) -> tuple[int, ...]:
 
 
 def levels(nodes: Ints, upwards: Iterable[int]) -> tuple[int, ...]:
-    """Return the fan-outs of a group from the node upwards, such as (8,) or (4, 96, 2): positions by node, leaf, pod.
+    """Return the fan-outs of a group from the node upwards. (4, 96, 2) is 4 positions per node, 96 nodes per leaf, 2 leaves.
 
-    nodes: of every position of the groups, (groups, n). upwards: as from `fanouts`. What does not divide evenly becomes one
-    outer level.
+    `nodes` (groups, n) holds the node of each position. `upwards` comes from `fanouts`. Levels that do not divide evenly become
+    one outer level.
     """
     n = nodes.shape[1]
     inside = int(np.gcd.reduce((nodes == nodes[:, :1]).sum(axis=1)))
@@ -48,7 +49,7 @@ def levels(nodes: Ints, upwards: Iterable[int]) -> tuple[int, ...]:
 
 
 def by_node(nodes: Ints) -> tuple[int, int]:
-    """Return (positions of a node, nodes) of groups on `nodes` (groups, n); (1, n) where nodes hold different numbers."""
+    """Return (positions per node, number of nodes) of groups on `nodes` (groups, n), or (1, n) if nodes differ in size."""
     groups, n = nodes.shape
     inside = int((nodes[0] == nodes[0, 0]).sum())
     if n % inside:

@@ -15,46 +15,47 @@ from clustersim.errors import InputError
 from clustersim.topology.model import Routes, Topology
 
 Feeders = tuple[Ints, Ints]
-"""Links, and for each one that all its bytes come through, at equal places."""
+"""Two arrays of equal length: links, and for each of them a link that all its bytes also cross."""
 
 
 _FEW = 1 << 13
-"""GPUs whose routes are found sooner than it is found out which groups lie alike."""
+"""Number of GPUs below which routing all pairs is faster than finding groups with the same layout."""
 _KINDS = 32
-"""Kinds of groups that are worth one look each."""
+"""Largest number of distinct layouts of groups that are looked up one by one."""
 
 
 class TooManyRoutesError(InputError):
-    """The pairs of an AllPairs have more different routes than can be loaded one by one."""
+    """The pairs of an AllPairs have more distinct routes than can be loaded one by one."""
 
 
 class PhaseLoads(NamedTuple):
-    """What one phase puts on links, in every group: on a fabric without other traffic it takes latency + S / bound on S bytes."""
+    """Loads of one phase on links, in every group. On an idle fabric S bytes take latency + S / bound seconds."""
 
     latency: Floats
-    """Seconds by group: rounds times the slowest pair."""
+    """Seconds of each group: rounds times the latency of the slowest pair (groups,)."""
     bound: Floats
-    """Bytes/s of the collective's size by group: the link with the least capacity for its load decides."""
+    """Bytes/s of the collective's size of each group, set by the link with the least capacity per load (groups,)."""
     group: Ints
-    """The group of each load, ascending (loads,)."""
+    """Group of each load, ascending (loads,)."""
     link: Ints
-    """Its link (loads,)."""
+    """Link of each load (loads,)."""
     weight: Floats
-    """Bytes over the link for each byte of the collective's size."""
+    """Bytes over the link per byte of the collective's size (loads,)."""
     find: Callable[[], tuple[Feeders, Feeders]]
-    """Finds `feeders`, which not everybody asks for."""
+    """Function that computes `feeders`, called on first use."""
 
     @property
     def feeders(self) -> tuple[Feeders, Feeders]:
-        """Links such that all bytes over a link also cross one of its feeders: the narrowest of the route, first and last.
+        """Links and feeders, for sources and for destinations: all bytes over a link also cross one of its feeders.
 
-        A feeder beyond the last link stands for more than fit through the link.
+        A feeder is the narrowest link of a route, the first or the last one. A feeder number beyond the last link means that the
+        feeders together can fill the link.
         """
         return self.find()
 
 
 def bounds(topology: Topology, groups: int, group: Ints, link: Ints, weight: Floats) -> Floats:
-    """Return the idle rate of each group in bytes/s: the link with the least capacity for its load decides."""
+    """Return the idle rate of each group in bytes/s of the collective's size, set by the link with least capacity per load."""
     links = len(topology.capacity)
     if groups == 1:
         total = np.bincount(link, weight, links)
@@ -76,7 +77,7 @@ def bounds(topology: Topology, groups: int, group: Ints, link: Ints, weight: Flo
 
 
 def pair_latency(topology: Topology, ranks: Ints, phase: Phase) -> Floats:
-    """Return the `latency` of the loads of a phase, which is found sooner than these."""
+    """Return the `latency` of PhaseLoads for each group, in seconds, without computing loads."""
     found = np.zeros(len(ranks))
     for part in split(phase):
         if len(part.source) == 0 or min(part.source[0], part.destination[0]) >= 0:
@@ -88,21 +89,21 @@ def pair_latency(topology: Topology, ranks: Ints, phase: Phase) -> Floats:
 
 
 def width(topology: Topology) -> int:
-    """Return how many links a long route has about, all its paths together; no fewer than 8."""
+    """Return the approximate number of links of a long route, all its parallel paths together; at least 8."""
     return max(8, len(topology.route(np.zeros(1, np.int64), np.full(1, topology.gpus - 1)).links))
 
 
 def pair_loads(topology: Topology, ranks: Ints, phase: Phase) -> PhaseLoads:
-    """Return the loads of the pairs of a phase; ranks: GPUs (groups, n) by position.
+    """Return the loads of the pairs of a phase in the groups `ranks` (groups, n), the GPU of each position.
 
-    Raises InputError when the cluster has no NICs for a pair that needs them.
+    Raises InputError if a pair needs NICs that the cluster does not have.
     """
     found = unbounded_loads(topology, ranks, phase)
     return found._replace(bound=bounds(topology, len(ranks), *found[2:5]))
 
 
 def unbounded_loads(topology: Topology, ranks: Ints, phase: Phase) -> PhaseLoads:
-    """Return the same without looking for the links that bound it: `bound` is infinite."""
+    """Return the loads of `pair_loads` with an infinite `bound`, which is faster."""
     parts = [_loaded(topology, len(ranks), route(topology, ranks, part), part) for part in split(phase)]
     if len(parts) == 1:
         return parts[0]
@@ -118,9 +119,9 @@ def unbounded_loads(topology: Topology, ranks: Ints, phase: Phase) -> PhaseLoads
 
 
 def node_loads(near: Topology, ranks: Ints, phase: Phase) -> PhaseLoads:
-    """Return the loads of a phase on links of nodes: `pair_loads` of a cluster that is `near`, of one group of each kind.
+    """Return the loads of a phase on links inside nodes, computed once for each layout of groups.
 
-    Groups that lie alike on other nodes load the same links of these.
+    `near` is a topology with the links inside nodes only. Groups with the same layout on other nodes load the same links there.
     """
     steps = near.same_in_next_node()
     if steps is None or ranks.size < _FEW or len(ranks) < 2:
@@ -154,11 +155,11 @@ def _by_link(loads: PhaseLoads) -> PhaseLoads:
 
 
 def bytes_on_links(topology: Topology, ranks: Ints, phase: Phase, size: Floats) -> Floats:
-    """Return the bytes that all groups together put on every link (links,), given the size of each one's collective in bytes.
+    """Return the bytes that all groups together put on every link (links,). `size` holds the bytes of each group's collective.
 
-    Links of nodes are loaded as in `node_loads`, and those between switches once for each two classes of GPUs.
+    Links inside nodes are computed as in `node_loads`, links between switches once for each pair of GPU classes.
     """
-    near, classes = topology.up_to_nics(), topology.classes()
+    near, classes = topology.up_to_nics(), topology.endpoint_classes()
     links = len(topology.capacity)
     if near is None or classes.unknown.any():
         whole = unbounded_loads(topology, ranks, phase)
@@ -179,7 +180,7 @@ def bytes_on_links(topology: Topology, ranks: Ints, phase: Phase, size: Floats) 
 
 
 def _moved(kinds: Sequence[PhaseLoads], shifts: Sequence[Ints], steps: Ints) -> tuple[Feeders, Feeders]:
-    """Return the feeders of all groups of each kind, whose nodes are shifted by so many."""
+    """Return the feeders of all groups: those of each layout in `kinds`, on nodes shifted by its entry in `shifts`."""
     found: list[Feeders] = []
     for side in (0, 1):
         parts: list[tuple[Ints, Ints]] = []
@@ -193,7 +194,7 @@ def _moved(kinds: Sequence[PhaseLoads], shifts: Sequence[Ints], steps: Ints) -> 
 
 
 def _loaded(topology: Topology, groups: int, routes: Routes, phase: Phase) -> PhaseLoads:
-    """Return the loads of the pairs of each group on their routes, unbounded."""
+    """Return the loads of each group's pairs on their routes, with an infinite `bound`."""
     hops = len(phase.fraction)
     weight = np.repeat(np.tile(phase.fraction.astype(float, copy=False), groups), np.diff(routes.start))
     weight *= routes.share
@@ -210,7 +211,7 @@ def _loaded(topology: Topology, groups: int, routes: Routes, phase: Phase) -> Ph
 
 
 def _together(parts: Sequence[PhaseLoads]) -> tuple[Feeders, Feeders]:
-    """Return the feeders of all parts."""
+    """Return the feeders of several PhaseLoads, concatenated."""
     feeders = [part.feeders for part in parts]
     a, b, c, d = (np.concatenate([p[side][i] for p in feeders]) for side in (0, 1) for i in (0, 1))
     return (a, b), (c, d)
@@ -223,7 +224,7 @@ def _narrowest_links(capacity: Floats, routes: Routes) -> tuple[Feeders, Feeders
 
 
 def narrowest(capacity: Floats, routes: Routes) -> tuple[Ints, Ints]:
-    """Return the first and the last link of least capacity on each route (0 where a route is empty)."""
+    """Return the first and the last link of least capacity on each route; 0 for a route without links."""
     lengths = np.diff(routes.start)
     first, last = np.zeros((2, len(lengths)), np.int64)
     full = np.flatnonzero(lengths)
@@ -236,11 +237,8 @@ def narrowest(capacity: Floats, routes: Routes) -> tuple[Ints, Ints]:
     return first, last
 
 
-# The links that the pairs of a phase cross on a cluster, pairs with a switch included.
-
-
 def split(phase: Phase) -> tuple[Phase, ...]:
-    """Return the pairs of GPUs of a phase, and its pairs with switches, as phases; one that would be empty is left out."""
+    """Return a phase as up to two phases: its pairs of GPUs, and its pairs of a GPU and a switch. An empty one is left out."""
     switched = np.minimum(phase.source, phase.destination) < 0
     cuts = np.flatnonzero(switched[1:] != switched[:-1]) + 1
     if len(cuts) > 1:
@@ -254,11 +252,12 @@ def _taken(phase: Phase, pairs: Ints | slice) -> Phase:
 
 
 def route(topology: Topology, ranks: Ints, phase: Phase) -> Routes:
-    """Return the routes of all pairs of a phase that is `split`, in every group, group after group.
+    """Return the routes of all pairs of a phase from `split`, group after group. `ranks` (groups, n) holds the GPU of each
+    position.
 
-    ranks: GPUs (groups, n) by position. A pair with the switch inside a node crosses the GPU's own link to it, one with the
-    switches of the network the link of its NIC; what lies above a leaf carries sums and copies, no more than a NIC's worth.
-    Raises InputError when the cluster has no NICs for a pair that needs them.
+    A pair with a switch inside a node crosses the GPU's link to that switch. A pair with a network switch crosses the link of
+    the GPU's NIC; links above a leaf carry sums and copies, at most one NIC's bytes. Raises InputError if a pair needs NICs that
+    the cluster does not have.
     """
     if len(phase.source) == 0 or min(phase.source[0], phase.destination[0]) >= 0:
         return topology.route(ranks[:, phase.source].ravel(), ranks[:, phase.destination].ravel())
@@ -267,7 +266,7 @@ def route(topology: Topology, ranks: Ints, phase: Phase) -> Routes:
 
 
 def _switched(topology: Topology, ranks: Ints, phase: Phase) -> Ints:
-    """Return the one link between a GPU and a switch; its tier is that of the GPU's or the NIC's, up or down."""
+    """Return the link between the GPU and the switch of each pair: in the GPU's or the NIC's tier, up or down."""
     gpu = ranks[:, np.maximum(phase.source, phase.destination)]
     upwards, network = phase.source >= 0, np.minimum(phase.source, phase.destination) <= NETWORK
     first = {tier.name.replace("pcie", "nvlink"): tier.first for tier in topology.tiers}

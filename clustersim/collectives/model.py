@@ -1,11 +1,11 @@
-"""What a collective algorithm says, in two forms that tests hold against each other: steps for the proof, bytes for the fabric.
+"""The interface of collective algorithms: steps on chunks for the proof, and phases of bytes for the fabric.
 
-Each file of `algorithms/` is one `Algorithm`, as a module: `OPS`, `steps` and `phases`. Elsewhere a class that derives from
-`Algorithm` is one.
+Tests compare both forms. Each file of `algorithms/` is one `Algorithm` as a module with `OPS`, `steps` and `phases`; outside
+code derives a class from `Algorithm`.
 
-A source or destination below zero is a switch that adds what comes in and copies what goes out: `node_switch(j)` joins the
-GPUs of node j (NVLS), `network_switch(r)` the NICs of rail r of all nodes (SHARP). It holds nothing at first. Node j are the
-positions j·levels[0] … (j + 1)·levels[0] - 1, and a position's rail is its place in there.
+A negative source or destination is a switch that adds what arrives and copies what leaves: `node_switch(j)` joins the GPUs of
+node j (NVLS), `network_switch(r)` the NICs of rail r of all nodes (SHARP). It is empty at first. Node j has the positions
+j·levels[0] … (j + 1)·levels[0] - 1; the rail of a position is its index in the node.
 """
 
 from __future__ import annotations
@@ -20,8 +20,6 @@ import numpy as np
 
 from clustersim import plugins
 from clustersim.arrays import Floats, Ints
-from clustersim.collectives.skew import OPS as SKEWED
-from clustersim.collectives.skew import checked
 from clustersim.errors import InputError, shown
 from clustersim.model.operator import CollectiveOp
 from clustersim.model.router import ExpertRouter
@@ -33,68 +31,71 @@ class Step(NamedTuple):
     """One rank sends one chunk to another, which adds it to its own or overwrites it. All steps of a round happen at once."""
 
     round: int
-    """When; rounds follow one another."""
+    """Index of the round. Rounds follow one another; all steps of a round happen at once."""
     source: int
-    """The rank that sends, or a switch (below zero)."""
+    """Rank that sends, or a switch (negative)."""
     destination: int
-    """The rank that receives, or a switch."""
+    """Rank that receives, or a switch (negative)."""
     chunk: int
-    """Which part of the array."""
+    """Index of the part of the array that is sent."""
     reduce: bool
-    """It is added to the destination's own; else it replaces it."""
+    """Whether the chunk is added to the destination's own; otherwise it replaces it."""
     relay: bool = False
-    """The source passes on what it last received of the chunk, not what it has since added up."""
+    """Whether the source sends the chunk as it last received it, without what it added since."""
 
 
 class Group(NamedTuple):
     """The ranks of a communicator by position 0 … n-1."""
 
     n: int
-    """How many."""
+    """Number of ranks."""
     levels: tuple[int, ...]
-    """Fan-outs from the innermost level outwards, their product is n: (8, 240) is 240 nodes of 8 ranks each. Digit l of
-    position p is p // prod(levels[:l]) % levels[l]."""
+    """Fan-outs from the innermost level outwards, with product n: (8, 240) is 240 nodes of 8 ranks each. Digit l of position p
+    is p // prod(levels[:l]) % levels[l]."""
     shares: tuple[float, ...] = ()
-    """The parts of all rows of a dispatch, combine or all_to_all that belong to the experts of each position, with the sum 1;
-    empty when all have as many."""
+    """Share of all rows of a dispatch, combine or all_to_all that belong to the experts of each position, with sum 1. Empty if
+    all shares are equal."""
     router: ExpertRouter | None = None
-    """How a router chooses the experts of the rows of a dispatch or combine; None: each row is a token of its own."""
+    """Model of how a router chooses the experts of each row of a dispatch or combine. None: each row is a token of its own."""
     sizes: tuple[int, ...] = ()
-    """Positions of each node, one node after the other, where nodes hold different numbers; `levels` are then (1, n)."""
+    """Number of positions of each node, where nodes differ; `levels` are then (1, n)."""
+    rings: tuple[tuple[int, ...], ...] = ()
+    """Orders of a node's positions along its links, where only some pairs of GPUs have links. Empty: one ring in the order of
+    positions."""
 
 
 class Phase(NamedTuple):
-    """A part of a collective that moves at one rate."""
+    """Part of a collective in which all pairs move their bytes at one common rate."""
 
     rounds: float
-    """Dependent steps, each of which pays the latency of the slowest pair."""
+    """Number of dependent steps. Each adds the latency of the slowest pair."""
     source: Ints
-    """Position that sends, of each pair (pairs,)."""
+    """Position that sends in each pair (pairs,)."""
     destination: Ints
-    """Position that receives (pairs,)."""
+    """Position that receives in each pair (pairs,)."""
     fraction: Floats
-    """Bytes of each pair for each byte of S, the size of the collective as nccl-tests counts it (pairs,)."""
+    """Bytes of each pair per byte of S, the size of the collective as nccl-tests counts it (pairs,)."""
 
     def pairs(self) -> Phase:
-        """Return the phase itself; an AllPairs writes its pairs down."""
+        """Return the phase itself."""
         return self
 
 
 class AllPairs(NamedTuple):
-    """A phase in which every position sends to every other: position i sends `sent[i]`·`received[j]`·S bytes to position j.
+    """Phase in which every position sends to every other: position i sends `sent[i]`·`received[j]`·S bytes to position j.
 
-    As a Phase it has n² equal pairs, which need not be listed.
+    Stands for up to n² pairs, which are not stored.
     """
 
     rounds: float
-    """As of a Phase."""
+    """Number of dependent steps, as in Phase."""
     sent: Floats
-    """By position that sends (n,)."""
+    """Weight of each position as a sender (n,)."""
     received: Floats
-    """By position that receives (n,)."""
+    """Weight of each position as a receiver (n,)."""
 
     def pairs(self) -> Phase:
-        """Return the same as a Phase; pairs without bytes are left out."""
+        """Return the equivalent Phase, without pairs that have no bytes."""
         n = len(self.sent)
         shift, source = np.divmod(np.arange(n * (n - 1), dtype=np.int64), n)
         destination = (source + shift + 1) % n
@@ -103,77 +104,100 @@ class AllPairs(NamedTuple):
         return Phase(self.rounds, source[kept], destination[kept], fraction[kept])
 
 
+SKEWED = ("all_to_all", "dispatch", "combine")
+"""Operations with shares of rows. dispatch is an all_to_all and combine its reverse; the names are DeepEP's."""
 OPERATIONS = frozenset({*get_args(CollectiveOp), "send"})
-"""All that can be asked of an algorithm."""
+"""All operations that an algorithm can have."""
 
 
 @runtime_checkable
 class Algorithm(Protocol):
-    """A collective algorithm, for groups of two or more ranks. Derive from it: only `phases` has no default.
+    """Collective algorithm for groups of two or more ranks. Subclasses must define `phases`; `OPS` and `steps` have defaults.
 
-    A module with the three is one too.
+    A module with these three names is an Algorithm too.
     """
 
     OPS: frozenset[str] = OPERATIONS
-    """The operations that it can do; the default is all."""
+    """Operations that the algorithm supports; all by default."""
 
     def phases(self, op: str, group: Group) -> tuple[Phase | AllPairs, ...]:
-        """Return the traffic of each phase: bytes over pairs of ranks.
+        """Return the phases of `op`: bytes over pairs of ranks.
 
-        They are those of `steps`, over the same pairs and in as many rounds. Raises InputError for a group that it cannot do.
+        They have the same pairs, bytes and number of rounds as `steps`. Raises InputError for an unsupported group.
         """
         ...
 
     def steps(self, op: str, group: Group) -> Iterator[Step]:
-        """Yield the chunks that each rank sends in each round, for `proof.check`. The default has nothing to prove.
+        """Yield the chunks that each rank sends in each round, for `proof.check`. The default yields none, so that nothing is
+        proved.
 
-        `proof.py` plays them from the precondition of the collective to its postcondition. An algorithm that cuts its chunks
-        finer to keep a chain or a tree busy is proved uncut: the pieces of a chunk follow it on its way.
+        `proof.py` runs them from the precondition of the collective to its postcondition. An algorithm that uses smaller chunks
+        to fill a chain or a tree is proved with whole chunks: the pieces of a chunk take the same way.
         """
         return iter(())
 
 
 class FunctionAlgorithm(Algorithm):
-    """A plain function `phases(op, group)` that says nothing of its operations and steps."""
+    """Algorithm made of a plain function `phases(op, group)`, with all operations and no steps."""
 
     def __init__(self, find: Callable[[str, Group], tuple[Phase | AllPairs, ...]]) -> None:
         self.find = find
 
     def phases(self, op: str, group: Group) -> tuple[Phase | AllPairs, ...]:
-        """Return the phases of `op` over a group."""
+        """Return the phases that the function returns for `op` and `group`."""
         return self.find(op, group)
 
 
+def checked_shares(shares: tuple[float, ...], n: int) -> tuple[float, ...]:
+    """Return the shares of `n` positions, () if all are equal. Raises InputError unless they are `n` shares with sum 1."""
+    if not shares:
+        return ()
+    if len(shares) != n or not min(shares) >= 0 or not abs(math.fsum(shares) - 1) < 1e-9:
+        raise InputError(
+            f"the shares of a group are one number of 0 or more for each of its {n} ranks, with the sum 1; "
+            f"these are {len(shares)} with the sum {math.fsum(shares):g}"
+        )
+    return shares if max(shares) > min(shares) else ()
+
+
 NETWORK = -(1 << 40)
-"""Positions from here downwards are switches between nodes."""
+"""Positions up to and including this negative number are network switches, those above it node switches."""
 
 
 def node_switch(node: int) -> int:
-    """Return the position that stands for the switches inside a node."""
+    """Return the position of the switches inside a node."""
     return -1 - node
 
 
 def network_switch(rail: int) -> int:
-    """Return the position that stands for the switches between nodes on a rail."""
+    """Return the position of the switches between nodes on a rail."""
     return NETWORK - rail
 
 
 def nodes_of(group: Group) -> tuple[int, int]:
-    """Return (positions of a node, nodes)."""
+    """Return (positions per node, number of nodes)."""
     inside = group.levels[0] if group.levels else 1
     return inside, group.n // inside
 
 
-def phases(name: str, op: str, group: Group) -> tuple[Phase | AllPairs, ...]:
-    """Return the phases, one after the other, in which the algorithm does `op` over `group`; none for a single rank.
+def node_pairs(group: Group) -> tuple[Ints, Ints]:
+    """Return (sources, destinations) of all ordered pairs of different ranks on the same node."""
+    inside, nodes = nodes_of(group)
+    shift, rank = np.divmod(np.arange(inside * (inside - 1), dtype=np.int64), inside)
+    first = np.arange(nodes)[:, None] * inside
+    return (first + rank).ravel(), (first + (rank + shift + 1) % inside).ravel()
 
-    S of a Phase is the whole array for all_reduce, all_gather, reduce_scatter, broadcast and reduce, and the bytes that
-    one rank sends, its own share included, for all_to_all (nccl-tests, doc/PERFORMANCE.md). With shares a position sends
-    share j of S to position j in all_to_all and dispatch, and position j sends share j of S to each one in combine. The
-    root is position 0. The arrays are shared and read-only. Raises UnknownNameError for an unknown algorithm, InputError for an
-    operation or a group it cannot do.
+
+def phases(name: str, op: str, group: Group) -> tuple[Phase | AllPairs, ...]:
+    """Return the phases in which an algorithm runs `op` over `group`, in order; none for a single rank.
+
+    S of a Phase is the whole array for all_reduce, all_gather, reduce_scatter, broadcast and reduce. For all_to_all, dispatch
+    and combine it is the bytes that one rank sends, its own share included (nccl-tests, doc/PERFORMANCE.md). With shares, a
+    position sends share j of S to position j in all_to_all and dispatch, and position j sends share j of S to each position in
+    combine. The root is position 0. The arrays are shared and read-only. Raises UnknownNameError for an unknown algorithm,
+    InputError for an unsupported operation or group.
     """
-    shares = checked(group.shares, group.n) if op in SKEWED else ()
+    shares = checked_shares(group.shares, group.n) if op in SKEWED else ()
     spelled = plugins.spelled(ROOM, name)  # a short name may mean another function tomorrow
     return _phases(spelled, op, group._replace(n=int(group.n), levels=tuple(map(int, group.levels)), shares=shares))
 
@@ -185,10 +209,10 @@ def _phases(name: str, op: str, group: Group) -> tuple[Phase | AllPairs, ...]:
 
 
 def algorithm(name: str) -> Algorithm:
-    """Return the algorithm of a name: a module, an object of a class that is named, or a function made to fit.
+    """Return the algorithm of a name: a module, an object of a named class, or a wrapped function.
 
-    A function `phases` stands for its module where that is an Algorithm. Raises UnknownNameError, and InputError for a module
-    that says which operations it can do and has no steps.
+    A function called `phases` stands for its module if that is an Algorithm. Raises UnknownNameError for an unknown name, and
+    InputError for a module with operations but without steps.
     """
     found = plugins.load(ROOM, name, "phases")
     with plugins.blaming(ROOM, name):
@@ -223,7 +247,7 @@ def _built(name: str, own: Algorithm, op: str, group: Group) -> tuple[Phase | Al
 
 
 def _sane(phase: Phase | AllPairs, n: int) -> Phase | AllPairs:
-    """Return a phase from outside as arrays of one length. Raises ValueError for what no group of n ranks can do."""
+    """Return a phase from outside code as arrays of equal length. Raises ValueError if it is impossible for n ranks."""
     if not isinstance(phase, (Phase, AllPairs)):
         raise TypeError(f"a phase is a Phase or an AllPairs, not {shown(phase)}")
     dense = isinstance(phase, AllPairs)
@@ -244,7 +268,7 @@ def _sane(phase: Phase | AllPairs, n: int) -> Phase | AllPairs:
 
 
 def _moves(phase: Phase | AllPairs) -> bool:
-    """Return whether a phase carries any bytes, without writing down the pairs of an AllPairs."""
+    """Return whether a phase carries any bytes."""
     if isinstance(phase, AllPairs):
         return bool(phase.sent.any() and phase.received.any())
     return bool(phase.fraction.any())
@@ -256,30 +280,30 @@ def _able(op: str) -> str:
 
 
 def digits(group: Group, level: int) -> tuple[Ints, int, int]:
-    """Return (digit `level` of every position, the stride between neighbours of that level, its fan-out)."""
+    """Return (digit `level` of every position, stride between neighbours of that level, fan-out of the level)."""
     stride, fan = math.prod(group.levels[:level]), group.levels[level]
     return np.arange(group.n, dtype=np.int64) // stride % fan, stride, fan
 
 
 def neighbours(group: Group, level: int) -> Ints:
-    """Return, for every position, the next one in the ring over digit `level`, its other digits kept."""
+    """Return, for every position, the next one in the ring over digit `level`, with its other digits unchanged."""
     digit, stride, fan = digits(group, level)
     return np.arange(group.n, dtype=np.int64) + ((digit + 1) % fan - digit) * stride
 
 
 def backwards(steps: Iterable[Step], last: int) -> Iterator[Step]:
-    """Yield a reduce_scatter from the steps of an all_gather whose last round is `last`: the same pairs back, added up."""
+    """Yield the steps of a reduce_scatter: those of an all_gather, whose last round is `last`, reversed and with sums."""
     for step in steps:
         yield Step(last - step.round, step.destination, step.source, step.chunk, reduce=True)
 
 
 def merged(rounds: float, *parts: tuple[Ints, Ints, float]) -> Phase:
-    """Return the phase of several lists (sources, destinations, fraction) of pairs; those without bytes are left out."""
+    """Return one phase of several lists (sources, destinations, fraction), without pairs that have no bytes."""
     parts = tuple(part for part in parts if part[2])
     source, destination = (np.concatenate([part[i] for part in parts]) for i in (0, 1))
     return Phase(rounds, source, destination, np.repeat([part[2] for part in parts], [len(part[0]) for part in parts]))
 
 
 def uniform(rounds: float, source: Ints, destination: Ints, fraction: float) -> Phase:
-    """Return a phase in which every pair carries the same fraction."""
+    """Return a phase in which every pair carries the same fraction of S."""
     return Phase(rounds, source, destination, np.full(len(source), fraction))

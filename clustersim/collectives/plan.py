@@ -1,4 +1,4 @@
-"""How a collective is carried, planned by one call for each distinct collective and shape of its groups."""
+"""How a collective runs: one plan for each distinct collective and shape of its groups."""
 
 from __future__ import annotations
 
@@ -9,22 +9,21 @@ import numpy as np
 
 from clustersim.collectives.model import AllPairs, Group, Phase, phases, uniform
 from clustersim.collectives.nccl.choose import choose, collective_seconds, file_of
-from clustersim.collectives.nccl.shape import Shape
+from clustersim.collectives.nccl.shape import CommunicatorShape
 from clustersim.config.evidence import Declared
 from clustersim.model.operator import Collective
 from clustersim.topology.model import Topology
 
 NCCL = "nccl"
-"""The algorithm that stands for what NCCL's tuner would choose."""
+"""Name of the algorithm that means NCCL's own choice."""
 MESSAGES = frozenset({"send", "ring_exchange"})
-"""What is no collective: messages between two ranks, which no algorithm carries."""
+"""Operations that are messages between two ranks and have no algorithm."""
 
 CALLS: Mapping[str, float] = {"hybridep": 144e-6}
-"""Seconds of a call besides what its bytes take, by algorithm: notes of who sends what where, copies, launches. HybridEP's times
-through PyTorch over those of its kernels alone, 123 to 162 us on 8 B200 and 8 GB200 (deepseek-ai/DeepEP, branch hybrid-ep,
-docs/README_Hybrid-EP.md)."""
+"""Seconds of overhead per call by algorithm, such as routing tables, copies and launches. HybridEP's times through PyTorch minus
+those of its kernels are 123 to 162 us on 8 B200 and 8 GB200 (deepseek-ai/DeepEP, branch hybrid-ep, docs/README_Hybrid-EP.md)."""
 SMS: Mapping[str, int] = {"deepep": 20, "hybridep": 32}
-"""SMs that an algorithm holds (deepseek-ai/DeepEP, Buffer.num_sms; Megatron-Bridge, scripts/performance/utils/overrides.py:
+"""SMs that an algorithm occupies (deepseek-ai/DeepEP, Buffer.num_sms; Megatron-Bridge, scripts/performance/utils/overrides.py:
 moe_hybridep_num_sms)."""
 
 BUFFERED: Annotated[int, Declared()] = 3
@@ -33,40 +32,40 @@ reads it, and writes it (src/device/prims_simple.h); a reduction reads what it i
 
 
 def bus_factor(op: str, n: int) -> float:
-    """Return busbw over algbw, the bytes that a GPU receives for each of its size (nccl-tests, doc/PERFORMANCE.md)."""
+    """Return busbw / algbw: the bytes that a GPU receives per byte of the collective's size (nccl-tests, doc/PERFORMANCE.md)."""
     ring = (n - 1) / n
     return {"all_reduce": 2 * ring}.get(op, 1.0 if op in MESSAGES or op in ("broadcast", "reduce") else ring)
 
 
 class CollectivePlan(NamedTuple):
-    """What carries a collective, and the phases in which it does."""
+    """Algorithm, protocol, latency and rate of a collective, and the phases of its traffic."""
 
     algorithm: str
-    """A file of collectives/algorithms/; empty for a message."""
+    """File of collectives/algorithms; empty for a message."""
     protocol: str
-    """LL, LL128 or Simple of NCCL; empty for an algorithm that NCCL does not have."""
+    """NCCL's protocol LL, LL128 or Simple; empty for an algorithm that NCCL does not have."""
     levels: tuple[int, ...]
-    """Fan-outs of the groups from the node outwards, as the phases take them."""
+    """Fan-outs of the groups from the node outwards, as the phases use them."""
     sizes: tuple[int, ...]
-    """Positions of each node, where these differ, as in Group."""
+    """Number of positions of each node, where these differ, as in Group."""
     latency: float | None
-    """Seconds before the bytes move, launch included; None: the launch, and the rounds of each phase times its slowest hop."""
+    """Seconds before bytes move, launch included. None: the launch plus the rounds of each phase times its slowest hop."""
     rate: float
-    """Bytes/s of the collective's size that the protocol reaches at most."""
+    """Largest bytes/s of the collective's size that the protocol reaches."""
     phases: tuple[Phase | AllPairs, ...]
-    """One after the other; none for a single rank."""
+    """Phases in order; none for a single rank."""
     channels: int = 0
-    """NCCL's channels, or blocks of another library, each of which holds an SM; 0 where it chooses none."""
+    """NCCL's channels, or thread blocks of another library, each of which occupies an SM; 0 if unknown."""
 
 
 def plan(
-    topology: Topology, algorithm: str, kinds: Sequence[Shape], group: Group, collective: Collective
+    topology: Topology, algorithm: str, kinds: Sequence[CommunicatorShape], group: Group, collective: Collective
 ) -> CollectivePlan:
-    """Return how `algorithm` carries a collective in groups that are each a `group` by position.
+    """Return the plan of a collective by `algorithm`: its phases, latency, rate and channels in groups shaped like `group`.
 
-    kinds: their different `nccl.shape.shapes`, which NCCL alone asks for; of messages those of the communicators in which they
-    go. Where groups lie on nodes differently, its choice is that of the one with the longest time. Raises as
-    `collectives.model.phases`, and InputError where NCCL cannot do what it is forced to.
+    `kinds` are the distinct `nccl.shape.shapes` of the groups, used for NCCL alone; for messages, those of the communicators
+    that carry them. If groups differ in layout, NCCL's choice is that of the group with the longest time. Raises as
+    `collectives.model.phases`, and InputError if NCCL cannot use its forced settings.
     """
     op = collective.op
     if op in MESSAGES:
@@ -80,15 +79,15 @@ def plan(
     file = file_of(choice.algorithm, kind, topology.facts(kind.types))
     levels = kind.group.levels
     sizes = kind.sizes if all(other.sizes == kind.sizes for other in kinds) else ()
-    parts = _phases(file, op, group._replace(levels=levels, sizes=sizes))
+    parts = _phases(file, op, group._replace(levels=levels, sizes=sizes, rings=kind.group.rings))
     rate, latency = choice.rate_bytes_per_s, launch + choice.latency_s
     return CollectivePlan(file, choice.protocol, levels, sizes, latency, rate, parts, choice.channels)
 
 
 def _messages(
-    topology: Topology, algorithm: str, kinds: Sequence[Shape], group: Group, collective: Collective
+    topology: Topology, algorithm: str, kinds: Sequence[CommunicatorShape], group: Group, collective: Collective
 ) -> CollectivePlan:
-    """Return how NCCL carries a message, or a ring exchange as so many messages one after the other."""
+    """Return NCCL's plan of a point-to-point message, or of a ring exchange: n - 1 messages in sequence."""
     parts, rounds = ((_message(),), 1) if collective.op == "send" else (ring_exchange(group.n), group.n - 1)
     if not rounds:
         return CollectivePlan(algorithm, "", group.levels, (), 0.0, float("inf"), parts)
@@ -110,6 +109,6 @@ def _message() -> Phase:
 
 
 def ring_exchange(n: int) -> tuple[Phase, ...]:
-    """Return the phase in which every position sends to the next one, n - 1 times, all of its bytes together."""
+    """Return the phase in which every position sends its bytes to the next one n - 1 times."""
     ranks = np.arange(n, dtype=np.int64)
     return (uniform(n - 1, ranks, np.roll(ranks, -1), 1.0),) if n > 1 else ()

@@ -1,7 +1,7 @@
-"""Proof of a collective: play its steps on sets of contributions, and compare what every rank holds in the end.
+"""Proof of a collective: run its steps on sets of contributions and compare the final content of every rank.
 
-As in the pre- and postconditions of SCCL (Cai et al. 2021, section 3) and MSCCL: a chunk is the set of ranks whose
-values are added up in it, so a lost, a doubled and a misplaced contribution all show.
+As in the pre- and postconditions of SCCL (Cai et al. 2021, section 3) and MSCCL. A chunk is the set of ranks whose values it
+sums, so that a lost, doubled or misplaced contribution is found.
 """
 
 from __future__ import annotations
@@ -10,25 +10,24 @@ from collections.abc import Iterable, Mapping
 from itertools import groupby
 from operator import attrgetter
 
-from clustersim.collectives.model import Group, Step
-from clustersim.collectives.skew import OPS as ALL_TO_ALL
+from clustersim.collectives.model import SKEWED, Group, Step
 from clustersim.errors import SimulationError
 
 Contributions = dict[tuple[int, int], int]
-"""{(rank, chunk): bit mask of the ranks whose contributions are in it}"""
+"""{(rank, chunk): bit mask of the ranks whose values are summed in it}"""
 
 
 def chunks_of(op: str, n: int, steps: Iterable[Step]) -> int:
-    """Return how many chunks the array of `op` is cut into: n² for an all_to_all, else one more than the last one named."""
-    return n * n if op in ALL_TO_ALL else 1 + max(step.chunk for step in steps)
+    """Return the number of chunks of the array of `op`: n² for an all_to_all, else one more than the largest index in `steps`."""
+    return n * n if op in SKEWED else 1 + max(step.chunk for step in steps)
 
 
 def fraction_of(op: str, group: Group, chunks: int, chunk: int) -> float:
-    """Return the size of a chunk over the size S of the collective; S of an all_to_all is the bytes of one rank.
+    """Return the size of a chunk divided by the size S of the collective; S of an all_to_all is the bytes of one rank.
 
-    Chunk s·n + d of a dispatch holds the rows of rank s for the experts of d; that of a combine brings those of d back from s.
+    Chunk s·n + d of a dispatch holds the rows of rank s for the experts of rank d; in a combine it returns those of d to s.
     """
-    if op not in ALL_TO_ALL:
+    if op not in SKEWED:
         return 1 / chunks
     expert = chunk // group.n if op == "combine" else chunk % group.n
     return group.shares[expert] if group.shares else 1 / group.n
@@ -60,7 +59,7 @@ def check(op: str, n: int, steps: Iterable[Step]) -> None:
 def _start(op: str, n: int, chunks: int) -> Contributions:
     if op == "broadcast":
         return {(0, c): 1 for c in range(chunks)}
-    if op in ("all_gather", *ALL_TO_ALL):
+    if op in ("all_gather", *SKEWED):
         return {(c * n // chunks, c): 1 << (c * n // chunks) for c in range(chunks)}
     return {(r, c): 1 << r for r in range(n) for c in range(chunks)}
 
@@ -73,7 +72,7 @@ def _end(op: str, n: int, chunks: int) -> Contributions:
         return {(0, c): everything for c in range(chunks)}
     if op == "reduce_scatter":
         return {(c * n // chunks, c): everything for c in range(chunks)}
-    if op in ALL_TO_ALL:
+    if op in SKEWED:
         return {(c % n, c): 1 << (c // n) for c in range(chunks)}
     return {(r, c): mask for r in range(n) for (_, c), mask in _start(op, n, chunks).items()}
 

@@ -1,4 +1,4 @@
-"""Steps through the switches of rails that add and copy, as NVLS and CollNet share them (SHARP)."""
+"""Steps through rail switches that add and copy, shared by NVLS and CollNet (SHARP)."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from clustersim.collectives.model import Group, Step, backwards, network_switch,
 
 
 def all_gather(group: Group, within: Callable[[int, int, int], Iterator[Step]]) -> Iterator[Step]:
-    """Yield an all_gather: in rounds 0 and 1 each chunk goes over its owner's rail to one rank, its head, in every node.
+    """Yield the steps of an all_gather. In rounds 0 and 1 each chunk goes over its owner's rail to its head in every node.
 
-    within: the steps from round 2 on in which a head hands a chunk to its node, given (node, head, chunk).
+    `within(node, head, chunk)` yields the steps from round 2 on, in which the head distributes the chunk inside its node.
     """
     inside, nodes = nodes_of(group)
     for owner in range(group.n):
@@ -25,7 +25,7 @@ def all_gather(group: Group, within: Callable[[int, int, int], Iterator[Step]]) 
 
 
 def either(op: str, all_reduce: Iterator[Step], all_gather: Iterator[Step], last: int) -> Iterator[Step]:
-    """Yield the steps of `op`, a reduce_scatter being the all_gather backwards, whose last round is `last`."""
+    """Yield the steps of `op`; a reduce_scatter is the all_gather, whose last round is `last`, reversed."""
     if op == "all_reduce":
         yield from all_reduce
     elif op == "all_gather":

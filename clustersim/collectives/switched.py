@@ -1,4 +1,4 @@
-"""Algorithms that a user names, whose steps end at switches: the levels of their groups, and what they need of a cluster."""
+"""Algorithms named by the user whose steps use switches: the levels of their groups, and the switches they need."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from clustersim.errors import InputError
 from clustersim.topology.model import Topology
 
 JOINED = ("nvswitch", "nvlink", "none")
-"""Kinds of `scale_up` whose GPUs have a link of their own, where NCCL uses SHARP; RCCL on a mesh does not."""
+"""Kinds of `scale_up` with a link of its own for each GPU, where NCCL uses SHARP; RCCL on a mesh does not."""
 
 
 class Switches(NamedTuple):
-    """Whether an algorithm's steps end at switches inside nodes, and at those between them."""
+    """Whether an algorithm's steps use the switches inside nodes, and those between nodes."""
 
     node: bool
     network: bool
 
 
 def switches(algorithm: str, op: str, group: Group) -> Switches:
-    """Return at which switches the steps of `op` end; raises as `phases` does."""
+    """Return which switches the steps of `op` use. Raises as `phases`."""
     lowest = [np.minimum(p.source, p.destination) for p in phases(algorithm, op, group) if isinstance(p, Phase)]
     low = np.concatenate([np.zeros(1, np.int64), *lowest])
     return Switches(bool(((low > NETWORK) & (low < 0)).any()), bool((low <= NETWORK).any()))
@@ -39,10 +39,10 @@ def fitted(
     upwards: Iterable[int],
     shares: tuple[float, ...],
 ) -> Group:
-    """Return the groups of GPUs `gpus` (groups, n) as `algorithm` takes them: node by node where its steps end at switches.
+    """Return the group of GPUs `gpus` (groups, n) for `algorithm`: node by node if its steps use switches.
 
-    upwards: as from `levels.fanouts`. Raises InputError for an operation the algorithm cannot do, and on a cluster that lacks
-    the switches it needs, with the remedy.
+    `upwards` comes from `levels.fanouts`. Raises InputError for an unsupported operation, and for a cluster without the switches
+    that it needs, with the remedy.
     """
     nodes, wanted = topology.numbering.node_of(gpus), tuple(ops)
     by_nodes = Group(gpus.shape[1], by_node(nodes), shares)
@@ -59,7 +59,7 @@ def fitted(
 
 
 def lacking(topology: Topology, used: Switches, group: Group) -> str | None:
-    """Return the missing ones of the switches that are `used`, and the remedy; None when the cluster has them."""
+    """Return which of the `used` switches the cluster lacks, with the remedy; None if it has all of them."""
     node = topology.node
     if used.node and not (node.multicast and node.scale_up == "nvswitch"):
         kind = "" if node.scale_up == "nvswitch" else " and scale_up.kind: nvswitch"

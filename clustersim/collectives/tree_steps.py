@@ -1,4 +1,4 @@
-"""The double binary trees over nodes, for the algorithms that use them on each rail."""
+"""Double binary trees over nodes, for the algorithms that use them on each rail."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PairList = tuple[Ints, Ints, float]
 
 @lru_cache(maxsize=64)
 def node_trees(nodes: int) -> tuple[tuple[Ints, Ints, int], ...]:
-    """Return (parent of every node, depth of every node, deepest) of both trees; the root is node 0, its own parent."""
+    """Return (parent of every node, depth of every node, largest depth) of both trees. The root is node 0, its own parent."""
     if nodes == 1:
         one = np.zeros(1, np.int64)
         return ((one, one, 0),) * 2
@@ -27,9 +27,8 @@ def node_trees(nodes: int) -> tuple[tuple[Ints, Ints, int], ...]:
 
 
 def between(group: Group, rail: int, start: int) -> Iterator[Step]:
-    """Yield the steps of an all_reduce between the heads (position `rail`) of all nodes, chunk 2·rail + tree,
-    from round `start`.
-    """
+    """Yield the steps of an all_reduce between the heads (position `rail`) of all nodes on chunk 2·rail + tree, from round
+    `start`."""
     inside, nodes = nodes_of(group)
     for tree, (parent, depth, deepest) in enumerate(node_trees(nodes)):
         for node in range(1, nodes):
@@ -51,14 +50,14 @@ def edges(heads: Ints) -> tuple[PairList, ...]:
 
 
 def rounds(nodes: int, inside: int) -> int:
-    """Return the rounds of an all_reduce up the trees over nodes and down again, with `inside` GPUs on the largest."""
+    """Return the rounds of an all_reduce up the trees over nodes and down again, with `inside` GPUs on the largest node."""
     return 2 * (node_trees(nodes)[0][2] + inside - 1)
 
 
 def along(chains: Sequence[Ints]) -> Iterator[Step]:
     """Yield the steps of an all_reduce up both trees of each rail and down again, on chunk 2·rail + tree.
 
-    chains: by node, the positions (rails, GPUs) that the chain of each rail runs through, its head first.
+    `chains` holds, for each node, the positions (rails, GPUs) along the chain of each rail, the head first.
     """
     inside = max(own.shape[1] for own in chains)
     paths = [own.tolist() for own in chains]
@@ -75,7 +74,7 @@ def along(chains: Sequence[Ints]) -> Iterator[Step]:
 
 
 def phase(chains: Sequence[Ints]) -> Phase:
-    """Return the phase of the same: chains inside nodes and edges of both trees between them, both ways."""
+    """Return the phase of `along`: chains inside nodes and the edges of both trees between nodes, in both directions."""
     rails, inside = len(chains[0]), max(own.shape[1] for own in chains)
     low, high = (np.concatenate([own[:, part].ravel() for own in chains]) for part in (slice(1, None), slice(-1)))
     heads = np.stack([own[:, 0] for own in chains])

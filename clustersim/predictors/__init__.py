@@ -1,1 +1,1 @@
-"""`predict(kernels, gpu) -> seconds`, an array call; every predictor states its scope and its measured error."""
+"""Predictors: `predict(kernels, gpu) -> seconds` in one array call. Each states its scope and its measured error."""

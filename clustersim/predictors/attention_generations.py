@@ -1,9 +1,9 @@
-"""How fast one generation of fused attention is beside that which a predictor forecasts for a GPU.
+"""Speed of a generation of fused attention, relative to the one that a predictor forecasts for a GPU.
 
 Predictors forecast attention as the newest library for the GPU runs it: FlashAttention-2 on Ampere and Ada, FlashAttention-3 on
-Hopper, cuDNN and FlashAttention-4 on Blackwell. Others take as much longer as published charts of both have it, by length of
-the sequences, width of the heads and mask. FlashAttention-1, in CUDA and in Triton, is on no chart of Hopper and Blackwell: it
-stands to FlashAttention-2 there as on A100, for both run the same instructions on each of them.
+Hopper, cuDNN and FlashAttention-4 on Blackwell. Other generations take longer by the ratio of published charts, by sequence
+length, head dimension and mask. No chart of Hopper or Blackwell has FlashAttention-1 in CUDA or Triton. Its ratio to
+FlashAttention-2 is that of A100, because both run the same instructions on each GPU.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from clustersim.errors import InputError
 from clustersim.model.kernel import Kernel
 
 LENGTHS = (512, 1024, 2048, 4096, 8192, 16384)
-"""Tokens of a sequence of the charts, 16,384 in a batch."""
+"""Sequence lengths of the charts in tokens, with 16,384 tokens per batch."""
 Chart = Mapping[tuple[int, bool], tuple[float, ...]]
-"""TFLOP/s by head dimension and whether causal, one for each of LENGTHS."""
+"""{(head dimension, whether causal): TFLOP/s at each of LENGTHS}"""
 
 A100_FLASH1: Chart = {
     (64, False): (91, 92, 104, 108, 110, 110),
@@ -67,7 +67,7 @@ TRITON: Annotated[Mapping[str, float], Declared()] = {"forward": 1 / 1.4, "backw
 
 Pair = tuple[Chart, Chart]
 Ratio = Pair | float | Mapping[str, float]
-"""Two charts, a number, or a number by direction."""
+"""Quotient of two charts, a number, or a number for each direction."""
 _FLASH1: Pair = (A100_FLASH1, A100_FLASH2)
 _HOPPER: Pair = (H100_FLASH2, H100_FLASH3)
 _BLACKWELL: Pair = (B200_FLASH2, B200_CUDNN)
@@ -96,11 +96,11 @@ SPEEDS: Mapping[str, Speeds] = {
     "blackwell": BLACKWELL,
     "blackwell-ultra": BLACKWELL,
 }
-"""By architecture and generation, the ratios whose product is its speed over that of the forecast; without any it is that."""
+"""{architecture: {generation: ratios}}. Their product is the generation's speed over the forecast one; without ratios it is 1."""
 
 
 def check(generation: str, gpu: Gpu) -> None:
-    """Raise InputError for a generation of attention that does not run on a GPU."""
+    """Raise InputError if a generation of attention does not run on a GPU."""
     known = SPEEDS.get(gpu.architecture, {})
     if generation not in ("flash", "unfused", *known):
         listed = ", ".join(("flash", *known, "unfused"))
@@ -108,7 +108,7 @@ def check(generation: str, gpu: Gpu) -> None:
 
 
 def longer(kernels: Sequence[Kernel], gpu: Gpu) -> Floats | None:
-    """Return how many times as long each kernel takes as its forecast; None where none is of a generation that was named."""
+    """Return the factor by which each kernel's time exceeds its forecast; None if no kernel names a generation."""
     places = [place for place, kernel in enumerate(kernels) if kernel.generation]
     if not places:
         return None
@@ -129,6 +129,6 @@ def _speed(kernel: Kernel, architecture: str) -> float:
 
 
 def _rate(chart: Chart, kernel: Kernel) -> float:
-    """Return the TFLOP/s of a chart at the kernel's length, between two of its own by the logarithm; ends go on level."""
+    """Return the TFLOP/s of a chart at the kernel's length, interpolated over its logarithm and constant beyond the ends."""
     key = min(chart, key=lambda one: (one[1] != kernel.causal, abs(one[0] - kernel.k)))
     return float(np.interp(np.log(kernel.m), np.log(LENGTHS), chart[key]))

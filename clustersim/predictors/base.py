@@ -1,7 +1,9 @@
-"""What a predictor is, and what it says about its own error.
+"""The interface of predictors, and how they state their errors.
 
-A plugin is a module (or package) in `kinds/` with `load(weights: Path | None = None) -> Predictor`; `load.get(name)` returns one.
-How one that has weights learns them is a file of its name in `lab/train/learners/`, which no forecast imports.
+A predictor is a module (or package) in `kinds/` with `load(weights: Path
+
+ None = None) -> Predictor`; `load.get(name)` returns one. The file of the same name in `lab/train/learners/` trains it, and no
+forecast imports that.
 """
 
 from __future__ import annotations
@@ -20,20 +22,20 @@ ROOM = "clustersim.predictors"
 
 
 class Scope(NamedTuple):
-    """How far the forecasts of one class of kernels can be trusted."""
+    """Measured accuracy of the forecasts of one class of kernels."""
 
     subject: str
     """Data type and kind, such as `fp32 linear`."""
     method: str
-    """How they are forecast."""
+    """How the kernels are forecast, in words."""
     error: float | None
-    """Mean absolute relative error on held-out kernels, 0.15 = 15 %; None where nothing was measured."""
+    """Mean absolute relative error on held-out kernels, 0.15 for 15 %; None if not measured."""
     samples: int
-    """How many kernels that is the mean of."""
+    """Number of held-out kernels."""
     on: str
-    """The GPU, or what, that they were measured on."""
+    """GPU, or set of GPUs, that measured them."""
     nearest: str = ""
-    """Which GPU that was measured comes nearest, where this one was not."""
+    """Nearest measured GPU, if this one was not measured."""
 
     def __str__(self) -> str:
         """Return one sentence, such as `fp32 linear: 9.1 % on h100-sxm (1040 held-out kernels)`."""
@@ -45,47 +47,47 @@ class Scope(NamedTuple):
 
 @runtime_checkable
 class Predictor(Protocol):
-    """Forecasts how long kernels take on a GPU. Derive from it: only `predict` has no default."""
+    """Forecasts the time of kernels on a GPU. Subclasses must define `predict`; all else has defaults."""
 
     __slots__ = ()
 
     def predict(self, kernels: Sequence[Kernel], gpu: Gpu, alone: bool = False) -> Floats:
         """Return the seconds of each kernel on `gpu`.
 
-        `alone` times a kernel as a micro-benchmark does, with the dispatch of one eager call; without it the kernel is
-        one of many in a busy stream. Raises InputError for kernels that make no sense.
+        With `alone`, a kernel is timed as in a micro-benchmark, including the dispatch of one eager call. Otherwise it is one of
+        many in a busy stream. Raises InputError for impossible kernels.
         """
         ...
 
     @property
     def name(self) -> str:
-        """One word, as in YAML; the default is that of the class, in small letters."""
+        """Name as in YAML; by default that of the class in lower case."""
         return type(self).__name__.lower()
 
     @property
     def burst(self) -> bool:
-        """Whether forecasts hold for a short burst, so that clocks slow them down in a long step; the default says yes."""
+        """Whether forecasts hold for a short burst, so that lower clocks in a long step slow them down. True by default."""
         return True
 
     def statement(self, kernels: Sequence[Kernel], gpu: Gpu) -> tuple[Scope, ...]:
-        """Return the known errors, one entry for each data type and kind among the kernels; default: nothing."""
+        """Return the known errors, one entry for each data type and kind among the kernels. None by default."""
         found = subjects(columns(kernels))
         return tuple(Scope(f"{dtype} {kind}", self.name, None, 0, gpu.name) for dtype, kind in found)
 
     def interval(self, kernels: Sequence[Kernel], gpu: Gpu, seconds: Floats | None = None) -> tuple[Floats, Floats]:
-        """Return (low, high): measured / forecast lies between them for 80 of 100 kernels; 0 and inf, the default, unknown.
+        """Return (low, high) arrays: measured / forecast lies between them for 80 % of kernels. Unknown (0, inf) by default.
 
-        `seconds` are the forecasts where they are known, which saves making them again.
+        `seconds` are the forecasts, if the caller already has them.
         """
         return unknown(len(kernels))
 
     def trained_on(self) -> Mapping[str, Collection[str]]:
-        """Return the GPUs whose kernels training has seen, by class of kernels; empty, the default, if it learned nothing."""
+        """Return {class of kernels: GPUs in its training data}. Empty by default."""
         return {}
 
 
 def unknown(count: int) -> tuple[Floats, Floats]:
-    """Return the interval of kernels whose error was never measured: 0 to infinity."""
+    """Return the interval of kernels without a measured error: 0 to infinity."""
     return np.zeros(count), np.full(count, np.inf)
 
 

@@ -1,4 +1,4 @@
-"""Classes of kernels: what is learned together and forecast by one set of weights."""
+"""Classes of kernels. Each is learned and forecast by one set of weights."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from clustersim.predictors.features import Columns
 SIMT = ("fp32/linear", "fp32/bmm", "fp32/elementwise", "fp32/softmax", "fp32/layernorm")
 TENSOR = ("half/linear", "half/flash_attention", "narrow/linear", "narrow/flash_attention")
 GROUPED = ("half/grouped_gemm", "narrow/grouped_gemm")
-"""Classes that weights may lack: kernels of theirs are then forecast as linear ones."""
+"""Classes that weights may not have; their kernels are then forecast as linear ones."""
 MEMORY = "memory"
 GRAPHED = ("half/linear", "half/flash_attention", "narrow/flash_attention", *GROUPED)
-"""Classes whose tables hold nothing but the kernel, timed in CUDA graphs: no dispatch, no quantization, no cache write."""
+"""Classes whose tables contain only the kernel, timed in CUDA graphs: no dispatch, no quantization, no cache write."""
 
 _BY_KIND = {
     "linear": ("fp32/linear", "half/linear", "narrow/linear"),
@@ -30,9 +30,8 @@ _BY_KIND = {
 def class_of(kind: str, dtype: str) -> str:
     """Return the class that forecasts kernels of this kind and data type.
 
-    FP32 and FP64 products run on the SIMT units; on the tensor cores `half` stands for BF16, FP16 and TF32, `narrow` for FP8
-    and FP4. Vector kernels are bound by memory, so that those of every data type share the classes that FP32 kernels
-    taught, by their bytes.
+    FP32 and FP64 GEMMs run on SIMT units. On tensor cores, `half` means BF16, FP16 and TF32, `narrow` means FP8 and FP4. Vector
+    kernels are memory-bound, so all data types share the classes learned on FP32 kernels, by their bytes.
     """
     return _BY_KIND[kind][0 if dtype in ("fp32", "fp64") else 2 if dtype in ("fp8", "fp4") else 1]
 

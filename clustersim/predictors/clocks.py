@@ -1,7 +1,7 @@
-"""Clocks: what the board's power leaves of a short burst's rate when matrix products run for seconds.
+"""Clocks: the share of a short burst's rate that power leaves to GEMMs that run for seconds.
 
-Tables of kernels are timed in bursts of milliseconds, before the power controller acts; a training step is the steady
-state. docs/predictors.md has the law and its evidence.
+Tables of kernels are timed in bursts of milliseconds, before the power controller acts; a training step is a steady state.
+docs/predictors.md has the law and its evidence.
 """
 
 from __future__ import annotations
@@ -30,10 +30,11 @@ SHARPNESS: Annotated[float, Declared(chosen_on="not recorded")] = 3.0
 
 
 def sustained(gpu: Gpu, dtype: str) -> float:
-    """Return the share, in (0, 1], of their burst rate that matrix products hold on `gpu` for seconds.
+    """Return the share, in (0, 1], of their burst rate that GEMMs sustain on `gpu` for seconds.
 
-    `sustained` of the GPU's YAML where it has the type; else the law of its power (`power.STEP`), at most 1: the clock falls
-    until the board meets its limit. Products on SIMT units (fp32, fp64) count as 1: their tables are timed in loops of seconds.
+    It is `sustained` in the GPU's YAML if the type is listed, else the power law (`power.STEP`), at most 1: the clock falls
+    until the board meets its power limit. GEMMs on SIMT units (fp32, fp64) have 1, because their tables are timed in loops of
+    seconds.
     """
     name = gpu.matrix_type(dtype)
     if name in gpu.sustained:
@@ -42,14 +43,15 @@ def sustained(gpu: Gpu, dtype: str) -> float:
 
 
 def share(gpu: Gpu, dtype: str, clocks: Clocks) -> float:
-    """Return the share of the burst rate under `clocks`: `boost` is 1, `sustained` the GPU's own, a number itself."""
+    """Return the share of the burst rate under `clocks`: 1 for `boost`, the GPU's own for `sustained`, or the number itself."""
     if isinstance(clocks, str):
         return sustained(gpu, dtype) if clocks == "sustained" else 1.0
     return clocks
 
 
 def source(gpu: Gpu, dtype: str, clocks: Clocks) -> str:
-    """Return where the share is from: `measured` on this GPU, `law` of its power, `given`, `boost`; `table` (timed long)."""
+    """Return the source of the share: `measured` on this GPU, `law` of its power, `given`, `boost`, or `table` (timed for
+    seconds)."""
     if clocks != "sustained":
         return "boost" if clocks == "boost" else "given"
     if gpu.matrix_type(dtype) in gpu.sustained:
@@ -58,7 +60,7 @@ def source(gpu: Gpu, dtype: str, clocks: Clocks) -> str:
 
 
 def follows_power(gpu: Gpu, dtype: str) -> bool:
-    """Return whether matrix products in `dtype` hold a share of their burst rate, so that they slow down under load."""
+    """Return whether GEMMs in `dtype` slow down under sustained load."""
     return not _timed_long(gpu, dtype)
 
 
@@ -68,12 +70,12 @@ def _timed_long(gpu: Gpu, dtype: str) -> bool:
 
 
 def derate(kernels: Sequence[Kernel], seconds: Floats, gpu: Gpu, clocks: Clocks) -> Floats:
-    """Return the seconds of kernels at `clocks` from those of a burst; `clocks: boost` gives back what it got.
+    """Return the seconds of kernels at `clocks`, from their seconds in a burst. `clocks: boost` changes nothing.
 
-    A matrix kernel's time behind its launch grows by ((c / share)^q + m^q)^(1/q) over (c^q + m^q)^(1/q), c and m its seconds
-    of computing and of memory at the datasheet's rates: bound by memory, it does not change. `sustained` also keeps it from
-    beating `attained`. Never faster than the burst, and monotone in the share. Other kernels stay. Attention of a generation that
-    was named takes as much longer at all clocks.
+    The time of a matrix kernel after its launch grows by ((c / share)^q + m^q)^(1/q) over (c^q + m^q)^(1/q), with c and m its
+    seconds of computation and of memory at datasheet rates. So memory-bound kernels do not change. `sustained` also keeps
+    kernels from beating `attained`. The result is never faster than the burst, and monotone in the share. Other kernels are
+    unchanged. A named generation of attention takes as much longer at all clocks.
     """
     if (factors := longer(kernels, gpu)) is not None:
         plain = [kernel._replace(generation="") for kernel in kernels]
@@ -84,7 +86,7 @@ def derate(kernels: Sequence[Kernel], seconds: Floats, gpu: Gpu, clocks: Clocks)
     shares = spread(table.dtype, lambda dtype: share(gpu, dtype, clocks))
     busy = np.maximum(seconds - LAUNCH, 0.0)
     if clocks == "sustained":
-        shares = _spared(table, gpu, shares, busy)
+        shares = _partly_idle(table, gpu, shares, busy)
     slower = seconds + busy * (_slowdown(table, gpu, shares) - 1)
     if clocks == "sustained":
         slower = np.maximum(slower, table.flop / spread(table.dtype, lambda dtype: _ceiling(gpu, dtype)))
@@ -92,16 +94,16 @@ def derate(kernels: Sequence[Kernel], seconds: Floats, gpu: Gpu, clocks: Clocks)
 
 
 def speeds(kernels: Sequence[Kernel], gpu: Gpu) -> Floats:
-    """Return how many times as fast as forecast kernels run on `gpu`, as its `speed` says of their group (kernels,)."""
+    """Return the factor by which each kernel runs faster than forecast on `gpu`, from `speed` in its YAML (kernels,)."""
     groups = {"flash_attention": "attention", **dict.fromkeys(VECTOR, "vector")}
     known: Mapping[str, float] = {str(group): value for group, value in gpu.speed.items()}
     return np.array([known.get(groups.get(kernel.kind, "products"), 1.0) for kernel in kernels])
 
 
-def _spared(table: Columns, gpu: Gpu, shares: Floats, busy: Floats) -> Floats:
-    """Return the shares of kernels that leave matrix units idle, and so draw less: dynamic power goes with their rate too.
+def _partly_idle(table: Columns, gpu: Gpu, shares: Floats, busy: Floats) -> Floats:
+    """Return the shares of kernels that leave matrix units partly idle, and so draw less power.
 
-    share · (rate / (FULL · peak))^(-1/g), at most 1: flash attention computes exponentials half of the time.
+    share · (rate / (FULL · peak))^(-1/g), at most 1. Flash attention, for one, computes exponentials half of the time.
     """
     rate = table.flop / np.maximum(busy, 1e-12) / (FULL * peak(table, gpu))
     result: Floats = np.minimum(1.0, shares * np.clip(rate, 1e-9, 1.0) ** (-1 / EXPONENT))
@@ -120,12 +122,12 @@ def _ceiling(gpu: Gpu, dtype: str) -> float:
 
 
 def applied(predictor: Predictor, clocks: Clocks) -> Clocks:
-    """Return the clocks for the forecasts of `predictor`: bounds at datasheet rates are no bursts and stay as they are."""
+    """Return the clocks for the forecasts of `predictor`. Bounds at datasheet rates are not bursts and are unchanged."""
     return clocks if clocks != "sustained" or predictor.burst else "boost"
 
 
 def statement(kernels: Sequence[Kernel], gpu: Gpu, clocks: Clocks) -> str:
-    """Return the assumed clocks, such as `sustained: bf16 matrix products at 92 % of their rate in a short burst`."""
+    """Return the assumed clocks in words, such as `sustained: bf16 matrix products at 92 % of their rate in a short burst`."""
     if clocks == "boost":
         return "boost: as in a short burst"
     found = shares_of(kernels, gpu, clocks)
@@ -146,7 +148,7 @@ SAID: Mapping[str, str] = {
 
 
 def shares_of(kernels: Sequence[Kernel], gpu: Gpu, clocks: Clocks) -> dict[str, dict[str, Any]]:
-    """Return {data type: {share, source}} of the matrix products among `kernels`; `source` as of that function."""
+    """Return {data type: {share, source}} of the GEMMs among `kernels`; `source` as from `source`."""
     table = columns(kernels)
     types = dict.fromkeys(table.dtype[table.matrix].tolist())
     return {dtype: {"share": share(gpu, dtype, clocks), "source": source(gpu, dtype, clocks)} for dtype in types}

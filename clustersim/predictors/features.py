@@ -1,4 +1,4 @@
-"""Kernels as columns: one array a field, checked once, so that a predictor works on all of them at a time."""
+"""Kernels as columns: one array per field, checked once, so that predictors work on whole arrays."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MATRIX = ("linear", "bmm", "grouped_gemm", "flash_attention")
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """The fields of `Kernel`, each as an array with one entry a kernel (flop in FLOP, bytes in bytes)."""
+    """Fields of `Kernel`, each an array with one entry per kernel (flop in FLOP, bytes in bytes)."""
 
     kind: NDArray[np.str_]
     op: NDArray[np.str_]
@@ -41,22 +41,22 @@ class Columns:
         return len(self.kind)
 
     def select(self, rows: Any) -> Columns:
-        """Return the rows that a mask or index picks."""
+        """Return the rows of a mask or index."""
         return Columns(*(getattr(self, name)[rows] for name in Columns.__slots__))
 
     @property
     def matrix(self) -> Flags:
-        """Which kernels run on the matrix units."""
+        """Whether each kernel runs on matrix units."""
         return np.isin(self.kind, MATRIX)
 
     @property
     def size(self) -> Floats:
-        """Bytes of one element."""
+        """Bytes of one element of each kernel."""
         return spread(self.dtype, BYTES.__getitem__)
 
 
 def spread(keys: NDArray[np.str_], value: Any) -> Floats:
-    """Return `value(key)` for every entry of `keys`, computed once for each distinct one."""
+    """Return `value(key)` for every entry of `keys`, computed once for each distinct key."""
     result = np.empty(len(keys))
     for key in dict.fromkeys(keys.tolist()):
         result[keys == key] = value(key)

@@ -1,4 +1,4 @@
-"""What a predictor says of kernels on one GPU, every kernel forecast once: what the points of a sweep share."""
+"""Forecasts of a predictor for one GPU, cached by kernel and shared by the points of a sweep."""
 
 from __future__ import annotations
 
@@ -17,12 +17,11 @@ from clustersim.predictors.sums import apart
 from clustersim.predictors.uncertainty import Bounds
 
 KERNELS, CLOCKS = 50_000, 8
-"""Distinct kernels that are kept, and clocks at which their times are."""
+"""Largest number of cached kernels, and of clocks with cached times."""
 
 
 class KnownKernel(NamedTuple):
-    """Seconds of a kernel in a short burst (of one, where several are launched), without those of further sums, its class, and
-    between what measured / forecast lies."""
+    """Seconds of a kernel in a short burst (of one launch, without the extra bytes of fp32 sums), its class, and its interval."""
 
     burst: float
     sums: float
@@ -32,7 +31,7 @@ class KnownKernel(NamedTuple):
 
 
 class Forecasts:
-    """The forecasts of a predictor for one GPU, each made once; when there are too many, they are made anew."""
+    """Forecasts of a predictor for one GPU, each computed once. The cache is cleared when it is full."""
 
     __slots__ = ("_seconds", "gpu", "known", "name", "predictor")
 
@@ -42,7 +41,7 @@ class Forecasts:
         self._seconds: dict[Clocks, dict[Kernel, float]] = {}
 
     def seconds(self, kernels: Sequence[Kernel], clocks: Clocks) -> Mapping[Kernel, float]:
-        """Return {kernel: seconds} of these kernels, and of others, at `clocks`. Raises InputError."""
+        """Return {kernel: seconds} at `clocks`, with at least these kernels. Raises InputError."""
         clocks = applied(self.predictor, clocks)
         known = self._seconds.get(clocks, {})
         if any(kernel not in known for kernel in kernels):
@@ -59,19 +58,22 @@ class Forecasts:
         return known
 
     def bounds(self, kernels: Sequence[Kernel]) -> Bounds:
-        """Return the errors of these kernels. Raises InputError."""
+        """Return the intervals of these kernels. Raises InputError."""
         self._learn(kernels)
         found = [self.known[kernel] for kernel in kernels]
         low, high = np.array([(one.low, one.high) for one in found]).reshape(-1, 2).T
         return Bounds(tuple(kernels), tuple(one.name for one in found), low, high)
 
     def _launched(self, kernel: Kernel) -> tuple[Kernel, float]:
-        """Return the kernel that is launched, and the seconds of its sums beside it; bounds at datasheet rates hold them."""
+        """Return the kernel that is launched, and the seconds of the fp32 sums that it does not hide.
+
+        Bounds at datasheet rates contain these sums already.
+        """
         one = one_of(kernel)[0]
         return apart(one, self.gpu) if self.predictor.burst else (one, 0.0)
 
     def _learn(self, kernels: Iterable[Kernel]) -> None:
-        """Forecast those that are not known, in one call."""
+        """Forecast the unknown ones of these kernels in one call."""
         new = [kernel for kernel in dict.fromkeys(kernels) if kernel not in self.known]
         if len(self.known) + len(new) > KERNELS:
             self.known, self._seconds = {}, {}

@@ -1,4 +1,4 @@
-"""What all learned predictors share: classes, the fallback for memory-bound kernels, the bound, intervals and statement."""
+"""Everything that learned predictors share: classes, fallback for memory-bound kernels, roofline, intervals and statement."""
 
 from __future__ import annotations
 
@@ -31,21 +31,22 @@ rate was not used, A100 or H100, forecasts are off by 7 to 16 % in the mean (rat
 
 
 class Method(NamedTuple):
-    """How a predictor forecasts kernels of each class from parameters; how it learns them is in `lab/train/learners/`."""
+    """How a predictor forecasts kernels of each class from parameters. `lab/train/learners/` has how it learns them."""
 
     name: str
-    """The name in YAML, and that of its weights file."""
+    """Name in YAML and of the weights file."""
     seconds: Callable[[Parameters, Columns, Gpu, bool], Floats]
-    """Time of each kernel without its launch (s); the last argument says whether a table timed it by itself."""
+    """Function (parameters, kernels, gpu, whether a table timed each kernel alone) -> seconds without launch."""
     required: tuple[str, ...]
-    """Names of the parameters of a class, beside `dispatch`: the seconds that a call by itself takes on top.
+    """Names of the parameters of a class, besides `dispatch`, the extra seconds of an eager call.
 
-    `busy`, where it is among them, is what a kernel of a busy stream takes on top (else its launch).
+    `busy`, if listed, is the overhead of a kernel in a busy stream, instead of its launch.
     """
     special: Mapping[str, tuple[str, ...]] = MappingProxyType({})
-    """Names of the parameters of classes that have others."""
+    """{class: names of its parameters} of classes with other parameters."""
     memory: Callable[[Mapping[str, Parameters], Columns, Gpu], Floats] | None = None
-    """Time of memory-bound kernels (s) from the parameters of all classes; None: bytes at one share of the bandwidth."""
+    """Function (parameters of all classes, kernels, gpu) -> seconds of memory-bound kernels. None: bytes at one share of the
+    bandwidth."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +58,7 @@ class Learned(Predictor):
 
     @property
     def name(self) -> str:
-        """The name in YAML."""
+        """Name in YAML."""
         return self.method.name
 
     def predict(self, kernels: Sequence[Kernel], gpu: Gpu, alone: bool = False) -> Floats:
@@ -65,7 +66,7 @@ class Learned(Predictor):
         return self.columns(columns(kernels), gpu, alone)
 
     def columns(self, table: Columns, gpu: Gpu, alone: bool = False) -> Floats:
-        """Return the seconds of kernels that are columns already."""
+        """Return the seconds of kernels given as columns."""
         result, names = np.empty(len(table)), self._known(route(table))
         for name in dict.fromkeys(names.tolist()):
             rows = names == name
@@ -75,10 +76,11 @@ class Learned(Predictor):
         return np.maximum(result, bound(table, gpu))
 
     def interval(self, kernels: Sequence[Kernel], gpu: Gpu, seconds: Floats | None = None) -> tuple[Floats, Floats]:
-        """Return (low, high): measured / forecast lies between them for 80 of 100 kernels (module intervals); 0 and inf unknown.
+        """Return (low, high) arrays: measured / forecast lies between them for 80 % of kernels (module intervals); (0, inf) if
+        unknown.
 
-        A GPU farther from those that were measured than these are from each other has a wider interval. `seconds` are the
-        forecasts of `predict`, where they are known already.
+        The interval is wider for a GPU farther from the measured ones than these are from each other. `seconds` are the
+        forecasts, if the caller already has them.
         """
         table = columns(kernels)
         seconds = self.columns(table, gpu) if seconds is None else seconds
@@ -97,11 +99,11 @@ class Learned(Predictor):
         )
 
     def trained_on(self) -> Mapping[str, Collection[str]]:
-        """Return the GPUs whose kernels training has seen, by class of kernels."""
+        """Return {class of kernels: GPUs in its training data}."""
         return {name: facts["gpus"] for name, facts in self.weights.meta["learned"].items()}
 
     def distance(self, name: str, gpu: Gpu) -> uncertainty.Distance:
-        """Return how far `gpu` is from the nearest that a class was learned from."""
+        """Return the distance of `gpu` from the nearest GPU in a class's training data."""
         return uncertainty.nearest(gpu, self.weights.meta["learned"][name]["gpus"])
 
     def _kernels(self, name: str, table: Columns, gpu: Gpu, alone: bool) -> Floats:
@@ -115,13 +117,13 @@ class Learned(Predictor):
         return result
 
     def _known(self, names: NDArray[np.str_]) -> NDArray[np.str_]:
-        """Return the classes of kernels with that of linear ones for grouped products that these weights do not know."""
+        """Return the classes of kernels. Grouped GEMMs have that of linear ones if the weights lack theirs."""
         for name in set(GROUPED) - set(self.weights.classes):
             names = np.where(names == name, name.replace("grouped_gemm", "linear"), names)
         return names
 
     def statement(self, kernels: Sequence[Kernel], gpu: Gpu) -> tuple[Scope, ...]:
-        """Return the measured error of each data type and kind among the kernels, on `gpu` or on what comes nearest."""
+        """Return the measured error of each data type and kind among the kernels, on `gpu` or the nearest measured GPU."""
         return tuple(self._scope(dtype, kind, gpu) for dtype, kind in subjects(columns(kernels)))
 
     def _scope(self, dtype: str, kind: str, gpu: Gpu) -> Scope:
@@ -133,7 +135,7 @@ class Learned(Predictor):
         if name == MEMORY:
             share = scalar(self.weights.classes[MEMORY]["fraction"])
             return Scope(subject, f"bytes at {100 * share:.0f} % of the bandwidth", None, 0, gpu.name)
-        if borrowed := lender(name, kind, dtype):
+        if borrowed := weights_source(name, kind, dtype):
             return Scope(subject, borrowed, None, 0, gpu.name)
         return self._measured(name, subject, gpu)
 
@@ -148,8 +150,8 @@ class Learned(Predictor):
         return Scope(subject, self.name, mean, count, "GPUs left out of training", str(self.distance(name, gpu)))
 
 
-def lender(name: str, kind: str, dtype: str) -> str | None:
-    """Return whose weights, of class `name`, forecast kernels that no table has; None for those that were measured."""
+def weights_source(name: str, kind: str, dtype: str) -> str | None:
+    """Return the source of the weights of class `name` for kernels without a table; None for measured ones."""
     family, _, own = name.partition("/")
     if family == "fp32" and dtype != "fp32":
         return "weights of fp32 kernels, scaled by bytes"
@@ -159,7 +161,7 @@ def lender(name: str, kind: str, dtype: str) -> str | None:
 
 
 def scalar(value: Floats) -> float:
-    """Return the one number of an array."""
+    """Return the only number of an array."""
     return float(value.ravel()[0])
 
 

@@ -1,4 +1,4 @@
-"""A predictor by its name."""
+"""Loads a predictor by its name."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from clustersim.predictors.outside import Checked
 def get(name: str, weights: Path | None = None) -> Predictor:
     """Return the predictor of that name, with its shipped weights or those of a file.
 
-    Raises UnknownNameError, DataError, and InputError when one from outside fails.
+    Raises UnknownNameError, DataError, and InputError if an outside predictor fails.
     """
     make = load(ROOM, name, "load")
     with blaming(ROOM, name):

@@ -1,4 +1,4 @@
-"""Ensembles of small networks; the same lines run in numpy (to forecast) and in torch (to learn).
+"""Ensembles of small networks. The same code runs in numpy (forecasts) and in torch (training).
 
 `xp` is the numpy or the torch module. Arrays of an ensemble have the member as their first dimension.
 """
@@ -28,8 +28,8 @@ def forward(xp: Any, parameters: Parameters, features: Any) -> Any:
 def product(xp: Any, left: Any, right: Any) -> Any:
     """Return the matrix product of (…, row, inner) and (…, inner, column).
 
-    In numpy each row is summed in one order, whatever rows stand beside it; BLAS takes another order for few rows. So the
-    time of a kernel does not depend, in its last digit, on the kernels that are forecast with it.
+    In numpy the order of a row's sum does not depend on the other rows; BLAS changes it for few rows. So the last digit of a
+    kernel's time does not depend on the kernels that are forecast with it.
     """
     return xp.einsum("...ri,...ic->...rc", left, right) if xp is np else xp.matmul(left, right)
 
@@ -45,7 +45,7 @@ def softplus(xp: Any, x: Any) -> Any:
 
 
 def standardise(parameters: Parameters, features: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return features in deviations from the mean of the training rows, clipped to their range."""
+    """Return features as deviations from the mean of the training rows, clipped to their range."""
     inside = features.clip(parameters["low"], parameters["high"])
     result: NDArray[np.float64] = (inside - parameters["mean"]) / parameters["std"]
     return result

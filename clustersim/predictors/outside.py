@@ -1,4 +1,4 @@
-"""A predictor from outside, whose every answer is looked at before anything is reckoned with it."""
+"""Wraps an outside predictor and checks all its results before they are used."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from clustersim.model.kernel import Kernel
 from clustersim.predictors.base import ROOM, Predictor, Scope
 
 _LONGEST = 1e6
-"""Seconds of one kernel."""
+"""Largest accepted time of a kernel, in seconds."""
 
 
 class Checked(Predictor):
-    """The predictor `own` that `spelling` names. Its methods raise InputError, with that name, for what is no answer."""
+    """Predictor `own`, named `spelling`. Its methods raise InputError with that name for invalid results."""
 
     __slots__ = ("_burst", "_name", "own", "spelling")
 
@@ -35,7 +35,7 @@ class Checked(Predictor):
 
     @property
     def name(self) -> str:
-        """What the predictor calls itself."""
+        """Name that the predictor returns."""
         return self._name
 
     @property

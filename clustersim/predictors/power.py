@@ -1,12 +1,12 @@
-"""Power: which share of their peak a board's watts leave to matrix products. One law; what it is asked for has its own figures.
+"""Power: the share of their peak that a board's power limit leaves to GEMMs. One law, with separate figures for each use.
 
     share = factor · (supply / demand)^exponent
     supply = (1 - static) · watts of the board
     demand = energy · width · (clock / at)^rise · peak
 
-Energy is picojoules a 16-bit FLOP by architecture, and rises with the clock as voltage does. `STEP` is what a step of seconds
-holds, the only one that a forecast of a job has. The others read tables of kernels that are timed in microseconds to seconds,
-on the clocks of that moment. Why their figures are not those of `STEP`: docs/decisions/0008-power.md.
+Energy is in pJ per 16-bit FLOP by architecture, and rises with the clock as voltage does. `STEP` is for steps of seconds, the
+only one in forecasts of jobs. The others are for tables of kernels, timed in microseconds to seconds at the clocks of that
+moment. docs/decisions/0008-power.md says why their figures differ.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ READ: Mapping[str, StepEvidence] = {
         otherwise={"DGXC": 0.580, "LLMFOUNDRY": 0.563, "NEMO2407": 0.567, "MBRIDGE": 0.615},
     )
 }
-"""Which figures of ENERGY were read from measured steps."""
+"""{architecture: evidence} of the figures of ENERGY that were read from measured steps."""
 NEWEST: Mapping[str, float] = {"nvidia": ENERGY["blackwell"], "amd": ENERGY["cdna3"]}
-"""For an architecture that is not listed."""
+"""{vendor: pJ per 16-bit FLOP} of architectures that are not listed."""
 WIDTH: Annotated[
     Mapping[str, float],
     Declared(chosen_on="bf16, fp8 and fp4 products of 20 ms and more (ai-dynamo/aiconfigurator), AMD's clocks"),
@@ -95,42 +95,42 @@ goes with clock · voltage², and voltage with the clock."""
 
 
 class PowerLaw(NamedTuple):
-    """The figures of the law for one use of it."""
+    """Figures of the law for one use."""
 
     energy: Mapping[str, float]
-    """Picojoules a 16-bit FLOP by architecture."""
+    """{architecture: pJ per 16-bit FLOP}"""
     newest: Mapping[str, float]
-    """The same by vendor, for an architecture that is not listed."""
+    """{vendor: pJ per 16-bit FLOP} of architectures that are not listed."""
     width: Mapping[str, float] = MappingProxyType({})
-    """Energy by data type, relative to 16 bits; what is not listed takes as much."""
+    """{data type: energy relative to 16 bits}; 1 for types that are not listed."""
     static: float = 0.0
-    """Share of the watts that does not go into products."""
+    """Share of the power that does not go into GEMMs."""
     rise: float = 0.0
-    """Energy grows with so much power of the clock …"""
+    """Exponent by which energy grows with the clock relative to `at`."""
     at: float = 1.0
-    """… relative to so many GHz."""
+    """Clock in GHz at which the energies hold."""
     factor: float = 1.0
     exponent: float = 1.0
 
     def share(self, gpu: Gpu, dtype: str) -> float:
-        """Return the share of `gpu.matrix_peak(dtype)`; above 1 where power is no limit."""
+        """Return the share of `gpu.matrix_peak(dtype)`; above 1 if power is not a limit."""
         energy = self.energy.get(gpu.architecture, self.newest[gpu.vendor]) * self.width.get(dtype, 1.0)
         demand = energy * (gpu.clock * 1e-9 / self.at) ** self.rise * (gpu.matrix_peak(dtype) * 1e-12)
         return self.factor * float(((1 - self.static) * gpu.power / demand) ** self.exponent)
 
 
 def _by_node(picojoules: float, width: Mapping[str, float] = MappingProxyType({})) -> PowerLaw:
-    """Return the law with so much energy at 12 nm, less at newer nodes."""
+    """Return the law with `picojoules` per FLOP at 12 nm, and less at newer process nodes."""
     energy = {name: picojoules / gain for name, gain in NODE_GAIN.items()}
     return PowerLaw(energy, dict.fromkeys(NEWEST, picojoules / NEWEST_GAIN), width)
 
 
 STEP = PowerLaw(ENERGY, NEWEST, WIDTH, static=STATIC, rise=EXPONENT - 1, exponent=1 / EXPONENT)
-"""What a step of seconds holds of a burst's rate: P_static + energy · clock^(g - 1) · rate = watts, solved for the clock."""
+"""For steps of seconds: P_static + energy · clock^(g - 1) · rate = watts, solved for the clock."""
 
 
 def step_without(gpu: Gpu, publisher: str) -> PowerLaw:
-    """Return `STEP` for a GPU without the steps of a publisher."""
+    """Return `STEP` for a GPU without the steps of one publisher."""
     evidence = READ.get(gpu.architecture)
     if evidence is None or publisher not in evidence.read_from:
         return STEP
@@ -138,12 +138,12 @@ def step_without(gpu: Gpu, publisher: str) -> PowerLaw:
 
 
 SIMT = _by_node(SIMT_WATTS)
-"""What FP32 products on SIMT units hold in tables, which time them in loops of seconds."""
+"""For FP32 GEMMs on SIMT units in tables, which time them in loops of seconds."""
 SEARCH = _by_node(1.0)._replace(factor=SEARCHED[0], exponent=SEARCHED[1])
-"""What a search over shapes attains on tensor cores."""
+"""For searches over shapes on tensor cores."""
 TILE = _by_node(1.0)._replace(factor=IN_TILE[0], exponent=IN_TILE[1])
-"""What tensor cores reach inside a tile."""
+"""For tensor cores inside a tile."""
 LONG = _by_node(SLOWED_BOARD[0] * NEWEST_GAIN, WIDTH)._replace(
     at=SLOWED_BOARD[1], exponent=SLOWED_EXPONENTS[0], rise=SLOWED_EXPONENTS[1]
 )
-"""What long products hold in tables, relative to a 4 nm board of 0.7 W per TFLOP/s at 1.9 GHz."""
+"""For long GEMMs in tables, relative to a 4 nm board with 0.7 W per TFLOP/s at 1.9 GHz."""

@@ -1,8 +1,8 @@
-"""How far forecasts may be off: of one kernel, by the errors on kernels that training had not seen, and of a sum of kernels.
+"""Uncertainty of forecasts: of a kernel, from errors on kernels outside the training data, and of a sum of kernels.
 
-Split conformal prediction (Vovk et al., 2005): the interval of 80 % is that of measured / forecast between its quantiles of 10
-and 90 %, for kernels alike: of the same class and about the same length, on GPUs that were measured (`seen`) or that were not
-(`new`). Every generation of GPUs counts alike. A GPU far from all that were measured gets a wider one.
+Split conformal prediction (Vovk et al., 2005): the 80 % interval is that of measured / forecast between its 10 % and 90 %
+quantiles over similar kernels, of the same class and similar length, on GPUs that were measured (`seen`) or not (`new`). Every
+generation of GPUs has equal weight. A GPU far from all measured ones gets a wider interval.
 """
 
 from __future__ import annotations
@@ -24,13 +24,18 @@ from clustersim.predictors.features import Flags, columns
 from clustersim.units import duration
 
 EDGES = (3e-5, 3e-4)
-"""Seconds that part short, middling and long kernels."""
+"""Seconds that separate short, medium and long kernels."""
 NEAR: Annotated[float, Declared("log", "kernels of GPUs left out")] = 0.7
 """Distance (log) up to which the errors of GPUs left out speak for a new one: they are as far from each other."""
 
 
 class Distance(NamedTuple):
-    """The nearest GPU that was measured, and how far it is: the largest |log| of the ratios of what decides kernels' times."""
+    """Nearest measured GPU, and its distance: the largest
+
+    log
+
+     of the ratios of the figures that decide kernels' times.
+    """
 
     gpu: str
     value: float
@@ -41,7 +46,7 @@ class Distance(NamedTuple):
 
 
 def nearest(gpu: Gpu, names: Iterable[str]) -> Distance:
-    """Return the nearest of the GPUs named, by peak per SM, peak per byte of bandwidth, and watts per FLOP (in logarithms)."""
+    """Return the nearest of the GPUs `names`, by peak per SM, peak per byte of bandwidth, and watts per FLOP (in logarithms)."""
     shipped = gpus.names()  # a user's own GPU is known to its file alone
     found = [Distance(name, _apart(gpu, gpus.load(name))) for name in names if name in shipped]
     return min(found, key=lambda distance: distance.value) if found else Distance("none", 10.0)
@@ -57,10 +62,10 @@ def _figures(gpu: Gpu) -> Floats:
 
 
 def lookup(found: Mapping[str, Any], seconds: Floats, distance: Distance | None) -> tuple[Floats, Floats]:
-    """Return (low, high) of measured / forecast for kernels of one class by their forecast seconds.
+    """Return (low, high) of measured / forecast for kernels of one class, by their forecast seconds.
 
-    distance: of the GPU from the nearest that was measured, None for one of these. Wider intervals keep the middle (in
-    logarithms), so that the interval of a GPU farther off holds that of a nearer one.
+    `distance` is that of the GPU from the nearest measured one, None for a measured GPU. Wider intervals keep their centre (in
+    logarithms), so that they contain those of nearer GPUs.
     """
     table = np.array(found.get("seen" if distance is None and "seen" in found else "new", found.get("seen")))
     low, high = table[np.searchsorted(EDGES, seconds)].T
@@ -78,36 +83,36 @@ CONTENT = "80 % of cases, by the errors of kernel times alone, not those of netw
 
 
 class Margin(NamedTuple):
-    """Two ends between which a time lies in 80 of 100 cases."""
+    """Interval that contains a time in 80 % of cases."""
 
     low: float | None
-    """Seconds; None: unknown."""
+    """Lower end in seconds; None if unknown."""
     high: float | None
-    """Seconds; None: unknown."""
+    """Upper end in seconds; None if unknown."""
     note: str
-    """Which errors that counts."""
+    """Which errors the interval contains."""
 
 
 class Bounds(NamedTuple):
-    """Measured / forecast of each kernel: 80 of 100 lie between two ends."""
+    """80 % intervals of measured / forecast of kernels."""
 
     kernels: tuple[Kernel, ...]
-    """The distinct ones."""
+    """Distinct kernels."""
     names: tuple[str, ...]
-    """Their classes."""
+    """Class of each kernel."""
     low: Floats
-    """0 where unknown (kernels,)."""
+    """Lower end for each kernel; 0 if unknown (kernels,)."""
     high: Floats
-    """inf where unknown (kernels,)."""
+    """Upper end for each kernel; inf if unknown (kernels,)."""
 
     def ends(self) -> dict[Kernel, tuple[float | None, float | None]]:
-        """Return (low, high) of each kernel, None where unknown."""
+        """Return {kernel: (low, high)}, with None where unknown."""
         low = (value if value > 0 else None for value in self.low.tolist())
         high = (value if value < np.inf else None for value in self.high.tolist())
         return dict(zip(self.kernels, zip(low, high, strict=True), strict=True))
 
     def margin(self, time: float, critical: Mapping[Kernel, float]) -> Margin:
-        """Return the margin of `time` seconds, which grows by a second with each that kernels of `critical` {kernel: s} do."""
+        """Return the interval of `time` seconds, which grows with the kernels on the critical path, `critical` {kernel: s}."""
         seconds = np.array([critical.get(kernel, 0.0) for kernel in self.kernels])
         less = self._off(seconds, 1 - self.low, self.low > 0)
         more = self._off(seconds, self.high - 1, np.isfinite(self.high))
@@ -115,7 +120,7 @@ class Bounds(NamedTuple):
         return Margin(low, high, self._note(seconds, low, high))
 
     def _off(self, seconds: Floats, off: Floats, known: Flags) -> float | None:
-        """Return by how many seconds kernels may be off to one side, each by a share of its own or, unknown, of the worst."""
+        """Return the seconds by which kernels may deviate to one side, by their own share or, if unknown, the worst known one."""
         counted = known & (seconds > 0)
         if not counted.any():
             return None if (seconds > 0).any() else 0.0
@@ -143,12 +148,12 @@ def _sum(names: Sequence[str], off: Floats) -> float:
 
 
 def bounds(predictor: Predictor, kernels: Sequence[Kernel], gpu: Gpu, seconds: Floats) -> Bounds:
-    """Return the errors of distinct kernels, whose forecasts are `seconds`. Raises InputError."""
+    """Return the intervals of distinct kernels, whose forecasts are `seconds`. Raises InputError."""
     return Bounds(tuple(kernels), tuple(route(columns(kernels)).tolist()), *predictor.interval(kernels, gpu, seconds))
 
 
 def between(low: float | None, high: float | None) -> str:
-    """Return an interval as it stands behind a time: ` (80 %: 1.410 to 1.553 s)`; empty where nothing is known."""
+    """Return an interval as text after a time: ` (80 %: 1.410 to 1.553 s)`; empty if unknown."""
     if low is None or high is None:
         return " (at least)" if low is not None else " (at most)" if high is not None else ""
     least, most = duration(low), duration(high)

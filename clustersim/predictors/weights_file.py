@@ -1,4 +1,7 @@
-"""Trained weights in safetensors files: tensors `class|name` in float32, and metadata that says where they come from."""
+"""Trained weights in safetensors files: tensors `class
+
+name` in float32, and metadata about their origin.
+"""
 
 from __future__ import annotations
 
@@ -24,19 +27,19 @@ MAX_BYTES = 64 * 2**20
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """Parameters of every class, and the metadata: predictor, seed, split, data hashes, rows, held-out errors."""
+    """Parameters of every class, and metadata: predictor, seed, split, data hashes, rows, held-out errors."""
 
     classes: Mapping[str, Mapping[str, Floats]]
     meta: Mapping[str, Any]
 
 
 def shipped(name: str) -> Path:
-    """Return the file of the weights that come with the package."""
+    """Return the path of the weights that come with the package."""
     return FOLDER / f"{name}.safetensors"
 
 
 def save(path: Path, weights: Weights) -> None:
-    """Write a file whole or not at all. Raises InputError when the place cannot be written, DiskFullError."""
+    """Write a file completely or not at all. Raises InputError if the path cannot be written, and DiskFullError."""
     from safetensors.numpy import save as pack
 
     tensors = {
@@ -50,7 +53,7 @@ def save(path: Path, weights: Weights) -> None:
 
 
 def read(path: Path, predictor: str) -> Weights:
-    """Return the weights in a file. Raises DataError when it is missing, damaged, or not of this predictor."""
+    """Return the weights in a file. Raises DataError if it is missing, damaged, or of another predictor."""
     from safetensors import SafetensorError
     from safetensors.numpy import load
 
@@ -74,7 +77,7 @@ def read(path: Path, predictor: str) -> Weights:
 
 
 def _checksum(tensors: Mapping[str, Any], meta: Mapping[str, Any]) -> str:
-    """Return the SHA-256 of all tensors and of the metadata, as 16 hexadecimal digits."""
+    """Return the SHA-256 of all tensors and the metadata, as 16 hexadecimal digits."""
     state = hashlib.sha256(json.dumps(meta, sort_keys=True).encode())
     for name, value in sorted(tensors.items()):
         state.update(name.encode() + np.ascontiguousarray(value).tobytes())

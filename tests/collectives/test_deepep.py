@@ -146,8 +146,10 @@ def test_what_a_router_or_deepep_cannot_do_is_said_at_its_place(changes, message
 @pytest.mark.slow
 def test_deepseek_v3_is_forecast_within_a_tenth_of_its_own_pretraining():
     """On 2,048 H800; the shipped workload is the step of the paper's section 3."""
-    found = forecast("superpod_h100_128", "deepseek_v3", ignore_memory=True, nodes=256, gpu="h800-sxm")
-    assert found.summary["tokens_per_s"] / 2048 == pytest.approx(PRETRAINING, rel=0.1)
+    found = forecast("superpod_h100_128", "deepseek_v3", ignore_memory=True, nodes=256, gpu="h800-sxm").summary
+    # the simulated step: DeepSeek's software is not that of a typical trainer, which the expected step has
+    tokens_per_s = found["tokens_per_s"] * found["expected_step_time_s"] / found["step_time_s"]
+    assert tokens_per_s / 2048 == pytest.approx(PRETRAINING, rel=0.1)
 
 
 def test_players_and_folding_agree():

@@ -18,7 +18,7 @@ from clustersim.collectives.nccl import graphs, p2p, request, table
 from clustersim.collectives.nccl.choose import FILES, candidates, choose, collective_seconds, file_of, why
 from clustersim.collectives.nccl.constants import RELEASES, constants
 from clustersim.collectives.nccl.measured_latency import tree_bytes_in_flight
-from clustersim.collectives.nccl.shape import Shape, ordered, shape, shapes
+from clustersim.collectives.nccl.shape import CommunicatorShape, ordered, shape, shapes
 from clustersim.collectives.nccl.table import considered
 from clustersim.collectives.nccl.tuner import tune
 from clustersim.config.yaml import parse
@@ -249,8 +249,8 @@ def test_the_reason_of_a_choice():
 def test_messages():
     """alpha + S/B; LL up to 16 KiB inside a node, Simple between nodes."""
     one, two = cluster(), cluster(nodes=2)
-    assert choose("send", 8, Shape(1, 2, 2, 0), one.node)[:2] == ("direct", "LL")
-    assert choose("send", 64 * 1024, Shape(1, 2, 2, 0), one.node).protocol == "Simple"
+    assert choose("send", 8, CommunicatorShape(1, 2, 2, 0), one.node)[:2] == ("direct", "LL")
+    assert choose("send", 64 * 1024, CommunicatorShape(1, 2, 2, 0), one.node).protocol == "Simple"
     far = choose("send", GIB, of(two, 1), two.node)
     assert far.rate_bytes_per_s == 48e9
     assert p2p.channels("send", GIB, of(two, 1), two.node) == 4  # 2.29 on: 50 GB/s on the wire by 14 a channel
@@ -433,11 +433,11 @@ def test_all_to_all_of_a_large_torus_is_its_bisection():
 
 def test_shapes():
     four = cluster(nodes=4)
-    assert shape(four, np.arange(32)) == Shape(4, 32, 8, 8, True, True)
-    assert shape(four, np.arange(3, 32, 8)) == Shape(4, 4, 1, 1, True, True)
-    assert shape(four, np.array([0, 8, 9])) == Shape(2, 3, 2, 1, False, False, sizes=(1, 2))
-    assert shape(four, np.array([0, 1, 10, 11])) == Shape(2, 4, 2, 2, True, False)
-    assert shape(four, np.arange(8)) == Shape(1, 8, 8, 0, True, True)
+    assert shape(four, np.arange(32)) == CommunicatorShape(4, 32, 8, 8, True, True)
+    assert shape(four, np.arange(3, 32, 8)) == CommunicatorShape(4, 4, 1, 1, True, True)
+    assert shape(four, np.array([0, 8, 9])) == CommunicatorShape(2, 3, 2, 1, False, False, sizes=(1, 2))
+    assert shape(four, np.array([0, 1, 10, 11])) == CommunicatorShape(2, 4, 2, 2, True, False)
+    assert shape(four, np.arange(8)) == CommunicatorShape(1, 8, 8, 0, True, True)
     assert shape(four, ordered(np.array([8, 0, 9, 1]))).group == model.Group(4, (2, 2))
 
 
@@ -445,7 +445,7 @@ REFUSED = {
     "NCCL knows no dance; it does all_reduce, all_gather, reduce_scatter, broadcast, reduce, send, all_to_all, dispatch, "
     "combine": (lambda: choose("dance", 8, of(cluster()), cluster().node)),
     "a collective needs two GPUs or more; one has no peer": (
-        lambda: choose("all_reduce", 8, Shape(1, 1, 1, 0), cluster().node)
+        lambda: choose("all_reduce", 8, CommunicatorShape(1, 1, 1, 0), cluster().node)
     ),
     "NCCL cannot do all_gather with tree here (does no all_gather); drop nccl.algo or nccl.proto": (
         lambda: choose("all_gather", 8, of(cluster()), request.forced(cluster(), "tree").node)
@@ -469,7 +469,7 @@ REFUSED = {
         lambda: choose("all_reduce", 8, of(cluster()), request.forced(cluster(), "nvls", nvls=False).node)
     ),
     "NCCL 2.8 is not known; write 2.18 to 2.30": lambda: constants("2.8"),
-    "'new' is no version of NCCL; write one like 2.27": lambda: constants("new"),
+    "'new' is not a version of NCCL; write one like 2.27": lambda: constants("new"),
     "GPU 8 is not among 0 to 7": lambda: shape(cluster(), np.arange(9)),
     "a communicator has one GPU twice; name each once": lambda: shape(cluster(), np.array([1, 1])),
     "a communicator needs one GPU or more; name some": lambda: shape(cluster(), np.array([], int)),
@@ -579,7 +579,7 @@ def test_shapes_of_a_family_of_groups():
     topology = cluster(nodes=16)
     across = np.arange(128).reshape(16, 8).T
     found, which = choices_of(topology, across)
-    assert found == (Shape(16, 16, 1, 1, True, True),)
+    assert found == (CommunicatorShape(16, 16, 1, 1, True, True),)
     assert which.tolist() == [0] * 8
     found, which = choices_of(topology, np.arange(120).reshape(-1, 6))
     assert len(found) == 3

@@ -163,3 +163,16 @@ def test_exponentials_bind_small_heads_where_products_are_fast():
     }
     assert share["b200-sxm"] < share["b300-sxm"] < 1
     assert share["b200-sxm"] < share["a100-sxm-80gb"]
+
+
+@pytest.mark.parametrize("way", ["forward", "backward"])
+@pytest.mark.parametrize(
+    ("gpu", "width", "padded"), [("h100", 72, 96), ("a100-sxm-80gb", 80, 96), ("a100-sxm-80gb", 104, 128)]
+)
+def test_heads_are_padded_to_the_width_that_libraries_have(way, gpu, width, padded):
+    board = gpus.load(gpu)
+    narrow, wide, wider = times(
+        [kernel(way, "bf16", 4, 1, 16, 4096, k, False) for k in (width, padded, padded + 8)], board
+    )
+    assert 0.97 * wide <= narrow <= wide
+    assert wider > 1.1 * wide

@@ -72,7 +72,7 @@ FIELD = (  # what people train on, as they call it
     *("a100-40gb", "a100-80gb", "a100-pcie-40gb", "a100-pcie-80gb", "a800"),
     *("h100", "h100-pcie", "h100-nvl", "h800", "h20", "h200", "h200-nvl", "gh200", "gh200-144gb"),
     *("h100-sxm-96gb-500w", "v100-sxm3-32gb-450w"),
-    *("b200", "b300", "gb200", "gb300", "mi100", "mi210", "mi250", "mi250x", "mi300x", "mi325x", "mi355x"),
+    *("b200", "b300", "gb200", "gb300", "mi100", "mi210", "mi250", "mi250x", "mi300x", "mi325x", "mi350x", "mi355x"),
 )
 
 

@@ -142,7 +142,7 @@ WRONG = [
     (["list.json"], "list.json: holds [1]; a config.json holds one object with a model_type"),
     (
         ["empty.json"],
-        "empty.json: model_type '' is not built in; known: bert, deepseek_v2, deepseek_v3, gemma,",
+        "empty.json: model_type '' is not built in; known: apertus, arctic, bamba, bert, cohere,",
     ),
     (
         ["config.json", "--seq", "2000"],
@@ -157,7 +157,7 @@ WRONG = [
     ),
     (
         ["config.json", "--predictor", "neusite"],
-        "--predictor: 'neusite' is none of the predictors; did you mean 'neusight'?",
+        "--predictor: 'neusite' is not one of the predictors; did you mean 'neusight'?",
     ),
     (
         ["config.json", "--fusion", "--mode", "training"],
@@ -169,7 +169,7 @@ WRONG = [
         ["mine.py:nothing"],
         "'mine.py:nothing' cannot be loaded (AttributeError: module 'mine' has no attribute 'nothing')",
     ),
-    (["mine.py:size"], "'mine.py:size' is no function but 3; name one that returns (module, inputs)"),
+    (["mine.py:size"], "'mine.py:size' is not a function but 3; name one that returns (module, inputs)"),
     (["mine.py:fails"], "mine.py:fails: raised RuntimeError: no such checkpoint; it must return (module, inputs)"),
     (["mine.py:number"], "mine.py:number: returned int; return (module, inputs), a torch.nn.Module and its inputs"),
     (["mine.py:bare"], "mine.py:bare: returned a module without inputs; return (module, inputs), inputs being"),

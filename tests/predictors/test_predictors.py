@@ -17,7 +17,7 @@ from clustersim.predictors.base import ROOM, Predictor
 from clustersim.predictors.classes import class_of
 from clustersim.predictors.clocks import derate
 from clustersim.predictors.features import bound, columns
-from clustersim.predictors.learned import lender
+from clustersim.predictors.learned import weights_source
 from clustersim.predictors.load import get
 
 NAMES = sorted({*plugins.names(ROOM)} - {"neusight-paper"})  # as published: ships no weights, keeps to no roofline
@@ -182,7 +182,7 @@ def test_flash_attention_runs_as_fast_as_published(gpu, least, most):
     ],
 )
 def test_an_error_is_named_only_for_kernels_that_were_measured(kind, dtype, whose):
-    said = lender(class_of(kind, dtype), kind, dtype)
+    said = weights_source(class_of(kind, dtype), kind, dtype)
     assert said is None if whose is None else f"weights of {whose} kernels" in str(said)
 
 

@@ -61,7 +61,7 @@ def scaled(gpu, name, factor):
     factor=st.floats(1.001, 8),
 )
 def test_never_slower_with_any_figure_higher(shape, dtype, gpu, name, factor):
-    """Of the network of a measured GPU, too: it belongs to the GPU's name and looks at no rate."""
+    """Of the table of a measured GPU, too: it belongs to the GPU's name and looks at no rate."""
     assert seconds(shape, dtype, scaled(gpu, name, factor)) <= seconds(shape, dtype, gpu) * (1 + 1e-9)
 
 
@@ -82,7 +82,7 @@ def test_heat_of_a_table_falls_with_power(shape, dtype, gpu, name, factor):
 @settings(max_examples=examples(150), deadline=None)
 @given(shape=shapes, dtype=types, gpu=boards, factor=st.integers(2, 5))
 def test_more_sms_of_the_same_rate_are_never_slower(shape, dtype, gpu, factor):
-    """Power with them; a measured GPU's own network knows its SMs, so the shared constants are asked."""
+    """Power with them; a measured GPU's own table knows its SMs, so the shared constants are asked."""
     more = scaled(scaled(gpu, "sms", factor), "power", factor)
     constants = shared(of_type(dtype))
     assert seconds(shape, dtype, more, constants) <= seconds(shape, dtype, gpu, constants) * (1 + 1e-9)
@@ -99,34 +99,54 @@ def test_larger_products_never_take_less(shape, dtype, gpu, field, more, alone):
 
 
 MEASURED = [
-    name for name in sorted(BOARDS) if any(key.startswith(f"own.{name}.bf16.") for key in CLASSES["half/linear"])
+    (gpu, name)
+    for gpu in sorted(BOARDS)
+    for name in ("bf16", "fp8", "fp4")
+    if f"own.{gpu}.{name}.table" in of_type(name)
 ]
 
 
-@pytest.mark.parametrize("gpu", MEASURED)
-def test_networks_of_measured_gpus_keep_larger_products_slower(gpu):
-    """Twice the rows, columns or reduction. Of kernels that were measured at both sizes, libraries choose so that one in a
-    thousand takes 0.87 times as long at twice the size on GB200, and the worst 0.72; elsewhere 0.98, and 0.76 to 0.96."""
+@settings(max_examples=examples(400), deadline=None)
+@given(
+    measured=st.sampled_from(MEASURED),
+    shape=st.tuples(*[st.one_of(st.integers(1, 300), st.integers(1, 9000).map(lambda side: 8 * side))] * 3),
+    axis=st.integers(0, 2),
+    more=st.one_of(st.integers(1, 200), st.integers(1, 40_000)),
+)
+def test_larger_products_of_measured_gpus_never_take_less(measured, shape, axis, more):
+    """Of even and of odd numbers of rows each: 8-bit kernels take odd ones worse."""
+    gpu, dtype = measured
+    larger = list(shape)
+    larger[axis] += 2 * more if axis == 0 else more
+    before, after = (get("neusight").predict([forward(dtype, *one)], BOARDS[gpu])[0] for one in (shape, larger))
+    assert after >= before * (1 - 1e-9)
+
+
+def forward(dtype, *sides, output=2):
+    return product("linear", "forward", dtype, 1, *sides, output=output)
+
+
+@pytest.mark.parametrize("gpu", sorted(BOARDS))
+def test_no_growth_of_one_side_is_faster_by_two_percent(gpu):
+    """Whatever a product writes or adds to. One in two hundred may be on a GPU that is `like` a measured one: other rates or SMs
+    move where it is bound by memory, and where its waves end."""
     rng = np.random.default_rng(0)
-    at = np.exp(rng.uniform(np.log(256), np.log(16384), (3000, 3)))
-    at = (64 * np.round(at / 64)).astype(int)
-    some = [product("linear", "forward", "bf16", 1, *row) for row in at.tolist()]
-    base = get("neusight").predict(some, BOARDS[gpu])
-    for axis in range(3):
-        twice = at.copy()
-        twice[:, axis] *= 2
-        larger = [product("linear", "forward", "bf16", 1, *row) for row in twice.tolist()]
-        ratio = get("neusight").predict(larger, BOARDS[gpu]) / base
-        assert ratio.min() > 0.7
-        assert np.quantile(ratio, 0.01) > 0.85
-        assert np.quantile(ratio, 0.05) > 1
-        assert ratio[at.prod(axis=1) > 2e10].min() > 0.85  # the tables: 0.86 on L40S, 0.87 on GB200, 0.94 on H100
-        assert ratio.max() < 4.5
+    some, larger = [], []
+    for _ in range(1500):
+        sides = 8 * np.maximum(np.round(np.exp(rng.uniform(np.log(2), np.log(4096), 3))), 1)
+        grown, axis = sides.copy(), rng.integers(3)
+        grown[axis] = max(8 * np.ceil(sides[axis] * np.exp(rng.uniform(0.01, 1.5)) / 8), sides[axis] + 8)
+        op, dtype = rng.choice(["forward", "dgrad", "wgrad"]), rng.choice(["bf16", "fp16", "fp8", "fp4", "fp32"])
+        output = rng.choice([0, 2])
+        for kernels, shape in ((some, sides), (larger, grown)):
+            kernels.append(product("linear", str(op), str(dtype), 1, *map(int, shape), output=int(output)))
+    ratio = get("neusight").predict(larger, BOARDS[gpu]) / get("neusight").predict(some, BOARDS[gpu])
+    assert (ratio <= 0.98).sum() <= (7 if BOARDS[gpu].like else 0)
 
 
 @settings(max_examples=examples(50), deadline=None)
 @given(shape=shapes, dtype=types, gpu=boards)
-def test_a_network_moves_a_forecast_by_its_reach_at_most(shape, dtype, gpu):
+def test_a_table_moves_a_forecast_by_its_reach_at_most(shape, dtype, gpu):
     constants = {key: value for key, value in of_type(dtype).items() if not key.startswith("own.")}
     assert abs(np.log(seconds(shape, dtype, gpu) / seconds(shape, dtype, gpu, constants))) <= products.REACH + 1e-9
 
@@ -231,7 +251,7 @@ def _kernels(samples):
 @pytest.mark.parametrize("dtype", ["bf16", "fp8", "fp4"])
 @pytest.mark.parametrize(("one", "other"), [("gb200", "b200-sxm"), ("b200-sxm", "gb200")])
 def test_what_was_measured_of_a_sibling_speaks_for_a_gpu_with_other_sms(one, other, dtype):
-    """GB200 and B200 are one chip with 152 and 148 SMs: without its own rows, each is nearer to them by the other's network."""
+    """GB200 and B200 are one chip with 152 and 148 SMs: without its own rows, each is nearer to them by the other's table."""
     parameters = CLASSES["narrow/linear" if dtype in ("fp8", "fp4") else "half/linear"]
     without = {
         name: value for name, value in parameters.items() if not name.startswith((f"own.{one}.", f"speed.{one}."))

@@ -190,7 +190,7 @@ def test_published_table(tmp_path):
     assert samples.gpu.tolist() == ["h100-sxm"]
     assert samples.table.bytes.tolist() == [4 * 1024 * 4096]
     pl.DataFrame([good | {"dims": "tokens=1024"}]).write_csv(path)
-    with pytest.raises(DataError, match="rmsnorm with dims 'tokens=1024' lacks a size"):
+    with pytest.raises(DataError, match="rmsnorm with dims 'tokens=1024' does not have every size"):
         published(tmp_path)
     pl.DataFrame([{"gpu": "x"}]).write_csv(path)
     with pytest.raises(DataError, match="has no column kernel, dims, us"):

@@ -1,6 +1,7 @@
-"""CollNet chain: a chain inside every node on each rail, and the network's switches add (SHARP).
+"""CollNet chain: one chain of GPUs per rail inside each node, and network switches that add (SHARP).
 
-As `rail_tree`, with the switches of rail c in the place of its trees: 2(g-1)·a + b, whatever the number of nodes.
+Like `rail_tree`, with the switches of rail c instead of its trees: 2(g-1)·a + b for g GPUs per node, hop latency a inside nodes
+and b to the switches, whatever the number of nodes.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ OPS = frozenset({"all_reduce"})
 
 
 def steps(op: str, group: Group) -> Iterator[Step]:
-    """Yield the steps on a chunk a rail: to the head, to the switches, and back."""
+    """Yield the steps of `op` with one chunk per rail: along the chain to its head, to the rail's switches, and back."""
     inside, nodes = nodes_of(group)
     across = 2 if nodes > 1 else 0
     for rail in range(inside):
@@ -31,7 +32,7 @@ def steps(op: str, group: Group) -> Iterator[Step]:
 
 
 def phases(op: str, group: Group) -> tuple[Phase, ...]:
-    """Return one phase: chains of all rails inside nodes, heads to the switches of their rail and back."""
+    """Return one phase: the chains of all rails inside nodes, and each head to the switches of its rail and back."""
     inside, nodes = nodes_of(group)
     rank = np.arange(group.n, dtype=np.int64)
     above = rank // inside * inside + (rank + 1) % inside

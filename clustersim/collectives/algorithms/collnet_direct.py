@@ -1,7 +1,7 @@
-"""CollNet direct: GPUs hand their slices to the heads of the rails, and the network's switches add (SHARP).
+"""CollNet direct: GPUs hand their slices to the rail heads of their node, and network switches add (SHARP).
 
-Slice c of an all_reduce goes straight to GPU c of the same node, through the switches of rail c, and back the same way: a NIC
-sends S/g once, where a ring sends 2(n-1)/n·S/g, and time does not grow with nodes but by a constant.
+Slice c of an all_reduce goes straight to GPU c of the same node, through the switches of rail c, and back the same way. A NIC
+sends S/g once, where a ring sends 2(n-1)/n·S/g. Time does not grow with the number of nodes, except for a constant.
 """
 
 from __future__ import annotations
@@ -11,15 +11,14 @@ from functools import partial
 
 import numpy as np
 
-from clustersim.arrays import Ints
-from clustersim.collectives.model import Group, Phase, Step, merged, network_switch, nodes_of
+from clustersim.collectives.model import Group, Phase, Step, merged, network_switch, node_pairs, nodes_of
 from clustersim.collectives.rail_steps import all_gather, either
 
 OPS = frozenset({"all_reduce", "all_gather", "reduce_scatter"})
 
 
 def steps(op: str, group: Group) -> Iterator[Step]:
-    """Return the steps of `op`; chunk c of an all_reduce is that of rail c, else chunk r that of rank r."""
+    """Return the steps of `op`. Chunk c of an all_reduce belongs to rail c; in other operations chunk r belongs to rank r."""
     return either(op, _all_reduce(group), all_gather(group, partial(_within, group)), last=2)
 
 
@@ -38,27 +37,19 @@ def _all_reduce(group: Group) -> Iterator[Step]:
 
 
 def _within(group: Group, node: int, head: int, chunk: int) -> Iterator[Step]:
-    """Yield the steps from a head to the others of its node."""
+    """Yield the steps in which the head of a chunk sends it to the other GPUs of its node."""
     inside, _ = nodes_of(group)
     for rank in range(node * inside, (node + 1) * inside):
         if rank != head:
             yield Step(2, head, rank, chunk, reduce=False)
 
 
-def neighbours_of(group: Group) -> tuple[Ints, Ints]:
-    """Return all ordered pairs of different ranks of one node."""
-    inside, nodes = nodes_of(group)
-    a, b = (x.ravel() for x in np.meshgrid(np.arange(inside), np.arange(inside)))
-    first = np.arange(nodes)[:, None] * inside
-    return (first + a[a != b]).ravel(), (first + b[a != b]).ravel()
-
-
 def phases(op: str, group: Group) -> tuple[Phase, ...]:
-    """Return one phase: pairs inside nodes, and ranks to the switches of their rail and back."""
+    """Return one phase: all pairs inside nodes, and each rank to the switches of its rail and back."""
     n, (inside, nodes) = group.n, nodes_of(group)
     rank = np.arange(n, dtype=np.int64)
     network = network_switch(0) - rank % inside
-    a, b = neighbours_of(group)
+    a, b = node_pairs(group)
     if op == "all_reduce":
         within_nodes = [(a, b, 2 / inside)] if inside > 1 else []
         between = [(rank, network, 1 / inside), (network, rank, 1 / inside)] if nodes > 1 else []

@@ -1,9 +1,9 @@
-"""DeepEP: a token crosses to a node once, by its own rail, and is copied there to each GPU that has experts of it.
+"""DeepEP: a token crosses to each node once, on its own rail, and is copied there to each GPU that has its experts.
 
-Normal kernels of deepseek-ai/DeepEP (csrc/kernels/internode.cu): both ways run as one pipeline, so they are one phase. With k
-experts a token, which lie on v of N nodes and w of n GPUs in the mean, dispatch sends (1 - 1/N)·v/k·S over a NIC and
-(1 - 1/g)·w/k·S over the links of a GPU, g of which are a node; combine goes the same way back and adds up on the way.
-Without a router each row is a token of its own, which saves nothing.
+Models the normal kernels of deepseek-ai/DeepEP (csrc/kernels/internode.cu). Transfers between and inside nodes run as one
+pipeline, so they are one phase. With k experts per token that lie on v of N nodes and w of n GPUs on average, dispatch sends (1
+- 1/N)·v/k·S over a NIC and (1 - 1/g)·w/k·S over the links of a GPU, with g GPUs per node. Combine takes the same way back and
+adds on the way. Without a router each row is a token of its own, which saves nothing.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ OPS = frozenset({"dispatch", "combine"})
 
 
 def steps(op: str, group: Group) -> Iterator[Step]:
-    """Yield the steps of rows that are tokens of their own: over the rail of whose token it is, the rest inside a node."""
+    """Yield the steps if each row is a token of its own: over the rail of the token's rank, then inside the destination node."""
     n, inside = group.n, nodes_of(group)[0]
     for rank in range(n):
         for other in range(n):
@@ -38,15 +38,15 @@ def steps(op: str, group: Group) -> Iterator[Step]:
 
 
 def phases(op: str, group: Group) -> tuple[Phase, ...]:
-    """Return one phase; both ways carry as much. Raises InputError where ranks have different rows."""
+    """Return one phase; dispatch and combine carry equal bytes. Raises InputError if ranks have different numbers of rows."""
     across, within = pairs_of("deepep", group)
     return (merged(bool(across) + bool(within), *across, *within),)
 
 
 def pairs_of(name: str, group: Group) -> tuple[list[tuple[Ints, Ints, float]], ...]:
-    """Return the pairs of a token's way between nodes and of that inside its nodes, as (sources, destinations, fraction).
+    """Return the pairs between nodes and the pairs inside nodes, each a list of (sources, destinations, fraction of S per pair).
 
-    Raises InputError, which says the name of the algorithm, where ranks have different rows.
+    `name` is the algorithm that an InputError names if ranks have different numbers of rows.
     """
     if group.shares:
         raise InputError(

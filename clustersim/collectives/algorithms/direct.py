@@ -1,7 +1,8 @@
-"""Direct exchange: every rank sends every other one its part, pair after pair (Thakur et al. 2005, pairwise exchange).
+"""Direct exchange: every rank sends every other rank its part, one after the other (Thakur et al. 2005, pairwise exchange).
 
-(n-1)/n·S/B + (n-1)·a for all_to_all, all_gather and reduce_scatter; all_reduce is the last two, twice that. With a share p
-of all rows on one rank, what it receives in a dispatch and sends in a combine takes (n-1)·p·S/B.
+Time is (n-1)/n·S/B + (n-1)·a for all_to_all, all_gather and reduce_scatter. all_reduce is a reduce_scatter and an all_gather, so
+twice that. With a share p of all rows on one rank, the rows that it receives in a dispatch and sends in a combine take
+(n-1)·p·S/B.
 """
 
 from __future__ import annotations
@@ -10,8 +11,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from clustersim.collectives.model import AllPairs, Group, Step
-from clustersim.collectives.skew import OPS as SKEWED
+from clustersim.collectives.model import SKEWED, AllPairs, Group, Step
 
 OPS = frozenset({*SKEWED, "all_gather", "reduce_scatter", "all_reduce"})
 
@@ -32,7 +32,7 @@ def steps(op: str, group: Group) -> Iterator[Step]:
 
 
 def phases(op: str, group: Group) -> tuple[AllPairs, ...]:
-    """Return one phase in which all send to all, two for all_reduce."""
+    """Return one phase in which all ranks send to all others; two such phases for all_reduce."""
     ones = np.ones(group.n)
     shares = np.array(group.shares) if group.shares else ones / group.n
     every = AllPairs(group.n - 1, *((shares, ones) if op == "combine" and group.shares else (ones, shares)))

@@ -1,7 +1,8 @@
-"""Recursive halving and doubling (Rabenseifner 2004; Thakur, Rabenseifner & Gropp 2005), n a power of two.
+"""Recursive halving and doubling (Rabenseifner 2004; Thakur, Rabenseifner & Gropp 2005), for n a power of two.
 
-In round k each rank swaps S/2^(k+1) with the rank that differs in bit k: the nearest partner first, so the longest
-messages travel the shortest way. all_reduce: 2·log2 n·a + 2(n-1)/n·S/B; all_gather and reduce_scatter half of it.
+In round k each rank swaps S/2^(k+1) bytes with the rank whose number differs in bit k. The nearest partner comes first, so that
+the longest messages travel the shortest way. all_reduce takes 2·log2 n·a + 2(n-1)/n·S/B; all_gather and reduce_scatter take half
+of it.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ OPS = frozenset({"all_reduce", "all_gather", "reduce_scatter"})
 
 
 def steps(op: str, group: Group) -> Iterator[Step]:
-    """Yield the steps of `op` on n chunks; chunk c ends or begins on rank c."""
+    """Yield the steps of `op` on n chunks; chunk c starts (all_gather) or ends (reduce_scatter) on rank c."""
     bits = _bits(group.n)
     if op != "all_gather":
         for k in range(bits):
@@ -37,7 +38,7 @@ def _swap(round_: int, bit: int, n: int, halving: bool) -> Iterator[Step]:
 
 
 def phases(op: str, group: Group) -> tuple[Phase, ...]:
-    """Return a phase a round, each of n pairs. Raises InputError when n is no power of two."""
+    """Return one phase of n pairs per round. Raises InputError if n is not a power of two."""
     bits = _bits(group.n)
     rank = np.arange(group.n, dtype=np.int64)
     halving = tuple(uniform(1, rank, rank ^ 1 << k, 0.5 ** (k + 1)) for k in range(bits))

@@ -1,8 +1,8 @@
-"""Hierarchical: reduce-scatter inside each level, all-reduce by a ring across the outermost, all-gather back inside.
+"""Hierarchical: reduce-scatter inside each level, ring all-reduce across the outermost level, all-gather back inside.
 
-Each level is a ring over one digit of the position, and passes on 1/f of its array: BlueConnect (Cho et al. 2019); on
-two levels Horovod's hierarchical all-reduce (NCCLHierarchicalAllreduce). With g ranks inside at B1 and k outside at B2:
-2(g-1)/g·S/B1 + 2(k-1)/k·S/(g·B2) + 2(g+k-2)·a.
+Each level is a ring over one digit of the position and passes 1/f of its array outwards, f being its fan-out: BlueConnect (Cho
+et al. 2019), or with two levels Horovod's hierarchical all-reduce (NCCLHierarchicalAllreduce). With g ranks inside at B1 bytes/s
+and k outside at B2: 2(g-1)/g·S/B1 + 2(k-1)/k·S/(g·B2) + 2(g+k-2)·a.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ OPS = frozenset({"all_reduce", "all_gather", "reduce_scatter"})
 
 
 def steps(op: str, group: Group) -> Iterator[Step]:
-    """Yield the steps of `op` on n chunks; chunk c ends or begins on rank c."""
+    """Yield the steps of `op` on n chunks; chunk c starts (all_gather) or ends (reduce_scatter) on rank c."""
     inwards, start = list(range(len(group.levels))), 0
     if op != "all_gather":
         for level in inwards:
@@ -42,7 +42,7 @@ def _ring(group: Group, level: int, start: int, reduce: bool) -> Iterator[Step]:
 
 
 def phases(op: str, group: Group) -> tuple[Phase, ...]:
-    """Return a phase a level inwards and outwards; the outermost level of an all_reduce is one phase."""
+    """Return one phase per level inwards and outwards; the outermost level of an all_reduce is one phase."""
     levels = [level for level, fan in enumerate(group.levels) if fan > 1]
     inside = tuple(_phase(group, level, 1) for level in levels)
     if op == "reduce_scatter":

@@ -1,11 +1,11 @@
-"""The rings of RCCL where a link joins every two GPUs of a node (ROCm/rccl, src/graph/rome_models.cc, models 79 and 81).
+"""RCCL's rings where a link joins every two GPUs of a node (ROCm/rccl, src/graph/rome_models.cc, models 79 and 81).
 
-Ring c enters a node by NIC c, crosses it on a path that takes all its GPUs, and leaves by the NIC of the last one; the next node
-is crossed backwards, so rings stay on rails (RCCL 2.20.5; the last of an odd number of nodes leaves by another). Paths are
-zigzags c, c+1, c-1, c+2, … (mod g), the row-complete Latin square of Williams (1949): together they use each of the g(g-1)
-links as often (once for even g; an odd g has the mirrored zigzags too), so each carries 2(n-1)/n·S/g of an all_reduce, and each
-NIC as much. RCCL's table is another such square. On one node rings close within it and load every link alike: `direct`, and
-for a root a spread of n-1 parts that the others pass on.
+Ring c enters a node by NIC c, visits all GPUs on one path, and leaves by the NIC of the last GPU. The next node is crossed
+backwards, so that rings stay on rails (RCCL 2.20.5; the last of an odd number of nodes leaves by another NIC). Paths are the
+zigzags c, c+1, c-1, c+2, … (mod g), the row-complete Latin square of Williams (1949). Together they use each of the g(g-1)
+directed links equally often (once for even g; odd g adds the mirrored zigzags). So each link and each NIC carries 2(n-1)/n·S/g
+of an all_reduce. RCCL's table is another such square. On one node, rings close inside the node and load every link equally:
+`direct`, and for rooted operations a spread of n-1 parts that the other ranks pass on.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ import numpy as np
 
 from clustersim.arrays import Ints
 from clustersim.collectives.algorithms import direct, rail_ring, ring
-from clustersim.collectives.model import AllPairs, Group, Phase, Step, merged, nodes_of
+from clustersim.collectives.model import AllPairs, Group, Phase, Step, merged, node_pairs, nodes_of
 
 OPS = ring.OPS
 ROOTED = ("broadcast", "reduce")
 
 
 def paths(inside: int) -> Ints:
-    """Return the paths through a node of `inside` GPUs, an array (paths, GPUs) whose row starts are the NICs it enters by."""
+    """Return the paths through a node of `inside` GPUs, an array (paths, GPUs), each from the GPU whose NIC it enters by."""
     places = np.arange(inside)
     zigzag = np.where(places % 2, (places + 1) // 2, -(places // 2))
     offsets = (zigzag,) if inside % 2 == 0 or inside == 1 else (zigzag, -zigzag)
@@ -31,7 +31,7 @@ def paths(inside: int) -> Ints:
 
 
 def orders(group: Group) -> Ints:
-    """Return the ranks in the order of each ring over several nodes, an array (rings, n)."""
+    """Return the ranks of a group on several nodes in the order of each ring, an array (rings, n)."""
     inside, nodes = nodes_of(group)
     local = paths(inside)
     both = np.stack([local, local[:, ::-1]], axis=1)[:, np.arange(nodes) % 2]
@@ -39,14 +39,14 @@ def orders(group: Group) -> Ints:
 
 
 def steps(op: str, group: Group) -> Iterator[Step]:
-    """Yield the steps of `op`: those of rings over several nodes, of `direct` or a spread on one."""
+    """Yield the steps of `op`: along the rings over several nodes, or by `direct` or a spread on one node."""
     if nodes_of(group)[1] > 1:
         return rail_ring.along(op, group, orders(group))
     return _spread(op, group.n) if op in ROOTED else direct.steps(op, group)
 
 
 def phases(op: str, group: Group) -> tuple[Phase | AllPairs, ...]:
-    """Return one phase over several nodes: every link inside them and every NIC carries as much."""
+    """Return one phase over several nodes, in which every link inside nodes and every NIC carries equal bytes."""
     inside, nodes = nodes_of(group)
     if nodes == 1:
         return (_spreading(op, group.n),) if op in ROOTED else direct.phases(op, group)
@@ -57,19 +57,11 @@ def phases(op: str, group: Group) -> tuple[Phase | AllPairs, ...]:
     rings = orders(group)
     leaving, entering = rings[:, inside - 1 :: inside].ravel(), np.roll(rings[:, ::inside], -1, axis=1).ravel()
     shared = part * inside / len(rings)
-    return (merged(times * (group.n - 1), (*_pairs(group), part), (leaving, entering, shared)),)
-
-
-def _pairs(group: Group) -> tuple[Ints, Ints]:
-    """Return all pairs of different ranks of a node, of every node."""
-    inside, nodes = nodes_of(group)
-    shift, rank = np.divmod(np.arange(inside * (inside - 1), dtype=np.int64), inside)
-    first = np.arange(nodes)[:, None] * inside
-    return (first + rank).ravel(), (first + (rank + shift + 1) % inside).ravel()
+    return (merged(times * (group.n - 1), (*node_pairs(group), part), (leaving, entering, shared)),)
 
 
 def _spread(op: str, n: int) -> Iterator[Step]:
-    """Yield the steps from or to rank 0 in two rounds: part r goes to rank r, and from there to all others."""
+    """Yield the steps of a rooted `op` in two rounds: part r goes from rank 0 to rank r and from there to all others, or back."""
     for rank in range(1, n):
         pairs = [(0, 0, rank), *((1, rank, other) for other in range(1, n) if other != rank)]
         for round_, source, destination in pairs:
@@ -80,7 +72,7 @@ def _spread(op: str, n: int) -> Iterator[Step]:
 
 
 def _spreading(op: str, n: int) -> Phase:
-    source, destination = _pairs(Group(n, (n, 1)))
+    source, destination = node_pairs(Group(n, (n, 1)))
     kept = destination != 0
     pairs = (source[kept], destination[kept]) if op == "broadcast" else (destination[kept], source[kept])
     return merged(min(n - 1, 2), (*pairs, 1 / (n - 1)))

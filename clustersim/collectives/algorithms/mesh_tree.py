@@ -1,7 +1,7 @@
-"""The trees of RCCL where a link joins every two GPUs of a node: `rail_tree` with the paths of `mesh_ring` for its chains.
+"""RCCL's trees where a link joins every two GPUs of a node: `rail_tree` whose chains are the paths of `mesh_ring`.
 
-The chain of rail c runs along path c, whose first GPU, c, is the head that the two trees join. All links of a node work, each
-with 2·S/g at most for g GPUs a node.
+The chain of rail c runs along path c. Its first GPU, c, is the head that the two trees join. All links of a node work, each with
+at most 2·S/g bytes for g GPUs per node.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ OPS = frozenset({"all_reduce"})
 
 
 def steps(op: str, group: Group) -> Iterator[Step]:
-    """Yield the steps on two chunks a rail, one for each tree: up to the root of the tree, and down again."""
+    """Yield the steps of `op` on two chunks per rail, one for each tree: up to the tree's root and down again."""
     return along(_chains(group))
 
 
 def phases(op: str, group: Group) -> tuple[Phase, ...]:
-    """Return one phase: chains of all rails inside nodes, edges of both trees between them, both ways."""
+    """Return one phase: the chains of all rails inside nodes, and the edges of both trees between nodes, in both directions."""
     return (phase(_chains(group)),)
 
 

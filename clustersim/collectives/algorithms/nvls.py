@@ -1,8 +1,8 @@
 """NVLS: the switches of a node add and copy, so that each array crosses a GPU's links once (NVIDIA/nccl, NVLink SHARP).
 
-all_reduce: every GPU sends its array up; the switch hands slice c of the sum to GPU c, takes it back, and copies it to all:
-(1 + 1/g)·S each way on the links of each of g GPUs, where a ring has 2(g-1)/g·S. Between nodes, slice c goes through
-the switches of the network, which add too (SHARP).
+all_reduce: every GPU sends its array up. The switch hands slice c of the sum to GPU c, takes it back, and copies it to all GPUs:
+(1 + 1/g)·S in each direction on the links of each of g GPUs, where a ring has 2(g-1)/g·S. Between nodes, slice c goes through
+the network switches, which add too (SHARP).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ OPS = frozenset({"all_reduce", "all_gather", "reduce_scatter"})
 
 
 def steps(op: str, group: Group) -> Iterator[Step]:
-    """Return the steps of `op`; chunk c of an all_reduce is that of rail c, else chunk r that of rank r."""
+    """Return the steps of `op`. Chunk c of an all_reduce belongs to rail c; in other operations chunk r belongs to rank r."""
     return either(op, _all_reduce(group), all_gather(group, partial(_within, group)), last=3)
 
 
@@ -41,7 +41,7 @@ def _all_reduce(group: Group) -> Iterator[Step]:
 
 
 def _within(group: Group, node: int, head: int, chunk: int) -> Iterator[Step]:
-    """Yield the steps from a head to the switch of its node, and from there to the others."""
+    """Yield the steps in which the head of a chunk sends it to the switch of its node, and the switch to the other GPUs."""
     inside, _ = nodes_of(group)
     if inside > 1:
         yield Step(2, head, node_switch(node), chunk, reduce=False)
@@ -51,14 +51,14 @@ def _within(group: Group, node: int, head: int, chunk: int) -> Iterator[Step]:
 
 
 def switches(group: Group) -> tuple[Ints, Ints, Ints]:
-    """Return every rank, the switch of its node, and that of its rail."""
+    """Return three arrays over all ranks: the rank, the switch of its node, and the network switch of its rail."""
     inside, _ = nodes_of(group)
     rank = np.arange(group.n, dtype=np.int64)
     return rank, node_switch(0) - rank // inside, network_switch(0) - rank % inside
 
 
 def phases(op: str, group: Group) -> tuple[Phase, ...]:
-    """Return one phase of ranks to switches and back."""
+    """Return one phase: each rank to its switches and back."""
     n, (inside, nodes) = group.n, nodes_of(group)
     rank, switch, network = switches(group)
     if op == "all_reduce":

@@ -1,8 +1,8 @@
-"""NVLSTree: the switches of each node add and copy, and double binary trees join the nodes (NVIDIA/nccl, NCCL_ALGO_NVLS_TREE).
+"""NVLSTree: node switches add and copy, and double binary trees join the nodes (NVIDIA/nccl, NCCL_ALGO_NVLS_TREE).
 
-Slice c is added in the switch of every node and handed to GPU c, which passes it along the two trees of its rail. A NIC
-carries up to 2·S/g each way for g GPUs a node, S/g on two nodes: less than the ring's 2(n-1)/n·S/g, hence a bus
-bandwidth above the wire there.
+Slice c is added in the switch of every node and handed to GPU c, which passes it along the two trees of its rail. A NIC carries
+up to 2·S/g in each direction for g GPUs per node, and S/g on two nodes. That is less than the ring's 2(n-1)/n·S/g, so the bus
+bandwidth on two nodes exceeds the wire's.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ OPS = frozenset({"all_reduce"})
 
 
 def steps(op: str, group: Group) -> Iterator[Step]:
-    """Yield the steps on two chunks a rail, one for each tree."""
+    """Yield the steps of `op` on two chunks per rail, one for each tree."""
     inside, nodes = nodes_of(group)
     last = 2 + 2 * node_trees(nodes)[0][2]
     for rank in range(group.n):
@@ -36,7 +36,7 @@ def steps(op: str, group: Group) -> Iterator[Step]:
 
 
 def phases(op: str, group: Group) -> tuple[Phase, ...]:
-    """Return one phase: ranks to the switch of their node and back, and heads to heads."""
+    """Return one phase: each rank to the switch of its node and back, and heads to heads along the trees."""
     inside, nodes = nodes_of(group)
     rank, switch, _ = switches(group)
     part = 1 + 1 / inside

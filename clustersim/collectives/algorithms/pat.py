@@ -1,7 +1,7 @@
-"""PAT: a binomial tree for every rank's part, all of them at once, the longest hops first (Jeaugey, arXiv 2506.20252).
+"""PAT: one binomial tree for each rank's part, all at once, the longest hops first (Jeaugey, arXiv 2506.20252).
 
-The part of rank r goes to r + 2^k for the largest k, then both halves go on with 2^(k-1): ceil(log2 n) rounds, in which every
-rank sends (n-1)/n·S in all, and what travels far is small. reduce_scatter is the same backwards.
+The part of rank r goes to rank r + 2^k for the largest k, then both copies go on with 2^(k-1). After ceil(log2 n) rounds every
+rank has sent (n-1)/n·S, and long hops have carried few bytes. reduce_scatter runs the same backwards.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ def _distances(n: int) -> list[int]:
 
 
 def _offsets(n: int, distance: int) -> range:
-    """Return how far from their owners the parts are that go on by `distance`."""
+    """Return the distances, in ranks from their owners, of the parts that travel on by `distance`."""
     return range(0, n - distance, 2 * distance)
 
 
 def steps(op: str, group: Group) -> Iterator[Step]:
-    """Yield the steps of `op` on n chunks, chunk r that of rank r."""
+    """Yield the steps of `op` on n chunks; chunk r belongs to rank r."""
     n, distances = group.n, _distances(group.n)
     for round_, distance in enumerate(distances):
         for rank in range(n):
@@ -38,7 +38,7 @@ def steps(op: str, group: Group) -> Iterator[Step]:
 
 
 def phases(op: str, group: Group) -> tuple[Phase, ...]:
-    """Return one phase of n pairs a distance."""
+    """Return one phase with n pairs for each distance."""
     n, rank = group.n, np.arange(group.n, dtype=np.int64)
     parts = []
     for distance in _distances(n):

@@ -1,9 +1,9 @@
-"""The rings of NCCL: one a rail, each entering every node at the GPU of that rail (NVIDIA/nccl, src/graph/connect.cc).
+"""NCCL's rings: one per rail, each entering every node at the GPU of that rail (NVIDIA/nccl, src/graph/connect.cc).
 
-Ring c walks a node c, c-1, … c+1 and goes on to GPU c of the next node, with 1/g of the array for g GPUs a node: every NIC
-carries 2(n-1)/n·S/g of an all_reduce, where a single ring would put all of it on one NIC of each node. Of nodes with different
-numbers of GPUs, the smallest says how many rings there are. On one node, and with one GPU a node, it is `ring`. broadcast and
-reduce run the same rings as chains from or to rank 0.
+Ring c visits the GPUs c, c-1, … c+1 of a node and goes on to GPU c of the next node, with 1/g of the array for g GPUs per node.
+Every NIC carries 2(n-1)/n·S/g of an all_reduce, where a single ring would put all of it on one NIC of each node. If nodes have
+different numbers of GPUs, the smallest sets the number of rings. On one node, and with one GPU per node, it is `ring`. broadcast
+and reduce run the same rings as chains from or to rank 0.
 """
 
 from __future__ import annotations
@@ -25,6 +25,10 @@ def orders(group: Group) -> Ints:
     if group.sizes:
         return np.array([_through(group.sizes, rail) for rail in range(min(group.sizes))])
     inside, nodes = nodes_of(group)
+    if group.rings:
+        own = np.array(group.rings)
+        local = own if nodes == 1 else _entering(own)
+        return (np.arange(nodes)[:, None] * inside + local[:, None, :]).reshape(len(local), -1)
     rails = inside if nodes > 1 else 1
     local = (np.arange(rails)[:, None] - np.arange(inside)) % inside
     if rails == 1:
@@ -32,19 +36,27 @@ def orders(group: Group) -> Ints:
     return (np.arange(nodes)[:, None] * inside + local[:, None, :]).reshape(rails, -1)
 
 
+def _entering(rings: Ints) -> Ints:
+    """Return, for each GPU of a node, the path through all GPUs that begins there, along one of the node's own rings."""
+    count = rings.shape[1]
+    return np.stack(
+        [np.roll(one, -int((one == gpu).argmax())) for gpu in range(count) for one in [rings[gpu % len(rings)]]]
+    )
+
+
 def _through(sizes: tuple[int, ...], rail: int) -> Ints:
-    """Return the ranks in the order of the ring of a rail, given how many are on each node."""
+    """Return the ranks in the order of one rail's ring. `sizes` holds the number of ranks of each node."""
     ends = zip(sizes, accumulate(sizes), strict=True)
     return np.concatenate([end - size + (rail - np.arange(size)) % size for size, end in ends])
 
 
 def steps(op: str, group: Group) -> Iterator[Step]:
-    """Yield the steps of `op` on the ring of every rail."""
+    """Yield the steps of `op` on the rings of all rails."""
     return along(op, group, orders(group))
 
 
 def along(op: str, group: Group, rings: Ints) -> Iterator[Step]:
-    """Yield the steps of `ring` on the ranks of each of `rings` (rings, n) in its order, ring c on chunks c, rings + c, …."""
+    """Yield the steps of `ring` along each row of `rings` (rings, n). Ring c carries chunks c, c + rings, c + 2·rings, …."""
     for c, order in enumerate(_from_root(rings) if op in ("broadcast", "reduce") else rings):
         ranks, rooted = order.tolist(), op in ("broadcast", "reduce")
         for step in ring.steps(op, group):
@@ -53,19 +65,19 @@ def along(op: str, group: Group, rings: Ints) -> Iterator[Step]:
 
 
 def _from_root(rings: Ints) -> Ints:
-    """Return the orders turned so that each begins with rank 0."""
+    """Return the ring orders rotated so that each begins with rank 0."""
     start = (rings == 0).argmax(axis=1)
     return np.take_along_axis(rings, (start[:, None] + np.arange(rings.shape[1])) % rings.shape[1], axis=1)
 
 
 def phases(op: str, group: Group) -> tuple[Phase, ...]:
-    """Return one phase: the links inside nodes carry all rings but one, those between nodes one ring each."""
+    """Return one phase: links inside nodes carry all rings but one, links between nodes one ring each."""
     n, (inside, nodes) = group.n, nodes_of(group)
     if op in ("broadcast", "reduce"):
         return chains(op, group, orders(group))
     times = 2 if op == "all_reduce" else 1
     part = times * (n - 1) / n
-    if group.sizes:
+    if group.sizes or group.rings:
         rings = orders(group)
         return (uniform(times * (n - 1), rings.ravel(), np.roll(rings, -1, axis=1).ravel(), part / len(rings)),)
     rank = np.arange(n, dtype=np.int64)
@@ -81,7 +93,7 @@ def phases(op: str, group: Group) -> tuple[Phase, ...]:
 
 
 def chains(op: str, group: Group, rings: Ints) -> tuple[Phase, ...]:
-    """Return the phase of a broadcast from, or a reduce to, rank 0 along `rings` (rings, n), an equal part of S on each."""
+    """Return the phase of a broadcast from rank 0, or a reduce to it, along `rings` (rings, n) with equal parts of S."""
     opened = _from_root(rings)
     low, high = opened[:, :-1].ravel(), opened[:, 1:].ravel()
     source, destination = (low, high) if op == "broadcast" else (high, low)

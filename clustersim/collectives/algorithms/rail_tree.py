@@ -1,8 +1,8 @@
-"""The trees of NCCL: a chain inside every node, double binary trees over the nodes, on every rail (src/graph/connect.cc).
+"""NCCL's trees: on every rail a chain inside each node and double binary trees over the nodes (src/graph/connect.cc).
 
-On rail c the chain of a node runs c+1 … c-1, c, and its head, GPU c, is joined to the heads of other nodes by the two trees of
-`tree`. All NICs work, each with up to 2·S/g each way for g GPUs a node: 2((g-1)·a + log2(nodes)·b) + S/rate.
-Of nodes with different numbers of GPUs, the smallest says how many rails there are, and the longest chain how many rounds.
+On rail c the chain of a node runs c+1 … c-1, c. Its head, GPU c, is joined to the heads of other nodes by the two trees of
+`tree`. All NICs work, each with up to 2·S/g in each direction for g GPUs per node: 2((g-1)·a + log2(nodes)·b) + S/rate. If nodes
+have different numbers of GPUs, the smallest sets the number of rails, and the longest chain the number of rounds.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ OPS = frozenset({"all_reduce"})
 
 
 def steps(op: str, group: Group) -> Iterator[Step]:
-    """Yield the steps on two chunks a rail, one for each tree: up to the root of the tree, and down again."""
+    """Yield the steps of `op` on two chunks per rail, one for each tree: up to the tree's root and down again."""
     return along(_chains(group))
 
 
 def _chains(group: Group) -> list[Ints]:
-    """Return by node the chains of all rails (rails, GPUs); of nodes with different numbers, the smallest says how many."""
+    """Return for each node the chains of all rails, an array (rails, GPUs). The smallest node sets the number of rails."""
     inside, nodes = nodes_of(group)
     sizes = group.sizes or (inside,) * nodes
     rail = np.arange(min(sizes))[:, None]
@@ -33,7 +33,7 @@ def _chains(group: Group) -> list[Ints]:
 
 
 def phases(op: str, group: Group) -> tuple[Phase, ...]:
-    """Return one phase: chains of all rails inside nodes, edges of both trees between them, both ways."""
+    """Return one phase: the chains of all rails inside nodes, and the edges of both trees between nodes, in both directions."""
     if group.sizes:
         return (phase(_chains(group)),)
     inside, nodes = nodes_of(group)

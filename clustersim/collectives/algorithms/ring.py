@@ -1,7 +1,7 @@
-"""Ring: every rank sends to the next one only (Patarasuk & Yuan 2009); the bandwidth-optimal default.
+"""Ring: every rank sends to the next rank only (Patarasuk & Yuan 2009). It is optimal in bandwidth and the default.
 
-Time on an idle ring of n links of B bytes/s and latency a: all_reduce 2(n-1)/n·S/B + 2(n-1)·a, all_gather and
-reduce_scatter half of it. broadcast and reduce run a chain of n-1 links, cut finely enough to fill it: S/B + (n-1)·a.
+Time on an idle ring of n links with B bytes/s and latency a: all_reduce 2(n-1)/n·S/B + 2(n-1)·a; all_gather and reduce_scatter
+half of it. broadcast and reduce run along a chain of n-1 links, in chunks small enough to fill it: S/B + (n-1)·a.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def _around(n: int, start: int, first: int, reduce: bool) -> Iterator[Step]:
 
 
 def phases(op: str, group: Group) -> tuple[Phase, ...]:
-    """Return one phase: n links that all carry (n-1)/n·S each way around, or n-1 links of a chain that carry S."""
+    """Return one phase: n links that carry (n-1)/n·S per trip around the ring, or the n-1 links of a chain that carry S."""
     n = group.n
     ranks = np.arange(n, dtype=np.int64)
     if op == "broadcast":

@@ -1,8 +1,8 @@
-"""Double binary tree: two trees carry half the array each, and no rank is inside both (Sanders, Speck & Träff 2009).
+"""Double binary tree: two trees carry half the array each, and no rank is an inner node of both (Sanders, Speck & Träff 2009).
 
-The trees are NCCL's (src/graph/trees.cc): below rank 0 hangs a balanced binary tree of ranks 1 … n-1 whose leaves are
-the odd ranks; the second tree is its mirror image, or for even n the first one shifted by one rank. Reduction runs up
-and broadcast down, both pipelined and at once: 2·ceil(log2 n)·a + 2·S/B when a rank has one port of B bytes/s.
+The trees are NCCL's (src/graph/trees.cc). Below rank 0 hangs a balanced binary tree of ranks 1 … n-1 whose leaves are the odd
+ranks. The second tree is its mirror image, or for even n the first one shifted by one rank. Reduction runs up and broadcast
+down, both pipelined at the same time: 2·ceil(log2 n)·a + 2·S/B if a rank has one port of B bytes/s.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ OPS = frozenset({"all_reduce", "broadcast", "reduce"})
 
 
 def parents(n: int) -> tuple[Ints, Ints]:
-    """Return the parents of ranks 1 … n-1 in the first and in the second tree, position i being rank i + 1."""
+    """Return the parents of ranks 1 … n-1 in the first and in the second tree; index i belongs to rank i + 1."""
     rank = np.arange(1, n, dtype=np.int64)
     low = rank & -rank
     up = (rank ^ low) | (low << 1)
@@ -30,7 +30,7 @@ def parents(n: int) -> tuple[Ints, Ints]:
 
 
 def depths(parent: Ints) -> Ints:
-    """Return how many hops each rank 1 … n-1 is below rank 0."""
+    """Return for each rank 1 … n-1 its distance from rank 0, in hops."""
     depth = np.zeros_like(parent)
     above = np.arange(1, len(parent) + 1)
     while above.any():
@@ -40,7 +40,7 @@ def depths(parent: Ints) -> Ints:
 
 
 def steps(op: str, group: Group) -> Iterator[Step]:
-    """Yield the steps of `op` on two chunks, one a tree, a level of the trees a round."""
+    """Yield the steps of `op` on two chunks, one per tree; each level of the trees is one round."""
     for chunk, parent in enumerate(parents(group.n)):
         depth = depths(parent)
         deepest = int(depth.max())

@@ -1,4 +1,4 @@
-"""What NCCL does with a collective, and how long that takes."""
+"""NCCL's choice for a collective, and the seconds that the collective takes on an idle fabric."""
 
 from __future__ import annotations
 
@@ -6,31 +6,22 @@ from functools import lru_cache
 
 from clustersim.collectives.nccl import p2p
 from clustersim.collectives.nccl.measured_latency import measured_timing
-from clustersim.collectives.nccl.model import SIMPLE_ONLY
-from clustersim.collectives.nccl.shape import Shape
+from clustersim.collectives.nccl.model import ALGORITHMS, SIMPLE_ONLY
+from clustersim.collectives.nccl.shape import CommunicatorShape
 from clustersim.collectives.nccl.tuner import OPS as TUNED
 from clustersim.collectives.nccl.tuner import Choice, tune
 from clustersim.errors import InputError
 from clustersim.topology.model import NodeFacts
 from clustersim.units import seconds
 
-FILES = {
-    "ring": "rail_ring",
-    "tree": "rail_tree",
-    "nvls": "nvls",
-    "nvls_tree": "nvls_tree",
-    "collnet_direct": "collnet_direct",
-    "collnet_chain": "collnet_chain",
-    "pat": "pat",
-    "direct": "direct",
-}
-"""NCCL's algorithm → the file of clustersim/collectives that has its steps and its loads on links."""
+FILES = {name: name for name in (*ALGORITHMS, "direct")} | {"ring": "rail_ring", "tree": "rail_tree"}
+"""File of clustersim/collectives/algorithms with the steps and loads of each of NCCL's algorithms."""
 MESHED = ("mesh_ring", "mesh_tree")
 OPS = (*TUNED, *p2p.OPS)
 
 
 @lru_cache(maxsize=4096)
-def choose(op: str, size: float, shape: Shape, node: NodeFacts) -> Choice:
+def choose(op: str, size: float, shape: CommunicatorShape, node: NodeFacts) -> Choice:
     """Return NCCL's choice for `op` on `size` bytes, as nccl-tests counts them, in a communicator of that shape.
 
     `node.nccl` has the release and what is forced; its `launch` is not in the latency. Raises InputError for an unknown
@@ -40,6 +31,7 @@ def choose(op: str, size: float, shape: Shape, node: NodeFacts) -> Choice:
         raise InputError(f"NCCL knows no {op}; it does {', '.join(OPS)}")
     if shape.ranks < 2:
         raise InputError("a collective needs two GPUs or more; one has no peer")
+    node = node.within(shape.joined)
     if op in p2p.OPS:
         return _messages(op, size, shape, node)
     found = _usable(op, size, shape, node)
@@ -49,22 +41,25 @@ def choose(op: str, size: float, shape: Shape, node: NodeFacts) -> Choice:
     return found[0]._replace(latency_s=delay, rate_bytes_per_s=rate)
 
 
-def _usable(op: str, size: float, shape: Shape, node: NodeFacts) -> list[Choice]:
-    """Return the choices open to NCCL, the fastest by its tuner first."""
+def _usable(op: str, size: float, shape: CommunicatorShape, node: NodeFacts) -> list[Choice]:
+    """Return the choices that are available to NCCL, sorted by the time that its tuner expects, the fastest first."""
     return sorted((row for row in tune(op, size, shape, node) if row.missing is None), key=lambda row: row.time_s)
 
 
-def file_of(algorithm: str, shape: Shape, node: NodeFacts) -> str:
-    """Return the file of collectives/algorithms with the loads of an algorithm of NCCL, for the shape's group.
+def file_of(algorithm: str, shape: CommunicatorShape, node: NodeFacts) -> str:
+    """Return the file of collectives/algorithms with the loads of one of NCCL's algorithms, for the shape's group.
 
-    Where links join every two GPUs of a node, rings and trees use them all.
+    Where links join every two GPUs of a node, rings and trees use all of them. Where links join only some pairs, trees load them
+    as rings do.
     """
+    if shape.joined is not None and shape.joined.orders and algorithm == "tree":
+        return FILES["ring"]
     name = f"mesh_{algorithm}"
     return name if node.scale_up == "mesh" and shape.even and name in MESHED else FILES[algorithm]
 
 
-def candidates(op: str, shape: Shape, node: NodeFacts) -> tuple[str, ...]:
-    """Return the files of clustersim/collectives whose loads `op` may need, whatever its size."""
+def candidates(op: str, shape: CommunicatorShape, node: NodeFacts) -> tuple[str, ...]:
+    """Return the files of collectives/algorithms whose loads `op` may need, at any size."""
     if op in p2p.OPS:
         return (FILES["direct"],)
     usable = (row.algorithm for row in tune(op, 1, shape, node) if row.missing is None)
@@ -72,19 +67,22 @@ def candidates(op: str, shape: Shape, node: NodeFacts) -> tuple[str, ...]:
 
 
 def collective_seconds(choice: Choice, size: float, launch: float | None = None) -> float:
-    """Return the time of `size` bytes on an idle fabric that gives what NCCL asks for."""
+    """Return the seconds of `size` bytes on an idle fabric that provides the rate that NCCL can use.
+
+    `launch` replaces the launch time in the choice's latency if it is not None.
+    """
     return (launch or 0.0) + choice.latency_s + size / choice.rate_bytes_per_s
 
 
-def _messages(op: str, size: float, shape: Shape, node: NodeFacts) -> Choice:
+def _messages(op: str, size: float, shape: CommunicatorShape, node: NodeFacts) -> Choice:
     delay, rate = p2p.timing(op, size, shape, node)
     return Choice(
         "direct", p2p.protocol(op, size, shape), p2p.channels(op, size, shape, node), delay, rate, delay + size / rate
     )
 
 
-def why(op: str, size: float, shape: Shape, node: NodeFacts) -> str:
-    """Return a sentence: why NCCL does what `choose` says. Raises as that does."""
+def why(op: str, size: float, shape: CommunicatorShape, node: NodeFacts) -> str:
+    """Return a sentence with the reason for the choice that `choose` returns. Raises as `choose`."""
     choose(op, size, shape, node)
     if op in p2p.OPS:
         said = f"messages go directly, over {'NVLink or PCIe' if shape.nodes == 1 else 'the NIC'}; no tuner decides"
@@ -98,7 +96,7 @@ def why(op: str, size: float, shape: Shape, node: NodeFacts) -> str:
     return f"{best}, {found[1].algorithm}/{found[1].protocol} {seconds(found[1].time_s)}"
 
 
-def _nothing(op: str, size: float, shape: Shape, node: NodeFacts) -> str:
+def _nothing(op: str, size: float, shape: CommunicatorShape, node: NodeFacts) -> str:
     algo, proto = node.nccl.algo, node.nccl.proto
     asked = " and ".join(filter(None, (algo, proto))) or "anything"
     rows = [row for row in tune(op, size, shape, node) if row.algorithm == algo or (not algo and row.protocol == proto)]

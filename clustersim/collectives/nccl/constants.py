@@ -1,8 +1,8 @@
-"""The constants of NCCL's tuner by release, as data; seconds and bytes/s.
+"""Constants of NCCL's tuner by release, in the units of the source.
 
 Source: NVIDIA/nccl, src/graph/tuning.cc (2.18 to 2.29) and src/tuning/ (2.30). Tables are indexed by architecture (Volta and
-older, Ampere, Hopper, Blackwell) and by scale (1 node, 2, more). A release that is not listed has the constants of the
-latest one before it.
+older, Ampere, Hopper, Blackwell) and by scale (1 node, 2, more). A release that is not listed has the constants of the latest
+one before it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Table = tuple[PerProtocol, PerProtocol, PerProtocol, PerProtocol]
 
 
 class Constants(NamedTuple):
-    """One release. Latencies by algorithm, for LL, LL128, Simple, in us; bandwidths in GB/s as in the source."""
+    """Tuner constants of one release: latencies in us by algorithm for LL, LL128 and Simple; bandwidths in GB/s."""
 
     base: Latencies
     nvlink: Latencies
@@ -37,18 +37,18 @@ class Constants(NamedTuple):
     tree: Table
     nvls_tree: Table | None
     nvls: tuple[float, float, float, float] | None
-    """Efficiency of NVLS by architecture; None: the release takes 5/6 of the bus instead."""
+    """Efficiency of NVLS by architecture. None: the release uses 5/6 of the bus instead."""
     ll: tuple[float, float]
-    """Part of the ring's bus that LL gets, (all_reduce and between nodes, else)."""
+    """Share of the ring's bus bandwidth that LL gets: (all_reduce and between nodes, other operations on one node)."""
     ring_ll128_single: float
     inter_steps: int
-    """Of an all_reduce ring over n nodes, 2(n - inter_steps) hops are between nodes."""
+    """Correction of the hops of an all_reduce ring: over n nodes, 2(n - inter_steps) hops are between nodes."""
     single_tree: bool
-    """Whether with one GPU a node a ring's hop costs as much as a tree's."""
+    """Whether a ring's hop costs as much as a tree's if nodes have one GPU each."""
     flush: int = 2
-    """How often Simple pays the latency that a NIC declares."""
+    """How many times Simple pays the latency that a NIC declares."""
     nvls_heads: int | None = None
-    """Heads that together have the limits of `nvls_tree`: as many blocks run, however many they are. None: each head has them."""
+    """Number of heads that share the limits of `nvls_tree`, whatever number of blocks runs. None: the limits are per head."""
 
 
 _NONE: PerProtocol = (0.0, 0.0, 0.0)
@@ -134,21 +134,21 @@ TREE_CORRECTION: Annotated[tuple[tuple[float, ...], ...], Declared()] = (
 
 
 def tree_correction(protocol: int, size: float) -> float:
-    """Return the part of its bandwidth that a tree reaches with `size` bytes."""
+    """Return the share of its bandwidth that a tree reaches with `size` bytes. `protocol` is 0 LL, 1 LL128, 2 Simple."""
     log = (int(size) >> 6).bit_length() - 1
     return TREE_CORRECTION[protocol][log] if 0 <= log < len(TREE_CORRECTION[protocol]) else 1.0
 
 
 @cache
 def constants(version: str) -> Constants:
-    """Return the constants of an NCCL release such as `2.27` or `2.27.3`.
+    """Return the tuner constants of an NCCL release such as `2.27` or `2.27.3`.
 
-    Raises InputError for what is no release, or one before 2.18.
+    Raises InputError for an invalid release and for one before 2.18.
     """
     try:
         major, minor = (int(part) for part in version.split(".")[:2])
     except ValueError:
-        raise InputError(f"{version!r} is no version of NCCL; write one like 2.27") from None
+        raise InputError(f"{version!r} is not a version of NCCL; write one like 2.27") from None
     known = [release for release in RELEASES if release <= (major, minor)]
     if not known or major != 2:
         raise InputError(f"NCCL {version} is not known; write 2.18 to 2.30")
@@ -156,6 +156,6 @@ def constants(version: str) -> Constants:
 
 
 def architecture(name: str) -> int:
-    """Return the index of a GPU architecture in the tables."""
+    """Return the row of a GPU architecture in the tables: 0 Volta and older, 1 Ampere, 2 Hopper, 3 Blackwell."""
     found = _OLDER.get(name, name)
     return ARCHITECTURES.index(found) if found in ARCHITECTURES else 0

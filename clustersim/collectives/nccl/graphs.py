@@ -1,18 +1,19 @@
-"""Channels and their speed for each algorithm: what NCCL's graph search finds, in closed form.
+"""Channels and their speed for each algorithm: the result of NCCL's graph search, in closed form.
 
-The search (NVIDIA/nccl, src/graph/search.cc) tries a list of speeds and keeps the one whose channels together carry most. On a
-node whose switches give every GPU the same bytes/s, and NICs all alike, the outcome is arithmetic; it agrees with the logs
-of real nodes: 12 × 30 GB/s on 8 H100, 8 × 24 on several DGX A100.
+The search (NVIDIA/nccl, src/graph/search.cc) tries a list of speeds and keeps the one whose channels together carry most. If the
+switches of a node give every GPU the same bytes/s and all NICs are equal, the result is arithmetic. It agrees with the logs of
+real nodes: 12 × 30 GB/s on 8 H100, 8 × 24 GB/s on several DGX A100.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import lru_cache
+from math import inf
 from typing import Annotated, NamedTuple
 
 from clustersim.collectives.nccl.constants import GB, architecture
-from clustersim.collectives.nccl.shape import Shape
+from clustersim.collectives.nccl.shape import CommunicatorShape
 from clustersim.config.evidence import Declared
 from clustersim.topology.model import NodeFacts
 
@@ -32,11 +33,14 @@ _INTER: Annotated[Mapping[str, tuple[float, ...]], Declared("GB/s")] = {
     "blackwell": (96, 86, 80, 48, 45.1, 42, 40, 30, 24, 22, 20, 17.5, 15, 12, 6, 3, 2.4, 1.2, 0.24, 0.12),
 }
 """The same between nodes."""
+FULL: Annotated[tuple[float, ...], Declared("B/s")] = (inf, inf, 18 * 20.6 * GB, 18 * 40.1 * GB)
+"""Bytes/s of all links of a GPU by generation (NVIDIA/nccl, src/graph/topo.h). NCCL's search knows NVLS in steps of its list of
+speeds; switches add at the rate of the links, so that with fewer links it is that part of the rate with all."""
 _SLACK = 1.0 + 1e-9
 
 
 class ChannelGraph(NamedTuple):
-    """How an algorithm lies on a communicator."""
+    """Channels of an algorithm on a communicator, and their speed."""
 
     channels: int
     intra: float
@@ -44,12 +48,12 @@ class ChannelGraph(NamedTuple):
     inter: float
     """Bytes/s of a channel between nodes."""
     launched: int
-    """How many blocks of the kernel run."""
+    """Number of thread blocks that the kernel launches."""
 
 
 @lru_cache(maxsize=1024)
-def ring(shape: Shape, node: NodeFacts) -> ChannelGraph:
-    """Return the graph of rings, and of CollNet's chains, over a communicator."""
+def ring(shape: CommunicatorShape, node: NodeFacts) -> ChannelGraph:
+    """Return the channels of rings, and of CollNet chains, on a communicator."""
     if shape.nodes == 1:
         return _inside(node)
     found = max((_between(shape, node, each) for each in range(1, _channels_of_nic(node) + 1)), key=_carried)
@@ -57,9 +61,9 @@ def ring(shape: Shape, node: NodeFacts) -> ChannelGraph:
 
 
 def _launched(found: ChannelGraph, node: NodeFacts) -> int:
-    """Return how many blocks run for rings over several nodes: twice the channels, and twice again where these are few and fast.
+    """Return the number of thread blocks for rings over several nodes: two per channel, or four where channels are few and fast.
 
-    Source: ncclTopoDupChannels, src/graph/search.cc, whose copies have half the speed each; the rest of src/graph/connect.cc.
+    Source: ncclTopoDupChannels in src/graph/search.cc, whose copies have half the speed each, and src/graph/connect.cc.
     """
     channels, speed, hopper = found.channels, found.inter, architecture(node.architecture) >= 2
     if speed >= 25 * GB and not (hopper and speed < 50 * GB and channels > 4):
@@ -68,8 +72,8 @@ def _launched(found: ChannelGraph, node: NodeFacts) -> int:
     return min(2 * channels * (2 if again else 1), 2 * MOST_CHANNELS)
 
 
-def _between(shape: Shape, node: NodeFacts, each: int) -> ChannelGraph:
-    """Return the rings over several nodes of which so many go through each NIC."""
+def _between(shape: CommunicatorShape, node: NodeFacts, each: int) -> ChannelGraph:
+    """Return the rings over several nodes if `each` channels go through each NIC."""
     # A ring leaves a node by one NIC and comes in by another; the links inside carry all of them but the hop between nodes.
     channels = min(shape.nics * each, MOST_CHANNELS)
     room = inside_rate(node) * shape.per_node / max(shape.per_node - 1, 1) / channels
@@ -78,7 +82,7 @@ def _between(shape: Shape, node: NodeFacts, each: int) -> ChannelGraph:
 
 
 def _channels_of_nic(node: NodeFacts) -> int:
-    """Return how many channels of the fastest speed a NIC carries; the search lets as many share it (ncclTopoSearchRecNet)."""
+    """Return the number of channels of the fastest speed that share a NIC (ncclTopoSearchRecNet, src/graph/search.cc)."""
     return max(1, min(int(node.nic / _speeds(_INTER, node)[0] * _SLACK), MOST_CHANNELS))
 
 
@@ -87,12 +91,12 @@ def _carried(found: ChannelGraph) -> float:
 
 
 @lru_cache(maxsize=1024)
-def tree(shape: Shape, node: NodeFacts) -> ChannelGraph:
-    """Return the graph of trees: the rings', made faster inside nodes up to twice the speed between.
+def tree(shape: CommunicatorShape, node: NodeFacts) -> ChannelGraph:
+    """Return the channels of trees: those of rings, up to twice as fast inside nodes as between them.
 
-    A NIC that carries both trees of two nodes moves each byte once a way, where a ring's moves it nearly twice; so the tuner
-    takes the speed inside for two nodes (the second pass of ncclTopoCompute, src/graph/search.cc). CollNet gets the same there,
-    which is left out: ABCI's table of SHARP on two nodes has 56 GB/s, and 96 would follow.
+    A NIC that carries both trees of two nodes moves each byte once in each direction, where a ring's moves it nearly twice. So
+    the tuner uses the speed inside for two nodes (the second pass of ncclTopoCompute, src/graph/search.cc). CollNet gets the
+    same in NCCL but not here: ABCI's table of SHARP on two nodes has 56 GB/s, where 96 would follow.
     """
     found = ring(shape, node)
     if shape.nodes == 1:
@@ -107,16 +111,17 @@ def tree(shape: Shape, node: NodeFacts) -> ChannelGraph:
 
 
 @lru_cache(maxsize=1024)
-def nvls(shape: Shape, node: NodeFacts) -> ChannelGraph:
-    """Return the graph of NVLS: a head a channel, and b bytes/s a channel such that every link carries heads + 1 of them."""
+def nvls(shape: CommunicatorShape, node: NodeFacts) -> ChannelGraph:
+    """Return the channels of NVLS, one per head, at a speed such that a GPU's links carry the bytes of heads + 1 channels."""
     heads = min(shape.per_node, HEADS) if shape.nodes == 1 else min(shape.nics, HEADS_BETWEEN)
-    speed = _fastest(_INTRA, node, node.nvlink / (heads + 1))
+    part = min(node.nvlink / FULL[architecture(node.architecture)], 1.0)  # H800: 215 of 480 GB/s on 8 of 18 links
+    speed = _fastest(_INTRA, node, node.nvlink / part / (heads + 1)) * part
     inter = _fastest(_INTER, node, node.nic) if shape.nodes > 1 else speed
     return ChannelGraph(heads, speed, inter, max(16, heads))
 
 
 def inside_rate(node: NodeFacts) -> float:
-    """Return the bytes/s that a GPU sends to its neighbours in the node."""
+    """Return the bytes/s at which a GPU sends to its neighbours in the node."""
     return node.nvlink or node.pcie
 
 
@@ -133,7 +138,7 @@ def _inside(node: NodeFacts) -> ChannelGraph:
 
 
 def _fastest(table: Mapping[str, tuple[float, ...]], node: NodeFacts, most: float) -> float:
-    """Return the fastest speed of the list that is no more than `most` bytes/s, or `most` itself below them all."""
+    """Return the fastest speed of the list up to `most` bytes/s, or `most` itself if it is below all of them."""
     return next((speed for speed in _speeds(table, node) if speed <= most * _SLACK), most)
 
 

@@ -1,14 +1,13 @@
-"""How long kernels take in fact: the tuner's closed forms with the constants of real GPUs in their place.
+"""Measured kernel and hop times in the closed forms of NCCL's tuner.
 
-NCCL's tuner has one set of latencies for all GPUs, since it only has to rank algorithms. The forms hold, the constants do not: on
-an A100 a hop of ring/Simple takes twice what the table says. The constants below were chosen on one source, the nccl-tests
-tables of one node in ai-dynamo/aiconfigurator (A100, H100, H200, B200, GB200; NCCL 2.27.3 and 2.29.2; 1 KiB to 512 MiB),
-by least relative error, and are rounded. Three are not: LL128 of Blackwell, for which that source has four rows, is near NCCL's
-own figure; LL128's hop of Hopper, whose twelve rows there cannot tell a hop from the kernel (the hop is NCCL's, the kernel
-fits); and LL's hop between nodes, 7 us from one sweep of two InfiniBand nodes (NVIDIA/nccl-tests issue 309) where NCCL has 5.
-What is not here (other hops between nodes, which are those of NCCL's trees, CollNet, PAT, efficiency of NVLS) is NCCL's
-newest table for every release: a release changes the choice, not the wire. A NIC's latency counts once a hop (`flush`), not
-twice as in the tuner.
+NCCL's tuner has one set of latencies for all GPUs, because it only ranks algorithms. Its closed forms are accurate, its
+constants are not: on an A100 a hop of ring/Simple takes twice as long as in its table. The constants below minimize the relative
+error on one source and are rounded: the nccl-tests tables of one node in ai-dynamo/aiconfigurator (A100, H100, H200, B200,
+GB200; NCCL 2.27.3 and 2.29.2; 1 KiB to 512 MiB). Three have other sources. LL128 of Blackwell has only four rows there and is
+near NCCL's own figure. LL128's hop of Hopper is NCCL's, because twelve rows cannot separate hop and kernel. LL's hop between
+nodes is 7 us, from one sweep of two InfiniBand nodes (NVIDIA/nccl-tests issue 309), where NCCL has 5. All other constants (hops
+between nodes, which are those of NCCL's trees, CollNet, PAT, efficiency of NVLS) are from NCCL's newest table for every release:
+a release changes the choice, not the wire. A NIC's latency counts once per hop (`flush`), not twice as in the tuner.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from clustersim.collectives.nccl.constants import (
 )
 from clustersim.collectives.nccl.graphs import nvls
 from clustersim.collectives.nccl.model import ROOTED, TuningCase, bandwidth, chain, detour, latency
-from clustersim.collectives.nccl.shape import Shape
+from clustersim.collectives.nccl.shape import CommunicatorShape
 from clustersim.config.evidence import Declared
 from clustersim.hardware.constants import LEAF_LATENCY
 from clustersim.topology.model import NodeFacts
@@ -38,28 +37,28 @@ NET_LL: Annotated[float, Declared("us", "one sweep of two InfiniBand nodes")] = 
 
 
 class MeasuredConstants(NamedTuple):
-    """Timing of kernels and hops on one architecture, by protocol (LL, LL128, Simple) where there are three."""
+    """Kernel and hop times of one GPU architecture. Tuples of three are for LL, LL128 and Simple."""
 
     base: PerProtocol
-    """us of a ring or tree kernel."""
+    """Time of a ring or tree kernel without hops, in us."""
     hop: PerProtocol
-    """us of a hop inside a node."""
+    """Time of a hop inside a node, in us."""
     copy: float
-    """Bytes/s at which a rank adds or copies its own part in a ring, in turn with its sends."""
+    """Bytes/s at which a rank adds or copies its own part in a ring, alternating with its sends."""
     nvls: float
-    """us of an NVLS kernel."""
+    """Time of an NVLS kernel, in us."""
     bytes_in_flight: float
     """Bytes that eight heads of NVLS have in flight at once."""
     fill: float
-    """Part of the time of these bytes that passes before the pipeline is full and after it runs empty."""
+    """Share of the time of the bytes in flight that passes while the pipeline fills and drains."""
     p2p: float
-    """us of a message by Simple."""
+    """Latency of a message by Simple, in us."""
     spread: float
-    """Part of NVLink's rate that many messages at once reach."""
+    """Share of NVLink's rate that many simultaneous messages reach."""
     own: float
     """Bytes/s of a rank's message to itself."""
     net: PerProtocol = (NET_LL, *V2_30.net["tree"][1:])
-    """us of a hop between nodes, the same wire for a ring as for a tree."""
+    """Time of a hop between nodes, in us, the same for rings and trees."""
 
 
 _ONE_NODE = Declared(
@@ -78,7 +77,7 @@ _BLACKWELL: Annotated[MeasuredConstants, _ONE_NODE] = MeasuredConstants(
 )
 """The same; LL128 is near NCCL's own."""
 MEASURED = (_AMPERE, _AMPERE, _HOPPER, _BLACKWELL)
-"""Volta (taken to be like Ampere), Ampere, Hopper, Blackwell."""
+"""Constants of Volta (assumed equal to Ampere), Ampere, Hopper and Blackwell."""
 _CDNA: Annotated[MeasuredConstants, Declared("us, B/s", scope="part")] = _AMPERE._replace(
     base=(12.0, 12.0, 17.0),
     hop=(0.8, 0.8, 2.1),
@@ -88,13 +87,13 @@ _CDNA: Annotated[MeasuredConstants, Declared("us, B/s", scope="part")] = _AMPERE
 
 
 def measured_constants(node: NodeFacts) -> MeasuredConstants:
-    """Return the constants of a node's GPUs."""
+    """Return the measured constants for the GPUs of a node."""
     return _CDNA if node.architecture.startswith("cdna") else MEASURED[architecture(node.architecture)]
 
 
 @cache
 def measured(constants: MeasuredConstants) -> Constants:
-    """Return the newest release's constants with kernels and hops as they are in their place."""
+    """Return the newest release's tuner constants with the measured kernel and hop times instead of its own."""
     base = {**V2_30.base, "ring": constants.base, "tree": constants.base}
     switch = (0.0, 0.0, constants.nvls)
     inside = {**V2_30.nvlink, "ring": constants.hop, "tree": constants.hop, "nvls": switch, "nvls_tree": switch}
@@ -103,9 +102,9 @@ def measured(constants: MeasuredConstants) -> Constants:
 
 
 def measured_timing(
-    op: str, shape: Shape, node: NodeFacts, algorithm: str, protocol: str, size: float
+    op: str, shape: CommunicatorShape, node: NodeFacts, algorithm: str, protocol: str, size: float
 ) -> tuple[float, float]:
-    """Return seconds before and between the bytes, and bytes/s, of `size` bytes by an algorithm with a protocol."""
+    """Return (latency in seconds, bytes/s) of a collective of `size` bytes by an algorithm and a protocol (LL, LL128, Simple)."""
     delay, rate = _kernel(op, shape, node, algorithm, PROTOCOLS.index(protocol))
     fill = measured_constants(node).fill
     if algorithm == "nvls":
@@ -118,13 +117,13 @@ def measured_timing(
     return delay, rate
 
 
-def _nvls_bytes_in_flight(size: float, shape: Shape, node: NodeFacts) -> float:
-    """Return the bytes of `size` that NVLS has in flight at once on one node."""
+def _nvls_bytes_in_flight(size: float, shape: CommunicatorShape, node: NodeFacts) -> float:
+    """Return the bytes in flight of an NVLS collective of `size` bytes on one node."""
     return min(size, measured_constants(node).bytes_in_flight * nvls(shape, node).channels / 8)
 
 
 @lru_cache(maxsize=4096)
-def _kernel(op: str, shape: Shape, node: NodeFacts, algorithm: str, p: int) -> tuple[float, float]:
+def _kernel(op: str, shape: CommunicatorShape, node: NodeFacts, algorithm: str, p: int) -> tuple[float, float]:
     constants = measured_constants(node)
     case = TuningCase(op, shape, node, measured(constants), max(0.0, node.net_latency - LEAF_LATENCY))
     delay = chain(case, p) if op in ROOTED and algorithm == "ring" else latency(case, algorithm, p)
@@ -141,10 +140,10 @@ src/include/collectives.h: ALLGATHER_CHUNKSTEPS, src/include/device.h: NCCL_STEP
 
 
 def late_chunks(case: TuningCase, algorithm: str, p: int) -> float:
-    """Return the seconds by which parts of a ring wait for a NIC that is later than NCCL's figures have it.
+    """Return the seconds that the parts of a ring wait for a NIC that is slower than NCCL's figures assume.
 
-    A connection between nodes carries every part but one, two at a time, and each pair waits for the NIC. NCCL's form counts a
-    hop once for each node, which is less where nodes are few and GPUs many.
+    A connection between nodes carries all parts but one, two at a time, and each pair waits for the NIC. NCCL's closed form
+    counts one hop per node instead, which is less where nodes are few and GPUs many.
     """
     nodes = case.shape.nodes
     if algorithm != "ring" or p != 2 or nodes == 1 or case.op in ROOTED:
@@ -162,25 +161,28 @@ bus with 8 MiB in flight and 280 with 64 MiB (NVIDIA/nccl, pull request 1112, 4 
 45."""
 
 
-def late_loops(loops: float, shape: Shape, node: NodeFacts) -> float:
-    """Return the seconds by which NVLSTree's loops after the first wait for a NIC that is later than NCCL's figures have it.
+def late_loops(loops: float, shape: CommunicatorShape, node: NodeFacts) -> float:
+    """Return the seconds that NVLSTree's `loops` after the first wait for a NIC that is slower than NCCL's figures assume.
 
-    They wait where a node passes on what another sends, so not on two nodes (436 GB/s on the bus of the best of AWS's).
+    They wait only where a node passes on what another sends, so not on two nodes (436 GB/s bus bandwidth in the best of AWS's
+    runs).
     """
     late = max(0.0, node.net_latency - LEAF_LATENCY) if shape.nodes > 2 else 0.0
     return LATE_LOOPS * max(0.0, loops - 1) * late
 
 
-# Bytes that NVLSTree has in flight at once: channels × heads × chunk, as NCCL cuts them (calcCollChunking, src/enqueue.cc).
-
 KIB = 1 << 10
 _SHRINK = ((32, 256), (16, 128), (4, 64), (1, 32))
-"""A message below so many times the bytes in flight gets chunks of so many KiB at most, one rule after the other."""
+"""Rules that limit the chunk size of small messages, applied in order: (multiple of the bytes in flight below which the rule
+applies, largest chunk in KiB)."""
 _NEARLY = 0.99
 
 
-def tree_bytes_in_flight(size: float, shape: Shape, node: NodeFacts) -> float:
-    """Return bytes, of a message of `size`, that NVLSTree moves on one level of its trees before it begins on the next."""
+def tree_bytes_in_flight(size: float, shape: CommunicatorShape, node: NodeFacts) -> float:
+    """Return the bytes of a message of `size` bytes that NVLSTree has in flight: channels × heads × chunk.
+
+    It moves them on one level of its trees before it starts the next (calcCollChunking, src/enqueue.cc).
+    """
     channels, chunk = _tuned(shape, node)
     parts = channels * nvls(shape, node).channels
     for times, most in _SHRINK:
@@ -189,8 +191,8 @@ def tree_bytes_in_flight(size: float, shape: Shape, node: NodeFacts) -> float:
     return min(size, parts * chunk)
 
 
-def _tuned(shape: Shape, node: NodeFacts) -> tuple[int, int]:
-    """Return channels and the largest chunk in bytes (ncclNvlsChannels and ncclNvlsTreeSm100Tuning, src/transport/nvls.cc)."""
+def _tuned(shape: CommunicatorShape, node: NodeFacts) -> tuple[int, int]:
+    """Return (channels, largest chunk in bytes) by ncclNvlsChannels and ncclNvlsTreeSm100Tuning (src/transport/nvls.cc)."""
     nodes, each, nic = shape.nodes, shape.per_node, node.nic / GB
     if node.tree_chunk is not None:
         return 16, int(node.tree_chunk)

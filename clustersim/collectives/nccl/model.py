@@ -1,4 +1,8 @@
-"""NCCL's performance model: channels and bandwidth of every algorithm and protocol, by closed forms of tuning.cc."""
+"""NCCL's performance model: bandwidth and latency of every algorithm and protocol, by the closed forms of its tuner.
+
+Formulas are those of ncclTopoTuneModel in NVIDIA/nccl, src/graph/tuning.cc (src/tuning/ since 2.30), with the constants of
+`nccl.constants`. Protocols are numbered 0 LL, 1 LL128, 2 Simple.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,7 @@ from typing import NamedTuple
 
 from clustersim.collectives.nccl.constants import GB, US, Constants, architecture
 from clustersim.collectives.nccl.graphs import HEADS, ChannelGraph, nvls, ring, tree
-from clustersim.collectives.nccl.shape import Shape
+from clustersim.collectives.nccl.shape import CommunicatorShape
 from clustersim.collectives.switched import JOINED
 from clustersim.topology.model import NodeFacts
 
@@ -16,93 +20,102 @@ ROOTED = ("broadcast", "reduce")
 
 
 class TuningCase(NamedTuple):
-    """A collective of a communicator on its nodes, under a set of constants."""
+    """A collective of a communicator, the nodes that it is on, and a set of tuner constants."""
 
     op: str
-    shape: Shape
+    shape: CommunicatorShape
     node: NodeFacts
     constants: Constants
     late: float
-    """Seconds of a hop between nodes beyond those of the constants."""
+    """Seconds of a hop between nodes on top of the constants."""
 
     @property
     def scale(self) -> int:
-        """Column of the tables: one node, two, more."""
+        """Column of the constants' tables: 0 for one node, 1 for two, 2 for more."""
         return min(self.shape.nodes, 3) - 1
 
     @property
     def arch(self) -> int:
-        """Row of the tables."""
+        """Row of the constants' tables (`constants.architecture`)."""
         return architecture(self.node.architecture)
 
     @property
     def steps(self) -> int:
-        """Hops of a ring, one after the other."""
+        """Number of consecutive hops of a ring."""
         n = self.shape.ranks
         return {"all_reduce": 2 * (n - 1), "all_gather": n - 1, "reduce_scatter": n - 1}.get(self.op, n)
 
 
 def graph(case: TuningCase, algorithm: str) -> ChannelGraph:
-    """Return the channels that an algorithm has."""
+    """Return the channels of an algorithm and their speed."""
     if algorithm in ("nvls", "nvls_tree"):
         return nvls(case.shape, case.node)
     return (tree if algorithm == "tree" else ring)(case.shape, case.node)
 
 
 def bandwidth(case: TuningCase, algorithm: str, protocol: int) -> float:
-    """Return bytes/s of the collective's size that an algorithm reaches with a protocol (0 LL, 1 LL128, 2 Simple)."""
+    """Return the bytes/s of the collective's size that an algorithm reaches with a protocol (0 LL, 1 LL128, 2 Simple)."""
     found = graph(case, algorithm)
     if algorithm == "ring":
+        # Bus to algorithm bandwidth: n / (2(n - 1)) for all_reduce (nccl-tests, doc/PERFORMANCE.md)
         return _ring(case, found, protocol) * case.shape.ranks / case.steps
-    if algorithm == "tree":
+    if algorithm == "tree":  # each byte goes up and down, so twice over a link
         return _tree(case, found, protocol) / 2
     if algorithm in ("nvls", "nvls_tree"):
         return _nvls(case, found, algorithm)
-    if algorithm == "pat":
+    if algorithm == "pat":  # tuning.cc: busBw *= .75
         return 0.75 * found.channels * _speed(case, found)
     return _collnet(case, found, algorithm)
 
 
 def _speed(case: TuningCase, found: ChannelGraph) -> float:
+    """Return the bytes/s of a channel that limits the algorithm: inside nodes up to two nodes, between nodes otherwise."""
     return found.intra if case.shape.nodes <= 2 else found.inter
 
 
 def _ring(case: TuningCase, found: ChannelGraph, protocol: int) -> float:
+    """Return the bus bandwidth of a ring in bytes/s."""
     bus, c = found.channels * _speed(case, found), case.constants
-    if protocol == 0:
+    if protocol == 0:  # LL sends 4 bytes of flag with 4 of data; tuning.cc takes 1/4 to 1/3 of the bus
         part = c.ll[0] if case.shape.nodes > 1 or case.op in ("all_reduce", "reduce") else c.ll[1]
         return min(_ll_max(case), part * bus)
     if protocol == 1:
+        # 120 of 128 bytes are data; tuning.cc takes 0.92, or less if a GPU sends and receives by one NIC
         part = c.ring_ll128_single if case.shape.per_node < 2 else 0.92
         return min(part * bus, found.channels * c.ring_ll128[case.arch][case.scale] * GB)
     return bus
 
 
 def _ll_max(case: TuningCase) -> float:
-    """Return the most that LL carries: on one node the GPU limits it, between nodes the CPU."""
+    """Return the largest bus bandwidth of LL in bytes/s. The GPU limits it on one node, the CPU's proxy thread between nodes."""
     row = case.arch if case.shape.nodes == 1 else int(case.node.cpu == "amd")
     return case.constants.ll_max[row][case.scale] * GB
 
 
 def _tree(case: TuningCase, found: ChannelGraph, protocol: int) -> float:
+    """Return the bus bandwidth of a double binary tree in bytes/s."""
     c, channels = case.constants, found.channels
+    # tuning.cc: trees reach 0.92 of the bus, and no more per channel than was measured on each architecture.
     bus = min(0.92 * channels * _speed(case, found), channels * c.tree[case.arch][case.scale] * GB)
     if protocol == 0:
-        bus = min(bus / 3.8, _ll_max(case))
-    elif protocol == 1:
+        bus = min(bus / 3.8, _ll_max(case))  # tuning.cc: 1/3.8 of the bus, a fit of NCCL's authors
+    elif protocol == 1:  # tuning.cc: 7/9 in a node; between nodes 120 of 128 bytes are data
         part = 7 / 9 if case.shape.nodes == 1 else 120 / 128
         bus = min(bus * part, channels * c.tree_ll128[case.arch][case.scale] * GB)
+    # With one GPU per node the pattern is NCCL_TOPO_PATTERN_TREE, where a GPU receives and sends by the same NIC.
     return bus * (0.85 if case.shape.per_node == 1 else 1.0)
 
 
 def _nvls(case: TuningCase, found: ChannelGraph, algorithm: str) -> float:
+    """Return the bytes/s of the collective's size for NVLS and NVLSTree."""
     c, (nodes, _, per_node, *_) = case.constants, case.shape
     reduces, two = case.op == "all_reduce", nodes <= 2 and algorithm == "nvls_tree"
-    if c.nvls is None:
+    if c.nvls is None:  # older releases: 5/6 of the bus; NVLSTree sends to two children, so half of the NICs' rate
         inter = found.inter if algorithm == "nvls" or two else found.inter / 2
         return min(found.intra, inter if nodes > 1 else found.intra) * found.channels * 5 / 6
+    # One of the channels' shares of a link carries the reduced slice back, hence (channels - 1) / channels.
     inside = found.intra * c.nvls[case.arch] * (found.channels - 1) / found.channels
-    inside *= 2 if reduces else (per_node - 1) / per_node
+    inside *= 2 if reduces else (per_node - 1) / per_node  # an all_reduce adds and copies in one pass over the links
     speeds = [inside, found.inter * (2 if two else 1)] if nodes > 1 else [inside]
     if algorithm == "nvls_tree" and c.nvls_tree is not None:
         most = c.nvls_tree[case.arch][case.scale] * GB
@@ -111,48 +124,48 @@ def _nvls(case: TuningCase, found: ChannelGraph, algorithm: str) -> float:
 
 
 def _collnet(case: TuningCase, found: ChannelGraph, algorithm: str) -> float:
+    """Return the bytes/s of the collective's size for the two CollNet algorithms."""
     bus, per_node = found.channels * found.intra, case.shape.per_node
     if algorithm == "collnet_direct":
         if case.op in HALVES:
             return per_node * min(found.intra, 0.9 * found.inter)
-        factor = per_node / found.channels
+        factor = per_node / found.channels  # tuning.cc: GPUs that share a head are charged half of their excess
         bus /= factor - (factor - 1) / 2
-        bus *= 0.85 if case.arch >= 2 else 1.0
+        bus *= 0.85 if case.arch >= 2 else 1.0  # tuning.cc: from compute capability 9.0 on
     return bus / 2
 
 
-# NCCL's performance model: seconds of a collective without bytes, by closed forms of tuning.cc.
-
-
 def latency(case: TuningCase, algorithm: str, protocol: int) -> float:
-    """Return the seconds that a collective of no bytes takes by NCCL's model."""
+    """Return the seconds of a collective without bytes by NCCL's model. `protocol` is 0 LL, 1 LL128, 2 Simple."""
     c, shape = case.constants, case.shape
     inside = _inside(case, algorithm)[protocol] * US
     between = _between(case, algorithm, protocol)
     base = c.base[algorithm][protocol] * US
     hops = shape.per_node - 1
-    depth = shape.nodes.bit_length() - 1
+    depth = shape.nodes.bit_length() - 1  # tuning.cc: log2i, rounded down
     if algorithm == "ring":
         return base + _ring_hops(case, protocol, inside, between)
-    if algorithm == "tree":
+    if algorithm == "tree":  # up and down: the chain in a node, then the tree over nodes
         return base + 2 * (hops * inside + depth * between)
-    if algorithm == "pat":
+    if algorithm == "pat":  # tuning.cc: a logarithmic part, and 2.8 us per rank that its authors call still linear
         return base + depth * between / 3.5 + 2.8 * US * shape.ranks
     return {
         "nvls": inside + (between if shape.nodes > 1 else 0.0),
         "nvls_tree": inside + 2 * depth * between,
+        # 0.4 us: messages of several GPUs to one head are handled one after the other
         "collnet_direct": 2 * (min(1, hops) * inside + 0.4 * US * hops) + between,
         "collnet_chain": 2 * hops * inside + between,
     }[algorithm]
 
 
 def _inside(case: TuningCase, algorithm: str) -> tuple[float, float, float]:
+    """Return the time of a hop inside a node by protocol, in us."""
     c = case.constants
     return (c.nvlink if case.node.scale_up != "none" else c.pci)[algorithm]
 
 
 def _between(case: TuningCase, algorithm: str, protocol: int) -> float:
-    """Return the seconds of a hop between nodes; the tuner lets Simple wait for the NIC twice, for its flush."""
+    """Return the seconds of a hop between nodes. In the tuner, Simple waits for the NIC twice, because it flushes."""
     c = case.constants
     as_tree = case.shape.per_node == 1 and c.single_tree and algorithm == "ring"
     own = c.net["tree" if as_tree else algorithm][protocol] * US
@@ -160,20 +173,23 @@ def _between(case: TuningCase, algorithm: str, protocol: int) -> float:
 
 
 def _ring_hops(case: TuningCase, protocol: int, inside: float, between: float) -> float:
+    """Return the seconds of all hops of a ring."""
     nodes, c = case.shape.nodes, case.constants
     if case.op in ROOTED:
         return _rooted(case, protocol, inside)
     if nodes == 1:
         return case.steps * inside
+    # getNetOverhead: the proxy thread posts a message in 1 us (AMD: 2), three times for Simple; hops in a node wait for it.
     overhead = (2 if case.node.cpu == "amd" else 1) * (3 if protocol == 2 else 1) * US
     crossings = 2 * (nodes - c.inter_steps) if case.op == "all_reduce" else nodes - 1
     return (case.steps - crossings) * max(inside, overhead) + crossings * between
 
 
 def _rooted(case: TuningCase, protocol: int, inside: float) -> float:
-    """Return the tuner's extra seconds of broadcast, reduce: one hop when all channels are equal, else all as on the network."""
+    """Return the tuner's seconds of hops for broadcast and reduce: one hop if channels are equal, else all as between nodes."""
     if case.shape.nodes == 1:
         return inside
+    # tuning.cc takes a tree's hop for Simple, which contains the latency of a chunk.
     hop = case.constants.net["tree" if protocol == 2 else "ring"][protocol] * US
     equal = case.shape.nics < 2
     return (case.constants.net["ring"][protocol] * US) if equal else case.steps * hop
@@ -182,7 +198,7 @@ def _rooted(case: TuningCase, protocol: int, inside: float) -> float:
 def chain(case: TuningCase, protocol: int) -> float:
     """Return the seconds that a byte of a broadcast or reduce takes from the first rank of its chain to the last.
 
-    The tuner counts a hop or all as if between nodes; in fact it makes each hop in turn, nodes - 1 of them between nodes.
+    Unlike the tuner, this counts every hop: nodes - 1 of them between nodes, the rest inside.
     """
     nodes, ranks = case.shape.nodes, case.shape.ranks
     inside, between = _inside(case, "ring")[protocol] * US, _between(case, "ring", protocol)
@@ -190,25 +206,23 @@ def chain(case: TuningCase, protocol: int) -> float:
 
 
 def detour(case: TuningCase, algorithm: str) -> float:
-    """Return the seconds that the routes between the ranks take beyond those in NCCL's figures."""
+    """Return the seconds of the communicator's routes beyond those that NCCL's figures contain."""
     shape, extra = case.shape, case.shape.extra_latency
     hops, times = shape.per_node - 1, 2 if case.op == "all_reduce" else 1
     if algorithm == "ring":
         return times * ((shape.nodes - 1) * extra.ring + (shape.ranks - shape.nodes) * extra.inside)
-    if algorithm in ("tree", "nvls_tree"):
+    if algorithm in ("tree", "nvls_tree"):  # up and down
         return 2 * (extra.tree + (hops if algorithm == "tree" else 1) * extra.inside)
     if algorithm == "pat":
         return (shape.nodes.bit_length() - 1) * extra.most
     return 2 * (hops if algorithm == "collnet_chain" else 1) * extra.inside + extra.most
 
 
-# Which algorithms and protocols NCCL can use for a communicator, and why not the others (tuning.cc, init.cc).
-
 SIMPLE_ONLY = "has Simple only"
 
 
 def unavailable(case: TuningCase, algorithm: str, protocol: int) -> str | None:
-    """Return why NCCL would not use an algorithm with a protocol, None if it may."""
+    """Return the reason why NCCL would not use an algorithm with a protocol, or None if it can."""
     nodes, switch = case.shape.nodes, case.node.scale_up == "nvswitch"
     if protocol != 2 and algorithm not in ("ring", "tree"):
         return SIMPLE_ONLY

@@ -1,4 +1,4 @@
-"""What nccl-tests prints (`all_reduce_perf` and its kin, NVIDIA/nccl-tests, src/common.cu; rccl-tests alike), read back."""
+"""Reader for the output of nccl-tests and rccl-tests (`all_reduce_perf` and others; NVIDIA/nccl-tests, src/common.cu)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _OPS = {"alltoall": "all_to_all", "sendrecv": "send"}
 
 
 class NcclTestsLog(NamedTuple):
-    """Seconds by size in bytes, and the operation (None: not said) and number of ranks (0: not said) of the run."""
+    """Times of one nccl-tests run: {bytes: seconds}, the operation (None: unknown) and the number of ranks (0: unknown)."""
 
     seconds: dict[int, float]
     op: str | None
@@ -31,20 +31,20 @@ class NcclTestsLog(NamedTuple):
 
 
 def head(line: str) -> list[str] | None:
-    """Return the names of the columns if the line is nccl-tests' head of its table."""
+    """Return the column names if the line is the header of an nccl-tests table, else an empty list."""
     words = line.lstrip().removeprefix("#").split()
     return words if line.lstrip().startswith("#") and {"size", "count", "time", "busbw"} <= set(words) else None
 
 
 def lines_of(text: str) -> list[str]:
-    """Return the lines of a log without the tags that mpirun puts before them."""
+    """Return the lines of a log without the tags that mpirun adds in front of them."""
     return [_TAG.sub("", line) for line in text.splitlines()]
 
 
 def read(path: Path, lines: list[str], in_place: bool = False) -> NcclTestsLog:
-    """Return the times of a log, out of place or in place; of a size that comes several times the median.
+    """Return the times of a log, out of place or in place; the median for a size with several rows.
 
-    Raises InputError for a row that does not fit the head, a time that is none, and a log without rows.
+    Raises InputError for a row that does not match the header, an invalid time, and a log without rows.
     """
     columns: list[str] = []
     found: defaultdict[int, list[float]] = defaultdict(list)
@@ -67,14 +67,14 @@ def read(path: Path, lines: list[str], in_place: bool = False) -> NcclTestsLog:
 
 
 def checked(where: str, size: int, seconds: float, text: str) -> tuple[int, float]:
-    """Return bytes and seconds of a row. Raises InputError, with its place and text, unless both are finite and above 0."""
+    """Return bytes and seconds of a row. Raises InputError with `where` and `text` unless both are finite and above 0."""
     if 0 < size < _HUGE and 0 < seconds < math.inf:
         return size, seconds
     raise InputError(f"{where}: {text}; times and sizes must be finite and above 0")
 
 
 def _time(where: str, words: list[str], columns: list[str], in_place: bool) -> tuple[float, str]:
-    """Return the seconds in a row, and its text: the first column `time` is out of place, the second in place."""
+    """Return the seconds in a row and their text. The first column `time` is out of place, the second in place."""
     times = [i for i, name in enumerate(columns) if name == "time"]
     if len(words) != len(columns):
         raise InputError(
@@ -85,20 +85,17 @@ def _time(where: str, words: list[str], columns: list[str], in_place: bool) -> t
         return float(text) * 1e-6, f"{words[0]} bytes in {text} us"
     except ValueError:
         drop = f"drop the row{', or --in-place' if in_place else ''}"
-        raise InputError(f"{where}: {text} is no time in us; {drop}") from None
+        raise InputError(f"{where}: {text} is not a time in us; {drop}") from None
 
 
-# Measured times of nccl-tests: what it printed, or a CSV file.
-
-_SPELT = {"alltoall": "all_to_all", "sendrecv": "send"}
 _LINE = "line of the file"
 
 
 def measured(path: Path, op: str, gpus: int, source: str | None = None, in_place: bool = False) -> dict[int, float]:
-    """Return {size in bytes: seconds} of nccl-tests' own output, or of a CSV with the columns size_bytes and time_us.
+    """Return {size in bytes: seconds} from nccl-tests' output or from a CSV with the columns size_bytes and time_us.
 
-    Of a CSV that has the columns op, gpus and source, the rows that match. Raises InputError when nothing is left, when
-    rows of several sources are, for a size or a time that is none, and for the output of another operation or number of ranks.
+    If a CSV has the columns op, gpus and source, only matching rows count. Raises InputError if no row or rows of several
+    sources remain, for invalid sizes and times, and for the output of another operation or number of ranks.
     """
     text = read_text(path, "a CSV file, or what nccl-tests printed")
     lines = lines_of(text)
@@ -110,7 +107,7 @@ def measured(path: Path, op: str, gpus: int, source: str | None = None, in_place
 def _logged(path: Path, lines: list[str], op: str, gpus: int, in_place: bool) -> dict[int, float]:
     log = read(path, lines, in_place)
     if log.op not in (None, op):
-        raise InputError(f"{path} is a run of {log.op}, not of {op}; ask for {log.op}")
+        raise InputError(f"{path} is a run of {log.op}, not of {op}; request {log.op}")
     if log.ranks not in (0, gpus):
         raise InputError(f"{path} is a run of {log.ranks} GPUs, not of {gpus}; name those with --gpus or --ranks")
     return log.seconds
@@ -133,7 +130,7 @@ def _filled(row: Mapping[str, str]) -> bool:
 
 
 def _point(path: Path, row: Mapping[str, str]) -> tuple[int, float]:
-    """Return the bytes and the seconds in a row."""
+    """Return bytes and seconds of a CSV row."""
     where, size, time = f"{path}:{row[_LINE]}", row["size_bytes"], row["time_us"]
     try:
         point = int(size), float(time) * 1e-6
@@ -150,7 +147,7 @@ def _rows(path: Path, text: str) -> list[dict[str, str]]:
         raise InputError(f"{path} cannot be read ({error}); give a CSV file") from None
     if rows and not {"size_bytes", "time_us"} <= rows[0].keys():
         raise InputError(
-            f"{path} lacks the columns size_bytes and time_us, and is no output of nccl-tests; "
+            f"{path} has no columns size_bytes and time_us and is not the output of nccl-tests; "
             f"its columns are {', '.join(str(name) for name in rows[0] if name != _LINE)[:200]}"
         )
     return rows
@@ -159,6 +156,6 @@ def _rows(path: Path, text: str) -> list[dict[str, str]]:
 def _matches(path: Path, row: Mapping[str, str], op: str, gpus: int, source: str | None) -> bool:
     own, count = row.get("op") or op, row.get("gpus") or str(gpus)
     if not count.strip().isdecimal():
-        raise InputError(f"{path}:{row[_LINE]}: {shown(count)} is no number of GPUs; gpus must be whole")
+        raise InputError(f"{path}:{row[_LINE]}: {shown(count)} is not a number of GPUs; gpus must be whole")
     text = " ".join((row.get("source") or "", row.get("gpu") or ""))
-    return _SPELT.get(own, own) == op and int(count) == gpus and (source is None or source in text)
+    return _OPS.get(own, own) == op and int(count) == gpus and (source is None or source in text)

@@ -1,4 +1,4 @@
-"""What a user asks a collective of: a cluster with another NCCL, some of its GPUs, a range of sizes."""
+"""The options of `clustersim collective`: NCCL settings, the GPUs of a communicator, and a range of sizes."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ import numpy as np
 
 from clustersim import plugins
 from clustersim.arrays import Ints
-from clustersim.collectives.model import ROOM
+from clustersim.collectives.model import ROOM, SKEWED
 from clustersim.collectives.nccl.constants import constants
 from clustersim.collectives.nccl.shape import ordered
-from clustersim.collectives.skew import OPS as ALL_TO_ALL
 from clustersim.config.topology import NCCL_ALGORITHMS, nccl_algorithm, nccl_protocol
 from clustersim.errors import InputError, UnknownNameError, suggest
 from clustersim.model.sharding import zipf_shares
@@ -22,7 +21,7 @@ from clustersim.units import parse
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)([KMGTkmgt]?)")
 _SCALE = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _ELEMENT = 4
-"""Bytes of nccl-tests' data type, float, of which a size has a whole number."""
+"""Bytes of an element of nccl-tests' data type, float; sizes are multiples of it."""
 
 
 def forced(
@@ -33,12 +32,12 @@ def forced(
     launch: str | None = None,
     nvls: bool | None = None,
 ) -> Topology:
-    """Return the cluster with another NCCL: algorithm, protocol, release, launch (a time with a unit), NVLS; None leaves it."""
+    """Return the cluster with other NCCL settings; None leaves a setting as it is. `launch` is a time with a unit."""
     name, protocol = nccl_algorithm(algo or ""), nccl_protocol(proto or "")
     if algo is not None and name is None:
         raise _unknown(algo)
     if proto is not None and protocol is None:
-        raise InputError(f"{proto!r} is no protocol of NCCL; write LL, LL128 or Simple")
+        raise InputError(f"{proto!r} is not a protocol of NCCL; write LL, LL128 or Simple")
     old = topology.node.nccl
     wait = parse(launch, "time") if launch else old.launch
     with_nvls = old.nvls if nvls is None else nvls
@@ -50,9 +49,9 @@ def forced(
 
 
 def named(algo: str | None, proto: str | None = None) -> str | None:
-    """Return the algorithm of clustersim/collectives that is asked for, None where NCCL has or chooses it.
+    """Return `algo` if it is a file of collectives/algorithms, and None if it is one of NCCL's or not given.
 
-    Raises UnknownNameError for a name that neither has, InputError for a protocol with what has none.
+    Raises UnknownNameError for an unknown name, and InputError if a protocol is given with an algorithm that has none.
     """
     if algo is None or nccl_algorithm(algo):
         return None
@@ -61,19 +60,19 @@ def named(algo: str | None, proto: str | None = None) -> str | None:
     except UnknownNameError as error:
         raise (error if ":" in algo else _unknown(algo)) from error
     if proto:
-        raise InputError(f"--proto is for NCCL's algorithms, and {algo} is none of them; drop --proto")
+        raise InputError(f"--proto is for NCCL's algorithms, and {algo} is not one of them; drop --proto")
     return algo
 
 
 def _unknown(algo: str) -> UnknownNameError:
     known = {*NCCL_ALGORITHMS, *plugins.names(ROOM)}
     return UnknownNameError(
-        f"{algo!r} is no algorithm of NCCL; {suggest(algo, known)}, or package.module:attribute with --plugins"
+        f"{algo!r} is not an algorithm of NCCL; {suggest(algo, known)}, or package.module:attribute with --plugins"
     )
 
 
 def members(topology: Topology, gpus: int | None, ranks: str | None) -> Ints:
-    """Return the GPUs of a communicator: the first `gpus`, or a list such as `0-7,16-23` or `0-1023:8`, or all."""
+    """Return the GPUs of a communicator: the first `gpus`, or a list such as `0-7,16-23` or `0-1023:8`, or all GPUs."""
     if ranks and gpus:
         raise InputError("--gpus and --ranks both name the GPUs; give one of them")
     if not ranks:
@@ -91,7 +90,7 @@ def members(topology: Topology, gpus: int | None, ranks: str | None) -> Ints:
 def _span(part: str, topology: Topology) -> Ints:
     match = re.fullmatch(r"([0-9]{1,9})(?:-([0-9]{1,9})(?::([1-9][0-9]{0,8}))?)?", part)
     if match is None:
-        raise InputError(f"{part!r} is no list of GPUs; write numbers and spans like 0-7 or 0-1023:8")
+        raise InputError(f"{part!r} is not a list of GPUs; write numbers and spans like 0-7 or 0-1023:8")
     first, last = int(match[1]), int(match[2] or match[1])
     if last < first:
         raise InputError(f"GPUs {part} run backwards; write the smaller number first")
@@ -103,21 +102,21 @@ def _span(part: str, topology: Topology) -> Ints:
 
 
 def shares(op: str, n: int, imbalance: float) -> tuple[float, ...]:
-    """Return the shares of the rows of `op` on `n` GPUs, the largest `imbalance` times the mean; () when it is 1.
+    """Return each GPU's share of the rows of `op`, the largest `imbalance` times the mean; () if `imbalance` is 1.
 
-    Raises InputError for another operation than all_to_all, dispatch and combine, and as `zipf_shares` does.
+    Raises InputError for operations other than all_to_all, dispatch and combine, and as `zipf_shares`.
     """
     if imbalance == 1:
         return ()
-    if op not in ALL_TO_ALL:
-        raise InputError(f"an imbalance is for {', '.join(ALL_TO_ALL)}; every GPU has as much to do with {op}, drop it")
+    if op not in SKEWED:
+        raise InputError(f"an imbalance is for {', '.join(SKEWED)}; every GPU has as much to do with {op}, drop it")
     return zipf_shares(n, imbalance)
 
 
 def sizes(begin: str, end: str, factor: float) -> list[int]:
-    """Return the sizes in bytes from `begin` to `end`, each `factor` times the last, in whole elements of 4 bytes.
+    """Return the sizes in bytes from `begin` to `end`, each `factor` times the previous one, in whole elements of 4 bytes.
 
-    `64K` is 2**16 as in nccl-tests, which also cuts what is left over of an element; `64kB` and `64KiB` are as in YAML.
+    `64K` is 2**16 as in nccl-tests, which also drops incomplete elements; `64kB` and `64KiB` are as in YAML.
     """
     exact, last = _bytes(begin), _bytes(end)
     if exact > last:
@@ -137,6 +136,6 @@ def _bytes(text: str) -> float:
         value = 0.0
     if not 1 <= value <= 1 << 50:
         raise InputError(
-            f"{text!r} is no size of a collective; write bytes, 64K, 1M, 16G (powers of 2), 1GB (10^9) or 1GiB (2^30)"
+            f"{text!r} is not a size of a collective; write bytes, 64K, 1M, 16G (powers of 2), 1GB (10^9) or 1GiB (2^30)"
         )
     return value

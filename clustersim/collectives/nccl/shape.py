@@ -1,7 +1,7 @@
-"""How much longer the routes of a communicator are than those that NCCL's figures contain: one leaf, and one NVSwitch.
+"""The shape of a communicator: its ranks, nodes and NICs, and the latency of its routes beyond NCCL's figures.
 
-NCCL knows a network by the latency that its NICs declare. What a route has beyond that, more switches and longer cables, comes on
-top of what NCCL expects, and it does not choose by it.
+NCCL knows a network by the latency that its NICs declare. Its figures contain one leaf switch and one NVSwitch. The latency of
+more switches and longer cables is added to the time that NCCL expects, and does not affect its choice.
 """
 
 from __future__ import annotations
@@ -13,40 +13,36 @@ import numpy as np
 
 from clustersim.arrays import Floats, Ints, distinct, distinct_rows
 from clustersim.cache import fingerprint
-from clustersim.collectives.model import Group
-from clustersim.collectives.skew import checked
+from clustersim.collectives.model import Group, checked_shares
 from clustersim.collectives.tree_steps import node_trees
 from clustersim.errors import InputError
 from clustersim.hardware.constants import NVLINK_LATENCY, PCIE_LATENCY
-from clustersim.topology.model import Topology
+from clustersim.topology.model import Rings, Topology
 
 _DIGITS = 9  # nanoseconds: communicators on nodes of one layout are one shape
 
 
 class ExtraLatency(NamedTuple):
-    """Seconds of routes beyond those that NCCL's own figures contain."""
+    """Latency of routes beyond that in NCCL's own figures, in seconds."""
 
     inside: float = 0.0
-    """Of a hop inside a node."""
+    """Extra seconds of a hop inside a node."""
     ring: float = 0.0
-    """Of a ring's hop from node to node, the mean of all."""
+    """Mean extra seconds of a ring's hops between nodes."""
     tree: float = 0.0
-    """Of the longest route from the root of the trees to a leaf."""
+    """Extra seconds of the slowest route from the root of the trees to a leaf."""
     most: float = 0.0
-    """Of the longest hop."""
+    """Extra seconds of the slowest hop between nodes."""
 
 
 def extra_latency(topology: Topology, ranks: Ints, starts: Ints) -> ExtraLatency:
-    """Return how much longer the routes of a communicator are than NCCL knows.
-
-    ranks: GPUs (n,) node by node, of which `starts` begin a node.
-    """
+    """Return the extra latency of a communicator of GPUs `ranks` (n,), sorted by node; each node begins at one of `starts`."""
     question = ("extra latency", fingerprint(ranks), fingerprint(starts))
     return topology.cache.once(question, lambda: _extra_latencies(topology, ranks[None], [starts])[0])
 
 
 def _extra_latencies(topology: Topology, ranks: Ints, starts: Sequence[Ints]) -> list[ExtraLatency]:
-    """Return the same of many communicators (communicators, n); those on equally many nodes are routed in one go."""
+    """Return the extra latency of each communicator in `ranks` (communicators, n), routed together if nodes are as many."""
     inside = _inside(topology, ranks)
     found = [ExtraLatency(round(x, _DIGITS)) for x in inside]
     for nodes in {len(own) for own in starts} - {1}:
@@ -58,13 +54,13 @@ def _extra_latencies(topology: Topology, ranks: Ints, starts: Sequence[Ints]) ->
 
 
 def _inside(topology: Topology, ranks: Ints) -> list[float]:
-    """Return the seconds beyond NCCL's of the first hop inside a node of each communicator, 0 where there is none."""
+    """Return for each communicator the extra seconds of its first hop inside a node, 0 if it has none."""
     longer = np.zeros(len(ranks))
     node = topology.numbering.node_of(ranks)
-    beside = node[:, 1:] == node[:, :-1]
-    with_neighbour = np.flatnonzero(beside.any(axis=1))
+    same_node = node[:, 1:] == node[:, :-1]
+    with_neighbour = np.flatnonzero(same_node.any(axis=1))
     if len(with_neighbour):
-        at = beside[with_neighbour].argmax(axis=1)
+        at = same_node[with_neighbour].argmax(axis=1)
         own = PCIE_LATENCY if topology.node.scale_up == "none" else NVLINK_LATENCY
         longer[with_neighbour] = topology.route(ranks[with_neighbour, at], ranks[with_neighbour, at + 1]).latency - own
     found: list[float] = np.maximum(longer, 0.0).tolist()
@@ -72,7 +68,7 @@ def _inside(topology: Topology, ranks: Ints) -> list[float]:
 
 
 def _between(topology: Topology, first: Ints) -> Floats:
-    """Return `ring`, `tree` and `most` of ExtraLatency; nodes begin at GPUs `first` (communicators, nodes)."""
+    """Return the columns `ring`, `tree`, `most` of ExtraLatency. `first` (communicators, nodes) are the first GPUs of nodes."""
     nodes = first.shape[1]
     trees = node_trees(nodes)
     sources = [first, np.repeat(first[:, :1], nodes - 1, axis=1), *(first[:, parent[1:]] for parent, _, _ in trees)]
@@ -86,7 +82,7 @@ def _between(topology: Topology, first: Ints) -> Floats:
 
 
 def _deepest(parent: Ints, depth: Ints, deepest: int, hops: Floats) -> Floats:
-    """Return the seconds on the longest route down a tree over nodes; `hops` (…, nodes - 1) lead to each node but the root."""
+    """Return the seconds on the slowest route down a tree; `hops` (…, nodes - 1) are the seconds into each node but the root."""
     extra = np.zeros((len(hops), len(parent)))
     for level in range(1, deepest + 1):
         here = np.flatnonzero(depth == level)
@@ -95,62 +91,63 @@ def _deepest(parent: Ints, depth: Ints, deepest: int, hops: Floats) -> Floats:
     return longest
 
 
-# What NCCL's tuner sees of a communicator: how many ranks on how many nodes, and which NICs they own.
-
-
 class SkewedLoads(NamedTuple):
-    """Where a dispatch meets its experts, for each byte that one rank sends; a combine brings the same bytes back."""
+    """Largest loads of a dispatch with uneven experts, per byte that one rank sends. A combine has the same loads backwards."""
 
     most: float
-    """The largest share of one GPU."""
+    """Largest share of the rows of one GPU."""
     inside: float
-    """The most that a GPU receives from its own node."""
+    """Largest number of bytes that a GPU receives from its own node."""
     nic: float
-    """The most that a NIC receives from other nodes."""
+    """Largest number of bytes that a NIC receives from other nodes."""
 
 
-class Shape(NamedTuple):
-    """A communicator."""
+class CommunicatorShape(NamedTuple):
+    """Everything about a communicator that its collectives' times depend on. Equal shapes have equal times."""
 
     nodes: int
     ranks: int
     per_node: int
     """Ranks of a node."""
     nics: int
-    """NICs that the ranks of a node own, on the node with the fewest; 0: none is needed."""
+    """Number of NICs of the ranks on the node with the fewest; 0 if none is needed."""
     even: bool = True
-    """Whether every node has as many ranks."""
+    """Whether every node has the same number of ranks."""
     aligned: bool = True
-    """Whether position i of every node is the same GPU there, so that rings and trees between nodes stay on a rail."""
+    """Whether index i of every node is the same GPU there, so that rings and trees between nodes stay on a rail."""
     busiest: SkewedLoads | None = None
-    """The largest loads of an all-to-all when some GPUs get more rows than others; None: all get as many."""
+    """Largest loads of an all-to-all if some GPUs get more rows than others; None if all get equally many."""
     extra_latency: ExtraLatency = ExtraLatency()
-    """How much longer its routes are than those that NCCL's figures contain."""
+    """Latency of its routes beyond that in NCCL's figures."""
     types: tuple[int, ...] = ()
-    """The types of its nodes, by their place in `Topology.kinds`, where the cluster has several."""
+    """Types of its nodes, as indices into `Topology.kinds`, if the cluster has several."""
     sizes: tuple[int, ...] = ()
-    """Ranks of each node, where these differ."""
+    """Number of ranks of each node, if these differ."""
     beside: bool = False
-    """Whether a message in it stays in a node, though it has several."""
+    """Whether its messages stay inside nodes, although it has several nodes."""
+    joined: Rings | None = None
+    """Links between the GPUs of one node, if they join only some pairs; None: the default of the node."""
 
     @property
     def group(self) -> Group:
-        """The group of the collectives' files, `levels` from the node outwards; one level when nodes are uneven."""
+        """Return the Group with `levels` from the node outwards, or one level if nodes differ in size."""
         if not self.even:
             return Group(self.ranks, (1, self.ranks), sizes=self.sizes)
-        return Group(self.ranks, (self.per_node, self.nodes))
+        return Group(self.ranks, (self.per_node, self.nodes), rings=self.joined.orders if self.joined else ())
 
 
 def ordered(ranks: Ints) -> Ints:
-    """Return the GPUs of communicators (…, n) node by node, as NCCL joins them whatever their ranks."""
+    """Return the GPUs of communicators (…, n) sorted by node, the order in which NCCL joins them."""
     return np.sort(ranks, axis=-1)
 
 
-def shapes(topology: Topology, ranks: Ints, shares: tuple[float, ...] = ()) -> tuple[tuple[Shape, ...], Ints]:
-    """Return the different shapes of many communicators of equal size, and which of them each is.
+def shapes(
+    topology: Topology, ranks: Ints, shares: tuple[float, ...] = ()
+) -> tuple[tuple[CommunicatorShape, ...], Ints]:
+    """Return the distinct shapes of communicators of equal size, and the index of each communicator's shape (groups,).
 
-    ranks: GPUs (groups, n), `ordered`. shares: as in Group. Of communicators on nodes of one layout, the first and
-    the last say how long their routes are. Raises InputError as `shape` does.
+    `ranks` (groups, n) are GPUs as from `ordered`; `shares` as in Group. Among communicators with the same layout on nodes, the
+    first and the last one set the route latencies of all. Raises InputError as `shape`.
     """
     node, local = topology.numbering.split(ranks)
     types = topology.kind_of(ranks) if topology.pools else ranks[:, :0]
@@ -170,16 +167,16 @@ def shapes(topology: Topology, ranks: Ints, shares: tuple[float, ...] = ()) -> t
     return different(whole, which)
 
 
-def different(found: Sequence[Shape], which: Ints) -> tuple[tuple[Shape, ...], Ints]:
-    """Return each shape once, and which of them each communicator is that was one of `found`."""
+def different(found: Sequence[CommunicatorShape], which: Ints) -> tuple[tuple[CommunicatorShape, ...], Ints]:
+    """Return the distinct shapes of `found`, and for each index in `which` the index of its distinct shape."""
     kinds = tuple(dict.fromkeys(found))
     return kinds, np.array([kinds.index(one) for one in found])[which]
 
 
-def pair_shapes(topology: Topology, pairs: Ints) -> tuple[tuple[Shape, ...], Ints]:
-    """Return the different shapes of the communicators of two GPUs each `pairs` (pairs, 2), `ordered`, and which of them each is.
+def pair_shapes(topology: Topology, pairs: Ints) -> tuple[tuple[CommunicatorShape, ...], Ints]:
+    """Return the distinct shapes of communicators of two GPUs `pairs` (pairs, 2), and the index of each pair's shape (pairs,).
 
-    Each has the extra latency of its own route. Raises InputError as `shape` does.
+    Pairs are as from `ordered`, and each has the extra latency of its own route. Raises InputError as `shape`.
     """
     found, which = shapes(topology, pairs)
     inside, across = np.array(_inside(topology, pairs)), np.zeros(len(pairs))
@@ -194,16 +191,16 @@ def pair_shapes(topology: Topology, pairs: Ints) -> tuple[tuple[Shape, ...], Int
     )
 
 
-def shape(topology: Topology, ranks: Ints, shares: tuple[float, ...] = ()) -> Shape:
-    """Return the shape of the communicator of GPUs `ranks` (n,), `ordered`, and of `shares` as in Group.
+def shape(topology: Topology, ranks: Ints, shares: tuple[float, ...] = ()) -> CommunicatorShape:
+    """Return the shape of the communicator of GPUs `ranks` (n,), as from `ordered`, with `shares` as in Group.
 
-    Raises InputError for no GPU, one that is not there, or one named twice.
+    Raises InputError if `ranks` is empty, has an unknown GPU, or has a GPU twice.
     """
     one, starts = _shape(topology, np.asarray(ranks, np.int64), shares)
     return one._replace(extra_latency=extra_latency(topology, np.asarray(ranks, np.int64), starts))
 
 
-def _shape(topology: Topology, ranks: Ints, shares: tuple[float, ...]) -> tuple[Shape, Ints]:
+def _shape(topology: Topology, ranks: Ints, shares: tuple[float, ...]) -> tuple[CommunicatorShape, Ints]:
     if not len(ranks):
         raise InputError("a communicator needs one GPU or more; name some")
     if ranks.min() < 0 or ranks.max() >= topology.gpus:
@@ -215,10 +212,11 @@ def _shape(topology: Topology, ranks: Ints, shares: tuple[float, ...]) -> tuple[
     return layout(topology, ranks, shares)
 
 
-def layout(topology: Topology, ranks: Ints, shares: tuple[float, ...] = ()) -> tuple[Shape, Ints]:
-    """Return the shape of a communicator without its extra latency, and where its nodes begin; as `shape`, unchecked.
+def layout(topology: Topology, ranks: Ints, shares: tuple[float, ...] = ()) -> tuple[CommunicatorShape, Ints]:
+    """Return the shape of a communicator without its extra latency, and the index of each node's first rank. Inputs are not
+    checked.
 
-    Where all nodes are of one type, ranks may be on more nodes than there are.
+    If all nodes are of one type, `ranks` may be on more nodes than the cluster has.
     """
     node, local = topology.numbering.split(ranks)
     _, starts, at, counts = np.unique(node, return_index=True, return_inverse=True, return_counts=True)
@@ -229,23 +227,26 @@ def layout(topology: Topology, ranks: Ints, shares: tuple[float, ...] = ()) -> t
     port = at * (nic.max() + 1) + nic
     nics = int(np.bincount(distinct(port) // (nic.max() + 1)).min()) if nodes > 1 else 0
     aligned = even and bool((rows == rows[0]).all())
-    shares = checked(shares, len(ranks))
+    shares = checked_shares(shares, len(ranks))
     busiest = _busiest(np.array(shares), counts[at], port) if shares else None
     sizes = () if even else tuple(counts.tolist())
     types = types_of(topology, ranks)
-    return Shape(nodes, len(ranks), most, nics, even, aligned, busiest, types=types, sizes=sizes), starts
+    joined = topology.facts(types).rings(tuple(local[:most].tolist())) if even else None
+    return CommunicatorShape(
+        nodes, len(ranks), most, nics, even, aligned, busiest, types=types, sizes=sizes, joined=joined
+    ), starts
 
 
 def types_of(topology: Topology, ranks: Ints) -> tuple[int, ...]:
-    """Return the types of the nodes of GPUs, by their place in `Topology.kinds`; none where the cluster has one type."""
+    """Return the node types of GPUs, as indices into `Topology.kinds`; none if the cluster has one type."""
     return tuple(distinct(topology.kind_of(ranks)).tolist()) if topology.pools else ()
 
 
-def _busiest(shares: Floats, beside: Ints, port: Ints) -> SkewedLoads:
-    """Return the largest loads, given how many GPUs of the group are on the node of each, and the NIC of each.
+def _busiest(shares: Floats, on_node: Ints, port: Ints) -> SkewedLoads:
+    """Return the largest loads. `on_node` is the number of the group's GPUs on the node of each GPU, `port` the NIC of each.
 
-    Receivers decide: on nodes with equally many GPUs no rank sends more than the busiest receiver gets. What else a group may
-    look like, its links bound it.
+    Receivers set the time: on nodes with equally many GPUs, no rank sends more than the busiest receiver gets. For other layouts
+    the links bound the group.
     """
-    coming = np.bincount(port, (len(shares) - beside) * shares)
-    return SkewedLoads(float(shares.max()), float(((beside - 1) * shares).max()), float(coming.max()))
+    coming = np.bincount(port, (len(shares) - on_node) * shares)
+    return SkewedLoads(float(shares.max()), float(((on_node - 1) * shares).max()), float(coming.max()))

@@ -1,4 +1,4 @@
-"""The table of nccl-tests for a cluster: what a collective of each size takes on an idle fabric, and measurements beside it."""
+"""The table of `clustersim collective`: time and bandwidth of each size on an idle fabric, beside measurements."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from clustersim.collectives.loads import TooManyRoutesError
 from clustersim.collectives.model import AllPairs, Phase, phases
 from clustersim.collectives.nccl.choose import OPS, choose, collective_seconds, file_of, why
 from clustersim.collectives.nccl.model import SIMPLE_ONLY
-from clustersim.collectives.nccl.shape import Shape, shape
+from clustersim.collectives.nccl.shape import CommunicatorShape, shape
 from clustersim.collectives.nccl.tuner import OPS as TUNED
 from clustersim.collectives.nccl.tuner import Choice, tune
 from clustersim.collectives.plan import bus_factor
@@ -28,7 +28,7 @@ from clustersim.units import scaled, seconds
 
 
 class TableLine(NamedTuple):
-    """One size: what NCCL does, seconds, and bytes/s; `measured` seconds or None."""
+    """One size of the table: NCCL's choice, forecast seconds, bytes/s, and `measured` seconds or None."""
 
     size: int
     choice: Choice
@@ -39,11 +39,11 @@ class TableLine(NamedTuple):
 
     @property
     def error(self) -> float | None:
-        """Time over the measured one, less 1."""
+        """Forecast time / measured time - 1, or None without a measurement."""
         return None if self.measured is None else self.time / self.measured - 1
 
     def columns(self) -> dict[str, object]:
-        """Return the line for JSON: sizes in bytes, times in us, bandwidths in GB/s as nccl-tests gives them."""
+        """Return the line for JSON: sizes in bytes, times in us, bandwidths in GB/s, as nccl-tests prints them."""
         row = {
             "size_bytes": self.size,
             "algorithm": self.choice.algorithm,
@@ -67,13 +67,13 @@ def line(
     shares: tuple[float, ...] = (),
     algorithm: str | None = None,
 ) -> TableLine:
-    """Return the time of `op` on `size` bytes over GPUs `ranks` (n,): launch + latency + size / min(NCCL's rate, the links').
+    """Return the time of `op` on `size` bytes over GPUs `ranks` (n,): launch + latency + size / min(NCCL's rate, links' rate).
 
-    shares: of the rows of a dispatch, combine or all_to_all, as in Group. algorithm: of clustersim/collectives, in the place of
-    NCCL's choice.
+    `shares` of the rows of a dispatch, combine or all_to_all are as in Group. `algorithm` is a file of collectives/algorithms
+    instead of NCCL's choice.
     """
     if op not in OPS:
-        raise InputError(f"{op!r} is no collective; {suggest(op, OPS)}")
+        raise InputError(f"{op!r} is not a collective; {suggest(op, OPS)}")
     if algorithm:
         own = named(topology, ranks, op, algorithm, shares)
         taken = collective_seconds(own, size, topology.launch)
@@ -88,7 +88,9 @@ def line(
     return TableLine(size, choice, time, size / time, size / time * bus_factor(op, one.ranks), measured)
 
 
-def _links(topology: Topology, ranks: Ints, op: str, file: str, one: Shape, shares: tuple[float, ...]) -> float:
+def _links(
+    topology: Topology, ranks: Ints, op: str, file: str, one: CommunicatorShape, shares: tuple[float, ...]
+) -> float:
     """Return the bytes/s that the links of an idle fabric give a collective."""
 
     def found() -> float:
@@ -102,8 +104,8 @@ def _links(topology: Topology, ranks: Ints, op: str, file: str, one: Shape, shar
     return topology.cache.once(("links", fingerprint(ranks), op, file, shares), found)
 
 
-def parts(op: str, file: str, one: Shape, shares: tuple[float, ...]) -> Sequence[Phase | AllPairs]:
-    """Return the bytes over pairs of ranks; in a `send` each rank sends to the next, the last to the first, all at once."""
+def parts(op: str, file: str, one: CommunicatorShape, shares: tuple[float, ...]) -> Sequence[Phase | AllPairs]:
+    """Return the phases of a collective. In a `send` every rank sends to the next one at the same time, the last to the first."""
     if op == "send":
         around = np.arange(one.ranks)
         return (Phase(1, around, np.roll(around, -1), np.ones(one.ranks)),)
@@ -111,20 +113,20 @@ def parts(op: str, file: str, one: Shape, shares: tuple[float, ...]) -> Sequence
 
 
 def title(topology: Topology, ranks: Ints, op: str) -> str:
-    """Return the comment above the table: what runs where."""
+    """Return the comment line above the table, with the operation, the GPUs and their network."""
     one = shape(topology, ranks)
     nodes = f"{one.nodes} node{'s' if one.nodes > 1 else ''}"
     head = f"# {op} over {one.ranks} GPUs on {nodes} of {topology.name}, NCCL {topology.node.nccl.version}"
     return "\n".join([head, *(f"# warning: {said}" for said in _warnings(topology, one))])
 
 
-def _warnings(topology: Topology, one: Shape) -> tuple[str, ...]:
-    """Return the notes on the network, when a communicator uses it."""
+def _warnings(topology: Topology, one: CommunicatorShape) -> tuple[str, ...]:
+    """Return notes on the network model, if the communicator uses the network."""
     return topology.warnings if one.nodes > 1 else ()
 
 
 def document(topology: Topology, ranks: Ints, op: str, lines: Sequence[TableLine]) -> dict[str, object]:
-    """Return the table for JSON; each key with a dimension has its unit."""
+    """Return the table as JSON data. Keys of values with a dimension name the unit."""
     one = shape(topology, ranks)
     what = {"op": op, "topology": topology.name, "gpus": one.ranks, "nodes": one.nodes}
     return {
@@ -136,7 +138,7 @@ def document(topology: Topology, ranks: Ints, op: str, lines: Sequence[TableLine
 
 
 def text(lines: Sequence[TableLine]) -> str:
-    """Return the table as text: sizes in bytes, us, GB/s; with the median error when there are measurements."""
+    """Return the table as text in bytes, us and GB/s, with the median error if there are measurements."""
     compared = any(line.measured is not None for line in lines)
     wide = max(14, *(len(line.choice.algorithm) for line in lines))
     head = f"{'size':>12} {'type':>5} {'algo':>{wide}} {'proto':>6} {'time':>10} {'algbw':>8} {'busbw':>8}"
@@ -150,7 +152,7 @@ def text(lines: Sequence[TableLine]) -> str:
 
 
 def _summary(lines: Sequence[TableLine]) -> str:
-    """Return the median absolute error of time over all sizes, and over those of each range that has any."""
+    """Return the median absolute error of the times over all sizes, and over each range of sizes that has measurements."""
     errors = [(line.size, abs(line.error)) for line in lines if line.error is not None]
     parts = {
         "up to 1 MiB": [error for size, error in errors if size <= 1 << 20],
@@ -172,15 +174,14 @@ def _row(line: TableLine, wide: int) -> str:
     return f"{own} {line.measured * 1e6:>10.2f} {100 * line.error:>+7.1f}"
 
 
-# An algorithm of clustersim/collectives that NCCL does not have: launch, rounds of the slowest hop, bytes on the links.
-
 NO_PROTOCOL = "-"
 
 
 def named(topology: Topology, ranks: Ints, op: str, algorithm: str, shares: tuple[float, ...]) -> Choice:
-    """Return the time of `algorithm` over GPUs `ranks` (n,), as a step whose workload names it does on an idle fabric.
+    """Return the time of the file `algorithm` over GPUs `ranks` (n,) on an idle fabric, as in a step that uses it.
 
-    Raises InputError for fewer than two GPUs, an operation the algorithm cannot do, and a cluster that lacks its switches.
+    Raises InputError for fewer than two GPUs, an unsupported operation, and a cluster without the switches that the algorithm
+    needs.
     """
     if len(ranks) < 2:
         raise InputError("a collective needs two GPUs or more; one has no peer")
@@ -198,18 +199,15 @@ def _named(topology: Topology, gpus: Ints, op: str, algorithm: str, shares: tupl
 def _phases(
     topology: Topology, gpus: Ints, op: str, algorithm: str, shares: tuple[float, ...]
 ) -> tuple[Phase | AllPairs, ...]:
-    """Return the phases of an algorithm that a user names, over a group of GPUs `gpus` (1, n)."""
+    """Return the phases of an algorithm that the user names, over a group of GPUs `gpus` (1, n)."""
     upwards = fanouts(distinct(topology.numbering.node_of(gpus[0])), topology)
     return phases(algorithm, op, fitted(topology, algorithm, (op,), gpus, upwards, shares))
 
 
-# The link that a collective keeps busiest on an idle fabric.
-
-
 class BusiestLink(NamedTuple):
-    """A link, how many others are as busy, its bytes for each byte of the collective's size, its bytes/s.
+    """The link that limits a collective: the number of equally busy links, bytes per byte of the collective's size, bytes/s.
 
-    `rate`: bytes/s of the collective's size that all links together give it.
+    `rate` is the bytes/s of the collective's size that all links together allow.
     """
 
     link: int
@@ -220,9 +218,9 @@ class BusiestLink(NamedTuple):
 
 
 def busiest(topology: Topology, ranks: Ints, phases: Sequence[Phase | AllPairs]) -> BusiestLink:
-    """Return the link that one group of GPUs `ranks` (n,) uses for longest, over all phases in turn; of equals the first.
+    """Return the link that one group of GPUs `ranks` (n,) uses longest over all phases; the first of several.
 
-    Raises InputError as `loads` does.
+    Raises InputError as `loads`.
     """
     total, seconds = np.zeros(len(topology.capacity)), 0.0
     for phase in phases:
@@ -237,11 +235,8 @@ def busiest(topology: Topology, ranks: Ints, phases: Sequence[Phase | AllPairs])
     return BusiestLink(link, len(equal) - 1, float(total[link]), float(topology.capacity[link]), 1 / seconds)
 
 
-# Why a line of the table is as it is: what NCCL expected of each algorithm and protocol, and which link is busiest.
-
-
 def considered(topology: Topology, ranks: Ints, op: str, last: TableLine, shares: tuple[float, ...] = ()) -> str:
-    """Return the choices considered for a line of `op` over GPUs `ranks` (n,), and the limit of its bandwidth."""
+    """Return text with NCCL's choices for the last line of `op` over GPUs `ranks` (n,), and the limit of its bandwidth."""
     one, choice = shape(topology, ranks, shares), last.choice
     if choice.protocol == NO_PROTOCOL:
         own = _phases(topology, np.asarray(ranks)[None], op, choice.algorithm, shares)
@@ -257,7 +252,7 @@ def considered(topology: Topology, ranks: Ints, op: str, last: TableLine, shares
     return "\n".join(rows)
 
 
-def _candidates(topology: Topology, op: str, size: int, one: Shape) -> Iterator[str]:
+def _candidates(topology: Topology, op: str, size: int, one: CommunicatorShape) -> Iterator[str]:
     if op not in TUNED:
         return
     for e in sorted(tune(op, size, one, topology.facts(one.types)), key=lambda e: e.time_s):
@@ -267,8 +262,10 @@ def _candidates(topology: Topology, op: str, size: int, one: Shape) -> Iterator[
             yield f"{name:<24} {said}"
 
 
-def _link(topology: Topology, ranks: Ints, op: str, last: TableLine, one: Shape, shares: tuple[float, ...]) -> str:
-    """Return the sentence of the busiest link: how much of it the bytes take as they move, and whether it decides their rate."""
+def _link(
+    topology: Topology, ranks: Ints, op: str, last: TableLine, one: CommunicatorShape, shares: tuple[float, ...]
+) -> str:
+    """Return a sentence about the busiest link: the share of its capacity in use, and whether it limits the rate."""
     try:
         found = busiest(
             topology, ranks, parts(op, file_of(last.choice.algorithm, one, topology.facts(one.types)), one, shares)

@@ -1,3 +1,3 @@
-"""Predictors by their name in YAML: one file or folder each with `load(weights=None) -> Predictor`, and nothing else."""
+"""Predictors, one file or package each, named as in YAML, with `load(weights=None) -> Predictor`."""
 
 ALIASES = {"neusight-paper": "neusight_paper"}

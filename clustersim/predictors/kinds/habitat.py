@@ -1,9 +1,9 @@
-"""A network from raw shapes to latency, as Habitat's for kernels that vary with the GPU (Yu et al., USENIX ATC 2021).
+"""A network from raw shapes to latency, like Habitat's for kernels that vary with the GPU (Yu et al., USENIX ATC 2021).
 
     log(seconds / roofline) = MLP(log2 of shapes, SMs, ridge point)
 
-The paper's network gives milliseconds; this one gives the factor over the roofline, and of the GPU's rates it sees only
-their ratio (peak / bandwidth), so that a GPU with all rates doubled is exactly twice as fast.
+The paper's network returns milliseconds, this one the factor over the roofline. Of the GPU's rates it sees only their ratio
+(peak / bandwidth), so that a GPU with all rates doubled is exactly twice as fast.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def seconds(parameters: Parameters, table: Columns, gpu: Gpu, alone: bool = Fals
 
 
 def log_seconds(xp: object, parameters: Parameters, rows: Parameters) -> Floats:
-    """Return log(seconds) by each member of the ensemble, (member, kernel); the factor is at least one."""
+    """Return log(seconds) of each kernel by each member of the ensemble, (member, kernel). The factor is at least one."""
     result: Floats = rows["roof"] + softplus(xp, forward(xp, parameters, rows["features"])[..., 0])
     return result
 
@@ -45,5 +45,5 @@ METHOD = Method("habitat", seconds, ("mlp.0.weight", "low", "high", "mean", "std
 
 
 def load(weights: Path | None = None) -> Learned:
-    """Return the predictor with the shipped weights, or those of a file. Raises DataError."""
+    """Return the predictor with the shipped weights or those of a file. Raises DataError."""
     return open_weights(METHOD, weights)

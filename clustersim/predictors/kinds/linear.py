@@ -1,9 +1,9 @@
 """Linear regression on FLOP and bytes (Li et al., "Path Forward Beyond Simulators", MICRO 2023).
 
-    seconds = dispatch + x · FLOP / peak + y · bytes / bandwidth,  x, y >= 0
+    seconds = dispatch + x · FLOP / peak + y · bytes / bandwidth, x, y >= 0
 
-one pair a class, by least squares of the relative error over all GPUs: the achieved rates are shares of the datasheet's,
-and carry over to an unseen GPU by its peak and bandwidth.
+There is one pair (x, y) per class, by least squares of the relative error over all GPUs. Achieved rates are shares of the
+datasheet's, and apply to an unseen GPU by its peak and bandwidth.
 """
 
 from __future__ import annotations
@@ -34,5 +34,5 @@ METHOD = Method("linear", seconds, ("slope",))
 
 
 def load(weights: Path | None = None) -> Learned:
-    """Return the predictor with the shipped weights, or those of a file. Raises DataError."""
+    """Return the predictor with the shipped weights or those of a file. Raises DataError."""
     return open_weights(METHOD, weights)

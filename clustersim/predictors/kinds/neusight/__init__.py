@@ -1,7 +1,7 @@
 """NeuSight: tiles, waves and a learned utilization under the roofline (Lee et al., ASPLOS 2025, arXiv 2407.13853).
 
-A family of kernels is a module: products (gemm), attention, grouped, vector. What differs from the paper's code, and why,
-is in docs/predictors.md.
+Each family of kernels is a module: GEMMs (gemm), attention, grouped GEMMs, vector kernels. docs/predictors.md lists the
+differences from the paper's code, with reasons.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from clustersim.predictors.learned import Learned, Method, open_weights
 from clustersim.predictors.mlp import Parameters
 
 FEW = (attention, grouped)
-"""Families with a few learned constants that torch finds in one go."""
+"""Families with a few learned constants, fitted by torch in one run."""
 
 
 def seconds(parameters: Parameters, table: Columns, gpu: Gpu, alone: bool) -> Floats:
@@ -34,7 +34,7 @@ def seconds(parameters: Parameters, table: Columns, gpu: Gpu, alone: bool) -> Fl
 
 
 def memory(classes: Mapping[str, Parameters], table: Columns, gpu: Gpu) -> Floats:
-    """Return the seconds of memory-bound kernels, launch excluded: element-wise ones with constants of their own."""
+    """Return the seconds of memory-bound kernels, launch excluded. Element-wise ones have their own constants."""
     return vector.predict(classes["fp32/elementwise"], table, gpu)
 
 
@@ -57,5 +57,5 @@ METHOD = Method(
 
 
 def load(weights: Path | None = None) -> Learned:
-    """Return the predictor with the shipped weights, or those of a file. Raises DataError."""
+    """Return the predictor with the shipped weights or those of a file. Raises DataError."""
     return open_weights(METHOD, weights)

@@ -1,8 +1,8 @@
-"""The share of its peak that a GPU's matrix units attain, as tables of kernels show it: what issue slots and power leave.
+"""The share of its peak that a GPU's matrix units attain in tables of kernels, limited by issue slots and power.
 
-One figure per GPU and data type, from the datasheet (power, peak, lanes) or from a published search (`attained`), so that
-it is known for a GPU without measured kernels. Nothing here is learned. What power leaves is the law of
-`clustersim.predictors.power`, with the figures of such tables.
+One figure per GPU and data type, from the datasheet (power, peak, lanes) or a published search (`attained`), so that it is known
+for GPUs without measured kernels. Nothing here is learned. The limit by power is the law of `clustersim.predictors.power`, with
+the figures of such tables.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def attainable_share(gpu: Gpu, dtype: str) -> float:
 
 
 def attained(gpu: Gpu, dtype: str) -> float:
-    """Return the share of the matrix peak that a published search attained in `dtype` or a type as wide, 0 when unknown."""
+    """Return the share of the matrix peak that a published search attained in `dtype` or one as wide; 0 if unknown."""
     as_wide = ("bf16", "fp16") if dtype in ("bf16", "fp16", "tf32") or dtype not in gpu.matrix else ()
     for name in (dtype, *as_wide):
         if name in gpu.attained and name in gpu.matrix:
@@ -53,10 +53,10 @@ def _issue(gpu: Gpu) -> float:
 
 
 def share_in_tile(gpu: Gpu, dtype: str) -> float:
-    """Return the share of the peak that matrix units reach inside a tile, from the datasheet; SIMT units: `attainable_share`."""
+    """Return the share of the peak that matrix units reach inside a tile, from the datasheet; on SIMT units the attainable."""
     return attainable_share(gpu, dtype) if dtype in ("fp32", "fp64") else TILE.share(gpu, dtype)
 
 
 def table_slowdown(gpu: Gpu, dtype: str) -> float:
-    """Return how strongly the power controller slows long products in tables: 1 over the share of `power.LONG`."""
+    """Return the factor by which the power controller slows long GEMMs in tables: 1 / the share of `power.LONG`."""
     return 1 / LONG.share(gpu, dtype)

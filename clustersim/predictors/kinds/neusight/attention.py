@@ -43,22 +43,25 @@ BACKWARD: Annotated[Mapping[str, float], Declared(chosen_on="A100's chart, B200'
 """Work backward over forward. Of a pair: five products for two, at 0.85 of their rate, as operands pass through shared
 memory and dQ through atomics; an exponential, the derivative of the softmax and two conversions. Of a block: its start
 loads, and its end writes, two tensors for one. Settled on FlashAttention-2's chart for A100, with B200's figures in view."""
+WIDTHS = 32
+"""Libraries pad heads to a multiple of this width: FlashAttention-2 rounds up to 32 (csrc/flash_attn/flash_api.cpp,
+head_size_rounded), and cuDNN runs heads of 72 at 0.75 of the speed of 96 on H100 too (docs/measured/h100)."""
 P: Annotated[float, Declared(chosen_on="not recorded; attention of 7 GPUs: 8.7, 8.7, 8.7 %")] = 3.0
 """How sharply work and memory join."""
 START = {"alpha": 2.0, "exp": -1.5, "block": 0.9, "mu": 1.3, "around": 2.1, "kept": 0.0, "reuse": -0.6}
 CLASSES = ("half/flash_attention", "narrow/flash_attention")
 KEYS = tuple(f"flash.{name}" for name in START)
 CLOCK = 2e9
-"""The clock, in Hz, at which learned parts of a block count."""
+"""Clock in Hz at which the learned parts of a block are given."""
 L2_RATE = 32.0
-"""Bytes a clock and SM from L2 that the learned rate of kept tensors is relative to."""
+"""Bytes per clock and SM from L2 that the learned rate of cached tensors is relative to."""
 
 
 def terms(table: Columns, gpu: Gpu) -> dict[str, Floats]:
-    """Return the arguments of `log_seconds` for attention kernels of one class, one entry a kernel.
+    """Return the arguments of `log_seconds` for attention kernels of one class, one entry per kernel.
 
-    product, exponential (s a pair on one SM), pairs and blocks of the busiest SM, overlap (p), block (clocks at 2 GHz as s),
-    memory (s), and of prefill alone cache (s), kept (L2 over footprint), reuse (memory rate over L2 rate), around (as block).
+    product, exponential (s per pair on one SM), pairs and blocks of the busiest SM, overlap (p), block (clocks at 2 GHz as s),
+    memory (s), and for prefill only cache (s), kept (L2 over footprint), reuse (memory rate over L2 rate), around (like block).
     """
     plan = design(gpu.architecture)
     prefill, backward = table.op == "prefill", table.op == "backward"
@@ -66,7 +69,7 @@ def terms(table: Columns, gpu: Gpu) -> dict[str, Floats]:
     fill = np.where(backward, BACKWARD["block"] * reverse(plan).fill, plan.fill)
     scale = {name: np.where(backward, factor, 1.0) for name, factor in BACKWARD.items()}
     attainable = spread(table.dtype, lambda dtype: attainable_share(gpu, dtype))
-    product = 4 * table.k * scale["products"] / (peak(table, gpu) / gpu.sms)
+    product = 4 * np.ceil(table.k / WIDTHS) * WIDTHS * scale["products"] / (peak(table, gpu) / gpu.sms)
     exponential = scale["exponentials"] / (MORE_EXPONENTIALS.get(gpu.architecture, EXPONENTIALS) * gpu.clock)
     return {
         "overlap": np.full(len(table), plan.overlap),
@@ -87,14 +90,14 @@ def _either(first: Any, one: Share, other: Share) -> Share:
 
 
 def _bytes(table: Columns) -> Floats:
-    """Return the bytes that pass through memory: backward adds dQ up in fp32, cleared, summed and read again."""
+    """Return the bytes that pass through memory. The backward pass clears dQ in fp32, adds to it and reads it again."""
     gradient = 12.0 * table.batch * table.heads * table.m * table.k
     result: Floats = table.bytes + np.where(table.op == "backward", gradient, 0.0)
     return result
 
 
 def _prefill(table: Columns, gpu: Gpu, prefill: Any) -> dict[str, Floats]:
-    """Return the inputs of prefill kernels: reading 16-bit keys and values and writing them to a cache."""
+    """Return the inputs of prefill kernels, which read 16-bit keys and values and write them to a cache."""
     cache = 2 * table.batch * table.kv_heads * table.n * table.k * (2 + table.size)
     reuse = gpu.memory_bandwidth / (L2_RATE * gpu.clock * gpu.sms)
     return {
@@ -106,7 +109,7 @@ def _prefill(table: Columns, gpu: Gpu, prefill: Any) -> dict[str, Floats]:
 
 
 def start(members: int) -> dict[str, Floats]:
-    """Return parameters to begin with: alpha 0.88, c 1.2, blocks of 2.5 us at 2 GHz, mu 0.79, 8 us around a prefill."""
+    """Return initial parameters: alpha 0.88, c 1.2, blocks of 2.5 us at 2 GHz, mu 0.79, 8 us around a prefill."""
     return {f"flash.{name}": np.full((members, 1), value) for name, value in START.items()}
 
 
@@ -125,8 +128,8 @@ def log_seconds(xp: Any, parameters: Parameters, rows: Parameters) -> Any:
 
 
 def _pair(xp: Any, parameters: Parameters, rows: Parameters) -> Any:
-    """Return the seconds of a pair of query and key on one SM."""
+    """Return the seconds of one pair of query and key on one SM."""
     product = rows["product"] / rows["limit"] / sigmoid(xp, parameters["flash.alpha"])
     exponential = rows["exponential"] * (1 + xp.exp(parameters["flash.exp"]))
-    p = rows["overlap"]
-    return (product**p + exponential**p) ** (1 / p)
+    p = rows["overlap"] + 0 * product  # of full shape: numpy's power of one row has other last digits than that of many
+    return (product**p + (exponential + 0 * product) ** p) ** (1 / p)

@@ -1,7 +1,7 @@
-"""How vector kernels are laid out on a GPU: threads of a block, blocks an SM holds, loads a thread waits for.
+"""The layout of vector kernels on a GPU: threads per block, blocks per SM, and loads that a thread waits for.
 
-The layouts are PyTorch's (2.1, aten/src/ATen/native/cuda): `PersistentSoftmax.cuh` for rows of up to 1024 values,
-`SoftMax.cu` for longer ones, `layer_norm_kernel.cu`. Nothing here is learned.
+The layouts are PyTorch's (2.1, aten/src/ATen/native/cuda): `PersistentSoftmax.cuh` for rows of up to 1024 values, `SoftMax.cu`
+for longer ones, `layer_norm_kernel.cu`. Nothing here is learned.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from clustersim.config.gpu import Gpu
 from clustersim.predictors.features import Columns, Flags
 
 PERSISTENT = 1024
-"""Longest row that softmax keeps in the registers of one warp, read once."""
+"""Longest row, in values, that softmax keeps in the registers of one warp and reads once."""
 WARPS = 128
-"""Threads of a block of a norm, of a persistent softmax and of element-wise kernels."""
+"""Threads per block of a norm, of a persistent softmax and of element-wise kernels."""
 
 _THREADS = {"turing": 1024, "ada": 1536}
 _LOCAL = {"pascal": 24, "volta": 128, "turing": 64, "ampere": 192, "ada": 128}
@@ -29,7 +29,7 @@ LOCAL: Annotated[float, Declared(chosen_on="not recorded; softmax and norms, Neu
 
 
 class BlockLayout(NamedTuple):
-    """Blocks of each kernel in units of all that the GPU holds at once, loads in sequence, and bytes of rows in work."""
+    """Blocks of each kernel in units of those resident at once, loads in sequence, and bytes of the rows in progress."""
 
     rounds: Floats
     steps: Floats
@@ -37,20 +37,20 @@ class BlockLayout(NamedTuple):
 
 
 def threads(gpu: Gpu) -> int:
-    """Return the threads that an SM holds (CUDA C programming guide, compute capabilities): 1024, 1536 or 2048."""
+    """Return the largest number of resident threads per SM: 1024, 1536 or 2048 (CUDA C programming guide)."""
     small = gpu.architecture == "ampere" and _dense(gpu)  # GA10x
     return 1536 if small else _THREADS.get(gpu.architecture, 2048)
 
 
 def _dense(gpu: Gpu) -> bool:
-    """Whether an SM has 128 FP32 lanes, as in boards for graphics, and not 64."""
+    """Return whether an SM has 128 FP32 lanes (graphics boards) and not 64."""
     return gpu.vector_peak("fp32") > 2 * 96 * gpu.clock * gpu.sms
 
 
 def local(gpu: Gpu) -> float:
-    """Return the bytes of L1 cache of all SMs (NVIDIA's whitepapers; 256 KiB an SM from Hopper on, AMD 16 KiB).
+    """Return the bytes of L1 cache of all SMs (NVIDIA's whitepapers; 256 KiB per SM from Hopper on, AMD 16 KiB).
 
-    Pascal has 24 KiB an SM of 64 lanes, and 48 of 128; Ampere 192 and 128.
+    Pascal has 24 KiB per SM with 64 lanes and 48 KiB with 128; Ampere 192 and 128.
     """
     kib = _LOCAL.get(gpu.architecture, 256) if gpu.vendor == "nvidia" else 16
     if _dense(gpu):
@@ -64,10 +64,10 @@ def long(table: Columns) -> Flags:
 
 
 def softmax(table: Columns, gpu: Gpu) -> BlockLayout:
-    """Return the layout of softmax kernels: a warp a row, or a block a row in passes for the maximum, the sum, the output.
+    """Return the layout of softmax kernels: a warp per row, or a block per row with passes for maximum, sum and output.
 
-    Threads of a block are the power of two at or above half the 16-byte vectors of a row, 32 to 512. What is left over
-    from whole vectors is read value by value.
+    The threads of a block are the smallest power of two of at least half the 16-byte vectors of a row, between 32 and 512.
+    Values beyond whole vectors are read one by one.
     """
     width = 16 / table.size
     wanted = np.maximum(np.floor(np.floor(table.n / width) / 2), 1)
@@ -85,7 +85,7 @@ def softmax(table: Columns, gpu: Gpu) -> BlockLayout:
 
 
 def norm(table: Columns, gpu: Gpu) -> BlockLayout:
-    """Return the layout of norms: a block of four warps a row, one pass for the statistics and one for the output."""
+    """Return the layout of norms: a block of four warps per row, with one pass for the statistics and one for the output."""
     resident = threads(gpu) / WARPS
     return BlockLayout(
         table.m / resident / gpu.sms,

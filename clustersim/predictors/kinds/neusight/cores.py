@@ -1,7 +1,7 @@
-"""How the matrix units of an architecture are fed: tiles that its libraries ship, and what overlaps with what.
+"""The matrix units of an architecture: tile sizes of its libraries, and which operations overlap.
 
-Architecture facts, no rates. Sources: NVIDIA's CUTLASS documentation (efficient_gemm.md, blackwell_functionality.md) and the
-whitepapers of the architectures; kernel names in the tables of sitar-lab/NeuSight (SIMT) and cuBLAS's names elsewhere.
+Facts about architectures without rates. Sources: NVIDIA's CUTLASS documentation (efficient_gemm.md, blackwell_functionality.md)
+and the whitepapers of the architectures; kernel names in the tables of sitar-lab/NeuSight (SIMT) and cuBLAS's names elsewhere.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ EXPOSED: Annotated[float, Declared(chosen_on="not recorded; products of B200, B3
 
 
 class Cores(NamedTuple):
-    """What products of one data type run on."""
+    """Properties of the units that run GEMMs of one data type."""
 
     tiles: tuple[Tile, ...]
     asynchronous: bool
-    """Whether operands arrive beside the arithmetic, and two SMs of a cluster share one of them (TMA and warp specialization:
-    Hopper, Blackwell); otherwise the warps that compute also fetch, and the two add up."""
+    """Whether operands are loaded during arithmetic, and two SMs of a cluster share one of them (TMA and warp specialization:
+    Hopper, Blackwell). Otherwise the computing warps also load, and both times add up."""
     exposed: float
-    """Share of the epilogue that does not hide behind the next tile: tensor memory holds two accumulators, registers one."""
+    """Share of the epilogue that the next tile does not hide: tensor memory holds two accumulators, registers one."""
 
 
 def cores(gpu: Gpu, dtype: str, kind: str) -> Cores:
-    """Return the units that run products of `dtype`: SIMT units for fp32 and fp64, else the tensor cores of the architecture."""
+    """Return the units that run GEMMs of `dtype`: SIMT units for fp32 and fp64, else the architecture's tensor cores."""
     if dtype in ("fp32", "fp64"):
         return Cores(BATCHED.get(gpu.architecture, SIMT) if kind == "bmm" else SIMT, False, 1.0)
     if gpu.architecture.startswith("blackwell"):

@@ -28,18 +28,18 @@ from clustersim.predictors.features import Columns, Flags, peak
 from clustersim.predictors.kinds.neusight.attainable import share_in_tile, table_slowdown
 from clustersim.predictors.kinds.neusight.cores import cores
 from clustersim.predictors.mlp import Parameters
-from clustersim.predictors.sums import shown
 
 SPLITS = (1, 2, 4)
 LEAST: Annotated[int, Declared("steps", "not recorded; products of 17 GPUs: 5.7, 5.7, 5.7 %")] = 256
 """A split of the reduction has at least as many steps."""
 CANDIDATES = 81
-"""Most that an architecture has: tiles times splits."""
+"""Largest number of candidates of an architecture: tiles times splits."""
 WGRAD: Annotated[float, Declared(chosen_on="MooreThreads/SimuMax, configs/system")] = 1.05
 """Time of a weight-gradient product that is added to fp32 gradients, over that of a forward one of the same bytes: 4 % on A100
-(MooreThreads/SimuMax, configs/system). On Blackwell sums are counted by their bytes (predictors/sums.py)."""
+(MooreThreads/SimuMax, configs/system), 3 % of plain ones on two H100 (docs/measured/h100). Not on Blackwell, where sums alone
+take longer (predictors/sums.py)."""
 CLOCK = 1.9e9
-"""The clock, in Hz, at which the learned start of a kernel counts."""
+"""Clock in Hz at which the learned start of a kernel is given."""
 OVERLAP: Annotated[tuple[float, float], Declared(chosen_on="not recorded; products of 17 GPUs: 6.3, 6.1, 6.2 %")] = (
     6.0,
     1.6,
@@ -73,26 +73,26 @@ GUESS: dict[str, dict[str, tuple[float, float]]] = {
         "p": (np.log(2.2), 0.1),
     },
 }
-"""Mean and deviation of each constant before it has seen data: logarithms, but `mu` before its sigmoid."""
+"""Prior mean and deviation of each constant: of its logarithm, or of `mu` before its sigmoid."""
 
 
 def units(dtype: str) -> str:
-    """Return the units that products of a data type run on: simt or tensor."""
+    """Return the units that run GEMMs of a data type: `simt` or `tensor`."""
     return "simt" if dtype in ("fp32", "fp64") else "tensor"
 
 
 def start(members: int, guess: str) -> dict[str, Floats]:
-    """Return the guesses to begin with, (member, 1) each."""
+    """Return the prior means as initial parameters, (member, 1) each."""
     return {f"gemm.{name}": np.full((members, 1), mean) for name, (mean, _) in GUESS[guess].items()}
 
 
 def prior(guess: str) -> dict[str, tuple[float, float]]:
-    """Return the guesses by the names that parameters have."""
+    """Return the prior {parameter: (mean, deviation)}."""
     return {f"gemm.{name}": value for name, value in GUESS[guess].items()}
 
 
 def terms(table: Columns, gpu: Gpu) -> dict[str, Floats]:
-    """Return the arguments of `log_seconds` for products of one class, a row a kernel; grids are padded by repetition."""
+    """Return the arguments of `log_seconds` for GEMMs of one class, one row per kernel. Shorter grids repeat a candidate."""
     result: dict[str, Floats] = {}
     for rows in same_type(table):
         for name, value in uniform(table.select(rows), gpu).items():
@@ -102,18 +102,19 @@ def terms(table: Columns, gpu: Gpu) -> dict[str, Floats]:
 
 
 def same_type(table: Columns) -> Iterator[Flags]:
-    """Yield which rows have one kind and data type."""
+    """Yield a mask of the rows of each kind and data type."""
     for kind, dtype in dict.fromkeys(zip(table.kind.tolist(), table.dtype.tolist(), strict=True)):
         yield (table.kind == kind) & (table.dtype == dtype)
 
 
 def uniform(table: Columns, gpu: Gpu) -> dict[str, Floats]:
-    """Return the terms of products of one kind and data type; what all of them share has one row, to be broadcast."""
+    """Return the terms of GEMMs of one kind and data type. Terms that all share have one row, to be broadcast."""
     dtype = str(table.dtype[0])
     shape, size = cores(gpu, dtype, str(table.kind[0])), table.size[:1]
     rate = peak(table, gpu)[:1] / gpu.sms * share_in_tile(gpu, dtype)
+    late = gpu.architecture.startswith("blackwell")
     return _grid(table, gpu.sms, shape.tiles, shape.asynchronous) | {
-        "flop": 2 / rate * np.where((table.op == "wgrad") & (units(dtype) == "tensor") & (not shown(gpu)), WGRAD, 1.0),
+        "flop": 2 / rate * np.where((table.op == "wgrad") & (units(dtype) == "tensor") & (not late), WGRAD, 1.0),
         "fetch": size / gpu.clock,
         "clock": np.array([1 / gpu.clock]),
         "asynchronous": np.array([float(shape.asynchronous)]),
@@ -129,9 +130,9 @@ def uniform(table: Columns, gpu: Gpu) -> dict[str, Floats]:
 
 
 def _grid(table: Columns, sms: int, tiles: tuple[tuple[int, int], ...], asynchronous: bool) -> dict[str, Floats]:
-    """Return for every candidate (tile, splits): area, loaded elements a step, steps, splits, waves; (kernel, candidate).
+    """Return (kernel, candidate) arrays of every tile and split: area, loaded elements per step, steps, splits, waves.
 
-    A split has at least LEAST steps, real ones or not, so that a longer reduction never takes less.
+    A split has at least LEAST steps, real or not, so that a longer reduction never takes less time.
     """
     rows, columns, splits = np.array([(*tile, s) for s in SPLITS for tile in tiles], dtype=float).T
     loaded = rows + columns - (np.maximum(rows, columns) / 2 if asynchronous else 0)
@@ -146,31 +147,8 @@ def _grid(table: Columns, sms: int, tiles: tuple[tuple[int, int], ...], asynchro
     }
 
 
-def features(table: Columns, sms: int) -> Floats:
-    """Return the inputs of a GPU's own network, (kernel, feature): shape, how tiles fill waves, and alignment."""
-    log = np.log2
-    fills = [_fill(table, sms, *tile) for tile in ((256, 256), (256, 128), (128, 256), (128, 128), (64, 64))]
-    area = table.m * table.n * table.batch / sms
-    return np.stack(
-        [
-            *(log(table.batch), log(table.m), log(table.n), log(table.k), log(area), log(table.flop / table.bytes)),
-            *fills,
-            *((side * table.size % 16 == 0).astype(float) for side in (table.k, table.n)),
-            table.m % 2,
-            log(table.size),
-        ],
-        axis=1,
-    )
-
-
-def _fill(table: Columns, sms: int, rows: int, columns: int) -> Floats:
-    blocks = table.batch * np.ceil(table.m / rows) * np.ceil(table.n / columns)
-    result: Floats = table.batch * table.m * table.n / (np.ceil(blocks / sms) * sms * rows * columns)
-    return result
-
-
 def log_seconds(xp: Any, parameters: Parameters, rows: Mapping[str, Any]) -> Any:
-    """Return log(seconds) of each kernel by each member, (member, kernel); `speed` among the rows scales the matrix units."""
+    """Return log(seconds) of each kernel by each member, (member, kernel). `speed` in `rows` scales the matrix units."""
     compute, memory = _compute(xp, parameters, rows), _memory(xp, parameters, rows)
     p = xp.exp(parameters["gemm.p"])
     largest = xp.maximum(compute, memory)
@@ -183,7 +161,7 @@ def log_seconds(xp: Any, parameters: Parameters, rows: Mapping[str, Any]) -> Any
 
 
 def quantize(xp: Any, parameters: Parameters, rows: Mapping[str, Any]) -> Any:
-    """Return the seconds that a table of fp8 or fp4 products holds beside the product: casting its input from 16 bits."""
+    """Return the seconds that an fp8 or fp4 row of a table spends on the cast of its input from 16 bits."""
     return rows["narrow"] * (xp.exp(parameters["gemm.quantize"]) + xp.exp(parameters["gemm.scale"]) * rows["cast"])
 
 
@@ -204,9 +182,9 @@ def _compute(xp: Any, parameters: Parameters, rows: Mapping[str, Any]) -> Any:
 
 
 def _finish(xp: Any, parameters: Parameters, rows: Mapping[str, Any], mma: Any) -> Any:
-    """Return the seconds that a tile takes before its first and after its last step, (member, kernel, candidate).
+    """Return the seconds of a tile before its first and after its last step, (member, kernel, candidate).
 
-    On tensor cores in steps of the reduction: pipelines fill and drain with them. On SIMT units the output is stored.
+    On tensor cores in units of reduction steps, because pipelines fill and drain with them; on SIMT units the output is stored.
     """
     if "gemm.epilogue" in parameters:
         return xp.exp(parameters["gemm.epilogue"])[..., None] * rows["exposed"][..., None] * mma

@@ -40,7 +40,7 @@ CLOCK = 2e9
 
 
 class Product(NamedTuple):
-    """A grouped product of each row: experts, m×k by k×n for each, and its bytes."""
+    """Grouped GEMMs as columns: number of experts, m×k by k×n for each, and bytes."""
 
     experts: Floats
     m: Floats
@@ -50,9 +50,9 @@ class Product(NamedTuple):
 
 
 def products(table: Columns) -> tuple[Product, Product, Floats]:
-    """Return the one or two products of each kernel (the second empty for one), and the bytes of the kernels between them.
+    """Return the two GEMMs of each kernel (the second is empty for a single one), and the bytes of the kernels between them.
 
-    A layer has n = width of an expert on this rank, k = hidden size; gate and up are one product of 2·n columns.
+    A layer has n = width of an expert on this rank and k = hidden size; gate and up are one GEMM with 2·n columns.
     """
     layer = table.op == "layer"
     experts, rows, width, hidden, size = table.batch, table.m, table.n, table.k, table.size
@@ -66,10 +66,10 @@ def products(table: Columns) -> tuple[Product, Product, Floats]:
 
 
 def terms(table: Columns, gpu: Gpu) -> dict[str, Floats]:
-    """Return the arguments of `log_seconds` for grouped products of one class, one entry a kernel.
+    """Return the arguments of `log_seconds` for grouped GEMMs of one class, one entry per kernel.
 
-    For each of two products (the second zero where there is one): plain (s of its padded tiles at the peak), start (s of
-    one step of the reduction), memory (s); between (s), around (2 GHz over the clock, of layers alone), limit.
+    For each of two GEMMs (the second zero if there is one): plain (s of its padded tiles at the peak), start (s of one step of
+    the reduction), memory (s); between (s), around (2 GHz over the clock, for layers only), limit.
     """
     one, two, between = products(table)
     layer = table.op == "layer"
@@ -86,7 +86,7 @@ def terms(table: Columns, gpu: Gpu) -> dict[str, Floats]:
 
 
 class ExpertTiles(NamedTuple):
-    """The tile of each product, and the waves of all experts' tiles."""
+    """Tile of each GEMM, and waves of the tiles of all experts."""
 
     rows: Floats
     columns: Floats
@@ -99,7 +99,7 @@ take less."""
 
 
 def cut(product: Product, sms: int) -> ExpertTiles:
-    """Return the tile of least work for each product on `sms` SMs; ties go to the smaller."""
+    """Return the tile with the least work for each GEMM on `sms` SMs; the smaller one of equals."""
     best = np.full(len(product.m), np.inf)
     chosen = np.ones((3, len(best)))
     for rows, columns in TILES:
@@ -122,7 +122,7 @@ def _seconds(name: str, tile: ExpertTiles, product: Product, rate: Floats, gpu: 
 
 
 def start(members: int) -> dict[str, Floats]:
-    """Return parameters to begin with: alpha 0.88, mu 0.79, 122 steps of start, 15 us around a layer."""
+    """Return initial parameters: alpha 0.88, mu 0.79, 122 steps of start, 15 us around a layer."""
     return {f"group.{name}": np.full((members, 1), value) for name, value in START.items()}
 
 

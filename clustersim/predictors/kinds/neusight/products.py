@@ -1,9 +1,11 @@
-"""How matrix products are forecast: one model for all GPUs, and a speed of its own for each that was measured."""
+"""Forecasts of GEMMs: one model for all GPUs, and a speed and network for each measured GPU."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, Any
+from dataclasses import replace
+from functools import cache
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,38 +17,41 @@ from clustersim.hardware import gpus
 from clustersim.hardware.constants import BYTES
 from clustersim.predictors.features import Columns
 from clustersim.predictors.kinds.neusight import gemm
-from clustersim.predictors.mlp import Parameters, forward, standardise
+from clustersim.predictors.kinds.neusight.measured import interpolated
+from clustersim.predictors.mlp import Parameters
+from clustersim.predictors.sums import WIDTH
 
 REACH: Annotated[float, Declared("log", "not recorded; products of 7 GPUs: 4.9, 4.7, 4.6 %")] = 0.5
-"""The network of a GPU moves a forecast by at most this in log."""
+"""What was measured of a GPU moves a forecast by at most this in log."""
 CHUNK = 1024
-"""Kernels forecast at a time, so that the grid of their candidates stays in the cache."""
+"""Number of kernels forecast together, so that the grid of their candidates fits into the CPU cache."""
 ALIKE, LIKE = ("fp16", "tf32"), "bf16"
-"""Types that run on the tensor cores as another does, and that one: tables hold bf16."""
+"""Data types that run on tensor cores like LIKE, the type in tables."""
 
 
 def forecast(parameters: Parameters, table: Columns, gpu: Gpu, alone: bool = False) -> Floats:
-    """Return the seconds of products of one class, by the model for all GPUs times what a measured GPU's network adds.
+    """Return the seconds of GEMMs of one class: the model for all GPUs times the correction by a measured GPU's table.
 
-    `alone`: as a table times them, heated by their own length alone and with the cast of an fp8 input; else in a busy stream
-    at boost clocks.
+    With `alone`, as a table times them: heated by their own length only, and with the cast of an fp8 input. Otherwise in a busy
+    stream at boost clocks.
     """
     result = np.empty(len(table))
     for rows in parts(table):
         part = table.select(rows)
         busy, cast = shared(parameters, part, gpu, alone)
-        result[rows] = busy * np.exp(_own(parameters, part, gpu)) + cast
+        cool = shared(parameters, part, gpu, alone=False)[0] if alone else busy
+        result[rows] = busy * np.exp(_own(parameters, part, gpu, cool)) + cast
     return result
 
 
 def parts(table: Columns) -> Iterator[NDArray[np.intp]]:
-    """Yield the rows of each kind and data type, CHUNK at a time."""
+    """Yield the row indices of each kind and data type, at most CHUNK at a time."""
     for rows in map(np.flatnonzero, gemm.same_type(table)):
         yield from (rows[begin : begin + CHUNK] for begin in range(0, len(rows), CHUNK))
 
 
 def shared(parameters: Parameters, table: Columns, gpu: Gpu, alone: bool) -> tuple[Floats, Floats]:
-    """Return the seconds of products of one kind and data type by the model for all GPUs, and of the cast beside them."""
+    """Return (seconds of GEMMs of one kind and data type by the model for all GPUs, seconds of the cast of their inputs)."""
     rows = gemm.uniform(table, gpu) | {"speed": speed(parameters, gpu, str(table.dtype[0]))}
     if not alone:
         rows["heat"] = 0 * rows["heat"]
@@ -56,7 +61,7 @@ def shared(parameters: Parameters, table: Columns, gpu: Gpu, alone: bool) -> tup
 
 
 def speed(parameters: Parameters, gpu: Gpu, dtype: str) -> Floats:
-    """Return the log speed of a GPU's matrix units, (1, 1): its own or that of a GPU like it, else that of a typical one."""
+    """Return the log speed of a GPU's matrix units, (1, 1): its own, that of a similar GPU, or the mean of all."""
     types = _types(gpu, dtype)
     own = (f"speed.{board.name}.{name}" for board in similar_gpus(gpu) for name in types)
     typical = (f"level.{name}" for name in types)
@@ -65,7 +70,7 @@ def speed(parameters: Parameters, gpu: Gpu, dtype: str) -> Floats:
 
 
 def similar_gpus(gpu: Gpu) -> Iterator[Gpu]:
-    """Yield a GPU, the one that it is `like`, the one that this is like, and so on. Raises UnknownNameError."""
+    """Yield a GPU, the one that its `like` names, that one's `like`, and so on. Raises UnknownNameError."""
     met: set[str] = set()
     while gpu.name not in met:
         met.add(gpu.name)
@@ -74,33 +79,42 @@ def similar_gpus(gpu: Gpu) -> Iterator[Gpu]:
 
 
 def _types(gpu: Gpu, dtype: str) -> tuple[str, ...]:
-    """Return the types whose measurements speak for products of `dtype`: itself, that as which it runs, one as wide."""
+    """Return the data types whose measurements apply to `dtype`: itself, the one it runs like, one of equal width."""
     runs = gpu.matrix_type(dtype)
     return (dtype, runs, LIKE) if runs in ALIKE else (dtype, runs)
 
 
-def _own(parameters: Parameters, table: Columns, gpu: Gpu) -> Floats:
-    """Return the correction of log(seconds) by a GPU's network for one kind and data type; zero where it was not measured."""
-    net = _net(parameters, gpu, str(table.dtype[0])) if table.kind[0] == "linear" else {}
-    if not net:
+def _own(parameters: Parameters, table: Columns, gpu: Gpu, busy: Floats) -> Floats:
+    """Return the correction of log(seconds) by what was measured of a GPU for products of one kind and data type, else zeros.
+
+    `busy`: their seconds in a job by the model for all GPUs, which also relates other products and boards to the measured ones.
+    """
+    dtype = str(table.dtype[0])
+    prefix, board = _measured(parameters, gpu, dtype) if table.kind[0] == "linear" else ("", gpu)
+    if not prefix:
         return np.zeros(len(table))
-    features = standardise(parameters, gemm.features(table, gpu.sms))
-    result: Floats = bounded(np, forward(np, net, features)[0, :, 0])
+    plain = standard(table)
+    if board != gpu or (plain.bytes != table.bytes).any() or (table.op == "wgrad").any():
+        known = {**parameters, f"speed.{board.name}.{dtype}": parameters[f"{prefix}speed"]}
+        busy = shared(known, plain, board, alone=False)[0]
+    result: Floats = np.clip(interpolated(parameters[f"{prefix}table"], table) - np.log(busy), -REACH, REACH)
     return result
 
 
-def _net(parameters: Parameters, gpu: Gpu, dtype: str) -> Parameters:
-    """Return the network of a GPU and data type, or of a type as wide, or of a GPU like it; else nothing."""
+def standard(table: Columns) -> Columns:
+    """Return products as tables measure them: forward, of bare operands and with an output of 16 bits."""
+    read, output = table.size * table.k * (table.m + table.n), np.maximum(table.size, WIDTH) * table.m * table.n
+    return replace(table, op=np.full(len(table), "forward"), bytes=table.batch * (read + output))
+
+
+@cache
+def _shipped(name: str) -> Gpu | None:
+    return gpus.load(name) if name in gpus.names() else None
+
+
+def _measured(parameters: Parameters, gpu: Gpu, dtype: str) -> tuple[str, Gpu]:
+    """Return what a measured table's names begin with, and its board: the GPU or one like it, a type as wide; else empty."""
     types = [name for name in _types(gpu, dtype) if BYTES[name] == BYTES[dtype]]
-    prefixes = [f"own.{board.name}.{name}." for board in similar_gpus(gpu) for name in types]
-    known = next((one for one in prefixes if f"{one}mlp.0.weight" in parameters), None)
-    return (
-        {}
-        if known is None
-        else {name.removeprefix(known): value for name, value in parameters.items() if name.startswith(known)}
-    )
-
-
-def bounded(xp: Any, value: Any) -> Any:
-    """Return a network's correction of log(seconds), within REACH."""
-    return REACH * xp.tanh(value / REACH)
+    known = ((board, f"own.{board.name}.{name}.") for board in similar_gpus(gpu) for name in types)
+    found = ((prefix, _shipped(board.name) or board) for board, prefix in known if f"{prefix}table" in parameters)
+    return next(found, ("", gpu))

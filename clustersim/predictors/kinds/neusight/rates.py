@@ -1,8 +1,8 @@
-"""Published speeds of kernels that no table measures over many shapes: one constant an operation, with its source.
+"""Published speeds of kernels that no table measures over many shapes: one constant per operation, with its source.
 
-INSTRUCTIONS: issue slots of an integer lane an element. Such kernels handle element by element, without wide loads, and
-are bound by instructions: the same count fits GPUs whose bandwidths differ by far. SHARE: the most of the datasheet's
-bandwidth an operation reaches, where nothing but a rate is published.
+INSTRUCTIONS: issue slots of an integer lane per element. Such kernels process single elements without wide loads and are bound
+by instructions: the same count fits GPUs with very different bandwidths. SHARE: largest share of the datasheet's bandwidth of an
+operation for which only a rate is published.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from clustersim.config.gpu import Gpu
 from clustersim.predictors.features import Columns, Flags, spread
 
 LANES = 64
-"""Integer lanes of an SM (NVIDIA's whitepapers, Volta to Blackwell)."""
+"""Integer lanes per SM (NVIDIA's whitepapers, Volta to Blackwell)."""
 
 
 class Rate(NamedTuple):
@@ -97,12 +97,12 @@ SHARE: Annotated[dict[str, Rate], Declared(chosen_on="SimuMax (A100 PCIe, B200);
 
 
 def base(op: str) -> str:
-    """Return the operation whose constant serves `op`: that of the forward pass."""
+    """Return the operation whose constant applies to `op`: that of the forward pass."""
     return op.removesuffix("_backward")
 
 
 def issue(table: Columns, gpu: Gpu) -> Floats:
-    """Return the seconds that each kernel needs to issue its instructions, zero where none are known."""
+    """Return the seconds that each kernel needs to issue its instructions; zero if unknown."""
     each = spread(table.op, _slots) + spread(table.op, _slots_if_narrow) * (table.size <= 2)
     slots = each * table.m * table.n + spread(table.op, _slots_a_byte) * table.bytes
     result: Floats = slots / (LANES * gpu.sms * gpu.clock)
@@ -124,15 +124,15 @@ def _slots_a_byte(op: str) -> float:
 
 
 def ceiling(table: Columns) -> Floats:
-    """Return the most of the bandwidth that each kernel reaches, one where nothing lower is published.
+    """Return the largest share of the bandwidth that each kernel reaches; one if no lower one is published.
 
-    Training frameworks' kernels are 16-bit ones; FP32 kernels of the same name are PyTorch's, which are learned.
+    Training frameworks' kernels are 16-bit; FP32 kernels of the same name are PyTorch's and are learned.
     """
     share = spread(table.op, lambda op: SHARE[op].value if op in SHARE else 1.0)
     return np.where(applies(table), share, 1.0)
 
 
 def applies(table: Columns) -> Flags:
-    """Return where the constants are meant for a kernel's data type."""
+    """Return whether the constants apply to each kernel's data type."""
     training = spread(table.op, lambda op: float(base(op) in _FUSED)) > 0
     return ~training | (table.size <= 2)

@@ -1,7 +1,7 @@
-"""How the blocks of flash attention are assigned to the SMs, and what the busiest SM is left with.
+"""The assignment of flash attention's blocks to SMs, and the work of the busiest SM.
 
-A head is cut into n blocks of `rows` queries. Without a mask all blocks see all keys; with a causal one the i-th sees the
-keys up to its own last query, so that blocks differ n-fold and neither their number nor their sum alone gives the time.
+A head is cut into n blocks of `rows` queries. Without a mask all blocks see all keys. With a causal mask block i sees the keys
+up to its own last query, so that blocks differ up to n-fold, and neither their number nor their sum alone gives the time.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ from clustersim.config.evidence import Declared
 from clustersim.predictors.features import Columns, Flags
 
 WAVES = 12
-"""Waves looked at one by one; beyond them a block is small against the sum, and the sum decides."""
+"""Number of waves that are computed one by one. Beyond them a block is small compared with the sum, and the sum decides."""
 SPLIT: Annotated[float, Declared(chosen_on="not recorded; attention of 7 GPUs: 8.7, 8.7, 8.7 %")] = 0.6
 """Length of a lone block where the library may split its keys over several SMs, as inference does."""
 
 
 class Design(NamedTuple):
-    """How a library lays attention out on one architecture."""
+    """Layout of attention by a library on one architecture."""
 
     rows: float
-    """Queries of a block, `wide` of them for head dimensions up to `narrow`."""
+    """Number of queries per block. It is `wide` for head dimensions up to `narrow`."""
     wide: float
     narrow: float
     columns: float
-    """Keys of one step."""
+    """Keys per step."""
     overlap: float
-    """Exponent p of seconds = (products^p + exponentials^p)^(1/p), 1 for one after the other."""
+    """Exponent p of seconds = (products^p + exponentials^p)^(1/p); 1 for no overlap."""
     tail: float
-    """What SMs wait for at the end, in longest blocks."""
+    """Wait of SMs at the end, in units of the longest block."""
     fill: float
     """Share of a block's start and end that a second block on the same SM does not hide."""
 
@@ -53,28 +53,28 @@ FA4: Annotated[
 
 
 def design(architecture: str) -> Design:
-    """Return how libraries lay attention out on an architecture; those unknown are taken for FlashAttention-2."""
+    """Return the layout of attention on an architecture; FlashAttention-2's for unknown ones."""
     return FA3 if architecture == "hopper" else FA4 if architecture.startswith("blackwell") else FA2
 
 
 def reverse(plan: Design) -> Design:
-    """Return the layout of backward: blocks of 128 keys, one an SM, and of a causal head the longest first."""
+    """Return the layout of the backward pass: blocks of 128 keys, one per SM, the longest of a causal head first."""
     return plan._replace(wide=128, rows=128, tail=0.0, fill=1.0)
 
 
 class Share(NamedTuple):
-    """What the busiest SM does: pairs of a query and a key, and blocks."""
+    """Work of the busiest SM: pairs of a query and a key, and blocks."""
 
     pairs: Floats
     blocks: Floats
 
 
 def share(table: Columns, plan: Design, sms: int, split: Flags) -> Share:
-    """Return the busiest SM's share of each kernel; `split` marks kernels that may cut the keys of a lone block.
+    """Return the busiest SM's work for each kernel. `split` marks kernels that may split the keys of a lone block.
 
-    The share is the largest of the mean over SMs and the lower bounds of list scheduling, (k + 1) · p(k·sms + 1) with p(i)
-    the i-th longest block (k + 1 of the k·sms + 1 longest meet on one SM; Graham 1969), and for causal kernels the tail on
-    top, at most the share without a mask.
+    It is the largest of the mean over SMs and the lower bounds of list scheduling, (k + 1) · p(k·sms + 1) with p(i) the i-th
+    longest block (k + 1 of the k·sms + 1 longest share an SM; Graham 1969). Causal kernels add the tail, up to the work without
+    a mask.
     """
     full = _share(table, plan, sms, split, np.zeros(len(table), dtype=bool))
     causal = _share(table, plan, sms, split, table.causal)
@@ -95,14 +95,14 @@ def _share(table: Columns, plan: Design, sms: int, split: Flags, causal: Flags) 
 
 
 def _columns(table: Columns, rows: Floats, index: Floats, plan: Design) -> Floats:
-    """Return the keys that the index-th block of a causal head sees, in whole steps."""
+    """Return the keys that block `index` of a causal head sees, in whole steps."""
     seen = np.clip(np.maximum(table.n - table.m, 0) + index * rows, 1, table.n)
     result: Floats = np.ceil(seen / plan.columns) * plan.columns
     return result
 
 
 def _sum(table: Columns, rows: Floats, count: Floats, plan: Design, causal: Flags) -> Floats:
-    """Return the pairs of one head: all blocks but the last grow by their rows, and each ends on a whole step."""
+    """Return the pairs of one head. In a causal head each block sees `rows` more keys than the previous one, in whole steps."""
     whole = np.ceil(table.n / plan.columns) * plan.columns
     rounding = (plan.columns - np.gcd(rows.astype(int), int(plan.columns))) / 2
     before = (count - 1) * (np.maximum(table.n - table.m, 0) + rounding + rows * count / 2)

@@ -46,12 +46,12 @@ once. Norms: the input once; backward two tensors once."""
 
 
 def knows(table: Columns) -> bool:
-    """Whether kernels of one class are vector kernels."""
+    """Return whether the kernels of one class are vector kernels."""
     return len(table) > 0 and not bool(table.matrix[0])
 
 
 def memory(gpu: Gpu) -> str:
-    """Return the kind of memory. Boards below `GDDR`, Turing and Ada have GDDR; all others are taken to have HBM."""
+    """Return the kind of memory: GDDR for boards below `GDDR`, Turing and Ada, HBM for all others."""
     if gpu.vendor == "amd":
         return "cdna"
     if gpu.architecture == "pascal" or gpu.architecture.startswith("blackwell"):
@@ -60,10 +60,10 @@ def memory(gpu: Gpu) -> str:
 
 
 def terms(table: Columns, gpu: Gpu) -> dict[str, Floats]:
-    """Return the arguments of `log_seconds` for kernels of one kind, one row a kernel.
+    """Return the arguments of `log_seconds` for kernels of one kind, one row per kernel.
 
-    {dram, again, issue: s at the datasheet's rates; room: log(cache / rows); waits: s a cycle, (kernel, wait); memory:
-    (kernel, kind of memory) 0 or 1; ceiling: most of the bandwidth}.
+    {dram, again, issue: s at datasheet rates; room: log(cache / rows); waits: s per cycle, (kernel, wait); memory: (kernel, kind
+    of memory) 0 or 1; ceiling: largest share of the bandwidth}.
     """
     kind = str(table.kind[0]) if len(table) else "elementwise"
     layout = _layout(kind, table, gpu)
@@ -99,7 +99,7 @@ def _again(kind: str, table: Columns) -> Floats:
 
 
 def _fused(table: Columns) -> Flags:
-    """Which softmax kernels are Megatron's, whose rows stay in registers at any length."""
+    """Return which softmax kernels are Megatron's, whose rows stay in registers at any length."""
     return spread(table.op, lambda op: float(op.startswith("fused"))) > 0
 
 

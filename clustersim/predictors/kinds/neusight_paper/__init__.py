@@ -1,7 +1,7 @@
 """NeuSight as published, for comparison (Lee et al., ASPLOS 2025, arXiv 2407.13853; sitar-lab/NeuSight, MIT).
 
-Its inputs, roofline, tile lookup, loss, rates and epochs are those of the paper's code; what `neusight` does otherwise is in
-docs/predictors.md. Its weights are large and do not ship: `clustersim lab train neusight-paper` makes them.
+Its inputs, roofline, tile lookup, loss, rates and epochs are those of the paper's code. docs/predictors.md lists what `neusight`
+does differently. Its weights are large and not shipped: `clustersim lab train neusight-paper` creates them.
 """
 
 from __future__ import annotations
@@ -13,5 +13,5 @@ from clustersim.predictors.kinds.neusight_paper.weights import opened
 
 
 def load(weights: Path | None = None) -> Paper:
-    """Return the predictor with the weights of a file, or with those installed. Raises DataError without any."""
+    """Return the predictor with the weights of a file or with installed ones. Raises DataError without any."""
     return Paper(opened(weights))

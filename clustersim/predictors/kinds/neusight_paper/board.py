@@ -1,4 +1,4 @@
-"""A GPU as the published predictor sees it: five figures, in the units of its device files."""
+"""A GPU as the published predictor sees it: five figures in the units of its device files."""
 
 from __future__ import annotations
 
@@ -27,16 +27,17 @@ PUBLISHED: Mapping[str, Mapping[str, tuple[float, float]]] = {
     "l4": {"sms": (58, 60), "peak": (30_300, 31_334), "memory": (23, 24)},
     "h100-sxm": {"bandwidth": (3352, 3430)},
 }
-"""Where the device files of sitar-lab/NeuSight (MIT) part from the datasheet by more than rounding: (datasheet, theirs).
+"""Values in the device files of sitar-lab/NeuSight (MIT) that differ from the datasheet by more than rounding: (datasheet,
+published).
 
-The network learned with P4's 40 SMs, and the published errors stand on these figures, so they are kept.
+The network learned with 40 SMs for P4, and the published errors depend on these figures, so they are kept.
 """
 
 
 def board(gpu: Gpu, matrix: bool) -> Board:
-    """Return the figures of `gpu`; `matrix` takes the FP32 peak of products, else of element-by-element work.
+    """Return the figures of `gpu`, with the FP32 peak of GEMMs if `matrix`, else that of element-wise kernels.
 
-    A figure of a user's own GPU is never replaced: a published one stands in only for the datasheet's.
+    Only a datasheet value is replaced by a published one; values of a user's own GPU never are.
     """
     peak = gpu.matrix_peak("fp32") if matrix else gpu.vector_peak("fp32")
     own = Board(gpu.sms, peak / 1e9, math.ceil(gpu.memory / GIB), gpu.memory_bandwidth / 1e9, gpu.l2 / MIB)

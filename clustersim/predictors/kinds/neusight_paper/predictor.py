@@ -1,4 +1,4 @@
-"""The published predictor as a predictor of clustersim: FP32 kernels of five classes, and memory-bound ones."""
+"""The published predictor in clustersim's interface: FP32 kernels of five classes, and memory-bound ones."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from clustersim.predictors.weights_file import Weights
 
 NAME = "neusight-paper"
 CLASSES = ("fp32/linear", "fp32/bmm", "fp32/elementwise", "fp32/softmax", "fp32/layernorm")
-"""Classes that it learned; memory-bound kernels take bytes over bandwidth."""
+"""Classes that it learned; memory-bound kernels take bytes / bandwidth."""
 PRODUCTS = ("fp32/linear", "fp32/bmm")
-"""Classes whose kernels name the tile they ran with."""
+"""Classes whose kernels name their tile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,13 +37,13 @@ class Paper(Predictor):
 
     @property
     def name(self) -> str:
-        """The name in YAML."""
+        """Name in YAML."""
         return NAME
 
     def predict(self, kernels: Sequence[Kernel], gpu: Gpu, alone: bool = False) -> Floats:
-        """Return the seconds of each kernel on `gpu`; `alone` changes nothing, and no roofline bounds them, as published.
+        """Return the seconds of each kernel on `gpu`. `alone` has no effect, and no roofline bounds them, as published.
 
-        Raises InputError for kernels that the published predictor does not know.
+        Raises InputError for kernels that the published predictor does not support.
         """
         table = columns(kernels)
         _check(table)
@@ -69,7 +69,7 @@ class Paper(Predictor):
         return tuple(self._scope(dtype, kind, gpu) for dtype, kind in subjects(columns(kernels)))
 
     def trained_on(self) -> Mapping[str, Collection[str]]:
-        """Return the GPUs whose kernels training has seen, by class of kernels."""
+        """Return {class of kernels: GPUs in its training data}."""
         return {name: facts["gpus"] for name, facts in self.weights.meta["learned"].items()}
 
     def _scope(self, dtype: str, kind: str, gpu: Gpu) -> Scope:

@@ -21,13 +21,13 @@ from clustersim.predictors.features import Columns, spread
 from clustersim.predictors.kinds.neusight_paper.board import GIB, MIB, Board
 
 OPERATIONS = {"elementwise": 1.0, "softmax": 5.0, "layernorm": 6.0}
-"""FLOP an element that the published predictor counts."""
+"""FLOP per element that the published predictor counts."""
 ELEMENTS = 512.0
-"""Elements of an element-wise tile: elements ÷ blocks, rounded up to a power of two, in every row of its training data."""
+"""Elements of an element-wise tile: elements / blocks, rounded up to a power of two, in every row of its training data."""
 
 
 class Terms(NamedTuple):
-    """`full`: seconds at the roofline, whole waves; `waves`; `inputs` of the network (kernel, 4)."""
+    """`full`: seconds of whole waves at the roofline; `waves`; `inputs` of the network (kernel, 4)."""
 
     full: Floats
     waves: Floats
@@ -35,7 +35,7 @@ class Terms(NamedTuple):
 
 
 class TiledKernel(NamedTuple):
-    """A kernel cut into tiles: FLOP and bytes of one, how many, and the intensity of the kernel (FLOP/byte)."""
+    """Kernels as tiles: FLOP and bytes of a tile, number of tiles, and intensity of the kernel (FLOP/byte)."""
 
     flop: Floats
     bytes: Floats
@@ -44,7 +44,7 @@ class TiledKernel(NamedTuple):
 
 
 def product(table: Columns, sides: Floats) -> TiledKernel:
-    """Return products cut into tiles of `sides` (kernel; rows, columns)."""
+    """Return GEMMs cut into tiles of `sides` (kernel; rows, columns)."""
     rows, columns = sides.T
     m, n, k = table.m, table.n, table.k
     down, across = np.ceil(m / rows), np.ceil(n / columns)

@@ -1,7 +1,7 @@
-"""The tile of a product: that of the nearest kernel among those profiled on the training GPUs.
+"""The tile of a GEMM: that of the nearest kernel among those profiled on the training GPUs.
 
-Distance is Euclidean over shapes (elements) and figures of the GPU (`Board`), neither scaled: the peak in GFLOP/s outweighs
-all the rest, so that a GPU faster than any profiled one takes the tiles of the fastest (`neusight/Model/meta.py`).
+The distance is Euclidean over shapes (elements) and figures of the GPU (`Board`), without scaling: the peak in GFLOP/s outweighs
+all else, so that a GPU faster than all profiled ones takes the tiles of the fastest (`neusight/Model/meta.py`).
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from clustersim.predictors.features import Columns
 from clustersim.predictors.kinds.neusight_paper.board import Board
 
 BLOCK = 256
-"""Kernels looked up at a time: keeps the distances to 18,000 profiled ones in 40 MB."""
+"""Number of kernels looked up at a time, so that the distances to 18,000 profiled ones take 40 MB."""
 
 
 class Tiles(NamedTuple):
-    """Profiled products."""
+    """Profiled GEMMs as columns."""
 
     shapes: Floats
-    """Batch, m, n, k (rows, 4)."""
+    """Batch, m, n and k (rows, 4)."""
     sides: Floats
     """Rows and columns of their tiles (rows, 2)."""
     owner: Floats
-    """Which of `boards` ran them (rows,)."""
+    """Index into `boards` of the GPU that ran them (rows,)."""
     boards: Floats
     """SMs, peak, memory, bandwidth and L2 of each GPU (GPUs, 5)."""
 
@@ -36,22 +36,22 @@ NAMES = tuple(f"tiles.{name}" for name in Tiles._fields)
 
 
 def pack(tiles: Tiles) -> dict[str, Floats]:
-    """Return profiled products as parameters of a class."""
+    """Return profiled GEMMs as parameters of a class."""
     return dict(zip(NAMES, tiles, strict=True))
 
 
 def unpack(parameters: Mapping[str, Floats]) -> Tiles:
-    """Return the profiled products among the parameters of a class."""
+    """Return the profiled GEMMs among the parameters of a class."""
     return Tiles(*(parameters[name] for name in NAMES))
 
 
 def shapes(table: Columns) -> Floats:
-    """Return the features by which products are compared, (kernel; batch, m, n, k)."""
+    """Return the features that GEMMs are compared by, (kernel; batch, m, n, k)."""
     return np.stack([table.batch, table.m, table.n, table.k], axis=1)
 
 
 def nearest(tiles: Tiles, wanted: Floats, board: Board) -> Floats:
-    """Return the sides (kernel; rows, columns) of the tiles of the products nearest to shapes `wanted` on `board`."""
+    """Return the tile sides (kernel; rows, columns) of the profiled GEMMs nearest to the shapes `wanted` on `board`."""
     gaps = ((tiles.boards - np.array(board)) ** 2).sum(axis=1)
     best, chosen = np.full(len(wanted), np.inf), np.zeros((len(wanted), 2))
     for index in np.argsort(gaps, kind="stable"):
@@ -72,6 +72,6 @@ def _blocks(rows: np.ndarray[tuple[int], np.dtype[np.intp]]) -> Iterator[np.ndar
 
 
 def _squared(some: Floats, others: Floats) -> Floats:
-    """Return squared distances (some, others); exact, as shapes are whole numbers below 2^26."""
+    """Return squared distances (some, others). They are exact, because shapes are whole numbers below 2^26."""
     result: Floats = (some**2).sum(axis=1)[:, None] - 2 * some @ others.T + (others**2).sum(axis=1)
     return result

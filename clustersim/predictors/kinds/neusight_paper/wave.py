@@ -1,7 +1,7 @@
 """The published equation: seconds = full / utilization, utilization = sigmoid(o2) - sigmoid(o0) / waves.
 
-(o0, o1, o2) = MLP(inputs), o1 is not used. Nothing keeps the utilization above zero, and nothing holds the forecast at the
-roofline (`neusight/Model/mlp_wave.py` of sitar-lab/NeuSight).
+(o0, o1, o2) = MLP(inputs); o1 is not used. Nothing keeps the utilization above zero or the forecast at the roofline
+(`neusight/Model/mlp_wave.py` of sitar-lab/NeuSight).
 """
 
 from __future__ import annotations
@@ -24,6 +24,6 @@ def utilization(xp: Any, outputs: Any, waves: Any) -> Any:
 
 
 def seconds(parameters: Parameters, terms: Terms) -> Floats:
-    """Return the forecast; where the utilization is not positive it is zero, as published."""
+    """Return the forecast seconds; zero where the utilization is not positive, as published."""
     share = utilization(np, forward(np, parameters, terms.inputs)[0], terms.waves)
     return np.where(share > 0, terms.full / np.where(share > 0, share, 1.0), 0.0)

@@ -1,4 +1,4 @@
-"""Weights of the published predictor, read and checked from a file."""
+"""Reads and checks the weights of the published predictor."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ REMEDY = f"`clustersim lab train {NAME} --data DIR`"
 
 
 def opened(path: Path | None) -> Weights:
-    """Return the weights of a file, or of those installed. Raises DataError when there are none, or damaged ones."""
+    """Return the weights of a file, or installed ones. Raises DataError if there are none or they are damaged."""
     if path is None and not weights_file.shipped(NAME).is_file():
         raise DataError(
             f"{NAME} ships no weights (35 MB); train them with {REMEDY}, about half an hour, and add --install to run with "
@@ -37,7 +37,7 @@ def opened(path: Path | None) -> Weights:
 
 
 def _wrong(name: str, parameters: Mapping[str, Floats]) -> str | None:
-    """Return the error in the parameters of a class: an array that is missing or of another shape."""
+    """Return the error in the parameters of a class (an array that is missing or has another shape), or None."""
     wanted: dict[str, tuple[int | None, ...]] = {}
     for index, (before, after) in enumerate(pairwise(WIDTHS)):
         wanted |= {f"mlp.{index}.weight": (1, before, after), f"mlp.{index}.bias": (1, 1, after)}
