@@ -38,5 +38,8 @@ PRODUCT_CALL: Annotated[float, Declared("s", "linear layers of one row")] = 25e-
 """Seconds of CPU for a product: a linear layer of one row a sequence takes 38 us more there, its two views and module 14."""
 GRAPH_LAUNCH: Annotated[float, Declared("s")] = 1e-6
 """Seconds of CPU for a kernel in the CUDA graph of a layer, its share of the graph's launch: a node takes below 1 us."""
+NATIVE_CALL: Annotated[float, Declared("s")] = 5e-6
+"""Seconds of CPU for a product that a loop in C++ launches behind another one: a launch takes 2 to 3 us, and cuBLAS chooses its
+kernel (Transformer Engine, pytorch/csrc/extensions/gemm.cpp, te_general_grouped_gemm: one call, a product an expert)."""
 VIEW_CALL: Annotated[float, Declared("s", "view, unsqueeze, expand")] = 4e-6
 """Seconds of CPU for a view: view, unsqueeze and expand take 2 to 5 us more there."""

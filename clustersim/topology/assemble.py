@@ -8,13 +8,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from clustersim.arrays import Floats, Ints
+from clustersim.arrays import Floats
 from clustersim.config.topology import EFA_PLUGIN, wider_slots
 from clustersim.topology.lattice import Lattice
-from clustersim.topology.model import LinkTier, NcclFacts, NodeFacts, Pool, Topology, pool_facts
-from clustersim.topology.node import Crossbars, inner_ranges, inside
+from clustersim.topology.model import HostFacts, LinkTier, NcclFacts, NodeFacts, Pool, Topology, pool_facts
+from clustersim.topology.node import inside
+from clustersim.topology.node_graph import NodeGraph, SideBySide, most_links
 from clustersim.topology.routing import router
-from clustersim.topology.specs import BuiltFabric, LinkRange, NodeSpecs
+from clustersim.topology.specs import BuiltFabric, LinkRange, NodeSpecs, both_ways
 
 _SAME = 1.0 + 1e-9
 NICS = "cluster.node.nics.rate"
@@ -63,9 +64,8 @@ def _wire(network: BuiltFabric) -> float:
     rate = float(np.max(network.rate))
     if np.isfinite(rate):
         return rate
-    return max(
-        (float(np.max(part.capacity / part.cables)) for part in network.ranges if len(part.capacity)), default=0.0
-    )
+    rates = (float(np.max(part.capacity / part.cables)) for part in network.ranges if len(part.capacity))
+    return max(rates, default=0.0)
 
 
 def _rate(value: float) -> str:
@@ -77,17 +77,13 @@ _PLAIN = "the switches of this fabric do not add up; write fabric.reduction: sha
 
 def assemble(cluster: NodeSpecs, kind: str, network: BuiltFabric | None) -> Topology:
     """Return the topology of `cluster` whose NICs `network` joins (none: a single node)."""
-    inner, numbering = inside(cluster), cluster.numbering()
-    ranges = [
-        *inner_ranges(cluster),
-        *(_nics(cluster, network) if network else ()),
-        *(network.ranges if network else ()),
-    ]
+    (inner, inner_ranges), numbering = inside(cluster), cluster.numbering()
+    ranges = [*inner_ranges, *(_nics(cluster, network) if network else ()), *(network.ranges if network else ())]
     firsts = np.cumsum([0, *(len(part.capacity) for part in ranges)])
     latency = np.concatenate([part.latency for part in ranges])
     types = list(_pools(cluster, network))
     pools = [one for place, one in enumerate(types) if types.index(one) == place]
-    several = len(pools) > 1
+    several, gpus = len(pools) > 1, [one.nodes * one.node.gpus.count for one in cluster.parts]
     return Topology(
         name=cluster.name,
         kind=kind,
@@ -107,37 +103,33 @@ def assemble(cluster: NodeSpecs, kind: str, network: BuiltFabric | None) -> Topo
         host_slowdown=cluster.node.host.slowdown,
         jitter=cluster.jitter,
         pools=tuple(pools) if several else (),
-        pool=_numbers(cluster, [pools.index(one) for one in types]) if several else None,
+        pool=np.repeat([pools.index(one) for one in types], gpus) if several else None,
         reduction=network.reduction if network else "none",
         warnings=(*network.warnings, *limits(cluster, network)) if network else (),
     )
 
 
-def _numbers(cluster: NodeSpecs, types: list[int]) -> Ints:
-    """Return the type of each GPU's node, given that of each pool."""
-    numbers: Ints = np.repeat(types, [one.nodes * one.node.gpus.count for one in cluster.parts])
-    return numbers
-
-
 def _pools(cluster: NodeSpecs, network: BuiltFabric | None) -> Iterator[Pool]:
     """Yield the nodes of each type: their GPU, what NCCL knows of them, and their host."""
-    first = 0
+    rate, first = network.rate if network else np.inf, 0
     for own in cluster.parts:
-        rate = np.inf if network is None else network.rate
-        mine = rate if np.ndim(rate) == 0 or own is cluster else np.asarray(rate)[first : first + own.endpoints]
-        first += own.endpoints
-        yield Pool(own.gpu, _facts(own, network, mine), own.node.host.slowdown)
+        end = first + own.endpoints
+        cables = rate[first:end] if isinstance(rate, np.ndarray) else rate
+        yield Pool(own.gpu, _facts(own, network, cables), own.node.host.slowdown)
+        first = end
 
 
 def _facts(cluster: NodeSpecs, network: BuiltFabric | None, rate: Floats | float) -> NodeFacts:
     """Return NCCL's figures for the nodes of one type, whose cables carry `rate` bytes/s, one for all or one an endpoint."""
     scale_up, nics, host = cluster.node.scale_up, cluster.node.nics, cluster.node.host
-    link, joined = scale_up.link or 0.0, scale_up.kind != "none"
-    meshed = scale_up.links_per_peer * (cluster.node.gpus.count - 1)
-    links = (meshed if scale_up.kind == "mesh" else scale_up.links_per_gpu) if joined else 0
+    link = scale_up.link or max((rate for *_, rate in scale_up.pairs), default=0.0)
+    joined = scale_up.kind != "none"
+    links = most_links(scale_up, cluster.node.gpus.count)
     return NodeFacts(
         architecture=cluster.gpu.architecture,
         scale_up=scale_up.kind,
+        pairs=scale_up.pairs,
+        island=scale_up.island or 0,
         links=links,
         link=link if joined else 0.0,
         nvlink=links * link * scale_up.payload_efficiency,
@@ -153,6 +145,7 @@ def _facts(cluster: NodeSpecs, network: BuiltFabric | None, rate: Floats | float
         nccl=_nccl(cluster, network),
         wire=float(np.mean(np.minimum(cluster.nic_line, rate))) if network else 0.0,
         tree_chunk=nics.tree_chunk if nics else None,
+        host=HostFacts(host.c2c or host.usable, host.gpus_per_switch or 1, *host.figures),
     )
 
 
@@ -169,19 +162,17 @@ def _nics(cluster: NodeSpecs, network: BuiltFabric) -> tuple[LinkRange, LinkRang
     latency = cluster.by_endpoint(lambda pool: pool.node.nics.latency if pool.node.nics else 0.0)
     rate = cluster.by_endpoint(lambda pool: pool.nic_rate)
     delay = latency / 2 + network.delay  # a path crosses two NICs, and pays the latency once
-    return _pair("nic", cluster.endpoints, np.minimum(rate, network.rate), delay, 1)
-
-
-def _pair(name: str, n: int, rate: Floats | float, delay: Floats | float, cables: int) -> tuple[LinkRange, LinkRange]:
-    arrays = [np.array(np.broadcast_to(np.asarray(x, np.float64), n)) for x in (rate, delay, cables)]
-    return LinkRange(f"{name}-up", *arrays), LinkRange(f"{name}-down", *(a.copy() for a in arrays))
+    return both_ways("nic", cluster.endpoints, np.minimum(rate, network.rate), delay)
 
 
 def _counts(cluster: NodeSpecs, network: BuiltFabric | None, links: int) -> dict[str, float]:
     head = {"nodes": cluster.nodes, "gpus": cluster.gpus, "nics": cluster.endpoints}
     drawn = [own.nodes * own.node.power.max for own in cluster.parts if own.node.power]
     power = {"power": math.fsum(drawn)} if len(drawn) == len(cluster.parts) else {}
-    return {**head, **(limited(cluster, network) if network else {}), "links": links, **power}
+    host, pairs = cluster.node.host, cluster.node.scale_up.pairs
+    inside = {"cables": sum(n for _, _, n, _ in pairs)} if pairs and not network else {}
+    sockets = {"sockets": host.sockets} if host.sockets and cluster.nodes == 1 else {}
+    return {**head, **inside, **sockets, **(limited(cluster, network) if network else {}), "links": links, **power}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -189,20 +180,18 @@ class _ClusterEnds:
     """The two ends of a link by name."""
 
     cluster: NodeSpecs
-    inner: Lattice | Crossbars
+    inner: Lattice | NodeGraph | SideBySide
     network: BuiltFabric | None
     first: int
     """The first link outside nodes."""
 
     def __call__(self, link: int) -> tuple[str, str]:
-        first = self.first
-        if link < first:
+        if link < self.first:
             return self.inner.ends(link)
         if self.network is None:
-            raise IndexError(f"link {link} of {first}")
-        link -= first
-        if link < 2 * self.cluster.endpoints:
-            nic = link % self.cluster.endpoints
-            pair = f"nic[{nic}]", self.network.port(nic)
-            return pair if link < self.cluster.endpoints else pair[::-1]
-        return self.network.ends(link - 2 * self.cluster.endpoints)
+            raise IndexError(f"link {link} of {self.first}")
+        backward, nic = divmod(link - self.first, self.cluster.endpoints)
+        if backward > 1:
+            return self.network.ends(link - self.first - 2 * self.cluster.endpoints)
+        pair = f"nic[{nic}]", self.network.port(nic)
+        return pair[::-1] if backward else pair

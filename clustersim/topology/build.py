@@ -4,29 +4,40 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
 from clustersim import plugins
 from clustersim.config import shipped
+from clustersim.config.evidence import Declared
 from clustersim.config.fields import validate
 from clustersim.config.gpu import Gpu
 from clustersim.config.overrides import Overrides, SourcePlace
 from clustersim.config.topology import KINDS_OF, Node, TopologySpec, wider_slots
 from clustersim.config.yaml import KEY, Document, Loc, read
 from clustersim.convert.astra_sim import is_astra, translated
+from clustersim.convert.override import override, preset, presets
 from clustersim.errors import ConfigError, InputError, UnknownNameError, shown, suggest
 from clustersim.hardware import gpus
 from clustersim.topology import node
 from clustersim.topology.faults import apply
 from clustersim.topology.model import Topology
 from clustersim.topology.node import check_pools, pooled
-from clustersim.topology.override import override, preset, presets
 from clustersim.topology.specs import MAX_GPUS, MAX_LINKS, NodeSpecs
 from clustersim.units import either
 
 _PROBED = 64
+NVLINK: Annotated[Mapping[str, tuple[float, float]], Declared("B/s")] = {
+    "pascal": (20e9, 0.9),
+    "volta": (25e9, 0.8),
+    "turing": (25e9, 0.8),
+    "ampere": (25e9, 0.8),
+    "hopper": (25e9, 0.824),
+    "blackwell": (50e9, 0.802),
+    "blackwell-ultra": (50e9, 0.802),
+}
+"""Rate of an NVLink by generation, and the part that payload gets (NVIDIA/nccl 2.30, src/graph/topo.h)."""
 
 
 def check(built: object, cluster: NodeSpecs) -> None:
@@ -38,12 +49,8 @@ def check(built: object, cluster: NodeSpecs) -> None:
     links = len(built.capacity)
     if links > MAX_LINKS:
         raise ValueError(f"it has {links:,} links; at most {MAX_LINKS:,} can be simulated")
-    for name, array, least in (
-        ("capacity", built.capacity, 0.0),
-        ("latency", built.latency, -1e-300),
-        ("cables", built.cables, 0.0),
-    ):
-        values = np.asarray(array, np.float64)
+    for name, least in (("capacity", 0.0), ("latency", -1e-300), ("cables", 0.0)):
+        values = np.asarray(getattr(built, name), np.float64)
         if values.shape != (links,) or not np.isfinite(values).all() or not (values > least).all():
             raise ValueError(f"{name} is not one finite number for each of the {links} links")
     for name, value in built.counts.items():
@@ -69,6 +76,8 @@ def _check_routes(built: Topology, links: int) -> None:
 
 
 ROOM = "clustersim.topology"
+FOREIGN = (".xml", ".txt", ".topo")
+"""Endings of other tools' files, which leave open what their programs detect by themselves."""
 
 
 def load(path: str | Path, overrides: Overrides | None = None) -> Topology:
@@ -88,11 +97,11 @@ def overridden(document: Document, overrides: Overrides, places: Mapping[str, So
 def document_of(path: str | Path) -> Document:
     """Return a topology file, or the shipped one of that name, as it is read. Raises InputError when it cannot be."""
     path = shipped.find("topologies", path)
-    if path.suffix.lower() == ".xml":
-        from clustersim.convert.nccl_xml import read as read_xml
+    if path.suffix.lower() in (".yaml", ".yml", ".json"):
+        return read(path)
+    from clustersim.convert.foreign import read_topology
 
-        return read_xml(path)
-    return read(path)
+    return read_topology(path)
 
 
 def build(document: Document) -> Topology:
@@ -101,7 +110,8 @@ def build(document: Document) -> Topology:
     document = cluster.document
     kind = "single_node" if spec.fabric is None else spec.fabric.get("kind")
     if not isinstance(kind, str):
-        raise document.error(("fabric", "kind"), f"fabric.kind is missing; add one of {', '.join(_kinds())}")
+        known = ", ".join(sorted(plugins.names(ROOM)))
+        raise document.error(("fabric", "kind"), f"fabric.kind is missing; add one of {known}")
     try:
         plugin = plugins.load(ROOM, kind, "build")
         with plugins.blaming(ROOM, kind):
@@ -113,11 +123,6 @@ def build(document: Document) -> Topology:
     except InputError as error:
         raise document.error(("fabric", "kind"), f"fabric.kind: {error}") from error
     return apply(built, spec.faults, document)
-
-
-def node_specs_of(path: str | Path) -> NodeSpecs:
-    """Return the node types of a topology file, before any link is built. Raises InputError for what is wrong in it."""
-    return described(document_of(path))[1]
 
 
 def described(document: Document) -> tuple[TopologySpec, NodeSpecs]:
@@ -141,13 +146,9 @@ def node_types(document: Document) -> list[tuple[str, NodeSpecs]]:
     return [(".".join(map(str, at)), _pool(spec, document, specs.name, nodes, one, at)) for nodes, one, at in written]
 
 
-def _kinds() -> list[str]:
-    return sorted(plugins.names(ROOM))
-
-
 def _cluster(spec: TopologySpec, document: Document) -> NodeSpecs:
     for name in spec.nodes:
-        _node_spec(name, document, ())
+        _node_spec(name, document, ("nodes", name))
     name = spec.cluster.name or Path(document.path).stem
     cluster = pooled([_pool(spec, document, name, *one) for one in _types(spec, document)])
     at = "cluster", "pools" if spec.cluster.pools else "nodes"
@@ -155,7 +156,10 @@ def _cluster(spec: TopologySpec, document: Document) -> NodeSpecs:
         each = either(sorted({pool.node.gpus.count for pool in cluster.parts}))
         few = f"{cluster.nodes} nodes of {each} GPUs are {cluster.gpus} GPUs; at most {MAX_GPUS} can be simulated"
         raise document.error(at, f"{'.'.join(at)}: {few}")
-    _check(cluster)
+    for pool in cluster.parts:
+        node.check(pool)
+        _check_nics(pool, cluster.nodes)
+    check_pools(cluster)
     return cluster
 
 
@@ -178,19 +182,32 @@ def _pool(
     spec: TopologySpec, document: Document, name: str, nodes: int, written: str | dict[str, Any], at: Loc
 ) -> NodeSpecs:
     at = ("nodes", written) if isinstance(written, str) and written in spec.nodes else at
-    node = _node_spec(written, document, (), at)
-    return NodeSpecs(document, name, nodes, node, _gpu(node, document, at), spec.nccl, at, spec.cluster.jitter)
+    node = _node_spec(written, document, at)
+    gpu = _gpu(node, document, at)
+    return NodeSpecs(document, name, nodes, _with_links(node, gpu), gpu, spec.nccl, at, spec.cluster.jitter)
 
 
-def _node_spec(
-    node: str | dict[str, Any], document: Document, seen: tuple[str, ...], at: Loc = ("cluster", "node")
-) -> Node:
-    if isinstance(node, str) and node in document.data.get("nodes", {}):
-        at = ("nodes", node)
-    return validate(Node, document, _merged(node, document, at, seen), at)
+def _with_links(node: Node, gpu: Gpu) -> Node:
+    """Return a node whose links, if their rate is not said, have that of the GPU's generation."""
+    known = NVLINK.get(gpu.architecture)
+    if node.scale_up.kind == "none" or node.scale_up.link is not None or known is None or gpu.vendor != "nvidia":
+        return node
+    rates = dict(zip(("link", "payload_efficiency"), known, strict=True))
+    if "payload_efficiency" in node.scale_up.model_fields_set:
+        del rates["payload_efficiency"]
+    return node.model_copy(update={"scale_up": node.scale_up.model_copy(update=rates)})
 
 
-def _merged(node: object, document: Document, at: Loc, seen: tuple[str, ...]) -> dict[str, Any]:
+def _node_spec(node: str | dict[str, Any], document: Document, at: Loc) -> Node:
+    merged = _merged(node, document, at)
+    if document.path.endswith(FOREIGN):
+        from clustersim.convert.foreign import filled
+
+        merged = filled(merged, document, at)
+    return validate(Node, document, merged, at)
+
+
+def _merged(node: object, document: Document, at: Loc, seen: tuple[str, ...] = ()) -> dict[str, Any]:
     if isinstance(node, dict):
         if "extends" not in node:
             return node
@@ -203,8 +220,9 @@ def _merged(node: object, document: Document, at: Loc, seen: tuple[str, ...]) ->
         return _merged(types[name], document, ("nodes", name), (*seen, name))
     if name in presets():
         return preset(name)
-    if name.endswith(".xml"):
-        return _imported(Path(document.path).parent / name)
+    if name.endswith((".xml", ".txt")):
+        imported: dict[str, Any] = document_of(Path(document.path).parent / name).data["cluster"]["node"]
+        return imported
     if name in seen:
         raise document.error(at, f"{name!r} extends itself; extend one of the presets {', '.join(presets())}")
     hint = suggest(name, {*types, *presets()})
@@ -232,11 +250,6 @@ def _other(inner: Mapping[str, Any], own: Mapping[str, Any], part: str, key: str
     return None if found == old.get(key, found) else found
 
 
-def _imported(path: Path) -> dict[str, Any]:
-    found: dict[str, Any] = document_of(path).data["cluster"]["node"]
-    return found
-
-
 def deep_merge(base: Mapping[str, Any], override: Mapping[str, Any]) -> dict[str, Any]:
     """Return `base` with the values of `override` in their place, mapping by mapping."""
     merged = dict(base)
@@ -257,28 +270,17 @@ def _gpu(node: Node, document: Document, at: Loc) -> Gpu:
         raise document.error((*at, "gpus", "model"), f"gpus.model: {error}") from error
 
 
-def _check(cluster: NodeSpecs) -> None:
-    for pool in cluster.parts:
-        for problem in (node.check(pool), _nics(pool, cluster.nodes)):
-            if problem:
-                raise problem
-    check_pools(cluster)
-
-
-def _nics(cluster: NodeSpecs, nodes: int) -> ConfigError | None:
+def _check_nics(cluster: NodeSpecs, nodes: int) -> None:
     nics, host, at = cluster.node.nics, cluster.node.host, (*cluster.at, "nics")
     if nics is None:
-        return (
-            None
-            if nodes == 1
-            else cluster.error(at, "nics is missing; several nodes need NICs, add nics: {count, rate}")
-        )
+        if nodes > 1:
+            raise cluster.error(at, "nics is missing; several nodes need NICs, add nics: {count, rate}")
+        return
     if nics.count > cluster.node.gpus.count:
         few = f"{nics.count} NICs for {cluster.node.gpus.count} GPUs; write fewer, each with the rate of those it stands for"
-        return cluster.error((*at, "count"), f"nics.count: {few}")
+        raise cluster.error((*at, "count"), f"nics.count: {few}")
     if nics.rate > host.raw and nics.attach != "integrated":
         much = f"{nics.rate / 1e9:.4g} GB/s is more than the {host.raw / 1e9:.4g} GB/s of host.pcie {host.pcie}"
         wider = next((slot for slot in wider_slots(host) if slot.raw >= nics.rate), None)
         remedy = f"write {'.'.join(map(str, cluster.at))}.host.pcie: {wider.pcie} too, or" if wider else "use"
-        return cluster.error((*at, "rate"), f"nics.rate: {much}; {remedy} a slower NIC; rates in bits are Gb/s")
-    return None
+        raise cluster.error((*at, "rate"), f"nics.rate: {much}; {remedy} a slower NIC; rates in bits are Gb/s")

@@ -9,7 +9,7 @@ import numpy as np
 
 from clustersim.topology.faults import DEAD
 from clustersim.topology.model import Topology
-from clustersim.units import either, scaled, seconds
+from clustersim.units import either, plural, scaled, seconds
 
 Fact = tuple[str, str]
 
@@ -31,12 +31,8 @@ def describe(topology: Topology) -> list[Fact]:
     longest = diameter(topology)
     most = "" if longest.exact else " (from a sample of GPUs)"
     if longest.hops:
-        rows.append(
-            (
-                "diameter",
-                f"{longest.hops:g} link{'s' * (longest.hops != 1)}, {seconds(longest.latency)} from GPU to GPU when idle{most}",
-            )
-        )
+        links = f"{longest.hops:g} link{'s' * (longest.hops != 1)}"
+        rows.append(("diameter", f"{links}, {seconds(longest.latency)} from GPU to GPU when idle{most}"))
     rows.append(("directed links", f"{int(counts['links']):,}"))
     if len(topology.fanouts) > 1:
         rows.append(("fan-outs", " × ".join(str(fanout) for fanout in topology.fanouts)))
@@ -53,8 +49,8 @@ def faults(topology: Topology) -> list[Fact]:
     if "slow_links" in counts:
         rows.append(("slow links", f"{int(counts['slow_links']):,}"))
     nodes, up, down = (int(counts.get(f"dead_{what}", 0)) for what in ("nodes", "up", "down"))
-    words = [f"{nodes:,} node{'s' * (nodes != 1)}"] * bool(nodes)
-    words += [f"{up:,} cable{'s' * (up != 1)} upwards, {down:,} downwards"] * bool(up or down)
+    words = [plural(nodes, "node", "nodes")] if nodes else []
+    words += [f"{plural(up, 'cable', 'cables')} upwards, {down:,} downwards"] if up or down else []
     return [*rows, ("dead", "; ".join(words))] if words else rows
 
 
@@ -62,7 +58,7 @@ def _node_links(topology: Topology) -> Iterator[Fact]:
     for tier in topology.tiers:
         label = _LABELS.get(tier.name) or (tier.name.removesuffix("-up") if tier.name.startswith("ring-") else "")
         if label and tier.name.endswith("-up") and tier.links:
-            part = topology.capacity[tier.first : tier.first + tier.links]
+            part = topology.capacity[tier.span]
             part = part[part > DEAD] if (part > DEAD).any() else part * 0
             low, high = part.min(), part.max()
             rate = scaled(high, "B/s") if low == high else f"{scaled(low, 'B/s')} to {scaled(high, 'B/s')}"
@@ -89,6 +85,10 @@ def _tiers(topology: Topology) -> Iterator[Fact]:
         name = key.removesuffix("_cables")
         if name != key and name not in named:
             yield f"cables {name}", f"{int(counts[key]):,}"
+    if "sockets" in counts:
+        if counts["nics"]:
+            yield "NICs", f"{int(counts['nics']):,} × {scaled(topology.node.nic_line, 'B/s')} a direction"
+        yield "CPUs", f"{int(counts['sockets']):,}, {topology.gpus // int(counts['sockets']):,} GPUs each"
     if "cables" in counts:
         yield "cables", f"{int(counts['cables']):,}"
     if "balanced" in counts:
@@ -104,7 +104,7 @@ _SAMPLED = 2**16  # where all paths are more
 _MOST_LINKS = 2**24  # of all those paths: on a ring of thousands one path is thousands of links
 _PROBED = 9  # routes from the first GPU: to itself, in even steps, to the last
 _PAIRS = 2**15  # whose routes are in memory at a time,
-_LINKS = 2**21  # or fewer, of so many links
+_LINKS = 2**21  # or fewer, with this number of links
 
 
 class Diameter(NamedTuple):

@@ -1,9 +1,9 @@
-"""Shortest paths around dead links, for the few pairs whose own path crosses one."""
+"""Links between numbered vertices: their names, and shortest paths around dead ones for the pairs whose path crosses one."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import numpy as np
 
@@ -11,6 +11,7 @@ from clustersim.arrays import Ints, Mask
 from clustersim.topology.hops import ClassNumbers, Hops, apart
 
 _KEPT = 256  # trees of shortest paths
+_BLOCK = 512  # links whose ends are computed together
 
 
 def crosses(columns: Ints, dead: Mask) -> Ints:
@@ -18,11 +19,74 @@ def crosses(columns: Ints, dead: Mask) -> Ints:
     return np.flatnonzero((dead[columns] & (columns >= 0)).any(axis=1))
 
 
+class Wired(Hops):
+    """Routes over links whose two ends are known: the names of these, and paths around dead links, follow.
+
+    Links come in parts, such as levels of a tree or dimensions of a grid. The cables of a part are numbered from 0; its links are
+    all of them one way, then all of them back.
+    """
+
+    __slots__ = ("_ends",)
+    _ends: tuple[int, list[int], list[int]]
+    """A block of links, and the vertices that they lead from and to."""
+
+    @property
+    def firsts(self) -> tuple[int, ...]:
+        """First link of each part, and the number of links."""
+        raise NotImplementedError
+
+    def vertex(self, endpoint: Ints) -> Ints:
+        """Return the vertex that each endpoint hangs on."""
+        raise NotImplementedError
+
+    def cable_ends(self, part: int, cable: Ints) -> tuple[Ints, Ints]:
+        """Return the vertices at the two ends of cables of a part; kinds without cables both ways define `wires` instead."""
+        raise NotImplementedError
+
+    def name(self, vertex: int) -> str:
+        """Return the name of a vertex."""
+        raise NotImplementedError
+
+    def wires(self, link: Ints) -> tuple[Ints, Ints]:
+        """Return the vertices that links lead from and to."""
+        tail, head = np.empty((2, len(link)), np.int64)
+        for part, (first, end) in enumerate(pairwise(self.firsts)):
+            own = np.flatnonzero((link >= first) & (link < end))
+            if len(own):
+                backward, cable = np.divmod(link[own] - first, (end - first) // 2)
+                tail[own], head[own] = directed(backward, *self.cable_ends(part, cable))
+        return tail, head
+
+    def port(self, endpoint: int) -> str:
+        """Return the name of the vertex that an endpoint hangs on."""
+        return self.name(int(self.vertex(np.array([endpoint]))[0]))
+
+    def ends(self, link: int) -> tuple[str, str]:
+        """Return the two ends of a link by name."""
+        block, place = divmod(link, _BLOCK)
+        kept = getattr(self, "_ends", None)
+        if kept is None or kept[0] != block:  # many links at once take hardly longer than one
+            first = block * _BLOCK
+            tails, heads = self.wires(np.arange(first, min(first + _BLOCK, self.firsts[-1])))
+            kept = block, tails.tolist(), heads.tolist()
+            object.__setattr__(self, "_ends", kept)
+        return self.name(kept[1][place]), self.name(kept[2][place])
+
+    def without(self, dead: Mask) -> Hops:
+        """Return the paths around dead links. Raises UnreachableError when something is cut off."""
+        return Detours.around(self, dead)
+
+
+def directed(backward: Mask | Ints, low: Ints, high: Ints) -> tuple[Ints, Ints]:
+    """Return the vertices that links lead from and to: from low to high, or the other way those that are `backward`."""
+    return np.where(backward, high, low), np.where(backward, low, high)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Detours(Hops):
     """The paths of `hops`, and shortest ones (of equals the one whose links come first) where those cross a dead link."""
 
-    hops: Hops
+    hops: Wired
     """The paths while nothing is dead."""
     dead: Mask
     """Links that carry nothing (links,)."""
@@ -34,28 +98,17 @@ class Detours(Hops):
     """The links that live from vertex v are `order[starts[v]:starts[v + 1]]`."""
     order: Ints
     """Links that live, by the vertex that they lead from."""
-    share: int
-    """Endpoint e hangs on vertex e // share."""
-    name: Callable[[int], str]
-    """What a vertex is called."""
     known: dict[int, Ints] = field(default_factory=dict)
     """Trees of shortest paths that were asked for, by their start; at most `_KEPT`."""
 
     @classmethod
-    def around(
-        cls,
-        hops: Hops,
-        dead: Mask,
-        wires: tuple[Ints, Ints],
-        share: int,
-        name: Callable[[int], str],
-    ) -> Detours:
+    def around(cls, hops: Wired, dead: Mask) -> Detours:
         """Return the paths around dead links. Raises UnreachableError when a dead link cannot be gone around."""
-        tails, heads = wires
+        tails, heads = hops.wires(np.arange(len(dead)))
         order = np.argsort(tails, kind="stable")
         order = order[~dead[order]]
         starts = np.searchsorted(tails[order], np.arange(max(tails.max(), heads.max()) + 2))
-        found = cls(hops, dead, tails, heads, starts, order, share, name)
+        found = cls(hops, dead, tails, heads, starts, order)
         for link in np.flatnonzero(dead).tolist():  # if both ends of each dead link still meet, so does everything else
             found.path(int(tails[link]), int(heads[link]))
         return found
@@ -63,22 +116,22 @@ class Detours(Hops):
     def __call__(self, source: Ints, destination: Ints) -> Ints:
         """Return the links from endpoints to endpoints."""
         columns = self.hops(source, destination)
-        rows = crosses(columns, self.dead)
-        a, b = (self._vertex(e[rows]).tolist() for e in (source, destination))
-        paths = [self.path(u, v) for u, v in zip(a, b, strict=True)]
-        width = max([columns.shape[1], *map(len, paths)])
-        wide = np.full((len(columns), width), -1, np.int64)
-        wide[:, : columns.shape[1]] = columns
-        for row, path in zip(rows.tolist(), paths, strict=True):
-            wide[row] = [*path, *[-1] * (width - len(path))]
-        return wide
+        return self.detoured(columns[:, np.newaxis], crosses(columns, self.dead), source, destination)
+
+    def detoured(self, paths: Ints, rows: Ints, source: Ints, destination: Ints) -> Ints:
+        """Return paths (pairs, paths of a pair, links) side by side (pairs, columns), with one shortest path in `rows`."""
+        a, b = (self.hops.vertex(end[rows]).tolist() for end in (source, destination))
+        shortest = [self.path(u, v) for u, v in zip(a, b, strict=True)]
+        longer = max([0, *(len(path) - paths.shape[2] for path in shortest)])
+        wide = np.pad(paths, ((0, 0), (0, 0), (0, longer)), constant_values=-1)
+        wide[rows] = -1
+        for row, path in zip(rows.tolist(), shortest, strict=True):
+            wide[row, 0, : len(path)] = path
+        return wide.reshape(len(wide), wide.shape[1] * wide.shape[2])
 
     def classes(self, endpoint: Ints) -> ClassNumbers:
         """Return the class of each endpoint on the paths without dead links; endpoints of one class hang on one vertex."""
         return self.hops.classes(endpoint)
-
-    def _vertex(self, endpoint: Ints) -> Ints:
-        return endpoint // self.share
 
     def path(self, start: int, end: int) -> list[int]:
         """Return the links of a shortest path. Raises UnreachableError when there is none."""
@@ -90,7 +143,7 @@ class Detours(Hops):
         while here != start:
             link = int(into[here])
             if link < 0:
-                raise apart(self.name(start), self.name(end))
+                raise apart(self.hops.name(start), self.hops.name(end))
             path.append(link)
             here = int(self.tails[link])
         return path[::-1]

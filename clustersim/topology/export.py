@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from io import BytesIO
 from math import isinf
@@ -13,10 +14,11 @@ from clustersim.arrays import Ints
 from clustersim.config.yaml import Document
 from clustersim.convert.astra_sim import is_astra
 from clustersim.errors import ConfigError
+from clustersim.hardware.constants import NVLINK_LATENCY, PCIE_LATENCY
 from clustersim.topology.build import build, deep_merge
 from clustersim.topology.faults import DEAD
 from clustersim.topology.model import Topology
-from clustersim.topology.routing import GpuRouter, Remaining
+from clustersim.topology.routing import Remaining
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -36,22 +38,14 @@ def to_networkx(topology: Topology) -> nx.MultiDiGraph[str]:
     for link in range(len(topology.capacity)):
         start, end = topology.ends(link)
         for name in (start, end):
-            graph.add_node(name, kind=name.partition("[")[0])
-        capacity, latency = float(topology.capacity[link]), float(topology.latency[link])
-        cables = float(topology.cables[link])
-        graph.add_edge(start, end, link=link, capacity=capacity, latency=latency, cables=cables)
-    for gpu_name, nic in _attachments(topology):
-        graph.add_edge(gpu_name, nic, capacity=float("inf"), latency=0.0)
-        graph.add_edge(nic, gpu_name, capacity=float("inf"), latency=0.0)
+            graph.add_node(name, kind=_kind(name))
+        figures = {key: float(getattr(topology, key)[link]) for key in ("capacity", "latency", "cables")}
+        graph.add_edge(start, end, link=link, **figures)
+    if topology.nodes > 1:
+        for gpu, nic in zip(numbers(topology).tolist(), topology.numbering.nic.tolist(), strict=True):
+            graph.add_edge(f"gpu[{gpu}]", f"nic[{nic}]", capacity=float("inf"), latency=0.0)
+            graph.add_edge(f"nic[{nic}]", f"gpu[{gpu}]", capacity=float("inf"), latency=0.0)
     return graph
-
-
-def _attachments(topology: Topology) -> list[tuple[str, str]]:
-    """Return each GPU with its NIC."""
-    if topology.nodes == 1:
-        return []
-    both = zip(numbers(topology).tolist(), topology.numbering.nic.tolist(), strict=True)
-    return [(f"gpu[{gpu}]", f"nic[{nic}]") for gpu, nic in both]
 
 
 def numbers(topology: Topology) -> Ints:
@@ -60,6 +54,7 @@ def numbers(topology: Topology) -> Ints:
     return router.gpus if isinstance(router, Remaining) else np.arange(topology.gpus)
 
 
+_UNBUNDLED = ("nic", "nvlink", "pcie", "port", "mesh", "ring")
 BUNDLES = "adaptive"
 """The routing that spreads packets over cables evenly, so that these are one link; with `dmodk` each is a link of its own."""
 
@@ -72,15 +67,13 @@ def cabled(document: Document) -> Topology:
     if is_astra(document) or ((document.data.get("fabric") or {}).get("routing") or {}).get("mode", BUNDLES) != BUNDLES:
         return build(document)
     data = deep_merge(document.data, {"fabric": {"routing": {"mode": "dmodk"}}})
-    data["faults"] = [f for f in data.get("faults") or [] if not _bundle(f.get("link"))]
+    data["faults"] = [
+        fault for fault in data.get("faults") or [] if (fault.get("link") or "nic").startswith(_UNBUNDLED)
+    ]
     try:
         return build(Document(document.path, data, document.positions))
     except ConfigError:
         return build(document)  # of a kind that has no such routing and bundles nothing, or wrong anyway
-
-
-def _bundle(link: str | None) -> bool:
-    return link is not None and not link.startswith(("nic", "nvlink", "pcie", "port", "mesh", "ring"))
 
 
 def graphml(topology: Topology) -> str:
@@ -101,8 +94,8 @@ def graphml(topology: Topology) -> str:
     return buffer.getvalue().decode()
 
 
-_INNER = ("nvlink", "pcie", "mesh", "ring")
-_NVLINK_DELAY, _NIC_DELAY = 25e-9, 500e-9
+_INNER, _NICS = ("nvlink", "pcie", "mesh", "ring"), ("nic", "ports")
+_NVLINK_DELAY, _NIC_DELAY, _SAID = 25e-9, 500e-9, 100e-9
 
 
 class Ns3Link(NamedTuple):
@@ -116,51 +109,45 @@ class Ns3Link(NamedTuple):
 
 def ns3(topology: Topology) -> str:
     """Return the file; build the topology with one link a cable first (`cabled`)."""
-    rows = list(rows_of(topology))
+    rows = [row for row, count in Counter(rows_of(topology)).items() for _ in range(count)]  # parallel cables together
     number = {f"gpu[{g}]": i for i, g in enumerate(numbers(topology).tolist())}
     ends = dict.fromkeys(end for row in rows for end in (row.a, row.b) if end not in number)
     inner = [end for end in ends if _kind(end) in ("nvswitch", "nvlink", "pcie")]
-    outer = [end for end in ends if end not in set(inner)]
-    number |= {end: topology.gpus + i for i, end in enumerate([*inner, *outer])}
+    switches = list(dict.fromkeys([*inner, *ends]))
+    outer = len(switches) - len(inner)
+    number |= {end: topology.gpus + i for i, end in enumerate(switches)}
     kind = topology.gpu.name.split("-")[0].upper()
-    head = f"{len(number)} {topology.numbering.widths[-1]} {len(inner)} {len(outer)} {len(rows)} {kind}"
-    switches = " ".join(str(number[end]) for end in [*inner, *outer])
+    head = f"{len(number)} {topology.numbering.widths[-1]} {len(inner)} {outer} {len(rows)} {kind}"
+    if topology.node.pairs and not switches and topology.gpu.name == "h100-sxm":
+        head = f"{len(number)} 0 {len(rows)}"  # as ASTRA-sim's ns-3 has it, which SimAI extends by servers and their switches
     body = (f"{number[r.a]} {number[r.b]} {r.rate * 8e-9:.10g}Gbps {r.delay * 1e3:.10g}ms 0" for r in rows)
-    return "\n".join([head, switches, *body, ""])
+    return "\n".join([head, " ".join(str(number[end]) for end in switches), *body, ""])
 
 
 def rows_of(topology: Topology) -> Iterator[Ns3Link]:
     """Yield every cable that lives, NICs merged into the GPU that they belong to."""
-    owner = _owners(topology)
+    owner = {
+        f"{kind}[{nic}]": gpu for nic, gpu in enumerate(topology.numbering.built.owners().tolist()) for kind in _NICS
+    }
     alive = {f"gpu[{g}]" for g in numbers(topology).tolist()}
     for tier in topology.tiers:
         if not tier.name.endswith("-up"):
             continue
         inner = tier.name.split("-")[0] in _INNER
         for link in range(tier.first, tier.first + tier.links):
-            a, b = (_merged(end, owner) for end in topology.ends(link))
+            a, b = (f"gpu[{owner[end]}]" if end in owner else end for end in topology.ends(link))
             rate, cables = float(topology.capacity[link]), int(topology.cables[link])
             if a == b or any(e.startswith("gpu[") and e not in alive for e in (a, b)) or rate <= DEAD or not cables:
                 continue
-            nic = tier.name in ("nic-up", "port-up")
-            delay = _NVLINK_DELAY if inner else _NIC_DELAY if nic else float(topology.latency[link])
-            count = 1 if inner else cables
+            delay = float(topology.latency[link])
+            if inner and delay in (NVLINK_LATENCY, NVLINK_LATENCY / 2, PCIE_LATENCY / 2):  # NCCL's, not the wire's
+                delay = _NVLINK_DELAY
+            elif tier.name in ("nic-up", "port-up"):  # beyond NCCL's of a hop, where a file says so
+                own = delay - topology.node.net_latency / 2
+                delay = own if own >= _SAID else _NIC_DELAY
+            count = 1 if inner and not topology.node.pairs else cables
             yield from [Ns3Link(a, b, rate / count, delay)] * count
-
-
-def _owners(topology: Topology) -> list[int]:
-    """Return the GPU that owns each NIC."""
-    router = topology.router.router if isinstance(topology.router, Remaining) else topology.router
-    if not isinstance(router, GpuRouter):
-        return []
-    owners: list[int] = router.owner[: router.endpoints].tolist()
-    return owners
 
 
 def _kind(end: str) -> str:
     return end.partition("[")[0]
-
-
-def _merged(end: str, owner: list[int]) -> str:
-    kind, _, number = end.partition("[")
-    return f"gpu[{owner[int(number[:-1])]}]" if kind in ("nic", "ports") else end

@@ -1,4 +1,4 @@
-"""How the switches of a fat tree are counted and cabled: the port arithmetic, checked.
+"""How the switches of a fat tree are sized, counted and cabled: the port arithmetic, checked.
 
 A tier-t group joins `pod` groups of the tier below (tier 0: the leaves). A lower group has S switches ("planes") of u
 uplinks. `merge` neighbouring planes share one set of `spread` upper switches: cable (lower group q, plane i, port p) is
@@ -10,11 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from fractions import Fraction
+from itertools import accumulate
 from math import ceil, gcd, lcm
 from typing import NamedTuple
 
+import numpy as np
+
 from clustersim.arrays import Ints, divide
-from clustersim.config.fabric import FatTree, Tier
+from clustersim.config.fabric import FatTree, Link, Tier
 from clustersim.config.yaml import Loc
 from clustersim.topology.specs import NodeSpecs
 from clustersim.units import either, plural
@@ -42,6 +45,17 @@ class Level(NamedTuple):
     def cables(self) -> int:
         """Cables of this level in one network."""
         return self.groups * self.planes * self.ports
+
+    @property
+    def choices(self) -> int:
+        """Number of routes up and down again through this level."""
+        return self.ports * -(-self.ports // self.spread)
+
+    def above(self, group: Ints) -> Ints:
+        """Return the upper groups of lower groups, both numbered network after network."""
+        network, own = np.divmod(group, self.groups)
+        upper: Ints = network * -(-self.groups // self.pod) + own // self.pod
+        return upper
 
 
 class Place(NamedTuple):
@@ -82,6 +96,10 @@ class Leaves(NamedTuple):
         """Separate networks: one a rail plane, in each plane."""
         return self.parts * self.planes
 
+    def number(self, place: Place) -> Ints:
+        """Return the leaves at places, numbered network after network."""
+        return place.network * self.total + place.leaf
+
     def place(self, endpoint: Ints, plane: Ints | int = 0) -> Place:
         """Return where the ports of endpoints hang in a plane."""
         first = endpoint * 0 + plane * self.parts
@@ -111,6 +129,11 @@ class Tree(NamedTuple):
         """Ports of NICs that are links of their own: one in each of several planes, none in a single one."""
         return self.leaves.endpoints * self.leaves.planes if self.leaves.planes > 1 else 0
 
+    @property
+    def vertices(self) -> tuple[int, ...]:
+        """First switch of each tier where they are numbered tier by tier, and their number."""
+        return tuple(accumulate(map(self.switches, range(len(self.tiers))), initial=0))
+
     def switches(self, tier: int) -> int:
         """Return how many switches a tier has, 0 being the leaves."""
         if tier == 0:
@@ -121,16 +144,6 @@ class Tree(NamedTuple):
     def planes(self, tier: int) -> int:
         """Return how many switches one group of a tier has."""
         return self.levels[tier - 1].planes // self.levels[tier - 1].merge * self.levels[tier - 1].spread if tier else 1
-
-
-def tree(cluster: NodeSpecs, spec: FatTree, even: bool = False) -> Tree:
-    """Return the counted tree. even: each switch has equally many cables to every one above it that it reaches.
-
-    Raises ConfigError when ports, pods or scalable units do not fit.
-    """
-    tiers = ports_of_tiers(cluster, spec)
-    leaves = leaves_of(cluster, spec, tiers[0])
-    return Tree(tiers, leaves, tuple(_levels(cluster, spec, tiers, leaves, even)))
 
 
 def leaves_of(cluster: NodeSpecs, spec: FatTree, tier: Ports) -> Leaves:
@@ -186,16 +199,13 @@ def _levels(cluster: NodeSpecs, spec: FatTree, tiers: tuple[Ports, ...], leaves:
         if even:  # 72 uplinks go to 18 spines rather than 16: NVIDIA's DGX SuperPOD reference architecture, B300
             spread = next((s for s in range(spread, tiers[t - 1].up) if tiers[t - 1].up % s == 0), spread)
         if spread > tiers[t - 1].up:
-            raise cluster.error(("fabric", "tiers", t), _unreachable(tiers, t, pod, spread))
+            low, high = tiers[t - 1], tiers[t]
+            need = f"{pod} groups of {low.name} switches need {spread} {high.name} switches of {high.down} ports down"
+            few = f"{need}, but a {low.name} has only {low.up} uplinks to reach them"
+            at = "fabric", "tiers", t
+            raise cluster.error(at, f"{few}; use a larger radix, smaller pods or a tier more")
         yield Level(groups, pod, span, planes, tiers[t - 1].up, merge, spread)
         groups, span, planes = -(-groups // pod), span * pod, planes // merge * spread
-
-
-def _unreachable(tiers: tuple[Ports, ...], t: int, pod: int, spread: int) -> str:
-    lower, upper = tiers[t - 1], tiers[t]
-    what = f"{pod} groups of {lower.name} switches need {spread} {upper.name} switches of {upper.down} ports down"
-    few = f"{what}, but a {lower.name} has only {lower.up} uplinks to reach them"
-    return f"{few}; use a larger radix, smaller pods or a tier more"
 
 
 def _pod(cluster: NodeSpecs, spec: FatTree, tiers: tuple[Ports, ...], t: int, groups: int) -> int:
@@ -230,11 +240,9 @@ class Ports(NamedTuple):
     """One tier of switches."""
 
     name: str
-    """Such as `leaf`."""
     down: int
-    """Ports down of one switch."""
     up: int
-    """Ports up; 0 in the top tier."""
+    """Ports up of one switch; 0 in the top tier."""
     radix: int
     """Ports of a switch in all, some of which may stay free."""
 
@@ -244,9 +252,8 @@ def ports_of_tiers(cluster: NodeSpecs, spec: FatTree) -> tuple[Ports, ...]:
     found = tuple(_ports(cluster, spec, i) for i in range(len(spec.tiers)))
     for i, tier in enumerate(found):
         if tier.name in {other.name for other in found[:i]}:
-            raise cluster.error(
-                ("fabric", "tiers", i, "name"), f"two tiers are called {tier.name!r}; give each its own name"
-            )
+            twice = f"two tiers are called {tier.name!r}; give each its own name"
+            raise cluster.error(("fabric", "tiers", i, "name"), twice)
     return found
 
 
@@ -256,27 +263,23 @@ def _ports(cluster: NodeSpecs, spec: FatTree, index: int) -> Ports:
     if tier.radix is None and tier.down is None:
         raise cluster.error(at, f"{name} needs its number of ports; add radix, or down and up")
     if index == len(spec.tiers) - 1:
-        down, up = _top(cluster, tier, name, at), 0
+        for key in ("up", "oversubscription"):
+            if getattr(tier, key) is not None:
+                what = f"{name} is the top tier and has no uplinks; put `{key}` on the tier below"
+                raise cluster.error((*at, key), what)
+        down, up = tier.down or tier.radix or 0, 0
     elif index == 0 and tier.oversubscription and tier.radix and tier.down is None is tier.up:
         down, up = _in_use(cluster, spec, tier.radix, tier.oversubscription)
     else:
         down, up = _down_up(cluster, tier, name, at)
-    ports = Ports(name, down, up, tier.radix or down + up)
-    if tier.radix is not None and ports.down + ports.up > tier.radix:
-        many = f"{name}: {ports.down} ports down and {ports.up} up do not fit into radix {tier.radix}"
+    if tier.radix is not None and down + up > tier.radix:
+        many = f"{name}: {down} ports down and {up} up do not fit into radix {tier.radix}"
         raise cluster.error((*at, "radix"), f"{many}; use a larger switch or fewer ports")
-    return ports
-
-
-def _top(cluster: NodeSpecs, tier: Tier, name: str, at: Loc) -> int:
-    if tier.up is not None or tier.oversubscription is not None:
-        key = "up" if tier.up is not None else "oversubscription"
-        raise cluster.error((*at, key), f"{name} is the top tier and has no uplinks; put `{key}` on the tier below")
-    return tier.down or tier.radix or 0
+    return Ports(name, down, up, tier.radix or down + up)
 
 
 def _in_use(cluster: NodeSpecs, spec: FatTree, radix: int, ratio: float) -> tuple[int, int]:
-    """Return the ports down that a full leaf has NICs on, and the uplinks that are so many times fewer.
+    """Return the ports that a full leaf has NICs on, and its uplinks, fewer by `ratio`.
 
     Leaves are as few as hold all NICs of a rail and equally full, so that none has uplinks for ports that stay empty; where one
     would hold more, its uplinks are rounded up. Raises ConfigError for a ratio that full leaves cannot have.
@@ -301,7 +304,7 @@ def _in_use(cluster: NodeSpecs, spec: FatTree, radix: int, ratio: float) -> tupl
 
 
 def _split(cluster: NodeSpecs, radix: int, ratio: float, at: Loc) -> tuple[int, Fraction]:
-    """Return the most ports down of a switch whose uplinks are so many times fewer, and the ratio. Raises ConfigError."""
+    """Return the most downward ports of a switch whose uplinks are fewer by `ratio`, and that ratio. Raises ConfigError."""
     up = max(1, int(radix / (1 + ratio) * (1 + ROUNDED)))
     part = Fraction(ratio).limit_denominator(up)  # 1.4545 is 16 : 11
     most = radix // (part.numerator + part.denominator) * part.numerator
@@ -321,20 +324,78 @@ def _down_up(cluster: NodeSpecs, tier: Tier, name: str, at: Loc) -> tuple[int, i
         up = tier.up or 0
         down = int(up * ratio) if tier.oversubscription else radix - up
     else:
-        down, up = tier.down, tier.up or _uplinks(cluster, tier, tier.down, name, at)
+        down = tier.down
+        if tier.up is None and down / ratio % 1:
+            few = f"{name}: {down} ports down over {ratio:g} is not a whole number of uplinks"
+            raise cluster.error((*at, "oversubscription"), few)
+        up = tier.up or (int(down / ratio) if tier.oversubscription or not radix else min(down, radix - down))
     if up < 1 or down < 1:
         raise cluster.error(at, f"{name} has {down} ports down and {up} up; at least one of each is needed")
     if tier.oversubscription and abs(down / up - ratio) > 1e-9:
-        raise cluster.error(
-            (*at, "oversubscription"), f"{name}: {down} down over {up} up is {down / up:g}, not {ratio:g}; drop one"
-        )
+        both = f"{name}: {down} down over {up} up is {down / up:g}, not {ratio:g}; drop one"
+        raise cluster.error((*at, "oversubscription"), both)
     return down, up
 
 
-def _uplinks(cluster: NodeSpecs, tier: Tier, down: int, name: str, at: Loc) -> int:
-    ratio = tier.oversubscription or 1.0
-    whole = down / ratio
-    if whole != int(whole):
-        few = f"{name}: {down} ports down over {ratio:g} is no whole number of uplinks"
-        raise cluster.error((*at, "oversubscription"), few)
-    return int(whole) if tier.oversubscription or not tier.radix else min(down, tier.radix - down)
+# What a fat tree's file leaves open: as few tiers as join all NICs, and cables as fast as these.
+
+
+def sized(cluster: NodeSpecs, spec: FatTree) -> tuple[FatTree, Link, Tree]:
+    """Return the specification with all its tiers, every cable, and the counted tree.
+
+    A tree sized here is even: each switch has equally many cables to every one above it that it reaches. Raises ConfigError when
+    ports, pods or scalable units do not fit.
+    """
+    tiers = _oversubscribed(cluster, spec, spec.tiers) if spec.tiers else _smallest(cluster, spec)
+    whole, written = spec.model_copy(update={"tiers": tiers}), spec.link
+    cable = written.cable if spec.tiers else written.cable[: len(tiers)]
+    if cable and len(cable) != len(tiers):
+        lengths = f"{len(cable)} cable lengths for {len(tiers)} tiers; give one a tier, from the NIC upwards"
+        raise cluster.error(("fabric", "link", "cable"), f"fabric.link.cable: {lengths}")
+    # a switch has ports for the fastest of its NICs
+    fastest = max((pool.node.nics.rate for pool in cluster.parts if pool.node.nics), default=1.0) / spec.planes
+    link = Link.model_construct(rate=written.rate or fastest, efficiency=written.efficiency, cable=cable)
+    ports = ports_of_tiers(cluster, whole)
+    leaves = leaves_of(cluster, whole, ports[0])
+    return whole, link, Tree(ports, leaves, tuple(_levels(cluster, whole, ports, leaves, even=not spec.tiers)))
+
+
+def _smallest(cluster: NodeSpecs, spec: FatTree) -> tuple[Tier, ...]:
+    """Return the fewest tiers that join all NICs. Raises ConfigError when the most are too few."""
+    if spec.radix is None:
+        open_ = "nothing says how large the switches are"
+        raise cluster.error(("fabric",), f"fabric: {open_}; add radix, such as radix: 64, or tiers")
+    apart = spec.rails != "none" and not spec.rail_planes  # rails of one tier would be joined by nothing
+    for count in range(2 if apart else 1, len(NAMES) + 1):
+        tiers = (Tier(radix=spec.radix),) * count
+        if count == 1 and not _joins(cluster, spec.model_copy(update={"tiers": tiers})):
+            continue
+        tiers = _oversubscribed(cluster, spec, tiers)
+        if _joins(cluster, spec.model_copy(update={"tiers": tiers})):
+            return tiers
+    most = f"{len(NAMES)} tiers of {spec.radix} ports do not join {cluster.endpoints} NICs"
+    raise cluster.error(("fabric", "radix"), f"fabric.radix: {most}; use larger switches or fewer nodes")
+
+
+def _joins(cluster: NodeSpecs, spec: FatTree) -> bool:
+    """Return whether each top switch has a port for every group of switches below it."""
+    tiers = ports_of_tiers(cluster, spec)
+    groups = leaves_of(cluster, spec, tiers[0]).total
+    for tier in tiers[1:-1]:
+        groups = -(-groups // tier.down)
+    return groups <= (tiers[-1].down if len(tiers) > 1 else 1)
+
+
+def _oversubscribed(cluster: NodeSpecs, spec: FatTree, tiers: tuple[Tier, ...]) -> tuple[Tier, ...]:
+    """Return the tiers with the oversubscription of the leaves in its place; 1 : 1 is what they have unsaid."""
+    if spec.oversubscription is None or (spec.oversubscription == 1 and len(tiers) == 1):
+        return tiers
+    at, leaf = ("fabric", "oversubscription"), tiers[0]
+    if len(tiers) == 1:
+        raise cluster.error(at, "fabric.oversubscription: one tier has no uplinks; leave it out, or add a tier")
+    for key in ("down", "up", "oversubscription"):
+        if getattr(leaf, key) is not None:
+            raise cluster.error(at, f"fabric.oversubscription: the leaves say their `{key}` too; keep one of the two")
+    if spec.oversubscription == 1:
+        return tiers
+    return (leaf.model_copy(update={"oversubscription": spec.oversubscription}), *tiers[1:])

@@ -76,9 +76,8 @@ class UnreachableError(InputError):
 
 def apart(a: str, b: str) -> UnreachableError:
     """Return the error of two endpoints without a route."""
-    return UnreachableError(
-        f"the network is partitioned: no route is left from {a} to {b}; let a link live or degrade it"
-    )
+    what = f"no route is left from {a} to {b}"
+    return UnreachableError(f"the network is partitioned: {what}; let a link live or degrade it")
 
 
 @runtime_checkable
@@ -96,7 +95,6 @@ class Hops(Protocol):
         Where `BuiltFabric.paths` is more than 1, that many paths of equal width stand side by side in a row; those whose first
         link is not -1 share the bytes of the pair evenly.
         """
-        ...
 
     def spread(self, source: Ints, destination: Ints) -> tuple[Ints, Floats | None]:
         """Return the links of each pair, and the part of its bytes that crosses each (both: pairs, width).

@@ -7,19 +7,21 @@ The links of a dimension are its cables line by line, first all upwards (from th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from math import prod
 from typing import Literal, NamedTuple
 
 import numpy as np
 
-from clustersim.arrays import Ints, Mask, divide
-from clustersim.topology.detours import Detours
-from clustersim.topology.hops import ClassNumbers, Hops, RouteSegment
-from clustersim.topology.specs import LinkRange
+from clustersim.arrays import Ints, divide
+from clustersim.topology.detours import Wired
+from clustersim.topology.hops import ClassNumbers, RouteSegment
+from clustersim.topology.specs import LinkRange, both_ways
 
+AXES = "xyzwvu"
+"""Names of the dimensions of a torus."""
 LONGEST = 4096
 """Positions in a ring: each hop of a path is a column of the routes."""
 
@@ -57,7 +59,7 @@ class Dim(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Lattice(Hops):
+class Lattice(Wired):
     """Equal grids side by side."""
 
     dims: tuple[Dim, ...]
@@ -89,10 +91,7 @@ class Lattice(Hops):
     def ranges(self) -> Iterator[LinkRange]:
         """Yield the links of each dimension and direction."""
         for dim, cables in zip(self.dims, self.cables, strict=True):
-            for direction in ("up", "down"):
-                yield LinkRange(
-                    f"{dim.name}-{direction}", *(np.full(cables, float(x)) for x in (dim.rate, dim.latency, dim.cables))
-                )
+            yield from both_ways(dim.name, cables, dim.rate, dim.latency, dim.cables)
 
     def __call__(self, source: Ints, destination: Ints) -> Ints:
         """Return the links from endpoints to endpoints of one grid, dimension by dimension."""
@@ -100,8 +99,8 @@ class Lattice(Hops):
         columns = np.full((len(here), sum(d.width for d in self.dims)), -1, np.int64)
         at = 0
         for d, (dim, stride) in enumerate(zip(self.dims, self.strides, strict=True)):
-            (outer, inner, a), b = _parted(here, stride, dim.size), _parted(there, stride, dim.size)[2]
-            moves, line = np.flatnonzero(a != b), outer * stride + inner
+            (line, a), (_, b) = _parted(here, stride, dim.size), _parted(there, stride, dim.size)
+            moves = np.flatnonzero(a != b)
             if 0 < len(moves) == len(a):
                 columns[:, at : at + dim.width] = self._links(d, line, a, b)
             elif len(moves):
@@ -113,23 +112,17 @@ class Lattice(Hops):
 
     def classes(self, endpoint: Ints) -> ClassNumbers:
         """Return the positions of endpoints."""
-        return endpoint // self.share, endpoint // self.share
+        return self.vertex(endpoint), self.vertex(endpoint)
 
     def segments(self) -> list[RouteSegment]:
         """Return the dimensions: before each the route has the destination's coordinates of those before, else the source's."""
-        place = np.arange(self.positions * self.share) // self.share
-        return [
+        place, found = np.arange(self.positions * self.share) // self.share, list[RouteSegment]()
+        for dim, stride, (first, end) in zip(self.dims, self.strides, pairwise(self.firsts), strict=True):
             # which links of a dimension a path takes depends on all coordinates of the source from this one on (those before are
             # the destination's by now), and on the destination's up to this one
-            RouteSegment(
-                first,
-                first + 2 * cables,
-                place // stride * self.stride + place % self.stride,
-                place % (stride * dim.size),
-                None,
-            )
-            for dim, stride, first, cables in zip(self.dims, self.strides, self.firsts, self.cables, strict=False)
-        ]
+            source = place // stride * self.stride + place % self.stride
+            found.append(RouteSegment(first, end, source, place % (stride * dim.size), None))
+        return found
 
     def _links(self, d: int, line: Ints, a: Ints, b: Ints) -> Ints:
         dim, cables = self.dims[d], self.cables[d]
@@ -141,41 +134,28 @@ class Lattice(Hops):
             return pair
         if dim.kind == "mesh":
             low, high = np.minimum(a, b), np.maximum(a, b)
-            cable, down = (high * (high - 1) // 2 + low)[:, np.newaxis], (a > b)[:, np.newaxis].astype(np.int64)
+            cable, down = pair_number(low, high)[:, np.newaxis], (a > b)[:, np.newaxis].astype(np.int64)
         else:
             cable, down = _steps(dim, a, b)
         links = first[:, np.newaxis] + cable + down * cables
         return np.where(cable < 0, -1, links)
 
-    def wires(self) -> tuple[Ints, Ints]:
-        """Return the vertices that each link leads from and to: positions, then the crossbars of each dimension."""
-        tails, heads = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
-        for d, count in enumerate(self.cables):
-            a, b = self._cable(d, np.arange(count, dtype=np.int64))
-            tails += [a, b]
-            heads += [b, a]
-        return np.concatenate(tails), np.concatenate(heads)
+    def vertex(self, endpoint: Ints) -> Ints:
+        """Return the positions of endpoints."""
+        return endpoint // self.share
 
-    def _cable(self, d: int, cable: Ints) -> tuple[Ints, Ints]:
-        """Return the vertices at the two ends of cables of a dimension."""
-        dim, stride = self.dims[d], self.strides[d]
+    def cable_ends(self, part: int, cable: Ints) -> tuple[Ints, Ints]:
+        """Return the vertices at the two ends of cables of a dimension: positions, and crossbars, numbered after all of these."""
+        dim, stride = self.dims[part], self.strides[part]
         line, i = np.divmod(cable, dim.per_line)
         base = line // stride * stride * dim.size + line % stride
         if dim.kind == "switch":
-            others = sum(self.positions // x.size for x in self.dims[:d] if x.kind == "switch")
+            others = sum(self.positions // x.size for x in self.dims[:part] if x.kind == "switch")
             return base + i * stride, self.positions + others + line
         low, high = i, (i + 1) % dim.size
         if dim.kind == "mesh":
             low, high = triangle(i)
         return base + low * stride, base + high * stride
-
-    def ends(self, link: int) -> tuple[str, str]:
-        """Return the two ends of a link by name."""
-        d = next(i for i, first in enumerate(self.firsts[1:]) if link < first)
-        downward, cable = divmod(link - self.firsts[d], self.cables[d])
-        a, b = self._cable(d, np.array([cable]))
-        names = self.name(int(a[0])), self.name(int(b[0]))
-        return names[::-1] if downward else names
 
     def name(self, vertex: int) -> str:
         """Return the name of a vertex."""
@@ -189,10 +169,6 @@ class Lattice(Hops):
             vertex -= count
         raise IndexError("no such vertex")
 
-    def without(self, dead: Mask) -> Detours:
-        """Return the paths around dead links. Raises UnreachableError when something is cut off."""
-        return Detours.around(self, dead, self.wires(), self.share, self.name)
-
     def bisection(self) -> float:
         """Return the bytes/s a direction between the halves of one grid, cut across its largest dimension but crossbars."""
         size = prod(d.size for d in self.dims)
@@ -200,14 +176,13 @@ class Lattice(Hops):
         return min(found, key=lambda pair: pair[0])[0] * self.positions / size if found else 0.0
 
 
-def _parted(position: Ints, stride: int, size: int) -> tuple[Ints, Ints | int, Ints]:
-    """Return the parts of positions above, below and in a dimension."""
+def _parted(position: Ints, stride: int, size: int) -> tuple[Ints, Ints]:
+    """Return the lines of a dimension that positions are on, and their coordinates there."""
     if stride == 1:
-        outer, own = divide(position, size)
-        return outer, 0, own
+        return divide(position, size)
     above, inner = divide(position, stride)
     outer, own = divide(above, size)
-    return outer, inner, own
+    return outer * stride + inner, own
 
 
 def _steps(dim: Dim, a: Ints, b: Ints) -> tuple[Ints, Ints]:
@@ -229,13 +204,13 @@ def _cut(dim: Dim) -> float:
     return crossing[dim.kind] * dim.rate
 
 
+def pair_number(low: Ints, high: Ints) -> Ints:
+    """Return the numbers k(k-1)/2 + i of pairs i < k."""
+    return high * (high - 1) // 2 + low
+
+
 def triangle(pair: Ints) -> tuple[Ints, Ints]:
     """Return i < k of pair k(k-1)/2 + i."""
     # the larger root of k(k-1)/2 = pair, rounded down; exact below 2^49, as sqrt is correctly rounded and 8·pair + 1 a double
     high = ((1 + np.sqrt(8 * pair + 1)) // 2).astype(np.int64)
     return pair - high * (high - 1) // 2, high
-
-
-def names(count: int) -> Sequence[str]:
-    """Return the names of the dimensions of a torus."""
-    return "xyzwvu"[:count]

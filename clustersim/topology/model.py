@@ -17,6 +17,7 @@ from clustersim.cache import Cache, of_arrays
 from clustersim.config.gpu import Gpu
 from clustersim.config.topology import P2P_CHUNK, Jitter
 from clustersim.topology.hops import EndpointClasses, no_symmetry
+from clustersim.topology.node_graph import rings
 from clustersim.topology.numbering import Numbering
 
 
@@ -40,20 +41,21 @@ class LinkTier(NamedTuple):
     name: str
     """Such as `leaf-up`."""
     first: int
-    """The number of the first."""
     links: int
-    """How many."""
+
+    @property
+    def span(self) -> slice:
+        """The places of its links in an array of all links."""
+        return slice(self.first, self.first + self.links)
 
 
 class NcclFacts(NamedTuple):
     """The NCCL that runs on every node, and what overrides its own choices."""
 
     version: str = "2.30"
-    """Of the library, such as `2.30`."""
     algo: str | None = None
-    """The algorithm that is forced; None leaves it to the tuner."""
     proto: str | None = None
-    """The protocol that is forced; None leaves it to the tuner."""
+    """The algorithm and the protocol that are forced; None leaves them to the tuner."""
     collnet: bool = False
     """The network's switches add, and NCCL uses it (SHARP)."""
     launch: float | None = None
@@ -64,6 +66,34 @@ class NcclFacts(NamedTuple):
     """How many times as long it takes beside the bytes."""
     p2p_chunk: float = P2P_CHUNK
     """Bytes of a step of a message between nodes."""
+
+
+class Rings(NamedTuple):
+    """How NCCL joins some GPUs of a node whose pairs are joined in unlike ways."""
+
+    links: int
+    """Links by which rings leave each GPU; 0: the rings use PCIe."""
+    orders: tuple[tuple[int, ...], ...]
+    """Different rings, each the positions of the GPUs in its order."""
+
+
+class HostFacts(NamedTuple):
+    """What the CPUs of a node offer to offloading: bytes/s of a `link` to a GPU and how many GPUs share it, bytes and datasheet's
+    bytes/s of the node's memory, and its cores."""
+
+    link: float
+    shared: int
+    memory: float
+    bandwidth: float
+    cores: int
+
+
+class HostRoutes(NamedTuple):
+    """The links from each GPU to the memory of its host, those from there, and that memory alone (GPUs, links)."""
+
+    up: Ints
+    down: Ints
+    memory: Ints
 
 
 class NodeFacts(NamedTuple):
@@ -98,11 +128,33 @@ class NodeFacts(NamedTuple):
     rails: int
     """Traffic between nodes stays on a rail of this many; 1: none."""
     nccl: NcclFacts
-    """The library."""
     wire: float = 0.0
     """Bytes/s of a NIC and its cable before what protocols take."""
     tree_chunk: float | None = None
     """The most bytes of a chunk of NVLSTree, where the NICs' plugin sets it."""
+    pairs: tuple[tuple[int, int, int, float], ...] = ()
+    """GPU, GPU, links and bytes/s of one of them of each pair, where links join pairs of a node."""
+    island: int = 0
+    """GPUs that switches or links join, where these are not all of a node; 0: all."""
+    host: HostFacts | None = None
+
+    def rings(self, gpus: tuple[int, ...]) -> Rings | None:
+        """Return what joins some GPUs of a node, where their pairs are joined in unlike ways; None where all are joined alike."""
+        if len(gpus) < 2 or not (self.pairs or self.island):
+            return None
+        if self.island:
+            return None if len({gpu // self.island for gpu in gpus}) == 1 else Rings(0, ())
+        found = tuple(rings(self.pairs, gpus))
+        return Rings(len(found), tuple(dict.fromkeys(found)))
+
+    def within(self, joined: Rings | None) -> NodeFacts:
+        """Return the figures of a communicator whose GPUs are joined so: by fewer links, or by PCIe alone."""
+        if joined is None:
+            return self
+        if not joined.links:
+            return self._replace(scale_up="none", links=0, link=0.0, nvlink=0.0, multicast=False)
+        each = self.nvlink / self.links
+        return self._replace(scale_up="nvlink", links=joined.links, nvlink=joined.links * each)
 
 
 GENERATIONS = ("pascal", "volta", "turing", "ampere", "ada", "hopper", "blackwell", "blackwell-ultra")
@@ -119,6 +171,8 @@ def pool_facts(nodes: Sequence[NodeFacts]) -> NodeFacts:
     if len(nodes) == 1:
         return first
     least = {name: min(getattr(one, name) for one in nodes) for name in _LEAST}
+    if len({one.scale_up for one in nodes}) > 1:
+        least["scale_up"] = "nvlink" if least["nvlink"] else "none"
     oldest = min((one.architecture for one in nodes), key=_generation)
     most = {name: max(getattr(one, name) for one in nodes) for name in ("net_latency", "plugin_latency")}
     return first._replace(**least, **most, architecture=oldest)
@@ -150,10 +204,9 @@ class Router(Protocol):
 
     def __call__(self, source: Ints, destination: Ints) -> Routes:
         """Return the routes from GPUs to GPUs."""
-        ...
 
     def endpoint_classes(self, gpus: int, links: int) -> EndpointClasses:
-        """Return which GPUs it cannot tell apart, of a cluster of so many GPUs and links; the default tells all apart."""
+        """Return which GPUs of a cluster of `gpus` GPUs and `links` links are equivalent to the network; by default none are."""
         return no_symmetry(gpus, links)
 
     @property
@@ -177,9 +230,8 @@ class Topology:
     """A cluster, ready to be asked for routes."""
 
     name: str
-    """Of the cluster."""
     kind: str
-    """Of the fabric, such as `fat_tree`."""
+    """Kind of the fabric, such as `fat_tree`."""
     gpu: Gpu
     """The datasheet of every GPU; of several types of nodes, of the first."""
     numbering: Numbering
@@ -217,6 +269,8 @@ class Topology:
     """How the time that GPUs compute differs from step to step."""
     pools: tuple[Pool, ...] = ()
     """The types of its nodes, if there are several."""
+    hosts: HostRoutes | None = None
+    """The links to the memory of its hosts, where jobs offload (`host_links.hosted`)."""
     pool: Ints | None = None
     """The type of each GPU's node, if there are several (GPUs,)."""
     cache: Cache = field(init=False, repr=False, default_factory=of_arrays)
@@ -276,7 +330,7 @@ class Topology:
         ]
 
     def smallest(self, gpus: Ints, parts: int) -> list[Gpu]:
-        """Return, for each of so many equal parts of `gpus` one after the other, the GPU with the least memory."""
+        """Return the GPU with the least memory of each of `parts` equal, consecutive parts of `gpus`."""
         if not self.pools:
             return [self.gpu] * parts
         kinds, rows = self.kinds, self.kind_of(gpus).reshape(parts, -1)
@@ -314,11 +368,9 @@ class Topology:
         def found() -> Ints | None:
             steps = np.zeros(len(self.capacity), np.int64)
             for tier in self.tiers:
-                own = slice(tier.first, tier.first + tier.links)
-                steps[own] = tier.links // self.nodes
-                for figures in (self.capacity, self.latency):
-                    if tier.links and (figures[own] != figures[tier.first]).any():
-                        return None
+                steps[tier.span] = tier.links // self.nodes
+                if any((own[1:] != own[:-1]).any() for own in (self.capacity[tier.span], self.latency[tier.span])):
+                    return None
             return steps
 
         equal = isinstance(self.router, Router) and self.router.equal_nodes
@@ -326,8 +378,7 @@ class Topology:
 
     def latencies(self, source: Ints, destination: Ints) -> Floats:
         """Return the seconds from end to end of many pairs of GPUs, as `route` does."""
-        inner = self.up_to_nics()
-        classes = self.classes()
+        inner, classes = self.up_to_nics(), self.endpoint_classes()
         if inner is None or classes.unknown.any():
             return self.route(source, destination).latency
         own = inner.route(source, destination).latency
@@ -339,14 +390,10 @@ class Topology:
         found: Floats = own + between[of]
         return found
 
-    def classes(self) -> EndpointClasses:
-        """Return the `endpoint_classes`, found once."""
-        return self.cache.once("classes", self.endpoint_classes)
-
     def endpoint_classes(self) -> EndpointClasses:
         """Return which GPUs the network between nodes cannot tell apart."""
         of = self.router.endpoint_classes if isinstance(self.router, Router) else no_symmetry
-        return of(self.gpus, len(self.capacity))
+        return self.cache.once("classes", lambda: of(self.gpus, len(self.capacity)))
 
     def link_name(self, link: int) -> str:
         """Return the name of a link: its tier and its index there, such as `leaf-up[17]`."""

@@ -2,72 +2,66 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
 import numpy as np
 
-from clustersim.arrays import Ints, Mask
-from clustersim.config.topology import ScaleUp
-from clustersim.errors import ConfigError
+from clustersim.arrays import Ints
+from clustersim.config.topology import KINDS_OF, ScaleUp
 from clustersim.hardware.constants import NVLINK_LATENCY, PCIE_LATENCY
-from clustersim.topology.hops import Hops, apart
-from clustersim.topology.lattice import LONGEST, Dim, Lattice, names
+from clustersim.topology.lattice import AXES, LONGEST, Dim, Lattice
+from clustersim.topology.node_graph import PAIRED, NodeGraph, SideBySide, of_lattice, of_node, placed
 from clustersim.topology.numbering import Numbering
 from clustersim.topology.specs import MAX_LINKS, LinkRange, NodeSpecs
 
-_WIRED = frozenset({"mesh", "ring", "torus"})
+_WIRED = KINDS_OF["links_per_peer"]
 
 
-def inside(cluster: NodeSpecs) -> Lattice | Crossbars:
-    """Return the routes from GPU to GPU of a node: on a grid whose lines stay inside nodes, or crossbars of different sizes."""
-    if len({pool.node.gpus.count for pool in cluster.parts}) > 1:
-        return Crossbars(cluster.numbering(), dims(cluster)[0].switch)
-    return _grid(cluster)
+def inside(cluster: NodeSpecs) -> tuple[Lattice | NodeGraph | SideBySide, list[LinkRange]]:
+    """Return the routes from GPU to GPU of a node, and the links, each type's at its rate, those of a node after the other's.
+
+    A grid's lines stay inside nodes; crossbars may differ in size; pairs, islands and unlike types of nodes are graphs.
+    """
+    graphs = [of_node(pool) for pool in cluster.parts]
+    joined = [_joined(pool) for pool in cluster.parts]
+    if any(graphs) or any(one != joined[0] for one in joined):
+        each = [
+            graph or of_lattice(_grid(replace(pool, nodes=1)), pool.node.gpus.count)
+            for pool, graph in zip(cluster.parts, graphs, strict=True)
+        ]
+        nodes = placed(each, [pool.nodes for pool in cluster.parts])
+        return nodes, list(nodes.ranges())
+    types = zip(*(_grid(pool).ranges() for pool in cluster.parts), strict=True)
+    ranges = [LinkRange(own[0].name, *map(np.concatenate, list(zip(*own, strict=True))[1:])) for own in types]
+    if len({pool.node.gpus.count for pool in cluster.parts}) == 1:
+        return _grid(cluster), ranges
+    wide = dims(cluster)[0]._replace(size=cluster.gpus)
+    return _Crossbars((wide,), cluster.gpus, "gpu", numbering=cluster.numbering()), ranges
 
 
 def _grid(cluster: NodeSpecs) -> Lattice:
     return Lattice(dims(cluster), cluster.gpus, "gpu")  # rates are those of the first type
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Crossbars(Hops):
-    """A crossbar in each node, of nodes with different numbers of GPUs: links to it by GPU, then as many back."""
+def _joined(cluster: NodeSpecs) -> list[tuple[str, str, int]]:
+    return [(dim.name, dim.kind, 0 if dim.kind == "switch" else dim.size) for dim in dims(cluster)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Crossbars(Lattice):
+    """A crossbar in each node, of nodes with different numbers of GPUs: all links are those of one wide crossbar."""
 
     numbering: Numbering
     """Which node each GPU is of."""
-    switch: str
-    """What a crossbar is called."""
 
-    @property
-    def firsts(self) -> tuple[int, int]:
-        """First link, and the number of links."""
-        return 0, 2 * self.numbering.gpus
+    def cable_ends(self, part: int, cable: Ints) -> tuple[Ints, Ints]:
+        return cable, self.positions + self.numbering.node_of(cable)
 
-    def __call__(self, source: Ints, destination: Ints) -> Ints:
-        """Return the links from GPUs to GPUs of their node."""
-        found = np.stack([source, destination + self.numbering.gpus], axis=1)
-        found[source == destination] = -1
-        return found
-
-    def ends(self, link: int) -> tuple[str, str]:
-        """Return the two ends of a link by name."""
-        gpu = link % self.numbering.gpus
-        pair = f"gpu[{gpu}]", f"{self.switch}[{self.numbering.place('gpu', gpu)[0]}]"
-        return pair if link < self.numbering.gpus else pair[::-1]
-
-    def without(self, dead: Mask) -> Hops:
-        """Raise UnreachableError: a GPU has one link each way."""
-        raise apart(*self.ends(int(np.flatnonzero(dead)[0])))
-
-
-def inner_ranges(cluster: NodeSpecs) -> list[LinkRange]:
-    """Return the links inside nodes, each type's at its rate: those of a node follow those of the node before."""
-    each = zip(*(_grid(replace(pool, pools=())).ranges() for pool in cluster.parts), strict=True)
-    return [
-        LinkRange(one[0].name, *(np.concatenate(arrays) for arrays in list(zip(*one, strict=True))[1:])) for one in each
-    ]
+    def name(self, vertex: int) -> str:
+        switch = vertex - self.positions
+        return f"gpu[{vertex}]" if switch < 0 else f"{self.dims[0].switch}[{switch}]"
 
 
 def dims(cluster: NodeSpecs) -> tuple[Dim, ...]:
@@ -75,7 +69,7 @@ def dims(cluster: NodeSpecs) -> tuple[Dim, ...]:
     scale_up, gpus = cluster.node.scale_up, cluster.node.gpus.count
     delay = PCIE_LATENCY if scale_up.kind == "none" else NVLINK_LATENCY
     delay = delay if scale_up.latency is None else scale_up.latency
-    if scale_up.kind == "none":
+    if scale_up.kind in ("none", "pairs"):
         return (Dim("pcie", "switch", gpus, cluster.node.host.usable, delay / 2, 1, "pcie"),)
     link = (scale_up.link or 0.0) * scale_up.payload_efficiency
     if scale_up.kind not in _WIRED:
@@ -84,57 +78,68 @@ def dims(cluster: NodeSpecs) -> tuple[Dim, ...]:
     links = scale_up.links_per_peer
     if scale_up.kind == "mesh":
         return (Dim("mesh", "mesh", gpus, links * link, delay, links),)
-    shape = shape_of(scale_up, gpus)
-    called = ["ring"] if scale_up.kind == "ring" else [f"ring-{axis}" for axis in names(len(shape))]
+    shape = scale_up.shape or (gpus,)  # a ring is a torus of one dimension
+    called = ["ring"] if scale_up.kind == "ring" else [f"ring-{axis}" for axis in AXES[: len(shape)]]
     return tuple(Dim(n, "ring", size, links * link, delay, links) for n, size in zip(called, shape, strict=True))
 
 
-def shape_of(scale_up: ScaleUp, gpus: int) -> tuple[int, ...]:
-    """Return the extents of the wires between GPUs: a ring is a torus of one dimension."""
-    return scale_up.shape or (gpus,)
-
-
-def check(cluster: NodeSpecs) -> ConfigError | None:
-    """Return the error in the links inside a node, if any."""
-    scale_up, gpus = cluster.node.scale_up, cluster.node.gpus.count
+def check(cluster: NodeSpecs) -> None:
+    """Raise ConfigError if the links inside a node do not fit its GPUs."""
+    scale_up, gpus, at = cluster.node.scale_up, cluster.node.gpus.count, (*cluster.at, "scale_up")
     if scale_up.kind == "none":
-        return None
-    if scale_up.link is None:
-        return cluster.error(
-            (*cluster.at, "scale_up"), "scale_up.link is missing; add the rate of one link, like 25GB/s"
-        )
-    key, message = (
-        _misplaced(scale_up) or _misshapen(scale_up, gpus) or _excessive(scale_up, gpus, cluster.nodes) or ("", "")
-    )
-    return cluster.error((*cluster.at, "scale_up", key), f"scale_up.{key}: {message}") if key else None
+        return
+    if scale_up.link is None and not (scale_up.pairs and all(rate for *_, rate in scale_up.pairs)):
+        raise cluster.error(at, "scale_up.link is missing; add the rate of one link, like 25GB/s")
+    for problems in (_misplaced(scale_up), _misshapen(scale_up, gpus), _mispaired(scale_up, gpus), _excessive(cluster)):
+        for key, message in problems:
+            raise cluster.error((*at, key), f"scale_up.{key}: {message}")
 
 
-def _misplaced(scale_up: ScaleUp) -> tuple[str, str] | None:
-    kind, given = scale_up.kind, scale_up.model_fields_set
-    wrong, right = ("links_per_gpu", "links_per_peer")[:: 1 if kind in _WIRED else -1]
-    if wrong in given:
-        return wrong, f"{kind} counts its links by {right}; write that"
-    if "shape" in given and kind != "torus":
-        return "shape", f"is for kind: torus, not {kind}; drop one of the two"
-    return None
+def _misplaced(scale_up: ScaleUp) -> Iterator[tuple[str, str]]:
+    kind, counts = scale_up.kind, ("links_per_gpu", "links_per_peer", "pairs")
+    right = next(key for key in counts if kind in KINDS_OF[key])
+    for wrong in counts:
+        if wrong in scale_up.model_fields_set and wrong != right:
+            yield wrong, f"{kind} counts its links by {right}; write that"
+    for key in ("shape", "island"):
+        if getattr(scale_up, key) and kind not in KINDS_OF[key]:
+            yield key, f"is for kind: {' or '.join(sorted(KINDS_OF[key]))}, not {kind}; drop one of the two"
 
 
-def _misshapen(scale_up: ScaleUp, gpus: int) -> tuple[str, str] | None:
+def _misshapen(scale_up: ScaleUp, gpus: int) -> Iterator[tuple[str, str]]:
     if scale_up.kind in _WIRED and gpus == 1:
-        return "kind", f"a {scale_up.kind} of one GPU joins nothing; write none"
+        yield "kind", f"a {scale_up.kind} of one GPU joins nothing; write none"
+    if scale_up.island and gpus % scale_up.island:
+        yield "island", f"{scale_up.island} does not divide the {gpus} GPUs of a node; write a divisor of it"
+    if scale_up.island and gpus > PAIRED:
+        yield "island", f"nodes of {gpus} GPUs are too large for islands (at most {PAIRED}); write smaller nodes"
     if scale_up.kind == "torus" and prod(scale_up.shape or ()) != gpus:
         shape = " × ".join(map(str, scale_up.shape or ())) or "missing, which"
-        return "shape", f"{shape} is not the {gpus} GPUs of a node; write extents whose product is {gpus}"
-    return None
+        yield "shape", f"{shape} is not the {gpus} GPUs of a node; write extents whose product is {gpus}"
 
 
-def _excessive(scale_up: ScaleUp, gpus: int, nodes: int) -> tuple[str, str] | None:
+def _mispaired(scale_up: ScaleUp, gpus: int) -> Iterator[tuple[str, str]]:
+    if scale_up.kind != "pairs":
+        return
+    if not scale_up.pairs:
+        yield "pairs", "is missing; write [GPU, GPU, links] of each pair that links join, or kind: none"
+    if gpus > PAIRED:
+        many = f"nodes of {gpus} GPUs are too large to be written pair by pair (at most {PAIRED})"
+        yield "pairs", f"{many}; use nvswitch"
+    for i, (a, b, _, _) in enumerate(scale_up.pairs):
+        if b >= gpus:
+            yield "pairs", f"[{a}, {b}] names GPU {b} of a node of {gpus}; write 0 to {gpus - 1}"
+        if any(pair[:2] == (a, b) for pair in scale_up.pairs[:i]):
+            yield "pairs", f"[{a}, {b}] stands there twice; write it once, with all its links"
+
+
+def _excessive(cluster: NodeSpecs) -> Iterator[tuple[str, str]]:
+    scale_up, gpus = cluster.node.scale_up, cluster.node.gpus.count
     if scale_up.kind in ("ring", "torus") and max(scale_up.shape or (gpus,)) > LONGEST:
-        return "kind", f"a ring of {gpus} GPUs is too long (at most {LONGEST}); use a torus"
-    links = nodes * gpus * (gpus - 1)
+        yield "kind", f"a ring of {gpus} GPUs is too long (at most {LONGEST}); use a torus"
+    links = cluster.nodes * gpus * (gpus - 1)
     if scale_up.kind == "mesh" and links > MAX_LINKS:
-        return "kind", f"{links} links are too many (at most {MAX_LINKS}); use nvswitch"
-    return None
+        yield "kind", f"{links} links are too many (at most {MAX_LINKS}); use nvswitch"
 
 
 def pooled(types: Sequence[NodeSpecs]) -> NodeSpecs:
@@ -151,28 +156,10 @@ def pooled(types: Sequence[NodeSpecs]) -> NodeSpecs:
 
 
 def check_pools(cluster: NodeSpecs) -> None:
-    """Raise ConfigError where nodes of one type do not fit beside those of the first."""
-    for one in cluster.pools[1:]:
-        if problem := _apart(cluster.pools[0], one):
-            raise problem
-
-
-def _apart(first: NodeSpecs, other: NodeSpecs) -> ConfigError | None:
-    """Return the reason why nodes of two types cannot form one cluster, if any."""
-    if first.gpu.vendor != other.gpu.vendor:
-        what = f"{other.gpu.name} beside {first.gpu.name}: no library joins GPUs of two vendors; write those of one"
-        return other.error((*other.at, "gpus", "model"), f"gpus.model: {what}")
-    ours, theirs = (_joined(one) for one in (first, other))
-    if ours == theirs:
-        return None
-    if [dim[:2] for dim in ours] == [dim[:2] for dim in theirs]:
-        few = f"{other.node.gpus.count} GPUs a node beside {first.node.gpus.count} of the first pool"
-        wired = f"nodes joined by a {other.node.scale_up.kind} have as many; write as many, or join them by switches"
-        return other.error((*other.at, "gpus", "count"), f"gpus.count: {few}; {wired}")
-    what = f"{other.node.scale_up.kind} beside {first.node.scale_up.kind} of the first pool"
-    return other.error((*other.at, "scale_up"), f"scale_up.kind: {what}; join the GPUs of all nodes alike")
-
-
-def _joined(cluster: NodeSpecs) -> list[tuple[str, str, int]]:
-    """Return the links among the GPUs of a node: a crossbar may have any size."""
-    return [(dim.name, dim.kind, 0 if dim.kind == "switch" else dim.size) for dim in dims(cluster)]
+    """Raise ConfigError where GPUs of two vendors are to form one cluster."""
+    for other in cluster.pools[1:]:
+        if other.gpu.vendor != cluster.gpu.vendor:
+            what = (
+                f"{other.gpu.name} beside {cluster.gpu.name}: no library joins GPUs of two vendors; write those of one"
+            )
+            raise other.error((*other.at, "gpus", "model"), f"gpus.model: {what}")

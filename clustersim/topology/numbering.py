@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from clustersim.arrays import Ints, divide, entries
+from clustersim.arrays import Ints, divide, entries, offsets
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -96,8 +96,7 @@ class Numbering:
 def numbered(runs: Iterable[tuple[int, int, Ints]]) -> Numbering:
     """Return the numbers of nodes that come one run after the other: how many, NICs of one (at least 1), the NIC of each GPU."""
     counts, nics, nic_of = zip(*runs, strict=True)
-    first_nic = np.cumsum(np.repeat(nics, counts)) - np.repeat(nics, counts)
-    starts = np.split(first_nic, np.cumsum(counts)[:-1])
+    starts = np.split(offsets(np.repeat(nics, counts))[:-1], np.cumsum(counts)[:-1])
     nic = [(start[:, np.newaxis] + own).ravel() for start, own in zip(starts, nic_of, strict=True)]
     equal = len(set(nics)) == 1 and all(np.array_equal(own, nic_of[0]) for own in nic_of)
     gpus = np.repeat([len(own) for own in nic_of], counts)
@@ -106,7 +105,5 @@ def numbered(runs: Iterable[tuple[int, int, Ints]]) -> Numbering:
 
 def _numbering(width: int, gpus: Ints, nic: Ints, before: Numbering | None = None) -> Numbering:
     """Return the numbers, given the GPUs of each node."""
-    first = np.concatenate([np.zeros(1, np.int64), np.cumsum(gpus)])
-    return Numbering(
-        width, first, nic, nic[first[:-1]], None if width else np.repeat(np.arange(len(gpus)), gpus), before
-    )
+    first, node = offsets(gpus), None if width else np.repeat(np.arange(len(gpus)), gpus)
+    return Numbering(width, first, nic, nic[first[:-1]], node, before)

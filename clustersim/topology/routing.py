@@ -10,19 +10,21 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from clustersim.arrays import Floats, Ints, Mask, counted, divide, ones
+from clustersim.arrays import Floats, Ints, Mask, counted, divide, offsets, ones
 from clustersim.topology.hops import EndpointClasses, FunctionHops, Hops, apart, no_symmetry
 from clustersim.topology.lattice import Lattice
 from clustersim.topology.model import Router, Routes
-from clustersim.topology.node import Crossbars
+from clustersim.topology.node_graph import NodeGraph, SideBySide
 from clustersim.topology.numbering import Numbering
 from clustersim.topology.specs import BuiltFabric
 
+InnerNetwork = Lattice | NodeGraph | SideBySide
+"""What finds routes inside nodes."""
 _ROUNDED = 1 + 1e-12
 _BATCH = 1 << 13  # pairs whose arrays stay in the cache
 
 
-def router(numbering: Numbering, inner: Lattice | Crossbars, network: BuiltFabric | None, latency: Floats) -> GpuRouter:
+def router(numbering: Numbering, inner: InnerNetwork, network: BuiltFabric | None, latency: Floats) -> GpuRouter:
     """Return the router of GPUs over the links that `assemble` numbers; `latency` is that of each link in seconds."""
     owner, padded = numbering.owners(), np.append(latency, 0.0)
     first, found = inner.firsts[-1], network.hops if network else _nowhere
@@ -31,18 +33,11 @@ def router(numbering: Numbering, inner: Lattice | Crossbars, network: BuiltFabri
     return GpuRouter(numbering, len(owner) if network else 0, owner, inner, first, hops, rails, paths, padded)
 
 
-def _starts(count: int) -> range:
-    """Return where batches begin, one at least."""
-    return range(0, max(count, 1), _BATCH)
-
-
 def joined(parts: Sequence[Routes]) -> Routes:
     """Return the routes of all parts, one after the other."""
     if len(parts) == 1:
         return parts[0]
-    lengths = np.concatenate([np.diff(part.start) for part in parts])
-    start = np.zeros(len(lengths) + 1, np.int64)
-    np.cumsum(lengths, out=start[1:])
+    start = offsets(np.concatenate([np.diff(part.start) for part in parts]))
     links, latency = (np.concatenate([part[i] for part in parts]) for i in (1, 3))
     even = all(part.share.strides == (0,) for part in parts)  # as `ones` are
     share = ones(len(links)) if even else np.concatenate([part.share for part in parts])
@@ -73,9 +68,8 @@ class GpuRouter(Router):
     hops: Hops
     """Paths from NIC to NIC, as in BuiltFabric."""
     rails: int
-    """As in BuiltFabric."""
     paths: int
-    """As in BuiltFabric."""
+    """Rails and paths as in BuiltFabric."""
     latency: Floats
     """Seconds of each link, and a 0 at the end: -1, which pads the rows, costs nothing (links + 1,)."""
     lost: Mask | None = None
@@ -83,7 +77,8 @@ class GpuRouter(Router):
 
     def __call__(self, source: Ints, destination: Ints) -> Routes:
         """Return the routes from GPUs to GPUs."""
-        return joined([self._part(source[i : i + _BATCH], destination[i : i + _BATCH]) for i in _starts(len(source))])
+        starts = range(0, max(len(source), 1), _BATCH)
+        return joined([self._part(source[i : i + _BATCH], destination[i : i + _BATCH]) for i in starts])
 
     def _part(self, source: Ints, destination: Ints) -> Routes:
         away = self.numbering.node_of(source) != self.numbering.node_of(destination)
@@ -97,69 +92,48 @@ class GpuRouter(Router):
             start, end = self._alive(self.lost, away, start, end)
         turned = start != own
         if away.all() and not turned.any():
-            return self._spread(np.empty((len(source), 0), np.int64), *self._outside(start, end))
+            return self._routes(*self._outside(start, end))
         # PXN: bytes for another rail first go, inside the node, to the GPU that owns the NIC of that rail
         by_nic = np.where(turned, self.owner[start], source)
         columns = self.inner(source, np.where(away, by_nic, destination))
-        found, shares = self._outside(start[away], end[away])
+        found, share = self._outside(start[away], end[away])
         outside = np.full((len(source), found.shape[1]), -1, np.int64)
         outside[away] = found
-        if shares is None:
-            return self._spread(columns, outside, None)
-        parts = np.ones((len(source), shares.shape[1]))
-        parts[away] = shares
-        return self._spread(columns, outside, parts)
+        if share.ndim > 1:
+            parts = np.ones(outside.shape)
+            parts[away] = share
+            share = parts
+        shares = np.concatenate([np.ones((*share.shape[:-1], columns.shape[1])), share], axis=-1)
+        return self._routes(np.concatenate([columns, outside], axis=1) if columns.shape[1] else outside, shares)
 
-    def _spread(self, columns: Ints, outside: Ints, parts: Floats | None) -> Routes:
-        """Return the routes through a node and then the network, which may spread them over several paths."""
-        if parts is None:
-            share = self._shares(columns.shape[1] + 1, outside[:, 1:-1])
-        else:
-            share = np.ones((len(outside), columns.shape[1] + outside.shape[1]))
-            share[:, columns.shape[1] + 1 : -1] = parts
-        return self._routes(np.concatenate([columns, outside], axis=1) if columns.shape[1] else outside, share)
-
-    def _shares(self, before: int, hops: Ints) -> Floats:
+    def _shares(self, hops: Ints) -> Floats:
         """Return the part of the bytes in each column: one row for all pairs if each takes every path, else a row a pair."""
-        width = before + hops.shape[1] + 1
-        if self.paths == 1:
-            return np.ones(width)
         step = max(1, hops.shape[1] // self.paths)  # the first column of each path says whether a pair has it
-        paths = counted(hops[:, ::step] >= 0)
-        even = bool(((paths == 0) | (paths == self.paths)).all())
-        share = np.ones(width if even else (len(hops), width))
-        share[..., before:-1] = 1 / self.paths if even else 1 / np.maximum(paths, 1)[:, np.newaxis]
-        return share
+        paths = self.paths if self.paths == 1 else counted(hops[:, ::step] >= 0)
+        if np.all((paths == 0) | (paths == self.paths)):
+            return np.full(hops.shape[1], 1 / self.paths)
+        return np.broadcast_to(1 / np.maximum(paths, 1)[:, np.newaxis], hops.shape)
 
     def _alive(self, lost: Mask, away: Mask, start: Ints, end: Ints) -> tuple[Ints, Ints]:
         """Return NICs of the same rail that live at both ends: the next rail instead of one with a dead NIC."""
         start, end = start.copy(), end.copy()
-        following, longest = self._turns()
+        # what stands in for a NIC is the next one of its rails, or of its node; after the last one comes the first
+        begin = np.arange(0, self.endpoints, self.rails) if self.rails > 1 else self.numbering.first_nic
+        last, following = np.append(begin[1:], self.endpoints) - 1, np.arange(1, self.endpoints + 1)
+        following[last] = begin
         # a dead NIC at either end moves both ends to their next NIC: rails may be joined with themselves only. After one turn all
         # have been tried
-        for _ in range(longest):
+        for _ in range(int((last - begin).max()) + 2):
             bad = away & (lost[start] | lost[end])
             if not bad.any():
                 return start, end
             for nic in (start, end):
                 nic[bad] = following[nic[bad]]
-        bad = away & (lost[start] | lost[end])
-        if bad.any():
-            pair = int(np.flatnonzero(bad)[0])
-            ends = (self.numbering.node_of(self.owner[nic[pair]]) for nic in (start, end))
-            raise apart(*(f"node {node}" for node in ends))
-        return start, end
+        nodes = (self.numbering.node_of(self.owner[nic[bad][:1]])[0] for nic in (start, end))
+        raise apart(*(f"node {node}" for node in nodes))
 
-    def _turns(self) -> tuple[Ints, int]:
-        """Return the NIC that stands in for each one, and how many at most stand in for each other: the rails, or a node's."""
-        begin = np.arange(0, self.endpoints, self.rails) if self.rails > 1 else self.numbering.first_nic
-        last = np.append(begin[1:], self.endpoints) - 1
-        following = np.arange(1, self.endpoints + 1)
-        following[last] = begin
-        return following, int((last - begin).max()) + 1
-
-    def _outside(self, nic: Ints, to_nic: Ints) -> tuple[Ints, Floats | None]:
-        """Return the links from NIC to NIC with both of theirs, and the shares of those between if the network says them."""
+    def _outside(self, nic: Ints, to_nic: Ints) -> tuple[Ints, Floats]:
+        """Return the links from NIC to NIC with both of theirs, and the part of the bytes in each column."""
         hops, parts = self.hops.spread(nic, to_nic)
         columns = np.empty((len(nic), hops.shape[1] + 2), np.int64)
         columns[:, 0] = self.first + nic
@@ -167,21 +141,21 @@ class GpuRouter(Router):
         between = columns[:, 1:-1]
         between[:] = hops
         np.add(between, self.first + 2 * self.endpoints, out=between, where=hops >= 0)
-        return columns, parts
+        parts = self._shares(hops) if parts is None else parts
+        whole = np.ones((*parts.shape[:-1], 1))
+        return columns, np.concatenate([whole, parts, whole], axis=-1)
 
     def _routes(self, columns: Ints, share: Floats) -> Routes:
         used = columns >= 0
-        start = np.zeros(len(columns) + 1, np.int64)
-        np.cumsum(counted(used), out=start[1:])
-        even = (
-            share.min(initial=1.0) == 1
-        )  # nearly always: `ones` is then one number that all links share, without memory
+        start = offsets(counted(used))
+        # nearly always: `ones` is then one number that all links share, without memory
+        even = share.min(initial=1.0) == 1
         shares = ones(int(start[-1])) if even else np.broadcast_to(share, columns.shape)[used]
         delay = self.latency[columns]
         return Routes(start, columns[used], shares, delay @ share if share.ndim == 1 else (delay * share).sum(axis=1))
 
     def endpoint_classes(self, gpus: int, links: int) -> EndpointClasses:
-        """Return which GPUs the network cannot tell apart, of a cluster of so many GPUs and links."""
+        """Return which GPUs of a cluster of `gpus` GPUs and `links` links are equivalent to the network."""
         if not self.endpoints:
             return no_symmetry(gpus, links)
         to = self.numbering.nic
@@ -195,28 +169,19 @@ class GpuRouter(Router):
         enters[entry : entry + self.endpoints] = enters[entry + self.endpoints + ports :][:ports] = True
         lost = np.zeros(self.endpoints, bool) if self.lost is None else self.lost
         # where a NIC is dead, the pair of endpoints chooses the rail: nothing can be said of one alone
-        unknown = np.logical_or.reduceat(lost, self.numbering.first_nic)
-        return EndpointClasses(
-            rail,
-            source[start],
-            destination[to],
-            start + self.first,
-            to + entry,
-            leaves,
-            enters,
-            unknown[self.numbering.node_of(np.arange(gpus))],
-            start,
-            to,
+        unknown = np.logical_or.reduceat(lost, self.numbering.first_nic)[self.numbering.node_of(np.arange(gpus))]
+        classes, nics, between = (
+            (source[start], destination[to]),
+            (start + self.first, to + entry),
             entry + self.endpoints,
-            self.hops.segments,
         )
+        return EndpointClasses(rail, *classes, *nics, leaves, enters, unknown, start, to, between, self.hops.segments)
 
     @property
     def equal_nodes(self) -> bool:
         """Whether routes end at NICs and are the same in every node, as they are where nothing has died."""
-        return (
-            self.hops is _NO_HOPS and self.lost is None and isinstance(self.inner, Lattice) and self.numbering.width > 0
-        )
+        equal = isinstance(self.inner, Lattice | NodeGraph) and self.numbering.width > 0
+        return equal and self.hops is _NO_HOPS and self.lost is None
 
     def up_to_nics(self, capacity: Floats) -> GpuRouter | None:
         """Return the routes up to the NICs, if all NICs together cannot fill a link between the switches."""
@@ -235,13 +200,9 @@ class GpuRouter(Router):
         """Return the router that goes around dead links. Raises UnreachableError when no route is left."""
         nic, network = self.first, self.first + 2 * self.endpoints
         lost = dead[nic : nic + self.endpoints] | dead[nic + self.endpoints : network]
-        inner = _without(self.inner, dead[:nic])
-        found = replace(self, inner=inner, hops=_without(self.hops, dead[network:]))
-        return found if not lost.any() else replace(found, lost=lost)
-
-
-def _without(hops: Hops, dead: Mask) -> Hops:
-    return hops.without(dead) if dead.any() else hops
+        parts = (self.inner, dead[:nic]), (self.hops, dead[network:])
+        inner, hops = (own.without(part) if part.any() else own for own, part in parts)
+        return replace(self, inner=inner, hops=hops, lost=lost if lost.any() else self.lost)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -266,13 +227,5 @@ class Remaining(Router):
         """Return which of the GPUs that are left the network cannot tell apart."""
         of = self.router.endpoint_classes if isinstance(self.router, Router) else no_symmetry
         whole, kept = of(int(self.gpus.max()) + 1, links), self.gpus
-        return whole._replace(
-            rail=whole.rail[kept],
-            source=whole.source[kept],
-            destination=whole.destination[kept],
-            up=whole.up[kept],
-            down=whole.down[kept],
-            unknown=whole.unknown[kept],
-            start=whole.start[kept],
-            to=whole.to[kept],
-        )
+        by_gpu = ("rail", "source", "destination", "up", "down", "unknown", "start", "to")
+        return whole._replace(**{name: getattr(whole, name)[kept] for name in by_gpu})

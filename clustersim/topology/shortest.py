@@ -2,97 +2,64 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
 
-from clustersim.arrays import Floats, Ints, Mask, entries
+from clustersim.arrays import Floats, Ints, Mask, entries, offsets, summed
 from clustersim.config.fabric import ExplicitRouting
 from clustersim.topology.detours import crosses
 from clustersim.topology.fat_tree_routing import UInts, mixed, splitmix
 from clustersim.topology.hops import ClassNumbers, Hops, apart
 
 
-def paths(choice: ExplicitRouting, table: NextHops, leaf_of: Ints) -> AllShortestPaths | OneShortestPath:
-    """Return the hops of a graph whose endpoints hang on the leaves `leaf_of`."""
-    if choice.mode == "adaptive":
-        return AllShortestPaths(table, leaf_of)
-    return OneShortestPath(table, leaf_of, choice.qps, choice.seed if choice.mode == "ecmp" else None)
-
-
 @dataclass(frozen=True, slots=True, eq=False)
-class AllShortestPaths(Hops):
-    """Adaptive routing: every pair spreads over all shortest paths, at each switch in proportion to the links' bytes/s."""
+class ShortestPaths(Hops):
+    """Shortest paths. Adaptive routing: every pair spreads over all of them, else each queue pair takes one."""
 
+    routing: ExplicitRouting
     table: NextHops
-    """The links that lead to each leaf."""
     leaf_of: Ints
     """The leaf of each endpoint (endpoints,)."""
-
-    def __call__(self, source: Ints, destination: Ints) -> Ints:
-        """Return the links from endpoints to endpoints."""
-        return self.spread(source, destination)[0]
-
-    def spread(self, source: Ints, destination: Ints) -> tuple[Ints, Floats]:
-        """Return the links from endpoints to endpoints, each once, and the part of the bytes that crosses each."""
-        leaves = self.table.wires.leaves
-        pair, which = np.unique(self.leaf_of[source] * leaves + self.leaf_of[destination], return_inverse=True)
-        row, link, share = self.table.spread(*np.divmod(pair, leaves))
-        count = np.bincount(row, minlength=len(pair))
-        column = np.arange(len(row)) - np.repeat(np.cumsum(count) - count, count)
-        links = np.full((len(pair), int(count.max(initial=0))), -1, np.int64)
-        shares = np.zeros(links.shape)
-        links[row, column], shares[row, column] = link, share
-        return links[which], shares[which]
-
-    def classes(self, endpoint: Ints) -> ClassNumbers:
-        """Return the leaves of endpoints."""
-        return self.leaf_of[endpoint], self.leaf_of[endpoint]
-
-    def without(self, dead: Mask) -> AllShortestPaths:
-        """Return the paths around dead links. Raises UnreachableError when a leaf is cut off."""
-        found = next_hops(self.table.wires, dead)
-        found.check()
-        return replace(self, table=found)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class OneShortestPath(Hops):
-    """One path for each queue pair."""
-
-    table: NextHops
-    """The links that lead to each leaf."""
-    leaf_of: Ints
-    """The leaf of each endpoint (endpoints,)."""
-    queues: int
-    """Queue pairs of two endpoints."""
-    seed: int | None
-    """Starts the hash that chooses; None: the path that is first in the file."""
-    dead: Mask | None = None
-    """Links that carry nothing; only paths that would cross one take another route."""
     around: NextHops | None = None
-    """The links that lead there without them."""
+    """The links on paths without dead ones; of single paths only those that would cross one take it."""
 
     def __call__(self, source: Ints, destination: Ints) -> Ints:
-        """Return the links from endpoints to endpoints, in the columns of one queue pair after the other."""
-        queue = np.tile(np.arange(self.queues), len(source))
-        pairs = source.repeat(self.queues), destination.repeat(self.queues)
+        """Return the links from endpoints to endpoints; of single paths in the columns of one queue pair after the other."""
+        if self.routing.mode == "adaptive":
+            return self.spread(source, destination)[0]
+        qps = self.routing.qps
+        queue, pairs = np.tile(np.arange(qps), len(source)), (source.repeat(qps), destination.repeat(qps))
         columns = self._walk(self.table, *pairs, queue)
-        if self.dead is not None and self.around is not None:
-            bad = crosses(columns, self.dead)
+        if self.around is not None and self.around.dead is not None:
+            bad = crosses(columns, self.around.dead)
             other = self._walk(self.around, pairs[0][bad], pairs[1][bad], queue[bad])
-            wide = np.full((len(columns), max(columns.shape[1], other.shape[1])), -1, np.int64)
-            wide[:, : columns.shape[1]] = columns
-            wide[bad] = -1
-            wide[bad, : other.shape[1]] = other
-            columns = wide
+            longer = max(other.shape[1] - columns.shape[1], 0)
+            columns = np.pad(columns, ((0, 0), (0, longer)), constant_values=-1)
+            columns[bad] = -1
+            columns[bad, : other.shape[1]] = other
         return columns.reshape(len(source), -1) if len(source) else np.empty((0, 0), np.int64)
+
+    def spread(self, source: Ints, destination: Ints) -> tuple[Ints, Floats | None]:
+        """Return the links from endpoints to endpoints, each once, and the part of the bytes that crosses each.
+
+        At each switch bytes are spread in proportion to the links' bytes/s.
+        """
+        if self.routing.mode != "adaptive":
+            return self(source, destination), None
+        table = self.around or self.table
+        pair, which = np.unique(
+            self.leaf_of[source] * table.wires.leaves + self.leaf_of[destination], return_inverse=True
+        )
+        links, shares = table.spread(*np.divmod(pair, table.wires.leaves))
+        return links[which], shares[which]
 
     def _walk(self, table: NextHops, source: Ints, destination: Ints, queue: Ints) -> Ints:
         at, to = self.leaf_of[source], self.leaf_of[destination]
         longest = int(table.distance[at, to].max(initial=0))
-        columns, key = np.full((len(at), longest), -1, np.int64), mixed(source, destination, queue, self.seed or 0)
+        columns, key = np.full((len(at), longest), -1, np.int64), mixed(source, destination, queue, self.routing.seed)
         for hop in range(longest):
             rows = np.flatnonzero(at != to)
             links = table.link[self._entry(table, table.rows(at[rows], to[rows]), key[rows])]
@@ -104,7 +71,7 @@ class OneShortestPath(Hops):
     def _entry(self, table: NextHops, row: Ints, key: UInts) -> Ints:
         """Return the entries chosen: the first of each row, or that of the cable which the hash falls on."""
         first = table.start[row]
-        if self.seed is None:
+        if self.routing.mode == "first":
             return first
         base, end = table.cables[first], table.cables[table.start[row + 1]]
         cable = base + key % (end - base).astype(np.uint64)
@@ -112,14 +79,12 @@ class OneShortestPath(Hops):
 
     def classes(self, endpoint: Ints) -> ClassNumbers:
         """Return the leaves of endpoints; a hash knows every endpoint."""
-        found = self.leaf_of[endpoint] if self.seed is None else endpoint
+        found = endpoint if self.routing.mode == "ecmp" else self.leaf_of[endpoint]
         return found, found
 
-    def without(self, dead: Mask) -> OneShortestPath:
+    def without(self, dead: Mask) -> ShortestPaths:
         """Return the paths around dead links. Raises UnreachableError when a leaf is cut off."""
-        around = next_hops(self.table.wires, dead)
-        around.check()
-        return replace(self, dead=dead, around=around)
+        return replace(self, around=next_hops(self.table.wires, dead))
 
 
 # Which cables lead to each leaf of a written-out graph by a shortest path, by breadth-first searches from all leaves at once.
@@ -137,9 +102,13 @@ class Wires(NamedTuple):
     cables: Floats
     """Physical cables of each (links,)."""
     leaves: int
-    """The first so many vertices are leaves, on which endpoints hang."""
+    """Number of leaves, to which endpoints are wired; they are the first vertices."""
     names: tuple[str, ...]
     """Of the vertices."""
+
+    def ends(self, link: int) -> tuple[str, str]:
+        """Return the two ends of a link by name."""
+        return self.names[self.tail[link]], self.names[self.head[link]]
 
 
 class NextHops(NamedTuple):
@@ -157,21 +126,17 @@ class NextHops(NamedTuple):
     """What part of the bytes/s of its vertex's entries each has."""
     cables: Floats
     """The cables of all entries before each: a hash picks a cable, and this says whose."""
+    dead: Mask | None = None
+    """Links that are left out, if any (links,)."""
 
     def rows(self, at: Ints, to: Ints) -> Ints:
         """Return the rows of `start` for the paths from vertices to leaves."""
         return to * len(self.wires.names) + at
 
-    def check(self) -> None:
-        """Raise UnreachableError unless every leaf has a path to every other."""
-        lost = np.argwhere(self.distance[: self.wires.leaves] < 0)
-        if len(lost):
-            raise apart(*(self.wires.names[vertex] for vertex in lost[0].tolist()))
-
-    def spread(self, source: Ints, destination: Ints) -> tuple[Ints, Ints, Floats]:
-        """Return (row, link, share) of all links on shortest paths from leaves to leaves, ordered by row and distance."""
+    def spread(self, source: Ints, destination: Ints) -> tuple[Ints, Floats]:
+        """Return all links on shortest paths from leaves to leaves by distance, and their shares (both: pairs, width)."""
         row, at, part = np.arange(len(source)), source, np.ones(len(source))
-        rows, links, shares = [row[:0]], [row[:0]], [part[:0]]
+        rows, links, shares, vertices = [row[:0]], [row[:0]], [part[:0]], len(self.wires.names)
         # one hop of all pairs at a time: bytes of a pair that come together at a vertex go on as one, or entries would double
         # at every diamond of the graph
         while (on := at != destination[row]).any():
@@ -181,33 +146,33 @@ class NextHops(NamedTuple):
             rows.append(row)
             links.append(self.link[entry])
             shares.append(part)
-            row, at, part = self._met(row, self.wires.head[links[-1]], part)
-        order = np.argsort(np.concatenate(rows), kind="stable")
-        return np.concatenate(rows)[order], np.concatenate(links)[order], np.concatenate(shares)[order]
-
-    def _met(self, row: Ints, at: Ints, part: Floats) -> tuple[Ints, Ints, Floats]:
-        """Return the arrivals at each vertex, by row."""
-        met, which = np.unique(row * len(self.wires.names) + at, return_inverse=True)
-        row, at = np.divmod(met, len(self.wires.names))
-        return row, at, np.asarray(np.bincount(which, part, len(met)), np.float64)
+            met, which = np.unique(row * vertices + self.wires.head[links[-1]], return_inverse=True)
+            (row, at), part = np.divmod(met, vertices), summed(which, part, len(met))
+        row = np.concatenate(rows)
+        order = np.argsort(row, kind="stable")
+        row = row[order]
+        column = np.arange(len(row)) - offsets(np.bincount(row, minlength=len(source)))[row]
+        found = np.full((len(source), int(column.max(initial=-1)) + 1), -1, np.int64)
+        share = np.zeros(found.shape)
+        found[row, column], share[row, column] = np.concatenate(links)[order], np.concatenate(shares)[order]
+        return found, share
 
 
 def next_hops(wires: Wires, dead: Mask | None = None) -> NextHops:
-    """Return the links on shortest paths to each leaf over what is not dead."""
+    """Return the links on shortest paths to each leaf. Raises UnreachableError when dead links cut a leaf off."""
     count, vertices = len(wires.tail), len(wires.names)
     order = np.lexsort((np.arange(count) % max(count // 2, 1), wires.tail))  # of a vertex in the order of the file
     order = order if dead is None else order[~dead[order]]
     tail, head = wires.tail[order], wires.head[order]
     distance = _distances(tail, head, vertices, wires.leaves)
+    if dead is not None and len(lost := np.argwhere(distance[: wires.leaves] < 0)):
+        raise apart(*(wires.names[vertex] for vertex in lost[0].tolist()))
     # a link is on a shortest path to a leaf exactly if its head is one step closer to it
     leaf, used = np.nonzero((distance[tail] == distance[head] + 1).T & (distance[head] >= 0).T)
-    start = np.concatenate(
-        ([0], np.cumsum(np.bincount(leaf * vertices + tail[used], minlength=wires.leaves * vertices)))
-    )
-    link = order[used]
-    total = np.bincount(leaf * vertices + tail[used], wires.rate[link], wires.leaves * vertices)
-    part = wires.rate[link] / np.repeat(total, np.diff(start))
-    return NextHops(wires, distance, start, link, part, np.concatenate(([0.0], np.cumsum(wires.cables[link]))))
+    row, link = leaf * vertices + tail[used], order[used]
+    start = offsets(np.bincount(row, minlength=wires.leaves * vertices))
+    part = wires.rate[link] / np.bincount(row, wires.rate[link], wires.leaves * vertices)[row]
+    return NextHops(wires, distance, start, link, part, np.append(0.0, np.cumsum(wires.cables[link])), dead)
 
 
 def _distances(tail: Ints, head: Ints, vertices: int, leaves: int) -> Ints:
@@ -224,3 +189,18 @@ def _distances(tail: Ints, head: Ints, vertices: int, leaves: int) -> Ints:
         reached[vertex] = np.logical_or.reduceat(front, first)
         distance[reached & (distance < 0)] = step
     return distance
+
+
+FIRST, SECOND = "\0first", "\0second"
+"""What stands for the NICs of the first and of the second half of the nodes; no switch has such a name."""
+
+
+def max_flow(links: Iterable[tuple[str, str, float]]) -> float:
+    """Return the largest flow from FIRST to SECOND over links (tail, head, bytes/s), 0 without FIRST (Ford, Fulkerson 1956)."""
+    import networkx as nx
+
+    graph: nx.DiGraph[str] = nx.DiGraph()
+    for tail, head, rate in links:
+        parallel = graph.get_edge_data(tail, head, {"capacity": 0.0})["capacity"]
+        graph.add_edge(tail, head, capacity=parallel + rate)
+    return float(nx.maximum_flow_value(graph, FIRST, SECOND)) if FIRST in graph else 0.0

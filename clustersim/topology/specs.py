@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from clustersim.arrays import Floats, Ints
 from clustersim.config.evidence import Declared
+from clustersim.config.fields import Spec, validate
 from clustersim.config.gpu import Gpu
 from clustersim.config.topology import Jitter, Nccl, Node
 from clustersim.config.yaml import Document, Loc
@@ -18,6 +19,7 @@ from clustersim.topology.hops import Hops
 from clustersim.topology.numbering import Numbering, numbered
 from clustersim.units import either
 
+S = TypeVar("S", bound=Spec)
 MAX_GPUS = 2**21
 MAX_LINKS = 10_000_000
 _CUT: Annotated[float, Declared()] = (
@@ -33,15 +35,12 @@ class NodeSpecs:
     document: Document
     """The file, for messages with file:line:column."""
     name: str
-    """Of the cluster."""
     nodes: int
-    """How many."""
     node: Node
-    """One of them: GPUs, the links between them, NICs, host."""
+    """One node: GPUs, the links between them, NICs, host."""
     gpu: Gpu
     """The datasheet of its GPUs."""
     nccl: Nccl
-    """The library that runs on it."""
     at: Loc
     """Where the node stands in the document."""
     jitter: Jitter | None = None
@@ -65,9 +64,8 @@ class NodeSpecs:
         own = self.nic_counts
         if len(own) > 1:
             few = f"{self.fabric.get('kind')} needs as many NICs on every node, and the pools have {either(own)}"
-            raise self.error(
-                ("fabric", "kind"), f"fabric.kind: {few}; write as many, or use fat_tree, switch or explicit"
-            )
+            what = f"fabric.kind: {few}; write as many, or use fat_tree, switch or explicit"
+            raise self.error(("fabric", "kind"), what)
         return own[0]
 
     @property
@@ -92,22 +90,18 @@ class NodeSpecs:
 
         Of several types of nodes the mean, as for `nic_line`.
         """
-        if self.pools:
-            return float(np.mean(self.by_endpoint(_nic_rate)))
         nics = self.node.nics
-        if nics is None:
-            return 0.0
+        if self.pools or nics is None:
+            return float(np.mean(self.by_endpoint(lambda pool: pool.nic_rate))) if self.pools else 0.0
         rate = nics.rate * nics.efficiency
         return rate if nics.attach == "integrated" else min(rate, self.node.host.usable)
 
     @property
     def nic_line(self) -> float:
         """Bytes/s on the wire of one NIC: its line rate, or what PCIe gets through where that is clearly less."""
-        if self.pools:
-            return float(np.mean(self.by_endpoint(_nic_line)))
         nics = self.node.nics
-        if nics is None:
-            return 0.0
+        if self.pools or nics is None:
+            return float(np.mean(self.by_endpoint(lambda pool: pool.nic_line))) if self.pools else 0.0
         return self.nic_rate if self.nic_rate < _CUT * nics.rate * nics.efficiency else nics.rate
 
     @property
@@ -125,18 +119,17 @@ class NodeSpecs:
         """Return an error at a place of the document."""
         return self.document.error(loc, message)
 
+    def section(self, spec: type[S], **defaults: object) -> S:
+        """Return the `fabric` section as a kind of fabric that joins NICs specifies it. Raises ConfigError."""
+        found = validate(spec, self.document, {**defaults, **self.fabric}, ("fabric",))
+        if self.node.nics is None:
+            raise self.error((*self.at, "nics"), "nics is missing; a fabric joins NICs, add nics: {count, rate}")
+        return found
+
     @property
     def fabric(self) -> Mapping[str, Any]:
         """The `fabric` section as written."""
         return self.document.data.get("fabric") or {}
-
-
-def _nic_rate(nodes: NodeSpecs) -> float:
-    return nodes.nic_rate
-
-
-def _nic_line(nodes: NodeSpecs) -> float:
-    return nodes.nic_line
 
 
 class LinkRange(NamedTuple):
@@ -150,6 +143,14 @@ class LinkRange(NamedTuple):
     """Seconds to cross each (links,)."""
     cables: Floats
     """Physical cables in each: more than 1 where adaptive routing bundles them (links,)."""
+
+
+def both_ways(
+    name: str, links: int, rate: Floats | float, latency: Floats | float, cables: Floats | float = 1
+) -> tuple[LinkRange, LinkRange]:
+    """Return the ranges `name`-up and `name`-down of equally many links; a single number counts for each of them."""
+    figures = [np.array(np.broadcast_to(np.asarray(x, np.float64), links)) for x in (rate, latency, cables)]
+    return LinkRange(f"{name}-up", *figures), LinkRange(f"{name}-down", *(each.copy() for each in figures))
 
 
 @dataclass(frozen=True, slots=True)

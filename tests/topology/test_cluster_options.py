@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from clustersim.cli.main import main
+from clustersim.convert.override import node_with
 from clustersim.errors import InputError
 from clustersim.simulation import simulate
 from clustersim.topology import options
 from clustersim.topology.build import load
-from clustersim.topology.override import node_with
 
 REFERENCE = {  # NVIDIA DGX SuperPOD reference architectures: nodes → leaf, spine and core switches
     ("b200", 64): {64: (16, 8), 128: (32, 16), 256: (64, 32), 512: (128, 128, 64), 2048: (512, 512, 256)},
@@ -247,7 +247,7 @@ def test_run_and_show_take_them(monkeypatch, capsys, tmp_path):
 @pytest.mark.parametrize(
     ("overrides", "sentence"),
     [
-        ({"cluster.gpu": "rtx-4090"}, "no shipped type of node has rtx-4090"),
+        ({"cluster.gpu": "rtx-3090"}, "no shipped type of node has rtx-3090"),
         ({"cluster.gpu": "h1000"}, "unknown GPU 'h1000'; did you mean"),
         ({"cluster.foo": 1}, "(command line): unknown key 'foo'; known: jitter, name, node, nodes, pools"),
         ({"cluster.nodes": 0}, "(command line): cluster.nodes"),

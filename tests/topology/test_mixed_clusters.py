@@ -4,6 +4,7 @@ from contextlib import nullcontext
 
 import numpy as np
 import pytest
+from bounds import bounds
 from engine_cases import job
 from route_checks import check_routes
 
@@ -16,12 +17,11 @@ from clustersim.config.yaml import parse
 from clustersim.costs.bill import bill
 from clustersim.costs.figures import load as load_figures
 from clustersim.engine.compile import plan
-from clustersim.engine.simulate import simulate
+from clustersim.engine.player import SIMPY
 from clustersim.errors import ConfigError, OutOfMemoryError
 from clustersim.jobs.placement import place_jobs
-from clustersim.jobs.request import PlacementRequest, Wanted
+from clustersim.jobs.request import JobsRequest, PlacementRequest
 from clustersim.jobs.simulate import share
-from clustersim.optimization.bound import LowerBounds
 from clustersim.simulation import Simulator, run
 from clustersim.topology.build import build, load
 from clustersim.topology.describe import describe
@@ -94,7 +94,7 @@ def test_a_job_on_the_nodes_of_the_second_pool_runs_as_on_a_cluster_of_it():
     times = []
     for cluster in (pools((2, "h100"), (2, "b200")), plain(4, "b200")):
         work, *_ = Simulator(cluster).prepare(wanted.place(16, 8), np.arange(16, 32))
-        [[record]] = simulate(plan([work], cluster))
+        record = SIMPY.step(*plan([work], cluster))
         times.append(record.end)
     assert times[0] == pytest.approx(times[1], rel=1e-12)
 
@@ -107,7 +107,7 @@ def test_products_that_a_gpu_of_a_job_lacks_are_refused_and_other_nodes_do_not_m
     for first, refused in ((0, False), (1, True)):
         requests = PlacementRequest("one", wanted, (first,)), PlacementRequest("two", job(), (1 - first,))
         with pytest.raises(ConfigError, match=r"precision: a100.* multiplies no fp8") if refused else nullcontext():
-            share(mixed, Wanted(requests, "packed", 1, {}))
+            share(mixed, JobsRequest(requests, "packed", 1, {}))
     with pytest.raises(ConfigError, match=r"precision: a100.* multiplies no fp8"):
         run(mixed, job(training__precision="fp8", parallelism__dp=16))
 
@@ -236,20 +236,14 @@ def test_no_step_is_shorter_than_its_bound(split):
     mixed = pools((2, "h100"), (2, "b200"))
     simulator = Simulator(mixed)
     placed = simulator.placed(job(**LARGE, **split))
-    bound = LowerBounds(simulator.preparation).of(placed).step(placed)
-    assert bound <= simulator.run(placed, ignore_memory=True).summary["step_time_s"]
+    assert bounds(simulator, placed).seconds <= simulator.run(placed, ignore_memory=True).summary["step_time_s"]
 
 
 BAD = {
-    "meshes": (
-        [(1, MESH.format(8)), (1, MESH.format(4))],
-        "gpus.count: 4 GPUs a node beside 8 of the first pool; nodes joined by",
-    ),
     "vendor": (
         [(1, "h100"), (1, "{extends: hgx-h100, gpus: {model: mi300x}}")],
         "no library joins GPUs of two vendors",
     ),
-    "inside": ([(1, "h100"), (1, "{extends: hgx-h100, scale_up: {kind: mesh, link: 64GB/s}}")], "mesh beside nvswitch"),
     "no nodes": ([(0, "h100")], "cluster.pools.0.nodes: 0 must be at least 1"),
     "many": ([(400000, "h100"), (400000, "b200")], "cluster.pools: 800000 nodes of 8 GPUs"),
 }

@@ -80,7 +80,7 @@ CASES = {
         "leaf is the top tier and has no uplinks; put `up` on the tier below",
     ),
     "top pod": (tree("[{down: 8, up: 8}, {radix: 64, pod: 2}]"), 2, "must join all 4 groups below it, not 2"),
-    "broken ratio": (tree("[{down: 8, oversubscription: 3}, {radix: 64}]"), 2, "no whole number of uplinks"),
+    "broken ratio": (tree("[{down: 8, oversubscription: 3}, {radix: 64}]"), 2, "not a whole number of uplinks"),
     "wrong ratio": (tree("[{down: 8, up: 8, oversubscription: 2}, {radix: 64}]"), 2, "8 down over 8 up is 1, not 2"),
     "same names": (tree("[{name: a, radix: 64}, {name: a, radix: 64}]"), 2, "two tiers are called 'a'"),
     "taken name": (tree("[{name: nic, radix: 64}]"), 2, "'nic' is no name of a tier"),
@@ -118,7 +118,7 @@ CASES = {
         "'gen9x16' is not a PCIe slot",
     ),
     "NVLink without rate": (
-        "cluster: {nodes: 1, node: {gpus: {model: h100-sxm, count: 8}, scale_up: {kind: nvswitch}}}",
+        "cluster: {nodes: 1, node: {gpus: {model: l40s, count: 8}, scale_up: {kind: nvswitch}}}",
         1,
         "scale_up.link is missing",
     ),
@@ -161,10 +161,10 @@ CASES = {
     "faster than the NIC": (
         "cluster: {nodes: 2, node: hgx-h100}\nfabric: {kind: switch}\nfaults: [{link: 'nic[0]', rate: 399Gb/s}]",
         3,
-        "49.88 GB/s is no fault of a link of 48 GB/s, which is its rate after efficiency and PCIe; write what is left of that",
+        "49.88 GB/s is not a fault of a link of 48 GB/s, which is its rate after efficiency and PCIe; write what is left of that",
     ),
     "NIC to NIC": (explicit("[s0]", f"[{NIC0}, {{a: 'nic[0]', b: 'nic[1]', rate: 1GB/s}}]"), 5, "joins no switch"),
-    "fault nowhere": (tree("[{radix: 64}]") + "faults: [{link: 'nik[1]', rate: 1GB/s}]", 3, "'nik[1]' is no link"),
+    "fault nowhere": (tree("[{radix: 64}]") + "faults: [{link: 'nik[1]', rate: 1GB/s}]", 3, "'nik[1]' is not a link"),
     "fault number": (
         tree("[{radix: 64}]") + "faults: [{link: 'nic-up[32]', rate: 1GB/s}]",
         3,
@@ -306,7 +306,7 @@ CASES = {
         1,
         "nvswitch counts its links by links_per_gpu",
     ),
-    "mesh without rate": (inside("{kind: mesh}", 8), 1, "scale_up.link is missing"),
+    "mesh without rate": (inside("{kind: mesh}", 8).replace("h100-sxm", "l40s"), 1, "scale_up.link is missing"),
     "dead and degraded": (
         tree("[{radix: 64}]") + "faults: [{link: 'nic[1]', dead: true, rate: 1GB/s}]",
         3,

@@ -58,7 +58,7 @@ def test_folded_equals_unfolded(fabric, fault, inside, tp, pp, overlap, algorith
 @pytest.mark.parametrize("fault", sorted(FAULTS))
 def test_every_kind_takes_every_fault(fabric, fault):
     if fabric == "switch" and "%" in str(FAULTS[fault]):
-        with pytest.raises(ConfigError, match="is no link"):
+        with pytest.raises(ConfigError, match="is not a link"):
             cluster(fabric, fault, "nvswitch")
         return
     cluster(fabric, fault, "nvswitch")

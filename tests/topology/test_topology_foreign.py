@@ -109,7 +109,7 @@ def test_nccls_file_is_a_type_of_node(tmp_path: Path) -> None:
 
 
 def test_wires_from_gpu_to_gpu(tmp_path: Path) -> None:
-    """Four A100 joined by 4 links a pair; eight V100 of a DGX-1 are a cube mesh, which is not the same for every pair."""
+    """Four A100 joined by 4 links a pair; of eight V100 some pairs have one link or two."""
     pair = "".join(f'<nvlink target="0000:{i:02x}:00.0" count="4" tclass="0x030200"/>' for i in range(1, 4))
     mesh = load(xml(tmp_path, pair, 4, "80", "0x20b2", "200000", "16.0 GT/s PCIe"))
     assert {t.name for t in mesh.tiers} == {"mesh-up", "mesh-down"}
@@ -120,7 +120,7 @@ def test_wires_from_gpu_to_gpu(tmp_path: Path) -> None:
     )
     cube = load(xml(tmp_path, uneven, 8, "70", "0x1db5", "100000", "8.0 GT/s PCIe"))
     assert cube.gpu.name == "v100-sxm2-32gb"
-    assert set(cube.capacity) == {6 * 25e9 * 0.8}
+    assert {n * 25e9 * 0.8 for n in (1, 2)} <= set(cube.capacity)
     xgmi = "".join(f'<xgmi target="0000:{i:02x}:00.0" count="1"/>' for i in range(1, 8))
     amd = load(xml(tmp_path, xgmi, 8, "94", "0x74a1"))
     assert amd.gpu.name == "mi300x"

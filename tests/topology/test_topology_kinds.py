@@ -222,7 +222,7 @@ def test_lattice_wires_and_paths_agree(dims, beside: int, stride: int) -> None:
     made = tuple(Dim(f"d{i}", kind, size, 1.0, 1.0, 1, f"s{i}") for i, (kind, size) in enumerate(dims))
     size = int(np.prod([d.size for d in made]))
     lattice = Lattice(made, size * beside * stride, "p", stride)
-    tails, heads = lattice.wires()
+    tails, heads = lattice.wires(np.arange(lattice.firsts[-1]))
     assert len(tails) == lattice.firsts[-1] == sum(len(run.capacity) for run in lattice.ranges())
     for link in range(0, len(tails), 7):
         assert lattice.ends(link) == (lattice.name(int(tails[link])), lattice.name(int(heads[link])))

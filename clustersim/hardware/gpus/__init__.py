@@ -70,7 +70,7 @@ def _foreign(path: Path) -> Gpu:
     """Return the GPU of a user's file, which may not take the name of a shipped one: what was measured goes by names."""
     gpu = validate(Gpu, read(path))
     shipped = FOLDER / f"{gpu.name}.yaml"
-    if exists(shipped) and not shipped.samefile(path):
+    if exists(shipped) and path.exists() and not shipped.samefile(path):
         raise InputError(
             f"{path}: {gpu.name!r} is a shipped GPU with measured kernels of its own; give this one another name, and "
             f"`like: {gpu.name}` if it is the same chip"

@@ -3,55 +3,49 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from clustersim.arrays import Floats, distinct
 from clustersim.config.fabric import Explicit, ExplicitLink
-from clustersim.config.fields import validate
 from clustersim.config.yaml import Loc
 from clustersim.errors import suggest
 from clustersim.topology.assemble import assemble
+from clustersim.topology.kinds.fat_tree import check_routing
 from clustersim.topology.model import Topology
-from clustersim.topology.shortest import NextHops, Wires, next_hops, paths
-from clustersim.topology.specs import BuiltFabric, LinkRange, NodeSpecs
+from clustersim.topology.shortest import FIRST, SECOND, ShortestPaths, Wires, max_flow, next_hops
+from clustersim.topology.specs import BuiltFabric, NodeSpecs, both_ways
 from clustersim.units import either
 
 MAX_LEAVES = 512
 
+Trunks = Sequence[ExplicitLink]
 SPEC = Explicit
-"""The keys of its section of a file."""
 
 
 def build(cluster: NodeSpecs) -> Topology:
     """Return the topology of an `explicit` fabric. Raises ConfigError for a graph with loops, doubles or islands."""
-    spec = validate(Explicit, cluster.document, cluster.fabric, ("fabric",))
-    if cluster.node.nics is None:
-        raise cluster.error((*cluster.at, "nics"), "nics is missing; a fabric joins NICs, add nics: {count, rate}")
-    if spec.routing.qps > 1 and spec.routing.mode != "ecmp":
-        one = f"qps is for `mode: ecmp`; {spec.routing.mode} sends one flow a pair"
-        raise cluster.error(("fabric", "routing", "qps"), one)
-    ports, trunks = sort(cluster, spec)
+    spec = cluster.section(Explicit)
+    check_routing(cluster, spec.routing)
+    ports, trunks = _sorted(cluster, spec)
     leaves = list(dict.fromkeys(port.switch for port in ports))
     if len(leaves) > MAX_LEAVES:
         many = f"{len(leaves)} switches with NICs are too many to write out (at most {MAX_LEAVES})"
         raise cluster.error(("fabric", "nodes"), f"{many}; use kind: fat_tree")
-    return assemble(cluster, "explicit", _network(cluster, spec, ports, trunks, leaves))
-
-
-def _network(
-    cluster: NodeSpecs, spec: Explicit, ports: Sequence[Port], trunks: Trunks, leaves: Sequence[str]
-) -> BuiltFabric:
-    number = {name: i for i, name in enumerate(leaves)}
-    leaf_of = np.array([number[port.switch] for port in ports], np.int64)
-    return BuiltFabric(
-        ranges=tuple(_ranges(trunks)),
-        hops=paths(spec.routing, _next_hops(cluster, trunks, leaves), leaf_of),
+    figures = np.array([(trunk.rate * trunk.count, trunk.latency, trunk.count) for trunk in trunks], np.float64)
+    rate, latency, cables = figures.reshape(-1, 3).T
+    graph = _graph(trunks, leaves, np.tile(rate, 2), np.tile(cables, 2))
+    table, number = next_hops(graph), {name: i for i, name in enumerate(leaves)}
+    for leaf in np.flatnonzero(table.distance[0] < 0).tolist():
+        apart = f"no cables lead from {leaves[0]!r} to {leaves[leaf]!r}"
+        raise cluster.error(("fabric", "links"), f"the graph is not connected: {apart}; add a link between its parts")
+    network = BuiltFabric(
+        ranges=both_ways("trunk", len(trunks), rate, latency, cables) if trunks else (),
+        hops=ShortestPaths(spec.routing, table, np.array([number[port.switch] for port in ports], np.int64)),
         port=tuple(port.switch for port in ports).__getitem__,
-        ends=_ExplicitEnds(tuple((link.a, link.b) for link in trunks)),
+        ends=graph.ends,
         counts=_counts(cluster, spec, ports, trunks),
         fanouts=(cluster.nodes,) if cluster.nodes > 1 else (),
         rate=np.array([port.rate for port in ports]),
@@ -59,43 +53,25 @@ def _network(
         paths=spec.routing.qps,
         key="fabric.links",
     )
+    return assemble(cluster, "explicit", network)
 
 
-def _next_hops(cluster: NodeSpecs, trunks: Trunks, leaves: Sequence[str]) -> NextHops:
-    """Return the links that lead to each leaf. Raises ConfigError when the leaves are not connected."""
+def _graph(trunks: Trunks, leaves: Sequence[str], rate: Floats, cables: Floats) -> Wires:
+    """Return the directed links of trunks, first all from a to b, then all back."""
     names = tuple(dict.fromkeys([*leaves, *(end for t in trunks for end in (t.a, t.b))]))
     number = {name: i for i, name in enumerate(names)}
-    a, b = (
-        np.array([number[end] for end in ends], np.int64) for ends in ([t.a for t in trunks], [t.b for t in trunks])
-    )
-    rate, cables = _array(t.rate * t.count for t in trunks), _array(t.count for t in trunks)
-    tail, head = np.concatenate([a, b]), np.concatenate([b, a])
-    found = next_hops(Wires(tail, head, np.tile(rate, 2), np.tile(cables, 2), len(leaves), names))
-    for leaf in np.flatnonzero(found.distance[0] < 0).tolist():
-        apart = f"no cables lead from {leaves[0]!r} to {leaves[leaf]!r}"
-        raise cluster.error(("fabric", "links"), f"the graph is not connected: {apart}; add a link between its parts")
-    return found
-
-
-def _ranges(trunks: Trunks) -> Iterator[LinkRange]:
-    for name in ("trunk-up", "trunk-down") if trunks else ():
-        yield LinkRange(
-            name,
-            _array(t.rate * t.count for t in trunks),
-            _array(t.latency for t in trunks),
-            _array(t.count for t in trunks),
-        )
-
-
-def _array(values: Iterator[float]) -> Floats:
-    return np.array(list(values), np.float64)
+    a, b = np.array([(number[t.a], number[t.b]) for t in trunks], np.int64).reshape(-1, 2).T
+    return Wires(np.concatenate([a, b]), np.concatenate([b, a]), rate, cables, len(leaves), names)
 
 
 def _counts(cluster: NodeSpecs, spec: Explicit, ports: Sequence[Port], trunks: Trunks) -> dict[str, float]:
-    half = int(cluster.numbering().first_nic[cluster.nodes // 2])
+    half, edges = int(cluster.numbering().first_nic[cluster.nodes // 2]), list[tuple[str, str, float]]()
     line = np.broadcast_to(cluster.by_endpoint(lambda pool: pool.nic_line), len(ports)).tolist()
-    ports = [port._replace(rate=min(port.rate, own)) for port, own in zip(ports, line, strict=True)]
-    flow, total = _flow(ports, trunks, half), math.fsum(port.rate for port in ports[:half])
+    for link in trunks:
+        edges += [(link.a, link.b, link.rate * link.count), (link.b, link.a, link.rate * link.count)]
+    for e, ((switch, rate, _), own) in enumerate(zip(ports, line, strict=True)):
+        edges.append((FIRST, switch, min(rate, own)) if e < half else (switch, SECOND, min(rate, own)))
+    flow, total = max_flow(edges), math.fsum(rate for tail, _, rate in edges if tail == FIRST)
     return {
         "switches": len(spec.nodes),
         "cables": sum(link.count for link in trunks) + cluster.endpoints,
@@ -105,53 +81,17 @@ def _counts(cluster: NodeSpecs, spec: Explicit, ports: Sequence[Port], trunks: T
     }
 
 
-def _flow(ports: Sequence[Port], trunks: Trunks, half: int) -> float:
-    """Return the bytes/s that the first `half` of the endpoints can send to the rest (Ford and Fulkerson, 1956)."""
-    import networkx as nx
-
-    graph: nx.DiGraph[str] = nx.DiGraph()
-    for link in trunks:
-        graph.add_edge(link.a, link.b, capacity=link.rate * link.count)
-        graph.add_edge(link.b, link.a, capacity=link.rate * link.count)
-    for e, port in enumerate(ports):
-        pair = ("\0first", port.switch) if e < half else (port.switch, "\0second")
-        old = graph.get_edge_data(*pair, {"capacity": 0.0})["capacity"]
-        graph.add_edge(*pair, capacity=old + port.rate)
-    return float(nx.maximum_flow_value(graph, "\0first", "\0second")) if half else 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class _ExplicitEnds:
-    """The two ends of a trunk."""
-
-    trunks: tuple[tuple[str, str], ...]
-
-    def __call__(self, link: int) -> tuple[str, str]:
-        backward, trunk = divmod(link, len(self.trunks))
-        return self.trunks[trunk][::-1] if backward else self.trunks[trunk]
-
-
-# The cables of a written-out graph, checked and sorted.
-
-
 class Port(NamedTuple):
-    """The one cable of an endpoint."""
+    """The one cable of an endpoint: the switch that it leads to, bytes/s, seconds."""
 
     switch: str
-    """Where it leads."""
     rate: float
-    """Bytes/s."""
     latency: float
-    """Seconds."""
 
 
-Trunks = Sequence[ExplicitLink]
-
-
-def sort(cluster: NodeSpecs, spec: Explicit) -> tuple[Sequence[Port], Trunks]:
+def _sorted(cluster: NodeSpecs, spec: Explicit) -> tuple[Sequence[Port], Trunks]:
     """Return the cable of each endpoint, and the trunks between switches. Raises ConfigError for loops, doubles, loose ends."""
-    _check_names(cluster, spec)
-    _check_pairs(cluster, spec)
+    _check(cluster, spec)
     switches = set(spec.nodes)
     ports: dict[int, Port] = {}
     trunks: list[ExplicitLink] = []
@@ -166,9 +106,8 @@ def sort(cluster: NodeSpecs, spec: Explicit) -> tuple[Sequence[Port], Trunks]:
             raise cluster.error(("fabric", "nodes", i), f"switch {name!r} has no cable; join it or drop it")
     loose = next((e for e in range(cluster.endpoints) if e not in ports), None)
     if loose is not None:
-        raise cluster.error(
-            ("fabric", "links"), f"nic[{loose}] hangs on no switch; add {{a: nic[{loose}], b: …, rate: …}}"
-        )
+        what = f"nic[{loose}] hangs on no switch; add {{a: nic[{loose}], b: …, rate: …}}"
+        raise cluster.error(("fabric", "links"), what)
     return [ports[e] for e in range(cluster.endpoints)], trunks
 
 
@@ -182,26 +121,21 @@ def _plug(cluster: NodeSpecs, link: ExplicitLink, switches: set[str], ports: dic
         ports[endpoint] = Port(switch, link.rate * link.count, link.latency)
 
 
-def _check_names(cluster: NodeSpecs, spec: Explicit) -> None:
+def _check(cluster: NodeSpecs, spec: Explicit) -> None:
     for i, name in enumerate(spec.nodes):
         if name in spec.nodes[:i]:
             raise cluster.error(("fabric", "nodes", i), f"duplicate switch {name!r}; give each its own name")
         if "[" in name:
-            raise cluster.error(
-                ("fabric", "nodes", i), f"{name!r}: brackets are for nic[e] and node[n]; write leaf0, not leaf[0]"
-            )
-
-
-def _check_pairs(cluster: NodeSpecs, spec: Explicit) -> None:
+            what = f"{name!r}: brackets are for nic[e] and node[n]; write leaf0, not leaf[0]"
+            raise cluster.error(("fabric", "nodes", i), what)
     seen: dict[frozenset[str], int] = {}
     for i, link in enumerate(spec.links):
         pair, at = frozenset((link.a, link.b)), ("fabric", "links", i)
         if len(pair) == 1:
             raise cluster.error(at, f"a cable from {link.a!r} to itself carries nothing; name two different ends")
         if seen.setdefault(pair, i) != i:
-            raise cluster.error(
-                at, f"{link.a!r} and {link.b!r} are joined twice; write the number of cables as `count`"
-            )
+            twice = f"{link.a!r} and {link.b!r} are joined twice; write the number of cables as `count`"
+            raise cluster.error(at, twice)
 
 
 def _endpoints(cluster: NodeSpecs, name: str, switches: set[str], at: Loc) -> Sequence[int]:
@@ -212,8 +146,7 @@ def _endpoints(cluster: NodeSpecs, name: str, switches: set[str], at: Loc) -> Se
     index = int(rest[:-1])
     if index >= count:
         size = f"cluster.nodes is {cluster.nodes}" + f" with {either(cluster.nic_counts)} NICs each" * (kind == "nic")
-        raise cluster.error(
-            at, f"{name!r} does not exist; {kind}[0] to {kind}[{count - 1}] do, as {size}; change one of them"
-        )
+        known = f"{kind}[0] to {kind}[{count - 1}] do"
+        raise cluster.error(at, f"{name!r} does not exist; {known}, as {size}; change one of them")
     numbering = cluster.numbering()
     return [index] if kind == "nic" else distinct(numbering.nic[numbering.gpus_of(np.array([index]))]).tolist()

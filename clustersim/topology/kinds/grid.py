@@ -3,59 +3,71 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import prod
 
 import numpy as np
 
-from clustersim.config.fabric import Grid, GridDim
-from clustersim.config.fields import validate
-from clustersim.config.yaml import Loc
+from clustersim.config.fabric import Grid, Torus
+from clustersim.hardware.constants import FIBRE
 from clustersim.topology.assemble import assemble
-from clustersim.topology.lattice import LONGEST, Dim, Lattice
+from clustersim.topology.lattice import AXES, LONGEST, Dim, Lattice
 from clustersim.topology.model import Topology
 from clustersim.topology.specs import MAX_LINKS, BuiltFabric, NodeSpecs
 
 SPEC = Grid
-"""The keys of its section of a file."""
 
 
 def build(cluster: NodeSpecs) -> Topology:
     """Return the topology of a `grid` fabric. Raises ConfigError when the sizes do not multiply to the nodes."""
-    spec = validate(Grid, cluster.document, cluster.fabric, ("fabric",))
-    product(cluster, [dim.size for dim in spec.dims], ("fabric", "dims"))
-    dims = tuple(_dim(i, dim) for i, dim in enumerate(spec.dims))
+    spec = cluster.section(Grid)
+    _check_product(cluster, [dim.size for dim in spec.dims])
+    dims = tuple(
+        Dim(f"dim{i}", dim.kind, dim.size, dim.rate, dim.latency, 1, f"dim{i}-switch")
+        for i, dim in enumerate(spec.dims)
+    )
+    nics = cluster.nics
     if spec.rails:
-        lattice = Lattice(dims, cluster.endpoints, "router", stride=cluster.nics)
-        return assemble(cluster, "grid", direct(cluster, lattice, cluster.nics, key="fabric.dims"))
-    lattice = Lattice(dims, cluster.nodes, "router", share=cluster.nics)
-    return assemble(cluster, "grid", direct(cluster, lattice, key="fabric.dims"))
+        lattice = Lattice(dims, cluster.endpoints, "router", stride=nics)
+    else:
+        lattice = Lattice(dims, cluster.nodes, "router", share=nics)
+    return assemble(cluster, "grid", _direct(cluster, lattice, nics if spec.rails else 1, key="fabric.dims"))
 
 
-def _dim(i: int, dim: GridDim) -> Dim:
-    return Dim(f"dim{i}", dim.kind, dim.size, dim.rate, dim.latency, 1, f"dim{i}-switch")
+def torus(cluster: NodeSpecs) -> Topology:
+    """Return the topology of a `torus` fabric, dimension-ordered, as TPU pods are (Jouppi et al. 2023); without `wrap` open.
+
+    Raises ConfigError when the extents do not multiply to the nodes.
+    """
+    spec = cluster.section(Torus)
+    _check_product(cluster, spec.dims)
+    cable, count = spec.link.cable, len(spec.dims)
+    if len(cable) not in (0, 1, count):
+        lengths = f"{len(cable)} cable lengths for {count} dimensions"
+        raise cluster.error(("fabric", "link", "cable"), f"fabric.link.cable: {lengths}; give one, or one a dimension")
+    metres = cable if len(cable) == count else (cable or (0.0,)) * count
+    rate = spec.link.rate * spec.link.efficiency
+    dims = tuple(
+        Dim(name, "ring" if spec.wrap else "line", size, rate, spec.switch_latency + FIBRE * length)
+        for name, size, length in zip(AXES[:count], spec.dims, metres, strict=True)
+    )
+    return assemble(cluster, "torus", _direct(cluster, Lattice(dims, cluster.nodes, "router", share=cluster.nics)))
 
 
-def product(cluster: NodeSpecs, sizes: Sequence[int], at: Loc) -> None:
-    """Raise ConfigError unless the nodes have NICs and the sizes of the dimensions multiply to the number of nodes."""
-    if cluster.node.nics is None:
-        raise cluster.error((*cluster.at, "nics"), "nics is missing; a fabric joins NICs, add nics: {count, rate}")
+def _check_product(cluster: NodeSpecs, sizes: Sequence[int]) -> None:
     if prod(sizes) != cluster.nodes:
         shape = " × ".join(map(str, sizes))
         what = f"{shape} = {prod(sizes)} positions for {cluster.nodes} nodes"
-        raise cluster.error(at, f"fabric.dims: {what}; change dims or cluster.nodes so that they agree")
+        raise cluster.error(("fabric", "dims"), f"fabric.dims: {what}; change dims or cluster.nodes so that they agree")
 
 
-def direct(cluster: NodeSpecs, lattice: Lattice, rails: int = 1, key: str = "fabric.link.rate") -> BuiltFabric:
+def _direct(cluster: NodeSpecs, lattice: Lattice, rails: int = 1, key: str = "fabric.link.rate") -> BuiltFabric:
     """Return the network of a grid without a hierarchy of switches; `rails` equal ones stand side by side."""
     for i, dim in enumerate(lattice.dims):
         if dim.width > LONGEST // 2:
             what = f"a {dim.kind} of {dim.size} is too long (at most {LONGEST}, a line half of that)"
             raise cluster.error(("fabric", "dims", i), f"fabric.dims.{i}: {what}; fold it into two dimensions")
-    if lattice.firsts[-1] > MAX_LINKS:
-        raise cluster.error(
-            ("fabric", "dims"), f"{lattice.firsts[-1]} links are too many (at most {MAX_LINKS}); use fewer nodes"
-        )
+    if (links := lattice.firsts[-1]) > MAX_LINKS:
+        raise cluster.error(("fabric", "dims"), f"{links} links are too many (at most {MAX_LINKS}); use fewer nodes")
     cables = {f"{dim.name}_cables": float(n) for dim, n in zip(lattice.dims, lattice.cables, strict=True)}
     crossbars = sum(lattice.positions // dim.size for dim in lattice.dims if dim.kind == "switch" and dim.size > 1)
     counts = {
@@ -69,7 +81,7 @@ def direct(cluster: NodeSpecs, lattice: Lattice, rails: int = 1, key: str = "fab
     return BuiltFabric(
         ranges=tuple(lattice.ranges()),
         hops=lattice,
-        port=_GridPort(lattice.share),
+        port=lattice.port,
         ends=lattice.ends,
         counts=counts,
         fanouts=tuple(dim.size for dim in lattice.dims if dim.size > 1),
@@ -77,13 +89,3 @@ def direct(cluster: NodeSpecs, lattice: Lattice, rails: int = 1, key: str = "fab
         rails=rails,
         key=key,
     )
-
-
-@dataclass(frozen=True, slots=True)
-class _GridPort:
-    """The router of an endpoint by name; `share` endpoints hang on one."""
-
-    share: int
-
-    def __call__(self, endpoint: int) -> str:
-        return f"router[{endpoint // self.share}]"

@@ -9,7 +9,6 @@ from clustersim.topology.model import Topology
 from clustersim.topology.specs import NodeSpecs
 
 SPEC = SingleNode
-"""The keys of its section of a file."""
 
 
 def build(cluster: NodeSpecs) -> Topology:

@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from clustersim.arrays import Ints
 from clustersim.config.fabric import Switch
-from clustersim.config.fields import validate
 from clustersim.topology.assemble import assemble
 from clustersim.topology.hops import ClassNumbers, Hops
 from clustersim.topology.model import Topology
 from clustersim.topology.specs import BuiltFabric, NodeSpecs
 
 SPEC = Switch
-"""The keys of its section of a file."""
 
 
 def build(cluster: NodeSpecs) -> Topology:
     """Return the topology of a `switch` fabric. Raises ConfigError when the nodes have no NICs."""
-    spec = validate(Switch, cluster.document, cluster.fabric, ("fabric",))
-    if cluster.node.nics is None:
-        raise cluster.error((*cluster.at, "nics"), "nics is missing; a fabric joins NICs, add nics: {count, rate}")
-    rate = spec.link.rate * spec.link.efficiency if spec.link else cluster.by_endpoint(_line)
+    spec = cluster.section(Switch)
+    line = cluster.by_endpoint(lambda pool: pool.node.nics.rate if pool.node.nics else 0.0)
+    rate = spec.link.rate * spec.link.efficiency if spec.link else line
     half = cluster.endpoints / 2 * float(np.mean(rate))
     counts = {"switches": 1, "cables": cluster.endpoints, "bisection": half, "oversubscription": 1.0}
     crossbar = _Crossbar()
@@ -32,11 +27,6 @@ def build(cluster: NodeSpecs) -> Topology:
     return assemble(cluster, "switch", network)
 
 
-def _line(nodes: NodeSpecs) -> float:
-    return nodes.node.nics.rate if nodes.node.nics else 0.0
-
-
-@dataclass(frozen=True, slots=True)
 class _Crossbar(Hops):
     """No link between NIC and NIC but their own two."""
 

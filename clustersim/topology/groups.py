@@ -1,0 +1,64 @@
+"""Cables between groups of switches, equally many between every two, as a dragonfly and a Dragonfly+ have them."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from clustersim.arrays import Ints
+from clustersim.config.fabric import Dragonfly, DragonflyPlus
+from clustersim.hardware.constants import FIBRE
+from clustersim.topology.detours import directed
+from clustersim.topology.lattice import pair_number, triangle
+from clustersim.topology.specs import NodeSpecs
+
+
+class GlobalCables(NamedTuple):
+    """Cables by the relative arrangement of Camarero, Vallejo and Beivide (2014).
+
+    The c-th cable between groups i < k is port c·(groups-1) + k-i-1 of group i, and port c·(groups-1) + groups-(k-i)-1 of group
+    k. Port x is on switch x // h of its group. Pairs of groups are numbered k(k-1)/2 + i.
+    """
+
+    groups: int
+    switches: int
+    """Switches of a group that have such cables."""
+    h: int
+    """Ports of one of these switches to other groups."""
+
+    @property
+    def pairs(self) -> int:
+        """Number of pairs of groups."""
+        return self.groups * (self.groups - 1) // 2
+
+    @property
+    def copies(self) -> int:
+        """Cables between two groups."""
+        return self.switches * self.h // (self.groups - 1) if self.groups > 1 else 0
+
+    def ends(self, pair: Ints, copy: Ints) -> tuple[Ints, Ints]:
+        """Return the switches of cables in the lower and the higher group, numbered group after group."""
+        low, high = triangle(pair)
+        port = copy * (self.groups - 1)
+        below, above = (port + high - low - 1) // self.h, (port + self.groups - (high - low) - 1) // self.h
+        return low * self.switches + below, high * self.switches + above
+
+    def cross(self, source: Ints, destination: Ints, copy: Ints, lanes: int) -> tuple[Ints, Ints, Ints]:
+        """Return the links by which copies of cables lead between different groups, and the switches at their ends.
+
+        The `lanes` links of a pair, each of equally many cables, are numbered pair by pair, all up to the higher group first.
+        """
+        pair = pair_number(np.minimum(source, destination), np.maximum(source, destination))
+        backward = source > destination
+        link = (backward * self.pairs + pair) * lanes + copy * lanes // self.copies
+        return link, *directed(backward, *self.ends(pair, copy))
+
+
+def delays(cluster: NodeSpecs, spec: Dragonfly | DragonflyPlus) -> tuple[float, float]:
+    """Return the seconds of a link inside a group and of one between groups. Raises ConfigError unless lengths are three."""
+    lengths = spec.link.cable or (0.0, 0.0, 0.0)
+    if len(lengths) != 3:
+        what = f"{len(lengths)} cable lengths; give three: to the NIC, inside a group, between groups"
+        raise cluster.error(("fabric", "link", "cable"), f"fabric.link.cable: {what}")
+    return spec.switch_latency + FIBRE * lengths[1], spec.switch_latency + FIBRE * lengths[2]

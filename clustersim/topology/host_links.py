@@ -1,0 +1,101 @@
+"""The links between GPUs and the memory of their hosts, which a cluster has where jobs offload."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Annotated
+
+import numpy as np
+
+from clustersim.arrays import Floats, Ints
+from clustersim.config.evidence import Declared
+from clustersim.errors import InputError
+from clustersim.hardware.constants import PCIE_LATENCY
+from clustersim.topology.model import HostFacts, HostRoutes, LinkTier, Topology
+
+REACHED: Annotated[float, Declared(chosen_on="copies of eight GPUs at once, and STREAM on such CPUs")] = 0.8
+"""The share of its datasheet's bandwidth that a CPU's memory gives to copies."""
+UPDATED: Annotated[float, Declared(chosen_on="two publishers' updates")] = 0.5
+"""The same of an optimizer on the CPU: 1 billion parameters in 0.22 to 0.26 s on a DGX-2 (arXiv 2101.06840, table 4), and 30
+billion in about 3.5 s on two Xeons with DDR5 (PrimeIntellect-ai/prime-rl PR 3234)."""
+CORE: Annotated[float, Declared("B/s")] = 10e9
+"""Bytes/s that one core reads and writes: STREAM on one core of Xeons has 10 to 14."""
+
+
+def hosted(topology: Topology) -> Topology:
+    """Return a cluster with the links to the memory of its hosts; where GPUs reach each other over PCIe, they share its links."""
+    return topology.cache.once("hosted", lambda: _hosted(topology)) if topology.hosts is None else topology
+
+
+def _hosted(topology: Topology) -> Topology:
+    node, local = topology.numbering.split(np.arange(topology.gpus))
+    facts = _facts(topology, topology.numbering.first[:-1])
+    first = local % np.array([one.shared for one in facts])[node] == 0  # of the GPUs of a slot
+    slot, lowest = np.cumsum(first) - 1, len(topology.capacity)
+    added = [REACHED * np.array([one.bandwidth for one in facts])]
+    tiers, routes = [LinkTier("host-memory", lowest, topology.nodes)], []
+    owner, more, names = np.flatnonzero(first), topology.nodes, {tier.name: tier for tier in topology.tiers}
+    for way in ("up", "down"):
+        own = names.get(f"pcie-{way}")
+        if own and own.links == topology.gpus:
+            shared = names.get(f"slot-{way}")
+            routes.append([own.first + np.arange(topology.gpus), *([shared.first + slot] if shared else [])])
+            continue
+        tiers.append(LinkTier(f"host-{way}", lowest + more, len(owner)))
+        routes.append([lowest + more + slot])
+        added.append(np.array([one.link for one in facts])[node][first])
+        more += len(owner)
+
+    def ends(link: int) -> tuple[str, str]:
+        """Return the two ends of a link by name."""
+        if link < lowest:
+            return topology.ends(link)
+        tier = next(tier for tier in reversed(tiers) if tier.first <= link)
+        place = link - tier.first
+        if tier is tiers[0]:
+            return f"host[{place}]", f"host[{place}]"
+        pair = f"gpu[{owner[place]}]", f"host[{node[owner[place]]}]"
+        return pair if tier.name == "host-up" else pair[::-1]
+
+    up, down = (np.stack([*links, lowest + node], axis=1) for links in routes)
+    return replace(
+        topology,
+        capacity=np.concatenate([topology.capacity, *added]),
+        latency=np.concatenate([topology.latency, np.zeros(more)]),
+        cables=np.concatenate([topology.cables, np.ones(more)]),
+        tiers=(*topology.tiers, *tiers),
+        ends=ends,
+        hosts=HostRoutes(up, down, (lowest + node)[:, np.newaxis]),
+    )
+
+
+def _facts(topology: Topology, gpus: Ints) -> list[HostFacts]:
+    hosts = [topology.kinds[kind].facts.host for kind in topology.kind_of(gpus).tolist()]
+    if None in hosts:
+        raise InputError("offloading needs nodes whose host is known; give the topology as YAML")
+    return [host for host in hosts if host]
+
+
+def fullest_host(topology: Topology, gpus: Ints, each: Sequence[float]) -> tuple[float, float]:
+    """Return the bytes that the fullest host needs and has. each: bytes of a GPU, by equal parts of `gpus` in order."""
+    node = topology.numbering.node_of(gpus)
+    need = np.bincount(node, np.repeat(each, len(gpus) // len(each)), topology.nodes)
+    have = np.array([host.memory for host in _facts(topology, topology.numbering.first[:-1])])
+    worst = int((need / have).argmax())
+    return float(need[worst]), float(have[worst])
+
+
+def transfer(topology: Topology, way: str, gpus: Ints, threads: int | None) -> tuple[Floats, Floats, Ints, Floats]:
+    """Return of each GPU's copies on a `way`, or of its updates (`memory`): seconds, bytes/s, links and weights (GPUs, links).
+
+    threads: of an update; None: each GPU's share of the cores of its node.
+    """
+    links: Ints = getattr(topology.hosts, way)[gpus]
+    facts = _facts(topology, gpus)
+    if way != "memory":
+        return np.full(len(gpus), PCIE_LATENCY), topology.capacity[links].min(axis=1), links, np.ones(links.shape)
+    width = np.diff(topology.numbering.first)[topology.numbering.node_of(gpus)]
+    cores = np.array([threads or one.cores for one in facts]) / (1 if threads else width)
+    bound = np.minimum(CORE * cores, [UPDATED * one.bandwidth for one in facts])
+    return np.zeros(len(gpus)), bound, links, np.full(links.shape, REACHED / UPDATED)

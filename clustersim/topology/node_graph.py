@@ -1,0 +1,334 @@
+"""GPUs of a node joined in unlike ways: bridges between pairs, islands, cube meshes, and the PCIe and CPUs below them.
+
+A GPU reaches another over the link between the two or the switch of their island, else over the links of GPUs between them,
+else over PCIe: up to its CPU, from socket to socket, and down. Bytes between GPUs without peer-to-peer transfers go through
+the memory of the CPU, which all GPUs of a socket share.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate, chain, combinations, permutations
+from typing import NamedTuple
+
+import numpy as np
+
+from clustersim.arrays import Ints, offsets
+from clustersim.config.topology import Host, ScaleUp
+from clustersim.hardware.constants import NVLINK_LATENCY, PCIE_LATENCY
+from clustersim.topology.detours import Wired
+from clustersim.topology.hops import Hops
+from clustersim.topology.lattice import Lattice
+from clustersim.topology.specs import LinkRange, NodeSpecs
+
+PAIRED = 64
+"""GPUs of a node whose links are written pair by pair, at most."""
+TRIED = 20_000
+"""Steps after which the search for a ring ends, as NCCL's does (NCCL_SEARCH_TIMEOUT, src/graph/search.cc)."""
+
+
+class Wire(NamedTuple):
+    """A directed link inside a node."""
+
+    tail: str
+    """Vertex that it leads from: `gpu[3]`."""
+    head: str
+    """Vertex that it leads to: `host[0]`."""
+    rate: float
+    """Bytes/s."""
+    latency: float
+    """Seconds."""
+    cables: int = 1
+
+
+@dataclass(frozen=True, eq=False)
+class NodeGraph(Wired):
+    """Equal nodes side by side, with the links and routes of one of them. Links of one name follow each other node by node.
+
+    Vertices are the GPUs of all nodes, then what else links join, node by node.
+    """
+
+    names: tuple[str, ...]
+    """Name of each range of links of a node: `nvlink-up`."""
+    links: tuple[tuple[Wire, ...], ...]
+    """Links of each range in one node."""
+    table: Ints
+    """Links of one node on the route from each GPU to each (GPUs, GPUs, width), -1 where a route is shorter."""
+    nodes: int
+    before: int = 0
+    """Number of nodes of other types that come first."""
+    first_gpu: int = 0
+    """Number of GPUs of those."""
+    start: int = 0
+    """Number of links of those."""
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of a node."""
+        return len(self.table)
+
+    @property
+    def firsts(self) -> tuple[int, ...]:
+        """First link of each range, and the number of links."""
+        return tuple(accumulate((len(own) * self.nodes for own in self.links), initial=0))
+
+    def ranges(self) -> Iterator[LinkRange]:
+        """Yield the links of each range."""
+        for name, own in zip(self.names, self.links, strict=True):
+            figures = (np.array([float(getattr(wire, key)) for wire in own]) for key in ("rate", "latency", "cables"))
+            yield LinkRange(name, *(np.tile(values, self.nodes) for values in figures))
+
+    def __call__(self, source: Ints, destination: Ints) -> Ints:
+        """Return the links from GPUs to GPUs of their node."""
+        node, a = np.divmod(source - self.first_gpu, self.gpus)
+        local = self.table[a, (destination - self.first_gpu) % self.gpus]
+        counts = np.array([len(own) for own in self.links])
+        first = self.start + np.repeat(self.firsts[:-1] - offsets(counts)[:-1], counts) + np.arange(counts.sum())
+        links = first[local] + node[:, np.newaxis] * np.repeat(counts, counts)[local]
+        found: Ints = np.where(local < 0, -1, links)
+        return found
+
+    @cached_property
+    def _vertices(self) -> tuple[tuple[str, ...], Ints]:
+        """Names of the vertices of a node, and the numbers of those that each of its links leads from and to (2, links)."""
+        ends = [(wire.tail, wire.head) for own in self.links for wire in own]
+        names = tuple(dict.fromkeys([*(f"gpu[{gpu}]" for gpu in range(self.gpus)), *chain.from_iterable(ends)]))
+        number = {name: i for i, name in enumerate(names)}
+        return names, np.array([(number[tail], number[head]) for tail, head in ends]).T
+
+    def vertex(self, endpoint: Ints) -> Ints:
+        """Return the vertices of GPUs."""
+        return endpoint - self.first_gpu
+
+    def wires(self, link: Ints) -> tuple[Ints, Ints]:
+        """Return the vertices that links lead from and to."""
+        (names, local), counts = self._vertices, np.array([len(own) for own in self.links])
+        kind = np.searchsorted(self.firsts, link, side="right") - 1
+        node, place = np.divmod(link - np.array(self.firsts)[kind], counts[kind])
+        ends, inner = local[:, offsets(counts)[kind] + place], len(names) - self.gpus
+        tail, head = ends + np.where(ends < self.gpus, node * self.gpus, self.gpus * (self.nodes - 1) + node * inner)
+        return tail, head
+
+    def name(self, vertex: int) -> str:
+        """Return the name of a vertex: GPU 3 of node 2 of eight GPUs is gpu[19]."""
+        inner = self._vertices[0][self.gpus :]
+        if vertex < self.gpus * self.nodes:
+            return f"gpu[{self.first_gpu + vertex}]"
+        node, place = divmod(vertex - self.gpus * self.nodes, len(inner))
+        kind, _, number = inner[place][:-1].partition("[")
+        each = sum(other.startswith(f"{kind}[") for other in inner)
+        return f"{kind}[{(self.before + node) * each + int(number)}]"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SideBySide(Hops):
+    """Nodes of several types, each with routes of its own."""
+
+    parts: tuple[NodeGraph, ...]
+    """The types one after the other."""
+
+    @property
+    def firsts(self) -> tuple[int, ...]:
+        """First link, and the number of links."""
+        return 0, self.parts[-1].start + self.parts[-1].firsts[-1]
+
+    def ranges(self) -> Iterator[LinkRange]:
+        """Yield the links of each range of each type."""
+        for part in self.parts:
+            yield from part.ranges()
+
+    def __call__(self, source: Ints, destination: Ints) -> Ints:
+        """Return the links from GPUs to GPUs of their node."""
+        found = np.full((len(source), max(part.table.shape[2] for part in self.parts)), -1, np.int64)
+        which = np.searchsorted([part.first_gpu for part in self.parts], source, side="right") - 1
+        for place, part in enumerate(self.parts):
+            rows = np.flatnonzero(which == place)
+            found[rows, : part.table.shape[2]] = part(source[rows], destination[rows])
+        return found
+
+    def ends(self, link: int) -> tuple[str, str]:
+        """Return the two ends of a link by name."""
+        part = next(part for part in reversed(self.parts) if part.start <= link)
+        return part.ends(link - part.start)
+
+
+def placed(graphs: Sequence[NodeGraph], counts: Sequence[int]) -> NodeGraph | SideBySide:
+    """Return `counts` nodes of each graph, one type after the other; the second nvlink-up is nvlink2-up."""
+    parts: list[NodeGraph] = []
+    seen, nodes, gpus, start = Counter[str](), 0, 0, 0
+    for graph, count in zip(graphs, counts, strict=True):
+        seen.update(graph.names)
+        names = []
+        for name in graph.names:
+            stem, *way = name.rsplit("-", 1)
+            names.append("-".join([f"{stem}{seen[name]}" if seen[name] > 1 else stem, *way]))
+        parts.append(NodeGraph(tuple(names), graph.links, graph.table, count, nodes, gpus, start))
+        nodes, gpus, start = nodes + count, gpus + count * graph.gpus, start + parts[-1].firsts[-1]
+    return parts[0] if len(parts) == 1 else SideBySide(tuple(parts))
+
+
+def of_lattice(lattice: Lattice, gpus: int) -> NodeGraph:
+    """Return the graph of a node whose GPUs form a grid."""
+    ranges, first, links = list(lattice.ranges()), 0, []
+    for part in ranges:
+        figures = zip(part.capacity.tolist(), part.latency.tolist(), part.cables.astype(int).tolist(), strict=True)
+        links.append(tuple(Wire(*lattice.ends(first + i), *own) for i, own in enumerate(figures)))
+        first += len(part.capacity)
+    table = lattice(*np.divmod(np.arange(gpus * gpus), gpus)).reshape(gpus, gpus, -1)
+    return NodeGraph(tuple(part.name for part in ranges), tuple(links), table, 1)
+
+
+def of_node(cluster: NodeSpecs) -> NodeGraph | None:
+    """Return the graph of a node whose GPUs are joined pair by pair, in islands, or by PCIe of several parts; None for others."""
+    scale_up, host, gpus = cluster.node.scale_up, cluster.node.host, cluster.node.gpus.count
+    direct = cluster.gpu.peer_to_peer
+    sockets = host.sockets or (1 if direct or gpus <= 4 else 2)
+    carries = host.carries or (0.0 if direct else host.memory_carries)
+    plain = sockets == 1 and not (host.gpus_per_switch or carries or host.socket_link)
+    if not scale_up.pairs and not scale_up.island and (scale_up.kind != "none" or plain):
+        return None
+    ranges = _links(scale_up, gpus)
+    linked = list(enumerate(wire for own in ranges.values() for wire in own))
+    if sum(end.startswith("gpu") for end in _reached(linked, "gpu[0]")) < gpus:
+        ranges |= _pcie(host, gpus, sockets, carries)
+    return NodeGraph(tuple(ranges), tuple(map(tuple, ranges.values())), _table(ranges, gpus), 1)
+
+
+def _links(scale_up: ScaleUp, gpus: int) -> dict[str, list[Wire]]:
+    """Return the links of GPUs by range: those of pairs, or of each island to its switch."""
+    rate = (scale_up.link or 0.0) * scale_up.payload_efficiency
+    delay = NVLINK_LATENCY if scale_up.latency is None else scale_up.latency
+    if scale_up.kind in ("pairs", "mesh"):
+        island, links, each = scale_up.island or gpus, scale_up.links_per_peer, scale_up.payload_efficiency
+        meshed = ((a, b, links, 0.0) for a, b in combinations(range(gpus), 2) if a // island == b // island)
+        pairs = scale_up.pairs or meshed
+        up = [Wire(f"gpu[{a}]", f"gpu[{b}]", n * (own * each or rate), delay, n) for a, b, n, own in pairs]
+    else:
+        n, island = scale_up.links_per_gpu, scale_up.island or gpus
+        up = [Wire(f"gpu[{g}]", f"{scale_up.kind}[{g // island}]", n * rate, delay / 2, n) for g in range(gpus)]
+    down = [wire._replace(tail=wire.head, head=wire.tail) for wire in up]
+    return {"nvlink-up": up, "nvlink-down": down} if scale_up.kind != "none" else {}
+
+
+def _pcie(host: Host, gpus: int, sockets: int, carries: float) -> dict[str, list[Wire]]:
+    """Return the links of PCIe and CPUs by range: slots, shared slots, memory, sockets.
+
+    GPUs are divided among the CPUs in order. carries: bytes/s that the memory of a CPU passes on from GPU to GPU; 0: GPUs reach
+    each other directly.
+    """
+    socket = [gpu * sockets // gpus for gpu in range(gpus)]
+    entry, leave = ("root", "host") if carries else ("host", "host")
+    rate, delay = host.usable, PCIE_LATENCY / 2
+    found: dict[str, list[Wire]] = {}
+
+    def join(name: str, ends: Iterable[tuple[str, str, str]], delay: float) -> None:
+        own = list(ends)  # the lower end, where it leads up to, and what leads down to it
+        found[f"{name}-up"] = [Wire(low, up, rate, delay) for low, up, _ in own]
+        found[f"{name}-down"] = [Wire(down, low, rate, delay) for low, _, down in own]
+
+    cpu = [(f"{entry}[{s}]", f"{leave}[{s}]") for s in socket]
+    if shared := host.gpus_per_switch:
+        switch = [f"pcie[{gpu // shared}]" for gpu in range(gpus)]
+        join("pcie", ((f"gpu[{g}]", switch[g], switch[g]) for g in range(gpus)), delay)
+        join("slot", ((switch[g], *cpu[g]) for g in range(0, gpus, shared)), 0.0)
+    else:
+        join("pcie", ((f"gpu[{g}]", *cpu[g]) for g in range(gpus)), delay)
+    if carries:
+        found["memory"] = [Wire(f"root[{s}]", f"host[{s}]", carries, 0.0) for s in range(sockets)]
+    if sockets > 1:
+        between, pairs = host.socket_link or host.between_sockets, permutations(range(sockets), 2)
+        found["socket"] = [Wire(f"{leave}[{s}]", f"{entry}[{t}]", between, 0.0) for s, t in pairs]
+    return found
+
+
+def _table(ranges: dict[str, list[Wire]], gpus: int) -> Ints:
+    """Return the route of each pair: over its own links or its island's switch, by way of one GPU, else over PCIe."""
+    wires = list(enumerate(wire for own in ranges.values() for wire in own))
+    linked = 2 * len(ranges.get("nvlink-up", ()))
+    routes: dict[tuple[int, int], list[int]] = {}
+    for a in range(gpus):
+        near, far = (_reached(own, f"gpu[{a}]") for own in (wires[:linked], wires[linked:]))
+        for b in range(gpus):
+            shortest = near.get(f"gpu[{b}]") or far.get(f"gpu[{b}]", [[]])
+            routes[a, b] = shortest[(a + b) % len(shortest)]
+    table = np.full((gpus, gpus, max(map(len, routes.values()))), -1, np.int64)
+    for (a, b), route in routes.items():
+        table[a, b, : len(route)] = route
+    return table
+
+
+def _reached(wires: Sequence[tuple[int, Wire]], start: str) -> dict[str, list[list[int]]]:
+    """Return the shortest routes over numbered links from `start` to each vertex; the route to itself has none."""
+    leaving: dict[str, list[tuple[int, Wire]]] = {}
+    for number, wire in wires:
+        leaving.setdefault(wire.tail, []).append((number, wire))
+    found: dict[str, list[list[int]]] = {start: [[]]}
+    front = [start]
+    while front:
+        after: dict[str, list[list[int]]] = {}
+        for vertex in front:
+            for number, wire in leaving.get(vertex, ()):
+                if wire.head not in found:
+                    after.setdefault(wire.head, []).extend([*route, number] for route in found[vertex])
+        found |= after
+        front = list(after)
+    return found
+
+
+def most_links(scale_up: ScaleUp, gpus: int) -> int:
+    """Return the links of the GPU of a node that has the most."""
+    if scale_up.kind == "none":
+        return 0
+    if scale_up.kind == "pairs":
+        return max(sum(n for a, b, n, _ in scale_up.pairs if gpu in (a, b)) for gpu in range(gpus))
+    meshed = scale_up.links_per_peer * ((scale_up.island or gpus) - 1)
+    return meshed if scale_up.kind == "mesh" else scale_up.links_per_gpu
+
+
+def rings(pairs: Sequence[tuple[int, int, int, float]], gpus: Sequence[int]) -> list[tuple[int, ...]]:
+    """Return rings over all of `gpus` along links between pairs, as many as leave no link twice: positions in their order.
+
+    A ring of two GPUs takes one link both ways, a longer one takes each of its links one way, and the same ring backwards the
+    other way. A depth-first search takes the first ring that it finds and goes on with the links that are left, as NCCL's search
+    does channel by channel (NVIDIA/nccl, src/graph/search.cc).
+    """
+    place = {gpu: i for i, gpu in enumerate(gpus)}
+    left = np.zeros((len(gpus), len(gpus)), np.int64)
+    for a, b, links, _ in pairs:
+        if a in place and b in place:
+            left[place[a], place[b]] = left[place[b], place[a]] = links
+    if len(gpus) == 2:
+        return [(0, 1)] * int(left[0, 1])
+    found: list[tuple[int, ...]] = []
+    while len(gpus) > 2 and (ring := _ring(left)):
+        for a, b in zip(ring, [*ring[1:], ring[0]], strict=True):
+            left[a, b] -= 1
+            left[b, a] -= 1
+        found += [tuple(ring), tuple(ring[::-1])]
+    return found
+
+
+def _ring(left: Ints) -> list[int] | None:
+    """Return a ring over all vertices along links that are left, those with the most links first; None without any."""
+    path, choices = [0], [iter(_next(left, [0]))]
+    for _ in range(TRIED):
+        following = next(choices[-1], None)
+        if following is None:
+            choices.pop()
+            path.pop()
+            if not choices:
+                return None
+        elif len(path) + 1 < len(left):
+            path.append(following)
+            choices.append(iter(_next(left, path)))
+        elif left[following, 0] > 0:
+            return [*path, following]
+    return None
+
+
+def _next(left: Ints, path: Sequence[int]) -> list[int]:
+    here = left[path[-1]]
+    return sorted((v for v in range(len(here)) if here[v] > 0 and v not in path), key=lambda v: (-here[v], v))

@@ -1,0 +1,452 @@
+"""Questions that people asked in public about real runs, with the answers that they measured or that sources give."""
+
+import gzip
+import json
+import sys
+import tracemalloc
+from contextlib import redirect_stderr, redirect_stdout
+from functools import cache
+from io import StringIO
+from pathlib import Path
+from unittest.mock import patch
+
+import pytest
+import yaml
+
+from clustersim.cli.main import main
+from clustersim.config.shipped import files as shipped
+from clustersim.errors import InputError
+from clustersim.explain.gpu_trace import measured
+from clustersim.hardware import gpus
+from clustersim.model.sharding import ShardedModel
+from clustersim.parallel.flops import attention_flop
+from clustersim.parallel.load import load
+
+INPUTS = Path(__file__).parent / "inputs"
+
+
+def command(*words, code=0):
+    """Return what a command prints: its JSON where it says so, else its text; of one that fails, the sentence."""
+    out, err = StringIO(), StringIO()
+    given = [str(INPUTS / word) if (INPUTS / str(word)).is_file() else str(word) for word in words]
+    streams = redirect_stdout(out), redirect_stderr(err)
+    with (
+        patch.object(sys, "argv", ["clustersim", *given]),
+        streams[0],
+        streams[1],
+        pytest.raises(SystemExit) as stopped,
+    ):
+        main()
+    assert stopped.value.code == code, err.getvalue()
+    if code:
+        return err.getvalue()
+    return json.loads(out.getvalue()) if "--json" in words else out.getvalue()
+
+
+def run(*words):
+    return command("run", *words, "--json", "--no-save")
+
+
+def test_tensor_parallel_ranks_beyond_the_key_value_heads_share_them_in_megatron_core():
+    """Megatron-Core d98e8a6: transformer_config.py takes a multiple of num_query_groups; pytorch/torchtitan PR 4016."""
+    assert run("hgx_h100_8", "s03_tp_over_kv_heads.yaml")["step_time_s"] > 0
+    job = load(INPUTS / "s03_tp_over_kv_heads.yaml")
+    shard = ShardedModel(job.model, job.training, job.parallelism)
+    assert 2 * shard.kv_heads * shard.dim * job.model.hidden == 2 * 4096 * 128
+
+
+def test_torchtitan_refuses_what_megatron_core_replicates(tmp_path):
+    text = (INPUTS / "s03_tp_over_kv_heads.yaml").read_text().replace("seq: 4096", "seq: 4096, framework: torchtitan")
+    (tmp_path / "w.yaml").write_text(text)
+    said = command("run", "hgx_h100_8", tmp_path / "w.yaml", code=2)
+    assert "tp: 8 does not divide 4 key/value heads, as torchtitan needs; use 1, 2, 4" in said
+
+
+@pytest.mark.parametrize("framework, legal", [("deepspeed", True), ("megatron-core", False), (None, True)])
+def test_ulysses_repeats_heads_where_the_framework_does(framework, legal, tmp_path):
+    """DeepSpeed runtime/sequence_parallel/ulysses_sp.py, kv_replication_factor; Transformer Engine's context_parallel.py."""
+    one = yaml.safe_load((INPUTS / "s03_tp_over_kv_heads.yaml").read_text())
+    one["parallelism"] = {"cp": 8, "cp_type": "a2a", "zero": 1}
+    one["training"] |= {"framework": framework} if framework else {}
+    (tmp_path / "w.yaml").write_text(yaml.safe_dump(one))
+    if legal:
+        assert run("hgx_h100_8", tmp_path / "w.yaml")["step_time_s"] > 0
+    else:
+        assert "4 key/value heads" in command("run", "hgx_h100_8", tmp_path / "w.yaml", code=2)
+
+
+@pytest.mark.parametrize("batch, group, legal", [(20, 5, True), (18, 5, True), (12, 4, False)])
+def test_interleaved_groups_are_those_of_megatron_core(batch, group, legal, tmp_path):
+    """Group size from pp to m, and m mod N zero or at least pp: schedules.py of Megatron-Core d98e8a6."""
+    text = (INPUTS / "s04_interleaved_group.yaml").read_text().replace("vp_stage: 5", f"vp_stage: {group}")
+    (tmp_path / "w.yaml").write_text(text)
+    words = ("hgx_h100_8", tmp_path / "w.yaml", "--global-batch", str(batch))
+    if legal:
+        assert run(*words)["step_time_s"] > 0
+    else:
+        assert "in groups of 4 leave 2, and Megatron-Core's last group" in command("run", *words, code=2)
+
+
+def test_slurm_says_how_many_gpus_a_node_has():
+    text = command("import", "megatron", "s13_sbatch.sh")
+    assert "launched on: 32 nodes of 4 GPUs" in text
+    split = yaml.safe_load(text)["parallelism"]
+    assert (split["tp"], split["pp"]) == (4, 8)
+
+
+def bus_bandwidth(topology, *words):
+    """Return GB/s of an all-reduce of 8 GiB."""
+    found = command("collective", "all_reduce", "-t", topology, "-b", "8G", "-e", "8G", "--json", *words)
+    return found["lines"][0]["busbw_gb_per_s"]
+
+
+PAIRS = """
+cluster: {name: pairs, nodes: 1, node: pc}
+nodes:
+  pc:
+    gpus: {model: a100-pcie-80gb, count: 4}
+    scale_up: {kind: pairs, pairs: [[0, 1, 12], [2, 3, 12]], link: 25GB/s, payload_efficiency: 0.8}
+    host: {cpu: amd, pcie: gen4x16}
+"""
+CUBE = """
+cluster: {name: cube, nodes: 1, node: dgx1}
+nodes:
+  dgx1:
+    gpus: {model: v100-sxm2-32gb, count: 8}
+    scale_up:
+      kind: pairs
+      pairs: [[0, 1], [0, 2], [0, 3, 2], [0, 4, 2], [1, 2, 2], [1, 3], [1, 5, 2], [2, 3, 2], [2, 6], [3, 7],
+              [4, 5], [4, 6], [4, 7, 2], [5, 6, 2], [5, 7], [6, 7, 2]]
+      link: 25GB/s
+      payload_efficiency: 0.8
+    host: {cpu: intel, pcie: gen3x16}
+"""
+
+
+@pytest.mark.parametrize("gpus, low, high", [(2, 183, 233), (3, 15, 24), (4, 15, 24)])
+def test_bridges_join_pairs_and_a_third_gpu_makes_the_ring_cross_pcie(gpus, low, high, tmp_path):
+    """NVIDIA/nccl-tests issue 178: 208 GB/s on two A100 with a bridge, 20 with a third."""
+    (tmp_path / "t.yaml").write_text(PAIRS)
+    assert low <= bus_bandwidth(tmp_path / "t.yaml", "-g", str(gpus)) <= high
+
+
+@pytest.mark.parametrize("gpus, low, high", [(2, 183, 233), (3, 15, 24), (4, 15, 24)])
+def test_bridges_in_nccls_dump(gpus, low, high):
+    assert low <= bus_bandwidth("s01_bridged_pairs.xml", "-g", str(gpus)) <= high
+
+
+def shown(*words):
+    return command("show", *words, "--json")
+
+
+def test_what_clouds_give_nccl_is_read_with_the_gpu():
+    found = shown("s15_cloud_topology.xml", "--gpu", "h100")
+    assert (found["gpus"], found["nics"], found["sockets"], found["gpu"]) == (8, 8, 2, "h100-sxm")
+    assert "give --gpu h100" in command("show", "s15_cloud_topology.xml", code=2)
+
+
+def test_an_empty_speed_of_pcie_is_the_default(tmp_path):
+    text = (INPUTS / "s15_cloud_topology.xml").read_text().replace('"32.0 GT/s PCIe"', '""').replace('"16"', '""')
+    (tmp_path / "t.xml").write_text(text)
+    assert shown(tmp_path / "t.xml", "--gpu", "a100")["gpus"] == 8
+
+
+MATRIX = """\
+\tGPU0\tGPU1\tGPU2\tGPU3\tNIC0\tCPU Affinity\tNUMA Affinity
+GPU0\t X \tNV12\tSYS\tSYS\tPIX\t0-15\t0
+GPU1\tNV12\t X \tSYS\tSYS\tNODE\t0-15\t0
+GPU2\tSYS\tSYS\t X \tNV12\tSYS\t16-31\t1
+GPU3\tSYS\tSYS\tNV12\t X \tSYS\t16-31\t1
+NIC0\tPIX\tNODE\tSYS\tSYS\t X
+
+Legend:
+
+  X    = Self
+"""
+
+
+def test_the_matrix_of_nvidia_smi_is_read(tmp_path):
+    (tmp_path / "topo.txt").write_text(MATRIX)
+    words = ("--gpu", "a100-pcie-80gb")
+    assert bus_bandwidth(tmp_path / "topo.txt", "--ranks", "0,1", *words) > 180
+    assert bus_bandwidth(tmp_path / "topo.txt", *words) < 24
+    assert shown(tmp_path / "topo.txt", *words)["sockets"] == 2
+
+
+def test_ns3_is_read_and_written_back_as_it_is(tmp_path):
+    """astra-sim/astra-sim issue 299."""
+    assert (shown("s12_ns3_topology.txt")["gpus"], shown("s12_ns3_topology.txt")["cables"]) == (8, 16)
+    command("show", "s12_ns3_topology.txt", "--export", "ns3", tmp_path / "back.txt")
+    assert (tmp_path / "back.txt").read_text() == (INPUTS / "s12_ns3_topology.txt").read_text()
+
+
+@pytest.mark.parametrize("name", ["explicit_8", "leaf_spine_32", "mi300x_8", "hgx_h100_8", "rail_optimized"])
+def test_what_is_exported_can_be_read_again(name, tmp_path):
+    command("show", name, "--export", "ns3", tmp_path / "one.txt")
+    command("show", tmp_path / "one.txt", "--export", "ns3", tmp_path / "two.txt")
+    assert (tmp_path / "one.txt").read_text() == (tmp_path / "two.txt").read_text()
+
+
+def test_gpus_of_two_bridges_reach_each_other_over_pcie(tmp_path):
+    (tmp_path / "t.yaml").write_text(PAIRS)
+    assert bus_bandwidth(tmp_path / "t.yaml", "--ranks", "2,3") == bus_bandwidth(tmp_path / "t.yaml", "--ranks", "0,1")
+    assert bus_bandwidth(tmp_path / "t.yaml", "--ranks", "1,2") <= 24
+
+
+@pytest.mark.parametrize("ranks, links", [("0,1", 1), ("0,3", 2), ("0-3", 4), ("0-7", 6)])
+def test_rings_of_a_cube_mesh_take_the_links_that_its_gpus_have(ranks, links, tmp_path):
+    """Eight V100 of a DGX-1 have three rings each way over their six links; a pair has one link or two."""
+    (tmp_path / "t.yaml").write_text(CUBE)
+    assert bus_bandwidth(tmp_path / "t.yaml", "--ranks", ranks) == pytest.approx(20 * links, rel=0.05)
+
+
+def test_islands_are_as_whole_nodes_and_pcie_lies_between(tmp_path):
+    text = "cluster: {{name: x, nodes: 1, node: {{extends: hgx-a100, scale_up: {{island: {}}}}}}}"
+    (tmp_path / "islands.yaml").write_text(text.format(4))
+    (tmp_path / "whole.yaml").write_text(text.format("null"))
+    alone = bus_bandwidth(tmp_path / "whole.yaml", "--ranks", "4-7")
+    assert bus_bandwidth(tmp_path / "islands.yaml", "--ranks", "4-7") == pytest.approx(alone)
+    assert bus_bandwidth(tmp_path / "islands.yaml", "-g", "8") <= 24
+
+
+def test_nvls_goes_by_links():
+    """480 GB/s on 18 links (NVIDIA/nccl-tests issue 212), 215 on the H800's eight (NVIDIA/nccl issue 1374)."""
+    assert bus_bandwidth("s02_h800_8.yaml") == pytest.approx(215, rel=0.05)
+
+
+@pytest.mark.parametrize("gpus, measured", [(4, 35), (8, 28)])
+def test_what_the_cpus_carry_bounds_gpus_without_peer_to_peer(gpus, measured):
+    """NVIDIA/nccl issue 1639: eight RTX 5090 on two Xeons."""
+    assert bus_bandwidth("s14_rtx5090_8.yaml", "-g", str(gpus)) == pytest.approx(measured, rel=0.15)
+
+
+@pytest.mark.parametrize("gpu", ["rtx-5090", "rtx-pro-6000", "rtx-4090", "l40s", "h20", "mi350x"])
+def test_nodes_of_what_people_own_are_shipped(gpu):
+    assert run("hgx_h100_8", "llama3_8b", "--gpu", gpu, "--ignore-memory")["step_time_s"] > 0
+
+
+def test_pools_of_unlike_nodes_run_and_are_as_alone(tmp_path):
+    assert run("s16_gh200_and_nvl72.yaml", "llama3_8b", "--global-batch", "1056")["step_time_s"] > 0
+    for node, ranks in (("gh200-quad", "4-7"), ("gb200-nvl72", "32-103")):
+        (tmp_path / "one.yaml").write_text(f"cluster: {{name: one, nodes: 1, node: {node}}}")
+        assert bus_bandwidth("s16_gh200_and_nvl72.yaml", "--ranks", ranks) == pytest.approx(
+            bus_bandwidth(tmp_path / "one.yaml")
+        )
+
+
+def test_pure_bf16_has_no_fp32_copy():
+    """34 GB measured (huggingface/trl PR 6869): weights, gradients and both moments of two bytes each on eight GPUs."""
+    assert run("hgx_h100_8", "s08_pure_bf16.yaml")["memory"]["peak_bytes"] == pytest.approx(34e9, rel=0.08)
+
+
+@pytest.mark.parametrize("zero", [0, 1])
+def test_main_weights_in_16_bits_are_those_of_the_model(zero, tmp_path):
+    split = (
+        "--set",
+        f"parallelism.zero={zero}",
+        "--set",
+        f"parallelism.overlap.param_gather={bool(zero)}".lower(),
+        "--ignore-memory",
+    )
+    fp32, bf16 = (
+        run("hgx_h100_8", "llama3_8b", *split, "--set", f"training.main_params={kind}")["memory"]["by_pipeline_rank"][0]
+        for kind in ("fp32", "bf16")
+    )
+    assert (fp32["optimizer_bytes"] / bf16["optimizer_bytes"]) == pytest.approx(12 / 8)
+
+
+def test_muon_keeps_one_moment_of_matrices_and_takes_little_of_a_step(tmp_path):
+    """MoonshotAI/Moonlight issue 33; AMD-AGI/Primus PR 729: about 1 % of GPU time at 32 microbatches a step."""
+    command("import", "megatron", "s05_muon.sh", "-o", tmp_path / "w.yaml")
+    muon = run("hgx_h100_8", tmp_path / "w.yaml")
+    adam = run("hgx_h100_8", tmp_path / "w.yaml", "--set", "training.optimizer=adam", "--ignore-memory")
+    assert 0 < muon["breakdown_s"]["optimizer"] / muon["step_time_s"] <= 0.02
+    ratio = [found["memory"]["by_pipeline_rank"][0]["optimizer_bytes"] for found in (muon, adam)]
+    assert 8 / 12 <= ratio[0] / ratio[1] < 8 / 12 * 1.04  # embeddings and head are Adam's
+
+
+@pytest.mark.parametrize("optimizer, bytes_", [("adam8bit", 6), ("adafactor", 4), ("sgd", 8), ("adam", 12)])
+def test_states_of_optimizers(optimizer, bytes_):
+    words = ("--tp", "8", "--dp", "1", "--ignore-memory", "--set", f"training.optimizer={optimizer}")
+    rank = run("hgx_h100_8", "llama3_8b", *words)["memory"]["by_pipeline_rank"][0]
+    assert rank["optimizer_bytes"] / rank["parameters_bytes"] * 2 == pytest.approx(bytes_, rel=0.01)
+
+
+def test_torchtitans_policy_saves_no_grouped_products():
+    """mlc-ai/pith-train issue 79: 19.5 thousand tokens/s a GPU and 141.8 GiB."""
+    found = run("s09_b200_8.yaml", "s09_titan_moe_op.yaml")
+    assert found["memory"]["peak_bytes"] / 2**30 == pytest.approx(141.8, rel=0.06)
+    assert found["tokens_per_s_per_gpu"] == pytest.approx(19.5e3, rel=0.10)
+
+
+PAIRED = ("--ep", "4", "--pp", "2", "--vpp", "2", "--schedule", "dualpipev")
+
+
+@cache
+def pith(*words):
+    """Return the simulated seconds of a step of PithTrain."""
+    return run("s09_b200_8.yaml", "s10_ep_fsdp_b200.yaml", "--ignore-memory", *words)["step_time_s"]
+
+
+@pytest.mark.parametrize(
+    "words, thousand",
+    [(("--ep", "4"), 20.3), (("--ep", "8"), 19.4), (PAIRED, 19.7), ((*PAIRED, "--precision", "fp8"), 18.2)],
+    ids=str,
+)
+def test_sharded_parameters_with_expert_groups_and_pipelines(words, thousand):
+    """mlc-ai/pith-train issue 79, balanced by force: tokens/s of a GPU.
+
+    The trainer pairs a forward with a backward pass at pp 1 too, gathers parameters once and reduces gradients once a step
+    (dualpipe/dualpipev.py; modules/training.py: fully_shard with reshard_after_forward False).
+    """
+    assert 1024 * 8192 / 8 / pith(*words) == pytest.approx(1e3 * thousand, rel=0.08)
+
+
+def test_fp8_is_no_faster_where_small_experts_are_cast():
+    assert pith(*PAIRED, "--precision", "fp8") >= pith(*PAIRED)
+
+
+def test_packed_documents_attend_to_themselves():
+    """NovaSky-AI/SkyRL PR 1734: passes of 0.41 s with packs, 1.85 s padded; attention costs the sum of squares of the lengths."""
+    job = load(INPUTS / "s07_packed.yaml")
+    alone = job.changed({"training.packed": None})
+    assert attention_flop(job) / attention_flop(alone) == pytest.approx(2 * 340 / 32768, rel=0.02)
+    steps = [
+        run("nvlink_h100_4", "s07_packed.yaml", *words)["step_time_s"]
+        for words in ((), ("--set", "training.packed=null"))
+    ]
+    assert steps[0] == pytest.approx(0.41, rel=0.25)
+    assert steps[1] > 1.8 * steps[0]
+
+
+PADDED = {"packed": "null", "padded.mean": 340, "padded.max": 4096, "seq": 4096, "global_batch": 256, "micro_batch": 8}
+
+
+def padded(**changed):
+    """Return the step of the same conversations padded to the longest of each microbatch."""
+    said = {**PADDED, **changed}.items()
+    words = [word for key, value in said for word in ("--set", f"training.{key}={value}")]
+    return run("nvlink_h100_4", "s07_packed.yaml", "--ignore-memory", *words)
+
+
+def test_packs_have_almost_three_times_the_tokens_of_padded_microbatches():
+    """NovaSky-AI/SkyRL PR 1734: 45 and 124 thousand tokens/s of 256 conversations in microbatches of 8."""
+    packed = run("nvlink_h100_4", "s07_packed.yaml", "--ignore-memory")
+    assert packed["tokens_per_s"] / padded()["tokens_per_s"] == pytest.approx(2.75, rel=0.15)
+
+
+def test_padding_is_to_the_longest_of_a_microbatch():
+    """The mean of the longest of n exponential lengths is the harmonic number of n times theirs."""
+    job = load(
+        INPUTS / "s07_packed.yaml", {f"training.{key}": value for key, value in {**PADDED, "packed": None}.items()}
+    )
+
+    def longest(**changed):
+        return job.changed({f"training.{key}": value for key, value in changed.items()}).shard.training.seq
+
+    assert longest() == pytest.approx(340 * sum(1 / i for i in range(1, 9)), rel=0.005)
+    assert longest(micro_batch=1) == longest(**{"padded.spread": 0}) == 340
+    assert longest(**{"padded.spread": 0.001}) == 340
+    assert longest(**{"padded.max": 400}) < 400
+
+
+def test_documents_are_packed_or_padded():
+    words = ("--set", "training.packed.mean=340", "--set", "training.padded.mean=340")
+    assert "and training.packed exclude each other" in command(
+        "run", "nvlink_h100_4", "s07_packed.yaml", *words, code=2
+    )
+
+
+def test_documents_no_longer_than_a_sequence_are_packed(tmp_path):
+    text = (INPUTS / "s07_packed.yaml").read_text().replace("max: 4096", "max: 65536")
+    (tmp_path / "w.yaml").write_text(text)
+    said = command("run", "nvlink_h100_4", tmp_path / "w.yaml", code=2)
+    assert "documents of 340 to 65536 tokens do not fit; write mean ≤ max ≤ seq 32768" in said
+
+
+@pytest.mark.parametrize("kind, least, most", [("p2p", -0.45, -0.12), ("a2a", -0.05, 0.05)])
+def test_an_eager_ring_costs_much_and_ulysses_little(kind, least, most):
+    """PrimeIntellect-ai/prime-rl PR 2418: −32 and +1 % of tokens/s at cp 4."""
+    words = ("s11_h200_8.yaml", "s11_ring_or_ulysses.yaml", "--ignore-memory", "--set", f"parallelism.cp_type={kind}")
+    one, four = (run(*words, "--cp", cp)["tokens_per_s"] for cp in (1, 4))
+    assert least <= four / one - 1 <= most
+
+
+@pytest.mark.parametrize(
+    "kind, cp, change, within",
+    [("p2p", "2", -0.29, 0.05), ("p2p", "4", -0.32, 0.05), ("a2a", "2", -0.08, 0.08), ("a2a", "4", 0.01, 0.05)],
+)
+def test_a_ring_of_neighbouring_tokens_waits_for_its_last_rank(kind, cp, change, within):
+    """PrimeIntellect-ai/prime-rl PR 2418, whose ring gathers keys and values head by head, and cuts sequences in order."""
+    words = ("--set", f"parallelism.cp_type={kind}", "--set", "training.framework=prime-rl", "--ignore-memory")
+    one, many = (
+        run("s11_h200_8.yaml", "s11_ring_or_ulysses.yaml", *words, "--cp", ranks)["tokens_per_s"] for ranks in ("1", cp)
+    )
+    assert many / one - 1 == pytest.approx(change, abs=within)
+
+
+def test_a_copied_result_stands_alone(tmp_path, monkeypatch):
+    """It was made of files, a GPU's among them, that are gone where it was copied to."""
+    for folder in ("here", "there"):
+        (tmp_path / folder).mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    gpu = yaml.safe_load((gpus.FOLDER / "h100-sxm.yaml").read_text()) | {"name": "mine", "aliases": []}
+    Path("gpu.yaml").write_text(yaml.safe_dump(gpu))
+    node = {"gpus": {"model": "gpu.yaml", "count": 8}, "scale_up": {"kind": "nvswitch"}}
+    Path("c.yaml").write_text(yaml.safe_dump({"cluster": {"name": "c", "nodes": 1, "node": node}}))
+    Path("w.yaml").write_text(shipped("workloads")["gpt3_2.7b"].read_text())
+    command("run", "c.yaml", "w.yaml", "--global-batch", "8", "--predictor", "roofline", "--out", "a")
+    Path("a").rename(tmp_path / "there" / "a")
+    monkeypatch.chdir(tmp_path / "there")
+    assert "the same comes out" in command("rerun", "a")
+    command("report", "a", "--quiet")
+    command("plot", "a", "--kind", "timeline", "--out", "step.svg", "--quiet")
+    command("export", "chakra", "a", "--out", "chakra", "--quiet")
+    command("trace", "a", "--quiet")
+    assert command("explain", "a") and command("export", "megatron", "a") and command("compare", "a", "a")
+
+
+def test_traces_that_unpack_without_end_are_refused_while_they_are_small(tmp_path):
+    """Python's own memory is counted, of which a trace of 400 MB would take more than its size."""
+    with gzip.open(tmp_path / "t.json.gz", "wb", 9) as file:
+        file.write(b'{"traceEvents":[')
+        for _ in range(400):
+            file.write(b'{"ph":"X","cat":"kernel","name":"x","ts":1,"dur":1,"args":{}},' * 16384)
+    tracemalloc.start()
+    with pytest.raises(InputError, match="unpacks to over 100 times its size, as no trace does"):
+        measured(tmp_path / "t.json.gz")
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert most < 20e6
+
+
+LAUNCHED = {
+    "torchrun": (
+        "torchrun --nproc-per-node=8 --nnodes 4 --no-python bash -c 'python {0} $LOCAL_WORLD_SIZE'",
+        "4 nodes of 8",
+    ),
+    "OpenMPI": ("mpirun -np 32 -npernode 8 bash -c 'python {0} $OMPI_COMM_WORLD_LOCAL_SIZE'", "4 nodes of 8"),
+    "srun": (
+        "srun -N 4 --ntasks-per-node=8 --gpus-per-task 1 bash -c 'python {0} $SLURM_NTASKS_PER_NODE'",
+        "4 nodes of 8",
+    ),
+    "gres": ("#SBATCH -N4 --gres=gpu:a100:8\nsrun python {0} $SLURM_GPUS_ON_NODE", "4 nodes of 8"),
+    "tasks": (
+        "#SBATCH --ntasks 32\n#SBATCH --ntasks-per-node=8\nsrun python {0} $((SLURM_NTASKS / SLURM_NNODES))",
+        "4 nodes of 8",
+    ),
+    "total": ("#SBATCH --gpus=32\n#SBATCH --nodes=4-4\nsrun python {0} $SLURM_GPUS_PER_NODE", "4 nodes of 8"),
+}
+PROGRAM = (
+    "pretrain_gpt.py --num-layers 4 --hidden-size 512 --num-attention-heads 8 --seq-length 128 --vocab-size 1000"
+    " --max-position-embeddings 128 --micro-batch-size 1 --global-batch-size 64 --tensor-model-parallel-size"
+)
+
+
+@pytest.mark.parametrize("name", LAUNCHED)
+def test_what_launchers_set_is_known(name, tmp_path):
+    script, machine = LAUNCHED[name]
+    (tmp_path / "train.sh").write_text(script.format(PROGRAM))
+    text = command("import", "megatron", tmp_path / "train.sh")
+    assert f"launched on: {machine} GPUs" in text
+    assert yaml.safe_load(text)["parallelism"]["tp"] == 8
