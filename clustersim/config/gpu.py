@@ -50,6 +50,8 @@ class Gpu(Spec):
     """How many times as fast as forecast its matrix products, fused attention and all other kernels run; default 1 each."""
     power: Power
     """Limit of the board."""
+    peer_to_peer: bool = True
+    """Whether GPUs reach each other's memory over PCIe; else bytes go through the memory of the host (GeForce boards)."""
     evidence: dict[str, StepEvidence] = Field(default_factory=dict)
     """Which of its figures were read from measured steps, by dotted key such as `sustained.bf16`."""
     sources: dict[str, str]

@@ -29,7 +29,7 @@ def parse(text: str) -> tuple[int, ...]:
 
 
 def written(nodes: Sequence[int], most: int = 1_000_000) -> str:
-    """Return ascending nodes as `parse` reads them, or with `most` only so many runs and an ellipsis."""
+    """Return ascending nodes as `parse` reads them; `most` limits the ranges written, an ellipsis stands for the rest."""
     runs: list[list[int]] = []
     for node in nodes:
         if runs and node == runs[-1][1] + 1:

@@ -68,6 +68,8 @@ class InputFile(StoredSpec):
     """As it was written."""
     sha256: str
     """Of its bytes."""
+    text: str | None = None
+    """All of it, where the result can be asked again without the file."""
 
 
 class StoredOptions(StoredSpec):
@@ -81,7 +83,7 @@ class StoredOptions(StoredSpec):
     """The simulation went on where the job did not fit."""
     flops: Literal["causal", "full"] = "causal"
     """How attention was counted."""
-    engine: Literal["auto", "simpy", "static"] | None = None
+    engine: Literal["auto", "simpy"] | None = None
     """The engine of the steps; none: the default of the command."""
     plugins: list[str] = Field(default_factory=list)
     """Code from outside that was permitted."""

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Literal
 
 from clustersim.errors import InputError, nearest
+from clustersim.files import exists
 
 Room = Literal["topologies", "workloads"]
 SUFFIXES = (".yaml", ".yml", ".xml")
@@ -77,7 +78,9 @@ def renamed(room: Room, given: str | Path) -> str | None:
 
 
 def _exists(path: Path) -> bool:
-    """Return whether something is there; what cannot be looked at is judged when it is read."""
+    """Return whether something is there, or is kept of it; what cannot be looked at is judged when it is read."""
+    if exists(path):
+        return True
     try:
         path.stat()
     except (FileNotFoundError, ValueError):

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, PlainValidator, WithJsonSchema, model_validator
 
@@ -10,6 +10,7 @@ from clustersim.config.evidence import Declared, StepEvidence
 from clustersim.config.fabric import Extent
 from clustersim.config.fields import Bandwidth, Count, Fraction, Index, LineRate, Name, Power, Size, Spec, Time, between
 from clustersim.config.gpu import DType, GroupSpeed, KernelGroup
+from clustersim.units import parse
 
 NIC_EFFICIENCY: Annotated[float, Declared(chosen_on="those figures")] = 0.97
 """Payload over line rate: NCCL gets 46 to 48 GB/s of a NIC of 400 Gb/s (NVIDIA/nccl, issue 290)."""
@@ -30,6 +31,7 @@ SLINGSHOT_LATENCY: Annotated[float, Declared("s", chosen_on=_NCCL_TESTS)] = 40e-
 """Of Slingshot 11 by libfabric: Polaris and Alps; 29 % from 1 to 64 MiB, where 14 us has 67."""
 TCPXO_LATENCY: Annotated[float, Declared("s", chosen_on=_NCCL_TESTS)] = 80e-6
 """Of Google's GPUDirect-TCPXO (A3 Mega): two sources; 35 % from 1 to 64 MiB, where 14 us has 85."""
+T = TypeVar("T")
 Transport = Literal["infiniband", "roce", "efa", "efa_v3", "slingshot", "tcpxo"]
 P2P_CHUNK: Annotated[int, Declared("B")] = 128 * 1024
 """Bytes of a step of a message between nodes and over PCIe (NCCL_P2P_NET_CHUNKSIZE, NCCL_P2P_PCI_CHUNKSIZE)."""
@@ -131,17 +133,47 @@ class Gpus(Spec):
     `attention`, and `vector` kernels, which are all others. Default: what the GPU's file says, 1 where it says nothing."""
 
 
+def _pair(value: object) -> object:
+    """Return GPU, GPU, links and bytes/s of one of them; one link and 0, the rate of `link`, where they are not said."""
+    if not isinstance(value, list | tuple) or len(value) not in (2, 3, 4):
+        raise ValueError(
+            "must be two GPUs of a node, their links and perhaps the rate of one, such as [0, 1, 12, 25GB/s]"
+        )
+    counts, rate = value[:3], value[3:]
+    if not all(isinstance(one, int) and not isinstance(one, bool) and 0 <= one <= 1000 for one in counts):
+        raise ValueError("must begin with whole numbers from 0 to 1000: GPU, GPU, links")
+    a, b, *links = counts
+    if a == b or links == [0]:
+        raise ValueError("must be two different GPUs and at least one link")
+    each = parse(rate[0], "bandwidth") if rate and isinstance(rate[0], str) else rate[0] if rate else 0.0
+    return (min(a, b), max(a, b), *(links or [1]), each)
+
+
+GpuPair = Annotated[
+    tuple[int, int, int, float],
+    BeforeValidator(_pair),
+    Field(strict=False),
+    WithJsonSchema({"type": "array", "minItems": 2, "maxItems": 4}),
+]
+"""Two GPUs of a node, the smaller number first, the links between them, and bytes/s of one, 0 for those of `link`."""
+
+
 class ScaleUp(Spec):
     """The network inside a node."""
 
-    kind: Literal["nvswitch", "nvlink", "mesh", "ring", "torus", "none"] = "nvswitch"
+    kind: Literal["nvswitch", "nvlink", "mesh", "pairs", "ring", "torus", "none"] = "nvswitch"
     """`nvswitch`: a crossbar. `nvlink`: wires between GPUs, all of which rings use. `mesh`: links from each GPU straight to
-    every other one, and a pair has no more than those (AMD's Infinity Fabric). `ring`, `torus`: links to the neighbours.
-    `none`: only PCIe."""
+    every other one, and a pair has no more than those (AMD's Infinity Fabric). `pairs`: the links of each pair are written out:
+    bridges, cube meshes. `ring`, `torus`: links to the neighbours. `none`: only PCIe."""
     links_per_gpu: Count = 1
     """Links of a GPU, for `nvswitch` and `nvlink`."""
     links_per_peer: Count = 1
     """Links to each peer, for `mesh`, `ring` and `torus`."""
+    pairs: Annotated[tuple[GpuPair, ...], Field(strict=False)] = ()
+    """For `pairs`, `[GPU, GPU, links]` of each pair that links join, GPUs of a node counted from 0, and perhaps the rate of one
+    link; other pairs use links by way of other GPUs, or PCIe."""
+    island: Count | None = None
+    """GPUs that the links join, one group of neighbours after the other; between groups is PCIe. Default: all of the node."""
     shape: Annotated[tuple[Extent, ...], Field(strict=False), between(1, 4)] | None = None
     """Extents of a `torus`, whose product is the number of GPUs."""
     link: Bandwidth | None = None
@@ -167,9 +199,37 @@ KINDS_OF = {
     "links_per_gpu": {"nvswitch", "nvlink"},
     "links_per_peer": {"mesh", "ring", "torus"},
     "shape": {"torus"},
+    "pairs": {"pairs"},
+    "island": {"nvswitch", "nvlink", "mesh"},
     "multicast": {"nvswitch"},
 }
 """The kinds of `scale_up` that a key is for; one that is not here is for all."""
+
+
+MEMORY_CARRIES: Annotated[Mapping[int, float], Declared("B/s", chosen_on="two bus bandwidths of one report")] = {
+    3: 58e9,
+    4: 93e9,
+    5: 140e9,
+}
+"""Bytes/s that a CPU passes on from GPU to GPU by PCIe generation. Four RTX 5090 have 35 GB/s each on a Xeon 8480+ (NVIDIA/nccl
+issue 1639), which is 46 % of its eight channels of DDR5-4800, as each byte is written and read; older hosts have that share of
+six channels of DDR4-2666 and eight of DDR4-3200. Eight on two CPUs have 28 GB/s: bytes between these pass both memories."""
+SOCKET_LINK: Annotated[Mapping[int, float], Declared("B/s")] = {3: 10e9, 4: 22e9, 5: 40e9}
+"""Bytes/s from CPU to CPU by PCIe generation: NCCL's of Xeons of those years (src/graph/topo.h: SKL, SRP and ERP_QPI_BW)."""
+
+
+HOST_MEMORY: Annotated[Mapping[int, tuple[float, float, int]], Declared()] = {
+    3: (0.5e12, 256e9, 48),
+    4: (1.0e12, 410e9, 128),
+    5: (2.0e12, 614e9, 112),
+}
+"""Bytes, bytes/s and cores of a node's two CPUs by PCIe generation: of DGX-1 and DGX-2, DGX A100 and DGX H100 (datasheets)."""
+
+
+def _of_generation(table: Mapping[int, T], slot: str) -> T:
+    """Return the figure of a slot's generation, or of the nearest one that the table has."""
+    generation = int(_PCIE.fullmatch(slot)[1])  # type: ignore[index]
+    return table[min(max(generation, min(table)), max(table))]
 
 
 class Host(Spec):
@@ -191,6 +251,24 @@ class Host(Spec):
     ] = 1.0
     """How many times as long it takes to launch a kernel as the hosts of `clustersim/frameworks/`; matters where a workload
     names its framework."""
+    sockets: Annotated[int, Field(ge=1, le=16)] | None = None
+    """CPUs, among which the GPUs are divided in order; default one, and two for more than four GPUs that reach each other through
+    its memory only. Matters where GPUs have no links."""
+    gpus_per_switch: Count | None = None
+    """GPUs behind one PCIe switch, which share its slot to the CPU; default: each has a slot of its own."""
+    carries: Bandwidth | None = None
+    """Bytes/s that one CPU passes on from GPU to GPU through its memory, for GPUs without `peer_to_peer`; default by the
+    generation of its slots."""
+    socket_link: Bandwidth | None = None
+    """Bytes/s a direction from one CPU to the other for bytes between GPUs; default by the generation of its slots."""
+    memory: Size | None = None
+    """Bytes of memory of a node's CPUs, in which offloading has room; default by the generation of its slots."""
+    memory_bandwidth: Bandwidth | None = None
+    """Bytes/s of that memory by its datasheet; default by the generation of its slots."""
+    cores: Count | None = None
+    """Cores of a node's CPUs, which update what is offloaded; default by the generation of its slots."""
+    c2c: Bandwidth | None = None
+    """Bytes/s a direction between a GPU and its CPU where it is NVLink-C2C (Grace); default: they use the slot."""
     effective: Bandwidth | None = None
     """Bytes/s that transfers reach, which is the most that a NIC gets; default NCCL's 1.5 GB/s a lane of generation 4 (topo.h),
     scaled."""
@@ -200,6 +278,22 @@ class Host(Spec):
         """Bytes/s of the slot after line coding."""
         generation, lanes = _PCIE.fullmatch(self.pcie).groups()  # type: ignore[union-attr]
         return _PCIE_RAW[int(generation)] * int(lanes)
+
+    @property
+    def figures(self) -> tuple[float, float, int]:
+        """Bytes and bytes/s of the memory of a node's CPUs, and their cores."""
+        memory, bandwidth, cores = _of_generation(HOST_MEMORY, self.pcie)
+        return self.memory or memory, self.memory_bandwidth or bandwidth, self.cores or cores
+
+    @property
+    def memory_carries(self) -> float:
+        """Bytes/s that a CPU passes on from GPU to GPU through its memory."""
+        return _of_generation(MEMORY_CARRIES, self.pcie)
+
+    @property
+    def between_sockets(self) -> float:
+        """Bytes/s a direction from one CPU to the other for bytes between GPUs."""
+        return _of_generation(SOCKET_LINK, self.pcie)
 
     @property
     def usable(self) -> float:
@@ -292,10 +386,6 @@ class Node(Spec):
     """Which of its figures were read from measured steps, by dotted key such as `nics.efficiency`."""
 
 
-_Rate = Annotated[float, Field(strict=False, gt=0, le=1e6)]
-_Delay = Annotated[float, Field(strict=False, ge=0, le=1e12)]
-
-
 class Fault(Spec):
     """What is not as it should be: a slow or dead link, GPU or node.
 
@@ -311,7 +401,7 @@ class Fault(Spec):
     """A link carries nothing: traffic takes the next route, and where there is none that is an error. A node is left out:
     ranks are placed on those that remain. A dead GPU takes its node out."""
     cables: Count | None = None
-    """Of a bundle of parallel cables so many die (default 1), and the rest carry on."""
+    """Number of dead cables of a bundle of parallel ones (default 1); the rest carry on."""
     node: Index | None = None
     """Number of a node."""
     gpu: Index | None = None
@@ -429,18 +519,3 @@ class TopologySpec(Spec):
     """What is slow or dead."""
     nccl: Nccl = Nccl()
     """The communication library."""
-
-
-class AstraNetwork(Spec):
-    """The network file of ASTRA-sim's analytical model: one entry a dimension, from the inside outwards."""
-
-    topology: Annotated[tuple[Literal["Ring", "FullyConnected", "Switch"], ...], Field(strict=False), between(1, 6)]
-    """What joins the positions of each dimension."""
-    npus_count: Annotated[tuple[Extent, ...], Field(strict=False), between(1, 6)]
-    """Positions."""
-    bandwidth: Annotated[tuple[_Rate, ...], Field(strict=False), between(1, 6)]
-    """GiB/s of each link and direction (its GB is 2^30)."""
-    latency: Annotated[tuple[_Delay, ...], Field(strict=False), between(1, 6)]
-    """ns of each link."""
-    gpu: Name = "h100-sxm"
-    """The GPU model, which ASTRA-sim leaves out."""

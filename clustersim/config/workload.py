@@ -7,8 +7,6 @@ from pydantic import Field
 from clustersim.config.fields import Count, Fraction, Index, Name, Spec
 
 Precision = Literal["fp32", "tf32", "fp16", "bf16", "fp8", "mxfp8", "nvfp4", "mxfp4"]
-
-
 RecomputeModule = Literal["core_attn", "layernorm", "mla_up_proj", "mlp", "moe", "moe_act", "shared_experts"]
 Saved = Literal[
     "query_proj",
@@ -53,11 +51,63 @@ class LatentAttention(Spec):
     """Width of a head's values."""
 
 
+Mixer = Literal["attention", "mamba2", "attention+mamba2", "delta", "conv", "none"]
+
+
+class StateSpace(Spec):
+    """A Mamba-2 layer: a selective state space in the form of chunks (Dao and Gu 2024, arXiv 2405.21060)."""
+
+    heads: Count
+    """Number of heads."""
+    head_dim: Count
+    """Width of one head."""
+    state: Count
+    """Width of the state of one channel."""
+    groups: Count = 1
+    """Number of groups of heads that share input and output matrices (B and C)."""
+    conv: Count = 4
+    """Width of the causal convolution before it."""
+    chunk: Count = 256
+    """Tokens of one chunk of the scan."""
+
+
+class DeltaNet(Spec):
+    """A gated delta net (Yang et al. 2024, arXiv 2412.06464), as in Qwen3-Next and, with gates by channel, in Kimi Linear."""
+
+    heads: Count
+    """Number of value heads."""
+    key_heads: Count | None = None
+    """Number of query and key heads; default: heads."""
+    key_dim: Count
+    """Width of one query or key head."""
+    value_dim: Count
+    """Width of one value head."""
+    conv: Count = 4
+    """Width of the causal convolution before it."""
+    chunk: Count = 64
+    """Tokens of one chunk of the scan."""
+    channel_gates: bool = False
+    """Decay and output gate come from low-rank linears, one decay a channel (Kimi Delta Attention, arXiv 2510.26692)."""
+
+
+class Indexer(Spec):
+    """Scores by which a query chooses the keys that it attends to: sparse attention of DeepSeek-V3.2."""
+
+    heads: Count
+    """Number of indexer heads."""
+    dim: Count
+    """Width of one indexer head."""
+
+
 class Block(Spec):
     """What one kind of block, or several in a row, has otherwise than the model says."""
 
     count: Count = 1
     """How many in a row."""
+    mixer: Mixer | None = None
+    """What mixes the tokens."""
+    feed_forward: bool | None = None
+    """Whether an MLP or experts follow."""
     heads: Count | None = None
     """Attention heads."""
     kv_heads: Count | None = None
@@ -100,8 +150,23 @@ class Model(Spec):
     """Width of one head; default hidden / heads."""
     mla: LatentAttention | None = None
     """Multi-head latent attention, in the place of kv_heads and head_dim."""
+    mixer: Mixer = "attention"
+    """What mixes the tokens in a block: attention, a state space, both in parallel, a gated delta net, a short convolution, or
+    nothing."""
+    mamba: StateSpace | None = None
+    """Shapes of `mixer: mamba2`."""
+    delta: DeltaNet | None = None
+    """Shapes of `mixer: delta`."""
+    conv: Count | None = None
+    """Width of the gated convolution of `mixer: conv` (LFM2)."""
+    feed_forward: bool = True
+    """Whether an MLP or experts follow the mixer in a block."""
+    output_gate: bool = False
+    """Queries come with a gate that is multiplied with attention's output (Qwen3-Next)."""
     window: Index = 0
-    """Keys that a query sees at most, counted back from itself (sliding window); 0: all."""
+    """Keys that a query sees at most, counted back from itself (sliding window), or with `indexer` chosen by score; 0: all."""
+    indexer: Indexer | None = None
+    """What scores all keys for sparse attention; `window` is the number of keys that a query then attends to."""
     qk_norm: bool = False
     """Queries and keys are normed head by head (Qwen 3)."""
     max_positions: Count | None = None
@@ -137,7 +202,7 @@ class Model(Spec):
     router_groups: Count = 1
     """Groups of experts among which the router chooses first (Megatron's moe_router_num_groups, n_group of a config.json) …"""
     router_group_topk: Count | None = None
-    """… so many for each token, and its experts in those (moe_router_group_topk, topk_group); default: all. With
+    """… and this number of groups per token, in which its experts are (moe_router_group_topk, topk_group); default: all. With
     `parallelism.algorithms.ep: deepep` or `hybridep` they say what crosses the network."""
     shared_experts: Index = 0
     """Experts, of the same width, that every token visits too."""
@@ -153,6 +218,65 @@ class Model(Spec):
     """Further tokens that are predicted, each by one more block (multi-token prediction, DeepSeek-V3)."""
 
 
+class Documents(Spec):
+    """The lengths of documents, of which each sees itself alone."""
+
+    mean: Count
+    """Tokens of a document in the mean."""
+    max: Count | None = None
+    """Of the longest one; default: seq."""
+    spread: Annotated[float, Field(ge=0, le=100, strict=False)] = 1.0
+    """Standard deviation of the lengths over their mean; 1: exponential lengths, 0: all alike."""
+
+
+class Offload(Spec):
+    """What is kept in the memory of the hosts, to which PCIe or NVLink-C2C leads; how fast these are says `host` of a node."""
+
+    optimizer_states: Annotated[float, Field(ge=0, le=1, strict=False)] = 0.0
+    """The share of the optimizer's state that is on the host, whose CPUs update it (Megatron's optimizer_cpu_offload and
+    optimizer_offload_fraction, DeepSpeed's offload_optimizer). With `zero: 2` and 3 gradients go there as they are reduced."""
+    parameters: bool = False
+    """Sharded parameters are there too, and are copied to the GPU before they are gathered (DeepSpeed's offload_param, FSDP's
+    CPUOffloadPolicy); needs zero: 3 and optimizer_states: 1."""
+    activations: Annotated[float, Field(ge=0, le=1, strict=False)] = 0.0
+    """The share of what blocks keep for their backward pass that is copied there under the next block, and back before it is
+    needed (Megatron's cpu_offloading and fine_grained_activation_offloading)."""
+    overlap: bool = False
+    """Copies and the CPUs' update run block by block beside each other (overlap_cpu_optimizer_d2h_h2d)."""
+    update: Literal["fused", "eager"] = "fused"
+    """The optimizer on the CPU: one fused pass (DeepSpeed's CPUAdam), or PyTorch's own, operation by operation."""
+    threads: Count | None = None
+    """Threads of a rank's update; torchrun's default is 1 (OMP_NUM_THREADS). Default: the rank's share of its node's cores."""
+
+
+AttentionTarget = Literal["linear_qkv", "linear_q", "linear_k", "linear_v", "linear_proj"]
+MlpTarget = Literal["linear_fc1", "linear_fc1_gate", "linear_fc1_up", "linear_fc2"]
+
+
+class Lora(Spec):
+    """Low-rank adapters beside frozen weights (LoRA, Hu et al. 2021, arXiv 2106.09685): y = W·x + alpha/rank · B·A·x. Targets
+    have the names of Megatron-Bridge (`peft/lora.py`, `peft/canonical_lora.py`)."""
+
+    rank: Count
+    """Width between A and B (Megatron-Bridge's dim, PEFT's r)."""
+    alpha: Annotated[float, Field(gt=0, allow_inf_nan=False, strict=False)] | None = None
+    """Scale of an adapter's output, times rank; it changes no time. Default: rank."""
+    dropout: Annotated[float, Field(ge=0, lt=1, strict=False)] = 0.0
+    """Share of an adapter's input that is dropped; 0: no dropout kernels."""
+    targets: Annotated[tuple[Literal[AttentionTarget, MlpTarget], ...], Field(strict=False, min_length=1)] = (
+        *("linear_qkv", "linear_proj", "linear_fc1", "linear_fc2"),
+    )
+    """Linears of attention and dense MLPs that get an adapter. `linear_qkv` and `linear_fc1` have one for all their outputs;
+    `linear_q`, `linear_fc1_gate` and their kind have one each (PEFT's q_proj, gate_proj, …)."""
+    base: Literal["fp8", "mxfp8", "nvfp4", "nf4"] | None = None
+    """Format in which the frozen linears of blocks lie in memory: that of `precision`, without a copy in 16 bits (NVIDIA's
+    fp8_params), or `nf4`, 4.127 bits a weight that are unpacked before each product (QLoRA with double quantization, arXiv
+    2305.14314). Default: the type of activations."""
+    a2a: bool = False
+    """With sequence_parallel: the outputs of adapters of row-parallel linears are exchanged for tokens, not gathered
+    (Megatron-Bridge's a2a_experimental)."""
+
+
 class Training(Spec):
     """How the model is trained."""
 
@@ -164,6 +288,12 @@ class Training(Spec):
     """Tokens of a sequence; of a decoder."""
     encoder_seq: Count | None = None
     """Tokens of the encoder's sequence; default: seq."""
+    packed: Documents | None = None
+    """Sequences are documents one behind the other, whose attention costs the sum of the squares of their lengths (Megatron's
+    reset_attention_mask, packed sequences of fine-tuning); default: one document."""
+    padded: Documents | None = None
+    """Each sequence is a document that is padded to the longest of its microbatch, of at most `seq` tokens. Padding takes time
+    and is not counted among tokens; default: sequences of `seq` tokens."""
     precision: Precision = "bf16"
     """Data type of the products; an absent 16-bit type runs in the next wider one. `fp8` needs GPUs
     that multiply it (Hopper, Ada, MI300 and later). `mxfp8` has a byte of scale for 32 values and fp8's rate, `nvfp4` one for 16
@@ -173,7 +303,7 @@ class Training(Spec):
     """Where `fp8` has its scales from: one a tensor from the steps before, or from the tensor itself, which is then read twice
     (Megatron's fp8_recipe delayed and tensorwise), one for 128 values (blockwise), or one a row (torchao's rowwise)."""
     bf16_first_layers: Index = 0
-    """Of a `precision` below 16 bits: so many of the first layers multiply in bf16 (Megatron's first_last_layers_bf16)."""
+    """Number of first layers that multiply in bf16 under a `precision` below 16 bits (Megatron's first_last_layers_bf16)."""
     bf16_last_layers: Index = 0
     """The same of the last layers; NVIDIA's first long training in nvfp4 kept 16 % of its linear layers so (arXiv 2509.25149)."""
     attention: Literal["flash", "flash1", "triton", "flash2", "flash3", "flash4", "cudnn", "unfused"] = "flash"
@@ -183,6 +313,9 @@ class Training(Spec):
     kernels: Literal["fused", "eager"] = "fused"
     """`fused` merges bias, activation, dropout and residual as Megatron's fused kernels do; `eager` launches each
     element-wise operation by itself."""
+    fp8_activation_input: bool = False
+    """Fused activations of MLPs and experts keep their input in fp8, which is cast back in the backward pass (Megatron's
+    activation_func_fp8_input_store)."""
     norm_kernels: Literal["fused", "torch", "upcast", "eager"] | None = None
     """Norms: `fused` keep a row in registers (Transformer Engine's), `torch` are PyTorch's own or compiled ones, `upcast` those
     on values cast to fp32, made again in the backward pass (InternEvo's), of an `eager` RMSNorm each operation is launched by
@@ -195,10 +328,10 @@ class Training(Spec):
     """Whether queries, keys and values are one product, and so the gate of an activation and what it gates."""
     rope_kernels: Literal["fused", "eager"] | None = None
     """Rotary positions in one kernel, or each operation by itself; default: as `kernels`."""
-    cross_entropy: Literal["parallel", "fused", "metered", "eager"] | None = None
-    """The loss: `parallel` in fp32 over the parts of the vocabulary (Megatron's), `fused` in the place of the logits (Transformer
-    Engine's: cross_entropy_loss_fusion), `metered` a fused one with metrics by PyTorch's after it (Composer's), or `eager`;
-    default: parallel, with eager kernels eager."""
+    cross_entropy: Literal["parallel", "native", "fused", "metered", "eager"] | None = None
+    """The loss: `parallel` in fp32 over the parts of the vocabulary (Megatron's), `native` the same compiled, `fused` in the
+    place of the logits (Transformer Engine's: cross_entropy_loss_fusion), `metered` a fused one with metrics by PyTorch's after
+    it (Composer's), or `eager`; default: parallel, with eager kernels eager."""
     recompute: Literal["none", "selective", "full"] = "none"
     """Activations recomputed in the backward pass: of whole blocks, or (`selective`) of modules of them."""
     recompute_modules: Annotated[tuple[RecomputeModule, ...], Field(strict=False)] = ()
@@ -206,7 +339,7 @@ class Training(Spec):
     recompute_method: Literal["uniform", "block"] = "uniform"
     """`full` recomputes all blocks (`uniform`) or the first recompute_layers of each stage (`block`)."""
     recompute_layers: Count | None = None
-    """`block`: so many; `uniform`: so many run again as one, and only the input of the first is kept; default: all, and 1."""
+    """Layers: of `block` those that run again (default: all), of `uniform` those between two kept inputs (default: 1)."""
     recompute_saves: Annotated[tuple[Saved, ...], Field(strict=False)] = ()
     """`full` saves these outputs of a block and does not make them again: of products (`query_proj` to `mlpwo`, MaxText's names),
     attention (`context`), exchanges of experts (`dispatch`, `combine`) and reduce-scatters. A policy's name saves several:
@@ -215,10 +348,19 @@ class Training(Spec):
     """Only each n-th block of a stage is recomputed (torchtitan's selective_ac_option); default: each."""
     gradients: Literal["fp32", "bf16", "fp16"] = "fp32"
     """Data type of the gradients that are accumulated and reduced."""
-    optimizer: Literal["adam", "sgd", "none"] = "adam"
-    """`none` leaves the update out."""
+    optimizer: Literal["adam", "adam8bit", "adafactor", "muon", "sgd", "none"] = "adam"
+    """`adam8bit` keeps both moments in a byte (bitsandbytes), `adafactor` means of rows and columns alone. `muon` keeps one
+    moment of matrices inside blocks and updates them whole, by Newton–Schulz iterations; other weights are Adam's. With `zero`
+    each of them belongs to one rank. `none` leaves the update out."""
     moments: Literal["fp32", "bf16", "fp16", "fp8"] = "fp32"
     """Data type of the optimizer's moments (Megatron's exp_avg_dtype and exp_avg_sq_dtype; DeepSeek-V3 keeps them in bf16)."""
+    main_params: Literal["fp32", "bf16", "fp16"] | None = None
+    """Data type of the weights that the optimizer updates (Megatron's main_params_dtype); in 16 bits they are those of the model.
+    Default: fp32, and with `zero: 3` that of the moments, which PyTorch's optimizers make like the weights."""
+    lora: Lora | None = None
+    """Only low-rank adapters are trained and all other weights are frozen; default: all weights are trained."""
+    offload: Offload = Offload()
+    """What is on the hosts, not on the GPUs; default: nothing."""
     clip_gradients: bool = True
     """The gradient norm is taken over all ranks of a replica, and gradients are scaled."""
     framework: Name | None = None
@@ -231,8 +373,8 @@ class Training(Spec):
     """The host reads the loss of each microbatch and the norm of each bucket of gradients, to see whether they are numbers
     (check_for_nan_in_loss_and_grad), and waits for its GPU there; default: as the framework does."""
     capacity_factor: Annotated[float, Field(gt=0, le=1000, allow_inf_nan=False)] | None = None
-    """An expert takes at most so many times the mean of rows, and drops the others (moe_expert_capacity_factor); default: none is
-    dropped."""
+    """Capacity of an expert, as a multiple of the mean number of rows; it drops those beyond (moe_expert_capacity_factor);
+    default: none is dropped."""
     pad_to_capacity: bool = False
     """Every expert gets as many rows as its capacity, empty ones too (moe_pad_expert_input_to_capacity)."""
     expert_imbalance: Annotated[float, Field(ge=1, allow_inf_nan=False)] = 1.0
@@ -282,7 +424,7 @@ class Fsdp(Spec):
     reshard_after_forward: bool | None = None
     """The parameters of a block are freed after its forward pass, and gathered again for its backward pass. If not, they stay
     from the forward pass to the backward pass of a microbatch, and with a pipeline from the first to the last of a step.
-    Default: true without a pipeline, false with one, as in torchtitan."""
+    Default: true without a pipeline, false with one, as in torchtitan, and where passes are paired."""
     forward_prefetch: Index = 2
     """Blocks ahead that parameters are gathered in a forward pass: 2 in FSDP2, 1 under FSDP1's rate limiter, 0: none."""
     backward_prefetch: Index = 1
@@ -308,15 +450,15 @@ class DeepSpeed(Spec):
     of its `zero_optimization`, where most begin with `stage3_`; numbers are parameters."""
 
     prefetch_bucket_size: WeightCount = 50_000_000
-    """So many of those to come are asked for each time that a module runs, and the rest of their module."""
+    """Parameters that are gathered ahead each time a module runs, and the rest of their module."""
     param_persistence_threshold: WeightCount = 100_000
-    """Weights of at most so many stay on every rank: norms."""
+    """Weights with at most this number of elements stay on every rank, such as norms."""
     max_live_parameters: WeightCount = 1_000_000_000
     """More than these are not gathered ahead."""
     max_reuse_distance: WeightCount = 1_000_000_000
-    """Parameters are kept behind a module if fewer than so many are needed before they are needed again."""
+    """Parameters of a module stay gathered if the modules that run before its next use have fewer parameters than this."""
     reduce_bucket_size: WeightCount = 500_000_000
-    """Gradients are reduced when there would be more than so many, and behind the backward pass."""
+    """Elements of a bucket of gradients: a full bucket is reduced at once, the last one behind the backward pass."""
 
 
 class Algorithms(Spec):
@@ -377,7 +519,8 @@ class Parallelism(Spec):
     """What each stage has, as Megatron's pipeline_model_parallel_layout says it: `E` embedding, `t` block, `m` MTP,
     `L` loss ([how](models.md#which-stage-has-which-layers))."""
     schedule: Name = "1f1b"
-    """The order of passes: a file of `clustersim/schedules/kinds/`."""
+    """The order of passes: a file of `clustersim/schedules/kinds/`. `interleaved/5` runs groups of five microbatches on one chunk
+    before the next (Megatron's microbatch_group_size_per_vp_stage, by default pp)."""
     sequence_parallel: bool = False
     """Norms, dropout and residuals are split over tp along the sequence."""
     keep_gathered: bool = False
@@ -420,12 +563,17 @@ class Parallelism(Spec):
     @property
     def reshard_after_forward(self) -> bool:
         """Whether sharded parameters are freed after a forward pass and gathered again for the backward pass."""
-        return self.pp == 1 if self.fsdp.reshard_after_forward is None else self.fsdp.reshard_after_forward
+        return not self.pipelined if self.fsdp.reshard_after_forward is None else self.fsdp.reshard_after_forward
 
     @property
     def no_sync(self) -> bool:
         """Whether gradients of sharded parameters are added up over microbatches before they are reduced."""
-        return self.pp > 1 if self.fsdp.no_sync is None else self.fsdp.no_sync
+        return self.pipelined if self.fsdp.no_sync is None else self.fsdp.no_sync
+
+    @property
+    def pipelined(self) -> bool:
+        """Whether passes are scheduled over stages, or two by two on one."""
+        return self.pp > 1 or self.schedule in ("dualpipe", "dualpipev")
 
     @property
     def uncut(self) -> Self:

@@ -92,26 +92,24 @@ def read(path: str | Path) -> Document:
     return parse(read_text(path, "a YAML file"), str(path))
 
 
-def parse(text: str, path: str = "<text>") -> Document:
-    """Parse YAML text; `path` is used in messages. The top level must be a mapping."""
+def parse(text: str, path: str = "<text>", foreign: bool = False) -> Document:
+    """Parse YAML text, a mapping; `path` is for messages. foreign: the last of equal keys counts, and `<<` merges a mapping."""
     root = compose(text, path)
     if root is None or (root.kind == "scalar" and not root.text and not root.quoted):
         raise ConfigError(path, 1, 1, "the file is empty; start from one of the shipped examples")
     if root.kind != "mapping":
         found = "a list" if root.kind == "list" else "a single value"
-        raise ConfigError(
-            path, *root.place, f"the top level must be a mapping of keys, not {found}; write `key: value`"
-        )
-    reader = _Reader(path)
+        why = f"the top level must be a mapping of keys, not {found}; write `key: value`"
+        raise ConfigError(path, *root.place, why)
+    reader = _Reader(path, foreign)
     if reader.count(root, 0, {}) > 2 * MAX_VALUES:
         raise reader.too_many(root)
     return Document(path, reader.value(root, ()), reader.positions)
 
 
 class _Reader:
-    def __init__(self, path: str) -> None:
-        self.path = path
-        self.positions: dict[Loc, Position] = {}
+    def __init__(self, path: str, foreign: bool = False) -> None:
+        self.path, self.foreign, self.positions = path, foreign, dict[Loc, Position]()
 
     def count(self, node: YamlNode, depth: int, known: dict[int, int]) -> int:
         """Return the values below a node, each alias as often as it stands, before any is made."""
@@ -140,9 +138,12 @@ class _Reader:
             key = key_node.text
             if key_node.kind != "scalar":
                 raise self.error(key_node, "a key must be a word, not a list or a mapping; write `key: value`")
+            if key == "<<" and self.foreign and value_node.kind == "mapping":
+                result = {**self.mapping(value_node, loc), **result}
+                continue
             if key == "<<" and not key_node.quoted:
                 raise self.error(key_node, "merge keys (<<) are not supported; write the keys out")
-            if key in result:
+            if key in result and not self.foreign:
                 raise self.error(key_node, f"duplicate key {shown(key)}; keep one of the two")
             self.positions[(*loc, key, KEY)] = Position(*key_node.place)
             result[key] = self.value(value_node, (*loc, key))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Literal
 
 import yaml as pyyaml
@@ -16,6 +17,7 @@ from clustersim.errors import ConfigError, shown
 MAX_DEPTH = 100
 MAX_VALUES = 200_000  # after aliases are expanded: a bomb of nine lines reaches billions
 
+_TOO_DEEP = "exceeded maximum nesting depth"
 _REMEDIES = {
     "found character that cannot start any token": "indent with spaces, not tabs, and quote text that begins with @ or `",
     "mapping values are not allowed in this context": "indent keys of one level alike, and quote text that holds `: `",
@@ -43,12 +45,20 @@ def compose(text: str, path: str) -> YamlNode | None:
     return composer.root
 
 
-def _events(text: str, path: str) -> Iterator[pyyaml.Event]:
+def _events(text: str, path: str, skipped: int = 0) -> Iterator[pyyaml.Event]:
+    """Yield the parser's events without the first `skipped`. Raises ConfigError with the place of what is not YAML."""
     loader = getattr(pyyaml, "CSafeLoader", pyyaml.SafeLoader)
     try:
-        yield from pyyaml.parse(text, Loader=loader)
+        for event in islice(pyyaml.parse(text, Loader=loader), skipped, None):
+            skipped += 1
+            yield event
     except pyyaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
+        if error.problem == _TOO_DEEP and mark:
+            # PyYAML 6.0.4 scans 1,000 brackets ahead and refuses them before their events arrive. Without the last bracket
+            # the events do arrive, and the composer says where its own limit is exceeded.
+            yield from _events(text[: mark.index], path, skipped)
+            return
         line, column = (mark.line + 1, mark.column + 1) if mark else (1, 1)
         problem = str(error.problem or error.context)
         message = "; ".join(filter(None, (problem, _REMEDIES.get(problem))))

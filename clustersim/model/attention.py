@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from clustersim.config.workload import LatentAttention
+from clustersim.config.workload import Indexer, LatentAttention
 from clustersim.model.context_attention import Core, context_attention, context_buffers, context_kept
 from clustersim.model.elementwise import copy, dropout, dropout_backward, pointwise, residual
 from clustersim.model.kernel import Kernel, attention, gemm, vector
 from clustersim.model.linear import accumulate, column, dgrad, input_size, made, product, row, wgrad
+from clustersim.model.lora import adapters
 from clustersim.model.norm import norm, norm_kernels
 from clustersim.model.operator import Operator, Output
-from clustersim.model.sharding import ShardedModel
+from clustersim.model.sharding import ShardedModel, documents
 
 CORE = "attention"
 """Name of the operator that selective recomputation runs again."""
@@ -25,21 +26,35 @@ ROTARY = "rotary"
 def attention_part(shard: ShardedModel) -> tuple[Operator, ...]:
     """Return the operators of self-attention without its norm."""
     hidden, inner = shard.model.hidden, shard.heads * shard.dim
-    outputs = inner + 2 * shard.kv_heads * shard.dim
-    copied = outputs - inner if shard.stacked and shard.kv_heads == shard.heads else 0
+    pair, queries = 2 * shard.kv_heads * shard.dim, inner * (2 if shard.model.output_gate else 1)
+    outputs = queries + pair
+    copied = pair if shard.stacked and shard.kv_heads == shard.heads else 0
     qkv_saved = shard.size * shard.tokens * (outputs + copied)
     columns = (shard.heads + shard.kv_heads) * shard.dim
-    names = (("query_proj", shard.heads), ("key_proj", shard.kv_heads), ("value_proj", shard.kv_heads))
-    parts = tuple((name, heads * shard.dim) for name, heads in names)
+    parts = (("query_proj", queries), ("key_proj", pair // 2), ("value_proj", pair // 2))
     bias = shard.model.bias if shard.model.qkv_bias is None else shard.model.qkv_bias
+    adapted = adapters(shard, "qkv", hidden, parts)  # they take the input as it was gathered
+    whole = not adapted
     return (
-        column(shard, "qkv", hidden, outputs, bias=bias, saved=qkv_saved, parts=parts, apart=shard.apart),
-        *((order_heads(shard, inner, outputs - inner),) if shard.stacked else ()),
+        column(shard, "qkv", hidden, outputs, bias=bias, saved=qkv_saved, parts=parts, apart=shard.apart, chunks=whole),
+        *adapted,
+        *((order_heads(shard, inner, pair),) if shard.stacked else ()),
         *((head_norms(shard),) if shard.model.qk_norm else ()),
         *((rotary(shard, columns),) if shard.model.positions == "rotary" else ()),
         core(shard, shard.kv_heads, shard.dim, shard.dim),
+        *((output_gate(shard, inner),) if shard.model.output_gate else ()),
         row(shard, "projection", inner, hidden, bias=shard.model.bias, part="out_proj"),
+        *adapters(shard, "projection", inner, (("out_proj", hidden),)),
         residual_part(shard, "attention_residual"),
+    )
+
+
+def output_gate(shard: ShardedModel, columns: int) -> Operator:
+    """Return the product of attention's output with the sigmoid of its gate; keeps that output (the gate is the linear's)."""
+    z, shape = shard.size, (shard.tokens, columns)
+    forward, backward = (pointwise(shard, op, *shape, values * z) for op, values in (("silu", 3), ("silu_backward", 5)))
+    return Operator(
+        "output_gate", (forward,), (backward,), saved=z * shape[0] * columns, backward_alive=3 * z * shape[0] * columns
     )
 
 
@@ -128,7 +143,7 @@ def flash(shard: ShardedModel, kv_heads: int, dim: int, value_dim: int) -> Opera
         forward, backward = context_attention(shard, one)
         alive += context_buffers(shard, one)
         return Operator(CORE, forward, backward, saved=kept, outputs=outputs, backward_alive=alive)
-    b, s = shard.training.micro_batch, shard.training.seq
+    b, s = documents(shard.training)
     shape = (shard.product, b, shard.heads, kv_heads, s, s, dim)
     args = (*shape, shard.model.causal, value_dim, shard.model.window)
     named = "" if shard.training.attention == "flash" else shard.training.attention
@@ -226,7 +241,7 @@ def softmax_backward(shard: ShardedModel, rows: int, columns: int) -> tuple[Kern
 
 
 def _fused(shard: ShardedModel, op: str, rows: int, columns: int, read: int, written: int) -> Kernel:
-    """Return Megatron's fused softmax, of so many tensors read and written.
+    """Return Megatron's fused softmax, which reads `read` tensors and writes `written`.
 
     A row stays in the registers of a warp; of a causal one only what its query sees is read, and all is written
     (megatron/fused_kernels/scaled_upper_triang_masked_softmax.h).
@@ -263,10 +278,45 @@ def latent_attention_part(shard: ShardedModel, latent: LatentAttention) -> tuple
         column(shard, "q_up", narrow or hidden, heads * dim, bias=False, parts=(("query_proj", heads * dim),)),
         column(shard, "kv_up", kv, sum(columns for _, columns in both), bias=False, parts=both),
         *((rotary(shard, (heads + 1) * rope),) if shard.model.positions == "rotary" else ()),
+        *((indexer_part(shard, shard.model.indexer, narrow or hidden),) if shard.model.indexer else ()),
         keys(shard, latent),
         attention._replace(saved=attention.saved + kept, kept_input=kept),
         row(shard, "projection", heads * latent.v_head_dim, hidden, bias=shard.model.bias, part="out_proj"),
+        *adapters(shard, "projection", heads * latent.v_head_dim, (("out_proj", hidden),)),
         residual_part(shard, "attention_residual"),
+    )
+
+
+def indexer_part(shard: ShardedModel, indexer: Indexer, inputs: int) -> Operator:
+    """Return what scores all keys for every query and chooses `window` of them, the same on every tp rank.
+
+    Linears make queries from the latent, one key and one weight a head from the block's input; scores are one fused product with
+    ReLU and a sum over heads, and top-k reads them in fp32 (DeepSeek-V3.2, section 2.1, equation 1, and inference/model.py,
+    Indexer). Gradients of its linears flow from a loss of its own on the detached input, without one of the input.
+    """
+    b, s = documents(shard.training)
+    widths = ((inputs, indexer.heads * indexer.dim), (shard.model.hidden, indexer.dim + indexer.heads))
+    linears = [kernel for one in widths for kernel in product(shard, *one)]
+    share = 0.5 if shard.model.causal else 1.0
+    shape = (b, s, s, indexer.heads * indexer.dim)
+    scores = gemm("bmm", "indexer_scores", shard.product, *shape)
+    written = b * s * (2.0 * shape[3] * shard.size + 4.0 * s * share)
+    scores = scores._replace(flop=share * scores.flop, bytes=written)
+    topk = copy(shard, "softmax_topk", b * s, max(round(s * share), 1), 4.0, "fp32")
+    weights = shard.replicated(sum(rows * columns for rows, columns in widths) + 2 * indexer.dim)
+    kept = shard.size * shard.tokens * sum(columns for _, columns in widths)
+    back = (scores._replace(op="indexer_scores_dgrad", flop=2 * scores.flop, k=2 * scores.k),)
+    gradients = tuple(kernel for one in widths for kernel in wgrad(shard, *one, False))
+    return Operator(
+        "indexer",
+        (*linears, scores, topk),
+        back,
+        gradients,
+        parameters=weights,
+        replicated=weights,
+        saved=kept,
+        forward_alive=4.0 * b * s * s * share,
+        backward_alive=4.0 * b * s * s * share,
     )
 
 

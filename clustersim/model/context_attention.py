@@ -1,9 +1,9 @@
 """Fused attention where each rank of a context-parallel group holds a part of the sequence.
 
 `all_gather`: keys and values are gathered, then each rank runs its queries against them (Llama 3). `p2p`: keys and values go
-around a ring, under attention to those that came before (ring attention). `a2a`: heads for tokens, so that each rank has all
-tokens of a cp-th of the heads (Ulysses). `a2a+p2p`: heads for tokens among `cp_inner` neighbours, and a ring of those. Source:
-TransformerEngine, pytorch/attention/dot_product_attention/context_parallel.py.
+around a ring, under attention to those that came before (ring attention), or what the framework calls a ring. `a2a`: heads for
+tokens, so that each rank has all tokens of a cp-th of the heads (Ulysses). `a2a+p2p`: heads for tokens among `cp_inner`
+neighbours, and a ring of those. Source: TransformerEngine, pytorch/attention/dot_product_attention/context_parallel.py.
 
 A causal mask would leave the first rank little to do. So each holds two of 2·cp chunks, one from the head and one from the tail
 of the sequence. Then all have equal work, and so has each step around the ring: with q tokens a chunk, 2·q² pairs.
@@ -28,18 +28,22 @@ class Core(NamedTuple):
     value_dim: int
 
     def of(self, ranks: int) -> Core:
-        """Return the part of its heads that each of so many ranks has."""
-        return self._replace(heads=self.heads // ranks, kv_heads=self.kv_heads // ranks)
+        """Return one rank's share of the heads when `ranks` ranks divide them: at least one head of keys and values."""
+        return self._replace(heads=self.heads // ranks, kv_heads=max(self.kv_heads // ranks, 1))
+
+    def repeated(self, ranks: int) -> Core:
+        """Return the same with the heads of keys and values repeated until each of `ranks` ranks has one."""
+        return self._replace(kv_heads=max(self.kv_heads, ranks))
 
 
-Passes = tuple[Steps, Steps]
-"""Of a forward and a backward pass."""
+Passes = tuple[Steps, Steps]  # of a forward and a backward pass
 
 
 def context_attention(shard: ShardedModel, core: Core) -> Passes:
     """Return the kernels and exchanges of the fused core over cp ranks, forward and backward."""
-    kinds = {"all_gather": _gathered, "p2p": _ring, "a2a": _exchanged, "a2a+p2p": _both}
-    return kinds[shard.parallelism.cp_type](shard, core)
+    kinds = {"all_gather": _gathered, "a2a": _exchanged, "a2a+p2p": _both}
+    found = kinds.get(shard.parallelism.cp_type, _by_head if shard.ring == "by_head" else None)
+    return found(shard, core) if found else _around(shard, core, "cp", shard.cp, shard.context)
 
 
 def _gathered(shard: ShardedModel, core: Core) -> Passes:
@@ -58,38 +62,76 @@ def _against_all(shard: ShardedModel, core: Core, op: str) -> tuple[Kernel, ...]
     return (_kernel(shard, core, op, tokens // 2, seq // 2),) * 2
 
 
-def _ring(shard: ShardedModel, core: Core) -> Passes:
-    return _around(shard, core, "cp", shard.cp, shard.context)
-
-
 def _around(shard: ShardedModel, core: Core, group: str, ranks: int, tokens: int) -> Passes:
-    """Return both passes of a ring of so many ranks with so many tokens of each sequence.
+    """Return both passes of ring attention over `ranks` ranks, each with `tokens` tokens of every sequence.
 
     A step works on what came during the one before, and the next comes meanwhile. Steps are equally long, and so are exchanges:
-    all of these together run beside all steps but the last. Each step's output is weighed and added to that of those before.
-    Backward the gradients of keys and values go round beside these.
+    all of these together run beside all steps but the last. An eager ring starts each behind the one before. Each step's output
+    is weighed and added to that of those before. Backward the gradients of keys and values go round, eagerly in fp32.
     """
-    causal, kv = shard.model.causal, _kv_bytes(shard, core, tokens)
+    causal, kv, eager = shard.model.causal, _kv_bytes(shard, core, tokens), "eager" in shard.ring
     passes: list[Steps] = []
-    for op, times in (("forward", 1), ("backward", 2)):
-        exchange = Collective(group, "ring_exchange", (ranks - 1) * times * kv)
-        merge = _merge(shard, core, tokens) if op == "forward" else ()
+    for op, times in (("forward", 1), ("backward", 3 if eager else 2)):
+        exchange = Collective(group, "ring_exchange", (1 if eager else ranks - 1) * times * kv)
+        hop: Steps = (Awaited(group), Started(exchange)) if eager else ()
+        merge = _merge(shard, core, tokens) if op == "forward" else _merge_backward(shard, core, tokens)
         # with a causal mask, later steps are all queries against half of the keys, or half of them against all
-        later = (_kernel(shard, core, op, tokens, tokens // 2 if causal else tokens), *merge)
-        own = _kernel(shard, core, op, tokens, tokens, causal=causal)
-        passes.append((Started(exchange), own, *later * (ranks - 2), Awaited(group), *later))
+        later = (_ring_kernel(shard, core, op, tokens, tokens // 2 if causal else tokens), *merge)
+        own = _ring_kernel(shard, core, op, tokens, tokens, causal=causal)
+        passes.append((Started(exchange), own, *(*hop, *later) * (ranks - 2), Awaited(group), *later))
     return passes[0], passes[1]
 
 
+def _by_head(shard: ShardedModel, core: Core) -> Passes:
+    """Return both passes where ranks hold neighbouring tokens and gather keys and values head by head, the next under attention.
+
+    With a causal mask all wait for the last rank, whose queries see all tokens before its own and, in the mean, half of its own
+    (zhuzilin/ring-flash-attention, llama3_flash_attn_varlen.py).
+    """
+    head, tokens, seq = core.of(core.kv_heads), shard.context, shard.training.seq
+    size = _kv_bytes(shard, head, seq)
+    gather, reduce = Collective("cp", "all_gather", size), Collective("cp", "reduce_scatter", size)
+    passes: list[Steps] = []
+    for op, behind in (("forward", ()), ("backward", (reduce,))):
+        work = _kernel(shard, head, op, tokens, seq - tokens // 2 if shard.model.causal else seq)
+        under = (Started(gather), work, Awaited("cp"), *behind)
+        passes.append((gather, *under * (core.kv_heads - 1), work, *behind))
+    return passes[0], passes[1]
+
+
+EAGER_MERGE = 6 + 3 * 12 + 8
+"""Bytes a value of an eager merge: the step's output to fp32, two differences and a product in fp32, and the copy of the sum into
+its place (zhuzilin/ring-flash-attention, utils.py, _update_out_and_lse)."""
+
+
 def _merge(shard: ShardedModel, core: Core, tokens: int) -> tuple[Kernel, ...]:
-    """Return the sum of a step's output, weighed by its statistics, with that of the steps before."""
+    """Return the sum of a step's output, weighed by its statistics, with that of the steps before.
+
+    Transformer Engine reads both and writes the sum, in the outputs' type (flash_attn_fwd_out_correction).
+    """
     rows = shard.training.micro_batch * tokens
-    return (copy(shard, "correct_output", rows, core.heads * core.value_dim, 3 * shard.size),)
+    traffic = EAGER_MERGE if "eager" in shard.ring else 3 * shard.size
+    return (copy(shard, "correct_output", rows, core.heads * core.value_dim, traffic),)
+
+
+def _merge_backward(shard: ShardedModel, core: Core, tokens: int) -> tuple[Kernel, ...]:
+    """Return the sums in fp32 of a step's gradients with those before; Transformer Engine's go into the kernel's own sums."""
+    if "eager" not in shard.ring:
+        return ()
+    rows, keys = shard.training.micro_batch * tokens, core.kv_heads * (core.dim + core.value_dim)
+    return (copy(shard, "correct_gradients", rows, core.heads * core.dim + keys, 8 + shard.size),)
+
+
+def _ring_kernel(shard: ShardedModel, core: Core, op: str, queries: int, keys: int, causal: bool = False) -> Kernel:
+    """Return one kernel of a ring: some call FlashAttention-2, whatever libraries run on whole sequences."""
+    found = _kernel(shard, core, op, queries, keys, causal)
+    eager = shard.ring == "eager_flash2" and shard.training.attention == "flash"
+    return found._replace(generation="flash2") if eager else found
 
 
 def _exchanged(shard: ShardedModel, core: Core) -> Passes:
     """Return both passes on all tokens of a cp-th of the heads."""
-    into, out = _heads_for_tokens(shard, core, "cp")
+    into, out = _heads_for_tokens(shard, core.repeated(shard.cp), "cp")
     shape = (shard.training.seq, shard.training.seq, shard.model.causal)
     forward, backward = (_kernel(shard, core.of(shard.cp), op, *shape) for op in ("forward", "backward"))
     return (into, forward, out), (out, backward, into)
@@ -98,7 +140,7 @@ def _exchanged(shard: ShardedModel, core: Core) -> Passes:
 def _both(shard: ShardedModel, core: Core) -> Passes:
     """Return both passes of a ring of groups, in each of which heads are exchanged for tokens."""
     inner = shard.parallelism.cp_inner or 1
-    into, out = _heads_for_tokens(shard, core, "cp_a2a")
+    into, out = _heads_for_tokens(shard, core.repeated(inner), "cp_a2a")
     forward, backward = _around(shard, core.of(inner), "cp_ring", shard.cp // inner, shard.context * inner)
     return (into, *forward, out), (out, *backward, into)
 
@@ -131,12 +173,12 @@ def _heads_for_tokens(shard: ShardedModel, core: Core, group: str) -> tuple[Coll
 
 
 def _kv_bytes(shard: ShardedModel, core: Core, tokens: int) -> float:
-    """Return the bytes of the keys and values of so many tokens of each sequence."""
+    """Return the bytes of the keys and values of `tokens` tokens of each sequence."""
     return shard.size * shard.training.micro_batch * tokens * core.kv_heads * (core.dim + core.value_dim)
 
 
 def _kernel(shard: ShardedModel, core: Core, op: str, queries: int, keys: int, causal: bool = False) -> Kernel:
-    """Return one kernel of so many queries of each sequence against so many keys."""
+    """Return one attention kernel of `queries` queries of each sequence against `keys` keys."""
     named = "" if shard.training.attention == "flash" else shard.training.attention
     shape = (shard.product, shard.training.micro_batch, core.heads, core.kv_heads, queries, keys, core.dim)
     window = shard.model.window if causal else 0

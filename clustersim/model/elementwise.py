@@ -54,16 +54,7 @@ FORWARD: dict[str, tuple[tuple[str, float], ...]] = {
     "swiglu": (("silu", 2), ("mul", 3)),
     "geglu": (("gelu", 2), ("mul", 3)),
     # 0.5·x·(1 + tanh(c·(x + d·x³))): mul, pow, mul, add, mul, tanh, add, mul
-    "gelu_new": (
-        ("mul", 2),
-        ("pow", 2),
-        ("mul", 2),
-        ("add", 3),
-        ("mul", 2),
-        ("tanh", 2),
-        ("add", 2),
-        ("mul", 3),
-    ),
+    "gelu_new": (("mul", 2), ("pow", 2), ("mul", 2), ("add", 3), ("mul", 2), ("tanh", 2), ("add", 2), ("mul", 3)),
 }
 """Eager activations: (kernel, values moved an element)."""
 
@@ -114,4 +105,4 @@ def activation_saved(shard: ShardedModel, rows: int, columns: int) -> float:
     """Return the bytes that the activation keeps: its input, or eager PyTorch's intermediates."""
     name = shard.model.activation
     fused = {"swiglu": 2.0, "geglu": 2.0, "relu": 0.0}.get(name, 1.0)
-    return (KEPT[name] if shard.eager else fused) * shard.size * rows * columns
+    return (KEPT[name] if shard.eager else fused) * (1.0 if shard.narrow_activations else shard.size) * rows * columns

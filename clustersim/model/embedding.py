@@ -70,8 +70,5 @@ def embedding_dropout(shard: ShardedModel) -> Operator:
     """Return the dropout after the embedding; keeps its mask."""
     shape = (shard.local, shard.model.hidden)
     return Operator(
-        "embedding_dropout",
-        dropout(shard, *shape),
-        dropout_backward(shard, *shape),
-        saved=float(shape[0] * shape[1]),
+        "embedding_dropout", dropout(shard, *shape), dropout_backward(shard, *shape), saved=float(shape[0] * shape[1])
     )

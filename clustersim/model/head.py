@@ -57,12 +57,13 @@ def transform(shard: ShardedModel) -> tuple[Operator, ...]:
 
 def cross_entropy(shard: ShardedModel) -> Operator:
     """Return the loss as `training.cross_entropy` says it, by default that of the framework's kernels."""
-    kinds = {"parallel": parallel_loss, "fused": fused_loss, "metered": metered_loss, "eager": eager_loss}
-    return kinds[shard.training.cross_entropy or ("eager" if shard.eager else "parallel")](shard)
+    kinds = {"parallel": parallel_loss, "native": native_loss, "fused": fused_loss, "metered": metered_loss}
+    said = shard.training.cross_entropy or ("eager" if shard.eager else "parallel")
+    return kinds.get(said, eager_loss)(shard)
 
 
 def _loss(shard: ShardedModel, forward: Steps, backward: Steps, *, kept: float, alive: tuple[float, float]) -> Operator:
-    """Return the loss that keeps so many bytes a logit, beside which so many are alive forward and backward."""
+    """Return the loss: it keeps `kept` bytes per logit, and beside them `alive` bytes exist in the forward, backward pass."""
     logits = float(shard.tokens * shard.vocab)
     return Operator(
         "cross_entropy",
@@ -104,6 +105,21 @@ def parallel_loss(shard: ShardedModel) -> Operator:
         kept=4.0,
         alive=(4.0 if shard.eager else z if narrow else 0.0, z if narrow else 0.0),
     )
+
+
+def native_loss(shard: ShardedModel) -> Operator:
+    """Return the same as torch.compile fuses it, with two all-reduces (Megatron-Core, fusions/fused_cross_entropy.py).
+
+    The maximum makes fp32 logits; exponentials are copied over them, the gradient is made in a copy, as comments there say.
+    """
+    shape, narrow = (shard.tokens, shard.vocab), shard.size if shard.size < 4 else 0.0
+    largest, exponential, quotient, gradient = (
+        copy(shard, f"native_{op}", *shape, traffic, "fp32")
+        for op, traffic in (("max", narrow + 4), ("exp", 16.0), ("divide", 8.0), ("gradient", 12 + (narrow or 4.0)))
+    )
+    maximum, sums = (shard.exchange("all_reduce", count * shard.tokens, 1, 4.0) for count in (1, 2))
+    forward: Steps = (largest, *maximum, exponential, *sums, quotient)
+    return _loss(shard, forward, (gradient,), kept=4.0, alive=(4.0, 4.0))
 
 
 def fused_loss(shard: ShardedModel) -> Operator:

@@ -102,7 +102,7 @@ def gemm(
 
 
 def narrowed(kernel: Kernel, columns: int) -> Kernel:
-    """Return a product with so many of its columns: it reads all of its first matrix and its share of the rest."""
+    """Return a product cut to `columns` columns: it reads all of its first matrix and this share of the rest."""
     share = columns / kernel.n
     read = kernel.flop / (2 * kernel.n) * element(kernel.dtype)
     return kernel._replace(n=columns, flop=kernel.flop * share, bytes=read + (kernel.bytes - read) * share)
@@ -132,7 +132,7 @@ def attention(
     FLOP: 4·b·a·s_q·s_k·d forward, 2.5 times that backward (FlashAttention-2, section 4: five products for two), half of
     it when causal. Bytes: q, k, v, o once forward; those, their gradients and the statistics backward. `value_dim`: width of the
     values where they differ from queries and keys; the kernel then has the mean of both as `k`. `window`: keys that a query sees
-    at most, 0 for all; blocks of queries then visit so many keys and those of a block more, which is the kernel's `n`.
+    at most, 0 for all; a block of queries then visits the window and one block of keys, which is the kernel's `n`.
     """
     values, mean = value_dim or dim, (dim + (value_dim or dim)) / 2
     share = 0.5 if causal else 1.0

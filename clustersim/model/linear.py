@@ -45,16 +45,18 @@ def column(
     weights = (kernel for columns in linears for kernel in wgrad(shard, inputs, columns, bias))
     weight = (*transposed(shard, inputs), *weights)
     whole_kept = shard.keeps_gathered and (chunks or shard.overlap != "async")
-    again = () if whole_kept else gather
-    back: Steps = (*beside(shard, again, len(gradient)), *gradient, *beside(shard, reduce, len(weight)))
-    if shard.overlap == "async" and chunks:
+    again = () if whole_kept or shard.lora else gather
+    under = 0 if shard.lora else len(weight)
+    back: Steps = (*beside(shard, again, len(gradient)), *gradient, *beside(shard, reduce, under))
+    # without gradients of weights to run beside, TE scatters by chunks (Megatron's tp_comm_overlap_rs_dgrad)
+    if chunks and (shard.overlap == "async" or (shard.overlap == "ring" and shard.lora)):
         back = scattered(shard, reduce, differentiate, inputs)
     kept = input_size(shard) * (shard.tokens if whole_kept else shard.local) * inputs
     return Operator(
         name,
         (
             *early_cast(shard, shard.local, inputs),
-            *(gathered(shard, gather, multiply) if chunks else (*gather, *multiply())),
+            *(gathered(shard, gather, multiply) if chunks else (*gather, *redistributed(shard, gather), *multiply())),
         ),
         back,
         weight,
@@ -68,7 +70,7 @@ def column(
 
 def made(shard: ShardedModel, parameters: int) -> float:
     """Return the bytes of a weight's gradient until it is added to the main one: none where the product adds it there."""
-    return shard.size * parameters if shard.accumulates_apart else 0.0
+    return shard.size * parameters if shard.accumulates_apart and not shard.lora else 0.0
 
 
 def row(
@@ -80,7 +82,8 @@ def row(
     """
     whole = (shard.tokens, outputs)
     reduce = shard.exchange("reduce_scatter" if shard.sequence_parallel else "all_reduce", *whole)
-    both = 2 if shard.format and shard.format.scale else 1  # scales by block differ by rows and by columns
+    # scales by block differ by rows and by columns, which the gradient of the weights needs
+    both = 2 if shard.format and shard.format.scale and not shard.lora else 1
     gather = gathers(shard, outputs, both)
     replicated = shard.replicated(outputs) if bias else 0
     return Operator(
@@ -107,24 +110,33 @@ SPLITS = 4
 
 
 def gathers(shard: ShardedModel, columns: int, copies: int = 1) -> tuple[Collective, ...]:
-    """Return the gather of an operand of all tokens from the ranks' parts of a sequence, so many copies of it, if it is split."""
+    """Return the all-gather of `copies` operands of `columns` columns over the ranks that share a sequence, if they do."""
     if not shard.sequence_parallel:
         return ()
     size = shard.format.size if shard.format and shard.format.travels else shard.size
     return shard.exchange("all_gather", shard.tokens, columns, copies * size)
 
 
-def beside(shard: ShardedModel, calls: tuple[Collective, ...], kernels: int) -> tuple[Collective, ...]:
-    """Return collectives under so many of the kernels that follow, if any runs under products."""
-    return (
-        calls if shard.overlap in ("none", "async") else tuple(call._replace(over=kernels, sms=SMS) for call in calls)
-    )
+def beside(shard: ShardedModel, calls: tuple[Collective, ...], kernels: int) -> Steps:
+    """Return collectives that overlap the `kernels` kernels after them, or exposed ones with their layout copies."""
+    if shard.overlap in ("none", "async"):
+        return (*calls, *redistributed(shard, calls))
+    return tuple(call._replace(over=kernels, sms=SMS) for call in calls)
+
+
+def redistributed(shard: ShardedModel, calls: tuple[Collective, ...]) -> tuple[Kernel, ...]:
+    """Return the copies of what eager collectives gather, or before they scatter it, along the sequence: PyTorch's cut and join
+    the first dimension, and a sequence is the second (torch distributed/_functional_collectives.py)."""
+    if not shard.redistributes or not shard.sequence_parallel or shard.overlap != "none":
+        return ()
+    columns = (round(call.size / shard.tokens / shard.size) for call in calls)
+    return tuple(copy(shard, "redistribute", shard.tokens, each, 2 * shard.size) for each in columns)
 
 
 def gathered(shard: ShardedModel, gather: tuple[Collective, ...], make: Callable[..., tuple[Kernel, ...]]) -> Steps:
     """Return a product of what is gathered: whole, or in chunks, the own one first, under the ring that brings the next."""
     if shard.overlap not in ("ring", "async") or not gather or shard.tokens % shard.tp:
-        return (*gather, *make())
+        return (*gather, *redistributed(shard, gather), *make())
     chunk = make(rows=shard.tokens // shard.tp)
     [call] = gather
     step = call._replace(size=call.size / (shard.tp - 1), over=len(chunk))  # (t - 1) / t of it in t - 1 steps
@@ -135,7 +147,7 @@ def gathered(shard: ShardedModel, gather: tuple[Collective, ...], make: Callable
 def scattered(
     shard: ShardedModel, reduce: tuple[Collective, ...], make: Callable[..., tuple[Kernel, ...]], columns: int
 ) -> Steps:
-    """Return a product of so many columns whose sums are scattered: whole, or in chunks, each under the product of the next.
+    """Return a product of `columns` columns whose sums are scattered: whole, or by chunks, each under the product of the next.
 
     The last is exposed; of PyTorch's chunks the last is the rank's own, and the sum of all that arrived follows it
     (_fused_matmul_reduce_scatter in torch/distributed/_symmetric_memory).
@@ -148,7 +160,7 @@ def scattered(
         sent: Steps = (step, *own)
         return (*own, *(sent * (shard.tp - 1)), total)
     if shard.overlap != "ring" or not reduce or shard.tokens % SPLITS:
-        return (*make(), *reduce)
+        return (*make(), *redistributed(shard, reduce), *reduce)
     chunk = make(rows=shard.tokens // SPLITS)
     [call] = reduce
     part = call._replace(size=call.size / SPLITS)
@@ -174,13 +186,13 @@ def dgrad(shard: ShardedModel, inputs: int, outputs: int, rows: int | None = Non
 
 
 def forwards(shard: ShardedModel, inputs: int, linears: Sequence[int], rows: int | None = None) -> tuple[Kernel, ...]:
-    """Return the products of one operand with linears of so many outputs each, cast once."""
+    """Return the products of one operand, cast once, with linears of these output widths."""
     first, *others = (multiplied(shard, "forward", inputs, columns, rows) for columns in linears)
     return (*first, *(one[-1] for one in others))
 
 
 def dgrads(shard: ShardedModel, inputs: int, linears: Sequence[int], rows: int | None = None) -> tuple[Kernel, ...]:
-    """Return the gradient of one input of linears of so many outputs each: the sum of theirs."""
+    """Return the gradient of the input that linears of these output widths share: the sum of theirs."""
     rows, n = shard.tokens if rows is None else rows, len(linears)
     each = (kernel for columns in linears for kernel in dgrad(shard, inputs, columns, rows))
     return (*each, *((copy(shard, "sum_gradients", rows, inputs, (n + 1) * shard.size),) if n > 1 else ()))
@@ -190,6 +202,7 @@ def multiplied(shard: ShardedModel, op: str, inputs: int, outputs: int, rows: in
     """Return a product, `forward` or `dgrad`, of `rows` (default: all tokens) of `inputs` columns, cast here if not before."""
     rows, form = shard.tokens if rows is None else rows, shard.format
     late = cast(shard, rows, inputs) if form and not form.travels else ()
+    late = (*late, *recast(shard, inputs, outputs))
     y = gemm("linear", op, shard.matrix, 1, rows, outputs, inputs, output=shard.size, operand=input_size(shard))
     return (*late, y, *(rescaled(shard, rows, outputs) if op == "dgrad" else ()))
 
@@ -200,33 +213,34 @@ def wgrad(shard: ShardedModel, inputs: int, outputs: int, bias: bool, rows: int 
     into = 0.0 if shard.accumulates_apart or not shard.adds_gradients else shard.gradient
     shape = (outputs, inputs, rows)
     dw = gemm("linear", "wgrad", shard.matrix, 1, *shape, into, output=shard.size, operand=input_size(shard))
-    extra = (
-        *rescaled(shard, outputs, inputs),
-        *(accumulate(shard, outputs, inputs) if shard.accumulates_apart else ()),
-    )
-    return (dw, *extra, *(bias_gradient(shard, rows, outputs) if bias else ()))
+    added = accumulate(shard, outputs, inputs) if shard.accumulates_apart else ()
+    summed = (copy(shard, "bias_gradient", rows, outputs, shard.size),) if bias else ()
+    return (dw, *rescaled(shard, outputs, inputs), *added, *summed)
 
 
 def accumulate(shard: ShardedModel, rows: int, columns: int) -> tuple[Kernel, ...]:
     """Return the sum of a weight's gradient into the main gradient: reads it and reads and writes that."""
-    if not shard.adds_gradients:
-        return ()
-    return (copy(shard, "accumulate", rows, columns, shard.size + 2 * shard.gradient),)
-
-
-def bias_gradient(shard: ShardedModel, rows: int, columns: int) -> tuple[Kernel, ...]:
-    """Return the sum over rows that is the gradient of a bias."""
-    return (copy(shard, "bias_gradient", rows, columns, shard.size),)
+    moved = shard.size + 2 * shard.gradient
+    return (copy(shard, "accumulate", rows, columns, moved),) if shard.adds_gradients else ()
 
 
 def cast(shard: ShardedModel, rows: int, columns: int) -> tuple[Kernel, ...]:
     """Return the cast of a product's operand: it is read, and written by rows and by columns (Transformer Engine).
 
+    Columns are for gradients of weights, which frozen ones lack.
     nvfp4 reads it twice, the first time for its largest value (pytorch/csrc/quantizer.cpp, nvte_hadamard_transform_amax).
     """
     if shard.format is None:
         return ()
-    return (copy(shard, "cast", rows, columns, shard.format.reads * shard.size + 2 * shard.format.size),)
+    written = 1 if shard.lora else 2
+    return (copy(shard, "cast", rows, columns, shard.format.reads * shard.size + written * shard.format.size),)
+
+
+def recast(shard: ShardedModel, inputs: int, outputs: int) -> tuple[Kernel, ...]:
+    """Return the cast of a product's weights, in one order, where each pass makes it (torchao, float8_linear.py)."""
+    if shard.format is None or not shard.recasts:
+        return ()
+    return (copy(shard, "cast", inputs, outputs, shard.format.reads * shard.size + shard.format.size),)
 
 
 def early_cast(shard: ShardedModel, rows: int, columns: int) -> tuple[Kernel, ...]:
@@ -247,6 +261,5 @@ def transposed(shard: ShardedModel, columns: int) -> tuple[Kernel, ...]:
 
 def rescaled(shard: ShardedModel, rows: int, columns: int) -> tuple[Kernel, ...]:
     """Return the scaling of a gradient's product behind it, where the product's kernel takes one scale a tensor alone."""
-    if shard.format is None or not shard.format.rescales:
-        return ()
-    return (copy(shard, "rescale", rows, columns, 2 * shard.size),)
+    behind = shard.format is not None and shard.format.rescales
+    return (copy(shard, "rescale", rows, columns, 2 * shard.size),) if behind else ()

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from clustersim.model.attention import residual_part
-from clustersim.model.elementwise import activation, activation_backward, activation_saved
+from clustersim.model.elementwise import activation, activation_backward, activation_saved, copy
 from clustersim.model.linear import column, row
+from clustersim.model.lora import adapters
 from clustersim.model.operator import Operator
 from clustersim.model.sharding import ShardedModel, gated
 
@@ -19,19 +20,25 @@ def dense(shard: ShardedModel, prefix: str, ffn: int) -> tuple[Operator, ...]:
     hidden, bias = shard.model.hidden, shard.model.bias
     parts = [(name, ffn) for name in ("mlpwi_0", "mlpwi_1")[: 2 if gated(shard.model) else 1]]
     read = shard.eager or shard.model.norm_position != "pre"  # eager PyTorch keeps what is saved, read or not
+    adapted = adapters(shard, f"{prefix}fc1", hidden, parts)
+    wide, whole = len(parts) * ffn, not adapted
     return (
-        column(shard, f"{prefix}fc1", hidden, len(parts) * ffn, bias=bias, parts=parts, apart=shard.apart),
+        column(shard, f"{prefix}fc1", hidden, wide, bias=bias, parts=parts, apart=shard.apart, chunks=whole),
+        *adapted,
         activation_part(shard, f"{prefix}activation", shard.tokens, ffn),
         row(shard, f"{prefix}fc2", ffn, hidden, bias=bias, part="mlpwo", read=read),
+        *adapters(shard, f"{prefix}fc2", ffn, (("mlpwo", hidden),)),
     )
 
 
 def activation_part(shard: ShardedModel, name: str, rows: int, columns: int) -> Operator:
     """Return the activation as an operator."""
+    values = (2 if gated(shard.model) else 1) * columns
+    cast = (copy(shard, "cast", rows, values, shard.size + 1),) if shard.narrow_activations else ()
     return Operator(
         name,
-        activation(shard, rows, columns),
-        activation_backward(shard, rows, columns),
+        (*cast, *activation(shard, rows, columns)),
+        (*cast, *activation_backward(shard, rows, columns)),
         saved=activation_saved(shard, rows, columns),
         backward_alive=(3 if gated(shard.model) else 2) * shard.size * rows * columns,
     )

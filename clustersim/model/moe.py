@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from clustersim.model.attention import residual_part
 from clustersim.model.elementwise import add, copy
 from clustersim.model.kernel import APART, Kernel, gemm
-from clustersim.model.linear import accumulate, cast, dgrad, input_size, made, product, wgrad
+from clustersim.model.linear import accumulate, cast, dgrad, input_size, made, product, recast, wgrad
 from clustersim.model.mlp import activation_part, dense
 from clustersim.model.operator import Awaited, Collective, Operator, Output, Started, Steps
 from clustersim.model.sharding import ShardedModel, gated
@@ -50,11 +50,9 @@ def routed(shard: ShardedModel) -> tuple[Operator, ...]:
         _between(shard, activation_part(shard, "experts_activation", shard.rows, ffn)),
         _biased(shard, experts(shard, FC2, ffn, [("mlpwo", hidden)])),
     )
-    return (
-        parts
-        if shard.rows
-        else tuple(part._replace(forward=(), backward_input=(), backward_weight=()) for part in parts)
-    )
+    if shard.rows:
+        return parts
+    return tuple(part._replace(forward=(), backward_input=(), backward_weight=()) for part in parts)
 
 
 def router(shard: ShardedModel) -> Operator:
@@ -84,11 +82,12 @@ def permute(shard: ShardedModel) -> Operator:
     reduce = shard.exchange("reduce_scatter" if shard.sequence_parallel else "all_reduce", *whole)
     forward = copy(shard, "permute", *whole, (1 + k) * z)
     backward = copy(shard, "permute_backward", *whole, (1 + k) * z)
+    ahead, behind = weighed_rows(shard), padded_rows(shard, 1)
     alive = z * (1 + k) * shard.tokens * hidden
     return Operator(
         "permute",
-        (*gather, forward),
-        (backward, *reduce, add(shard, shard.local, hidden)),
+        (*gather, forward, *ahead[0], *behind),
+        (*behind, *ahead[1], backward, *reduce, add(shard, shard.local, hidden)),
         backward_alive=alive,
     )
 
@@ -106,9 +105,17 @@ def experts(shard: ShardedModel, name: str, inputs: int, parts: Sequence[tuple[s
     taken_in = name if shard.training.fused_experts else None
     return Operator(
         name,
-        (*(() if taken_in == FC2 else _casts(shard, first, inputs)), _grouped(shard, "forward", inputs, outputs)),
-        (*(() if taken_in == FC1 else _casts(shard, last, outputs)), _grouped(shard, "dgrad", outputs, inputs)),
-        (_grouped(shard, "wgrad", inputs, outputs), *(accumulate(shard, n * inputs, outputs) if shard.eager else ())),
+        (
+            *(() if taken_in == FC2 else _casts(shard, first, inputs)),
+            *_recast(shard, inputs, outputs),
+            _grouped(shard, "forward", inputs, outputs),
+        ),
+        (
+            *(() if taken_in == FC1 else _casts(shard, last, outputs)),
+            *_recast(shard, outputs, inputs),
+            _grouped(shard, "dgrad", outputs, inputs),
+        ),
+        (_grouped(shard, "wgrad", inputs, outputs), *_added(shard, n * inputs, outputs)),
         parameters=weights,
         saved=input_size(shard) * shard.rows * inputs,
         outputs=tuple(Output(part, columns, shard.size * shard.rows * columns) for part, columns in parts),
@@ -116,6 +123,13 @@ def experts(shard: ShardedModel, name: str, inputs: int, parts: Sequence[tuple[s
         backward_alive=shard.size * shard.rows * (inputs + outputs) + made(shard, weights),
         expert=shard.spread,
     )
+
+
+def _added(shard: ShardedModel, rows: int, columns: int) -> tuple[Kernel, ...]:
+    if shard.format is None or not shard.wide_gradients:
+        return accumulate(shard, rows, columns) if shard.eager else ()
+    # beside what the product adds to: cleared in fp32 (4 bytes a value), cast to 16 bits (6) and added there (6)
+    return (copy(shard, "accumulate", rows, columns, 16.0),)
 
 
 def _casts(shard: ShardedModel, rows: int, columns: int) -> tuple[Kernel, ...]:
@@ -127,6 +141,11 @@ def _casts(shard: ShardedModel, rows: int, columns: int) -> tuple[Kernel, ...]:
     if form is None or shard.eager or rows != shard.rows or not (form.scale or form.reads > 1):
         return found
     return tuple(one._replace(batch=n, m=-(-rows // n), generation=APART) for one in found)
+
+
+def _recast(shard: ShardedModel, inputs: int, outputs: int) -> tuple[Kernel, ...]:
+    """Return the casts of the weights of all experts, one by one, where each pass makes them."""
+    return tuple(one._replace(batch=shard.experts, generation=APART) for one in recast(shard, inputs, outputs))
 
 
 def _between(shard: ShardedModel, activation: Operator) -> Operator:
@@ -203,12 +222,34 @@ def unpermute(shard: ShardedModel) -> Operator:
     joined = (add(shard, *whole),) if shard.model.shared_experts else ()
     return Operator(
         "unpermute",
-        (copy(shard, "unpermute", *whole, (1 + k) * z), *joined, *reduce),
-        (*gather, copy(shard, "unpermute_backward", *whole, (1 + 2 * k) * z)),
+        (*padded_rows(shard, 1), copy(shard, "unpermute", *whole, (1 + k) * z), *joined, *reduce),
+        (*gather, copy(shard, "unpermute_backward", *whole, (1 + 2 * k) * z), *padded_rows(shard, 1)),
         saved=weighed(shard, shard.tokens),
         forward_alive=z * (1 + k) * shard.tokens * hidden,
         backward_alive=z * (1 + k) * shard.tokens * hidden,
     )
+
+
+def weighed_rows(shard: ShardedModel) -> tuple[tuple[Kernel, ...], tuple[Kernel, ...]]:
+    """Return the products of rows with their router's weights by kernels of their own, forward and backward.
+
+    They are in fp32 (torchtitan, models/common/moe.py, score_before_experts): a value is read and written; backward the gradient
+    and the row are read, and both gradients made.
+    """
+    if not shard.separate_rows:
+        return (), ()
+    shape, z = (shard.local, shard.model.hidden), shard.visits * shard.size
+    return (copy(shard, "weigh_rows", *shape, 2 * z),), (copy(shard, "weigh_rows_backward", *shape, 3 * z),)
+
+
+def padded_rows(shard: ShardedModel, times: int) -> tuple[Kernel, ...]:
+    """Return the copies of rows to places where each expert's begin at a multiple that products take, or back from there.
+
+    torchtitan, models/common/moe.py, indices_padding_wrapper; with experts on several ranks it is one with their sorting.
+    """
+    if not shard.separate_rows or shard.spread:
+        return ()
+    return (copy(shard, "pad_rows", shard.rows, shard.model.hidden, 2 * shard.size),) * times
 
 
 def weighed(shard: ShardedModel, tokens: int) -> float:
@@ -235,8 +276,12 @@ def dispatch(shard: ShardedModel) -> Operator:
     shape, meetings = (shard.local, shard.model.hidden), 2 if shard.model.shared_experts else 1
     return Operator(
         "dispatch",
-        (*counts(shard), *_out(shard, "permute", 1 + shard.visits)),
-        (*_back(shard, "permute_backward", 1 + shard.visits), *(add(shard, *shape),) * meetings),
+        (*counts(shard), *weighed_rows(shard)[0], *_out(shard, "permute", 1 + shard.visits)),
+        (
+            *_back(shard, "permute_backward", 1 + shard.visits),
+            *weighed_rows(shard)[1],
+            *(add(shard, *shape),) * meetings,
+        ),
         outputs=(Output("dispatch", shape[1], shard.size * shard.rows * shape[1]),),
         forward_alive=travelling(shard),
         backward_alive=travelling(shard),

@@ -22,7 +22,7 @@ cast."""
 
 
 def norm_kernels(shard: ShardedModel, rows: int, columns: int) -> tuple[tuple[Kernel, ...], tuple[Kernel, ...]]:
-    """Return the kernels of a norm over rows of so many values, forward and backward."""
+    """Return the forward and the backward kernels of a norm over `rows` rows of `columns` values."""
     op: str = shard.model.norm
     z = shard.size
     eager = shard.norm_kernels == "eager"

@@ -55,7 +55,7 @@ class Output(NamedTuple):
     name: str
     """MaxText's: `query_proj`, `context`, `mlpwi_0`, …"""
     columns: int
-    """Values of a row, so many of the product's columns."""
+    """Values per row: the number of columns of the product."""
     bytes: float
     """Bytes to keep; 0 where no backward pass reads it."""
 
@@ -75,6 +75,8 @@ class Operator(NamedTuple):
     """The rank's own."""
     replicated: int = 0
     """Of these, the same on every tp rank."""
+    frozen: int = 0
+    """The rank's weights that are not trained, as the number of weights of the activations' type that take as many bytes."""
     saved: float = 0.0
     """Bytes of activations kept for the backward pass."""
     outputs: tuple[Output, ...] = ()

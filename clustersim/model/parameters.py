@@ -6,8 +6,10 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import cycle, islice
 
-from clustersim.config.workload import Block, LatentAttention, Model
+from clustersim.config.workload import Block, Indexer, LatentAttention, Lora, Model
 from clustersim.model.encoder import encoder_model
+from clustersim.model.lora import TARGETS, widths
+from clustersim.model.scans import linears, scan_products, small_parameters
 from clustersim.model.sharding import gated, head_width, width
 
 
@@ -78,9 +80,28 @@ def encoder(model: Model, active: bool = False) -> int:
 
 def block(kind: Model, active: bool = False) -> int:
     """Return the parameters of one block, of those of one kind."""
-    norms = _norm(kind, kind.hidden) * (4 if kind.norm_position == "both" else 2)
-    attention = _attention(kind) if kind.mla is None else _latent_attention(kind, kind.mla)
-    return attention + norms + (_experts(kind, active) if kind.experts else _mlp(kind, width(kind)))
+    halves = (kind.mixer != "none") + kind.feed_forward
+    norms = _norm(kind, kind.hidden) * halves * (2 if kind.norm_position == "both" else 1)
+    forward = (_experts(kind, active) if kind.experts else _mlp(kind, width(kind))) if kind.feed_forward else 0
+    return _mixer(kind) + norms + forward
+
+
+def _mixer(kind: Model) -> int:
+    """Return the parameters of what mixes the tokens in a block: weights of its linears and the small ones of its scan."""
+    total = 0
+    if "attention" in kind.mixer:
+        total += _attention(kind) if kind.mla is None else _latent_attention(kind, kind.mla)
+    if kind.mixer in ("mamba2", "attention+mamba2", "delta", "conv"):
+        total += sum(linears(kind).values()) + small_parameters(kind)
+    return total + (
+        _indexer(kind, kind.indexer) + 2 * kind.indexer.dim if kind.indexer and kind.mixer == "attention" else 0
+    )
+
+
+def _indexer(kind: Model, indexer: Indexer) -> int:
+    """Return the weights of the indexer's linears: queries out of the latent, one key and one weight a head of the input."""
+    latent = (kind.mla.q_lora_rank if kind.mla else None) or kind.hidden
+    return latent * indexer.heads * indexer.dim + kind.hidden * (indexer.dim + indexer.heads)
 
 
 def _norm(model: Model, width: int) -> int:
@@ -89,7 +110,8 @@ def _norm(model: Model, width: int) -> int:
 
 def _attention(model: Model) -> int:
     h, dim = model.hidden, head_width(model)
-    inner, outer = model.heads * dim, (model.heads + 2 * (model.kv_heads or model.heads)) * dim
+    inner = model.heads * dim
+    outer = (model.heads * (2 if model.output_gate else 1) + 2 * (model.kv_heads or model.heads)) * dim
     bias = outer if (model.bias if model.qkv_bias is None else model.qkv_bias) else 0
     return h * outer + inner * h + bias + (h if model.bias else 0) + (2 * _norm(model, dim) if model.qk_norm else 0)
 
@@ -119,26 +141,33 @@ def _experts(model: Model, active: bool) -> int:
 
 def block_products(kind: Model) -> int:
     """Return the weights of a block's linears that a token is multiplied with."""
-    mla, router = kind.mla, kind.hidden * (kind.experts or 0)
+    mla = kind.mla if "attention" in kind.mixer else None
+    router = kind.hidden * (kind.experts or 0) if kind.feed_forward else 0
     down = (mla.q_lora_rank or 0) + mla.kv_lora_rank + mla.qk_pos_emb_head_dim if mla else 0
-    return sum(named_products(kind).values()) + kind.hidden * down + router
+    chosen = _indexer(kind, kind.indexer) if mla and kind.indexer else 0
+    return sum(named_products(kind).values()) + kind.hidden * down + router + chosen + scan_products(kind)
 
 
 def named_products(kind: Model) -> dict[str, int]:
     """Return the same of each product whose output recomputation can save, by MaxText's name."""
-    h, inner = kind.hidden, kind.heads * (kind.mla.v_head_dim if kind.mla else head_width(kind))
-    visited = width(kind)
+    h, visited, mixed = kind.hidden, width(kind), linears(kind)
+    if "attention" in kind.mixer:
+        inner = kind.heads * (kind.mla.v_head_dim if kind.mla else head_width(kind))
+        mixed = {**_attention_products(kind), **mixed, "out_proj": inner * h + mixed.get("out_proj", 0)}
+    if not kind.feed_forward:
+        return mixed
     if kind.experts:
         visited = kind.topk * visited + kind.shared_experts * (kind.shared_ffn or visited)
     into = dict.fromkeys(("mlpwi_0", "mlpwi_1")[: 2 if gated(kind) else 1], h * visited)
-    return _attention_products(kind) | {"out_proj": inner * h} | into | {"mlpwo": h * visited}
+    return mixed | into | {"mlpwo": h * visited}
 
 
 def _attention_products(kind: Model) -> dict[str, int]:
     h, heads, mla = kind.hidden, kind.heads, kind.mla
     if mla is None:
         kv = h * (kind.kv_heads or heads) * head_width(kind)
-        return {"query_proj": h * heads * head_width(kind), "key_proj": kv, "value_proj": kv}
+        queries = h * heads * head_width(kind) * (2 if kind.output_gate else 1)
+        return {"query_proj": queries, "key_proj": kv, "value_proj": kv}
     own = {"key_proj": mla.qk_head_dim, "value_proj": mla.v_head_dim}
     queries = heads * (mla.qk_head_dim + mla.qk_pos_emb_head_dim) * (mla.q_lora_rank or h)
     return {"query_proj": queries} | {name: mla.kv_lora_rank * heads * dim for name, dim in own.items()}
@@ -146,4 +175,30 @@ def _attention_products(kind: Model) -> dict[str, int]:
 
 def up_products(kind: Model) -> int:
     """Return the weights of the linears out of the latents, or of those that make queries, keys and values."""
-    return sum(_attention_products(kind).values())
+    return sum(_attention_products(kind).values()) if "attention" in kind.mixer else 0
+
+
+def adapted_linears(kind: Model) -> Iterator[tuple[str, int, list[tuple[str, int]]]]:
+    """Yield the linears of a block that can have adapters, before they are split: name, inputs, and outputs by part."""
+    h, weights = kind.hidden, named_products(kind)
+    if "attention" in kind.mixer:
+        inner = kind.heads * (kind.mla.v_head_dim if kind.mla else head_width(kind))
+        if not kind.mla:
+            yield "qkv", h, [(name, weights[name] // h) for name in ("query_proj", "key_proj", "value_proj")]
+        yield "projection", inner, [("out_proj", h)]
+    if kind.feed_forward and not kind.experts:
+        yield "fc1", h, [(name, width(kind)) for name in weights if name.startswith("mlpwi")]
+        yield "fc2", width(kind), [("mlpwo", h)]
+
+
+def adapter_targets(kind: Model) -> Iterator[str]:
+    """Yield the targets that a block has."""
+    for name, _, parts in adapted_linears(kind):
+        whole, each = TARGETS[name]
+        yield from (whole, *(each if len(parts) > 1 else ()))
+
+
+def adapter_parameters(kind: Model, lora: Lora, apart: bool = False) -> int:
+    """Return the parameters of all adapters of one block: rank · (inputs + outputs) each. `apart` as in `widths`."""
+    each = ((inputs, n) for name, inputs, parts in adapted_linears(kind) for n in widths(lora, name, parts, apart))
+    return sum(lora.rank * (inputs + n) for inputs, n in each)

@@ -42,7 +42,7 @@ def _hit(router: ExpertRouter, first: int, last: int) -> float:
     """
     size = router.experts // router.groups
     inside = [max(0, min(last, (group + 1) * size) - max(first, group * size)) for group in range(router.groups)]
-    chosen = {(0, 0): 1}  # in how many cases are so many groups chosen, with so many of the experts
+    chosen = {(0, 0): 1}  # cases by (groups chosen, experts in them)
     for own in inside:
         for (groups, experts), count in list(chosen.items()):
             key = groups + 1, experts + own

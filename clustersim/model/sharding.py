@@ -9,7 +9,8 @@ from itertools import accumulate, pairwise
 
 import numpy as np
 
-from clustersim.config.workload import Model, Parallelism, Training
+from clustersim.arrays import mean_largest
+from clustersim.config.workload import Lora, Model, Parallelism, Training
 from clustersim.errors import InputError
 from clustersim.hardware.constants import BYTES
 from clustersim.hardware.formats import FP8, Format, activation_type, format_of, product_type
@@ -43,6 +44,16 @@ class ShardedModel:
     gated activation in one too."""
     narrow: bool = True
     """Whether its linear layers take part in a narrow `training.precision`."""
+    separate_rows: bool = False
+    """Whether rows of experts are weighed, padded and put back by kernels of their own."""
+    recasts: bool = False
+    """Whether weights are cast to a narrow `training.precision` in each pass."""
+    wide_gradients: bool = False
+    """Whether gradients of experts' weights are made in fp32 and cast where `training.precision` is narrow."""
+    ring: str = "fused"
+    """How context-parallel ranks with `cp_type: p2p` see each other's keys and values: a framework's `ring`."""
+    redistributes: bool = False
+    """Whether eager tensors that are gathered or scattered along the sequence are copied into the order of its tokens."""
 
     def of(self, kind: Model) -> ShardedModel:
         """Return the shapes of a layer of one kind."""
@@ -56,6 +67,11 @@ class ShardedModel:
         torchtitan: docs/float8.md, `filter_fqns: output`, and its auto filter; DeepSeek-V3, section 3.3.1.
         """
         return self if self.format is None else replace(self, narrow=False)
+
+    @property
+    def lora(self) -> Lora | None:
+        """Adapters beside frozen weights; None where all weights are trained."""
+        return self.training.lora
 
     @property
     def tp(self) -> int:
@@ -104,8 +120,11 @@ class ShardedModel:
 
     @cached_property
     def kv_heads(self) -> int:
-        """Key/value heads."""
-        return (self.model.kv_heads or self.model.heads) // self.tp
+        """Key/value heads, at least one: ranks beyond their number hold one that others hold too.
+
+        Megatron-Core: transformer/attention.py, num_query_groups_per_partition.
+        """
+        return max((self.model.kv_heads or self.model.heads) // self.tp, 1)
 
     @cached_property
     def ffn(self) -> int:
@@ -198,6 +217,11 @@ class ShardedModel:
         """Whether every element-wise operation is a kernel of its own."""
         return self.training.kernels == "eager"
 
+    @property
+    def narrow_activations(self) -> bool:
+        """Whether activations keep their input in fp8."""
+        return self.training.fp8_activation_input and not self.eager and self.size > 1
+
     @cached_property
     def accumulates_apart(self) -> bool:
         """Whether gradients of weights are added to the main ones by kernels of their own."""
@@ -271,6 +295,29 @@ def router(model: Model, parallelism: Parallelism) -> ExpertRouter | None:
 def width(model: Model) -> int:
     """Return the width of the MLP before the split: `ffn`, by default 4·hidden."""
     return model.ffn or 4 * model.hidden
+
+
+def documents(training: Training) -> tuple[int, int]:
+    """Return how many documents of one length attention runs on for a microbatch, and that length.
+
+    It is the length at which as many tokens have the sum of squares of all lengths: E[len²] / E[len], which for a mean m and a
+    spread c is m (1 + c²), and the longest document at most.
+    """
+    batch, seq, packed = training.micro_batch, training.seq, training.packed or training.padded
+    if packed is None:
+        return batch, seq
+    length = min(packed.mean * (1 + packed.spread**2), packed.max or seq, seq)
+    count = max(round(batch * seq / length), batch)
+    return count, max(round(batch * seq / count), 1)
+
+
+def padded(training: Training) -> Training:
+    """Return the training with sequences as long as the longest of a microbatch in the mean, to which documents are padded."""
+    lengths, most = training.padded, training.seq
+    if lengths is None:
+        return training
+    longest = mean_largest(lengths.mean, lengths.spread, min(lengths.max or most, most), training.micro_batch)
+    return training.model_copy(update={"padded": None, "seq": max(round(longest), 1)})
 
 
 def head_width(model: Model) -> int:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from clustersim.model.attention import attention_part, latent_attention_part
 from clustersim.model.elementwise import add, copy
 from clustersim.model.embedding import TABLE, embedding_part, table
 from clustersim.model.encoder import cross_attention_part, decoder_entry_part, encoder_norm, encoder_of
 from clustersim.model.head import further_head_part, head_part
 from clustersim.model.linear import column
+from clustersim.model.lora import entered, frozen
+from clustersim.model.mixers import mixer_part
 from clustersim.model.mlp import mlp_part
 from clustersim.model.moe import moe_part
 from clustersim.model.norm import norm
@@ -58,6 +59,10 @@ def blocks(shard: ShardedModel) -> tuple[Layer, ...]:
     distinct = {(id(one), id(kind)): (one, kind) for one, kind in found}
     made = {key: block(one.of(kind), encoder) for key, (one, kind) in distinct.items()}
     own = tuple(made[id(one), id(kind)] for one, kind in found)
+    if (
+        shard.lora and shard.training.recompute != "full"
+    ):  # recomputed blocks have a gradient of their input (peft/recompute.py)
+        own = (own[0]._replace(operators=entered(own[0].operators)), *own[1:])
     return (*encoder_blocks(encoder), *own) if encoder else own
 
 
@@ -80,12 +85,13 @@ def decoder_entry(shard: ShardedModel, table: bool) -> Layer:
 
 def embedding(shard: ShardedModel) -> Layer:
     """Return the layer from token ids (8 bytes each) to vectors."""
-    return Layer("embedding", embedding_part(shard), 8.0 * shard.tokens)
+    operators = frozen(shard, embedding_part(shard), stored=False)
+    return Layer("embedding", entered(operators) if shard.lora else operators, 8.0 * shard.tokens)
 
 
 def head(shard: ShardedModel) -> Layer:
     """Return the layer from vectors to the loss."""
-    return Layer("head", head_part(shard), hidden_bytes(shard))
+    return Layer("head", frozen(shard, head_part(shard), stored=False), hidden_bytes(shard))
 
 
 def prediction(shard: ShardedModel, table: bool) -> Layer:
@@ -95,22 +101,23 @@ def prediction(shard: ShardedModel, table: bool) -> Layer:
     """
     last = block(in_layer(shard, shard.model.layers - 1).of(kinds(shard.model)[-1]))
     operators = (*prediction_part(shard, table), *last.operators, norm(shard, "mtp_final_norm", fork=False))
-    return last._replace(name="mtp", operators=operators)
+    return last._replace(name="mtp", operators=frozen(shard, operators))
 
 
 def further_head(shard: ShardedModel) -> Layer:
     """Return the logits and the loss of a token further, which share the weights of the head."""
-    return Layer("mtp_head", further_head_part(shard), hidden_bytes(shard))
+    return Layer("mtp_head", frozen(shard, further_head_part(shard), stored=False), hidden_bytes(shard))
 
 
 def block(shard: ShardedModel, encoder: ShardedModel | None = None) -> Layer:
-    """Return a block: attention, that to an encoder's output where there is one, and an MLP or a mixture of experts."""
+    """Return a block: what mixes tokens, attention to an encoder's output where there is one, and an MLP or experts."""
     model = shard.model
-    attention = attention_part(shard) if model.mla is None else latent_attention_part(shard, model.mla)
     cross = (("cross_attention", cross_attention_part(shard, encoder)),) if encoder else ()
-    halves = (("attention", attention), *cross, ("mlp", moe_part(shard) if model.experts else mlp_part(shard)))
+    mixers = () if model.mixer == "none" else (("attention", mixer_part(shard)),)
+    forward = (("mlp", moe_part(shard) if model.experts else mlp_part(shard)),) if model.feed_forward else ()
+    halves = (*mixers, *cross, *forward)
     operators = tuple(op for half, part in halves for op in _normed(shard, half, _branch(shard, part)))
-    return Layer("block", operators, hidden_bytes(shard))
+    return Layer("block", frozen(shard, operators), hidden_bytes(shard))
 
 
 def _branch(shard: ShardedModel, part: Sequence[Operator]) -> tuple[Operator, ...]:

@@ -7,8 +7,10 @@ from contextlib import suppress
 
 from clustersim.config.workload import Block, Fsdp, Model, Parallelism
 from clustersim.errors import ConfigError, InputError, UnknownNameError
-from clustersim.frameworks import load
-from clustersim.model.parameters import distinct
+from clustersim.frameworks import Rule, load
+from clustersim.hardware.formats import format_of
+from clustersim.model.lora import TARGETS
+from clustersim.model.parameters import adapter_targets, distinct
 from clustersim.model.sharding import width
 from clustersim.parallel.job import Job, degrees, divisors, least_dp, listed
 from clustersim.parallel.layout import portions
@@ -141,18 +143,51 @@ def _block_shapes(m: Model, block: Block, key: str) -> Iterator[Finding]:
         yield key, f"topk {block.topk or m.topk} is more than its {experts} experts; use at most {experts}"
 
 
+def mixers(job: Job) -> Iterator[Finding]:
+    """Each mixer has its shapes, its heads divide among tp ranks, and a scan has its whole sequence on one rank."""
+    m, tp = job.model, job.parallelism.tp
+    for kind, _ in distinct(m):
+        needs = {"mamba2": "mamba", "attention+mamba2": "mamba", "delta": "delta", "conv": "conv"}.get(kind.mixer)
+        if needs is None:
+            continue
+        if getattr(m, needs) is None:
+            yield "model.mixer", f"{kind.mixer} needs its shapes; set model.{needs}"
+            return
+        if m.encoder_layers or not m.causal:
+            yield "model.mixer", f"{kind.mixer} goes from token to token; use a causal model without encoder_layers"
+        counts = [m.mamba.heads] if needs == "mamba" and m.mamba else [m.hidden]
+        if needs == "delta" and m.delta:
+            counts = [m.delta.heads, m.delta.key_heads or m.delta.heads]
+        if wrong := next((count for count in counts if count % tp), None):
+            yield (
+                "parallelism.tp",
+                f"{tp} does not divide the {wrong} heads or channels of mixer {kind.mixer}; lower it",
+            )
+        if job.parallelism.cp > 1:
+            yield (
+                "parallelism.cp",
+                f"{job.parallelism.cp} cuts the sequence of mixer {kind.mixer}, not supported; write 1",
+            )
+        return
+    if m.indexer and (not m.mla or not m.window or job.parallelism.cp > 1):
+        yield "model.indexer", "needs model.mla, model.window as the number of keys it chooses, and cp 1; set them"
+
+
 def tensor_parallel(job: Job) -> Iterator[Finding]:
     """Tp divides heads, kv heads, the MLP's width and, with sequence parallelism, the sequence."""
     tp = job.parallelism.tp
     layers = [kind for kind, _ in distinct(job.model)]
-    common = [d for d in divisors(layers[0].heads) if all(_divided(kind, d) for kind in layers)]
+    repeats = rule(job, "repeats_kv_heads") is not False
+    common = [d for d in divisors(layers[0].heads) if all(_divided(kind, d, repeats) for kind in layers)]
     remedy = f"use {listed(common)}"
     for kind in layers:
         kv = kind.kv_heads or kind.heads
         if kind.heads % tp:
             yield "parallelism.tp", f"{tp} does not divide {kind.heads} attention heads; {remedy}"
-        elif kv % tp and kind.mla is None:
-            yield "parallelism.tp", f"{tp} does not divide {kv} key/value heads; {remedy}"
+        elif not _shared(kind, tp, repeats):
+            whose = job.training.framework or "Megatron-Core"
+            how = "is neither a divisor nor a multiple of" if repeats else "does not divide"
+            yield "parallelism.tp", f"{tp} {how} {kv} key/value heads, as {whose} needs; {remedy}"
         elif width(kind) % tp and not (kind.experts and job.parallelism.expert_tp and not kind.shared_experts):
             what = (
                 f"the width {width(kind)} of dense layers"
@@ -160,14 +195,7 @@ def tensor_parallel(job: Job) -> Iterator[Finding]:
                 else f"the MLP's width {width(kind)}"
             )
             yield "parallelism.tp", f"{tp} does not divide {what}; {remedy}"
-    if not job.parallelism.sequence_parallel:
-        return
-    if tp == 1:
-        yield (
-            "parallelism.sequence_parallel",
-            "true needs tensor parallelism; set parallelism.tp above 1 or write false",
-        )
-    elif job.training.seq % (tp * job.parallelism.cp):
+    if job.parallelism.sequence_parallel and job.training.seq % (tp * job.parallelism.cp):
         cp = f" × cp {job.parallelism.cp}" if job.parallelism.cp > 1 else ""
         yield (
             "training.seq",
@@ -175,9 +203,25 @@ def tensor_parallel(job: Job) -> Iterator[Finding]:
         )
 
 
-def _divided(kind: Model, tp: int) -> bool:
+def _divided(kind: Model, tp: int, repeats: bool) -> bool:
+    return kind.heads % tp == 0 and _shared(kind, tp, repeats) and width(kind) % tp == 0
+
+
+def _shared(kind: Model, ranks: int, repeats: bool) -> bool:
+    """Return whether `ranks` ranks can share the key/value heads of a layer; repeats: several ranks may hold the same one.
+
+    Megatron-Core d98e8a6, transformer/transformer_config.py: num_query_groups is a multiple or a divisor of the ranks.
+    """
     kv = kind.heads if kind.mla else kind.kv_heads or kind.heads
-    return kind.heads % tp == 0 and kv % tp == 0 and width(kind) % tp == 0
+    return kv % ranks == 0 or (repeats and ranks % kv == 0)
+
+
+def rule(job: Job, name: Rule) -> object:
+    """Return what the framework of a job says of a rule, None where it says nothing or no framework is named."""
+    with suppress(UnknownNameError):  # which is told where the framework is used
+        found = load(job.training.framework).rules.get(name) if job.training.framework else None
+        return None if found is None else found.value
+    return None
 
 
 def _between(model: Model, kind: Model) -> bool:
@@ -208,7 +252,7 @@ def beside_microbatch(job: Job) -> Iterator[Finding]:
     p, t, key = job.parallelism, job.training, "parallelism.overlap.ep"
     if p.ep == 1:
         yield key, "microbatch runs beside exchanges between ranks, and ep is 1; raise parallelism.ep or write none"
-    if not job.pipeline.paired and p.schedule != "interleaved" and (p.schedule != "1f1b" or p.pp > 1):
+    if not job.pipeline.paired and not p.schedule.startswith("interleaved") and (p.schedule != "1f1b" or p.pp > 1):
         yield (
             key,
             f"microbatch needs schedule interleaved with vpp of 2 or more, dualpipe, dualpipev, or 1f1b with pp 1, "
@@ -220,7 +264,7 @@ def beside_microbatch(job: Job) -> Iterator[Finding]:
             key,
             f"microbatch cannot run beside exchanges that are recomputed ({what}); recompute other modules or write none",
         )
-    if p.zero == 3 or p.reduce_every_microbatch:
+    if (p.zero == 3 and (p.reshard_after_forward or not p.no_sync)) or p.reduce_every_microbatch:
         what = "parallelism.zero: 3" if p.zero == 3 else "parallelism.reduce_every_microbatch"
         yield key, f"microbatch and {what} exclude each other; leave one of them out"
 
@@ -296,14 +340,19 @@ def context_parallel(job: Job) -> Iterator[Finding]:
 
 def _exchanged_heads(job: Job, ranks: int) -> Iterator[Finding]:
     m, p = job.model, job.parallelism
-    for name, heads in (("attention", m.heads), ("key/value", m.kv_heads or m.heads)):
-        if heads % (p.tp * ranks):
-            fitting = divisors(heads // p.tp) if heads % p.tp == 0 else [1]
+    few = rule(job, "exchanges_few_kv_heads") is not False
+    for name, heads, repeats in (
+        ("attention", m.heads, False),
+        ("key/value", m.kv_heads or m.heads, few and not m.mla),
+    ):
+        own = max(heads // p.tp, 1)  # of a tensor-parallel rank
+        if own % ranks and not (repeats and ranks % own == 0):
             key = "cp_inner" if p.cp_inner else "cp"
+            whose = f", as {job.training.framework} needs" if job.training.framework else ""
             yield (
                 f"parallelism.{key}",
-                f"{ranks} ranks exchange heads, and tp {p.tp} × {ranks} does not divide {heads} {name} heads; "
-                f"use {listed(fitting)} or cp_type p2p",
+                f"{ranks} ranks exchange heads, and tp {p.tp} × {ranks} does not divide {heads} {name} heads{whose}; "
+                f"use {listed(divisors(own))} or cp_type p2p",
             )
             return
 
@@ -322,9 +371,13 @@ def pipeline_parallel(job: Job) -> Iterator[Finding]:
         yield "parallelism.vpp", f"{p.pp} stages × {p.vpp} chunks > {layers} layers; use at most {layers // p.pp}"
     if p.vpp > 1 and p.schedule in ("gpipe", "1f1b"):
         yield "parallelism.vpp", f"{p.vpp} chunks need an interleaved schedule, not {p.schedule}; use vpp 1"
-    if job.pipeline.paired and p.zero == 3:
-        yield "parallelism.zero", f"3 gathers parameters for each pass, which {p.schedule} runs two by two; use zero: 1"
-    if p.vpp > 1 and p.pp == 1:
+    if job.pipeline.paired and p.zero == 3 and (p.reshard_after_forward or not p.no_sync):
+        each = f"for each pass, which {p.schedule} runs two by two"
+        if p.reshard_after_forward:
+            yield "parallelism.fsdp.reshard_after_forward", f"true gathers parameters {each}; write false"
+        else:
+            yield "parallelism.fsdp.no_sync", f"false reduces gradients {each}; write true"
+    if p.vpp > 1 and p.pp == 1 and not job.pipeline.paired:
         yield "parallelism.vpp", f"{p.vpp} chunks need a pipeline; set parallelism.pp above 1 or vpp 1"
 
 
@@ -352,6 +405,26 @@ def _explicit_layout(job: Job) -> Iterator[Finding]:
         portions(p, job.model)
     except InputError as error:
         yield f"parallelism.{said[0]}", str(error)
+
+
+def packed_fits(job: Job) -> Iterator[Finding]:
+    """Packed or padded documents fit a sequence, and attention runs on each alone."""
+    m, t = job.model, job.training
+    lengths, name = t.packed or t.padded, "packed" if t.packed else "padded"
+    if lengths is None:
+        return
+    longest = max(lengths.mean, lengths.max or 0)
+    if longest > t.seq or lengths.mean > (lengths.max or t.seq):
+        fits = f"write mean ≤ max ≤ seq {t.seq}"
+        yield f"training.{name}", f"documents of {lengths.mean} to {longest} tokens do not fit; {fits}"
+    for key, given, legal in (
+        ("training.attention", t.attention == "unfused", "flash"),
+        ("parallelism.cp", job.parallelism.cp > 1, "1"),
+        ("model.encoder_layers", m.encoder_layers, "0"),
+        ("training.padded", t.packed and t.padded, "null"),
+    ):
+        if given:
+            yield key, f"and training.{name} exclude each other; write {legal}, or leave {name} out"
 
 
 def training_fits(job: Job) -> Iterator[Finding]:
@@ -386,6 +459,56 @@ def training_fits(job: Job) -> Iterator[Finding]:
         )
 
 
+def adapted(job: Job) -> Iterator[Finding]:
+    """Adapters have linears to be beside, tp cuts their rank, and frozen weights lie in a format that products can read."""
+    lora, p, t, model = job.training.lora, job.parallelism, job.training, job.model
+    if lora is None:
+        return
+    legal = {target: None for kind, _ in distinct(model) for target in adapter_targets(kind)}
+    for target in lora.targets:
+        if target not in legal:
+            yield "training.lora.targets", f"no block has a {target} with adapters; use {', '.join(legal)}"
+    for whole, parts in TARGETS.values():
+        if whole in lora.targets and (both := [part for part in parts if part in lora.targets]):
+            yield "training.lora.targets", f"{whole} has {both[0]} in it, which is listed too; keep one of them"
+    if lora.rank % p.tp:
+        yield "training.lora.rank", f"{lora.rank} is not a multiple of tp {p.tp}, which cuts it; use one, or a lower tp"
+    if lora.base == "nf4" and format_of(t.precision, t.fp8_scaling):
+        yield "training.lora.base", f"nf4 is unpacked to 16 bits, and precision is {t.precision}; write bf16 there"
+    elif lora.base not in (None, "nf4", t.precision):
+        yield "training.lora.base", f"{lora.base} is multiplied as it lies; write training.precision: {lora.base}"
+    refused = (
+        ("model.encoder_layers", model.encoder_layers, "an encoder; leave it out"),
+        ("training.optimizer", t.optimizer == "muon", "muon; write adam"),
+        ("training.offload.parameters", t.offload.parameters, "parameters on hosts; write false"),
+    )
+    yield from ((key, f"training.lora is not modelled with {what}") for key, found, what in refused if found)
+
+
+def offloaded(job: Job) -> Iterator[Finding]:
+    """What the host updates it can update, and what is copied has its time to."""
+    t, p, own = job.training, job.parallelism, job.training.offload
+    if own.optimizer_states and t.optimizer not in ("adam", "sgd"):
+        yield "training.offload.optimizer_states", f"is for adam and sgd on the CPU, not {t.optimizer}; write 0"
+    if own.parameters and (p.zero < 3 or own.optimizer_states < 1):
+        needs = "parallelism.zero: 3" if p.zero < 3 else "training.offload.optimizer_states: 1"
+        yield "training.offload.parameters", f"true needs {needs}; write that, or false"
+    if not own.optimizer_states and (own.overlap or own.threads or own.update != "fused"):
+        yield (
+            "training.offload",
+            "overlap, threads and update are of the optimizer; set training.offload.optimizer_states or drop them",
+        )
+    if own.activations:
+        halves = p.schedule.split("/")[0] not in ("gpipe", "1f1b", "interleaved")
+        for key, wrong, remedy in (
+            ("parallelism.schedule", halves, "with gpipe, 1f1b or interleaved, whose backward passes are whole"),
+            ("parallelism.overlap.ep", p.overlap.ep == "microbatch", "with none or shared"),
+            ("parallelism.zero3", p.zero3 is not None, "with parallelism.fsdp"),
+        ):
+            if wrong:
+                yield key, f"and training.offload.activations exclude each other; use it {remedy}"
+
+
 def sharded_parameters(job: Job) -> Iterator[Finding]:
     """What shards parameters comes with zero: 3."""
     p = job.parallelism
@@ -408,12 +531,10 @@ def sharded_parameters(job: Job) -> Iterator[Finding]:
 
 
 def _with_pipeline(job: Job, p: Parallelism) -> Iterator[Finding]:
-    most = None
-    with suppress(UnknownNameError):  # which is told where the framework is used
-        most = load(job.training.framework or "").zero_with_pipeline
-    if most is not None and p.zero > most.value:
+    most = rule(job, "zero_with_pipeline")
+    if isinstance(most, int) and p.zero > most:
         sentence = f"{job.training.framework} has no pipeline with zero {p.zero}, and pp is {p.pp}"
-        yield "parallelism.zero", f"{sentence}; write zero {most.value} or pp 1"
+        yield "parallelism.zero", f"{sentence}; write zero {most} or pp 1"
 
 
 def _deepspeed(p: Parallelism) -> Iterator[Finding]:
@@ -450,10 +571,9 @@ def recomputed(job: Job) -> Iterator[Finding]:
             yield f"training.{key}", "and recompute_layers or recompute_method exclude each other; keep one of them"
         if given and m.encoder_layers:
             yield f"training.{key}", "needs a model without an encoder; leave it out"
-    needs = {"mla_up_proj": m.mla, **dict.fromkeys(("moe", "moe_act"), m.experts), "shared_experts": m.shared_experts}
     for i, name in enumerate(t.recompute_modules):
-        if not needs.get(name, True):
-            yield f"training.recompute_modules.{i}", f"{name} is no part of this model; leave it out"
+        if name == "mla_up_proj" and m.mla is None:
+            yield f"training.recompute_modules.{i}", "mla_up_proj is no part of this model; leave it out"
         if name == "layernorm" and m.norm_position != "pre":
             yield f"training.recompute_modules.{i}", "layernorm needs model.norm_position: pre; leave it out"
 
@@ -462,12 +582,16 @@ RULES: tuple[Callable[[Job], Iterator[Finding]], ...] = (
     model_shapes,
     block_shapes,
     encoder_decoder,
+    mixers,
     tensor_parallel,
     expert_parallel,
     expert_overlap,
     context_parallel,
     pipeline_parallel,
     training_fits,
+    packed_fits,
+    adapted,
+    offloaded,
     sharded_parameters,
     recomputed,
 )

@@ -54,7 +54,7 @@ class Moment(NamedTuple):
 
 def persistent(stage: Stage, setting: DeepSpeed) -> int:
     """Return how many parameters of a stage are small enough to stay on every rank; they are gathered after each update."""
-    own = ((stage.owned(op), count) for layer, count in stage.layers for op in layer.operators)
+    own = ((stage.owned(op) + stage.frozen_in(op), n) for layer, n in stage.layers for op in layer.operators)
     return sum(parameters * count for parameters, count in own if parameters <= setting.param_persistence_threshold)
 
 
@@ -74,7 +74,8 @@ def _trace(stage: Stage, setting: DeepSpeed, letter: str) -> Iterator[TracedModu
     for place in places if letter == "F" else reversed(places):
         for i, steps, complete in known[id(layers[place])]:
             op = layers[place].operators[i]
-            needs = op.parameters if op.parameters > setting.param_persistence_threshold else 0
+            weights = op.parameters + op.frozen
+            needs = weights if weights > setting.param_persistence_threshold else 0
             name = (0, 0) if op.name == LOGITS and stage.borrowed else (place, i)
             yield TracedModule(steps, name, needs, stage.owned(op) if complete else 0)
 

@@ -15,17 +15,45 @@ import math
 from collections.abc import Collection, Iterator
 
 from clustersim.config.workload import Model
+from clustersim.model import parameters
 from clustersim.model.encoder import encoder_model
-from clustersim.model.parameters import block_products, distinct, kinds, named_products, up_products
-from clustersim.model.sharding import gated, head_width, width
+from clustersim.model.lora import widths
+from clustersim.model.recompute import UNGROUPED, saved_names
+from clustersim.model.sharding import documents, gated, head_width, width
 from clustersim.parallel.job import Job
 from clustersim.parallel.layout import portions
-from clustersim.parallel.recompute import saved_names
 
 
 def model_flop(job: Job, full: bool = False) -> float:
-    """Return the FLOP that one step of `global_batch` sequences needs, without recomputation (the numerator of MFU)."""
-    return 3 * (linear_flop(job) + attention_flop(job, full) + logits_flop(job))
+    """Return the FLOP that one step of `global_batch` sequences needs, without recomputation (the numerator of MFU).
+
+    Frozen linears (`training.lora`) have no gradient of their weights, so they count twice the forward pass; attention and
+    adapters count three times. No gradients count in front of the first adapter.
+    """
+    times = 2 if job.training.lora else 3
+    whole = times * (linear_flop(job) + logits_flop(job)) + 3 * (attention_flop(job, full) + adapter_flop(job))
+    return whole - _unneeded_flop(job, full)
+
+
+def _unneeded_flop(job: Job, full: bool) -> float:
+    """Return the FLOP of gradients that the first block does not need: of inputs up to its first adapter, and of attention."""
+    lora, kind, apart = job.training.lora, parameters.kinds(job.model)[0], not job.training.fused_projections
+    products, attention = 0, 0.0
+    if lora is None or job.training.recompute == "full":
+        return 0.0
+    for name, inputs, parts in parameters.adapted_linears(kind):
+        products += inputs * sum(columns for _, columns in parts)
+        attention += 2 * core_flop(job, kind, full) if name == "projection" else 0.0
+        if own := widths(lora, name, parts, apart):
+            return 2.0 * tokens(job) * (products + len(own) * inputs * lora.rank) + attention
+    return 0.0
+
+
+def adapter_flop(job: Job) -> float:
+    """Return the forward FLOP of all low-rank adapters, for the whole batch; 0 without."""
+    lora, apart = job.training.lora, not job.training.fused_projections
+    own = sum(n * parameters.adapter_parameters(kind, lora, apart) for kind, n in layer_kinds(job.model)) if lora else 0
+    return 2.0 * tokens(job) * own
 
 
 def hardware_flop(job: Job, full: bool = False) -> float:
@@ -41,17 +69,17 @@ def recomputed_flop(job: Job, full: bool = False) -> float:
     how, count = job.training, tokens(job)
     if how.recompute == "none":
         return 0.0
-    layers, names = kinds(job.model), set(how.recompute_modules or ("core_attn",))
+    layers, names = parameters.kinds(job.model), set(how.recompute_modules or ("core_attn",))
     if how.recompute == "selective":
         further = [layers[-1]] * job.model.mtp_layers
         own = math.fsum(_modules_flop(kind, names) * count for kind in (*layers, *further))
         if job.model.encoder_layers:
-            encoder = distinct(encoder_model(job.model))
+            encoder = parameters.distinct(encoder_model(job.model))
             own += math.fsum(count * _modules_flop(kind, names) for kind, count in encoder) * encoder_tokens(job)
         return own + (attention_flop(job, full) if "core_attn" in names else 0.0)
     whole = how.recompute_method == "uniform" and (how.recompute_every or 1) == 1
     if whole and not how.recompute_saves:
-        return linear_flop(job) + attention_flop(job, full)
+        return linear_flop(job) + attention_flop(job, full) + adapter_flop(job)
     saves = saved_names(how.recompute_saves, scattered=job.parallelism.sequence_parallel and job.parallelism.tp > 1)
     predictions = job.model.mtp_layers if whole else 0
     blocks = [*_blocks_again(job), *[layers[-1]] * predictions]
@@ -61,7 +89,7 @@ def recomputed_flop(job: Job, full: bool = False) -> float:
 
 def _blocks_again(job: Job) -> Iterator[Model]:
     """Yield the blocks that run again: all, the first ones of each stage or each n-th of them."""
-    layers, how, first = kinds(job.model), job.training, 0
+    layers, how, first = parameters.kinds(job.model), job.training, 0
     for portion in portions(job.parallelism, job.model):
         own, every = layers[first : first + portion.blocks], how.recompute_every or 1
         yield from own[every - 1 :: every][: how.recompute_layers if how.recompute_method == "block" else None]
@@ -70,7 +98,12 @@ def _blocks_again(job: Job) -> Iterator[Model]:
 
 def _but_saved_flop(job: Job, kind: Model, saves: Collection[str], full: bool) -> float:
     """Return the forward FLOP of one block, for the whole batch, but for products and attention whose output is saved."""
-    products = block_products(kind) - sum(own for name, own in named_products(kind).items() if name in saves)
+    scattered = job.parallelism.sequence_parallel and job.parallelism.tp > 1
+    grouped = saved_names([one for one in job.training.recompute_saves if one not in UNGROUPED], scattered=scattered)
+    routed = kind.hidden * kind.topk * width(kind) if kind.experts else 0
+    left = {name: routed for name in parameters.named_products(kind) if name.startswith("mlpw") and name not in grouped}
+    products = parameters.block_products(kind)
+    products -= sum(own - left.get(name, 0) for name, own in parameters.named_products(kind).items() if name in saves)
     fused = job.training.attention != "unfused"
     core = 0.0 if fused and "context" in saves else core_flop(job, kind, full)
     return 2.0 * tokens(job) * products + core
@@ -79,21 +112,21 @@ def _but_saved_flop(job: Job, kind: Model, saves: Collection[str], full: bool) -
 def _modules_flop(kind: Model, names: Collection[str]) -> float:
     """Return the forward FLOP a token of those modules of a block that have products."""
     h, factor, shared = kind.hidden, 3 if gated(kind) else 2, kind.shared_experts * (kind.shared_ffn or width(kind))
-    products = 0
-    if "mlp" in names and not kind.experts:
+    products, experts = 0, kind.experts if kind.feed_forward else None
+    if "mlp" in names and not kind.experts and kind.feed_forward:
         products += factor * h * width(kind)
-    if "moe" in names and kind.experts:
-        products += factor * h * (kind.topk * width(kind) + shared) + h * kind.experts
-    elif "shared_experts" in names:
+    if "moe" in names and experts:
+        products += factor * h * (kind.topk * width(kind) + shared) + h * experts
+    elif "shared_experts" in names and experts:
         products += factor * h * shared
     if "mla_up_proj" in names and kind.mla:
-        products += up_products(kind)
+        products += parameters.up_products(kind)
     return 2.0 * products
 
 
 def linear_flop(job: Job) -> float:
     """Return the forward FLOP of all linears in the blocks, for the whole batch."""
-    own = sum(count * block_products(kind) for kind, count in layer_kinds(job.model))
+    own = sum(count * parameters.block_products(kind) for kind, count in layer_kinds(job.model))
     ours = 2.0 * tokens(job) * (own + job.model.mtp_layers * 2 * job.model.hidden**2)
     return ours + encoder_linear_flop(job)
 
@@ -104,7 +137,7 @@ def encoder_linear_flop(job: Job) -> float:
     if not model.encoder_layers:
         return 0.0
     inner, keys = model.heads * head_width(model), 2 * (model.kv_heads or model.heads) * head_width(model)
-    own = sum(count * block_products(kind) for kind, count in distinct(encoder_model(model)))
+    own = sum(count * parameters.block_products(kind) for kind, count in parameters.distinct(encoder_model(model)))
     own += model.layers * model.hidden * keys
     return 2.0 * (encoder_tokens(job) * own + tokens(job) * model.layers * 2 * model.hidden * inner)
 
@@ -116,14 +149,15 @@ def encoder_tokens(job: Job) -> int:
 
 def layer_kinds(model: Model) -> list[tuple[Model, int]]:
     """Return the kinds of blocks as (kind, how many), those that predict further tokens among them."""
-    further = [(kinds(model)[-1], model.mtp_layers)] if model.mtp_layers else []
-    return [*distinct(model), *further]
+    further = [(parameters.kinds(model)[-1], model.mtp_layers)] if model.mtp_layers else []
+    return [*parameters.distinct(model), *further]
 
 
 def attention_flop(job: Job, full: bool = False) -> float:
     """Return the forward FLOP of scores and context, 4·B·s²·heads·dim a layer, half when causal unless `full`.
 
-    With queries and values of different widths their mean is dim; with a window of w < s tokens it is w·(1 - w/2s) of the s keys.
+    Of packed documents s is the length that weighs as they do. With queries and values of different widths their mean is dim;
+    with a window of w < s tokens it is w·(1 - w/2s) of the s keys.
     """
     own = math.fsum(count * core_flop(job, kind, full) for kind, count in layer_kinds(job.model))
     return own + encoder_attention_flop(job)
@@ -139,9 +173,13 @@ def encoder_attention_flop(job: Job) -> float:
 
 
 def core_flop(job: Job, kind: Model, full: bool = False) -> float:
-    """Return the forward FLOP of scores and context of one block, for the whole batch."""
-    seq = job.training.seq
-    return _seen(kind, seq, full) * 4.0 * tokens(job) * seq * _scores(kind)
+    """Return the forward FLOP of scores and context of one block, and of an indexer's scores of all keys, for the whole batch."""
+    if "attention" not in kind.mixer:
+        return 0.0
+    _, seq = documents(job.training)
+    every = 0.5 if kind.causal and not full else 1.0
+    indexed = every * 2.0 * kind.indexer.heads * kind.indexer.dim if kind.indexer else 0.0
+    return tokens(job) * seq * (_seen(kind, seq, full) * 4.0 * _scores(kind) + indexed)
 
 
 def _scores(kind: Model) -> float:
@@ -167,5 +205,6 @@ def logits_flop(job: Job) -> float:
 
 
 def tokens(job: Job) -> int:
-    """Return the tokens of one step."""
-    return job.training.global_batch * job.training.seq
+    """Return the tokens of one step, padding left out."""
+    padded = job.training.padded
+    return job.training.global_batch * (padded.mean if padded else job.training.seq)

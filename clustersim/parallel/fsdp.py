@@ -31,9 +31,18 @@ class Unit(NamedTuple):
     items: Steps
     """The kernels and collectives of the pass."""
     dense: int
-    """Parameters on one rank before they are sharded, without experts that are spread over ranks."""
+    """Trained parameters on one rank before they are sharded, without experts that are spread over ranks."""
     experts: int
     """Those of experts that are spread over ranks."""
+    frozen: tuple[int, int] = (0, 0)
+    """Frozen weights of both kinds, in weights of the activations' type."""
+    saved: float = 0.0
+    """Bytes of activations that its forward pass keeps."""
+
+    @property
+    def gathered(self) -> tuple[int, int]:
+        """All weights of both kinds, in weights of the activations' type."""
+        return self.dense + self.frozen[0], self.experts + self.frozen[1]
 
 
 Events = Iterable[tuple[str, int, Unit]]
@@ -63,13 +72,16 @@ def backward_units(stage: Stage, letter: str) -> list[Unit]:
 
 
 def _unit(stage: Stage, layer: Layer, items: Steps) -> Unit:
-    return Unit(items, *stage.of_layer(layer)) if layer.name in BLOCKS else Unit(items, 0, 0)
+    if layer.name not in BLOCKS:
+        return Unit(items, 0, 0)
+    return Unit(items, *stage.of_layer(layer), stage.frozen_of(layer), stage.saved(layer))
 
 
-def _root(stage: Stage) -> tuple[int, int]:
-    """Return the parameters of a stage that lie in no block."""
-    own = [stage.of_layer(layer) for layer, _ in stage.layers if layer.name not in BLOCKS]
-    return sum(dense for dense, _ in own), sum(experts for _, experts in own)
+def _root(stage: Stage) -> tuple[int, int, tuple[int, int]]:
+    """Return the trained and frozen weights of a stage that lie in no block."""
+    own = [(*stage.of_layer(one), *stage.frozen_of(one)) for one, _ in stage.layers if one.name not in BLOCKS]
+    dense, experts, *frozen = map(sum, zip(*own, strict=True)) if own else (0, 0, 0, 0)
+    return dense, experts, (frozen[0], frozen[1])
 
 
 def order(gathered: Sequence[bool], reduced: Sequence[bool], ahead: int) -> Iterator[Event]:
@@ -98,10 +110,10 @@ def block_by_block(job: Job, stage: Stage, letter: str, gathers: bool, reduces: 
     forward, setting = letter == "F", job.parallelism.fsdp
     units = forward_units(stage) if forward else backward_units(stage, letter)
     root = 0 if forward else len(units) - 1
-    held = [bool(unit.dense or unit.experts) for unit in units]
-    gathered = [gathers and own and (forward or i != root) for i, own in enumerate(held)]
+    gathered = [gathers and any(unit.gathered) and (forward or i != root) for i, unit in enumerate(units)]
     ahead = setting.forward_prefetch if forward else setting.backward_prefetch
-    return ((what, i, units[i]) for what, i in order(gathered, [reduces and own for own in held], ahead))
+    reduced = [reduces and bool(unit.dense or unit.experts) for unit in units]
+    return ((what, i, units[i]) for what, i in order(gathered, reduced, ahead))
 
 
 def by_buckets(job: Job, stage: Stage, letter: str) -> Events:
@@ -132,12 +144,12 @@ def copies(job: Job, stage: Stage) -> Iterator[Kernel]:
         yield from (copy_out(job, parameters) for what, parameters in found if what == "arrive")
         yield from (copy_in(job, parameters) for what, parameters in found if what == "reduce")
         return
-    for unit in dict.fromkeys((unit.dense, unit.experts) for unit in forward_units(stage)):
-        parameters = spread(job, *unit)
-        if parameters and job.parallelism.fsdp.copy_out:
-            yield copy_out(job, parameters)
-        if parameters and job.parallelism.fsdp.copy_in:
-            yield copy_in(job, parameters)
+    for unit in forward_units(stage):
+        gathered, trained = spread(job, *unit.gathered), spread(job, unit.dense, unit.experts)
+        if gathered and job.parallelism.fsdp.copy_out:
+            yield copy_out(job, gathered)
+        if trained and job.parallelism.fsdp.copy_in:
+            yield copy_in(job, trained)
 
 
 def spread(job: Job, dense: int, experts: int) -> int:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from clustersim.frameworks import load
-from clustersim.hardware.constants import GRAPH_LAUNCH
+from clustersim.hardware.constants import GRAPH_LAUNCH, NATIVE_CALL
 from clustersim.model.kernel import APART, Kernel, one_of
 from clustersim.model.operator import Collective
 from clustersim.parallel.job import Job
@@ -43,7 +43,7 @@ class LaunchQueue:
         self.launched = self.over = 0.0
 
     def run(self, launch: float, seconds: float) -> bool:
-        """Launch something that runs for so many seconds; return whether the GPU waited for it."""
+        """Launch a kernel that runs for `seconds`; return whether the GPU waited for its launch."""
         self.launched += launch
         late = self.launched > self.over
         self.over = (self.launched if late else self.over) + seconds
@@ -82,13 +82,13 @@ class Launcher:
         return self.drains and job.parallelism.pp > 1 and not job.parallelism.overlap.p2p
 
     def seconds(self, item: Kernel | Collective) -> float:
-        """Return the seconds of launching an item."""
+        """Return the seconds of launching an item: one call, in which C++ launches all parts of a grouped product."""
         if isinstance(item, Collective):
             return self.collective
         exact = self.launches.get(f"{item.kind}.{item.op}")
         often = self.launches.get(item.kind, 1.0) if exact is None else exact
         each = self.update if item.op in UPDATES else self.experts if self._of_experts(item) else self.kernel
-        return each * often * one_of(item)[1]
+        return each * often + min(each, NATIVE_CALL) * (one_of(item)[1] - 1)
 
     @staticmethod
     def _of_experts(item: Kernel) -> bool:

@@ -10,13 +10,13 @@ from typing import TypeVar
 from clustersim.config.fields import Spec
 from clustersim.config.workload import Model, Parallelism, Training, Workload
 from clustersim.config.yaml import Document
+from clustersim.convert.ignored import NOTHING, Ignored
 from clustersim.errors import ConfigError, InputError
 from clustersim.frameworks import KeptTensors, load
 from clustersim.model.router import ExpertRouter
-from clustersim.model.sharding import ShardedModel, loads, padded_vocab, router
-from clustersim.parallel.ignored import NOTHING, Ignored
+from clustersim.model.sharding import ShardedModel, loads, padded, padded_vocab, router
 from clustersim.parallel.mesh import Mesh
-from clustersim.schedules.check import pipeline
+from clustersim.schedules.check import misfit, pipeline
 from clustersim.schedules.pipeline import Pipeline
 
 S = TypeVar("S", bound=Spec)
@@ -63,7 +63,19 @@ class Job:
 
     def shard_at(self, position: int) -> ShardedModel:
         """Return the shapes of the rank at a position of its expert-parallel group."""
-        return ShardedModel(self.model, self.training, self.parallelism, position, self.keeps.stacked_attention.value)
+        kept = self.keeps
+        return ShardedModel(
+            self.model,
+            padded(self.training),
+            self.parallelism,
+            position,
+            stacked=kept.stacked_attention.value,
+            separate_rows=kept.separate_rows.value,
+            recasts=kept.recast_weights.value,
+            wide_gradients=kept.wide_gradients.value,
+            ring=kept.ring.value,
+            redistributes=kept.redistributes.value and self.training.kernels == "eager",
+        )
 
     @property
     def keeps(self) -> KeptTensors:
@@ -278,12 +290,9 @@ def _check_rounds(job: Job) -> None:
             f"{job.training.global_batch} makes {job.microbatches} microbatches on {p.pp * p.vpp} stages, too many to play "
             f"({MAX_PASSES} passes); lower it or raise micro_batch",
         )
-    if p.vpp > 1 and not job.pipeline.folded and job.microbatches % p.pp:
-        raise job.error(
-            "parallelism.vpp",
-            f"interleaving needs microbatches in multiples of pp {p.pp}, there are {job.microbatches} with dp {job.dp}; "
-            "change training.global_batch",
-        )
+    why = misfit(p.schedule, p.pp, job.microbatches, p.vpp) if p.vpp > 1 and not job.pipeline.folded else None
+    if why:
+        raise job.error("parallelism.vpp", f"{why}, or change training.global_batch (dp is {job.dp})")
 
 
 def _check_shard(job: Job) -> None:

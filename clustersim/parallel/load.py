@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from clustersim.config import shipped
 from clustersim.config.fields import validate, validate_given
 from clustersim.config.overrides import Overridden, SourcePlace, copied, of_topology, replace, scalar
-from clustersim.config.workload import Workload
+from clustersim.config.workload import Model, Workload
 from clustersim.config.yaml import KEY, Document, Loc, Position, read
 from clustersim.convert.hugging_face_workload import converted, defaults, is_config, left_out
+from clustersim.convert.ignored import NO_EFFECT, NOT_MODELLED, sorted_out
+from clustersim.convert.layout_text import stages_of
 from clustersim.convert.megatron import NEEDS, REMEDIES, YIELDS, find, refused
 from clustersim.convert.megatron_groups import GroupError, Joined, joined, silent
-from clustersim.errors import InputError
+from clustersim.convert.peft import BESIDE
+from clustersim.errors import InputError, UnknownNameError
+from clustersim.frameworks import load as load_framework
+from clustersim.model.parameters import parameters
 from clustersim.parallel.check import check
-from clustersim.parallel.ignored import NO_EFFECT, NOT_MODELLED, sorted_out
 from clustersim.parallel.job import Job
 
 SECTIONS = ("model", "training", "parallelism")
-TP, SEQUENCE_PARALLEL = ("parallelism", "tp"), ("parallelism", "sequence_parallel")
+PAIRED = ("dualpipe", "dualpipev")
+"""Schedules that pair a backward with a forward pass so that one computes while the rows of the other's experts travel."""
 
 
 def load(path: str | Path, overrides: Mapping[str, object] | None = None) -> Job:
@@ -59,39 +65,79 @@ class Unbuilt(NamedTuple):
         """Return the same where each value is one that its key can have, whether or not they go together."""
         given = overrides or {}
         merged = override(self.document, given, places or {})
-        assumed = (*_without_tp(merged), *self._completed(merged))
-        return Job(validate(Workload, merged), merged, sorted_out([*self.keys, *given]), assumed)
+        assumed = (*self._completed(merged), *_of_framework(merged), *_implied(merged))
+        spec = validate(Workload, merged)
+        if self.config is not None:
+            without = tuple(f"without {what}" for what in left_out(merged.path, self.config))
+            lora = spec.training.lora if "training" in self.document.data else None
+            beside = (f"adapters of rank {lora.rank} ({BESIDE})",) if lora else ()
+            assumed = (*assumed, size_in_words(spec.model), *without, *beside)
+        return Job(spec, merged, sorted_out([*self.keys, *given]), assumed)
 
     def _completed(self, merged: Overridden) -> tuple[str, ...]:
         """Fill in the missing keys of a workload made of a config.json, and return them in words."""
         if self.config is None:
             return ()
         validate_given(Workload, merged)
-        said = []
-        for default in defaults(merged.data, self.config):
-            *parents, last = default.key.split(".")
-            here = merged.data
-            for part in parents:
-                here = here.setdefault(part, {})
-            if last not in here:
-                here[last] = default.value
-                said.append(str(default))
-        out = left_out(merged.path, self.config)
-        return (*said, *(f"without {what}" for what in out))
+        return tuple(str(one) for one in defaults(merged.data, self.config) if _filled(merged.data, one.key, one.value))
 
 
-def _without_tp(merged: Overridden) -> tuple[str, ...]:
-    """Switch sequence parallelism off where tp is overridden by 1 and the file alone asks for it, and return that in words.
+def _filled(data: Any, key: str, value: object) -> bool:
+    """Set the value of a dotted key that is missing; return whether it was. A section that is no mapping stays as it is."""
+    *parents, last = key.split(".")
+    for part in parents:
+        data = data.setdefault(part, {}) if isinstance(data, dict) else None
+    return isinstance(data, dict) and last not in data and data.setdefault(last, value) is value
 
-    Megatron-LM does so with a warning (megatron/training/arguments.py). A file that says both contradicts itself.
+
+def size_in_words(model: Model) -> str:
+    """Return the parameters of a model in billions, in all and, of a mixture of experts, for one token."""
+    total, active = (parameters(model, active=some) / 1e9 for some in (False, True))
+    return f"{total:.4g} billion parameters" + (f", {active:.4g} billion for one token" if active < total else "")
+
+
+def _of_framework(merged: Overridden) -> Iterator[str]:
+    """Set what the framework of a workload does in every run and the workload leaves open, and yield that in words."""
+    training, split = (merged.data.get(name, {}) for name in ("training", "parallelism"))
+    if not isinstance(training, dict) or not isinstance(split, dict) or not training.get("framework"):
+        return
+    with suppress(UnknownNameError):  # which is told where the framework is used
+        framework = load_framework(str(training["framework"]))
+        for key, value in framework.habits(split.get("schedule"), training.get("precision")).items():
+            if _filled(merged.data, key, value):
+                yield f"{key} {value} ({framework.name}'s)"
+
+
+def _implied(merged: Overridden) -> Iterator[str]:
+    """Set what Megatron-LM takes from other arguments (megatron/training/arguments.py), and yield that in words.
+
+    Sequence parallelism is off with one tensor-parallel rank, a layout says how many chunks a rank has, and several are
+    interleaved.
     """
-    split, said = merged.data.get("parallelism"), merged.overrides
-    if not isinstance(split, dict) or TP not in said or SEQUENCE_PARALLEL in said:
-        return ()
-    if split.get("tp") != 1 or split.get("sequence_parallel") is not True:
-        return ()
-    split["sequence_parallel"] = False
-    return ("parallelism.sequence_parallel false (tp is 1)",)
+    split = merged.data.get("parallelism")
+    if not isinstance(split, dict):
+        return
+    if split.get("tp", 1) == 1 and split.get("sequence_parallel") is True:
+        split["sequence_parallel"] = False
+        yield "parallelism.sequence_parallel false (tp is 1)"
+    stages, layout = split.get("pp"), split.get("layout")
+    if isinstance(stages, int) and stages > 1 and isinstance(layout, str) and "vpp" not in split:
+        with suppress(InputError):  # which is told where the layout is checked
+            split["vpp"] = max(stages_of(layout) // stages, 1)
+            yield f"parallelism.vpp {split['vpp']} (the stages of the layout / pp)"
+    if (
+        split.get("schedule") in PAIRED
+        and split.get("ep", 1) != 1
+        and isinstance(split.setdefault("overlap", {}), dict)
+    ):
+        recomputes = merged.data.get("training", {}).get("recompute", "none") == "full"
+        if "ep" not in split["overlap"] and not recomputes:
+            split["overlap"]["ep"] = "microbatch"
+            yield f"parallelism.overlap.ep microbatch (what {split['schedule']} pairs passes for)"
+    chunks = split.get("vpp")
+    if isinstance(chunks, int) and isinstance(stages, int) and chunks > 1 and stages > 1 and "schedule" not in split:
+        split["schedule"] = "interleaved"
+        yield "parallelism.schedule interleaved (vpp is above 1)"
 
 
 def unbuilt(document: Document) -> Unbuilt:
@@ -133,7 +179,7 @@ def rename(document: Document) -> Document:
         if _dropped(key) or YIELDS.get(key, frozenset()) & names.keys():
             continue
         alias = find(key)
-        target, converted = (alias[0], alias[1](value)) if alias else ((*loc[:-1], key), value)
+        target, converted = (alias.key, alias.read(value)) if alias else ((*loc[:-1], key), value)
         if alias and converted is None:
             continue
         if target != loc:
@@ -203,13 +249,14 @@ def override(document: Document, overrides: Mapping[str, object], places: Mappin
                 f"{key}: is a key of a topology, and this changes keys of the workload; change the topology's file"
             )
         name, value = key.rsplit(".", 1)[-1].replace("-", "_"), scalar(key, raw)
+        name = name if key.count(".") < 2 else key  # deeper keys are this project's: lora.rank is not Megatron's rank
         if (remedy := refused(name, value)) is not None:
             raise InputError(f"{key}={raw}: {name} is not supported; {remedy}")
         if _dropped(name):
             continue
         alias = find(name)
-        target: Loc = alias[0] if alias else tuple(key.replace("-", "_").split("."))
-        converted = alias[1](value) if alias else value
+        target: Loc = alias.key if alias else tuple(key.replace("-", "_").split("."))
+        converted = alias.read(value) if alias else value
         if alias and converted is None:
             continue
         replace(data, target, converted, key)

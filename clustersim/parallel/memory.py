@@ -21,7 +21,7 @@ from clustersim.model.operator import Layer, Operator
 from clustersim.parallel.deepspeed import moments, persistent
 from clustersim.parallel.fsdp import BLOCKS, spread
 from clustersim.parallel.job import Job
-from clustersim.parallel.optimizer import state_bytes, weight_bytes
+from clustersim.parallel.optimizer import bucket, gradients_leave, main_bytes, state_bytes, weight_bytes
 from clustersim.parallel.stages import Stage
 
 FRAMEWORK: Annotated[float, Declared("B")] = 1.5 * 2**30
@@ -60,13 +60,14 @@ def at_rest(job: Job, stages: Sequence[Stage]) -> Memory:
     """Return the bytes of the rank that holds `stages` between steps: no activations and no workspace.
 
     With zero: 2 gradients are those of its share; `gradients` has what a stage adds until they are reduced. With zero: 3 the
-    parameters are its shard in fp32, which the optimizer updates.
+    parameters are its shard in the type in which the optimizer updates it.
     """
     parameters = float(sum(stage.parameters for stage in stages)) * weight_bytes(job)
     if job.sharded:
-        parameters = math.fsum(4.0 * _own(job, stage) for stage in stages)
+        parameters = math.fsum(_shard_bytes(job) * _own(job, stage) for stage in stages)
+    frozen = (n / (job.shards(kind == 1) if job.sharded else 1) for s in stages for kind, n in enumerate(s.frozen))
     return Memory(
-        parameters=parameters,
+        parameters=parameters + weight_bytes(job) * math.fsum(frozen),
         gradients=math.fsum(gradients(job, stage)[0] for stage in stages),
         optimizer=math.fsum(_state(job, float(sum(s.held(kind) for s in stages)), kind) for kind in (False, True)),
         activations=0.0,
@@ -74,6 +75,13 @@ def at_rest(job: Job, stages: Sequence[Stage]) -> Memory:
         framework=FRAMEWORK,
         buffers=buffers(job, stages),
     )
+
+
+def _shard_bytes(job: Job) -> float:
+    """Return the bytes a parameter of a shard on its GPU: as it is updated there, or as it is gathered if the host updates it."""
+    offload = job.training.offload
+    own = (1 - offload.optimizer_states) * main_bytes(job) + offload.optimizer_states * weight_bytes(job)
+    return 0.0 if offload.parameters else own
 
 
 def buffers(job: Job, stages: Sequence[Stage]) -> float:
@@ -98,13 +106,20 @@ def buffers(job: Job, stages: Sequence[Stage]) -> float:
 
 def narrow_weights(job: Job, stages: Sequence[Stage]) -> float:
     """Return the bytes of weights in the format of their products, by rows and by columns; 0 where parameters are sharded."""
-    found = format_of(job.training.precision, job.training.fp8_scaling)
-    if found is None or job.sharded:
+    found, lora = format_of(job.training.precision, job.training.fp8_scaling), job.training.lora
+    if found is None or job.sharded or (lora and lora.base):
         return 0.0
     layers = ((layer, count) for stage in stages for layer, count in stage.layers)
-    products = ((one, count) for layer, count in layers for op in layer.operators for one in _weight_gradients(op))
+    products = ((one, count) for layer, count in layers for op in layer.operators for one in _products(op))
     weights = sum(count * one.batch * one.m * one.n for one, count in products if one.dtype == found.product)
     return 2 * found.size * weights
+
+
+def _products(op: Operator) -> Iterator[Kernel]:
+    """Yield a product for each weight of a linear layer, as wide and as high as the weight."""
+    steps = dict.fromkeys(op.backward_input) if op.frozen else ()  # chunks of one product are equal
+    yield from (step._replace(m=step.k) for step in steps if isinstance(step, Kernel) and step.op == "dgrad")
+    yield from _weight_gradients(op)
 
 
 def _weight_gradients(op: Operator) -> Iterator[Kernel]:
@@ -116,21 +131,24 @@ def gradients(job: Job, stage: Stage) -> tuple[float, float]:
     """Return the bytes of a stage's gradients that a rank always holds, and those more from its first backward pass to its last.
 
     All and none, but with zero: 2 its share of them and the rest (Rajbhandari et al. 2020, section 5.2). With zero: 3
-    its shard in fp32, and all where they are added up before they are reduced.
+    its shard in fp32, and all where they are added up before they are reduced. What leaves for the host is there in two buckets
+    alone, one that fills and one that moves, unless it is added up first.
     """
     width = BYTES[job.training.gradients]
     whole = stage.parameters * width
+    stays = 1 - job.training.offload.optimizer_states if gradients_leave(job) else 1.0
     if job.sharded:
-        return 4.0 * _own(job, stage), whole if job.parallelism.no_sync else 0.0
+        return stays * main_bytes(job) * _own(job, stage), whole if job.parallelism.no_sync else 0.0
     if job.parallelism.zero < 2:
         return whole, 0.0
     share = math.fsum(stage.held(kind) * width / job.shards(kind) for kind in (False, True))
-    return share, whole - share
+    once = job.parallelism.reduce_every_microbatch or job.microbatches == 1
+    return stays * share, min(2 * bucket(job) * width, whole) if once and not stays else whole - stays * share
 
 
 def _state(job: Job, parameters: float, expert: bool) -> float:
     """Return the bytes of optimizer state on one rank; zero: 1 cuts it by the ranks that hold the same parameters."""
-    return parameters * state_bytes(job) / job.shards(expert)
+    return parameters * state_bytes(job) * (1 - job.training.offload.optimizer_states) / job.shards(expert)
 
 
 def _own(job: Job, stage: Stage) -> float:
@@ -179,4 +197,5 @@ def _in_buckets(job: Job, stage: Stage, setting: DeepSpeed, backward: bool) -> f
 
 def _gathers(job: Job, stage: Stage, layer: Layer) -> float:
     """Return the parameters of a layer that are gathered before it runs."""
-    return float(spread(job, *stage.of_layer(layer)))
+    pairs = zip(stage.of_layer(layer), stage.frozen_of(layer), strict=True)
+    return float(spread(job, *(trained + frozen for trained, frozen in pairs)))

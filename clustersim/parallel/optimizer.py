@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Annotated, NamedTuple
 
 from clustersim.config.evidence import Declared
+from clustersim.config.workload import Model
 from clustersim.frameworks import load
 from clustersim.hardware.constants import BYTES
 from clustersim.hardware.formats import activation_type
-from clustersim.model.kernel import Kernel, vector
+from clustersim.model.kernel import Kernel, gemm, vector
+from clustersim.model.parameters import distinct, named_products
+from clustersim.model.parameters import parameters as total_parameters
+from clustersim.model.sharding import gated, width
 from clustersim.parallel.job import Job
 
 
@@ -28,9 +34,12 @@ class Bucket(NamedTuple):
     """How many they are."""
 
 
-def bucket(job: Job) -> float:
-    """Return the parameters of a bucket; the default is Megatron's (megatron/core/distributed/distributed_data_parallel.py)."""
-    return job.parallelism.bucket or max(40_000_000, 1_000_000 * job.copies(expert=False))
+def bucket(job: Job, copies: int | None = None) -> float:
+    """Return the parameters of a bucket among `copies` ranks (default: the job's) that hold the same parameters.
+
+    The default is Megatron's (megatron/core/distributed/distributed_data_parallel.py).
+    """
+    return job.parallelism.bucket or max(40_000_000, 1_000_000 * (copies or job.copies(expert=False)))
 
 
 def last_ready(ready: Sequence[tuple[int, float]], size: float) -> list[Bucket]:
@@ -58,8 +67,20 @@ def first_reads(used: Sequence[tuple[int, float]], size: float) -> list[Bucket]:
     return result or [Bucket(0, 0.0)]
 
 
-MOMENTS: Annotated[Mapping[str, int], Declared()] = {"adam": 2, "sgd": 1, "none": 0}
-"""State of each parameter, in the data type of `training.moments`: two moments, one momentum."""
+MOMENTS: Annotated[Mapping[str, int], Declared()] = {
+    "adam": 2,
+    "adam8bit": 2,
+    "adafactor": 0,
+    "muon": 1,
+    "sgd": 1,
+    "none": 0,
+}
+"""State of each parameter, in the data type of `training.moments`: two moments, one momentum. Of Muon that of matrices inside
+blocks; Adafactor's means of rows and columns are not worth counting."""
+EIGHT_BIT: Annotated[float, Declared("B")] = 1 + 4 / 2048
+"""Bytes of a moment of 8-bit Adam: a byte, and an fp32 scale for 2,048 of them (bitsandbytes, functional.py)."""
+ITERATIONS: Annotated[int, Declared()] = 5
+"""Newton–Schulz iterations of Muon (Megatron-LM d98e8a6, core/optimizer/optimizer_config.py: muon_num_ns_steps)."""
 
 
 UPDATES = frozenset(
@@ -70,6 +91,7 @@ UPDATES = frozenset(
         "weights_from_fp32",
         "zero_gradients",
         "put_back_parameters",
+        "newton_schulz",
     }
     | MOMENTS.keys()
 )
@@ -84,16 +106,73 @@ def update(job: Job, parameters: int, experts: int = 0) -> tuple[Kernel, ...]:
     kind = job.training.optimizer
     if kind == "none":
         return ()
-    own = _share(job, parameters - experts, False) + _share(job, experts, True)
+    whole_part = _share(job, parameters - experts, False) + _share(job, experts, True)
+    own = math.ceil(whole_part * (1 - job.training.offload.optimizer_states))
     gradient, weight = BYTES[job.training.gradients], weight_bytes(job)
-    widen = (("gradients_to_fp32", own, gradient + 4),) if gradient < 4 else ()
+    widen = (("gradients_to_fp32", own, gradient + 4),) if gradient < 4 and main_bytes(job) == 4 else ()
     whole = not job.sharded  # else weights are cast where they are gathered, and gradients are made anew
-    clipped = parameters if reduces_whole(job) else own
-    clip = (("gradient_norm", clipped, 4.0), ("gradient_scale", clipped, 8.0)) if job.training.clip_gradients else ()
-    step = (kind, own, 2 * _moments(job) + 4 + 8.0)
-    cast = (("weights_from_fp32", own, 4 + weight),) if weight < 4 and whole else ()
+    clipped = parameters if reduces_whole(job) else own if gradients_leave(job) else whole_part
+    main = main_bytes(job)
+    clip = (
+        (("gradient_norm", clipped, main), ("gradient_scale", clipped, 2 * main)) if job.training.clip_gradients else ()
+    )
+    step = (kind, own, 2 * moment_bytes(job) + 3 * main)
+    cast = (("weights_from_fp32", own, 4 + weight),) if weight < main and whole else ()
     clear = (("zero_gradients", parameters, gradient),) if job.training.kernels == "fused" and whole else ()
-    return tuple(_pass(op, count, traffic) for op, count, traffic in (*widen, *clip, step, *cast, *clear))
+    found = (*widen, *clip, step, *cast, *clear)
+    passes = tuple(_pass(op, count, traffic) for op, count, traffic in found if count)
+    return (*passes, *_newton_schulz(job, parameters)) if kind == "muon" else passes
+
+
+class Matrices(NamedTuple):
+    """Weights of one shape that Muon updates whole, and how many such matrices the model has."""
+
+    rows: int
+    columns: int
+    copies: int
+
+
+def matrices(model: Model) -> list[Matrices]:
+    """Return the two-dimensional weights inside the blocks of a model: queries, keys and values apart, gates with what they gate.
+
+    Megatron-LM d98e8a6: core/optimizer/emerging_optimizers; embeddings, head, norms and biases are Adam's.
+    """
+    found: Counter[tuple[int, int]] = Counter()
+    for kind, layers in distinct(model):
+        hidden, weights = kind.hidden, named_products(kind)
+        for name in ("query_proj", "key_proj", "value_proj", "in_proj"):
+            if name in weights:
+                found[hidden, max(weights[name] // hidden, 1)] += layers
+        found[weights.get("out_proj", 0) // hidden, hidden] += layers
+        if not kind.feed_forward:
+            continue
+        for width_, count in ((width(kind), kind.experts or 1), (kind.shared_ffn or width(kind), kind.shared_experts)):
+            found[hidden, (1 + gated(kind)) * width_] += layers * count
+            found[width_, hidden] += layers * count
+    return [Matrices(rows, columns, count) for (rows, columns), count in found.items() if count and rows]
+
+
+def matrix_share(model: Model) -> float:
+    """Return the part of a model's parameters that lies in matrices inside its blocks."""
+    return min(sum(math.prod(one) for one in matrices(model)) / total_parameters(model), 1.0)
+
+
+def _newton_schulz(job: Job, parameters: int) -> tuple[Kernel, ...]:
+    """Return the products that make the updates of the matrices which a rank owns.
+
+    An iteration on X of m rows and n columns, the smaller first, has X·Xᵀ, the square of that, and its product with X. Without
+    `zero` each rank updates all that it holds; else a matrix is one rank's. Tensor-parallel ranks do the same on whole matrices
+    (muon_tp_mode: duplicated).
+    """
+    whole = total_parameters(job.model)
+    part = parameters * job.parallelism.tp / whole / (job.shards(False) if job.parallelism.zero else 1)
+    kernels: list[Kernel] = []
+    for one in matrices(job.model):
+        m, n = sorted((one.rows, one.columns))
+        batch = ITERATIONS * max(math.ceil(one.copies * min(part, 1.0)), 1)
+        shapes = ((m, m, n), (m, m, m), (m, n, m))
+        kernels += [gemm("bmm", "newton_schulz", "bf16", batch, *shape) for shape in shapes]
+    return tuple(kernels)
 
 
 def reduces_whole(job: Job) -> bool:
@@ -124,13 +203,32 @@ def weight_bytes(job: Job) -> float:
 def state_bytes(job: Job) -> float:
     """Return the bytes of optimizer state a parameter, before any sharding: moments, and an fp32 master of narrow weights.
 
-    Sharded parameters are their own master.
+    Sharded parameters are their own master, and so are weights that are updated in 16 bits.
     """
     trained = job.training.optimizer != "none"
-    master = 4 if trained and weight_bytes(job) < 4 and not job.sharded else 0
-    return float(_moments(job) + master)
+    master = main_bytes(job) if trained and weight_bytes(job) < main_bytes(job) and not job.sharded else 0
+    return float(moment_bytes(job) + master)
 
 
-def _moments(job: Job) -> float:
-    """Return the bytes of moments a parameter."""
-    return MOMENTS[job.training.optimizer] * BYTES[job.training.moments]
+def main_bytes(job: Job) -> float:
+    """Return the bytes of one of the weights that the optimizer updates, and of its gradient there.
+
+    PyTorch's optimizers make moments like the weights (torch/optim/adamw.py, zeros_like), so that moments of sharded parameters
+    say of which type these are.
+    """
+    training = job.training
+    said = training.main_params or (training.moments if job.parallelism.zero == 3 else "fp32")
+    return max(BYTES[said], 2.0)
+
+
+def gradients_leave(job: Job) -> bool:
+    """Return whether gradients go to the host as soon as they are reduced, with ZeRO-2 and 3, and not at the update."""
+    return job.training.offload.optimizer_states > 0 and job.parallelism.zero >= 2
+
+
+def moment_bytes(job: Job) -> float:
+    """Return the bytes of moments a parameter, in the mean of matrices and all others where these differ."""
+    kind = job.training.optimizer
+    width = EIGHT_BIT if kind == "adam8bit" else BYTES[job.training.moments]
+    share = matrix_share(job.model) if kind == "muon" else 1.0
+    return (share * MOMENTS[kind] + (1 - share) * MOMENTS["adam"]) * width

@@ -19,12 +19,13 @@ from clustersim.model.embedding import TABLE
 from clustersim.model.encoder import encoder_of
 from clustersim.model.head import LOGITS
 from clustersim.model.kernel import Kernel
+from clustersim.model.lora import ADAPTER
 from clustersim.model.operator import Collective, Layer, Operator, OperatorStep, Steps
+from clustersim.model.recompute import Marker
 from clustersim.model.sharding import ShardedModel
 from clustersim.model.transformer import blocks, decoder_entry, embedding, further_head, head, hidden_bytes, prediction
 from clustersim.parallel.job import Job
 from clustersim.parallel.layout import Portion, portions
-from clustersim.parallel.recompute import Marker
 
 
 class Fullest(NamedTuple):
@@ -128,7 +129,7 @@ class Stage:
         """Return the parameter tensors on one rank that all data-parallel ranks hold, or those of experts spread over them."""
         own = ((op, count) for layer, count in self.layers for op in layer.operators if self.owned(op))
         kept = ((op, count) for op, count in own if op.expert == expert)
-        return sum(count * (1 + any(k.op == "bias_gradient" for k in op.backward_weight)) for op, count in kept)
+        return sum(count * _tensors(op) for op, count in kept)
 
     @cached_property
     def replicated(self) -> int:
@@ -178,6 +179,19 @@ class Stage:
         dense, experts = (sum(self.owned(op) for op in layer.operators if op.expert == kind) for kind in (False, True))
         return dense, experts
 
+    def frozen_of(self, layer: Layer) -> tuple[int, int]:
+        """Return the same of its frozen weights, in weights of the activations' type."""
+        dense, experts = (
+            sum(self.frozen_in(op) for op in layer.operators if op.expert == kind) for kind in (False, True)
+        )
+        return dense, experts
+
+    @cached_property
+    def frozen(self) -> tuple[int, int]:
+        """Frozen weights on one rank, in weights of the activations' type: dense ones, and those of experts."""
+        each = [(self.frozen_of(layer), count) for layer, count in self.layers]
+        return sum(own[0] * count for own, count in each), sum(own[1] * count for own, count in each)
+
     def gradient_ready(self, expert: bool) -> tuple[tuple[int, int], ...]:
         """Return (n, parameters): how many more parameters have their gradient once the first n steps of `backward` are done.
 
@@ -206,7 +220,11 @@ class Stage:
 
     def owned(self, op: Operator) -> int:
         """Return the parameters that an operator adds to this stage; a head that borrows the embedding adds its bias."""
-        return op.parameters - (self.borrowed if op.name == LOGITS else 0)
+        return op.parameters - (self.borrowed if op.name == LOGITS and op.parameters else 0)
+
+    def frozen_in(self, op: Operator) -> int:
+        """Return the frozen weights that an operator adds to this stage."""
+        return op.frozen - (self.borrowed if op.name == LOGITS and op.frozen else 0)
 
     def recomputed(self, layer: Layer) -> dict[int, Steps]:
         """Return the recomputed part of a layer's forward pass, by the place of the operator."""
@@ -253,6 +271,12 @@ def alone(steps: Steps) -> Iterator[OperatorStep]:
         left = sum(isinstance(one, Kernel) for one in steps[place + 1 :])
         over = isinstance(step, Collective) and step.over > left
         yield step._replace(over=0) if over and isinstance(step, Collective) else step
+
+
+def _tensors(op: Operator) -> int:
+    """Return the parameter tensors of an operator: A and B of each adapter, else a weight and its bias."""
+    ops = [kernel.op for kernel in op.backward_weight]
+    return ops.count("wgrad") if op.name.endswith(ADAPTER) else 1 + ("bias_gradient" in ops)
 
 
 @dataclass(frozen=True, slots=True)
@@ -345,10 +369,10 @@ class Layers:
         self.order = tuple(map(id, self.blocks))
         self.scales = scales_layer(shard)
         self.own, self.beside = hidden_bytes(shard), hidden_bytes(encoder) if self.encoder else 0.0
-        self.table = sum(op.parameters for op in self.embedding.operators if op.name == TABLE)
+        self.table = sum(op.parameters + op.frozen for op in self.embedding.operators if op.name == TABLE)
 
     def between(self, blocks: int, predictions: int) -> float:
-        """Return the bytes that a stage hands on after so many blocks and further predictions.
+        """Return the bytes per microbatch that a stage sends on after `blocks` blocks and `predictions` further predictions.
 
         One activation of a token, those of predictions whose loss comes later, and within a decoder the encoder's output.
         """
@@ -365,11 +389,11 @@ class Layers:
         return [*found[:place], decoder_entry(self.shard, not held), *found[place:]]
 
     def stage(self, portion: Portion, own: list[Layer], received: float, sent: float, closed: bool) -> Stage:
-        """Return a stage of these blocks, which receives and hands on so many bytes; closed: as of `Pipeline`."""
+        """Return a stage of these blocks, which receives and sends these bytes per microbatch; closed: as of `Pipeline`."""
         held = portion.embedding or ((self.tied or closed) and portion.loss)
         # predictions and a decoder look up in tables that are told to be of the last pipeline rank
         joined = self.tied or self.shard.model.mtp_layers or self.shard.model.encoder_layers
-        shared = joined and portion.embedding != portion.loss and not closed
+        shared = joined and portion.embedding != portion.loss and not closed and not self.shard.lora
         return Stage(
             self.layers(portion, own, held),
             shared=self.table if shared else 0,

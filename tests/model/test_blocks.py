@@ -210,7 +210,10 @@ BROKEN = {
     "a letter": ({"parallelism.layout": "Ex|t|t|L"}, "has 'x'; write E (embedding), t (block)"),
     "an empty stage": ({"parallelism.layout": "Et*8||L|"}, "has a stage without a layer; give it one"),
     "a long one": ({"parallelism.layout": "Et*999999999|t|t|L"}, "is too long; name at most 100000 layers"),
-    "chunks": ({"parallelism.layout": "Et|t|t|t|t|t|t|tL"}, "has 8 stages, not pp 4 × vpp 1; write vpp 2"),
+    "chunks": (
+        {"parallelism.layout": "Et|t|t|t|t|t|t|tL", "parallelism.vpp": 1},
+        "has 8 stages, not pp 4 × vpp 1; write vpp 2",
+    ),
     "two ways": (
         {"parallelism.layout": "Et*5|t|t|tL", "parallelism.last_layers": 1},
         "parallelism.last_layers: and parallelism.layout exclude each other; keep one of them",
@@ -238,3 +241,21 @@ def test_what_contradicts_gets_one_sentence(case):
         job(**{"parallelism.pp": 4, "parallelism.dp": 1, **overrides})
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("tp", [1, 4])
+def test_a_compiled_loss_moves_less_than_a_plain_one_and_more_than_one_in_place(tp):
+    """`native` has two all-reduces of three, all of them over tensor-parallel ranks."""
+
+    def loss(kind):
+        of = {"parallelism.tp": tp, "training.cross_entropy": kind}
+        head = stages(job(**of))[-1].layers[-1][0]
+        [last] = [one for one in head.operators if one.name == "cross_entropy"]
+        return (*last.forward, *last.backward_input)
+
+    moved = [
+        sum(one.bytes for one in loss(kind) if isinstance(one, Kernel)) for kind in ("fused", "native", "parallel")
+    ]
+    assert moved == sorted(moved)
+    calls = [sum(isinstance(one, Collective) for one in loss(kind)) for kind in ("native", "parallel")]
+    assert calls == ([2, 3] if tp > 1 else [0, 0])

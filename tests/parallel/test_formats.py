@@ -217,7 +217,7 @@ def test_gpus_without_a_format_are_refused(precision):
     expected = {
         "fp8": {gpu.name for gpu in gpus.everything() if "fp8" in gpu.matrix},
         "nvfp4": BLACKWELL,
-    }.get(precision, {*BLACKWELL, "mi355x"})
+    }.get(precision, {*BLACKWELL, "mi350x", "mi355x"})
     assert {gpu.name for gpu in gpus.everything() if multiplies(gpu, precision)} == expected
     lacking = "a100-sxm-80gb" if precision == "fp8" else "h100-sxm"
     message = f"training.precision: {lacking} multiplies no {precision}, its datasheet has "

@@ -197,9 +197,9 @@ def test_experts_that_are_spread_are_sharded_over_the_ranks_that_hold_the_same()
     one = job(**ZERO3, **moe)
     result = run(cluster(4, gpus=2, nics=2), one, ignore_memory=True)
     sums = {}
-    for program in result.plan.programs[:1]:
-        for (variant, _), size in program.carried().items():
-            sums[variant[:2]] = sums.get(variant[:2], 0.0) + size
+    plan = result.plan._replace(programs=result.plan.programs[:1])
+    for (variant, _), size in plan.carried().items():
+        sums[variant[:2]] = sums.get(variant[:2], 0.0) + size
     [stage] = stages(result.job)
     assert sums["efsdp", "reduce_scatter"] == 4 * 4 * stage.experts
     assert sums["efsdp", "all_gather"] == 4 * 2 * 2 * stage.experts

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from bounds import bounds
 from engine_cases import cluster, job
 
 from clustersim.engine.instruction import Launch, Send
-from clustersim.optimization.bound import LowerBounds
 from clustersim.simulation import Simulator, run
 
 SPLIT = {"parallelism__tp": 2, "parallelism__pp": 4, "training__micro_batch": 1, "training__global_batch": 32}
@@ -14,7 +14,7 @@ SCHEDULES = [("1f1b", 1), ("interleaved", 2), ("zero_bubble", 1), ("dualpipe", 1
 
 
 def lines(script, kind):
-    return [line for key in script.steps for line in script.steps[key] if isinstance(line, kind)]
+    return [line for lines in script.text.steps.values() for line in lines if isinstance(line, kind)]
 
 
 def scripts_of(**split):
@@ -53,8 +53,7 @@ def test_players_agree_and_no_bound_is_above(schedule, chunks):
     unfolded = run(cluster(8), job(**split), fold=False, engine="auto").summary["step_time_s"]
     assert unfolded == pytest.approx(seconds["simpy"], rel=1e-11)
     placed = simulator.placed(job(**split))
-    bounds = LowerBounds(simulator.preparation)
-    assert bounds.of(placed).step(placed) <= seconds["simpy"] * (1 + 1e-9)
+    assert bounds(simulator, placed).seconds <= seconds["simpy"] * (1 + 1e-9)
 
 
 def test_it_pays_where_messages_cross_nodes():

@@ -96,8 +96,8 @@ def test_large_schedules_are_legal(name: str, stages: int, microbatches: int, ch
     check.check(schedule, check.pipeline(name, stages, chunks), rounds)
 
 
-@pytest.mark.parametrize("stages", range(1, 9))
-@pytest.mark.parametrize("microbatches", range(1, 17))
+@given(st.integers(1, 16), st.integers(1, 48))
+@settings(max_examples=examples(60), deadline=None)
 def test_closed_forms(stages: int, microbatches: int) -> None:
     """Makespan (m+p-1)(f+b) for both; GPipe keeps m microbatches, 1F1B min(p - rank, m)."""
     gpipe, flush = (check.load(name, stages, microbatches) for name in ("gpipe", "1f1b"))
@@ -106,9 +106,8 @@ def test_closed_forms(stages: int, microbatches: int) -> None:
     assert [check.in_flight(row) for row in flush] == [min(stages - rank, microbatches) for rank in range(stages)]
 
 
-@pytest.mark.parametrize("chunks", [2, 3, 4])
-@pytest.mark.parametrize("rounds", [1, 2, 3])
-@pytest.mark.parametrize("stages", range(1, 9))
+@given(st.integers(1, 12), st.integers(1, 4), st.integers(2, 6))
+@settings(max_examples=examples(40), deadline=None)
 def test_interleaved_bubble(stages: int, rounds: int, chunks: int) -> None:
     """(p-1)(f+b)/v on top of the work m(f+b) (Narayanan et al. 2021, section 2.2.2)."""
     schedule = check.load("interleaved", stages, stages * rounds, chunks)
@@ -239,8 +238,8 @@ REFUSED = {
     ("gpipe", 4, 8, 2): "gpipe has one model chunk a rank, not 2; set vpp to 1 or use interleaved",
     ("1f1b", 4, 8, 2): "1f1b has one model chunk a rank, not 2; set vpp to 1 or use interleaved",
     ("interleaved", 4, 8, 1): "interleaved needs 2 or more model chunks a rank; set vpp to 2 or more, or use 1f1b",
-    ("interleaved", 4, 10, 2): "interleaved: 10 microbatches are no multiple of 4 pipeline stages; use, say, 8",
-    ("zero_bubble", 4, 3, 2): "zero_bubble: 3 microbatches are no multiple of 4 pipeline stages; use, say, 4",
+    ("interleaved", 4, 10, 2): "interleaved: 10 microbatches are not a multiple of 4 pipeline stages; use, say, 8",
+    ("zero_bubble", 4, 3, 2): "zero_bubble: 3 microbatches are not a multiple of 4 pipeline stages; use, say, 4",
     ("dualpipe", 3, 8, 1): "dualpipe needs an even number of pipeline stages, not 3; use 4",
     ("dualpipe", 4, 6, 1): "dualpipe needs an even number of microbatches, 2 or more a stage, not 6 on 4; use 8",
     ("dualpipe", 4, 9, 1): "dualpipe needs an even number of microbatches, 2 or more a stage, not 9 on 4; use 10",
@@ -269,7 +268,7 @@ def test_an_unknown_schedule_lists_the_known() -> None:
         check.load("1f1bb", 4, 8)
     known = ", ".join(sorted(plugins.names(check.ROOM)))
     assert str(caught.value) == (
-        f"'1f1bb' is none of the schedules; did you mean '1f1b'? known: {known}, "
+        f"'1f1bb' is not one of the schedules; did you mean '1f1b'? known: {known}, "
         "or package.module:attribute with plugins.permitted"
     )
 

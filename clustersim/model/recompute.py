@@ -5,8 +5,7 @@ number of layers, or granularity `selective` with modules. A module keeps its in
 `layernorm`, `moe_act` and `mla_up_proj` it is the output, the input of what comes next, that is dropped and made again
 (Megatron's output-discarding checkpoints).
 
-JAX and PyTorch run whole blocks again but for outputs that a policy saves. Their names are MaxText's
-(src/maxtext/layers/decoders.py, get_remat_policy).
+JAX and PyTorch run whole blocks again but for outputs that a policy saves, by MaxText's names (layers/decoders.py).
 """
 
 from __future__ import annotations
@@ -20,6 +19,7 @@ from clustersim.config.workload import Saved
 from clustersim.model.attention import CORE, ROTARY
 from clustersim.model.encoder import CROSS
 from clustersim.model.kernel import Kernel, narrowed
+from clustersim.model.lora import ADAPTER
 from clustersim.model.operator import Collective, Layer, Operator, OperatorStep, Rerun, Steps
 from clustersim.model.sharding import ShardedModel
 
@@ -39,7 +39,11 @@ class Module(NamedTuple):
 MODULES: dict[str, tuple[Module, ...]] = {
     "core_attn": (Module((CORE,), (CORE,)), Module((CROSS,), (CROSS,))),
     "layernorm": (
-        Module(("attention_norm",), ("attention_norm",), (("qkv",), ("q_down", "kv_down"), ("q_up", "kv_down"))),
+        Module(
+            ("attention_norm",),
+            ("attention_norm",),
+            (("qkv", "in_proj"), ("in_proj",), ("q_down", "kv_down"), ("q_up", "kv_down")),
+        ),
         Module(("mlp_norm",), ("mlp_norm",), (("fc1",), ("router", "shared_fc1"))),
     ),
     "mlp": (Module(("fc1",), ("fc2",)),),
@@ -49,7 +53,6 @@ MODULES: dict[str, tuple[Module, ...]] = {
     "shared_experts": (Module(("shared_fc1",), ("shared_fc2",)),),
 }
 """By Megatron's names."""
-
 
 PRODUCTS = ("linear", "grouped_gemm")
 """Kinds of kernels whose columns are an operator's outputs."""
@@ -66,11 +69,13 @@ POLICIES: dict[Saved, tuple[Saved, ...]] = {
     "minimal": (*DOTS, "mlpwi_0", "mlpwi_1", "mlpwo"),
     "minimal_with_context": (*DOTS, "context", "mlpwi_0", "mlpwi_1", "mlpwo"),
     "minimal_flash": (*DOTS, "context", "mlpwi_0", "mlpwi_1", "mlpwo"),
-    # the 1st, 3rd, … of the products for queries, keys, values, output, gate, up, down, and what is attended to or travels
-    # (torchtitan/distributed/activation_checkpoint.py, SelectiveAC)
+    # the 1st, 3rd, … of the products for queries, keys, values, output, gate, up, down, and what is attended to or travels;
+    # grouped products of experts are not on its list (torchtitan/distributed/activation_checkpoint.py, SelectiveAC)
     "op": ("query_proj", "value_proj", "context", "mlpwi_0", "mlpwo", "reduce_scatter", "dispatch", "combine"),
 }
 """Names that stand for several outputs."""
+UNGROUPED = ("op",)
+"""Policies by class of operator that have linears on their list and no grouped products."""
 
 
 def saved_names(saves: Sequence[Saved], *, scattered: bool) -> frozenset[str]:
@@ -82,11 +87,13 @@ def saved_names(saves: Sequence[Saved], *, scattered: bool) -> frozenset[str]:
 class Marker:
     """Says of blocks what runs again; like ones, asked for in several stages, stay one object."""
 
-    __slots__ = ("_made", "_saves", "_whole_kept", "training")
+    __slots__ = ("_made", "_saves", "_saves_grouped", "_whole_kept", "training")
 
     def __init__(self, shard: ShardedModel) -> None:
         self.training = shard.training
         self._saves = saved_names(shard.training.recompute_saves, scattered=shard.sequence_parallel)
+        ungrouped = [name for name in shard.training.recompute_saves if name not in UNGROUPED]
+        self._saves_grouped = saved_names(ungrouped, scattered=shard.sequence_parallel)
         self._whole_kept = shard.keeps_gathered
         self._made: dict[tuple[int, int], Layer] = {}
 
@@ -123,17 +130,23 @@ class Marker:
     def _but_saved(self, layer: Layer) -> Rerun:
         """Return the second run of a whole block but for what makes the outputs that are saved."""
         ends = len(layer.operators)
-        if "mlpwo" in self._saves:  # what follows the last product is read by no backward pass
+        last = next((op for op in reversed(layer.operators) if any(one.name == "mlpwo" for one in op.outputs)), None)
+        if last is not None and "mlpwo" in self._of(last):  # what follows the last product is read by no backward pass
             ends -= sum(1 for _ in takewhile(lambda op: not op.saved, reversed(layer.operators)))
         again = ((place, tuple(self._again(op))) for place, op in enumerate(layer.operators[:ends]))
         own, whole = (
-            math.fsum(one.bytes for op in layer.operators for one in op.outputs if one.name in names)
-            for names in (self._saves, self._saves & {"out_proj", "mlpwo"})
+            math.fsum(one.bytes for op in layer.operators for one in op.outputs if one.name in self._of(op) & names)
+            for names in (self._saves, {"out_proj", "mlpwo"})
         )
         saved = math.fsum(op.saved for op in layer.operators)
         kept = min(layer.input_bytes + own, saved)
         operators = tuple((place, steps) for place, steps in again if steps)
         return Rerun(operators, len(layer.operators) - 1, saved - kept, saved + whole - kept)
+
+    def _of(self, op: Operator) -> frozenset[str]:
+        """Return the outputs that are saved if an operator has them."""
+        grouped = any(isinstance(step, Kernel) and step.kind == "grouped_gemm" for step in op.forward)
+        return self._saves_grouped if grouped else self._saves
 
     def _again(self, op: Operator) -> Iterator[OperatorStep]:
         """Yield the recomputed parts of an operator: products of the columns that are not saved.
@@ -141,13 +154,14 @@ class Marker:
         Where all are, what backward passes read of its input: casts, and what was gathered where it is not gathered anew.
         """
         columns = sum(one.columns for one in op.outputs)
-        left = sum(one.columns for one in op.outputs if one.name not in self._saves)
+        saves = self._of(op)
+        left = sum(one.columns for one in op.outputs if one.name not in saves)
         if op.name == ROTARY and self._saves.issuperset(QKV):  # saved after the rotation
             return
         each = cycle(op.outputs)  # of linears apart, which a ring multiplies chunk by chunk
         for step in op.forward:
             if left < columns and isinstance(step, Kernel) and step.kind in PRODUCTS:
-                if step.n < columns and next(each).name not in self._saves:
+                if step.n < columns and next(each).name not in saves:
                     yield step
                 elif step.n == columns and left:
                     yield narrowed(step, left)
@@ -173,9 +187,7 @@ def _forward(operators: Sequence[Operator], places: range) -> tuple[tuple[int, S
 def _modules(names: Sequence[str], layer: Layer) -> list[Rerun]:
     """Return the second runs of the modules that a block has; what lies inside another one runs with that."""
     at = {op.name: place for place, op in enumerate(layer.operators)}
-    found = [
-        one for name in MODULES if name in names for part in MODULES[name] if (one := _rerun(part, layer.operators, at))
-    ]
+    found = [one for name in MODULES if name in names for part in MODULES[name] if (one := _rerun(part, layer, at))]
     return [one for one in found if not any(_inside(one, other) for other in found)]
 
 
@@ -183,16 +195,19 @@ def _inside(one: Rerun, other: Rerun) -> bool:
     return one is not other and dict(one.operators).keys() < dict(other.operators).keys()
 
 
-def _rerun(module: Module, operators: Sequence[Operator], at: dict[str, int]) -> Rerun | None:
+def _rerun(module: Module, layer: Layer, at: dict[str, int]) -> Rerun | None:
     """Return the second run of a module, None where a block has none: before the backward pass of its last reader, or its own."""
+    operators = layer.operators
     first, last = (next((at[name] for name in names if name in at), None) for names in (module.first, module.last))
     if first is None or last is None:
         return None
-    own = range(first, last + 1)
+    own = range(first, at.get(operators[last].name + ADAPTER, last) + 1)
     again = _forward(operators, own)
     if not module.readers:
-        dropped = math.fsum(operators[i].saved for i in own) - operators[first].kept_input
+        entry = operators[first]  # a frozen linear keeps no input by itself, but the module begins from it
+        dropped = math.fsum(operators[i].saved for i in own) - (layer.input_bytes if entry.frozen else entry.kept_input)
         return Rerun(again, last, dropped, dropped)
-    readers = next([at[name] for name in names if name in at] for names in module.readers if names[0] in at)
+    reading = next(names for names in module.readers if names[0] in at)
+    readers = [at[name] for each in reading for name in (each, each + ADAPTER) if name in at]
     dropped = math.fsum(operators[i].kept_input for i in readers)
     return Rerun(again, max(readers), dropped, dropped)

@@ -8,10 +8,10 @@ from clustersim.config.yaml import parse
 from clustersim.errors import ConfigError
 from clustersim.model.kernel import Kernel
 from clustersim.model.operator import Collective
+from clustersim.model.recompute import POLICIES
 from clustersim.parallel.flops import attention_flop, hardware_flop, linear_flop, model_flop
 from clustersim.parallel.load import build
 from clustersim.parallel.memory import gathered
-from clustersim.parallel.recompute import POLICIES
 from clustersim.parallel.stages import stages
 from clustersim.simulation import simulate
 

@@ -1,0 +1,161 @@
+"""Low-rank adapters beside frozen linears: LoRA (Hu et al. 2021, arXiv 2106.09685), QLoRA (Dettmers et al., arXiv 2305.14314).
+
+y = W·x + alpha/rank · B·A·x. Frozen weights have no gradients and no optimizer state, and a frozen linear keeps no input.
+The gradient of its input is computed as before, back to the first adapter. Under tensor parallelism A and B are split as
+Megatron-Bridge splits them (067f987, peft/utils.py, ParallelLinearAdapter).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import takewhile
+from typing import Annotated
+
+from clustersim.config.evidence import Declared
+from clustersim.config.workload import Lora
+from clustersim.model.elementwise import add, copy, pointwise
+from clustersim.model.kernel import Kernel
+from clustersim.model.linear import dgrad, input_size, product, wgrad
+from clustersim.model.operator import Operator, OperatorStep, Steps
+from clustersim.model.sharding import ShardedModel
+
+ADAPTER = "_adapter"
+"""Suffix of the names of adapters' operators."""
+TARGETS = {
+    "qkv": ("linear_qkv", ("linear_q", "linear_k", "linear_v")),
+    "projection": ("linear_proj", ()),
+    "fc1": ("linear_fc1", ("linear_fc1_gate", "linear_fc1_up")),
+    "fc2": ("linear_fc2", ()),
+}
+"""Targets by the operator of the linear: for all its outputs, and for each part of them."""
+COLUMN = ("qkv", "fc1")
+"""Operators of column-parallel linears, whose input every tp rank has whole."""
+NF4: Annotated[float, Declared("B")] = (4 + 8 / 64 + 32 / (64 * 256)) / 8
+"""Bytes of a weight in nf4: 4 bits, for 64 of them a scale of 8 bits, for 256 of these one of fp32 (QLoRA, section 3)."""
+
+
+def widths(lora: Lora, name: str, parts: Sequence[tuple[str, int]], apart: bool) -> tuple[int, ...]:
+    """Return the outputs of each adapter of a linear whose outputs are `parts`; apart: each part is a linear of its own."""
+    whole, each = TARGETS.get(name, ("", ()))
+    columns = tuple(n for _, n in parts)
+    if whole in lora.targets:
+        return columns if apart else (sum(columns),)
+    return tuple(n for target, n in zip(each, columns, strict=False) if target in lora.targets)
+
+
+def adapters(shard: ShardedModel, name: str, inputs: int, parts: Sequence[tuple[str, int]]) -> tuple[Operator, ...]:
+    """Return the adapters of a linear of `inputs` (this rank's) features as one operator, nothing where it has none.
+
+    Beside a column-parallel linear the columns of A are split and A·x is gathered; beside a row-parallel one A·x is summed, the
+    columns of B are split, and B·A·x is gathered or exchanged for tokens. All adapters of a linear run one after the other:
+    dropout of the input, A, B, product with the scale, and sum with the linear's output. They keep their input, dropped if it is,
+    with a byte a value for the mask, and A·x. All are in the type of activations.
+    """
+    lora, shard, column = shard.lora, shard.in_activation_type, name in COLUMN
+    outputs = widths(lora, name, parts, shard.apart) if lora else ()
+    if not lora or not outputs:
+        return ()
+    forward, outer, inner = list[OperatorStep](), list[OperatorStep](), list[OperatorStep]()
+    weights, parameters = list[Kernel](), 0
+    tokens, z, rank, tp = shard.tokens, shard.size, lora.rank, shard.tp
+    rows = tokens if column else shard.local
+    masks = [copy(shard, op, tokens, inputs, 2 * z + 1) for op in ("dropout", "dropout_backward")]
+    drop, restore = ([one] if lora.dropout else [] for one in masks)
+    for columns in outputs:
+        narrow, wide = (rank // tp, columns) if column else (rank, columns // tp)
+        joined = shard.exchange("all_gather" if column else "all_reduce", tokens, rank)
+        back = shard.exchange("all_reduce", tokens, rank)
+        moved: Steps = () if column else shard.exchange("all_gather", tokens, columns)
+        returned: Steps = moved if shard.sequence_parallel else ()
+        if lora.a2a and shard.sequence_parallel and not column:
+            moved = returned = shard.exchange("all_to_all", tokens, wide)
+        scale = pointwise(shard, "mul", rows, columns, 2 * z)
+        first, second = product(shard, inputs, narrow), product(shard, rank, wide)
+        forward += (*drop, *first, *joined, *second, *moved, scale, add(shard, rows, columns))
+        outer += (scale, *returned, *dgrad(shard, rank, wide), *back)
+        inner += (*dgrad(shard, inputs, narrow), *restore, add(shard, tokens, inputs))
+        if column and not shard.sequence_parallel:
+            inner += shard.exchange("all_reduce", tokens, inputs)
+        weights += (*wgrad(shard, rank, wide, False), *wgrad(shard, inputs, narrow, False))
+        parameters += inputs * narrow + rank * wide
+    whole = float(tokens * inputs)
+    kept = 0.0 if lora.dropout or read_again(shard, name) else z * whole
+    dropped = len(outputs) * (z + 1) * whole if lora.dropout else 0.0
+    return (
+        Operator(
+            name + ADAPTER,
+            tuple(forward),
+            (*outer, *inner),
+            tuple(weights),
+            parameters=parameters,
+            saved=kept + dropped + len(outputs) * z * tokens * rank,
+            kept_input=kept,
+            backward_alive=z * (rows * max(outputs) + tokens * (2 * inputs + rank)),
+        ),
+    )
+
+
+def read_again(shard: ShardedModel, name: str) -> bool:
+    """Return whether the input of a linear is kept for the operator before it: a fused attention, or ReLU, reads its output."""
+    return (name == "projection" and shard.training.attention != "unfused") or (
+        name.endswith("fc2") and shard.model.activation == "relu"
+    )
+
+
+def frozen(shard: ShardedModel, operators: Sequence[Operator], stored: bool = True) -> tuple[Operator, ...]:
+    """Return operators whose weights are not trained, but for those of adapters; the same where all weights are.
+
+    stored: whether linears lie in `training.lora.base`, as those of blocks do.
+    """
+    return tuple(_frozen(shard, op, stored) if shard.lora else op for op in operators)
+
+
+def _frozen(shard: ShardedModel, op: Operator, stored: bool) -> Operator:
+    """Return an operator without gradients of its weights, and without the input that only these need.
+
+    A linear's weights in nf4 are unpacked before each product (bitsandbytes, autograd/_functions.py, MatMul4Bit); those in fp8
+    with one scale a tensor are transposed for the gradient of the input (Transformer Engine with
+    disable_parameter_transpose_cache, as NVIDIA submits it to MLPerf). With scales by block they lie by rows and by columns.
+    """
+    if not op.parameters or op.name.endswith(ADAPTER):
+        return op
+    products = [kernel for kernel in op.backward_weight if kernel.op == "wgrad"]
+    base, form, z = shard.lora and shard.lora.base, shard.format, shard.size
+    kept, size = op.kept_input if products else 0.0, z
+    again = kept / input_size(shard) * z if read_again(shard, op.name) else 0.0
+    ahead, back = tuple[Kernel, ...](), tuple[Kernel, ...]()
+    if not stored or op.name == "router" or not products:
+        base = None
+    if base == "nf4":
+        size = NF4
+        ahead = back = tuple(copy(shard, "dequantize", one.batch * one.m, one.n, NF4 + z) for one in products)
+    elif base and form:
+        size = form.size * (2 if form.scale else 1)
+        own = products if not form.scale else []
+        back = tuple(copy(shard, "transpose", one.batch * one.m, one.n, 2 * form.size) for one in own)
+    return op._replace(
+        forward=(*ahead, *op.forward),
+        backward_input=(*back, *op.backward_input),
+        backward_weight=(),
+        parameters=0,
+        replicated=0,
+        frozen=math.ceil(op.parameters * size / z),
+        saved=op.saved - kept + again,
+        kept_input=again,
+    )
+
+
+def entered(operators: Sequence[Operator]) -> tuple[Operator, ...]:
+    """Return the operators of a model's first layer, or first block, without the gradients that no adapter before them needs.
+
+    Of the first adapter only the gradient of A·x is left, which comes before the product that reduces over the rank.
+    """
+    place = next((i for i, op in enumerate(operators) if op.name.endswith(ADAPTER)), len(operators))
+    before = [op._replace(backward_input=()) for op in operators[:place]]
+    if place == len(operators):
+        return tuple(before)
+    first = operators[place]
+    rank = min(kernel.n for kernel in first.backward_input if isinstance(kernel, Kernel) and kernel.op == "dgrad")
+    left = takewhile(lambda step: not (isinstance(step, Kernel) and 0 < step.k <= rank), first.backward_input)
+    return (*before, first._replace(backward_input=tuple(left)), *operators[place + 1 :])

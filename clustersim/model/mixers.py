@@ -1,0 +1,180 @@
+"""The half of a block in which tokens mix: attention, a state space, a gated delta net or a short convolution."""
+
+from __future__ import annotations
+
+from clustersim.config.workload import DeltaNet, StateSpace
+from clustersim.model.attention import attention_part, latent_attention_part, residual_part
+from clustersim.model.elementwise import add, copy, pointwise
+from clustersim.model.kernel import Kernel, gemm
+from clustersim.model.linear import accumulate, column, row
+from clustersim.model.norm import norm_kernels
+from clustersim.model.operator import Operator
+from clustersim.model.scans import ChunkProduct, Scan, delta_scan, state_space_scan
+from clustersim.model.sharding import ShardedModel
+
+FP32 = 4
+"""Bytes of one value of the states, steps and decays, which scans keep in fp32."""
+
+
+def mixer_part(shard: ShardedModel) -> tuple[Operator, ...]:
+    """Return the operators of the mixer of a block without its norm; with two in parallel their outputs are added."""
+    model = shard.model
+    if model.mixer == "delta" and model.delta:
+        return delta_part(shard, model.delta)
+    if model.mixer == "conv" and model.conv:
+        return convolution_part(shard, model.conv)
+    if model.mixer == "mamba2" and model.mamba:
+        return (*state_space_part(shard, model.mamba), residual_part(shard, "attention_residual"))
+    attention = attention_part(shard) if model.mla is None else latent_attention_part(shard, model.mla)
+    if "mamba2" not in model.mixer or model.mamba is None:
+        return attention
+    *first, last = state_space_part(shard, model.mamba)
+    total = add(shard, shard.local, model.hidden)
+    joined = last._replace(forward=(*last.forward, total))
+    entry = first[0]._replace(backward_input=(*first[0].backward_input, total))
+    return (entry, *first[1:], joined, *attention)
+
+
+def state_space_part(shard: ShardedModel, mamba: StateSpace) -> tuple[Operator, ...]:
+    """Return Mamba-2's linears, and between them convolution, scan and gated norm, with heads split over the tp ranks.
+
+    The convolution runs again backward, and the scan keeps its output alone (mamba_ssm, MambaSplitConv1dScanCombinedFn).
+    """
+    hidden, z, rows = shard.model.hidden, shard.size, shard.tokens
+    heads, groups = mamba.heads // shard.tp, max(mamba.groups // shard.tp, 1)
+    inner, state = heads * mamba.head_dim, heads * mamba.head_dim * mamba.state
+    channels = inner + 2 * groups * mamba.state
+    outputs = inner + channels + heads
+    convolution = copy(shard, "causal_conv1d", rows, channels, 2 * z)
+    steps = copy(shard, "chunk_cumsum", rows, heads, z + 2 * FP32)
+    passing = copy(shard, "state_passing", chunks(shard, mamba.chunk), state, 2 * FP32)
+    scan = Operator(
+        "scan",
+        (convolution, steps, *products(shard, plan := state_space_scan(mamba, heads, groups)), passing),
+        (
+            convolution,
+            steps,
+            passing,
+            *products(shard, plan, backward=True),
+            passing._replace(op="state_passing_backward", bytes=1.5 * passing.bytes),
+            copy(shard, "causal_conv1d_backward", rows, channels, 3 * z),
+        ),
+        parameters=channels * (mamba.conv + 1) + 3 * heads,
+        saved=FP32 * rows * heads,
+        forward_alive=z * rows * channels + FP32 * chunks(shard, mamba.chunk) * state,
+        backward_alive=3 * z * rows * channels + 2 * FP32 * chunks(shard, mamba.chunk) * state,
+    )
+    return (
+        column(shard, "in_proj", hidden, outputs, bias=False, saved=z * rows * outputs, parts=(("in_proj", outputs),)),
+        scan,
+        gated_norm(shard, inner, inner, 0),
+        row(shard, "out_proj", inner, hidden, bias=False, part="out_proj"),
+    )
+
+
+def delta_part(shard: ShardedModel, delta: DeltaNet) -> tuple[Operator, ...]:
+    """Return the operators of a gated delta net, with heads split over the tp ranks.
+
+    The scan keeps queries, keys and values behind the convolution, a table of one chunk's width for each token and head, and
+    steps and decays in fp32 (fla/ops/gated_delta_rule/chunk.py, ChunkGatedDeltaRuleFunction). Gates by channel come out of
+    narrow linears that every tp rank has whole in front.
+    """
+    hidden, z, rows = shard.model.hidden, shard.size, shard.tokens
+    heads, keyed = delta.heads // shard.tp, max((delta.key_heads or delta.heads) // shard.tp, 1)
+    inner, state = heads * delta.value_dim, heads * delta.value_dim * delta.key_dim
+    channels = 2 * keyed * delta.key_dim + inner
+    narrow = delta.value_dim if delta.channel_gates else 0
+    outputs = channels + (2 * narrow + heads if narrow else inner + 2 * heads)
+    decays = heads * (delta.key_dim if delta.channel_gates else 1)
+    kept = rows * (z * (heads * (2 * delta.key_dim + delta.chunk) + inner + channels) + 2 * FP32 * decays)
+    states = FP32 * chunks(shard, delta.chunk) * state
+    plan = delta_scan(delta, heads)
+    scan = Operator(
+        "scan",
+        (
+            copy(shard, "causal_conv1d", rows, channels, 2 * z),
+            copy(shard, "chunk_cumsum", rows, decays, 2 * FP32),
+            *products(shard, plan),
+        ),
+        (
+            *products(shard, plan, backward=True),
+            copy(shard, "chunk_cumsum", rows, decays, 2 * FP32),
+            copy(shard, "causal_conv1d_backward", rows, channels, 3 * z),
+        ),
+        parameters=channels * delta.conv + heads + decays,
+        saved=kept,
+        forward_alive=states,
+        backward_alive=2 * states + 2 * z * rows * channels,
+    )
+    gates = ("gate_proj", narrow, heads * delta.key_dim + inner)
+    gate = column(shard, *gates, bias=False, saved=z * rows * gates[2], parts=(gates[::2],)) if narrow else None
+    into = column(
+        shard, "in_proj", hidden, outputs, bias=False, saved=z * rows * outputs, parts=(("in_proj", outputs),)
+    )
+    return (
+        into._replace(replicated=2 * hidden * narrow),
+        *((gate,) if gate else ()),
+        scan,
+        gated_norm(shard, inner, delta.value_dim, shard.replicated(delta.value_dim)),
+        row(shard, "out_proj", inner, hidden, bias=False, part="out_proj"),
+        residual_part(shard, "attention_residual"),
+    )
+
+
+def convolution_part(shard: ShardedModel, taps: int) -> tuple[Operator, ...]:
+    """Return LFM2's short convolution: values times one gate, `taps` of them summed by channel, times another gate.
+
+    Source: transformers, models/lfm2/modeling_lfm2.py, Lfm2ShortConv.
+    """
+    hidden, z, rows = shard.model.hidden, shard.size, shard.tokens
+    inner = hidden // shard.tp
+    mul, back = (pointwise(shard, "mul", rows, inner, values * z) for values in (3, 5))
+    convolution = Operator(
+        "short_conv",
+        (mul, copy(shard, "causal_conv1d", rows, inner, 2 * z), mul),
+        (back, copy(shard, "causal_conv1d_backward", rows, inner, 3 * z), back),
+        parameters=inner * taps,
+        saved=2 * z * rows * inner,
+        backward_alive=3 * z * rows * inner,
+    )
+    outputs = 3 * inner
+    return (
+        column(shard, "in_proj", hidden, outputs, bias=False, saved=z * rows * outputs, parts=(("in_proj", outputs),)),
+        convolution,
+        row(shard, "out_proj", inner, hidden, bias=False, part="out_proj"),
+        residual_part(shard, "attention_residual"),
+    )
+
+
+def chunks(shard: ShardedModel, chunk: int) -> int:
+    """Return the number of chunks of one microbatch; the last one of a sequence may be short."""
+    return shard.training.micro_batch * -(-shard.context // chunk)
+
+
+def products(shard: ShardedModel, scan: Scan, backward: bool = False) -> tuple[Kernel, ...]:
+    """Return a scan's products of all chunks of one microbatch, each a batch of small ones."""
+    count = chunks(shard, scan.chunk)
+    chosen: tuple[ChunkProduct, ...] = scan.backward if backward else scan.forward
+    return tuple(gemm("bmm", one.name, shard.product, count * one.copies, one.m, one.n, one.k) for one in chosen)
+
+
+def gated_norm(shard: ShardedModel, columns: int, width: int, replicated: int) -> Operator:
+    """Return the norm of a scan's output over `width` values, times an activated gate in the same kernel; keeps its input.
+
+    `replicated`: its weights where heads share them, and so every tp rank has them; 0: one a column. Source: mamba_ssm,
+    ops/triton/layernorm_gated.py, and fla, modules/fused_norm_gate.py.
+    """
+    z, rows = shard.size, shard.tokens * columns // width
+    (*forward, last), (first, *backward) = norm_kernels(shard, rows, width)
+    gate = float(z) * rows * width
+    weights = replicated or columns
+    return Operator(
+        "gated_norm",
+        (*forward, last._replace(bytes=last.bytes + gate)),
+        (first._replace(bytes=first.bytes + 2 * gate), *backward),
+        accumulate(shard, 1, weights),
+        parameters=weights,
+        replicated=replicated,
+        saved=gate,
+        backward_alive=3 * gate,
+    )

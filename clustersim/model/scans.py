@@ -1,0 +1,139 @@
+"""Layers whose tokens meet in a state instead of a table of scores: their weights, and the products of their scans in chunks.
+
+A scan cuts a sequence into chunks. Inside a chunk tokens meet by products, as in attention; from chunk to chunk a state of fixed
+size is handed on. So its FLOP grow with the tokens, not with their square.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from clustersim.config.workload import DeltaNet, Model, StateSpace
+
+
+class ChunkProduct(NamedTuple):
+    """One kind of product of a scan: for every chunk and head (or group of heads) m×k by k×n."""
+
+    name: str
+    """The kernel that multiplies it."""
+    copies: int
+    """Products of one chunk: heads, or groups of heads."""
+    m: int
+    """Rows."""
+    n: int
+    """Columns."""
+    k: int
+    """Length of the sums."""
+
+
+class Scan(NamedTuple):
+    """The products of one chunk, forward and backward."""
+
+    chunk: int
+    """Tokens of a chunk."""
+    forward: tuple[ChunkProduct, ...]
+    """Products of the forward pass."""
+    backward: tuple[ChunkProduct, ...]
+    """Products of the backward pass: two for each of the forward pass, and those that run again."""
+
+
+def state_space_scan(mamba: StateSpace, heads: int, groups: int) -> Scan:
+    """Return the products of Mamba-2's scan with `heads` heads in `groups` groups.
+
+    Arrays of a chunk are named as in Dao and Gu 2024 (arXiv 2405.21060), section 6: X of width P, B and C of width N. Kernels and
+    what runs again backward are those of mamba_ssm (ops/triton/ssd_combined.py, _mamba_chunk_scan_combined_fwd and _bwd).
+    """
+    q, n, p = mamba.chunk, mamba.state, mamba.head_dim
+    scores, states = ChunkProduct("bmm_chunk", groups, q, q, n), ChunkProduct("chunk_state", heads, p, n, q)
+    forward = (states, scores, ChunkProduct("chunk_scan", heads, q, p, q + n))
+    backward = (
+        ChunkProduct("chunk_scan_dstates", heads, p, n, q),
+        ChunkProduct("chunk_scan_dx", heads, q, p, q + n),
+        ChunkProduct("chunk_state_db", heads, q, n, p),
+        ChunkProduct("chunk_scan_dc", heads, q, n, p),
+        ChunkProduct("chunk_scan_dcb", heads, q, q, p),
+        ChunkProduct("bmm_chunk_dc", groups, q, n, q),
+        ChunkProduct("bmm_chunk_db", groups, q, n, q),
+    )
+    return Scan(q, forward, (states, scores, *backward))
+
+
+def delta_scan(delta: DeltaNet, heads: int) -> Scan:
+    """Return the products of the gated delta rule with `heads` value heads.
+
+    Yang et al. 2024 (arXiv 2412.06464), section 3.3: the WY form of a chunk (products w and u of the inverse of a triangular
+    matrix), the states, and the outputs. Kernels are those of flash-linear-attention (fla/ops/gated_delta_rule/chunk.py); the
+    inverse of a triangular matrix of c rows takes c³/3 FLOP.
+    """
+    c, k, v = delta.chunk, delta.key_dim, delta.value_dim
+    triangle, wide = -(-c // 6), (c, k + v, c)
+    again = (ChunkProduct("recompute_w_u", heads, *wide), ChunkProduct("chunk_state", heads, c, v, 2 * k))
+    scores = ChunkProduct("chunk_scores", heads, c, c, k)
+    forward = (
+        ChunkProduct("scaled_dot_kkt", heads, c, c, k),
+        ChunkProduct("solve_tril", heads, c, c, triangle),
+        *again,
+        scores,
+        ChunkProduct("chunk_output", heads, c, v, k + c),
+    )
+    backward = (
+        ChunkProduct("dv_local", heads, c, v, c),
+        ChunkProduct("chunk_state_backward", heads, c, v, 3 * k),
+        ChunkProduct("chunk_dscores", heads, c, c, v),
+        ChunkProduct("chunk_dqkw", heads, c, k, 3 * v + 2 * c),
+        ChunkProduct("wy_backward", heads, *wide),
+        ChunkProduct("wy_dscores", heads, c, c, k + v + 2 * c),
+        ChunkProduct("kkt_backward", heads, c, k, 2 * c),
+    )
+    return Scan(c, forward, (*again, scores, *backward))
+
+
+def scan_products(kind: Model) -> int:
+    """Return the products of a block's scan, in multiplications and additions a token, forward; 0 without one."""
+    scans = [state_space_scan(kind.mamba, kind.mamba.heads, kind.mamba.groups)] if kind.mamba else []
+    if "mamba2" not in kind.mixer:
+        scans = [delta_scan(kind.delta, kind.delta.heads)] if kind.mixer == "delta" and kind.delta else []
+    return sum(one.copies * one.m * one.n * one.k // scan.chunk for scan in scans for one in scan.forward)
+
+
+def convolved(kind: Model) -> int:
+    """Return the channels of the causal convolution of a block; 0 without one."""
+    if "mamba2" in kind.mixer and (mamba := kind.mamba):
+        return mamba.heads * mamba.head_dim + 2 * mamba.groups * mamba.state
+    if kind.mixer == "delta" and (delta := kind.delta):
+        return 2 * (delta.key_heads or delta.heads) * delta.key_dim + delta.heads * delta.value_dim
+    return kind.hidden if kind.mixer == "conv" else 0
+
+
+def small_parameters(kind: Model) -> int:
+    """Return the parameters of a block's scan that are no linear's: convolution, decays, biases of steps and its norm.
+
+    Mamba-2's convolution has biases, and each head a decay, a bias of its step and a skip; its norm is as wide as its heads. A
+    delta net has a decay and a bias of the step for each head, of the step for each channel with gates by channel.
+    """
+    channels = convolved(kind)
+    if "mamba2" in kind.mixer and (mamba := kind.mamba):
+        return channels * (mamba.conv + 1) + 3 * mamba.heads + mamba.heads * mamba.head_dim
+    if kind.mixer == "delta" and (delta := kind.delta):
+        steps = delta.heads * (delta.key_dim if delta.channel_gates else 1)
+        return channels * delta.conv + delta.heads + steps + delta.value_dim
+    return channels * (kind.conv or 0)
+
+
+def linears(kind: Model) -> dict[str, int]:
+    """Return the weights of the linears of a block's scan or short convolution by name; {} where it has neither.
+
+    Mamba-2: gate, values, B, C and steps at once. Delta net: queries, keys, values, one step a head, decays and output gate, the
+    last two through narrow linears with gates by channel. Short convolution: two gates and values.
+    """
+    h = kind.hidden
+    if "mamba2" in kind.mixer and (mamba := kind.mamba):
+        inner = mamba.heads * mamba.head_dim
+        return {"in_proj": h * (inner + convolved(kind) + mamba.heads), "out_proj": inner * h}
+    if kind.mixer == "delta" and (delta := kind.delta):
+        inner, narrow = delta.heads * delta.value_dim, delta.value_dim
+        low = narrow * (delta.heads * delta.key_dim + inner) if delta.channel_gates else 0
+        gates = 2 * narrow + delta.heads if delta.channel_gates else inner + 2 * delta.heads
+        wide = h * (convolved(kind) + gates)
+        return {"in_proj": wide, **({"gate_proj": low} if low else {}), "out_proj": inner * h}
+    return {"in_proj": 3 * h * h, "out_proj": h * h} if kind.mixer == "conv" else {}
