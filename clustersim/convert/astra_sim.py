@@ -8,13 +8,34 @@ from __future__ import annotations
 
 import math
 from math import prod
+from typing import Annotated, Literal
 
-from clustersim.config.fields import validate
-from clustersim.config.topology import AstraNetwork
+from pydantic import Field
+
+from clustersim.config.fabric import Extent
+from clustersim.config.fields import Name, Spec, between, validate
 from clustersim.config.yaml import Document, Loc, Position
 
 _INSIDE = {"Ring": "ring", "FullyConnected": "mesh", "Switch": "nvswitch"}
 _BETWEEN = {"Ring": "ring", "FullyConnected": "mesh", "Switch": "switch"}
+
+_Rate = Annotated[float, Field(strict=False, gt=0, le=1e6)]
+_Delay = Annotated[float, Field(strict=False, ge=0, le=1e12)]
+
+
+class AstraNetwork(Spec):
+    """The network file of ASTRA-sim's analytical model: one entry a dimension, from the inside outwards."""
+
+    topology: Annotated[tuple[Literal["Ring", "FullyConnected", "Switch"], ...], Field(strict=False), between(1, 6)]
+    """Kind of network of each dimension."""
+    npus_count: Annotated[tuple[Extent, ...], Field(strict=False), between(1, 6)]
+    """Positions."""
+    bandwidth: Annotated[tuple[_Rate, ...], Field(strict=False), between(1, 6)]
+    """GiB/s of each link and direction (its GB is 2^30)."""
+    latency: Annotated[tuple[_Delay, ...], Field(strict=False), between(1, 6)]
+    """ns of each link."""
+    gpu: Name = "h100-sxm"
+    """The GPU model, which ASTRA-sim leaves out."""
 
 
 def is_astra(document: Document) -> bool:

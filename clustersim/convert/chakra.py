@@ -25,19 +25,8 @@ GROUPS = "comm_groups.json"
 WHAT = "a Chakra execution trace"
 
 
-class NodeType(IntEnum):
-    """What a node is."""
-
-    INVALID = 0
-    METADATA = 1
-    MEM_LOAD = 2
-    MEM_STORE = 3
-    COMP = 4
-    SEND = 5
-    RECV = 6
-    COLL = 7
-
-
+NodeType = IntEnum("NodeType", "INVALID METADATA MEM_LOAD MEM_STORE COMP SEND RECV COLL", start=0)
+"""Kinds of nodes of an execution trace, by the numbers of its protobuf schema."""
 TYPES = {
     "all_reduce": 0,
     "reduce": 1,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from clustersim.errors import InputError, shown, suggest
@@ -23,6 +23,8 @@ class Config:
 
     path: str
     keys: Mapping[str, object]
+    read: set[str] = field(default_factory=set, compare=False)
+    """Names of the keys that were asked for, of this object and of all that share its file."""
 
     @property
     def kind(self) -> str:
@@ -32,11 +34,14 @@ class Config:
     def count(self, *names: str, default: int | None = None) -> int:
         """Return the first of the keys that is given, a positive whole number. Raises InputError."""
         for name in names:
-            value = self.keys.get(name)
+            value = self.get(name)
             if value is None:
                 continue
+            if isinstance(value, list) and value and value.count(value[0]) == len(value):
+                value = value[0]  # one for each layer, all equal (Hunyuan)
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise InputError(f"{self.path}: {name} is {shown(value)}; it must be a whole number of at least 1")
+            self.read.update(other for other in names if self.keys.get(other) == value)
             return value
         if default is None:
             raise InputError(f"{self.path}: lacks {names[0]}; a config.json of model_type {self.kind!r} has it")
@@ -44,35 +49,46 @@ class Config:
 
     def of(self, keys: Mapping[str, object]) -> Config:
         """Return other keys of the same file."""
-        return Config(self.path, keys)
+        return Config(self.path, keys, self.read)
 
-    def index(self, name: str, default: int) -> int:
-        """Return a whole number of 0 or more. Raises InputError."""
-        value = self.keys.get(name)
-        if value is None or value == 0:
-            return default if value is None else 0
-        return self.count(name)
+    def get(self, name: str) -> object:
+        """Return the value of a key and count it as read; None where it is missing."""
+        self.read.add(name)
+        return self.keys.get(name)
 
-    def flag(self, name: str, default: bool) -> bool:
-        """Return a truth value. Raises InputError."""
-        value = self.keys.get(name)
-        if value is None:
+    def index(self, *names: str, default: int) -> int:
+        """Return the first of the keys that is given, a whole number of 0 or more. Raises InputError."""
+        given = [name for name in names if self.get(name) is not None]
+        return 0 if given and self.keys[given[0]] in (0, False) else self.count(*given[:1], default=default)
+
+    def listed(self, name: str, what: str) -> list[object]:
+        """Return a list, empty where the key is missing; `what` it holds is for the message. Raises InputError."""
+        value = self.get(name)
+        if value is not None and not isinstance(value, list):
+            raise InputError(f"{self.path}: {name} is {shown(value)}; it is a list of {what}")
+        return value or []
+
+    def flag(self, *names: str, default: bool) -> bool:
+        """Return the first of the keys that is given, a truth value. Raises InputError."""
+        name = next((one for one in names if self.get(one) is not None), None)
+        if name is None:
             return default
-        if not isinstance(value, bool):
+        if not isinstance(value := self.keys[name], bool):
             raise InputError(f"{self.path}: {name} is {shown(value)}; it must be true or false")
         return value
 
     def rate(self, name: str, default: float) -> float:
         """Return a dropout rate in [0, 1). Raises InputError."""
-        value = self.keys.get(name, default)
+        value = self.get(name) if name in self.keys else default
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 1:
             raise InputError(f"{self.path}: {name} is {shown(value)}; a rate is a number from 0 to below 1")
         return float(value)
 
-    def layers(self, name: str) -> int:
+    def layers(self, *names: str) -> int:
         """Return the number of layers. Raises InputError for more than anyone builds."""
-        found = self.count(name)
+        found = self.count(*names)
         if found > LAYERS:
+            name = next(name for name in names if self.keys.get(name) is not None)
             raise InputError(f"{self.path}: {name} is {found}; at most {LAYERS} layers are built")
         return found
 
@@ -91,7 +107,7 @@ class Config:
 
     def choice(self, name: str, known: tuple[str, ...], default: str) -> str:
         """Return a key that takes one of several words. Raises InputError."""
-        value = self.keys.get(name, default)
+        value = self.get(name) or default
         if value not in known:
             raise InputError(f"{self.path}: {name} {shown(value)} is not supported; {suggest(str(value), known)}")
         return str(value)

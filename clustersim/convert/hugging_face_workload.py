@@ -7,50 +7,16 @@ from pathlib import Path
 from typing import NamedTuple
 
 from clustersim.config.yaml import Document, Loc, Position
-from clustersim.convert.architectures import architecture
+from clustersim.convert import peft
+from clustersim.convert.decoders import KEYS, LATENT, names_of
 from clustersim.convert.hugging_face import Config
-from clustersim.errors import InputError
 
 TOKENS = 4 * 2**20
 """Default tokens of a step, as Llama 3 began with (arXiv 2407.21783, section 3.4.1)."""
 SEQ = 4096
 """Default tokens of a sequence, where the model takes as many."""
 
-EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts")
-"""Keys by which configs of mixtures say how many experts they have."""
-NAMES: Mapping[str, tuple[str, ...]] = {
-    "layers": ("num_hidden_layers", "n_layer", "num_decoder_layers", "num_layers"),
-    "encoder_layers": ("num_layers",),
-    "hidden": ("hidden_size", "n_embd", "d_model"),
-    "heads": ("num_attention_heads", "n_head", "num_heads"),
-    "kv_heads": ("num_key_value_heads",),
-    "head_dim": ("head_dim", "d_kv"),
-    "ffn": ("moe_intermediate_size", "intermediate_size", "n_inner", "ffn_dim", "d_ff"),
-    "vocab": ("vocab_size",),
-    "max_positions": ("max_position_embeddings", "n_positions", "n_ctx"),
-    "window": ("sliding_window", "attention_chunk_size"),
-    "blocks": (
-        "layer_types",
-        "decoder_sparse_step",
-        "interleave_moe_layer_step",
-        "mlp_only_layers",
-        "max_window_layers",
-    ),
-    "experts": EXPERTS,
-    "topk": ("num_experts_per_tok",),
-    "shared_experts": ("n_shared_experts",),
-    "shared_ffn": ("shared_expert_intermediate_size",),
-    "dense_layers": ("first_k_dense_replace",),
-    "dense_ffn": ("intermediate_size",),
-    "router_groups": ("n_group",),
-    "router_group_topk": ("topk_group",),
-    "mtp_layers": ("num_nextn_predict_layers",),
-    "mla.q_lora_rank": ("q_lora_rank",),
-    "mla.kv_lora_rank": ("kv_lora_rank",),
-    "mla.qk_head_dim": ("qk_nope_head_dim",),
-    "mla.qk_pos_emb_head_dim": ("qk_rope_head_dim",),
-    "mla.v_head_dim": ("v_head_dim",),
-}
+NAMES = {**KEYS, **names_of("message"), **{f"mla.{key}": (name,) for key, name in LATENT.items()}}
 """What configs call keys of `model`: messages say the first that a file has."""
 
 
@@ -76,17 +42,13 @@ def converted(document: Document) -> Document:
 
     Raises InputError for what lacks or contradicts.
     """
+    from clustersim.convert.architectures import architecture  # 20 ms that no other file needs
+
     path, config = document.path, Config(document.path, document.data)
     model = architecture(config).shapes(config)
-    blocks = model.get("blocks")
-    kinds = [model, *(blocks if isinstance(blocks, list) else [])]
-    for name in EXPERTS:
-        if config.index(name, 0) > 1 and not any(kind.get("experts") for kind in kinds):
-            raise InputError(
-                f"{path}: {name} is {config.keys[name]}, and model_type {config.kind!r} has no experts; write that of a "
-                "mixture, such as mixtral, or leave it out"
-            )
-    return Document(path, {"name": _name(path, config), "model": model}, dict(_positions(document)))
+    lora = peft.beside(path, model.get("activation") in ("swiglu", "geglu"), document.data)
+    more = {"training": {"lora": lora}} if lora else {}
+    return Document(path, {"name": _name(path, config), "model": model, **more}, dict(_positions(document)))
 
 
 def _positions(document: Document) -> Iterator[tuple[Loc, Position]]:
@@ -101,6 +63,8 @@ def _positions(document: Document) -> Iterator[tuple[Loc, Position]]:
 
 def left_out(path: str, data: Mapping[str, object]) -> tuple[str, ...]:
     """Return the features of the model that a workload cannot express, in words."""
+    from clustersim.convert.architectures import architecture
+
     return architecture(Config(path, data)).left_out
 
 

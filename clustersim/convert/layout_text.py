@@ -6,6 +6,7 @@ Source: megatron/core/transformer/pipeline_parallel_layer_layout.py, `parse_str_
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 from clustersim.errors import InputError
 
@@ -27,6 +28,13 @@ def written_out(layout: str) -> str:
             f"{layout!r} has {wrong[0]!r}; write E (embedding), t (block), m (MTP), L (loss), | between stages, (…)*3 to repeat"
         )
     return text
+
+
+def joined(stages: Iterable[tuple[bool, int, int, bool]]) -> str:
+    """Return the layout of stages, each of which has (embedding, number of blocks, number of MTP layers, loss)."""
+    return "|".join(
+        "E" * first + f"t*{blocks}" * (blocks > 0) + "m" * mtp + "L" * last for first, blocks, mtp, last in stages
+    )
 
 
 def stages_of(layout: str) -> int:

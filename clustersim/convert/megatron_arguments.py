@@ -1,35 +1,117 @@
 """The launch script of Megatron-LM for a workload: what `clustersim import megatron` reads back.
 
-Names are those of megatron/training/arguments.py (Megatron-LM core 0.13). What a workload says and no argument can is found by
-reading the script back.
+`tables/megatron.csv` has the arguments that say one key; here are those that say several, or that Megatron-LM accepts only beside
+others (megatron/training/arguments.py, `validate_args`; megatron/core/transformer/transformer_config.py; NVIDIA/Megatron-LM
+d98e8a64). What a workload says and no argument can is found by reading the script back.
 """
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import cycle, islice
+from operator import attrgetter
 
 from clustersim.config.workload import Workload
-from clustersim.convert.megatron import ATTENTION, DISPATCHERS, POSITIONS, SCALING
+from clustersim.convert.megatron import ALIASES, SCALING
+from clustersim.errors import InputError
 
 Argument = tuple[str, object]
-"""A name without its dashes, and its value; True: it stands alone, None or False: it is left out."""
+"""A name with underscores, and its value; True: it stands alone, None or False: it is left out."""
 LINE = 100
 """Letters of a line of the script at most."""
-ACTIVATIONS = {"swiglu": "swiglu", "squared_relu": "squared-relu", "geglu": "quick-geglu", "gelu_new": "openai-gelu"}
-"""activation → the switch that says it; Megatron's own is GELU."""
-NARROW = {"mxfp8": "mxfp8", **{ours: name for name, ours in SCALING.items() if isinstance(name, str)}}
+NARROW = {"mxfp8": "mxfp8", **{ours: str(name) for name, ours in SCALING.items()}}
 """Precision or fp8_scaling → fp8_recipe."""
+BUILT = {
+    **dict.fromkeys(("mamba", "delta", "conv", "indexer"), (None,)),
+    **dict.fromkeys(("output_gate", "head_transform"), (False,)),
+    **dict.fromkeys(("feed_forward", "causal"), (True,)),
+    "norm_position": ("pre",),
+    "encoder_layers": (0,),
+    "activation": ("gelu", "gelu_new", "squared_relu", "swiglu", "geglu"),
+}
+"""Keys of a model, and the values of each that pretrain_gpt.py can build."""
+OF_EXPERTS = ("moe", "moe_act", "shared_experts")
+"""Modules to recompute that a model without experts does not have."""
+OPTIMIZERS = ("adam", "sgd", "muon")
+"""Optimizers that a workload and `--optimizer` both have."""
+PLACEHOLDERS = "--lr 1e-4 --train-iters 100 --mock-data --tokenizer-type NullTokenizer"
+"""Arguments that Megatron-LM requires and that do not change the time of a step."""
+RENDEZVOUS = {
+    "NODE_RANK": "the number of this node from 0",
+    "MASTER_ADDR": "the name of node 0",
+    "MASTER_PORT": "a free port there",
+}
+"""Environment variables of a launch on several nodes, with the value that the user must set."""
 
 
-def script(spec: Workload, nodes: int, gpus: int) -> str:
-    """Return the script that launches a workload on nodes of some GPUs each."""
-    groups = [("MODEL", model(spec)), ("TRAINING", training(spec)), ("PARALLEL", parallelism(spec))]
-    lines = ["#!/bin/bash", f"# {spec.name}, as clustersim simulated it."]
+def script(spec: Workload, nodes: int, gpus: int, layout: str | None = None) -> str:
+    """Return the script that launches a workload on nodes of some GPUs each.
+
+    layout: which stage has which layers, where Megatron-LM would not divide them so itself. Raises InputError for what
+    pretrain_gpt.py cannot build: the script would launch another model.
+    """
+    unknown = [f"model.{key}" for key, values in BUILT.items() if getattr(spec.model, key) not in values]
+    unknown += ["training.lora"] * (spec.training.lora is not None)
+    unknown += ["training.optimizer"] * (spec.training.optimizer not in OPTIMIZERS)
+    if unknown:
+        raise _no_argument(unknown[0])
+    for key, wrong, why in refused(spec):
+        if wrong:
+            raise InputError(f"{key}: Megatron-LM does not start with it: {why}; change it")
+    groups = [("MODEL", model(spec)), ("TRAINING", training(spec)), ("PARALLEL", parallelism(spec, layout))]
+    text = ["#!/bin/bash", f"# {spec.name}, as clustersim simulated it.", connections(spec)]
+    text += [f': "${{{name}:?placeholder, set it to {what}}}"' for name, what in RENDEZVOUS.items() if nodes > 1]
     for name, said in groups:
-        lines += [f"{name}_ARGS=(", *_wrapped(said), ")"]
-    launched = f"torchrun --nproc_per_node {gpus} --nnodes {nodes} pretrain_gpt.py"
-    return "\n".join([*lines, " ".join([launched, *(f'"${{{name}_ARGS[@]}}"' for name, _ in groups)]), ""])
+        text += [f"{name}_ARGS=(", *_wrapped(said), ")"]
+    text += [
+        "PLACEHOLDER_ARGS=(  # replace learning rate, iterations, data and tokenizer by yours",
+        f"    {PLACEHOLDERS}",
+        ")",
+    ]
+    rendezvous = [f'--{name.lower()} "${{{name}}}"' for name in RENDEZVOUS if nodes > 1]
+    launched = ["torchrun", f"--nproc_per_node {gpus}", f"--nnodes {nodes}", *rendezvous, "pretrain_gpt.py"]
+    names = [*(name for name, _ in groups), "PLACEHOLDER"]
+    return "\n".join([*text, " ".join([*launched, *(f'"${{{name}_ARGS[@]}}"' for name in names)]), ""])
+
+
+def _no_argument(key: str) -> InputError:
+    return InputError(f"{key}: pretrain_gpt.py has no argument for it; write the script by hand, or leave it out")
+
+
+def refused(spec: Workload) -> Iterator[tuple[str, bool, str]]:
+    """Yield a key of a workload, whether Megatron-LM refuses its value beside the others, and why."""
+    one, train, split = spec.model, spec.training, spec.parallelism
+    why = "Megatron-FSDP updates with adam or sgd alone"
+    yield "training.optimizer", split.zero > 1 and train.optimizer == "muon", why
+    yield "model.mtp_layers", one.mtp_layers > 0 and one.positions == "learned", "MTP needs rotary positions or none"
+    rerun = train.recompute == "selective" and {"layernorm", "moe_act"} & {*train.recompute_modules}
+    delayed = train.precision == "fp8" and train.fp8_scaling == "delayed"
+    yield (
+        "training.recompute_modules",
+        bool(rerun and delayed),
+        "norms and activations are not rerun with delayed scaling",
+    )
+    padded = train.pad_to_capacity and split.algorithms.ep == "deepep"
+    yield "training.pad_to_capacity", padded, "DeepEP sends rows without padding"
+    yield "parallelism.expert_tp", bool(one.bias and one.experts and split.etp > 1), "experts with a bias are not cut"
+
+
+def connections(spec: Workload) -> str:
+    """Return the line that sets how many queues a GPU has: 1 keeps collectives before the kernels under which they run."""
+    split = spec.parallelism
+    if split.zero > 1:
+        return "unset CUDA_DEVICE_MAX_CONNECTIONS  # FSDP needs more than one"
+    if _overlaps_microbatches(spec):
+        return "export CUDA_DEVICE_MAX_CONNECTIONS=32  # the overlap of expert parallelism needs more than one"
+    return "export CUDA_DEVICE_MAX_CONNECTIONS=1  # what tensor and context parallelism need before Blackwell"
+
+
+def _overlaps_microbatches(spec: Workload) -> bool:
+    """Return whether a forward pass can run under the exchanges of another microbatch's backward pass."""
+    split = spec.parallelism
+    chunked = split.ep > 1 and spec.training.recompute != "full" and (split.pp == 1 or split.vpp > 1)
+    return split.overlap.ep == "microbatch" and chunked
 
 
 def _wrapped(said: Iterator[Argument]) -> Iterator[str]:
@@ -37,7 +119,9 @@ def _wrapped(said: Iterator[Argument]) -> Iterator[str]:
     for name, value in said:
         if value is None or value is False:
             continue
-        words = f"--{name}" if value is True else f"--{name} {shlex.quote(str(value))}"
+        flag = f"--{name.replace('_', '-')}"
+        several = value if isinstance(value, tuple) else (value,)
+        words = flag if value is True else " ".join([flag, *(shlex.quote(str(one)) for one in several)])
         if len(line) + len(words) > LINE:
             yield line
             line = ""
@@ -46,123 +130,145 @@ def _wrapped(said: Iterator[Argument]) -> Iterator[str]:
         yield line
 
 
-def _reverse(ours: object, known: object) -> object:
-    """Return the first of Megatron's words for one of ours."""
-    return next((name for name, value in dict(known).items() if value == ours), None)  # type: ignore[call-overload]
+def _plain(spec: Workload, section: str) -> Iterator[Argument]:
+    """Yield the arguments that say one key of a section, in the order of the table."""
+    for name, row in ALIASES.items():
+        if row.key[0] == section and row.columns["export"] == "x":
+            yield name, row.write(attrgetter(".".join(map(str, row.key)))(spec)) or None
 
 
 def model(spec: Workload) -> Iterator[Argument]:
-    """Yield what says the model."""
+    """Yield the arguments of the model. Raises InputError for blocks that no argument describes."""
     one = spec.model
-    kv, dense = one.kv_heads or one.heads, one.experts is None
-    yield from (("num-layers", one.layers), ("hidden-size", one.hidden), ("num-attention-heads", one.heads))
-    yield from (("group-query-attention", kv < one.heads), ("num-query-groups", kv if kv < one.heads else None))
-    yield from (("kv-channels", one.head_dim), ("ffn-hidden-size", one.ffn if dense else one.dense_ffn or one.ffn))
-    yield from (("vocab-size", one.vocab), ("tokenizer-type", "NullTokenizer"))
-    yield "make-vocab-size-divisible-by", one.vocab_multiple
-    yield "max-position-embeddings", one.max_positions or spec.training.seq
-    yield "position-embedding-type", _reverse(one.positions, POSITIONS) if one.positions != "none" else "none"
-    yield "normalization", {"rmsnorm": "RMSNorm", "layernorm": "LayerNorm"}[one.norm]
-    if one.activation in ACTIVATIONS:
-        yield ACTIVATIONS[one.activation], True
-    yield from (("disable-bias-linear", not one.bias), ("add-qkv-bias", bool(one.qkv_bias and not one.bias)))
-    yield from (("qk-layernorm", one.qk_norm), ("untie-embeddings-and-output-weights", not one.tied_embeddings))
-    yield from (("hidden-dropout", 0.1 if one.dropout else 0.0), ("attention-dropout", 0.1 if one.dropout else 0.0))
-    yield "mtp-num-layers", one.mtp_layers or None
-    yield from _windows(spec)
+    yield from _plain(spec, "model")
+    if one.kv_heads and one.kv_heads < one.heads and not one.mla:
+        yield from (("group_query_attention", True), ("num_query_groups", one.kv_heads))
+    yield "max_position_embeddings", max(one.max_positions or 0, spec.training.seq)
+    yield from (("hidden_dropout", 0.1 if one.dropout else 0.0), ("attention_dropout", 0.1 if one.dropout else 0.0))
+    yield "no_bias_gelu_fusion", one.bias and one.activation in ("squared_relu", "gelu_new")
     if one.mla:
-        yield "multi-latent-attention", True
-        yield from ((name.replace("_", "-"), value) for name, value in one.mla.model_dump().items())
-    if not dense:
+        yield from {"multi_latent_attention": True, **one.mla.model_dump()}.items()
+    if one.experts:
         yield from _experts(spec)
-
-
-def _windows(spec: Workload) -> Iterator[Argument]:
-    """Yield the windows of all layers, or of all but the last of each few."""
-    one = spec.model
-    plain = all(block.model_fields_set <= {"count", "window"} for block in one.blocks)
-    widths = [block.window or 0 for block in one.blocks]
-    if one.window and not one.blocks:
-        yield "window-size", f"{one.window - 1},0"
-    elif plain and len(widths) == 2 and widths[0] and not widths[1] and one.blocks[1].count == 1:
-        yield from (("window-size", f"{widths[0] - 1},0"), ("window-attn-skip-freq", one.blocks[0].count + 1))
+    yield from _layers(spec)
 
 
 def _experts(spec: Workload) -> Iterator[Argument]:
     one = spec.model
-    yield from (("num-experts", one.experts), ("moe-router-topk", one.topk), ("moe-ffn-hidden-size", one.ffn))
-    if one.dense_layers:
-        yield "moe-layer-freq", f"([0]*{one.dense_layers}+[1]*{one.layers - one.dense_layers})"
+    yield from (("moe_router_topk", one.topk), ("moe_router_pre_softmax", one.topk == 1), ("moe_grouped_gemm", True))
     if one.router_groups > 1:
-        yield from (("moe-router-num-groups", one.router_groups), ("moe-router-group-topk", one.router_group_topk))
+        yield from (("moe_router_num_groups", one.router_groups), ("moe_router_group_topk", one.router_group_topk))
     if one.shared_experts:
         width = one.shared_experts * (one.shared_ffn or one.ffn or 4 * one.hidden)
-        yield "moe-shared-expert-intermediate-size", width
-    yield from (("moe-grouped-gemm", True), ("activation-func-clamp-value", one.activation_clamp))
+        yield "moe_shared_expert_intermediate_size", width
+
+
+def _layers(spec: Workload) -> Iterator[Argument]:
+    """Yield widths, and which layers have experts, a window or no rotary positions. Raises InputError where more differs."""
+    one = spec.model
+    blocks = list(
+        islice(cycle(block for block in one.blocks for _ in range(block.count)), one.layers if one.blocks else 0)
+    )
+    said = {"count", "experts", "ffn", "window", "positions"}
+    experts = [int(bool(one.experts if block.experts is None else block.experts)) for block in blocks]
+    widths = [(kind, block.ffn or one.ffn) for kind, block in zip(experts, blocks, strict=True)]
+    windows = [one.window if block.window is None else block.window for block in blocks]
+    places = [block.positions or one.positions for block in blocks]
+    if one.dense_layers and not blocks:
+        experts = [0] * one.dense_layers + [1] * (one.layers - one.dense_layers)
+        widths = [(0, one.dense_ffn or one.ffn), (1, one.ffn)]
+    fits = all(block.model_fields_set <= said and block.experts in (None, 0, one.experts) for block in blocks)
+    fits = (
+        fits
+        and max(len(set(widths)) - len(set(experts)), len({*windows} - {0}) - 1, len({*places} - {"none"}) - 1) <= 0
+    )
+    if not fits or ("none" in places and one.positions != "rotary"):
+        raise _no_argument("model.blocks")
+    own = dict(widths)
+    yield "ffn_hidden_size", own.get(0, one.ffn) or 4 * one.hidden
+    yield "moe_ffn_hidden_size", (own.get(1, one.ffn) or 4 * one.hidden) if one.experts else None
+    yield "moe_layer_freq", pattern(experts) if one.experts else None
+    window = max(windows, default=one.window)
+    yield "window_size", f"{window - 1},0" if window else None
+    yield "window_attn_skip_freq", pattern([int(width > 0) for width in windows]) if window else None
+    yield "no_rope_freq", pattern([int(place == "none") for place in places]) if "none" in places else None
+
+
+def pattern(flags: Sequence[int]) -> str | None:
+    """Return one 0 or 1 for each layer as Megatron-LM's patterns write it, `([0]*3+[1]*1)*12`; None where all are 1."""
+    if all(flags):
+        return None
+    period = next(
+        length for length in range(1, len(flags) + 1) if list(flags) == list(flags[:length]) * (len(flags) // length)
+    )
+    parts, rest = list[str](), list(flags[:period])
+    while rest:
+        count = next((at for at, flag in enumerate(rest) if flag != rest[0]), len(rest))
+        parts.append(f"[{rest[0]}]*{count}")
+        rest = rest[count:]
+    return f"({'+'.join(parts)})*{len(flags) // period}"
 
 
 def training(spec: Workload) -> Iterator[Argument]:
-    """Yield what says batch, precision, attention, recomputation and optimizer."""
-    one = spec.training
-    yield from (("seq-length", one.seq), ("micro-batch-size", one.micro_batch), ("global-batch-size", one.global_batch))
+    """Yield the arguments of batch, precision, attention, recomputation and optimizer."""
+    one, offload = spec.training, spec.training.offload
+    yield from _plain(spec, "training")
     narrow = one.precision in ("fp8", "mxfp8", "nvfp4")
     yield from (("bf16", one.precision == "bf16" or narrow), ("fp16", one.precision == "fp16"))
     if one.precision in ("fp8", "mxfp8"):
-        yield from (
-            ("fp8-format", "hybrid"),
-            ("fp8-recipe", NARROW.get(one.fp8_scaling if one.precision == "fp8" else "mxfp8")),
-        )
-    yield "fp4-format", "e2m1" if one.precision == "nvfp4" else None
-    if one.bf16_first_layers or one.bf16_last_layers:
-        yield "first-last-layers-bf16", True
-        yield from (
-            ("num-layers-at-start-in-bf16", one.bf16_first_layers),
-            ("num-layers-at-end-in-bf16", one.bf16_last_layers),
-        )
-    yield "attention-backend", _reverse(one.attention, ATTENTION) if one.attention != "flash" else "flash"
-    if one.recompute != "none":
-        yield "recompute-granularity", one.recompute
-        yield "recompute-modules", " ".join(one.recompute_modules) or None
-        if one.recompute == "full":
-            yield from (("recompute-method", one.recompute_method), ("recompute-num-layers", one.recompute_layers or 1))
-    yield from (("grad-reduce-in-bf16", one.gradients == "bf16"), ("optimizer", one.optimizer))
-    yield "clip-grad", 1.0 if one.clip_gradients else 0.0
-    if one.cross_entropy == "fused":
-        yield from (("cross-entropy-loss-fusion", True), ("cross-entropy-fusion-impl", "te"))
-    yield "moe-expert-capacity-factor", one.capacity_factor
-    yield "moe-pad-expert-input-to-capacity", one.pad_to_capacity
-    yield from (("exp-avg-dtype", one.moments), ("exp-avg-sq-dtype", one.moments))
+        recipe = NARROW.get(one.fp8_scaling if one.precision == "fp8" else "mxfp8")
+        yield from (("fp8_format", "hybrid"), ("fp8_recipe", recipe))
+    yield "fp4_format", "e2m1" if one.precision == "nvfp4" else None
+    delayed = one.precision == "fp8" and one.fp8_scaling == "delayed"
+    if narrow and not delayed and (one.bf16_first_layers or one.bf16_last_layers):
+        yield from (("first_last_layers_bf16", True), ("num_layers_at_start_in_bf16", one.bf16_first_layers))
+        yield "num_layers_at_end_in_bf16", one.bf16_last_layers
+    modules = [name for name in one.recompute_modules if spec.model.experts or name not in OF_EXPERTS]
+    yield "recompute_modules", tuple(modules) if one.recompute == "selective" and modules else None
+    if one.recompute == "full":
+        yield from (("recompute_method", one.recompute_method), ("recompute_num_layers", one.recompute_layers or 1))
+    yield "clip_grad", 1.0 if one.clip_gradients else 0.0
+    main = "fp16" if one.main_params == "fp16" else "fp32"
+    types = {"main_params_dtype": main, "exp_avg_dtype": one.moments, "exp_avg_sq_dtype": one.moments}
+    aware = spec.parallelism.zero == 1 and one.optimizer == "adam"
+    if aware and (offload.optimizer_states or set(types.values()) != {"fp32"}):
+        yield from {"use_precision_aware_optimizer": True, **types}.items()
+        yield from (("optimizer_cpu_offload", offload.optimizer_states > 0),)
+        yield "optimizer_offload_fraction", offload.optimizer_states or None
+        yield "overlap_cpu_optimizer_d2h_h2d", offload.optimizer_states > 0 and offload.overlap
+    if offload.activations and spec.parallelism.pp == 1 and one.recompute == "none":
+        yield "cpu_offloading_num_layers", min(round(offload.activations * spec.model.layers), spec.model.layers - 1)
 
 
-def parallelism(spec: Workload) -> Iterator[Argument]:
-    """Yield what says the split and what overlaps."""
-    one = spec.parallelism
-    overlap = one.overlap
-    yield from (("tensor-model-parallel-size", one.tp), ("pipeline-model-parallel-size", one.pp))
-    yield "num-virtual-stages-per-pipeline-rank", one.vpp if one.vpp > 1 and not one.layout else None
-    yield "pipeline-model-parallel-layout", one.layout
-    yield from (
-        ("decoder-first-pipeline-num-layers", one.first_layers),
-        ("decoder-last-pipeline-num-layers", one.last_layers),
-    )
-    yield "account-for-embedding-in-pipeline-split", one.account_for_embedding
-    yield "account-for-loss-in-pipeline-split", one.account_for_loss
-    yield "context-parallel-size", one.cp if one.cp > 1 else None
-    yield "cp-comm-type", one.cp_type if one.cp > 1 else None
+def parallelism(spec: Workload, layout: str | None = None) -> Iterator[Argument]:
+    """Yield the arguments of the parallel degrees, the pipeline and the overlap of communication."""
+    one, overlap = spec.parallelism, spec.parallelism.overlap
+    layout = one.layout or layout
+    yield from _plain(spec, "parallelism")
+    yield "pipeline_model_parallel_layout", layout
+    if not layout:
+        yield "num_virtual_stages_per_pipeline_rank", one.vpp if one.vpp > 1 else None
+        yield "decoder_first_pipeline_num_layers", one.first_layers
+        yield "decoder_last_pipeline_num_layers", one.last_layers
+        yield "account_for_embedding_in_pipeline_split", one.account_for_embedding
+        yield "account_for_loss_in_pipeline_split", one.account_for_loss
+    yield "microbatch_group_size_per_virtual_pipeline_stage", one.schedule.partition("/")[2] or None
+    yield "overlap_param_gather", overlap.param_gather and overlap.grad_reduce and one.zero > 0
+    yield "tp_comm_overlap", overlap.tp == "ring" and one.sequence_parallel and one.tp > 1
+    yield "no_overlap_p2p_communication", one.vpp > 1 and not overlap.p2p and one.pp > 2
+    yield "cp_comm_type", one.cp_type if one.cp > 1 else None
     if one.cp_inner:
-        yield "hierarchical-context-parallel-sizes", f"{one.cp_inner} {one.cp // one.cp_inner}"
+        yield "hierarchical_context_parallel_sizes", (one.cp_inner, one.cp // one.cp_inner)
     if spec.model.experts:
-        yield from (("expert-model-parallel-size", one.ep), ("expert-tensor-parallel-size", one.expert_tp))
-        yield "moe-token-dispatcher-type", _reverse(one.algorithms.ep, DISPATCHERS) or "alltoall"
-        yield "moe-deepep-num-sms", overlap.sms if one.algorithms.ep == "deepep" and overlap.sms else None
-    yield from (("sequence-parallel", one.sequence_parallel), ("use-distributed-optimizer", one.zero == 1))
+        backend = one.algorithms.ep if one.algorithms.ep in ("deepep", "hybridep") else None
+        sms = overlap.sms if backend and isinstance(overlap.sms, int) else 0
+        yield "moe_token_dispatcher_type", "flex" if backend else "alltoall"
+        yield from (("moe_flex_dispatcher_backend", backend), ("moe_flex_dispatcher_num_sms", sms or None))
+        yield "overlap_moe_expert_parallel_comm", _overlaps_microbatches(spec)
     if one.zero > 1:
         strategy = {2: "optim_grads", 3: "optim_grads_params"}[one.zero]
-        yield from (("use-megatron-fsdp", True), ("data-parallel-sharding-strategy", strategy))
-    yield "num-distributed-optimizer-instances", one.optimizer_instances if one.optimizer_instances > 1 else None
-    yield "ddp-bucket-size", one.bucket
-    yield from (("overlap-grad-reduce", overlap.grad_reduce), ("overlap-param-gather", overlap.param_gather))
-    yield "tp-comm-overlap", overlap.tp != "none"
-    yield "no-overlap-p2p-communication", one.vpp > 1 and not overlap.p2p
-    yield "moe-shared-expert-overlap", overlap.ep == "shared"
-    yield "overlap-moe-expert-parallel-comm", overlap.ep == "microbatch" and (one.pp == 1 or one.vpp > 1)
+        yield from (
+            ("use_megatron_fsdp", True),
+            ("data_parallel_sharding_strategy", strategy),
+            ("ckpt_format", "fsdp_dtensor"),
+        )

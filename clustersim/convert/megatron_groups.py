@@ -1,5 +1,5 @@
-"""Megatron's arguments that say something only together: latent attention, which layers have experts or stay in bf16, and
-Megatron-FSDP.
+"""Megatron's arguments that say something only together: latent attention, which layers have experts or stay in bf16, groups of
+microbatches, and Megatron-FSDP.
 
 Sources: megatron/training/arguments.py (`moe_freq_type`, `data_parallel_sharding_strategy`),
 megatron/core/models/gpt/gpt_layer_specs.py (`moe_layer_pattern`), megatron/core/transformer/transformer_config.py
@@ -9,11 +9,15 @@ megatron/core/models/gpt/gpt_layer_specs.py (`moe_layer_pattern`), megatron/core
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import NamedTuple
 
 from clustersim.config.yaml import Loc
-from clustersim.convert.architectures import runs
+from clustersim.convert.decoders import runs, single_names
+from clustersim.convert.layout_text import stages_of
+from clustersim.convert.table import words
 from clustersim.errors import InputError, shown
 
 LATENT: Mapping[str, int | None] = {
@@ -32,20 +36,34 @@ SHARDED = frozenset({"use_megatron_fsdp", "use_custom_fsdp"})
 """Megatron-FSDP by its names."""
 ENDS = {"num_layers_at_start_in_bf16": "bf16_first_layers", "num_layers_at_end_in_bf16": "bf16_last_layers"}
 """How many layers stay in bf16, and as what they are known here; 1 by default, 0 without `first_last_layers_bf16`."""
-GROUPED = frozenset(
-    {
-        *LATENT,
-        *SHARDED,
-        *ENDS,
-        "first_last_layers_bf16",
-        "multi_latent_attention",
-        "moe_layer_freq",
-        "data_parallel_sharding_strategy",
-        "fsdp_double_buffer",
-    }
+ROUNDS = ("microbatch_group_size_per_vp_stage", "microbatch_group_size_per_virtual_pipeline_stage")
+"""Microbatches that an interleaved schedule runs on one chunk before the next, by the names of config and argument."""
+CHUNKED = (
+    "vpp",
+    "virtual_pipeline_model_parallel_size",
+    "num_virtual_stages_per_pipeline_rank",
+    "num_layers_per_virtual_pipeline_stage",
 )
+"""Names that give a pipeline rank several chunks; without one, groups of microbatches say nothing."""
+OFFLOADED = ("optimizer_cpu_offload", "cpu_optimizer")
+"""Names that put the optimizer on the host; without one, how it is done says nothing."""
+HYBRID = ("hybrid_layer_pattern", "hybrid_override_pattern")
+"""Layers by letter, such as `M-M*-`, of which `|` ends a pipeline stage (core/models/hybrid/hybrid_layer_allocation.py)."""
+MAMBA = {"mamba_head_dim": 64, "mamba_state_dim": 128, "mamba_num_groups": 8, "mamba_num_heads": None}
+"""Shapes of a Mamba-2 layer and their defaults; heads are those of twice the width, chunks 128 (ssm/mamba_mixer.py)."""
+DELTA = {name: key for key, name in single_names("delta").items()}
+"""Megatron's arguments for the shapes of a gated delta net, with the keys of `model.delta`."""
+GROUPED = frozenset(words("megatron_grouped.txt"))
 UNDER_LATENT = frozenset({"kv_channels", "qk_layernorm", "num_query_groups"})
 """Arguments that latent attention has no use for: it has widths and norms of its own."""
+PATTERNS = {
+    "moe_layer_freq": (0, 1),
+    "window_attn_skip_freq": (1, 0),
+    "no_rope_freq": (1, 1),
+    "linear_attention_freq": (1, 0),
+}
+"""Arguments that differ by layer: for a number n, whether layers are counted from 0 or 1, and the flag of each n-th."""
+WINDOW = re.compile(r"\(?\s*(-?[0-9]{1,9})\s*(,|\)|$)")
 LONGEST = 10_000
 """Layers of a pattern at most."""
 
@@ -55,7 +73,7 @@ class GroupError(InputError):
 
     def __init__(self, name: str, why: str) -> None:
         super().__init__(f"{name} {why}")
-        self.name = name
+        self.name, self.why = name, why
 
 
 class Joined(NamedTuple):
@@ -67,13 +85,52 @@ class Joined(NamedTuple):
 
 
 def silent(name: str, given: Mapping[str, object]) -> bool:
-    """Return whether an argument says nothing beside the others: those of groups, and those of attention that is not there."""
+    """Return whether an argument says nothing beside the others: those of groups, and what these decide in its place."""
+    if name == "schedule":
+        return given.get(name) == "interleaved" and bool(_rounds(given))
+    if name in ("moe_token_dispatcher_type", "moe_flex_dispatcher_backend"):  # the latter decides beside flex alone
+        flex = given.get("moe_token_dispatcher_type") == "flex" and "moe_flex_dispatcher_backend" in given
+        return flex == (name == "moe_token_dispatcher_type")
     return name in GROUPED or (name in UNDER_LATENT and bool(given.get("multi_latent_attention")))
 
 
 def joined(given: Mapping[str, object]) -> list[Joined]:
     """Return the keys that those of `given`, by name with underscores, mean. Raises GroupError for one that cannot be."""
-    return [*_latent(given), *_experts(given), *_sharded(given), *_ends(given)]
+    return [
+        *_encoder(given),
+        *_latent(given),
+        *_hybrid(given),
+        *_layers(given),
+        *_sharded(given),
+        *_ends(given),
+        *_rounds(given),
+        *_offloaded(given),
+    ]
+
+
+def _offloaded(given: Mapping[str, object]) -> list[Joined]:
+    """Return what is on the host: the optimizer or a part of it, and the activations of all layers or the first of them."""
+    found, offload = list[Joined](), ("training", "offload")
+    if name := next((one for one in OFFLOADED if given.get(one) is True), None):
+        share, overlap = given.get("optimizer_offload_fraction", 1.0), given.get("overlap_cpu_optimizer_d2h_h2d", False)
+        found += [Joined(name, (*offload, "optimizer_states"), share), Joined(name, (*offload, "overlap"), overlap)]
+    if given.get("cpu_offloading"):
+        layers, own = given.get("num_layers") or given.get("layers"), given.get("cpu_offloading_num_layers")
+        known = isinstance(layers, int) and isinstance(own, int) and 0 <= own <= layers
+        found.append(Joined("cpu_offloading", (*offload, "activations"), own / layers if known else 1.0))  # type: ignore[operator]
+    return found
+
+
+def _rounds(given: Mapping[str, object]) -> list[Joined]:
+    """Return the schedule whose groups of microbatches have a size of their own."""
+    name = next((one for one in ROUNDS if given.get(one) is not None), None)
+    layout = given.get("layout") or given.get("pipeline_model_parallel_layout")
+    stages = given.get("pp") or given.get("pipeline_model_parallel_size")
+    chunked = any(given.get(one) not in (None, 1) for one in CHUNKED)
+    if isinstance(layout, str) and isinstance(stages, int):
+        with suppress(InputError):  # which is told where the layout is checked
+            chunked = stages_of(layout) > stages
+    return [Joined(name, ("parallelism", "schedule"), f"interleaved/{given[name]}")] if name and chunked else []
 
 
 def _ends(given: Mapping[str, object]) -> list[Joined]:
@@ -96,7 +153,9 @@ def _sharded(given: Mapping[str, object]) -> list[Joined]:
         return []
     said = given.get("data_parallel_sharding_strategy", "optim_grads_params")
     if not isinstance(said, str) or said not in STRATEGIES:
-        raise GroupError("data_parallel_sharding_strategy", f"{shown(said)} is none; write {', '.join(STRATEGIES)}")
+        raise GroupError(
+            "data_parallel_sharding_strategy", f"{shown(said)} is not a strategy; write {', '.join(STRATEGIES)}"
+        )
     found = [Joined(name, ("parallelism", "zero"), STRATEGIES[said])]
     if said == "optim_grads_params":
         ahead = {"forward_prefetch": 1} if given.get("fsdp_double_buffer") else {}
@@ -104,31 +163,106 @@ def _sharded(given: Mapping[str, object]) -> list[Joined]:
     return found
 
 
-def _experts(given: Mapping[str, object]) -> list[Joined]:
-    """Return which layers have experts: every n-th from the first, or those of a pattern such as `([0]*3+[1]*58)`."""
-    said, layers = given.get("moe_layer_freq"), given.get("num_layers")
-    if said in (None, False, 0, 1, "1") or not isinstance(layers, int) or not 0 < layers <= LONGEST:
-        return []  # what is wrong with the number of layers is said where that is validated
-    flags = frequency(said, layers)
+def _encoder(given: Mapping[str, object]) -> list[Joined]:
+    """Return the layers and tokens of the encoder before a decoder (T5)."""
+    keys = {"encoder_num_layers": ("model", "encoder_layers"), "encoder_seq_length": ("training", "encoder_seq")}
+    of_decoder = "decoder_num_layers" in given
+    return [Joined(name, key, given[name]) for name, key in keys.items() if of_decoder and name in given]
+
+
+def _hybrid(given: Mapping[str, object]) -> list[Joined]:
+    """Return the layers that a pattern of letters names: Mamba-2, attention, an MLP or experts, each a block of its own."""
+    name = next((one for one in HYBRID if given.get(one)), None)
+    if name is None:
+        return []
+    stages, width = str(given[name]).split("|"), given.get("hidden_size")
+    dense = {"experts": 0} if given.get("num_experts") else {}
+    kinds: dict[str, dict[str, object]] = {
+        "M": {"mixer": "mamba2", "feed_forward": False},
+        "*": {"feed_forward": False},
+    }
+    kinds |= {"-": {"mixer": "none", **dense}, "E": {"mixer": "none"}}
+    letters = "".join(stages)
+    if wrong := sorted(set(letters) - kinds.keys()):
+        raise GroupError(name, f"{shown(given[name])} has {wrong[0]!r}; layers are {' '.join(kinds)}, | ends a stage")
+    found = [Joined(name, ("model", "layers"), len(letters))]
+    found.append(Joined(name, ("model", "blocks"), runs([kinds[letter] for letter in letters])))
+    if "M" in letters and isinstance(width, int):
+        head, state, groups, heads = (given.get(key, default) for key, default in MAMBA.items())
+        heads = heads or 2 * width // int(str(head))
+        shapes = {"heads": heads, "head_dim": head, "state": state, "groups": groups, "chunk": 128}
+        found.append(Joined(name, ("model", "mamba"), shapes))
+    if len(stages) > 1:
+        layout = "|".join("t" * len(stage) for stage in stages)
+        found.append(Joined(name, ("parallelism", "layout"), f"E{layout}L"))
+    return found
+
+
+def _layers(given: Mapping[str, object]) -> list[Joined]:
+    """Return which layers have experts (moe_layer_freq, every n-th from the first), see all tokens instead of a window
+    (window_attn_skip_freq, every n-th) and have no rotary positions (no_rope_freq, every n-th), or those of patterns such as
+    `([0]*3+[1]*58)` (megatron/core/transformer/utils.py, is_layer_window_attention)."""
+    window, layers = _window(given.get("window_size")), given.get("num_layers") or given.get("layers")
+    names = [name for name in PATTERNS if given.get(name) not in (None, False, 0)]
+    names = [name for name in names if name != "moe_layer_freq" or given[name] not in (1, "1")]
+    names = [name for name in names if name != "window_attn_skip_freq" or window]
+    found = (
+        [Joined("window_size", ("model", "window"), window)] if window and "window_attn_skip_freq" not in names else []
+    )
+    if not names or not isinstance(layers, int) or not 0 < layers <= LONGEST:
+        return found  # what is wrong with the number of layers is said where that is validated
+    flags = {name: frequency(name, given[name], layers) for name in names}
     width = given.get("ffn_hidden_size")
-    if flags == sorted(flags) and len(set(flags)) == 2:
-        more = [Joined("moe_layer_freq", ("model", "dense_ffn"), width)] if width else []
-        return [Joined("moe_layer_freq", ("model", "dense_layers"), flags.count(0)), *more]
-    kinds: tuple[dict[str, object], ...] = ({"experts": 0, **({"ffn": width} if width else {})}, {})
-    return [Joined("moe_layer_freq", ("model", "blocks"), runs([kinds[flag] for flag in flags]))]
+    dense = {"experts": 0, **({"ffn": width} if width else {})}
+    experts = flags.get("moe_layer_freq", [])
+    if names == ["moe_layer_freq"] and experts == sorted(experts) and len(set(experts)) == 2:
+        more = [Joined(names[0], ("model", "dense_ffn"), width)] if width else []
+        return [*found, Joined(names[0], ("model", "dense_layers"), experts.count(0)), *more]
+    kinds: Mapping[str, tuple[dict[str, object], dict[str, object]]] = {
+        "moe_layer_freq": (dense, {}),
+        "window_attn_skip_freq": ({}, {"window": window}),
+        "no_rope_freq": ({}, {"positions": "none"}),
+        "linear_attention_freq": ({}, {"mixer": "delta"}),
+    }
+    if "linear_attention_freq" in names:
+        if given.get("experimental_attention_variant") != "gated_delta_net":
+            raise GroupError(
+                "linear_attention_freq", "is understood with experimental_attention_variant gated_delta_net alone"
+            )
+        found.append(
+            Joined(names[0], ("model", "delta"), {ours: given[name] for name, ours in DELTA.items() if name in given})
+        )
+    merged = [
+        {key: value for name in names for key, value in kinds[name][flags[name][at]].items()} for at in range(layers)
+    ]
+    return [*found, Joined(names[0], ("model", "blocks"), runs(merged))]
 
 
-def frequency(said: object, layers: int) -> list[int]:
-    """Return for each layer 1 where it has experts, else 0. Raises GroupError."""
+def _window(said: object) -> int:
+    """Return the number of keys that a query sees, itself among them, from widths to both sides such as `127,0`; 0 for all.
+
+    Raises GroupError.
+    """
+    if said in (None, True, False):
+        return 0
+    found = WINDOW.match(",".join(map(str, said)) if isinstance(said, list | tuple) else str(said))
+    if found is None:
+        raise GroupError("window_size", f"{shown(said)} is not a window; write two widths, such as 128,0")
+    return max(int(found[1]) + 1, 0)
+
+
+def frequency(name: str, said: object, layers: int) -> list[int]:
+    """Return 0 or 1 for each layer, as a number or a pattern says it. Raises GroupError."""
     number = int(said) if isinstance(said, str) and said.strip().isdecimal() else said
     if isinstance(number, int) and not isinstance(number, bool) and number > 0:
-        return [int(layer % number == 0) for layer in range(layers)]
+        first, hit = PATTERNS[name]
+        return [hit if (layer + first) % number == 0 else 1 - hit for layer in range(layers)]
     try:
         flags = list(said) if isinstance(said, list) else _value(ast.parse(str(said).strip(), mode="eval").body)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise GroupError("moe_layer_freq", f"{shown(said)} is no pattern; write a number or ([0]*3+[1]*58)") from error
+        raise GroupError(name, f"{shown(said)} is not a pattern of layers; write a number or ([0]*3+[1]*58)") from error
     if not isinstance(flags, list) or len(flags) != layers or any(flag not in (0, 1) for flag in flags):
-        raise GroupError("moe_layer_freq", f"{shown(said)} is no list of {layers} zeros and ones, one for each layer")
+        raise GroupError(name, f"{shown(said)} is not a list of {layers} zeros and ones, one for each layer")
     return [int(flag) for flag in flags]
 
 

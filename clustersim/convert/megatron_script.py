@@ -15,40 +15,33 @@ from typing import NamedTuple
 from clustersim.config.fields import Section, validate_given
 from clustersim.config.overrides import replace
 from clustersim.config.workload import Workload
-from clustersim.config.yaml import Document, Position
+from clustersim.config.yaml import Document, Position, parse
 from clustersim.convert import megatron
+from clustersim.convert.ignored import NO_EFFECT, NOT_MODELLED
+from clustersim.convert.launchers import of_command, of_header
 from clustersim.convert.layout_text import stages_of
 from clustersim.convert.megatron import implied, translated
-from clustersim.convert.megatron_groups import GROUPED, joined, silent
+from clustersim.convert.megatron_groups import GROUPED, GroupError, joined, silent
 from clustersim.convert.shell import Shell, commands
+from clustersim.convert.table import records
 from clustersim.errors import ConfigError, InputError, shown
+from clustersim.units import plural
 
-TOKENIZERS = {
-    "GPT2BPETokenizer": 50257,
-    "BertWordPieceLowerCase": 30522,
-    "BertWordPieceCase": 28996,
-    "Llama2Tokenizer": 32000,
-    "Llama3Tokenizer": 128256,
-    "NullTokenizer": None,
-}
+TOKENIZERS = {row["tokenizer"]: int(row["tokens"]) for row in records("tokenizers")}
 """Tokens of the tokenizers that always have as many; of others the script says `--vocab-size`, or it is unknown."""
+TUNED = ("NCCL_ALGO", "NCCL_PROTO", "NCCL_NVLS_ENABLE", "NCCL_MAX_NCHANNELS", "NVTE_FLASH_ATTN", "NVTE_FUSED_ATTN")
+"""Variables of the environment that change the time of a step somewhat."""
 GPUS = ("nproc_per_node", "nnodes")
+THREADS = "omp_num_threads"
 DIGITS, NUMBER = 18, re.compile(r"-?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
-WINDOW = re.compile(r"\(?\s*(-?[0-9]{1,9})\s*(,|\)|$)")
 EACH = "num_layers_per_virtual_pipeline_stage"
-OWN = frozenset({"tokenizer_type", "window_size", "window_attn_skip_freq", EACH, "quick_geglu"})
+OWN = frozenset({"tokenizer_type", EACH})
 """Arguments that are read here and nowhere else."""
 PROGRAMS = {"pretrain_bert": {"causal": False, "head_transform": True}}
 """What the program says of the model: BERT sees all tokens, and its head transforms first (core/models/bert)."""
 
-HYBRID = (
-    "is_hybrid_model",
-    "hybrid_override_pattern",
-    "hybrid_layer_pattern",
-    "hybrid_attention_ratio",
-    "linear_attention_freq",
-)
-"""Arguments of models that mix attention with other layers."""
+UNBUILT = ("hybrid_attention_ratio", "hybrid_mlp_ratio", "dsa_indexer_n_heads", "heterogeneous_layers_config_path")
+"""Arguments of layers that are not built."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +58,8 @@ class Imported:
     """Unknown arguments."""
     assumed: tuple[str, ...]
     """What the script leaves to Megatron, or to us."""
+    machine: str = ""
+    """The nodes and GPUs that it is launched on, as far as it says so."""
 
 
 class ImportRequest(NamedTuple):
@@ -74,14 +69,12 @@ class ImportRequest(NamedTuple):
     """Of the environment, such as NNODES."""
     settings: Mapping[str, object]
     """Keys of the workload that decide, by dotted key."""
-    ignored: frozenset[str]
-    """Names of arguments that change no time."""
-    unmodelled: frozenset[str]
-    """Names of arguments that change it and are left out."""
 
 
 def imported(path: str, text: str, asked: ImportRequest) -> Imported:
     """Return the workload of a script. Raises InputError for what it lacks, with the variable that is not set."""
+    if PurePath(path).suffix in (".yaml", ".yml"):
+        return _configured(path, text, asked)
     shell = commands(path, text, asked.variables)
     program, launcher, words = _program(path, shell)
     given = arguments(words)
@@ -89,8 +82,52 @@ def imported(path: str, text: str, asked: ImportRequest) -> Imported:
         number = name.startswith("num_") or name.endswith(("_size", "_length"))
         if value is True and number and _key(name) not in asked.settings:
             raise _valueless(path, text, asked.variables, shell, name)
-    gpus = {name: count for name, count in arguments(launcher).items() if name in GPUS}
-    return _Import(path, program, {**translated(given), **gpus}).result(asked)
+    launches = of_command(launcher), *shell.launches, of_header(text)
+    gpus = next((one.gpus for one in launches if one.gpus), None)
+    nodes = next((one.nodes for one in launches if one.nodes), None)
+    machine = {name: count for name, count in zip(GPUS, (gpus, nodes), strict=True) if count}
+    threads = _threads(shell, launcher, gpus or 1)
+    return _Import(path, program, {**translated(given), **machine, **threads}).result(asked)
+
+
+def _configured(path: str, text: str, asked: ImportRequest) -> Imported:
+    """Return the workload of a `model_config.yaml`: arguments under MODEL_ARGS, the environment under ENV_VARS, as Megatron-LM's
+    tests/functional_tests/shell_test_utils/_run_training.sh reads it. Raises InputError."""
+    document = parse(text, path, foreign=True)
+    said, variables = document.data.get("MODEL_ARGS"), document.data.get("ENV_VARS")
+    if not isinstance(said, dict):
+        raise InputError(f"{path}: lacks MODEL_ARGS, a mapping of arguments such as --num-layers: 32; add it")
+    words = list[str]()
+    for name, value in said.items():
+        if value not in (None, False, ""):
+            text = str(value).strip("[]") if str(value).startswith("[") else str(value)
+            several = (
+                text.split()
+                if str(value).startswith("[") or name == "--hierarchical-context-parallel-sizes"
+                else [text]
+            )
+            words += [str(name)] if value is True else [str(name), *(word.strip(",'") for word in several)]
+    given = translated(arguments(words))
+    program = (
+        "pretrain_bert"
+        if "bert" in str(given.get("data_path", given.get("vocab_file"))) and "decoder_num_layers" not in given
+        else ""
+    )
+    found = _Import(path, program, given)
+    environment = variables if isinstance(variables, dict) else {}
+    found.dropped += [f"{name}={value}" for name, value in environment.items() if str(name) in TUNED]
+    if (mode := document.data.get("MODE")) not in (None, "pretraining"):
+        found.assumed.append(f"a training step of the model, although MODE is {mode}")
+    return found.result(asked)
+
+
+def _threads(shell: Shell, launcher: Sequence[str], gpus: int) -> dict[str, int]:
+    """Return the threads of a process: OMP_NUM_THREADS, which torchrun sets to 1 for several (torch distributed/run.py)."""
+    said = "".join(shell.variables.get("OMP_NUM_THREADS", []))
+    if said.isdecimal() and int(said):
+        return {THREADS: int(said)}
+    several = gpus > 1 and any("torchrun" in word or "torch.distributed" in word for word in launcher)
+    return {THREADS: 1} if several else {}
 
 
 def _valueless(path: str, text: str, variables: Mapping[str, str], shell: Shell, name: str) -> InputError:
@@ -110,7 +147,7 @@ def _valueless(path: str, text: str, variables: Mapping[str, str], shell: Shell,
 def _key(name: str) -> str:
     """Return the dotted key of a workload that an argument sets, KEY for one that sets none."""
     alias = megatron.find(name)
-    return ".".join(map(str, alias[0])) if alias else "KEY"
+    return ".".join(map(str, alias.key)) if alias else "KEY"
 
 
 def _program(path: str, shell: Shell) -> tuple[str, list[str], list[str]]:
@@ -153,7 +190,9 @@ class _Import:
     def __init__(self, path: str, program: str, given: dict[str, object]) -> None:
         self.path, self.program, self.given = path, program, given
         self.spec: dict[str, object] = {
-            "name": PurePath(path).stem[:200],
+            "name": (PurePath(path).parent.name if PurePath(path).stem == "model_config" else PurePath(path).stem)[
+                :200
+            ],
             "model": {},
             "training": {},
             "parallelism": {},
@@ -163,37 +202,48 @@ class _Import:
 
     def result(self, asked: ImportRequest) -> Imported:
         """Return the workload of the arguments, with the settings on top."""
-        ignored, unmodelled = asked.ignored, asked.unmodelled
         self._set(asked.settings)
         self._check(asked.settings)
         for name, value in self._settled().items():
             self._take(name, value)
-        for together in joined(self.given):
-            self.put(together.key, together.value)
+        try:
+            for together in joined(self.given):
+                self.put(together.key, together.value)
+        except GroupError as error:
+            raise InputError(f"{self.path}: --{_dashed(error.name)}: {error.why}") from error
         self._set(asked.settings)
         self._check(asked.settings)
         self._model()
         self._training()
         self._parallelism()
         self._set(asked.settings)
-        known = {*megatron.ALIASES, *megatron.REMEDIES, *GROUPED, *OWN, *GPUS}
+        known = {*megatron.ALIASES, *megatron.REMEDIES, *GROUPED, *OWN, *GPUS, THREADS}
         rest = [name for name in self.given if name not in known]
-        without = (*self.dropped, *(f"--{_dashed(name)}" for name in rest if name in unmodelled))
-        unknown = (f"--{_dashed(name)}" for name in rest if name not in ignored | unmodelled)
+        without = (*self.dropped, *(f"--{_dashed(name)}" for name in rest if name in NOT_MODELLED))
+        unknown = (f"--{_dashed(name)}" for name in rest if name not in NO_EFFECT | NOT_MODELLED)
         return Imported(
             {key: value for key, value in self.spec.items() if value},
-            tuple(f"--{_dashed(name)}" for name in rest if name in ignored),
+            tuple(f"--{_dashed(name)}" for name in rest if name in NO_EFFECT),
             without,
             tuple(unknown),
             tuple(self.assumed),
+            self._machine(),
         )
+
+    def _machine(self) -> str:
+        """Return the nodes that the script is launched on in words: `32 nodes of 4 GPUs`."""
+        gpus, nodes = (self.given.get(name) for name in GPUS)
+        if not isinstance(gpus, int):
+            return plural(nodes, "node", "nodes") if isinstance(nodes, int) else ""
+        each = plural(gpus, "GPU", "GPUs")
+        return f"{plural(nodes, 'node', 'nodes')} of {each}" if isinstance(nodes, int) else f"nodes of {each}"
 
     def _check(self, settings: Mapping[str, object]) -> None:
         """Raise InputError where a value is none that its key can have, under the name that the script has for it.
 
         What follows calculates with them: layers by stages, a batch by ranks.
         """
-        aliases = {name: alias[0] for name in self.given if (alias := megatron.find(name))}
+        aliases = {name: alias.key for name in self.given if (alias := megatron.find(name))}
         said = {tuple(key.split(".")) for key in settings}
         names = {key: Position(0, 0, name=f"--{_dashed(name)}") for name, key in aliases.items() if key not in said}
         try:
@@ -211,6 +261,8 @@ class _Import:
             yields = megatron.YIELDS.get(name, frozenset()) & given.keys()
             if yields or (name in megatron.NEEDS and not megatron.NEEDS[name] & self.given.keys()):
                 given.pop(name)
+        if not {"num_experts", "num_moe_experts"} & given.keys():
+            given.pop("expert_tensor_parallel_size", None)
         if not given.get("group_query_attention") and "num_query_groups" in given:
             self._drop("num_query_groups", "says nothing without --group-query-attention")
             given.pop("num_query_groups")
@@ -226,8 +278,8 @@ class _Import:
             return
         if (remedy := megatron.refused(name, value)) is not None:
             self._drop(name, remedy)
-        elif (alias := megatron.find(name)) is not None and (converted := alias[1](value)) is not None:
-            self.put(alias[0], converted)
+        elif (alias := megatron.find(name)) is not None and (converted := alias.read(value)) is not None:
+            self.put(alias.key, converted)
 
     def _drop(self, name: str, why: str) -> None:
         self.dropped.append(f"--{_dashed(name)} ({why})")
@@ -268,11 +320,10 @@ class _Import:
 
     def _model(self) -> None:
         model = self._section("model")
-        for name in HYBRID:
+        for name in UNBUILT:
             if self.given.get(name):
                 raise InputError(
-                    f"{self.path}: --{_dashed(name)}: layers without attention (Mamba, linear attention) are not built; "
-                    "give the script of a transformer"
+                    f"{self.path}: --{_dashed(name)}: layers of that kind are not built; give another model"
                 )
         model.update(PROGRAMS.get(self.program, {}))
         for name, key in (("num_layers", "layers"), ("hidden_size", "hidden"), ("num_attention_heads", "heads")):
@@ -286,9 +337,6 @@ class _Import:
         if self.given.get("swiglu") and "ffn" not in model:
             width = int(4 * self._whole("model", "hidden") * 2 / 3 / 64) * 64
             self.default("model.ffn", width, "Megatron's of SwiGLU: 8/3 of the width")
-        if self.given.get("quick_geglu"):
-            model["activation"] = "geglu"
-        self._windows()
 
     def _vocabulary(self) -> None:
         kind = self.given.get("tokenizer_type") or self.given.get("patch_tokenizer_type", "")
@@ -302,24 +350,6 @@ class _Import:
         elif "vocab" not in model:
             what = f"the vocabulary of {shown(kind)} lies in its files" if kind else "the script names no tokenizer"
             raise InputError(f"{self.path}: lacks --vocab-size, and {what}; give --set model.vocab=…")
-
-    def _windows(self) -> None:
-        """Windows of all layers, or of all but every n-th (megatron/core/transformer/utils.py, is_layer_window_attention)."""
-        said, every = self.given.get("window_size"), self.given.get("window_attn_skip_freq")
-        if said in (None, True):
-            return
-        text = ",".join(map(str, said)) if isinstance(said, list) else str(said)
-        found = WINDOW.match(text)
-        if found is None:
-            raise InputError(f"{self.path}: --window-size: {shown(said)} is no window; write two widths, such as 128,0")
-        width = int(found[1]) + 1
-        if not isinstance(every, int) or isinstance(every, bool):
-            self._section("model")["window"] = width
-        elif "blocks" in self._section("model"):
-            self._drop("window_size", "layers already differ by --moe-layer-freq; write model.blocks")
-        else:
-            windows = {"count": every - 1, "window": width} if every > 2 else {"window": width}
-            self._section("model")["blocks"] = [windows, {}] if every > 1 else [{}]
 
     def _training(self) -> None:
         training = self._section("training")
@@ -348,14 +378,22 @@ class _Import:
         if "layout" in split:
             split["vpp"] = max(stages_of(str(split["layout"])) // pp, 1)
         if self._whole("parallelism", "vpp") > 1:
-            split["schedule"] = "interleaved"
+            split.setdefault("schedule", "interleaved")
             self.default("parallelism.overlap.p2p", True, "Megatron's of interleaved schedules")
+        if self._section("training").get("optimizer") == "muon":  # before what says nothing without it
+            why = "layer-wise, by dist_muon or --use-distributed-optimizer; with 0 each replica updates all matrices"
+            self.default("parallelism.zero", 1, why)
         if (
             not split.get("zero")
             and "overlap" in split
             and self._section("parallelism", "overlap").pop("param_gather", False)
         ):
             self._drop("overlap_param_gather", "says nothing without --use-distributed-optimizer")
+        offload = self._section("training").get("offload")
+        if THREADS in self.given and isinstance(offload, dict) and "optimizer_states" in offload:
+            self.default(
+                "training.offload.threads", self.given[THREADS], "OMP_NUM_THREADS, 1 where only torchrun says it"
+            )
         self.default("parallelism.dp", "auto", "as many replicas as the cluster holds and the batch allows")
 
 
@@ -365,6 +403,8 @@ def _dashed(name: str) -> str:
 
 def lines(found: Imported) -> Iterator[str]:
     """Yield the arguments left out of the workload, one line for each reason."""
+    if found.machine:
+        yield f"launched on: {found.machine}; give `run` a topology of that size"
     said = {
         "assumed": found.assumed,
         "not modelled": found.not_modelled,

@@ -1,7 +1,8 @@
 """NCCL's topology XML (NCCL_TOPO_DUMP_FILE, NCCL_TOPO_FILE) → a node.
 
 The file is system > cpu > pci > {gpu > nvlink, nic > net} (NCCL 2.30, src/graph/xml.cc): compute capabilities, counts of NVLink,
-PCIe links and speeds of NICs in Mb/s. It says nothing beyond the NIC.
+PCIe links and speeds of NICs in Mb/s. It says nothing beyond the NIC. What clouds ship lacks what NCCL detects itself: GPUs and
+NICs are PCI devices of their class, and the model is to be given.
 """
 
 from __future__ import annotations
@@ -9,33 +10,18 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 from xml.etree import ElementTree
 
 from clustersim.config.yaml import Document, Position
+from clustersim.convert.table import records
 from clustersim.errors import ConfigError, InputError, shown
 from clustersim.files import read_text
 
-_MODELS = {
-    "0x1db1": "v100-sxm2-16gb", "0x1db5": "v100-sxm2-32gb", "0x1db6": "v100-pcie-32gb", "0x1eb8": "t4", "0x15f8": "p100",
-    "0x20b0": "a100-sxm-40gb", "0x20b2": "a100-sxm-80gb", "0x20f1": "a100-pcie-40gb", "0x20b5": "a100-pcie-80gb",
-    "0x2236": "a10", "0x26b9": "l40s", "0x27b8": "l4", "0x2330": "h100-sxm", "0x2331": "h100-pcie", "0x2335": "h200-sxm",
-    "0x2901": "b200-sxm", "0x2941": "gb200", "0x74a1": "mi300x",
-}  # fmt: skip
-"""PCI device ids (pci-ids.ucw.cz)."""
-_BY_CAPABILITY = {
-    60: "p100",
-    70: "v100-sxm2-32gb",
-    75: "t4",
-    80: "a100-sxm-80gb",
-    89: "l40s",
-    90: "h100-sxm",
-    100: "b200-sxm",
-}
-_NVLINK = ((100, 50, 0.802), (90, 25, 0.824), (80, 25, 0.8), (70, 25, 0.8), (60, 20, 0.9))
-"""Compute capability, GB/s of a link, and the part that payload gets (NCCL 2.30, src/graph/topo.h)."""
+_MODELS = {row["id"]: row["gpu"] for row in records("pci_gpus")}
+"""GPUs by PCI device id and by compute capability."""
 _GENERATION = {2.5: 1, 5.0: 2, 8.0: 3, 16.0: 4, 32.0: 5, 64.0: 6}  # GT/s
 _SWITCH = "0x068000"
 _MOST, _MEGABITS = 1000, 1e8
@@ -43,36 +29,56 @@ _MOST, _MEGABITS = 1000, 1e8
 _VENDORS = {"GenuineIntel": "intel", "AuthenticAMD": "amd"}
 
 
+_GPU_CLASSES, _NIC_CLASSES = ("0x0302", "0x0300", "0x1200"), ("0x0207", "0x0200")
+"""PCI classes of 3D and VGA controllers and of processing accelerators, and of InfiniBand and Ethernet controllers."""
+
+
 class _Gpu(NamedTuple):
-    element: ElementTree.Element
+    element: ElementTree.Element | None
+    """Its <gpu>; None for a PCI device that its class alone names."""
     pci: ElementTree.Element
 
 
 def read(path: str | Path) -> Document:
     """Return the topology file of one node that an XML file describes. Raises InputError for what is wrong in it."""
     root = _parse(Path(path))
-    cpu = next(iter(root.iter("cpu")), None)
-    gpus, nets = list(_gpus(root)), list(_nets(root))
+    gpus = list(_gpus(root))
     if root.tag != "system" or not gpus:
-        raise InputError(f"{path}: no <system> with a <gpu>; give the file that NCCL writes with NCCL_TOPO_DUMP_FILE")
-    host: dict[str, object] = {"pcie": _slot(gpus[0].pci, path)}
-    if cpu is not None:
-        host["cpu"] = "arm" if cpu.get("arch") == "arm64" else _VENDORS.get(cpu.get("vendor", ""), "intel")
+        raise InputError(
+            f"{path}: no <system> with a <gpu>, or with PCI devices of class 0x0302; give the file that NCCL writes with "
+            "NCCL_TOPO_DUMP_FILE or reads with NCCL_TOPO_FILE"
+        )
+    model, pcie = _model(gpus[0], path), _slot(gpus[0].pci, path)
+    scale_up = _scale_up(gpus, path)
     node: dict[str, object] = {
-        "gpus": {"model": _model(gpus[0], path), "count": len(gpus)},
-        "scale_up": _scale_up(gpus, path),
-        "host": host,
+        "gpus": {**({"model": model} if model else {}), "count": len(gpus)},
+        **({"scale_up": scale_up} if scale_up is not None else {}),
+        "host": _host(root, gpus, pcie),
     }
-    nics = min(len(nets), len(gpus))
-    if nics:
-        megabits = math.fsum(_number(net, "speed", path, _MEGABITS) for net in nets) / nics
-        attach = "per_gpu" if nics == len(gpus) else "shared"
-        node["nics"] = {
-            "count": nics,
-            "rate": f"{min(megabits / 1e3, _gigabits(str(host['pcie'])))!r}Gb/s",
-            "attach": attach,
-        }
+    count, megabits = _nics(root, path)
+    count = min(count, len(gpus))
+    if count:
+        rate = math.fsum(megabits) / 1e3 / count
+        said = {"rate": f"{min(rate, _gigabits(pcie)) if pcie else rate!r}Gb/s"} if megabits else {}
+        node["nics"] = {"count": count, **said, "attach": "per_gpu" if count == len(gpus) else "shared"}
     return Document(str(path), {"cluster": {"nodes": 1, "node": node}}, {(): Position(1, 1)})
+
+
+def _host(root: ElementTree.Element, gpus: Sequence[_Gpu], pcie: str | None) -> dict[str, object]:
+    """Return the CPUs: vendor, slot, sockets with GPUs, and GPUs that share a switch, where all do alike."""
+    cpus = list(root.iter("cpu"))
+    host: dict[str, object] = {"pcie": pcie} if pcie else {}
+    if cpus:
+        arm = cpus[0].get("arch") == "arm64"
+        host["cpu"] = "arm" if arm else _VENDORS.get(cpus[0].get("vendor", ""), "intel")
+    ours = {id(gpu.pci) for gpu in gpus}
+    sockets = [n for cpu in cpus if (n := sum(id(pci) in ours for pci in cpu.iter("pci")))]
+    slots = [n for cpu in cpus for top in cpu.findall("pci") if (n := sum(id(pci) in ours for pci in top.iter("pci")))]
+    if len(sockets) > 1 and len(set(sockets)) == 1:
+        host["sockets"] = len(sockets)
+    if slots and slots[0] > 1 and len(set(slots)) == 1:
+        host["gpus_per_switch"] = slots[0]
+    return host
 
 
 def _parse(path: Path) -> ElementTree.Element:
@@ -88,16 +94,26 @@ def _parse(path: Path) -> ElementTree.Element:
 
 
 def _gpus(root: ElementTree.Element) -> Iterator[_Gpu]:
-    """Yield each GPU that a process used, or all when none has a rank, with the PCI device that it is."""
+    """Yield each GPU that a process used, or all when none has a rank, with the PCI device that it is.
+
+    Without any <gpu> all PCI devices of a GPU's class are GPUs.
+    """
     found = [_Gpu(gpu, pci) for pci in root.iter("pci") for gpu in pci.findall("gpu")]
-    yield from [each for each in found if each.element.get("rank", "-1") != "-1"] or found
+    ranked = [each for each in found if each.element is not None and each.element.get("rank", "-1") != "-1"]
+    by_class = (_Gpu(None, pci) for pci in root.iter("pci") if pci.get("class", "").lower().startswith(_GPU_CLASSES))
+    yield from ranked or found or by_class
 
 
-def _nets(root: ElementTree.Element) -> Iterator[ElementTree.Element]:
-    """Yield each port of a network that is up and not a way through the operating system's sockets on a management port."""
-    for net in root.iter("net"):
-        if net.get("speed") not in (None, "0", "-1") and net.get("keep", "1") != "0":
-            yield net
+def _nics(root: ElementTree.Element, path: object) -> tuple[int, list[float]]:
+    """Return how many NICs there are, and Mb/s of each port that is up and not a way through the operating system's sockets.
+
+    Without any <net> they are the PCI devices of a NIC's class, whose rate is not said.
+    """
+    ports = list(root.iter("net"))
+    up = [net for net in ports if net.get("speed") not in (None, "0", "-1") and net.get("keep", "1") != "0"]
+    if ports:
+        return len(up), [_number(net, "speed", path, _MEGABITS) for net in up]
+    return sum(pci.get("class", "").lower().startswith(_NIC_CLASSES) for pci in root.iter("pci")), []
 
 
 def _number(element: ElementTree.Element, key: str, path: object, most: float) -> float:
@@ -123,24 +139,31 @@ def _count(element: ElementTree.Element, key: str, path: object) -> int:
     return int(found)
 
 
-def _model(gpu: _Gpu, path: object) -> str:
-    device, capability = gpu.pci.get("device", ""), gpu.element.get("sm", "")
-    known = _MODELS.get(device) or next((gpu for sm, gpu in _BY_CAPABILITY.items() if capability == str(sm)), None)
-    if known is None:
+def _model(gpu: _Gpu, path: object) -> str | None:
+    """Return the GPU by device or compute capability, None where the file says neither. Raises InputError."""
+    device = gpu.pci.get("device", "")
+    capability = "" if gpu.element is None else gpu.element.get("sm", "")
+    if not device and not capability:
+        return None
+    known = _MODELS.get(device) or _MODELS.get(capability)
+    if known is None and gpu.element is not None:
         what = f"GPU with device {shown(device)} and sm {shown(capability)} is not known"
         raise InputError(f"{path}: {what}; write a node that extends one of the shipped types instead")
     return known
 
 
-def _slot(pci: ElementTree.Element, path: object) -> str:
-    match = re.match(r"([0-9]{1,4}(?:\.[0-9]{1,4})?) *GT/s", pci.get("link_speed", "32.0 GT/s"))
-    width = pci.get("link_width", "16")
+def _slot(pci: ElementTree.Element, path: object) -> str | None:
+    """Return generation and lanes of a slot, None where the file leaves its speed open. Raises InputError."""
+    speed, width = (pci.get(key, "").strip() for key in ("link_speed", "link_width"))
+    if speed.lower() in ("", "unknown", "unknown speed"):
+        return None
+    match = re.match(r"([0-9]{1,4}(?:\.[0-9]{1,4})?) *GT/s", speed)
     generation = _GENERATION.get(float(match[1])) if match else None
-    if generation is None or width not in {"1", "2", "4", "8", "16"}:
+    if generation is None or width not in {"", "1", "2", "4", "8", "16"}:
         raise InputError(
             f"{path}: PCIe at {shown(pci.get('link_speed'))} × {shown(width)} is not known; write like 32.0 GT/s and 16"
         )
-    return f"gen{generation}x{width}"
+    return f"gen{generation}x{width or 16}"
 
 
 def _gigabits(slot: str) -> float:
@@ -150,26 +173,47 @@ def _gigabits(slot: str) -> float:
     return Host(pcie=slot).raw * 8e-9
 
 
-def _scale_up(gpus: list[_Gpu], path: object) -> dict[str, object]:
-    """Return the links inside the node: through switches a crossbar, straight from GPU to GPU what their counts say."""
-    links = gpus[0].element.findall("nvlink")
-    if not links:
-        peers = gpus[0].element.findall("xgmi")
-        each = _count(peers[0], "count", path) if peers else 0
-        return (
-            {"kind": "mesh", "links_per_peer": each, "link": "64GB/s", "payload_efficiency": 0.75}
-            if each
-            else {"kind": "none"}
-        )
-    capability = _count(gpus[0].element, "sm", path)
-    rate, payload = next(((r, p) for least, r, p in _NVLINK if capability >= least), (20, 0.9))
-    base = {"link": f"{rate}GB/s", "payload_efficiency": payload}
-    count: Counter[str] = Counter()
-    for link in links:
-        count[link.get("target", "")] += _count(link, "count", path)
-    if any(link.get("tclass") == _SWITCH for link in links):
-        multicast = capability >= 90
-        return {"kind": "nvswitch", "links_per_gpu": sum(count.values()), "multicast": multicast, **base}
-    if len(count) == len(gpus) - 1 and len(set(count.values())) == 1 and max(count.values()) < 12:
-        return {"kind": "mesh", "links_per_peer": max(count.values()), **base}
-    return {"kind": "nvlink", "links_per_gpu": sum(count.values()), **base}
+def _scale_up(gpus: Sequence[_Gpu], path: object) -> dict[str, object] | None:
+    """Return the links inside the node: through switches a crossbar, straight from GPU to GPU what their counts say.
+
+    None where no GPU is more than a PCI device, so that the file leaves them to NCCL.
+    """
+    elements = [gpu.element for gpu in gpus if gpu.element is not None]
+    if not elements:
+        return None
+    for element in elements if any(nvlinks := [one.findall("nvlink") for one in elements]) else ():
+        _count(element, "sm", path)
+    place = {gpu.pci.get("busid", "").lower(): number for number, gpu in enumerate(gpus)}
+    tag = nvlinks if any(nvlinks) else [element.findall("xgmi") for element in elements]
+    if not any(tag):
+        return {"kind": "none"}
+    ends: Counter[tuple[int, int]] = Counter()
+    leaving: Counter[int] = Counter()
+    for number, links in enumerate(tag):
+        for link in links:
+            count, other = _count(link, "count", path), place.get(link.get("target", "").lower())
+            leaving[number] += count
+            if other is not None and other != number and link.get("tclass", "") != _SWITCH:
+                ends[number, other] += count
+    own = {} if any(nvlinks) else {"link": "64GB/s", "payload_efficiency": 0.75}
+    if any(link.get("tclass") == _SWITCH for links in tag for link in links) or not ends:
+        found = {"kind": "nvswitch" if any(nvlinks) else "mesh"}
+        counted = {"links_per_gpu": max(leaving.values())} if any(nvlinks) else {"links_per_peer": 1}
+        return {**found, **counted, **({"multicast": _multicast(elements[0])} if any(nvlinks) else {}), **own}
+    pairs = {
+        (min(pair), max(pair)): max(count, ends[pair[::-1]]) for pair, count in ends.items()
+    }  # both ends list the links
+    return {**wired(len(gpus), [(a, b, count) for (a, b), count in sorted(pairs.items())]), **own}
+
+
+def _multicast(gpu: ElementTree.Element) -> bool:
+    capability = gpu.get("sm", "")
+    return capability.isdecimal() and int(capability) >= 90
+
+
+def wired(gpus: int, pairs: Sequence[tuple[int, int, int]]) -> dict[str, object]:
+    """Return links between pairs of GPUs as `scale_up`: a mesh where every two have as many, else pair by pair."""
+    counts = {links for _, _, links in pairs}
+    if gpus > 2 and len(pairs) == gpus * (gpus - 1) // 2 and len(counts) == 1:
+        return {"kind": "mesh", "links_per_peer": counts.pop()}
+    return {"kind": "pairs", "pairs": [list(pair) for pair in pairs]}

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
 
+from clustersim.convert.launchers import LaunchSettings, of_command, of_header
 from clustersim.errors import InputError
 
 DEEPEST = 20
@@ -43,23 +44,19 @@ _OPERATORS: Mapping[type[ast.operator], Callable[[int, int], int]] = {
     ast.Mod: operator.mod,
 }
 _COMPARE: Mapping[str, Callable[[int, int], bool]] = {
-    "-eq": operator.eq,
-    "-ne": operator.ne,
-    "-gt": operator.gt,
-    "-ge": operator.ge,
-    "-lt": operator.lt,
-    "-le": operator.le,
+    f"-{name}": getattr(operator, name) for name in ("eq", "ne", "gt", "ge", "lt", "le")
 }
 
 
 @dataclass(slots=True)
 class Shell:
-    """What is known while a script is read: variables as lists of words, the commands, and unset variables."""
+    """What is known while a script is read: variables as lists of words, commands, launches of shells, and unset variables."""
 
     path: str
     variables: dict[str, list[str]]
     commands: list[list[str]] = field(default_factory=list)
     unset: dict[str, None] = field(default_factory=dict)
+    launches: list[LaunchSettings] = field(default_factory=list)
     depth: int = 0
 
     def run(self, text: str) -> None:
@@ -133,6 +130,8 @@ class Shell:
             words = words[1:]
         found = self.expand(" ".join(_own(words)))
         if inner := _inner(found):
+            self.launches.append(of_command(found))
+            self.variables |= {name: [value] for name, value in self.launches[-1].variables.items()}
             self.depth += 1
             self.run(inner)
             self.depth -= 1
@@ -305,7 +304,11 @@ def statements(path: str, text: str) -> Iterator[str]:
 
 
 def commands(path: str, text: str, variables: Mapping[str, str]) -> Shell:
-    """Return a script that was read, with its commands; `variables` are those of the environment. Raises InputError."""
-    shell = Shell(path, {name: [value] for name, value in variables.items()})
+    """Return a script that was read, with its commands. Raises InputError.
+
+    `variables` are those of the environment, before which come those that Slurm sets by the script's header.
+    """
+    known = {**of_header(text).variables, **variables}
+    shell = Shell(path, {name: [value] for name, value in known.items()})
     shell.run(text)
     return shell

@@ -12,6 +12,7 @@ from clustersim.errors import ConfigError, InputError, shown, suggest
 TREE = {
     errors.ClustersimError: 1,
     errors.SimulationError: 1,
+    errors.DeadlockError: 1,
     errors.DiskFullError: 1,
     errors.InterruptedSweepError: 130,
     errors.InputError: 2,

@@ -5,7 +5,7 @@ from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clustersim.cli.importing import unsaid
+from clustersim.api.launch import differences, read_back
 from clustersim.convert.megatron_arguments import script
 from clustersim.errors import InputError
 from clustersim.parallel.load import load
@@ -36,10 +36,13 @@ def test_what_a_script_says_is_read_back(name, changes):
     except InputError:
         return
     split = job.parallelism
-    said = dict(unsaid(job, script(job.spec, 16, 8)))
+    said = dict(differences(job, read_back(script(job.spec, 16, 8))))
     allowed = {"parallelism.tp_across_nodes"}
     allowed |= {"parallelism.cp_type"} if split.cp == 1 else set()
-    allowed |= {"parallelism.overlap.p2p"} if split.vpp == 1 else set()
+    # Megatron: without overlap "pipeline-model-parallel size should be greater than 2" (arguments.py, interleaved schedules)
+    allowed |= {"parallelism.overlap.p2p"} if split.vpp == 1 or split.pp <= 2 else set()
+    if not split.overlap.grad_reduce:  # Megatron: "Must use --overlap-param-gather with --overlap-grad-reduce"
+        allowed |= {"parallelism.overlap.param_gather"}
     allowed |= {"training.gradients"} if job.training.precision == "fp16" else set()
     assert said.keys() <= allowed
 
@@ -63,3 +66,23 @@ def test_what_is_no_result_is_one_sentence(call, words, sentence):
     code, out, err = call("export", "megatron", *words)
     assert (code, out) == (2, "")
     assert sentence in err
+
+
+@pytest.mark.parametrize(
+    ("changes", "key"),
+    [
+        (
+            {"model.blocks": [{"mixer": "mamba2"}, {}], "model.mamba": {"heads": 64, "head_dim": 64, "state": 128}},
+            "mamba",
+        ),
+        ({"model.blocks": [{"mixer": "conv"}, {}], "model.conv": 3}, "conv"),
+        ({"model.output_gate": True}, "output_gate"),
+        ({"model.feed_forward": False}, "feed_forward"),
+    ],
+)
+def test_a_model_that_no_argument_says_gets_no_script(changes, key):
+    """The script would launch another model."""
+    with pytest.raises(
+        InputError, match=rf"^model\.{key}: pretrain_gpt\.py has no argument for it; write the script by hand"
+    ):
+        script(load("llama3_8b", changes).spec, 16, 8)

@@ -3,13 +3,15 @@
 from dataclasses import fields
 
 import pytest
+import yaml
 
 from clustersim.config.fields import validate
 from clustersim.config.workload import Workload
 from clustersim.config.yaml import Document
-from clustersim.errors import UnknownNameError
+from clustersim.errors import ConfigError, UnknownNameError
 from clustersim.frameworks import everything, find, load, unseen
 from clustersim.frameworks.table import Evidence, JobRecipe, LaunchTime
+from clustersim.parallel.load import load as job
 from clustersim.validate.runs import Run
 
 KEYS = {
@@ -24,7 +26,7 @@ TRAINING = {"global_batch": 8, "seq": 32}
 @pytest.mark.parametrize(
     ("words", "year", "name"),
     [
-        ("NeMo/Megatron-Core + TE", 2024, "nemo"),
+        ("NeMo/Megatron-Core + TE", 2024, "nemo-2024"),
         ("NeMo 2.0 25.02", 2025, "nemo"),
         ("Megatron-LM v1.x", 2020, "megatron-2020"),
         ("Megatron-LM (Jan 2021, non-interleaved 1F1B)", 2021, "megatron-2020"),
@@ -55,6 +57,7 @@ TRAINING = {"global_batch": 8, "seq": 32}
         ("IBM fms-fsdp (PyTorch FSDP)", 2024, "fms-fsdp"),
         ("XTuner V1", 2025, "xtuner"),
         ("NeMo AutoModel (FSDP2)", 2025, "nemo-automodel"),
+        ("PaddlePaddle 2.5.1 (PaddleNLP, fp16 O2)", 2023, "paddlenlp"),
         ("Primus Megatron-LM (ROCm)", 2026, "primus"),
         ("Primus torchtitan", 2026, "primus-torchtitan"),
         ("Primus MaxText", 2026, "primus-maxtext"),
@@ -138,6 +141,32 @@ def test_every_default_is_a_value_that_a_workload_takes(one):
             validate(Workload, Document("w.yaml", {"name": "one", **spec}, {}))
 
 
+MIXTURE = {**MODEL, "experts": 8, "topk": 2, "ffn": 64}
+
+
+def split(tmp_path, **said):
+    """Return how PithTrain splits a mixture of four layers over expert groups of 2, with other values."""
+    training = {**TRAINING, "framework": "pith-train", "micro_batch": 1}
+    spec = {"name": "one", "model": {**MIXTURE, "layers": 4}, "training": training, "parallelism": {"ep": 2, **said}}
+    (tmp_path / "w.yaml").write_text(yaml.safe_dump(spec))
+    return job(tmp_path / "w.yaml")
+
+
+def test_what_a_framework_does_in_every_run_need_not_be_said(tmp_path):
+    found = split(tmp_path)
+    one = found.parallelism
+    assert (one.schedule, one.vpp, one.overlap.ep, one.overlap.sms) == ("dualpipev", 2, "microbatch", "nccl")
+    assert "parallelism.schedule dualpipev (pith-train's)" in found.assumed
+    assert not [said for said in split(tmp_path, schedule="dualpipev", vpp=2).assumed if "schedule dual" in said]
+
+
+def test_a_run_with_another_schedule_has_nothing_of_it(tmp_path):
+    one = split(tmp_path, schedule="1f1b").parallelism
+    assert (one.schedule, one.vpp, one.overlap.ep, one.overlap.sms) == ("1f1b", 1, "none", 0)
+    with pytest.raises(ConfigError, match="overlap"):
+        split(tmp_path, overlap=3)
+
+
 @pytest.mark.parametrize("one", [one for one in everything() if one.host], ids=lambda one: one.name)
 def test_a_choice_has_the_default_of_its_framework(one):
     for key, choice in one.choices.items():
@@ -178,6 +207,11 @@ def test_collectives_of_tensor_parallelism_run_under_products_since_2022():
     assert find("NeMo 2.0 25.02", 2025).value("parallelism.overlap.tp") == "ring"
     assert {load(name).value("parallelism.overlap.tp") for name in ("torchtitan", "megatron-deepspeed")} == {"none"}
     assert "async" in load("torchtitan").choices["parallelism.overlap.tp"].values
+
+
+def test_nemo_compiles_its_loss_since_its_second_release():
+    found = [find("NeMo 2.0 25.02", year).value("training.cross_entropy") for year in (2023, 2024, 2025, None)]
+    assert found == ["parallel", "parallel", "native", "native"]
 
 
 def test_what_frameworks_recompute_is_their_policy():

@@ -5,6 +5,7 @@ import sys
 
 import pytest
 from hugging_face_configs import BY_KEYS, CONFIGS, FULL, OTHERS, SLIDING
+from published_models import MODELS
 
 from clustersim.cli.main import main
 from clustersim.config import shipped
@@ -14,6 +15,24 @@ from clustersim.convert.hugging_face_workload import NAMES
 from clustersim.errors import ClustersimError, InputError
 from clustersim.model.parameters import kinds, parameters
 from clustersim.parallel.load import load
+
+GENERIC = {*BY_KEYS, "bloom", "gptj", "bailing_moe", "bailing_moe_v2"}
+"""Types that are read by their keys alone."""
+ELSEWHERE = {
+    "apertus",
+    "deepseek_v32",
+    "ernie4_5",
+    "falcon_h1",
+    "gemma4",
+    "glm_moe_dsa",
+    "granitemoehybrid",
+    "hunyuan_v1_moe",
+    "minimax_m2",
+    "nemotron_h",
+    "qwen3_5_moe",
+    "qwen3_next",
+}
+"""Architectures of the configs beside the measured runs (test_published_models.py), and the dense one of ERNIE 4.5."""
 
 
 def written(folder, keys):
@@ -60,8 +79,9 @@ def test_windows_of_gemma_and_what_its_smallest_leaves_out(tmp_path):
 
 
 def test_every_architecture_is_tested():
-    tested = {keys["model_type"] for keys in (*CONFIGS.values(), *(keys for _, keys in OTHERS.values()))}
-    assert set(ARCHITECTURES) == tested | {"llama4_text"}
+    published = (one.keys for one in MODELS.values() if one.keys["model_type"] not in GENERIC)
+    tested = {keys["model_type"] for keys in (*CONFIGS.values(), *(keys for _, keys in OTHERS.values()), *published)}
+    assert set(ARCHITECTURES) == tested | {"llama4_text"} | ELSEWHERE
 
 
 def test_a_text_model_may_stand_by_itself(tmp_path):
@@ -79,12 +99,16 @@ def test_flags_decide_and_defaults_are_stated(tmp_path):
         "parallelism.zero 1 (distributed optimizer)",
         "parallelism.overlap.grad_reduce true",
         "parallelism.overlap.param_gather true",
+        "8.03 billion parameters",
     )
     assert split.assumed == (
         "training.global_batch 512 (4 Mi tokens a step)",
         "training.precision bf16",
         "parallelism.sequence_parallel true (with tp)",
+        "8.03 billion parameters",
     )
+    mixture = load(written(tmp_path, CONFIGS["qwen3_30b_a3b"]))
+    assert "30.53 billion parameters, 3.353 billion for one token" in mixture.assumed
     assert (split.parallelism.sequence_parallel, split.parallelism.zero, split.training.global_batch) == (True, 0, 512)
 
 
@@ -112,14 +136,23 @@ def test_run_takes_a_config_and_says_what_it_assumed(tmp_path, monkeypatch, caps
 
 SOUND = CONFIGS["qwen3_30b_a3b"]
 WRONG = {
-    "no type": ({"model_type": ""}, "config.json: model_type '' is not built in; known: bert, deepseek_v2,"),
-    "state spaces": (
-        {"model_type": "nemotron_h", "mamba_num_heads": 128},
-        "nemotron_h has layers of state spaces or linear attention (mamba_num_heads), which are not modelled",
+    "no type": ({"model_type": ""}, "config.json: model_type '' is not built in; known: apertus, arctic,"),
+    "a state space without its shapes": (
+        {
+            "model_type": "nemotron_h",
+            "hidden_act": "relu2",
+            "hybrid_override_pattern": "M" * 48,
+            "mamba_num_heads": 128,
+        },
+        "lacks mamba_d_state; a config.json of model_type 'nemotron_h' has it",
     ),
-    "linear attention": (
+    "linear attention without its shapes": (
         {"model_type": "qwen3_next", "linear_key_head_dim": 128},
-        "qwen3_next has layers of state spaces or linear attention (linear_key_head_dim), which are not modelled",
+        "lacks linear_num_value_heads; a config.json of model_type 'qwen3_next' has it",
+    ),
+    "a structural key": (
+        {"laurel_rank": 64, "hidden_size_per_layer_input": 256},
+        "laurel_rank, hidden_size_per_layer_input: not read for model_type 'qwen3_moe', and may change its shapes; write a",
     ),
     "keys of no decoder": (
         {"model_type": "vit", "num_hidden_layers": None},

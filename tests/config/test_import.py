@@ -1,6 +1,7 @@
 """Launch scripts of Megatron-LM as workloads: bash that is read, arguments understood, and what is said of others."""
 
 import json
+import re
 import sys
 
 import pytest
@@ -12,7 +13,6 @@ from clustersim.convert.megatron_script import ImportRequest, imported
 from clustersim.convert.shell import commands
 from clustersim.errors import InputError
 from clustersim.model.parameters import kinds
-from clustersim.parallel.ignored import NO_EFFECT, NOT_MODELLED
 from clustersim.parallel.load import build, load
 from clustersim.parallel.stages import stages
 
@@ -98,7 +98,7 @@ BASE = (
 
 
 def read(more="", text=BASE, settings=None, **variables):
-    asked = ImportRequest(variables, settings or {}, NO_EFFECT, NOT_MODELLED)
+    asked = ImportRequest(variables, settings or {})
     found = imported("train.sh", f"{text} {more}\n", asked)
     return found, build(parse(json.dumps(found.workload)))
 
@@ -256,6 +256,14 @@ def test_what_is_left_out_is_said():
     assert "model.dropout: true (Megatron's --hidden-dropout 0.1)" in found.assumed
 
 
+@pytest.mark.parametrize("more", ["--optimizer dist_muon", "--optimizer muon --use-distributed-optimizer"])
+def test_a_layer_wise_muon_gathers_under_the_forward_pass(more):
+    """Megatron-LM d98e8a6, training/arguments.py: --overlap-param-gather is for dist_muon too."""
+    found, job = read(f"{more} --overlap-grad-reduce --overlap-param-gather")
+    assert (job.training.optimizer, job.parallelism.zero, job.parallelism.overlap.param_gather) == ("muon", 1, True)
+    assert "--overlap-param-gather" not in " ".join((*found.ignored, *found.not_modelled))
+
+
 def test_settings_decide():
     text = BASE.replace("--vocab-size 32000", "--tokenizer-type HuggingFaceTokenizer")
     found, job = read(text=text, settings={"model.vocab": 4096, "parallelism.dp": 8})
@@ -288,12 +296,12 @@ WRONG = {
         "the vocabulary of 'Qwen2Tokenizer' lies in its files; give --set model.vocab=…",
     ),
     "layers of another kind": (
-        f"{BASE} --is-hybrid-model --hybrid-override-pattern M*M-",
-        "--is-hybrid-model: layers without attention (Mamba, linear attention) are not built",
+        f"{BASE} --is-hybrid-model --hybrid-attention-ratio 0.1",
+        "--hybrid-attention-ratio: layers of that kind are not built; give another model",
     ),
     "a strategy": (
         f"{BASE} --use-megatron-fsdp --data-parallel-sharding-strategy all",
-        "data_parallel_sharding_strategy 'all' is none; write no_shard, optim",
+        "--data-parallel-sharding-strategy: 'all' is not a strategy; write no_shard, optim",
     ),
     "a shell that runs itself": ('A=(\'eval "$A"\')\neval "$A"', "runs itself without end"),
     "a tokenizer of files": (
@@ -302,7 +310,7 @@ WRONG = {
     ),
     "a pattern": (
         f"{BASE} --num-experts 4 --moe-layer-freq [0]*3",
-        "moe_layer_freq '[0]*3' is no list of 8 zeros and ones",
+        "--moe-layer-freq: '[0]*3' is not a list of 8 zeros and ones",
     ),
 }
 
@@ -370,7 +378,7 @@ NUMBERS = {
     "--num-layers 99999999999 --num-experts 4 --moe-layer-freq 2": "--num-layers: 99999999999 must be at most 10000",
     "--num-layers 99999999999 --num-experts 4 --deepspeed": "--num-layers: 99999999999 must be at most 10000",
     "--num-layers-per-virtual-pipeline-stage 0": "--num-layers-per-virtual-pipeline-stage: 0 must be a whole number",
-    "--window-size x": "--window-size: 'x' is no window; write two widths, such as 128,0",
+    "--window-size x": "--window-size: 'x' is not a window; write two widths, such as 128,0",
     "--moe-token-dispatcher-type a b": "--moe-token-dispatcher-type: a list must be text",
 }
 
@@ -412,3 +420,93 @@ def test_a_pattern_of_experts_in_a_file_is_as_long_as_layers_may_be():
     text = "name: a\nnum_layers: 99999999999\nnum_experts: 4\nmoe_layer_freq: 2\n"
     with pytest.raises(InputError, match=r"model\.layers: 99999999999 must be at most 10000"):
         build(parse(text, "j.yaml"))
+
+
+CONFIG = """
+ENV_VARS: {NCCL_ALGO: Ring, CUDA_DEVICE_MAX_CONNECTIONS: 1}
+TEST_TYPE: regular
+MODEL_ARGS:
+  --hidden-size: 512
+  --num-attention-heads: 8
+  --seq-length: 1024
+  --micro-batch-size: 4
+  --global-batch-size: 32
+  --vocab-size: 50257
+  --bf16: true
+  --log-throughput: false
+  --data-path: ${DATA_PATH}/text
+"""
+CONFIGS = {
+    "flags, equal keys of which the last counts": (
+        "  --num-layers: 12\n  --swiglu: true\n  --num-layers: 8\n",
+        {"model.layers": 8, "model.activation": "swiglu", "training.precision": "bf16"},
+    ),
+    "lists in brackets, patterns in parentheses": (
+        "  --num-layers: 8\n  --num-experts: 4\n  --moe-layer-freq: ([0]*3+[1]*5)\n  --recompute-granularity: selective\n"
+        '  --recompute-modules: "[moe_act layernorm]"\n',
+        {"model.dense_layers": 3, "training.recompute_modules": ["moe_act", "layernorm"]},
+    ),
+    "two sizes in one word": (
+        "  --num-layers: 8\n  --context-parallel-size: 4\n  --cp-comm-type: a2a+p2p\n"
+        "  --hierarchical-context-parallel-sizes: 2 2\n",
+        {"parallelism.cp_inner": 2},
+    ),
+    "an encoder and a decoder": (
+        "  --encoder-num-layers: 24\n  --decoder-num-layers: 12\n  --encoder-seq-length: 512\n  --decoder-seq-length: 128\n",
+        {"model.layers": 12, "model.encoder_layers": 24, "training.seq": 128, "training.encoder_seq": 512},
+    ),
+    "state spaces in stages": (
+        "  --hybrid-layer-pattern: M-M*|M-M-\n  --pipeline-model-parallel-size: 2\n",
+        {
+            "model.layers": 8,
+            "model.mamba": {"heads": 16, "head_dim": 64, "state": 128, "groups": 8, "chunk": 128},
+            "parallelism.layout": "Etttt|ttttL",
+        },
+    ),
+    "delta nets": (
+        "  --num-layers: 8\n  --linear-attention-freq: 4\n  --experimental-attention-variant: gated_delta_net\n"
+        "  --linear-num-value-heads: 8\n  --linear-key-head-dim: 64\n  --linear-value-head-dim: 64\n",
+        {"model.blocks": [{"mixer": "delta", "count": 3}, {}], "model.delta.heads": 8},
+    ),
+    "no experts to cut": ("  --num-layers: 8\n  --expert-tensor-parallel-size: 4\n", {"parallelism.expert_tp": None}),
+}
+
+
+def configured(more):
+    return imported("gpt_8/model_config.yaml", CONFIG + more, ImportRequest({}, {}))
+
+
+@pytest.mark.parametrize("case", CONFIGS)
+def test_arguments_of_a_configuration_file_are_those_of_a_script(case):
+    """In the form of Megatron-LM's tests/functional_tests, as its _run_training.sh reads it."""
+    more, meant = CONFIGS[case]
+    found = configured(more)
+    for key, value in meant.items():
+        here = found.workload
+        for part in key.split("."):
+            here = here.get(part)
+        assert here == value, key
+    assert build(parse(json.dumps(found.workload))).name == "gpt_8"
+    assert found.not_modelled[0] == "NCCL_ALGO=Ring"
+    assert "--log-throughput" not in found.ignored
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("a: 1\n", "lacks MODEL_ARGS, a mapping of arguments such as --num-layers: 32; add it"),
+        (CONFIG, "lacks --num-layers, which says model.layers"),
+        (CONFIG + "  --hybrid-layer-pattern: M*/*E\n", "--hybrid-layer-pattern: 'M*/*E' has '/'; layers are M * - E"),
+        (
+            CONFIG + "  --num-layers: 8\n  --dsa-indexer-n-heads: 8\n",
+            "--dsa-indexer-n-heads: layers of that kind are not built",
+        ),
+        (
+            CONFIG + "  --num-layers: 8\n  --linear-attention-freq: 4\n",
+            "--linear-attention-freq: is understood with experimental",
+        ),
+    ],
+)
+def test_a_configuration_file_that_cannot_be_said_names_the_key(text, sentence):
+    with pytest.raises(InputError, match=re.escape(f"m.yaml: {sentence}")):
+        imported("m.yaml", text, ImportRequest({}, {}))

@@ -12,11 +12,11 @@ from clustersim.cli.main import main
 from clustersim.config.jobs import Jobs
 from clustersim.config.workload import Algorithms, Model, Overlap, Parallelism, Training, Workload
 from clustersim.config.yaml import parse
+from clustersim.convert.ignored import NO_EFFECT, NOT_MODELLED
 from clustersim.convert.megatron import ALIASES, REMEDIES, YIELDS
 from clustersim.convert.megatron_groups import GROUPED
 from clustersim.errors import ConfigError, InputError
 from clustersim.model.parameters import kinds
-from clustersim.parallel.ignored import NO_EFFECT, NOT_MODELLED
 from clustersim.parallel.load import build
 from clustersim.topology.build import build as build_topology
 
@@ -123,6 +123,20 @@ def test_a_dispatcher_says_what_carries_the_rows_of_experts(said, meant):
     assert job("num-experts: 8\nmoe-token-dispatcher-type: nonsense").parallelism.algorithms.ep == "nonsense"
 
 
+@pytest.mark.parametrize(
+    ("said", "meant"),
+    [
+        ("moe-token-dispatcher-type: flex\nmoe-flex-dispatcher-backend: hybridep", "hybridep"),
+        ("moe-flex-dispatcher-backend: deepep\nmoe-token-dispatcher-type: flex", "deepep"),
+        ("moe-flex-dispatcher-backend: hybridep\nmoe-token-dispatcher-type: alltoall", "nccl"),
+        ("moe-flex-dispatcher-backend: hybridep", "nccl"),
+    ],
+)
+def test_the_backend_of_a_flexible_dispatcher_decides_beside_it_alone(said, meant):
+    one = job(f"num-experts: 8\n{said}\nmoe-flex-dispatcher-num-sms: 16\nmoe-deepep-num-sms: 20")
+    assert (one.parallelism.algorithms.ep, one.parallelism.overlap.sms) == (meant, 16)
+
+
 EVERY_OTHER = [True, False] * 6
 PATTERNS = {
     "2": EVERY_OTHER,
@@ -144,20 +158,20 @@ def test_layers_with_experts_are_those_of_the_pattern(said):
 
 @pytest.mark.parametrize("said", ["[0]*3", "[2]*12", "open('x')", "[0]*10**9", "1+1", "[[0]*6]*2", "x"])
 def test_a_pattern_that_is_none_gets_one_sentence(said):
-    with pytest.raises(ConfigError, match=r"^t.yaml:11:17: moe_layer_freq .* is no "):
+    with pytest.raises(ConfigError, match=r"^t.yaml:11:17: moe_layer_freq .* is not a "):
         job(f'num-experts: 8\nmoe-layer-freq: "{said}"')
 
 
 @pytest.mark.parametrize("said", ["[[0], [1], 1, 1, 1, 1, 1, 1, 1, 1, 1, 1]", "[0, 1]"])
 def test_a_list_of_layers_that_is_none_gets_one_sentence(said):
-    with pytest.raises(ConfigError, match=r"^t.yaml:11:17: moe_layer_freq .* is no list of 12 zeros and ones"):
+    with pytest.raises(ConfigError, match=r"^t.yaml:11:17: moe_layer_freq .* is not a list of 12 zeros and ones"):
         job(f"num-experts: 8\nmoe-layer-freq: {said}")
 
 
 @pytest.mark.parametrize("said", ["all", "[optim]", "3"])
 def test_a_strategy_of_megatron_fsdp_that_is_none_gets_one_sentence(said):
     with pytest.raises(
-        ConfigError, match=r"^t.yaml:11:34: data_parallel_sharding_strategy .* is none; write no_shard, "
+        ConfigError, match=r"^t.yaml:11:34: data_parallel_sharding_strategy .* is not a strategy; write no_shard, "
     ):
         job(f"use-megatron-fsdp: true\ndata_parallel_sharding_strategy: {said}")
 

@@ -107,9 +107,9 @@ BROKEN = {
         ("tp: 2", "tensor-model-parallel-size: 3"),
         "w.yaml:13:31: parallelism.tp: 3 does not divide 8 attention heads; use 1, 2, 4, 8",
     ),
-    "tp above the key/value heads": (
-        ("heads: 8\n", "heads: 8\n  kv_heads: 1\n"),
-        "w.yaml:14:7: parallelism.tp: 2 does not divide 1 key/value heads; use 1",
+    "tp that shares no key/value heads": (
+        ("heads: 8\n", "heads: 6\n  head_dim: 64\n  kv_heads: 3\n"),
+        "w.yaml:15:7: parallelism.tp: 2 is neither a divisor nor a multiple of 3 key/value heads, as Megatron-Core needs; use 1",
     ),
     "key/value heads": (
         ("heads: 8\n", "heads: 8\n  kv_heads: 3\n"),
@@ -132,7 +132,7 @@ BROKEN = {
         "w.yaml:15:8: parallelism.vpp: 2 stages × 3 chunks > 4 layers; use at most 2",
     ),
     "chunks without their schedule": (
-        ("pp: 2", "pp: 2\n  vpp: 2"),
+        ("pp: 2", "pp: 2\n  vpp: 2\n  schedule: 1f1b"),
         "w.yaml:15:8: parallelism.vpp: 2 chunks need an interleaved schedule, not 1f1b; use vpp 1",
     ),
     "sequence longer than the positions": (
@@ -142,11 +142,6 @@ BROKEN = {
     "micro batch": (
         ("micro_batch: 2", "micro_batch: 3"),
         "w.yaml:10:16: training.micro_batch: 3 does not divide global_batch 16; use 1, 2, 4, 8, 16",
-    ),
-    "sequence parallelism alone": (
-        ("tp: 2", "tp: 1\n  sequence_parallel: true"),
-        "w.yaml:14:22: parallelism.sequence_parallel: true needs tensor parallelism; "
-        "set parallelism.tp above 1 or write false",
     ),
     "gather without shards": (
         ("pp: 2", "pp: 2\n  overlap:\n    param_gather: true"),
@@ -224,15 +219,22 @@ def test_a_broken_file_gets_one_sentence_with_its_place(case):
     assert "\n" not in str(caught.value)
 
 
-def test_sequence_parallelism_of_a_file_is_off_where_tp_is_overridden_by_1():
-    """As in Megatron-LM's arguments.py; where the same one asks for both, the contradiction is an error."""
+def test_several_chunks_are_interleaved_where_no_schedule_is_named():
+    job = small(parallelism__vpp="2")
+    assert (job.parallelism.schedule, job.assumed) == (
+        "interleaved",
+        ("parallelism.schedule interleaved (vpp is above 1)",),
+    )
+
+
+def test_sequence_parallelism_is_off_with_one_tensor_parallel_rank():
+    """As in Megatron-LM's arguments.py."""
     text = GPT.replace("pp: 2", "pp: 2\n  sequence_parallel: true")
     split = small(text, parallelism__tp="1")
     assert not split.parallelism.sequence_parallel
     assert split.assumed == ("parallelism.sequence_parallel false (tp is 1)",)
     assert small(text).assumed == () == small(text, parallelism__tp="2").assumed
-    with pytest.raises(ConfigError, match=r"true needs tensor parallelism; set parallelism\.tp above 1 or write false"):
-        small(text, parallelism__tp="1", parallelism__sequence_parallel="true")
+    assert not small(text.replace("tp: 2", "tp: 1")).parallelism.sequence_parallel
 
 
 def test_sequence_parallelism_needs_a_divisible_sequence():

@@ -1,0 +1,324 @@
+"""A decoder by the keys of its config.json: one reader for all families, with a row each for what its code decides alone.
+
+What differs from layer to layer is read by rules, each of which returns one mapping a layer: windows, positions, experts, mixers.
+A key that may change the shapes and that nobody read is refused by name.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from itertools import groupby
+from typing import NamedTuple
+
+from clustersim.convert.hugging_face import Config
+from clustersim.convert.table import records, records_of, words
+from clustersim.errors import InputError, shown
+
+Shapes = dict[str, object]
+
+PLAIN, GATED = ({row["name"]: row[kind] for row in records("activations") if row[kind]} for kind in ("plain", "gated"))
+"""hidden_act → activation, without a gate beside the first linear and with one."""
+TYPES = ("full_attention", "sliding_attention", "chunked_attention")
+"""What `layer_types` calls layers that attend."""
+LINEAR = {"mamba": "mamba2", "linear_attention": "delta", "conv": "conv", "short_conv": "conv"}
+"""What `layer_types` calls other layers → the mixer of a block."""
+
+
+def names_of(section: str) -> dict[str, tuple[str, ...]]:
+    """Return the names in a config.json of each key of a section of the table."""
+    return {row["key"]: tuple(row["names"].split()) for row in records("hugging_face") if row["section"] == section}
+
+
+def single_names(section: str) -> dict[str, str]:
+    """Return the one name in a config.json of each key of a section of the table."""
+    return {key: name for key, (name,) in names_of(section).items()}
+
+
+KEYS = names_of("model")
+"""This project's keys → what decoders call them."""
+WIDTHS = ("moe_intermediate_size", "expert_ffn_hidden_size", *KEYS["ffn"])
+"""Names of the width of one expert."""
+LATENT = single_names("mla")
+"""Keys of latent attention."""
+STATE_SPACE = names_of("mamba")
+"""Keys of a state space; the inner width is heads times their width."""
+INNER = ("mamba_expand", "mamba_d_ssm", "expand")
+"""Names of the same width, or of its ratio to hidden_size."""
+NEUTRAL = re.compile(f"_?(?:{'|'.join(words('hugging_face_neutral.txt'))})")
+"""Keys that change no shape: types, tokens, rates, rotary positions, scales, routers' scores, what other inputs need."""
+
+
+class Architecture(NamedTuple):
+    """One row of the table of architectures: what a family's code decides and its config does not say."""
+
+    left_out: tuple[str, ...] = ()
+    """What of the model a workload cannot say, in words."""
+    fixed: Mapping[str, object] = {}
+    """Keys of a workload's `model` that all models of the family share."""
+    defaults: Mapping[str, object] = {}
+    """Keys of a config.json with the values that they have where a file leaves them out."""
+    gate: bool = True
+    """Whether a linear beside the first one of the MLP gates it."""
+    rules: tuple[Callable[[Config, int], list[Shapes]], ...] = ()
+    """Rules of layers beyond those of all decoders: (config, layers) → what each layer has otherwise."""
+    more: Callable[[Config, Shapes], Shapes] = lambda _, found: found
+    """Shapes of the whole model that follow from others."""
+    experts: str | None = ""
+    """The key that a mixture must have; None: no model of the family is one, and a file that says so is refused."""
+    sections: tuple[str, ...] = ()
+    """Nested objects whose keys count as the file's own."""
+    ignored: tuple[str, ...] = ()
+    """Further keys that change no shape in this family."""
+    reader: Callable[[Config], Shapes] | None = None
+    """Reads the whole file where the reader of decoders does not fit."""
+
+    def shapes(self, config: Config) -> Shapes:
+        """Return the section `model` of a workload. Raises InputError, also for structural keys that it did not read."""
+        config = text_model(config, self.sections)
+        config = config.of({**self.defaults, **{key: one for key, one in config.keys.items() if one is not None}})
+        found = self.reader(config) if self.reader else decoder(config, self)
+        unread(config, self)
+        return found
+
+
+def families(*modules: str) -> dict[str, Architecture]:
+    """Return the table of architectures by `model_type`; modules: where its functions are, besides here."""
+    named: dict[str, object] = {}
+    for module in (__name__, *modules):
+        named |= vars(sys.modules[module])
+
+    def read(key: str, value: object) -> object:
+        if isinstance(value, list):
+            return tuple(named[str(one)] if key == "rules" else one for one in value)
+        return named[str(value)] if key in ("more", "reader") else value
+
+    usual = Architecture._field_defaults
+    table = records_of("architectures").items()
+    rows = {kind: {**usual, **{key: read(key, value) for key, value in said.items()}} for kind, said in table}
+    return {kind: Architecture._make(row.values()) for kind, row in rows.items()}
+
+
+def text_model(config: Config, sections: Iterable[str] = ()) -> Config:
+    """Return the keys of the text model of a config, those of named sections among them. Raises InputError."""
+    keys = dict(config.keys)
+    for name in ("text_config", *sections):
+        part = keys.pop(name, {})
+        if not isinstance(part, dict):
+            raise InputError(f"{config.path}: {name} is {shown(part)}; it holds the keys of the text model")
+        keys |= part
+    return config.of({**keys, "model_type": config.kind})
+
+
+def unread(config: Config, family: Architecture) -> None:
+    """Raise InputError for keys that are on, that may change shapes, and that were not read."""
+    left = [
+        key
+        for key, value in config.keys.items()
+        if value not in (None, False, 0, "", [], {})
+        and key not in config.read
+        and key not in family.ignored
+        and not NEUTRAL.fullmatch(key)
+    ]
+    if left:
+        what = ", ".join(left[:4]) + (f" and {len(left) - 4} more" if len(left) > 4 else "")
+        raise InputError(
+            f"{config.path}: {what}: not read for model_type {config.kind!r}, and may change its shapes; write a workload "
+            "with model.blocks, or remove what has no weights"
+        )
+
+
+def decoder(config: Config, family: Architecture) -> Shapes:
+    """Return a decoder's shapes by its keys and the row of its family: RMSNorm, a gate, rotary positions unless that differs."""
+    layers, heads = config.layers(*KEYS["layers"]), config.count(*KEYS["heads"])
+    act = [name for name in ("hidden_act", "activation_function", "hidden_activation") if config.get(name)]
+    known = GATED if family.gate else {**PLAIN, "xielu": "squared_relu"}
+    found: Shapes = {
+        "layers": layers,
+        "hidden": config.count(*KEYS["hidden"]),
+        "heads": heads,
+        **attention_shapes(config, heads),
+        "vocab": config.count(*KEYS["vocab"]),
+        **optional(config, "max_positions", *KEYS["max_positions"]),
+        "norm": "rmsnorm",
+        "activation": known[
+            config.choice(act[-1] if act else "hidden_act", tuple(known), "silu" if family.gate else "gelu")
+        ],
+        "positions": "rotary",
+        **family.fixed,
+    }
+    flags: dict[str, tuple[str, ...]] = {
+        "bias": ("mlp_bias", "use_bias", "bias"),
+        "qkv_bias": ("attention_bias", "use_qkv_bias", "qkv_bias"),
+    }
+    flags["qk_norm"] = ("use_qk_norm", "qk_norm", "qk_layernorm", "use_qk_layernorm", "qk_ln")
+    usual = {"bias": False, "qkv_bias": found.get("bias", False), "qk_norm": False}
+    for key, names in flags.items():
+        said = [name for name in names if name not in family.ignored]
+        found[key] = config.flag(*said, default=bool(found.get(key, usual[key])))
+    if "mla" in found:
+        del found["qk_norm"]
+    if found["qkv_bias"] == found["bias"]:
+        del found["qkv_bias"]  # the default
+    found["tied_embeddings"] = config.flag("tie_word_embeddings", "tie_embedding", default=False)
+    found |= feed_forward(config, family)
+    found = family.more(config, found)
+    if "ffn" not in found:
+        config.count("intermediate_size")
+    linear = next((kind for kind in config.listed("layer_types", "words") if kind in LINEAR), None)
+    if linear and mixed_layers not in family.rules:
+        raise InputError(
+            f"{config.path}: layer_types {linear!r} is not supported for model_type {config.kind!r}; write a workload with "
+            "model.blocks"
+        )
+    rules = (windows, unrotated, sparse_layers, *family.rules)
+    each: list[Shapes] = [{} for _ in range(layers)]
+    for rule in rules:
+        each = [{**one, **other} for one, other in zip(each, rule(config, layers) or each, strict=True)]
+    return by_layer(found, each)
+
+
+def attention_shapes(config: Config, heads: int) -> Shapes:
+    """Return key and value heads and the width of a head, or the shapes of latent attention with its indexer."""
+    if config.get("kv_lora_rank") is None:
+        own = {"kv_heads": config.count(*KEYS["kv_heads"], default=heads)}
+        return {**own, **optional(config, "head_dim", *KEYS["head_dim"])}
+    for name in (*KEYS["kv_heads"], *KEYS["head_dim"], "qk_head_dim"):
+        config.get(name)
+    config.flag("mla_use_nope", default=False)
+    latent = {key: config.count(name) for key, name in LATENT.items() if key != "q_lora_rank"}
+    found: Shapes = {"mla": {**optional(config, "q_lora_rank", "q_lora_rank"), **latent}}
+    if config.get("index_topk") is not None:
+        indexer = {"heads": config.count("index_n_heads"), "dim": config.count("index_head_dim")}
+        found |= {"indexer": indexer, "window": config.count("index_topk")}
+    return found
+
+
+def feed_forward(config: Config, family: Architecture) -> Shapes:
+    """Return the width of the MLP, or experts, the shared ones, first dense layers, groups of routers, further predictions."""
+    if family.experts:
+        config.count(family.experts)
+    several = config.index(*KEYS["experts"], default=0)
+    if several > 1 and family.experts is None:
+        name = next(name for name in KEYS["experts"] if config.keys.get(name))
+        raise InputError(
+            f"{config.path}: {name} is {several}, and model_type {config.kind!r} has no experts; write that of a mixture, "
+            "such as mixtral, or leave it out"
+        )
+    if several < 2:
+        config.get("num_experts_per_tok")
+        return {"ffn": config.count(*KEYS["ffn"])} if optional(config, "ffn", *KEYS["ffn"]) else {}
+    groups = config.index(*KEYS["router_groups"], default=1)
+    chosen = config.index(*KEYS["router_group_topk"], default=1)
+    wide = config.index(*KEYS["shared_ffn"], default=0)
+    shared = config.index(*KEYS["shared_experts"], default=1 if wide else 0)
+    further = config.index(*KEYS["mtp_layers"], default=0) * config.count("mtp_transformer_layers", default=1)
+    further = further if config.flag("use_mtp", default=True) else 0
+    return {
+        **({"router_groups": groups, "router_group_topk": chosen} if groups > 1 else {}),
+        "experts": config.count(*KEYS["experts"]),
+        "topk": config.count(*KEYS["topk"], default=2),
+        "ffn": config.count(*WIDTHS),
+        "shared_experts": family.fixed.get("shared_experts", shared),
+        **({"shared_ffn": wide} if wide and shared else {}),
+        "mtp_layers": family.fixed.get("mtp_layers", further),
+    }
+
+
+def by_layer(found: Shapes, each: list[Shapes]) -> Shapes:
+    """Return shapes with what each layer has otherwise: on the whole where all do, as first dense layers, or as blocks."""
+    dense = [one.get("experts") == 0 for one in each]
+    first = dense.index(False) if False in dense else len(each)
+    if 0 < first < len(each) and each == [each[0]] * first + [{}] * (len(each) - first):
+        return {**found, "dense_layers": first, "dense_ffn": each[0]["ffn"]}
+    if any(dense) or each != each[:1] * len(each):
+        return {**found, "blocks": runs(each)} if any(each) else found
+    return {**found, **each[0]}
+
+
+def runs(layers: list[Shapes]) -> list[Shapes]:
+    """Return blocks of a workload for a list of layers: the shortest ones that repeat to all, equal neighbours counted."""
+    for length in range(1, len(layers) + 1):
+        if layers[length:] == layers[:-length]:
+            found = [(block, len(list(several))) for block, several in groupby(layers[:length])]
+            return [{**block, **({"count": count} if count > 1 else {})} for block, count in found]
+    return []
+
+
+def optional(config: Config, key: str, *names: str) -> dict[str, int]:
+    """Return {key: number} where a config has one of the names."""
+    return {key: config.count(*names)} if [name for name in names if config.get(name) is not None] else {}
+
+
+def windows(config: Config, layers: int) -> list[Shapes]:
+    """Return the windows of layers: `layer_types` or a pattern says which slide, else all do where a window is set."""
+    kinds = config.listed("layer_types", "words")
+    if kinds and len(kinds) != layers:
+        raise InputError(f"{config.path}: layer_types must name each of the {layers} layers; list as many")
+    for kind in kinds:
+        config.of({"layer_types": kind}).choice("layer_types", (*TYPES, "attention", *LINEAR), TYPES[0])
+    patterns = ("sliding_window_pattern", "_sliding_window_pattern", "layer_switch")
+    every, width = next(filter(None, map(config.get, patterns)), None), config.index("sliding_window", default=0)
+    chunk = config.index("attention_chunk_size", default=0)
+    flag = config.flag("use_sliding_window", default=True)
+    if not kinds and isinstance(every, str):
+        kinds = [TYPES[every[layer % len(every)] == "L"] for layer in range(layers)]
+    elif not kinds and every is not None:
+        step = config.count(*patterns)
+        kinds = [TYPES[bool((layer + 1) % step)] for layer in range(layers)]
+    wide = {TYPES[1]: width, TYPES[2]: chunk}
+    if not flag or not (width or chunk):
+        return [{} for _ in range(layers)]
+    found = [wide.get(str(kind), 0) for kind in kinds or [TYPES[1 if width else 2]] * layers]
+    return [{"window": one} if one else {} for one in found]
+
+
+def unrotated(config: Config, layers: int) -> list[Shapes]:
+    """Return no positions for layers that `no_rope_layers` marks with 0."""
+    marks = config.listed("no_rope_layers", "0 and 1") or [1] * layers
+    config.get("no_rope_layer_interval")
+    if len(marks) != layers:
+        raise InputError(f"{config.path}: no_rope_layers must mark each of the {layers} layers; list as many")
+    return [{} if mark else {"positions": "none"} for mark in marks]
+
+
+def sparse_layers(config: Config, layers: int) -> list[Shapes]:
+    """Return one MLP for layers of a mixture that its keys name as dense: the first ones, listed ones, all but every n-th."""
+    first = config.index(*KEYS["dense_layers"], "moe_layer_start_index", default=0)
+    last = config.index("moe_layer_end_index", default=layers - 1)
+    steps = ("decoder_sparse_step", "interleave_moe_layer_step", "moe_layer_freq", "moe_layer_interval")
+    step = config.count(*steps, "moe_layer_frequency", default=1)
+    config.listed("moe_layers", "numbers of layers")  # interleave_moe_layer_step says the same (Llama 4)
+    listed = config.listed("mlp_only_layers", "numbers of layers")
+    kinds = config.listed("mlp_layer_types", "words")
+    listed += [layer for layer, kind in enumerate(kinds) if kind == "dense"]
+    if config.index(*KEYS["experts"], default=0) < 2:
+        return [{} for _ in range(layers)]
+    flags = [first <= i <= last and (i + 1) % step == 0 and i not in listed for i in range(layers)]
+    wide = optional(config, "ffn", "intermediate_size_mlp") or optional(config, "ffn", *KEYS["ffn"])
+    return [{} if flag else {"experts": 0, **wide} for flag in flags]
+
+
+def state_space(config: Config) -> dict[str, int]:
+    """Return the shapes of a state space."""
+    for name in INNER:
+        config.get(name)
+    config.flag("mamba_proj_bias", "use_bias", default=False)
+    config.flag("mamba_conv_bias", "use_conv_bias", default=True)
+    config.flag("mamba_rms_norm", "rms_norm", default=True)
+    config.flag("mamba_norm_before_gate", "norm_before_gate", default=True)
+    needed = {key: config.count(*STATE_SPACE[key]) for key in ("heads", "head_dim", "state")}
+    extra = {key: optional(config, key, *STATE_SPACE[key]) for key in ("groups", "conv", "chunk")}
+    return needed | {key: value for one in extra.values() for key, value in one.items()}
+
+
+def mixed_layers(config: Config, layers: int) -> list[Shapes]:
+    """Return the mixers of layers by `layer_types`, or attention every n-th or at listed layers and another mixer elsewhere."""
+    kinds, every = config.listed("layer_types", "words"), config.count("full_attention_interval", default=layers + 1)
+    listed = [*config.listed("full_attn_idxs", "layers"), *config.listed("attn_layer_indices", "layers")]
+    other = "delta" if config.get("linear_key_head_dim") else "conv" if config.get("conv_L_cache") else "mamba2"
+    found = [LINEAR.get(str(kind)) for kind in kinds]
+    if not kinds:
+        found = [None if (i + 1) % every == 0 or i in listed else other for i in range(layers)]
+    return [{"mixer": kind} if kind else {} for kind in found]

@@ -1,0 +1,91 @@
+"""Encoders, models with both, and decoders with learned positions or the names of their time: BERT, T5, GPT-2, GPT-NeoX, OPT."""
+
+from __future__ import annotations
+
+from clustersim.convert.decoders import PLAIN, Shapes, single_names
+from clustersim.convert.hugging_face import Config
+from clustersim.errors import InputError
+
+T5_FORWARD = {"relu": "relu", "gated-gelu": "geglu", "gelu": "gelu", "gated-silu": "swiglu"}
+"""feed_forward_proj → activation."""
+OPT_OFFSET = 2
+"""Rows of OPT's table of positions beyond `max_position_embeddings` (OPTLearnedPositionalEmbedding)."""
+GPT2_NAMES, BERT_NAMES, OPT_NAMES = (single_names(kind) for kind in ("gpt2", "bert", "opt"))
+"""This project's keys → those of a config."""
+
+
+def gpt_like(config: Config, names: dict[str, str], activation: str, default: str) -> Shapes:
+    """Return a model with LayerNorm, biases and no gate; names: keys → those of the config; activation: the key of its name."""
+    return {
+        **{key: config.count(name) for key, name in names.items() if key != "layers"},
+        "layers": config.layers(names["layers"]),
+        "activation": PLAIN[config.choice(activation, tuple(PLAIN), default)],
+        "tied_embeddings": config.flag("tie_word_embeddings", default=True),
+    }
+
+
+def bert(config: Config) -> Shapes:
+    """An encoder with norms after each half, and its head for masked words."""
+    found = gpt_like(config, BERT_NAMES, "hidden_act", "gelu")
+    drops = _drops(config, hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1)
+    return {**found, "norm_position": "post", "causal": False, "head_transform": True, "dropout": drops}
+
+
+def _drops(config: Config, **defaults: float) -> bool:
+    return max(config.rate(name, default) for name, default in defaults.items()) > 0
+
+
+def gpt2(config: Config) -> Shapes:
+    """GPT-3 too, by its shapes."""
+    found = gpt_like(config, GPT2_NAMES, "activation_function", "gelu_new")
+    width = config.count("n_inner", default=4 * config.count("n_embd"))
+    drops = _drops(config, embd_pdrop=0.1, attn_pdrop=0.1, resid_pdrop=0.1)
+    return {**found, "ffn": width, "max_positions": config.count("n_positions", "n_ctx"), "dropout": drops}
+
+
+def gpt_neox(config: Config) -> Shapes:
+    """The head has weights of its own."""
+    found = gpt_like(config, BERT_NAMES, "hidden_act", "gelu")
+    return {**found, "positions": "rotary", "tied_embeddings": config.flag("tie_word_embeddings", default=False)}
+
+
+def opt(config: Config) -> Shapes:
+    """Raises InputError for OPT-350m, whose embedding is narrower than its blocks."""
+    found = gpt_like(config, OPT_NAMES, "activation_function", "relu")
+    if config.count("word_embed_proj_dim", default=config.count("hidden_size")) != found["hidden"]:
+        raise InputError(
+            f"{config.path}: word_embed_proj_dim differs from hidden_size, which is not supported; make them equal"
+        )
+    if not config.flag("do_layer_norm_before", default=True):
+        found["norm_position"] = "post"
+    positions = config.count("max_position_embeddings") + OPT_OFFSET
+    return {**found, "max_positions": positions, "dropout": _drops(config, dropout=0.1, attention_dropout=0.0)}
+
+
+def t5(config: Config) -> Shapes:
+    """An encoder and a decoder without biases; without num_decoder_layers both have as many layers."""
+    encoder = config.layers("num_layers")
+    return {
+        "layers": config.count("num_decoder_layers", default=encoder),
+        "encoder_layers": encoder,
+        "hidden": config.count("d_model"),
+        "heads": config.count("num_heads"),
+        "head_dim": config.count("d_kv"),
+        "ffn": config.count("d_ff"),
+        "vocab": config.count("vocab_size"),
+        "norm": "rmsnorm",
+        "activation": T5_FORWARD[config.choice("feed_forward_proj", tuple(T5_FORWARD), "relu")],
+        "positions": "none",
+        "bias": False,
+        "tied_embeddings": config.flag("tie_word_embeddings", default=True),
+    }
+
+
+def switch(config: Config) -> Shapes:
+    """T5 with one of many experts for a token in every n-th block, the same in encoder and decoder (else InputError)."""
+    step = config.count("encoder_sparse_step", default=2)
+    if step != config.count("decoder_sparse_step", default=2):
+        raise InputError(f"{config.path}: encoder_sparse_step and decoder_sparse_step differ; make them equal")
+    routed = {"experts": config.count("num_experts"), "topk": 1}
+    blocks = {"blocks": [{"count": step - 1, "experts": 0}, {}]} if step > 1 else {}
+    return {**t5(config), **routed, **blocks, "dropout": _drops(config, dropout_rate=0.1)}

@@ -1,0 +1,54 @@
+"""Topologies that other tools write, known by what stands in them: NCCL's XML, `nvidia-smi topo -m`, ns-3's links; else YAML."""
+
+from __future__ import annotations
+
+import re
+from contextlib import suppress
+from pathlib import Path
+
+from clustersim.config.yaml import Document, Loc, read
+from clustersim.errors import UnknownNameError
+from clustersim.files import read_text
+from clustersim.hardware import gpus
+
+_MATRIX = re.compile(r"^\s*(\x1b\[\d*m)?\s*GPU0\b.*$", re.MULTILINE)
+_NUMBERS = re.compile(r"\s*\d+(\s+\d+){2,4}(\s+[A-Za-z]\w*)?\s*$")
+
+
+def read_topology(path: Path) -> Document:
+    """Return a topology file of another tool as one of this project's. Raises InputError and ConfigError for what is wrong."""
+    text = read_text(path, "a topology")
+    if path.suffix.lower() == ".xml" or text.lstrip("\ufeff \t\r\n").startswith("<"):
+        from clustersim.convert.nccl_xml import read as read_xml
+
+        return read_xml(path)
+    if _MATRIX.search(text):
+        from clustersim.convert.smi_matrix import translated as of_matrix
+
+        return of_matrix(str(path), text)
+    if _NUMBERS.fullmatch(text.partition("\n")[0]):
+        from clustersim.convert.ns3 import translated as of_links
+
+        return of_links(str(path), text)
+    return read(path)
+
+
+SLOTS = {"pascal": 3, "volta": 3, "turing": 3, "ampere": 4, "ada": 4}
+"""PCIe generation of GPUs before the fifth."""
+NIC_RATES = {3: "100Gb/s", 4: "200Gb/s", 5: "400Gb/s", 6: "800Gb/s"}
+"""Rate of the NICs that servers with slots of a generation have, where a file does not say it."""
+
+
+def filled(node: dict[str, object], document: Document, at: Loc) -> dict[str, object]:
+    """Return a node of another tool's file with the slots and NICs of its GPU's generation. Raises ConfigError without a GPU."""
+    own, written, nics = node.get("gpus"), node.get("host"), node.get("nics")
+    if not isinstance(own, dict) or "model" not in own:
+        named = "the file names no GPU; give --gpu h100, or write {extends: FILE, gpus: {model: h100-sxm}}"
+        raise document.error(at, f"gpus.model: {named}")
+    host = dict(written) if isinstance(written, dict) else {}
+    with suppress(UnknownNameError):  # which is told where the GPU is loaded
+        host.setdefault("pcie", f"gen{SLOTS.get(gpus.load(str(own['model'])).architecture, 5)}x16")
+    generation = re.match(r"gen(\d)", str(host.get("pcie")))
+    if isinstance(nics, dict) and "rate" not in nics and generation:
+        nics = {**nics, "rate": NIC_RATES.get(int(generation[1]), "400Gb/s")}
+    return {**node, "host": host, **({"nics": nics} if nics else {})}

@@ -1,0 +1,98 @@
+"""The GPUs that a launcher asks for, and the variables that it sets: Slurm's header and `srun`, `torchrun`, OpenMPI's `mpirun`.
+
+Sources: Slurm's man pages of sbatch and srun (INPUT and OUTPUT ENVIRONMENT VARIABLES), torch/distributed/run.py, and the OpenMPI
+FAQ ("What environment variables will be set in MPI processes?").
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from clustersim.convert.table import records
+
+_HEADER = re.compile(r"^#SBATCH[ \t]+(.*)$", re.MULTILINE)
+_LAST = re.compile(r"(?:^|[:\-])(\d{1,7})$")
+"""The number at the end of `8`, `a100:8`, `gpu:a100:8` or a range of nodes such as `4-8`."""
+_SHORT = {"N": "nodes", "n": "ntasks", "G": "gpus", "c": "cpus-per-task"}
+_MPI = {"np": "ntasks", "n": "ntasks", "npernode": "ntasks-per-node", "N": "ntasks-per-node"}
+_TORCH = {"nproc-per-node": "gpus-per-node", "nnodes": "nodes"}
+
+
+def _variables(launcher: str) -> dict[str, str]:
+    return {row["variable"]: row["option"] for row in records("launchers") if row["launcher"] == launcher}
+
+
+class LaunchSettings(NamedTuple):
+    """The processes and GPUs that a launcher asks for."""
+
+    variables: Mapping[str, str]
+    """Variables of the environment that it sets, by name."""
+    nodes: int | None = None
+    """Number of nodes; None where it does not say."""
+    gpus: int | None = None
+    """GPUs of a node; None where it does not say."""
+
+
+def of_header(text: str) -> LaunchSettings:
+    """Return the settings of a launch that the `#SBATCH` lines of a script name."""
+    words = [word for line in _HEADER.findall(text) for word in line.partition(" #")[0].split()]
+    return _launch(_options(words, _SHORT, {}), _variables("srun")) if words else LaunchSettings({})
+
+
+def of_command(words: Sequence[str]) -> LaunchSettings:
+    """Return what a command that launches others asks for: `srun`, `mpirun`, `torchrun` or `python -m torch.distributed.run`."""
+    names = [word.rsplit("/", 1)[-1] for word in words]
+    if "srun" in names:
+        return _launch(_options(words, _SHORT, {}), _variables("srun"))
+    if "mpirun" in names or "mpiexec" in names:
+        return _launch(_options(words, _MPI, _MPI), _variables("mpirun"))
+    if any(name == "torchrun" or name.startswith("torch.distributed") for name in names):
+        return _launch(_options(words, {}, _TORCH), _variables("torchrun"))
+    return LaunchSettings({})
+
+
+def _options(words: Sequence[str], short: Mapping[str, str], long: Mapping[str, str]) -> dict[str, int]:
+    """Return the numbers of options by Slurm's long names; `short` and `long` rename those of other launchers."""
+    found: dict[str, int] = {}
+    for name, value in _pairs(words):
+        key = long.get(name, name) if len(name) > 1 else short.get(name, name)
+        key = "gpus-per-node" if key == "gres" and value.startswith("gpu") else key
+        number = _LAST.search(value)
+        if number and int(number[1]):
+            found[key] = int(number[1])
+    return found
+
+
+def _pairs(words: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Yield the options of a command with their values: `--nodes=4`, `--nodes 4`, `-N 4` and `-N4` are ("nodes" or "N", "4")."""
+    for word, after in zip(words, [*words[1:], ""], strict=True):
+        if not word.startswith("-"):
+            continue
+        name, equals, value = word.lstrip("-").partition("=")
+        joined = re.fullmatch(r"([A-Za-z])(\d+)", name) if not word.startswith("--") else None
+        if joined:
+            yield joined[1], joined[2]
+        else:
+            yield name.replace("_", "-"), value if equals else after
+
+
+def _launch(said: Mapping[str, int], names: Mapping[str, str]) -> LaunchSettings:
+    """Return the launch of numbers by name, those that follow from others added; `names`: the variables of each number."""
+    found = dict(said)
+    for whole, part, each in (
+        ("ntasks", "nodes", "ntasks-per-node"),
+        ("gpus", "nodes", "gpus-per-node"),
+        ("gpus-per-node", "ntasks-per-node", "gpus-per-task"),
+    ):
+        if part in found and each in found:
+            found.setdefault(whole, found[part] * found[each])
+        elif whole in found and part in found and found[whole] % found[part] == 0:
+            found.setdefault(each, found[whole] // found[part])
+        elif whole in found and each in found and found[whole] % found[each] == 0:
+            found.setdefault(part, found[whole] // found[each])
+    gpus = found.get("gpus-per-node", found.get("ntasks-per-node"))
+    return LaunchSettings(
+        {name: str(found[key]) for name, key in names.items() if key in found}, found.get("nodes"), gpus
+    )

@@ -1,0 +1,161 @@
+"""Links as ns-3 takes them in ASTRA-sim and SimAI → a topology: GPUs, switches, and a row for each cable.
+
+The first line counts vertices, switches and links (ASTRA-sim), or vertices, GPUs of a server, NVSwitches, switches, links and
+names the GPU (SimAI, astra-sim-alibabacloud/inputs/topo). The second lists the switches; all other vertices are GPUs. A row
+has two vertices, rate, delay and an error rate. Cables between GPUs, and between a GPU and an NVSwitch, are inside nodes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from clustersim.config.yaml import Document, Position
+from clustersim.errors import ConfigError, shown
+from clustersim.units import parse
+
+_GPU = "h100-sxm"
+"""The GPU of a file that names none, as for ASTRA-sim's network.yml."""
+_RATE = re.compile(r"(\d{1,12}(?:\.\d{1,12})?(?:[eE]-?\d{1,2})?)([KMGT]?bps)")
+_DELAY = re.compile(r"(\d{1,12}(?:\.\d{1,24})?(?:[eE]-?\d{1,2})?)(ns|us|ms|s)")
+_UNITS = {"bps": "b/s", "Kbps": "kb/s", "Mbps": "Mb/s", "Gbps": "Gb/s", "Tbps": "Tb/s"}
+MOST = 200_000
+"""Vertices and cables of a file."""
+
+
+class WrittenLink(NamedTuple):
+    """A cable between two vertices."""
+
+    a: int
+    b: int
+    rate: str
+    """As a quantity of this project: `400Gb/s`."""
+    delay: str
+    """As a quantity of this project: `500ns`."""
+
+
+class _Header(NamedTuple):
+    vertices: int
+    server: int
+    nvswitches: int
+    switches: int
+    links: int
+    gpu: str
+
+
+def translated(path: str, text: str) -> Document:
+    """Return the topology file that means the same. Raises ConfigError for what is wrong in the given one."""
+    lines = text.splitlines()
+    header = _header(path, lines[0].split())
+    words = lines[1].split() if len(lines) > 1 else []
+    count = header.nvswitches + header.switches
+    switches = [int(word) for word in words if word.isdecimal() and len(word) < 10]
+    if len(set(switches)) != count or len(words) != count or any(one >= header.vertices for one in switches):
+        raise ConfigError(
+            path, 2, 1, f"is no list of the {count} switches of {header.vertices} vertices; list each once"
+        )
+    cables = list(_cables(path, lines, header))
+    if len(cables) != header.links:
+        raise ConfigError(path, 1, 1, f"says {header.links} links and has {len(cables)}; write as many rows as it says")
+    return Document(path, _data(path, header, switches, cables), {(): Position(1, 1)})
+
+
+def _header(path: str, words: Sequence[str]) -> _Header:
+    counts = [int(word) for word in words if word.isdecimal() and len(word) < 10]
+    gpu = words[-1] if not words[-1].isdecimal() else ""
+    if len(counts) == 3:
+        found = _Header(counts[0], 0, 0, counts[1], counts[2], gpu)
+    elif len(counts) == 5:
+        found = _Header(counts[0], counts[1], counts[2], counts[3], counts[4], gpu)
+    else:
+        forms = "`vertices switches links`, or `vertices GPUs-of-a-server NVSwitches switches links GPU`"
+        raise ConfigError(path, 1, 1, f"is no header of ns-3's links; write {forms}")
+    if max(counts) > MOST:
+        raise ConfigError(path, 1, 1, f"more than {MOST} vertices or links; use a fabric such as fat_tree")
+    return found
+
+
+def _cables(path: str, lines: Sequence[str], header: _Header) -> Iterator[WrittenLink]:
+    for number, line in enumerate(lines[2:], start=3):
+        words = line.split()
+        if not words:
+            continue
+        rate = _RATE.fullmatch(words[2]) if len(words) == 5 else None
+        delay = _DELAY.fullmatch(words[3]) if len(words) == 5 else None
+        ends = [int(word) for word in words[:2] if word.isdecimal() and len(word) < 10]
+        if rate is None or delay is None or len(ends) < 2:
+            raise ConfigError(path, number, 1, f"{shown(line)} is no cable; write like `0 8 400Gbps 0.0005ms 0`")
+        if max(ends) >= header.vertices or ends[0] == ends[1]:
+            raise ConfigError(
+                path, number, 1, f"joins {ends[0]} and {ends[1]}; write two of 0 to {header.vertices - 1}"
+            )
+        yield WrittenLink(
+            ends[0], ends[1], f"{float(rate[1]):.12g}{_UNITS[rate[2]]}", f"{float(delay[1]):.12g}{delay[2]}"
+        )
+
+
+def _data(path: str, header: _Header, switches: Sequence[int], cables: Sequence[WrittenLink]) -> dict[str, object]:
+    """Return nodes, their links, and the fabric between them."""
+    gpus = [vertex for vertex in range(header.vertices) if vertex not in set(switches)]
+    place = {vertex: number for number, vertex in enumerate(gpus)}
+    inner = set(switches[: header.nvswitches])
+    direct = [cable for cable in cables if cable.a in place and cable.b in place]
+    server = len(gpus) if direct else header.server or 1
+    if not gpus or len(gpus) % server:
+        raise ConfigError(path, 1, 1, f"{len(gpus)} GPUs are not servers of {server} each; write a divisor")
+    node: dict[str, object] = {"gpus": {"model": header.gpu.lower() or _GPU, "count": server}}
+    node["scale_up"] = _inside(path, place, inner, direct, cables)
+    data: dict[str, object] = {"cluster": {"nodes": len(gpus) // server, "node": node}}
+    out = [cable for cable in cables if not {cable.a, cable.b} & inner and not {cable.a, cable.b} <= place.keys()]
+    if out and direct:
+        raise ConfigError(path, 3, 1, "has cables between GPUs and cables to switches; write one kind of them")
+    if out:
+        node["nics"] = _nics(path, place, out, server)
+        data["fabric"] = _fabric(place, out)
+    return data
+
+
+def _inside(
+    path: str, place: dict[int, int], inner: set[int], direct: Sequence[WrittenLink], cables: Sequence[WrittenLink]
+) -> dict[str, object]:
+    """Return the links inside a node: of pairs, or to NVSwitches, whose cables of one GPU add up."""
+    if direct:
+        delays = {cable.delay for cable in direct}
+        if len(delays) > 1:
+            raise ConfigError(path, 3, 1, "cables between GPUs have different delays; write one for all")
+        counts = Counter((min(place[c.a], place[c.b]), max(place[c.a], place[c.b]), c.rate) for c in direct)
+        pairs = [[a, b, count, rate] for (a, b, rate), count in counts.items()]
+        return {"kind": "pairs", "pairs": pairs, "latency": delays.pop(), "payload_efficiency": 1.0}
+    own = [cable for cable in cables if min(place) in (cable.a, cable.b) and {cable.a, cable.b} & inner]
+    total = sum(parse(cable.rate, "bandwidth") for cable in own)
+    return (
+        {"kind": "nvswitch", "link": f"{total / 1e9:.12g}GB/s", "payload_efficiency": 1.0} if own else {"kind": "none"}
+    )
+
+
+def _nics(path: str, place: dict[int, int], out: Sequence[WrittenLink], server: int) -> dict[str, object]:
+    """Return the NICs of a node: one for each GPU with a cable to a switch."""
+    ends = Counter(place[end] for cable in out for end in (cable.a, cable.b) if end in place)
+    each = {gpu % server for gpu in ends}
+    if len(ends) != len(each) * (len(place) // server) or len(set(ends.values())) > 1:
+        raise ConfigError(path, 3, 1, "servers have different cables to switches; write as many for each")
+    rate = next(cable.rate for cable in out if {cable.a, cable.b} & place.keys())
+    return {"count": len(each), "rate": rate, "attach": "integrated", "efficiency": 1.0}
+
+
+def _fabric(place: dict[int, int], out: Sequence[WrittenLink]) -> dict[str, object]:
+    """Return the switches and cables between NICs, parallel cables counted."""
+    with_nic = sorted({place[end] for cable in out for end in (cable.a, cable.b) if end in place})
+    nic = {gpu: number for number, gpu in enumerate(with_nic)}
+
+    def name(vertex: int) -> str:
+        return f"nic[{nic[place[vertex]]}]" if vertex in place else f"switch{vertex}"
+
+    order = dict.fromkeys(name(end) for cable in out for end in (cable.a, cable.b) if end not in place)
+    links = [
+        {"a": name(c.a), "b": name(c.b), "rate": c.rate, "latency": c.delay, "count": count}
+        for c, count in Counter(out).items()
+    ]
+    return {"kind": "explicit", "nodes": list(order), "links": links}

@@ -1,0 +1,169 @@
+"""A topology's file with values replaced by dotted key: `cluster.nodes`, `fabric.tiers.0.radix`, `cluster.node.nics.rate`.
+
+Two keys are short for others. `cluster.gpu` is the shipped type of node that has this GPU. `cluster.nic` is the line rate of
+every NIC, and of the cables of a fabric that says one. Of a cluster of several types of nodes, `cluster.pools.0.node` is one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from copy import copy
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+from clustersim.config.fields import Section, validate
+from clustersim.config.overrides import Overridden, Overrides, SourcePlace, copied, of_topology, scalar
+from clustersim.config.topology import Node
+from clustersim.config.yaml import Document, Loc, own
+from clustersim.convert.topology_shape import TopologyShape
+from clustersim.errors import InputError, UnknownNameError, suggest
+from clustersim.hardware import gpus
+
+NODE: Loc = ("cluster", "node")
+"""Where the type of all nodes stands."""
+SectionOrList = Section | list[object]
+"""A section of a file, or a list in it."""
+_PLACE = re.compile(r"[0-9]{1,9}")
+PRESETS = Path(__file__).parents[1] / "hardware" / "nodes"
+
+
+def override(document: Document, overrides: Overrides, from_: Mapping[str, SourcePlace] | None = None) -> Document:
+    """Return the document with values replaced; unknown keys fail in validation like those of the file. Raises InputError.
+
+    from_: where values are from, by dotted key; those that are not there are from a command line.
+    """
+    if not overrides:
+        return document
+    for key in overrides:
+        if not of_topology(key):
+            raise InputError(f"{key}: is no key of a topology; write one such as cluster.nodes")
+        if (
+            key.startswith("fabric.")
+            and "fabric" not in document.data
+            and not overrides.keys() & {"fabric", "fabric.kind"}
+        ):
+            raise InputError(
+                f"{key}: {document.path} has no fabric; give a topology of several nodes, such as rail_optimized"
+            )
+    found = Overridden(document.path, copied(document.data), document.positions, {})
+    sections = {key for key in overrides if "." not in key}
+    found = _with(found, {key: overrides[key] for key in overrides if key in sections}, from_ or {}, TopologyShape())
+    shape = validate(TopologyShape, found)
+    return _with(found, {key: overrides[key] for key in overrides if key not in sections}, from_ or {}, shape)
+
+
+def _with(
+    document: Overridden, overrides: Overrides, from_: Mapping[str, SourcePlace], shape: TopologyShape
+) -> Overridden:
+    """Return a document, of a shape, with values put in it."""
+    places: dict[Loc, SourcePlace] = {}
+    asked = [(*one, key) for key, raw in overrides.items() for one in _targets(shape, key, scalar(key, raw))]
+    for target, value, key in sorted(asked, key=lambda one: len(one[0])):  # a whole node before what it has
+        _put(document.data, target, value, key)
+        places[target] = from_.get(key, (f"{document.path} (command line)", 0, 0))
+    return replace(document, overrides={**document.overrides, **places})
+
+
+def _targets(shape: TopologyShape, key: str, value: object) -> list[tuple[Loc, object]]:
+    """Return the places that a key overrides in a document of that shape, and their values."""
+    if key == "cluster.gpu":
+        return _with_gpu(shape, str(value))
+    if key == "cluster.nic":
+        link = (shape.fabric or {}).get("link")
+        cables = [(("fabric", "link", "rate"), value)] if isinstance(link, Mapping) and "rate" in link else []
+        pools = shape.cluster.pools
+        nodes = [NODE] if pools is None else [("cluster", "pools", i, "node") for i in range(len(pools))]
+        return [*(((*node, "nics", "rate"), value) for node in nodes), *cables]
+    return [(tuple(int(part) if _PLACE.fullmatch(part) else part for part in key.split(".")), value)]
+
+
+def _with_gpu(shape: TopologyShape, gpu: str) -> list[tuple[Loc, object]]:
+    """Return the shipped node of a GPU in the place of the file's; where the file leaves the GPU open, below what it says."""
+    own = shape.cluster.node
+    named = own.get("gpus") if isinstance(own, dict) else None
+    if not isinstance(own, dict) or "extends" in own or not isinstance(named, dict) or "model" in named:
+        return [(NODE, node_with(gpu))]
+    try:
+        return [((*NODE, "extends"), node_with(gpu))]
+    except UnknownNameError:
+        return [((*NODE, "gpus", "model"), gpus.load(gpu).name)]
+
+
+def _is_node(target: Loc) -> bool:
+    """Return whether a type of node stands at a place: that of all, or of a pool."""
+    return target == NODE or (target[:2] == ("cluster", "pools") and len(target) == 4 and target[3] == "node")
+
+
+def _put(data: Section, target: Loc, value: object, key: str) -> None:
+    """Put a value in its place: into lists by number, and into a type of node, called by its name, as one that extends it."""
+    here: SectionOrList = data
+    for depth, part in enumerate(target[:-1], 1):
+        if isinstance(here, list):
+            at = _index(here, part, key)
+            inner = here[at] = _section(here[at], target[:depth], key)
+        else:
+            inner = here[str(part)] = _section(here.get(str(part)), target[:depth], key)
+        here = inner
+    last = target[-1]
+    if isinstance(here, list):
+        here[_index(here, last, key)] = value
+    else:
+        here[str(last)] = value
+
+
+def _section(found: object, place: Loc, key: str) -> SectionOrList:
+    """Return a section or a list of its own, in the place of what is found there. Raises InputError for a single value."""
+    if isinstance(found, str) and _is_node(place):
+        return {"extends": found}
+    if isinstance(found, dict | list | None):
+        return copy(found) if found is not None else {}
+    raise InputError(f"{key}: {place[-1]} is a single value and has no keys; write a dotted key like cluster.nodes")
+
+
+def _index(items: list[object], part: str | int, key: str) -> int:
+    if isinstance(part, int) and part < len(items):
+        return part
+    raise InputError(f"{key}: {part} is no place in a list of {len(items)}; write a number from 0 to {len(items) - 1}")
+
+
+def presets() -> dict[str, Path]:
+    """Return the shipped node types by name."""
+    return {path.stem: path for path in sorted(PRESETS.glob("*.yaml"))}
+
+
+@cache
+def preset(name: str) -> dict[str, object]:
+    """Return a shipped node type as it is written."""
+    return own(PRESETS / f"{name}.yaml").data
+
+
+@cache
+def preset_node(name: str) -> Node:
+    """Return a shipped node type as it is checked."""
+    return validate(Node, own(PRESETS / f"{name}.yaml"))
+
+
+@cache
+def nodes_by_gpu() -> dict[str, str]:
+    """Return the shipped node of each GPU that one has, of several that with the fastest NICs in all, then the most links."""
+    shipped = {name: Node.model_validate(preset(name)) for name in presets()}
+    order = sorted((_wire(node), node.scale_up.links_per_gpu, name) for name, node in shipped.items())
+    return {shipped[name].gpus.model: name for *_, name in order}
+
+
+def _wire(node: Node) -> float:
+    return node.nics.count * node.nics.rate * node.nics.efficiency if node.nics else 0.0
+
+
+@cache
+def node_with(gpu: str) -> str:
+    """Return the shipped type of node that has a GPU, or that is called so. Raises UnknownNameError when there is none."""
+    if gpu in presets():
+        return gpu
+    wanted, has = gpus.load(gpu).name, nodes_by_gpu()
+    if wanted in has:
+        return has[wanted]
+    own_file = "or write nodes of your own in a topology's file"
+    raise UnknownNameError(f"cluster.gpu: no shipped type of node has {wanted}; {suggest(wanted, has)}, {own_file}")

@@ -1,0 +1,100 @@
+"""Adapters as PEFT, Megatron-Bridge and NeMo describe them → `training.lora`.
+
+Sources: peft, tuners/lora/config.py (`LoraConfig`, saved as adapter_config.json) and utils/constants.py (names of modules by
+model); Megatron-Bridge 067f987, peft/lora.py (`LoRA`); NeMo 2.0, conf of megatron_gpt_finetuning (`peft.lora_tuning`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from clustersim.errors import InputError, shown
+from clustersim.files import read_text
+
+BESIDE = "adapter_config.json"
+"""Name of PEFT's file, which is read beside a config.json."""
+MODULES: Mapping[str, str] = {
+    **dict.fromkeys(("qkv_proj", "query_key_value", "c_attn", "Wqkv", "W_pack", "attn.c_attn"), "linear_qkv"),
+    **dict.fromkeys(("q_proj", "query", "q", "wq"), "linear_q"),
+    **dict.fromkeys(("k_proj", "key", "k", "wk"), "linear_k"),
+    **dict.fromkeys(("v_proj", "value", "v", "wv"), "linear_v"),
+    **dict.fromkeys(("o_proj", "out_proj", "o", "wo", "attention.dense", "attn.c_proj"), "linear_proj"),
+    **dict.fromkeys(("gate_up_proj", "c_fc", "dense_h_to_4h"), "linear_fc1"),
+    **dict.fromkeys(("gate_proj", "w1", "wi_0"), "linear_fc1_gate"),
+    **dict.fromkeys(("up_proj", "w3", "wi_1", "fc1"), "linear_fc1_up"),
+    **dict.fromkeys(("down_proj", "w2", "fc2", "dense_4h_to_h", "mlp.c_proj"), "linear_fc2"),
+}
+"""Names of a model's modules → targets here."""
+ALL = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+"""The modules of `all-linear`, of which a model without a gate has no gate_proj."""
+NEMO: Mapping[str, tuple[str, ...]] = {
+    "attention": ("linear_qkv", "linear_proj"),
+    "mlp": ("linear_fc1", "linear_fc2"),
+    "all": ("linear_qkv", "linear_proj", "linear_fc1", "linear_fc2"),
+}
+"""NeMo's groups of targets before 2.0."""
+REFUSED = ("use_dora", "rank_pattern", "modules_to_save", "layers_to_transform", "layer_replication", "megatron_config")
+"""Keys of PEFT that train something else, or more."""
+
+
+def beside(path: str, gated: bool, config: Mapping[str, object]) -> dict[str, object]:
+    """Return `training.lora` of the adapter_config.json beside a config.json, nothing where there is none.
+
+    gated: whether the model's MLP has a gate. Weights lie in nf4 where the config.json says so (bitsandbytes). Raises InputError.
+    """
+    place = Path(path).with_name(BESIDE)
+    if not place.is_file():
+        return {}
+    try:
+        keys = json.loads(read_text(place, "an adapter_config.json"))
+    except ValueError as error:
+        raise InputError(f"{place}: not valid JSON: {error}") from error
+    if not isinstance(keys, dict) or keys.get("peft_type") != "LORA":
+        raise InputError(f"{place}: peft_type must be LORA; move the file away to train all weights")
+    for key in REFUSED:
+        if keys.get(key):
+            raise InputError(f"{place}: {key} {shown(keys[key])} is not supported; leave it out")
+    if keys.get("bias", "none") != "none":
+        raise InputError(f"{place}: bias {shown(keys['bias'])} trains biases too, which is not supported; write none")
+    packed = config.get("quantization_config")
+    nf4 = isinstance(packed, dict) and packed.get("load_in_4bit") and packed.get("bnb_4bit_quant_type") == "nf4"
+    found = {"rank": keys.get("r"), "alpha": keys.get("lora_alpha"), "dropout": keys.get("lora_dropout", 0.0)}
+    said = keys.get("target_modules")
+    names = ALL if said == "all-linear" else said if isinstance(said, list) else [said]
+    targets = list(dict.fromkeys(_target(str(place), name, gated) for name in names if gated or name != "gate_proj"))
+    return {**found, "targets": targets, **({"base": "nf4"} if nf4 else {})}
+
+
+def _target(path: str, name: object, gated: bool) -> str:
+    """Return the target of a module's name, with or without those of the modules around it. Raises InputError."""
+    parts = str(name).split(".")
+    found = next((MODULES[one] for one in (".".join(parts[-2:]), parts[-1]) if one in MODULES), None)
+    if found is None:
+        known = ", ".join(name for name in MODULES if "_proj" in name)
+        raise InputError(f"{path}: target_modules: {shown(name)} is not a known linear; use {known} or all-linear")
+    return found if gated or not found.startswith("linear_fc1") else "linear_fc1"
+
+
+def section(value: object) -> object:
+    """Return `training.lora` of a `peft` section of Megatron-Bridge or NeMo; None for another scheme than LoRA, or none."""
+    if not isinstance(value, Mapping):
+        return {"rank": 32} if value == "lora" else None if value in (None, False, "none") else value  # LoRA's defaults
+    scheme = value.get("peft_scheme", value.get("type", "lora"))
+    own = value.get("lora_tuning", value)
+    if scheme in (None, "none") or not isinstance(own, Mapping):
+        return None
+    return dict(_keys(own)) if scheme == "lora" else {"peft_scheme": scheme}
+
+
+def _keys(own: Mapping[object, object]) -> Iterator[tuple[str, object]]:
+    names = {"rank": ("dim", "adapter_dim"), "alpha": ("alpha",), "dropout": ("dropout", "adapter_dropout")}
+    for ours, theirs in names.items():
+        yield from ((ours, own[name]) for name in theirs if name in own)
+    if "dim" not in own and "adapter_dim" not in own:
+        yield "rank", 32
+    if "a2a_experimental" in own:
+        yield "a2a", bool(own["a2a_experimental"])
+    if isinstance(said := own.get("target_modules"), list):
+        yield "targets", [target for name in said for target in NEMO.get(str(name), (str(name).rsplit(".", 1)[-1],))]

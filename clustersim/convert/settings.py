@@ -1,0 +1,132 @@
+"""Settings files of other tools by a table of their dotted keys: what each means, what has no effect or cannot be expressed.
+
+Column `key` of such a table is a key of a workload, `*` where code says it, `-` without effect, `~` not modelled, and `!` where
+nothing but the default can be said.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from operator import attrgetter
+
+from clustersim.config.overrides import replace
+from clustersim.config.workload import Workload
+from clustersim.convert.table import Alias, plain
+from clustersim.errors import InputError, shown, suggest
+
+Keys = dict[str, object]
+"""Values by dotted key, of a workload or of settings."""
+
+
+def flat(data: Mapping[str, object], known: Mapping[str, object], at: str = "") -> dict[str, object]:
+    """Return nested settings by dotted key; a section that the table knows as one setting stays whole."""
+    found: dict[str, object] = {}
+    for key, value in data.items():
+        name = f"{at}{key}"
+        found |= (
+            flat(value, known, f"{name}.") if isinstance(value, dict) and value and name not in known else {name: value}
+        )
+    return found
+
+
+def nested(found: Mapping[str, object]) -> dict[str, object]:
+    """Return settings by dotted key as sections in sections."""
+    data: dict[str, object] = {}
+    for key, value in found.items():
+        replace(data, tuple(key.split(".")), value, key)
+    return data
+
+
+def toml(data: Mapping[str, object], title: str) -> str:
+    """Return sections of settings as TOML behind a comment."""
+    return "\n".join([f"# {title}", *_sections(data, ""), ""])
+
+
+def _sections(data: Mapping[str, object], at: str) -> Iterator[str]:
+    plain = {key: value for key, value in data.items() if not isinstance(value, dict)}
+    if plain and at:
+        yield from ("", f"[{at}]")
+    yield from (f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in plain.items())
+    for key, value in data.items():
+        if isinstance(value, dict):
+            yield from _sections(value, f"{at}.{key}" if at else key)
+
+
+def unsayable(key: str, why: str) -> InputError:
+    """Return the error of a workload's key that another tool cannot say."""
+    return InputError(f"{key}: cannot be expressed: {why}; change it before you export")
+
+
+@dataclass(frozen=True, slots=True)
+class ToolSettings:
+    """The settings of a file, with the defaults of its tool."""
+
+    path: str
+    tool: str
+    rows: Mapping[str, Alias]
+    given: Mapping[str, object]
+    """Settings of the file by dotted key."""
+    neutral: tuple[str, ...] = ()
+    """Sections whose settings have no effect unless the table says otherwise."""
+    ignored: list[str] = field(default_factory=list)
+    not_modelled: list[str] = field(default_factory=list)
+
+    def error(self, name: str, why: str) -> InputError:
+        """Return the error of one setting."""
+        return InputError(f"{self.path}: {name}: {shown(self[name])} {why}")
+
+    def __getitem__(self, name: str) -> object:
+        """Return a setting, its default where the file leaves it out."""
+        row = self.rows[name]
+        return self.given.get(name, plain(row.columns["default"]))
+
+    def plain(self, spec: Workload) -> Keys:
+        """Return the settings that say one key each for a workload. Raises InputError for a value that none has."""
+        found: Keys = {}
+        for name, row in self.rows.items():
+            if row.columns["export"] == "x":
+                key = ".".join(map(str, row.key))
+                found[name] = row.write(attrgetter(key)(spec))
+                if found[name] is None:
+                    raise unsayable(key, f"{name} is {' or '.join(map(str, row.words))}")
+        return found
+
+    def number(self, name: str, least: int = 1) -> int:
+        """Return a setting that is a whole number of at least `least`. Raises InputError."""
+        value = self[name]
+        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= 10**9:
+            raise self.error(name, f"must be a whole number of at least {least}")
+        return value
+
+    def several(self, name: str) -> list[object]:
+        """Return a setting that is a list, or words. Raises InputError."""
+        value = self[name]
+        if isinstance(value, list):
+            return value
+        return list(value.split()) if isinstance(value, str) else []
+
+    def spec(self, name: str, model: Mapping[str, object]) -> dict[str, object]:
+        """Return the keys of a workload that the settings mean one by one. Raises InputError for what cannot be expressed."""
+        found: dict[str, object] = {"name": name, **{f"model.{key}": value for key, value in model.items()}}
+        for own, value in {**{name: self[name] for name in self.rows}, **self.given}.items():
+            row = self.rows.get(own)
+            if row is None:
+                if own.partition(".")[0] not in self.neutral:
+                    raise InputError(
+                        f"{self.path}: {own}: is not a known setting of {self.tool}; {suggest(own, self.rows)}"
+                    )
+                self.ignored.append(own)
+            elif row.key in (("-",), ("~",)):
+                (self.ignored if row.key == ("-",) else self.not_modelled).extend([own] * (own in self.given))
+            elif row.key == ("!",):
+                if value not in (plain(row.columns["default"]), None, False, "", []):
+                    raise self.error(own, "cannot be expressed in a workload; leave it out")
+            elif row.words and value not in row.words:
+                raise self.error(
+                    own, f"cannot be expressed in a workload; write {', '.join(map(json.dumps, row.words))}"
+                )
+            elif row.key != ("*",) and (meant := row.read(value)) is not None:
+                found[".".join(map(str, row.key))] = meant
+        return found

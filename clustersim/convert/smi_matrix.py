@@ -1,0 +1,103 @@
+"""The matrix of `nvidia-smi topo -m` → a node: NVLinks of each pair of GPUs, PCIe switches, sockets, NICs.
+
+It names no GPU, and no rate: these are to be given (`--gpu`), or follow from the generation.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from clustersim.config.yaml import Document, Position
+from clustersim.convert.nccl_xml import wired
+from clustersim.errors import InputError, shown
+
+_ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
+_NIC = re.compile(r"(NIC\d+|mlx\d+_\w+|\w*ib\d+|rdma\w*|efa\w*)", re.IGNORECASE)
+_CLOSE = ("PIX", "PXB")
+_LINKS = re.compile(r"NV(\d{1,3})")
+_MOST_LINKS = 18
+"""NVLinks of a GPU at most, of Hopper and Blackwell: with more to all peers together, a pair's links lead to a switch."""
+
+
+def translated(path: str, text: str) -> Document:
+    """Return the topology of one node that a matrix describes. Raises InputError for what is wrong in it."""
+    rows = _rows(path, _ESCAPES.sub("", text))
+    gpus = [name for name in rows if re.fullmatch(r"GPU\d+", name)]
+    nics = sum(bool(_NIC.fullmatch(name)) for name in rows)
+    matrix = [rows[name][: len(gpus)] for name in gpus]
+    node: dict[str, object] = {"gpus": {"count": len(gpus)}, "scale_up": _scale_up(matrix), "host": _host(matrix)}
+    count = min(nics, len(gpus))
+    if count:
+        node["nics"] = {"count": count, "attach": "per_gpu" if count == len(gpus) else "shared"}
+    return Document(path, {"cluster": {"nodes": 1, "node": node}}, {(): Position(1, 1)})
+
+
+def _rows(path: str, text: str) -> dict[str, list[str]]:
+    """Return the cells of each row by its name, as far as the header has columns of GPUs and NICs. Raises InputError."""
+    lines = [line.split() for line in text.splitlines() if line.split()]
+    start = next(i for i, line in enumerate(lines) if line[0] == "GPU0")
+    columns = [word for word in lines[start] if re.fullmatch(r"GPU\d+", word) or _NIC.fullmatch(word)]
+    rows: dict[str, list[str]] = {}
+    for line in lines[start + 1 :]:
+        if line[0] not in columns:
+            break
+        if len(line) <= len(columns):
+            raise InputError(
+                f"{path}: the row of {line[0]} has {len(line) - 1} of {len(columns)} cells; give the whole matrix"
+            )
+        rows[line[0]] = line[1 : 1 + len(columns)]
+    gpus = [name for name in columns if name.startswith("GPU")]
+    if missing := [name for name in gpus if name not in rows]:
+        raise InputError(f"{path}: the matrix has no row of {missing[0]}; give all that nvidia-smi topo -m prints")
+    known = re.compile(r"X|NV\d{1,3}|PIX|PXB|PHB|NODE|SYS|SOC|N/A")
+    for name in gpus:
+        for cell in rows[name][: len(gpus)]:
+            if not known.fullmatch(cell):
+                raise InputError(
+                    f"{path}: {shown(cell)} in the row of {name} is no connection; write NV12, PIX, PHB, NODE or SYS"
+                )
+    return rows
+
+
+def _scale_up(matrix: Sequence[Sequence[str]]) -> dict[str, object]:
+    """Return the links of GPUs: a crossbar where every pair shows the links of a whole GPU, else those of each pair."""
+    count = len(matrix)
+    pairs = [
+        (a, b, int(found[1]))
+        for a in range(count)
+        for b in range(a + 1, count)
+        if (found := _LINKS.fullmatch(matrix[a][b])) and int(found[1])
+    ]
+    if not pairs:
+        return {"kind": "none"}
+    links = {each for _, _, each in pairs}
+    if len(pairs) == count * (count - 1) // 2 and len(links) == 1 and (count - 1) * max(links) > _MOST_LINKS:
+        return {"kind": "nvswitch", "links_per_gpu": max(links)}
+    return wired(count, pairs)
+
+
+def _host(matrix: Sequence[Sequence[str]]) -> dict[str, object]:
+    """Return sockets and GPUs behind one PCIe switch, where all are of one size."""
+    host: dict[str, object] = {}
+    far = [[cell in ("SYS", "SOC") for cell in row] for row in matrix]
+    sockets = _groups([[not one for one in row] for row in far]) if any(map(any, far)) else []
+    if len(sockets) > 1 and len(set(sockets)) == 1:
+        host["sockets"] = len(sockets)
+    switches = _groups([[cell in (*_CLOSE, "X") for cell in row] for row in matrix])
+    if switches[0] > 1 and len(set(switches)) == 1:
+        host["gpus_per_switch"] = switches[0]
+    return host
+
+
+def _groups(joined: Sequence[Sequence[bool]]) -> list[int]:
+    """Return the sizes of runs of neighbours that are all joined with the first of them."""
+    sizes: list[int] = []
+    first = 0
+    for gpu in range(len(joined)):
+        if sizes and joined[first][gpu]:
+            sizes[-1] += 1
+        else:
+            sizes.append(1)
+            first = gpu
+    return sizes

@@ -1,0 +1,106 @@
+"""Tables of names that other tools use: `tables/*.csv` say which key of a workload each means, and how values read both ways.
+
+A column `values` is empty where the value is the same in both, `not` where a truth value is the opposite, pairs such as
+`rope=rotary yarn=rotary true=fused` (theirs=ours, the first of several is written, `-` sets nothing), or `@name` of a function.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+from clustersim.config.yaml import Loc, parse
+
+FOLDER = Path(__file__).parent / "tables"
+PLAIN: Mapping[str, str | bool | int | None] = {"true": True, "false": False, "-": None, "": None}
+Conversion = Callable[[object], object]
+
+
+class Alias(NamedTuple):
+    """One argument or setting of another tool, and the workload key that it sets."""
+
+    name: str
+    key: Loc
+    """Key of a workload."""
+    values: str
+    """Conversion of values, as written in the column `values` of the table."""
+    function: Conversion | None
+    columns: Mapping[str, str]
+    """Further columns of the row, by name."""
+
+    def read(self, value: object) -> object:
+        """Return our value for theirs, None where it sets nothing; an unknown word stays, for validation to judge."""
+        if self.function is not None:
+            return self.function(value)
+        if self.values == "not":
+            return not value if isinstance(value, bool) else value
+        if not self.values:
+            return value
+        left_out = None if value is False else value
+        return next((ours for theirs, ours in self._pairs() if _same(theirs, value)), left_out)
+
+    def write(self, value: object) -> object:
+        """Return their value for ours, None where no value of theirs means it."""
+        if self.values == "not":
+            return not value if isinstance(value, bool) else None
+        if self.function is not None or not self.values:
+            return value
+        return next((theirs for theirs, ours in self._pairs() if _same(ours, value)), None)
+
+    @property
+    def words(self) -> list[object]:
+        """Values of the other tool that the table lists; empty if it accepts any value."""
+        return [theirs for theirs, _ in self._pairs()] if "=" in self.values else []
+
+    def _pairs(self) -> list[tuple[object, object]]:
+        halves = (pair.partition("=") for pair in self.values.split())
+        return [(plain(theirs), plain(ours)) for theirs, _, ours in halves]
+
+
+def _same(one: object, other: object) -> bool:
+    """Return whether two values are equal, and of one type: true is not 1."""
+    return one == other and type(one) is type(other)
+
+
+def plain(word: str) -> object:
+    """Return a word of a table as the value that it stands for, None for nothing or `-`."""
+    if word.lstrip("-").isdecimal():
+        return int(word)
+    return float(word) if word.replace(".", "", 1).isdecimal() else PLAIN.get(word, word)
+
+
+@cache
+def lines(name: str) -> list[str]:
+    """Return the lines of a file in `tables/` without its comments."""
+    text = (FOLDER / name).read_text(encoding="utf-8")
+    return [line for line in text.splitlines() if line and not line.startswith("#")]
+
+
+def words(name: str) -> tuple[str, ...]:
+    """Return the words of a file in `tables/`."""
+    return tuple(word for line in lines(name) for word in line.split())
+
+
+def records(name: str) -> list[dict[str, str]]:
+    """Return the rows of `tables/NAME.csv` by column; values of the last one alone may have commas."""
+    first, *rest = lines(f"{name}.csv")
+    head = first.split(",")
+    return [dict(zip(head, row.split(",", len(head) - 1), strict=True)) for row in rest]
+
+
+def records_of(name: str) -> dict[str, dict[str, object]]:
+    """Return the mappings of `tables/NAME.yaml` by name."""
+    return dict(parse((FOLDER / f"{name}.yaml").read_text(encoding="utf-8"), foreign=True).data)
+
+
+def rows(name: str, functions: Mapping[str, Conversion]) -> dict[str, Alias]:
+    """Return the rows of `tables/NAME.csv` by the name that another tool uses. functions: those that `@name` means."""
+    found = {}
+    for record in records(name):
+        own, key, values = (record.pop(column) for column in ("argument", "key", "values"))
+        found[own] = Alias(
+            own, tuple(key.split(".")), values, functions[values[1:]] if values[:1] == "@" else None, record
+        )
+    return found
