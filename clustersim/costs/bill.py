@@ -72,7 +72,7 @@ def _node_price(cluster: Topology, figures: Figures) -> float | None:
 
 
 def _mean(each: Sequence[tuple[float, int]]) -> float:
-    """Return the mean of figures, each of so many nodes."""
+    """Return the mean of figures, weighted by the number of nodes beside each."""
     return each[0][0] if len(each) == 1 else sum(figure * count for figure, count in each) / sum(n for _, n in each)
 
 

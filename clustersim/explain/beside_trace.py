@@ -101,8 +101,8 @@ class TraceComparison:
         slowdown = float(self.result.topology.slowdown[work.gpus[self.rank]])
         seconds = work.seconds[int(self.result.topology.kind_of(work.gpus[self.rank]))]
         found: defaultdict[str, float] = defaultdict(float)
-        lines: list[tuple[Instruction, ...]] = [script.begin, script.finish]
-        lines += [script.special.get(action, script.steps[action.letter, action.stage]) for action in script.row]
+        lines: list[tuple[Instruction, ...]] = [script.text.begin, script.text.finish]
+        lines += [script.of(action) for action in script.row]
         for kernel in (item for own in lines for item in _items(own)):
             name = "optimizer" if kernel.op in UPDATES else CLASS_OF[kernel.kind]
             found[name] += seconds[kernel] * slowdown

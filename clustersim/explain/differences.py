@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from clustersim.config.results import RunSummary
 from clustersim.errors import InputError
-from clustersim.files import digest, read_bytes
+from clustersim.files import Inputs, digest, read_bytes
 from clustersim.question import StepQuestion, StoredRun
 from clustersim.report.store import run_summary
 from clustersim.topology.build import described
@@ -87,7 +87,8 @@ def compared(folders: Sequence[Path]) -> Comparison:
 
 def _compared(folder: Path) -> ComparedResult:
     stored, summary = StoredRun.of(folder), run_summary(folder)
-    return ComparedResult(str(folder), dict(_inputs(stored, summary)), summary)
+    with stored.holding() as files:
+        return ComparedResult(str(folder), dict(_inputs(stored, summary, files)), summary)
 
 
 def of_step(name: str, question: StepQuestion, summary: Mapping[str, Any]) -> ComparedResult:
@@ -96,14 +97,14 @@ def of_step(name: str, question: StepQuestion, summary: Mapping[str, Any]) -> Co
     return ComparedResult(name, inputs, RunSummary.model_validate(summary))
 
 
-def _inputs(stored: StoredRun, summary: RunSummary) -> Iterator[tuple[str, object]]:
+def _inputs(stored: StoredRun, summary: RunSummary, files: Inputs) -> Iterator[tuple[str, object]]:
     """Yield the keys of both files as they were simulated; of files that are not what they were, what the summary says."""
     yield "version of clustersim", stored.manifest.clustersim
     yield "predictor", summary.predictor.name
     said = stored.manifest.options
     yield from (("fold", said.fold), ("ignore_memory", said.ignore_memory), ("flops", said.flops))
     yield from (("engine", said.engine), ("plugins", said.plugins))
-    changed = [part for part, (path, sha) in stored.inputs.items() if not _same(path, sha)]
+    changed = [part for part, (path, sha) in stored.inputs.items() if not _same(path, sha, files)]
     if not changed:
         yield from _keys(stored.question)
         return
@@ -113,9 +114,9 @@ def _inputs(stored: StoredRun, summary: RunSummary) -> Iterator[tuple[str, objec
     yield from ((f"parallelism.{key}", value) for key, value in summary.parallelism.items())
 
 
-def _same(path: Path, sha: str) -> bool:
+def _same(path: Path, sha: str, files: Inputs) -> bool:
     try:
-        return digest(read_bytes(path)) == sha
+        return digest(files.get(str(path)) or read_bytes(path)) == sha
     except InputError:
         return False
 

@@ -24,12 +24,11 @@ from clustersim.engine.compile import Work
 from clustersim.engine.fold.adaptive import play
 from clustersim.engine.instruction import Instruction, Recv
 from clustersim.engine.player import Player
-from clustersim.engine.script import Script
+from clustersim.engine.script import Script, ScriptText, texts
 from clustersim.errors import ClustersimError, InputError, OutOfMemoryError
-from clustersim.explain.what_ifs import ALL_OVERLAP, NIC, NVLINK, OVERLAP, WhatIf, what_ifs
+from clustersim.explain.what_ifs import ALL_OVERLAP, NIC, NVLINK, OVERLAP, WhatIf, free, what_ifs
 from clustersim.parallel.job import Job
 from clustersim.parallel.options import change_words
-from clustersim.preparation import rows
 from clustersim.question import StepQuestion
 from clustersim.report.path_shares import cable, sound_links, sound_rates
 from clustersim.simulation import Progress, Simulator, StepResult, silent
@@ -105,7 +104,7 @@ class Explanation:
     bottlenecks: tuple[Bottleneck, ...]
     """The links that it would gain most without, the first first."""
     outcomes: tuple[PlayedWhatIf, ...]
-    """What-ifs, the shortest step first; those that cannot be had last."""
+    """What-ifs, the shortest step first; then what no file can say, and last those that cannot be had."""
     rests_on: tuple[RestsOn, ...]
     """The constants that may move the step most, the first first."""
 
@@ -136,6 +135,7 @@ def _facts(one: PlayedWhatIf, step: float, question: StepQuestion) -> dict[str, 
         "step_time_s": one.step_time,
         "gain_s": gain,
         "changes": dict(one.changes),
+        "free": free(one.changes),
         "note": one.reason,
         "flags": shlex.join(change_words(one.changes)),
         "run": shlex.join(question.changed(one.changes).words) if one.changes else None,
@@ -163,7 +163,7 @@ def explained(question: StepQuestion, progress: Progress = silent, known: StepRe
         question,
         result.summary,
         tuple(sorted(links, key=lambda one: one.step_time)[:BOTTLENECKS]),
-        tuple(sorted(found, key=lambda one: (one.step_time is None, one.step_time or 0.0))),
+        tuple(sorted(found, key=lambda one: (one.step_time is None, not one.changes, one.step_time or 0.0))),
         _rests_on(question.machine, document, result.job, simulator, progress),
     )
 
@@ -207,13 +207,7 @@ def _seconds(
     """Return the step of a run; rewritten: what changes the work of its job, if anything."""
     job = simulator.placed(question.job)
     work, _, _ = simulator.prepare(job, np.arange(job.mesh.size), ignore_memory=question.ignore_memory)
-    player = Player(question.engine, simulator.plans, rows(job))
-    found = play(rewritten(work), simulator.cluster, question.fold, player=player)
-    if found is None:
-        raise InputError(
-            "tasks slow each other, on links or by the SMs and memory that they take, which the static player cannot tell"
-        )
-    return found[1].end
+    return play(rewritten(work), simulator.cluster, question.fold, player=Player(question.engine))[1].end
 
 
 def _short(error: ClustersimError) -> str:
@@ -230,20 +224,23 @@ def _no_bubble(question: StepQuestion, simulator: Simulator, job: Job, progress:
     if job.parallelism.pp == 1:
         return PlayedWhatIf(name, None, {}, "there is one pipeline stage, so none waits for another")
     progress(name)
-    seconds = _seconds(simulator, question, lambda work: work._replace(scripts=tuple(map(_unawaited, work.scripts))))
+    seconds = _seconds(simulator, question, lambda work: work._replace(scripts=_unawaited(work.scripts)))
     return PlayedWhatIf(name, seconds, {}, "no file says this: no pass waits for another stage")
 
 
-def _unawaited(script: Script) -> Script:
-    """Return a script that sends its messages and waits for none."""
+def _unawaited(scripts: Iterable[Script]) -> tuple[Script, ...]:
+    """Return scripts that send their messages and wait for none."""
 
     def kept(lines: Iterable[Instruction]) -> tuple[Instruction, ...]:
         return tuple(line for line in lines if not isinstance(line, Recv))
 
-    return script._replace(
-        steps={key: kept(lines) for key, lines in script.steps.items()},
-        special={key: kept(lines) for key, lines in script.special.items()},
-    )
+    known: dict[int, ScriptText] = {}
+    for text in texts(scripts := tuple(scripts)):
+        known[id(text)] = text._replace(
+            steps={key: kept(lines) for key, lines in text.steps.items()},
+            special={key: kept(lines) for key, lines in text.special.items()},
+        )
+    return tuple(script._replace(text=known[id(script.text)]) for script in scripts)
 
 
 def _bottlenecks(

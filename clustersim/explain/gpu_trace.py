@@ -7,12 +7,14 @@ The format is that of `torch.profiler.profile(...).export_chrome_trace`, plain o
 
 from __future__ import annotations
 
+import gzip
 import json
 import re
 import zlib
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,6 +26,8 @@ LATEST = 1e18
 """Microseconds, and ranks, that no trace is beyond."""
 MOST = 2 * 2**30
 """Bytes of a trace at most, packed or not."""
+SMALL, DENSEST = 32 * 2**20, 100
+"""Bytes that are unpacked whatever they are, and the densest packing of a trace; those of torch.profiler have 10 to 25."""
 ON_GPU = ("kernel", "gpu_memcpy", "gpu_memset")
 CLASSES = {
     "communication": r"nccl|rccl|all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|c10d::",
@@ -112,17 +116,27 @@ def _read(path: Path) -> dict[str, Any]:
     raw = read_bytes(path, "a trace of torch.profiler", MOST)
     try:
         if raw[:2] == b"\x1f\x8b":
-            unpack = zlib.decompressobj(31)
-            raw = unpack.decompress(raw, MOST)
-            if unpack.unconsumed_tail:
-                raise InputError(f"{path}: has more than {MOST // 2**30} GiB unpacked; profile fewer steps")
+            _check_size(path, raw)
+            raw = gzip.decompress(raw)
         data = json.loads(raw)
-    except (ValueError, RecursionError, zlib.error) as error:
+    except (ValueError, RecursionError, zlib.error, EOFError, gzip.BadGzipFile) as error:
         raise InputError(f"{path}: is no JSON ({str(error)[:60]}); give what torch.profiler exports") from error
     data = {"traceEvents": data} if isinstance(data, list) else data
     if not isinstance(data, dict) or not isinstance(data.get("traceEvents"), list):
         raise InputError(f"{path}: has no traceEvents; give what `export_chrome_trace` of torch.profiler writes")
     return data
+
+
+def _check_size(path: Path, packed: bytes) -> None:
+    """Raise InputError for gzip that unpacks to more than a trace has, before any of it is kept."""
+    size, file = 0, gzip.GzipFile(fileobj=BytesIO(packed))
+    while chunk := file.read(1 << 20):
+        size += len(chunk)
+        if size > MOST:
+            raise InputError(f"{path}: has more than {MOST // 2**30} GiB unpacked; profile fewer steps")
+        if size > SMALL and size > DENSEST * len(packed):
+            known = "give what torch.profiler exports"
+            raise InputError(f"{path}: unpacks to over {DENSEST} times its size, as no trace does; {known}")
 
 
 class TraceEvent(NamedTuple):

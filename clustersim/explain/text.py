@@ -11,7 +11,8 @@ from typing import Any
 from clustersim.config.overrides import as_text
 from clustersim.explain.beside_trace import Beside, TraceComparison
 from clustersim.explain.differences import Comparison
-from clustersim.explain.explanation import Bottleneck, Explanation
+from clustersim.explain.explanation import Bottleneck, Explanation, PlayedWhatIf
+from clustersim.explain.what_ifs import free
 from clustersim.parallel.options import change_words
 from clustersim.report.terminal import NAMES, PLAIN, Emphasis, Look, counted, folded, printable
 from clustersim.units import duration, scaled
@@ -121,7 +122,7 @@ def _outcomes(found: Explanation, look: Look) -> Iterator[str]:
     for place, (one, seconds) in enumerate(had):
         name = look.strong(f"{one.name:<{width}}") if place == 0 and seconds < step else f"{one.name:<{width}}"
         change = (look.good if seconds < step else look.bad)(f"{_signed(seconds / step - 1):>6} %")
-        yield f"  {name}  {duration(seconds):>9}  {change}  {shlex.join(change_words(one.changes)) or one.reason}"
+        yield f"  {name}  {duration(seconds):>9}  {change}  {_made_by(one, seconds < step)}"
     for one, _ in had:
         if one.changes and one.reason:
             yield from folded(f"{one.name}: {one.reason}", "  ")
@@ -130,6 +131,12 @@ def _outcomes(found: Explanation, look: Look) -> Iterator[str]:
         yield from ("", "not to be had")
     for one in without:
         yield from folded(f"{one.name}: {one.reason}", "  ")
+
+
+def _made_by(one: PlayedWhatIf, shorter: bool) -> str:
+    """Return the options that make a what-if, marked where they buy nothing."""
+    gained = "free: " if shorter and free(one.changes) else ""
+    return gained + (shlex.join(change_words(one.changes)) or one.reason)
 
 
 WIDE = 44

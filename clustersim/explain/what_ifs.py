@@ -12,10 +12,14 @@ from clustersim.config.yaml import Document
 from clustersim.parallel.check import beside_microbatch
 from clustersim.parallel.host import host
 from clustersim.parallel.job import Job
+from clustersim.schedules.check import misfit
+from clustersim.sweeps.space import SCHEDULE, VPP, takes
 from clustersim.topology.build import described
 from clustersim.topology.specs import NodeSpecs
 from clustersim.units import parse, scaled
 
+SCHEDULES = ("zero_bubble", "interleaved", "1f1b")
+"""Schedules that are tried in the place of a run's own."""
 NIC, NVLINK, ALL_OVERLAP, OVERLAP = "NIC × 2", "NVLink × 2", "all overlap on", "overlap of "
 _PCIE = 6
 """The last generation of PCIe that a host may have."""
@@ -39,6 +43,8 @@ def what_ifs(document: Document, job: Job) -> list[WhatIf]:
     spec, specs = described(document)
     types = _types(spec, specs)
     return [
+        *_schedules(job),
+        *_splits(job, int(min(one.node.gpus.count for one in types))),
         *_healed(document.data.get("faults") or [], spec.faults),
         _host(job, types),
         _nic(document, types, specs.nodes),
@@ -47,6 +53,35 @@ def what_ifs(document: Document, job: Job) -> list[WhatIf]:
         _recompute(job),
         _micro_batch(job),
     ]
+
+
+def free(changes: Mapping[str, object]) -> bool:
+    """Return whether changes buy nothing: they are of the split and of what a step computes, not of the cluster."""
+    return bool(changes) and all(key.partition(".")[0] in ("parallelism", "training") for key in changes)
+
+
+def _schedules(job: Job) -> Iterator[WhatIf]:
+    """Yield the other schedules that keep the chunks of a pipeline, or that can have more of them."""
+    split = job.parallelism
+    for name in SCHEDULES if split.pp > 1 else ():
+        chunks = next(
+            (n for n in (split.vpp, 1, 2) if takes(name, n) and not misfit(name, split.pp, job.microbatches, n)), None
+        )
+        same = name == split.schedule.partition("/")[0]
+        if chunks and not same:
+            more = {VPP: chunks} if chunks != split.vpp else {}
+            yield WhatIf(f"schedule {name}", {SCHEDULE: name, **more})
+
+
+def _splits(job: Job, gpus: int) -> Iterator[WhatIf]:
+    """Yield the splits next to that of a job: tensor-parallel ranks in the place of pipeline stages, and the other way round."""
+    split = job.parallelism
+    blocks, plain = job.model.encoder_layers + job.model.layers, split.layout is None and split.first_layers is None
+    for tp, pp in ((split.tp * 2, split.pp // 2), (split.tp // 2, split.pp * 2)):
+        whole = tp * pp == split.tp * split.pp and tp and gpus % tp == 0 and job.model.heads % tp == 0
+        if whole and plain and pp > 1 and blocks % (pp * split.vpp) == 0 and not split.expert_tp:
+            more = {} if tp > 1 else {"parallelism.sequence_parallel": False}
+            yield WhatIf(f"tp {tp}, pp {pp}", {"parallelism.tp": tp, "parallelism.pp": pp, **more})
 
 
 def _healed(written: Sequence[Any], faults: Sequence[Fault]) -> Iterator[WhatIf]:

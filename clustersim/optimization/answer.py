@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 
 from clustersim.errors import ClustersimError, InputError, OutOfMemoryError, SimulationError, option
-from clustersim.optimization.candidates import alike
 from clustersim.optimization.fit import advice, remedies
 from clustersim.optimization.objective import Objective, objective
-from clustersim.optimization.refused import Refused
-from clustersim.optimization.search import FREE, SearchProgress, SearchResult, search
-from clustersim.optimization.tree import OpenSpace
+from clustersim.optimization.search import TO_THE_END, Limits, SearchProgress, SearchResult, by_memory, search
+from clustersim.optimization.space import CandidateSpace
 from clustersim.parallel.check import context_parallel, encoder_decoder
 from clustersim.parallel.job import divisors
 from clustersim.parallel.options import KEYS, change_words
 from clustersim.report.verdicts import band, verdict
 from clustersim.sweeps.check import check
 from clustersim.sweeps.evaluate import SweepInputs, evaluate
-from clustersim.sweeps.legal import GRAD_REDUCE, TP_OVERLAP, check_values, legal
+from clustersim.sweeps.legal import GRAD_REDUCE, TP_OVERLAP, check_values
 from clustersim.sweeps.space import NODES, Point, SweepSpace
 from clustersim.units import gibibytes, plural, three_digits
 
@@ -30,6 +27,8 @@ PART = 2048
 """Tokens of a sequence that a context-parallel rank has at least where nobody asks for other degrees."""
 SMALLEST: Point = {GRAD_REDUCE: True, TP_OVERLAP: "none"}
 """What runs beside computation in the points that need least memory: 2 of `zero` frees gradients as they are reduced."""
+CHECKED = 64
+"""Splits whose cluster and workload are checked before anything is bounded."""
 DOUBLED = 8
 """Times that the nodes are doubled to find how many would do."""
 
@@ -39,29 +38,20 @@ def answer(
     asked: SweepSpace,
     wanted: Objective,
     top: int = 5,
-    trials: int | None = None,
     show: SearchProgress = lambda *_: None,
-    anytime: bool = False,
+    limits: Limits = TO_THE_END,
 ) -> SearchResult:
-    """Return the `top` points of a space that minimize an objective, of all points or of `trials` that are drawn.
+    """Return the `top` points of a space that minimize an objective.
 
-    anytime: Ctrl-C ends the search with the best so far, once there is one. Keys that the space does not have are the workload's,
-    but for those of `wider`. Raises InputError where no point is an answer, with what would be one.
+    Keys that the space does not have are the workload's, but for those of `wider`. Raises InputError where no point is an answer,
+    with what would be one.
     """
     check_values(case, asked)
     asked = wider(case, asked)
-    if trials:
-        from clustersim.optimization.sampling import sampled
-
-        found = sampled(case, asked, wanted, trials, top, show, anytime)
-        if not found.best:
-            raise _undrawn(asked, found)
-        return found
-    space = OpenSpace(case, asked)
-    points = [root.first for root in space.roots]
-    check(case, points)
-    show(0, space.points)
-    found = search(case, space, wanted, top, show, anytime)
+    space = CandidateSpace(case, asked)
+    check(case, [space.whole(split) for split in space.splits[:CHECKED]])
+    show(0, space.points, None)
+    found = search(case, space, wanted, top, show, limits)
     if not found.best:
         raise _refusal(case, asked, space, found)
     return found
@@ -104,19 +94,7 @@ def _context_degrees(case: SweepInputs, asked: SweepSpace) -> list[int]:
     return []
 
 
-def _undrawn(asked: SweepSpace, found: SearchResult) -> InputError:
-    """Return why no point that was drawn is an answer, and which lists keep legal values from being drawn."""
-    out = ", ".join(f"{count:,} {name}" for name, count in found.reasons.items())
-    why = f", such as: {found.refused.examples['illegal']}" if "illegal" in found.refused.examples else ""
-    lists = [name for name, key in KEYS.items() if key in asked.axes and key in (*FREE, KEYS["dp"])]
-    flags = ", ".join(option(f"--{name.replace('_', '-')}", name) for name in lists)
-    less = f"leave out {flags}, and legal values are drawn, or " if why and lists else ""
-    more = option("--trials", "trials")
-    drawn = plural(found.points, "point that was drawn", "points that were drawn")
-    return InputError(f"none of {drawn} is an answer ({out}{why}); {less}give more {more}")
-
-
-def _refusal(case: SweepInputs, asked: SweepSpace, space: OpenSpace, found: SearchResult) -> ClustersimError:
+def _refusal(case: SweepInputs, asked: SweepSpace, space: CandidateSpace, found: SearchResult) -> ClustersimError:
     if found.points > sum(found.reasons.values()):  # what is left was too slow for the target
         fastest = search(case, space, objective("step"), 1)
         if fastest.best:
@@ -134,17 +112,17 @@ def _too_slow(fastest: SearchResult) -> InputError:
     )
 
 
-def _wrong(case: SweepInputs, space: OpenSpace) -> ClustersimError:
+def _wrong(case: SweepInputs, space: CandidateSpace) -> ClustersimError:
     """Return what is wrong with the first point, which is legal for all that it needs, or is not."""
-    row = evaluate(case, space.roots[0].first)
+    row = evaluate(case, space.whole(space.splits[0]))
     kind = SimulationError if row["status"] == "failed" else InputError
     return kind(f"none of {plural(space.points, 'point', 'points')} has a result, such as the first: {row['reason']}")
 
 
-def _too_large(case: SweepInputs, asked: SweepSpace, space: OpenSpace) -> OutOfMemoryError | None:
+def _too_large(case: SweepInputs, asked: SweepSpace, space: CandidateSpace) -> OutOfMemoryError | None:
     """Return how much even the smallest point needs, and what would fit; None where no point is legal."""
     asked = replace(asked, fixed={**asked.fixed, **{key: SMALLEST[key] for key in space.chosen if key in SMALLEST}})
-    found = _smallest(case, legal(case, asked))
+    found = _smallest(case, CandidateSpace(case, asked))
     if found is None:
         return None
     need, point = found
@@ -165,7 +143,7 @@ def _nodes(case: SweepInputs, asked: SweepSpace, nodes: int) -> str:
     axes = {key: values for key, values in asked.axes.items() if key != NODES}
     for count in (nodes * 2**power for power in range(1, DOUBLED + 1)):
         with suppress(InputError):
-            grown = legal(case, replace(asked, axes=axes, fixed={**asked.fixed, NODES: count}))
+            grown = CandidateSpace(case, replace(asked, axes=axes, fixed={**asked.fixed, NODES: count}))
             found = _smallest(case, grown)
             if found and evaluate(case, found[1])["status"] == "ok":
                 return f"{count} nodes ({_said(found[1])} fits there), {other}"
@@ -176,16 +154,14 @@ def _said(point: Point) -> str:
     return " ".join(change_words(point))
 
 
-def _smallest(case: SweepInputs, points: Sequence[Point]) -> tuple[float, Point] | None:
+def _smallest(case: SweepInputs, space: CandidateSpace) -> tuple[float, Point] | None:
     """Return the point that needs least memory, and the bytes of its fullest GPU."""
-    kinds = sorted(alike(case, points, Refused()), key=lambda one: one.bounds.memory(one.job))
     best: tuple[float, Point] | None = None
-    for one in kinds:
-        if best and one.bounds.memory(one.job) >= best[0]:
+    for least, point in by_memory(space):
+        if best and least >= best[0]:
             break
-        for _, point in one.points:
-            if (need := _peak(case, point)) < (best[0] if best else math.inf):
-                best = need, point
+        if (need := _peak(case, point)) < (best[0] if best else math.inf):
+            best = need, point
     return best
 
 

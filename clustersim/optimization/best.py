@@ -57,7 +57,7 @@ class Answers:
     @property
     def worst(self) -> ObjectiveValue:
         """What a point must not be above to be among them."""
-        return self.found[self.top - 1].value if self.top <= len(self.found) else (math.inf,)
+        return self.found[self.top - 1].value if self.top <= len(self.found) else (math.inf, math.inf)
 
     def best(self) -> list[Best]:
         """Return them, best first."""

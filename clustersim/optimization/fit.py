@@ -29,12 +29,12 @@ TOGETHER = 4
 FINEST = 128
 """Numbers of recomputed layers that are tried at most."""
 BEYOND = 1000
-"""What needs so many times the memory of a GPU is a slip, which no change mends."""
+"""No change is sought for a job that needs this many times the memory of a GPU: it is taken for a typing error."""
 
 Values = Mapping[str, object]
 """By dotted key."""
 Grow = Callable[[int], Topology]
-"""Returns the cluster with so many nodes. Raises ClustersimError where it cannot have them."""
+"""Returns the cluster with the given number of nodes. Raises ClustersimError for a number it cannot have."""
 
 
 class Remedy(NamedTuple):
@@ -141,7 +141,7 @@ class _Search:
         return _Trial(together, len(several), job, memory) if job and memory else None
 
     def _memory(self, job: Job, nodes: int) -> float | None:
-        """Return the bytes of the fullest GPU of a job on so many nodes, None where it cannot be placed there."""
+        """Return the peak bytes of the fullest GPU of a job on `nodes` nodes, None where it cannot be placed there."""
         cluster = self.simulator.cluster
         try:
             placed = job.place(nodes * cluster.gpus // cluster.nodes, cluster.gpus_per_node)

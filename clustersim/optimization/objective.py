@@ -6,19 +6,36 @@ import math
 from collections.abc import Callable
 from typing import NamedTuple
 
+import numpy as np
+
+from clustersim.arrays import Floats
 from clustersim.errors import InputError, option
-from clustersim.parallel.job import Job
 from clustersim.sweeps.evaluate import SweepCluster
 
-ObjectiveValue = tuple[float, ...]
-"""What is minimized: the first number, then the next."""
+ObjectiveValue = tuple[float, float]
+"""What is minimized, and the seconds of a step that break ties."""
+
+
+class Load(NamedTuple):
+    """Steps of which the objective is asked: numbers, or columns of them."""
+
+    tokens: Floats | float
+    """Of a step."""
+    gpus: Floats | float
+    """GPUs that have a rank."""
+    replicas: Floats | float
+    """Data-parallel replicas."""
 
 
 class Objective(NamedTuple):
     """What is minimized, as a function of a step's seconds that never falls."""
 
     name: str
-    value: Callable[[SweepCluster, Job, float], ObjectiveValue]
+    minimized: Callable[[SweepCluster, Load, Floats], Floats]
+
+    def value(self, cluster: SweepCluster, load: Load, seconds: float) -> ObjectiveValue:
+        """Return what is minimized of a step that takes `seconds`, and `seconds` itself."""
+        return float(self.minimized(cluster, load, np.array(seconds))), seconds
 
 
 def objective(name: str, target: float | None = None) -> Objective:
@@ -27,7 +44,7 @@ def objective(name: str, target: float | None = None) -> Objective:
     if name == "gpus":
         if target is None or not 0 < target < math.inf:
             raise InputError(f"{asked}: needs a speed to reach; add {speed}, in tokens/s above 0")
-        return Objective(name, lambda _, job, step: _fewest(job, step, target))
+        return Objective(name, lambda _, load, step: np.where(load.tokens / step >= target, load.gpus, math.inf))
     if name not in _OBJECTIVES:
         raise InputError(f"{option(f'--objective {name}', f'goal={name!r}')}: is none; use step, cost, energy or gpus")
     if target is not None:
@@ -35,24 +52,16 @@ def objective(name: str, target: float | None = None) -> Objective:
     return Objective(name, _OBJECTIVES[name])
 
 
-def _tokens(job: Job) -> float:
-    return float(job.training.global_batch * job.training.seq)
-
-
-def _fewest(job: Job, step: float, target: float) -> ObjectiveValue:
-    return (float(job.mesh.size) if _tokens(job) / step >= target else math.inf, step)
-
-
-def _cost(cluster: SweepCluster, job: Job, step: float) -> ObjectiveValue:
+def _cost(cluster: SweepCluster, load: Load, step: Floats) -> Floats:
     if cluster.rates.rent is None:
         gpu = cluster.simulator.cluster.gpu.name
         asked, remedy = option("--objective cost", "goal='cost'"), option("--price", "price=")
         raise InputError(f"{asked}: nobody says what {gpu} costs; add {remedy}, in USD a GPU-hour")
-    return (cluster.rates.rent * step / _tokens(job), step)
+    return cluster.rates.rent * step / load.tokens
 
 
-_OBJECTIVES: dict[str, Callable[[SweepCluster, Job, float], ObjectiveValue]] = {
-    "step": lambda _, job, step: (step / _tokens(job),),
+_OBJECTIVES: dict[str, Callable[[SweepCluster, Load, Floats], Floats]] = {
+    "step": lambda _, load, step: step / load.tokens,
     "cost": _cost,
-    "energy": lambda cluster, job, step: (cluster.rates.power * step / _tokens(job), step),
+    "energy": lambda cluster, load, step: cluster.rates.power * step / load.tokens,
 }

@@ -1,33 +1,57 @@
-"""Exact branch and bound over the points of a space: the best in order, and proof that none that was left out is better.
+"""The best candidates of a space: all are estimated in columns, the most promising are played, and lower bounds close the gap.
 
-Every point has a lower bound of what is minimized (`bound.py`): first that of all passes, shared evenly by the ranks, which is
-soon known. Where that leaves a doubt, tighter ones follow: the passes of each rank, the whole step, and passes beside each other
-in their order. Points are simulated from the lowest bound upwards, and the search ends when the next bound is worse than the
-worst of the best that are asked for: so is every point behind it. Points that are as good as each other are one answer.
+A tile of candidates has the same layers (`space.py`), whose bounds are worked out together (`estimate.py`). Of a family the
+tile that computes least comes first; from its bounds follows what the others are at best. So an answer is there as soon as a few
+tiles are known, and the search ends when nothing that is left can be among the best. Points that are as good are one answer.
 """
 
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from heapq import heapify, heappop, heappush
+from typing import NamedTuple
 
+import numpy as np
+
+from clustersim.arrays import Floats
+from clustersim.errors import InputError
 from clustersim.garbage import uncollected
-from clustersim.optimization.best import Answers, Best
-from clustersim.optimization.candidates import ZERO, Alike, Candidate, listed
-from clustersim.optimization.objective import Objective
+from clustersim.optimization.best import Answers, Best, PlaceInSpace
+from clustersim.optimization.estimate import EstimatedTile, Estimator
+from clustersim.optimization.objective import Load, Objective, ObjectiveValue, objective
 from clustersim.optimization.refused import Refused
-from clustersim.optimization.tree import TRAFFIC_KEYS, OpenSpace, branches
+from clustersim.optimization.space import (
+    TRAFFIC_KEYS,
+    ZERO,
+    CandidateFamily,
+    CandidateSpace,
+    Order,
+    SizedSplit,
+    TileRows,
+    columns,
+)
 from clustersim.parallel.options import KEYS
+from clustersim.simulation import Simulator
 from clustersim.sweeps.evaluate import Row, SweepInputs, evaluate
-from clustersim.sweeps.space import Point
+from clustersim.sweeps.space import Point, SweepSpace
 
 TOO_LARGE = "does not fit"
-SearchProgress = Callable[[int, int], None]
-"""Is told how many points were simulated, and how many more could be better than what is known."""
+SearchProgress = Callable[[int, int, float | None], None]
+"""Receives how many points were simulated, how many more could be better, and by which share at most; None before any answer."""
 FREE = tuple(KEYS[name] for name in ("tp", "pp", "ep", "micro_batch", "recompute", "schedule", "vpp", "zero"))
-"""Keys of which all legal values are tried where nobody gives any; `answer.wider` and `tree.beside` add others."""
+"""Keys of which all legal values are tried where nobody gives any; `answer.wider` and `space.beside` add others."""
+LARGEST = 16
+"""Times a micro-batch after which larger ones are no faster."""
+SPREAD = 0.98
+"""Share of a token's time with the largest useful micro-batch that one between may take, as tiles of products fit it better."""
+DIVE = 24
+"""Tiles that are bounded together; then the candidate is played that is the best by what is expected."""
+PLAYED = 6
+"""Candidates that are played by their bounds before one is played by what is expected."""
 
 
 def free(given: Collection[str]) -> list[str]:
@@ -40,11 +64,8 @@ class SearchResult:
     """What a search came to."""
 
     best: list[Best]
-    """Best first."""
     points: int
-    """Of the space."""
     simulated: int
-    """How many were simulated."""
     bounded: int
     """How many no simulation needs, as their lower bound is no better than the best, or than another of their split."""
     twins: int
@@ -52,7 +73,6 @@ class SearchResult:
     refused: Refused
     """All others."""
     goal: str
-    """The name of the objective."""
     open_points: int = 0
     """Of a search that was interrupted, how many may be better than the best that are known."""
     gap: float | None = None
@@ -64,93 +84,343 @@ class SearchResult:
         return self.refused.counts
 
 
+class Limits(NamedTuple):
+    """When a search ends before it has its proof."""
+
+    anytime: bool = False
+    """Whether Ctrl-C ends it with the best so far, once there is one."""
+    within: float = math.inf
+    """Seconds after which it does so by itself."""
+    simulations: float = math.inf
+    """Simulations after which it does so."""
+    gap: float = 0.0
+    """Relative gap between the best and the bound of what is open, below which it does so."""
+
+
+@dataclass(frozen=True, slots=True)
+class SharedWork:
+    """Bounds and simulated steps that several searches on the same kinds of nodes share."""
+
+    estimators: dict[str, Estimator] = field(default_factory=dict)
+    """Bounds of layers by kind of node."""
+    rows: dict[str, Row] = field(default_factory=dict)
+    """Simulated steps by point."""
+
+    def row(self, case: SweepInputs, point: Point) -> Row:
+        """Return the row of a point, which is simulated once."""
+        if (key := repr(point)) not in self.rows:
+            self.rows[key] = evaluate(case, point)
+        return self.rows[key]
+
+
+TO_THE_END = Limits()
+
+
 def search(
     case: SweepInputs,
-    points: OpenSpace | Sequence[Point],
+    points: CandidateSpace | SweepSpace | Sequence[Point],
     wanted: Objective,
     top: int = 5,
     show: SearchProgress = lambda *_: None,
-    anytime: bool = False,
+    limits: Limits = TO_THE_END,
+    shared: SharedWork | None = None,
 ) -> SearchResult:
     """Return the `top` points that minimize an objective, in order; ties go to the one that comes first in the space.
 
-    points: a list, or the tree of a space, whose splits each have one answer, with the overlap that suits it best. anytime:
-    Ctrl-C ends the search with what it has found, once that is something. Raises InputError where the objective cannot be told.
+    points: a space, whose splits each have one answer, with the overlap that suits it best, or a list. shared: what searches on
+    other numbers of the same nodes found. Raises InputError where the objective is not known.
     """
-    count = points.points if isinstance(points, OpenSpace) else len(points)
-    found = _Searched(
-        case, wanted, Answers(top, points.chosen if isinstance(points, OpenSpace) else ()), Refused(), {}, set()
+    begun = time.monotonic()
+    space = points if isinstance(points, CandidateSpace) else CandidateSpace(case, points)
+    out = Refused(space.out.counts.copy(), dict(space.out.examples))
+    found = _CandidateSearch(
+        space, wanted, Answers(top, space.chosen), out, shared or SharedWork(), resized=shared is not None
     )
-    with uncollected():
-        out = found.out
-        heap = list(
-            branches(points, wanted, out) if isinstance(points, OpenSpace) else listed(case, points, wanted, out)
-        )
-        heapify(heap)
-    interrupted = False
+    ended = False
     try:
-        found.explore(heap, show)
+        with uncollected():
+            found.begin()
+        ended = found.explore(show, begun, limits)
     except KeyboardInterrupt:
-        if not (anytime and found.answers.found):
+        if not (limits.anytime and found.answers.found):
             raise
-        interrupted = True
-    best, worst = found.answers.best(), found.answers.worst
-    still = [one for one in (*heap, *found.under_way) if interrupted and one.value <= worst]
-    left = found.behind + sum(one.branch.count for one in heap if not (interrupted and one.value <= worst))
-    gap = 1 - min((one.value[0] for one in still), default=math.inf) / best[0].value[0] if interrupted else None
-    more = sum(one.branch.count for one in still)
-    least = None if gap is None else max(gap, 0.0)
-    return SearchResult(best, count, found.simulated, left, found.twins, out, wanted.name, more, least)
+    best = found.answers.best()
+    return found.result(best, ended)
+
+
+def by_memory(space: CandidateSpace) -> Iterator[tuple[float, Point]]:
+    """Yield the candidates of a space with the bytes that each needs at least, the smallest first."""
+    found: list[tuple[float, int, _Tile, int]] = []
+    own = _CandidateSearch(space, objective("step"), Answers(1), Refused(), SharedWork())
+    for number, rows in enumerate(tile for family in space.families for some in family.tiles.values() for tile in some):
+        tile = _Tile(rows, space.families[0], each=rows.rows)
+        with suppress(InputError):
+            layers = own.estimator(tile).tile(rows.job)
+            least = own.estimator(tile).memory(layers, columns(tile.each))
+            found += [(memory, number, tile, row) for row, memory in enumerate(least.tolist())]
+    for memory, _, tile, row in sorted(found, key=lambda one: one[:2]):
+        yield memory, tile.rows.point(*tile.each[row])[1]
+
+
+class _Item(NamedTuple):
+    """Candidates of the heap: a tile that has no bounds yet, or the next row of one that has."""
+
+    value: ObjectiveValue
+    """What is minimized, at a lower bound."""
+    place: PlaceInSpace
+    number: int
+    tile: _Tile
+    row: int = -1
+    """Place in the order of the tile's rows; -1: no bounds yet."""
+
+    @property
+    def kind(self) -> tuple[object, ...]:
+        return self.tile.kind(self.row)
+
+
+@dataclass(slots=True, eq=False)
+class _Tile:
+    """A tile under way."""
+
+    rows: TileRows
+    family: CandidateFamily
+    values: Floats = field(default_factory=lambda: np.zeros((0, 2)))
+    """What is minimized, at the lower bounds of rows that may fit, in ascending order."""
+    each: list[tuple[SizedSplit, Order]] = field(default_factory=list)
+    order: list[int] = field(default_factory=list)
+
+    def point(self, row: int) -> tuple[PlaceInSpace, Point]:
+        return self.rows.point(*self.each[self.order[row]])
+
+    def value(self, row: int) -> ObjectiveValue:
+        first, second = self.values[row].tolist()
+        return first, second
+
+    def kind(self, row: int) -> tuple[object, ...]:
+        return self._kind(self.order[row])
+
+    def _kind(self, place: int) -> tuple[object, ...]:
+        order = self.each[place][1]
+        return order.schedule, order.vpp > 1, order.experts, self.rows.job.parallelism.overlap.tp
+
+    def kinds(self) -> list[_Tile]:
+        """Return the rows by kind."""
+        found: dict[tuple[object, ...], list[int]] = {}
+        for row, place in enumerate(self.order):
+            found.setdefault(self._kind(place), []).append(row)
+        return [
+            replace(self, values=self.values[rows], order=[self.order[row] for row in rows]) for rows in found.values()
+        ]
 
 
 @dataclass(slots=True)
-class _Searched:
+class _CandidateSearch:
     """What is known so far."""
 
-    case: SweepInputs
+    space: CandidateSpace
     wanted: Objective
     answers: Answers
     out: Refused
-    known: dict[str, Best]
-    """Points that were simulated, by what their step depends on."""
-    too_large: set[str]
-    """Points that do not fit, by what their memory depends on."""
+    shared: SharedWork
+    heap: list[_Item] = field(default_factory=list)
+    number: int = 0
+    known: dict[str, Best] = field(default_factory=dict)
+    too_large: set[str] = field(default_factory=set)
     simulated: int = 0
+    played: int = 0
+    """Number of simulations that this search added to the shared ones."""
     twins: int = 0
-    behind: int = 0
-    """Points whose bound is no better than another of their split."""
-    under_way: tuple[Candidate, ...] = ()
-    """What is looked at, if anything."""
+    resized: bool = False
+    """Whether clusters of other sizes have the bounds of layers too."""
+    ratios: dict[tuple[object, ...], tuple[float, int]] = field(default_factory=dict)
+    """Sum of how many times its bound a candidate of a kind took, and of how many."""
 
-    def explore(self, heap: list[Candidate], show: SearchProgress) -> None:
-        """Take candidates from a heap, tighten their bounds and simulate them until no other can be among the best."""
-        while heap and heap[0].value[0] < math.inf and heap[0].value <= self.answers.worst:
-            one = heappop(heap)
-            self.under_way = (one,)
-            if isinstance(one.branch, Alike) and one.branch.whole:
-                show(self.simulated, len(heap))
-                more = self.tried(one, one.branch)
-            else:
-                more = one.branch.tighter(self.wanted, self.out)
-            for candidate in more:
-                heappush(heap, candidate)
-            self.under_way = ()
+    def begin(self) -> None:
+        """Bound the tile of each family that computes least."""
+        first = [_Tile(family.tiles[min(family.tiles)][0], family) for family in self.space.families]
+        for place in range(0, len(first), DIVE):
+            self.open(first[place : place + DIVE])
 
-    def tried(self, one: Candidate, points: Alike) -> Iterator[Candidate]:
-        """Take in the first of some points with a tightest bound, and yield the others."""
-        (place, point), *rest = points.points
-        if rest:
-            yield Candidate(one.value, rest[0][0], points._replace(points=rest))
+    def open(self, tiles: Sequence[_Tile]) -> None:
+        """Bound tiles, and put their rows and the tiles that follow from them into the heap."""
+        fresh = [tile for tile in tiles if tile.rows.layers is None]
+        for tile in fresh:
+            tile.rows.layers = self._layers(tile)
+        for own in {id(e): e for e in map(self.estimator, fresh)}.values():
+            own.learn([tile.rows.layers for tile in fresh if tile.rows.layers and self.estimator(tile) is own])
+        for tile in tiles:
+            try:
+                self._bound(tile)
+            except InputError as error:
+                self.out.add("illegal", str(error), tile.rows.count)
+
+    def estimator(self, tile: _Tile) -> Estimator:
+        """Return what bounds the layers on the nodes of a tile."""
+        cluster = tile.rows.cluster.simulator
+        key = _kind(cluster) + ("" if self.resized else f" × {cluster.cluster.nodes}")
+        if key not in self.shared.estimators:
+            self.shared.estimators[key] = Estimator(cluster.preparation)
+        return self.shared.estimators[key]
+
+    def _layers(self, tile: _Tile) -> EstimatedTile | None:
+        try:
+            return self.estimator(tile).tile(tile.rows.job)
+        except InputError:
+            return None
+
+    def _bound(self, tile: _Tile, more: bool = True) -> None:
+        """Bound the rows of a tile; more: and push the tiles that follow from it. Raises InputError where all are illegal."""
+        estimator, simulator = self.estimator(tile), tile.rows.cluster.simulator
+        layers = tile.rows.layers or estimator.tile(tile.rows.job)  # raises what is wrong
+        if tile.each:
+            bounds = estimator.bounds(layers, columns(tile.each))
+        else:
+            tile.each = tile.rows.rows
+            bounds = tile.rows.bounds = tile.rows.bounds or estimator.bounds(layers, columns(tile.each))
+        values = self._values(tile, bounds.seconds)
+        fits = bounds.memory <= simulator.preparation.fullest * simulator.cluster.memory
+        if not fits.all():
+            self.out.add(TOO_LARGE, count=sum(1 + len(tile.each[row][1].others) for row in np.flatnonzero(~fits)))
+        order = np.lexsort((np.arange(len(fits)), values[:, 1], values[:, 0]))
+        order = order[fits[order]]
+        tile.order, tile.values = order.tolist(), values[order]
+        for one in tile.kinds():
+            self._push_row(one, 0)
+        if more:
+            self._follow(tile, layers, bounds.seconds)
+
+    def _values(self, tile: _Tile, seconds: Floats) -> Floats:
+        """Return what is minimized for each row, and its seconds (rows, 2)."""
+        load = tile.rows.load if tile.each is tile.rows.rows else tile.rows.load_of(tile.each)
+        return np.stack([self.wanted.minimized(tile.rows.cluster, load, seconds), seconds], axis=1)
+
+    def _push_row(self, tile: _Tile, row: int) -> None:
+        if row < len(tile.order):
+            self._push(tile.value(row), tile.point(row)[0], tile, row)
+
+    def _push(self, value: ObjectiveValue, place: PlaceInSpace, tile: _Tile, row: int = -1) -> None:
+        self.number += 1
+        heappush(self.heap, _Item(value, place, self.number, tile, row))
+
+    def _expected(self, item: _Item) -> tuple[float, int]:
+        """Return what is minimized if a candidate is as far above its bound as the others of its kind."""
+        total, count = self.ratios.get(item.kind, (1.0, 1))
+        return item.value[0] * total / count, item.number
+
+    def _learn(self, item: _Item, found: ObjectiveValue) -> None:
+        """Take in by how much what was found is above a bound."""
+        total, count = self.ratios.get(item.kind, (0.0, 0))
+        if 0 < item.value[1] < math.inf:
+            self.ratios[item.kind] = total + found[1] / item.value[1], count + 1
+
+    def _follow(self, tile: _Tile, layers: EstimatedTile, seconds: Floats) -> None:
+        """Put the tiles into the heap whose bounds follow from this one: more recomputed, other overlap, more in a microbatch."""
+        micro_batch = tile.rows.job.training.micro_batch
+        several = tile.family.tiles[micro_batch]
+        if tile.rows is not several[0] or not len(seconds):
+            return
+        place = tile.rows.point(*tile.each[0])[0]
+        if len(several) > 1:
+            own = tile.rows
+            own.computed = own.computed or self.estimator(tile).bounds(layers, columns(tile.each), computed=True)
+            least = _least(self._values(tile, own.computed.seconds))
+            for other in several[1:]:
+                self._push(least, place, _Tile(other, tile.family))
+        larger = [size for size in sorted(tile.family.tiles) if size > micro_batch]
+        while larger and not self._may_fit(tile, larger[0] / micro_batch):
+            self.out.add(TOO_LARGE, count=sum(other.count for other in tile.family.tiles[larger.pop(0)]))
+        if larger:
+            least = _least(self._values(tile, self._faster(tile) * seconds))
+            self._push(least, place, _Tile(tile.family.tiles[larger[0]][0], tile.family))
+
+    def _may_fit(self, tile: _Tile, times: float) -> bool:
+        """Return whether any row may fit in memory at `times` its micro-batch."""
+        assert tile.rows.layers is not None
+        simulator = tile.rows.cluster.simulator
+        least = self.estimator(tile).memory(tile.rows.layers, columns(tile.each), times)
+        return bool((least <= simulator.preparation.fullest * simulator.cluster.memory).any())
+
+    def _faster(self, tile: _Tile) -> float:
+        """Return which share of a token's time larger microbatches take at least, by the largest useful one."""
+        estimator, job = self.estimator(tile), tile.rows.job
+        if tile.family.fastest is None:
+            size = min(max(tile.family.tiles), LARGEST * job.training.micro_batch)
+            wide = estimator.tile(job.changed({KEYS["micro_batch"]: size}))
+            estimator.learn([wide])
+            tile.family.fastest = estimator.token(wide)
+        assert tile.rows.layers is not None
+        return min(1.0, tile.family.fastest / estimator.token(tile.rows.layers) * SPREAD)
+
+    def explore(self, show: SearchProgress, begun: float, limits: Limits) -> bool:
+        """Play and bound what may be among the best until nothing is left; return whether that is so."""
+        bounded = 0
+        show(self.simulated, len(self.heap), self.gap)
+        self._dive()
+        while self.heap:
+            late = time.monotonic() - begun > limits.within or self.played >= limits.simulations
+            if self.answers.found and (late or (self.gap or 0.0) < limits.gap):
+                return False
+            show(self.simulated, len(self.heap), self.gap)
+            tiles: list[_Item] = []
+            while self.heap and len(tiles) < DIVE:
+                item = heappop(self.heap)
+                if item.value > self.answers.worst or item.value[0] == math.inf:
+                    continue
+                if item.row < 0:
+                    tiles.append(item)
+                elif tiles:
+                    heappush(self.heap, item)
+                    break
+                else:
+                    self._try(item)
+                    break
+            self.open([item.tile for item in tiles])
+            bounded += len(tiles) or DIVE // PLAYED
+            if bounded >= DIVE:
+                bounded = 0
+                self._dive()
+        return True
+
+    def _dive(self) -> None:
+        """Play the most promising candidate that has a bound, though others may be better at best."""
+        for item in sorted((item for item in self.heap if item.row >= 0), key=self._expected):
+            if item.value > self.answers.worst or item.value[0] == math.inf:
+                continue
+            before = self.simulated
+            self.heap.remove(item)
+            heapify(self.heap)
+            self._try(item)
+            if self.simulated > before:
+                return
+
+    @property
+    def gap(self) -> float | None:
+        """The share by which nothing that is open is better than the best; None without any."""
+        best = self.answers.best()
+        least = self.heap[0].value[0] if self.heap else math.inf
+        return max(0.0, 1 - least / best[0].value[0]) if best else None
+
+    def _try(self, item: _Item) -> None:
+        """Take in a row, and put the next one of its tile into the heap."""
+        tile, row = item.tile, item.row
+        self._push_row(tile, row + 1)
+        split, order = tile.each[tile.order[row]]
+        if order.others:
+            others = [(split, other) for other in order.others]
+            self._bound(_Tile(tile.rows, tile.family, each=others), more=False)
+        place, point = tile.point(row)
         twin = self.known.get(_step(point))
-        if self.answers.behind(point, one.value):
-            self.behind += 1
-        elif twin and twin.place < place and (twin.likely or twin.value > self.answers.worst):
+        if self.answers.behind(point, item.value):
+            return
+        if twin and twin.place < place and (twin.likely or twin.value > self.answers.worst):
             self.twins += 1
             self.answers.add(twin._replace(place=place, point=point))
-        elif row := self._simulated(point):
+        elif found := self._simulated(point):
             self.simulated += 1
-            value = self.wanted.value(points.cluster, points.job, row["step_time_s"])
-            self.known[_step(point)] = best = Best(value, place, point, row)
+            load = Load(float(found["global_batch"] * found["seq"]), float(split.gpus), float(split.dp))
+            value = self.wanted.value(tile.rows.cluster, load, found["step_time_s"])
+            self._learn(item, value)
+            self.known[_step(point)] = best = Best(value, place, point, found)
             if value[0] < math.inf:
                 self.answers.add(best)
 
@@ -159,13 +429,44 @@ class _Searched:
         if (memory := _memory(point)) in self.too_large:
             self.out.add(TOO_LARGE)
             return None
-        row = evaluate(self.case, point)
+        known = len(self.shared.rows)
+        row = self.shared.row(self.space.case, point)
+        self.played += len(self.shared.rows) > known and row["status"] != TOO_LARGE
         if row["status"] == "ok":
             return row
         if row["status"] == TOO_LARGE:
             self.too_large.add(memory)
         self.out.add(row["status"], row["reason"])
         return None
+
+    def result(self, best: list[Best], ended: bool) -> SearchResult:
+        """Return what the search came to; ended: whether nothing is left that may be better."""
+        points = self.space.points
+        out = sum(self.out.counts.values())
+        worst = self.answers.worst
+        still = () if ended else [item for item in self.heap if item.value <= worst]
+        more = sum(self._open_rows(item, worst) for item in still)
+        left = points - self.simulated - self.twins - out - more
+        gap = None if ended else max(0.0, 1 - min((i.value[0] for i in still), default=math.inf) / best[0].value[0])
+        return SearchResult(best, points, self.simulated, left, self.twins, self.out, self.wanted.name, more, gap)
+
+    @staticmethod
+    def _open_rows(item: _Item, worst: ObjectiveValue) -> int:
+        if item.row < 0:
+            return item.tile.rows.count
+        tile, rows = item.tile, range(item.row, len(item.tile.order))
+        return sum(1 + len(tile.each[tile.order[row]][1].others) for row in rows if tile.value(row) <= worst)
+
+
+def _least(values: Floats) -> ObjectiveValue:
+    first, second = values.min(axis=0).tolist()
+    return first, second
+
+
+def _kind(simulator: Simulator) -> str:
+    """Return what tells nodes from others, whose layers take other times."""
+    cluster = simulator.cluster
+    return repr((cluster.gpu, cluster.node, cluster.gpus_per_node, cluster.name if cluster.pools else ""))
 
 
 def _memory(point: Point) -> str:

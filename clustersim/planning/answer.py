@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -61,10 +60,10 @@ class Answer:
     """Kinds of cluster that cannot, with one sentence each."""
     played: Simulated
     """The first plan, its failures played event by event."""
-    changes: tuple[Change, ...]
-    """Of the first plan."""
     batches: tuple[int, ...]
     """Sequences of a step among which that of the first plan was chosen, unless no smaller one has a plan."""
+    changes: tuple[Change, ...] = ()
+    """Changes of the limits and of the cluster, and the plans that they lead to, where `changes` was called for them."""
 
 
 def answer(planner: Planner, asked: PlanRequest) -> Answer:
@@ -81,14 +80,12 @@ def answer(planner: Planner, asked: PlanRequest) -> Answer:
     if not plans:
         raise InputError(f"no plan within {asked.said}: {'; '.join(why for _, why in without)}")
     plans.sort(key=lambda one: _order(asked, one[1]))
-    best = plans[0][1]
-    changes = tuple(_changes(planner, asked, *plans[0]))
     sizes = tuple(int(str(one[BATCH])) for one in _tried(planner, asked, plans[0][0])[0])
-    return Answer(asked, tuple(plans), tuple(without), simulated(planner, best), changes, sizes)
+    return Answer(asked, tuple(plans), tuple(without), simulated(planner, plans[0][1]), sizes)
 
 
 def _tried(planner: Planner, asked: PlanRequest, kind: Point) -> list[list[Point]]:
-    return batches(planner.case, kind, asked.tokens, planner.clusters(kind).gpus)
+    return batches(planner.case, kind, asked.tokens, planner.clusters(kind).simulator.cluster.gpus)
 
 
 def _check_tokens(planner: Planner, asked: PlanRequest, smallest: Point) -> None:
@@ -103,8 +100,7 @@ def _check_tokens(planner: Planner, asked: PlanRequest, smallest: Point) -> None
 
 
 def _order(asked: PlanRequest, plan: TrainingPlan) -> tuple[float, float]:
-    usd = math.inf if plan.usd is None else plan.usd
-    return (plan.days, usd) if asked.days is None else (usd, float(plan.nodes))
+    return (plan.days, plan.rent) if asked.days is None else (plan.rent, float(plan.nodes))
 
 
 def simulated(planner: Planner, plan: TrainingPlan) -> Simulated:
@@ -118,8 +114,9 @@ def simulated(planner: Planner, plan: TrainingPlan) -> Simulated:
     return Simulated(float(days.mean()), float(days.std()), float(np.mean([run.failures for run in runs])))
 
 
-def _changes(planner: Planner, asked: PlanRequest, kind: Point, best: TrainingPlan) -> Iterator[Change]:
+def changes(planner: Planner, found: Answer) -> Iterator[Change]:
     """Yield what a week, a dollar, a slower network and a slower fabric are worth; each is planned as the answer itself."""
+    asked, (kind, best) = found.asked, found.plans[0]
     tried = _tried(planner, asked, kind)
     if asked.days is not None:
         for days, what in ((asked.days + WEEK, "a week more"), (asked.days - WEEK, "a week less")):
@@ -129,8 +126,8 @@ def _changes(planner: Planner, asked: PlanRequest, kind: Point, best: TrainingPl
     if best.usd is not None:
         for share, what in ((1 + MONEY, "more"), (1 - MONEY, "less")):
             usd = best.usd * share
-            found = planner.first(replace(asked, days=None, budget=usd), tried)
-            yield Change(f"{MONEY:.0%} {what} money ({dollars(usd)} USD)", found, replace(asked, budget=usd))
+            plan = planner.first(replace(asked, days=None, budget=usd), tried)
+            yield Change(f"{MONEY:.0%} {what} money ({dollars(usd)} USD)", plan, replace(asked, budget=usd))
     if best.nodes > 1:
         said = parted(kind)[0]
         rate = planner.case.cluster(best.point).simulator.cluster.node.wire * 8 / 2

@@ -20,13 +20,13 @@ LARGER = (1, 1.5, 2, 3, 4, 6, 8)
 
 
 def most_tokens(tokens: float) -> float:
-    """Return how many tokens a step may have, for its price alone, in a run of so many."""
+    """Return the tokens per step that the price of one step allows in a run of `tokens` tokens."""
     factor, exponent = LEARNED
     return float(factor * tokens**exponent)
 
 
 def batches(case: SweepInputs, kind: Point, tokens: float, gpus: int) -> list[list[Point]]:
-    """Return the batches of a kind of cluster, with nodes of so many GPUs, that a run of so many tokens may have.
+    """Return the batches that a run of `tokens` tokens may have on clusters with `gpus` GPUs per node.
 
     The best of the first list is taken; that of a later one where those before it have no plan: first the workload's and all
     that are no larger than `most_tokens`, then each that is. One that is asked for is the only one.

@@ -1,54 +1,60 @@
-"""The least cluster that trains in time: sizes and splits by lower bounds, the promising ones simulated, failures counted in.
+"""The least cluster that trains in time: splits and numbers of replicas are candidates of one search, which `optimize` refines.
 
-Splits of all numbers of nodes are bounded from below on one node of their kind of cluster (`splits.py`). They are then simulated
-on their real cluster, the cheapest first, until no other can be better (as in `optimization/search.py`).
+A replica takes the GPUs of its split, so a number of replicas says how many nodes there are. Each candidate's bound of a step
+gives one of days and dollars, failures and spares counted in; so what cannot be the answer is left out without a simulation. On
+the nodes of the best, all that `optimize` tries finds the plan; if that is much faster, fewer nodes may do.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
-from clustersim.config.overrides import parted
+import numpy as np
+
+from clustersim.arrays import Floats
+from clustersim.errors import InputError
 from clustersim.model.parameters import parameters
+from clustersim.optimization.answer import wider
+from clustersim.optimization.objective import Load, Objective, objective
+from clustersim.optimization.search import Limits, SearchProgress, SearchResult, SharedWork, free, search
+from clustersim.optimization.space import CandidateSpace
+from clustersim.parallel.options import KEYS
+from clustersim.planning.batches import BATCH
 from clustersim.planning.reliability import DAY, Goodput, Reliability, goodput
 from clustersim.planning.request import PlanRequest
-from clustersim.planning.splits import KindOfCluster, SizedSplit
-from clustersim.sweeps.evaluate import Row, SweepInputs, evaluate
-from clustersim.sweeps.space import Point
+from clustersim.sweeps.evaluate import Row, SweepCluster, SweepInputs
+from clustersim.sweeps.legal import check_values
+from clustersim.sweeps.space import NODES, Point, SweepSpace
 
 NEAR = 0.01
-"""No split that was looked at is cheaper than a plan by more than this share of its cost."""
+"""Relative cost difference below which two plans count as equally cheap."""
+MOST_GPUS = 200_000
+COARSE = tuple(KEYS[name] for name in ("tp", "pp", "ep", "micro_batch", "vpp", "recompute"))
+"""Keys whose legal values are candidates on every number of nodes, besides cp; the chosen nodes get all keys of `optimize`."""
+PROBED, ANSWERED = Limits(simulations=16, gap=NEAR), Limits(simulations=12)
+"""Limits of the search over all numbers of nodes, and of the one on the chosen nodes."""
+ANSWERS = 3
+"""Numbers of nodes on which the split is refined at most."""
+REFINED = 0.8
+"""Assumed step time after refinement over that before: a plan that misses a limit by more is not refined."""
 
 
 class PlanUnderWay(NamedTuple):
-    """What is simulated next, and what it is for."""
+    """Progress of a search for a plan."""
 
     sought: str
-    """What is looked for, such as `the cheapest plan on h100 within 30 days`."""
-    nodes: int
-    """Of the split that is simulated next."""
+    """Kind of plan, such as `the cheapest plan on h100 within 30 days`."""
     done: int
-    """Splits that were simulated so far, for other plans too."""
-    tried: int
-    """Those that are a step of what is looked for now, some of them simulated for another plan before."""
+    """Number of splits simulated so far, for all plans."""
     left: int
-    """How many more splits could be better, on all numbers of nodes, this one aside."""
+    """Number of splits that may still be better."""
 
 
 PlanProgress = Callable[[PlanUnderWay], None]
-
-
-class _Candidate(NamedTuple):
-    cost: float
-    """What is minimized, at the lower bound of the step."""
-    days: float
-    """At that bound."""
-    place: int
-    split: SizedSplit
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +79,15 @@ class TrainingPlan:
     """Of the building."""
     co2_kg: float
     """CO2e."""
-    tried: int = 0
+    tried: int = field(default=0, compare=False)
     """How many points were simulated to find it."""
-    screened: int = 0
+    screened: int = field(default=0, compare=False)
     """How many were looked at."""
+
+    @property
+    def rent(self) -> float:
+        """USD of the rent; infinite where no price is known."""
+        return math.inf if self.usd is None else self.usd
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,16 +96,20 @@ class Planner:
 
     case: SweepInputs
     how: Reliability
-    rows: dict[str, Row] = field(default_factory=dict)
-    """What was simulated, by point."""
-    spaces: dict[str, list[SizedSplit]] = field(default_factory=dict)
-    """Splits by kind of cluster and batch."""
-    kinds: dict[str, KindOfCluster] = field(default_factory=dict)
-    """Kinds of cluster, whatever the batch."""
+    shared: SharedWork = field(default_factory=SharedWork)
+    """Simulated steps, and bounds of layers by kind of node."""
+    spaces: dict[tuple[object, ...], CandidateSpace | None] = field(default_factory=dict)
+    """Candidates on all numbers of nodes, by kind of cluster and batches."""
+    found: dict[tuple[object, ...], SearchResult | None] = field(default_factory=dict)
+    """Searches by kind of cluster, nodes and limits."""
+    levels: dict[str, float] = field(default_factory=dict)
+    """Expected seconds of a step as a multiple of the simulated ones, by kind of cluster."""
+    refined: dict[str, float] = field(default_factory=dict)
+    """Smallest step time after refinement over that before, by kind of cluster and batch."""
     shares: dict[tuple[object, ...], Goodput] = field(default_factory=dict)
     """Shares of progress, by nodes, GPUs, replicas and kind of checkpoints."""
     show: PlanProgress = field(default=lambda _: None)
-    """Is told before each simulation."""
+    """Callback that receives the progress before each simulation."""
 
     def first(self, asked: PlanRequest, kinds: Sequence[Sequence[Point]]) -> TrainingPlan | None:
         """Return the plan of the first of some lists that has one, as `plan` finds it."""
@@ -106,80 +121,162 @@ class Planner:
         kinds: that kind, with each of several batches. With a deadline the least rent is sought, or the fewest nodes where nobody
         says what they cost; without, the least days.
         """
-        clusters, space = self.clusters(kinds[0]), [one for kind in kinds for one in self.space(kind)]
-        heap = [self._candidate(asked, clusters, place, one) for place, one in enumerate(space)]
-        heap = [one for one in heap if one.cost < math.inf]
-        heapify(heap)
-        tried, best, plan = 0, math.inf, None
-        sought = _sought(asked, clusters)
-        while heap and heap[0].cost < best * (1 - NEAR):
-            *_, place, split = heappop(heap)
-            if split.job is None:
-                clusters.bound(split)
-                heappush(heap, self._candidate(asked, clusters, place, split))
+        kind, batches = kinds[0], tuple(dict.fromkeys(int(str(kind[BATCH])) for kind in kinds))
+        space = self.space(kind, batches[:: max(len(batches) - 1, 1)])
+        if space is None:
+            return None
+        node = self.clusters(kind)
+        sought = (
+            f"the {asked.best(node.rates.rent is not None)} plan on {node.simulator.cluster.gpu.name}{asked.within}"
+        )
+
+        def show(_: int, left: int, gap: float | None) -> None:
+            self.show(PlanUnderWay(sought, len(self.shared.rows), left))
+
+        plans, tried = dict[int, TrainingPlan](), 0
+        for one in (
+            asked,
+            *(asked.relaxed([name]) for name in asked.given),
+        ):  # what is nearest to a limit may be within it
+            tried += self._refine(one, kind, space, plans, show)
+            within = [plan for plan in plans.values() if not asked.misses(plan.days, plan.usd, plan.nodes)]
+            if within or not plans:
+                break
+        chosen = min(within, key=lambda plan: asked.cost(plan.days, plan.usd, plan.nodes), default=None)
+        return chosen and replace(chosen, tried=tried, screened=space.points)
+
+    def _refine(
+        self,
+        asked: PlanRequest,
+        kind: Point,
+        space: CandidateSpace,
+        plans: dict[int, TrainingPlan],
+        show: SearchProgress,
+    ) -> int:
+        """Add the plans on the numbers of nodes that are the best at first sight. Return how many splits were simulated."""
+        key, times, tried, most = repr(sorted(kind.items(), key=str)), 1.0, 0, len(plans) + ANSWERS
+        while len(plans) < most:
+            coarse = self._coarse(asked, kind, space, times, show)
+            tried += coarse.simulated
+            if not coarse.best and times > (least := self.refined.get(key, REFINED)):
+                times = least
                 continue
-            self.show(PlanUnderWay(sought, split.nodes, len(self.rows), tried, len(heap)))
-            if not clusters.fits(split) or (row := self._row(split.point))["status"] != "ok":
-                continue
-            tried += 1
-            found = self._of(asked, split.point, split.nodes, row)
-            if (cost := asked.cost(found.days, found.usd, found.nodes)) < best:
-                best, plan = cost, found
-        return plan and replace(plan, tried=tried, screened=len(space))
+            if not coarse.best or (nodes := int(str(coarse.best[0].point[NODES]))) in plans:
+                break
+            row, best = coarse.best[0].row, coarse.best[0]
+            size, filled = self.clusters(kind).simulator.cluster.gpus, 0
+            while nodes != filled:  # the best split may leave nodes idle: then it is looked for on those that it needs
+                found, filled = self.best({**kind, BATCH: row["global_batch"]}, nodes, ANSWERED, show), nodes
+                best, tried = (found.best[0], tried + found.simulated) if found and found.best else (best, tried)
+                plans[nodes] = self.of(asked, best.point, nodes, best.row)
+                nodes = -(-best.row["ranks"] // size)
+            times = min(times, best.row["step_time_s"] / row["step_time_s"])
+            self.refined[key] = min(times, self.refined.get(key, 1.0))
+        return tried
+
+    def _coarse(
+        self, asked: PlanRequest, kind: Point, space: CandidateSpace, times: float, show: SearchProgress
+    ) -> SearchResult:
+        """Return the best candidate on any number of nodes, if steps took `times` as long."""
+        if (key := _name(kind)) not in self.levels:
+            one = search(self.case, space, objective("step"), 1, show, Limits(simulations=1), self.shared).best
+            self.levels[key] = one[0].row["expected_step_time_s"] / one[0].row["step_time_s"] if one else 1.0
+        wanted = self._wanted(asked, times * self.levels[key])
+        return search(self.case, space, wanted, 1, show, PROBED, self.shared)
+
+    def _wanted(self, asked: PlanRequest, times: float) -> Objective:
+        """Return what a plan minimizes, if steps took `times` as long."""
+
+        def minimized(cluster: SweepCluster, load: Load, seconds: Floats) -> Floats:
+            whole = cluster.simulator.cluster
+            gpus, replicas = np.atleast_1d(load.gpus), np.atleast_1d(load.replicas)
+            nodes = np.ceil(gpus * whole.nodes / whole.gpus)
+            each = np.stack([gpus, nodes, replicas], axis=1).astype(int).tolist()
+            shares = [self.share(asked, *one) for one in each]
+            share, spares = np.array([(one.share, one.spares) for one in shares], float).T
+            days = _days(asked, load.tokens, seconds * times, share)
+            rent = cluster.rates.rent
+            usd = None if rent is None else rent / whole.nodes * days * DAY * (nodes + spares)
+            return asked.costs(days, usd, nodes).reshape(np.shape(seconds))
+
+        return Objective("plan", minimized)
+
+    def space(self, kind: Point, batches: Sequence[int]) -> CandidateSpace | None:
+        """Return the candidates on all numbers of nodes of a kind of cluster; None where no cluster can be built."""
+        key = _name(kind), tuple(batches)
+        if key not in self.spaces:
+            self.spaces[key] = None
+            with suppress(InputError):
+                axes = {} if len(batches) == 1 else {BATCH: batches}
+                fixed = {**kind, NODES: self._most(kind), BATCH: batches[0]}
+                fixed = {key: value for key, value in fixed.items() if key not in axes}
+                asked = SweepSpace(axes, fixed, frozenset(), tuple(one for one in free(kind) if one in COARSE))
+                check_values(self.case, asked)
+                self.spaces[key] = CandidateSpace(self.case, wider(self.case, asked), resized=True)
+        return self.spaces[key]
+
+    def _most(self, kind: Point) -> int:
+        """Return the largest 2^n or 3 · 2^n nodes that a kind of cluster can have. Raises InputError where it can have none."""
+        most = self.most_gpus(kind) // self.clusters(kind).simulator.cluster.gpus
+        sizes = [size for power in range(20) for size in (1 << power, 3 << power) if size <= most]
+        for size in sorted(sizes, reverse=True):
+            with suppress(InputError):
+                self.case.cluster({**{key: value for key, value in kind.items() if key != BATCH}, NODES: size})
+                return size
+        return 1
+
+    def best(
+        self, kind: Point, nodes: int, limits: Limits, show: SearchProgress = lambda *_: None
+    ) -> SearchResult | None:
+        """Return the best split on a number of nodes, as `optimize` finds it; None where there can be none."""
+        fixed = {**kind, NODES: nodes}
+        if (key := (repr(sorted(fixed.items(), key=str)), limits)) not in self.found:
+            self.found[key] = None
+            space = SweepSpace({}, fixed, frozenset(), tuple(free(kind)))
+            with suppress(InputError):
+                check_values(self.case, space)
+                space = wider(self.case, space)
+                self.found[key] = search(self.case, space, objective("step"), 1, show, limits, self.shared)
+        return self.found[key]
 
     def other(self, asked: PlanRequest, plan: TrainingPlan, changes: Mapping[str, object]) -> TrainingPlan | None:
         """Return the plan on a cluster with other keys, of the same nodes and split; None where that does not run."""
         point = {**plan.point, **changes}
-        row = self._row(point)
-        return self._of(asked, point, plan.nodes, row) if row["status"] == "ok" else None
+        row = self.shared.row(self.case, point)
+        return self.of(asked, point, plan.nodes, row) if row["status"] == "ok" else None
 
-    def clusters(self, kind: Point) -> KindOfCluster:
-        """Return the clusters of a kind, whatever its batch."""
-        key = repr(parted(kind)[0])
-        if key not in self.kinds:
-            self.kinds[key] = KindOfCluster.of(self.case, kind)
-        return self.kinds[key]
+    def clusters(self, kind: Point) -> SweepCluster:
+        """Return one node of a kind of cluster. Raises InputError where there can be none."""
+        return self.case.cluster({**{key: value for key, value in kind.items() if key != BATCH}, NODES: 1})
 
-    def space(self, kind: Point) -> list[SizedSplit]:
-        """Return the splits on clusters of a kind, of all numbers of nodes that they fill."""
-        if (key := repr(kind)) not in self.spaces:
-            self.spaces[key] = self.clusters(kind).sized(kind)
-        return self.spaces[key]
+    def most_gpus(self, kind: Point) -> int:
+        """Return the GPUs of the largest cluster of a kind: those of one node where no NICs join several."""
+        node = self.clusters(kind).simulator.cluster
+        return MOST_GPUS if node.node.wire else node.gpus
 
-    def _row(self, point: Point) -> Row:
-        key = repr(sorted(point.items(), key=str))
-        if key not in self.rows:
-            self.rows[key] = evaluate(self.case, point)
-        return self.rows[key]
-
-    def _candidate(self, asked: PlanRequest, clusters: KindOfCluster, place: int, one: SizedSplit) -> _Candidate:
-        """Return a split with what is minimized at the lower bound of its step, infinite where even that is beyond a limit."""
-        share = self._share(asked, one.gpus, one.nodes, one.dp)
-        days, rent = _days(asked, one.split.tokens, one.step, share), clusters.node.rates.rent
-        usd = days * DAY * (one.nodes + share.spares) * rent if rent else None
-        return _Candidate(asked.cost(days, usd, one.nodes), days, place, one)
-
-    def _share(self, asked: PlanRequest, gpus: int, nodes: int, dp: int) -> Goodput:
+    def share(self, asked: PlanRequest, gpus: int, nodes: int, dp: int) -> Goodput:
+        """Return the goodput of `dp` replicas on these nodes and GPUs."""
         key = nodes, gpus, dp, asked.asynchronous
         if key not in self.shares:
             held = float(parameters(self.case.base.model))
             self.shares[key] = goodput(self.how, nodes, gpus, held, dp, asked.asynchronous)
         return self.shares[key]
 
-    def _of(self, asked: PlanRequest, point: Point, nodes: int, row: Row) -> TrainingPlan:
+    def of(self, asked: PlanRequest, point: Point, nodes: int, row: Row) -> TrainingPlan:
         """Return what a run with a simulated step comes to; spare nodes are paid for as the others are."""
-        share = self._share(asked, row["ranks"], nodes, row["dp"])
-        days = _days(asked, row["global_batch"] * row["seq"], row["step_time_s"], share)
+        share = self.share(asked, row["ranks"], nodes, row["dp"])
+        days = float(_days(asked, row["global_batch"] * row["seq"], row["expected_step_time_s"], share.share))
         found = self.case.cluster(point).rates.of(days * DAY * (nodes + share.spares) / nodes)
         return TrainingPlan(point, row, nodes, share, days, **found)
 
 
-def _sought(asked: PlanRequest, clusters: KindOfCluster) -> str:
-    """Return what is looked for, in words."""
-    kind, priced = clusters.node, clusters.node.rates.rent is not None
-    return f"the {asked.best(priced)} plan on {kind.simulator.cluster.gpu.name}{asked.within}"
+def _name(kind: Point) -> str:
+    """Return a name of a kind of cluster, whatever its batch."""
+    return repr(sorted((item for item in kind.items() if item[0] != BATCH), key=str))
 
 
-def _days(asked: PlanRequest, tokens: int, step: float, share: Goodput) -> float:
-    """Return the days of a run; tokens: of a step."""
-    return math.ceil(asked.tokens / tokens) * step / share.share / DAY if share.share > 0 else math.inf
+def _days(asked: PlanRequest, tokens: Floats | float, seconds: Floats | float, share: Floats | float) -> Floats:
+    """Return the days of a run of steps of `tokens` tokens; infinite where a run makes no progress (share 0)."""
+    with np.errstate(divide="ignore"):
+        days: Floats = np.ceil(asked.tokens / tokens) * seconds / np.asarray(share) / DAY
+    return days

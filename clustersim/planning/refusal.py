@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import NamedTuple
 
 from clustersim.errors import option
 from clustersim.parallel.job import divisors, listed
 from clustersim.planning.batches import BATCH
 from clustersim.planning.planner import Planner, TrainingPlan
-from clustersim.planning.request import LIMITS, PlanRequest
+from clustersim.planning.request import PlanRequest
 from clustersim.sweeps.space import Point
 from clustersim.units import AMOUNTS, dollars, plural, three_digits
 
@@ -37,9 +36,9 @@ class _Other(NamedTuple):
 def why_none(planner: Planner, asked: PlanRequest, kinds: Sequence[Point]) -> str:
     """Return one sentence of a kind of cluster that has no plan with any of some batches: what it has plans for."""
     clusters, most = planner.clusters(kinds[0]), int(str(kinds[-1][BATCH]))
-    gpu = clusters.node.simulator.cluster.gpu.name
+    gpu = clusters.simulator.cluster.gpu.name
     what = f"{gpu}, with batches of {'' if len(kinds) == 1 else 'up to '}{most} sequences,"
-    if asked.budget is not None and clusters.node.rates.rent is None:
+    if asked.budget is not None and clusters.rates.rent is None:
         price, budget = option("--price", "price"), option("--budget", "budget")
         return f"nobody says what {gpu} costs; add {price}, in USD a GPU-hour, or leave out {budget}"
     if found := list(_others(planner, asked, kinds)):
@@ -48,13 +47,13 @@ def why_none(planner: Planner, asked: PlanRequest, kinds: Sequence[Point]) -> st
         return (
             f"{what} which {listed(divisors(most))} replicas can share evenly, has none; it has one with {other.said()}"
         )
-    nodes = plural(asked.nodes or clusters.most_gpus // clusters.gpus, "node", "nodes")
+    nodes = plural(asked.nodes or planner.most_gpus(kinds[0]) // clusters.simulator.cluster.gpus, "node", "nodes")
     return f"{what} does not likely fit into memory on up to {nodes}; give GPUs with more memory or a smaller model"
 
 
 def _others(planner: Planner, asked: PlanRequest, kinds: Sequence[Point]) -> Iterator[_Other]:
     """Yield each limit that would do in the place of one that was asked for, or else of all of them; and a batch."""
-    given = [name for name in LIMITS if getattr(asked, name) is not None]
+    given = asked.given
     single = [_without(planner, asked, [name], kinds) for name in given]
     whole = any(single) or len(given) == 1
     yield from filter(None, single if whole else [_without(planner, asked, given, kinds)])
@@ -66,9 +65,8 @@ def _others(planner: Planner, asked: PlanRequest, kinds: Sequence[Point]) -> Ite
 
 
 def _without(planner: Planner, asked: PlanRequest, names: Sequence[str], kinds: Sequence[Point]) -> _Other | None:
-    """Return the plan without some limits, with the least of what one limits, or else for the least dollars; or None."""
-    least = names[0] if names in (["days"], ["nodes"]) else "usd"
-    found = planner.plan(replace(asked.without(names), least=least), *kinds)
+    """Return the best plan without some limits, or None."""
+    found = planner.plan(asked.relaxed(names), *kinds)
     return _Other(names, found) if found else None
 
 

@@ -11,6 +11,7 @@ which is least at t = M (1 + W(-e^(-C/M - 1))), W being Lambert's function. Youn
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,11 +23,20 @@ from clustersim.config.fields import Spec, validate
 from clustersim.config.overrides import Overridden
 from clustersim.config.yaml import own, read
 from clustersim.costs.figures import PositiveFigure, merged
+from clustersim.units import plural, scaled, seconds
 
 DEFAULTS = Path(__file__).with_name("reliability.yaml")
 DAY = 86400.0
+ENOUGH = 0.005
+"""Share of goodput that faster storage must bring to be worth it."""
 COUNTED = 8
 """GPUs of the nodes whose failures are counted; nodes of more fail as much more often."""
+
+PUBLISHED = (
+    ("Llama 3 405B, 16,384 H100, 54 days", "more than 90 %"),
+    ("MegaScale 175B, 12,288 GPUs, weeks", "more than 90 %"),
+)
+"""Published shares of time that were effective (arXiv 2407.21783, section 3.3.4; arXiv 2402.15627, section 6.3)."""
 
 
 class Reliability(Spec):
@@ -48,6 +58,8 @@ class Reliability(Spec):
     """Seconds that an asynchronous checkpoint stops the step, if writing it takes longer."""
     repair: PositiveFigure
     """Days until a failed node is back."""
+    racks: PositiveFigure
+    """Share of failures that take a rack, as they are of what its nodes have in common."""
     short: PositiveFigure
     """Share of failures that may find no spare node."""
     jitter: PositiveFigure
@@ -130,6 +142,43 @@ def goodput(
     return Goodput(share, mtti, best, checkpoint, restart, standing_by, racks, slowest)
 
 
+class Domains(NamedTuple):
+    """Racks of nodes: how many of them fail in a year, and the spare nodes with which one that fails is replaced whole."""
+
+    nodes: int
+    failures: float
+    spares: int
+
+
+def rack_spares(how: Reliability, found: Goodput, nodes: int, of_rack: int) -> Domains:
+    """Return the failures of racks of `of_rack` nodes, and the spares with which a failed rack is replaced whole.
+
+    Of all interruptions a share is of what a rack has in common. Nodes that fail alone are replaced by nodes of spare racks.
+    """
+    racks = math.ceil(nodes / of_rack)
+    yearly = how.racks.value * 365 * DAY / found.mtti
+    away = _least_spares(yearly / 365 * how.repair.value, how.short.value) if racks > 1 else 1
+    whole = away + math.ceil(found.spares / of_rack)
+    return Domains(of_rack, yearly, whole * of_rack)
+
+
+def faster(how: Reliability, times: float) -> Reliability:
+    """Return the same cluster with its storage `times` as fast."""
+    rates = {key: getattr(how, key) for key in ("write", "read")}
+    changed = {key: rate.model_copy(update={"value": rate.value * times}) for key, rate in rates.items()}
+    return how.model_copy(update=changed)
+
+
+def enough_storage(how: Reliability, at: Callable[[float], Goodput]) -> float:
+    """Return the GB/s a GPU that storage must write so that faster one brings less than `ENOUGH` of goodput.
+
+    at: returns the goodput with storage faster by the given factor.
+    """
+    best = at(1e6).share
+    times = next((2.0**power for power in range(-8, 20) if at(2.0**power).share >= best - ENOUGH), 2.0**20)
+    return how.write.value * times
+
+
 def _checkpoint(how: Reliability, parameters: float, gpus: int, asynchronous: bool) -> Checkpoint:
     size = how.state.value * parameters
     write, read_back = size / (how.write.value * 1e9 * gpus), size / (how.read.value * 1e9 * gpus)
@@ -139,11 +188,6 @@ def _checkpoint(how: Reliability, parameters: float, gpus: int, asynchronous: bo
 def interval(blocking: float, mtti: float) -> float:
     """Return the seconds of work between checkpoints at which a run takes least time: M (1 + W(-e^(-C/M - 1)))."""
     return mtti * (1 + _lambert(-math.exp(-blocking / mtti - 1)))
-
-
-def young(blocking: float, mtti: float) -> float:
-    """Return Young's interval, sqrt(2 C M)."""
-    return math.sqrt(2 * blocking * mtti)
 
 
 def progress(mtti: float, blocking: float, restart: float, work: float) -> float:
@@ -201,3 +245,38 @@ def _normal() -> tuple[Floats, Floats]:
     """Return numbers and how often a standard normal one is no larger."""
     x = np.linspace(-9, 9, 36001)
     return x, 0.5 * (1 + np.vectorize(math.erf)(x / math.sqrt(2)))
+
+
+def lines(
+    found: Goodput, domains: Domains, step: float, size: tuple[int, int, str], storage: float, how: Reliability
+) -> list[str]:
+    """Return the same for a reader; size: nodes, GPUs and their name."""
+    nodes, gpus, name = size
+    point, every = found.checkpoint, max(1, round(found.interval / step))
+    racks = plural(domains.spares // domains.nodes, "spare rack", "spare racks")
+    return [
+        f"{found.share:.1%} of the time of {gpus:,} {name} on {plural(nodes, 'node', 'nodes')} is progress: "
+        f"a step of {seconds(step)} takes {seconds(step / found.share)} with all that disturbs it",
+        "",
+        f"a failure every {seconds(found.mtti)} takes {seconds(found.restart)} and the work since the last checkpoint",
+        f"a checkpoint of {scaled(point.size, 'B')} every {seconds(found.interval)} ({plural(every, 'step', 'steps')}) "
+        f"stops the step for {seconds(point.blocking)}",
+        f"the slowest replica takes {found.slowest - 1:.2%} longer than their mean",
+        f"spares: {plural(found.spares, 'node', 'nodes')} for nodes that fail alone; {racks} of {domains.nodes} where one "
+        f"that fails is replaced whole, which happens {domains.failures:.1f} times a year",
+        f"storage: {how.write.value * gpus:,.0f} GB/s are written; with more than {storage:,.0f} GB/s less than 0.5 % is won",
+        "published: " + "; ".join(f"{run}: {share}" for run, share in PUBLISHED),
+    ]
+
+
+def fields(found: Goodput, domains: Domains, step: float, gpus: int, storage: float) -> dict[str, Any]:
+    """Return the goodput of a run with steps of `step` seconds as JSON values by name."""
+    whole = {name: value for name, value in found._asdict().items() if name not in ("checkpoint", "standing_by")}
+    whole |= {f"checkpoint_{name}": value for name, value in found.checkpoint._asdict().items()}
+    whole |= {f"rack_{name}": value for name, value in domains._asdict().items()}
+    steps = {
+        "step_s": step,
+        "step_with_all_s": step / found.share,
+        "checkpoint_steps": max(1, round(found.interval / step)),
+    }
+    return {"goodput": found.share, "gpus": gpus, **steps, **whole, "storage_write_bytes_per_s": storage * 1e9}

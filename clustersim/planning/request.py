@@ -8,6 +8,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 
+import numpy as np
+
+from clustersim.arrays import Floats
 from clustersim.errors import InputError, option
 from clustersim.sweeps.space import NODES, Point
 from clustersim.units import AMOUNTS, plural
@@ -65,10 +68,24 @@ class PlanRequest:
 
     def cost(self, days: float, usd: float | None, nodes: int) -> float:
         """Return what is minimized, nodes in the place of USD where nobody says what they cost; infinite beyond a limit."""
-        if self.misses(days, usd, nodes):
-            return math.inf
-        least = self.minimized
-        return days if least == "days" else float(nodes) if usd is None or least == "nodes" else usd
+        return float(self.costs(np.array(days), None if usd is None else np.array(usd), np.array(nodes)))
+
+    def costs(self, days: Floats, usd: Floats | None, nodes: Floats) -> Floats:
+        """Return the same of several plans."""
+        limits = ((days, self.days), (nodes, self.nodes), (math.inf if usd is None else usd, self.budget))
+        least = {"days": days, "usd": nodes if usd is None else usd, "nodes": nodes}[self.minimized]
+        within = np.logical_and.reduce([np.less_equal(value, most) for value, most in limits if most is not None])
+        return np.where(within, least, math.inf)
+
+    @property
+    def given(self) -> list[str]:
+        """Names of the limits that are set: days, budget, nodes."""
+        return [name for name in LIMITS if getattr(self, name) is not None]
+
+    def relaxed(self, names: Sequence[str]) -> PlanRequest:
+        """Return the request without some limits, for the least of what a single one limits, else for the least dollars."""
+        least = {"days": "days", "nodes": "nodes"}.get(names[0], "usd") if len(names) == 1 else "usd"
+        return replace(self.without(names), least=least)
 
     def without(self, names: Collection[str]) -> PlanRequest:
         """Return the request without some of the limits: days, budget, nodes."""

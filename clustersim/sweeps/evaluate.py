@@ -35,7 +35,7 @@ from clustersim.topology.model import Topology
 
 Row = dict[str, Any]
 _SPEED = (
-    *("step_time_s", "step_time_low_s", "step_time_high_s"),
+    *("step_time_s", "expected_step_time_s", "step_time_low_s", "step_time_high_s"),
     *("tokens_per_s", "tokens_per_s_per_gpu", "tokens_per_s_per_owned_gpu", "model_tflops_per_gpu", "mfu"),
 )
 _MEMORY = {
@@ -217,10 +217,11 @@ def evaluate(case: SweepInputs, point: Point) -> Row:
         return {**row, "status": "illegal", "reason": str(error)}
     except ClustersimError as error:
         return {**row, "status": "failed", "reason": str(error)}
-    tokens = found["tokens_per_s"] * found["step_time_s"]
+    step = found["expected_step_time_s"]
+    tokens = found["tokens_per_s"] * step
     said = network_warnings(cluster.simulator.cluster, found["simulated"]["ranks"])
     row |= {"warnings": "\n".join(said)} if said else {}
-    return {**row, "status": "ok", "reason": "", **flat(found), **of_step(cluster.rates, found["step_time_s"], tokens)}
+    return {**row, "status": "ok", "reason": "", **flat(found), **of_step(cluster.rates, step, tokens)}
 
 
 def _as_built(cluster: Topology, row: Row) -> Row:

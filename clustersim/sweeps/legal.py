@@ -19,6 +19,7 @@ from clustersim.config.fields import Spec
 from clustersim.config.overrides import of_topology, parted
 from clustersim.config.workload import Workload
 from clustersim.config.yaml import Document
+from clustersim.convert.override import nodes_by_gpu, presets
 from clustersim.errors import InputError
 from clustersim.parallel.check import (
     context_parallel,
@@ -26,6 +27,7 @@ from clustersim.parallel.check import (
     expert_overlap,
     expert_parallel,
     pipeline_parallel,
+    recomputed,
     tensor_parallel,
 )
 from clustersim.parallel.job import Job, divisors, least_dp
@@ -36,7 +38,6 @@ from clustersim.schedules import check as schedules
 from clustersim.sweeps.evaluate import COLUMNS, SweepInputs
 from clustersim.sweeps.space import SCHEDULE, VPP, Point, SweepSpace, bounded, takes
 from clustersim.topology.model import Topology
-from clustersim.topology.override import nodes_by_gpu, presets
 
 AUTO = "auto"
 GRAD_REDUCE, PARAM_GATHER, P2P, TP_OVERLAP, EP_OVERLAP = OVERLAPS = tuple(
@@ -189,8 +190,8 @@ class PointValues:
         """Return the workload with the degrees of the point, and these in their place, unchecked."""
         own = {key: self(f"parallelism.{key}") for key in ("tp", "cp", "pp", "ep", "sequence_parallel", "expert_tp")}
         own |= values
-        if own["tp"] == 1 and "parallelism.sequence_parallel" not in self:
-            own["sequence_parallel"] = False  # as a workload does that is overridden so
+        if own["tp"] == 1:
+            own["sequence_parallel"] = False  # as a workload has it with one rank
         split = self.base.parallelism.model_copy(update=own)
         training = self.base.training.model_copy(update={"seq": self.whole("training.seq")})
         spec = self.base.spec.model_copy(update={"parallelism": split, "training": training})
@@ -240,7 +241,7 @@ class PointValues:
         return least_dp(split.model_copy(update=changed), self.degree("parallelism.ep"))
 
     def replicas(self, micro_batch: int) -> int:
-        """Return the dp that the point gets with so many sequences in a microbatch, 0 where there is none."""
+        """Return the dp of the point with `micro_batch` sequences in a microbatch, 0 where there is none."""
         share, uneven = divmod(self.whole("training.global_batch"), micro_batch)
         most = self.cluster.gpus // self.lanes
         dp = self("parallelism.dp")
@@ -336,10 +337,21 @@ def _ep(seen: PointValues) -> list[int]:
 
 
 def _micro_batch(seen: PointValues) -> list[int]:
-    """Return those with which as many GPUs work as with any."""
+    """Return those with which as many GPUs work as with any; where the number of replicas is open all that share the batch."""
+    if KEYS["dp"] in seen.open:
+        return divisors(seen.whole("training.global_batch"))
     found = {size: seen.replicas(size) for size in divisors(seen.whole("training.global_batch"))}
     most = max(found.values(), default=0)
     return [size for size, dp in found.items() if dp and dp == most]
+
+
+def _recompute(seen: PointValues) -> list[object]:
+    """Return the kinds that go with the modules and layers that the workload names, unless the point names others."""
+    found = _alternatives(KEYS["recompute"])
+    if any(f"training.{key}" in seen for key in ("recompute_modules", "recompute_layers", "recompute_method")):
+        return found
+    jobs = {kind: seen.base.changed({KEYS["recompute"]: kind}) for kind in found}
+    return [kind for kind, job in jobs.items() if not any(recomputed(job))]
 
 
 def _zero(seen: PointValues) -> list[int]:
@@ -360,9 +372,9 @@ def _schedule(seen: PointValues) -> list[str]:
 
 
 def _takes(seen: PointValues, name: str, chunks: int) -> bool:
-    """Return whether a schedule can have the ranks and microbatches of a point, and so many chunks."""
+    """Return whether a schedule can have the ranks and microbatches of a point with `chunks` chunks per rank."""
     pp = seen.whole("parallelism.pp")
-    if not takes(name, chunks) or not schedules.possible(name, pp, seen.microbatches, chunks):
+    if not takes(name, chunks) or schedules.misfit(name, pp, seen.microbatches, chunks):
         return False
     return seen("parallelism.zero") != 3 or not schedules.pipeline(name, pp, chunks).paired
 
@@ -370,11 +382,17 @@ def _takes(seen: PointValues, name: str, chunks: int) -> bool:
 def _vpp(seen: PointValues) -> list[int]:
     pp, schedule = seen.whole("parallelism.pp"), str(seen(SCHEDULE))
     one = [1] if takes(schedule, 1) else []
-    rounds = seen.microbatches % pp == 0 or schedules.pipeline(schedule, pp, 2).folded
-    if pp == 1 or schedule in ("gpipe", "1f1b") or not seen.microbatches or not rounds:
+    if pp == 1 or schedule in ("gpipe", "1f1b") or not seen.microbatches or _rounds(seen, schedule):
         return one
     even = [v for v in range(2, seen.layers // pp + 1) if seen.layers % (pp * v) == 0 and takes(schedule, v)]
     return one + _let_through(seen, pipeline_parallel, even, "vpp", schedule=schedule)
+
+
+def _rounds(seen: PointValues, schedule: str) -> str | None:
+    """Return why a schedule of several chunks cannot have the microbatches of a point, None if it can."""
+    pp = seen.whole("parallelism.pp")
+    folded = schedules.pipeline(schedule, pp, 2).folded
+    return None if folded else schedules.misfit(schedule, pp, seen.microbatches, 2)
 
 
 def _precision(seen: PointValues) -> list[object]:
@@ -421,6 +439,7 @@ _RULES: dict[str, Callable[[PointValues], Sequence[object]]] = {
     "parallelism.ep": _ep,
     "parallelism.expert_tp": _expert_tp,
     "training.micro_batch": _micro_batch,
+    KEYS["recompute"]: _recompute,
     KEYS["precision"]: _precision,
     "parallelism.zero": _zero,
     GRAD_REDUCE: _grad_reduce,

@@ -39,7 +39,7 @@ class Shard(NamedTuple):
         return f"shard-{self.number}-of-{self.parts}"
 
     def of(self, space: Sequence[Point]) -> list[Point]:
-        """Return the points of this part: one in so many."""
+        """Return the points of this part: every `parts`-th one."""
         return list(space[self.number - 1 :: self.parts])
 
     @classmethod

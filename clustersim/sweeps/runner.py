@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from clustersim import errors, plugins
 from clustersim.config.overrides import parted
-from clustersim.engine.compiled import always_told, say_unkept
 from clustersim.errors import ClustersimError
 from clustersim.garbage import aged, uncollected
 from clustersim.parallel.options import KEYS
@@ -248,8 +247,6 @@ def _prepare(begin: Begin, told: bool) -> None:
             os._exit(1)
 
     threading.Thread(target=wait, daemon=True).start()
-    if told:
-        always_told(say_unkept())
     case = prepared(begin)
     _case[:] = [case] if case else []
 

@@ -80,7 +80,7 @@ def _product(axes: Mapping[str, Sequence[object]]) -> Iterator[Point]:
 def bounded(count: int, *, whole: bool = True) -> None:
     """Raise InputError when a sweep would have too many points; whole: these are all of them, not those up to here."""
     if count > MOST:
-        most = f"at most {MOST:,} combinations, or `clustersim optimize --trials 1000`, which draws so many of them"
+        most = f"at most {MOST:,} combinations, or `clustersim optimize`, which simulates few of them"
         many = f"{count:,}" if whole else f"more than {MOST:,}"
         raise InputError(f"{many} points are too many; give shorter lists, {most}")
 
@@ -99,7 +99,7 @@ def _chunks(schedule: str, asked: Sequence[object] | None) -> dict[str, tuple[ob
 
 
 def takes(schedule: str, chunks: int) -> bool:
-    """Return whether a schedule can have so many chunks a rank: the smallest pipeline is tried, as names from outside too."""
+    """Return whether a schedule can have `chunks` chunks per rank; it is tried on the smallest pipeline, plugins' too."""
     from clustersim import plugins
     from clustersim.schedules.check import ROOM
 
@@ -110,7 +110,7 @@ def _tried(schedule: str, chunks: int) -> bool:
     from clustersim.schedules.check import load
 
     try:
-        load(schedule, 2, 4, chunks)
+        load(schedule.partition("/")[0], 2, 4, chunks)
     except ClustersimError:
         return False
     return True

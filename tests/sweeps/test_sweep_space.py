@@ -12,6 +12,7 @@ import polars as pl
 import pytest
 
 from clustersim.cli.main import main
+from clustersim.convert.override import nodes_by_gpu
 from clustersim.errors import InputError
 from clustersim.hardware import gpus
 from clustersim.parallel.job import divisors
@@ -20,7 +21,6 @@ from clustersim.sweeps.axes import space
 from clustersim.sweeps.legal import legal
 from clustersim.sweeps.space import SweepSpace, numbers
 from clustersim.sweeps.table import FRONT, front, ranked
-from clustersim.topology.override import nodes_by_gpu
 
 SPLIT = {key: f"parallelism.{key}" for key in ("tp", "pp", "ep", "vpp", "schedule", "zero", "dp")}
 AUTO = {
@@ -109,7 +109,12 @@ def test_auto_of_tp_tries_one_without_the_sequence_parallelism_of_the_file():
         (8, True),
     ]
     written = legal(inputs, asked({"tp": "auto"}, {"parallelism.sequence_parallel": "true"}))
-    assert [point["parallelism.tp"] for point in written] == [2, 4, 8]
+    assert [point["parallelism.tp"] for point in written] == [
+        1,
+        2,
+        4,
+        8,
+    ]  # as Megatron-LM, which turns it off with one rank
 
 
 def test_auto_of_nodes_is_the_parts_of_the_cluster_that_replicas_fill():
@@ -161,7 +166,7 @@ def test_auto_of_gpus_and_nodes_are_those_shipped_that_the_cluster_can_have(tmp_
 
 def test_a_written_value_with_which_nothing_is_legal_says_why(tmp_path):
     root = Path(__file__).parents[2]
-    options = {"training.seq": "1024,1001", "tp": "auto", "cluster.nodes": "1", "predictor": "roofline"}
+    options = {"training.seq": "1024,1001", "tp": "2", "cp": "auto", "cluster.nodes": "1", "predictor": "roofline"}
     two = asked(options, {"parallelism.sequence_parallel": "true"})
     rows = run.run(root / "topologies/rail_optimized.yaml", root / "workloads/llama3_8b.yaml", two, 1, tmp_path).rows
     assert {row["status"] for row in rows[:-1]} == {"ok"}

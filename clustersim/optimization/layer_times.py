@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from itertools import accumulate, islice
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
@@ -22,11 +22,14 @@ from clustersim.engine.script import EXCHANGE
 from clustersim.engine.traffic import Family, traffic
 from clustersim.model.kernel import Kernel
 from clustersim.model.moe import COUNTS
-from clustersim.model.operator import Awaited, Collective, Layer, Started, Steps
+from clustersim.model.operator import Awaited, Collective, Layer, OperatorStep, Started, Steps
 from clustersim.model.sharding import TOKENS
 from clustersim.parallel.job import Job
 from clustersim.parallel.stages import Stage
 from clustersim.preparation import Preparation
+
+OVERLAPPED = ("tp", "etp", EXCHANGE)
+"""Groups whose collectives may run beside kernels."""
 
 
 class Waited(NamedTuple):
@@ -46,6 +49,12 @@ class PassSeconds(NamedTuple):
     """Of the weight gradients, part of `backward`."""
     inputs: float
     """Of the rest where the two are passes of their own, in which less runs beside collectives."""
+    exchanged: float
+    """Of exchanges among experts in both passes that run beside another microbatch."""
+    read: float
+    """Of kernels from the last operator with parameters to the end of the forward pass."""
+    ready: float
+    """Of kernels from the begin of the backward pass until that operator has its gradients."""
 
 
 class LayerSteps(NamedTuple):
@@ -58,6 +67,10 @@ class LayerSteps(NamedTuple):
     """Of those of `backward` that yield the gradients of the weights."""
     inputs: Counter[Kernel | Waited]
     """Where those are a pass of their own, the rest of `backward`."""
+    read: Counter[Kernel]
+    """Of `forward`, from the last operator with parameters on."""
+    ready: Counter[Kernel]
+    """Of `backward`, until that operator has its gradients."""
     saved: float
     """Bytes."""
 
@@ -67,69 +80,49 @@ class LayerSteps(NamedTuple):
         return tuple({item: None for part in self[1:3] for item in part if isinstance(item, Kernel)})
 
 
-class LeastPasses:
-    """The least seconds of passes on one cluster."""
+class LayerTimes:
+    """The least seconds of the passes of layers on one cluster."""
 
     def __init__(self, preparation: Preparation) -> None:
         self.preparation = preparation
-        self._layers: dict[int, LayerSteps] = {}
-        self._passes: dict[tuple[object, ...], PassSeconds] = {}
-        self._elapsed: dict[tuple[object, ...], list[float]] = {}
         self._collectives: dict[tuple[object, ...], float] = {}
         self._layouts: dict[tuple[int, int], list[Ints]] = {}
 
-    def steps(self, stage: Stage, layer: Layer) -> LayerSteps:
+    @staticmethod
+    def steps(stage: Stage, layer: Layer) -> LayerSteps:
         """Return how often each kernel and collective stands in the passes of a layer, and what it keeps."""
-        if id(layer) not in self._layers:
-            passes = (_waited(stage.steps(layer, letter)) for letter in "FBWI")
-            forward, backward, weights, inputs = (Counter(item for item in one if item is not None) for one in passes)
-            self._layers[id(layer)] = LayerSteps(layer, forward, backward, weights, inputs, stage.saved(layer))
-        return self._layers[id(layer)]
+        passes = (_waited(stage.steps(layer, letter)) for letter in "FBWI")
+        forward, backward, weights, inputs = map(Counter, passes)
+        last = max((place for place, op in enumerate(layer.operators) if op.parameters), default=len(layer.operators))
+        read = Counter(_kernels(step for op in layer.operators[last:] for step in op.forward))
+        ready = Counter(_kernels(i for op in layer.operators[last:] for i in (*op.backward_input, *op.backward_weight)))
+        return LayerSteps(layer, forward, backward, weights, inputs, read, ready, stage.saved(layer))
 
-    def seconds(self, job: Job, stage: Stage) -> PassSeconds:
-        """Return the least seconds of the passes of a stage of a job."""
-        times = _times(job)
-        each = [(self._seconds(job, self.steps(stage, layer), times), count) for layer, count in stage.layers]
-        return PassSeconds(*(math.fsum(one[i] * count for one, count in each) for i in range(4)))
+    def seconds(self, job: Job, one: LayerSteps, computed: bool = False) -> PassSeconds:
+        """Return the least seconds of the passes of one layer; computed: without communication that some overlap may hide."""
+        least = self._least(job, one, computed)
+        forward, backward, weights, inputs, *ends = (
+            math.fsum(n * least[i] for i, n in part.items()) for part in one[1:7]
+        )
+        apart = computed or job.parallelism.overlap.ep == "microbatch"
+        exchanged = 0.0
+        for part in (one.forward, one.backward) if apart else ():
+            waited = ((item.collective, n) for item, n in part.items() if isinstance(item, Waited))
+            exchanged += math.fsum(n * self._alone_in(job, call) for call, n in waited if call.group == EXCHANGE)
+        return PassSeconds(forward, backward, weights, inputs, exchanged, *ends)
 
-    def _seconds(self, job: Job, one: LayerSteps, times: tuple[object, ...]) -> PassSeconds:
-        key = id(one.layer), *times
-        if key not in self._passes:
-            least = self._least(job, one)
-            self._passes[key] = PassSeconds(*(math.fsum(n * least[i] for i, n in part.items()) for part in one[1:5]))
-        return self._passes[key]
+    def _least(self, job: Job, one: LayerSteps, computed: bool) -> dict[Kernel | Waited, float]:
+        """Return the seconds that each kernel and collective of a layer adds at least.
 
-    def elapsed(self, job: Job, stage: Stage, letter: str, steps: Sequence[int]) -> list[float]:
-        """Return the least seconds that so many steps of a pass of a stage take, in ascending order; letter: F or B."""
-        found: list[float] = []
-        done, time = 0, 0.0
-        for layer, count in reversed(stage.layers) if letter == "B" else stage.layers:
-            within = self._within(job, stage, layer, letter)
-            own = len(within) - 1
-            for step in steps[len(found) :]:
-                if step > done + own * count:
-                    break
-                whole, rest = divmod(step - done, own) if own else (0, 0)
-                found.append(time + whole * within[-1] + within[rest])
-            done, time = done + own * count, time + within[-1] * count
-        return found
-
-    def _within(self, job: Job, stage: Stage, layer: Layer, letter: str) -> list[float]:
-        """Return the least seconds until each step of a pass of a layer begins, and until all are over."""
-        key = id(layer), letter, *_times(job)
-        if key not in self._elapsed:
-            least = self._least(job, self.steps(stage, layer))
-            steps = (0.0 if step is None else least[step] for step in _waited(stage.steps(layer, letter)))
-            self._elapsed[key] = [0.0, *accumulate(steps)]
-        return self._elapsed[key]
-
-    def _least(self, job: Job, one: LayerSteps) -> dict[Kernel | Waited, float]:
-        """Return the seconds that each kernel and collective of a layer adds at least."""
+        computed: those that some overlap may hide add none.
+        """
         known = self.preparation.seconds(job, one.kernels)
 
         def least(item: Kernel | Waited) -> float:
             if isinstance(item, Kernel):
                 return known[item]
+            if computed and item.collective.group in OVERLAPPED:
+                return 0.0
             return max(0.0, self._collective(job, item.collective) - math.fsum(map(least, item.beside)))
 
         return {item: least(item) for part in (one.forward, one.backward, one.inputs) for item in part}
@@ -139,9 +132,12 @@ class LeastPasses:
 
         It is not where the cluster has no room for a group, nor where exchanges run beside another microbatch.
         """
-        kind = _GROUPS.get(call.group)
-        if kind is None or (call.group == EXCHANGE and job.parallelism.overlap.ep == "microbatch"):
-            return 0.0
+        beside = call.group == EXCHANGE and job.parallelism.overlap.ep == "microbatch"
+        return 0.0 if call.group not in _GROUPS or beside else self._alone_in(job, call)
+
+    def _alone_in(self, job: Job, call: Collective) -> float:
+        """Return the seconds of a collective on an idle fabric in the fastest of its groups, 0 where that is not bounded."""
+        kind = _GROUPS[call.group]
         n, apart = kind.of(job)
         algorithm = getattr(job.parallelism.algorithms, kind.algorithm)
         if call.group == COUNTS or call.op in MESSAGES:
@@ -204,14 +200,12 @@ _GROUPS = {
 }
 
 
-def _times(job: Job) -> tuple[object, ...]:
-    """Return what the seconds of a layer's passes depend on: predictor, clocks, and who carries collectives."""
-    carried = job.parallelism.algorithms
-    return job.spec.predictor, job.spec.clocks, carried.tp, carried.cp, carried.ep, job.parallelism.overlap.ep
+def _kernels(steps: Iterable[OperatorStep]) -> Iterator[Kernel]:
+    return (one for one in steps if isinstance(one, Kernel))
 
 
-def _waited(steps: Steps) -> Iterator[Kernel | Waited | None]:
-    """Yield the kernel of each step, or the collective that is waited for there; None where one is only started."""
+def _waited(steps: Steps) -> Iterator[Kernel | Waited]:
+    """Yield the kernel of each step, or the collective that is waited for there; nothing where one is only started."""
     started: dict[str, tuple[Collective, list[Kernel | Waited]]] = {}
     for place, step in enumerate(steps):
         item: Kernel | Waited | None = None
@@ -228,4 +222,4 @@ def _waited(steps: Steps) -> Iterator[Kernel | Waited | None]:
         if item is not None:
             for _, beside in started.values():
                 beside.append(item)
-        yield item
+            yield item

@@ -1,0 +1,447 @@
+"""Lower bounds of steps and memory in columns: all orders, replicas and overlaps of a split at once, without playing any.
+
+Layers of one tensor-, context- and expert-parallel split, micro-batch and recomputation take the same time on all pipelines. So
+their seconds are found once (`layer_times.py`), and a matrix of how many layers of each kind a rank has (`shapes.py`) gives those
+of each rank. Let f and b be the seconds of a rank's lowest stage for one microbatch, and m the microbatches:
+
+    passes of r  = forward passes before r + m · busy of r, and its last backward pass is followed by those of the ranks before
+    step        >= passes + gradients that no backward pass hides + update + parameters that no forward pass hides
+
+A schedule that splits backward passes waits for those of inputs alone. What shares links, the host and a slow GPU only add to it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+
+from clustersim.arrays import Floats, Ints, Mask
+from clustersim.collectives.nccl.choose import choose, collective_seconds
+from clustersim.collectives.nccl.shape import CommunicatorShape, layout
+from clustersim.collectives.plan import NCCL
+from clustersim.engine.groups import holders
+from clustersim.errors import ClustersimError
+from clustersim.hardware.constants import BYTES
+from clustersim.model.kernel import Kernel
+from clustersim.model.operator import Layer
+from clustersim.optimization.layer_times import LayerSteps, LayerTimes
+from clustersim.optimization.shapes import LayerKinds, SplitShape, SplitShapes
+from clustersim.parallel.job import Job
+from clustersim.parallel.layout import Portion
+from clustersim.parallel.memory import FRAMEWORK
+from clustersim.parallel.mesh import Mesh
+from clustersim.parallel.optimizer import bucket, main_bytes, state_bytes, update, weight_bytes
+from clustersim.parallel.stages import Layers, beside
+from clustersim.preparation import Preparation
+from clustersim.schedules import check as schedules
+from clustersim.schedules.pipeline import Pipeline
+
+ROUNDED = 1 - 1e-9
+"""Factor of a bound, as other sums have other digits."""
+CHUNKS = 0.8
+"""Share of equal chunks that the chunks of a rank keep at least."""
+BALANCED = {"zbv": (1.0, 0), "v_half": (0.5, 0), "v_min": (1 / 3, 0), "dualpipev": (1.0, 0), "dualpipe": (1.0, 1)}
+"""Microbatches that each rank keeps as a share of its ranks, and more ranks (Qi et al. 2024, table 1; DeepSeek-V3, table 2)."""
+MANY = 1_000_000_000
+"""Parameters of which an update is forecast: of fewer each takes no less."""
+
+
+class CandidateRows(NamedTuple):
+    """Candidates of one tile in columns."""
+
+    shape: Sequence[SplitShape]
+    schedule: Sequence[str]
+    batch: Ints
+    dp: Ints
+    zero: Ints
+    reduce: Mask
+    """Whether gradients are reduced during backward passes."""
+    gather: Mask
+    """Whether parameters are gathered during forward passes."""
+    away: Mask
+    """Whether no rank waits until its message is away."""
+
+
+class CandidateBounds(NamedTuple):
+    """Lower bounds of candidates in columns."""
+
+    seconds: Floats
+    memory: Floats
+    """Bytes of the GPU that needs most."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EstimatedTile:
+    """Layers of one tensor-, context- and expert-parallel split, micro-batch, recomputation and overlap inside passes."""
+
+    job: Job
+    kinds: LayerKinds
+    steps: tuple[LayerSteps, ...]
+    """What each kind of layer runs and keeps."""
+    saved: Floats
+    """Bytes that each kind of layer keeps for one microbatch."""
+    temporary: Floats
+    """Bytes of temporary buffers of each kind while its backward pass runs."""
+    parameters: Floats
+    """Parameters of each kind of layer: those that all replicas hold, and those of experts (kinds, 2)."""
+    frozen: Floats
+    """The same of its frozen weights, in weights of the activations' type."""
+    message: float
+    """Bytes that a stage hands on."""
+
+    @property
+    def kernels(self) -> Iterable[Kernel]:
+        """The kernels of both passes."""
+        return (kernel for one in self.steps for kernel in one.kernels)
+
+
+class Estimator:
+    """Lower bounds of jobs on one cluster, or on others of the same nodes."""
+
+    def __init__(self, preparation: Preparation) -> None:
+        self.preparation, self.cluster = preparation, preparation.cluster
+        self.layers = LayerTimes(preparation)
+        self.shapes = SplitShapes()
+        self._rates: dict[tuple[Mesh, int, str, int], float] = {}
+        self._updates: dict[tuple[object, ...], tuple[float, float]] = {}
+
+    def tile(self, job: Job) -> EstimatedTile:
+        """Return the layers of a job, whatever its pipeline and replicas."""
+        own = job.changed({"parallelism.pp": 1, "parallelism.vpp": 1, "parallelism.dp": 1, "training.global_batch": 1})
+        own = own.changed({"parallelism.schedule": "1f1b", "parallelism.layout": None})
+        own = own.changed({"parallelism.first_layers": None, "parallelism.last_layers": None})
+        placed = _marked_alike(own)
+        layers = Layers(placed.shard_at(0))
+        whole = Portion(True, len(layers.blocks), own.model.mtp_layers, True)
+        stage = layers.stage(whole, layers.entered(whole, layers.blocks, 0), 0.0, 0.0, False)
+        kinds = LayerKinds.of(layers, stage)
+        steps = tuple(self.layers.steps(stage, layer) for layer in kinds.layers)
+        parameters, frozen = np.array(
+            [[held(layer) for layer in kinds.layers] for held in (stage.of_layer, stage.frozen_of)], float
+        )
+        saved = np.array([one.saved for one in steps])
+        if placed is not own:  # some blocks of a stage are recomputed, and any may be one of them
+            whole_job = Layers(own.shard_at(0))
+            marked = whole_job.stage(whole, whole_job.entered(whole, whole_job.blocks, 0), 0.0, 0.0, False)
+            saved = saved * min(1.0, marked.saved_bytes / max(stage.saved_bytes, 1.0))
+        temporary = np.array([_temporary(layer) for layer in kinds.layers])
+        return EstimatedTile(job, kinds, steps, saved, temporary, parameters, frozen, layers.own / job.message_parts)
+
+    def learn(self, tiles: Sequence[EstimatedTile]) -> None:
+        """Forecast the kernels of tiles, in one call a predictor; what is wrong with one, its own bound says."""
+        found: dict[tuple[object, ...], tuple[Job, dict[Kernel, None]]] = {}
+        for tile in tiles:
+            job = tile.job
+            _, kernels = found.setdefault((job.spec.predictor, job.spec.clocks, job.training.attention), (job, {}))
+            kernels.update(dict.fromkeys(tile.kernels))
+        for job, kernels in found.values():
+            with suppress(ClustersimError):
+                self.preparation.seconds(job, tuple(kernels))
+
+    def memory(self, tile: EstimatedTile, rows: CandidateRows, times: float = 1.0) -> Floats:
+        """Return a lower bound of peak bytes per candidate, or of theirs at `times` the micro-batch with any recomputation."""
+        if times > 1:
+            inputs = [min(one.layer.input_bytes or one.saved, one.saved) for one in tile.steps]
+            tile = replace(tile, saved=np.array(inputs) * times, temporary=tile.temporary * 0)
+        return _Columns(self, tile, rows, np.zeros((len(tile.steps), 5))).memory()
+
+    def bounds(self, tile: EstimatedTile, rows: CandidateRows, computed: bool = False) -> CandidateBounds:
+        """Return lower bounds of the candidates of a tile. Raises ConfigError.
+
+        computed: without communication that some overlap may hide.
+        """
+        times = np.array([self.layers.seconds(tile.job, one, computed) for one in tile.steps])
+        return _Columns(self, tile, rows, times).bounds(computed)
+
+    def token(self, tile: EstimatedTile) -> float:
+        """Return the least seconds of both passes of all layers a sequence. Raises ConfigError."""
+        counts = np.bincount(tile.kinds.blocks, minlength=len(tile.steps))
+        times = [self.layers.seconds(tile.job, one) for one in tile.steps]
+        whole = sum(n * max(one.forward + one.backward, one.exchanged) for n, one in zip(counts, times, strict=True))
+        return float(whole) / tile.job.training.micro_batch
+
+    def message(self, size: float, far: bool) -> float:
+        """Return the least seconds of a message: in a communicator of more ranks it has no more channels."""
+        pair = CommunicatorShape(2, 2, 1, 1) if far else CommunicatorShape(1, 2, 2, 0)
+        launch = self.cluster.node.nccl.launch
+        return min(
+            collective_seconds(choose("send", size, pair, kind.facts), size, launch) for kind in self.cluster.kinds
+        )
+
+    def rate(self, mesh: Mesh, pipeline: Pipeline, op: str, power: int) -> float:
+        """Return the least seconds of a byte in a collective of 2^power bytes among ranks with the same parameters."""
+        if (key := (mesh, pipeline.copies, op, power)) not in self._rates:
+            shape = layout(self.cluster, np.sort(holders(mesh, pipeline)[0]))[0]
+            choice = choose(op, size := 2.0**power, shape, self.cluster.node)
+            self._rates[key] = collective_seconds(choice, size, self.cluster.node.nccl.launch) / size
+        return self._rates[key]
+
+    def update(self, job: Job, zero: int, dp: int) -> tuple[float, float]:
+        """Return the seconds that a parameter takes in the update of very many, of those of all replicas, and of experts."""
+        split = job.parallelism
+        own = job.spec.predictor, job.spec.clocks, job.training, split.fsdp, split.optimizer_instances
+        key = (*own, zero, dp, split.tp, split.cp, split.ep, split.etp)
+        if key not in self._updates:
+            changed = job.changed({"parallelism.zero": zero, "parallelism.dp": dp})
+            found = []
+            for kernels in (update(changed, MANY), update(changed, MANY, MANY)):
+                seconds = self.preparation.seconds(job, kernels)
+                found.append(math.fsum(seconds[one] for one in kernels) / MANY)
+            self._updates[key] = found[0], found[1]
+        return self._updates[key]
+
+
+class _PassBounds(NamedTuple):
+    """Least seconds of the passes of candidates (rows, ranks)."""
+
+    ends: Floats
+    """Until a rank is done with its passes."""
+    last: Floats
+    """Until its last backward pass ends."""
+    forward: Floats
+    """Of a forward pass of its lowest stage."""
+    backward: Floats
+    """Of a backward pass of that stage."""
+    home: Floats
+    """Until the last gradients are back at an end of a pipeline that microbatches enter at both; 0 for others (rows,)."""
+
+
+class _Columns:
+    """The bounds of one tile's rows under way."""
+
+    def __init__(self, own: Estimator, tile: EstimatedTile, rows: CandidateRows, times: Floats) -> None:
+        self.own, self.tile, self.rows = own, tile, rows
+        self.pack, self.at = own.shapes.pack(tile.kinds, tile.job, rows.shape)
+        self.times = times
+        self.job, split = tile.job, tile.job.parallelism
+        self.copies = self.pack.copies[self.at]
+        dense = self.copies * rows.dp * split.cp
+        self.held = np.stack([dense, dense * split.tp // (split.ep * split.etp)], axis=1)
+        """Ranks that hold the same parameters: those of all replicas, and those of experts (rows, 2)."""
+        self.params = self.pack.busy @ tile.parameters
+        """Of each rank (shapes, ranks, 2)."""
+        letters = [_letters(name, shape.vpp) for name, shape in zip(rows.schedule, rows.shape, strict=True)]
+        self.split, self.whole = np.array(letters, bool).T
+        """Whether a schedule has passes for weight gradients, and whole backward passes (rows,)."""
+
+    def bounds(self, computed: bool) -> CandidateBounds:
+        """Return the bounds of steps and of memory."""
+        rows, pack = self.rows, self.pack
+        passes = self._passes()
+        behind, after, before = (0.0, 0.0, 0.0) if computed else self._traffic(passes)
+        ready = np.where((rows.reduce & ~self.split)[:, None], passes.last, passes.ends) + behind
+        ready = np.maximum(passes.ends, ready)
+        update = self._update()
+        if self.job.training.clip_gradients:
+            ready = ready.max(axis=1, keepdims=True)
+        seconds = np.where(pack.ranks[self.at], ready + update + after, 0.0).max(axis=1) + before
+        return CandidateBounds(np.maximum(seconds, passes.home) * ROUNDED, self.memory())
+
+    def _passes(self) -> _PassBounds:
+        rows, pack, at = self.rows, self.pack, self.at
+        busy, low = pack.busy @ self.times, pack.low @ self.times
+        whole, split = self.whole[:, None], self.split[:, None]
+        message, waits = self._messages()[:, None], ~rows.away[:, None]
+        sent, low_sent = pack.sent[at] * message[..., None], pack.low_sent[at] * message[..., None]
+
+        def backward(of: Floats) -> Floats:
+            return np.where(whole, of[at][..., 1], of[at][..., 2] + of[at][..., 3])
+
+        forward, low_back, weights = low[at][..., 0], backward(low), low[at][..., 2]
+        both = np.maximum(busy[at][..., 0] + backward(busy), busy[at][..., 4]) + waits * sent.sum(axis=2)
+        fill = np.cumsum(onwards := forward + low_sent[..., 0], axis=1) - onwards
+        share = (rows.batch / self.copies)[:, None]
+        inputs = low_back - split * weights
+        home, paired = np.zeros(len(at)), self.copies > 1
+        if paired.any():  # microbatches enter at both ends: a rank waits for those from the nearer one
+            mirror = np.clip(pack.length[at][:, None] - 1 - np.arange(fill.shape[1]), 0, None)
+            back = np.cumsum(inputs, axis=1) - inputs
+            near, returned = (np.minimum(one, np.take_along_axis(one, mirror, 1)) for one in (fill, back))
+            fill = np.where(paired[:, None], near, fill)
+            ends = fill + share * (both - split * busy[at][..., 2]) + returned
+            home = np.where(paired, np.where(pack.ranks[at], ends, 0.0).max(axis=1), 0.0)
+        ends = fill + share * both
+        away = low_sent[..., 1] * waits
+        through = fill + share * (both - split * busy[at][..., 2]) - away
+        last = np.where(paired[:, None], ends, _followed(through, inputs, low_sent[..., 1]))
+        ends = np.where(paired[:, None], ends, np.maximum(ends, last + away + split * weights))
+        return _PassBounds(ends, last, forward, low_back, home)
+
+    def _messages(self) -> Floats:
+        """Return the seconds of a message between stages, which may be inside a node where a stage does not fill one."""
+        split, size = self.job.parallelism, self.tile.message
+        near = self.own.message(size, False)
+        far = self.own.message(size, True) if self.own.cluster.nodes > 1 else near
+        width = int(self.own.cluster.numbering.widths[-1])
+        return np.where(split.tp * split.cp * self.rows.dp >= width, far, min(near, far))
+
+    def _traffic(self, passes: _PassBounds) -> tuple[Floats, Floats, Floats]:
+        """Return what data-parallel traffic adds after a rank's last pass, after its update, and before the first pass."""
+        rows, pack, at, job = self.rows, self.pack, self.at, self.job
+        none = np.zeros((len(at), 1))
+        split = job.parallelism
+        ours = split.algorithms.dp == NCCL and split.zero != 3 and split.optimizer_instances == 1
+        if not ours or self.own.cluster.pools:
+            return none, none, none[:, 0]
+        held, low, least = (part @ self.tile.parameters for part in (pack.busy, pack.low, pack.least))
+        wide, narrow = BYTES[job.training.gradients], weight_bytes(job)
+
+        def over(part: Floats, rate: Floats) -> Floats:
+            summed: Floats = (part[at] * rate[:, None, :]).sum(axis=2)
+            return summed
+
+        table, kind = np.zeros_like(self.tile.parameters), self.tile.kinds.ends[0][0]
+        table[kind] = self.tile.parameters[kind]
+        table = pack.low @ table  # read first, and the last to have its gradient
+        reduce, gather = self._rates(held)
+        reduce_one, gather_one = self._rates(table)
+        whole = over(held, reduce) * wide
+        ends = (pack.top @ self.times)[at]  # of a stage's last layer, whose parameters are read last and ready first
+        first = over(low, reduce) * wide - passes.backward + ends[..., 6]
+        first = np.maximum(first, over(table, reduce_one) * wide)
+        behind = np.where(
+            rows.reduce[:, None], np.where(self.split[:, None], over(least, reduce) * wide / 2, first), whole
+        )
+        sharded = (rows.zero > 0)[:, None]
+        after = np.where(sharded & ~rows.gather[:, None], over(held, gather) * narrow, 0.0)
+        late = over(low, gather) * narrow - passes.forward + ends[..., 5]
+        late = np.maximum(late, over(table, gather_one) * narrow)[:, 0]
+        before = np.where((rows.zero > 0) & rows.gather & (self.copies == 1), late, 0.0)
+        return np.maximum(behind, 0.0), after, np.maximum(before, 0.0)
+
+    def _rates(self, params: Floats) -> tuple[Floats, Floats]:
+        """Return the seconds of a byte of gradients and of parameters: of those of all replicas, and of experts (rows, 2).
+
+        params: parameters of the largest collective of a shape, by rank and family (shapes, ranks, 2).
+        """
+        split, rows, training = self.job.parallelism, self.rows, self.job.training
+        found = np.zeros((2, len(self.at), 2))
+        known: dict[tuple[object, ...], Floats] = {}
+        largest = np.maximum(params.sum(axis=2).max(axis=1), 1.0)[self.at][:, None]
+        buckets = [bucket(self.job, copies) for copies in self.held[:, 0].tolist()]
+        buckets = np.array(buckets) + self.tile.parameters.max()  # a bucket ends in the layer that fills it
+        whole = np.stack([~rows.reduce | self.split, ~rows.gather], axis=1)
+        largest = np.where(whole, largest, np.minimum(largest, buckets[:, None]))
+        powers = np.ceil(np.log2(largest * (BYTES[training.gradients], weight_bytes(self.job)))).astype(int).tolist()
+        each = zip(rows.shape, rows.dp.tolist(), rows.zero.tolist(), powers, strict=True)
+        for place, (shape, dp, zero, sizes) in enumerate(each):
+            key = shape.pp, shape.copies, dp, zero > 0, *sizes
+            if key not in known:
+                pipeline = schedules.pipeline(shape.order, shape.pp, shape.vpp)
+                dense = Mesh(split.tp, shape.pp, dp, split.cp)
+                copies = dp * split.cp * split.tp // (split.ep * split.etp)
+                meshes = dense, Mesh(split.etp, shape.pp, copies, ep=split.ep) if split.spread else dense
+                ops = ("reduce_scatter" if zero else "all_reduce", "all_gather")
+                known[key] = np.array(
+                    [
+                        [
+                            self.own.rate(mesh, pipeline, op, size) if shape.copies * mesh.dp * mesh.cp > 1 else 0.0
+                            for mesh in meshes
+                        ]
+                        for op, size in zip(ops, sizes, strict=True)
+                    ]
+                )
+            found[:, place] = known[key]
+        return found[0], found[1]
+
+    @property
+    def _shards(self) -> Floats:
+        """Ranks among which one copy of the optimizer's state is spread (rows, 2)."""
+        split = self.job.parallelism
+        whole = np.where((self.rows.zero > 0)[:, None], self.held // split.optimizer_instances, 1)
+        limit = split.fsdp.shard if split.zero == 3 else None
+        return np.maximum(np.minimum(whole, limit) if limit else whole, 1).astype(float)
+
+    def _update(self) -> Floats:
+        """Return the seconds of each rank's update (rows, ranks)."""
+        if self.job.training.optimizer in ("none", "muon"):
+            return np.zeros((len(self.at), 1))
+        pairs = zip(self.rows.zero.tolist(), (self.rows.dp * self.copies).tolist(), strict=True)
+        rates = np.array([self.own.update(self.job, *pair) for pair in pairs])
+        seconds: Floats = (self.params[self.at] * rates[:, None, :]).sum(axis=2)
+        return seconds
+
+    def memory(self) -> Floats:
+        """Return the bytes that the fullest rank needs at least."""
+        job, shards = self.job, self._shards[:, None, :]
+        params = self.params[self.at]
+        share, all_of = (params / shards).sum(axis=2), params.sum(axis=2)
+        width, main = BYTES[job.training.gradients], main_bytes(job)
+        zero = self.rows.zero[:, None]
+        sharded = (zero == 3) & (self.held.max(axis=1) > 1)[:, None]
+        frozen = weight_bytes(job) * (self.pack.busy @ self.tile.frozen)[self.at]
+        weights = np.where(sharded, main * share, weight_bytes(job) * all_of)
+        weights += np.where(sharded, (frozen / shards).sum(axis=2), frozen.sum(axis=2))
+        gradients = np.where(sharded, main * share, np.where(zero == 2, width * share, width * all_of))
+        flight, single = self._in_flight()
+        whole, least, top = (
+            part @ by_kind
+            for part, by_kind in (
+                (self.pack.busy, self.tile.saved),
+                (self.pack.least, self.tile.saved),
+                (self.pack.top, self.tile.temporary),
+            )
+        )
+        chunks = self.copies * np.array([shape.vpp for shape in self.rows.shape])
+        several = np.maximum(whole[self.at], least[self.at] * chunks[:, None] * flight)
+        several = several / self.copies[:, None]  # the copies of a pair need not keep one at a time
+        kept = np.where(single, whole[self.at] * flight + top[self.at], several)
+        needed: Floats = (weights + gradients + state_bytes(job) * share + kept).max(axis=1) + FRAMEWORK
+        return needed
+
+    def _in_flight(self) -> tuple[Floats, Mask]:
+        """Return how many microbatches each rank keeps at least at its peak, and whether its one stage does (rows, ranks)."""
+        rows, length = self.rows, self.pack.length[self.at][:, None]
+        rank = np.arange(self.pack.busy.shape[1])[None]
+        batch, left = rows.batch[:, None], np.clip(length - rank, 1, None)
+        chunks = np.array([shape.vpp for shape in rows.shape])[:, None]
+        names = np.array(rows.schedule)[:, None]
+        found = np.ones_like(left, float)
+        one = chunks == 1
+        plain = np.isin(names, ("1f1b", "zero_bubble", "zb_h2")) & one
+        found = np.where(plain, np.minimum(batch, left), found)
+        several = np.minimum(batch * chunks, 2 * (left - 1) + (chunks - 1) * length + 1) / chunks
+        found = np.where(np.isin(names, ("interleaved", "zero_bubble")) & ~one, several * CHUNKS, found)
+        for name, (share, more) in BALANCED.items():
+            most = np.minimum(
+                batch / 2, (length + more) * share
+            )  # of fewer than two a rank some are done before others come
+            found = np.where(names == name, most * CHUNKS, found)
+        found = np.where(names == "gpipe", batch, found)
+        return np.maximum(found, 1.0), plain
+
+
+def _temporary(layer: Layer) -> float:
+    """Return the bytes that the backward pass of a layer needs beside what it keeps."""
+    return beside(layer, backward=True) + max((rerun.working for rerun in layer.reruns), default=0.0)
+
+
+def _followed(last: Floats, backward: Floats, message: Floats) -> Floats:
+    """Return when each rank's last backward pass ends at the earliest: after its own work, or those of all ranks behind."""
+    step = backward[:, :-1] + message[:, 1:]
+    between = np.concatenate([np.zeros((len(last), 1)), np.cumsum(step, axis=1)], axis=1)
+    ends: Floats = np.maximum.accumulate((last + between)[:, ::-1], axis=1)[:, ::-1] - between
+    return ends
+
+
+def _marked_alike(job: Job) -> Job:
+    """Return the job, or where a stage recomputes only some of its blocks one that recomputes none."""
+    how = job.training
+    some = how.recompute_every or how.recompute_layers
+    if how.recompute == "none" or not some:
+        return job
+    none = dict.fromkeys(("training.recompute_layers", "training.recompute_every"))
+    return job.changed({"training.recompute": "none", **none})
+
+
+@lru_cache(maxsize=256)
+def _letters(schedule: str, chunks: int) -> tuple[bool, bool]:
+    """Return whether a schedule runs weight gradients as passes of their own, and whether some backward passes yield both."""
+    found = {action.letter for row in schedules.load(schedule, 2, 4, chunks) for action in row}
+    return bool(found & {"I", "W"}), "B" in found

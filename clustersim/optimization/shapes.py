@@ -1,0 +1,145 @@
+"""Which layers each pipeline rank has, as matrices of counts: rank by kind of layer, for all pipelines of a model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from clustersim.arrays import Floats, Ints, Mask
+from clustersim.model.operator import Layer
+from clustersim.parallel.job import Job
+from clustersim.parallel.layout import portions
+from clustersim.parallel.stages import Layers, Stage
+from clustersim.schedules import check as schedules
+
+
+class SplitShape(NamedTuple):
+    """A pipeline."""
+
+    pp: int
+    vpp: int
+    order: str
+    """A schedule that has the same stages on each rank."""
+    copies: int
+    """Copies of the model."""
+
+
+class LayerKinds(NamedTuple):
+    """The different layers of a model, and where they are."""
+
+    layers: tuple[Layer, ...]
+    blocks: tuple[int, ...]
+    """Kind of each block, in order; of a decoder's entry before its first block too."""
+    entry: int
+    """Index of the first block of a decoder, -1 without an encoder."""
+    ends: tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
+    """Kinds of the layers before the blocks, of those that come with the loss, and of those that every stage has."""
+
+    @classmethod
+    def of(cls, layers: Layers, whole: Stage) -> LayerKinds:
+        """Return the kinds of a model's layers; whole: all of them as one stage."""
+        row = [layer for layer, count in whole.layers for _ in range(count)]
+        kinds: dict[int, int] = {}
+        found: list[Layer] = []
+        for layer in row:
+            if id(layer) not in kinds:
+                kinds[id(layer)] = len(found)
+                found.append(layer)
+        at = [kinds[id(layer)] for layer in row]
+        blocks = len(layers.blocks) + bool(layers.encoder)
+        scaled = 1 if layers.scales is not None else 0
+        behind = at[1 + blocks : len(at) - scaled]
+        each = tuple(at[len(at) - scaled :])
+        entry = layers.encoder or -1
+        return cls(tuple(found), tuple(at[1 : 1 + blocks]), entry, ((at[0],), tuple(behind), each))
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """What shapes depend on: where the kinds are."""
+        return self.blocks, self.entry, self.ends
+
+
+class Pack(NamedTuple):
+    """Different pipelines in padded arrays: shapes, ranks, kinds of layers."""
+
+    busy: Floats
+    """Layers of a rank."""
+    low: Floats
+    """Layers of the rank's lowest stage."""
+    least: Floats
+    """Layers that each stage of the rank has at least: of a V the last stage's loss is not among them."""
+    top: Floats
+    """The last layer of the rank's lowest stage."""
+    sent: Floats
+    """Stages of a rank that hand on activations, and gradients (shapes, ranks, 2)."""
+    low_sent: Floats
+    """The same of its lowest stage."""
+    length: Ints
+    ranks: Mask
+    """Whether a place is a rank (shapes, ranks)."""
+    copies: Ints
+
+
+class SplitShapes:
+    """The matrices of pipelines, each made once."""
+
+    def __init__(self) -> None:
+        self._made: dict[tuple[object, ...], tuple[Floats, ...]] = {}
+        self._packs: dict[tuple[object, ...], Pack] = {}
+
+    def pack(self, kinds: LayerKinds, job: Job, shapes: Sequence[SplitShape]) -> tuple[Pack, Ints]:
+        """Return the different pipelines of rows, and which of them each row has."""
+        places: dict[SplitShape, int] = {}
+        at = np.array([places.setdefault(shape, len(places)) for shape in shapes])
+        split = job.parallelism
+        cut = split.partition, split.account_for_embedding, split.account_for_loss
+        cut_more = split.first_layers, split.last_layers, split.layout
+        key = (kinds.key, *cut, *cut_more)
+        if (whole := (key, tuple(places))) not in self._packs:
+            self._packs[whole] = self._packed(kinds, job, list(places), key)
+        return self._packs[whole], at
+
+    def _packed(self, kinds: LayerKinds, job: Job, shapes: Sequence[SplitShape], key: tuple[object, ...]) -> Pack:
+        longest = max(shape.pp for shape in shapes)
+        columns: list[list[Floats]] = [[] for _ in range(6)]
+        for shape in shapes:
+            if (own := (key, shape)) not in self._made:
+                self._made[own] = _matrices(kinds, job, shape)
+            for column, made in zip(columns, self._made[own], strict=True):
+                column.append(np.pad(made, ((0, longest - shape.pp), (0, 0))))
+        length = np.array([shape.pp for shape in shapes])
+        copies = np.array([shape.copies for shape in shapes])
+        ranks = np.arange(longest)[None] < length[:, None]
+        busy, low, least, top, sent, low_sent = (np.array(column) for column in columns)
+        return Pack(busy, low, least, top, sent, low_sent, length, ranks, copies)
+
+
+def _matrices(kinds: LayerKinds, job: Job, shape: SplitShape) -> tuple[Floats, ...]:
+    """Return the columns of `Pack` for one pipeline, up to `low_sent`."""
+    changes = {"parallelism.pp": shape.pp, "parallelism.vpp": shape.vpp, "parallelism.schedule": shape.order}
+    cut = portions(job.changed(changes).parallelism, job.model)
+    count = len(kinds.layers)
+    before, loss, each = kinds.ends
+    stages, tops = np.zeros((len(cut), count)), np.zeros((len(cut), count))
+    first = 0
+    for stage, portion in enumerate(cut):
+        end = first + portion.blocks
+        blocks = kinds.blocks[first + (0 <= kinds.entry < first) : end + (0 <= kinds.entry < end)]
+        own = [*(before if portion.embedding else ()), *blocks, *(loss if portion.loss else ()), *each]
+        tops[stage, own[-1 - len(each)]] = 1.0
+        stages[stage] = np.bincount(own, minlength=count)
+        first = end
+    pipeline = schedules.pipeline(shape.order, shape.pp, shape.vpp)
+    sends = np.ones((len(cut), 2)) if shape.pp > 1 else np.zeros((len(cut), 2))
+    sends[-1, 0] = sends[0, 1] = 0.0
+    if pipeline.folded:
+        sends[shape.pp - 1, 0] = sends[min(shape.pp, len(cut) - 1), 1] = 0.0  # the last rank hands on to itself
+    stages, sends, tops = (np.tile(part, (pipeline.copies, 1)) for part in (stages, sends, tops))
+    own_stages = [list(pipeline.own(rank)) for rank in range(shape.pp)]
+    lowest = [own[0] for own in own_stages]
+    least = np.array([stages[own].min(axis=0) for own in own_stages])
+    busy = np.array([stages[own].sum(axis=0) for own in own_stages])
+    sent = np.array([sends[own].sum(axis=0) for own in own_stages])
+    return busy, stages[lowest], least, tops[lowest], sent, sends[lowest]

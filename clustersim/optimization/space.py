@@ -1,0 +1,422 @@
+"""The candidates of a search: one table of all that a workload, a cluster and a named framework can run.
+
+Legal degrees make splits (`sweeps/legal.py`). Orders (zero, schedule, chunks) and traffic beside computation are listed once for
+all splits of equal pipelines, so that hundreds of thousands of candidates are a few thousand rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import NamedTuple
+
+import numpy as np
+
+from clustersim.config.overrides import scalar
+from clustersim.errors import InputError
+from clustersim.frameworks import OverlapChoice, load
+from clustersim.garbage import uncollected
+from clustersim.optimization.best import PlaceInSpace
+from clustersim.optimization.estimate import CandidateBounds, CandidateRows, EstimatedTile
+from clustersim.optimization.objective import Load
+from clustersim.optimization.refused import Refused
+from clustersim.optimization.shapes import SplitShape
+from clustersim.parallel.job import Job, divisors, least_dp
+from clustersim.parallel.options import KEYS
+from clustersim.schedules.check import misfit, pipeline
+from clustersim.sweeps.evaluate import SweepCluster, SweepInputs
+from clustersim.sweeps.legal import (
+    EP_OVERLAP,
+    GRAD_REDUCE,
+    OVERLAPS,
+    P2P,
+    PARAM_GATHER,
+    TP_OVERLAP,
+    LegalValues,
+    PointValues,
+    arranged,
+    in_order,
+    without,
+)
+from clustersim.sweeps.space import NODES, SCHEDULE, VPP, Point, SweepSpace
+
+FRAMEWORK, RECOMPUTE, ZERO, DP = "training.framework", KEYS["recompute"], KEYS["zero"], KEYS["dp"]
+TP, CP, PP, EP, EXPERT_TP = KEYS["tp"], KEYS["cp"], KEYS["pp"], KEYS["ep"], "parallelism.expert_tp"
+MICRO_BATCH, BATCH = KEYS["micro_batch"], KEYS["global_batch"]
+ORDERS = (ZERO, SCHEDULE, VPP, EP_OVERLAP)
+TRAFFIC_KEYS = (GRAD_REDUCE, PARAM_GATHER, P2P)
+"""Keys of what runs beside computation that no memory depends on."""
+VARIANTS = (RECOMPUTE, TP_OVERLAP)
+"""Keys of which a split has all legal values."""
+SHARED: Mapping[str, type] = {
+    **dict.fromkeys((PP, EP, EXPERT_TP, MICRO_BATCH, BATCH, DP, ZERO, VPP), int),
+    **dict.fromkeys((SCHEDULE, TP_OVERLAP, EP_OVERLAP), str),
+    **dict.fromkeys(TRAFFIC_KEYS, bool),
+}
+"""Keys that are set in a job without building another, and the type of their values."""
+UNSHARED = "no number of replicas shares the batch"
+
+
+_Below = tuple[PlaceInSpace, Point]
+"""A point with further keys, and the place of their values."""
+
+
+class Split(NamedTuple):
+    """A point whose orders, traffic, recomputation and overlap of tensor-parallel communication are open."""
+
+    place: int
+    point: Point
+
+
+class Order(NamedTuple):
+    """One choice of the keys that a split leaves open."""
+
+    path: PlaceInSpace
+    point: Point
+    zero: int
+    schedule: str
+    vpp: int
+    experts: str
+    reduce: bool
+    gather: bool
+    away: bool
+    others: tuple[Order, ...] = ()
+    """The same with less beside computation: their bounds are no less."""
+
+
+class SizedSplit(NamedTuple):
+    """A split of a tile, with what its orders depend on."""
+
+    split: Split
+    pp: int
+    dp: int
+    batch: int
+    gpus: int
+    orders: Sequence[Order]
+    changes: Point
+    """The nodes that its replicas fill, where the number of replicas is open."""
+
+
+@dataclass(eq=False)
+class TileRows:
+    """The candidates of one tile: splits that differ in their pipeline, and their orders. Other searches have its bounds too."""
+
+    job: Job
+    cluster: SweepCluster
+    path: PlaceInSpace
+    changes: Point
+    splits: list[SizedSplit]
+    experts: str
+    layers: EstimatedTile | None = None
+    bounds: CandidateBounds | None = None
+    computed: CandidateBounds | None = None
+    """Bounds without communication that some overlap may hide."""
+
+    @property
+    def count(self) -> int:
+        """How many candidates."""
+        return sum(1 + len(order.others) for one in self.splits for order in self.open(one))
+
+    def open(self, one: SizedSplit) -> Sequence[Order]:
+        """Return the orders of a split that belong to the tile."""
+        return [order for order in one.orders if order.experts == self.experts]
+
+    @cached_property
+    def rows(self) -> list[tuple[SizedSplit, Order]]:
+        """Candidates whose bounds are the least of those that differ in traffic."""
+        return [(split, order) for split in self.splits for order in self.open(split)]
+
+    def point(self, one: SizedSplit, order: Order) -> tuple[PlaceInSpace, Point]:
+        """Return a candidate's place and point."""
+        place = (one.split.place, *self.path, *order.path)
+        return place, arranged({**one.split.point, **self.changes, **order.point, **one.changes})
+
+    @cached_property
+    def load(self) -> Load:
+        """What each of `rows` computes, in columns."""
+        return self.load_of(self.rows)
+
+    def load_of(self, rows: Sequence[tuple[SizedSplit, Order]]) -> Load:
+        """Return what candidates compute, in columns."""
+        replicas = np.array([one.dp for one, _ in rows], float)
+        batch = np.array([one.batch for one, _ in rows], float) * replicas
+        gpus = np.array([one.gpus for one, _ in rows], float)
+        return Load(self.job.training.seq * self.job.training.micro_batch * batch, gpus, replicas)
+
+
+def columns(each: Sequence[tuple[SizedSplit, Order]]) -> CandidateRows:
+    """Return candidates in columns."""
+    shapes = [shape_of(order.schedule, split.pp, order.vpp) for split, order in each]
+    numbers = np.array([(s.batch, s.dp, o.zero, o.reduce, o.gather, o.away) for s, o in each], int).reshape(-1, 6).T
+    return CandidateRows(shapes, [order.schedule for _, order in each], *numbers[:3], *numbers[3:].astype(bool))
+
+
+@dataclass(slots=True, eq=False)
+class CandidateFamily:
+    """Tiles that differ in micro-batch and variant: the least of each first."""
+
+    tiles: dict[int, list[TileRows]]
+    """By micro-batch; of each the variants, that which computes least first."""
+    fastest: float | None = None
+    """Seconds of a sequence in a microbatch so large that a larger one is no faster, once that is known."""
+
+
+@lru_cache(maxsize=4096)
+def shape_of(schedule: str, pp: int, vpp: int) -> SplitShape:
+    """Return the pipeline that a schedule runs on."""
+    found = pipeline(schedule, pp, vpp)
+    return SplitShape(pp, vpp, schedule if found.folded or found.copies > 1 else "1f1b", found.copies)
+
+
+class CandidateSpace:
+    """The candidates of a space, or of a list of points."""
+
+    def __init__(self, case: SweepInputs, asked: SweepSpace | Sequence[Point], resized: bool = False) -> None:
+        """Resized: any number of replicas is a candidate, on the nodes that it fills, up to those of the cluster."""
+        self.case, self.asked, self.resized = case, asked, resized
+        self.choices: Mapping[str, OverlapChoice] = {}
+        self.chosen: tuple[str, ...] = ()
+        """Keys of overlap that nobody gives: each split has the values that suit it best."""
+        auto: tuple[str, ...] = ()
+        if isinstance(asked, SweepSpace):
+            self.choices, self.chosen = beside(case, asked)
+            auto = (*asked.auto, *self.chosen)
+        self.values = LegalValues(case, (*auto, DP) if resized else auto)
+        self.orders = tuple(key for key in ORDERS if key in auto)
+        self.traffic = tuple(key for key in TRAFFIC_KEYS if key in auto)
+        self.variants = tuple(key for key in VARIANTS if key in auto)
+        self.inner = (*self.variants, *self.orders, *self.traffic)
+        self.outer = in_order([key for key in auto if key not in self.inner])
+        self._orders: dict[tuple[object, ...], list[Order]] = {}
+        self._traffic: dict[tuple[object, ...], list[_Below]] = {}
+        self._sizes: dict[tuple[int, object], list[SizedSplit]] = {}
+        self._known: dict[tuple[object, ...], list[_Below]] = {}
+        self._experts: dict[tuple[object, ...], list[_Below]] = {}
+        self.out = Refused()
+        self._illegal: list[Point] = []
+        self._jobs: dict[tuple[object, ...], Job] = {}
+        self._refusals: dict[tuple[object, ...], InputError] = {}
+        self._made: dict[tuple[object, ...], TileRows] = {}
+        self._found: dict[tuple[object, ...], CandidateFamily] = {}
+        with uncollected():
+            self.splits = list(self._listed())
+            self.families = self._families()
+            for split in self._unused():
+                self.splits.append(split)
+                self.out.add(*self._refused(split.point))
+
+    @property
+    def points(self) -> int:
+        """How many candidates there are."""
+        tiles = (tile for family in self.families for row in family.tiles.values() for tile in row)
+        return sum(tile.count for tile in tiles) + sum(self.out.counts.values())
+
+    def whole(self, split: Split) -> Point:
+        """Return a split with the first legal value of each key that is open."""
+        keys = [key for key in self.inner if key not in split.point]
+        return arranged(next(self.below(split.point, keys), ((), split.point))[1])
+
+    def _listed(self) -> Iterator[Split]:
+        """Yield the splits, and the combinations of written values that none has."""
+        if not isinstance(self.asked, SweepSpace):
+            yield from (Split(place, point) for place, point in enumerate(self.asked))
+            return
+        points: Iterator[Point] = iter(self.asked.space())
+        for key in self.outer:
+            points = self._filled(points, key)
+        yield from (Split(place, point) for place, point in enumerate(points, 1))
+
+    def _unused(self) -> list[Split]:
+        """Return the combinations of written values that no candidate has; with the workload's own values they say why."""
+        if not isinstance(self.asked, SweepSpace):
+            return []
+        tiles = (tile for family in self.families for row in family.tiles.values() for tile in row)
+        found = [{**own.split.point, **o.point} for tile in tiles for own in tile.splits for o in own.orders[:1]]
+        found += self._illegal
+        more = without(self.asked, found)
+        if not found and not more:
+            named = " and ".join(f"{key}=auto" for key in self.asked.auto)
+            raise InputError(f"{named}: no value is legal with the others; write some, and the points say why")
+        return [Split(len(self.splits) + place, point) for place, point in enumerate(more, 1)]
+
+    def _filled(self, points: Iterator[Point], key: str) -> Iterator[Point]:
+        return (whole for point in points for _, whole in self.below(point, (key,)))
+
+    def below(self, point: Point, keys: Sequence[str], path: PlaceInSpace = ()) -> Iterator[tuple[PlaceInSpace, Point]]:
+        """Yield a point with all legal values of keys; one whose cluster cannot be stays as it is."""
+        values: Sequence[object] | None = None
+        if keys:
+            with suppress(InputError):
+                values = self._legal(point, keys[0])
+        if values is None:
+            yield path, point
+            return
+        for place, value in enumerate(values):
+            yield from self.below({**point, keys[0]: value}, keys[1:], (*path, place))
+
+    def _legal(self, point: Point, key: str) -> Sequence[object]:
+        """Return the legal values of a key; where nobody gave it, those that differ and that the framework has."""
+        found = self.values.of(point, key)
+        if key not in self.chosen or len(found) < 2:
+            return found
+        seen = PointValues(self.case, self.values.base, point, frozenset())
+        choice, chunks = self.choices.get(key), seen.whole(VPP) if VPP in seen else 1
+        own = [value for value in found if choice is None or choice.has(value, chunks)]
+        pp, dp = seen.whole(KEYS["pp"]), seen(DP)
+        several = dp > 1 if isinstance(dp, int) and self.resized else seen.cluster.gpus >= 2 * seen.lanes
+        replicas = several or seen.whole(KEYS["cp"]) > 1
+        differ = pp > 1 if key == P2P else pp > 1 or replicas if key in TRAFFIC_KEYS else True
+        return own if differ and own else found[:1]
+
+    def _refused(self, point: Point) -> tuple[str, str]:
+        """Return which kind of point one is that has no candidate, and why."""
+        try:
+            return "illegal", _said(self.case.cluster(point), self.case.job(point))
+        except InputError as error:
+            return "illegal", str(error)
+
+    def _families(self) -> list[CandidateFamily]:
+        """Return all candidates by what their layers depend on."""
+        for split in self.splits:
+            for path, point in self.below(split.point, self.variants):
+                try:
+                    self._add(split, path, point)
+                except InputError as error:
+                    self._illegal.append(point)
+                    self.out.add("illegal", str(error), 1 if self.resized else self._closed(point))
+        return list(self._found.values())
+
+    def _closed(self, point: Point) -> int:
+        """Return how many candidates a split has that none is legal of."""
+        return sum(1 for _ in self.below(point, (*self.orders, *self.traffic)))
+
+    def _add(self, split: Split, path: PlaceInSpace, point: Point) -> None:
+        """Add a split with one variant to the tile of its layers. Raises InputError where it is illegal."""
+        own = {key: value for key, value in point.items() if key in SHARED and type(value) is SHARED[key]}
+        base = tuple((key, str(value)) for key, value in point.items() if key not in own)
+        if base not in self._jobs:  # one that is legal stands for all that have its layers
+            ranks = base, tuple(own.get(key) for key in (PP, EP, EXPERT_TP))
+            if self.resized and ranks in self._refusals:  # whatever its micro-batch
+                raise self._refusals[ranks]
+            try:
+                self._jobs[base] = self.case.job(self.whole(Split(split.place, point)))
+            except InputError as error:
+                self._refusals[ranks] = error
+                raise
+        job, cluster = self._jobs[base], self.case.cluster(point)
+        sizes = self._sized(split, point, job, own, cluster)
+        size = int(str(own.get(MICRO_BATCH, job.training.micro_batch)))
+        zero = own.get(ZERO, job.parallelism.zero) == 3
+        layers = tuple((key, own.get(key)) for key in (EP, EXPERT_TP, TP_OVERLAP, EP_OVERLAP))
+        for experts in dict.fromkeys(order.experts for sized in sizes for order in sized.orders):
+            key = base, layers, zero, size, experts
+            if key not in self._made:
+                changes = {name: point[name] for name in self.variants}
+                placed = job.changed({**own, DP: sizes[0].dp, EP_OVERLAP: experts})
+                self._made[key] = TileRows(placed, cluster, path, changes, [], experts)
+                others = tuple(one for one in base if one[0] not in self.variants)
+                fixed = tuple(one for one in layers if one[0] not in self.variants)
+                family = self._found.setdefault((others, fixed, zero), CandidateFamily({}))
+                family.tiles.setdefault(size, []).append(self._made[key])
+            self._made[key].splits += sizes
+
+    def _sized(self, split: Split, point: Point, job: Job, own: Point, cluster: SweepCluster) -> list[SizedSplit]:
+        """Return a split with its replicas, or with each number that is open. Raises InputError where there can be none."""
+        place = (split.place, own.get(RECOMPUTE, job.training.recompute) if EP_OVERLAP in self.orders else "")
+        if place in self._sizes:
+            return self._sizes[place]
+        changed, topology = job.changed(own), cluster.simulator.cluster
+        p, training = changed.parallelism, changed.training
+        share, least = training.global_batch // training.micro_batch, least_dp(p, p.ep)
+        fitting = [d for d in divisors(share) if d * p.lanes <= topology.gpus and d % least == 0]
+        if isinstance(p.dp, int):
+            fitting = [p.dp] if share % p.dp == 0 and p.lanes * p.dp <= topology.gpus else []
+        elif self.resized:
+            of_node = topology.gpus // topology.nodes
+            inside = sum(d * p.lanes <= of_node for d in fitting)
+            whole = [d for d in fitting[inside:] if d * p.lanes % of_node == 0]
+            fitting = fitting[max(inside - 1, 0) : inside] + whole
+        if training.global_batch % training.micro_batch:
+            fitting = []
+        found: list[SizedSplit] = []
+        for dp in fitting if self.resized else fitting[-1:]:
+            gpus = p.lanes * dp
+            filled: Point = {NODES: -(-gpus // (topology.gpus // topology.nodes))} if self.resized else {}
+            at = {**point, DP: dp} if self.resized else point
+            orders = self._orders_of(at, changed, dp, share // dp, gpus if self.resized else topology.gpus)
+            found += [SizedSplit(split, p.pp, dp, share // dp, gpus, orders, filled)] if orders else []
+        if not found:
+            raise InputError(UNSHARED if self.resized else _said(cluster, self.case.job(self.whole(split))))
+        self._sizes[place] = found
+        return found
+
+    def _orders_of(self, point: Point, job: Job, dp: int, batch: int, gpus: int) -> list[Order]:
+        own = job.parallelism
+        spare = gpus >= 2 * own.lanes or own.cp > 1
+        given = tuple((key, str(point[key])) for key in (*ORDERS, *TRAFFIC_KEYS, FRAMEWORK) if key in point)
+        same = own.pp, own.tp > 1, own.cp > 1, batch, dp > 1, spare, given
+        experts = (own.ep > 1, own.etp > 1, job.training.recompute) if EP_OVERLAP in self.orders else ()
+        if (key := (*same, experts)) not in self._orders:
+            self._orders[key] = list(self._open(point, job, same, experts))
+        return self._orders[key]
+
+    def _schedules(self, point: Point, same: tuple[object, ...], experts: tuple[object, ...]) -> Iterator[_Below]:
+        """Yield the legal values of zero, schedule and chunks, and with each those of the overlap of experts' exchanges."""
+        keys = [key for key in self.orders if key != EP_OVERLAP]
+        if same not in self._known:
+            self._known[same] = list(self.below({k: v for k, v in point.items() if k != RECOMPUTE}, keys))
+        for path, whole in self._known[same]:
+            own = {key: whole[key] for key in keys if key in whole}
+            if not experts:
+                yield path, own
+                continue
+            key = *same[:3], *experts, *own.items()
+            if key not in self._experts:
+                self._experts[key] = list(self.below({**point, **own}, (EP_OVERLAP,)))
+            for more, found in self._experts[key]:
+                yield (*path, *more), {**own, EP_OVERLAP: found[EP_OVERLAP]}
+
+    def _open(self, point: Point, job: Job, same: tuple[object, ...], experts: tuple[object, ...]) -> Iterator[Order]:
+        """Yield the legal values of all keys that a split leaves open; same, experts: what these depend on."""
+        split = job.parallelism
+        for path, own in self._schedules(point, same, experts):
+            zero, chunks = int(str(own.get(ZERO, split.zero))), int(str(own.get(VPP, split.vpp)))
+            schedule, kind = str(own.get(SCHEDULE, split.schedule)), str(own.get(EP_OVERLAP, split.overlap.ep))
+            if misfit(schedule, split.pp, int(str(same[3])), chunks):
+                continue
+            whole = {**point, **own}
+            key = (same[0], *same[5:], zero, chunks)
+            if key not in self._traffic:
+                self._traffic[key] = list(self.below(whole, self.traffic))
+            orders = []
+            for more, found in self._traffic[key]:
+                traffic = {key: found[key] for key in self.traffic if key in found}
+                reduce, gather, away = (
+                    bool(traffic.get(key, getattr(split.overlap, key.rpartition(".")[2]))) for key in TRAFFIC_KEYS
+                )
+                orders.append(Order((*path, *more), own | traffic, zero, schedule, chunks, kind, reduce, gather, away))
+            for gather in dict.fromkeys(order.gather for order in orders):
+                some = [order for order in orders if order.gather == gather]
+                most = max(some, key=lambda one: one.reduce + one.away)
+                yield most._replace(others=tuple(one for one in some if one is not most))
+
+
+def _said(cluster: SweepCluster, job: Job) -> str:
+    """Return why a job cannot be placed on a cluster."""
+    try:
+        cluster.simulator.placed(job)
+    except InputError as error:
+        return str(error)
+    return UNSHARED
+
+
+def beside(case: SweepInputs, asked: SweepSpace) -> tuple[Mapping[str, OverlapChoice], tuple[str, ...]]:
+    """Return what the framework of the workload lets run beside computation, and the keys of it that nobody gives a value."""
+    given, named = {*asked.axes, *asked.fixed, *asked.auto}, case.base.training.framework
+    framework = scalar(FRAMEWORK, asked.fixed.get(FRAMEWORK, named))
+    choices = load(str(framework)).choices if framework else {}
+    keys = [key for key in OVERLAPS if key not in given and (not framework or key in choices)]
+    experts = case.base.model.experts or "model.experts" in given
+    return choices, tuple(key for key in keys if experts or key != EP_OVERLAP)
