@@ -25,6 +25,13 @@ FAMILIES: Mapping[str, Declared] = {
     if isinstance(known, Declared)
 }
 """What is known of each family of constants without any step, as its key declares it."""
+SOFTWARE = "software level"
+FAMILIES = {
+    SOFTWARE: Declared("", "published steps as strangers' (docs/validation.md)", "machine", SOFTWARE, 0.3),
+    **FAMILIES,
+}
+LEVEL = "software.level"
+"""The key of a machine file that multiplies the expected time of every step."""
 
 
 def family(constant: str) -> str:
@@ -80,6 +87,11 @@ def constants_of(cluster: Document, job: Job) -> list[Constant]:
     for one in _of_collectives(cluster, job):
         found[one.name] = one
     return list(found.values())
+
+
+def software_constant() -> Constant:
+    """Return the factor from the expected to the measured step of a machine, by its software."""
+    return _constant(SOFTWARE, {LEVEL: 1.0}, slows=True)
 
 
 def _joined(one: Constant, other: Constant) -> Constant:

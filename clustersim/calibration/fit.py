@@ -147,7 +147,7 @@ def _likely(observations: Sequence[Observation], constants: Sequence[Constant]) 
 
 
 def changes(constants: Sequence[Constant], logs: Floats) -> dict[str, object]:
-    """Return the keys of constants, each so many times (in the log) as large; those that stay are left out."""
+    """Return the values of constants scaled by exp(`logs`), by key; those that stay are left out."""
     moved = [(one, one.changes(exp(x))) for one, x in zip(constants, logs.tolist(), strict=True) if x]
     found = {key: value for _, own in moved for key, value in own.items()}
     return found | {key: own[key] for one, own in moved for key in one.keys}  # not what others write beside theirs

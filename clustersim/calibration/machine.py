@@ -12,7 +12,15 @@ from typing import Any
 import numpy as np
 
 from clustersim.arrays import Floats
-from clustersim.calibration.constants import FAMILIES, Constant, constants_of, family
+from clustersim.calibration.constants import (
+    FAMILIES,
+    LEVEL,
+    SOFTWARE,
+    Constant,
+    constants_of,
+    family,
+    software_constant,
+)
 from clustersim.calibration.fit import BOUND, MachineEstimate, remainder
 from clustersim.calibration.sensitivity import sensitivities
 from clustersim.config.fields import validate
@@ -27,7 +35,7 @@ FAULTS = "faults"
 """The key whose values are beside those of a topology, not in their place."""
 _PARTS = {"nics": "cluster.node.nics.", "scale_up": "cluster.node.scale_up."}
 """Keys of what a node may lack."""
-_KEYS = ("cluster.node.gpus.", "cluster.node.host.", *_PARTS.values(), "nccl.", FAULTS)
+_KEYS = ("cluster.node.gpus.", "cluster.node.host.", *_PARTS.values(), "nccl.", FAULTS, LEVEL)
 """Where the keys of constants begin: a machine file says how fast a cluster is, not what it is or what runs on it."""
 
 
@@ -69,6 +77,11 @@ class Machine:
             raise document.error(("constants",), f"constants: {impossible}")
         return cls(document, spec)
 
+    @property
+    def level(self) -> float:
+        """How many times as long as expected every step takes."""
+        return float(next((one.keys[LEVEL] for one in self.spec.constants if LEVEL in one.keys), 1.0))
+
     @cached_property
     def covariance(self) -> Floats:
         """Of the logarithms of the factors (constants, constants)."""
@@ -109,6 +122,8 @@ class Machine:
     def _values(self) -> Iterator[tuple[str, Any, SourcePlace]]:
         for place, one in enumerate(self.spec.constants):
             for key, value in one.keys.items():
+                if key == LEVEL:
+                    continue  # of the expected step, not of the cluster
                 at = self.document.positions.get(("constants", place, "keys", key))
                 yield key, value, (self.document.path, *(at[:2] if at else (0, 0)))
 
@@ -148,14 +163,29 @@ def narrow(result: StepResult, cluster: Document, path: Path) -> None:
     """
     machine, summary, job = Machine.read(path), result.summary, result.job
     constants = constants_of(cluster, job)
-    spread = machine.spread(constants, sensitivities(cluster, job, constants, Simulator(result.topology)))
+    slopes = {SOFTWARE: 1.0, **sensitivities(cluster, job, constants, Simulator(result.topology))}
+    spread = machine.spread([software_constant(), *constants], slopes)
     summary["machine"] = {"file": str(path), "evidence": list(machine.spec.evidence), "spread": spread}
-    seconds, high = summary["step_time_s"], summary["step_time_high_s"]
-    if high is not None and (half := BOUND * spread) < log(high / seconds):
-        times = half / log(high / seconds)
+    usual, high = summary["expected_step_time_s"], summary["step_time_high_s"]
+    for key in (
+        "tokens_per_s",
+        "tokens_per_s_per_gpu",
+        "tokens_per_s_per_owned_gpu",
+        "model_tflops_per_gpu",
+        "mfu",
+        "hfu",
+    ):
+        if key in summary:
+            summary[key] /= machine.level
+    seconds = summary["expected_step_time_s"] = usual * machine.level
+    summary["software_level"] = {**summary["software_level"], "factor": seconds / summary["step_time_s"]}
+    if high is not None:
+        widest = log(high / usual)
+        half = min(BOUND * spread, widest)
         summary["step_time_low_s"], summary["step_time_high_s"] = seconds * exp(-half), seconds * exp(half)
-        said = f"{times:.0%} as wide as of a machine without measurements, by {', '.join(machine.spec.evidence)}"
-        summary["step_time_interval"] = f"{said}; else {summary['step_time_interval']}"
+        if half < widest:
+            said = f"{half / widest:.0%} as wide as of a machine without measurements, by {', '.join(machine.spec.evidence)}"
+            summary["step_time_interval"] = f"{said}; else {summary['step_time_interval']}"
 
 
 def written(found: MachineEstimate, gpu: str, evidence: Sequence[str], remainder: float) -> str:

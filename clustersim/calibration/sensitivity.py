@@ -9,10 +9,10 @@ from math import exp, log
 from clustersim.calibration.constants import Constant
 from clustersim.config.overrides import parted
 from clustersim.config.yaml import Document
+from clustersim.convert.override import override
 from clustersim.parallel.job import Job
 from clustersim.simulation import Simulator
 from clustersim.topology.build import build
-from clustersim.topology.override import override
 
 NARROW, WIDE = 0.04, 0.15
 """Least and largest change of a logarithm that a difference is taken over, within which it is the constant's spread: a step of
@@ -41,7 +41,7 @@ def sensitivities(
 def slope(constant: Constant, change: Callable[[float], float]) -> float:
     """Return d log / d log(constant) of what is forecast.
 
-    change: returns how much larger the logarithm of that is where the constant is so many times as large.
+    change: returns the change of the log of the forecast when the constant is multiplied by the given factor.
     """
     wide = min(max(constant.spread, NARROW), WIDE)
     slower, faster = (wide, -wide) if constant.slows else (-wide, min(wide, log(constant.most)))

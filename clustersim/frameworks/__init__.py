@@ -9,10 +9,24 @@ from clustersim.frameworks.table import (
     Framework,
     KeptTensors,
     OverlapChoice,
+    Rule,
     everything,
     find,
     load,
+    releases,
     unseen,
 )
 
-__all__ = ["WITHOUT", "Default", "Framework", "KeptTensors", "OverlapChoice", "everything", "find", "load", "unseen"]
+__all__ = [
+    "WITHOUT",
+    "Default",
+    "Framework",
+    "KeptTensors",
+    "OverlapChoice",
+    "Rule",
+    "everything",
+    "find",
+    "load",
+    "releases",
+    "unseen",
+]

@@ -18,7 +18,7 @@ from clustersim.hardware.formats import activation_type
 
 FOLDER = Path(__file__).parent
 OVERLAP_TP = "parallelism.overlap.tp"
-INHERITED = ("defaults", "facts", "choices", "host", "memory", "nccl")
+INHERITED = ("defaults", "always", "rules", "facts", "choices", "host", "memory", "nccl")
 """Parts of a file whose keys stand for all that extend it."""
 
 
@@ -29,8 +29,7 @@ class Default(StepEvidence):
 
 
 class LaunchTime(StepEvidence):
-    """Seconds of the host, and where that figure is from; where nothing else is said, `unseen` has what would be taken without
-    its publishers."""
+    """Seconds of the host and their source; `unseen` has what would be taken without its publishers."""
 
     value: Time
 
@@ -50,7 +49,7 @@ class OverlapChoice(Spec):
     source: Name
 
     def has(self, value: object, chunks: int) -> bool:
-        """Return whether a value may be chosen with so many chunks a pipeline rank."""
+        """Return whether a value may be chosen with `chunks` chunks per pipeline rank."""
         return value in self.values[: None if chunks > 1 or not self.chunked else 1]
 
 
@@ -66,13 +65,11 @@ class HostTimes(Spec):
     drains: Habit
     """Whether it waits until its GPU is idle at each message of a pipeline."""
     reads_loss: Habit | None = None
-    """Whether it reads the loss of each microbatch and the norm of each bucket of gradients, to see whether they are numbers,
-    and waits for its GPU there; default: not."""
+    """Whether it waits for its GPU to read the loss of each microbatch and the norm of each bucket; default: not."""
     reads_counts: Habit | None = None
-    """Whether it reads how many rows go to each expert before it exchanges them, and waits for its GPU there; default: not."""
+    """Whether it waits for its GPU to read how many rows go to each expert before it sends them; default: not."""
     unflattens: LaunchTime | None = None
-    """Each tensor and rank whose gathered parameters it copies back into place (ZeRO-1); default: they lie in one buffer, as
-    Megatron's do."""
+    """Each tensor and rank whose gathered parameters it copies back into place (ZeRO-1); default: one buffer, as Megatron's."""
     launches: dict[str, Annotated[float, Field(ge=0, strict=False)]] = Field(default_factory=dict)
     """How many launches one kernel of ours is, by its kind or kind and op."""
 
@@ -81,6 +78,15 @@ class Flag(Spec):
     """Whether a framework does something, and where that is from."""
 
     value: bool = False
+    source: str = ""
+
+
+class RingKind(Spec):
+    """Kind of attention of context-parallel ranks with `cp_type: p2p`, and its source."""
+
+    value: Literal["fused", "eager", "eager_flash2", "by_head"] = "fused"
+    """`fused`: Transformer Engine's. `eager`: each step is added in fp32 by kernels of its own, and of `eager_flash2` calls
+    FlashAttention-2. `by_head`: no ring, as a rank has neighbouring tokens, and keys and values are gathered head by head."""
     source: str = ""
 
 
@@ -97,19 +103,32 @@ class KeptTensors(Spec):
     reducer_buckets: Flag = Flag()
     """Gradients in the type of the weights lie in buckets of PyTorch's DistributedDataParallel too, where there are replicas."""
     flat_gathers: Flag = Flag()
-    """Parameters that a sharded optimizer gathers pass through one tensor of all of them. It lives at the update alone, but
-    PyTorch's allocator keeps it, as no block that activations leave behind is as large."""
+    """Parameters that a sharded optimizer gathers pass through one tensor of all of them, which PyTorch's allocator keeps."""
     stacked_attention: Flag = Flag()
     """Queries, keys and values of all heads stay in one tensor, and keys and values are copied once more for attention."""
     dummy_gradients: Flag = Flag()
-    """A tensor of each shape of weight stays, in the type of the weights: it is handed on as the gradient of those whose products
-    have added it to the main one."""
+    """A tensor of each shape of weight stays, as the gradient of weights whose products add theirs to the main one."""
     narrow_weights: Flag = Flag()
     """With a `training.precision` below 16 bits, weights of linear layers stay in that format too, by rows and by columns."""
+    separate_rows: Flag = Flag()
+    """Rows of experts are weighed, padded and put back by kernels of their own."""
+    recast_weights: Flag = Flag()
+    """With a `training.precision` below 16 bits, weights are cast in each pass; else once in a step."""
+    wide_gradients: Flag = Flag()
+    """With a `training.precision` below 16 bits, gradients of experts' weights are made in fp32, cast and added by kernels."""
+    ring: RingKind = RingKind()
+    """Attention of context-parallel ranks with `cp_type: p2p`."""
+    redistributes: Flag = Flag()
+    """Eager tensors that tensor-parallel ranks gather or scatter along the sequence are copied into the order of its tokens."""
     workspaces: KeptBytes = KeptBytes()
     """Of the libraries of products, as far as the framework or PyTorch allocates them."""
     grouped_workspaces: KeptBytes = KeptBytes()
     """Those more of grouped products."""
+
+
+Rule = Literal["zero_with_pipeline", "repeats_kv_heads", "exchanges_few_kv_heads"]
+"""`zero_with_pipeline`: the highest `parallelism.zero` with a pipeline (default: any). Whether more ranks than key/value heads
+share them (`repeats_kv_heads`), or exchange heads for tokens (`exchanges_few_kv_heads`); default: yes."""
 
 
 class JobRecipe(Evidence):
@@ -133,6 +152,9 @@ class Framework(Spec):
     """Names as people write them, in small letters; of several words all must stand in a text, in any order."""
     extends: Name | None = None
     """The framework whose defaults, facts, host and memory it has too, but for the keys that it writes itself."""
+    trainer: Literal["recipes", "megatron", "deepspeed", "torch", "xla", "generic"] = "generic"
+    """Kind of trainer, by which published steps are pooled: NVIDIA's recipes, Megatron-LM and its forks, DeepSpeed's pipelines,
+    plain PyTorch and its sharding, XLA, and any other."""
     over: Annotated[tuple[Name, ...], Field(strict=False)] = ()
     """Those that it is built on, whose names stand beside its own."""
     assumes: str = ""
@@ -142,8 +164,8 @@ class Framework(Spec):
     """The years that these defaults hold."""
     stages: Literal["even", "any"] = "even"
     """Whether the layers must divide over pipeline stages."""
-    zero_with_pipeline: Default | None = None
-    """The highest `parallelism.zero` that it runs with a pipeline; none: any."""
+    rules: dict[Rule, Default] = Field(default_factory=dict)
+    """What splits it refuses; default: what Megatron-Core refuses."""
     microbatch_a_stage: Habit | None = None
     """Whether a batch is cut into as many microbatches as there are stages, unless it is said; default: as their size says."""
     reduces_whole: Habit | None = None
@@ -151,6 +173,8 @@ class Framework(Spec):
     defaults: dict[str, Default]
     """By dotted key of a workload, each with its source; `training.gradients` by the type that activations lie in, and where a
     framework takes another on each, `training.attention` by the architecture of the GPU."""
+    always: dict[str, Default] = Field(default_factory=dict)
+    """What it does in every run, by dotted key of a workload, which need not say it."""
     facts: dict[str, Default] = Field(default_factory=dict)
     """What no workload can say yet, in words."""
     choices: dict[str, OverlapChoice] = Field(default_factory=dict)
@@ -180,11 +204,9 @@ class Framework(Spec):
         """
         found = self.defaults.get(key)
         value = None if found is None else found.value
-        return (
-            next((value[one] for one in (*of, *map(activation_type, of)) if one in value), None)
-            if isinstance(value, dict)
-            else value
-        )
+        if not isinstance(value, dict):
+            return value
+        return next((value[one] for one in (*of, *map(activation_type, of)) if one in value), None)
 
     def recomputation(self, said: str, *of: str) -> tuple[str, list[str]]:
         """Return `recompute` and `recompute_saves` of a run that says `none`, `selective` or `full`, or nothing.
@@ -195,6 +217,13 @@ class Framework(Spec):
         if policy and (how == "selective" or (how == "full" and not said)):
             return "full", policy
         return how, self.value("training.recompute_saves_full", *of) or [] if how == "full" else []
+
+    def habits(self, schedule: object = None, precision: object = None) -> dict[str, Any]:
+        """Return by dotted key what it does in every run with this schedule (None: its own), and where fp8 has scales from."""
+        own, scaling = self.always.get("parallelism.schedule"), self.value("training.fp8_scaling")
+        kept = {} if own and schedule not in (None, own.value) else self.always
+        scaled = {"training.fp8_scaling": scaling} if precision == "fp8" and scaling else {}
+        return {key: one.value for key, one in kept.items()} | scaled
 
     @property
     def overlapped_tp(self) -> str:
@@ -213,11 +242,10 @@ class Framework(Spec):
 
     def _host_without(self, publisher: str) -> HostTimes | None:
         parts = ((name, one) for name, one in self.host or () if isinstance(one, StepEvidence))
-        read = ((name, one, one.without(publisher)) for name, one in parts if publisher in one.read_from)
         changed = {
             name: type(one).model_validate({"value": value, "source": one.source})
-            for name, one, value in read
-            if value is not None
+            for name, one in parts
+            if publisher in one.read_from and (value := one.without(publisher)) is not None
         }
         return self.host.model_copy(update=changed) if self.host else None
 
@@ -256,7 +284,8 @@ def _document(path: Path) -> Document:
         return own
     inner = _document(FOLDER / f"{base}.yaml").data
     inherited = {part: {**inner[part], **own.data.get(part, {})} for part in INHERITED if part in inner}
-    return replace(own, data={"stages": inner.get("stages", "even"), **own.data, **inherited})
+    scalars: dict[str, Any] = {key: inner[key] for key in ("stages", "trainer") if key in inner}
+    return replace(own, data={**scalars, **own.data, **inherited})
 
 
 def unseen(framework: Framework, source: str) -> float | None:
@@ -270,6 +299,14 @@ def unseen(framework: Framework, source: str) -> float | None:
     known = {one.host.kernel.read_from: one.host.kernel.value for one in everything() if one.host is not None}
     others = [log(value / own.value) for sources, value in known.items() if sources and source not in sources]
     return exp(fsum(others) / len(others)) if others else None
+
+
+def releases(framework: Framework, year: int | None = None) -> list[Framework]:
+    """Return the releases of a framework, those first that hold nearest to a year, the newer ones first; None: the newest."""
+    when = 9999 if year is None else year
+    names = set(framework.match)
+    found = [one for one in everything() if names & set(one.match)]
+    return sorted(found, key=lambda one: (max(one.since - when, when - one.until, 0), -one.since))
 
 
 def find(words: str, year: int | None = None) -> Framework | None:

@@ -8,15 +8,16 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+from clustersim.convert.override import preset_node
 from clustersim.errors import InputError
 from clustersim.frameworks import unseen as unseen_host
-from clustersim.topology.override import preset_node
 from clustersim.validate.cluster import cluster
 from clustersim.validate.degrees import smallest_first
 from clustersim.validate.known_models import completed
 from clustersim.validate.refusal import Refusal
 from clustersim.validate.runs import Run
-from clustersim.validate.workload import framework_of, workload
+from clustersim.validate.strangers import EVERYTHING, Knowledge
+from clustersim.validate.workload import InputDraft, framework_of, workload
 
 if TYPE_CHECKING:
     from clustersim.engine.player import Engine
@@ -33,59 +34,56 @@ class Setup:
     topology: str
     workload: str
     assumed: tuple[str, ...]
+    sources: frozenset[str] = frozenset()
+    """Framework, recipe, node and phrases that it rests on, as `strangers` names them."""
 
 
-def adapt(run: Run, ablation: Mapping[str, str] | None = None, unseen: bool = False) -> Setup:
+def adapt(run: Run, ablation: Mapping[str, str] | None = None, view: Knowledge = EVERYTHING) -> Setup:
     """Return the files of a run, changed by an `ablation` such as {"predictor": "roofline"}. Raises Refusal.
 
-    unseen: every figure that was read from the run's own publisher is what it would be without.
+    view: what is known; figures that were read from its `without` are what they would be without.
     """
     if run.unreadable:
         raise Refusal("unreadable row", run.unreadable)
-    without = run.publisher if unseen else ""
-    machine, of_machine = cluster(run, without)
+    machine, of_machine, sources = cluster(run, view)
     domain = machine["cluster"]["node"]["gpus"]["count"]
     run, of_model = completed(run)
-    job, of_job = _job(run, machine, domain, without)
-    if unseen:
-        _leave_out_host(machine, run)
+    job, of_job, of_workload = _job(run, machine, domain, view)
+    if view.without:
+        _leave_out_host(machine, run, view)
     for part, value in (ablation or {}).items():
         ABLATIONS[part](machine, job, value)
     # one name for all clusters that are alike, so that one is built for many runs
     machine["cluster"]["name"] = (
         f"{machine['cluster']['nodes']} x {machine['cluster']['node']['gpus']['count']} {run.gpu}"
     )
-    return Setup(json.dumps(_overridden(machine, run)), json.dumps(job), (*of_model, *of_job, *of_machine))
+    texts = json.dumps(_overridden(machine, run)), json.dumps(job)
+    return Setup(*texts, (*of_model, *of_job, *of_machine), frozenset(sources | of_workload))
 
 
-def _leave_out_host(machine: dict[str, Any], run: Run) -> None:
-    """Give a node the host that other publishers say of hosts, where that of its framework was read from the run's own."""
-    slowdown, node = unseen_host(framework_of(run), run.publisher), machine["cluster"]["node"]
+def _leave_out_host(machine: dict[str, Any], run: Run, view: Knowledge) -> None:
+    """Give a node the host that other publishers say of hosts, where that of its framework was read from the one left out."""
+    slowdown, node = unseen_host(framework_of(run, view), view.without), machine["cluster"]["node"]
     if slowdown is not None:
         own = preset_node(node["extends"]).host.slowdown if "extends" in node else 1.0
         node.setdefault("host", {})["slowdown"] = own * slowdown
 
 
-def _job(run: Run, machine: Mapping[str, Any], domain: int, without: str) -> tuple[dict[str, Any], list[str]]:
+def _job(run: Run, machine: Mapping[str, Any], domain: int, view: Knowledge) -> InputDraft:
     """Return the workload of a run; where its source says neither tp nor pp, that of the fewest GPUs on which a replica fits."""
     if run.tp or run.pp or run.dp or run.launch or None in (run.layers, run.num_gpus):
-        return workload(run, domain, without=without)
-    framework = framework_of(run)
+        return workload(run, domain, view=view)
+    framework = framework_of(run, view)
     if (framework.value("parallelism.zero") if run.zero_stage is None else run.zero_stage) in (2, 3):
-        job, assumed = workload(replace(run, tp=1, pp=1), domain, without=without)
-        return job, [
-            "parallelism: tp 1, pp 1 (the source says neither, and sharding alone makes a replica fit)",
-            *assumed,
-        ]
+        draft = workload(replace(run, tp=1, pp=1), domain, view=view)
+        said = "parallelism: tp 1, pp 1 (the source says neither, and sharding alone makes a replica fit)"
+        return draft._replace(assumed=[said, *draft.assumed])
     text = json.dumps(machine)
-    drafts = (
-        workload(run, domain, split, without) for split in smallest_first(run, run.layers or 1, run.heads or 1, domain)
-    )
     last = None
-    for job, assumed in drafts:
-        if _fits(text, job):
-            return job, assumed
-        last = job, assumed
+    for split in smallest_first(run, run.layers or 1, run.heads or 1, domain):
+        last = workload(run, domain, split, view)
+        if _fits(text, last.spec):
+            return last
     if last is None:
         raise Refusal("incomplete source", f"the source says neither tp nor pp, and {run.num_gpus} GPUs have no split")
     return last  # it was measured, so it did fit: the widest split is nearest to that
@@ -110,7 +108,7 @@ def _overridden(machine: dict[str, Any], run: Run) -> dict[str, Any]:
     if not run.cluster_set:
         return machine
     from clustersim.config.yaml import parse
-    from clustersim.topology.override import override
+    from clustersim.convert.override import override
 
     try:
         return dict(override(parse(json.dumps(machine), "cluster"), dict(run.cluster_set)).data)
@@ -125,7 +123,7 @@ def simulate(setup: Setup, engine: Engine = "auto") -> StepResult:
 
     try:
         job = build(parse(setup.workload, "workload"))
-        return _simulator(setup.topology).run(job, ignore_memory=True, engine=engine)
+        return _simulator(setup.topology).run(job, ignore_memory=True, engine=engine, check_overlap=False)
     except InputError as error:
         raise Refusal("mapping", getattr(error, "message", str(error))) from error
 
@@ -161,7 +159,7 @@ def _fabric(machine: dict[str, Any], _: dict[str, Any], value: str) -> None:
 
 
 def _host(machine: dict[str, Any], _: dict[str, Any], value: str) -> None:
-    """A host that is never late, or one that takes so many times as long."""
+    """Make the host infinitely fast (`ideal`), or slower by the given factor."""
     slowdown = NEVER_LATE if value == "ideal" else float(value)
     machine["cluster"]["node"].setdefault("host", {})["slowdown"] = slowdown
 

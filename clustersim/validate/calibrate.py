@@ -15,8 +15,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from clustersim.errors import InputError
-from clustersim.report.calibration import WORDS, PublishedSteps, interval
-from clustersim.validate.evaluate import Outcome, kind, log_error
+from clustersim.report.calibration import EARLY, WORDS, PublishedSteps, software_level
+from clustersim.validate.evaluate import Outcome, expected_again, kind, log_error
+from clustersim.validate.strangers import publisher_group
 
 SHARE = 0.8
 """Of the steps that an interval promises to hold."""
@@ -27,7 +28,7 @@ PUBLISHERS = 5
 def table(outcomes: Sequence[Outcome]) -> dict[str, Any]:
     """Return the calibrated table of outcomes: the bound, those with each publisher left out, and what they rest on.
 
-    outcomes: each with its own publisher left out. Raises InputError for fewer than five publishers.
+    outcomes: each as a stranger's. Raises InputError for fewer than five publishers.
     """
     rows = [one for one in outcomes if one["status"] == "ok" and one["measured_s"]]
     names = sorted({one["publisher"] for one in rows})
@@ -35,39 +36,62 @@ def table(outcomes: Sequence[Outcome]) -> dict[str, Any]:
         raise InputError(
             f"--calibrate: {len(names)} publishers whose runs can be compared; {PUBLISHERS} are needed, add files of others"
         )
-    known = seen(rows)
-    scores = [score(one, PublishedSteps(known, one["publisher"])) for one in rows]
+    known, levels = seen(rows), levels_of(rows)
+    scores = [score(one, known, levels) for one in rows]
     own = [one["publisher"] for one in rows]
+    pairs = list(zip(scores, own, strict=True))
     without = {
-        name: bound([(score, of) for score, of in zip(scores, own, strict=True) if of != name]) for name in names
+        name: bound([(score, of) for score, of in pairs if publisher_group(of) != name])
+        for name in set(map(publisher_group, names))
     }
-    inside = [score <= without[of] for score, of in zip(scores, own, strict=True)]
+    inside = [score <= without[publisher_group(of)] for score, of in pairs]
     return {
         "share": SHARE,
         "rows": len(rows),
         "predictor": "neusight",
         "clocks": "sustained",
-        "bound": round(bound(list(zip(scores, own, strict=True))), 4),
+        "bound": round(bound(pairs), 4),
         "inside_when_left_out": round(sum(inside) / len(rows), 3),
-        "without": {name: round(value, 4) for name, value in without.items()},
+        "without": {name: round(value, 4) for name, value in sorted(without.items())},
+        "levels": levels,
         "seen": known,
         "groups": _counts(rows, inside),
     }
 
 
 def held(outcomes: Sequence[Outcome], table: Mapping[str, Any]) -> list[Outcome]:
-    """Return outcomes with the intervals of a calibrated table in the place of the shipped ones."""
-    return [one if one["low_s"] is None else one | _bounds(one, table) for one in outcomes]
+    """Return outcomes with the expected times and intervals of a calibrated table in the place of the shipped ones."""
+    return [expected_again(one, one["without"], table) for one in outcomes]
 
 
-def _bounds(one: Outcome, table: Mapping[str, Any]) -> Outcome:
-    low, high, note = interval(one["predicted_s"], kind(one), one["publisher"], table)
-    return {"low_s": low, "high_s": high, "interval": note}
+def score(one: Outcome, seen: Mapping[str, Any], levels: Mapping[str, Any]) -> float:
+    """Return how far off the expected time of an outcome is without its kin, in widths of its interval."""
+    own = publisher_group(one["publisher"])
+    off = log_error(one) - software_level(kind(one), {"levels": levels}, own).log
+    return abs(off) / PublishedSteps(seen, own).width(kind(one))
 
 
-def score(one: Outcome, published: PublishedSteps) -> float:
-    """Return how far off an outcome is, in widths of its interval."""
-    return abs(log_error(one)) / published.width(kind(one))
+def levels_of(rows: Sequence[Outcome]) -> dict[str, dict[str, Any]]:
+    """Return {publisher: its kin, and for each kind of trainer: last year, mean ln(measured / simulated), runs}."""
+    found: dict[str, dict[tuple[str, bool], list[Outcome]]] = {}
+    for one in rows:
+        early = one["year"] is not None and one["year"] <= EARLY
+        found.setdefault(one["publisher"], {}).setdefault((one["trainer"], early), []).append(one)
+    return {
+        name: {
+            "kin": publisher_group(name),
+            "trainers": [
+                [
+                    trainer,
+                    max(one["year"] or EARLY + 1 for one in own),
+                    round(sum(map(log_error, own)) / len(own), 4),
+                    len(own),
+                ]
+                for (trainer, _), own in sorted(groups.items())
+            ],
+        }
+        for name, groups in sorted(found.items())
+    }
 
 
 def seen(rows: Sequence[Outcome]) -> dict[str, dict[str, Any]]:
@@ -78,6 +102,7 @@ def seen(rows: Sequence[Outcome]) -> dict[str, dict[str, Any]]:
     return {
         name: {
             **{part: sorted({kind(one).groups[part] for one in own}) for part in ("machine", "framework", "experts")},
+            "kin": publisher_group(name),
             "most_gpus": max(one["num_gpus"] for one in own),
             "runs": len(own),
         }

@@ -10,13 +10,14 @@ from typing import Any
 from clustersim.config.evidence import Evidence
 from clustersim.config.overrides import replace as put
 from clustersim.config.topology import Host, wider_slots
+from clustersim.convert.override import preset_node
 from clustersim.errors import nearest
 from clustersim.hardware.gpus import everything, load, spelled
 from clustersim.predictors.power import STEP, WIDTH, step_without
-from clustersim.topology.override import preset_node
 from clustersim.validate.refusal import Refusal
 from clustersim.validate.runs import Run
-from clustersim.validate.workload import framework_of
+from clustersim.validate.strangers import EVERYTHING, Knowledge
+from clustersim.validate.workload import InputDraft, framework_of
 
 PRESETS: Mapping[str, str] = {
     "v100-sxm2-16gb": "dgx1-v100",
@@ -37,6 +38,7 @@ PRESETS: Mapping[str, str] = {
     "gb300": "gb300-nvl72",
     "mi300x": "mi300x",
     "mi325x": "mi325x",
+    "mi350x": "mi355x",
     "mi355x": "mi355x",
 }
 """The shipped node of each GPU."""
@@ -74,7 +76,9 @@ LIBRARIES: Mapping[str, dict[str, str]] = {"aws-p5": {"proto": "Simple"}}
 """What a cloud's plugin sets of NCCL. AWS's sets NCCL_PROTO=simple where adapters do not say that they write 128 bytes in order,
 and asks P5 or not by its release (aws/aws-ofi-nccl, src/platform-aws.c)."""
 PLUGIN = Evidence(source="ULTRA's steps with tp 16 and 32 say that it was set", read_from=("ULTRA",))
-SHARED = Evidence(source="VTRAINM's steps: 4 NICs of 200 Gb/s for 8 GPUs that have 100 each", read_from=("VTRAINM",))
+SHARED = Evidence(
+    source="VTRAINM's steps: 4 NICs of 200 Gb/s for 8 GPUs that have 100 each", read_from=("VTRAINM", "VTRAINS")
+)
 """GPUs that are said to have less than their usual NIC share those; without it each has a slower one."""
 FOREIGN = re.compile(
     r"tpu|trainium|trn[12]|gaudi|ascend|cerebras|inferentia|ponte vecchio|intel|graphcore|biren|cambricon"
@@ -93,12 +97,13 @@ RACK = 64
 """GPUs that a job takes of an NVL72 rack when it spans several: 72 has no large power of two."""
 
 
-def cluster(run: Run, without: str = "") -> tuple[dict[str, Any], list[str]]:
-    """Return a topology file as plain data, and what was assumed. Raises Refusal for a GPU that is not shipped.
+def cluster(run: Run, view: Knowledge = EVERYTHING) -> InputDraft:
+    """Return the topology of a run. Raises Refusal for a GPU that is not shipped.
 
     A node is one NVLink domain with its usual NICs, which GPUs share where the row gives each less; the fabric is one switch
-    that never blocks. without: a publisher whose steps and logs nobody has seen.
+    that never blocks.
     """
+    without, sources = view.without, set[str]()
     said = run.gpu.lower()
     run = replace(run, gpu=_gpu(run.gpu), num_gpus=_gpus(run))
     gpus, domain, assumed = _domain(run)
@@ -106,7 +111,7 @@ def cluster(run: Run, without: str = "") -> tuple[dict[str, Any], list[str]]:
         run = replace(run, gpu=DGX_2H)
         assumed.append(f"gpus.model: {DGX_2H} (16 in a node with NVSwitches)")
     nodes = -(-gpus // domain)
-    preset = _preset(run, said)
+    preset = _preset(run, said, view, sources)
     node = _node(run, preset, domain)
     if not preset:
         links = (
@@ -120,7 +125,8 @@ def cluster(run: Run, without: str = "") -> tuple[dict[str, Any], list[str]]:
         if rate is None:
             assumed.append(f"nic_gbps_per_gpu: that of {PRESETS.get(run.gpu, 'a NIC of 200 Gb/s')}")
     node["nics"] = _nics(preset, domain, rate, without not in SHARED.read_from)
-    if nodes > 1 and ROCE.search(run.original_interconnect.lower()):
+    if nodes > 1 and ROCE.search(run.original_interconnect.lower()) and "words roce" not in view.hidden:
+        sources.add("words roce")
         node["nics"]["transport"] = "roce"
     host = preset_node(preset).host if preset else Host.model_validate(PLAIN["host"])
     slots = [host, *wider_slots(host)]
@@ -131,21 +137,10 @@ def cluster(run: Run, without: str = "") -> tuple[dict[str, Any], list[str]]:
     spec: dict[str, Any] = {"cluster": {"name": run.id, "nodes": nodes, "node": node}}
     if nodes > 1:
         spec["fabric"] = {"kind": "switch"}
-        if run.year is not None:
-            version = RELEASES[max(min(run.year, max(RELEASES)), min(RELEASES))]
-            spec["nccl"] = {"version": version}
-            assumed.append(f"nccl.version: {version} (of {run.year})")
-        framework = framework_of(run)
-        for key, one in framework.nccl.items():
-            if one.value is not None and (run.pp or 1) > 1:
-                spec.setdefault("nccl", {})[key] = one.value
-                assumed.append(f"nccl.{key}: {one.value} ({framework.name})")
-        if preset in LIBRARIES and without not in PLUGIN.read_from:
-            spec["nccl"] = {**spec.get("nccl", {}), **LIBRARIES[preset]}
-            assumed.append(f"nccl.proto: {LIBRARIES[preset]['proto']} ({preset})")
+        assumed += _library(spec, run, preset, view)
     if without:
         _leave_out(node, preset, run.gpu, without)
-    return spec, assumed
+    return InputDraft(spec, assumed, sources)
 
 
 def _leave_out(node: dict[str, Any], preset: str, gpu: str, publisher: str) -> None:
@@ -187,13 +182,35 @@ def _gpu(name: str) -> str:
     raise Refusal("unknown GPU", f"{name} is not shipped; {nearest(name, known)}known: {', '.join(known)}")
 
 
-def _preset(run: Run, gpu: str) -> str:
+def _preset(run: Run, gpu: str, view: Knowledge, sources: set[str]) -> str:
     """Return the shipped node of a run: of its GPU, or of the cloud that its source names; empty where there is none.
 
-    gpu: in the source's own words, in small letters: an A800 is an A100 with slower links.
+    gpu: in the source's own words, in small letters: an A800 is an A100 with slower links. A cloud's node is added to `sources`.
     """
     usual, said = "hgx-a800" if "a800" in gpu else PRESETS.get(run.gpu, ""), run.original_interconnect.lower()
-    return next((cloud for (words, node), cloud in CLOUDS.items() if words in said and node == usual), usual)
+    for (words, node), cloud in CLOUDS.items():
+        if words in said and node == usual and f"node {cloud}" not in view.hidden:
+            sources.add(f"node {cloud}")
+            return cloud
+    return usual
+
+
+def _library(spec: dict[str, Any], run: Run, preset: str, view: Knowledge) -> list[str]:
+    """Put the settings of the communication library of a run's year, framework and cloud; return what was assumed."""
+    assumed = []
+    if run.year is not None:
+        version = RELEASES[max(min(run.year, max(RELEASES)), min(RELEASES))]
+        spec["nccl"] = {"version": version}
+        assumed.append(f"nccl.version: {version} (of {run.year})")
+    framework = framework_of(run, view)
+    for key, one in framework.nccl.items():
+        if one.value is not None and (run.pp or 1) > 1:
+            spec.setdefault("nccl", {})[key] = one.value
+            assumed.append(f"nccl.{key}: {one.value} ({framework.name})")
+    if preset in LIBRARIES and view.without not in PLUGIN.read_from:
+        spec["nccl"] = {**spec.get("nccl", {}), **LIBRARIES[preset]}
+        assumed.append(f"nccl.proto: {LIBRARIES[preset]['proto']} ({preset})")
+    return assumed
 
 
 def _nics(preset: str, count: int, rate: float | None, shared: bool = True) -> dict[str, Any]:

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from clustersim.errors import ClustersimError
 from clustersim.hardware.constants import CALL
-from clustersim.report.calibration import Kind, interval
+from clustersim.predictors.uncertainty import Margin
+from clustersim.report.calibration import Expected, Kind, expected
 from clustersim.validate.adapt import adapt, simulate
 from clustersim.validate.refusal import Refusal
 from clustersim.validate.runs import Run
+from clustersim.validate.strangers import EVERYTHING, Knowledge, publisher_group
 from clustersim.validate.workload import framework_of, known
 
 if TYPE_CHECKING:
@@ -21,9 +23,10 @@ if TYPE_CHECKING:
 Outcome = dict[str, Any]
 _SHOWN = (
     *("id", "gpu", "num_gpus", "framework", "model", "precision", "tp", "pp", "vpp", "dp", "cp", "ep"),
-    *("micro_batch", "global_batch", "seq", "zero_stage", "recompute"),
+    *("micro_batch", "global_batch", "seq", "zero_stage", "recompute", "year"),
 )
 _FORECAST = (
+    "simulated_s",
     "predicted_s",
     "error",
     "low_s",
@@ -34,11 +37,13 @@ _FORECAST = (
     "launching",
     "architecture",
     "framework_family",
+    "trainer",
     "experts",
 )
 _UNKNOWN: Outcome = {
     **dict.fromkeys(_FORECAST),
     "interval": "",
+    "without": "",
     "status": "ok",
     "reason_kind": "",
     "reason": "",
@@ -52,20 +57,20 @@ FIELDS = frozenset((*_SHOWN, *_OF_RUN, *_UNKNOWN))
 
 
 def evaluate(
-    run: Run, ablation: Mapping[str, str] | None = None, engine: Engine = "auto", unseen: bool = False
+    run: Run, ablation: Mapping[str, str] | None = None, engine: Engine = "auto", view: Knowledge = EVERYTHING
 ) -> Outcome:
     """Simulate one run. status: ok, refused (the source or the model has what cannot be simulated) or failed.
 
-    predicted_s: None unless ok. error: predicted / measured - 1. low_s, high_s: the interval of `clustersim run`, of a publisher
-    that it was calibrated on that of all the others. reason, reason_kind: why there is no forecast. assumed: what the row
-    leaves open and how that was filled. memory_gib: of the fullest GPU; allocated_gib: without CUDA's and NCCL's own, as
-    torch.cuda.max_memory_allocated counts. launching: the share of the step that launching its kernels takes at 12 us each.
-    unseen: every figure that was read from the run's own publisher is what it would be without.
+    simulated_s, predicted_s: seconds of the step simulated and expected, None unless ok. error: predicted / measured - 1. low_s,
+    high_s: the interval of `clustersim run`. Expected time and interval rest on all publishers but the view's `without` and its
+    kin. reason, reason_kind: why there is no forecast. assumed: what the row leaves open and how that was filled. memory_gib: of
+    the fullest GPU; allocated_gib: without CUDA's and NCCL's own, as torch.cuda.max_memory_allocated counts. launching: the share
+    of the step that launching its kernels takes at 12 us each. view: what is known when it is forecast.
     """
     outcome = _said(run) | _UNKNOWN
     try:
-        setup = adapt(run, ablation, unseen=unseen)
-        return outcome | {"assumed": list(setup.assumed)} | _found(run, simulate(setup, engine))
+        setup = adapt(run, ablation, view)
+        return outcome | {"assumed": list(setup.assumed)} | _found(run, view, simulate(setup, engine))
     except Refusal as refusal:
         if refusal.kind == "mapping" and not run.ran:  # said not to run, and it did not
             return outcome | {"fits": False, "reason": refusal.why}
@@ -81,8 +86,8 @@ def _said(run: Run) -> Outcome:
 
 
 def log_error(outcome: Outcome) -> float:
-    """Return ln(measured / predicted) of an outcome that has both."""
-    return log(outcome["measured_s"] / outcome["predicted_s"])
+    """Return ln(measured / simulated) of an outcome that has both."""
+    return log(outcome["measured_s"] / outcome["simulated_s"])
 
 
 def kind(one: Outcome) -> Kind:
@@ -94,10 +99,12 @@ def kind(one: Outcome) -> Kind:
         one["launching"],
         experts=bool(one["experts"]),
         framework=one["framework_family"],
+        trainer=one["trainer"],
+        year=one["year"],
     )
 
 
-def _found(run: Run, result: StepResult) -> Outcome:
+def _found(run: Run, view: Knowledge, result: StepResult) -> Outcome:
     summary = result.summary
     step = summary["step_time_s"]
     stages = summary["memory"]["by_pipeline_rank"]
@@ -110,16 +117,20 @@ def _found(run: Run, result: StepResult) -> Outcome:
         **{name: getattr(result.work.job.training, name) for name in ("seq", "global_batch", "micro_batch")},
         "launching": CALL * summary["critical_path_kernels"] / step,
         "architecture": result.topology.gpu.architecture,
-        "framework_family": framework_of(run).family if known(run) else run.framework,
+        "framework_family": framework_of(run, view).family if known(run, view) else run.framework,
+        "trainer": framework_of(run, view).trainer,
         "experts": result.work.job.model.experts,
+        "year": run.year,
     }
-    low, high, note = _interval(run, facts, summary)
+    found = expectation(facts, step, publisher_group(view.without), summary)
     return facts | {
-        "predicted_s": step,
-        "error": step / run.sec_per_iter - 1 if run.sec_per_iter else None,
-        "low_s": low,
-        "high_s": high,
-        "interval": note,
+        "simulated_s": step,
+        "predicted_s": found.seconds,
+        "error": found.seconds / run.sec_per_iter - 1 if run.sec_per_iter else None,
+        "low_s": found.margin.low,
+        "high_s": found.margin.high,
+        "interval": found.margin.note,
+        "without": publisher_group(view.without),
         "memory_gib": summary["memory"]["peak_bytes"] / 2**30,
         "allocated_gib": max(one["total_bytes"] - one["framework_bytes"] for one in stages) / 2**30,
         "fits": summary["memory"]["fits"],
@@ -127,10 +138,23 @@ def _found(run: Run, result: StepResult) -> Outcome:
     }
 
 
-def _interval(run: Run, facts: Outcome, summary: Mapping[str, Any]) -> tuple[float | None, float | None, str]:
-    """Return the interval of `clustersim run` with what only a measured run says, and what it rests on: other publishers."""
-    low, high, note = summary["step_time_low_s"], summary["step_time_high_s"], summary["step_time_interval"]
-    if low is None or high is None:
-        return low, high, note
-    own = kind(facts)
-    return interval(summary["step_time_s"], own, without=run.publisher)
+def expected_again(one: Outcome, without: str, table: Mapping[str, Any] | None = None) -> Outcome:
+    """Return an outcome with the expected time and interval that rest on all publishers but a group.
+
+    table: of published steps, default the shipped one.
+    """
+    if one["status"] != "ok" or one["simulated_s"] is None:  # a published run that failed has no forecast
+        return one
+    found = expected(one["simulated_s"], kind(one), without, table)
+    error = found.seconds / one["measured_s"] - 1 if one["measured_s"] else None
+    low, high, note = found.margin if one["low_s"] is not None else (None, None, one["interval"])
+    changed = {"predicted_s": found.seconds, "error": error, "low_s": low, "high_s": high, "interval": note}
+    return one | changed | {"without": without}
+
+
+def expectation(facts: Outcome, step: float, without: str, summary: Mapping[str, Any]) -> Expected:
+    """Return the expected step of `clustersim run` with what only a measured run says; no interval where that has none."""
+    found = expected(step, kind(facts), without)
+    if summary["step_time_low_s"] is None:
+        return found._replace(margin=Margin(None, None, summary["step_time_interval"]))
+    return found

@@ -13,25 +13,28 @@ from typing import NamedTuple
 import numpy as np
 
 from clustersim.cache import Cache
-from clustersim.calibration.constants import Constant, constants_of
+from clustersim.calibration.constants import LEVEL, SOFTWARE, Constant, constants_of, software_constant
 from clustersim.calibration.fit import SLOWEST, ChangedKeys, MachineEstimate, Measurement, fitted
 from clustersim.calibration.sensitivity import changed_step
 from clustersim.collectives.nccl import nccl_tests_log, request
 from clustersim.collectives.nccl.table import line
 from clustersim.config.yaml import Document, parse
+from clustersim.convert.override import override
 from clustersim.errors import InputError, suggest
 from clustersim.explain.beside_trace import beside
 from clustersim.explain.gpu_trace import MeasuredStep, measured
 from clustersim.files import read_text
 from clustersim.parallel.job import Job
 from clustersim.parallel.load import build as build_job
+from clustersim.report.calibration import Kind, shipped, software_level
 from clustersim.simulation import Progress, Simulator, silent
 from clustersim.topology.build import build, node_types
-from clustersim.topology.override import override
 from clustersim.validate.adapt import Setup, adapt
 from clustersim.validate.refusal import Refusal
 from clustersim.validate.run import load
 from clustersim.validate.runs import Run
+from clustersim.validate.strangers import EVERYTHING, Knowledge, publisher_group
+from clustersim.validate.workload import framework_of
 
 REMAINDER = 0.065
 """What is left of the logarithm of a step's error, as a standard deviation, where its machine is known (docs/calibrate.md)."""
@@ -43,6 +46,8 @@ MANY, FEW = 64 * 2**20, 64 * 2**10
 """Bytes from which on a collective's rate counts, and up to which its latency does."""
 UNITS = 20.0
 """How many times off a step is that was written in another unit."""
+FAR = 3.0
+"""How many times off steps are whose unit or configuration must be wrong; below it, it is the software level."""
 SAME = 1.5
 """How many times as long one job took as itself where the rows contradict each other."""
 CLASSES = {
@@ -58,21 +63,28 @@ ON_LINKS = ("NVLink", "network between nodes", "latency of collectives")
 class MeasuredRun:
     """A row of a table of measured steps, as it is simulated."""
 
-    def __init__(self, run: Run, unseen: bool = False) -> None:
-        """Build the cluster and the job of a row. unseen: as `adapt` takes it. Raises Refusal and InputError."""
+    def __init__(self, run: Run, view: Knowledge = EVERYTHING) -> None:
+        """Build the cluster and the job of a row. view: what is known. Raises Refusal and InputError."""
         if run.sec_per_iter is None or not run.ran:
             raise Refusal("no time", f"{run.id} has no sec_per_iter; measure the step")
         self.run, self.seconds = run, run.sec_per_iter
-        self.setup: Setup = adapt(run, unseen=unseen)
+        self.setup: Setup = adapt(run, view=view)
         self.cluster: Document = parse(self.setup.topology, "cluster")
         self.simulator = Simulator(build(self.cluster))
         self.gpu = node_types(self.cluster)[0][1].gpu.name
         self.job: Job = self.simulator.placed(build_job(parse(self.setup.workload, "workload")))
+        framework = framework_of(run, view)
+        likely = Kind(
+            "", self.job.training.precision, self.job.mesh.size, 0.0, trainer=framework.trainer, year=run.year
+        )
+        self.level = software_level(likely, shipped(), publisher_group(view.without)).factor
+        self.known: dict[str, float] = {}
 
     @cached_property
     def constants(self) -> tuple[Constant, ...]:
         """What its step rests on."""
-        return (*constants_of(self.cluster, self.job), *[SLOWEST] * (self.job.mesh.size > 1))
+        own = constants_of(self.cluster, self.job)
+        return (software_constant(), *own, *[SLOWEST] * (self.job.mesh.size > 1))
 
     def same_job(self, other: MeasuredRun) -> bool:
         """Return whether another row is simulated as this one is."""
@@ -84,7 +96,12 @@ class MeasuredRun:
         return Measurement(self.run.id, self.seconds, self._step, self.constants, REMAINDER)
 
     def _step(self, changes: ChangedKeys) -> float:
-        return changed_step(self.cluster, self.job, dict(changes), self.simulator)
+        """Return the expected seconds of the step with keys changed, that of the software level among them."""
+        simulated = {key: value for key, value in changes.items() if key != LEVEL}
+        name = json.dumps(simulated, sort_keys=True)
+        if name not in self.known:
+            self.known[name] = changed_step(self.cluster, self.job, simulated, self.simulator)
+        return self.known[name] * self.level * float(str(changes.get(LEVEL, 1.0)))
 
     def kernels(self, path: Path, trace: MeasuredStep) -> list[Measurement]:
         """Return the classes of kernels in a trace of this step as measurements. Raises InputError where it has none of a GPU."""
@@ -101,7 +118,7 @@ class MeasuredRun:
             found: dict[str, float] = known.once(json.dumps(changes, sort_keys=True), simulate)
             return found
 
-        own = tuple(one for one in self.constants if one.family not in (*ON_LINKS, "host", SLOWEST.family))
+        own = tuple(one for one in self.constants if one.family not in (SOFTWARE, *ON_LINKS, "host", SLOWEST.family))
         found = []
         for name, parts in CLASSES.items():
             took, forecast = _sum(trace.by_class, parts), _summed(seconds, parts)
@@ -215,16 +232,16 @@ def machine(
 
 
 def _check_fit(path: Path, fit: MachineEstimate, steps: int) -> None:
-    """Raise InputError for steps that the others say little of: all of them far from their forecasts, or from each other."""
-    off = exp(float(np.median(np.abs(fit.left_out[:steps]))))
-    if off <= SAME:
-        return
-    usual = float(np.median(fit.before[:steps]))
-    if exp(float(np.median(np.abs(fit.before[:steps] - usual)))) <= SAME:
+    """Raise InputError for steps that are FAR from their forecasts all alike, or from each other."""
+    before = fit.before[:steps]
+    usual = float(np.median(before))
+    if abs(usual) > log(FAR) and exp(float(np.median(np.abs(before - usual)))) <= SAME:
         times = f"the steps agree with each other and take {exp(usual):.2g} times their forecasts"
         raise InputError(f"{path}: {times}; check the unit of sec_per_iter, the GPU and the batch")
-    times = f"half of them are {off:.1f} times and more from what the others say of the machine"
-    raise InputError(f"{path}: the steps contradict each other: {times}; check their units and configurations")
+    off = exp(float(np.median(np.abs(fit.left_out[:steps]))))
+    if off > FAR:
+        times = f"half of them are {off:.1f} times and more from what the others say of the machine"
+        raise InputError(f"{path}: the steps contradict each other: {times}; check their units and configurations")
 
 
 def _runs(path: Path) -> tuple[list[MeasuredRun], tuple[str, ...]]:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import csv
 import math
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from clustersim.report.calibration import WORDS
 from clustersim.validate import drawing
-from clustersim.validate.page import STYLE, sentence, tables
-from clustersim.validate.statistics import compared
+from clustersim.validate.page import STYLE, known_errors, sentence, tables
+from clustersim.validate.statistics import FEWEST, compared
 
-FEW = 15
+FIRST_CONTACTS = Path(__file__).parent / "first_contacts.csv"
+"""Forecasts of new publishers before anyone had looked at their runs: never computed again, only added to."""
+FEW = 40
 """Runs of a cell below which its errors say little."""
 Found = Mapping[str, Any]
 """What `clustersim validate --json` prints."""
@@ -19,11 +23,27 @@ Found = Mapping[str, Any]
 
 def publishers(found: Found) -> str:
     """Return the answer and the errors by publisher."""
-    rows = []
-    for name, one in found["groups"]["publisher"].items():
-        own = found["publishers_in_sample"][name]["mean_error"]
-        rows.append([name, *_figures(one), "" if own == one["mean_error"] else f"{100 * own:.1f}%"])
-    return f"{sentence(found)}\n\n{_table(('publisher', *SHORT, 'in sample'), rows)}"
+    several = {name: one for name, one in found["groups"]["publisher"].items() if one["runs"] >= FEWEST}
+    rows = [[name, *_figures(one), *known_errors(found, name)] for name, one in several.items()]
+    if others := [one for name, one in found["groups"]["publisher"].items() if name not in several]:
+        rows.append([f"{len(others)} with fewer", *_figures(_together(others)), "", ""])
+    return f"{sentence(found)}\n\n{_table(('publisher', *SHORT, 'left out', 'in sample'), rows)}"
+
+
+def _together(each: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the figures of several groups as those of one."""
+    runs, bounded = (sum(one[count] for one in each) for count in ("runs", "with_interval"))
+    means = {name: sum(one["runs"] * one[name] for one in each) / runs for name in ("mean_error", "bias")}
+    inside = sum(one["with_interval"] * (one["inside"] or 0) for one in each) / bounded if bounded else None
+    return {"runs": runs, **means, "inside": inside}
+
+
+def first_contacts() -> str:
+    """Return the record of forecasts of publishers as they were made before anyone had looked at their runs."""
+    with FIRST_CONTACTS.open(encoding="utf-8", newline="") as file:
+        head, *rows = csv.reader(file)
+    shown = [[*row[:4], f"{row[4]}%", f"{float(row[5]):+.1f}%", f"{row[6]}%"] for row in rows]
+    return _table(head, shown)
 
 
 def cells(found: Found) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from xml.sax.saxutils import escape
@@ -60,7 +61,7 @@ def _sections(found: Mapping[str, Any], outcomes: Sequence[Outcome]) -> Iterator
 
 def sentence(found: Mapping[str, Any]) -> str:
     """Return the answer: how far off strangers' runs are, how often inside the interval, and then the runs that were seen."""
-    every = found["left_out"]
+    every = found["stranger"]
     if not every["runs"]:
         return f"None of {found['runs_read']} runs could be compared."
     mean, median, tail, bias = (
@@ -69,10 +70,12 @@ def sentence(found: Mapping[str, Any]) -> str:
     inside = ""
     if every["with_interval"]:
         inside = f" {100 * every['inside']:.0f} % lie inside their interval (it promises 80 %)."
+    left_out, in_sample = (100 * found[name]["publisher_mean_error"] for name in ("left_out", "in_sample"))
     return (
-        f"{every['runs']} of {found['runs_read']} runs of {every['publishers']} publishers compared, each left out of all that "
-        f"was read from it: mean error over publishers {mean:.1f} %; over runs median {median:.1f} %, one in ten above "
-        f"{tail:.0f} %, bias {bias:+.1f} %.{inside} In sample: {100 * found['in_sample']['publisher_mean_error']:.1f} %."
+        f"{every['runs']} of {found['runs_read']} runs of {every['publishers']} publishers compared, each as a stranger's: "
+        f"without all that was read from its publisher or is used by it alone. Mean error over publishers {mean:.1f} %; over "
+        f"runs median {median:.1f} %, one in ten above {tail:.0f} %, bias {bias:+.1f} %.{inside} Left out of constants alone: "
+        f"{left_out:.1f} %. In sample: {in_sample:.1f} %."
     )
 
 
@@ -104,16 +107,19 @@ def figures(errors: Mapping[str, Any]) -> list[str]:
     return [str(errors["runs"]), *shares, f"{100 * errors['bias']:+.1f} %", inside]
 
 
-PUBLISHERS = ("publisher", *HEAD[1:], "in sample")
+PUBLISHERS = ("publisher", *HEAD[1:], "left out", "in sample")
 
 
 def publishers(found: Mapping[str, Any]) -> TableRows:
-    """Return the errors by publisher, each left out of all that was read from it, and in sample where that differs."""
-    rows = []
-    for name, one in found["groups"]["publisher"].items():
-        own = found["publishers_in_sample"][name]["mean_error"]
-        rows.append([name, *figures(one), "" if own == one["mean_error"] else f"{100 * own:.1f} %"])
-    return rows
+    """Return the errors by publisher as a stranger, and those left out of constants alone and in sample where they differ."""
+    return [[name, *figures(one), *known_errors(found, name)] for name, one in found["groups"]["publisher"].items()]
+
+
+def known_errors(found: Mapping[str, Any], publisher: str) -> list[str]:
+    """Return a publisher's mean errors left out of constants alone and in sample; blank where equal to the figure before."""
+    kinds = (found["groups"]["publisher"], found["publishers_left_out"], found["publishers_in_sample"])
+    means = [kind[publisher]["mean_error"] for kind in kinds]
+    return ["" if own == before else f"{100 * own:.1f}%" for before, own in pairwise(means)]
 
 
 WORST = ("run", "model", "on", "measured", "predicted", "error", "launching", "where the forecast goes")

@@ -25,26 +25,31 @@ def report(
     changed: Mapping[str, Sequence[Outcome]] | None = None,
     memory: Mapping[str, Any] | None = None,
     unseen: Sequence[Outcome] = (),
+    strangers: Sequence[Outcome] = (),
 ) -> dict[str, Any]:
-    """Return the figures of outcomes: first with each run's own publisher left out, then as they are.
+    """Return the figures of outcomes: as strangers' first, then with each run's own publisher left out, then as they are.
 
     changed: outcomes of ablations by name; every figure is over the runs that it could simulate. memory: the comparison of peaks.
-    unseen: outcomes, without what was read from their own publisher, of the runs that rest on such figures. Groups are those of
-    the runs with their publisher left out. Errors are fractions of the measured time.
+    unseen, strangers: outcomes without what was read from the run's publisher, and also without what it alone uses, of the runs
+    whose forecast differs so. Groups are those of strangers; rankings and verdicts have the publisher left out. Errors are
+    fractions of the measured time.
     """
-    found = judged(outcomes, unseen)
+    left_out = judged(outcomes, unseen)
+    found = judged(left_out, strangers)
     return {
         "runs_read": len(outcomes),
-        "left_out": by_publisher(found),
+        "stranger": by_publisher(found),
+        "left_out": by_publisher(left_out),
         "in_sample": by_publisher(outcomes),
+        "publishers_left_out": grouped(left_out, GROUPS["publisher"]),
         "publishers_in_sample": grouped(outcomes, GROUPS["publisher"]),
         "groups": groups(found),
-        "sound": sound_figures(found),
+        "sound": sound_figures(left_out),
         "peers": peers(outcomes),
         "refused": refusals(outcomes),
         "ablations": {name: errors(rows) | moved(outcomes, rows) for name, rows in (changed or {}).items()},
-        "sweeps": sweeps(found),
-        "fit": verdicts(found),
+        "sweeps": sweeps(left_out),
+        "fit": verdicts(left_out),
         "memory": memory,
     }
 

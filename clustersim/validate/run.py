@@ -13,19 +13,24 @@ from clustersim.errors import ClustersimError, DiskFullError, InputError, Interr
 from clustersim.report.store import ELSEWHERE
 from clustersim.sweeps.runner import spread
 from clustersim.validate import log
-from clustersim.validate.adapt import ABLATIONS, adapt
-from clustersim.validate.evaluate import Outcome, evaluate
+from clustersim.validate.adapt import ABLATIONS, Setup, adapt
+from clustersim.validate.evaluate import Outcome, evaluate, expected_again
 from clustersim.validate.refusal import Refusal
 from clustersim.validate.runs import Run, read, repeated
+from clustersim.validate.shipped import TABLE
+from clustersim.validate.strangers import EVERYTHING, Knowledge, hidden_sources, publisher_group
 from clustersim.writing import unwritable
 
 Ablation = tuple[str, str]
 """What is changed and to what: ("predictor", "roofline")."""
 UNSEEN: Ablation = ("publisher", "unseen")
-"""Runs whose forecast rests on a figure that was read from their own publisher are simulated without that too."""
+"""Each run without all constants that were read from its own publisher's steps, where it rests on some."""
+STRANGER: Ablation = ("publisher", "stranger")
+"""Each run also without the framework, recipe, node and phrases that only its own publisher uses, where it rests on some."""
+ForecastTask = tuple[Ablation | None, Run, Knowledge]
 Tracked = Iterator[tuple[int, Outcome]]
 ShowOutcomes = Callable[[Tracked, int], Tracked]
-"""Passes outcomes on as they come in, and may show progress of so many."""
+"""Passes outcomes on as they come in, and may show progress out of a total."""
 WAVE = 4096
 """Runs handed to the workers at a time."""
 
@@ -81,18 +86,17 @@ def simulate(
 ) -> dict[Ablation | None, list[Outcome]]:
     """Simulate every run as it is and under each change, on `workers` processes; return the outcomes in order.
 
-    Under UNSEEN are those of the runs alone that it concerns. What the log knows already is not simulated again. Raises
+    Under UNSEEN and STRANGER only runs whose inputs differ are simulated again, and nothing that the log knows. Raises
     InterruptedSweepError on Ctrl-C, with everything kept, and ClustersimError when a worker dies.
     """
-    versions: dict[Ablation | None, Sequence[Run]] = dict.fromkeys((None, *changes), runs)
-    versions[UNSEEN] = [run for run in runs if _rests_on_its_own(run)]
+    asked: list[ForecastTask] = [(version, run, EVERYTHING) for version in (None, *changes) for run in runs]
+    asked += differing(runs)
     found = dict(kept.known)
-    asked = [(version, run) for version, concerned in versions.items() for run in concerned]
-    tasks = [(version, run) for version, run in asked if (_name(version), run.id) not in found]
+    tasks = [task for task in asked if (_name(task[0]), task[1].id) not in found]
     try:
         with closing(show(_each(tasks, workers, engine), len(tasks))) as outcomes:  # type: ignore[type-var]
             for index, outcome in outcomes:
-                version, run = tasks[index]
+                version, run, _ = tasks[index]
                 kept.append(_name(version), outcome)
                 found[_name(version), run.id] = outcome
     except KeyboardInterrupt:
@@ -104,24 +108,60 @@ def simulate(
         raise
     except ClustersimError as error:
         raise ClustersimError(f"{error}; {len(found)} others are kept in {kept.shown}, try fewer --workers") from error
-    return {version: [found[_name(version), run.id] for run in concerned] for version, concerned in versions.items()}
+    result = {version: [found[_name(version), run.id] for run in runs] for version in (None, *changes)}
+    last = result[None]
+    for version in (UNSEEN, STRANGER):
+        own = {run.id: found[_name(version), run.id] for one, run, _ in asked if one == version}
+        last = result[version] = [own.get(one["id"]) or _without_own(one) for one in last]
+    return result
 
 
-def _rests_on_its_own(run: Run) -> bool:
-    """Return whether a figure that was read from a run's own publisher stands in its files."""
+def _without_own(one: Outcome) -> Outcome:
+    """Return an outcome whose inputs rest on nothing of its publisher, with an expected time that does not either."""
+    return expected_again(one, publisher_group(one["publisher"]))
+
+
+def differing(runs: Sequence[Run]) -> list[ForecastTask]:
+    """Return the runs whose forecast without their publisher (UNSEEN) or as a stranger's (STRANGER) has other inputs.
+
+    A source is hidden from a stranger if all of its users among the shipped publishers' runs are the stranger's kin.
+    """
+    shipped = read(TABLE)
+    publishers = {publisher_group(run.publisher) for run in shipped}
+    seen = {run.id: run for run in (*shipped, *runs) if publisher_group(run.publisher) in publishers}
+    setups = {run.id: _setup(run, EVERYTHING) for run in (*seen.values(), *runs)}
+    used = ((run.publisher, setup.sources) for run in seen.values() if (setup := setups[run.id]) is not None)
+    hidden = hidden_sources(used)
+    tasks: list[ForecastTask] = []
+    for run in runs:
+        own, last = publisher_group(run.publisher), setups[run.id]
+        for version, view in (
+            (UNSEEN, Knowledge(run.publisher)),
+            (STRANGER, Knowledge(own, hidden.get(own, frozenset()))),
+        ):
+            setup = None if last is None else _setup(run, view)
+            if setup is None or last is None or (setup.topology, setup.workload) == (last.topology, last.workload):
+                continue
+            tasks.append((version, run, view))
+            last = setup
+    return tasks
+
+
+def _setup(run: Run, view: Knowledge) -> Setup | None:
+    """Return the files of a run; None where they are refused."""
     try:
-        return adapt(run) != adapt(run, unseen=True)
+        return adapt(run, view=view)
     except (Refusal, InputError):
-        return False
+        return None
 
 
 def _name(version: Ablation | None) -> str:
     return "" if version is None else "=".join(version)
 
 
-def _each(tasks: Sequence[tuple[Ablation | None, Run]], workers: int, engine: Engine) -> Tracked:
+def _each(tasks: Sequence[ForecastTask], workers: int, engine: Engine) -> Tracked:
     """Yield (index, outcome); runs of one cluster come together, so that it is built once."""
-    clusters = [(run.gpu, run.num_gpus or 0) for _, run in tasks]
+    clusters = [(run.gpu, run.num_gpus or 0) for _, run, _ in tasks]
     order = sorted(range(len(tasks)), key=clusters.__getitem__)
     evaluate_one = partial(_evaluate, engine=engine)
     if workers == 1 or len(tasks) == 1:
@@ -136,8 +176,7 @@ def _each(tasks: Sequence[tuple[Ablation | None, Run]], workers: int, engine: En
                 yield wave[place], outcome
 
 
-def _evaluate(task: tuple[Ablation | None, Run], engine: Engine) -> Outcome:
-    version, run = task
-    if version == UNSEEN:
-        return evaluate(run, None, engine, unseen=True)
-    return evaluate(run, dict([version]) if version else None, engine)
+def _evaluate(task: ForecastTask, engine: Engine) -> Outcome:
+    version, run, view = task
+    change = None if version is None or version in (UNSEEN, STRANGER) else dict([version])
+    return evaluate(run, change, engine, view)

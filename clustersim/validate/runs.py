@@ -95,7 +95,9 @@ class Run:
     def publisher(self) -> str:
         """Its publisher: the first word of its id, such as `VTRAINS` of `VTRAINS-017`."""
         word = re.split(r"[-_ ]", self.id, maxsplit=1)[0]
-        return word if word != self.id else self.id.rstrip("0123456789") or self.id
+        if word == self.id:
+            return self.id.rstrip("0123456789") or self.id
+        return re.sub(r"^(MP[A-Z]+)\d$", r"\1", word)  # a submitter of another round of MLPerf
 
     @property
     def ran(self) -> bool:

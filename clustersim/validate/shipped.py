@@ -10,7 +10,7 @@ from typing import Any
 from clustersim.validate.runs import Run
 
 TABLE = Path(__file__).parent / "published_runs.csv"
-EACH = 7
+EACH = 4
 """Most runs of one source."""
 LONGEST = 4_000
 """Most passes of a run, so that all of them take seconds."""

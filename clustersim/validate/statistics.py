@@ -96,22 +96,24 @@ def peers(outcomes: Sequence[Outcome]) -> dict[str, dict[str, Any]]:
     return found
 
 
-def judged(outcomes: Sequence[Outcome], unseen: Sequence[Outcome]) -> list[Outcome]:
-    """Return the outcomes with every run's own publisher left out.
-
-    unseen: those of the runs whose forecast rests on a figure that was read from their own publisher, made without it; of all
-    others the outcome as it is counts.
-    """
-    own = {one["id"]: one for one in unseen}
+def judged(outcomes: Sequence[Outcome], differing: Sequence[Outcome]) -> list[Outcome]:
+    """Return the outcomes with those of `differing` in the place of the same runs."""
+    own = {one["id"]: one for one in differing}
     return [own.get(one["id"], one) for one in outcomes]
+
+
+FEWEST = 4
+"""Runs from which on a publisher counts by itself in the mean over publishers; the others count as one."""
 
 
 def by_publisher(outcomes: Sequence[Outcome]) -> dict[str, Any]:
     """Return the errors of outcomes, with the mean over publishers of their means, where each weighs as much."""
-    each = grouped(outcomes, GROUPS["publisher"])
+    rows = compared(outcomes)
+    counts = Counter(one["publisher"] for one in rows)
+    each = grouped(rows, lambda one: one["publisher"] if counts[one["publisher"]] >= FEWEST else "")
     means = [one["mean_error"] for one in each.values()]
     return errors(outcomes) | {
-        "publishers": len(each),
+        "publishers": len(counts),
         "publisher_mean_error": sum(means) / len(means) if means else None,
     }
 

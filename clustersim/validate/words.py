@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from typing import NamedTuple
 
 from clustersim.validate.runs import Run
@@ -17,6 +17,11 @@ class Phrase(NamedTuple):
     key: str
     """Dotted key of a workload."""
     value: object
+
+    @property
+    def source(self) -> str:
+        """Its name among sources (`strangers`)."""
+        return f"words {self.pattern}"
 
 
 PHRASES = (
@@ -63,17 +68,23 @@ def words(run: Run) -> str:
     return "; ".join(said).lower()
 
 
-def phrases(run: Run, architecture: str) -> Iterator[tuple[Phrase, str]]:
+def phrases(run: Run, architecture: str, hidden: Container[str] = ()) -> Iterator[tuple[Phrase, str]]:
     """Yield the keys of a workload that the words of a run mean, with the words.
 
-    A phrase that is denied (`no CUDA graphs`) or that is said of other GPUs (`CUDA graphs on Blackwell`) does not count.
+    hidden: sources whose phrases are not read. A phrase that is denied (`no CUDA graphs`) or that is said of other GPUs (`CUDA
+    graphs on Blackwell`) does not count.
     """
     said, known = words(run), set[str]()
     for phrase in PHRASES:
         for hit in re.finditer(phrase.pattern, said):
             only = _ONLY.match(said[hit.end() :])
             denied = _NOT.search(said[: hit.start()]) or _THEN_NOT.search(said[hit.end() :])
-            if phrase.key in known or denied or (only and not architecture.startswith(only[1])):
+            if (
+                phrase.source in hidden
+                or phrase.key in known
+                or denied
+                or (only and not architecture.startswith(only[1]))
+            ):
                 continue
             known.add(phrase.key)
             yield phrase, hit[0]

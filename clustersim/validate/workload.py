@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 import typing
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from clustersim.config.overrides import of_topology, replace, scalar
 from clustersim.config.workload import RecomputeModule, Saved
 from clustersim.errors import InputError
-from clustersim.frameworks import WITHOUT, Framework, find
+from clustersim.frameworks import WITHOUT, Framework, find, releases
 from clustersim.hardware import gpus
 from clustersim.predictors.attention_generations import SPEEDS
 from clustersim.validate.degrees import PUBLISHED, Degrees, accounted, degrees
@@ -18,6 +18,7 @@ from clustersim.validate.known_models import known_model
 from clustersim.validate.models import ModelFamily, family, tied
 from clustersim.validate.refusal import Refusal
 from clustersim.validate.runs import Run
+from clustersim.validate.strangers import EVERYTHING, FRAMEWORK, Knowledge
 from clustersim.validate.words import phrases, precision, words
 
 PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "fp8", "mxfp8", "nvfp4", "mxfp4")
@@ -52,39 +53,54 @@ HEAD = 128
 """Width of a head where the source says neither how many there are nor how wide they are."""
 
 
-def workload(
-    run: Run, domain: int, split: Degrees | None = None, without: str = ""
-) -> tuple[dict[str, Any], list[str]]:
-    """Return a workload file as plain data, and what was assumed, with where it is from. Raises Refusal.
+class InputDraft(NamedTuple):
+    """A workload or topology file as plain data, what was assumed with where it is from, and the sources that it rests on."""
 
-    domain: GPUs of one NVLink domain. split: the degrees, where the source leaves tp and pp open. without: a
-    publisher whose scripts and steps nobody has seen.
+    spec: dict[str, Any]
+    assumed: list[str]
+    sources: set[str]
+
+
+def workload(run: Run, domain: int, split: Degrees | None = None, view: Knowledge = EVERYTHING) -> InputDraft:
+    """Return the workload of a run. Raises Refusal.
+
+    domain: GPUs of one NVLink domain. split: the degrees, where the source leaves tp and pp open.
     """
-    draft = _Draft(run, framework_of(run), without)
+    draft = _Draft(run, view)
     draft.model()
     draft.training()
     draft.parallelism(domain, split)
     draft.habits()
     draft.words()
     draft.overrides()
-    return draft.spec, draft.assumed
+    return InputDraft(draft.spec, draft.assumed, draft.sources)
 
 
-def framework_of(run: Run) -> Framework:
-    """Return the framework of a run; one that is not in the table is as those that split a model so usually do it."""
-    return find(run.framework, run.year) or find(_usual(run), run.year) or find(_usual(run))  # type: ignore[return-value]
+def framework_of(run: Run, view: Knowledge = EVERYTHING) -> Framework:
+    """Return the framework of a run: of hidden ones the nearest release that is not, and where there is none a generic one."""
+    found = find(run.framework, run.year)
+    for release in [] if found is None else [found, *releases(found, run.year)]:
+        if _source(release) not in view.hidden:
+            return release
+    return find(_usual(run), run.year) or find(_usual(run))  # type: ignore[return-value]
 
 
-def known(run: Run) -> bool:
-    """Return whether a run's framework is in the table."""
-    return find(run.framework, run.year) is not None
+def _source(framework: Framework) -> str:
+    """Return its name among sources (`strangers`)."""
+    return f"{FRAMEWORK}{framework.name}"
+
+
+def known(run: Run, view: Knowledge = EVERYTHING) -> bool:
+    """Return whether a run's framework is in the table and not hidden."""
+    found = find(run.framework, run.year)
+    return found is not None and framework_of(run, view) in releases(found)
 
 
 def _usual(run: Run) -> str:
-    """Return the framework that usually splits a model as a run does, by name."""
-    if max(run.tp or 1, run.pp or 1, run.ep or 1) > 1:
-        return "megatron-lm"
-    return "fully_shard" if run.zero_stage == 3 else "pytorch ddp"
+    """Return the generic trainer that splits a model as a run does, by name."""
+    return (
+        "fully_shard" if run.zero_stage == 3 and max(run.tp or 1, run.pp or 1, run.ep or 1) == 1 else "generic trainer"
+    )
 
 
 def launched(run: Run) -> dict[str, Any]:
@@ -94,13 +110,12 @@ def launched(run: Run) -> dict[str, Any]:
     from clustersim.config.yaml import read
     from clustersim.convert.megatron_script import ImportRequest, imported
     from clustersim.files import read_text
-    from clustersim.parallel.ignored import NO_EFFECT, NOT_MODELLED
     from clustersim.parallel.load import unbuilt
 
     try:
         if run.launch.suffix in (".yaml", ".yml", ".json"):
             return dict(unbuilt(read(run.launch)).document.data)
-        asked = ImportRequest({}, {}, NO_EFFECT, NOT_MODELLED)
+        asked = ImportRequest({}, {})
         return imported(str(run.launch), read_text(run.launch, "a launch script"), asked).workload
     except InputError as error:
         raise Refusal("launch", str(error)) from error
@@ -117,17 +132,31 @@ def _reduces_often(run: Run, framework: Framework) -> bool:
 class _Draft:
     """A workload under way: `spec` grows, `assumed` lists what the row does not say."""
 
-    def __init__(self, run: Run, framework: Framework, without: str) -> None:
-        self.run = run
+    def __init__(self, run: Run, view: Knowledge) -> None:
+        framework, without = framework_of(run, view), view.without
+        self.run, self.view = run, view
         self.framework = framework.without(without) if without else framework
         self.name = framework.name if self.framework == framework else f"{framework.name}{WITHOUT}{without}"
+        self.sources = {_source(framework)}
+        gpu = gpus.spelled(run.gpu)
+        self.architecture = gpu.architecture if gpu else ""  # its cluster refuses one that is not shipped
         self.recipe = self.framework.recipe(run)
+        if self.recipe and not self.read(f"recipe {self.recipe.source} {sorted(self.recipe.of.items())}"):
+            self.recipe = None
         self.launch = launched(run)
         self.spec: dict[str, Any] = {"name": run.id, "model": {}, "training": {}, "parallelism": {"overlap": {}}}
         for section in ("model", "training", "parallelism"):
             self.spec[section] |= self.launch.get(section, {})
         self.spec["parallelism"]["overlap"] = dict(self.spec["parallelism"]["overlap"])
         self.assumed: list[str] = []
+        self.overrides()  # what the row decides is not assumed
+
+    def read(self, source: str) -> bool:
+        """Return whether a source is known, and note that the workload rests on it."""
+        if source in self.view.hidden:
+            return False
+        self.sources.add(source)
+        return True
 
     def has(self, key: str) -> Any:
         """Return the value of a dotted key so far, None where there is none."""
@@ -299,12 +328,6 @@ class _Draft:
         if modules and self.has("training.recompute") == "selective":
             self.assume("training.recompute_modules", modules, "as the source says")
 
-    @property
-    def architecture(self) -> str:
-        """Of the GPU; empty for one that is not shipped, which its cluster refuses."""
-        found = gpus.spelled(self.run.gpu)
-        return found.architecture if found else ""
-
     def attention(self) -> None:
         """The attention of the row: of those that are fused, the framework's own, where that runs on the GPU."""
         said = self.run.flash_attention
@@ -321,7 +344,9 @@ class _Draft:
         """Return the type in which gradients are reduced where a row names FSDP's mixed precision as Composer does."""
         words = self.run.original_precision
         found = next((word for word in ("DEFAULT", "PURE") if word in words.split("mixed_precision ")[-1]), None)
-        return {"DEFAULT": "fp32", "PURE": "bf16"}.get(found or "") if "mixed_precision " in words else None
+        if found is None or "mixed_precision " not in words or not self.read("words mixed_precision"):
+            return None
+        return {"DEFAULT": "fp32", "PURE": "bf16"}[found]
 
     def parallelism(self, domain: int, given: Degrees | None) -> None:
         """Degrees, stages, schedule, sharding, overlap."""
@@ -330,8 +355,8 @@ class _Draft:
         if found is None:
             raise Refusal("incomplete source", "the source says neither tp nor pp")
         self.assumed += found.assumed
-        ep = {"ep": run.ep} if run.ep else {}
-        split.update(tp=found.tp, cp=found.cp, pp=found.pp, dp=found.dp, **ep, tp_across_nodes=True)
+        split.update(tp=found.tp, cp=found.cp, pp=found.pp, dp=found.dp, tp_across_nodes=True)
+        self.experts(found, domain)
         if found.cp > 1:
             self.default("parallelism.cp_type", None)
             if self.windowed and "p2p" in (self.has("parallelism.cp_type") or "p2p"):
@@ -347,12 +372,27 @@ class _Draft:
         split.setdefault("schedule", "interleaved" if vpp > 1 else "1f1b")
         self.sharding(found, domain)
         sequence = run.sequence_parallel if found.tp > 1 else False  # without tp there is nothing to split
-        if sequence is None and (given is not None or (run.ep or 1) > 1):
+        if sequence is None and (given is not None or (self.has("parallelism.ep") or 1) > 1):
             sequence = True
             why = "experts spread over ranks need it" if given is None else "with a tp that the source does not say"
             self.assumed.append(f"parallelism.sequence_parallel: true ({why})")
         self.default("parallelism.sequence_parallel", sequence)
         self.overlap(found, vpp)
+
+    def experts(self, found: Degrees, domain: int) -> None:
+        """How experts lie on ranks: as the row says, whole where ep spans ranks of tp, and spread over a node if unstated."""
+        run, experts = self.run, self.has("model.experts")
+        if run.ep:
+            self.put("parallelism.ep", run.ep)
+        if not experts or self.has("parallelism.zero") == 3 or run.zero_stage == 3:
+            return
+        replicas, shards = found.cp * found.dp, found.tp * found.cp * found.dp
+        if self.has("parallelism.ep") is None:
+            fits = [ep for ep in range(1, min(experts, domain) + 1) if experts % ep == 0 and shards % ep == 0]
+            self.assume("parallelism.ep", max(fits), "experts over an NVLink domain, as the source does not say")
+        ep = self.has("parallelism.ep")
+        if replicas % ep and shards % ep == 0 and self.has("parallelism.expert_tp") is None:
+            self.assume("parallelism.expert_tp", 1, f"ep {ep} spans ranks of tp {found.tp}")
 
     @property
     def windowed(self) -> bool:
@@ -384,7 +424,8 @@ class _Draft:
             split["reduce_every_microbatch"] = often
         if zero == 3:
             self.sharded()
-            if HYBRID.search(words(run)) and found.dp > domain and found.dp % domain == 0:
+            hybrid = HYBRID.search(words(run)) and found.dp > domain and found.dp % domain == 0
+            if hybrid and self.read("words hybrid sharding"):
                 self.assume("parallelism.fsdp.shard", domain, "hybrid sharding: inside of a node")
 
     def overlap(self, found: Degrees, vpp: int) -> None:
@@ -417,7 +458,7 @@ class _Draft:
 
     def habits(self) -> None:
         """What else the framework does by itself, as far as it concerns this model and split."""
-        if not known(self.run):
+        if not known(self.run, self.view):
             self.assumed.append(f"framework: as {self.framework.title} ({self.run.framework!r} is not in the table)")
         if self.framework.assumes:
             self.assumed.append(self.framework.assumes)
@@ -448,7 +489,7 @@ class _Draft:
     def words(self) -> None:
         """What the source says in words, where it concerns this split."""
         needs = {"parallelism.algorithms.ep": "ep", "training.dispatch": "ep", "parallelism.cp_type": "cp"}
-        for phrase, said in phrases(self.run, self.architecture):
+        for phrase, said in phrases(self.run, self.architecture, self.view.hidden):
             if phrase.key in needs and (self.has(f"parallelism.{needs[phrase.key]}") or 1) == 1:
                 continue
             if phrase.key == "parallelism.overlap.tp" and not self.has("parallelism.sequence_parallel"):
@@ -457,6 +498,7 @@ class _Draft:
                 continue  # the framework's release captures more than the words say
             if phrase.key == "training.fp8_scaling" and self.has("training.precision") != "fp8":
                 continue
+            self.sources.add(phrase.source)
             self.assume(phrase.key, phrase.value, f"the source says {said!r}")
 
     def overrides(self) -> None:

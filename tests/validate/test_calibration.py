@@ -10,10 +10,10 @@ from clustersim.calibration.constants import constants_of
 from clustersim.calibration.sensitivity import changed_step, sensitivities
 from clustersim.config.mapping import document
 from clustersim.config.overrides import parted
+from clustersim.convert.override import override
 from clustersim.parallel.load import load as load_workload
 from clustersim.simulation import Simulator, simulate
 from clustersim.topology.build import build, document_of
-from clustersim.topology.override import override
 
 CLUSTER, WORKLOAD = "dgx_a100_8", "gpt3_2.7b"
 MIXED = {

@@ -13,6 +13,7 @@ from clustersim.validate.evaluate import evaluate
 from clustersim.validate.report import report
 from clustersim.validate.runs import read
 from clustersim.validate.shipped import TABLE
+from clustersim.validate.strangers import Knowledge
 
 WORSE = 0.02
 """By how much the mean error of a publisher may grow before someone must say why: two points …"""
@@ -24,7 +25,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="module")
 def found():
-    return {one.id: evaluate(one, unseen=True) for one in read(TABLE)}
+    return {one.id: evaluate(one, view=Knowledge(one.publisher)) for one in read(TABLE)}
 
 
 def recorded():
@@ -74,14 +75,19 @@ def test_readme_and_page_tell_the_same_and_the_page_is_short():
     assert len(re.findall(r"[^\s|]+", page)) <= 2500
 
 
+def test_the_page_has_the_record_of_first_contacts():
+    assert markdown.first_contacts() == block("docs/validation.md", "contacts")
+    assert "a8f545ed" in markdown.first_contacts()
+
+
 @pytest.mark.slow
 @pytest.mark.data
 def test_no_figure_of_the_page_is_older_than_the_code(tmp_path):
     folder = Path(os.environ["CLUSTERSIM_DATA"]) / "validation"
-    runs = run.load([folder / f"training_runs_{name}.csv" for name in ("calibration", "dev", "open")])
+    runs = run.load([folder / f"training_runs_{name}.csv" for name in ("calibration", "dev", "open", "open_4")])
     asked = log.Question.of("validate", {}, {}, {})
     with log.opened(tmp_path / "out", asked) as kept:
         outcomes = run.simulate(runs, [], 1, kept)
-    assert markdown.publishers(report(outcomes[None], unseen=outcomes[run.UNSEEN])) == block(
-        "docs/validation.md", "publishers"
-    ), UPDATE
+    assert markdown.publishers(
+        report(outcomes[None], unseen=outcomes[run.UNSEEN], strangers=outcomes[run.STRANGER])
+    ) == block("docs/validation.md", "publishers"), UPDATE

@@ -28,7 +28,8 @@ BARE = {
 
 
 def stranger(tmp_path, **change):
-    return runs.read(write(tmp_path / "runs.csv", {**BARE, **change}))[0]
+    names = (*ROW, *(name for name in change if name not in ROW))
+    return runs.read(write(tmp_path / "runs.csv", {**BARE, **change}, names=names))[0]
 
 
 @pytest.mark.parametrize(
@@ -165,3 +166,44 @@ def test_cells_that_say_that_nothing_is_known_are_blank(tmp_path):
     assert found.kv_heads == 1
     assert re.match("A-|MINE", found.id)
     assert set(BARE) <= set(ROW)
+
+
+MIXTURE = {
+    "gpu": "H100",
+    "framework": "Megatron-LM",
+    "model": "Acme-8x1B",
+    "layers": "8",
+    "hidden": "1024",
+    "ffn_hidden": "2048",
+    "heads": "8",
+    "kv_heads": "8",
+    "vocab": "32000",
+    "experts": "8",
+    "topk": "2",
+    "num_gpus": "16",
+    "tp": "2",
+    "pp": "2",
+    "dp": "4",
+    "sequence_parallel": "1",
+}
+
+
+def test_a_layout_in_set_decides_where_layers_do_not_divide(tmp_path):
+    """Seven layers over four stages would be cut with the embedding as a layer, which excludes a layout."""
+    split = {"layers": "7", "experts": "", "topk": "", "tp": "1", "pp": "4", "dp": "4"}
+    found = evaluate(stranger(tmp_path, **{**MIXTURE, **split}, set="parallelism.layout=Et|tt|ttt|tL"))
+    assert found["status"] == "ok", found["reason"]
+
+
+def test_experts_that_span_tensor_parallel_ranks_are_whole(tmp_path):
+    found = json.loads(adapt(stranger(tmp_path, **MIXTURE, ep="8")).workload)["parallelism"]
+    assert (found["ep"], found["expert_tp"]) == (8, 1)
+    assert "expert_tp" not in json.loads(adapt(stranger(tmp_path, **MIXTURE, ep="4")).workload)["parallelism"]
+
+
+def test_a_mixture_without_ep_is_spread_over_a_node_unless_its_parameters_are_sharded(tmp_path):
+    setup = adapt(stranger(tmp_path, **MIXTURE))
+    assert json.loads(setup.workload)["parallelism"]["ep"] == 8
+    assert any(said.startswith("parallelism.ep: 8 (experts over an NVLink domain") for said in setup.assumed)
+    sharded = {"tp": "1", "pp": "1", "dp": "16", "zero_stage": "3", "framework": "torchtitan"}
+    assert "ep" not in json.loads(adapt(stranger(tmp_path, **{**MIXTURE, **sharded})).workload)["parallelism"]

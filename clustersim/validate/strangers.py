@@ -1,0 +1,59 @@
+"""What a forecast of a measured run may rest on, if nobody had read its publisher's rows.
+
+Framework files, recipes, nodes of clouds and phrases were written after looking at measured runs. A *source* is the name of
+one of them, such as `framework internevo` or `words ulysses`. A stranger's forecast uses no source that only its own publisher
+uses.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from clustersim.frameworks import load, releases
+
+KIN: Mapping[str, str] = {"VTRAINM": "VTRAINS", "BSV100": "BSPREQ", "BLOOM": "BSPREQ"}
+"""Publishers whose runs have the authors and machines of another one."""
+FRAMEWORK = "framework "
+"""What names of sources that are framework files begin with."""
+MLPERF = "MLPERF"
+"""NVIDIA's reference code of MLPerf, which every submitter runs; their ids begin with MP."""
+
+
+def publisher_group(publisher: str) -> str:
+    """Return the name that stands for a publisher and all others whose runs are of the same people or code."""
+    return MLPERF if publisher.startswith(("MP", MLPERF)) else KIN.get(publisher, publisher)
+
+
+@dataclass(frozen=True, slots=True)
+class Knowledge:
+    """What is known when a run is forecast: everything by default."""
+
+    without: str = ""
+    """Publisher whose measured steps no constant rests on."""
+    hidden: frozenset[str] = frozenset()
+    """Sources that are unknown."""
+
+
+EVERYTHING = Knowledge()
+
+
+def hidden_sources(used: Iterable[tuple[str, frozenset[str]]]) -> dict[str, frozenset[str]]:
+    """Return {kin: sources that no other publisher uses}. used: (publisher, sources) of each run.
+
+    A release of a hidden framework that nobody uses is hidden too, as it was written beside that one.
+    """
+    users: defaultdict[str, set[str]] = defaultdict(set)
+    for publisher, sources in used:
+        for source in sources:
+            users[source].add(publisher_group(publisher))
+    found: defaultdict[str, set[str]] = defaultdict(set)
+    for source, publishers in users.items():
+        if len(publishers) == 1:
+            found[next(iter(publishers))].add(source)
+    for own in found.values():
+        frameworks = [load(source.removeprefix(FRAMEWORK)) for source in own if source.startswith(FRAMEWORK)]
+        siblings = {f"{FRAMEWORK}{one.name}" for framework in frameworks for one in releases(framework)}
+        own.update(source for source in siblings if source not in users)
+    return {name: frozenset(sources) for name, sources in found.items()}
