@@ -10,7 +10,9 @@ print(result.step_time, result.mfu)
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from clustersim.errors import ClustersimError
@@ -52,33 +54,59 @@ __all__ = [  # noqa: PLE0604
 ]
 
 
+_ROOMS = ("explain", "jobs", "lab", "report", "serve", "validate")
+"""Parts of clustersim that have the name of a command."""
+
+
+class _Room(ModuleType):
+    """A part of clustersim with the name of a command: calling it runs that command."""
+
+    def __call__(self, *arguments: object, **options: object) -> Any:
+        from clustersim.cli.python import command
+
+        return command(self.__name__.rpartition(".")[2])(*arguments, **options)
+
+
+class _Package(ModuleType):
+    def __setattr__(self, name: str, value: object) -> None:
+        if isinstance(value, ModuleType) and name in _ROOMS:
+            value.__class__ = _Room
+        super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package
+
+
 def __getattr__(name: str) -> Any:
     """Import what is used when it is used: `import clustersim` alone loads neither numpy nor pydantic."""
-    if name in _KINDS:
-        from clustersim.api.inputs import of_kind
+    from importlib import import_module
+    from importlib.util import find_spec
 
-        return of_kind(name)
-    if name not in __all__ and _offered(name):
+    if name in _ROOMS:
+        return import_module(f"clustersim.{name}")
+    if name not in __all__ and (name.startswith("_") or find_spec(f"clustersim.{name}") is not None):
+        raise AttributeError(f"module 'clustersim' has no attribute {name!r}")
+    if name in _KINDS or (name not in __all__ and _offered(name)):
         from clustersim.api.inputs import of_kind
 
         return of_kind(name)
     if name not in __all__:
-        raise AttributeError(f"module 'clustersim' has no attribute {name!r}")
+        from clustersim.cli.python import command
+
+        return command(name)
     from clustersim import api
 
     return getattr(api, name)
 
 
 def _offered(name: str) -> bool:
-    """Return whether an installed package offers a kind of fabric of this name; no part of clustersim itself is one."""
-    from importlib.util import find_spec
-
-    if name.startswith("_") or find_spec(f"clustersim.{name}") is not None:
-        return False
+    """Return whether an installed package offers a kind of fabric of this name."""
     from clustersim.plugins import installed
 
     return name in installed("clustersim.topology")
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    from clustersim.cli.python import names
+
+    return sorted({*globals(), *__all__, *names()})

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Collection, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from clustersim.config.shipped import called, find
 from clustersim.config.yaml import Document, read
 from clustersim.engine.player import Engine
 from clustersim.errors import InputError
-from clustersim.files import Inputs, digest, keeping_inputs
+from clustersim.files import Inputs, digest, holding
 from clustersim.parallel.job import Job
 from clustersim.parallel.load import build as build_job
 from clustersim.parallel.options import change_words
@@ -158,6 +159,11 @@ class StoredRun:
         """Path and SHA-256 of each file by its part, such as `topology`."""
         return {part: (Path(one.path), one.sha256) for part, one in self.manifest.inputs.items()}
 
+    def holding(self) -> AbstractContextManager[Inputs]:
+        """Take files of the question that are gone from the result, as where it was copied elsewhere."""
+        texts = {one.path: one.text for one in self.manifest.inputs.values() if one.text is not None}
+        return holding({path: text.encode("utf-8", "surrogatepass") for path, text in texts.items()})
+
     @property
     def question(self) -> StepQuestion:
         """The question that the result answers."""
@@ -177,16 +183,20 @@ class StoredRun:
     @property
     def command(self) -> str:
         """The command that asks its question."""
-        return shlex.join(self.question.words)
+        with self.holding():
+            return shlex.join(self.question.words)
 
     def again(self, progress: Progress = silent) -> StepResult:
-        """Simulate it once more. Raises InputError when an input has changed since, or a plug-in is not permitted."""
+        """Simulate it once more, of files that are gone with what the result keeps of them.
+
+        Raises InputError when an input has changed since, or a plug-in is not permitted.
+        """
         if missing := [permit for permit in self.manifest.options.plugins if permit not in permits()]:
             words = " ".join(f"--plugins {shlex.quote(permit)}" for permit in missing)
             raise InputError(f"{self.folder}: was simulated with plug-ins; add {words}")
         question = self.question
         progress("load")
-        with keeping_inputs() as files:
+        with self.holding() as files:
             job, cluster = question.job, question.cluster
             self._check(files)
             result = question.answer(Simulator(cluster), job, progress)

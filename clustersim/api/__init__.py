@@ -1,4 +1,4 @@
-"""What `import clustersim` offers to scripts and notebooks; `clustersim/__init__.py` imports it when it is used."""
+"""The Python API behind `import clustersim`, imported on first use by `clustersim/__init__.py`."""
 
 from clustersim.api.forecast import simulate, sweep
 from clustersim.api.inputs import load_cluster, load_workload

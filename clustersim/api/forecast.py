@@ -1,4 +1,4 @@
-"""The described cluster that was asked about last: what was worked out about it serves the next question about the same."""
+"""`simulate` and `sweep`. The most recent cluster is kept, so that the next question about it reuses its caches."""
 
 from __future__ import annotations
 
@@ -35,22 +35,22 @@ from clustersim.topology.model import Topology
 
 
 class _Known(NamedTuple):
-    """A description of a cluster, and its simulator."""
+    """A cluster's description and its simulator."""
 
     document: Document | None
-    """None for a cluster that the caller has built."""
+    """Description of the cluster; None for one that the caller has built."""
     simulator: Simulator
 
 
 _recent: ContextVar[_Known | None] = ContextVar("recent", default=None)
-"""One for each thread: what a simulator keeps is not made for two at once."""
+"""Most recent cluster of each thread. A simulator's caches are not thread-safe."""
 
 
 def simulator(cluster: ClusterLike, overrides: dict[str, object]) -> _Known:
-    """Return a cluster with its simulator, that of the last question if the description is the same.
+    """Return a cluster with its simulator, which is reused if the previous question had the same description.
 
-    cluster, overrides: as in `load_cluster`. One that was loaded is the caller's, and nothing of it is kept. Nor is what
-    more than the description decides: files that it names, and code from outside. Raises ClustersimError.
+    Arguments are those of `load_cluster`. A cluster that the caller has built is not kept, nor one that depends on further files
+    or outside code. Raises ClustersimError.
     """
     with keeping_inputs() as read:
         found = cluster_document(cluster)
@@ -76,13 +76,17 @@ def simulate(
     engine: Engine = "simpy",
     **overrides: object,
 ) -> Result:
-    """Simulate one training step, as `clustersim run` does, and write nothing.
+    """Simulate one training step, as `clustersim run` does. Nothing is written to disk.
 
-    cluster, workload: files, names of shipped ones, mappings with the keys of such files, or what `load_cluster` and
-    `load_workload` return. fold: simulate ranks that nothing can tell apart once. ignore_memory: go on when the job does not
-    fit. full_attention: count all of causal attention in the model FLOP. engine: simpy; static (longest path) where that is
-    proved exact; auto: static, else a compiled loop. overrides: keys of both, as in `load_cluster` and `load_workload`. Raises
-    ClustersimError, which says where and what is wrong.
+    `cluster` and `workload` are files, names of shipped ones, mappings with the keys of such files, or results of `load_cluster`
+    and `load_workload`. `fold` simulates identical ranks once. `ignore_memory` continues if the job does not fit.
+    `full_attention` counts causal attention in full in the model FLOP. `engine` is "simpy", the reference, or "auto", the
+    compiled loop. `overrides` are keys of both, as in `load_cluster` and `load_workload`. Raises ClustersimError with the place
+    and the problem.
+
+    >>> result = simulate("hgx_h100_8", "gpt3_xl", tp=2)
+    >>> result.fits, 0 < result.mfu < 1
+    (True, True)
     """
     _check_engine(engine)
     of_cluster, of_job = parted(overrides)
@@ -100,12 +104,16 @@ def simulate(
 def sweep(
     cluster: ClusterLike, workload: WorkloadLike, *, workers: int = 1, engine: Engine = "auto", **axes: object
 ) -> SweepResult:
-    """Simulate every combination of values, such as `tp=[1, 2, 4], pp=[1, 2]`, and write nothing.
+    """Simulate every combination of values, such as `tp=[1, 2, 4], pp=[1, 2]`. Nothing is written to disk.
 
-    cluster, workload: as in `simulate`. workers: processes; with more than 1 the caller is a file whose own work stands under
-    `if __name__ == "__main__":`, as everywhere in Python's multiprocessing. engine: as in `simulate`. axes:
-    keys of the workload as in `load_workload`; a list, tuple or range has the values that are tried, anything else is the same at
-    every point. Raises ClustersimError for what is wrong at every point.
+    `cluster`, `workload` and `engine` are those of `simulate`. `workers` is the number of processes; with more than 1, the
+    calling script needs `if __name__ == "__main__":`, as always in Python's multiprocessing. `axes` are keys as in
+    `load_workload`: a list, tuple or range holds the values to try, anything else is the same at every point. Raises
+    ClustersimError for what is wrong at every point.
+
+    >>> found = sweep("hgx_h100_8", "gpt3_xl", tp=[1, 2], pp=[1, 2])
+    >>> [row["status"] for row in found.rows]
+    ['ok', 'ok', 'ok', 'ok']
     """
     if not isinstance(workers, int) or workers < 1:
         raise InputError(f"workers={workers!r}: write a whole number of 1 or more")

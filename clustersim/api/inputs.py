@@ -1,4 +1,4 @@
-"""Clusters and workloads as scripts give them: files, names of shipped ones, mappings, or what was loaded before."""
+"""Clusters and workloads as scripts pass them: files, names of shipped ones, mappings, or loaded objects."""
 
 from __future__ import annotations
 
@@ -25,10 +25,13 @@ WorkloadLike = str | Path | Mapping[str, Any] | Job
 
 
 def load_cluster(cluster: ClusterLike, **overrides: object) -> Topology:
-    """Return a cluster: of a topology file, the name of a shipped one, or a mapping with the keys of such a file.
+    """Return the cluster of a topology file, of a shipped name, or of a mapping with the keys of such a file.
 
-    One that is loaded is returned as it is. overrides: keys as the options of `clustersim run`, such as `nodes=64`; dotted ones
-    as `**{"fabric.radix": 128}`. Raises ClustersimError, which says where and what is wrong.
+    A built cluster is returned unchanged. `overrides` are named like the options of `clustersim run`, such as `nodes=64`, or by
+    dotted keys: `**{"fabric.radix": 128}`. Raises ClustersimError with the place and the problem.
+
+    >>> load_cluster("hgx_h100_8").gpus
+    8
     """
     found = cluster_document(cluster)
     if isinstance(found, Topology):
@@ -41,7 +44,7 @@ def load_cluster(cluster: ClusterLike, **overrides: object) -> Topology:
 
 
 def cluster_document(cluster: ClusterLike) -> Document | Topology:
-    """Return the description of a cluster, unchecked, or the loaded one. Raises ClustersimError when it cannot be read."""
+    """Return the unchecked description of a cluster, or the built cluster itself. Raises ClustersimError if it cannot be read."""
     if isinstance(cluster, Topology):
         return cluster
     if isinstance(cluster, Mapping):
@@ -53,10 +56,13 @@ def cluster_document(cluster: ClusterLike) -> Document | Topology:
 
 
 def load_workload(workload: WorkloadLike, **overrides: object) -> Job:
-    """Return a job: of a workload file, the name of a shipped one, or a mapping with the keys of such a file.
+    """Return the job of a workload file, of a shipped name, or of a mapping with the keys of such a file.
 
-    overrides: keys as the options of `clustersim run`, such as `tp=8`; dotted ones as `**{"training.seq": 4096}`. Raises
-    ClustersimError, which says where and what is wrong.
+    `overrides` are named like the options of `clustersim run`, such as `tp=8`, or by dotted keys: `**{"training.seq": 4096}`.
+    Raises ClustersimError with the place and the problem.
+
+    >>> load_workload("gpt3_xl", tp=2).parallelism.tp
+    2
     """
     if isinstance(workload, Job) and not overrides:
         return workload
@@ -65,7 +71,7 @@ def load_workload(workload: WorkloadLike, **overrides: object) -> Job:
 
 
 def workload_document(workload: WorkloadLike) -> Document:
-    """Return the description of a workload, unchecked. Raises ClustersimError when it cannot be read."""
+    """Return the unchecked description of a workload. Raises ClustersimError if it cannot be read."""
     if isinstance(workload, Job):
         return workload.document
     if isinstance(workload, Mapping):
@@ -80,31 +86,32 @@ _KEYS = KEYS | {option.name: option.key for option in cluster_options.OPTIONS}
 
 
 def places(document: Document, keywords: Iterable[str]) -> dict[str, SourcePlace]:
-    """Return where messages find what keywords set, by dotted key."""
+    """Return {dotted key: place for error messages} of keywords."""
     return {_KEYS.get(name, name): (f"{document.path} (keyword {name})", 0, 0) for name in keywords}
 
 
 def parted(keywords: Mapping[str, object]) -> tuple[dict[str, object], dict[str, object]]:
-    """Return the keywords that set keys of a cluster, and those that set keys of a workload."""
+    """Return (keywords that set keys of a cluster, keywords that set keys of a workload)."""
     cluster = {name: value for name, value in keywords.items() if of_topology(_KEYS.get(name, name))}
     return cluster, {name: value for name, value in keywords.items() if name not in cluster}
 
 
 def by_key(keywords: Mapping[str, object]) -> dict[str, Any]:
-    """Return the values of keywords, such as `tp`, as plain data by the dotted key that each sets, such as `parallelism.tp`."""
+    """Return {dotted key: value as plain data} of keywords: `tp=8` becomes {"parallelism.tp": 8}."""
     return {_KEYS.get(name, name): mapping.plain(value, f"{name}=") for name, value in keywords.items()}
 
 
 _TEXT = """{what}
 
-    nodes: how many. node: their type, such as "hgx-h100", or a mapping that extends one. name: of the cluster. faults: what is
-    slow or dead, a list of mappings. nccl: the communication library, a mapping. keys: those of `fabric` with `kind: {kind}`
-    (docs/yaml.md), quantities as text with their unit; fabric: more of them, whose names are taken. Raises ClustersimError.
+    `nodes` is the number of nodes, `node` their type, such as "hgx-h100", or a mapping that extends one. `faults` is a list of
+    slow or dead parts and `nccl` the communication library, both as mappings. `keys` are those of `fabric` with `kind: {kind}`
+    (docs/yaml.md), quantities as text with their unit; `fabric` takes keys whose names are arguments here. Raises
+    ClustersimError.
     """
 
 
 def of_kind(kind: str) -> Callable[..., Topology]:
-    """Return the function that builds clusters with a kind of fabric: a file of `clustersim/topology/kinds`, or a package's."""
+    """Return the function that builds clusters with a kind of fabric: a file of `topology/kinds`, or one of a package."""
 
     def build(
         *,
@@ -130,7 +137,7 @@ def of_kind(kind: str) -> Callable[..., Topology]:
 
 
 def _what(kind: str) -> str:
-    """Return the first line of the file of a kind, or the package that offers it."""
+    """Return the first line of a kind's file, or the package that adds the kind."""
     module = plugins.names(ROOM).get(kind)
     if module is None:
         return f"`kind: {kind}`, of the package {plugins.installed(ROOM)[kind]}."

@@ -1,8 +1,9 @@
-"""`clustersim optimize` and `clustersim plan` for scripts: the best split, and the cluster that trains so many tokens in time."""
+"""`clustersim optimize` and `clustersim plan` for scripts: the best split, and the cheapest cluster for a training run."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,10 @@ from clustersim.optimization.answer import answer as best_of
 from clustersim.optimization.objective import objective
 from clustersim.optimization.search import free
 from clustersim.parallel.load import unbuilt
-from clustersim.planning.answer import answer
+from clustersim.planning.answer import answer, changes
 from clustersim.planning.planner import Planner
 from clustersim.planning.reliability import load as load_reliability
-from clustersim.planning.request import TOPOLOGY, plan_request
+from clustersim.planning.request import TOPOLOGY, amount, plan_request
 from clustersim.sweeps.evaluate import SweepInputs
 from clustersim.sweeps.legal import AUTO
 from clustersim.sweeps.space import SweepSpace
@@ -37,12 +38,15 @@ def optimize(
 ) -> OptimizeResult:
     """Find the best split of a model on a cluster over all legal degrees and options, as `clustersim optimize` does.
 
-    cluster, workload: as in `simulate`. goal: what is least: step, cost or energy a token, or gpus that reach `target`
-    tokens/s. top: how many of the best are found. unlikely: also what is unlikely to fit. price: USD a GPU-hour. costs: a file
-    of prices and power. axes: keys of both as in `sweep`, each a value or a list; "auto" is all legal values, and so are tp, pp,
-    ep, expert_tp, micro_batch, recompute, schedule, vpp and zero where they are not given, and those of cp that leave 2,048
-    tokens or more of a sequence together. Each split has the overlap that suits it best, where that is not given. Raises
-    ClustersimError, which says where and what is wrong.
+    `cluster` and `workload` are those of `simulate`. `goal` is minimized: "step" time, "cost" or "energy" per token, or "gpus"
+    that reach `target` tokens/s. `top` is the number of results. `unlikely` includes splits that are unlikely to fit. `price` is
+    in USD per GPU-hour, `costs` a file of prices and power. `axes` are keys as in `sweep`, each a value or a list; "auto" means
+    all legal values. The default is "auto" for tp, pp, ep, expert_tp, micro_batch, recompute, schedule, vpp and zero, and for
+    values of cp that keep at least 2,048 tokens of a sequence together. Each split gets the overlap that suits it best, unless
+    it is set. Raises ClustersimError with the place and the problem.
+
+    >>> optimize("hgx_h100_8", "gpt3_xl", tp=[1, 2], pp=1, top=1).best["tp"] in (1, 2)
+    True
     """
     if not isinstance(top, int) or top < 1:
         raise InputError(f"top={top!r}: write a whole number of 1 or more")
@@ -55,7 +59,7 @@ def optimize(
 
 
 def _space(axes: Mapping[str, object]) -> SweepSpace:
-    """Return the space of keywords; what is free is `auto`."""
+    """Return the search space of keywords. Values that are free are `auto`."""
     several = {name: value for name, value in axes.items() if isinstance(value, list | tuple | range)}
     for name, value in several.items():
         if not len(value):
@@ -71,9 +75,9 @@ def _space(axes: Mapping[str, object]) -> SweepSpace:
 def plan(
     workload: WorkloadLike,
     *,
-    tokens: float,
+    tokens: float | str,
     days: float | None = None,
-    budget: float | None = None,
+    budget: float | str | None = None,
     nodes: int | None = None,
     gpu: str | Sequence[str] = "h100",
     nic: str | Sequence[str] | None = None,
@@ -86,18 +90,22 @@ def plan(
     costs: str | Path | None = None,
     **overrides: object,
 ) -> PlanResult:
-    """Find the cheapest cluster and split that train on so many tokens in time, as `clustersim plan` does.
+    """Find the cheapest cluster and split that train on `tokens` tokens ("15T" or 15e12) in time, as `clustersim plan` does.
 
-    tokens: of the whole run. days: in which it must be over. budget: USD that it may cost. nodes: that it may use at most, spares
-    beside them. One of the three is given. gpu, nic, oversubscription: kinds of cluster that are compared, each a value or a
-    list. topology: whose nodes are counted anew.
-    blocking: steps wait while a checkpoint is written. reliability, costs: files in place of the defaults. unlikely: also splits
-    that are unlikely to fit. price: USD a GPU-hour.
-    overrides: keys of both that are the same for all. Raises ClustersimError, which says what is wrong, or what would do.
+    Exactly one limit is given: `days` of the whole run, `budget` in USD, or `nodes` without spares. `gpu`, `nic` and
+    `oversubscription` are the kinds of cluster to compare, each a value or a list. `topology` is the cluster whose number of
+    nodes is varied. With `blocking`, steps wait while a checkpoint is written. `reliability` and `costs` are files that replace
+    the defaults. `unlikely` includes splits that are unlikely to fit. `price` is in USD per GPU-hour. `overrides` are keys that
+    all clusters share. Raises ClustersimError with the problem, or with what would be possible.
+
+    >>> planned = plan("gpt3_xl", tokens=1e9, nodes=1, tp=1, pp=1, recompute="none", micro_batch=4)
+    >>> planned.nodes
+    1
     """
     axes = {"cluster.gpu": gpu, "cluster.nic": nic, "fabric.oversubscription": oversubscription}
     several = {key: _listed(value) for key, value in axes.items() if value is not None}
-    asked = plan_request(tokens, days, budget, nodes, by_key(overrides), several, blocking)
+    tokens, usd = _amount("tokens", tokens), None if budget is None else _amount("budget", budget)
+    asked = plan_request(tokens, days, usd, nodes, by_key(overrides), several, blocking)
     document = workload_document(workload)
     money = figures.load(costs, price)
     case = SweepInputs(
@@ -107,7 +115,13 @@ def plan(
         costs=money,
         unlikely=unlikely,
     )
-    return PlanResult(answer(Planner(case, load_reliability(reliability)), asked))
+    planner = Planner(case, load_reliability(reliability))
+    found = answer(planner, asked)
+    return PlanResult(replace(found, changes=tuple(changes(planner, found))))
+
+
+def _amount(name: str, value: float | str) -> float:
+    return amount(f"{name}=", value) if isinstance(value, str) else value
 
 
 def _listed(value: object) -> list[object]:

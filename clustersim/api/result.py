@@ -1,4 +1,4 @@
-"""What a simulated step, and a sweep, are to a script or a notebook."""
+"""Results for scripts and notebooks: of a step, a sweep, an explanation, a comparison, a search and a plan."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def _frame(columns: TableColumns) -> pl.DataFrame:
-    """Return a table as polars reads it from its file."""
+    """Return a table as polars reads it from its parquet file."""
     import polars as pl
 
     from clustersim.report.parquet import encoded
@@ -37,83 +37,88 @@ def _frame(columns: TableColumns) -> pl.DataFrame:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One simulated training step; `found` is all that the simulation knows of it."""
+    """One simulated training step. `found` has everything that the simulation recorded."""
 
     found: simulation.StepResult
     question: StepQuestion | None = None
-    """What was simulated; None for a cluster that was built before."""
+    """The simulated question; None for a cluster that the caller has built."""
 
     @property
     def summary(self) -> dict[str, Any]:
-        """What `summary.json` holds, without its top; keys carry their units."""
+        """Content of `summary.json`; keys carry their units."""
         return self.found.summary
 
     @property
     def step_time(self) -> float:
-        """Seconds of one training step."""
+        """Simulated seconds of one training step."""
         return float(self.summary["step_time_s"])
 
     @property
+    def expected_step_time(self) -> float:
+        """Expected seconds of a step: the simulated time, corrected by the median error on published steps of its kind."""
+        return float(self.summary["expected_step_time_s"])
+
+    @property
     def interval(self) -> tuple[float, float] | None:
-        """Seconds between which 80 of 100 steps of this kind lie, None where no published step is of its kind."""
+        """Seconds (low, high) between which 80 % of published steps of this kind lie; None without such steps."""
         low, high = self.summary["step_time_low_s"], self.summary["step_time_high_s"]
         return None if low is None or high is None else (float(low), float(high))
 
     @property
     def tokens_per_s(self) -> float:
-        """Tokens a second, of all GPUs that the job uses."""
+        """Tokens per second of all GPUs of the job."""
         return float(self.summary["tokens_per_s"])
 
     @property
     def mfu(self) -> float:
-        """Model FLOP/s over the peak of the GPUs used, from 0 to 1."""
+        """Model FLOP/s divided by the peak of the GPUs used, from 0 to 1."""
         return float(self.summary["mfu"])
 
     @property
     def memory(self) -> float:
-        """Bytes that the fullest GPU holds at its peak."""
+        """Peak memory of the fullest GPU in bytes."""
         return float(self.summary["memory"]["peak_bytes"])
 
     @property
     def fits(self) -> bool:
-        """Whether that likely fits: more than half of published mappings this full ran."""
+        """Whether the job likely fits: more than half of published runs at this memory level succeeded."""
         return bool(self.summary["memory"]["fits"])
 
     @property
     def breakdown(self) -> dict[str, float]:
-        """Seconds of a step by what they go to, the mean of all ranks."""
+        """{part: seconds of the step}, mean of all ranks."""
         return dict(self.summary["breakdown_s"])
 
     @property
     def critical_path(self) -> dict[str, float]:
-        """Seconds of the chain of work over many ranks that makes the step as long as it is, by what they go to."""
+        """{part: seconds} of the chain of work over many ranks that sets the length of the step."""
         return dict(self.summary["critical_path_s"])
 
     @property
     def spans(self) -> pl.DataFrame:
-        """The activities of all ranks, one row a span, as `spans.parquet`; made when asked for."""
+        """Activities of all ranks, one row per span, as in `spans.parquet`. Built on access."""
         from clustersim.report.tables import spans_table
 
         return _frame(spans_table(self.found.record, self.found.plan))
 
     @property
     def links(self) -> pl.DataFrame:
-        """What each directed link carried, one row a link that carried something, as `links.parquet`; made when asked for."""
+        """Traffic of each directed link that carried bytes, one row per link, as in `links.parquet`. Built on access."""
         from clustersim.report.tables import links_table
 
         return _frame(links_table(self.found.plan, self.found.topology, self.found.record.end))
 
     def explain(self) -> ExplainResult:
-        """Return why the step takes as long as it does, and what would make it shorter, as `clustersim explain`.
+        """Return why the step takes as long as it does and what would shorten it, as `clustersim explain`.
 
-        Every what-if is simulated. Raises InputError for a cluster that was built before.
+        Every what-if is simulated. Raises InputError for a cluster that the caller has built.
         """
         from clustersim.explain.explanation import explained
 
         return ExplainResult(explained(self._question, known=self.found))
 
     def compare(self, *others: Result) -> CompareResult:
-        """Return what differs between this result and others, as `clustersim compare`. Raises InputError as `explain`."""
+        """Return the differences between this result and others, as `clustersim compare`. Raises InputError as `explain`."""
         from clustersim.explain.differences import Comparison, of_step
 
         steps = [(f"result {n}", one) for n, one in enumerate((self, *others), 1)]
@@ -126,11 +131,11 @@ class Result:
         return self.question
 
     def __repr__(self) -> str:
-        """Return the figures in one line; all that the simulation knows would be megabytes."""
+        """Return the main figures in one line."""
         return f"Result({self._title}: {', '.join(f'{name} {text}' for name, text in self._figures.items())})"
 
     def _repr_html_(self) -> str:
-        """Return the figures as a table, which notebooks show."""
+        """Return the main figures as an HTML table for notebooks."""
         cells = "".join(f"<tr><th>{name}</th><td>{escape(text)}</td></tr>" for name, text in self._figures.items())
         return f"<table><caption>{escape(self._title)}</caption>{cells}</table>"
 
@@ -150,13 +155,13 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class ExplainResult:
-    """Why a step takes as long as it does; `print` shows it as `clustersim explain` does."""
+    """Why a step takes as long as it does. `print` shows it as `clustersim explain` does."""
 
     found: Explanation
 
     @property
     def what_ifs(self) -> pl.DataFrame:
-        """One row a what-if, the shortest step first: `name`, `step_time_s`, `gain_s` and the `flags` that make it."""
+        """One row per what-if, the shortest step first: `name`, `step_time_s`, `gain_s`, `flags` that apply it, and `note`."""
         import polars as pl
 
         rows = self.found.facts()["what_ifs"]
@@ -165,7 +170,7 @@ class ExplainResult:
         )
 
     def __str__(self) -> str:
-        """Return it as lines of text."""
+        """Return the explanation as lines of text."""
         from clustersim.explain.text import lines
 
         return "\n".join(lines(self.found))
@@ -173,17 +178,17 @@ class ExplainResult:
 
 @dataclass(frozen=True, slots=True)
 class CompareResult:
-    """What differs between results; `print` shows it as `clustersim compare` does."""
+    """Differences between results. `print` shows them as `clustersim compare` does."""
 
     found: Comparison
 
     @property
     def differences(self) -> dict[str, tuple[object, ...]]:
-        """The keys that are not the same everywhere, with the value of each result."""
+        """{key: value of each result} of the keys that differ."""
         return self.found.differences
 
     def __str__(self) -> str:
-        """Return it as lines of text."""
+        """Return the differences as lines of text."""
         from clustersim.explain.text import compared
 
         return "\n".join(compared(self.found))
@@ -194,18 +199,18 @@ class SweepResult:
     """All points of a sweep."""
 
     asked: tuple[Point, ...]
-    """The overrides of each point by dotted key, in the order of the axes, the last one fastest."""
+    """Overrides of each point by dotted key, in the order of the axes, the last axis fastest."""
     rows: tuple[Row, ...]
-    """What became of each: `status` is ok, illegal, does not fit or failed, and `reason` says why there is no result."""
+    """One row per point of the sweep. `status`: ok, illegal, does not fit or failed; `reason`: why a point has no result."""
 
     @property
     def points(self) -> pl.DataFrame:
-        """All points, fastest per token first and those without a result last, as `points.parquet`; made when asked for."""
+        """All points as in `points.parquet`, the fastest per token first, those without a result last. Built on access."""
         return frame(self.rows)
 
     @property
     def best(self) -> dict[str, Any]:
-        """The keywords of the fastest point, for `cs.simulate`. Raises InputError, with a reason, when no point has a result."""
+        """Keywords of the fastest point, for `simulate`. Raises InputError with a reason if no point has a result."""
         order = ranked(self.rows)
         if not order:
             reason = f"the first one: {self.rows[0]['reason']}" if self.rows else "it has no points"
@@ -214,72 +219,72 @@ class SweepResult:
         return _keywords(self.asked[first])
 
     def __repr__(self) -> str:
-        """Return how many points there are, and the best, in one line."""
+        """Return the number of points and the best one in one line."""
         found = ranked(self.rows)
         best = f", the best {seconds(found[0]['step_time_s'])} with {self.best}" if found else ""
         return f"SweepResult({len(self.rows)} points, {len(found)} with a result{best})"
 
     def _repr_html_(self) -> str:
-        """Return the table, which notebooks show."""
+        """Return the table as HTML for notebooks."""
         return str(self.points._repr_html_())
 
 
 @dataclass(frozen=True, slots=True)
 class OptimizeResult:
-    """The best splits of all that were asked for; `found` has how many were bounded, simulated and out."""
+    """The best splits of a search. `found` has the numbers of bounded, simulated and excluded splits."""
 
     found: SearchResult
 
     @property
     def rows(self) -> list[Row]:
-        """The best, in order, with the columns of a sweep and `why` each is behind the first."""
+        """The best splits in order, with the columns of a sweep, and `why` each is behind the first."""
         best, goal = self.found.best, self.found.goal
         return [{**one.row, "why": why(best[0].row, one.row, goal) if place else ""} for place, one in enumerate(best)]
 
     @property
     def points(self) -> pl.DataFrame:
-        """The same as a polars table."""
+        """The rows as a polars table."""
         return frame(self.rows)
 
     @property
     def best(self) -> dict[str, Any]:
-        """The keywords of the best point, for `cs.simulate`."""
+        """Keywords of the best split, for `simulate`."""
         return _keywords(self.found.best[0].point)
 
     def _repr_html_(self) -> str:
-        """Return the table, which notebooks show."""
+        """Return the table as HTML for notebooks."""
         return str(self.points._repr_html_())
 
 
 @dataclass(frozen=True, slots=True)
 class PlanResult:
-    """The plans of every kind of cluster that was asked for, the best first; `found` has all that is known of them."""
+    """The plan of each kind of cluster, the best first. `found` has all details."""
 
     found: Answer
 
     @property
     def days(self) -> float:
-        """Days of the best plan, failures and checkpoints counted in."""
+        """Days of the best plan, including failures and checkpoints."""
         return self.found.plans[0][1].days
 
     @property
     def nodes(self) -> int:
-        """Nodes of the best plan, without its spares."""
+        """Number of nodes of the best plan, without spares."""
         return self.found.plans[0][1].nodes
 
     @property
     def usd(self) -> float | None:
-        """USD of the best plan, rented, spares too; None where no price is known."""
+        """Rent of the best plan in USD, including spares; None without a known price."""
         return self.found.plans[0][1].usd
 
     @property
     def best(self) -> dict[str, Any]:
-        """The keywords of the best plan's step, for `cs.simulate` on the topology that was planned for."""
+        """Keywords of the best plan's step, for `simulate` on the topology of the plan."""
         return _keywords(self.found.plans[0][1].point)
 
     @property
     def points(self) -> pl.DataFrame:
-        """One row a kind of cluster, the best first: what a plan comes to, and the columns of its step."""
+        """One row per kind of cluster, the best first: days, nodes, cost and energy of its plan, and the columns of its step."""
         rows = [
             {
                 "days": one.days,
@@ -299,7 +304,7 @@ class PlanResult:
         return pl.DataFrame(rows)
 
     def _repr_html_(self) -> str:
-        """Return the table, which notebooks show."""
+        """Return the table as HTML for notebooks."""
         return str(self.points._repr_html_())
 
 

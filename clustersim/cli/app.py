@@ -24,6 +24,7 @@ COMMANDS = {
     "sweep": "sweep:sweep",
     "optimize": "optimize:optimize",
     "plan": "plan:plan",
+    "goodput": "goodput:goodput",
     "validate": "validate:validate",
     "calibrate": "calibrate:calibrate",
     "report": "report:report",

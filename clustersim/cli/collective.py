@@ -54,7 +54,7 @@ def collective(
     ] = "16G",
     factor: Annotated[float, typer.Option("--factor", "-f", min=1.01, help="From one size to the next.")] = 2.0,
     gpus: Annotated[
-        int | None, typer.Option("--gpus", "-g", min=2, help="The first so many GPUs. [default: all]")
+        int | None, typer.Option("--gpus", "-g", min=2, help="Number of GPUs, the first ones. [default: all]")
     ] = None,
     ranks: Annotated[
         str | None, typer.Option(help="These GPUs, such as 0-7,16-23 or 0-1023:8 (one a node of 8).")

@@ -29,11 +29,10 @@ def explain(
     """
     from clustersim.explain.explanation import explained
     from clustersim.explain.text import lines
-    from clustersim.files import keeping_inputs
     from clustersim.question import StoredRun
 
-    with progressing(quiet or as_json) as progress, keeping_inputs():
-        stored = StoredRun.of(result)
+    stored = StoredRun.of(result)
+    with progressing(quiet or as_json) as progress, stored.holding():
         again, question = stored.again(progress), stored.question
         if machine:
             changed = on_machine(machine, question.parts["topology"], question.overrides)

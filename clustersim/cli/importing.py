@@ -1,10 +1,10 @@
-"""Formats of other tools: `clustersim import` takes a launch script or Chakra traces, `clustersim export` writes both."""
+"""Formats of other tools: `clustersim import` takes launch files or Chakra traces, `clustersim export` writes them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -26,9 +26,22 @@ from clustersim.cli.trace import numbers
 from clustersim.errors import ConfigError, InputError
 
 if TYPE_CHECKING:
+    from clustersim.convert.megatron_script import Imported
     from clustersim.parallel.job import Job
 
-app = CommandGroup(help="Take a step from another tool: a launch script as a workload, or execution traces to play.")
+
+def out_option(metavar: str) -> Any:
+    """Return the option that names the file to write instead of printing."""
+    return typer.Option("--out", "-o", help="Write it here; default: print it.", metavar=metavar)
+
+
+ImportSetting = Annotated[
+    list[str] | None, typer.Option("--set", help="A key of the workload that decides.", metavar="KEY=VALUE")
+]
+ResultFolder = Annotated[Path, typer.Argument(metavar="RESULT", help="The folder that `clustersim run` wrote.")]
+app = CommandGroup(
+    help="Take a step from another tool: a launch script or job config as a workload, or execution traces to play."
+)
 
 
 @app.callback()
@@ -39,7 +52,10 @@ def _room() -> None:
 @app.command()
 def megatron(
     script: Annotated[
-        Path, typer.Argument(metavar="SCRIPT", help="A shell script that launches pretrain_gpt.py or its kin.")
+        Path,
+        typer.Argument(
+            metavar="SCRIPT", help="A shell script that launches pretrain_gpt.py or its kin, or a model_config.yaml."
+        ),
     ],
     arguments: Annotated[
         list[str] | None,
@@ -48,43 +64,64 @@ def megatron(
             help="The script's own arguments, as it would be called with; -- before one that begins with a dash.",
         ),
     ] = None,
-    out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Write it here; default: print it.", metavar="FILE.yaml")
-    ] = None,
+    out: Annotated[Path | None, out_option("FILE.yaml")] = None,
     variables: Annotated[
         list[str] | None,
         typer.Option(
             "--var", help="A variable of the environment, or an argument by its number.", metavar="NAME=VALUE"
         ),
     ] = None,
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", help="A key of the workload that decides.", metavar="KEY=VALUE")
-    ] = None,
+    settings: ImportSetting = None,
 ) -> None:
     """Write a workload from a launch script of Megatron-LM, and say what was ignored and what assumed.
 
     The script is read, never run.
     """
     from clustersim.config.overrides import scalar
-    from clustersim.config.yaml import parse
-    from clustersim.convert.megatron_script import ImportRequest, imported, lines
+    from clustersim.convert.megatron_script import ImportRequest, imported
     from clustersim.files import read_text
-    from clustersim.parallel.ignored import NO_EFFECT, NOT_MODELLED
+
+    given = {key: scalar(key, value) for key, value in by_key(settings).items()}
+    called = {str(number): value for number, value in enumerate(arguments or (), 1)}
+    asked = ImportRequest({**called, **dict(map(_variable, variables or ()))}, given)
+    _answer(script, imported(str(script), read_text(script, "a shell script"), asked), out)
+
+
+@app.command()
+def torchtitan(
+    config: Annotated[Path, typer.Argument(metavar="FILE.toml", help="A job config of torchtitan v0.2.")],
+    gpus: Annotated[
+        int | None, typer.Option(min=1, help="Those that it runs on, which a shard degree of -1 leaves open.")
+    ] = None,
+    out: Annotated[Path | None, out_option("FILE.yaml")] = None,
+    settings: ImportSetting = None,
+) -> None:
+    """Write a workload from a job config of torchtitan, and say what was ignored."""
+    from clustersim.config.overrides import replace, scalar
+    from clustersim.convert.torchtitan import imported
+    from clustersim.files import read_text
+
+    found = imported(str(config), read_text(config, "a job config of torchtitan"), gpus)
+    for key, value in by_key(settings).items():
+        replace(found.workload, tuple(key.split(".")), scalar(key, value), key)
+    _answer(config, found, out)
+
+
+def _answer(source: Path, found: Imported, out: Path | None) -> None:
+    """Write the workload of another tool's file and what is not in it, or print both. Raises InputError."""
+    from clustersim.config.yaml import parse
+    from clustersim.convert.megatron_script import lines
     from clustersim.parallel.load import build
     from clustersim.report.terminal import folded
     from clustersim.writing import check_output, save
 
     if out:
-        check_output("--out", out, (".yaml", ".yml"), (script,))
-    given = {key: scalar(key, value) for key, value in by_key(settings).items()}
-    called = {str(number): value for number, value in enumerate(arguments or (), 1)}
-    asked = ImportRequest({**called, **dict(map(_variable, variables or ()))}, given, NO_EFFECT, NOT_MODELLED)
-    found = imported(str(script), read_text(script, "a shell script"), asked)
-    text = _written(found.workload)
+        check_output("--out", out, (".yaml", ".yml"), (source,))
+    text = yaml_text(found.workload)
     try:
-        build(parse(text, str(out or script)))
+        build(parse(text, str(out or source)))
     except ConfigError as error:
-        raise InputError(f"{script}: {error.message}; --set changes a key of the workload") from error
+        raise InputError(f"{source}: {error.message}; --set changes a key of the workload") from error
     said = [part for line in lines(found) for part in folded(line)]
     if out:
         save(out, text)
@@ -151,7 +188,7 @@ def _variable(text: str) -> tuple[str, str]:
     return name, value
 
 
-def _written(workload: object) -> str:
+def yaml_text(workload: object) -> str:
     """Return a workload as YAML, in the order of its keys."""
     import yaml
 
@@ -168,26 +205,55 @@ def _exports() -> None:
 
 @export_app.command("megatron")
 def export_megatron(
-    result: Annotated[Path, typer.Argument(metavar="RESULT", help="The folder that `clustersim run` wrote.")],
-    out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Write it here; default: print it.", metavar="FILE.sh")
-    ] = None,
+    result: ResultFolder,
+    out: Annotated[Path | None, out_option("FILE.sh")] = None,
     plugins: Plugins = None,
 ) -> None:
     """Write the script of Megatron-LM that launches a result's job, and say what its arguments cannot.
 
     `clustersim import megatron` reads the same job from it, but for that.
     """
-    from clustersim.convert.megatron_arguments import script
+    from clustersim.api.launch import launch_script, read_back
+
+    _export(result, out, (".sh", ".bash"), "Megatron-LM's arguments", launch_script, read_back)
+
+
+@export_app.command("torchtitan")
+def export_torchtitan(
+    result: ResultFolder,
+    out: Annotated[Path | None, out_option("FILE.toml")] = None,
+    plugins: Plugins = None,
+) -> None:
+    """Write the job config of torchtitan v0.2 for a result's job, and say what its settings cannot.
+
+    `clustersim import torchtitan` reads the same job from it, but for that.
+    """
+    from clustersim.api.launch import job_config, read_job_config
+
+    _export(result, out, (".toml",), "torchtitan's settings", lambda job, _: job_config(job), read_job_config)
+
+
+def _export(
+    result: Path,
+    out: Path | None,
+    endings: tuple[str, ...],
+    what: str,
+    write: Callable[[Job, int], str],
+    read: Callable[[str], Job],
+) -> None:
+    """Write a result's job by `write`, or print it, with the keys that `read` does not find in it. Raises InputError."""
+    from clustersim.api.launch import differences
     from clustersim.question import StoredRun
     from clustersim.writing import check_output, save
 
     if out:
-        check_output("--out", out, (".sh", ".bash"))
-    question = StoredRun.of(result).question
-    job, cluster = question.job, question.cluster
-    text = script(job.spec, cluster.nodes, cluster.gpus_per_node)
-    said = [f"not said by Megatron-LM's arguments: {key}: {value}" for key, value in unsaid(job, text)]
+        check_output("--out", out, endings)
+    stored = StoredRun.of(result)
+    with stored.holding():
+        cluster = stored.question.cluster
+        job = stored.question.job.place(cluster.gpus, cluster.gpus_per_node)
+    text = write(job, cluster.gpus_per_node)
+    said = [f"not said by {what}: {key}: {value}" for key, value in differences(job, read(text))]
     if out:
         save(out, text)
         typer.echo("\n".join([*said, f"written to {out}"]))
@@ -195,29 +261,9 @@ def export_megatron(
         typer.echo(text + "".join(f"# {line}\n" for line in said), nl=False)
 
 
-def unsaid(job: Job, script: str) -> Iterator[tuple[str, object]]:
-    """Yield the keys of a job, with their values, that are otherwise in what a script is read as."""
-    from clustersim.config.yaml import parse
-    from clustersim.convert.megatron_script import ImportRequest, imported
-    from clustersim.explain.differences import flat
-    from clustersim.parallel.ignored import NO_EFFECT, NOT_MODELLED
-    from clustersim.parallel.load import build
-
-    found = imported("the script", script, ImportRequest({}, {}, NO_EFFECT, NOT_MODELLED))
-    back = dict(flat(build(parse(_written(found.workload), "the script")).spec.model_dump()))
-    for key, value in flat(job.spec.model_dump()):
-        own = key in ("name", "parallelism.dp", "predictor")
-        unasked = value is None and key in (
-            "model.max_positions",
-            "training.recompute_layers",
-        )  # which Megatron asks for
-        if back.get(key) != value and not own and not unasked:
-            yield key, str(value).lower() if isinstance(value, bool) else value
-
-
 @export_app.command("chakra")
 def export_chakra(
-    result: Annotated[Path, typer.Argument(metavar="RESULT", help="The folder that `clustersim run` wrote.")],
+    result: ResultFolder,
     out: Annotated[Path, typer.Option("--out", "-o", help="A new or empty folder.", metavar="FOLDER")],
     ranks: Annotated[str, typer.Option(help="all, or numbers such as 0,8-15.", metavar="RANKS")] = "all",
     plugins: Plugins = None,

@@ -173,7 +173,7 @@ def profile(
     out: Annotated[Path, typer.Option(help="CSV of kernels; layers and steps go to *_steps.csv.")] = Path(
         "kernels.csv"
     ),
-    minutes: Annotated[float | None, typer.Option(help="Start nothing new after so many minutes.")] = None,
+    minutes: Annotated[float | None, typer.Option(help="Minutes after which nothing new starts.")] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Only the most valuable cases, in bursts.")] = False,
     gpu: Annotated[str | None, typer.Option(help="Name or YAML file of this GPU where it is not known.")] = None,
     device: Annotated[str, typer.Option(hidden=True, help="cpu: tiny shapes, to test that all cases run.")] = "cuda",
@@ -228,44 +228,6 @@ def show(
             typer.echo(lab_tables.heading(one.meta, full))
             for table in lab_tables.tables(one, full):
                 lab_tables.show(table)
-
-
-@app.command()
-def fit(
-    files: Annotated[list[Path], typer.Argument(metavar="FILE.csv …", help="Measured runs, as for validate.")],
-    kept: Annotated[
-        Path, typer.Option(help="Steps that are simulated already, to which new ones are added.", metavar="FILE")
-    ] = Path("fit.jsonl"),
-    out: Annotated[Path | None, typer.Option(help="Write the table of the fit.", metavar="TABLE.json")] = None,
-    workers: Annotated[int | None, typer.Option(min=1, max=1024, help="Processes; default: one a core.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the table as JSON.")] = False,
-) -> None:
-    """Fit all constants of steps to measured runs together, and judge the fit by publishers that it has not seen.
-
-    Families of constants that publishers left out do not gain by stay as they are.
-    """
-    from clustersim.cli.progress import cores, tracked
-    from clustersim.lab.fit.result import fitted
-    from clustersim.lab.fit.steps import measured_steps
-    from clustersim.lab.fit.text import lines
-    from clustersim.report.store import write_json
-    from clustersim.validate.run import load
-    from clustersim.writing import check_output
-
-    check_output("--kept", kept, (".jsonl",), files)
-    if out:
-        check_output("--out", out, (".json",), files)
-    steps = measured_steps(
-        load(files), workers or cores(), kept, lambda rows, count: tracked(rows, count, silent=as_json)
-    )
-    found = fitted(steps, lambda text: typer.echo(text, err=True))
-    table = {"command": f"clustersim lab fit {' '.join(path.name for path in files)}", **found.table()}
-    if out:
-        write_json(out, table)
-    if as_json:
-        print_json("lab fit", table)
-    else:
-        typer.echo("\n".join(lines(found)))
 
 
 def _with_progress(name: str, work: Any) -> Any:

@@ -48,11 +48,11 @@ def show_list(
 
 def _topologies() -> list[ListRow]:
     from clustersim.config.shipped import files
-    from clustersim.topology.build import node_specs_of
+    from clustersim.topology.build import described, document_of
 
     found = []
     for name, path in files("topologies").items():
-        cluster = node_specs_of(path)
+        cluster = described(document_of(path))[1]
         found.append(
             {
                 "name": name,
@@ -101,7 +101,7 @@ def _gpus() -> list[ListRow]:
 
 def _nodes() -> list[ListRow]:
     from clustersim.config.yaml import read
-    from clustersim.topology.override import presets
+    from clustersim.convert.override import presets
 
     return [
         {"name": name, "gpus": gpus["count"], "gpu": gpus["model"], "what": _comment(path)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -30,7 +31,7 @@ from clustersim.cli.options import (
 )
 from clustersim.cli.progress import progressing
 from clustersim.cli.sweep_table import best_lines, likely, point_table
-from clustersim.units import plural
+from clustersim.units import parse, plural
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -56,10 +57,8 @@ def optimize(
         float | None, typer.Option(help="Tokens/s that --objective gpus must reach.", metavar="TOKENS/S")
     ] = None,
     top: Annotated[int, typer.Option(min=1, max=1000, help="How many of the best are found.")] = 5,
-    trials: Annotated[
-        int | None,
-        typer.Option(min=1, max=1_000_000, help="Draw so many points by optuna (extra search) where all are too many."),
-    ] = None,
+    trials: Annotated[int | None, typer.Option(min=1, max=1_000_000, help="Simulations after which it ends.")] = None,
+    within: Annotated[str | None, typer.Option(help="Time after which it ends, such as 60s.", metavar="TIME")] = None,
     unlikely: Unlikely = False,
     engine: EngineName = "auto",
     price: RentOption = None,
@@ -70,17 +69,15 @@ def optimize(
 ) -> None:
     """Find the best split of a model on a cluster, over all legal degrees and options, and say why it is the best.
 
-    Tried are all legal values of tp, pp, ep, expert_tp, micro-batch, recompute, schedule, vpp, zero and overlap, and those of cp
-    that leave 2,048 tokens or more of a sequence together; options fix one or list some, as in sweep, and add others. Each split
-    likely fits, unless asked otherwise, and has the overlap that suits it best, of those that a named framework has. What a lower
-    bound proves to be worse is not simulated. Splits as good as each other are one answer. With --trials points are drawn, with
-    the workload's overlap, and nothing is proved of others. Ctrl-C ends the search with the best so far, and says how much better
-    the rest may be.
+    Tried are all legal values of tp, pp, ep, expert_tp, micro-batch, recompute, schedule, vpp, zero and overlap that a named
+    framework has, and those of cp that leave 2,048 tokens or more of a sequence together; options fix one or list some, as in
+    sweep. Each split likely fits and has the overlap that suits it best. What a lower bound proves to be worse is not simulated.
+    With --within, --trials or Ctrl-C the search ends with the best so far, and says how much better the rest may be.
     """
     from clustersim.files import keeping_inputs
     from clustersim.optimization.answer import answer, untried
     from clustersim.optimization.objective import objective as objective_of
-    from clustersim.optimization.search import free
+    from clustersim.optimization.search import Limits, free
     from clustersim.question import StepQuestion
     from clustersim.sweeps.axes import space
     from clustersim.sweeps.evaluate import Files, load
@@ -94,16 +91,18 @@ def optimize(
         progress("load")
         case = load(Files(str(topology), str(workload), read, engine, figures(costs, price)), unlikely)
 
-        def tell(done: int, left: int) -> None:
-            progress(f"simulate: {done} done, at most {left:,} left")
+        def tell(done: int, left: int, gap: float | None) -> None:
+            better = "" if gap is None else f", none better by more than {gap:.1%}"
+            progress(f"simulate: {done} done, at most {left:,} left{better}")
 
-        found = answer(case, asked, wanted, top, trials, tell, anytime=True)
+        limits = Limits(True, parse(within, "time") if within else math.inf, trials or math.inf)
+        found = answer(case, asked, wanted, top, tell, limits)
     words = StepQuestion(topology, workload, engine=engine, machine=machine).commands(asked.by_set)
     if as_json:
         print_json("optimize", _fields(found, words))
     elif not quiet:
         typer.echo("\n".join([*_lines(found, words), *filter(None, [untried(case, asked)])]))
-    if found.gap is not None:
+    if found.gap is not None and within is None and trials is None:
         raise typer.Exit(INTERRUPTED[0])
 
 
@@ -146,9 +145,7 @@ def _open(found: SearchResult) -> list[str]:
     if found.gap is None:
         return []
     many = plural(found.open_points, "point was", "points were")
-    if found.gap >= 1:
-        return [f"interrupted: {many} not drawn"]
-    return [f"interrupted: {many} not reached, of which none is better than the first by more than {found.gap:.1%}"]
+    return [f"ended early: {many} not reached, of which none is better than the first by more than {found.gap:.1%}"]
 
 
 def _reasons(found: SearchResult) -> Iterator[str]:

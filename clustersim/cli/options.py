@@ -89,11 +89,8 @@ Verbose = Annotated[
     bool, typer.Option("--verbose", "-v", help="Print also memory by kind, links, and the errors of kernel times.")
 ]
 EngineName = Annotated[
-    Literal["auto", "simpy", "static"],
-    typer.Option(
-        "--engine",
-        help="simpy; static: longest path, where proved exact; auto: static, else a compiled loop.",
-    ),
+    Literal["auto", "simpy"],
+    typer.Option("--engine", help="simpy: the reference; auto: the event loop, which finds the same sooner."),
 ]
 Setting = Annotated[
     list[str] | None,
@@ -111,6 +108,10 @@ Settings = Annotated[
 ]
 RentOption = Annotated[
     float | None, typer.Option(help="Rent, in USD a GPU-hour; default by GPU (docs/planning.md).", metavar="USD")
+]
+ReliabilityFile = Annotated[
+    Path | None,
+    typer.Option(help="A YAML file of failures, restarts and storage in place of the defaults.", metavar="FILE"),
 ]
 CostsOption = Annotated[
     Path | None, typer.Option(help="A YAML file of prices, power and carbon in place of the defaults.", metavar="FILE")

@@ -15,7 +15,9 @@ from clustersim.cli.options import (
     MachineOption,
     Plugins,
     Quiet,
+    ReliabilityFile,
     RentOption,
+    Settings,
     Unlikely,
     WorkloadFile,
     figures,
@@ -61,25 +63,14 @@ def plan(
     ] = None,
     nic: Annotated[str | None, typer.Option(help="Line rates of NICs to compare.", metavar="200Gb/s,400Gb/s")] = None,
     oversubscription: Annotated[str | None, typer.Option(help="Of the leaves, to compare.", metavar="1,2,4")] = None,
-    topology: Annotated[
-        Path | None, typer.Option(help="A topology whose nodes are counted anew; default rail_optimized.")
-    ] = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set", help="Override a key, such as parallelism.zero=3 or fabric.radix=128.", metavar="KEY=VALUE"
-        ),
-    ] = None,
+    topology: Annotated[Path | None, typer.Option(help="Its nodes are counted anew; default rail_optimized.")] = None,
+    settings: Settings = None,
     machine: MachineOption = None,
     global_batch: Annotated[
-        int | None,
-        typer.Option(min=1, help="Sequences of a step, the same for all; default what costs least, up to a limit."),
+        int | None, typer.Option(min=1, help="Sequences of a step; default what costs least.")
     ] = None,
     blocking: Annotated[bool, typer.Option("--blocking", help="Steps wait while a checkpoint is written.")] = False,
-    reliability: Annotated[
-        Path | None,
-        typer.Option(help="A YAML file of failures, restarts and storage in place of the defaults.", metavar="FILE"),
-    ] = None,
+    reliability: ReliabilityFile = None,
     unlikely: Unlikely = False,
     price: RentOption = None,
     costs: CostsOption = None,
@@ -87,14 +78,16 @@ def plan(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Find the cheapest cluster and split that train on so many tokens in time, failures, checkpoints and spares included.
+    """Find the cheapest cluster and split that train on the given tokens in time, failures, checkpoints and spares included.
 
-    Every kind of cluster is sized for itself, with the batch that costs least: from the workload's to the one that learns most
-    from so many tokens. Steps are simulated, failures are played event by event.
+    Every kind of cluster is sized for itself, with the batch that costs least: from the workload's to the one that
+    reaches the lowest loss with these tokens. Steps are simulated, failures are played event by event.
     """
+    from dataclasses import replace
+
     from clustersim.config.shipped import find
     from clustersim.files import keeping_inputs
-    from clustersim.planning.answer import answer
+    from clustersim.planning.answer import answer, changes
     from clustersim.planning.planner import Planner
     from clustersim.planning.reliability import load as load_reliability
     from clustersim.planning.request import TOPOLOGY, amount, plan_request
@@ -116,70 +109,60 @@ def plan(
     with progressing(quiet or as_json) as progress, keeping_inputs() as read:
         progress("plan")
         case = load(Files(str(where), str(workload), read, ENGINE, figures(costs, price)), unlikely)
-
-        found = answer(Planner(case, load_reliability(reliability), show=lambda now: progress(_under_way(now))), asked)
-    command = StepQuestion(where, workload, engine=ENGINE, machine=machine).commands()
-    if as_json:
-        print_json("plan", _fields(found, command))
-    elif not quiet:
-        typer.echo("\n".join(_lines(found, command, workload.stem)))
+        planner = Planner(case, load_reliability(reliability), show=lambda now: progress(_under_way(now)))
+        found = answer(planner, asked)
+        command = StepQuestion(where, workload, engine=ENGINE, machine=machine).commands()
+        if as_json:
+            found = replace(found, changes=tuple(changes(planner, found)))
+            print_json("plan", _fields(found, command))
+        elif not quiet:
+            typer.echo("\n".join(_lines(found, command, workload.stem)))
+            for place, one in enumerate(changes(planner, found)):  # a plan is read while others are looked for
+                said = f"  {_change(found.asked, found.plans[0][1], one)}"
+                typer.echo(said if place else f"what a change is worth:\n{said}")
 
 
 def _under_way(now: PlanUnderWay) -> str:
-    """Return what is looked for, how far that is, and which split is simulated now."""
-    return (
-        f"look for {now.sought}: {plural(now.tried, 'split', 'splits')} simulated ({now.done:,} for all plans so far), "
-        f"now one on {plural(now.nodes, 'node', 'nodes')}; at most {now.left:,} more may be better"
-    )
+    """Return the progress message: the kind of plan that is searched, and the splits simulated and left."""
+    done = plural(now.done, "split", "splits")
+    return f"look for {now.sought}: {done} simulated so far, at most {now.left:,} more may be better"
 
 
 def _fields(found: Answer, command: PointCommand) -> dict[str, Any]:
+    asked = found.asked
+    limits = {"tokens": asked.tokens, "days": asked.days, "budget_usd": asked.budget, "nodes": asked.nodes}
+    changes = [
+        {"what": one.what, "plan": _plan_fields(one.plan, command) if one.plan else None, "misses": one.misses}
+        for one in found.changes
+    ]
+    plans = [_plan_fields(one, command) for _, one in found.plans]
+    without = [{**kind, "why": why} for kind, why in found.without]
+    played = found.played._asdict()
     return {
-        "tokens": found.asked.tokens,
-        "days": found.asked.days,
-        "budget_usd": found.asked.budget,
-        "nodes": found.asked.nodes,
-        "plans": [_plan_fields(one, command) for _, one in found.plans],
-        "without": [{**kind, "why": why} for kind, why in found.without],
+        **limits,
+        "plans": plans,
+        "without": without,
         "batches": found.batches,
-        "played_days": found.played._asdict(),
-        "changes": [
-            {
-                "what": one.what,
-                "plan": _plan_fields(one.plan, command) if one.plan else None,
-                "misses": one.misses,
-            }
-            for one in found.changes
-        ],
+        "played_days": played,
+        "changes": changes,
     }
 
 
 def _plan_fields(found: TrainingPlan, command: PointCommand) -> dict[str, Any]:
     import shlex
 
-    share = found.goodput
-    return {
-        "nodes": found.nodes,
-        "spares": share.spares,
-        "gpus": found.row["ranks"],
-        "days": found.days,
-        "usd": found.usd,
-        "usd_owned": found.usd_owned,
-        "kwh": found.kwh,
-        "co2_kg": found.co2_kg,
-        "goodput": share.share,
-        "progress": share.progress,
-        "mtti_s": share.mtti,
+    share, saved = found.goodput, found.goodput.checkpoint
+    size = {"nodes": found.nodes, "spares": share.spares, "gpus": found.row["ranks"], "days": found.days}
+    took = {"usd": found.usd, "usd_owned": found.usd_owned, "kwh": found.kwh, "co2_kg": found.co2_kg}
+    lost = {"goodput": share.share, "progress": share.progress, "mtti_s": share.mtti}
+    kept = {
         "checkpoint_interval_s": share.interval,
-        "checkpoint_bytes": share.checkpoint.size,
-        "checkpoint_blocking_s": share.checkpoint.blocking,
-        "restart_s": share.restart,
-        "slowest_replica": share.slowest,
-        "points": found.screened,
-        "points_simulated": found.tried,
-        "step": found.row,
-        "run": shlex.join(command(found.point)),
+        "checkpoint_bytes": saved.size,
+        "checkpoint_blocking_s": saved.blocking,
     }
+    rest = {"restart_s": share.restart, "slowest_replica": share.slowest}
+    points = {"points": found.screened, "points_simulated": found.tried}
+    return size | took | lost | kept | rest | points | {"step": found.row, "run": shlex.join(command(found.point))}
 
 
 def _lines(found: Answer, command: PointCommand, name: str) -> list[str]:
@@ -187,10 +170,7 @@ def _lines(found: Answer, command: PointCommand, name: str) -> list[str]:
     lines += [*_table(found), *_batches(found), ""]
     lines += [f"  {why}" for _, why in found.without]
     best = found.plans[0][1]
-    lines += [*_details(found, best), *best_lines(command(best.point))]
-    if found.changes:
-        lines += ["what a change is worth:", *(f"  {_change(found.asked, best, one)}" for one in found.changes)]
-    return lines
+    return [*lines, *_details(found, best), *best_lines(command(best.point))]
 
 
 def _batches(found: Answer) -> list[str]:
@@ -214,23 +194,8 @@ def _batches(found: Answer) -> list[str]:
 def _table(found: Answer) -> list[str]:
     from clustersim.report.terminal import table
 
-    head = [
-        "",
-        "GPU",
-        "nodes",
-        "GPUs",
-        "spares",
-        "split",
-        "batch",
-        "step",
-        "MFU",
-        "goodput",
-        "days",
-        "USD",
-        "owned",
-        "MWh",
-        "t CO2e",
-    ]
+    names = "GPU,nodes,GPUs,spares,split,batch,step,MFU,goodput,days,USD,owned,MWh,t CO2e"
+    head = ["", *names.split(",")]
     differ = [key for key in FABRIC if len({str(kind.get(key)) for kind, _ in found.plans}) > 1]
     rows = [_cells(place, one, _cluster(kind, differ)) for place, (kind, one) in enumerate(found.plans, 1)]
     return [*table([head, *rows]), *doubts([one.row for _, one in found.plans])]
@@ -239,39 +204,18 @@ def _table(found: Answer) -> list[str]:
 def _cluster(kind: Point, differ: Sequence[str]) -> str:
     """Return what tells a kind of cluster from the others that are compared."""
     said = {"fabric.oversubscription": ":1"}
-    return ", ".join(
-        [
-            str(kind.get("cluster.gpu", kind.get("cluster.node"))),
-            *(f"{kind[key]}{said.get(key, '')}" for key in differ if key in kind),
-        ]
-    )
+    others = [f"{kind[key]}{said.get(key, '')}" for key in differ if key in kind]
+    return ", ".join([str(kind.get("cluster.gpu", kind.get("cluster.node"))), *others])
 
 
 def _cells(place: int, one: TrainingPlan, cluster: str) -> list[str]:
-    row = one.row
-    split = (
-        ("! " if doubtful(row) else "")
-        + f"tp {row['tp']} pp {row['pp']} dp {row['dp']}"
-        + (f" vpp {row['vpp']}" if row["vpp"] > 1 else "")
-    )
-    return [
-        *(
-            f"{place}.",
-            cluster,
-            f"{one.nodes:,}",
-            f"{row['ranks']:,}",
-            str(one.goodput.spares),
-            split,
-        ),
-        *(str(row["global_batch"]), seconds(row["step_time_s"]), f"{row['mfu']:.1%}", f"{one.goodput.share:.1%}"),
-        *(
-            f"{one.days:.1f}",
-            _money(one.usd),
-            _money(one.usd_owned),
-            f"{one.kwh / 1e3:,.0f}",
-            f"{one.co2_kg / 1e3:,.0f}",
-        ),
-    ]
+    row, share = one.row, one.goodput
+    chunks = f" vpp {row['vpp']}" if row["vpp"] > 1 else ""
+    split = f"{'! ' if doubtful(row) else ''}tp {row['tp']} pp {row['pp']} dp {row['dp']}{chunks}"
+    size = [f"{place}.", cluster, f"{one.nodes:,}", f"{row['ranks']:,}", str(share.spares), split]
+    speed = [str(row["global_batch"]), seconds(row["step_time_s"]), f"{row['mfu']:.1%}", f"{share.share:.1%}"]
+    money = [f"{one.days:.1f}", _money(one.usd), _money(one.usd_owned)]
+    return [*size, *speed, *money, f"{one.kwh / 1e3:,.0f}", f"{one.co2_kg / 1e3:,.0f}"]
 
 
 def _money(usd: float | None) -> str:

@@ -9,14 +9,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, TypeVar
 
-from clustersim.engine.compiled import compiling_told, say_unkept
 from clustersim.serve import PROGRESS, PROGRESS_LINE
 
 if TYPE_CHECKING:
     from clustersim.simulation import Progress
 
 Item = TypeVar("Item")
-FIRST, EACH = 10.0, 60.0
+FIRST, EACH = 5.0, 60.0
 """Seconds to the first line of a command whose standard error is no terminal, and between the others."""
 
 
@@ -29,10 +28,9 @@ def tracked(items: Iterator[Item], count: int, silent: bool) -> Iterator[Item]:
     """Pass on `count` items and show a progress bar meanwhile; where standard error is no terminal, a line now and then."""
     if silent or not sys.stderr.isatty():
         tell = _nothing if silent or PROGRESS in os.environ else rarely()
-        with compiling_told(_also_unkept(tell)):
-            for done, item in enumerate(items, 1):
-                tell(f"simulate: {done:,} of {count:,} done")
-                yield item
+        for done, item in enumerate(items, 1):
+            tell(f"simulate: {done:,} of {count:,} done")
+            yield item
         return
     from rich.console import Console
     from rich.progress import track
@@ -42,29 +40,7 @@ def tracked(items: Iterator[Item], count: int, silent: bool) -> Iterator[Item]:
 
 @contextmanager
 def progressing(silent: bool) -> Iterator[Progress]:
-    """Show the step under way while standard error is a terminal, as lines for a program that asks for them, else rarely.
-
-    What is compiled meanwhile is shown too; what takes long but need not is said at once.
-    """
-    with _showing(silent) as progress, compiling_told(_also_unkept(progress)):
-        yield progress
-
-
-def _also_unkept(tell: Progress) -> Progress:
-    """Return the reporter of a step's progress, which announces compilation at once; a program that reads lines gets these."""
-    if PROGRESS in os.environ:
-        return tell
-    say = say_unkept()
-
-    def both(step: str) -> None:
-        say(step)
-        tell(step)
-
-    return both
-
-
-@contextmanager
-def _showing(silent: bool) -> Iterator[Progress]:
+    """Show the step under way while standard error is a terminal, as lines for a program that reads them, else rarely."""
     if os.environ.get(PROGRESS) == "1":
         yield lambda step: print(f"{PROGRESS_LINE}{step}", file=sys.stderr, flush=True)
         return

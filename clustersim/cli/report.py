@@ -27,7 +27,6 @@ def report(
     The page asks no other computer for anything.
     """
     from clustersim.explain.explanation import explained
-    from clustersim.files import keeping_inputs
     from clustersim.pages.run import run_page
     from clustersim.question import StoredRun
     from clustersim.writing import check_output, save
@@ -36,7 +35,7 @@ def report(
     target = out or result / PAGE
     if out:
         check_output("--out", out, (".html", ".htm"), [path for path, _ in stored.inputs.values()])
-    with progressing(quiet) as progress, keeping_inputs():
+    with progressing(quiet) as progress, stored.holding():
         found = stored.again(progress)
         why = explained(stored.question, progress, found).facts()
         progress("draw")

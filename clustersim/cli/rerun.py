@@ -21,8 +21,8 @@ def rerun(
 ) -> None:
     """Simulate a result again from its manifest, and say whether the same comes out.
 
-    The files that it was made of must be as they were; what has changed is named. The exit code is 1 where another result comes
-    out, as of another version. Nothing is written.
+    Files that it was made of and that are gone are taken from the result; the others must be as they were, and what has changed
+    is named. The exit code is 1 where another result comes out, as of another version. Nothing is written.
     """
     from clustersim.question import StoredRun
     from clustersim.report.store import read_summary

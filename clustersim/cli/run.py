@@ -84,7 +84,6 @@ def run(
     quiet: Quiet = False,
 ) -> None:
     """Simulate one training step and say how long it takes, why, and whether it fits."""
-    from clustersim.figures.files import check
     from clustersim.files import keeping_inputs
     from clustersim.question import StepQuestion
     from clustersim.report import names
@@ -94,6 +93,8 @@ def run(
         raise InputError("--brief and --verbose exclude each other; give one of them")
     given = {**overrides(changes, settings), **({"cluster.jitter.draws": draws} if draws else {})}
     if timeline:
+        from clustersim.figures.files import check
+
         check("--timeline", timeline, (topology, workload))
     if html and no_save:
         raise InputError("--html: the page lies in the folder of the result; leave --no-save out")
@@ -153,7 +154,7 @@ def _add_costs(result: StepResult, wanted: bool, costs: Path | None, price: floa
     from clustersim.costs.bill import of_step, rates
     from clustersim.costs.figures import load
 
-    found, step = rates(result.topology, load(costs, price)), result.summary["step_time_s"]
+    found, step = rates(result.topology, load(costs, price)), result.summary["expected_step_time_s"]
     result.summary["costs"] = of_step(found, step, result.summary["tokens_per_s"] * step)
 
 

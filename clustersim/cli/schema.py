@@ -31,8 +31,9 @@ def document(what: FileKind) -> JsonSchema:
 
 def _cluster() -> JsonSchema:
     from clustersim.config.json_schema import definitions
-    from clustersim.config.topology import AstraNetwork, Node, TopologySpec
-    from clustersim.topology.override import presets
+    from clustersim.config.topology import Node, TopologySpec
+    from clustersim.convert.astra_sim import AstraNetwork
+    from clustersim.convert.override import presets
 
     specs = {name: kind for name, kind in _fabrics().items() if kind is not None}
     made = definitions(TopologySpec, AstraNetwork, Node, *dict.fromkeys(specs.values()))
@@ -106,9 +107,9 @@ def _with_megatron(top: JsonSchema, made: dict[str, JsonSchema]) -> JsonSchema:
 
 
 def _megatron() -> Iterable[str]:
+    from clustersim.convert.ignored import NO_EFFECT, NOT_MODELLED
     from clustersim.convert.megatron import ALIASES, REMEDIES
     from clustersim.convert.megatron_groups import GROUPED
-    from clustersim.parallel.ignored import NO_EFFECT, NOT_MODELLED
 
     return sorted({*ALIASES, *REMEDIES, *GROUPED, *NO_EFFECT, *NOT_MODELLED})
 

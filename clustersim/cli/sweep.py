@@ -68,7 +68,7 @@ def sweep(
     ] = None,
     csv: Annotated[Path | None, typer.Option(help="Write the table as CSV too.", metavar="FILE.csv")] = None,
     shard: Annotated[
-        str | None, typer.Option(help="Simulate one of so many equal parts, in a folder of its own.", metavar="I/N")
+        str | None, typer.Option(help="Simulate part I of N equal parts, in a folder of its own.", metavar="I/N")
     ] = None,
     merge: Annotated[
         list[Path] | None, typer.Option(help="Take over the rows of this folder, such as a shard's; several times.")

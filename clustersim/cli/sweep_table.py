@@ -162,11 +162,9 @@ def point_table(rows: Sequence[Row], space: Sequence[Point], priced: bool) -> li
 
 def _cells(place: int, row: Row, names: Sequence[str], prices: Sequence[str], clusters: bool) -> list[str]:
     used = f"{row['ranks']} of {row['gpus']}" if clusters and row["idle_gpus"] else str(row["ranks"])
+    speed = [f"{place}.", f"{row['tokens_per_s']:,.0f}", duration(row["step_time_s"]), used]
     return [
-        f"{place}.",
-        f"{row['tokens_per_s']:,.0f}",
-        duration(row["step_time_s"]),
-        used,
+        *speed,
         *(str(row[name]) for name in names),
         f"{row['mfu']:.1%}",
         f"{row['bubble_s'] / row['step_time_s']:.1%}",

@@ -51,7 +51,7 @@ def validate(
     from clustersim.validate import log, peaks
     from clustersim.validate.page import page
     from clustersim.validate.report import report
-    from clustersim.validate.run import UNSEEN, ablations, load, simulate
+    from clustersim.validate.run import STRANGER, UNSEEN, ablations, load, simulate
     from clustersim.validate.shipped import TABLE
     from clustersim.validate.statistics import judged
 
@@ -69,36 +69,39 @@ def validate(
         with log.opened(target, asked, force) as kept:
             show = partial(tracked, silent=silent)
             found = simulate(runs, changes, workers or cores(), kept, show, engine)
-            outcomes, unseen = found[None], found[UNSEEN]
+            outcomes, unseen, strangers = found[None], found[UNSEEN], found[STRANGER]
             title = " ".join(path.name for path in paths)
             if calibrate:
-                outcomes, unseen = _calibrated(calibrate, outcomes, unseen, title)
+                outcomes, unseen, strangers = _calibrated(calibrate, (outcomes, unseen, strangers), title)
             changed = {"=".join(change): found[change] for change in changes}
             peak = peaks.compare(memory, outcomes) if memory else None
-            figures = report(outcomes, changed, peak, unseen)
+            figures = report(outcomes, changed, peak, unseen, strangers)
             left_out = judged(outcomes, unseen)
-            kept.finish(left_out, page(figures, left_out, title))
+            shown = judged(left_out, strangers)
+            kept.finish(shown, page(figures, shown, title))
     if as_json:
-        print_json("validate", {**figures, "folder": str(kept.shown), "runs": left_out, "runs_in_sample": outcomes})
+        every = {"runs": shown, "runs_left_out": left_out, "runs_in_sample": outcomes}
+        print_json("validate", {**figures, "folder": str(kept.shown), **every})
     elif not quiet:
         typer.echo(
             "\n".join([*_lines(figures, outcomes), "", f"written to {kept.shown}/ (open report.html in a browser)"])
         )
 
 
-def _calibrated(path: Path, outcomes: Outcomes, unseen: Outcomes, title: str) -> tuple[Outcomes, Outcomes]:
-    """Write the table of intervals that outcomes give, and return them with those intervals."""
+def _calibrated(path: Path, several: Sequence[Outcomes], title: str) -> list[Outcomes]:
+    """Write the table of intervals that strangers' outcomes give, the last of `several`, and return all with those intervals."""
     from clustersim.report.store import write_json
     from clustersim.validate.calibrate import held, table
     from clustersim.validate.statistics import judged
     from clustersim.writing import unwritable
 
-    found = table(judged(outcomes, unseen))
+    outcomes, unseen, strangers = several
+    found = table(judged(judged(outcomes, unseen), strangers))
     try:
         write_json(path, {"command": f"clustersim validate {title} --calibrate {path.name}", **found})
     except OSError as error:
         raise unwritable(path, error) from error
-    return held(outcomes, found), held(unseen, found)
+    return [held(one, found) for one in several]
 
 
 def _lines(found: Mapping[str, Any], outcomes: Sequence[dict[str, Any]]) -> Iterable[str]:

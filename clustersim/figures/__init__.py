@@ -1,1 +1,1 @@
-"""Pictures: shapes on a canvas, what writes them as SVG, PNG or PDF, and the figures of clusters, steps, sweeps and kernels."""
+"""Figures for papers and pages: what `show --draw`, `run --timeline` and `plot` write."""

@@ -1,4 +1,4 @@
-"""Where steps go, as stacked bars: of one step by whose it is, of a sweep a bar a point, as long as its step."""
+"""Breakdowns of steps as stacked bars: of one step, or of the best points of a sweep."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ WIDTH, RIGHT, ROW, BAR, LEGEND = 1000.0, 24.0, 40.0, 26.0, 20.0
 RUN_LEFT, RUN_TOP = 220.0, 52.0
 SWEEP_LEFT, SWEEP_RIGHT, SWEEP_TOP = 170.0, 150.0, 84.0
 MOST = 24
-"""Bars of a sweep at most, of those with a result and of those without together."""
+"""Largest number of bars in a sweep's figure, points without a result included."""
 TIME = 66.0
-"""Pixels that the step time takes at the begin of a bar of a sweep."""
+"""Width of the step time at the start of a bar of a sweep, in pixels."""
 UNFIT = "#b00020"
 
 
 def breakdown(result: StepResult) -> Canvas:
-    """Return the picture of one step: its critical path, the mean of all ranks, a rank of the first and the last stage."""
+    """Return the breakdown of one step: critical path, mean of all ranks, and a rank of the first and the last stage."""
     bars = _of_step(result)
     names = [name for name in NAMES if any(parts.get(name, 0.0) > 0 for parts in bars.values())]
     canvas = Canvas(WIDTH, 0, f"{result.job.name} on {result.topology.name}: {duration(result.record.end)}")
@@ -38,7 +38,7 @@ def breakdown(result: StepResult) -> Canvas:
 
 
 def _of_step(result: StepResult) -> dict[str, Mapping[str, float]]:
-    """Return the parts by what they are of; ranks of one pipeline rank differ, so that a bar says whose it is."""
+    """Return {label: {part: seconds}} of the bars of a step. Ranks of one pipeline rank differ, so labels name the rank."""
     summary = result.summary
     found = {"critical path": summary["critical_path_s"], "mean of ranks": summary["breakdown_s"]}
     if result.job.parallelism.pp > 1:
@@ -50,7 +50,7 @@ def _of_step(result: StepResult) -> dict[str, Mapping[str, float]]:
 
 
 def split(row: Row) -> str:
-    """Return the degrees of a row as it is called."""
+    """Return the parallel degrees of a row, such as `tp 8 · pp 4 · dp 16`."""
     axes = [axis for axis in ("tp", "pp", "dp", "cp", "ep") if row.get(axis, 1) != 1 or axis in ("tp", "pp", "dp")]
     return " · ".join(f"{axis} {row[axis]}" for axis in axes if axis in row)
 
@@ -61,7 +61,7 @@ def splits(
     subtitle: str = "where a step goes, on the mean of all GPUs",
     label: Callable[[Row], str] = split,
 ) -> Canvas:
-    """Return the picture of a sweep: its fastest points, below them what does not fit; label: what a row is called."""
+    """Return the figure of a sweep: its fastest points, and below them points that do not fit. `label` names a row."""
     best = ranked(rows)[:MOST]
     unfit = [row for row in rows if row["status"] == "does not fit"][: MOST - len(best)]
     longest = max((row["step_time_s"] for row in best), default=1.0)
@@ -92,12 +92,13 @@ def splits(
 def _bar(
     canvas: Canvas, at: tuple[float, float], parts: Mapping[str, float], scale: float, step: float, begin: float = 0.0
 ) -> None:
-    """Draw the parts of a step in seconds from left to right, each with its name where it has room behind `begin` pixels."""
+    """Draw the parts of a step from left to right, with names where they fit to the right of `begin` pixels. `scale` is
+    pixels/s."""
     x, y = at
     for name, seconds in parts.items():
         width = seconds * scale
         if width > 0.05:
-            canvas.bar((x, y), (width, BAR), PART_COLOURS[name], "#ffffff", said=f"{NAMES[name]}: {duration(seconds)}")
+            canvas.bar((x, y), (width, BAR), PART_COLOURS[name], "#ffffff", tip=f"{NAMES[name]}: {duration(seconds)}")
         left = max(x, at[0] + begin)
         room = x + width - left
         if words := next((w for w in (f"{name} {seconds / step:.0%}", name) if 7.4 * len(w) + 4 < room), ""):
@@ -106,7 +107,7 @@ def _bar(
 
 
 def _legend(canvas: Canvas, names: Sequence[str], y: float) -> None:
-    """Draw what the colours stand for, in as many lines as that takes, and end the picture below them."""
+    """Draw the colours of the parts in as many lines as needed, and end the canvas below them."""
     x = 24.0
     for name in names:
         words = f"{name}: {NAMES[name]}" if len(name) == 2 else NAMES[name]

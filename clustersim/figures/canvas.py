@@ -1,4 +1,4 @@
-"""The shapes of a picture, in the order in which they are drawn, and the picture as SVG."""
+"""The shapes of a picture, in drawing order, and the picture as SVG."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PART_COLOURS = {  # Okabe and Ito (2008), which colour-blind readers can tell ap
     "host": "#b9a4f5",
     "bubble": "#e8e8e8",
 }
-"""Of the parts of a step, as a breakdown names them."""
+"""Colour of each part of a breakdown."""
 Coordinates = tuple[float, float]
 
 
@@ -31,64 +31,64 @@ class Line(NamedTuple):
     """A line through two points, or a quadratic curve."""
 
     points: tuple[Coordinates, ...]
-    """Two, or three: from the first to the last, bent towards the middle one."""
+    """Two end points, or three: start, control point and end of a curve."""
     width: float
-    """In pixels."""
+    """Width in pixels."""
     colour: str
-    """Of the line."""
+    """Colour, such as `#56b4e9`."""
     opacity: float
-    """0 to 1."""
+    """Opacity, 0 to 1."""
     dashed: bool = False
-    """Whether it has gaps."""
+    """Whether the line is dashed."""
 
 
 class Box(NamedTuple):
     """A rectangle with round corners."""
 
     corner: Coordinates
-    """Its upper left."""
+    """Upper left corner."""
     size: Coordinates
-    """Width and height."""
+    """(width, height) in pixels."""
     fill: str
     """Colour inside."""
     edge: str
-    """Colour of the border."""
+    """Colour of the border, or `none`."""
     radius: float
-    """Of the corners."""
-    said: str = ""
-    """What it is, shown where a reader can point at it."""
+    """Radius of the corners in pixels."""
+    tip: str = ""
+    """Text shown when a reader points at the box."""
 
 
 class Dot(NamedTuple):
-    """A disc."""
+    """A filled circle."""
 
     at: Coordinates
-    """Its centre."""
+    """Centre."""
     radius: float
-    """In pixels."""
+    """Radius in pixels."""
     fill: str
-    """Its colour."""
+    """Colour inside."""
 
 
 class Text(NamedTuple):
     """A line of text."""
 
     at: Coordinates
-    """Its start or middle, as `anchor` says, on the baseline."""
+    """Start, middle or end of the baseline, by `anchor`."""
     words: str
-    """What it says."""
+    """Content."""
     size: float
-    """Pixels of an em."""
+    """Font size in pixels."""
     colour: str
-    """Of the letters."""
+    """Colour of the letters."""
     anchor: str
-    """start, middle or end."""
+    """Part of the text at `at`: start, middle or end."""
     bold: bool
-    """Whether letters are bold."""
+    """Whether the text is bold."""
 
 
 class Canvas:
-    """A picture of a width and a height in pixels; later shapes cover earlier ones."""
+    """A picture with a width and a height in pixels. Later shapes cover earlier ones."""
 
     def __init__(self, width: float, height: float, title: str) -> None:
         self.width, self.height, self.title = width, height, title
@@ -103,27 +103,27 @@ class Canvas:
         opacity: float = 1.0,
         dashed: bool = False,
     ) -> None:
-        """Draw a line."""
+        """Draw a line from `a` to `b`."""
         self.shapes.append(Line((a, b), width, colour, opacity, dashed))
 
     def curve(
         self, points: Sequence[Coordinates], width: float = 1.0, colour: str = FAINT, opacity: float = 1.0
     ) -> None:
-        """Draw a quadratic curve from the first to the last of three points, bent towards the middle one."""
+        """Draw a quadratic curve of three points: start, control point and end."""
         self.shapes.append(Line(tuple(points), width, colour, opacity))
 
     def box(self, at: Coordinates, size: Coordinates, fill: str, edge: str = "none", radius: float = 4) -> None:
-        """Draw a rectangle around a centre."""
+        """Draw a rectangle around the centre `at`."""
         self.shapes.append(Box((at[0] - size[0] / 2, at[1] - size[1] / 2), size, fill, edge, radius))
 
     def bar(
-        self, corner: Coordinates, size: Coordinates, fill: str, edge: str = "none", radius: float = 0.0, said: str = ""
+        self, corner: Coordinates, size: Coordinates, fill: str, edge: str = "none", radius: float = 0.0, tip: str = ""
     ) -> None:
-        """Draw a rectangle from its upper left corner; said: what it is."""
-        self.shapes.append(Box(corner, size, fill, edge, radius, said))
+        """Draw a rectangle from its upper left corner. `tip` is shown when a reader points at it."""
+        self.shapes.append(Box(corner, size, fill, edge, radius, tip))
 
     def dot(self, at: Coordinates, radius: float, fill: str) -> None:
-        """Draw a disc."""
+        """Draw a filled circle."""
         self.shapes.append(Dot(at, radius, fill))
 
     def text(
@@ -135,11 +135,11 @@ class Canvas:
         anchor: str = "middle",
         bold: bool = False,
     ) -> None:
-        """Write a line of text whose middle is at half its height."""
+        """Write a line of text centred vertically at `at`."""
         self.shapes.append(Text((at[0], at[1] + size * 0.35), words, size, colour, anchor, bold))
 
     def pill(self, at: Coordinates, words: str, size: float = 12) -> None:
-        """Write text on a light ground, over lines."""
+        """Write text on a light box, for places where lines pass."""
         self.box(at, (len(words) * size * 0.56 + 16, size + 10), PAPER, "#d5dde4", (size + 10) / 2)
         self.text(at, words, size)
 
@@ -185,9 +185,7 @@ def _box(shape: Box) -> str:
     (x, y), (wide, high) = shape.corner, shape.size
     place = f'x="{x:.1f}" y="{y:.1f}" width="{wide:.1f}" height="{high:.1f}" rx="{shape.radius:g}"'
     look = f'fill="{shape.fill}" stroke="{shape.edge}"'
-    return (
-        f"<rect {place} {look}><title>{escape(shape.said)}</title></rect>" if shape.said else f"<rect {place} {look}/>"
-    )
+    return f"<rect {place} {look}><title>{escape(shape.tip)}</title></rect>" if shape.tip else f"<rect {place} {look}/>"
 
 
 @_element.register

@@ -1,4 +1,4 @@
-"""Charts of a result: the memory of the fullest GPU over the step, kernels under the roof of the GPU, throughput by GPUs."""
+"""Charts of results: memory over the step, kernels under the roofline, and throughput by number of GPUs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from clustersim.sweeps.evaluate import Row
 from clustersim.units import gibibytes, scaled, seconds
 
 KINDS = ("framework", "buffers", "parameters", "optimizer", "gradients", "gathered", "activations", "workspace")
-"""Of memory, from the ground up: what stays all the time first."""
+"""Kinds of memory from the bottom of the chart upwards; constant ones first."""
 KIND_COLOURS = dict(
     zip(KINDS, ("#b0b0b0", "#cc79a7", "#8fb8de", "#b9a4f5", "#2bb58a", "#b59a5b", "#56b4e9", "#e69f00"), strict=True)
 )
@@ -27,7 +27,7 @@ GIB = 2.0**30
 
 
 def memory(result: StepResult) -> Canvas:
-    """Return the memory of the fullest GPU over the step, by kind, against what the GPU has."""
+    """Return the memory of the fullest GPU over the step, by kind, with the GPU's capacity."""
     ranks = result.facts.memory
     rank = max(range(len(ranks)), key=lambda i: ranks[i].peak.total)
     table = memory_table(ranks, result.record, stages_of(result.plan, result.summary))
@@ -46,7 +46,7 @@ def memory(result: StepResult) -> Canvas:
 
 
 def _layers(plot: Plot, start: Floats, held: dict[str, Floats]) -> None:
-    """Draw a layer a kind, a box for each stretch of time in which it stays as it is, and its name beside it."""
+    """Draw a layer for each kind: a box for each interval in which it is constant, and its name at the right."""
     ground = np.zeros(len(start) - 1)
     last = 1e9
     for kind, values in held.items():
@@ -62,7 +62,7 @@ def _layers(plot: Plot, start: Floats, held: dict[str, Floats]) -> None:
 
 
 def _level(top: Floats, ground: Floats) -> Sequence[tuple[int, int]]:
-    """Return from which pass to which nothing changes."""
+    """Return the ranges (first, end) of passes in which neither edge of a layer changes."""
     change = np.flatnonzero(np.any(np.diff(np.stack([top, ground]), axis=1) != 0, axis=0)) + 1
     edges = [0, *change.tolist(), len(top)]
     return list(itertools.pairwise(edges))
@@ -73,9 +73,9 @@ SMALLEST, LARGEST = 3.0, 16.0
 
 
 def roofline(result: StepResult) -> Canvas:
-    """Return the kernels under the roof, FLOP/s over FLOP a byte.
+    """Return the kernels under the roofline: FLOP/s over FLOP per byte.
 
-    Discs are products and attention, squares all others, the larger the more of the step.
+    Circles are GEMMs and attention, squares all other kernels. Their size is the share of the step.
     """
     found = kernels(result)
     rows = [row for row in found["rows"] if row["flop"] and row["bytes"]]
@@ -104,6 +104,7 @@ def _axes(result: StepResult, found: KernelRates, rows: list[Rated]) -> Plot:
 
 
 def _roof(plot: Plot, roof: Roof, bandwidth: float) -> None:
+    """Draw one roof: the memory bandwidth up to the ridge, then the peak, with its label."""
     peak, knee = roof["peak"], roof["peak"] / bandwidth
     first = max(plot.x.low, plot.y.low / bandwidth)
     plot.line((first, first * bandwidth), (knee, peak))
@@ -119,14 +120,14 @@ def _kernel(plot: Plot, row: Rated) -> None:
     if row["kind"] in PRODUCTS:
         plot.canvas.dot((x, y), size, "#56b4e9")
     else:
-        said = f"{row['kind']} {row['op']}: {row['share']:.1%} of the step"
-        plot.canvas.bar((x - size, y - size), (2 * size, 2 * size), "#f0e442", "#333333", said=said)
+        tip = f"{row['kind']} {row['op']}: {row['share']:.1%} of the step"
+        plot.canvas.bar((x - size, y - size), (2 * size, 2 * size), "#f0e442", "#333333", tip=tip)
 
 
 def scaling(rows: Sequence[Row]) -> Canvas:
-    """Return the best throughput at each number of GPUs beside what no loss would give.
+    """Return the best throughput at each number of GPUs, beside perfect scaling.
 
-    Raises InputError where all points use as many GPUs.
+    Raises InputError if all points use the same number of GPUs.
     """
     best: dict[int, Row] = {}
     for row in rows:
@@ -136,7 +137,7 @@ def scaling(rows: Sequence[Row]) -> Canvas:
         ):
             best[row["ranks"]] = row
     if len(best) < 2:
-        what = "all points that have a result use as many GPUs, so there is no scaling to draw"
+        what = "all points with a result use the same number of GPUs, so there is no scaling to draw"
         raise InputError(f"{what}; sweep several sizes, such as --nodes 8..128x2")
     points = [(gpus, best[gpus]["tokens_per_s"]) for gpus in sorted(best)]
     return _plot(points)

@@ -1,4 +1,4 @@
-"""A cluster as a picture: every switch of a small one, in rows by level, on a circle or a lattice; groups of a large one."""
+"""A cluster as a picture: every switch of a small one, in rows by level, on a circle or a lattice; a large one by tiers."""
 
 from __future__ import annotations
 
@@ -26,28 +26,28 @@ class Cable(NamedTuple):
     """Parallel cables between two ends."""
 
     a: str
-    """One end by name."""
+    """Name of one end."""
     b: str
-    """The other."""
+    """Name of the other end."""
     cables: int
-    """How many."""
+    """Number of parallel cables."""
     rate: float
-    """Bytes/s of one."""
+    """Bytes/s of one cable."""
     dead: bool = False
-    """All are."""
+    """Whether all cables are dead."""
     slow: bool = False
-    """Some are slow or dead."""
+    """Whether some cables are slow or dead."""
 
 
 class DrawnParts(NamedTuple):
-    """What a cluster is made of, by name."""
+    """Nodes, switches and cables of a cluster, by name."""
 
     nodes: tuple[str, ...]
-    """All of them."""
+    """All nodes, dead ones included."""
     levels: tuple[tuple[str, ...], ...]
-    """The switches at each distance from the nodes, the nearest first."""
+    """Switches at each distance from the nodes, the nearest level first."""
     cables: tuple[Cable, ...]
-    """Of the fabric; those of NICs end at nodes."""
+    """Cables of the fabric. Cables of NICs end at nodes."""
 
     @property
     def hierarchical(self) -> bool:
@@ -57,7 +57,10 @@ class DrawnParts(NamedTuple):
 
 
 def parts(topology: Topology, sound: Topology) -> DrawnParts:
-    """Return the nodes and switches of a small cluster, built with one link a cable; `sound` is the same without faults."""
+    """Return the nodes, switches and cables of a small cluster.
+
+    `topology` has one link per cable; `sound` is the same cluster without faults.
+    """
     cables = _found_cables(topology, sound)
     nodes = tuple(f"node[{n}]" for n in range(topology.numbering.built.nodes))
     neighbours = defaultdict(list)
@@ -77,6 +80,7 @@ def _order(name: str) -> tuple[str, int]:
 
 
 def _found_cables(topology: Topology, sound: Topology) -> tuple[Cable, ...]:
+    """Return the cables outside nodes. Parallel links between the same two ends are one Cable."""
     ill = topology.capacity < sound.capacity * (1 - 1e-9)
     found: dict[tuple[str, str], Cable] = {}
     for tier in topology.tiers:
@@ -96,6 +100,7 @@ def _found_cables(topology: Topology, sound: Topology) -> tuple[Cable, ...]:
 
 
 def _joined(end: str, numbering: Numbering) -> str:
+    """Return the name of an end as drawn: the node for its NICs and ports."""
     kind, _, number = end.partition("[")
     return f"node[{numbering.place(kind, int(number[:-1]))[0]}]" if kind in ("nic", "ports") else end
 
@@ -105,12 +110,12 @@ _MARGIN, _CAPTION, _ROW, _TOP, _RADIUS, _ARC = 40.0, 190.0, 150.0, 110.0, 330.0,
 
 
 def rows_height(parts: DrawnParts) -> float:
-    """Return the height of the picture in rows."""
+    """Return the height of a picture in rows, in pixels."""
     return _TOP + _ROW * len(parts.levels) + 90
 
 
 def rows(canvas: Canvas, parts: DrawnParts, topology: Topology) -> None:
-    """Draw the levels of switches above each other, the nodes at the bottom."""
+    """Draw the levels of switches above each other, with the nodes at the bottom."""
     places: dict[str, Coordinates] = {}
     levels = [parts.nodes, *parts.levels]
     colours: dict[str, list[str]] = {}
@@ -129,6 +134,7 @@ def rows(canvas: Canvas, parts: DrawnParts, topology: Topology) -> None:
 
 
 def _spread(names: tuple[str, ...], y: float) -> dict[str, Coordinates]:
+    """Return {name: centre} of one level, spread evenly at the height `y`."""
     pitch = _pitch(names)
     return {name: (_CAPTION + _MARGIN + pitch * (i + 0.5), y) for i, name in enumerate(names)}
 
@@ -149,11 +155,12 @@ def _cables(canvas: Canvas, cables: tuple[Cable, ...], places: dict[str, Coordin
 
 
 def _shade(cable: Cable, colour: str, opacity: float) -> tuple[str, float]:
-    """Return colour and opacity of a cable: that of a sound one as given."""
+    """Return (colour, opacity) of a cable: `colour` and `opacity` if it is sound."""
     return (BROKEN, 1.0) if cable.dead else (SLOW, 1.0) if cable.slow else (colour, opacity)
 
 
 def _caption(canvas: Canvas, parts: DrawnParts, names: tuple[str, ...], alive: int, level: int, y: float) -> None:
+    """Write the number and kind of the parts of a level beside it, and its cables to the level below. `alive` are not dead."""
     kind = names[0].partition("[")[0]
     what = "node" if level == 0 else f"{kind} switch" if "[" in names[0] and kind != "switch" else "switch"
     plural = what if len(names) == 1 else what + ("es" if what.endswith("switch") else "s")
@@ -176,7 +183,7 @@ def _switch(canvas: Canvas, at: Coordinates, name: str, level: int, pitch: float
 
 
 def _node(canvas: Canvas, at: Coordinates, name: str, gpus: list[str], pitch: float) -> None:
-    """Draw a node with a square of its colour for each GPU; none are left of a dead node."""
+    """Draw a node with a square for each GPU, in its colour. A dead node has none."""
     width = max(10.0, min(110.0, pitch - 4))
     canvas.box((at[0], at[1] + 12), (width, 56), NODE if gpus else DEAD, NODE_EDGE)
     if not gpus:
@@ -194,18 +201,18 @@ def _node(canvas: Canvas, at: Coordinates, name: str, gpus: list[str], pitch: fl
 
 
 def flat_height(parts: DrawnParts) -> float:
-    """Return the height of the picture of a network without levels."""
+    """Return the height of a picture of a network without levels, in pixels."""
     return _TOP + 2 * _RADIUS + 80
 
 
 def is_lattice(topology: Topology, parts: DrawnParts) -> bool:
-    """Return whether the routers are a grid of two dimensions."""
+    """Return whether the routers form a torus of two dimensions."""
     extents, rings = topology.fanouts, topology.kind == "torus"
     return rings and len(extents) == 2 and prod(extents) == sum(map(len, parts.levels))
 
 
 def flat(canvas: Canvas, parts: DrawnParts, topology: Topology) -> None:
-    """Draw routers that are joined among themselves: a torus of two dimensions as a lattice, others on a circle."""
+    """Draw routers that are joined to each other: a torus of two dimensions as a lattice, all others on a circle."""
     switches = [name for names in parts.levels for name in names]
     centre = (WIDTH / 2, _TOP + _RADIUS + 20)
     lattice, extents = is_lattice(topology, parts), topology.fanouts
@@ -240,7 +247,7 @@ def _lattice(switches: list[str], extents: tuple[int, ...], centre: Coordinates)
 
 
 def _bent(canvas: Canvas, a: Coordinates, b: Coordinates, cable: Cable) -> None:
-    """Draw a cable of a lattice; one that goes past other routers as an arc beside them."""
+    """Draw a cable of a lattice. One that passes other routers is an arc around them."""
     wide, high = abs(a[0] - b[0]), abs(a[1] - b[1])
     if wide < 221 and high < 171:
         canvas.line(a, b, 1.6, *_shade(cable, "#6b8299", 0.8))
@@ -252,16 +259,17 @@ def _bent(canvas: Canvas, a: Coordinates, b: Coordinates, cable: Cable) -> None:
 
 
 MOST_NODES = 64
+"""Largest number of nodes that are drawn one by one."""
 _MOST_SWITCHES, _MOST_LINES, _MOST_AROUND = 64, 300, 24
 
 
 def svg(document: Document) -> str:
-    """Return the picture of a topology file as SVG. Raises ConfigError as `build` does."""
+    """Return the picture of a topology file as SVG. Raises ConfigError as `topology.build.build`."""
     return text(picture(document))
 
 
 def picture(document: Document) -> Canvas:
-    """Return the picture of a topology file as shapes. Raises ConfigError as `build` does."""
+    """Return the picture of a topology file. Raises ConfigError as `topology.build.build`."""
     topology = build(document)
     counts = topology.counts
     few = topology.nodes <= MOST_NODES and max(counts.get("switches", 0), counts.get("routers", 0)) <= _MOST_SWITCHES
@@ -284,7 +292,7 @@ def _sound(document: Document) -> Document:
 
 
 def _fits(topology: Topology, found: DrawnParts) -> bool:
-    """Return whether the picture of every switch is no hairball."""
+    """Return whether a picture of every switch and cable is readable."""
     if found.hierarchical:
         return len(found.cables) <= _MOST_LINES
     return is_lattice(topology, found) or sum(map(len, found.levels)) <= _MOST_AROUND

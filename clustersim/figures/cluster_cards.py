@@ -1,4 +1,4 @@
-"""The inside of a node: GPUs, what joins them, and the NICs."""
+"""Pictures of large clusters: a card per tier, or a pictogram of a network without tiers, above the inside of a node."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NODE_WIDTH, NODE_HEIGHT = 460.0, 210.0
 
 
 def inner_pairs(topology: Topology) -> list[tuple[int, int]]:
-    """Return the pairs of GPUs of the first node that a wire joins; none when they meet in a switch."""
+    """Return the pairs of GPUs of the first node that a wire joins; empty if they share a switch."""
     pairs = []
     for tier in topology.tiers:
         if tier.name.split("-")[0] in ("mesh", "ring") and tier.name.endswith("-up"):
@@ -29,12 +29,12 @@ def inner_pairs(topology: Topology) -> list[tuple[int, int]]:
 
 
 def rate_inside(topology: Topology) -> float:
-    """Return the bytes/s of one link inside a node: of a GPU into the switch, or of a wire."""
+    """Return the bytes/s of one link inside a node: from a GPU to the switch, or of a wire."""
     return float(np.max(topology.capacity[: topology.tiers[0].links], initial=0.0))
 
 
 def draw_node(canvas: Canvas, at: Coordinates, topology: Topology, title: str) -> None:
-    """Draw a node around the centre `at`, WIDTH by HEIGHT."""
+    """Draw a node of NODE_WIDTH by NODE_HEIGHT around the centre `at`: GPUs, their links, and NICs."""
     canvas.box(at, (NODE_WIDTH, NODE_HEIGHT), NODE, NODE_EDGE, 10)
     left, top = at[0] - NODE_WIDTH / 2, at[1] - NODE_HEIGHT / 2
     canvas.text((left + 16, top + 20), title, 14, anchor="start", bold=True)
@@ -61,7 +61,7 @@ def _wired(canvas: Canvas, at: Coordinates, pairs: list[tuple[int, int]], gpus: 
 
 
 def around(at: Coordinates, radii: Coordinates, count: int) -> list[Coordinates]:
-    """Return places on an ellipse, from the top clockwise."""
+    """Return `count` points on an ellipse around `at`, clockwise from the top. `radii` are its two radii."""
     turns = [2 * pi * i / count - pi / 2 for i in range(count)]
     return [(at[0] + radii[0] * cos(t), at[1] + radii[1] * sin(t)) for t in turns]
 
@@ -95,12 +95,12 @@ _RING, _MOST_GROUPS = 420.0, 80
 
 
 def cards_height(topology: Topology) -> float:
-    """Return the height of the picture."""
+    """Return the height of the picture of a large cluster, in pixels."""
     return _TOP + (_RING if _flat(topology) else _STEP * len(_tiers(topology))) + NODE_HEIGHT + 60
 
 
 def draw_cards(canvas: Canvas, topology: Topology) -> None:
-    """Draw the tiers from the top, or a pictogram of a network without tiers, above a node."""
+    """Draw the tiers from top to bottom, or a pictogram of a network without tiers, above a node."""
     x = CARDS_WIDTH / 2
     bottom = cards_height(topology) - NODE_HEIGHT / 2 - 36
     if _flat(topology):
@@ -116,11 +116,12 @@ def draw_cards(canvas: Canvas, topology: Topology) -> None:
 
 
 def _flat(topology: Topology) -> bool:
+    """Return whether the network has routers or groups instead of tiers."""
     return "routers" in topology.counts or topology.counts.get("groups", 1) > 1
 
 
 def _tiers(topology: Topology) -> list[tuple[str, int, int]]:
-    """Return name, switches and cables down of each tier, from the lowest."""
+    """Return (name, number of switches, number of cables down) of each tier, the lowest first."""
     counts = topology.counts
     named = [key.removesuffix("_switches") for key in counts if key.endswith("_switches")]
     found = [(name, int(counts[f"{name}_switches"]), int(counts[f"{name}_cables"])) for name in named]
@@ -147,7 +148,7 @@ def _stack(canvas: Canvas, topology: Topology, x: float, bottom: float) -> None:
 
 
 def _rate(topology: Topology, tier: str) -> float:
-    """Return the bytes/s of one cable of a tier upwards."""
+    """Return the bytes/s of one upward cable of a tier."""
     for each in topology.tiers:
         if each.name == f"{tier}-up" and each.links:
             return float(topology.capacity[each.first] / topology.cables[each.first])
@@ -186,7 +187,7 @@ def _dragonfly(canvas: Canvas, at: Coordinates, topology: Topology) -> None:
 
 
 def _what(topology: Topology) -> str:
-    """Return the groups of a dragonfly and what is in them."""
+    """Return the groups of a dragonfly and their switches or routers in words."""
     counts, groups = topology.counts, int(topology.counts["groups"])
     if "routers" in counts:
         return f"{groups} groups of {int(counts['routers']) // groups} routers"
@@ -195,7 +196,7 @@ def _what(topology: Topology) -> str:
 
 
 def _dims(topology: Topology) -> tuple[Dim, ...]:
-    """Return the dimensions of a grid, from what finds its routes: below dead nodes, and around dead links."""
+    """Return the dimensions of a grid with more than one position. They come from its router, below dead nodes and dead links."""
     router = topology.router.router if isinstance(topology.router, Remaining) else topology.router
     hops = router.hops if isinstance(router, GpuRouter) else None
     hops = hops.hops if isinstance(hops, Detours) else hops
@@ -203,7 +204,7 @@ def _dims(topology: Topology) -> tuple[Dim, ...]:
 
 
 def _kinds(canvas: Canvas, at: Coordinates, dims: tuple[Dim, ...]) -> None:
-    """Draw what joins the positions of each dimension, side by side."""
+    """Draw the links of each dimension of a grid, side by side."""
     wide = min(230.0, (CARDS_WIDTH - 60) / len(dims))
     for i, dim in enumerate(dims):
         centre = (at[0] + (i - (len(dims) - 1) / 2) * wide, at[1])
@@ -219,7 +220,7 @@ def _kinds(canvas: Canvas, at: Coordinates, dims: tuple[Dim, ...]) -> None:
 
 
 def _lines(kind: str, count: int) -> list[tuple[int, int]]:
-    """Return which of `count` positions a dimension joins, -1 being its crossbar."""
+    """Return the pairs of `count` positions that a dimension joins; -1 stands for its crossbar."""
     if kind == "switch":
         return [(i, -1) for i in range(count)]
     if kind == "mesh":
@@ -228,7 +229,7 @@ def _lines(kind: str, count: int) -> list[tuple[int, int]]:
 
 
 def _lattice(canvas: Canvas, at: Coordinates) -> None:
-    """Draw a piece of a lattice that goes on at all sides."""
+    """Draw a part of a lattice with open ends on all sides."""
     step, half = 56.0, 2
     for i in range(-half, half + 1):
         for (ax, ay), (bx, by) in (((i, -half - 0.6), (i, half + 0.6)), ((-half - 0.6, i), (half + 0.6, i))):

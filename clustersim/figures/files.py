@@ -1,6 +1,6 @@
-"""A picture in a file, in the form that the ending of its name says.
+"""Writes a picture in the format of the file's suffix.
 
-PNG and PDF are drawn by matplotlib, which the extra `plots` installs: the same shapes, text and colours as in SVG.
+matplotlib draws PNG and PDF, with the same shapes, text and colours as SVG. The extra `plots` installs it.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ FORMS: dict[str, tuple[str, dict[str, None]]] = {
     ".png": ("png", {"Software": None}),
     ".pdf": ("pdf", {"CreationDate": None, "Producer": None, "Creator": None}),
 }
-"""By ending: what matplotlib calls it, and what it leaves out so that the same picture has the same bytes."""
+"""{suffix: (matplotlib's format, metadata to omit, so that equal pictures have equal bytes)}"""
 _DOTS = 200
-"""Dots an inch; a pixel of SVG is a hundredth of an inch, so two dots."""
+"""Dots per inch. An SVG pixel is 1/100 inch, so two dots."""
 _POINTS = 72 / 100
-"""Points of a pixel."""
+"""Points per pixel."""
 _FONTS = {"Helvetica": 1.0, "Arial": 1.0, "Liberation Sans": 1.0, "Nimbus Sans": 1.0, "DejaVu Sans": 0.87}
-"""Fonts by preference, with the size that makes words as wide as in Helvetica; matplotlib brings the last."""
+"""{font: size factor that makes words as wide as in Helvetica}, by preference. matplotlib ships the last one."""
 
 
 def available() -> None:
-    """Raise InputError when matplotlib is not installed."""
+    """Raise InputError if matplotlib is not installed."""
     if find_spec("matplotlib") is None:
         raise InputError(
             "a PNG or PDF needs matplotlib, which is not installed; run pip install 'clustersim[plots]', "
@@ -39,7 +39,7 @@ def available() -> None:
 
 
 def content(canvas: Canvas, ending: str) -> bytes:
-    """Return the picture as a file of `FORMS`, a PNG with two dots a pixel. Raises InputError without matplotlib."""
+    """Return the picture as a file of the format `ending` in FORMS, a PNG with two dots per pixel. Raises InputError."""
     available()
     from matplotlib.figure import Figure
 
@@ -103,13 +103,13 @@ ENDINGS = (".svg", ".png", ".pdf")
 
 
 def check(option: str, path: Path, inputs: Iterable[Path] = ()) -> None:
-    """Raise InputError when no picture can be written to `path`, which `option` names, before any work is done."""
+    """Raise InputError if no picture can be written to `path`. `option` names the path in the message."""
     writing.check_output(option, path, ENDINGS, inputs)
     if path.suffix.lower() in FORMS:
         available()
 
 
 def write(path: Path, canvas: Canvas) -> None:
-    """Write a picture. Raises InputError when the place cannot be written, DiskFullError when no space is left."""
+    """Write a picture. Raises InputError if the path cannot be written, and DiskFullError if no space is left."""
     ending = path.suffix.lower()
     writing.save(path, content(canvas, ending) if ending in FORMS else svg(canvas).encode())

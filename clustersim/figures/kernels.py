@@ -1,4 +1,4 @@
-"""The kernels of a page: what each takes of the step, how near it is to the GPU's roof, how far off its forecast may be."""
+"""Kernels of a step for pages: time, distance from the roofline, and interval of the forecast."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from clustersim.report.interval import exposed
 from clustersim.simulation import StepResult
 
 PRODUCTS = frozenset({"linear", "bmm", "grouped_gemm", "flash_attention"})
-"""Kinds that matrix units compute."""
+"""Kinds of kernels on matrix units."""
 
 
 class Rated(TypedDict):
-    """A kernel on a page."""
+    """A kernel of a page; keys are columns of its table."""
 
     layer: str
     operator: str
@@ -41,7 +41,7 @@ class Rated(TypedDict):
 
 
 class Roof(TypedDict):
-    """A peak of a GPU."""
+    """A peak of the GPU: data type, kind of unit and FLOP/s."""
 
     dtype: str
     unit: str
@@ -49,7 +49,7 @@ class Roof(TypedDict):
 
 
 class KernelRates(TypedDict):
-    """The kernels of a page."""
+    """Kernels of a page with the roofs of the GPU; `bandwidth` in bytes/s."""
 
     rows: list[Rated]
     roofs: list[Roof]
@@ -57,10 +57,11 @@ class KernelRates(TypedDict):
 
 
 def kernels(result: StepResult) -> KernelRates:
-    """Return the kernels of a step, the most time first: `share` of the mean rank's step, `critical` seconds of the path.
+    """Return the kernels of a step, the one with the most time first.
 
-    Rates are FLOP/s and bytes/s of one launch; `low` and `high`: 80 of 100 such kernels take so many times the forecast. On GPUs
-    of several kinds all of that is of the first that the job is on.
+    `share` is of the mean rank's step, `critical_s` the seconds on the critical path. Rates are FLOP/s and bytes/s of one
+    launch. 80 % of such kernels take between `low` and `high` times the forecast. On mixed GPUs, values are those of the first
+    type of the job.
     """
     kind = int(result.topology.kind_of(result.work.gpus).min())
     gpu, seconds = result.topology.kinds[kind].gpu, result.work.seconds[kind]
@@ -94,7 +95,7 @@ def _rated(
     critical: float,
     bounds: tuple[float | None, float | None],
 ) -> Rated:
-    """Return a kernel, with its share of the step of the mean rank and its seconds on the critical path."""
+    """Return a kernel's row. `share` is of the mean rank's step, `critical` in seconds."""
     peak = _peak(gpu, kernel)
     roof = min(peak, kernel.flop / kernel.bytes * gpu.memory_bandwidth) if kernel.flop and kernel.bytes else 0.0
     used = kernel.flop / seconds / roof if roof else kernel.bytes / seconds / gpu.memory_bandwidth
@@ -124,7 +125,7 @@ def _peak(gpu: Gpu, kernel: Kernel) -> float:
 
 
 def _roofs(gpu: Gpu, own: set[Kernel]) -> list[Roof]:
-    """Return the peaks that the kernels of a job can reach, in FLOP/s."""
+    """Return the peaks that the kernels can reach, the highest first."""
     found = {(kernel.dtype, kernel.kind in PRODUCTS): _peak(gpu, kernel) for kernel in own}
     return [
         {"dtype": dtype, "unit": "matrix" if matrix else "vector", "peak": peak}
@@ -133,7 +134,7 @@ def _roofs(gpu: Gpu, own: set[Kernel]) -> list[Roof]:
 
 
 def _critical(result: StepResult) -> dict[Kernel, float]:
-    """Return the seconds of each kernel on the critical path."""
+    """Return {kernel: seconds on the critical path}."""
     counted = Preparation(result.topology).passes(result.work)
     each = np.array([[own.get(kernel, np.inf) for kernel in counted.kernels] for own in result.work.seconds])
     found = exposed(result.work, result.plan, result.facts.path, counted, each).sum(axis=0)

@@ -1,4 +1,4 @@
-"""The figures that `clustersim plot` draws, by the name of their kind."""
+"""The figures that `clustersim plot` draws, by their names."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from clustersim.sweeps.evaluate import Row
 
 
 def timeline(result: StepResult) -> Canvas:
-    """Return the timeline of a step, the same as `run --timeline`."""
+    """Return the timeline of a step, as `run --timeline` draws it."""
     return picture(result.record, result.plan, f"{result.job.name} on {result.topology.name}")
 
 

@@ -12,19 +12,19 @@ GRID = "#d5dde4"
 
 
 class AxisRange(NamedTuple):
-    """From where to where an axis goes."""
+    """Range of an axis."""
 
     low: float
     high: float
     logarithmic: bool = False
 
     def share(self, value: float) -> float:
-        """Return how far along a value lies, 0 to 1."""
+        """Return the position of a value on the axis, 0 (low) to 1 (high)."""
         low, high, at = (math.log(v) for v in (self.low, self.high, value)) if self.logarithmic else (*self[:2], value)
         return (at - low) / ((high - low) or 1.0)
 
     def ticks(self, most: int) -> list[float]:
-        """Return round numbers along it, `most` at most: multiples of 1, 2 or 5, or of powers of ten where it is logarithmic."""
+        """Return at most `most` round numbers on the axis: multiples of 1, 2 or 5, or of powers of ten if it is logarithmic."""
         if self.logarithmic:
             powers = range(math.floor(math.log10(self.low)), math.floor(math.log10(self.high)) + 1)
             for digits in ((1,), (1, 2, 5), range(1, 10)):
@@ -39,7 +39,7 @@ class AxisRange(NamedTuple):
 
 
 class Plot:
-    """A canvas with two axes; places are values of both."""
+    """A canvas with two axes. Positions are pairs of values on them."""
 
     def __init__(
         self, title: str, x: AxisRange, y: AxisRange, width: float = 1000.0, height: float = 520.0, right: float = 30.0
@@ -49,12 +49,12 @@ class Plot:
         self.canvas.text((24, 26), title, 16, anchor="start", bold=True)
 
     def at(self, value: Coordinates) -> Coordinates:
-        """Return the pixel of two values."""
+        """Return the pixel of a pair of values."""
         across, up = self.x.share(value[0]), self.y.share(value[1])
         return self.left + across * (self.right - self.left), self.bottom - up * (self.bottom - self.top)
 
     def frame(self, x: str, y: str, x_words: Callable[[float], str], y_words: Callable[[float], str]) -> None:
-        """Draw grid, ticks and the names of both axes."""
+        """Draw the grid, ticks and names of both axes. `x_words` and `y_words` format the values."""
         for value in self.x.ticks(9):
             across = self.at((value, self.y.low))[0]
             self.canvas.line((across, self.top), (across, self.bottom), 1.0, GRID)
@@ -69,20 +69,20 @@ class Plot:
         self.canvas.text((self.left - 8, self.top - 12), y, 13, anchor="end")
 
     def line(self, a: Coordinates, b: Coordinates, colour: str = INK, width: float = 1.6, dashed: bool = False) -> None:
-        """Draw a line between two places."""
+        """Draw a line between two pairs of values."""
         self.canvas.line(self.at(a), self.at(b), width, colour, dashed=dashed)
 
-    def box(self, upper_left: Coordinates, lower_right: Coordinates, fill: str, said: str) -> None:
-        """Draw a rectangle between two places; said: what it is."""
+    def box(self, upper_left: Coordinates, lower_right: Coordinates, fill: str, tip: str) -> None:
+        """Draw a rectangle between two pairs of values. `tip` is shown when a reader points at it."""
         (x0, y0), (x1, y1) = self.at(upper_left), self.at(lower_right)
-        self.canvas.bar((x0, y0), (x1 - x0, y1 - y0), fill, said=said)
+        self.canvas.bar((x0, y0), (x1 - x0, y1 - y0), fill, tip=tip)
 
     def note(self, at: Coordinates, words: str, anchor: str = "start", colour: str = INK) -> None:
-        """Write at a place."""
+        """Write text at a pair of values."""
         self.canvas.text(self.at(at), words, 12, colour, anchor)
 
     def name_beside(self, y: float, words: str, above: float, fill: str) -> float:
-        """Write the name of a layer at the right, below the pixel `above`, and return how far down it came."""
+        """Write the name of a layer at the right edge, above the pixel `above`. Return its y in pixels."""
         down = min(self.at((self.x.low, y))[1], above - 17)
         self.canvas.bar((self.right + 8, down - 6), (12, 12), fill, FAINT)
         self.canvas.text((self.right + 26, down), words, 12, anchor="start")

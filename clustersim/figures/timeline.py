@@ -1,7 +1,7 @@
-"""The timeline of a step as a picture: a row a rank cell, passes above, communication below in thin lanes.
+"""The timeline of a step as a picture: a row per class of ranks, passes above, communication below in thin lanes.
 
-What is blank is bubble. Passes are labelled with their microbatch where there is room. Nothing is told by colour alone: kinds of
-passes are of different height, and each kind of communication has a lane of its own, with its name beside it.
+Blank parts are bubbles. Passes show their microbatch if there is room. No information is in colour alone: kinds of passes differ
+in height, and each kind of communication has its own lane with a name.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from clustersim.report.breakdown import PART_OF
 from clustersim.units import seconds
 
 ROWS = 64
-"""Rank cells drawn at most; the rest is named in the last line."""
+"""Largest number of rows. The last line names the number of classes that are left out."""
 
 WIDTH, LEFT, RIGHT, TOP = 1000.0, 130.0, 32.0, 34.0
 PASS, LANE, GAP, BETWEEN = 20.0, 6.0, 2.0, 7.0
-"""Heights of passes, of a lane, of what is between lanes, and of what is between rows."""
+"""Heights in pixels: of passes, of a lane, between lanes, and between rows."""
 GROUND = "#f3f3f3"
 COLOURS = {
     "forward": PART_COLOURS["compute"],
@@ -48,22 +48,22 @@ LANES = {
     "cp": "context parallel",
     "model": "gradient norm",
 }
-"""By part of the step, as in a breakdown; messages between stages are what has none."""
+"""{part of a breakdown: kind of communication}. Messages between stages have no part of their own."""
 SHORT = {kind: part for part, kind in LANES.items()} | {"gradient norm": "norm", "pipeline": "pp"}
-"""What a lane is called beside it."""
+"""Short name of each lane, written beside it."""
 BANDS = {"backward": (0.0, 1.0), "weight gradients": (0.4, 1.0), "optimizer": (0.3, 0.7)}
-"""From where to where a kind of pass reaches, as shares of the height from above; others as _UPPER."""
+"""Vertical extent of each kind of pass, as shares of the row's height from the top; others have _UPPER."""
 _UPPER = 0.0, 0.65
 _LEGEND = 22.0
 
 
 def band(letter: str) -> tuple[float, float]:
-    """Return from where to where a pass reaches, as shares of the height from above; letter: as schedules write it."""
+    """Return the vertical extent of a pass as shares of the row's height from the top. `letter` is F, B, I, W or another kind."""
     return BANDS.get(PASSES.get(letter, "optimizer"), _UPPER)
 
 
 class Bar(NamedTuple):
-    """From `start` to `end` seconds, something of the kind `kind`."""
+    """One bar: an interval in seconds, its kind and its label."""
 
     kind: str
     start: float
@@ -72,15 +72,12 @@ class Bar(NamedTuple):
 
 
 def svg(record: Record, plan: Plan, title: str = "") -> str:
-    """Return the drawing of a record as SVG; the same record gives the same text."""
+    """Return the timeline of a record as SVG. Equal records give equal text."""
     return text(picture(record, plan, title))
 
 
 def picture(record: Record, plan: Plan, title: str = "") -> Canvas:
-    """Return the drawing of a record.
-
-    record, plan: what was simulated. title: stands above, with the step time.
-    """
+    """Return the timeline of a record. `title` is written above, with the step time."""
     rows = min(len(plan.programs), ROWS)
     scale = (WIDTH - LEFT - RIGHT) / (record.end or 1.0)
     spans: list[list[Span]] = [[] for _ in plan.programs]
@@ -102,9 +99,9 @@ def picture(record: Record, plan: Plan, title: str = "") -> Canvas:
 
 
 def write(path: Path, record: Record, plan: Plan, title: str = "") -> None:
-    """Write the drawing in the form of the ending.
+    """Write the timeline to a file, in the format of its suffix.
 
-    Raises InputError when the place cannot be written, DiskFullError when no space is left.
+    Raises InputError if the path cannot be written, and DiskFullError if no space is left.
     """
     pictures.write(path, picture(record, plan, title))
 
@@ -115,7 +112,7 @@ def _name(plan: Plan, cell: int) -> str:
 
 
 def _passes(spans: Iterable[Span]) -> Iterator[Bar]:
-    """Yield the activities of the compute stream; passes that are cut by buckets come in pieces."""
+    """Yield the bars of the compute stream. Passes that gradient buckets interrupt are several bars."""
     yield from (
         Bar(PASSES.get(s.kind, "optimizer"), s.start, s.end, str(s.microbatch) if s.microbatch >= 0 else "")
         for s in spans
@@ -124,7 +121,7 @@ def _passes(spans: Iterable[Span]) -> Iterator[Bar]:
 
 
 def _flows(spans: Iterable[Span]) -> Iterator[Bar]:
-    """Yield the transfers of a rank: messages and collectives, those inside its passes included."""
+    """Yield the bars of communication: messages and collectives, including those inside passes."""
     for span in spans:
         if span.activity is None or span.stream == HOST:
             continue
@@ -142,7 +139,7 @@ def _lane(family: str) -> str:
 
 
 def _merged(bars: Iterable[Bar], gap: float) -> list[Bar]:
-    """Join bars of one kind and label that are less than `gap` seconds apart, which no reader could tell."""
+    """Return the bars with neighbours of equal kind and label joined, if less than `gap` seconds apart."""
     result: list[Bar] = []
     for bar in sorted(bars, key=lambda b: (b.kind, b.start, b.end)):
         last = result[-1] if result else None
@@ -181,12 +178,12 @@ def _bar(canvas: Canvas, bar: Bar, y: float, height: float, scale: float) -> Non
     at: Coordinates = (LEFT + bar.start * scale, y)
     width = max((bar.end - bar.start) * scale, 0.2)
     edge = "#ffffff" if height > LANE and width > 2 else "none"
-    said = f"{bar.kind} {bar.label}: {seconds(bar.start)} to {seconds(bar.end)}"
-    canvas.bar(at, (width, height), COLOURS[bar.kind], edge, said=said)
+    tip = f"{bar.kind} {bar.label}: {seconds(bar.start)} to {seconds(bar.end)}"
+    canvas.bar(at, (width, height), COLOURS[bar.kind], edge, tip=tip)
 
 
 def _axis(canvas: Canvas, end: float, scale: float, y: float) -> None:
-    """Draw ticks at round times, five to twelve of them."""
+    """Draw ticks at round times, between five and twelve."""
     power = 10.0 ** math.floor(math.log10(end or 1.0))
     step = next(power * k for k in (0.1, 0.2, 0.5, 1) if end / (power * k) <= 12)
     for i in range(int(end / step + 1e-9) + 1):
@@ -196,7 +193,7 @@ def _axis(canvas: Canvas, end: float, scale: float, y: float) -> None:
 
 
 def _legend(canvas: Canvas, passes: Collection[str], lanes: Collection[str], y: float, left_out: int) -> None:
-    """Draw what stands for what: passes as high as they are drawn, and below them lanes with the names beside them."""
+    """Draw the legend: passes in their height, and below them the lanes with their names. `left_out` is the number of rows."""
     ran = [(kind, kind, *BANDS.get(kind, _UPPER)) for kind in COLOURS if kind in passes]
     thin = LANE / PASS / 2
     x = _entries(canvas, ran, y)
@@ -206,7 +203,7 @@ def _legend(canvas: Canvas, passes: Collection[str], lanes: Collection[str], y: 
 
 
 def _entries(canvas: Canvas, entries: Iterable[tuple[str, str, float, float]], y: float) -> float:
-    """Draw a line of the legend: kinds, their words, and from where to where they reach; return where it ends."""
+    """Draw a line of the legend from (kind, words, top, bottom) and return the x of its end."""
     x = LEFT
     for kind, words, top, bottom in entries:
         canvas.bar((x, y + (top - 0.5) * PASS), (12, (bottom - top) * PASS), COLOURS[kind])

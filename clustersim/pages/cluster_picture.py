@@ -1,7 +1,7 @@
-"""The cluster drawn: nodes and switches with the cables between them, what is alike folded into one with a count.
+"""The cluster of a page: nodes and switches with their cables, and identical ones folded into one with a count.
 
-Nothing is folded where that is few enough to draw; else nodes on the same switches; else all of a kind. What is slow or dead
-stands alone, and of what is folded, the links that set the rate of the critical path are a cable of their own.
+Small clusters are not folded. In larger ones, nodes on the same switches are folded, and in the largest all ends of a kind. Slow
+and dead parts stay separate. Of folded links, those that set the rate of the critical path are a separate cable.
 """
 
 from __future__ import annotations
@@ -19,30 +19,31 @@ from clustersim.topology.faults import DEAD
 from clustersim.topology.model import LinkTier, Topology
 
 MOST_CABLES, MOST_ENDS = 400, 160
-"""Cables and ends that a picture shows each."""
+"""Largest number of cables, and of ends, in a picture."""
 MOST_NAMED = 4096
-"""Links whose ends are named each, some 20 us a link, of the smallest tiers first; of the others, those that stand out are."""
-MOST_ODD = 12
-"""Of what is slow or dead, how many stand alone."""
+"""Largest number of links whose ends are looked up by name (20 us each), smallest tiers first. In other tiers only slow ones
+are."""
+MOST_SEPARATE = 12
+"""Largest number of slow or dead parts that stay separate."""
 HIGH, LOW = 4, 6
-"""Digits of shares, and of bytes a second."""
+"""Digits of shares, and of seconds."""
 INSIDE = ("gpu", "nic", "ports", "nvswitch", "pcie")
-"""Ends that lie in a node."""
+"""Kinds of ends inside a node."""
 
 
 class LinkFigures(NamedTuple):
-    """What a picture shows of every link."""
+    """Columns over all links that a picture shows."""
 
     use: Floats
-    """Mean load of its capacity over the step."""
+    """Mean load divided by capacity over the step."""
     limits: Floats
-    """Seconds of the critical path in which it sets the rate."""
+    """Seconds of the critical path in which the link sets the rate."""
     slow: Mask
-    """It is slower than its like, or dead."""
+    """Whether the link is dead or slower than others of its tier."""
 
 
 class _Cable(NamedTuple):
-    """The links of both directions between two ends."""
+    """Links in both directions between two ends."""
 
     a: str
     b: str
@@ -50,33 +51,34 @@ class _Cable(NamedTuple):
 
 
 def slow_links(topology: Topology) -> Mask:
-    """Return which links are slower than their like, or dead; slower types of nodes are not."""
+    """Return which links are dead or slower than others of their tier. Links of slower node types do not count."""
     sound = np.repeat(sound_rates(topology), [tier.links for tier in topology.tiers])
     return np.asarray(topology.capacity < sound * (1 - 1e-9))
 
 
 def picture(topology: Topology, figures: LinkFigures) -> dict[str, object] | None:
-    """Return ends and cables; of a cluster of several nodes each node is one end. None where there is nothing to draw."""
+    """Return the ends and cables of a cluster, or None if there is nothing to draw. In a cluster of several nodes a node is one
+    end."""
     cables, every = _cables(topology, figures.slow)
-    ills = _ills(topology, figures.slow)
-    odd = _odd(cables, ills, figures.slow)
-    for fold in (_each, _on_the_same, _kinds) if every else (_kinds,):
-        name_of = fold(cables, odd)
-        drawn = _folded(cables, name_of, figures, split=fold is not _each)
+    ills = _faults(topology, figures.slow)
+    separate = _separate(cables, ills, figures.slow)
+    for fold in (_unfolded, _by_switches, _by_kind) if every else (_by_kind,):
+        name_of = fold(cables, separate)
+        drawn = _folded(cables, name_of, figures, split=fold is not _unfolded)
         if len(drawn) <= MOST_CABLES and len(_ends(drawn)) <= MOST_ENDS:
             return _drawn(topology, cables, name_of, drawn, figures, ills) if drawn else None
     return None
 
 
 def _cables(topology: Topology, slow: Mask) -> tuple[list[_Cable], bool]:
-    """Return the cables outside nodes, and whether every one is by name: of a large tier, kinds of ends stand for their names."""
+    """Return the cables outside nodes, and whether all of them have names. In large tiers kinds of ends stand for the ends."""
     found: defaultdict[tuple[str, str], list[int]] = defaultdict(list)
     folded: list[_Cable] = []
     room = MOST_NAMED
     for tier in sorted((tier for tier in topology.tiers if _outside(topology, tier)), key=lambda tier: tier.links):
         room -= tier.links
         own = np.arange(tier.first, tier.first + tier.links)
-        named = own if room >= 0 else _standing_out(topology, tier, slow)
+        named = own if room >= 0 else _exceptional_links(topology, tier, slow)
         for link in named.tolist():
             a, b = _joined_ends(topology, link)
             found[min(a, b), max(a, b)].append(link)
@@ -87,68 +89,68 @@ def _cables(topology: Topology, slow: Mask) -> tuple[list[_Cable], bool]:
 
 
 def _outside(topology: Topology, tier: LinkTier) -> bool:
-    """Return whether a tier joins nodes to something; its first and its last link tell."""
+    """Return whether a tier has links outside nodes, judged by its first and last link."""
     both = (tier.first, tier.first + tier.links - 1) if tier.links else ()
     return any(a != b for a, b in (_joined_ends(topology, link) for link in both))
 
 
-def _standing_out(topology: Topology, tier: LinkTier, slow: Mask) -> Ints:
-    """Return the links of a large tier that are slow or dead, or at a node with slow GPUs: a few."""
-    own = np.flatnonzero(slow[tier.first :][: tier.links])[:MOST_ODD]
+def _exceptional_links(topology: Topology, tier: LinkTier, slow: Mask) -> Ints:
+    """Return a few links of a large tier that are slow or dead, or at a node with slow GPUs."""
+    own = np.flatnonzero(slow[tier.first :][: tier.links])[:MOST_SEPARATE]
     if tier.name in ("nic-up", "nic-down"):
         gpus = np.flatnonzero(topology.slowdown != 1)
-        nodes = np.unique(topology.numbering.node_of(gpus))[:MOST_ODD]
+        nodes = np.unique(topology.numbering.node_of(gpus))[:MOST_SEPARATE]
         own = np.union1d(own, topology.numbering.nic[topology.numbering.gpus_of(nodes)])
     return own + tier.first
 
 
-def _ills(topology: Topology, slow: Mask) -> dict[str, str]:
-    """Return the faults of nodes, or of the GPUs of a single one, in a few words."""
+def _faults(topology: Topology, slow: Mask) -> dict[str, str]:
+    """Return {end: fault in words} of nodes, or of the GPUs of a single node."""
     kind, own, count = "gpu", numbers(topology), topology.gpus
     if topology.nodes > 1:
         built = topology.numbering.built
         kind, own, count = "node", built.node_of(own), built.nodes
     found = {f"{kind}[{n}]": "slow" for n in np.unique(own[topology.slowdown != 1]).tolist()}
     for tier in topology.tiers if topology.nodes > 1 else ():
-        for link in (tier.first + np.flatnonzero(slow[tier.first :][: tier.links])[:MOST_ODD]).tolist():
+        for link in (tier.first + np.flatnonzero(slow[tier.first :][: tier.links])[:MOST_SEPARATE]).tolist():
             a, b = _joined_ends(topology, link)
             found |= {a: "slow link inside"} if a == b else {}
     return found | {f"{kind}[{n}]": "dead" for n in np.setdiff1d(np.arange(count), own).tolist()}
 
 
-def _odd(cables: Iterable[_Cable], ills: Mapping[str, str], slow: Mask) -> set[str]:
-    """Return the ends that are folded into nothing: those with a fault, and those of a cable that is slow or dead."""
-    bad = [one for one in cables if slow[one.links].any() and "[" in one.a + one.b][:MOST_ODD]
-    return {*list(ills)[:MOST_ODD], *(end for one in bad for end in one[:2])}
+def _separate(cables: Iterable[_Cable], ills: Mapping[str, str], slow: Mask) -> set[str]:
+    """Return the ends that stay separate: those with a fault, and those of a slow or dead cable."""
+    bad = [one for one in cables if slow[one.links].any() and "[" in one.a + one.b][:MOST_SEPARATE]
+    return {*list(ills)[:MOST_SEPARATE], *(end for one in bad for end in one[:2])}
 
 
-def _each(cables: Iterable[_Cable], odd: set[str]) -> dict[str, str]:
-    """Return the name of every end: its own."""
+def _unfolded(cables: Iterable[_Cable], separate: set[str]) -> dict[str, str]:
+    """Return {end: drawn name} without folding."""
     return {end: end for one in cables for end in one[:2]}
 
 
-def _on_the_same(cables: Iterable[_Cable], odd: set[str]) -> dict[str, str]:
-    """Return the name of every end: nodes on the same switches have that of the first of them."""
+def _by_switches(cables: Iterable[_Cable], separate: set[str]) -> dict[str, str]:
+    """Return {end: drawn name} with nodes on the same switches folded into the first of them."""
     beside: defaultdict[str, set[str]] = defaultdict(set)
     for one in cables:
         beside[one.a].add(one.b)
         beside[one.b].add(one.a)
     first: dict[frozenset[str], str] = {}
     return {
-        end: first.setdefault(frozenset(beside[end]), end) if _kind(end) == "node" and end not in odd else end
+        end: first.setdefault(frozenset(beside[end]), end) if _kind(end) == "node" and end not in separate else end
         for end in sorted(beside, key=_order)
     }
 
 
-def _kinds(cables: Iterable[_Cable], odd: set[str]) -> dict[str, str]:
-    """Return the name of every end: that of its kind."""
-    return {end: end if end in odd else _kind(end) for one in cables for end in one[:2]}
+def _by_kind(cables: Iterable[_Cable], separate: set[str]) -> dict[str, str]:
+    """Return {end: drawn name} with all ends of a kind folded into one."""
+    return {end: end if end in separate else _kind(end) for one in cables for end in one[:2]}
 
 
 def _folded(
     cables: Iterable[_Cable], name_of: Mapping[str, str], figures: LinkFigures, split: bool
 ) -> dict[tuple[str, str, bool], Ints]:
-    """Return the links between ends by their names; split: those that set the rate of the critical path by themselves."""
+    """Return {(drawn end, drawn end, whether they set the rate): links}. Without `split` the third is always False."""
     found: defaultdict[tuple[str, str, bool], list[Ints]] = defaultdict(list)
     for one in cables:
         a, b = sorted((name_of[one.a], name_of[one.b]))
@@ -184,7 +186,7 @@ def _drawn(
 
 
 def _stands_for(topology: Topology, name_of: Mapping[str, str]) -> Counter[str]:
-    """Return how many nodes, switches or other ends each drawn one is; switches whose cables are one bundle are one end."""
+    """Return {drawn end: number of nodes, switches or other ends that it stands for}."""
     switches = {
         key.removesuffix("_switches"): int(n) for key, n in topology.counts.items() if key.endswith("_switches")
     }
@@ -212,7 +214,7 @@ def _cable(topology: Topology, links: Ints, figures: LinkFigures) -> dict[str, o
 
 
 def _joined_ends(topology: Topology, link: int) -> tuple[str, str]:
-    """Return the ends of a link as the picture names them: of several nodes, what lies in one is the node."""
+    """Return the names of the ends of a link as drawn: the node for everything inside one, if there are several nodes."""
     a, b = topology.ends(link)
     return (_joined(topology, a), _joined(topology, b)) if topology.nodes > 1 else (a, b)
 
@@ -226,7 +228,7 @@ def _joined(topology: Topology, end: str) -> str:
 
 
 def _levels(names: Sequence[str], cables: Iterable[tuple[str, str, bool]]) -> dict[str, int]:
-    """Return how many cables each end is from the nearest node, or from the nearest GPU."""
+    """Return {end: number of cables to the nearest node, or to the nearest GPU in a single node}."""
     neighbours: defaultdict[str, list[str]] = defaultdict(list)
     for a, b, _ in cables:
         neighbours[a].append(b)

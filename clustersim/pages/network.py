@@ -1,4 +1,4 @@
-"""The links and the memory of a page: what carries how much, and what the fullest GPU of each pipeline rank holds."""
+"""Links and memory of a page: load of each link, and memory of the fullest GPU of each pipeline rank over the step."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from clustersim.topology.faults import DEAD
 from clustersim.topology.model import LinkTier, Topology
 
 MOST_CELLS = 480
-"""Cells of a row of links; a cell of several links shows the fullest of them."""
+"""Largest number of cells in a tier's row. A cell of several links shows the busiest."""
 LISTED = 12
-"""Links that are named."""
+"""Number of links in the list."""
 
 
 def network(result: StepResult) -> dict[str, object]:
-    """Return the figures of a cluster and its links: `use` is mean load of capacity over the step, `limits` seconds."""
+    """Return the cluster and its links as JSON data. `use` is mean load / capacity over the step, `limits` is in seconds."""
     topology = result.topology
     crossed = link_bytes(result.plan)
     capacity = np.where(topology.capacity > DEAD, topology.capacity, np.inf)
@@ -52,7 +52,7 @@ def _tier(topology: Topology, tier: LinkTier, figures: LinkFigures) -> dict[str,
     return {
         "name": tier.name,
         "links": tier.links,
-        "ends": [_plain(end) for end in topology.ends(tier.first)],
+        "ends": [_kind_of_end(end) for end in topology.ends(tier.first)],
         "capacity": float(np.median(topology.capacity[own])),
         "use": [round(value, HIGH) for value in fullest.tolist()],
         "limits": [round(value, LOW) for value in np.maximum.reduceat(holds, edges).tolist()],
@@ -61,12 +61,12 @@ def _tier(topology: Topology, tier: LinkTier, figures: LinkFigures) -> dict[str,
     }
 
 
-def _plain(end: str) -> str:
+def _kind_of_end(end: str) -> str:
     return end.partition("[")[0]
 
 
 def _listed(topology: Topology, crossed: Floats, use: Floats, holds: Floats) -> list[dict[str, object]]:
-    """Return the links that hold the critical path longest, then the fullest: of those of a tier that are alike, one."""
+    """Return the links that limit the critical path longest, then the busiest. Identical links of a tier are one row."""
     tier = np.repeat(np.arange(len(topology.tiers)), [one.links for one in topology.tiers])
     place = np.flatnonzero(crossed > 0)
     figures = np.stack([tier, np.round(holds, LOW), np.round(use, HIGH), topology.capacity], axis=1)[place]
@@ -75,12 +75,12 @@ def _listed(topology: Topology, crossed: Floats, use: Floats, holds: Floats) -> 
     many = np.bincount(run, np.diff(np.append(runs, len(figures))))
     order = np.lexsort((-alike[:, 2], -alike[:, 1]))
     place = place[runs[first]]
-    shown = list(dict.fromkeys([*order[:LISTED].tolist(), *_fullest(alike, order)]))
+    shown = list(dict.fromkeys([*order[:LISTED].tolist(), *_first_of_each_tier(alike, order)]))
     return [_link(topology, int(place[i]), int(many[i]), crossed, use, holds) for i in shown]
 
 
-def _fullest(alike: Floats, order: Ints) -> list[int]:
-    """Return the first of each tier in an order of links."""
+def _first_of_each_tier(alike: Floats, order: Ints) -> list[int]:
+    """Return the first link of each tier in `order`. `alike` are distinct rows (tier, limits, use, capacity)."""
     return list({int(alike[i, 0]): i for i in reversed(order.tolist())}.values())[::-1]
 
 
@@ -99,12 +99,13 @@ def _link(topology: Topology, i: int, many: int, crossed: Floats, use: Floats, h
 
 
 UNIT = 2**20
-"""Bytes of a unit of the page's memory."""
+"""Bytes per unit of the page's memory (MiB)."""
 TICK = 1e-9
+"""Seconds per unit of the page's times."""
 
 
 def memory(result: StepResult, fold: FoldedTime) -> dict[str, object]:
-    """Return, by pipeline rank, when each pass begins (ns) and what is held while it runs (MiB), by kind."""
+    """Return for each pipeline rank the start of each pass (ns) and the memory held during it by kind (MiB)."""
     table = memory_table(result.facts.memory, result.record, stages_of(result.plan, result.summary))
     start, ranks = np.asarray(table["start_s"], float), np.asarray(table["pipeline_rank"])
     drawn = np.isfinite(start)
@@ -129,5 +130,5 @@ def memory(result: StepResult, fold: FoldedTime) -> dict[str, object]:
 
 
 def _short(values: list[int]) -> list[int] | int:
-    """Return one number for what never changes."""
+    """Return a single number if all values are equal, else the list."""
     return values[0] if values and min(values) == max(values) else values

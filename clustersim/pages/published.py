@@ -1,8 +1,7 @@
-"""The published runs that are most like a job, and how far off their forecasts are: what a reader may expect of this one.
+"""The published runs most similar to a job, with the errors of their forecasts.
 
-Runs are ordered by how far they are from the job: doublings of GPUs, of the width and depth of the model and of each degree, and
-what cannot be halved (another GPU, precision, or experts) as so many doublings. The order is a reader's convenience: no
-number of a result depends on it.
+The distance of a run is the sum of doublings of GPUs, model width and depth, and parallel degrees. A different GPU, precision or
+use of experts counts as a fixed number of doublings. No figure of a result depends on this order.
 """
 
 from __future__ import annotations
@@ -18,15 +17,15 @@ from clustersim.validate.runs import REQUIRED, Run, by_column, read, table
 from clustersim.validate.shipped import TABLE
 
 SHOWN = 5
-"""How many are named."""
+"""Number of runs in the list."""
 OTHER_ARCHITECTURE, OTHER_GPU, OTHER_PRECISION, EXPERTS = 6.0, 1.0, 2.0, 4.0
-"""Doublings that what differs counts as."""
+"""Doublings that each difference counts as."""
 
 
 def nearest(topology: Topology, job: Job, count: int = SHOWN) -> list[dict[str, object]]:
-    """Return the published runs most like a job, the nearest first, with measured and forecast seconds of a step."""
-    found = sorted(_runs().items(), key=lambda one: sum(_apart(topology, job, one[1]).values()))
-    return [_said(run, _forecasts()[name], _apart(topology, job, run)) for name, run in found[:count]]
+    """Return the `count` published runs nearest to a job, with measured and forecast seconds per step."""
+    found = sorted(_runs().items(), key=lambda one: sum(_distances(topology, job, one[1]).values()))
+    return [_row(run, _forecasts()[name], _distances(topology, job, run)) for name, run in found[:count]]
 
 
 @cache
@@ -36,14 +35,15 @@ def _runs() -> Mapping[str, Run]:
 
 @cache
 def _forecasts() -> Mapping[str, float]:
-    """Return the seconds that this release forecasts, by run."""
+    """Return {id: forecast seconds per step} of this release."""
     return {
         cells["id"]: float(cells["predicted_s"])
         for cells in (by_column(TABLE, *row) for row in table(TABLE, (*REQUIRED, "predicted_s")))
     }
 
 
-def _said(run: Run, predicted: float, apart: Mapping[str, float]) -> dict[str, object]:
+def _row(run: Run, predicted: float, apart: Mapping[str, float]) -> dict[str, object]:
+    """Return a run as a row of the page."""
     measured = run.sec_per_iter or predicted
     split = {name: getattr(run, name) or 1 for name in ("tp", "pp", "dp", "cp", "ep")}
     return {
@@ -63,12 +63,11 @@ def _said(run: Run, predicted: float, apart: Mapping[str, float]) -> dict[str, o
     }
 
 
-def _apart(topology: Topology, job: Job, run: Run) -> dict[str, float]:
-    """Return by how many doublings a run is apart from a job, in all that counts."""
-    return dict(_doublings(topology, job, run))
+def _distances(topology: Topology, job: Job, run: Run) -> dict[str, float]:
+    return dict(_each_distance(topology, job, run))
 
 
-def _doublings(topology: Topology, job: Job, run: Run) -> Iterator[tuple[str, float]]:
+def _each_distance(topology: Topology, job: Job, run: Run) -> Iterator[tuple[str, float]]:
     yield "GPU", _other_gpu(topology, run)
     wide = job.training.precision
     same = wide == run.precision or {wide, run.precision} <= {"fp16", "bf16"}

@@ -1,4 +1,4 @@
-"""The page of a run: how long a step takes and how sure that is, where the time goes, and what would have to change."""
+"""The page of a run: step time and its uncertainty, where time goes, and what would shorten the step."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ STYLES = ("base.css", "report.css")
 
 
 def run_page(result: StepResult, command: str, manifest: Manifest, why: Mapping[str, object] | None = None) -> str:
-    """Return the page. command: what asks for this result. manifest: of the result, for its inputs and versions.
+    """Return the page as HTML. `command` reproduces the result; `manifest` has its inputs and versions.
 
-    why: what `clustersim explain --json` says of it; without it the page says which command adds its what-ifs.
+    `why` is the output of `clustersim explain --json`. Without it the page names the command that adds what-ifs.
     """
     title = f"{result.summary['name']} on {result.summary['cluster']['name']}"
     return page(title, SCRIPTS, STYLES, run_data(result, command, manifest, why))
@@ -36,7 +36,7 @@ def run_page(result: StepResult, command: str, manifest: Manifest, why: Mapping[
 def run_data(
     result: StepResult, command: str, manifest: Manifest, why: Mapping[str, object] | None = None
 ) -> dict[str, object]:
-    """Return the data that the page draws."""
+    """Return the JSON data that the page draws."""
     summary = result.summary
     return {
         "summary": {key: value for key, value in summary.items() if key != "trace"},

@@ -1,4 +1,4 @@
-"""A page: a title, styles and scripts of `assets/`, and the data that they draw, in one file that makes no request."""
+"""One HTML file that makes no request: a title, styles and scripts of `assets/`, and the data that they draw."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ ASSETS = Path(__file__).parent / "assets"
 
 
 def policy(scripts: Sequence[str], more: str = "") -> str:
-    """Return the content security policy: the file's own content, and of scripts only those of the page itself.
+    """Return the content security policy: the file's own content, and only the page's own scripts.
 
-    more: directives for a page that is served, such as `connect-src 'self'`.
+    `more` are directives for a served page, such as `connect-src 'self'`.
     """
     script = base64.b64encode(hashlib.sha256(_script(scripts).encode()).digest()).decode()
     own = f"script-src 'sha256-{script}'; style-src 'unsafe-inline'; img-src data: blob:"
@@ -25,7 +25,7 @@ def policy(scripts: Sequence[str], more: str = "") -> str:
 
 
 def page(title: str, scripts: Sequence[str], styles: Sequence[str], data: Mapping[str, object], more: str = "") -> str:
-    """Return a page; scripts, styles: names of files in `assets/`, in the order in which they are read; more: of its policy."""
+    """Return a page as HTML. `scripts` and `styles` are files in `assets/`, in order. `more` extends its policy."""
     style = "\n".join(_asset(name) for name in styles)
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
@@ -45,13 +45,13 @@ def _script(names: Sequence[str]) -> str:
 
 
 def embedded(data: Mapping[str, object]) -> str:
-    """Return data as JSON that can stand inside a script element: no text in it can end the element or begin another."""
+    """Return data as JSON for a script element. No text in it can end the element or begin another."""
     text = json.dumps(data, separators=(",", ":"), allow_nan=False)
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
 def _printable(text: str) -> str:
-    """Return text without what a file of UTF-8 cannot hold."""
+    """Return text with characters that UTF-8 cannot encode written as escapes."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 

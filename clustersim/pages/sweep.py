@@ -1,4 +1,4 @@
-"""The page of a sweep: which points are best in what, how two axes play together, and each point with its command."""
+"""The page of a sweep: the best points, the effect of two axes together, and the command of each point."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ SCRIPTS = (
 STYLES = ("base.css", "explorer.css")
 MOST_POINTS = 100_000
 DIGITS = 6
-"""Figures of a number in the page; a run of the point says all of them."""
+"""Significant digits of numbers in the page."""
 
 
 def sweep_page(folder: Path) -> str:
-    """Return the page of a folder of `clustersim sweep`. Raises InputError when it is none, or has no points."""
+    """Return the page of a folder of `clustersim sweep` as HTML. Raises InputError if it is not one, or has no points."""
     found = sweep_rows(folder)
     if len(found) > MOST_POINTS:
         raise InputError(
@@ -42,7 +42,7 @@ def sweep_page(folder: Path) -> str:
 
 
 def sweep_rows(folder: Path) -> list[tuple[Point, Row]]:
-    """Return the points of a sweep and what became of each. Raises InputError when it is none, or has no points."""
+    """Return (point, row) of each point of a sweep. Raises InputError if the folder is not a sweep or has no points."""
     store.manifest_of(folder, "sweep")
     points, rows, _ = log.read(folder)
     if not rows:
@@ -51,7 +51,7 @@ def sweep_rows(folder: Path) -> list[tuple[Point, Row]]:
 
 
 def sweep_data(found: Sequence[tuple[Point, Row]], manifest: Manifest) -> dict[str, object]:
-    """Return the data of the page: a column for each setting that differs between points, and the others once."""
+    """Return the JSON data of the page: a column for each setting that differs between points, and the others once."""
     space = [point for point, _ in found]
     axes = [COLUMNS.get(key, key) for key in varied(space)]
     asked = [{COLUMNS.get(key, key): value for key, value in point.items()} for point in space]
@@ -61,7 +61,11 @@ def sweep_data(found: Sequence[tuple[Point, Row]], manifest: Manifest) -> dict[s
     names = dict.fromkeys(name for row in table for name in row)
     columns = {name: [row.get(name) for row in table] for name in names}
     ok = [row["status"] == "ok" for row in table]
-    same = {name: _only(values, ok) for name, values in columns.items() if name not in axes and _alike(values, ok)}
+    same = {
+        name: _first_value(values, ok)
+        for name, values in columns.items()
+        if name not in axes and _is_constant(values, ok)
+    }
     kept = [name for name in columns if name in axes or name in ("status", "reason") or name not in same]
     return {
         "command": _command(manifest),
@@ -77,18 +81,18 @@ def sweep_data(found: Sequence[tuple[Point, Row]], manifest: Manifest) -> dict[s
     }
 
 
-def _alike(values: Sequence[object], ok: Sequence[bool]) -> bool:
-    """Return whether a figure is the same at all points that have a result."""
-    first = _only(values, ok)
+def _is_constant(values: Sequence[object], ok: Sequence[bool]) -> bool:
+    """Return whether a column is the same at all points with a result."""
+    first = _first_value(values, ok)
     return all(value == first for value, has in zip(values, ok, strict=True) if has)
 
 
-def _only(values: Sequence[object], ok: Sequence[bool]) -> object:
+def _first_value(values: Sequence[object], ok: Sequence[bool]) -> object:
     return next((value for value, has in zip(values, ok, strict=True) if has), None)
 
 
 def _packed(values: Sequence[object]) -> dict[str, object]:
-    """Return a column: numbers as they are, other values once, with their place for each point."""
+    """Return a column: numbers as they are, or distinct texts with an index for each point."""
     if all(value is None or (isinstance(value, int | float) and not isinstance(value, bool)) for value in values):
         return {"numbers": [_rounded(value) for value in values]}
     texts: dict[str, int] = {}
@@ -101,7 +105,7 @@ def _rounded(value: object) -> object:
 
 
 def _flags(space: Sequence[Point]) -> list[list[str]]:
-    """Return, by key of the points, its column and the words before its value on a command line."""
+    """Return (column, option, key, value shared by all points or an empty text) of each key of the points."""
     keys = dict.fromkeys(key for point in space for key in point)
     shared = {key: str(space[0].get(key)) for key in keys if len({str(point.get(key)) for point in space}) == 1}
     return [[COLUMNS.get(key, key), FLAGS.get(key, ""), key, shared.get(key, "")] for key in keys]

@@ -1,4 +1,4 @@
-"""What the timeline of a page draws: what every class of ranks did when, the steady state once, and the kernels of each pass."""
+"""The timeline of a page: activities of each class of ranks, the steady state once, and the kernels of each pass."""
 
 from __future__ import annotations
 
@@ -19,31 +19,31 @@ from clustersim.report.step_trace import inside
 from clustersim.simulation import StepResult
 
 MOST_SPANS, MOST_PARTS = 40_000, 60_000
-"""Spans, and parts of different passes, of one page at most, some 30 bytes each. Beyond, some are left out."""
+"""Largest number of spans, and of parts of distinct passes, about 30 bytes each. Further ones are left out."""
 TICK = 1e-9
-"""Seconds of a unit of the page's times."""
+"""Seconds per unit of the page's times."""
 
 
 class NumberedTexts:
-    """Texts by number, in order of appearance."""
+    """Distinct texts with numbers in the order of appearance."""
 
     def __init__(self) -> None:
         self.known: dict[str, int] = {}
 
     def number(self, text: str) -> int:
-        """Return the number of a text."""
+        """Return the number of a text, a new one for a new text."""
         return self.known.setdefault(text, len(self.known))
 
     def list(self) -> list[str]:
-        """Return the texts by number."""
+        """Return the texts in the order of their numbers."""
         return list(self.known)
 
 
 def timeline(result: StepResult) -> dict[str, object]:
-    """Return the timeline: times are whole nanoseconds, columns have a value a span, ordered by row, stream and begin.
+    """Return the timeline as JSON data. Times are in ns. Columns have a value per span, sorted by row, stream and start.
 
-    `start` is what begins after the one before it on its stream began; `parts` is an index into the passes of different
-    content, whose own times count from their begin; `bands` from where to where a kind of pass reaches.
+    `start` is relative to the previous span of the stream. `parts` is an index into the distinct passes, whose times count from
+    their own start. `bands` is the vertical extent of each kind of pass.
     """
     record, plan = result.record, result.plan
     fold = folded_time(record, result.job.parallelism.pp)
@@ -73,7 +73,7 @@ def timeline(result: StepResult) -> dict[str, object]:
 
 
 def _above(stream: str) -> int:
-    """Return the place of a stream among those that are drawn over each other: launches do not hide what links carry."""
+    """Return the drawing order of a stream: computation, launches, then communication."""
     return (COMPUTE, HOST).index(stream) if stream in (COMPUTE, HOST) else 2
 
 
@@ -89,12 +89,11 @@ def _fold(fold: FoldedTime) -> dict[str, object] | None:
 
 
 def _spans(result: StepResult, fold: FoldedTime) -> tuple[list[Span], list[int]]:
-    """Return the spans to draw, at their folded time, and how often each is on the critical path."""
+    """Return the spans to draw at their folded times, and for each how often it is on the critical path."""
     record = result.record
-    rows = len(record.graph.occurrences.rank)
+    rows = record.shape.events
     often = np.zeros(rows, np.int64)
-    path = critical_path(record)
-    often[path.rows] = path.times
+    often[critical_path(record).events] = 1
     done, waited = record.done(np.arange(rows)), [span for span in record.spans if span.stream == "wait"]
     every = [*done, *waited]
     critical: Ints = np.concatenate([often, np.zeros(len(waited), np.int64)])
@@ -106,6 +105,7 @@ def _spans(result: StepResult, fold: FoldedTime) -> tuple[list[Span], list[int]]
 
 
 def _moved(span: Span, by: float) -> Span:
+    """Return a span `by` seconds earlier, with its original start in `asked`."""
     return (
         span._replace(start=span.start - by, end=span.end - by, asked=span.start)
         if by
@@ -114,7 +114,7 @@ def _moved(span: Span, by: float) -> Span:
 
 
 def _rows(result: StepResult, spans: Iterable[Span]) -> list[int]:
-    """Return the classes of ranks that are drawn, down the pipeline: lane by lane, as many as a page can hold."""
+    """Return the classes of ranks that are drawn, down the pipeline: whole data-parallel lanes, as many as fit."""
     first, width = result.plan.first, ranks_per_stage(result.summary)
     count = np.bincount([span.rank for span in spans], minlength=len(first))
     order = sorted(range(len(first)), key=lambda cell: (int(first[cell]) % width, int(first[cell])))
@@ -144,7 +144,7 @@ def _columns(
 
 
 class _Passes:
-    """The passes of different content, each a list of what it is made of."""
+    """Distinct contents of passes, each a list of numbers."""
 
     def __init__(self, result: StepResult) -> None:
         self.sources, self.seconds = result.plan.sources, result.work.seconds
@@ -155,7 +155,7 @@ class _Passes:
         self.parts = 0
 
     def number(self, span: Span) -> int:
-        """Return which of them a span is; -1 for what has nothing inside."""
+        """Return the index of a span's content; -1 if there is none."""
         activity = span.activity
         if activity is None or span.stream != COMPUTE or len(activity.segments) < 1:
             return -1
@@ -167,7 +167,7 @@ class _Passes:
         return self.known[id(activity)]
 
     def _add(self, activity: Activity, ends: Sequence[float] | None) -> int:
-        """Return the number of a content: triples of word, begin after the one before began, and length."""
+        """Return the index of a content: triples of (word, start after the previous start, length)."""
         flat: list[int] = []
         last = 0
         for one in inside(activity, self.sources.get(activity), self.seconds, ends):
@@ -186,7 +186,7 @@ class _Passes:
 
 
 def named(what: Kernel | str) -> str:
-    """Return a kernel, or the family of a flow, in a few words: `linear forward 2048×4608×12288 bf16`."""
+    """Return a kernel or a family of flows in words: `linear forward 2048×4608×12288 bf16`."""
     if isinstance(what, str):
         return what
     sizes = "×".join(str(size) for size in (what.batch if what.batch > 1 else 0, what.m, what.n, what.k) if size)

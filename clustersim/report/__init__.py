@@ -1,1 +1,1 @@
-"""The only room that writes: summary, tables, store, trace, terminal."""
+"""Summaries, tables, the store, traces and terminal output: the only room that writes results."""

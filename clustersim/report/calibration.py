@@ -1,18 +1,24 @@
-"""The interval of a step time that published steps support, each judged by all publishers but its own.
+"""The expected time of a step and its interval, from published steps.
 
-`step_errors.json` holds what the published steps say, as `clustersim validate --calibrate` writes it (docs/validation.md).
-The interval is symmetric in the log: `bound` times a width that grows with what a step has and no published one had.
+A simulated step has no data loader, logging or slow node, and only known kernels. So publishers' steps take longer by a factor
+that differs between them, the *software level*. It is pooled by kind of trainer and by years (`software_level`) and estimated on
+published steps without the publisher's own. The expected step is the simulated one times this level.
+
+`step_errors.json` has the errors of published steps, written by `clustersim validate --calibrate` (docs/validation.md). The
+interval is symmetric in the logarithm around the expected step: `bound` times a width that grows with each property that no
+published step has.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from math import exp, hypot, log2
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 from clustersim.config.evidence import Declared
 from clustersim.hardware.formats import product_type
@@ -28,7 +34,7 @@ WORDS = {
     "launching": "host-bound {}",
     "experts": "of {}",
 }
-"""How steps of a group are named, by grouping."""
+"""{grouping: words for steps of a group}"""
 _STEPS = Declared(chosen_on="published steps, each with its publisher left out (docs/validation.md)")
 UNSEEN: Annotated[float, _STEPS] = 0.5
 """Width, beside the 1 of any step, of each thing that no publisher's steps had: a kind of GPU, a framework, a mixture, …"""
@@ -36,6 +42,14 @@ DOUBLING: Annotated[float, _STEPS] = 0.5
 """… and of each doubling of the number of GPUs beyond the published ones."""
 ENOUGH: Mapping[str, int] = {"experts": 3}
 """Publishers that must have had a thing for it to be known, where one is too few: mixtures differ more than dense models."""
+FARTHEST: Annotated[float, _STEPS] = 0.2
+"""Mean ln(measured / simulated) beyond which a publisher counts as one that far off: one in five is, by causes of its own."""
+POOLED: Annotated[float, _STEPS] = 2.0
+"""Publishers that the mean over all trainers weighs as much as, where those of one kind of trainer are averaged …"""
+POOLED_YEARS: Annotated[float, _STEPS] = 4.0
+"""… and that of its kind, where those of its years are."""
+EARLY = 2022
+"""Last year of trainers that ran mostly unfused kernels with little overlap."""
 HOST: Annotated[float, _STEPS] = 14.0
 """Width of a step that launches kernels all the time, at 12 us each; in proportion to that share. Hosts that were read take up to
 46 us and differ by 0.3 (log): 1.28 * 0.3 * 46 / 12 is 14 times the bound. Other constants that differ between machines have much
@@ -44,22 +58,26 @@ the same share in all steps: their sensitivities, step by step, hold strangers n
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What decides how far a forecast may be off."""
+    """Properties of a step that decide the uncertainty of its forecast."""
 
     architecture: str
     precision: str
     gpus: int
     launching: float
-    """The share of the step that launching its kernels takes."""
+    """Share of the step that kernel launches take."""
     experts: bool = False
     predictor: str = "neusight"
     clocks: str = "sustained"
     framework: str = ""
-    """Its name, such as `NeMo`; empty where unknown."""
+    """Name of the framework, such as `NeMo`; empty if unknown."""
+    trainer: str = ""
+    """Kind of trainer, such as `torch`; empty if unknown."""
+    year: int | None = None
+    """Year of the software; None: the newest."""
 
     @property
     def groups(self) -> dict[str, str]:
-        """The groups of steps that this one belongs to, as `WORDS` has them."""
+        """{grouping: group} of the step, for the groupings in `WORDS`."""
         width = product_type(self.precision)
         width = "16-bit" if width in ("fp16", "bf16") else width  # which run at one speed
         return {
@@ -72,22 +90,22 @@ class Kind:
 
 
 class PublishedSteps:
-    """What published steps have been compared, by publisher; `without` one of them."""
+    """Published steps that were compared, by publisher, without the publisher `without`."""
 
     def __init__(self, seen: Mapping[str, Mapping[str, Any]], without: str = "") -> None:
-        self.publishers = {name: one for name, one in seen.items() if name != without}
+        self.publishers = {name: one for name, one in seen.items() if without not in (name, one["kin"])}
 
     def having(self, grouping: str, group: str) -> list[str]:
-        """Return the publishers that have steps of a group."""
+        """Return the publishers with steps of a group."""
         return [name for name, one in self.publishers.items() if group in one[grouping]]
 
     @property
     def most_gpus(self) -> int:
-        """GPUs of the largest step."""
+        """Number of GPUs of the largest step."""
         return max((one["most_gpus"] for one in self.publishers.values()), default=1)
 
     def unlike(self, kind: Kind) -> list[str]:
-        """Return, in words, what a step has that none of these had."""
+        """Return the properties of a step, in words, that no published step has."""
         found = [
             WORDS[name].format(group)
             for name, group in kind.groups.items()
@@ -98,7 +116,7 @@ class PublishedSteps:
         return found
 
     def width(self, kind: Kind) -> float:
-        """Return the width of a step's interval, relative to a step of a published kind that waits for no host."""
+        """Return the width of a step's interval, relative to a published kind of step that never waits for the host."""
         beyond = max(0.0, log2(kind.gpus / self.most_gpus))
         things = sum(not one.startswith("on more than") for one in self.unlike(kind))
         return hypot(1.0, UNSEEN * things**0.5, DOUBLING * beyond, HOST * kind.launching)
@@ -110,30 +128,78 @@ def _bucket(value: float, edges: tuple[tuple[float, str], ...]) -> str:
 
 @cache
 def shipped() -> Mapping[str, Any]:
-    """Return the shipped table."""
+    """Return the shipped table of errors."""
     table: Mapping[str, Any] = json.loads(TABLE.read_text(encoding="utf-8"))
     return table
 
 
-def interval(seconds: float, kind: Kind, without: str = "", table: Mapping[str, Any] | None = None) -> Margin:
-    """Return between which times a step of `seconds` lies in 80 of 100 cases, and what that rests on.
+class Expected(NamedTuple):
+    """Expected seconds of a step, and their 80 % interval."""
 
-    without: a publisher that is left out. table: default the shipped one. Unknown for other predictors and clocks than those of
-    the comparison.
+    seconds: float
+    margin: Margin
+    level: SoftwareLevel
+
+
+class SoftwareLevel(NamedTuple):
+    """Factor by which published steps of a kind of trainer exceed the simulated time, and its basis."""
+
+    log: float
+    """ln(expected / simulated)."""
+    publishers: int
+
+    @property
+    def factor(self) -> float:
+        """Expected / simulated seconds."""
+        return exp(self.log)
+
+
+def software_level(kind: Kind, table: Mapping[str, Any], without: str = "") -> SoftwareLevel:
+    """Return the level of a kind's trainer and years, by partial pooling over publishers.
+
+    Each publisher has weight one. The mean of a kind of trainer is drawn to that of all, and that of its years to the kind's
+    (`POOLED`). `without` is a publisher, or the name of its kin, that is left out.
+    """
+    rows = [
+        (name, trainer, year <= EARLY, max(-FARTHEST, min(FARTHEST, mean)))
+        for name, one in table["levels"].items()
+        if without not in (name, one["kin"])
+        for trainer, year, mean, _ in one["trainers"]
+    ]
+    early = kind.year is not None and kind.year <= EARLY
+    own = [row for row in rows if row[1] == kind.trainer]
+    level = _mean(rows)
+    level = _mean(own, level, POOLED)
+    level = _mean([row for row in own if row[2] == early], level, POOLED_YEARS)
+    return SoftwareLevel(level, len({name for name, *_ in own or rows}))
+
+
+def _mean(rows: Sequence[tuple[str, str, bool, float]], prior: float = 0.0, weight: float = 0.0) -> float:
+    """Return the mean of the rows' levels and a prior with the weight of `weight` rows."""
+    return (math.fsum(level for *_, level in rows) + weight * prior) / ((len(rows) + weight) or 1.0)
+
+
+def expected(seconds: float, kind: Kind, without: str = "", table: Mapping[str, Any] | None = None) -> Expected:
+    """Return the expected time of a step that is simulated to take `seconds`, and its 80 % interval.
+
+    `without` is a publisher, or its kin, that is left out. `table` is by default the shipped one. The interval is unknown for
+    other predictors and clocks than those of the comparison.
     """
     table = shipped() if table is None else table
+    level = software_level(kind, table, without)
+    centre = seconds * level.factor
     if kind.predictor != table["predictor"] or kind.clocks != table["clocks"]:
         why = f"published steps were only compared with predictor {table['predictor']} and {table['clocks']} clocks"
-        return Margin(None, None, f"none: {why}")
+        return Expected(centre, Margin(None, None, f"none: {why}"), level)
     published = PublishedSteps(table["seen"], without)
     half = table["without"].get(without, table["bound"]) * published.width(kind)
-    return Margin(seconds * exp(-half), seconds * exp(half), basis(table, kind, published))
+    return Expected(centre, Margin(centre * exp(-half), centre * exp(half), basis(table, kind, published)), level)
 
 
 def basis(table: Mapping[str, Any], kind: Kind, published: PublishedSteps) -> str:
-    """Return the basis of an interval: published steps, their publishers, and features that none of them had."""
+    """Return the basis of an interval in words: published steps, their publishers, and properties that none of them has."""
     inside, publishers = 100 * table["inside_when_left_out"], len(table["seen"])
-    steps = f"{inside:.0f} % of {table['rows']:,} published steps lie inside"
-    said = f"{steps}; of {publishers} publishers, each judged without what was read from it"
+    steps = f"covers {inside:.0f} % of {table['rows']:,} published runs"
+    said = f"{steps}; of {publishers} publishers, each as a stranger's"
     unlike = published.unlike(kind)
     return f"{said}; wider, as none was {' or '.join(unlike)}" if unlike else said

@@ -1,4 +1,4 @@
-"""A step as Chakra's execution traces (convert/chakra.py): each rank's nodes, in the order in which it launches them."""
+"""A step as Chakra execution traces (convert/chakra.py): each rank's nodes in the order of their launches."""
 
 from __future__ import annotations
 
@@ -24,25 +24,24 @@ Attributes = dict[str, AttributeValue]
 
 @dataclass
 class RankTrace:
-    """Writes the nodes of one rank."""
+    """Builds the trace of one rank."""
 
     plan: Plan
     rank: int
     families: Mapping[str, Ints]
-    """The ranks of all groups by family (groups, n)."""
+    """{family: ranks of all its groups (groups, n)}"""
     nodes: list[TraceNode] = field(default_factory=list)
     last: int | None = None
-    """The last node on the compute stream."""
+    """Last node on the compute stream."""
     ready: int | None = None
-    """What the host has launched so much at that the next computation may begin."""
+    """Node of the host's launches that the next computation waits for."""
     launched: defaultdict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
-    """Those on other streams."""
+    """{stream: nodes} of the other streams."""
 
     def written(self) -> list[TraceNode]:
-        """Return the nodes. Raises InputError for what Chakra has no word for."""
-        program = self.plan.programs[int(self.plan.network.cells.ranks.of[self.rank])]
-        for _, template, microbatch in program.passes():
-            for task in template:
+        """Return the nodes. Raises InputError for a feature that Chakra cannot express."""
+        for tasks, microbatch in self.plan.passes(int(self.plan.network.cells.ranks.of[self.rank])):
+            for task in tasks:
                 self._task(task, microbatch)
         return self.nodes
 
@@ -55,11 +54,11 @@ class RankTrace:
         elif task.gives is not None:
             pairs = self.families[task.stream]
             peer = int(pairs[pairs[:, 0] == self.rank, 1][0])
-            size = sum(task.activity.carried.values())
+            size = sum(task.carried.values())
             ends = {"comm_src": self.rank, "comm_dst": peer, "comm_tag": _tag(task.gives, microbatch)}
             self._launch(task, NodeType.SEND, {**ends, **_sized(size), **self._communicator, "pg_desc": task.stream})
-        elif task.activity.carried:
-            ((family, op, *_), _), moved = next(iter(task.activity.carried.items()))
+        elif task.carried:
+            ((family, op, *_), _), moved = next(iter(task.carried.items()))
             self._launch(task, NodeType.COLL, self._collective(family, op, moved))
 
     def _now(self) -> list[int]:
@@ -72,7 +71,7 @@ class RankTrace:
         stream.append(self._node(kind, f"{task.kind} {task.stream}", before, 0.0, attributes))
 
     def _host(self, task: Task) -> None:
-        """Write what the host launches, or where it stands still until its GPU is idle."""
+        """Add a node for launches of the host, or for its wait until the GPU is idle."""
         stream = self.launched[HOST]
         if task.kind == SYNCHRONISE:
             stream += self._now()
@@ -84,7 +83,7 @@ class RankTrace:
             stream.append(node)
 
     def _awaited(self, handle: Handle, microbatch: int) -> Iterator[int]:
-        """Yield the nodes that a handle stands for; a message is received by a node of its own."""
+        """Yield the nodes of a handle. A message has its own receiving node."""
         if isinstance(handle, Message):
             family = handle.group[0]
             pairs = self.families[family]
@@ -101,21 +100,21 @@ class RankTrace:
 
     @property
     def _communicator(self) -> Attributes:
-        """The group in which messages go, where it is not that of the two ranks."""
+        """Attributes of the group of messages, if it is larger than the pair of ranks."""
         return {"pg_name": self._group(PIPELINES)} if PIPELINES in self.families else {}
 
     def _group(self, family: str) -> str:
-        """Return the name of the group of a family to which the rank belongs."""
+        """Return the name of the rank's group in a family."""
         group = int(np.flatnonzero((self.families[family] == self.rank).any(axis=1))[0])
         return group_name(self.families, family, group)
 
     @property
     def _sizes(self) -> dict[str, float]:
-        """The bytes of a message, by family."""
+        """{family: bytes of a message}"""
         return {call.group: call.size for call in self.plan.network.plans if call.op == "send"}
 
     def _computes(self, task: Task, microbatch: int, waits: list[int]) -> None:
-        """Write the kernels of a pass between its collectives, each run as one node, and what its host launches too late."""
+        """Add the nodes of a pass: each run of kernels between its collectives, and late launches of its host."""
         source = self.plan.sources.get(task.activity)
         name = f"{task.stage}{task.kind}{microbatch}" if task.stage >= 0 else task.kind or "wait"
         segments, host, begun = iter(task.activity.segments), 0.0, waits
@@ -166,7 +165,7 @@ CPU: Attributes = {"is_cpu_op": True}
 
 
 class _Run(NamedTuple):
-    """The kernels before a collective, the collective and its phases, and the kernels beside it; the last has kernels alone."""
+    """Kernels before a collective, the collective and its phases, and the kernels beside it. The last run has only kernels."""
 
     before: list[Kernel]
     call: Collective | None
@@ -175,7 +174,7 @@ class _Run(NamedTuple):
 
 
 def _runs(source: Source) -> list[_Run]:
-    """Cut the items of a computation at the collectives that move something."""
+    """Return the items of a computation, cut at the collectives that move bytes."""
     runs, before, over = list[_Run](), list[Kernel](), 0
     for item in source.items:
         if isinstance(item, Kernel):
@@ -192,7 +191,7 @@ def _work(kernels: Sequence[Kernel]) -> Attributes:
 
 
 def _sized(size: float) -> Attributes:
-    """Return the bytes that a rank puts in, and as they are where they are no whole number."""
+    """Return the bytes of a rank as attributes, with the exact value if they are not a whole number."""
     return {"comm_size": round(size), **({} if float(size).is_integer() else {BYTES: size})}
 
 
@@ -202,13 +201,13 @@ def _tag(message: Message, microbatch: int) -> int:
 
 
 def group_name(families: Mapping[str, Ints], family: str, group: int) -> str:
-    """Return the name of a group: groups are counted family after family, from 1."""
+    """Return the name of a group. Groups are numbered family after family, from 1."""
     names = sorted(name for name in families if not name.startswith("p2p"))
     return str(1 + sum(len(families[name]) for name in names[: names.index(family)]) + group)
 
 
 def groups(families: Mapping[str, Ints]) -> dict[str, list[int]]:
-    """Return the ranks of every group by its name."""
+    """Return {name of a group: its ranks}."""
     return {
         group_name(families, family, i): ranks
         for family in families

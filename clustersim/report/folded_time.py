@@ -1,7 +1,7 @@
-"""The steady state of a step, found in its times: what repeats itself from period to period need be shown once, with a count.
+"""The steady state of a step, derived from its times, so that repeated periods are shown once with a count.
 
-A pipeline in its steady state does in every period what it did in the one before, for later microbatches. Here that is proved
-of the times: every task that begins in the window comes again one period later, and takes as long.
+A pipeline in its steady state repeats in every period the actions of the previous one, for later microbatches. Here the times
+prove it: every task that starts in the window occurs again one period later with the same duration.
 """
 
 from __future__ import annotations
@@ -14,39 +14,39 @@ from clustersim.arrays import Floats, Ints, Mask
 from clustersim.engine.record import Record
 
 WORTH = 24
-"""Microbatches that are left out at least; fewer are shown."""
+"""Smallest number of microbatches worth leaving out."""
 CANDIDATES = 4
-"""Periods that are tried: a schedule may have one of forward and one of backward passes."""
+"""Number of periods that are tried. A schedule may have different ones for forward and backward passes."""
 _SAME = 1e-9  # of the step: what sums of floats may be off
 
 
 class FoldedTime(NamedTuple):
-    """A step without the periods that are like their neighbours.
+    """A step without its repeated periods.
 
-    All that begins before `cut` is where it was; what begins later is `left_out` earlier than in the step.
+    Everything that starts before `cut` keeps its time; later starts are `left_out` seconds earlier.
     """
 
     cut: float
-    """Seconds."""
+    """Time in seconds after which periods are left out."""
     period: float
-    """Seconds."""
+    """Length of a period in seconds."""
     periods: int
-    """Periods that are left out; what they were like is the period before the cut."""
+    """Number of periods that are left out. They equal the period before the cut."""
     microbatches: int
-    """By how many a period moves each rank on."""
+    """Number of microbatches by which a period advances each rank."""
 
     @property
     def left_out(self) -> float:
-        """Seconds."""
+        """Seconds that are left out."""
         return self.periods * self.period
 
     def shown(self, start: Floats) -> Mask:
-        """Return which of the things that begin at `start` in the record are shown."""
+        """Return which items with these start times are shown."""
         hidden: Mask = (start > self.cut) & (start <= self.cut + self.left_out)
         return ~hidden
 
     def folded(self, start: Floats) -> Floats:
-        """Return when what is shown begins in the folded step."""
+        """Return the start times of shown items in the folded step."""
         return np.where(start > self.cut, start - self.left_out, start)
 
 
@@ -54,17 +54,17 @@ NOT_FOLDED = FoldedTime(np.inf, 0.0, 0, 0)
 
 
 def folded_time(record: Record, pipeline: int) -> FoldedTime:
-    """Return the step of a record folded, or `NOT_FOLDED`.
+    """Return the folded step of a record, or `NOT_FOLDED`.
 
-    pipeline: its ranks; interleaved schedules move so many microbatches a period.
+    `pipeline` is the number of pipeline ranks, the microbatches per period of interleaved schedules.
     """
-    parts = record.graph.occurrences
-    start, took = record.starts[parts.node], record.ends[parts.node] - record.starts[parts.node]
-    most = int(parts.microbatch.max(initial=0)) + 1 + 2 * pipeline
-    key = (parts.task * (int(parts.rank.max(initial=0)) + 1) + parts.rank) * most + parts.microbatch
+    shape, microbatch = record.shape, record.shape.event_microbatch
+    start, took = record.starts, record.ends - record.starts
+    most = int(microbatch.max(initial=0)) + 1 + 2 * pipeline
+    key = shape.event_task.astype(np.int64) * most + microbatch
     for moved in dict.fromkeys((1, pipeline, 2)):
-        later = _row_of(key, np.where(parts.microbatch < 0, -1, key + moved))
-        earlier = _row_of(key, np.where(parts.microbatch < moved, -1, key - moved))
+        later = _row_of(key, np.where(microbatch < 0, -1, key + moved))
+        earlier = _row_of(key, np.where(microbatch < moved, -1, key - moved))
         tried = (_window(record, start, took, (later, earlier), moved, p) for p in _periods(record, start, later))
         found = max(tried, key=lambda one: one.left_out, default=NOT_FOLDED)
         if found.periods * moved >= WORTH:
@@ -73,7 +73,7 @@ def folded_time(record: Record, pipeline: int) -> FoldedTime:
 
 
 def _row_of(key: Ints, wanted: Ints) -> Ints:
-    """Return by row the row whose key is wanted, -1 where there is none or several."""
+    """Return for each entry of `wanted` the row with that key; -1 if there is none or several."""
     order = np.argsort(key, kind="stable")
     at = key[order]
     left, right = np.searchsorted(at, wanted), np.searchsorted(at, wanted, "right")
@@ -82,7 +82,7 @@ def _row_of(key: Ints, wanted: Ints) -> Ints:
 
 
 def _periods(record: Record, start: Floats, later: Ints) -> list[float]:
-    """Return the commonest times from a task to its like: those that may be the period."""
+    """Return the most frequent intervals between a task and its next repetition, the candidates for the period."""
     has = later >= 0
     off = _SAME * record.end
     times, many = np.unique(np.round((start[later[has]] - start[has]) / off / 10), return_counts=True)
@@ -94,7 +94,7 @@ def _periods(record: Record, start: Floats, later: Ints) -> list[float]:
 def _window(
     record: Record, start: Floats, took: Floats, neighbours: tuple[Ints, Ints], moved: int, period: float
 ) -> FoldedTime:
-    """Return the longest window in which every period has what the one before it had, and nothing else."""
+    """Return the longest window in which every period repeats exactly the previous one."""
     later, earlier = neighbours
     off = _SAME * record.end
     delta = np.where(later >= 0, start[later] - start, np.nan)

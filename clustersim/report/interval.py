@@ -1,10 +1,10 @@
-"""The interval of the step time by the errors of its kernels alone, to first order.
+"""The interval of the step time from the errors of its kernels alone, to first order.
 
-It knows nothing of the errors of network, framework and host, so a user sees the one of `calibration.py` instead.
+It ignores errors of network, framework and host, so users see the interval of `calibration.py` instead.
 
-The step time is the longest of many sums of kernel times and transfers. While the longest stays the longest, it grows with a
-kernel's time by as many seconds as that kernel has on the critical path: bubbles grow with the passes that they wait for, and
-communication that is hidden counts for nothing.
+The step time is the longest of many sums of kernel times and transfers. While the longest sum stays the longest, the step grows
+with a kernel's time by the seconds of that kernel on the critical path: bubbles grow with the passes they wait for, and hidden
+communication has no effect.
 """
 
 from __future__ import annotations
@@ -28,33 +28,33 @@ from clustersim.model.operator import Steps
 from clustersim.predictors.uncertainty import Bounds, Margin
 from clustersim.report.breakdown import Path
 
-Pass = tuple[int, str, int]
-"""Position in the ep group, kind and stage of a computation: 0, `F`, 3; 0, `optimizer`, -1."""
+PassKey = tuple[int, str, int]
+"""(position in the ep group, kind, stage) of a computation, such as (0, `F`, 3) or (0, `optimizer`, -1)."""
 
 
 class StepKernels(NamedTuple):
-    """What the kernels on the critical path say: the margin by their errors alone, and how many of them run."""
+    """Kernels on the critical path: interval from their errors alone, and number of launches."""
 
     margin: Margin
     launches: float
 
 
 class PassKernels(NamedTuple):
-    """How often passes run each of the distinct kernels of a job; those that run the same have one row."""
+    """How often passes run each distinct kernel of a job. Equal passes share a row."""
 
     kernels: tuple[Kernel, ...]
-    row: Mapping[Pass, int]
+    row: Mapping[PassKey, int]
     kernel: tuple[Ints, ...]
-    """By row, which kernels, in order of appearance …"""
+    """Indices of the kernels in each row, in order of appearance."""
     often: tuple[Ints, ...]
-    """… and how often each."""
+    """Number of runs of each of these kernels."""
 
 
 def pass_kernels(scripts: Sequence[Script], positions: int, kernels: tuple[Kernel, ...]) -> PassKernels:
-    """Count the kernels of the passes of all roles, of which `positions` belong to each pipeline rank."""
+    """Return the kernels of the passes of all roles. Each pipeline rank has `positions` roles."""
     number = {kernel: place for place, kernel in enumerate(kernels)}
     rows: dict[tuple[int, ...], int] = {}
-    row, which, counts = dict[Pass, int](), list[Ints](), list[Ints]()
+    row, which, counts = dict[PassKey, int](), list[Ints](), list[Ints]()
     for key, text in _passes(scripts, positions).items():
         same = tuple(map(id, text))  # many passes are the same, of other stages
         row[key] = rows.setdefault(same, len(rows))
@@ -70,7 +70,7 @@ def pass_kernels(scripts: Sequence[Script], positions: int, kernels: tuple[Kerne
 
 
 def step_kernels(work: Work, plan: Plan, path: Path, end: float, bounds: Bounds, counted: PassKernels) -> StepKernels:
-    """Return between which times a step of `end` seconds lies by the errors of kernels alone, and how many run in a row."""
+    """Return the interval of a step of `end` seconds from the errors of kernels alone, and the number of kernels in sequence."""
     each = np.array([[own.get(kernel, math.inf) for kernel in counted.kernels] for own in work.seconds])
     critical = exposed(work, plan, path, counted, each)
     margin = bounds.margin(end, dict(zip(counted.kernels, critical.sum(axis=0).tolist(), strict=True)))
@@ -79,26 +79,26 @@ def step_kernels(work: Work, plan: Plan, path: Path, end: float, bounds: Bounds,
 
 
 def _launched(work: Work, plan: Plan, path: Path, counted: PassKernels) -> int:
-    """Return the kernels of the passes whose launches are on the path themselves."""
+    """Return the number of kernels in passes whose launches are on the path themselves."""
     places = roles(work.job)[plan.first] % work.job.positions if work.job.positions > 1 else np.zeros_like(plan.first)
     total = 0
-    for number, times in path.of_stream(HOST):
-        task, rank = path.record.tasks.alike[number], path.record.graph.tasks[number][0]
-        row = counted.row.get((int(places[rank]), task.kind, task.stage))
-        total += 0 if row is None else times * int(counted.often[row].sum())
+    for number in path.tasks.tolist():
+        task, rank = path.record.tasks.lines[path.record.tasks.line[number]], path.record.shape.task_rank[number]
+        if task.stream == HOST:
+            row = counted.row.get((int(places[rank]), task.kind, int(path.record.shape.stage[number])))
+            total += 0 if row is None else int(counted.often[row].sum())
     return total
 
 
 def exposed(work: Work, plan: Plan, path: Path, counted: PassKernels, each: Floats) -> Floats:
-    """Return the seconds of each kernel on the critical path, by type of node (types, kernels); each: of one launch of it."""
+    """Return the seconds of each kernel on the critical path (node types, kernels). `each` is the time of one launch."""
     seconds = np.zeros((len(each), len(counted.often)))
-    found, ranks, tasks = path.computed(), path.record.graph.tasks, path.record.tasks.alike
+    found, ranks, tasks = path.computed(), path.record.shape.task_rank, path.record.tasks
     places = roles(work.job)[plan.first] % work.job.positions if work.job.positions > 1 else np.zeros_like(plan.first)
     kinds = plan.network.topology.kind_of(work.gpus[plan.first]).tolist()
     for number in np.flatnonzero(found).tolist():
-        task = tasks[number]
-        cell = ranks[number][0]
-        row = counted.row[int(places[cell]), task.kind, task.stage]
+        cell = int(ranks[number])
+        row = counted.row[int(places[cell]), tasks.lines[tasks.line[number]].kind, int(tasks.shape.stage[number])]
         seconds[kinds[cell], row] += float(found[number])
     result = np.zeros(each.shape)
     for kind, row in np.argwhere(seconds).tolist():
@@ -108,13 +108,17 @@ def exposed(work: Work, plan: Plan, path: Path, counted: PassKernels, each: Floa
     return result
 
 
-def _passes(scripts: Sequence[Script], positions: int) -> dict[Pass, list[Steps]]:
-    """Return the kernels of each pass, in parts; equal passes share their objects."""
-    result: dict[Pass, list[Steps]] = {}
+def _passes(scripts: Sequence[Script], positions: int) -> dict[PassKey, list[Steps]]:
+    """Return {pass: its kernels in parts}. Equal passes share their objects."""
+    result: dict[PassKey, list[Steps]] = {}
+    known: dict[int, list[Compute]] = {}
     for role, script in enumerate(scripts):
-        place = role % positions
-        whole = (lines for key, lines in script.steps.items() if len(key) == 2)
-        for line in chain.from_iterable((*whole, script.finish)):
-            if isinstance(line, Compute):
-                result.setdefault((place, line.kind, line.stage), []).append(line.items)
+        place, text = role % positions, script.text
+        if id(text) not in known:
+            whole = (lines for key, lines in text.steps.items() if len(key) == 2)
+            every = chain.from_iterable((*whole, text.finish))
+            known[id(text)] = [line for line in every if isinstance(line, Compute)]
+        for line in known[id(text)]:
+            stage = script.own[line.chunk] if line.chunk >= 0 else -1
+            result.setdefault((place, line.kind, stage), []).append(line.items)
     return result

@@ -1,4 +1,4 @@
-"""Several jobs on one cluster: their mean steps, what each would take alone, the links they meet on, and the summary."""
+"""Summary of several jobs on one cluster: mean steps, steps without the other jobs, and shared links."""
 
 from __future__ import annotations
 
@@ -11,12 +11,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from clustersim.arrays import Floats, Ints, Mask
+from clustersim.arrays import Floats, Ints
 from clustersim.engine.compile import Plan
-from clustersim.engine.fabric import Activity
 from clustersim.engine.memory import RankMemory
 from clustersim.engine.network import Network
-from clustersim.engine.program import Task
 from clustersim.engine.record import Record
 from clustersim.engine.traffic import Variant
 from clustersim.parallel.job import Job
@@ -29,18 +27,18 @@ from clustersim.topology.model import Topology
 
 
 class Alone(NamedTuple):
-    """One step of a job on its nodes with no other on the cluster."""
+    """One step of a job that has the cluster to itself."""
 
     plan: Plan
     record: Record
     memory: list[RankMemory]
-    """Of each pipeline rank."""
+    """Memory of each pipeline rank."""
     forecast: Forecast
-    """What is known of the times of its kernels."""
+    """Uncertainty of its kernel times."""
 
 
 class JobSteps(NamedTuple):
-    """One of the jobs: its nodes, the GPU of every rank, its step alone, and its steps beside the others."""
+    """A job: its nodes, the GPU of each rank, its step alone, and its steps with the other jobs."""
 
     name: str
     job: Job
@@ -50,17 +48,17 @@ class JobSteps(NamedTuple):
     alone: Alone
     plan: Plan
     steps: tuple[Record, ...]
-    """All complete ones."""
+    """All complete steps."""
     counted: tuple[Record, ...]
-    """Those that began when every job had started."""
+    """Steps that began after every job had started."""
 
     @property
     def mean(self) -> float:
-        """Mean seconds of a step beside the others."""
+        """Mean seconds of a step with the other jobs."""
         return float(np.mean([step.end - step.begin for step in self.counted]))
 
     def traced(self, jobs: int) -> list[int]:
-        """Return the rank cells of this job that the trace of so many jobs shows, whole and with all their steps."""
+        """Return the rank cells of the job in a trace of `jobs` jobs, with all their steps."""
         return chosen(self.steps, self.plan, self.job.mesh.size // self.job.parallelism.pp, jobs)
 
 
@@ -75,12 +73,12 @@ class Shared:
 
     @cached_property
     def rates(self) -> Floats:
-        """Mean bytes/s that each job puts on each link, (jobs, links): the bytes of a step over its mean time."""
+        """Mean bytes/s of each job on each link (jobs, links): the bytes of a step over its mean time."""
         return np.stack([link_bytes(t.plan) / t.mean for t in self.jobs])
 
     @property
     def window(self) -> tuple[float, float]:
-        """The seconds between which the counted steps of every job are on record."""
+        """(start, end) in seconds between which the counted steps of every job are recorded."""
         return max(t.counted[0].begin for t in self.jobs), min(t.counted[-1].end for t in self.jobs)
 
 
@@ -88,10 +86,10 @@ Interval = tuple[float, float]
 
 
 def meeting(shared: Shared, a: int, b: int) -> dict[str, Any]:
-    """Return the links that two jobs share: their number by tier, and of the busiest each job's share.
+    """Return the links that two jobs share: their number by tier, and each job's share of the busiest.
 
-    `both` is the part of the time in which both have something under way on it, a transfer's latency included: two jobs that
-    use a link at different times do not slow each other down, however busy it is.
+    `both` is the share of the time in which both jobs have a transfer in progress on it, latency included. Jobs that use a link
+    at different times do not slow each other down, however busy it is.
     """
     both = (shared.rates[a] > 0) & (shared.rates[b] > 0)
     use = np.where(both, shared.rates.sum(axis=0) / shared.cluster.capacity, -1.0)
@@ -120,7 +118,7 @@ def _link(shared: Shared, link: int, a: int, b: int) -> dict[str, Any]:
 
 
 def _both(shared: Shared, link: int, a: int, b: int) -> float | None:
-    """Return the part of the window in which both jobs have something under way on a link; None when there is no window."""
+    """Return the share of the window in which both jobs have a transfer in progress on a link; None without a window."""
     begin, end = shared.window
     if end <= begin:
         return None
@@ -130,57 +128,49 @@ def _both(shared: Shared, link: int, a: int, b: int) -> float | None:
 
 
 def _active(one: JobSteps, link: int) -> set[Interval]:
-    """Return when a transfer of a job that crosses a link was under way."""
+    """Return the intervals in which a transfer of a job over a link is in progress."""
     wanted = _flows(one.plan.network, link)
     found: set[Interval] = set()
-    crossing: dict[int, tuple[Mask, dict[Activity, list[int]]]] = {}
+    crossing: dict[int, list[list[int]]] = {}
     for step in one.counted:
-        if id(step.tasks) not in crossing:  # which all steps have, but for those that stand for longer ones
-            crossing[id(step.tasks)] = _crossing(step.tasks.own, wanted)
-        crosses, places = crossing[id(step.tasks)]
-        tasks, done = step.tasks.own, step.graph.occurrences
-        rows = np.flatnonzero(crosses[done.task])
-        own, late = step.occurring(done.node[rows])
-        rows = rows[own]
-        for node, task, by in zip(*(one.tolist() for one in (done.node[rows], done.task[rows], late)), strict=True):
-            found.update((begun + by, end + by) for begun, end in _intervals(step, node, places[tasks[task].activity]))
+        if id(step.tasks) not in crossing:  # all steps have the same
+            crossing[id(step.tasks)] = [
+                [i for i, flow in enumerate(activity.flows) if id(flow) in wanted] for activity in step.tasks.different
+            ]
+        places = crossing[id(step.tasks)]
+        kind = step.tasks.of_task[step.shape.event_task]
+        for event in np.flatnonzero(np.array([*map(bool, places)], bool)[kind]).tolist():
+            found.update(_intervals(step, event, places[kind[event]]))
     return found
 
 
-def _crossing(tasks: Sequence[Task], wanted: set[int]) -> tuple[Mask, dict[Activity, list[int]]]:
-    """Return which tasks have some of the flows `wanted`, by identity, and in which segments their activities have them."""
-    places = {
-        activity: [i for i, flow in enumerate(activity.flows) if id(flow) in wanted]
-        for activity in {task.activity for task in tasks}
-    }
-    return np.array([bool(places[task.activity]) for task in tasks], bool), places
-
-
 def _flows(network: Network, link: int) -> set[int]:
-    """Return the flows, by identity, of groups that cross a link."""
+    """Return the identities of the flows of groups that cross a link."""
     result = set()
     cells: dict[Variant, list[set[int]]] = {}
-    for (call, cell), flows in network.known.items():
-        variant = network.variant(call, cell)
-        if variant not in cells:
-            of = network.cells.groups[call.group].of
-            cells[variant] = [set(of[t.group[t.link == link]].tolist()) for t in network.phases(variant)]
-        result |= {id(flow) for own, flow in zip(cells[variant], flows, strict=True) if cell in own}
+    for call in network.plans:
+        of = network.cells.groups[call.group].of
+        for cell in range(len(network.cells.groups[call.group].first)):
+            variant = network.variant(call, cell)
+            if variant not in cells:
+                cells[variant] = [set(of[t.group[t.link == link]].tolist()) for t in network.phases(variant)]
+            flows = network.flows(call, cell)
+            result |= {id(flow) for own, flow in zip(cells[variant], flows, strict=True) if cell in own}
     return result
 
 
-def _intervals(step: Record, node: int, places: Iterable[int]) -> Iterator[Interval]:
-    """Yield when some of the transfers at a node were under way: those of all ranks that were in lock-step there."""
-    ends = step.segment_ends.get(node)
+def _intervals(step: Record, event: int, places: Iterable[int]) -> Iterator[Interval]:
+    """Yield the intervals of the transfers of an event, of all ranks in lock-step there."""
+    ends = step.segment_ends.get(int(step.leader[event]))
     if ends is None:
-        begun, activity = step.starts.item(node), step.tasks.activities[step.graph.slot[node]]
-        ends = [begun + end for end in activity.ends]
+        begun = step.starts.item(event)
+        ends = [begun + end for end in step.tasks.different[step.tasks.kinds.of[step.shape.slot(event)]].ends]
     for i in places:
         yield ends[2 * i], ends[2 * i + 1]
 
 
 def merged(intervals: Iterable[Interval]) -> Iterator[Interval]:
-    """Yield the union of intervals, ascending and apart."""
+    """Yield the union of intervals, in ascending order and disjoint."""
     begun: float | None = None
     last = 0.0
     for first, end in sorted(intervals):
@@ -196,7 +186,7 @@ def merged(intervals: Iterable[Interval]) -> Iterator[Interval]:
 
 
 def overlaps(one: list[Interval], two: list[Interval]) -> list[Interval]:
-    """Return the intersections of two unions of intervals, each ascending and apart."""
+    """Return the intersections of two lists of disjoint intervals in ascending order."""
     result, i, j = [], 0, 0
     while i < len(one) and j < len(two):
         first, last = max(one[i][0], two[j][0]), min(one[i][1], two[j][1])
@@ -265,7 +255,7 @@ def _steps(one: JobSteps) -> list[dict[str, Any]]:
 
 
 def parts(plan: Plan, step: Record) -> dict[str, float]:
-    """Return where a step of a job went, on the mean of its ranks."""
+    """Return {part: seconds} of a job's step, mean of its ranks."""
     return mean(breakdown(step), plan.size.tolist())
 
 

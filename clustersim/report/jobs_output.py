@@ -1,4 +1,4 @@
-"""What `clustersim jobs` writes into its folder and prints."""
+"""Files and terminal output of `clustersim share`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from clustersim.config.node_ranges import written
-from clustersim.engine.expand_periods import expand_periods
 from clustersim.report.jobs import Shared
 from clustersim.report.names import document
 from clustersim.report.store import SUMMARY, Question, put, write_json, write_manifest, write_table
@@ -24,9 +23,9 @@ if TYPE_CHECKING:
 
 
 def save(target: Path, summary: Mapping[str, Any], shared: Shared, asked: Question, force: bool = False) -> Path:
-    """Write manifest.json, summary.json, jobs.parquet, steps.parquet, links.parquet and trace.json.gz into a folder.
+    """Write manifest.json, summary.json, jobs.parquet, steps.parquet, links.parquet and trace.json.gz to a folder.
 
-    Returns it, and replaces what is there as `put` does.
+    Returns the folder. An existing one is replaced as by `put`.
     """
 
     def fill(place: Path) -> None:
@@ -42,7 +41,7 @@ def save(target: Path, summary: Mapping[str, Any], shared: Shared, asked: Questi
 
 
 def jobs_table(summary: Mapping[str, Any]) -> pl.DataFrame:
-    """Return one row a job: name, nodes, GPUs, degrees, its step alone and beside the others, and where both go (in s)."""
+    """Return one row per job: name, nodes, GPUs, degrees, its step alone and with the other jobs, and their parts (in s)."""
     import polars as pl
 
     return pl.DataFrame([_flat(job) for job in summary["jobs"]])
@@ -60,7 +59,7 @@ def _flat(job: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def steps_table(summary: Mapping[str, Any]) -> pl.DataFrame:
-    """Return one row a complete step of a job: when it began and how long it took (s), and whether the means count it."""
+    """Return one row per complete step of a job: start and duration (s), and whether the means count it."""
     import polars as pl
 
     return pl.DataFrame(
@@ -73,7 +72,7 @@ def steps_table(summary: Mapping[str, Any]) -> pl.DataFrame:
 
 
 def links_table(shared: Shared) -> pl.DataFrame:
-    """Return one row a directed link and job: tier, index, capacity, mean bytes/s of the job, utilization by it and by all."""
+    """Return one row per directed link and job: tier, index, capacity, mean bytes/s, utilization by the job and by all."""
     import polars as pl
 
     job, link = np.nonzero(shared.rates)
@@ -94,11 +93,11 @@ def links_table(shared: Shared) -> pl.DataFrame:
 
 
 def _events(shared: Shared) -> Iterator[str]:
-    """Yield the trace: one process a job, one track a stream of a rank cell."""
+    """Yield the events of the trace: one process per job, one track per stream of a rank cell."""
     for number, one in enumerate(shared.jobs, FIRST):
         yield said_of(number, None, "process_name", "name", one.name)
         begun = FIRST
-        every = (span for step in one.steps for span in expand_periods(step).spans)
+        every = (span for step in one.steps for span in step.spans)
         for cell, row in by_cell(every, one.traced(len(shared.jobs))).items():
             names = ["compute", *sorted({name for span in row for name in streams(span)} - {"compute"})]
             track = {name: begun + i for i, name in enumerate(names)}
@@ -114,9 +113,9 @@ RUNS = 3  # of nodes that a table shows of a job
 
 
 def lines(summary: dict[str, Any], took: float, verbose: bool = False) -> list[str]:
-    """Return the summary as lines of text, with the errors of kernel times where it is to be verbose.
+    """Return the summary as lines of text; with `verbose`, including the errors of kernel times.
 
-    took: wall time of the simulation in seconds.
+    `took` is the wall time of the simulation in seconds.
     """
     meetings = [_meeting(one) for one in summary["meetings"]]
     last = _how(summary, took) if verbose else _caveats(summary)
@@ -125,7 +124,7 @@ def lines(summary: dict[str, Any], took: float, verbose: bool = False) -> list[s
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    """Return rows under their heads, the first column to the left, the others to the right."""
+    """Return rows under their heads, the first column aligned left, the others right."""
     every = [head, *rows]
     widths = [max(len(row[i]) for row in every) for i in range(len(head))]
     return [
@@ -183,7 +182,7 @@ def _range(job: dict[str, Any]) -> str:
 
 
 def _exposed(summary: dict[str, Any]) -> list[str]:
-    """Show the communication that a rank waits for, and what else became longer."""
+    """Return the lines on communication that a rank waits for, and on other parts that became longer."""
     names = list(dict.fromkeys(name for job in summary["jobs"] for name in _changed(job)))
     rows = []
     for job in summary["jobs"]:
@@ -196,7 +195,7 @@ def _exposed(summary: dict[str, Any]) -> list[str]:
 
 
 def _changed(job: dict[str, Any]) -> list[str]:
-    """Return the parts of a step that last at least a thousandth of it longer or shorter together than alone."""
+    """Return the parts of a step that change by at least a thousandth of it when jobs run together."""
     alone, together = job["breakdown_alone_s"], job["breakdown_together_s"]
     least = 1e-3 * job["step_alone_s"]
     return [name for name in together if abs(together[name] - alone.get(name, 0.0)) > least]

@@ -1,8 +1,7 @@
-"""Which links carried what, and which of them make the step long."""
+"""Bytes on links, and the links that limit the step."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -10,8 +9,6 @@ import numpy as np
 
 from clustersim.arrays import Floats, Ints
 from clustersim.engine.compile import Plan
-from clustersim.engine.fabric import Carried
-from clustersim.engine.microbatch_overlap import StepKey
 from clustersim.engine.network import Network
 from clustersim.engine.traffic import Traffic, Variant
 from clustersim.report.breakdown import Path
@@ -21,42 +18,35 @@ _SAME = 1 + 1e-9
 
 
 def link_bytes(plan: Plan) -> Floats:
-    """Return the bytes that crossed every link in the step."""
-    known: dict[tuple[object, ...], Counter[StepKey]] = {}  # ranks of one stage run their steps equally often
-    total: Carried = {}
-    for program in plan.programs:
-        own = id(program.row), *program.special
-        if own not in known:
-            known[own] = program.often()
-        total |= program.carried(known[own])
-    return plan.network.bytes_by_link(total)
+    """Return the bytes that cross every link in the step (links,)."""
+    return plan.network.bytes_by_link(plan.carried())
 
 
 class Limit(NamedTuple):
-    """The links that give a phase of a collective, or a message, its rate, all of them equally, on an idle fabric."""
+    """The links that limit the rate of a phase of a collective, or of a message, on an idle fabric."""
 
     call: tuple[Variant, int]
-    """Which collective of which group cell."""
+    """Collective and group cell."""
     links: Ints
-    """Each once."""
+    """Limiting links, all equally; each once."""
     seconds: float
-    """For each byte of it."""
+    """Seconds per byte of the collective's size."""
 
 
 def carried(path: Path) -> dict[tuple[Variant, int], float]:
-    """Return the bytes of the collectives and messages on the path, by variant and group cell."""
+    """Return {(collective, group cell): bytes} of the collectives and messages on the path."""
     sizes: dict[tuple[Variant, int], float] = {}
-    for span, times in path:
-        for call, size in (span.activity.carried if span.activity else {}).items():
-            sizes[call] = sizes.get(call, 0.0) + size * times
+    for span in path:
+        for call, size in span.carried.items():
+            sizes[call] = sizes.get(call, 0.0) + size
     return sizes
 
 
 def limits(calls: Iterable[tuple[Variant, int]], network: Network) -> list[Limit]:
-    """Return the limiting link of each call, phase by phase.
+    """Return the limiting links of each call, phase by phase.
 
-    Of a transfer that NCCL or its GPUs keep below what its links would give, no link is one. Idle rates: what transfers take
-    from each other is not in it.
+    A transfer whose rate NCCL or its GPUs limit has no limiting link. Rates are for an idle fabric, without what transfers take
+    from each other.
     """
     cells: dict[Variant, list[int]] = {}
     for variant, cell in calls:
@@ -76,7 +66,7 @@ def limits(calls: Iterable[tuple[Variant, int]], network: Network) -> list[Limit
 
 
 def _limiting(t: Traffic, topology: Topology, groups: Ints) -> tuple[Ints, Ints, Floats]:
-    """Return the links that limit some groups, as place of the group in the list, link, and seconds a byte; sorted by group."""
+    """Return three columns (index into `groups`, limiting link, seconds per byte), sorted by the first."""
     links = len(topology.capacity)
     group, link, weight = t.of_groups(topology, groups)
     key, inverse = np.unique(group * links + link, return_inverse=True)
@@ -90,9 +80,9 @@ def _limiting(t: Traffic, topology: Topology, groups: Ints) -> tuple[Ints, Ints,
 
 
 def limiting_seconds(sizes: Mapping[tuple[Variant, int], float], found: Iterable[Limit], topology: Topology) -> Floats:
-    """Return, by link, the seconds of the critical path in which bytes move at the rate that this link gives them.
+    """Return for each link the seconds of the critical path in which bytes move at the rate that it allows.
 
-    sizes: bytes on the path, as `carried` has them. found: what limits them.
+    `sizes` are the bytes on the path, from `carried`; `found` their limits.
     """
     total = np.zeros(len(topology.capacity))
     for one in found:
@@ -101,9 +91,9 @@ def limiting_seconds(sizes: Mapping[tuple[Variant, int], float], found: Iterable
 
 
 def busiest(topology: Topology, crossed: Floats, limiting: Floats, end: float) -> list[dict[str, Any]]:
-    """Return one link of each tier that carried anything: that which limits the critical path longest, else the most used.
+    """Return one link of each tier with traffic: the one that limits the critical path longest, else the most used.
 
-    Those that limit come first, longest first, then the others by mean utilization over the step (bytes / capacity / s).
+    Limiting links come first, the longest first, then others by mean utilization over the step (bytes / capacity / s).
     """
     use = crossed / topology.capacity / end
     slows = np.round(limiting, 9)
@@ -126,7 +116,7 @@ def busiest(topology: Topology, crossed: Floats, limiting: Floats, end: float) -
 
 
 def ends(topology: Topology, link: int) -> tuple[str, str]:
-    """Return where a link leads from and to: GPUs and NICs by their node, switches as `show --draw` and exports name them."""
+    """Return the names of both ends of a link: GPUs and NICs by their node, switches as in `show --draw` and exports."""
     a, b = (_place(topology, end) for end in topology.ends(link))
     return a, b
 

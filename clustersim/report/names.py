@@ -1,4 +1,4 @@
-"""The default folder of a result, named after what was asked."""
+"""Default names of results' folders, and the header of JSON documents."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from clustersim.files import digest
 from clustersim.version import __version__
 
 STEM, ALL = 80, 160
-"""Bytes of one part of a name, and of the whole."""
+"""Largest number of bytes of one part of a name, and of the whole name."""
 _UNSAFE = re.compile(r"[^\w.+=-]+")
 
 
 def default(parts: Sequence[str | Path], overrides: Mapping[str, object], flags: Mapping[str, bool]) -> str:
-    """Return a name such as `hgx_h100_8-gpt3_xl-tp4-schedule-1f1b`: any file system takes it, whatever the inputs' names are.
+    """Return a name such as `hgx_h100_8-gpt3_xl-tp4-schedule-1f1b` that every file system accepts.
 
-    parts: words, and inputs by their path. overrides: by dotted key. flags: words that stand there when true. What is too
-    long is cut and ends in a digest.
+    `parts` are words, and inputs by their path; `overrides` are by dotted key; `flags` are words that appear if true. Long names
+    are cut and end in a digest.
     """
     words = [_short(_stem(part) if isinstance(part, Path) else part, STEM) for part in parts]
     changes = [_short(_change(key, value), STEM) for key, value in overrides.items()]
@@ -27,7 +27,7 @@ def default(parts: Sequence[str | Path], overrides: Mapping[str, object], flags:
 
 
 def _stem(path: Path) -> str:
-    """Return the name of a file without its ending; all models are called config.json, so those go by their folder."""
+    """Return the name of a file without suffix; for config.json the name of its folder."""
     return path.resolve().parent.name or path.stem if path.name == "config.json" else path.stem
 
 
@@ -37,7 +37,7 @@ def _change(key: str, value: object) -> str:
 
 
 def _short(text: str, most: int) -> str:
-    """Return text as part of a file's name: other characters become `_`, and what is too long ends in a digest."""
+    """Return text as part of a file's name: other characters become `_`, and long text ends in a digest."""
     safe = _UNSAFE.sub("_", text)
     if len(safe.encode()) <= most:
         return safe
@@ -46,9 +46,9 @@ def _short(text: str, most: int) -> str:
 
 
 SCHEMA_VERSION = 1
-"""Raised by one when a key is removed or means something else; new keys do not raise it."""
+"""Version of JSON documents. It rises by one if a key is removed or changes its meaning; new keys do not raise it."""
 
 
 def document(command: str, fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the facts of a command under the common top: `schema_version`, `clustersim` (its version) and `command`."""
+    """Return the data of a command with the common header: `schema_version`, `clustersim` (its version) and `command`."""
     return {"schema_version": SCHEMA_VERSION, "clustersim": __version__, "command": command, **fields}

@@ -1,8 +1,8 @@
-"""Tables as Parquet, without a library of tables: importing one takes as long as simulating a step.
+"""Writes tables as Parquet without a table library, whose import takes as long as simulating a step.
 
-What is written is the plain part of the format, version 1 (https://parquet.apache.org/docs/file-format): row groups of one
-page a column, compressed with gzip; numbers as they are in memory, texts as a dictionary and a number for each row. Its headers
-are in Thrift's compact protocol. Polars, pyarrow and DuckDB read it; the same table gives the same bytes.
+The output uses the plain part of format version 1 (https://parquet.apache.org/docs/file-format): row groups with one page per
+column, compressed with gzip; numbers as in memory, texts as a dictionary and an index for each row. Headers are in Thrift's
+compact protocol. Polars, pyarrow and DuckDB read it. Equal tables give equal bytes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from clustersim.arrays import Floats, Ints, Mask
 
 ROWS = 1 << 20
-"""Of one row group: readers take one at a time."""
+"""Number of rows per row group; readers load one at a time."""
 _MAGIC = b"PAR1"
 _GZIP, _LEVEL = 2, 1
 _DATA, _DICTIONARY = 0, 2  # kinds of pages
@@ -30,9 +30,9 @@ class Texts(NamedTuple):
     """A column of texts."""
 
     names: Sequence[str]
-    """The different ones."""
+    """Distinct texts."""
     which: Ints
-    """The one of each row (rows,)."""
+    """Index into `names` for each row (rows,)."""
 
     @classmethod
     def of(cls, rows: Iterable[str]) -> Texts:
@@ -43,13 +43,13 @@ class Texts(NamedTuple):
 
 
 TableColumns = Mapping[str, Floats | Ints | NDArray[np.int32] | Texts]
-"""A table by the names of its columns, all of one length; a float that is not a number stands for no value."""
+"""{column name: values}, all of equal length. NaN stands for a missing value."""
 _Column = NDArray[np.float64] | NDArray[np.int64] | NDArray[np.int32] | Texts
 _Field = tuple[int, "int | bytes | _Long | _List | _Struct"]
 
 
 class _Long(NamedTuple):
-    """A whole number of 64 bits; a bare one has 32."""
+    """A 64-bit integer; plain integers have 32 bits."""
 
     value: int
 
@@ -61,13 +61,13 @@ class _List(NamedTuple):
 
 
 class _Struct(NamedTuple):
-    """Fields by ascending number."""
+    """Fields with ascending numbers."""
 
     fields: Sequence[_Field]
 
 
 def encoded(columns: TableColumns) -> bytes:
-    """Return the file that holds a table."""
+    """Return the content of a Parquet file with the table."""
     rows = max((_rows(column) for column in columns.values()), default=0)
     optional = {name: _optional(column) for name, column in columns.items()}
     out, groups = bytearray(_MAGIC), []
@@ -91,7 +91,7 @@ def _part(column: _Column, first: int, count: int) -> _Column:
 
 
 def _optional(column: _Column) -> bool:
-    """Return whether some row has no value."""
+    """Return whether a column has missing values."""
     return not isinstance(column, Texts) and column.dtype.kind == "f" and bool(np.isnan(column).any())
 
 
@@ -105,7 +105,7 @@ def _schema(name: str, column: _Column, optional: bool) -> _Struct:
 
 
 def _chunk(out: bytearray, name: str, column: _Column, rows: int, optional: bool) -> tuple[_Struct, int]:
-    """Write the pages of one column of a row group; return what the footer says of it, and their size before compression."""
+    """Write the pages of one column of a row group. Return its footer entry and its size before compression."""
     start, size = len(out), 0
     if isinstance(column, Texts):
         size += _page(out, _texts(column.names), _DICTIONARY, (7, _Struct(((1, len(column.names)), (2, _PLAIN)))))
@@ -125,7 +125,7 @@ def _texts(names: Iterable[str]) -> bytes:
 
 
 def _body(column: _Column, optional: bool) -> tuple[bytes, int]:
-    """Return the values of a column, which of its rows have one before them if it is optional, and their encoding."""
+    """Return the values of a column, with a mask of present ones if it is optional, and their encoding."""
     if isinstance(column, Texts):
         width = max(len(column.names) - 1, 1).bit_length()
         return bytes([width]) + _packed(column.which, width), _RLE_DICTIONARY
@@ -137,7 +137,7 @@ def _body(column: _Column, optional: bool) -> tuple[bytes, int]:
 
 
 def _page(out: bytearray, body: bytes, kind: int, header: _Field) -> int:
-    """Write a page, and return its size with its header before compression."""
+    """Write a page. Return its size with header before compression."""
     squeeze = zlib.compressobj(_LEVEL, zlib.DEFLATED, 31)  # 31: in the frame of a gzip file, without a time
     packed = squeeze.compress(body) + squeeze.flush()
     head = _struct([(1, kind), (2, len(body)), (3, len(packed)), header])
@@ -146,7 +146,7 @@ def _page(out: bytearray, body: bytes, kind: int, header: _Field) -> int:
 
 
 def _packed(values: Ints | Mask, width: int) -> bytes:
-    """Return numbers in `width` bits each, lowest first: one run of the format's hybrid of runs and bits."""
+    """Return numbers with `width` bits each, lowest bits first, as one run of the format's run/bit-packing hybrid."""
     groups = -(-len(values) // 8)
     padded = np.zeros(8 * groups, np.int64)
     padded[: len(values)] = values

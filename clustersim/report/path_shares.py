@@ -1,8 +1,8 @@
-"""The seconds of the critical path by stream, by link and by rank; each of them adds up to the step, as kinds do.
+"""The seconds of the critical path by stream, by link and by rank. Each division adds up to the step time.
 
-By link: a transfer counts for the links that give its bytes their rate. Links of one tier and rate count together, so that a
-slow link stands alone beside its tier. What is left of communication is latency and what NCCL or the GPUs hold below
-the links, or what it loses to others on shared links.
+By link: a transfer counts for the links that limit its rate. Links of one tier and rate count together, so that a slow link is
+separate from its tier. The remaining communication is latency, rates limited by NCCL or GPUs, and losses to other transfers on
+shared links.
 """
 
 from __future__ import annotations
@@ -32,28 +32,28 @@ _SEVERAL = 16  # types of nodes at most: what more links than a sixteenth have i
 
 
 class PathShares(NamedTuple):
-    """The seconds of the critical path, cut in three ways."""
+    """The seconds of the critical path, divided in three ways."""
 
     by_stream: dict[str, float]
-    """By stream: what a pass communicates is on the stream of its collectives."""
+    """{stream: seconds}. Communication inside a pass counts for the stream of its collectives."""
     by_link: list[dict[str, Any]]
-    """The longest first: a link and how many more of its tier are as slow, or `what` else it is."""
+    """Rows of links, the longest first: a link and the number of equally slow ones in its tier, or `what` else."""
     by_rank: list[dict[str, Any]]
-    """The longest first: a rank, how many it stands for, and its pipeline rank."""
+    """Rows of ranks, the longest first: a rank, the number it stands for, and its pipeline rank."""
 
     def facts(self) -> dict[str, Any]:
-        """Return the shares as a result has them."""
+        """Return the shares as JSON data."""
         return {"by_stream_s": self.by_stream, "by_link": self.by_link, "by_rank": self.by_rank}
 
 
 def path_shares(path: Path, plan: Plan, topology: Topology, limits: Iterable[Limit], width: int) -> PathShares:
-    """Return where the seconds of the critical path are; limits: of what it carries; width: ranks of one pipeline rank."""
+    """Return the shares of the critical path. `limits` belong to its transfers; `width` is the ranks per pipeline rank."""
     streams: defaultdict[str, float] = defaultdict(float)
     ranks: defaultdict[int, float] = defaultdict(float)
-    for span, times in path:
-        ranks[span.rank] += (span.end - span.start) * times
+    for span in path:
+        ranks[span.rank] += span.end - span.start
         for stream, seconds in _cut(span):
-            streams[stream] += seconds * times
+            streams[stream] += seconds
     return PathShares(dict(_sorted(streams)), _by_link(path, topology, limits), _ranks(ranks, plan, width))
 
 
@@ -62,7 +62,7 @@ def _sorted(shares: dict[Any, float]) -> list[tuple[Any, float]]:
 
 
 def _cut(span: Span) -> Iterator[tuple[str, float]]:
-    """Yield the streams of a span and the seconds of each: what a pass does besides computation is its collectives'."""
+    """Yield (stream, seconds) of a span. Communication inside a pass counts for the stream of its collectives."""
     took, activity = span.end - span.start, span.activity
     if span.stream != COMPUTE or activity is None or not activity.moving:
         yield span.stream, took
@@ -86,36 +86,36 @@ def _ranks(seconds: dict[int, float], plan: Plan, width: int) -> list[dict[str, 
 
 
 class _Exposed(NamedTuple):
-    """What the communication on the path is made of."""
+    """The communication on the path."""
 
     seconds: float
-    """In all."""
+    """Total seconds."""
     shared: float
-    """What of that other transfers cost on links that all need."""
+    """Seconds caused by other transfers on shared links."""
     sizes: dict[tuple[Variant, int], float]
-    """Bytes that nothing computed beside them hides, by variant and group cell."""
+    """{(collective, group cell): bytes that no computation hides}"""
 
 
 def _exposed(path: Path) -> _Exposed:
     total, shared = 0.0, 0.0
     sizes: defaultdict[tuple[Variant, int], float] = defaultdict(float)
     visible: dict[Activity, dict[str, float]] = {}
-    for span, times in path:
+    for span in path:
         seconds = math.fsum(s for stream, s in _cut(span) if stream not in (COMPUTE, HOST))
-        total += seconds * times
+        total += seconds
         if span.activity is None:
             continue
         if span.segment_ends is not None:
-            shared += min(max(span.end - span.start - span.activity.idle, 0.0), seconds) * times
+            shared += min(max(span.end - span.start - span.activity.idle, 0.0), seconds)
         if span.activity not in visible:
             visible[span.activity] = _visible(span.activity)
-        for call, size in span.activity.carried.items():
-            sizes[call] += size * times * visible[span.activity].get(call[0][0], 0.0)
+        for call, size in span.carried.items():
+            sizes[call] += size * visible[span.activity].get(call[0][0], 0.0)
     return _Exposed(total, shared, dict(sizes))
 
 
 def _visible(activity: Activity) -> dict[str, float]:
-    """Return the share of the transfers of each family that no computation beside them hides."""
+    """Return {family: share of its transfers that no computation hides} of an activity."""
     idle: defaultdict[str, float] = defaultdict(float)
     for segment in activity.segments:
         if segment.flow:
@@ -125,7 +125,7 @@ def _visible(activity: Activity) -> dict[str, float]:
 
 def _by_link(path: Path, topology: Topology, limits: Iterable[Limit]) -> list[dict[str, Any]]:
     exposed = _exposed(path)
-    step = math.fsum((span.end - span.start) * times for span, times in path)
+    step = math.fsum(span.end - span.start for span in path)
     found: dict[tuple[object, ...], tuple[float, set[int]]] = {}
     for one in limits:
         key = _key(one.links, topology)
@@ -152,12 +152,12 @@ def _key(links: Ints, topology: Topology) -> tuple[object, ...]:
 
 
 def cable(link: str) -> str:
-    """Return the name of a link, or of a tier, without its direction."""
+    """Return the name of a link or tier without its direction."""
     return link.replace("-up", "").replace("-down", "")
 
 
 def sound_links(topology: Topology, kind: str) -> dict[str, Any] | None:
-    """Return the row of all sound links of a kind, such as `nvlink`, that set the rate of nothing; None where there are none."""
+    """Return the row of all healthy links of a kind, such as `nvlink`, that do not limit anything; None without any."""
     own = [
         tier.first + np.flatnonzero(topology.capacity[tier.first :][: tier.links] >= _SLOW * rate)
         for tier, rate in zip(topology.tiers, sound_rates(topology).tolist(), strict=True)
@@ -168,7 +168,7 @@ def sound_links(topology: Topology, kind: str) -> dict[str, Any] | None:
 
 
 def sound_rates(topology: Topology) -> Floats:
-    """Return the bytes/s of a sound link of each tier: the fastest's, or where types of nodes are mixed the slowest type's."""
+    """Return the bytes/s of a healthy link of each tier: the fastest, or that of the slowest node type in mixed clusters."""
 
     def found() -> Floats:
         own = [topology.capacity[tier.first :][: tier.links] for tier in topology.tiers]
@@ -183,7 +183,7 @@ def _sound(capacity: Floats, mixed: bool) -> float:
 
 
 def _link(links: list[int], seconds: float, topology: Topology) -> dict[str, Any]:
-    """Return a row of links that are alike: the first, or one that is slower than its like."""
+    """Return the row of identical links, named by the first, or by one that is slower than its tier."""
     tiers = np.searchsorted([tier.first for tier in topology.tiers], links, side="right") - 1
     behind = topology.capacity[links] < _SLOW * sound_rates(topology)[tiers]
     slow = [topology.link_name(link) for link, late in zip(links, behind, strict=True) if late]

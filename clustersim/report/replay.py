@@ -1,10 +1,12 @@
-"""What replayed traces took, and why: the summary of an import as plain data, as text, and as a trace for Perfetto."""
+"""Summary of replayed traces: as plain data, as text, and as a trace for Perfetto."""
 
 from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from clustersim.arrays import Floats
 from clustersim.convert.chakra import NodeType, TraceSet
@@ -23,7 +25,7 @@ from clustersim.units import duration
 
 
 def facts(topology: Topology, traces: TraceSet, asked: ReplayTasks, found: Replay) -> dict[str, Any]:
-    """Return the summary; keys carry their units."""
+    """Return the summary as plain data; keys carry their units."""
     plan, record = found
     path = critical_path(record)
     sizes = carried(path)
@@ -58,11 +60,10 @@ def _counts(traces: TraceSet) -> Counter[str]:
 
 
 def _crossed(found: Replay) -> Floats:
-    """Return the bytes that crossed every link."""
-    parts, tasks = found.record.graph.occurrences, found.record.tasks
-    sizes = Counter[Any]()
-    for task in dict(zip(parts.node.tolist(), parts.task.tolist(), strict=True)).values():
-        sizes.update(tasks[task].activity.carried)
+    """Return the bytes that cross every link (links,)."""
+    record, sizes = found.record, Counter[Any]()
+    for task in record.shape.event_task[np.unique(record.leader)].tolist():
+        sizes.update(record.tasks[task].carried)
     return found.plan.network.bytes_by_link(dict(sizes))
 
 
@@ -82,7 +83,7 @@ def lines(summary: dict[str, Any], look: Look) -> list[str]:
 
 
 def write_trace(path: Path, summary: dict[str, Any], found: Replay) -> None:
-    """Write the step as a trace that Perfetto opens, with one rank of each kind."""
+    """Write the step as a trace for Perfetto, with one rank of each class."""
     spans: Spans = {cell: [] for cell in range(len(found.plan.first))}
     for span in found.record.spans:
         spans[span.rank].append(span)

@@ -1,4 +1,4 @@
-"""All files of one result."""
+"""Writes all files of a run's result."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ def save(
     force: bool = False,
     pages: Mapping[str, str] | None = None,
 ) -> Path:
-    """Write manifest.json, summary.json, the tables (spans, ranks, links, memory), trace.json.gz and pages into a folder.
+    """Write manifest.json, summary.json, the tables (spans, ranks, links, memory), trace.json.gz and pages to a folder.
 
-    pages: text by name, such as `report.html`. Returns the folder, and replaces what is there as `put` does.
+    `pages` is {name: text}, such as `report.html`. Returns the folder. An existing one is replaced as by `put`.
     """
     stage_of = stages_of(plan, summary)
 
@@ -68,10 +68,10 @@ def detailed_trace(
     families: Mapping[str, Ints],
     seconds: Sequence[Seconds],
 ) -> StepTrace:
-    """Return the trace of a step with all that it can show.
+    """Return the trace of a step with all details.
 
-    ranks: those that are drawn; None: one of each kind. families: the ranks of all groups by family. seconds: of every kernel
-    by type of node; none: kernels are not drawn.
+    `ranks` are drawn; None: one of each class. `families` are the ranks of all groups by family. `seconds` are kernel times by
+    node type; if empty, kernels are not drawn.
     """
     stage_of = stages_of(plan, summary)
     kept = dict.fromkeys(
@@ -88,10 +88,10 @@ def detailed_trace(
 def write_trace(
     path: Path, trace: StepTrace, summary: dict[str, Any], question: str, progress: Callable[[str], None]
 ) -> int:
-    """Write a trace as it is drawn, and return how many events it has.
+    """Write a trace and return its number of events.
 
-    question: the digest of what the result answers. Raises InputError when the place cannot be written, DiskFullError when it
-    is full.
+    `question` is the digest of the question. Raises InputError if the path cannot be written, and DiskFullError if the disk is
+    full.
     """
     kernels = trace.details is not None and bool(trace.details.seconds)
     shown = {"ranks": int(trace.plan.size.sum()), "ranks_shown": sum(one.ranks for one in trace.drawn)}
@@ -101,20 +101,20 @@ def write_trace(
 
 
 def _links(summary: dict[str, Any], plan: Plan) -> list[int]:
-    """Return the links that limit the critical path, by number."""
+    """Return the numbers of the links that limit the critical path."""
     names = [row["link"] for row in summary["critical_path"]["by_link"] if row["link"]]
     tiers = {tier.name: tier.first for tier in plan.network.topology.tiers}
     return [tiers[name.partition("[")[0]] + int(name.partition("[")[2][:-1]) for name in names]
 
 
 def trace_facts(summary: dict[str, Any], question: str, shown: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the metadata of a trace: what was simulated, and how much of it is shown."""
+    """Return the metadata of a trace: the simulated question, and the part of it that is shown."""
     said = {key: summary[key] for key in ("name", "cluster", "parallelism", "step_time_s")}
     return {**document("run", said), "question": question, **shown}
 
 
 def ranks_per_stage(summary: dict[str, Any]) -> int:
-    """Return how many ranks one pipeline rank has: tp·cp·dp."""
+    """Return the number of ranks of one pipeline rank: tp·cp·dp."""
     split = summary["parallelism"]
     return int(split["tp"]) * int(split["cp"]) * int(split["dp"])
 

@@ -1,4 +1,4 @@
-"""What happens inside a pass: its kernels and the flows between them, one after the other."""
+"""The detailed trace of a step: passes with their kernels and flows, counters and arrows."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ from clustersim.report.trace_events import (
 
 
 class Inside(NamedTuple):
-    """A kernel, or a flow of a collective, from `start` to `end` seconds after the pass began."""
+    """A kernel, or a flow of a collective, from `start` to `end` seconds after the start of its pass."""
 
     what: Kernel | str
-    """A kernel, the family of a flow, or `compute` where the kernels are not known."""
+    """Kernel, family of a flow, or `compute` if kernels are unknown."""
     start: float
     end: float
 
@@ -49,11 +49,11 @@ class Inside(NamedTuple):
 def inside(
     activity: Activity, source: Source | None, seconds: Sequence[Seconds], ends: Sequence[float] | None = None
 ) -> Iterator[Inside]:
-    """Yield the parts of a pass, in order.
+    """Yield the parts of a pass in order.
 
-    source: of the activity; None: its kernels are not known. seconds: of each kernel on a nominal GPU. ends: when each half
-    segment ended, in seconds after the begin of the pass; None: as if alone. Where kernels wait for the host, their starts are
-    spread evenly over the time that they and the waiting take.
+    `source` belongs to the activity; None: its kernels are unknown. `seconds` are kernel times on a nominal GPU. `ends` are the
+    ends of each half segment in seconds after the start of the pass; None: as if alone. If kernels wait for the host, their
+    starts are spread evenly over the time of kernels and waits.
     """
     ends = activity.ends if ends is None else ends
     kernels = iter(_parted(source))
@@ -86,7 +86,7 @@ def _run(
 
 
 def _parted(source: Source | None) -> Iterator[tuple[list[Kernel], list[Kernel]]]:
-    """Yield, by segment, the kernels before its flow and those beside it; those beside several flows at the first."""
+    """Yield for each segment the kernels before its flow and those beside it. Kernels beside several flows are at the first."""
     calls: list[tuple[list[Kernel], list[Kernel], int]] = []
     before: list[Kernel] = []
     over = 0
@@ -109,51 +109,51 @@ def _parted(source: Source | None) -> Iterator[tuple[list[Kernel], list[Kernel]]
 
 
 _LOOKED_AT = 16
-"""Ranks by which the size of a trace is told before it is written."""
+"""Number of ranks from which the size of a trace is estimated before it is written."""
 _KEPT = 64
-"""Rank cells whose events are kept for the next rank of theirs."""
+"""Number of rank cells whose events are cached for further ranks."""
 
 
 class TraceSize(NamedTuple):
-    """How large a trace is."""
+    """Estimated size of a trace."""
 
     events: int
     packed: int
-    """Bytes of its file."""
+    """Bytes of its compressed file."""
 
 
 class TraceDetails(NamedTuple):
-    """What a trace shows on request."""
+    """Optional content of a trace."""
 
     seconds: Sequence[Seconds]
-    """Of each kernel on a nominal GPU, by type of node; none: passes are drawn without their kernels."""
+    """Kernel times on a nominal GPU, by node type; if empty, passes are drawn without kernels."""
     links: Sequence[int]
     """Links whose load is drawn."""
     clock: float
-    """Share of a short burst's clock that power leaves to matrix products; 1: no power state is drawn."""
+    """Share of a short burst's clock that power leaves to GEMMs; if 1, no power state is drawn."""
 
 
 @dataclass(frozen=True)
 class StepTrace:
-    """What is drawn of a step."""
+    """Content of a step's trace."""
 
     record: Record
     plan: Plan
     spans: Spans
-    """Of the rank cells that are drawn."""
+    """Spans of the drawn rank cells."""
     drawn: Sequence[DrawnRank]
-    """In the order in which they are drawn."""
+    """Drawn ranks in order."""
     memory: TableColumns = field(default_factory=dict)
-    """As `tables.memory_table` has it; none: no memory is drawn."""
+    """Columns of `tables.memory_table`; if empty, memory is not drawn."""
     stage_of: Sequence[int] = ()
-    """Pipeline rank by rank cell."""
+    """Pipeline rank of each rank cell."""
     families: Mapping[str, Ints] = field(default_factory=dict)
-    """Where single ranks are drawn and not one of each kind: the ranks of all groups by family (groups, n)."""
+    """{family: ranks of all its groups (groups, n)} if single ranks are drawn instead of one of each class."""
     details: TraceDetails | None = None
-    """What is drawn besides, on request."""
+    """Optional content, if requested."""
 
     def events(self, progress: Callable[[str], None] = lambda _: None) -> Iterator[str]:
-        """Yield every event, those of one rank at once: but for its number, ranks of one cell have the same."""
+        """Yield the events of one rank at a time as text. Ranks of a cell differ only in their number."""
         yield from self._metadata(self.drawn)
         text_of, percent = lru_cache(_KEPT)(self._text_of), -(-len(self.drawn) // 100)
         for place, one in enumerate(self.drawn):
@@ -166,7 +166,7 @@ class StepTrace:
         yield from self._loads()
 
     def size(self) -> TraceSize:
-        """Return about how large the trace will be, without writing it: what some of its ranks have, evenly taken."""
+        """Return the estimated size of the trace, from an even sample of its ranks."""
         some = self.drawn[:: -(-len(self.drawn) // _LOOKED_AT)]
         text = SEPARATOR.join([*self._metadata(some), *(self._text_of(one.cell) for one in some)])
         looked, arrows = counted(text), self._arrows.ends[[one.cell for one in some]].sum()
@@ -179,7 +179,7 @@ class StepTrace:
 
     @cached_property
     def tracks(self) -> dict[str, int]:
-        """The thread of each stream: computation first."""
+        """{stream: thread}, computation first."""
         names = {name for row in self.spans.values() for span in row for name in streams(span)}
         return {name: i for i, name in enumerate([COMPUTE, *sorted(names - {COMPUTE})], FIRST)}
 
@@ -210,7 +210,7 @@ class StepTrace:
                 yield count_of(NUMBER, "clock of products", time, [("share", clock)])
 
     def _slices(self, span: Span) -> Iterator[str]:
-        """Yield the slice of a span, and of the collectives inside it on the tracks of their streams."""
+        """Yield the slice of a span, and those of the collectives inside it on the tracks of their streams."""
         if span.kind == READY:
             return
         if span.end > span.start:
@@ -224,11 +224,11 @@ class StepTrace:
         for i, segment in enumerate(span.activity.segments):
             if segment.flow and ends[2 * i + 1] > ends[2 * i]:
                 family = segment.flow.family
-                inside = self._inside(span.activity, family, segment.flow.size)
+                inside = self._inside(span, family, segment.flow.size)
                 yield slice_of(NUMBER, self.tracks[family], family, ends[2 * i], ends[2 * i + 1], inside)
 
     def _kernels(self, span: Span, seconds: Sequence[Seconds]) -> Iterator[str]:
-        """Yield the kernels of a pass, inside its slice."""
+        """Yield the slices of a pass's kernels, inside its slice."""
         source = self.plan.sources.get(span.activity) if span.activity else None
         if span.activity is None or source is None:
             return
@@ -244,20 +244,20 @@ class StepTrace:
                 yield slice_of(NUMBER, self.tracks[COMPUTE], f"{kernel.kind} {kernel.op}", start, end, said)
 
     def _said(self, span: Span) -> str:
-        """Return the arguments of a slice as JSON without its braces."""
+        """Return the arguments of a slice as JSON without braces."""
         place = f'"stage":{span.stage},' * (span.stage >= 0) + f'"microbatch":{span.microbatch},' * (
             span.microbatch >= 0
         )
-        return (place + self._work(span.activity, span.stream)).rstrip(",") if span.activity else place.rstrip(",")
+        return (place + self._work(span, span.activity)).rstrip(",") if span.activity else place.rstrip(",")
 
     @cached_property
     def _known(self) -> dict[tuple[object, ...], str]:
         return {}
 
-    def _work(self, activity: Activity, stream: str) -> str:
-        key = id(activity), stream == COMPUTE
+    def _work(self, span: Span, activity: Activity) -> str:
+        key = id(activity), id(span.carried), span.stream == COMPUTE
         if key not in self._known:
-            found = self._computes(activity) if stream == COMPUTE else self._moves(activity)
+            found = self._computes(activity) if span.stream == COMPUTE else self._moves(span)
             self._known[key] = "".join(f'"{name}":{json.dumps(value)},' for name, value in found.items())
         return self._known[key]
 
@@ -267,9 +267,9 @@ class StepTrace:
         flop, size = (sum(getattr(one, what) for one in kernels) for what in ("flop", "bytes"))
         return {"FLOP": flop, "memory bytes": size, "kernels": len(kernels)} if kernels else {}
 
-    def _moves(self, activity: Activity) -> dict[str, Any]:
-        """Return bytes, algorithm, protocol and the link that limits them, of a collective or message."""
-        for call, size in activity.carried.items():
+    def _moves(self, span: Span) -> dict[str, Any]:
+        """Return bytes, algorithm, protocol and limiting link of a collective or message."""
+        for call, size in span.carried.items():
             group, op, algorithm, *_ = call[0]
             found: dict[str, Any] = {"bytes": size, "algorithm": algorithm or op}
             found |= {"protocol": self._protocols[group, op, size]} if self._protocols.get((group, op, size)) else {}
@@ -277,10 +277,10 @@ class StepTrace:
             return found
         return {}
 
-    def _inside(self, activity: Activity, family: str, size: float) -> str:
-        key = id(activity), family, size
+    def _inside(self, span: Span, family: str, size: float) -> str:
+        key = id(span.carried), family, size
         if key not in self._known:
-            own = {call: one for call, one in activity.carried.items() if call[0][0] == family}
+            own = {call: one for call, one in span.carried.items() if call[0][0] == family}
             found: dict[str, Any] = {"bytes": size, "algorithm": "/".join(dict.fromkeys(call[0][2] for call in own))}
             links = dict.fromkeys(self._limiting[call] for call in own if call in self._limiting)
             found |= {"link": "/".join(links)} if links else {}
@@ -297,9 +297,8 @@ class StepTrace:
 
     @cached_property
     def _limiting(self) -> dict[tuple[Variant, int], str]:
-        """The first of the links that give each collective or message its rate."""
-        spans = (span for row in self.spans.values() for span in row if span.activity)
-        calls = dict.fromkeys(call for span in spans if span.activity for call in span.activity.carried)
+        """{collective or message: the first link that limits its rate}"""
+        calls = dict.fromkeys(call for row in self.spans.values() for span in row for call in span.carried)
         topology = self.plan.network.topology
         return {one.call: topology.link_name(int(one.links[0])) for one in limits(calls, self.plan.network)}
 
@@ -307,12 +306,12 @@ class StepTrace:
 
     @cached_property
     def _first_of_stage(self) -> set[int]:
-        """The first rank cell of each pipeline rank: where one of each kind is drawn, memory is shown there."""
+        """First rank cell of each pipeline rank, which shows its memory if one rank of each class is drawn."""
         return set(dict(reversed([(self.stage_of[one.cell], one.cell) for one in self.drawn])).values())
 
     @cached_property
     def _held(self) -> tuple[Ints, Floats, dict[str, Floats]]:
-        """By pass: its pipeline rank, when it begins, and the memory of each kind that changes over the step."""
+        """Columns over passes: pipeline rank, start, and memory of each kind that changes during the step."""
         ranks, begun = (np.asarray(self.memory[name]) for name in ("pipeline_rank", "start_s"))
         kinds = {
             name.removesuffix("_bytes"): np.asarray(self.memory[name])
@@ -322,14 +321,14 @@ class StepTrace:
         return ranks, begun, {kind: column for kind, column in kinds.items() if np.ptp(column) > 0}
 
     def _memory(self, cell: int) -> Iterator[str]:
-        """Yield the memory of the pipeline rank of a cell, by kind, as its passes begin."""
+        """Yield counters of memory by kind at the starts of the passes of a cell's pipeline rank."""
         ranks, begun, kinds = self._held
         for i in np.flatnonzero((ranks == self.stage_of[cell]) & ~np.isnan(begun)).tolist():
             values = [(kind, column[i] / 2**30) for kind, column in kinds.items()]
             yield count_of(NUMBER, "memory (GiB)", float(begun[i]), values)
 
     def _loads(self) -> Iterator[str]:
-        """Yield the load of links, on a process of their own behind the ranks."""
+        """Yield the load of links, in a separate process after the ranks."""
         if self.details is None or not self.details.links:
             return
         topology, number = self.plan.network.topology, max(one.number for one in self.drawn) + 1

@@ -1,7 +1,7 @@
-"""`results/<name>/`: a result on disk, written beside its place and then put there whole.
+"""`results/<name>/`: a result on disk, written next to its place and then moved there as a whole.
 
-A folder is replaced only when it is a result: its manifest says so, and nothing lies there that this program does not
-write. The manifest keeps which question it answers, so that the result of another question is never replaced unasked.
+A folder is replaced only if its manifest says that it is a result and it has no foreign files. The manifest records the
+question, so that the result of another question is never replaced without permission.
 """
 
 from __future__ import annotations
@@ -52,44 +52,48 @@ NAMES = frozenset(
         *("runs.jsonl", "runs.parquet", "report.html"),  # a validation
     }
 )
-"""Every file that a result may have."""
+"""Names of all files that a result can have."""
 RESULTS = Path("results")
-"""Where results lie whose place nobody says."""
+"""Default folder of results."""
 ELSEWHERE = "choose another place with --out"
 _MANIFEST_BYTES = 64 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What a result answers."""
+    """The question that a result answers."""
 
     command: str
     """`run`, `jobs`, `sweep` or `validate`."""
     inputs: Mapping[str, tuple[str, str]] = field(default_factory=dict)
-    """Path as written and SHA-256 of each file by its part, such as `topology`."""
+    """{part of the input, such as `topology`: (path as written, SHA-256 of the file)}"""
     options: Mapping[str, Any] = field(default_factory=dict)
-    """All that changes the numbers."""
+    """All options that change the numbers."""
+    kept: Mapping[str, str] = field(default_factory=dict)
+    """{part of the input: text of its file}, so that the result stands alone."""
 
     @classmethod
     def of(cls, command: str, parts: Mapping[str, Path], read: Inputs, options: Mapping[str, Any]) -> Question:
-        """Return the question of a command on these files; files that they name are in `read` and count too, as do plugins."""
+        """Return the question of a command. Files that the inputs name are in `read` and count, as do plugins."""
         named = {str(path) for path in parts.values()}
         others = {f"included {i}": path for i, path in enumerate(sorted(read.keys() - named), 1)}
         places = {**{part: str(path) for part, path in parts.items()}, **others}
         permits = {"plugins": list(plugins.permits())} if plugins.permits() else {}
-        return cls(command, {part: (path, digest(read[path])) for part, path in places.items()}, {**options, **permits})
+        hashed = {part: (path, digest(read[path])) for part, path in places.items()}
+        kept = {part: read[path].decode() for part, path in places.items()} if command == "run" else {}
+        return cls(command, hashed, {**options, **permits}, kept)
 
     @property
     def digest(self) -> str:
-        """A digest of command, version, contents of inputs and options: the same question has the same answer."""
+        """Digest of command, version, content of inputs and options. Equal questions have equal answers."""
         contents = sorted((part, sha) for part, (_, sha) in self.inputs.items())
         whole = json.dumps([self.command, __version__, contents, self.options], sort_keys=True, default=str)
         return digest(whole.encode("utf-8", "surrogatepass"))
 
     def manifest(self, points: Sequence[Mapping[str, object]] | None = None, complete: bool | None = None) -> Manifest:
-        """Return the manifest of a rerun: the inputs with their SHA-256, the options and the versions.
+        """Return the manifest for a rerun: inputs with SHA-256, options and versions.
 
-        points: of a sweep. complete: whether all that the folder is to have is there, of one that is written bit by bit.
+        `points` belong to a sweep. `complete` says whether a folder that is written step by step is finished.
         """
         import numpy
         import simpy
@@ -99,7 +103,10 @@ class Question:
             "format": FORMAT,
             "command": self.command,
             "question": self.digest,
-            "inputs": {part: {"path": path, "sha256": sha} for part, (path, sha) in self.inputs.items()},
+            "inputs": {
+                part: {"path": path, "sha256": sha} | ({"text": self.kept[part]} if part in self.kept else {})
+                for part, (path, sha) in self.inputs.items()
+            },
             "options": self.options,
             "seed": 0,
             "versions": {"numpy": numpy.__version__, "simpy": simpy.__version__},
@@ -110,9 +117,9 @@ class Question:
 
 
 def place(asked: Question, out: Path | None, default: str, force: bool = False) -> Path:
-    """Return the folder for an answer: `out`, or `results/` and the default name, counted on where others are.
+    """Return the folder for an answer: `out`, or `results/` and the default name, with a number if that is taken.
 
-    Raises InputError when `out` holds something else, unless that is a result and to be replaced by force.
+    Raises InputError if `out` has other content, unless it is a result and `force` is set.
     """
     if out is not None:
         check_target(out, asked)
@@ -127,7 +134,7 @@ def _counted(path: Path) -> Iterator[Path]:
 
 
 def _free(path: Path, asked: Question) -> bool:
-    """Return whether a default folder is new or has the same question; raise InputError where nothing can be written."""
+    """Return whether a default folder is new or has the same question. Raises InputError if nothing can be written there."""
     if not os.path.lexists(path) or (path.is_dir() and not any(path.iterdir())):
         check_target(path)
         return True
@@ -135,13 +142,13 @@ def _free(path: Path, asked: Question) -> bool:
 
 
 def question(folder: Path) -> str | None:
-    """Return the question that a result answers; None when there is no result, or one that does not say."""
+    """Return the digest of the question that a result answers; None without a result or a recorded question."""
     found = manifest(folder)
     return found.question if found else None
 
 
 def read_summary(folder: Path) -> dict[str, Any]:
-    """Return the summary of a result. Raises InputError where there is none, or no JSON object."""
+    """Return the summary of a result. Raises InputError if there is none or it is not a JSON object."""
     path = folder / SUMMARY
     try:
         found = parsed(read_bytes(path, "the summary of a result", _MANIFEST_BYTES))
@@ -155,7 +162,7 @@ def read_summary(folder: Path) -> dict[str, Any]:
 
 
 def run_summary(folder: Path) -> RunSummary:
-    """Return the summary of a run. Raises InputError for what a summary of this release has otherwise."""
+    """Return the summary of a run. Raises InputError if it does not have this release's format."""
     path = str(folder / SUMMARY)
     try:
         return validate(RunSummary, _stored(path, read_summary(folder)))
@@ -164,15 +171,15 @@ def run_summary(folder: Path) -> RunSummary:
 
 
 def complete(folder: Path) -> bool:
-    """Return whether a result that is written bit by bit, as of a sweep or a validation, was written to its end."""
+    """Return whether a result that is written step by step (of a sweep or validation) is finished."""
     found = manifest(folder)
     return found is not None and found.complete is True
 
 
 def manifest(folder: Path) -> Manifest | None:
-    """Return the manifest of a result, None when there is none of this program.
+    """Return the manifest of a result; None if this program wrote none.
 
-    Of one that is damaged, or of another release, version and command are there and what is wrong with the rest.
+    For a damaged one or another release's, it has version and command, and what is wrong with the rest.
     """
     try:
         with (folder / MANIFEST).open("rb") as file:
@@ -195,12 +202,12 @@ def write_manifest(folder: Path, found: Manifest) -> None:
 
 
 def _stored(path: str, data: dict[str, Any]) -> Document:
-    """Return plain data as a document in which errors name the file and the key."""
+    """Return plain data as a document whose errors name file and key."""
     return Document(path, data, {(): Position(0, 0)})
 
 
 def manifest_of(folder: Path, command: str) -> Manifest:
-    """Return the manifest of a result of a command. Raises InputError where there is none, with what is there instead."""
+    """Return the manifest of a result of a command. Raises InputError if there is none, with what is there instead."""
     found = manifest(folder)
     wanted = f"give the folder of a {command}, such as one below results/"
     if found is None and _is_file(folder / MANIFEST):
@@ -220,14 +227,14 @@ def manifest_of(folder: Path, command: str) -> Manifest:
 
 
 def _results(*above: Path) -> Iterator[str]:
-    """Yield the folders in some others that hold a result."""
+    """Yield those of some folders that are results."""
     for folder in above:
         with suppress(OSError):
             yield from (str(one) for one in folder.iterdir() if _is_file(one / MANIFEST))
 
 
 def _stands(folder: Path) -> bool:
-    """Return whether a folder is the working folder or a mount, which no other may replace; another process may take it away."""
+    """Return whether a folder is the working directory or a mount, which cannot be replaced; another process may remove it."""
     try:
         return folder.samefile(Path.cwd()) or os.path.ismount(folder)
     except (FileNotFoundError, NotADirectoryError):
@@ -235,10 +242,10 @@ def _stands(folder: Path) -> bool:
 
 
 def check_target(target: Path, asked: Question | None = None) -> None:
-    """Raise InputError when no result can be written to `target`, before any work is done.
+    """Raise InputError if no result can be written to `target`, before any work is done.
 
-    A folder that is there must be empty or an older result: everything in it will be replaced. The working folder and a mount
-    cannot be: they must be empty, or hold an answer to what is asked, once that is known.
+    An existing folder must be empty or an older result, and its content will be replaced. The working directory and a mount
+    cannot be replaced: they must be empty or have an answer to the question `asked`, once it is known.
     """
     if not str(target).isprintable():
         raise InputError(f"{str(target)!r}: is no name of a folder; {ELSEWHERE}")
@@ -262,7 +269,7 @@ _NEW = "choose an empty or new folder with --out"
 
 
 def in_use(target: Path, who: str) -> InputError:
-    """Return the error of a folder that another process writes."""
+    """Return the error for a folder that another process writes."""
     return InputError(f"{target}: is being written by {who}; wait for it, or {ELSEWHERE}")
 
 
@@ -273,13 +280,13 @@ def _check_question(target: Path, asked: Question, force: bool) -> None:
 
 
 def _said(manifest: Manifest) -> str:
-    """Return the question of a manifest, in a few words."""
+    """Return the question of a manifest in words."""
     names = [Path(one.path).name for one in manifest.inputs.values()]
     return f"{manifest.command or 'run'} of {', '.join(names[:3])}" if names else "of other inputs or options"
 
 
 def _real(target: Path) -> Path:
-    """Return where a result really goes: links are followed, to the last one's target if that is not there yet."""
+    """Return the real path of a result: links are followed, to the target of the last one if that does not exist yet."""
     try:
         return target.resolve()
     except RuntimeError as error:  # Python 3.12 and older: links in a ring
@@ -287,7 +294,7 @@ def _real(target: Path) -> Path:
 
 
 def _is_file(target: Path) -> bool:
-    """Return whether something other than a folder is there, in one look: another process may just replace it."""
+    """Return whether something other than a folder is there, with one call: another process may be replacing it."""
     try:
         return not stat.S_ISDIR(target.stat().st_mode)
     except (FileNotFoundError, NotADirectoryError):
@@ -295,9 +302,9 @@ def _is_file(target: Path) -> bool:
 
 
 def _stranger(folder: Path) -> str | None:
-    """Return the reason not to replace a folder: a file that no result has, or another question.
+    """Return the reason not to replace a folder: a foreign file, or another question. None if it can be replaced.
 
-    None for a result, an empty folder and none. Where another process replaces the folder during the look, it looks again.
+    If another process replaces the folder during the check, it is repeated.
     """
     while (seen := _identity(folder)) is not None:
         with suppress(FileNotFoundError, NotADirectoryError):
@@ -308,7 +315,7 @@ def _stranger(folder: Path) -> str | None:
 
 
 def _identity(folder: Path) -> tuple[int, int] | None:
-    """Return the identity of a folder, by which a replaced one is recognized; None when there is none."""
+    """Return the device and inode of a folder, by which a replaced one is recognized; None if there is none."""
     try:
         found = folder.stat()
     except (FileNotFoundError, NotADirectoryError):
@@ -325,10 +332,10 @@ def _stranger_now(folder: Path) -> str | None:
 
 
 def put(target: Path, asked: Question, fill: Callable[[Path], None], force: bool = False) -> Path:
-    """Let `fill` write a folder, put it in the place of `target`, and return where it is.
+    """Let `fill` write a folder, move it to `target`, and return its path.
 
-    That is `target`, or the next number where another process has put another result meanwhile. Nothing is left of a folder
-    that could not be filled. Raises InputError when the place cannot be written, DiskFullError when no space is left.
+    If another process has put another result there, the path gets the next number. A folder that cannot be filled leaves nothing
+    behind. Raises InputError if the path cannot be written, and DiskFullError if no space is left.
     """
     check_target(target, asked)
     real = _real(target)
@@ -367,7 +374,7 @@ def _may_replace(path: Path, asked: Question, force: bool) -> bool:
 
 
 def _replace(new: Path, target: Path, aside: Path) -> None:
-    """Put `new` in the place of `target`, which is put aside; its maker restores `aside` when the place stays empty."""
+    """Move `new` to `target`, which is first moved to `aside`. The caller restores `aside` if `target` stays empty."""
     aside.mkdir()
     if target.exists():
         target.rename(aside / target.name)
@@ -376,7 +383,7 @@ def _replace(new: Path, target: Path, aside: Path) -> None:
 
 
 def _is_empty(folder: Path) -> bool:
-    """Return whether nothing but unfinished work is in a folder."""
+    """Return whether a folder has nothing but unfinished work."""
     return all(unfinished(path.name) for path in folder.iterdir())
 
 
@@ -394,7 +401,7 @@ def write_columns(path: Path, columns: TableColumns) -> None:
 
 
 def write_table(path: Path, table: pl.DataFrame) -> None:
-    """Write a table as parquet, by way of memory: so a full disk is an OSError like that of any other file."""
+    """Write a table as parquet from memory, so that a full disk raises OSError as for any other file."""
     from io import BytesIO
 
     buffer = BytesIO()

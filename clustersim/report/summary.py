@@ -1,4 +1,4 @@
-"""What `summary.json` says: the step time, why, whether it fits, and how it was found."""
+"""The content of `summary.json`: step time, breakdown, memory, and how it was simulated."""
 
 from __future__ import annotations
 
@@ -12,47 +12,50 @@ from clustersim.config.topology import Jitter
 from clustersim.engine.compile import Plan, Work
 from clustersim.engine.memory import RankMemory
 from clustersim.engine.record import Record
+from clustersim.frameworks import load
 from clustersim.hardware.constants import CALL
 from clustersim.parallel.flops import hardware_flop, model_flop
+from clustersim.parallel.flops import tokens as tokens_of_step
 from clustersim.parallel.job import Job
 from clustersim.parallel.memory import Memory
 from clustersim.parallel.nearby import Nearby
 from clustersim.predictors.uncertainty import Bounds, Margin
 from clustersim.report.breakdown import Path, mean, of_path
-from clustersim.report.calibration import Kind, interval
+from clustersim.report.calibration import Expected, Kind, SoftwareLevel, expected
 from clustersim.report.interval import StepKernels
 from clustersim.report.links import busiest, carried, limiting_seconds, limits, link_bytes
 from clustersim.report.path_shares import path_shares
 from clustersim.report.trace import chosen, shown
 from clustersim.report.verdicts import band, idle_facts, not_modelled, verdict, warnings
+from clustersim.topology.host_links import fullest_host
 from clustersim.topology.model import Topology
 
 
 class Forecast(NamedTuple):
-    """What is known of the kernel times."""
+    """Uncertainty of the kernel times."""
 
     statement: list[str]
-    """The predictor's error, in words."""
+    """The predictor's error in words."""
     clocks: str
-    """Those assumed, in words."""
+    """Assumed clocks in words."""
     shares: dict[str, dict[str, Any]]
-    """By data type, the share of the rate in a short burst that matrix products keep, and where that is from."""
+    """{data type: share of a short burst's rate that GEMMs sustain, and its source}"""
     bounds: Bounds
-    """The interval of each kernel."""
+    """Interval of each kernel."""
 
 
 class Facts(NamedTuple):
-    """What the summary needs besides plan and record."""
+    """Inputs of the summary besides plan and record."""
 
     memory: list[RankMemory]
-    """Of each pipeline rank."""
+    """Memory of each pipeline rank."""
     forecast: Forecast
     kernels: StepKernels
-    """Those of the critical path."""
+    """Kernels of the critical path."""
     path: Path
     """The critical path."""
     nearby: Nearby | None
-    """A split or batch that uses more of the cluster's GPUs, if some idle and there is one."""
+    """A split or batch that uses more of the cluster's GPUs, if some are idle and there is one."""
     full_attention: bool
 
 
@@ -98,7 +101,7 @@ def outline(
     kernels: StepKernels,
     peaks: Sequence[Memory],
 ) -> dict[str, Any]:
-    """Return the part of a summary that a table of many jobs shows; kernels: as in Facts; peaks: by pipeline rank."""
+    """Return the part of a summary that tables of many jobs show. `kernels` as in Facts; `peaks` by pipeline rank."""
     return {
         "parallelism": split_facts(work.job),
         **_speed(topology, work, record.end, kernels, full_attention=False),
@@ -109,12 +112,12 @@ def outline(
 
 
 def network_warnings(topology: Topology, ranks: int) -> tuple[str, ...]:
-    """Return the warnings of a network, for a job of so many ranks that uses it."""
+    """Return the warnings of a network model for a job of `ranks` ranks that uses it."""
     return topology.warnings if topology.numbering.widths[-1] < ranks else ()
 
 
 def predictor_facts(job: Job, forecast: Forecast) -> dict[str, Any]:
-    """Return the errors of the kernel times of a job."""
+    """Return the errors of a job's kernel times."""
     return {
         "name": job.spec.predictor,
         "error": forecast.statement,
@@ -124,7 +127,7 @@ def predictor_facts(job: Job, forecast: Forecast) -> dict[str, Any]:
 
 
 def cluster_facts(topology: Topology) -> dict[str, Any]:
-    """Return the facts of the cluster."""
+    """Return the description of the cluster."""
     return {
         "name": topology.name,
         **gpu_facts(topology),
@@ -136,7 +139,7 @@ def cluster_facts(topology: Topology) -> dict[str, Any]:
 
 
 def gpu_facts(topology: Topology) -> dict[str, Any]:
-    """Return the GPU of a cluster, and of several how many there are of each."""
+    """Return the GPU of a cluster, and the number of each type in a mixed one."""
     each = topology.counted()
     names = list(dict.fromkeys(gpu.name for gpu, _ in each))
     if not topology.pools:
@@ -145,7 +148,7 @@ def gpu_facts(topology: Topology) -> dict[str, Any]:
 
 
 def jitter_facts(jitter: Jitter, steps: Floats) -> dict[str, Any]:
-    """Return the quantiles of drawn steps (draws,) in seconds, with the GPUs' speeds of `jitter`: 99 of 100 are below `p99`."""
+    """Return the quantiles of drawn steps (draws,) in seconds, with the GPU speeds of `jitter`. 99 % are below `p99`."""
     low, half, most = (float(np.quantile(steps, share, method="inverted_cdf")) for share in (0.1, 0.5, 0.99))
     return {
         **jitter.model_dump(exclude={"draws"}),
@@ -158,7 +161,7 @@ def jitter_facts(jitter: Jitter, steps: Floats) -> dict[str, Any]:
 
 
 def split_facts(job: Job) -> dict[str, Any]:
-    """Return how a job is split and trained."""
+    """Return the parallel degrees and training options of a job."""
     split, training = job.parallelism, job.training
     return {
         "tp": split.tp,
@@ -181,14 +184,17 @@ def split_facts(job: Job) -> dict[str, Any]:
 
 def _speed(topology: Topology, work: Work, end: float, kernels: StepKernels, full_attention: bool) -> dict[str, Any]:
     job, used = work.job, work.job.mesh.size
-    tokens = job.training.global_batch * job.training.seq / end
+    found = expected_step(topology, work, end, kernels)
+    likely, margin = found.seconds, found.margin
+    tokens = tokens_of_step(job) / likely
     flop = model_flop(job, full_attention)
-    rate = flop / end / used
+    rate = flop / likely / used
     peak = mean_peak(topology, work)
-    margin = step_interval(topology, work, end, kernels)
     recomputes = job.training.recompute != "none"
     return {
         "step_time_s": end,
+        "expected_step_time_s": likely,
+        "software_level": {"factor": found.level.factor, "publishers": found.level.publishers},
         "step_time_low_s": margin.low,
         "step_time_high_s": margin.high,
         "step_time_interval": margin.note,
@@ -198,7 +204,7 @@ def _speed(topology: Topology, work: Work, end: float, kernels: StepKernels, ful
         "tokens_per_s_per_owned_gpu": tokens / topology.gpus,
         "model_tflops_per_gpu": rate / 1e12,
         "mfu": rate / peak,
-        **({"hfu": hardware_flop(job, full_attention) / end / used / peak} if recomputes else {}),
+        **({"hfu": hardware_flop(job, full_attention) / likely / used / peak} if recomputes else {}),
         "peak_tflops_per_gpu": peak / 1e12,
         "model_flop": flop,
         "flop_rule": _rule(job, full_attention),
@@ -206,22 +212,19 @@ def _speed(topology: Topology, work: Work, end: float, kernels: StepKernels, ful
 
 
 def mean_peak(topology: Topology, work: Work) -> float:
-    """Return the peak FLOP/s of the GPUs of a job, of several kinds the mean."""
+    """Return the mean peak FLOP/s of a job's GPUs."""
     each = [(gpu.matrix_peak(work.job.training.precision), count) for gpu, count in topology.counted(work.gpus)]
     return each[0][0] if len(each) == 1 else sum(peak * count for peak, count in each) / work.job.mesh.size
 
 
-def step_interval(topology: Topology, work: Work, end: float, kernels: StepKernels) -> Margin:
-    """Return between which times a step of `end` seconds lies: as published steps of its kind say.
+def expected_step(topology: Topology, work: Work, end: float, kernels: StepKernels) -> Expected:
+    """Return the expected time of a step that is simulated to take `end` seconds, and its interval, from published steps.
 
-    Forecasts that are bounds stay what they are.
+    If no published step applies, as for bounds, the expected time is the simulated one and there is no interval.
     """
     job = work.job
-    if None in (kernels.margin.low, kernels.margin.high):
-        return kernels.margin
     [gpu, *others] = [gpu for gpu, _ in topology.counted(work.gpus)]
-    if others:
-        return Margin(None, None, "none: no published step on GPUs of several kinds has been compared")
+    name = job.training.framework
     kind = Kind(
         architecture=gpu.architecture,
         precision=job.training.precision,
@@ -230,24 +233,37 @@ def step_interval(topology: Topology, work: Work, end: float, kernels: StepKerne
         experts=job.model.experts is not None,
         predictor=job.spec.predictor,
         clocks=str(job.spec.clocks),
+        trainer=load(name).trainer if name else "",
     )
-    return interval(end, kind)
+    found = expected(end, kind)
+    if None in (kernels.margin.low, kernels.margin.high):
+        return Expected(end, kernels.margin, SoftwareLevel(0.0, 0))
+    if others:
+        note = "none: no published step on GPUs of several kinds has been compared"
+        return Expected(end, Margin(None, None, note), SoftwareLevel(0.0, 0))
+    return found if found.margin.low is not None else found._replace(seconds=end, level=SoftwareLevel(0.0, 0))
 
 
 def _rule(job: Job, full: bool) -> str:
     attention = "causal attention counted half" if job.model.causal and not full else "attention counted in full"
-    return f"3 x forward, 2mnk a matrix product, {attention}, nothing recomputed; hfu adds what is recomputed"
+    times = "3 x forward" + (" (frozen linears 2 x: no gradients of their weights)" if job.training.lora else "")
+    return f"{times}, 2mnk a matrix product, {attention}, nothing recomputed; hfu adds what is recomputed"
 
 
 def memory_facts(topology: Topology, gpus: Ints, memory: list[RankMemory]) -> dict[str, Any]:
     """Return whether a job likely fits on `gpus`, and the memory of each pipeline rank by kind.
 
-    Where GPUs have different memories, what is said in all is that of the rank that fills its GPU most.
+    If GPUs have different memories, the overall figures are those of the rank that fills its GPU most.
     """
     peaks = [one.peak for one in memory]
     stages = [{f"{kind}_bytes": value for kind, value in m._asdict().items()} | {"total_bytes": m.total} for m in peaks]
+    hosts = [one.host for one in memory]
+    pair = zip(
+        ("host_bytes", "host_capacity_bytes"), fullest_host(topology, gpus, hosts) if any(hosts) else (), strict=False
+    )
     return {
         **_verdict(*fullest(topology, gpus, peaks)[1:]),
+        **dict(pair),
         "by_pipeline_rank": stages,
         **({"gpu_by_pipeline_rank": _gpus_by_rank(topology, gpus, len(peaks))} if topology.pools else {}),
     }
@@ -257,15 +273,15 @@ class FullestGpu(NamedTuple):
     """The pipeline rank that fills its GPU most."""
 
     rank: int
-    """Its number."""
+    """Index of the pipeline rank."""
     need: float
     """Bytes that it needs."""
     have: float
-    """Bytes that its GPU has, of several the least."""
+    """Bytes of its GPU, the smallest of several types."""
 
 
 def fullest(topology: Topology, gpus: Ints, peaks: Sequence[Memory]) -> FullestGpu:
-    """Return which pipeline rank of a job on `gpus` fills its GPU most."""
+    """Return the pipeline rank of a job on `gpus` that fills its GPU most."""
     each = zip(peaks, topology.smallest(gpus, len(peaks)), strict=True)
     filled = (FullestGpu(rank, peak.total, gpu.memory) for rank, (peak, gpu) in enumerate(each))
     return max(filled, key=lambda one: (one.need / one.have, one.need))
@@ -283,7 +299,7 @@ def _verdict(need: float, have: float) -> dict[str, Any]:
 
 
 def _gpus_by_rank(topology: Topology, gpus: Ints, ranks: int) -> list[str]:
-    """Return the kinds of GPUs of each pipeline rank."""
+    """Return the types of GPUs of each pipeline rank in words."""
     each = [topology.counted(own) for own in np.reshape(gpus, (ranks, -1))]
     return [" + ".join(dict.fromkeys(gpu.name for gpu, _ in own)) for own in each]
 
@@ -304,7 +320,7 @@ def _simulated(topology: Topology, work: Work, plan: Plan, record: Record) -> di
 
 
 def _ranks(topology: Topology, job: Job, plan: Plan, record: Record) -> dict[str, Any]:
-    """Return how many ranks there are and how many were simulated."""
+    """Return the number of ranks, and of those that were simulated."""
     return {
         "gpus": topology.gpus,
         "ranks": job.mesh.size,

@@ -1,4 +1,4 @@
-"""Spans, ranks, links and memory as tables: columns by name."""
+"""Spans, ranks, links and memory as tables: {column name: values}."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from clustersim.topology.model import Topology
 
 
 def spans_table(record: Record, plan: Plan) -> TableColumns:
-    """Return one row a span: rank (the first of its cell), ranks it stands for, stream, kind, stage, microbatch, times in s.
+    """Return one row per span: rank (first of its cell), number of ranks, stream, kind, stage, microbatch, times in s.
 
-    `asked_s` is when the rank wanted it, `start_s` when it began, `compute_s` how much of it was computation.
+    `asked_s` is when the rank requested it, `start_s` when it started, `compute_s` the seconds of computation in it.
     """
     spans = _ordered(record)
     cell = np.array([s.rank for s in spans], np.int64)
@@ -46,7 +46,7 @@ def _ordered(record: Record) -> list[Span]:
 
 
 def ranks_table(plan: Plan, parts: list[dict[str, float]], stage_of: list[int]) -> TableColumns:
-    """Return one row a rank cell: its first rank, how many ranks it stands for, pipeline rank, and its breakdown in s."""
+    """Return one row per rank cell: first rank, number of ranks, pipeline rank, and breakdown in s."""
     names = dict.fromkeys(name for part in parts for name in part)
     return {
         "rank": plan.first,
@@ -57,7 +57,7 @@ def ranks_table(plan: Plan, parts: list[dict[str, float]], stage_of: list[int]) 
 
 
 def memory_table(memory: list[RankMemory], record: Record, stage_of: list[int]) -> TableColumns:
-    """Return one row a pass of each pipeline rank: when it runs on the first of its ranks, and the bytes held by kind."""
+    """Return one row per pass of each pipeline rank: its times on the first rank, and the bytes held by kind."""
     cells = {stage: cell for cell, stage in reversed(list(enumerate(stage_of)))}
     known = _times(record, set(cells.values()))
     passes = [(rank, action) for rank, one in enumerate(memory) for action in one.row]
@@ -87,7 +87,7 @@ _THROUGHOUT = ("parameters", "optimizer", "framework", "buffers")
 
 
 def _times(record: Record, cells: set[int]) -> dict[tuple[int, int, str, int], tuple[float, float]]:
-    """Return when each pass of these rank cells began and ended, by cell, stage, kind and microbatch."""
+    """Return {(cell, stage, kind, microbatch): (start, end)} of the passes of these rank cells."""
     found: dict[tuple[int, int, str, int], tuple[float, float]] = {}
     for span in record.spans:
         if span.rank in cells and span.stream == "compute" and span.stage >= 0:
@@ -98,7 +98,7 @@ def _times(record: Record, cells: set[int]) -> dict[tuple[int, int, str, int], t
 
 
 def links_table(plan: Plan, topology: Topology, end: float) -> TableColumns:
-    """Return one row a directed link that carried something: name, tier, capacity, bytes, mean utilization over the step."""
+    """Return one row per directed link with traffic: name, tier, capacity, bytes, mean utilization over the step."""
     crossed = link_bytes(plan)
     used = np.flatnonzero(crossed)
     tiers = np.repeat(np.arange(len(topology.tiers)), [tier.links for tier in topology.tiers])[used]

@@ -1,4 +1,4 @@
-"""What a run says in the terminal."""
+"""Terminal output of a run."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from clustersim.units import duration, gibibytes, scaled, seconds
 
 COLUMNS, ROWS = 72, 16
 LETTERS = ".FBWo-"
-"""What a column shows, whichever is longest there; `LEGEND` says it in words."""
+"""Letter of each part in the timeline. A column shows the longest part; `LEGEND` explains letters."""
 LEGEND = "F forward, B backward, W weight gradients, o update, - communication waited for, . bubble"
 _OF = {"F": 1, "B": 2, "I": 2, "W": 3}
 
 
 def timeline(record: Record, stage_of: Sequence[int]) -> list[str]:
-    """Return the timeline: the first class of ranks of each pipeline rank, `ROWS` of them at most; stage_of: by rank cell."""
+    """Return the timeline as text: the first class of ranks of each pipeline rank, at most `ROWS`. `stage_of` is by rank cell."""
     first = dict(reversed([(stage, cell) for cell, stage in enumerate(stage_of)]))
     stages = sorted(first)
     places = dict.fromkeys(np.linspace(0, len(stages) - 1, min(len(stages), ROWS)).round().astype(int).tolist())
@@ -73,7 +73,7 @@ def _kind(span: Span) -> int:
 
 
 def _add(row: Floats, begin: float, end: float) -> None:
-    """Add what lies between two times, counted in columns, to the columns."""
+    """Add an interval, given in columns, to the columns."""
     first, last = int(begin), min(int(end), COLUMNS - 1)
     edges = np.clip(np.arange(first, last + 2), begin, end)
     row[first : last + 1] += np.diff(edges)
@@ -98,38 +98,38 @@ SOURCES = {
     "law": "of a short burst's rate, from this GPU's power and not measured",
     "given": "of a short burst's rate, as given",
 }
-"""What a share of the clock is from, where the reader must know."""
+"""Words for the sources of a clock's share that readers must know."""
 
 
 Emphasis = Callable[[str], str]
 
 
 class Look(NamedTuple):
-    """What a terminal does to text where a person looks."""
+    """Emphasis of text in a terminal."""
 
     strong: Emphasis = str
-    """What matters most."""
+    """Emphasis of the most important values."""
     good: Emphasis = str
-    """It fits, or is faster."""
+    """Emphasis of good results, such as a job that fits."""
     doubtful: Emphasis = str
-    """Too close to tell; a warning."""
+    """Emphasis of doubtful results and warnings."""
     bad: Emphasis = str
-    """It does not fit, or is slower."""
+    """Emphasis of bad results, such as a job that does not fit."""
 
 
 PLAIN = Look()
 WIDTH = 100
-"""Columns that sentences are folded at, where the terminal is not narrower."""
+"""Width in columns at which sentences are wrapped, if the terminal is not narrower."""
 _NARROWEST = 40
 
 
 def lines(
     summary: dict[str, Any], took: float, verbose: bool = False, look: Look = PLAIN, brief: bool = False
 ) -> list[str]:
-    """Return the summary as lines of text: the three numbers that matter, where the step goes, and the caveats.
+    """Return the summary as lines of text: the three main figures, where time goes, and caveats.
 
-    took: wall time of the simulation in seconds. verbose: with memory by kind, links and the errors of kernel times.
-    look: what emphasis the output can show. brief: the three numbers and warnings alone.
+    `took` is the wall time of the simulation in seconds. `verbose` adds memory by kind, links and errors of kernel times. `look`
+    is the emphasis that the output supports. `brief` limits it to the main figures and warnings.
     """
     if brief:
         return [*_head(summary, look, False)[:4], *_warned(summary, look)]
@@ -140,12 +140,12 @@ def lines(
 
 
 def _assumed(said: Sequence[str]) -> list[str]:
-    """Return the settings of the job that neither file nor command line gave."""
+    """Return the lines on settings that neither file nor command line gave."""
     return folded(f"assumed: {', '.join(said)}") if said else []
 
 
 def _ignored(arguments: dict[str, tuple[str, ...]]) -> list[str]:
-    """Return which of Megatron's arguments were left out, once each."""
+    """Return the lines on Megatron arguments that were ignored, each once."""
     said = {"no_effect": "no effect on the time of a step", "not_modelled": "not modelled"}
     names = {why: ", ".join(arguments[key]) for key, why in said.items() if arguments.get(key)}
     return [line for why, listed in names.items() for line in folded(f"ignored, {why}: {listed}")]
@@ -163,7 +163,7 @@ def _head(summary: dict[str, Any], look: Look, verbose: bool) -> list[str]:
     speed = f"{summary['tokens_per_s']:,.0f} tokens/s, {summary['tokens_per_s_per_gpu']:,.1f} a GPU"
     peak = f"{summary['peak_tflops_per_gpu']:.0f} ({summary['parallelism']['precision']})"
     rows = [
-        ("step time", look.strong(duration(summary["step_time_s"])) + _between(summary)),
+        ("step time", look.strong(duration(summary["expected_step_time_s"])) + _between(summary)),
         *_jitter(summary),
         ("throughput", f"{look.strong(speed)}, MFU {100 * summary['mfu']:.1f} %"),
         *_fits(summary["memory"], look),
@@ -180,7 +180,7 @@ def _head(summary: dict[str, Any], look: Look, verbose: bool) -> list[str]:
 
 
 def _jitter(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield the lines on drawn steps, whose GPUs compute faster or slower, if any were drawn."""
+    """Yield the lines on drawn steps, if GPUs differ in speed."""
     if found := summary.get("jitter"):
         half, most = (duration(found[f"step_time_{name}_s"]) for name in ("p50", "p99"))
         yield "jitter", f"half of {counted(found['draws'], 'step')} take at most {half}, 99 of 100 at most {most}"
@@ -207,16 +207,21 @@ def counted(number: int, one: str, several: str = "") -> str:
 
 
 def _fits(memory: dict[str, Any], look: Look) -> Iterator[tuple[str, str]]:
-    """Yield whether the job likely fits, and what that rests on."""
+    """Yield the line on whether the job likely fits, and its basis."""
     colours, need, have = (look.good, look.doubtful, look.bad), memory["peak_bytes"], memory["capacity_bytes"]
     said = verdict(need, have)
     words = look.strong(dict(zip(WORDS, colours, strict=True))[said](WORDS[said]))
     yield "memory", f"{words}, {gibibytes(need)} of {gibibytes(have)} ({100 * need / have:.0f} %)"
     yield "", band(need, have).said
+    if "host_bytes" in memory:
+        yield (
+            "hosts",
+            f"{gibibytes(memory['host_bytes'])} of {gibibytes(memory['host_capacity_bytes'])} of a node's own memory",
+        )
 
 
 def _idle(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield how many GPUs idle, what that costs, and what would use them."""
+    """Yield the lines on idle GPUs: their number, their cost, and a split that would use them."""
     idle, gpus = summary["idle"], summary["cluster"]["gpus"]
     if idle["gpus"]:
         cost = f"{summary['tokens_per_s_per_owned_gpu']:.1f} tokens/s for each of the {gpus} owned"
@@ -226,7 +231,7 @@ def _idle(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _clocks(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield the share of the burst rate that products sustain, and whether it was measured on this GPU."""
+    """Yield the share of the burst rate that GEMMs sustain, and whether it was measured on this GPU."""
     shares = summary["predictor"]["clock_shares"]
     if said := [
         f"{k} products at {100 * v['share']:.0f} % {SOURCES[v['source']]}"
@@ -241,25 +246,24 @@ def _warned(summary: dict[str, Any], look: Look) -> list[str]:
 
 
 def printable(text: str) -> str:
-    """Return a name of a file as one line in which nothing moves the cursor, or turns the direction of what follows."""
+    """Return text as one line without characters that move the cursor or change the writing direction."""
     return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text)
 
 
 def columns() -> int:
-    """Return the columns that text may have: those of the terminal, `WIDTH` at most and where the output is none."""
+    """Return the width of text: that of the terminal, at most `WIDTH`, which is also the default."""
     return max(min(WIDTH, get_terminal_size().columns), _NARROWEST) if sys.stdout.isatty() else WIDTH
 
 
 def folded(sentence: str, indent: str = "", under: str = "  ") -> list[str]:
-    """Return a sentence in lines of at most `columns()`, those after the first indented by `under` more."""
+    """Return a sentence in lines of at most `columns()`. Lines after the first are indented by `under` more."""
     return wrap(sentence, columns(), initial_indent=indent, subsequent_indent=indent + under, break_on_hyphens=False)
 
 
 def table(cells: Sequence[Sequence[str]]) -> list[str]:
     """Return rows of cells as lines, each column as wide as its widest cell.
 
-    In a narrower terminal a row takes several lines: the columns that have no room stand below, all but the first column's width
-    to the right.
+    In a narrow terminal a row takes several lines: columns without room are below, indented by the first column's width.
     """
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     room = get_terminal_size().columns if sys.stdout.isatty() else math.inf
@@ -292,7 +296,7 @@ def _gpus(summary: dict[str, Any]) -> str:
 
 
 def where_it_goes(summary: dict[str, Any]) -> list[str]:
-    """Show where the step goes: the mean of all ranks, and the critical path, which alone makes the step shorter."""
+    """Return the lines on where time goes: the mean of all ranks, and the critical path, which alone shortens the step."""
     mean, path, total = summary["breakdown_s"], summary["critical_path_s"], summary["step_time_s"]
     names = [k for k in dict.fromkeys([*mean, *path]) if max(mean.get(k, 0.0), path.get(k, 0.0)) > 1e-9 * total]
     cells = [(NAMES.get(k, k), *(_part(parts.get(k), total) for parts in (mean, path))) for k in names]
@@ -300,7 +304,19 @@ def where_it_goes(summary: dict[str, Any]) -> list[str]:
     return [
         f"{'where the step goes':<{width + 2}}  {'mean of ranks':>18}   {'critical path':>18}",
         *(f"  {name:<{width}}  {one}   {other}".rstrip() for name, one, other in cells),
+        *unexplained(summary),
     ]
+
+
+def unexplained(summary: dict[str, Any]) -> list[str]:
+    """Return the lines on the time of published steps beyond the simulated one, if steps of this kind were compared."""
+    level, low, high = (summary.get(key) for key in ("software_level", "step_time_low_s", "step_time_high_s"))
+    if not level or None in (low, high):
+        return []
+    simulated = summary["step_time_s"]
+    least, likely, most = (f"{100 * (one - 1):+.0f}" for one in (low / simulated, level["factor"], high / simulated))
+    typical = f"not modelled; typical of {counted(level['publishers'], 'publisher')}: {likely} %"
+    return folded(f"{typical}, 80 %: {least} to {most} % of the simulated {duration(simulated)}", "  ")
 
 
 def _part(seconds: float | None, total: float) -> str:
@@ -315,7 +331,7 @@ def _memory(summary: dict[str, Any]) -> list[str]:
 
 
 def link_lines(summary: dict[str, Any]) -> list[str]:
-    """Return the busiest link of each tier, those first that limit the critical path."""
+    """Return the busiest link of each tier, those that limit the critical path first."""
     links = summary["busiest_links"]
     if not links:
         return ["no link carried anything"]
@@ -337,13 +353,13 @@ def _limits(time: float) -> str:
 
 
 def _caveats(summary: dict[str, Any]) -> list[str]:
-    """Return in two lines what the numbers rest on and what they leave out; --verbose has what stands in brackets here."""
+    """Return two lines on the basis of the numbers and their omissions. --verbose has the details."""
     interval = summary["step_time_interval"].split(" (")[0].split("; ")[0]
     return [*folded(f"kernels: {summary['predictor']['name']}; interval: {interval}"), *left_out(summary)]
 
 
 def left_out(summary: dict[str, Any]) -> list[str]:
-    """Return the lines that name the first of what is not modelled and say how to see the rest."""
+    """Return the lines that name the first effects that are not modelled, and how to list the rest."""
     first, *others = summary["not_modelled"]
     more = f", and {len(others)} more" if others else ""
     return folded(f"not modelled: {first}{more}; --verbose has these and the errors of kernels")
@@ -352,7 +368,7 @@ def left_out(summary: dict[str, Any]) -> list[str]:
 def _how(summary: dict[str, Any], took: float) -> list[str]:
     s, cluster = summary["simulated"], summary["cluster"]
     classes = "class" if s["rank_classes"] == 1 else "classes"
-    how = {"static": "by its longest path"}.get(s["player"], f"{s['events']:,} events")
+    how = f"{s['events']:,} events"
     predictor = summary["predictor"]
     return [
         f"simulated {s['ranks']:,} ranks as {s['rank_classes']:,} {classes}; {how} in {seconds(took)}",

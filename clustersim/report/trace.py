@@ -1,6 +1,6 @@
-"""Arrows of a trace: from a message to the pass that waits for it, and along the ranks of a collective or of passes in lock-step.
+"""Arrows of a trace: from a message to the pass that waits for it, and along ranks of a collective or in lock-step.
 
-Where one rank stands for all that are alike, they join the ranks that stand for others.
+If one rank represents identical ones, arrows join the representatives.
 """
 
 from __future__ import annotations
@@ -15,42 +15,43 @@ import numpy as np
 
 from clustersim.arrays import Floats, Ints, Mask
 from clustersim.engine.compile import Plan
-from clustersim.engine.program import COMPUTE, READY, GroupCell, Span, Task, computing
+from clustersim.engine.program import COMPUTE, READY, GroupCell, LayoutTask, Span, computing
 from clustersim.engine.record import Record
+from clustersim.engine.times import Tasks
 from clustersim.report.trace_events import FIRST, arrow_of, slice_of
 
 Arrow = tuple[str, list[tuple[int, int, float]]]
-"""Its kind, and its ends: process, thread, and when the slice there begins, in seconds."""
+"""Kind of an arrow, and its ends: (process, thread, start of the slice there in seconds)."""
 
 
 @dataclass(frozen=True)
 class Arrows:
-    """The dependencies among the ranks that are drawn."""
+    """Dependencies between the drawn ranks."""
 
     record: Record
     plan: Plan
     drawn: Sequence[DrawnRank]
     families: Mapping[str, Ints]
-    """Where single ranks are drawn and not one of each kind: the ranks of all groups by family (groups, n)."""
+    """{family: ranks of all its groups (groups, n)} if single ranks are drawn instead of one of each class."""
     tracks: Mapping[str, int]
-    """The thread of each stream."""
+    """{stream: thread}"""
 
     def events(self) -> Iterator[str]:
-        """Yield every arrow."""
+        """Yield the events of all arrows as text."""
         for number, (kind, ends) in enumerate(chain(self._messages(), self._together()), 1):
             yield arrow_of(kind, number, ends)
 
     @property
     def ends(self) -> Ints:
-        """How often arrows begin, end or pass at a rank of each cell, about: those of its messages, and of its collectives."""
-        parts, waits = self.record.graph.occurrences, self.record.graph.waits
-        together = parts.rank[self.record.tasks.once(_grouped)[parts.task]]
-        ranks = self.record.graph.ranks
+        """Approximate number of arrow ends at each cell's ranks, from messages and collectives."""
+        shape, waits = self.record.shape, self.record.waits
+        together = shape.event_rank[self.record.tasks.column(_grouped)[shape.event_task]]
+        ranks = shape.ranks
         return np.bincount(together, minlength=ranks) + 2 * np.bincount(waits.rank[waits.stage >= 0], minlength=ranks)
 
     @cached_property
     def _of_cell(self) -> dict[int, list[DrawnRank]]:
-        """By rank cell, the ranks that are drawn of it."""
+        """{rank cell: drawn ranks}"""
         found: dict[int, list[DrawnRank]] = {}
         for one in self.drawn:
             found.setdefault(one.cell, []).append(one)
@@ -58,28 +59,27 @@ class Arrows:
 
     @cached_property
     def _numbers(self) -> dict[int, int]:
-        """The process of each rank that is drawn."""
+        """{drawn rank: process}"""
         return {one.rank: one.number for one in self.drawn}
 
     def _messages(self) -> Iterator[Arrow]:
         """Yield an arrow from each message to the pass that waits for it."""
-        record, waits = self.record, self.record.graph.waits
-        order, start = record.graph.by_node
-        parts, begins, computation = record.graph.occurrences, self._begins(), self.tracks[COMPUTE]
-        ready = np.maximum(record.ends[waits.asked], record.ends[waits.awaited])
+        record, waits, shape = self.record, self.record.waits, self.record.shape
+        begins, computation = self._begins(), self.tracks[COMPUTE]
+        ready = np.maximum(waits.asked, waits.over)
         for i in np.flatnonzero(waits.stage >= 0).tolist():
-            row, receiver = int(order[start[waits.awaited[i]]]), int(waits.rank[i])
-            sent, sender = float(record.starts[parts.node[row]]), int(parts.rank[row])
-            if receiver not in begins or record.ends[parts.node[row]] <= sent:
+            event, receiver = int(waits.event[i]), int(waits.rank[i])
+            sent, sender = float(record.starts[event]), int(shape.event_rank[event])
+            if receiver not in begins or record.ends[event] <= sent:
                 continue
             place = int(np.searchsorted(begins[receiver], ready[i]))
-            stream = record.tasks[int(parts.task[row])].stream
+            stream = record.tasks[int(shape.event_task[event])].stream
             for one, other in self._pairs(sender, receiver, stream) if place < len(begins[receiver]) else ():
                 ends = [(one, self.tracks[stream], sent), (other, computation, float(begins[receiver][place]))]
                 yield "message", ends
 
     def _pairs(self, sender: int, receiver: int, stream: str) -> Iterator[tuple[int, int]]:
-        """Yield the processes of sender and receiver of a message between rank cells, of all ranks that are drawn."""
+        """Yield (sender, receiver) processes of a message between two rank cells, for all drawn ranks."""
         if not self.families:
             if sender in self._of_cell and receiver in self._of_cell:
                 yield self._of_cell[sender][0].number, self._of_cell[receiver][0].number
@@ -91,7 +91,7 @@ class Arrows:
                     yield self._numbers[rank], one.number
 
     def _senders(self, stream: str) -> Mapping[int, Sequence[int]]:
-        """Return the ranks that send to each rank on a stream."""
+        """Return {rank: ranks that send to it} on a stream."""
         found = self._known.setdefault(stream, {})
         for sender, receiver in self.families[stream].tolist() if not found else ():
             found.setdefault(receiver, []).append(sender)
@@ -102,10 +102,10 @@ class Arrows:
         return {}
 
     def _begins(self) -> dict[int, Floats]:
-        """Return when the computations of each rank cell begin, ascending."""
-        parts, tasks, record = self.record.graph.occurrences, self.record.tasks, self.record
-        some = tasks.once(computing)[parts.task] & (record.ends[parts.node] > record.starts[parts.node])
-        rank, begun = parts.rank[some], record.starts[parts.node[some]]
+        """{rank cell: starts of its computations, ascending}"""
+        shape, tasks, record = self.record.shape, self.record.tasks, self.record
+        some = tasks.column(computing)[shape.event_task] & (record.ends > record.starts)
+        rank, begun = shape.event_rank[some], record.starts[some]
         order = np.lexsort((begun, rank))
         cells = np.array(list(self._of_cell))
         first, last = (np.searchsorted(rank[order], cells, side=side) for side in ("left", "right"))
@@ -114,23 +114,21 @@ class Arrows:
 
     def _together(self) -> Iterator[Arrow]:
         """Yield arrows along the ranks of each collective, and of passes in lock-step."""
-        record = self.record
-        order, start = record.graph.by_node
-        parts, starts = record.graph.occurrences, record.starts.tolist()
-        for node in np.flatnonzero(record.ends > record.starts).tolist():
-            rows = order[start[node] : start[node + 1]]
-            tasks = [record.tasks[int(task)] for task in parts.task[rows].tolist()]
-            group = tasks[0].group if tasks else None
-            if group is None:
+        record, shape = self.record, self.record.shape
+        grouped = record.tasks.column(_grouped)[shape.event_task] & (record.ends > record.starts)
+        events = np.flatnonzero(grouped)
+        events = events[np.argsort(record.leader[events], kind="stable")]
+        for own in np.split(events, np.flatnonzero(np.diff(record.leader[events])) + 1) if len(events) else ():
+            task, start = record.tasks[int(shape.event_task[own[0]])], float(record.starts[own[0]])
+            if task.group is None:
                 continue
-            kind = "collective" if len(tasks[0].kind) > 1 else "lock-step"
-            for ranks in self._groups(group, parts.rank[rows].tolist()):
+            kind = "collective" if len(task.kind) > 1 else "lock-step"
+            for ranks in self._groups(task.group, shape.event_rank[own].tolist()):
                 if len(ranks) > 1:
-                    ends = [(one, self.tracks[tasks[0].stream], starts[node]) for one in sorted(ranks)]
-                    yield kind, ends
+                    yield kind, [(one, self.tracks[task.stream], start) for one in sorted(ranks)]
 
     def _groups(self, group: GroupCell, cells: Sequence[int]) -> Iterator[list[int]]:
-        """Yield the processes of each group of a cell that are drawn; cells: the rank cells of its first group."""
+        """Yield the processes of each drawn group of a cell. `cells` are the rank cells of its first group."""
         if not self.families:
             yield [self._of_cell[cell][0].number for cell in cells if cell in self._of_cell]
             return
@@ -140,50 +138,50 @@ class Arrows:
             yield [self._numbers[rank] for rank in ranks if rank in self._numbers]
 
 
-def _grouped(tasks: Sequence[Task]) -> Mask:
-    """Return which tasks several ranks do together."""
-    return np.array([task.group is not None for task in tasks], bool)
+def _grouped(tasks: Sequence[LayoutTask]) -> Mask:
+    """Return which tasks several ranks run together."""
+    return np.array([task.family is not None for task in tasks], bool)
 
 
 MAX_EVENTS = 2_000_000
-"""Slices of one trace at most: what a browser still moves smoothly. Beyond, whole rank classes are left out."""
+"""Largest number of slices in a trace that a browser handles smoothly. Beyond it, classes of ranks are left out."""
 
 ALL = "; `clustersim trace RESULT --ranks all` cuts nothing"
 Spans = dict[int, list[Span]]
-"""Spans by rank cell."""
+"""{rank cell: spans}"""
 
 
 class DrawnRank(NamedTuple):
-    """A rank as a trace draws it."""
+    """A rank in a trace."""
 
     rank: int
     cell: int
     ranks: int
-    """So many it stands for."""
+    """Number of ranks that it represents."""
 
     @property
     def number(self) -> int:
-        """Its number among the processes of the trace."""
+        """Number of its process in the trace."""
         return self.rank + FIRST
 
 
 def by_class(plan: Plan, spans: Spans) -> tuple[DrawnRank, ...]:
-    """Return one rank for each rank cell that has spans: its first."""
+    """Return the first rank of each rank cell that has spans."""
     return tuple(DrawnRank(int(plan.first[cell]), cell, int(plan.size[cell])) for cell in spans)
 
 
 def of_ranks(plan: Plan, ranks: Sequence[int]) -> tuple[DrawnRank, ...]:
-    """Return each of some ranks, in order."""
+    """Return the given ranks in order."""
     of = plan.network.cells.ranks.of
     return tuple(DrawnRank(rank, int(of[rank]), 1) for rank in ranks)
 
 
 def chosen(steps: Sequence[Record], plan: Plan, width: int, share: int = 1) -> list[int]:
-    """Return the rank cells of which a trace of steps shows all, ascending.
+    """Return the rank cells that a trace of steps shows, in ascending order.
 
-    They are taken lane by lane: first one tensor- and data-parallel position through the whole pipeline, so that what waits
-    for what can be seen, then the next, until `MAX_EVENTS` slices (a `share`-th of them where jobs share a trace) are
-    full. The first cell is always there.
+    They are chosen lane by lane: first one tensor- and data-parallel position through the whole pipeline, so that dependencies
+    are visible, then the next, until `MAX_EVENTS` / `share` slices are used (`share` > 1 if jobs share a trace). The first cell
+    is always included.
     """
     order = np.lexsort((plan.first, plan.first % width))
     slices = np.cumsum(sum(map(_slices, steps), np.zeros(len(order), np.int64))[order])
@@ -193,28 +191,22 @@ def chosen(steps: Sequence[Record], plan: Plan, width: int, share: int = 1) -> l
 
 
 def _slices(record: Record) -> Ints:
-    """Return how many slices each rank cell has: one a span, and one a flow inside."""
-    parts, waits = record.graph.occurrences, record.graph.waits
-    each = np.bincount(
-        parts.rank, record.counts(parts.rank, parts.place) * record.tasks.once(_pieces)[parts.task], record.graph.ranks
-    )
-    rank = waits.rank[record.waited]
-    found: Ints = (each + np.bincount(rank, record.counts(rank, waits.place[record.waited]), len(each))).astype(
-        np.int64
-    )
+    """Return the number of slices of each rank cell: one per span and one per flow inside."""
+    shape = record.shape
+    each = np.bincount(shape.event_rank, record.tasks.once(_pieces)[shape.event_task], shape.ranks)
+    found: Ints = (each + np.bincount(record.waits.rank[record.waited], minlength=len(each))).astype(np.int64)
     return found
 
 
-def _pieces(tasks: Sequence[Task]) -> Ints:
-    """Return, by task, the slice of its span and those of the flows inside."""
-    flows = {
-        one: sum(segment.flow is not None for segment in one.segments) for one in {t.activity.times for t in tasks}
-    }
-    return np.array([1 + flows[task.activity.times] * (task.stream == COMPUTE) for task in tasks], np.int64)
+def _pieces(tasks: Tasks) -> Ints:
+    """Return the number of slices of each task: its span and the flows inside."""
+    flows = np.array([sum(segment.flow is not None for segment in one.segments) for one in tasks.timed] or [0])
+    found: Ints = 1 + flows[tasks.kinds.group[tasks.of_task]] * tasks.column(computing)
+    return found
 
 
 def by_cell(spans: Iterable[Span], cells: Iterable[int]) -> Spans:
-    """Return the spans of some rank cells."""
+    """Return {rank cell: spans} of some rank cells."""
     found: Spans = {cell: [] for cell in cells}
     for span in spans:
         if span.rank in found:
@@ -223,9 +215,9 @@ def by_cell(spans: Iterable[Span], cells: Iterable[int]) -> Spans:
 
 
 def shown(kept: Sequence[int], plan: Plan) -> dict[str, int]:
-    """Return how much of a step a trace shows: classes of ranks that are alike, and ranks they stand for, of how many.
+    """Return how much of a step a trace shows: classes of ranks and the ranks they represent, of how many.
 
-    kept: the rank cells that it shows.
+    `kept` are the shown rank cells.
     """
     size = plan.size
     return {
@@ -237,7 +229,7 @@ def shown(kept: Sequence[int], plan: Plan) -> dict[str, int]:
 
 
 def left_out(summary: Mapping[str, Any]) -> list[str]:
-    """Return a sentence for each trace, of a step or of a job that shares a cluster, that does not show every rank class."""
+    """Return a sentence for each trace, of a step or of a job on a shared cluster, that does not show every class of ranks."""
     traces = [(f" of {job['name']}", job["trace"]) for job in summary.get("jobs", ())] or [("", summary["trace"])]
     return [
         f"trace.json.gz shows {facts['rank_classes_shown']:,} of {facts['rank_classes']:,} classes of ranks{whose}, each "
@@ -248,13 +240,13 @@ def left_out(summary: Mapping[str, Any]) -> list[str]:
 
 
 def streams(span: Span) -> set[str]:
-    """Return the streams that a span is drawn on: its own and those of the flows inside."""
+    """Return the streams on which a span is drawn: its own, and those of the flows inside."""
     inner = {segment.flow.family for segment in span.activity.segments if segment.flow} if span.activity else set()
     return {span.stream} | (inner if span.stream == "compute" else set())
 
 
 def slices(span: Span, process: int, track: Mapping[str, int]) -> Iterator[str]:
-    """Yield the slices of a span on the tracks of its streams; a mark of the host lies on its launches."""
+    """Yield the slices of a span on the tracks of its streams. A mark of the host is on its launches."""
     if span.kind == READY:
         return
     if span.end > span.start:
@@ -269,7 +261,7 @@ def slices(span: Span, process: int, track: Mapping[str, int]) -> Iterator[str]:
 
 
 def name_of(span: Span) -> str:
-    """Return the name of a span's slice: a pass by PyTorch's notation."""
+    """Return the name of a span's slice; a pass in PyTorch's notation."""
     if span.stream == "compute" and span.stage >= 0:
         return f"{span.stage}{span.kind}{span.microbatch}"
     return f"{span.kind} {span.microbatch}" if span.microbatch >= 0 else span.kind

@@ -1,4 +1,4 @@
-"""Events of the Trace Event Format, which https://ui.perfetto.dev opens, as text: one a line, times in microseconds."""
+"""Events of the Trace Event Format for https://ui.perfetto.dev as text: one per line, times in microseconds."""
 
 from __future__ import annotations
 
@@ -18,30 +18,30 @@ from clustersim.engine.record import Record
 from clustersim.engine.traffic import Variant
 
 FIRST = 1
-"""The lowest number of a process and of a thread: 0 is the idle one of a system."""
+"""Smallest number of a process or thread; 0 is a system's idle one."""
 NUMBER = "\0"
-"""Stands for the number of a process in text that serves several: no JSON has this sign as it is."""
+"""Placeholder for the process in text that several processes share. JSON never has this character unescaped."""
 SEPARATOR = ",\n"
-"""Between two events."""
+"""Text between two events."""
 LEVEL = 3
-"""How hard traces are packed: more takes twice as long for a tenth less."""
+"""Compression level. Higher ones take twice as long for a tenth less."""
 _BUFFER = 1 << 20
 _BOUND = {"s": "", "t": ',"bp":"e"', "f": ',"bp":"e"'}
-"""By phase, what binds the end of an arrow to the slice around it."""
+"""Attribute, by phase, that binds the end of an arrow to the slice around it."""
 Process = int | str
-"""The number of a process, or `NUMBER`."""
+"""Number of a process, or `NUMBER`."""
 
 
 def write_events(path: Path, facts: object, events: Iterable[str]) -> None:
-    """Write the gzipped trace of these events; `facts`, what it shows of the step, are its metadata."""
+    """Write the gzipped trace of events, with `facts` as its metadata."""
     with path.open("wb") as raw:
         pack_events(raw, facts, events)
 
 
 def pack_events(raw: IO[bytes], facts: object, events: Iterable[str]) -> int:
-    """Write the same into an open file, as the events come, and return how many they are.
+    """Write a gzipped trace into an open file, as the events arrive, and return their number.
 
-    events: each a text, or several at once with `SEPARATOR` between them.
+    Each item of `events` is one event or several with `SEPARATOR` between them.
     """
     count, between = 0, ""
     with (
@@ -59,20 +59,20 @@ def pack_events(raw: IO[bytes], facts: object, events: Iterable[str]) -> int:
 
 
 def counted(some: str) -> int:
-    """Return how many events a text has."""
+    """Return the number of events in a text."""
     return some.count("\n") + 1
 
 
 def said_of(process: Process, thread: int | None, name: str, key: str, value: object) -> str:
-    """Return the metadata event of a process, or of one of its threads, such as its `thread_name`."""
+    """Return a metadata event of a process, or of one of its threads, such as its `thread_name`."""
     tid = "" if thread is None else f'"tid":{thread},'
     return f'{{"ph":"M","pid":{process},{tid}"name":"{name}","args":{{"{key}":{json.dumps(value)}}}}}'
 
 
 def slice_of(process: Process, thread: int, name: str, start: float, end: float, said: str = "") -> str:
-    """Return a slice cut to whole nanoseconds at both ends, so that slices that meet do not overlap.
+    """Return a slice whose ends are rounded to whole nanoseconds, so that adjacent slices do not overlap.
 
-    said: its arguments as JSON without its braces.
+    `said` is its arguments as JSON without braces.
     """
     begin, last = round(start * 1e9), round(end * 1e9)
     times = f'"ts":{begin / 1e3:.3f},"dur":{(last - begin) / 1e3:.3f}'
@@ -81,16 +81,16 @@ def slice_of(process: Process, thread: int, name: str, start: float, end: float,
 
 
 def count_of(process: Process, name: str, time: float, values: Iterable[tuple[str, float]]) -> str:
-    """Return the values of a counter from a time on, in seconds."""
+    """Return the values of a counter from `time` (in seconds) on."""
     at = f'"pid":{process},"ts":{round(time * 1e9) / 1e3:.3f}'
     said = ",".join(f'"{key}":{value:.6g}' for key, value in values)
     return f'{{"ph":"C","name":{json.dumps(name)},{at},"args":{{{said}}}}}'
 
 
 def arrow_of(kind: str, number: int, ends: Sequence[tuple[Process, int, float]]) -> str:
-    """Return an arrow through slices, which begin at these times on these threads of processes.
+    """Return an arrow through slices, given as (process, thread, start of the slice).
 
-    number: its own among all arrows; Perfetto drops arrows whose `id` is no number.
+    `number` is unique among arrows; Perfetto drops arrows whose `id` is not a number.
     """
     phases = ["s", *["t"] * (len(ends) - 2), "f"]
     name = f'"cat":"{kind}","name":"{kind}","id":{number}'
@@ -105,9 +105,9 @@ Call = tuple[Variant, int]
 
 
 def link_load(record: Record, plan: Plan, link: int) -> list[tuple[float, float]]:
-    """Return the load of a link over the step: seconds, and from then on the share of its capacity that moves over it.
+    """Return the load of a link over the step: (seconds, share of its capacity in use from then on).
 
-    Every transfer counts with its mean rate between its begin and its end.
+    Every transfer counts with its mean rate between its start and end.
     """
     weights, changes = _crossing(plan, link), defaultdict[float, float](float)
     for call, start, end, size in dict.fromkeys(_moved(record.spans, weights)):
@@ -120,7 +120,7 @@ def link_load(record: Record, plan: Plan, link: int) -> list[tuple[float, float]
 
 
 def _crossing(plan: Plan, link: int) -> dict[Call, float]:
-    """Return the bytes that cross a link for each byte of the collectives of every group cell."""
+    """Return {call: bytes over the link per byte of the collective} for every group cell."""
     found: defaultdict[Call, float] = defaultdict(float)
     for variant in plan.network.traffic:
         of = plan.network.cells.groups[variant[0]].of
@@ -132,13 +132,13 @@ def _crossing(plan: Plan, link: int) -> dict[Call, float]:
 
 
 def _moved(spans: Iterable[Span], wanted: Mapping[Call, float]) -> Iterator[tuple[Call, float, float, float]]:
-    """Yield the transfers of collectives: name, begin and end (s), and bytes; one for each rank cell of a group."""
+    """Yield the transfers of collectives: call, start and end (s), and bytes; one for each rank cell of a group."""
     for span in spans:
-        calls = [call for call in span.activity.carried if call in wanted] if span.activity else []
+        calls = [call for call in span.carried if call in wanted]
         if not calls or span.activity is None or span.end <= span.start:
             continue
         if span.stream != COMPUTE:
-            yield from ((call, span.start, span.end, span.activity.carried[call]) for call in calls)
+            yield from ((call, span.start, span.end, span.carried[call]) for call in calls)
             continue
         by_family = {call[0][0]: call for call in calls}
         ends = span.segment_ends or [span.start + end for end in span.activity.ends]
@@ -148,9 +148,9 @@ def _moved(spans: Iterable[Span], wanted: Mapping[Call, float]) -> Iterator[tupl
 
 
 def power_state(spans: Iterable[Span], share: float) -> list[tuple[float, float]]:
-    """Return the clock of matrix products over the step: seconds, and from then on its share of that of a short burst.
+    """Return the clock of GEMMs over the step: (seconds, share of a short burst's clock from then on).
 
-    share: what power leaves of it while passes run; between them it is 1.
+    `share` is what power leaves while passes run; between them it is 1.
     """
     found: list[tuple[float, float]] = [(0.0, 1.0)]
     passes = sorted((s.start, s.end) for s in spans if s.stream == COMPUTE and s.kind not in UPDATE and s.end > s.start)

@@ -1,4 +1,4 @@
-"""What a reader must be told beside the figures: whether a job likely fits, GPUs that idle, options that cost speed."""
+"""Warnings beside the figures: whether a job likely fits, idle GPUs, options that cost speed."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from clustersim.units import gibibytes, seconds
 
 
 class Band(NamedTuple):
-    """Published mappings that fill a GPU about as much, crashed ones among them."""
+    """Published runs, crashed ones included, with about the same need of their GPU's memory."""
 
     to: float
-    """The largest share of the GPU's memory that one of them needs by its forecast."""
+    """Largest share of the GPU's memory that one of them needs by its forecast."""
     ran: int
     published: int
 
     @property
     def share(self) -> float:
-        """The share of them that ran."""
+        """Share of them that succeeded."""
         return self.ran / self.published
 
     @property
     def said(self) -> str:
-        """That in words."""
+        """Share of them that succeeded, in words."""
         return f"{self.ran or 'none'} of {self.published} published mappings this full ran"
 
 
@@ -42,20 +42,20 @@ BANDS = (
     Band(FULLEST, 0, 11),
     Band(math.inf, 0, 129),
 )
-"""All 781 mappings with a forecast of one model of 3.57B on 8 to 512 H100 (nanotron; Hugging Face, Ultra-Scale Playbook): the one
-publisher that tells of crashes too, for lack of memory or not. Neighbours are pooled until shares fall (Ayer et al. 1955).
-`scripts/nanotron-memory` counts them. What NCCL holds for each communicator did not tell them apart any better."""
+"""All 781 runs with a forecast of one 3.57B model on 8 to 512 H100 (nanotron; Hugging Face, Ultra-Scale Playbook), the only
+publisher that reports crashes too, whatever their cause. Neighbouring bands are pooled until shares fall (Ayer et al. 1955).
+`scripts/nanotron-memory` counts them. NCCL's memory per communicator did not separate them any better."""
 WORDS = {"likely": "likely fits", "unlikely": "unlikely to fit", "no": "DOES NOT FIT"}
-"""Each verdict as a reader is told it."""
+"""{verdict: words}"""
 LIKELY: Annotated[float, Declared()] = 0.5
 """The share of published mappings above which a job likely fits."""
 
 SLOWER = 0.005
-"""Share of a step by which overlap has to make it longer for that to be said."""
+"""Share of a step by which overlap must lengthen it before a warning is given."""
 
 
 def band(need: float, have: float) -> Band:
-    """Return the published mappings that are as full as a job that needs `need` of `have` bytes.
+    """Return the published runs with the same memory level as a job that needs `need` of `have` bytes.
 
     More need or less memory never leads to a band with a larger share.
     """
@@ -63,20 +63,20 @@ def band(need: float, have: float) -> Band:
 
 
 def verdict(need: float, have: float) -> str:
-    """Return whether `need` fits into `have` bytes: `likely`, `unlikely`, or `no` where nothing published that full ran."""
+    """Return whether `need` fits into `have` bytes: `likely`, `unlikely`, or `no` if no published run at this level succeeded."""
     found = band(need, have)
     return "no" if found.to > FULLEST else "likely" if found.share > LIKELY else "unlikely"
 
 
 def limit(unlikely: bool) -> float:
-    """Return the largest share of a GPU's memory that a job may need which likely fits, or which may fit at all."""
+    """Return the largest share of a GPU's memory for a job that likely fits, or with `unlikely` for one that may fit."""
     return FULLEST if unlikely else max(one.to for one in BANDS if one.share > LIKELY)
 
 
 def warnings(job: Job, need: float, have: float) -> list[str]:
-    """Return the warnings on an answer that is doubtful or needlessly bad, each with its remedy.
+    """Return warnings about a doubtful or needlessly bad answer, each with its remedy.
 
-    need, have: bytes of the fullest rank, and of its GPU.
+    `need` and `have` are the bytes of the fullest rank and of its GPU.
     """
     split, found = job.parallelism, []
     if verdict(need, have) == "unlikely":
@@ -93,7 +93,7 @@ def warnings(job: Job, need: float, have: float) -> list[str]:
 
 
 def slower_overlap(how: str, step: float, plain: float) -> str:
-    """Return the warning for tensor-parallel overlap that makes a step longer; seconds with it and without."""
+    """Return the warning for tensor-parallel overlap that lengthens a step. `step` and `plain` are seconds with and without."""
     return (
         f"parallelism.overlap.tp: {how} makes the step {step / plain - 1:.1%} longer: {seconds(plain)} without; "
         "chunks of these layers are too small to hide what they cost, so leave it out"
@@ -101,7 +101,7 @@ def slower_overlap(how: str, step: float, plain: float) -> str:
 
 
 def not_modelled(jobs: Sequence[Job]) -> list[str]:
-    """Return the effects that the answer leaves out, by the files of the jobs."""
+    """Return the effects that the answer leaves out, given the jobs."""
     shares = {
         "memory bandwidth": all(job.memory_beside != 0 for job in jobs),
         "SMs": all(job.sms_beside != 0 for job in jobs),
@@ -114,7 +114,7 @@ def not_modelled(jobs: Sequence[Job]) -> list[str]:
 
 
 def idle_facts(gpus: int, used: int, nearby: Nearby | None) -> dict[str, Any]:
-    """Return how many GPUs of the cluster idle, their share of it, and what would use more of them."""
+    """Return the number of idle GPUs of the cluster, their share, and a split that would use more of them."""
     return {
         "gpus": gpus - used,
         "share": (gpus - used) / gpus,

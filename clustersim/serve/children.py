@@ -1,4 +1,4 @@
-"""Commands of clustersim as processes of their own: so many at once, others wait, each with limits, and any can be stopped."""
+"""Commands of clustersim as child processes: a limited number at once, with limits each, and others wait."""
 
 from __future__ import annotations
 
@@ -17,65 +17,65 @@ from typing import Any, Literal, NamedTuple
 from clustersim.serve import PROGRESS, PROGRESS_LINE
 
 KEPT = 100
-"""How many that are over are remembered."""
+"""Number of finished commands that are remembered."""
 TEXT = 4 << 20
-"""Bytes of what a command prints that are kept, the first ones."""
+"""Largest number of bytes that are kept of a command's output, from the start."""
 SENTENCES = 8000
-"""Letters of what it says on standard error that are kept, the last ones."""
+"""Largest number of characters that are kept of standard error, from the end."""
 GRACE = 3.0
-"""Seconds in which a command that is to stop may clear up."""
+"""Seconds between SIGINT and SIGKILL for a command that is stopped."""
 State = Literal["waiting", "running", "done", "failed", "stopped"]
 SECRET = "CLUSTERSIM_TOKEN"
-"""The variable of the environment with the server's token, which no command gets."""
+"""Environment variable with the server's token. It is not passed to commands."""
 
 
 class ChildLimits(NamedTuple):
-    """What commands may take."""
+    """Limits of commands."""
 
     at_once: int
-    """Commands that run at one time."""
+    """Number of commands that run at the same time."""
     waiting: int
-    """Commands that may wait for those."""
+    """Number of commands that may wait."""
     memory: int
-    """Bytes of address space of each."""
+    """Address space of each command in bytes."""
     seconds: int
-    """Seconds that each may take."""
+    """Time of each command in seconds."""
 
 
 @dataclass(slots=True)
 class Child:
-    """A command that was asked for, and what became of it."""
+    """A requested command and its state."""
 
     number: int
     words: tuple[str, ...]
-    """After `clustersim`, as they are run."""
+    """Arguments after `clustersim`, as they are run."""
     shown: str
-    """The command as a person writes it."""
+    """The command as a user would write it."""
     cwd: Path | None
-    """Where it runs; None: where the server does."""
+    """Working directory; None: that of the server."""
     state: State = "waiting"
     step: str = ""
-    """What it is doing, such as `simulate 40%`."""
+    """Current phase, such as `simulate 40%`."""
     begun: float | None = None
     ended: float | None = None
-    """Unix times."""
+    """Start and end as Unix times."""
     out: str = ""
-    """What it printed."""
+    """Standard output."""
     error: str = ""
-    """Why there is no answer: a sentence, and what may help in lines below it."""
+    """Why there is no result: a sentence, and hints in further lines."""
     over: asyncio.Event = field(default_factory=asyncio.Event)
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What a page shows of it."""
+        """What a page shows of the command, as JSON data."""
         took = None if self.begun is None else (self.ended or time.time()) - self.begun
         said = {"number": self.number, "command": self.shown, "state": self.state, "step": self.step}
         return {**said, "took_s": took, "error": self.error}
 
 
 class Children:
-    """The commands of a server. To be used inside one event loop."""
+    """Commands of a server. For use inside one event loop."""
 
     def __init__(self, limits: ChildLimits) -> None:
         self.limits = limits
@@ -87,11 +87,11 @@ class Children:
 
     @property
     def full(self) -> bool:
-        """Whether as many run and wait as may; none may once the server ends."""
+        """Whether no further command is accepted: all places are taken, or the server is ending."""
         return self._closed or len(self._lives) >= self.limits.at_once + self.limits.waiting
 
     def start(self, words: Sequence[str], shown: str, cwd: Path | None = None) -> Child:
-        """Begin a command, or let it wait for its turn. Only where not `full`."""
+        """Start a command, or queue it. Must not be called if `full`."""
         self._count += 1
         child = Child(self._count, tuple(words), shown, cwd)
         over = [one.number for one in self.all.values() if one.over.is_set()]
@@ -104,14 +104,14 @@ class Children:
         return child
 
     async def close(self) -> None:
-        """Stop all, and wait until none is left."""
+        """Stop all commands and wait for their end."""
         self._closed = True
         for child in self.all.values():
             child.stopping.set()
         await asyncio.gather(*self._lives)
 
     async def _live(self, child: Child) -> None:
-        """Run a command from its turn to its end."""
+        """Run a command from the queue to its end."""
         try:
             if await _first(self._slots.acquire(), child.stopping):
                 try:
@@ -151,7 +151,7 @@ class Children:
             child.state, child.error = "failed", late or said or _silent(code)
 
     async def _begin(self, child: Child) -> asyncio.subprocess.Process:
-        """Start the process of a command: in a session of its own, so that a Ctrl-C here does not reach it by itself."""
+        """Start the process of a command in its own session, so that Ctrl-C on the server does not reach it directly."""
         limits = str(self.limits.memory), str(self.limits.seconds)
         return await asyncio.create_subprocess_exec(
             *(sys.executable, "-P", "-m", "clustersim.serve.limited", *limits, *child.words),
@@ -165,19 +165,19 @@ class Children:
 
 
 def _silent(code: int) -> str:
-    """Return the message for a process that ended without output; a code below zero is a signal."""
+    """Return the message for a process that ended without output. A negative `code` is a signal."""
     return f"ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
 
 
 def working_folder(results: Path) -> Path:
-    """Return a new folder in which a run writes into `results`, as it would beside it, and finds no other file."""
+    """Return a new folder with a link `results` to the given one, in which a run finds no other file."""
     made = Path(tempfile.mkdtemp(prefix="clustersim-serve-"))
     (made / "results").symlink_to(results, target_is_directory=True)
     return made
 
 
 def _environment(own: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of a command: no token, no colours, and this very clustersim."""
+    """Return the environment of a command: without token and colours, and with this copy of clustersim."""
     kept = {name: value for name, value in own.items() if name != SECRET}
     here = str(Path(__file__).parents[2])
     paths = os.pathsep.join(filter(None, (here, own.get("PYTHONPATH"))))
@@ -185,7 +185,7 @@ def _environment(own: Mapping[str, str]) -> dict[str, str]:
 
 
 async def _first(work: Any, stopping: asyncio.Event) -> bool:
-    """Return True when work is over before it is to stop; else it is cancelled."""
+    """Return True if `work` ends before `stopping` is set; otherwise cancel it and return False."""
     task, stop = asyncio.ensure_future(work), asyncio.ensure_future(stopping.wait())
     try:
         await asyncio.wait((task, stop), return_when=asyncio.FIRST_COMPLETED)
@@ -197,7 +197,7 @@ async def _first(work: Any, stopping: asyncio.Event) -> bool:
 
 
 async def _read_errors(stream: asyncio.StreamReader | None, child: Child) -> str:
-    """Note each step under way, and return what else is said on standard error."""
+    """Record each progress line in `child.step`, and return the rest of standard error."""
     assert stream
     said, rest = "", b""
     while chunk := await stream.read(1 << 16):
@@ -212,7 +212,7 @@ async def _read_errors(stream: asyncio.StreamReader | None, child: Child) -> str
 
 
 async def _read(stream: asyncio.StreamReader | None) -> str:
-    """Return the text of a stream, its beginning where it is very long; it is read to its end."""
+    """Read a stream to its end and return its text, cut to the first TEXT bytes."""
     assert stream
     kept = b""
     while chunk := await stream.read(1 << 16):
@@ -221,7 +221,7 @@ async def _read(stream: asyncio.StreamReader | None) -> str:
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:
-    """End a process and all that it has started: it may clear up first."""
+    """End a process and all its children: SIGINT first, then SIGKILL."""
     for number in (signal.SIGINT, signal.SIGKILL):
         with suppress(ProcessLookupError):
             os.killpg(process.pid, number)

@@ -1,4 +1,4 @@
-"""The form of a run: what can be chosen, and the command that it becomes. What is chosen reaches the command as text alone."""
+"""The form of a run: its choices, and the command that it becomes. Values reach the command as text only."""
 
 from __future__ import annotations
 
@@ -18,37 +18,37 @@ from clustersim.parallel.options import OPTIONS as OF_WORKLOAD
 from clustersim.topology.options import OPTIONS as OF_TOPOLOGY
 
 FIRST = ("nodes", "tp", "pp", "dp", "micro_batch", "schedule", "recompute")
-"""The options that a form begins with; the others can be unfolded."""
+"""Options at the top of the form. Others are collapsed."""
 LETTERS, KEYS = 500, 50
-"""Of a value, and keys beside the options."""
+"""Largest number of characters of a value, and of further keys."""
 _KEY = re.compile(r"[A-Za-z_][\w.\[\]-]{0,199}")
 _ELSEWHERE = re.compile(r"(?:^|[^\w.])(?:[/~]|\.\.(?:/|$))|\\")
-"""Where a value may begin to name a file elsewhere: `/…`, `~…`, `../…`, or letters that YAML would write otherwise."""
+"""Matches values that may name a file elsewhere: `/…`, `~…`, `../…`, or escapes of these in YAML."""
 
 
 class RunCommand(NamedTuple):
-    """A run as it was asked for in a form."""
+    """A requested run as a command."""
 
     words: tuple[str, ...]
-    """After `clustersim`."""
+    """Arguments after `clustersim`."""
     shown: str
-    """As a person writes it."""
+    """The command as a user would write it."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunForm:
-    """The files that may be simulated, by the name that a form has for them."""
+    """Files that can be simulated, by their names in the form."""
 
     files: Mapping[Room, Mapping[str, str]]
-    """The word of the command line for each: a name that is shipped, or the path of a file that was named with the server."""
+    """{room: {name in the form: shipped name or path on the command line}}"""
 
     @classmethod
     def of(cls, topologies: Iterable[Path], workloads: Iterable[Path]) -> RunForm:
-        """Return the form of the shipped files, and those beside them. Raises InputError for a file that is not there."""
+        """Return the form of the shipped files and of further ones. Raises InputError for a missing file."""
         return cls({"topologies": _files("topologies", topologies), "workloads": _files("workloads", workloads)})
 
     def facts(self) -> dict[str, Any]:
-        """Return the data with which a page draws it."""
+        """Return the JSON data from which a page draws the form."""
         options = {option.name: option for option in (*OF_TOPOLOGY, *OF_WORKLOAD)}
         order = [*FIRST, *(name for name in options if name not in FIRST)]
         return {
@@ -58,9 +58,9 @@ class RunForm:
         }
 
     def command(self, asked: object) -> RunCommand:
-        """Return the command of a form: {topology, workload, options: {name: text}, set: [key=value]}. Raises InputError."""
+        """Return the command of a form {topology, workload, options: {name: text}, set: [key=value]}. Raises InputError."""
         if not isinstance(asked, dict):
-            raise InputError("a run is asked for by an object with topology and workload")
+            raise InputError("the request must be an object with topology and workload")
         topology = self._file("topologies", "topology", asked.get("topology"))
         workload = self._file("workloads", "workload", asked.get("workload"))
         pairs = [*_options(asked.get("options", {})), *_settings(asked.get("set", []))]
@@ -118,8 +118,8 @@ def _value(key: str, value: object) -> str:
     return value
 
 
-def asked_names(given: object, most: int) -> Sequence[str]:
-    """Return the results that a page names. Raises InputError when these are no texts, none, or too many."""
+def result_names(given: object, most: int) -> Sequence[str]:
+    """Return the result names in a request. Raises InputError unless they are between 1 and `most` texts."""
     names = given.get("results") if isinstance(given, dict) else None
     if not isinstance(names, list) or not 0 < len(names) <= most or not all(isinstance(name, str) for name in names):
         raise InputError(f"results: a list of 1 to {most} names")

@@ -1,8 +1,8 @@
-"""What a server refuses before it answers: other hosts and origins, requests without the token, floods, and large bodies.
+"""Requests that a server refuses: other hosts and origins, a missing token, floods, and large bodies.
 
-A page of another site can make a browser send requests to this machine. So the `Host` must be a name of this server (a
-foreign name that was made to point here is refused), `Origin` and `Sec-Fetch-Site` must say that a page of this server
-asks, and what changes anything is sent as JSON, which no form of another site can do.
+A page of another site can make a browser send requests to this machine. So `Host` must be a name of this server (which excludes
+foreign names that resolve here), `Origin` and `Sec-Fetch-Site` must show a page of this server, and requests that change
+anything must be JSON, which no form of another site can send.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 BODY = 64 << 10
-"""The most bytes of a request's body."""
+"""Largest size of a request's body in bytes."""
 BODY_SECONDS = 10.0
-"""In which a body must have come."""
+"""Seconds in which a body must arrive."""
 REQUESTS = 20.0, 100
-"""Requests a second of one client, and how many more at once."""
+"""Requests per second of one client, and its burst."""
 FAILURES = 0.2, 5
-"""Wrong tokens, likewise."""
+"""Wrong tokens per second of one client, and its burst."""
 CLIENTS = 1000
-"""Whose requests are counted."""
+"""Number of clients whose requests are counted."""
 LOGIN = "/login"
-"""Where a page sends the token: the one place that answers without it."""
+"""Path that receives the token, the only one that answers without it."""
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 HEADERS = {
     "X-Content-Type-Options": "nosniff",
@@ -42,25 +42,25 @@ HEADERS = {
     "Cache-Control": "no-store",
     "Connection": "close",
 }
-"""Of every answer."""
+"""Headers of every response."""
 NOTHING = "default-src 'none'; frame-ancestors 'none'"
-"""What an answer may load that says nothing else."""
+"""Content security policy of responses without their own."""
 
 
 class RateLimiter:
-    """So many events a second for each client, and a few more at once."""
+    """Limits events per client to a rate and a burst."""
 
     def __init__(self, per_second: float, burst: int) -> None:
         self.per_second, self.burst = per_second, burst
         self._left: dict[str, tuple[float, float]] = {}
 
     def left(self, client: str) -> float:
-        """Return how many events a client may have now."""
+        """Return the number of events that a client may have now."""
         left, seen = self._left.get(client, (float(self.burst), 0.0))
         return min(float(self.burst), left + (time.monotonic() - seen) * self.per_second)
 
     def count(self, client: str) -> bool:
-        """Count an event, and return whether it is one too many."""
+        """Count an event, and return whether it exceeds the limit."""
         left = self.left(client)
         self._left.pop(client, None)
         while len(self._left) >= CLIENTS:
@@ -71,22 +71,22 @@ class RateLimiter:
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """Answers in the place of `app` what is refused."""
+    """ASGI application that answers refused requests instead of `app`."""
 
     app: ASGIApp
     hosts: frozenset[str] | None
-    """The names of this server; None: any address of a machine, and the name of this one."""
+    """Names of this server. None: any IP address, and the name of this machine."""
     token: str = ""
-    """What a client has to know; empty: nothing."""
+    """Token that clients must present; empty: none."""
     cookie: str = "clustersim"
-    """The name of the cookie that a browser shows for the token."""
+    """Name of the cookie that proves the token."""
     door: Response | None = None
-    """The page that asks for the token."""
+    """Page that asks for the token."""
     requests: RateLimiter = field(default_factory=lambda: RateLimiter(*REQUESTS))
     failures: RateLimiter = field(default_factory=lambda: RateLimiter(*FAILURES))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request, as ASGI has it."""
+        """Handle an ASGI request."""
         if scope["type"] != "http":
             return
         headers, client = Headers(scope=scope), (scope.get("client") or ("",))[0]
@@ -98,7 +98,7 @@ class Guard:
                     out.setdefault(name, value)
             await send(message)
 
-        refused = self._refused(scope["method"], headers, client) or self._unknown(scope, headers, client)
+        refused = self._refused(scope["method"], headers, client) or self._unauthorized(scope, headers, client)
         body = refused or await _body(headers, receive)
         if isinstance(body, bytes):
             await self.app(scope, _replayed(body, receive), secured)
@@ -112,40 +112,40 @@ class Guard:
         if not self._is_here(host):
             return PlainTextResponse("This server has another name; open the address that it printed.", 403)
         if headers.get("origin", f"http://{host}") not in (f"http://{host}", f"https://{host}"):
-            return PlainTextResponse("Only pages of this server may ask it.", 403)
+            return PlainTextResponse("Only pages of this server may send requests to it.", 403)
         opened = method == "GET" and headers.get("sec-fetch-mode") == "navigate"
         if headers.get("sec-fetch-site", "none") not in ("none", "same-origin") and not (
             opened and headers.get("sec-fetch-dest") == "document"
         ):
-            return PlainTextResponse("Only pages of this server may ask it.", 403)
+            return PlainTextResponse("Only pages of this server may send requests to it.", 403)
         if method == "POST" and headers.get("content-type", "").partition(";")[0].strip() != "application/json":
             return PlainTextResponse("Send JSON, as application/json.", 415)
         return None
 
     def _is_here(self, host: str) -> bool:
-        """Return whether a `Host` is a name of this server."""
+        """Return whether a `Host` header names this server."""
         name = host.partition("]")[0].removeprefix("[") if host.startswith("[") else host.partition(":")[0]
         name = name.lower()
         if self.hosts is not None:
             return name in self.hosts
         return name in LOOPBACK or name == socket.gethostname().lower() or _is_address(name)
 
-    def _unknown(self, scope: Scope, headers: Headers, client: str) -> Response | None:
-        """Return the answer to a client without the token: for a page the form that asks for it."""
-        if not self.token or scope["path"] == LOGIN or self._knows(headers, client):
+    def _unauthorized(self, scope: Scope, headers: Headers, client: str) -> Response | None:
+        """Return the response to a client without the token: the login page for a page, else an error. None if it is known."""
+        if not self.token or scope["path"] == LOGIN or self._has_token(headers, client):
             return None
         pages = scope["method"] == "GET" and self.door and "text/html" in headers.get("accept", "")
         return self.door if pages else PlainTextResponse("Show the token: Authorization: Bearer TOKEN.", 401)
 
-    def _knows(self, headers: Headers, client: str) -> bool:
-        """Return whether a client has shown the token, in its cookie or as `Authorization: Bearer`."""
+    def _has_token(self, headers: Headers, client: str) -> bool:
+        """Return whether a request has the token, in its cookie or as `Authorization: Bearer`."""
         kind, _, given = headers.get("authorization", "").partition(" ")
         if kind.lower() == "bearer":
             return self.admits(given.strip(), client)
         return hmac.compare_digest(_cookies(headers).get(self.cookie, "").encode(errors="replace"), self.proof.encode())
 
     def admits(self, given: str, client: str) -> bool:
-        """Return whether a token is right; after many wrong ones a client must wait. It takes the same time for any token."""
+        """Return whether a token is right, in constant time. After several wrong ones a client must wait."""
         if self.failures.left(client) < 1:
             return False
         right = hmac.compare_digest(given.encode(errors="replace"), self.token.encode())
@@ -155,7 +155,7 @@ class Guard:
 
     @property
     def proof(self) -> str:
-        """What the cookie holds: it shows that a browser had the token, and does not give it away."""
+        """Value of the cookie, which proves knowledge of the token without revealing it."""
         return hmac.new(self.token.encode(), b"clustersim serve", "sha256").hexdigest()
 
 
@@ -175,7 +175,7 @@ def _cookies(headers: Headers) -> Mapping[str, str]:
 
 
 async def _body(headers: Headers, receive: Receive) -> bytes | Response:
-    """Return the body of a request, or why it is refused."""
+    """Return the body of a request, or the response that refuses it."""
     if "transfer-encoding" not in headers and headers.get("content-length", "0") == "0":
         return b""
     too_large = PlainTextResponse(f"Too large: at most {BODY // 1024} KiB are read.", 413)
@@ -198,7 +198,7 @@ async def _body(headers: Headers, receive: Receive) -> bytes | Response:
 
 
 def _replayed(body: bytes, receive: Receive) -> Receive:
-    """Return a receiver that yields a body already read, then the rest of the stream."""
+    """Return a receiver that yields a body that was already read, then the rest of the stream."""
     given = False
 
     async def replay() -> Message:

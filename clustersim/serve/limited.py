@@ -1,7 +1,7 @@
-"""`python -m clustersim.serve.limited BYTES SECONDS ARGUMENT …`: a command line of clustersim with limits of its own.
+"""`python -m clustersim.serve.limited BYTES SECONDS ARGUMENT …`: runs a clustersim command with limits.
 
-The limits hold for this process, which does nothing else; where the system has none, the server's own clock stays. Standard
-input is a pipe that the server holds: it ends with the server, however that ends, and the command with it.
+The limits hold for this process; systems without them rely on the server's clock. Standard input is a pipe that the server keeps
+open. When the server ends, for any reason, the pipe closes and the command ends.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from contextlib import suppress
 
 
 def limit(memory: int, seconds: int) -> None:
-    """Limit the address space of this process to so many bytes, and its CPU to so many seconds."""
+    """Limit the address space of this process to `memory` bytes and its CPU time to `seconds`."""
     with suppress(ImportError):  # no POSIX
         import resource
 
@@ -30,7 +30,7 @@ def _end_with_the_server() -> None:
 
 
 def main() -> None:
-    """Run a command line of clustersim with limits."""
+    """Run a clustersim command with limits."""
     signal.signal(signal.SIGINT, signal.default_int_handler)  # the parent process may have Ctrl-C ignored
     memory, seconds, *arguments = sys.argv[1:]
     limit(int(memory), int(seconds))

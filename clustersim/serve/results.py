@@ -1,4 +1,4 @@
-"""The results below one folder: what there is, and the way to one of them, which never leads out of the folder."""
+"""Results below one folder: their list, and paths to them that never leave the folder."""
 
 from __future__ import annotations
 
@@ -16,33 +16,33 @@ from clustersim.writing import unfinished
 
 PAGE = "report.html"
 DEPTH = 4
-"""How many folders deep results are looked for."""
+"""Depth of folders in which results are looked for."""
 MOST = 1000
-"""How many are listed, the newest."""
+"""Largest number of listed results, the newest."""
 _FIGURES = ("step_time_s", "tokens_per_s", "mfu")
 
 
 @dataclass(frozen=True, slots=True)
 class ResultsFolder:
-    """A folder with results in it."""
+    """A folder with results."""
 
     root: Path
-    """Without links."""
+    """Path without symbolic links."""
     _known: dict[Path, tuple[tuple[int, int], dict[str, Any]]] = field(default_factory=dict)
-    """What was read of a result, by its folder, and when its manifest was written and how long it is."""
+    """{folder: ((time, size) of its manifest, facts read from it)}"""
 
     @classmethod
     def of(cls, path: Path) -> ResultsFolder:
-        """Return the results of a folder. Raises InputError when it is none."""
+        """Return the results of a folder. Raises InputError if it is not a folder, or is itself a result."""
         if not path.is_dir():
-            what = "is no folder" if path.exists() else "no such folder"
+            what = "is not a folder" if path.exists() else "no such folder"
             raise InputError(f"{path}: {what}; give the folder that results are in, or make it with mkdir")
         if _is_result(path):
             raise InputError(f"{path}: is one result; give the folder that it lies in: {path.resolve().parent}")
         return cls(path.resolve())
 
     def find(self, name: str) -> Path | None:
-        """Return the folder of a result by its path below this one; None where none is, or the way leads out of here."""
+        """Return the folder of a result by its relative path, or None if there is none or it is outside."""
         parts = name.split("/")
         if {"", ".", ".."} & {*parts} or (os.sep != "/" and os.sep in name):
             return None
@@ -54,12 +54,12 @@ class ResultsFolder:
         return path if self.root in path.parents and _is_result(path) else None
 
     def file(self, name: str, file: str) -> Path | None:
-        """Return a file of a result; None for what a result does not have, and for links."""
+        """Return a file of a result, or None for unknown files and links."""
         folder = self.find(name) if file in store.NAMES else None
         return folder / file if folder and _is_file(folder / file) else None
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return the results, the newest first, at most `MOST`."""
+        """Return the rows of all results, the newest first, at most MOST."""
         folders = list(_results(self.root, DEPTH))
         for gone in self._known.keys() - {*folders}:
             self._known.pop(gone, None)
@@ -67,7 +67,7 @@ class ResultsFolder:
         return sorted(found, key=lambda row: -row["written"])[:MOST]
 
     def row(self, folder: Path) -> dict[str, Any] | None:
-        """Return the line of a list for a result; None where it has just gone, or has a name that no address can have."""
+        """Return the row of a result, or None if it has disappeared or its name is not valid Unicode."""
         name = folder.relative_to(self.root).as_posix()
         try:
             seen = (folder / store.MANIFEST).stat()
@@ -82,7 +82,7 @@ class ResultsFolder:
 
 
 def _results(folder: Path, depth: int) -> Iterator[Path]:
-    """Yield the results in a folder and in those below it; links are not followed."""
+    """Yield the results in a folder, `depth` levels deep. Links are not followed."""
     try:
         with os.scandir(folder) as entries:
             below = [Path(one) for one in entries if one.is_dir(follow_symlinks=False)]
@@ -96,7 +96,7 @@ def _results(folder: Path, depth: int) -> Iterator[Path]:
 
 
 def _is_result(folder: Path) -> bool:
-    """Return whether a folder is a result of plain files: a link may lead anywhere, and a FIFO may keep its reader waiting."""
+    """Return whether a folder is a result of plain files. Links could lead elsewhere, and a FIFO could block its reader."""
     try:
         with os.scandir(folder) as entries:
             files = {one.name: one.is_file(follow_symlinks=False) for one in entries if one.name in store.NAMES}
@@ -106,7 +106,6 @@ def _is_result(folder: Path) -> bool:
 
 
 def _is_file(path: Path) -> bool:
-    """Return whether a plain file is there."""
     try:
         return stat.S_ISREG(path.lstat().st_mode)
     except OSError:
@@ -114,7 +113,7 @@ def _is_file(path: Path) -> bool:
 
 
 def _described(folder: Path) -> dict[str, Any]:
-    """Return the facts of a result, as far as they can be read."""
+    """Return the facts of a result that can be read."""
     manifest = None
     with suppress(OSError):
         manifest = store.manifest(folder)
@@ -125,7 +124,7 @@ def _described(folder: Path) -> dict[str, Any]:
 
 
 def _figures(folder: Path) -> dict[str, Any]:
-    """Return the figures of a summary that a list has; what is no number, or no text, is left out."""
+    """Return the figures of a summary for the list, without invalid ones."""
     try:
         summary = store.read_summary(folder)
     except InputError:
@@ -141,7 +140,7 @@ def _figures(folder: Path) -> dict[str, Any]:
 
 
 def _text(value: object) -> str:
-    """Return the text of a file, cut short, in valid Unicode."""
+    """Return a value as valid Unicode of at most 80 characters."""
     return str(value)[:80].encode(errors="replace").decode()
 
 

@@ -1,4 +1,4 @@
-"""The server itself: its address, its token, its limits, and its end."""
+"""The server: its address, token, limits and end."""
 
 from __future__ import annotations
 
@@ -25,25 +25,25 @@ from clustersim.serve.results import ResultsFolder
 from clustersim.serve.site import Site, door_page, login
 
 CONNECTIONS = 100
-"""At one time; more are refused."""
+"""Largest number of simultaneous connections."""
 HEAD = 32 << 10
-"""The most bytes of the head of a request."""
+"""Largest size of a request's head in bytes."""
 HEAD_SECONDS = 10.0
-"""In which it must have come."""
+"""Seconds in which a request's head must arrive."""
 LEAST = 16
-"""Letters of a token."""
+"""Smallest number of characters of a token."""
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a server listens."""
+    """Address and token of a server."""
 
     host: str
     port: int
     token: str
 
     def check(self) -> None:
-        """Raise InputError for a token that is none, and for an address that others reach where there is no token."""
+        """Raise InputError for an invalid token, and for an address that others can reach without one."""
         if self.token and (len(self.token) < LEAST or not (self.token.isascii() and self.token.isprintable())):
             raise InputError(
                 f"the token has to be {LEAST} or more printable ASCII letters; openssl rand -hex 16 makes one"
@@ -54,8 +54,8 @@ class Address:
             )
 
     def listen(self) -> socket.socket:
-        """Return a socket that listens. Raises InputError where none can."""
-        [family, kind, protocol, _, place] = self._found()[0]
+        """Return a listening socket. Raises InputError if the address cannot be used."""
+        [family, kind, protocol, _, place] = self._resolved()[0]
         listening = socket.socket(family, kind, protocol)
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -72,30 +72,30 @@ class Address:
 
     @property
     def names(self) -> frozenset[str] | None:
-        """The hosts that requests may name; None: any address."""
+        """Hosts that requests may name; None: any address."""
         every = any(one.is_unspecified for one in self._addresses())
         return None if every else LOOPBACK | {self.host.lower(), *map(str, self._addresses())}
 
     def _addresses(self) -> list[ipaddress.IPv4Address | ipaddress.IPv6Address]:
-        return [ipaddress.ip_address(str(found[4][0]).partition("%")[0]) for found in self._found()]
+        return [ipaddress.ip_address(str(found[4][0]).partition("%")[0]) for found in self._resolved()]
 
-    def _found(self) -> list[Any]:
+    def _resolved(self) -> list[Any]:
         try:
             return socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)
         except (OSError, UnicodeError) as error:
             raise InputError(
-                f"--host {self.host}: is no address of this machine; leave it out for 127.0.0.1"
+                f"--host {self.host}: is not an address of this machine; leave it out for 127.0.0.1"
             ) from error
 
 
 class _Protocol(H11Protocol):
-    """A connection, for one request, that is closed where none comes: else idle clients would keep others out.
+    """HTTP connection for one request. It closes if no request arrives, so that idle clients do not keep others out.
 
-    Where all are taken, the one that has been silent longest makes room for the next.
+    If all connections are taken, a new one replaces the oldest idle one.
     """
 
     since = 0.0
-    """When it was made, by the clock of the loop."""
+    """Time of its creation on the loop's clock."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -109,7 +109,7 @@ class _Protocol(H11Protocol):
 
     @property
     def silent(self) -> bool:
-        """Whether no request is under way."""
+        """Whether no request is in progress."""
         return self.cycle is None or self.cycle.response_complete
 
     def _close_unasked(self) -> None:
@@ -118,7 +118,7 @@ class _Protocol(H11Protocol):
 
 
 class _Server(uvicorn.Server):
-    """A server that ends quietly at Ctrl-C, SIGTERM or SIGHUP, and its commands with it."""
+    """Server that ends without messages at Ctrl-C, SIGTERM or SIGHUP, and ends its commands."""
 
     def __init__(self, config: uvicorn.Config, children: Children, started: Callable[[], None]) -> None:
         super().__init__(config)
@@ -139,7 +139,7 @@ class _Server(uvicorn.Server):
 
 
 def serve(results: Path, address: Address, form: RunForm, limits: ChildLimits, say: Callable[[str], None]) -> None:
-    """Serve the results of a folder until Ctrl-C or SIGTERM; say: gets the address. Raises InputError."""
+    """Serve the results of a folder until Ctrl-C or SIGTERM. `say` receives the address. Raises InputError."""
     folder = ResultsFolder.of(results)
     address.check()
     listening = address.listen()

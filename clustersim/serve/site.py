@@ -1,7 +1,7 @@
-"""The pages of a server and what they ask it: results, runs under way, a form, comparisons.
+"""Pages of the server and their requests: results, running commands, the form, comparisons.
 
-Pages are those of `pages/shell.py`. A report is shown in a sandbox of its own, so that no file of a folder can act as one
-of these pages. Whatever computes is a command in a process of its own.
+Pages come from `pages/shell.py`. A report is shown in a sandbox, so that no file in a folder can act as one of these pages. All
+computation happens in commands in their own processes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from clustersim.errors import InputError
 from clustersim.pages.shell import page, policy
 from clustersim.report import store
 from clustersim.serve.children import Child, Children
-from clustersim.serve.form import RunForm, asked_names
+from clustersim.serve.form import RunForm, result_names
 from clustersim.serve.guard import LOGIN, Guard
 from clustersim.serve.results import PAGE, ResultsFolder
 
@@ -37,27 +37,27 @@ COMPARE = ("words.js", "common.js", "stacked.js", "serve.js", "serve_compare.js"
 DOOR = (*COMMON, "serve_login.js")
 STYLES = ("base.css", "report.css", "serve.css")
 OWN = "connect-src 'self'; base-uri 'none'; form-action 'none'"
-"""What pages of the server may beside what every page may."""
+"""Policy of the server's pages in addition to that of every page."""
 SANDBOX = "sandbox allow-scripts; default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
-"""Of a report: it may draw, and neither ask the server nor anyone else."""
+"""Policy of a report: it may draw, but not make requests."""
 MOST = 8
-"""Results that are compared at once."""
+"""Largest number of results in a comparison."""
 _WRITTEN = re.compile(r"^written to results/(.+)/(?: |$)", re.MULTILINE)
 _WRITERS = {"run": "report", "sweep": "explore"}
-"""The command that writes the page of a result, by the command that wrote the result."""
+"""{command that wrote a result: command that writes its page}"""
 
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """The contents of a server, and its access."""
+    """Content of a server and its routes."""
 
     folder: ResultsFolder
     shown: str
-    """The folder as the user wrote it."""
+    """The results folder as the user wrote it."""
     form: RunForm
     children: Children
     place: Path
-    """Where runs work: a folder in which `results` leads to the folder."""
+    """Working directory of runs: a folder with a link `results` to the results folder."""
 
     def app(self) -> Starlette:
         """Return the application."""
@@ -78,13 +78,13 @@ class Site:
         return made
 
     def home(self, _: Request) -> Response:
-        """Show the form, what runs, and all results."""
+        """Return the page with the form, running commands and all results."""
         limits = self.children.limits._asdict()
         data = {"folder": self.shown, "form": self.form.facts(), "limits": limits, "most": MOST, **self._state()}
         return _page(f"Results in {self.shown}", HOME, data)
 
     def result(self, request: Request) -> Response:
-        """Show a result: its three numbers, its command, its pages and files."""
+        """Return the page of a result: its main figures, command, pages and files."""
         folder = self._folder(request.path_params["name"])
         row = self.folder.row(folder) or {}
         files = [(name, (folder / name).stat().st_size) for name in sorted(store.NAMES) if self._has(folder, name)]
@@ -92,14 +92,14 @@ class Site:
         return _page(str(row.get("name", "")), RESULT, {**data, "children": self._state()["children"]})
 
     def compare_page(self, request: Request) -> Response:
-        """Show what differs between results, which the page asks for."""
-        names = asked_names({"results": request.query_params.getlist("of")}, MOST)
+        """Return the page that requests and shows a comparison."""
+        names = result_names({"results": request.query_params.getlist("of")}, MOST)
         from clustersim.report.terminal import NAMES
 
         return _page("Compare", COMPARE, {"results": list(names), "names": NAMES})
 
     def file(self, request: Request) -> Response:
-        """Send a file of a result; its page is shown, all others are saved."""
+        """Return a file of a result. Its page is shown, other files are downloaded."""
         name, file = request.path_params["name"], request.path_params["file"]
         path = self.folder.file(name, file)
         descriptor = _opened(path) if path else None
@@ -113,17 +113,17 @@ class Site:
         return StreamingResponse(_chunks(descriptor), media_type="application/octet-stream", headers=headers)
 
     def state(self, _: Request) -> Response:
-        """Say what there is and what runs."""
+        """Return the results and running commands as JSON."""
         return JSONResponse(self._state())
 
     async def run(self, request: Request) -> Response:
-        """Begin a run."""
+        """Start a run from the form."""
         asked = self.form.command(await _json(request))
         return self._begun(list(asked.words), asked.shown, self.place)
 
     async def write_page(self, request: Request) -> Response:
-        """Begin to write the page of a result."""
-        [name] = asked_names(await _json(request), 1)
+        """Start the command that writes the page of a result."""
+        [name] = result_names(await _json(request), 1)
         folder = self._folder(name)
         known = store.manifest(folder)
         writer = _WRITERS.get(known.command) if known else None
@@ -133,8 +133,8 @@ class Site:
         return self._begun([writer, "--", str(folder)], shown)
 
     async def compare(self, request: Request) -> Response:
-        """Say what differs between results, and where the seconds went."""
-        names = asked_names(await _json(request), MOST)
+        """Return the differences between results as JSON, once the command has ended."""
+        names = result_names(await _json(request), MOST)
         folders = [str(self._folder(name)) for name in names]
         shown = shlex.join(["clustersim", "compare", *(f"{self.shown.rstrip('/')}/{name}" for name in names)])
         child = self._start(["compare", "--json", "--", *folders], shown)
@@ -144,7 +144,7 @@ class Site:
         return JSONResponse({**json.loads(child.out), "shown": shown})
 
     async def stop(self, request: Request) -> Response:
-        """Stop a run, or one that waits."""
+        """Stop a running or waiting command."""
         asked = await _json(request)
         number = asked.get("number") if isinstance(asked, dict) else None
         child = self.children.all.get(number) if isinstance(number, int) else None
@@ -169,7 +169,7 @@ class Site:
         return {"results": self.folder.rows(), "children": children}
 
     def _result_of(self, child: Child) -> str | None:
-        """Return the result that a command has written, by its name."""
+        """Return the name of the result that a command has written, or None."""
         if child.state != "done":
             return None
         if child.words[0] in _WRITERS.values():
@@ -188,7 +188,7 @@ class Site:
 
 
 def login(guard: Guard) -> Route:
-    """Return the handler that takes the token from its page and sets a cookie."""
+    """Return the route that receives the token and sets a cookie."""
 
     async def admit(request: Request) -> Response:
         asked, client = await _json(request), request.client.host if request.client else ""
@@ -215,7 +215,7 @@ def _page(title: str, scripts: tuple[str, ...], data: Mapping[str, Any], status:
 
 
 def _answer(folder: Path) -> dict[str, Any]:
-    """Return the summary and the command of a run, as far as they can be read: any program may have written them."""
+    """Return the summary and command of a run as far as they can be read. Any program may have written the files."""
     from clustersim.question import StoredRun
 
     try:
@@ -229,7 +229,7 @@ async def _json(request: Request) -> Any:
     try:
         return json.loads(await request.body())
     except (ValueError, RecursionError) as error:
-        raise InputError("the request is no JSON") from error
+        raise InputError("the request is not valid JSON") from error
 
 
 async def _wrong(_: Request, error: Exception) -> Response:
@@ -237,7 +237,7 @@ async def _wrong(_: Request, error: Exception) -> Response:
 
 
 def _opened(path: Path) -> int | None:
-    """Open a plain file for reading; None where a link or anything else has come into its place."""
+    """Return a file descriptor of a plain file, or None if it is a link or anything else."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:

@@ -1,7 +1,7 @@
 """The kernels that one call of a PyTorch operator launches on a GPU, by the operator's ATen name.
 
-Counts of bytes are those of PyTorch's CUDA kernels: every operand that a kernel reads or writes, once. They agree with
-the operators of NeuSight's traces on A100-40GB, V100, P100 and T4 (docs/predict.md).
+Bytes are those of PyTorch's CUDA kernels: every operand that a kernel reads or writes, once. They agree with the operators of
+NeuSight's traces on A100-40GB, V100, P100 and T4 (docs/predict.md).
 """
 
 from __future__ import annotations
@@ -11,9 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from clustersim.errors import InputError
-from clustersim.single_gpu import prices as products
-from clustersim.single_gpu import prices as rows
-from clustersim.single_gpu import prices as vectors
+from clustersim.single_gpu import prices
 from clustersim.single_gpu.memory import of_nodes
 from clustersim.single_gpu.model import OUTSIDE, Graph, OperatorCall, PassPhase
 from clustersim.single_gpu.prices import KernelList, Tensor
@@ -32,25 +30,25 @@ FREE = frozenset((
     "lift_fresh_copy", "unflatten", "numpy_T", "sym_size", "is_same_size", "diagonal", "view_as_real",
     "view_as_complex", "scalar_tensor", "_to_cpu", "real",
 ))
-"""Operators that launch nothing."""
+"""Operators that launch no kernel."""
 # fmt: on
 
 
 def price(op: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> KernelList:
-    """Return the kernels of one call; an operator without an entry moves its inputs and outputs once."""
+    """Return the kernels of one operator call. An operator without an entry moves its inputs and outputs once."""
     outputs = [one for one in outputs if one.elements]
     if entry(op) in FREE or not outputs:
         return ()
-    return _TABLE.get(entry(op), vectors.memory)(entry(op), inputs, outputs)
+    return _TABLE.get(entry(op), prices.memory)(entry(op), inputs, outputs)
 
 
 def known(op: str) -> bool:
-    """Return whether an operator has an entry of its own."""
+    """Return whether an operator has an entry."""
     return entry(op) in FREE or entry(op) in _TABLE
 
 
 def entry(op: str) -> str:
-    """Return the name under which an operator is priced: in place (`add_`) as otherwise, unless it has its own entry."""
+    """Return the name under which an operator is priced: `add_` (in place) as `add`, unless it has its own entry."""
     return op if op in _TABLE else op.removesuffix("_")
 
 
@@ -69,39 +67,39 @@ _FILLS = (
 )
 # fmt: on
 _TABLE: dict[str, Price] = {
-    **dict.fromkeys(_POINTWISE, vectors.elementwise),
-    **dict.fromkeys(_FILLS, vectors.fill),
-    **dict.fromkeys(("mm", "addmm", "bmm", "baddbmm"), products.product),
-    **dict.fromkeys(("clone", "copy", "_to_copy", "cat", "stack", "sum", "mean", "contiguous"), vectors.memory),
-    **dict.fromkeys(("tril", "triu", "cumsum", "argmax", "amax", "max", "var_mean"), vectors.memory),
-    **dict.fromkeys(("_softmax", "_log_softmax", "_safe_softmax"), rows.softmax),
-    **dict.fromkeys(("_softmax_backward_data", "_log_softmax_backward_data"), rows.softmax_backward),
-    **dict.fromkeys(("topk", "sort", "scatter", "scatter_add", "repeat", "max_pool2d_with_indices"), vectors.memory),
-    **dict.fromkeys(("max_pool2d_with_indices_backward", "avg_pool2d", "constant_pad_nd"), vectors.memory),
-    "convolution": products.convolution,
-    "convolution_backward": products.convolution_backward,
-    "native_batch_norm": rows.batch_norm,
-    "native_batch_norm_backward": rows.batch_norm,
-    "native_layer_norm": rows.norm,
-    "_fused_rms_norm": rows.norm,
-    "native_layer_norm_backward": rows.norm_backward,
-    "_fused_rms_norm_backward": rows.norm_backward,
-    "native_dropout": vectors.dropout,
-    "native_dropout_backward": vectors.dropout,
-    "embedding": vectors.embedding,
-    "embedding_dense_backward": vectors.embedding_backward,
-    "masked_fill": vectors.masked_fill,
-    "masked_fill_": vectors.elementwise,
-    "slice_backward": vectors.slice_backward,
-    "select_backward": vectors.slice_backward,
-    "copy_": vectors.copy,
-    "nll_loss_forward": vectors.loss,
-    "nll_loss_backward": vectors.loss_backward,
-    "index_put": vectors.put,
-    "index_select": vectors.gather,
-    "gather": vectors.gather,
-    "index": vectors.gather,
-    **{f"attention{kind}{end}": products.flash for kind in ("", "_backward") for end in ("", "_causal")},
+    **dict.fromkeys(_POINTWISE, prices.elementwise),
+    **dict.fromkeys(_FILLS, prices.fill),
+    **dict.fromkeys(("mm", "addmm", "bmm", "baddbmm"), prices.product),
+    **dict.fromkeys(("clone", "copy", "_to_copy", "cat", "stack", "sum", "mean", "contiguous"), prices.memory),
+    **dict.fromkeys(("tril", "triu", "cumsum", "argmax", "amax", "max", "var_mean"), prices.memory),
+    **dict.fromkeys(("_softmax", "_log_softmax", "_safe_softmax"), prices.softmax),
+    **dict.fromkeys(("_softmax_backward_data", "_log_softmax_backward_data"), prices.softmax_backward),
+    **dict.fromkeys(("topk", "sort", "scatter", "scatter_add", "repeat", "max_pool2d_with_indices"), prices.memory),
+    **dict.fromkeys(("max_pool2d_with_indices_backward", "avg_pool2d", "constant_pad_nd"), prices.memory),
+    "convolution": prices.convolution,
+    "convolution_backward": prices.convolution_backward,
+    "native_batch_norm": prices.batch_norm,
+    "native_batch_norm_backward": prices.batch_norm,
+    "native_layer_norm": prices.norm,
+    "_fused_rms_norm": prices.norm,
+    "native_layer_norm_backward": prices.norm_backward,
+    "_fused_rms_norm_backward": prices.norm_backward,
+    "native_dropout": prices.dropout,
+    "native_dropout_backward": prices.dropout,
+    "embedding": prices.embedding,
+    "embedding_dense_backward": prices.embedding_backward,
+    "masked_fill": prices.masked_fill,
+    "masked_fill_": prices.elementwise,
+    "slice_backward": prices.slice_backward,
+    "select_backward": prices.slice_backward,
+    "copy_": prices.copy,
+    "nll_loss_forward": prices.loss,
+    "nll_loss_backward": prices.loss_backward,
+    "index_put": prices.put,
+    "index_select": prices.gather,
+    "gather": prices.gather,
+    "index": prices.gather,
+    **{f"attention{kind}{end}": prices.flash for kind in ("", "_backward") for end in ("", "_causal")},
 }
 
 DTYPES = {
@@ -118,7 +116,7 @@ DTYPES = {
     "uint8": "bool",
     "bool": "bool",
 }
-"""Our name of a torch type of the same size."""
+"""Our name of a PyTorch data type of the same size."""
 _TORCH = {"fp32": "float32", "tf32": "float32", "fp16": "float16", "bf16": "bfloat16"}
 _FLASH = "_scaled_dot_product_flash_attention"
 _EFFICIENT = "_scaled_dot_product_efficient_attention"
@@ -131,11 +129,11 @@ def build(
     dtype: str | None = None,
     training: bool = False,
 ) -> Graph:
-    """Return the graph of a module on example inputs (positional or by name), moved to the meta device.
+    """Return the graph of a module for example inputs (positional or by name), traced on the meta device.
 
-    `dtype` turns its floating-point parameters and inputs into that type; None leaves them as they are.
-    In training the backward pass starts from a scalar output, from `.loss`, or from a gradient of the first output; each
-    parameter's gradient is added to the one that is there. Raises InputError when the module cannot run on shapes alone.
+    `dtype` converts floating-point parameters and inputs; None leaves them as they are. In training the backward pass starts
+    from a scalar output, from `.loss`, or from a gradient of the first output, and each parameter's gradient is added to an
+    existing one. Raises InputError if the module cannot run on shapes alone.
     """
     import torch
     from torch.utils import _pytree as tree
@@ -158,18 +156,18 @@ def build(
 
 
 def _moved(one: Any, dtype: Any) -> Any:
-    """Return an input on the meta device, in the type asked for where it is a floating-point one."""
+    """Return an input on the meta device; floating-point ones in `dtype`, if it is not None."""
     return one.to("meta", dtype) if one.is_floating_point() else one.to("meta")
 
 
 def reason(error: BaseException) -> str:
-    """Return the kind of an error and the first line of what it says."""
+    """Return the type of an error and the first line of its message."""
     lines = str(error).strip().splitlines() or [""]
     return f"{type(error).__name__}: {lines[0][:160]}".rstrip(": .")
 
 
 def _nodes(traced: Any, forward: set[str]) -> list[OperatorCall]:
-    """Return the ATen calls of an fx graph; `getitem` of a call with several outputs is the call itself."""
+    """Return the ATen calls of an fx graph. `getitem` on a call with several outputs counts as the call itself."""
     import torch
 
     nodes: list[OperatorCall] = []
@@ -199,7 +197,7 @@ def _node(one: Any, phase: PassPhase, index: Mapping[str, int]) -> OperatorCall:
 
 
 def _arguments(one: Any) -> list[Any]:
-    """Return the nodes among the arguments in order, those that come twice twice."""
+    """Return the fx nodes among the arguments in order, with repetitions."""
     from torch.fx import Node as FxNode
     from torch.utils import _pytree as tree
 
@@ -216,7 +214,7 @@ def _attention_call(one: Any, op: str, inputs: list[Tensor]) -> tuple[str, list[
 
 
 def _tensors(one: Any) -> list[Tensor]:
-    """Return the shapes of a node's outputs that are there."""
+    """Return the shapes of all tensors that a node returns."""
     import torch
     from torch.utils import _pytree as tree
 
@@ -234,7 +232,7 @@ def _place(one: Any) -> str:
 
 
 def _accumulated(weights: Mapping[str, Any]) -> list[OperatorCall]:
-    """Return the sum of each parameter's gradient into the one that is there."""
+    """Return the calls that add each parameter's gradient to the existing one."""
     nodes = []
     for name, one in weights.items():
         shape = _tensor(one)

@@ -1,4 +1,4 @@
-"""A workload of ours on one GPU as a graph: the kernels of its layers, without any split."""
+"""A workload on one GPU as a graph: the kernels of its layers, without parallelism."""
 
 from __future__ import annotations
 
@@ -24,26 +24,27 @@ ALONE: Mapping[str, object] = {
     "parallelism.overlap.grad_reduce": False,
     "parallelism.overlap.param_gather": False,
 }
-"""What undoes any split of a workload."""
+"""Overrides that remove all parallelism from a workload."""
 LOSS = "cross_entropy"
 VIEWS: Mapping[str, int] = {"linear": 3, "bmm": 6}
-"""Calls around a product that look at a tensor otherwise, as transformers makes them: a linear's are its rows, its weights
-transposed and its result; those of attention's products cut, order and merge heads."""
+"""Number of view calls around a GEMM, as transformers makes them: a linear layer flattens rows, transposes weights and restores
+its result; attention's products split, permute and merge heads."""
 
 
 LibraryKernels = Callable[[str, Kernel], Iterable[Kernel]]
-"""From the name of an operator and one of its kernels to what a library launches instead."""
+"""Function (operator name, kernel) -> kernels that a library launches instead."""
 
 
 def itself(op: str, kernel: Kernel) -> Iterable[Kernel]:
-    """Return the kernel of a block."""
+    """Return the kernel unchanged."""
     return (kernel,)
 
 
 def graph(job: Job, training: bool = False, logits: bool = True, variant: LibraryKernels = itself) -> Graph:
-    """Return one microbatch of a job: forward, and in training loss and backward; the loss is left out of inference.
+    """Return the graph of one microbatch of a job: the forward pass, and in training the loss and the backward pass.
 
-    `logits`: whether the model has a head for words; without one it ends with its last norm. `variant`: of each kernel.
+    `logits` is False for a model without a language-model head, which ends with its last norm. `variant` replaces each kernel by
+    those of a library.
     """
     placed = job.place(1, 1)
     [whole] = stages(placed)
@@ -55,17 +56,17 @@ def graph(job: Job, training: bool = False, logits: bool = True, variant: Librar
 
 
 def _headless(stage: Stage) -> Stage:
-    """Return the stage with nothing of its head but the norm."""
+    """Return the stage without its head, except for the final norm."""
     *others, (head, _) = stage.layers
     kept = head._replace(operators=tuple(op for op in head.operators if op.name == "final_norm"))
     return replace(stage, layers=(*others, (kept, 1)), borrowed=0)
 
 
 def _forward(layers: Sequence[Layer], training: bool, end: str, variant: LibraryKernels) -> list[OperatorCall]:
-    """Return the calls of a forward pass, each of which reads what the one before it left.
+    """Return the calls of a forward pass. Each reads the output of the previous one.
 
-    Sums and products of two tensors also read what their operator began with; those of a residual what their half of the block
-    began with, which the operator before left whose name ends with `end`.
+    Sums and products of two tensors also read the input of their operator. A residual's sum reads the input of its half of the
+    block, which is the output of the last operator whose name ends with `end`.
     """
     nodes: list[OperatorCall] = []
     half = OUTSIDE
@@ -81,7 +82,7 @@ def _forward(layers: Sequence[Layer], training: bool, end: str, variant: Library
 
 
 def _backward(layers: Sequence[Layer], variant: LibraryKernels) -> Iterator[OperatorCall]:
-    """Yield the calls of a backward pass; a weight's gradient is added to the one that is there."""
+    """Yield the calls of a backward pass. A weight's gradient is added to an existing one."""
     for layer in reversed(layers):
         for op in reversed(layer.operators):
             for kernel in _kernels(op.name, (*op.backward_input, *op.backward_weight), variant):
@@ -96,7 +97,7 @@ def _kernels(op: str, steps: Steps, variant: LibraryKernels) -> Iterator[Kernel]
 def _calls(
     place: str, phase: PassPhase, kernel: Kernel, reads: tuple[tuple[int, float], ...]
 ) -> tuple[OperatorCall, ...]:
-    """Return the call that launches a kernel, and those that view its operands and its result."""
+    """Return the call that launches a kernel, preceded by the view calls of its operands and result."""
     view = OperatorCall(place, "view", phase, (), (), 0.0)
     left = kernel.batch * kernel.m * kernel.n * BYTES[kernel.dtype]
     return (*[view] * VIEWS.get(kernel.kind, 0), OperatorCall(place, kernel.op, phase, (kernel,), reads, left))

@@ -1,4 +1,4 @@
-"""A model's config.json → its graph, of the blocks that a step on a cluster is made of, without transformers or torch."""
+"""Loads a model as a graph: a config.json, a workload, or a Python function. Only functions need PyTorch."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ from clustersim.single_gpu import job
 from clustersim.single_gpu.model import EAGER, SEQUENCE, Graph, Request
 from clustersim.single_gpu.total import fuse
 
-WORDS = ("LMHeadModel", "ForCausalLM", "ForMaskedLM", "ForPreTraining", "ForConditionalGeneration")
-"""How classes of models end that have a logit for each word; others have a few for each sequence, or none."""
+LOGIT_MODELS = ("LMHeadModel", "ForCausalLM", "ForMaskedLM", "ForPreTraining", "ForConditionalGeneration")
+"""Endings of model classes with a logit for each word; other models have a few per sequence, or none."""
 
 
 def build(config: Config, batch: int, seq: int, dtype: str = "fp32", training: bool = False) -> Graph:
-    """Return the graph of a config.json for `batch` sequences of `seq` tokens, its kernels as PyTorch launches them.
+    """Return the graph of a config.json for `batch` sequences of `seq` tokens, with kernels as PyTorch launches them.
 
-    In training: forward, loss, backward, and the sum of each weight's gradient into the one that is there; no optimizer.
-    Raises InputError for a model_type that is not built in and for missing keys, ConfigError for shapes that contradict one
-    another.
+    In training it has forward pass, loss, backward pass, and the sum of each weight's gradient into an existing one, without an
+    optimizer. Raises InputError for an unknown model_type and for missing keys, and ConfigError for shapes that contradict each
+    other.
     """
     found = converted(Document(config.path, dict(config.keys), {}))
     model = {**found.data["model"], "vocab_multiple": 1}
@@ -54,11 +54,11 @@ def build(config: Config, batch: int, seq: int, dtype: str = "fp32", training: b
         run |= {"capacity_factor": rows / (batch * seq), "pad_to_capacity": True}
     document = Document(config.path, {"name": config.kind, "model": model, "training": run}, found.positions)
     variant = TRANSFORMERS.get(config.kind, job.itself)
-    return job.graph(build_job(document, job.ALONE), training, _words(config, training), variant)
+    return job.graph(build_job(document, job.ALONE), training, _has_logits(config, training), variant)
 
 
-def _apart(op: str, kernel: Kernel) -> Iterator[Kernel]:
-    """Yield the kernels of transformers: one expert after the other, and queries, keys and values by their own products."""
+def _separate_kernels(op: str, kernel: Kernel) -> Iterator[Kernel]:
+    """Yield the kernels of transformers: experts one by one, and separate GEMMs for queries, keys and values."""
     if kernel.kind == "grouped_gemm":
         yield from [one_of(kernel._replace(generation=APART))[0]] * kernel.batch
     elif op == "qkv" and kernel.kind == "linear":
@@ -73,43 +73,44 @@ def _apart(op: str, kernel: Kernel) -> Iterator[Kernel]:
         yield kernel
 
 
-def _masked(op: str, kernel: Kernel) -> Iterator[Kernel]:
-    """Yield the same of OPT, whose mask is of all pairs of tokens and read beside the scores."""
-    for one in _apart(op, kernel):
+def _opt_kernels(op: str, kernel: Kernel) -> Iterator[Kernel]:
+    """Yield the kernels of OPT: as `_separate_kernels`, with a mask of all pairs of tokens that is read with the scores."""
+    for one in _separate_kernels(op, kernel):
         yield one._replace(bytes=1.5 * one.bytes) if one.op == "mask" else one
 
 
 TRANSFORMERS: dict[str, job.LibraryKernels] = {
-    "bert": _apart,
+    "bert": _separate_kernels,
     "gpt2": job.itself,
-    "opt": _masked,
-    "switch_transformers": _apart,
+    "opt": _opt_kernels,
+    "switch_transformers": _separate_kernels,
 }
-"""Values of `model_type` that run as in transformers 4.31 to 4.35, with attention as two products around a softmax, and what is
-launched there for a kernel of a block. All others have fused attention."""
+"""{model_type: kernel replacement} of models that run as in transformers 4.31 to 4.35, with attention as two products around a
+softmax. All other models have fused attention."""
 
 
-def _words(config: Config, training: bool) -> bool:
-    """Return whether the model ends with logits, as where `architectures` names none. Raises InputError without a loss."""
+def _has_logits(config: Config, training: bool) -> bool:
+    """Return whether the model ends with logits, True if `architectures` is missing. Raises InputError in training without a
+    loss."""
     name = config.architecture
-    if training and name.endswith("Model") and not name.endswith(WORDS):
+    if training and name.endswith("Model") and not name.endswith(LOGIT_MODELS):
         raise InputError(
             f"{config.path}: has no loss to train on; name one with a head in architectures, or predict inference"
         )
-    return not name or name.endswith(WORDS)
+    return not name or name.endswith(LOGIT_MODELS)
 
 
 def load_module(model: str, request: Request) -> Graph:
-    """Return the graph of the module that a function returns. Raises InputError for whatever goes wrong on the way."""
+    """Return the graph of the module that a function returns. Raises InputError if loading, calling or tracing it fails."""
     from clustersim.single_gpu import exported
 
     need("torch", f"{model}: tracing a module")
     import torch
 
-    make = _found(model)
+    make = _imported(model)
     try:
         with torch.device("meta"):
-            made = make(**_asked(make, request))
+            made = make(**_sizes(make, request))
     except (Exception, SystemExit) as error:
         raise InputError(f"{model}: raised {exported.reason(error)}; it must return (module, inputs)") from error
     module, inputs = _checked(model, made)
@@ -118,7 +119,7 @@ def load_module(model: str, request: Request) -> Graph:
     return exported.build(model, module, inputs, request.dtype, request.training)
 
 
-def _found(model: str) -> Callable[..., Any]:
+def _imported(model: str) -> Callable[..., Any]:
     place, _, name = model.rpartition(":")
     try:
         module = _file(Path(place)) if place.endswith(".py") else importlib.import_module(place)
@@ -129,12 +130,12 @@ def _found(model: str) -> Callable[..., Any]:
             f"{shown(model)} cannot be loaded ({why}); write file.py:function or package.module:function"
         ) from error
     if not callable(found):
-        raise InputError(f"{shown(model)} is no function but {shown(found)}; name one that returns (module, inputs)")
+        raise InputError(f"{shown(model)} is not a function but {shown(found)}; name one that returns (module, inputs)")
     return found  # type: ignore[no-any-return]
 
 
 def _file(path: Path) -> Any:
-    """Return the module of a file; what lies beside it can be imported, as when Python runs it."""
+    """Return a Python file as a module. It can import files in its own folder, as when Python runs it."""
     spec = importlib.util.spec_from_file_location(path.stem, path)
     if spec is None or spec.loader is None:
         raise ImportError(f"no Python file {path}")
@@ -148,8 +149,8 @@ def _file(path: Path) -> Any:
     return module
 
 
-def _asked(make: Callable[..., Any], request: Request) -> dict[str, int]:
-    """Return batch and seq where they were given. Raises InputError through the caller when the function takes none."""
+def _sizes(make: Callable[..., Any], request: Request) -> dict[str, int]:
+    """Return {"batch", "seq"} as far as they are requested. Raises TypeError if the function does not accept one of them."""
     given = {name: value for name in ("batch", "seq") if (value := getattr(request, name)) is not None}
     taken = inspect.signature(make).parameters
     if missing := [name for name in given if name not in taken]:
@@ -173,10 +174,10 @@ def _checked(model: str, made: Any) -> tuple[Any, Any]:
 
 
 def load(model: str, request: Request) -> Graph:
-    """Return the graph of a model, fused if asked.
+    """Return the graph of a model, with kernels fused if requested.
 
-    `model`: a config.json or its folder, a workload YAML, or `file.py:function` or `package.module:function`. Raises
-    InputError (and its kin) for what cannot be read, built or traced.
+    `model` is a config.json or its folder, a workload YAML, `file.py:function` or `package.module:function`. Raises InputError
+    (or a subclass) if it cannot be read, built or traced.
     """
     graph = _opened(model, request)
     return fuse(graph) if request.fusion else graph
@@ -201,7 +202,7 @@ def _config(config: hugging_face.Config, request: Request) -> Graph:
 
 
 def _on_tensor_cores(graph: Graph, dtype: str | None) -> Graph:
-    """Return the graph with its FP32 products in TF32 when that is asked for."""
+    """Return the graph with FP32 GEMMs in TF32 if `dtype` is tf32."""
     if dtype != "tf32":
         return graph
     nodes = (node._replace(kernels=tuple(map(_rounded, node.kernels))) for node in graph.nodes)

@@ -1,6 +1,6 @@
-"""Bytes that a whole model needs on one GPU: weights, gradients, Adam's moments, and the activations alive at the fullest moment.
+"""Memory of a whole model on one GPU: weights, gradients, Adam's moments, and peak activations.
 
-Inference is one forward pass without a cache of keys and values.
+Inference is one forward pass without a key-value cache.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from clustersim.single_gpu.model import OUTSIDE, OperatorCall
 FRAMEWORK: Annotated[float, Declared("B")] = 0.53 * 2**30
 """Bytes that no tensor holds on a GPU of its own: CUDA context and loaded kernels (about 0.5 GiB), cuBLAS' workspace (32 MiB)."""
 MOMENTS = 2
-"""Moments of Adam, which PyTorch keeps in the data type of the weights (torch/optim/adamw.py)."""
+"""Number of Adam's moments, which PyTorch keeps in the data type of the weights (torch/optim/adamw.py)."""
 
 
 def of_nodes(nodes: Sequence[OperatorCall], weights: float, training: bool) -> Memory:
-    """Return the bytes of a recorded model whose weights have `weights` bytes."""
+    """Return the memory of a traced model with `weights` bytes of weights."""
     return Memory(
         parameters=weights,
         gradients=weights if training else 0.0,
@@ -37,7 +37,7 @@ def of_nodes(nodes: Sequence[OperatorCall], weights: float, training: bool) -> M
 
 
 def of_job(job: Job, stage: Stage, training: bool) -> Memory:
-    """Return the bytes of one microbatch of an unsplit workload, with its own gradients and optimizer."""
+    """Return the memory of one microbatch of a workload without parallelism, with its own gradients and optimizer."""
     rest = at_rest(job, [stage])._replace(framework=FRAMEWORK)
     if not training:
         logits = job.shard.tokens * job.shard.vocab * job.shard.size
@@ -47,14 +47,14 @@ def of_job(job: Job, stage: Stage, training: bool) -> Memory:
 
 
 def _widest(run: tuple[Layer, int]) -> float:
-    """Return the most bytes of two neighbouring operators of a layer: what would be kept of the input and the output of one."""
+    """Return the largest saved bytes of two neighbouring operators of a layer: the input and the output of one of them."""
     return max((one.saved + other.saved for one, other in pairwise(run[0].operators)), default=0.0)
 
 
 def alive(nodes: Sequence[OperatorCall]) -> float:
-    """Return the most bytes of outputs that are alive at once, each from the call that makes it to the last that reads it.
+    """Return the peak bytes of outputs that are alive at once, each from the call that makes it to the last that reads it.
 
-    A view is the tensor that it looks at. A weight's gradient is added to the one that is there as soon as it is made.
+    A view shares the tensor of its source. A weight's gradient is freed at once, because it is added to an existing one.
     """
     whose: list[int] = []
     last: dict[int, int] = {}

@@ -1,4 +1,4 @@
-"""A graph: what PyTorch calls, in order, with the kernels of each call."""
+"""A model on one GPU as a graph: PyTorch operator calls in order, with the kernels of each."""
 
 from __future__ import annotations
 
@@ -11,40 +11,40 @@ from clustersim.parallel.memory import Memory
 
 PassPhase = Literal["forward", "backward", "accumulate"]
 OUTSIDE = -1
-"""The producer of weights and inputs."""
+"""Index that stands for the producer of weights and inputs."""
 
 
 class OperatorCall(NamedTuple):
     """One call of a PyTorch operator."""
 
     place: str
-    """Where in the model."""
+    """Name of the module or layer that makes the call."""
     op: str
-    """Its ATen name."""
+    """ATen name of the operator."""
     phase: PassPhase
     kernels: tuple[Kernel, ...]
-    """None for a view."""
+    """Kernels that the call launches; empty for a view."""
     reads: tuple[tuple[int, float], ...]
-    """The nodes whose outputs it reads, OUTSIDE for weights and inputs, and the bytes of each."""
+    """(index of the producing call or OUTSIDE, bytes) of each tensor that the call reads."""
     output: float
-    """Bytes that it leaves."""
+    """Bytes of the result."""
 
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """A model as it runs on one GPU."""
+    """Operator calls of a model on one GPU, in order."""
 
     name: str
     nodes: tuple[OperatorCall, ...]
     parameters: int
     unknown: tuple[str, ...] = ()
-    """Names of operators without an entry."""
+    """Names of operators without an entry in the price table."""
     memory: Memory | None = None
-    """Bytes that it needs there; None where unknown."""
+    """Memory that the model needs; None if unknown."""
 
     @property
     def kernels(self) -> tuple[Kernel, ...]:
-        """All launches in order."""
+        """All kernels in the order of their launches."""
         return tuple(kernel for node in self.nodes for kernel in node.kernels)
 
     @property
@@ -54,14 +54,14 @@ class Graph:
 
 
 SEQUENCE = 2048
-"""Tokens of a sequence where none is asked for and the model takes as many."""
+"""Default number of tokens per sequence, if the model accepts that many."""
 EAGER = ("fp32", "tf32", "fp16", "bf16")
-"""Data types that PyTorch runs eagerly; TF32 is FP32 in memory, its products run on tensor cores."""
+"""Data types that PyTorch runs eagerly. TF32 is FP32 in memory, with GEMMs on tensor cores."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What is asked of a model: None leaves it to the model. `batch` and `seq` count sequences and tokens of each."""
+    """Options of a prediction; None leaves a value to the model. `batch` counts sequences, `seq` tokens of each."""
 
     training: bool = False
     batch: int | None = None

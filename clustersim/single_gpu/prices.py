@@ -1,4 +1,4 @@
-"""The kernels of PyTorch operators on one GPU: products, lookups and copies of rows, and all that memory bounds."""
+"""Kernels of PyTorch operators on one GPU: GEMMs, row lookups and copies, and memory-bound kernels."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from clustersim.model.kernel import Kernel, KernelKind, attention, gemm, vector
 TensorShape = tuple[int, ...]
 
 BYTES: dict[str, float] = {**OF_NUMBERS, "int64": 8, "int32": 4, "bool": 1}
-"""Bytes of one element, indices and masks included."""
+"""Bytes of an element of each data type, indices and masks included."""
 
 
 class Tensor(NamedTuple):
-    """One tensor without its values; `strides` count elements."""
+    """A tensor without values; `strides` count elements."""
 
     shape: TensorShape
     strides: TensorShape
@@ -26,17 +26,17 @@ class Tensor(NamedTuple):
 
     @property
     def elements(self) -> int:
-        """How many elements it has."""
+        """Number of elements."""
         return prod(self.shape)
 
     @property
     def bytes(self) -> float:
-        """Bytes of its elements, each counted once."""
+        """Bytes of all elements, each counted once."""
         return self.elements * BYTES[self.dtype]
 
 
 def product(op: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> KernelList:
-    """Return one product of matrices, or of two stacks of them."""
+    """Return one GEMM, or one batched GEMM for two stacks of matrices."""
     a, b = inputs[-2:]
     batch = a.shape[0] if len(a.shape) == 3 else 1
     kind: KernelKind = "bmm" if len(a.shape) == 3 else "linear"
@@ -45,9 +45,9 @@ def product(op: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> Ker
 
 
 def layout(a: Tensor, b: Tensor) -> str:
-    """Return the name of a product's memory layout: the one it has in a linear layer y = x·Wᵀ.
+    """Return the name of a GEMM's memory layout, after its role in a linear layer y = x·Wᵀ.
 
-    `forward`: x·Wᵀ (BLAS: tn), `dgrad`: dy·W (nn), `wgrad`: dyᵀ·x (nt).
+    `forward` is x·Wᵀ (BLAS: tn), `dgrad` dy·W (nn), `wgrad` dyᵀ·x (nt).
     """
     if _transposed(a):
         return "wgrad"
@@ -59,12 +59,12 @@ def _transposed(one: Tensor) -> bool:
 
 
 def convolution(op: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> KernelList:
-    """Return the product that a convolution is (im2col, never written): pixels × filters × window, one a group."""
+    """Return the GEMM of a convolution (implicit im2col): pixels × filters × window, one per group."""
     return (_window("forward", inputs[0], inputs[1], outputs[0]),)
 
 
 def convolution_backward(op: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> KernelList:
-    """Return one such product for each of the gradients of input and filters that is asked for."""
+    """Return one GEMM for each requested gradient, of the input and of the filters."""
     gradient, x, filters = inputs[:3]
     wanted = {one.shape for one in outputs}
     named = (("dgrad", x), ("wgrad", filters))
@@ -84,7 +84,7 @@ def _window(op: str, x: Tensor, filters: Tensor, y: Tensor) -> Kernel:
 
 
 def flash(op: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> KernelList:
-    """Return fused attention of q, k, v (the last three inputs) in the layout (batch, heads, sequence, dimension)."""
+    """Return fused attention of q, k, v (the last three inputs), each (batch, heads, sequence, dimension)."""
     q, k = inputs[-3], inputs[-2]
     batch, heads, queries, dim = q.shape
     direction, causal = ("backward" if "backward" in op else "forward"), op.endswith("causal")
@@ -97,7 +97,7 @@ def softmax(op: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> Ker
 
 
 def softmax_backward(op: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> KernelList:
-    """Return the product of gradient and output, which PyTorch forms apart (SoftMax.cu), and the kernel proper."""
+    """Return the separate product of gradient and output (SoftMax.cu) and the softmax kernel."""
     out = outputs[0]
     one = plain("softmax", op.strip("_").removesuffix("_data"), out, 3 * out.bytes, 5.0)
     return (plain("elementwise", "mul", out, 3 * out.bytes, 1.0), one) if op == "_softmax_backward_data" else (one,)
@@ -109,7 +109,7 @@ def norm(op: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> Kernel
 
 
 def norm_backward(op: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> KernelList:
-    """Return both passes of PyTorch: the gradient of the input, then that of the weights (layer_norm_kernel.cu)."""
+    """Return PyTorch's two kernels: the gradient of the input, then that of the weights (layer_norm_kernel.cu)."""
     size = inputs[0].bytes
     return (
         plain("layernorm", "layernorm_backward", inputs[0], 3 * size, 8.0),
@@ -118,7 +118,7 @@ def norm_backward(op: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) 
 
 
 def batch_norm(op: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> KernelList:
-    """Return both passes: what is averaged is read once more."""
+    """Return one kernel of batch norm, which reads its input a second time to compute the mean and variance."""
     again = math.fsum(one.bytes for one in inputs if one.elements == outputs[0].elements)
     [kernel] = memory(op, inputs, outputs)
     return (kernel._replace(bytes=kernel.bytes + again),)
@@ -130,7 +130,7 @@ CACHED: Annotated[int, Declared("B", "NeuSight's traces")] = 4 * 2**20
 
 
 def plain(kind: KernelKind, op: str, over: Tensor, traffic: float, flop: float = 0.0) -> Kernel:
-    """Return one kernel over the rows and columns of `over`, `traffic` bytes in all."""
+    """Return one kernel over the rows and columns of `over` with `traffic` bytes in total."""
     rows, columns = _matrix(over.shape)
     return vector(kind, op, _float(over.dtype), rows, columns, flop, traffic / over.elements)
 
@@ -144,7 +144,7 @@ def _float(dtype: str) -> str:
 
 
 def moved(inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> float:
-    """Return the bytes that an element-wise kernel reads and writes, repeated operands as the cache lets it."""
+    """Return the bytes that an element-wise kernel moves. Broadcast operands larger than CACHED count for each repetition."""
     wide = max(outputs, key=lambda one: one.elements).elements
     return math.fsum(_read(one, wide) for one in inputs) + math.fsum(one.bytes for one in outputs)
 
@@ -175,53 +175,53 @@ def fill(op: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> Kernel
 
 
 def masked_fill(op: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> KernelList:
-    """Return the copy and the fill in place, which are kernels of their own."""
+    """Return two kernels: the copy, and the fill in place."""
     return (*memory("clone", inputs[:1], outputs), *elementwise(op, (outputs[0], *inputs[1:2]), outputs))
 
 
 def gather(op: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> KernelList:
-    """Return the kernel that picks as many values as it writes."""
+    """Return the kernel that reads as many values as it writes."""
     return (plain("memory", op, outputs[0], 2 * outputs[0].bytes),)
 
 
 def copy(op: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> KernelList:
-    """Return the kernel that writes the last input over the first."""
+    """Return the kernel that overwrites the first input with the last."""
     return memory("copy", inputs[1:] or inputs, outputs)
 
 
 def put(op: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> KernelList:
-    """Return the kernel that writes values at some places of a tensor: moves the values alone."""
+    """Return the kernel that writes values at some places of a tensor, and moves only these values."""
     part = inputs[-1]
     return (plain("memory", "index_put", part, 2 * part.bytes),)
 
 
 def slice_backward(op: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> KernelList:
-    """Return the cleared whole and the copy of the part into it."""
+    """Return two kernels: the cleared whole tensor, and the copy of the part into it."""
     return (*fill("fill", (), outputs), plain("memory", "copy", inputs[0], 2 * inputs[0].bytes))
 
 
 def embedding(op: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> KernelList:
-    """Return the lookup: indices and rows in, rows out."""
+    """Return the lookup kernel, which reads indices and rows and writes rows."""
     return (plain("memory", op, outputs[0], 2 * outputs[0].bytes + inputs[-1].bytes),)
 
 
 def embedding_backward(op: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> KernelList:
-    """Return the cleared table and the scatter of the rows into it: reads rows, reads and writes the table's."""
+    """Return two kernels: the cleared table, and the scatter that reads rows and reads and writes the table's rows."""
     return (*fill("fill", (), outputs), plain("memory", "embedding_backward", inputs[0], 3 * inputs[0].bytes))
 
 
 def dropout(op: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> KernelList:
-    """Return the one kernel of either pass: values in and out, and a mask of a byte each."""
+    """Return the kernel of the forward or backward pass: values in and out, and a mask of one byte each."""
     out = outputs[0]
     return (plain("memory", op.removeprefix("native_"), out, 2 * out.bytes + out.elements),)
 
 
 def loss(op: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> KernelList:
-    """Return the kernel that picks one value a row."""
+    """Return the kernel that picks one value per row."""
     targets = inputs[1]
     return (plain("memory", op, targets, targets.bytes + targets.elements * BYTES[inputs[0].dtype]),)
 
 
 def loss_backward(op: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> KernelList:
-    """Return the cleared gradient; one value a row is set."""
+    """Return the kernel that clears the gradient. The one value per row that is set on top is not counted."""
     return fill("fill", (), outputs)

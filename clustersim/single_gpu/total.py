@@ -1,8 +1,8 @@
-"""What torch.compile fuses in inference: what lies between two matrix products becomes one kernel.
+"""Time of a graph, and fusion by torch.compile in inference.
 
-TorchInductor leaves matrix products and attention to libraries and generates kernels for the rest, each of which reads its
-inputs once and writes only what other kernels read (Ansel et al., "PyTorch 2", ASPLOS 2024, section 4). Taken here: calls
-that hang together and have the same number of products before them are one kernel, norms and softmaxes included.
+TorchInductor leaves GEMMs and attention to libraries and generates kernels for the rest, each of which reads its inputs once and
+writes only what other kernels read (Ansel et al., "PyTorch 2", ASPLOS 2024, section 4). Assumed here: connected calls with the
+same number of GEMMs before them become one kernel, norms and softmaxes included.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ APART = ("linear", "bmm", "grouped_gemm", "flash_attention")
 
 
 def fuse(graph: Graph) -> Graph:
-    """Return the forward graph with every group of calls as one node, at the place of the group's last call."""
+    """Return the forward graph with each group of fused calls as one node, at the position of the group's last call."""
     nodes, roots = graph.nodes, _roots(graph.nodes)
     groups = _groups(nodes, roots)
     members: dict[int, list[int]] = defaultdict(list)
@@ -42,7 +42,7 @@ def fuse(graph: Graph) -> Graph:
 
 
 def _roots(nodes: Sequence[OperatorCall]) -> list[int]:
-    """Return for each node the one that wrote its output: views lead back to what they look at."""
+    """Return for each node the node that wrote its output. A view leads back to its source."""
     roots: list[int] = []
     for index, node in enumerate(nodes):
         source = node.reads[0][0] if node.reads else OUTSIDE
@@ -55,12 +55,12 @@ def _sources(node: OperatorCall, roots: Sequence[int]) -> list[tuple[int, float]
 
 
 def apart(node: OperatorCall) -> bool:
-    """Return whether a call is left to a library: products and fused attention."""
+    """Return whether a call stays with a library: GEMMs and fused attention."""
     return any(kernel.kind in APART for kernel in node.kernels)
 
 
 def _groups(nodes: Sequence[OperatorCall], roots: Sequence[int]) -> dict[int, int]:
-    """Return the group of each call that may be fused, by the index of its first call."""
+    """Return {index of a call that can be fused: index of the first call of its group}."""
     depth: dict[int, int] = {}
     group: dict[int, int] = {}
     for index, node in enumerate(nodes):
@@ -88,7 +88,7 @@ def _readers(nodes: Sequence[OperatorCall], roots: Sequence[int]) -> dict[int, l
 def _merged(
     nodes: Sequence[OperatorCall], members: list[int], roots: Sequence[int], readers: dict[int, list[int]]
 ) -> OperatorCall:
-    """Return one node for the members: it reads each outside tensor once and writes what is read outside."""
+    """Return one node for the members of a group. It reads each outside tensor once and writes what is read outside."""
     if len(members) == 1:
         return nodes[members[0]]
     inside = set(members)
@@ -108,7 +108,7 @@ def _merged(
 
 
 def _kernel(parts: Sequence[Kernel], traffic: float) -> Kernel:
-    """Return one kernel with the class and shape of the reduction among the parts, else of the largest part."""
+    """Return one kernel with the class and shape of the reduction among `parts`, or else of the largest part."""
     order = {"softmax": 2, "layernorm": 1}
     lead = max(parts, key=lambda k: (order.get(k.kind, 0), k.m * k.n))
     kind = lead.kind if lead.kind in order else "elementwise"
@@ -120,7 +120,7 @@ PHASES: tuple[PassPhase, ...] = ("forward", "backward", "accumulate")
 
 
 class PhaseTime(NamedTuple):
-    """One phase of a pass: seconds of its kernels in a row, seconds of the CPU calls that launch them, and how many launches."""
+    """One phase of a pass: seconds of its kernels, seconds of the CPU calls that launch them, and number of launches."""
 
     phase: PassPhase
     gpu: float
@@ -129,9 +129,10 @@ class PhaseTime(NamedTuple):
 
 
 class Total(NamedTuple):
-    """A whole pass: its phases, the seconds that the GPU waited for launches, and the distinct kernels.
+    """Time of a whole pass: its phases, seconds that the GPU waits for launches, and the distinct kernels.
 
-    `kernels` holds (kernel, launches, seconds of one); `critical` the seconds of each kernel after the last wait for the CPU.
+    `kernels` holds (kernel, launches, seconds of one launch). `critical` holds the seconds of each kernel after the GPU's last
+    wait.
     """
 
     parts: tuple[PhaseTime, ...]
@@ -146,10 +147,10 @@ class Total(NamedTuple):
 
 
 def total(graph: Graph, predictor: Predictor, gpu: Gpu, eager: bool = True, clocks: Clocks = "sustained") -> Total:
-    """Return the seconds of a graph, all distinct kernels predicted in one array call.
+    """Return the time of a graph. All distinct kernels are predicted in one array call.
 
-    `eager` adds what the GPU waits for the CPU's calls; a compiled graph has none worth counting. Raises InputError for
-    impossible kernels. `clocks`: those of passes in a row for seconds, of one burst, or a share (docs/predictors.md).
+    `eager` adds the GPU's waits for the CPU's calls; a compiled graph has negligible ones. `clocks` selects GPU clocks: of
+    seconds of load, of one burst, or a share (docs/predictors.md). Raises InputError for impossible kernels.
     """
     counts: dict[Kernel, int] = {}
     for kernel in graph.kernels:
@@ -178,12 +179,12 @@ def _part(phase: PassPhase, nodes: Sequence[OperatorCall], each: Mapping[Kernel,
 
 
 def cpu(node: OperatorCall) -> float:
-    """Return the seconds of CPU that a call takes before its kernels are in the queue."""
+    """Return the CPU seconds of a call until its kernels are queued."""
     return VIEW_CALL if not node.kernels else PRODUCT_CALL if apart(node) else CALL
 
 
 def _waits(nodes: Sequence[OperatorCall], each: Mapping[Kernel, float]) -> tuple[float, int]:
-    """Return how long the GPU idles in a queue that the CPU fills, and at which call it did so last."""
+    """Return (seconds that the GPU waits for the CPU's launches, index of the call of its last wait)."""
     queue, run, last = LaunchQueue(), 0.0, 0
     for place, node in enumerate(nodes):
         seconds = math.fsum(each[kernel] for kernel in node.kernels)

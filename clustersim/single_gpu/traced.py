@@ -1,6 +1,6 @@
-"""One run of a PyTorch module on the meta device, as an fx graph.
+"""Traces a PyTorch module on the meta device as an fx graph.
 
-What CUDA does otherwise than the meta device is put in its place: dropout and fused attention are single calls there.
+Dropout and fused attention are single calls on CUDA but not on the meta device, so they are replaced.
 """
 
 from __future__ import annotations
@@ -55,9 +55,10 @@ def _gradients(result: Any, parameters: Mapping[str, Any]) -> dict[str, Any]:
 
 @contextmanager
 def _as_on_cuda() -> Iterator[None]:
-    """Let dropout and attention be the calls that they are on a GPU, and no layer take the CPU's fast path.
+    """Replace dropout and attention by the calls that CUDA makes, and disable the CPU's fast path, while the context is open.
 
-    A mode sees the calls of a user's module, the names in torch.nn.functional those that its own functions make.
+    A TorchFunctionMode catches calls of the user's module; patched names in torch.nn.functional catch those of PyTorch's own
+    functions.
     """
     import torch
     from torch.overrides import TorchFunctionMode
@@ -100,7 +101,7 @@ def _attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Any:
-    """Return the kernel that CUDA runs: FlashAttention in 16 bits without a mask, else the memory-efficient kernel."""
+    """Return the result of CUDA's kernel: FlashAttention for 16 bits without a mask, else the memory-efficient kernel."""
     import torch
 
     if query.dim() == 3:

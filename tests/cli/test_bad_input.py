@@ -111,7 +111,7 @@ JOBS: dict[str, tuple[str | tuple[str, str], str, str]] = {
         "18:12",
         "add --plugins no.such.package:load to the command",
     ),
-    "plugin without permission": (("roofline", "math:sqrt"), "18:12", "'math:sqrt' is no built-in predictor"),
+    "plugin without permission": (("roofline", "math:sqrt"), "18:12", "'math:sqrt' is not a built-in predictor"),
     "NaN": (("hidden: 512", "hidden: .nan"), "4:11", ".nan is not a finite number"),
     "inf": (("hidden: 512", "hidden: .inf"), "4:11", ".inf is not a finite number"),
     "1e300": (("hidden: 512", "hidden: 1e300"), "4:11", "must be a whole number"),
@@ -231,7 +231,7 @@ COMMANDS: dict[str, tuple[list[str], str]] = {
     "show of an absent file": (["show", "absent.yaml"], "no such file"),
     "an unknown schedule drawn": (
         ["schedule", "1f2b"],
-        "schedule: '1f2b' is none of the schedules; did you mean '1f1b'?",
+        "schedule: '1f2b' is not one of the schedules; did you mean '1f1b'?",
     ),
     "a schedule of no stages": (["schedule", "1f1b", "--pp", "0"], "--pp"),
     "an endless schedule": (["schedule", "gpipe", "--pp", "512", "--microbatches", "4096"], "too many"),
@@ -259,7 +259,7 @@ COMMANDS: dict[str, tuple[list[str], str]] = {
     "sweep of an axis that is set": (["sweep", "C", "J", "--tp", "1,2", "--set", "parallelism.tp=1"], "one of the two"),
     "sweep of an unknown key": (["sweep", "C", "J", "--tp", "1,2", "--set", "training.sek=1"], "did you mean 'seq'?"),
     "sweep of an unknown schedule": (["sweep", "C", "J", "--schedule", "1f1b,1f2b"], "did you mean '1f1b'?"),
-    "sweep of an unknown predictor": (["sweep", "C", "J", "--tp", "1", "--predictor", "tarot"], "'tarot' is none"),
+    "sweep of an unknown predictor": (["sweep", "C", "J", "--tp", "1", "--predictor", "tarot"], "'tarot' is not one"),
     "sweep of no workers": (["sweep", "C", "J", "--tp", "1", "--workers", "0"], "--workers"),
     "sweep of an absent topology": (["sweep", "absent.yaml", "J", "--tp", "1"], "no such file"),
     "sweep of a rate that is none": (

@@ -100,7 +100,7 @@ def test_nothing_is_drawn_beside_an_unknown_schedule(call, tmp_path):
     picture = tmp_path / "cluster.svg"
     code, out, err = call("show", NODE, "--schedule", "x", "--draw", str(picture))
     assert (code, out) == (2, "")
-    assert "none of the schedules" in err
+    assert "not one of the schedules" in err
     assert not picture.exists()
 
 
@@ -314,7 +314,13 @@ def test_an_input_that_is_a_pipe(tmp_path):
     assert inputs["workload"] == {
         "path": "/dev/stdin",
         "sha256": hashlib.sha256(Path(JOB).read_bytes()).hexdigest(),
+        "text": Path(JOB).read_text(),
     }
+    rerun = [sys.executable, "-m", "clustersim", "rerun", "x"]
+    said = subprocess.run(
+        rerun, cwd=tmp_path, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True
+    ).stdout
+    assert "the same comes out" in said
 
 
 @pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
@@ -387,7 +393,7 @@ def test_a_long_command_says_now_and_then_how_far_it_is_where_there_is_no_termin
     tell = progress.rarely(lambda: next(clock))
     for step in range(1, 40):
         tell(f"simulate: {step} done")
-    said = [f"after {5 * step} s: simulate: {step} done" for step in (2, 14, 26, 38)]
+    said = [f"after {5 * step} s: simulate: {step} done" for step in (1, 13, 25, 37)]
     assert capsys.readouterr().err.splitlines() == said
     monkeypatch.setattr(progress, "FIRST", 0.0)
     for variable, silent, lines in ((None, False, 1), (None, True, 0), ("0", False, 0)):

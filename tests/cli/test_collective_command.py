@@ -201,7 +201,7 @@ def permit(name):
     return "--plugins", f"clustersim.collectives.algorithms.{name}:phases"
 
 
-NO_SIZE = "no size of a collective; write bytes, 64K, 1M, 16G (powers of 2), 1GB (10^9) or 1GiB (2^30)"
+NO_SIZE = "not a size of a collective; write bytes, 64K, 1M, 16G (powers of 2), 1GB (10^9) or 1GiB (2^30)"
 
 
 @pytest.mark.parametrize(
@@ -231,7 +231,6 @@ def test_why_names_an_oversubscribed_uplink(call):
     assert out.splitlines()[-1] == "its pairs have too many routes to name the busiest link"
 
 
-NO_SIZE = "no size of a collective; write bytes, 64K, 1M, 16G (powers of 2), 1GB (10^9) or 1GiB (2^30)"
 SLOW = """
 cluster:
   name: slow
@@ -256,9 +255,9 @@ REFUSED = [
     ),
     (
         ["all_reduce", "-t", NODE, "--algo", "rail_ring", "--proto", "LL"],
-        "--proto is for NCCL's algorithms, and rail_ring is none of them; drop --proto",
+        "--proto is for NCCL's algorithms, and rail_ring is not one of them; drop --proto",
     ),
-    (["all_reduce", "-t", NODE, "--algo", "no_such:thing"], "--algo: 'no_such:thing' is no built-in algorithm"),
+    (["all_reduce", "-t", NODE, "--algo", "no_such:thing"], "--algo: 'no_such:thing' is not a built-in algorithm"),
     (["all_reduce", "-t", NODE, "--algo", "hierarchicle"], "NCCL; did you mean 'hierarchical'?"),
     (
         [
@@ -282,7 +281,7 @@ REFUSED = [
         "cannot do all_reduce with nvls_tree here (is for several nodes);",
     ),
     (["all_gather", "-t", POD, "--algo", "pat"], "cannot do all_gather with pat here (is for one GPU a node);"),
-    (["dance", "-t", NODE], "'dance' is no collective; "),
+    (["dance", "-t", NODE], "'dance' is not a collective; "),
     (["all_reduce", "-t", NODE, "-g", "9"], "the cluster has 8 GPUs, not 9; use that many or fewer"),
     (
         ["all_reduce", "-t", NODE, "-b", "2G", "-e", "1G"],
@@ -307,24 +306,24 @@ REFUSED = [
     (["all_reduce", "-t", NODE, "--ranks", "0-2000"], "GPUs 0-2000 are out of range; the cluster has 8 GPUs, 0 to 7"),
     (["all_reduce", "-t", NODE, "--ranks", "0-3,2"], "--ranks 0-3,2 names GPU 2 twice; write each once"),
     (["all_reduce", "-t", NODE, "--ranks", "1,8"], "GPUs 8 are out of range; the cluster has 8 GPUs, 0 to 7"),
-    (["all_reduce", "-t", NODE, "--ranks", "a"], "'a' is no list of GPUs; write numbers and spans like 0-7"),
+    (["all_reduce", "-t", NODE, "--ranks", "a"], "'a' is not a list of GPUs; write numbers and spans like 0-7"),
     (["all_reduce", "-t", NODE, "--ranks", "0-3", "-g", "2"], "--gpus and --ranks both name the GPUs"),
     (["all_reduce", "-t", NODE, "--ranks", "3"], "a collective needs two GPUs or more"),
-    (["all_reduce", "-t", NODE, "--algo", "rign"], "'rign' is no algorithm of NCCL; did you mean 'ring'?"),
-    (["all_reduce", "-t", NODE, "--proto", "fast"], "'fast' is no protocol of NCCL; write LL, LL128 or Simple"),
+    (["all_reduce", "-t", NODE, "--algo", "rign"], "'rign' is not an algorithm of NCCL; did you mean 'ring'?"),
+    (["all_reduce", "-t", NODE, "--proto", "fast"], "'fast' is not a protocol of NCCL; write LL, LL128 or Simple"),
     (["all_reduce", "-t", NODE, "--nccl", "1.3"], "NCCL 1.3 is not known; write 2.18 to 2.30"),
     (["all_reduce", "-t", NODE, "--launch", "24"], "'24' has no unit; write a time with one"),
     (
         ["all_reduce", "-t", NODE, "--measured", "none.csv"],
         "none.csv: no such file; `ls .` shows what is there, give a CSV file, or what nccl-tests printed",
     ),
-    (["all_reduce", "-t", NODE, "--measured", "short.csv"], "short.csv lacks the columns size_bytes and time_us"),
+    (["all_reduce", "-t", NODE, "--measured", "short.csv"], "short.csv has no columns size_bytes and time_us"),
     (["all_reduce", "-t", NODE, "--measured", "odd.csv"], "size_bytes must be whole, time_us a number"),
     (
         ["all_reduce", "-t", NODE, "--measured", "one.log"],
         "one.log is a run of 1 GPUs, not of 8; name those with --gpus",
     ),
-    (["all_gather", "-t", NODE, "--measured", "one.log"], "one.log is a run of all_reduce, not of all_gather; ask for"),
+    (["all_gather", "-t", NODE, "--measured", "one.log"], "one.log is a run of all_reduce, not of all_gather; request"),
     (
         ["all_reduce", "-t", NODE, "--measured", "cut.log"],
         "cut.log:7: 6 columns under a head of 13; give the output as it",
@@ -333,7 +332,7 @@ REFUSED = [
         ["all_reduce", "-t", NODE, "--measured", "void.log"],
         "void.log has the head of nccl-tests' table and no row below it",
     ),
-    (["all_reduce", "-t", NODE, "--measured", "na.log"], "na.log:7: N/A is no time in us; drop the row"),
+    (["all_reduce", "-t", NODE, "--measured", "na.log"], "na.log:7: N/A is not a time in us; drop the row"),
     (["reduce", "-t", NODE, "--measured", "two.csv"], "two.csv has no row for reduce on 8 GPUs"),
     (["all_reduce", "-t", NODE, "--measured", "two.csv"], "two.csv has rows of 2 sources for all_reduce on 8 GPUs"),
 ]
@@ -366,7 +365,7 @@ def _row_of(time: str) -> str:
 
 def test_a_number_of_gpus_that_is_none(call, tmp_path):
     (tmp_path / "m.csv").write_text("gpus,size_bytes,time_us\n8,8,9\nmany,8,9\n")
-    message = "clustersim: m.csv:3: 'many' is no number of GPUs; gpus must be whole\n"
+    message = "clustersim: m.csv:3: 'many' is not a number of GPUs; gpus must be whole\n"
     assert call("all_reduce", "-t", NODE, "--measured", "m.csv") == (2, "", message)
 
 

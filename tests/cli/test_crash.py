@@ -240,8 +240,10 @@ def test_kill_9_of_a_run_keeps_the_old_or_the_new_result(tmp_path):
         killed(b, tmp_path, seconds)
         assert done([*RUN, "--out", "y", "-q"], tmp_path).returncode == 0  # the next run beside it
         assert sorted(path.name for path in tmp_path.iterdir()) == ["x", "y"]
-        assert whole(tmp_path / "x") in (old, new)
-        assert done([*a, "-q"], tmp_path).returncode == 0
+        found = whole(tmp_path / "x")
+        assert found in (old, new)
+        if found != old:
+            assert done([*a, "-q"], tmp_path).returncode == 0
 
 
 @pytest.mark.parametrize("workers", ["1", "2"])
@@ -249,7 +251,7 @@ def test_kill_9_of_a_sweep_loses_no_point(tmp_path, workers):
     sweep = [*SWEEP, "--workers", workers]
     assert done([*sweep, "--out", "whole", "-q"], tmp_path).returncode == 0
     right = whole(tmp_path / "whole")
-    for seconds in moments(tmp_path, sweep, 10):
+    for seconds in moments(tmp_path, sweep, 5):
         killed([*sweep, "--out", "x"], tmp_path, seconds)
         found = log.read(tmp_path / "x")[1] if (tmp_path / "x").exists() else {}
         again = done([*sweep, "--out", "x", "--json"], tmp_path)

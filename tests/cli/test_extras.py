@@ -79,7 +79,7 @@ def test_torch_is_an_extra_and_part_of_what_tests_need():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert not [one for one in project["dependencies"] if one.startswith("torch")]
     assert project["optional-dependencies"]["torch"] == ["torch>=2.6,<2.14"]
-    assert "clustersim[torch,plots,ray,search,serve,docs]" in project["optional-dependencies"]["dev"]
+    assert "clustersim[torch,plots,ray,serve,docs]" in project["optional-dependencies"]["dev"]
 
 
 def built(folder, root):

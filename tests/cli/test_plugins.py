@@ -50,16 +50,16 @@ def test_a_new_file_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("rings", "'rings' is none of the collectives; did you mean 'ring'? known: "),
-        ("", "'' is none of the collectives; known: "),
-        ("../ring", "'../ring' is none of the collectives; did you mean 'ring'? known: "),
-        ("model", "'model' is none of the collectives; known: "),
+        ("rings", "'rings' is not one of the collectives; did you mean 'ring'? known: "),
+        ("", "'' is not one of the collectives; known: "),
+        ("../ring", "'../ring' is not one of the collectives; did you mean 'ring'? known: "),
+        ("model", "'model' is not one of the collectives; known: "),
         (
             "os:getcwd",
-            "'os:getcwd' is no built-in algorithm, and code from outside runs only if it is permitted; ask "
+            "'os:getcwd' is not a built-in algorithm, and outside code runs only if it is permitted; call "
             "within plugins.permitted('os:getcwd') if you trust it",
         ),
-        (":build", "':build' is no built-in algorithm"),
+        (":build", "':build' is not a built-in algorithm"),
     ],
 )
 def test_names_that_do_not_exist(name: str, message: str) -> None:
@@ -73,7 +73,7 @@ def test_names_that_do_not_exist(name: str, message: str) -> None:
     [
         ("no_such_package:build", "'no_such_package:build' cannot be loaded (ModuleNotFoundError: No module named "),
         ("math:no_such", "'math:no_such' cannot be loaded (AttributeError: module 'math' has no attribute 'no_such'"),
-        ("math:pi", "'math:pi' is no function or class but 3.141592653589793; name one that is"),
+        ("math:pi", "'math:pi' is not a function or class but 3.141592653589793; name one that is"),
     ],
 )
 def test_permitted_names_that_cannot_be_loaded(name: str, message: str) -> None:
@@ -305,7 +305,7 @@ def test_nothing_is_imported_without_permission(
     monkeypatch.syspath_prepend(str(tmp_path))
     code, out, err = call(*arguments, **names)
     assert (code, out) == (2, "")
-    assert "'evil:load' is no built-in" in err
+    assert "'evil:load' is not a built-in" in err
     assert place in err
     assert "add --plugins evil:load to the command if you trust it" in err
     assert err.count("\n") == 1

@@ -34,7 +34,7 @@ from clustersim.serve.site import Site, login
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="limits and processes of Linux")
 TOKEN = "0123456789abcdef-token"
 SHORT = {"topology": CLUSTER, "workload": str(JOB), "set": ["predictor=roofline"], "options": {"global_batch": "12"}}
-REFUSED = "Only pages of this server may ask it."
+REFUSED = "Only pages of this server may send requests to it."
 
 
 @pytest.fixture(scope="module")
@@ -672,8 +672,8 @@ def test_a_port_that_is_taken_is_one_sentence(call, tmp_path):
     ("words", "said"),
     [
         (["nothere"], "nothere: no such folder; give the folder that results are in, or make it with mkdir"),
-        (["file"], "file: is no folder; give the folder that results are in, or make it with mkdir"),
-        (["--host", "x..y"], "--host x..y: is no address of this machine; leave it out for 127.0.0.1"),
+        (["file"], "file: is not a folder; give the folder that results are in, or make it with mkdir"),
+        (["--host", "x..y"], "--host x..y: is not an address of this machine; leave it out for 127.0.0.1"),
         (["--memory", "8"], "'8' has no unit; write a size with one, like 80GiB"),
         (["--memory", "1MiB"], "--memory 1MiB: a run needs 1 GiB to begin with; give as much or more"),
         (["--workload", "no.yaml"], "no.yaml: no such file; give a YAML file, which the form then lists"),

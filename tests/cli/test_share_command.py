@@ -173,7 +173,7 @@ def test_the_same_inputs_give_the_same_bytes(call):
 
 ERRORS = [
     ("nope.yaml", "", "nope.yaml: no such file; `ls .` shows what is there"),
-    ("jobs.yaml tiny.yaml", "", "jobs.yaml: is a file of jobs and stands for itself; name it alone, or workloads only"),
+    ("jobs.yaml tiny.yaml", "", "jobs.yaml: is a file of jobs; name it alone, or name workloads only"),
     (
         "tiny.yaml tiny.yaml --set parallelism.dp=24",
         "",
@@ -189,18 +189,18 @@ ERRORS = [
     (
         "tiny.yaml tiny.yaml --placement spred",
         "",
-        "--placement: 'spred' is none of the placements; did you mean 'spread'? "
+        "--placement: 'spred' is not one of the placements; did you mean 'spread'? "
         "known: packed, random, spread, or package.module:attribute with --plugins",
     ),
     (
         "tiny.yaml --placement random:x",
         "",
-        "--placement: random:x: 'x' is no seed; write a whole number of at most 18 digits, such as random:7",
+        "--placement: random:x: 'x' is not a seed; write a whole number of at most 18 digits, such as random:7",
     ),
     (
         "jobs.yaml",
         "placement: 'random:-1'\njobs: [{workload: tiny.yaml}]",
-        "jobs.yaml:1:12: placement: random:-1: '-1' is no seed; "
+        "jobs.yaml:1:12: placement: random:-1: '-1' is not a seed; "
         "write a whole number of at most 18 digits, such as random:7",
     ),
     (
@@ -218,7 +218,7 @@ ERRORS = [
     (
         "jobs.yaml",
         "placement: spred\njobs: [{workload: tiny.yaml}]",
-        "jobs.yaml:1:12: placement: 'spred' is none of the placements; did you mean 'spread'? "
+        "jobs.yaml:1:12: placement: 'spred' is not one of the placements; did you mean 'spread'? "
         "known: packed, random, spread, or package.module:attribute with --plugins",
     ),
     (

@@ -20,7 +20,7 @@ def result():
 
 
 def _boxes(canvas):
-    return [shape for shape in canvas.shapes if isinstance(shape, Box) and shape.said]
+    return [shape for shape in canvas.shapes if isinstance(shape, Box) and shape.tip]
 
 
 def _words(canvas):
@@ -90,7 +90,7 @@ def test_a_picture_has_the_same_bytes_every_time():
     canvas = Canvas(200, 100, "a plot")
     canvas.line((0, 0), (200, 100), dashed=True)
     canvas.text((100, 50), "words", anchor="end")
-    canvas.bar((10, 10), (20, 20), "#56b4e9", said="a bar")
+    canvas.bar((10, 10), (20, 20), "#56b4e9", tip="a bar")
     pdf, png = files.content(canvas, ".pdf"), files.content(canvas, ".png")
     assert pdf.startswith(b"%PDF") and png.startswith(b"\x89PNG")
     assert (pdf, png) == (files.content(canvas, ".pdf"), files.content(canvas, ".png"))
@@ -99,7 +99,7 @@ def test_a_picture_has_the_same_bytes_every_time():
 def test_hostile_names_are_text():
     canvas = Canvas(100, 100, "</title><script>alert(1)</script>")
     canvas.text((10, 10), "<script>'\"&\u202e")
-    canvas.bar((0, 0), (10, 10), "#000000", said="<img>")
+    canvas.bar((0, 0), (10, 10), "#000000", tip="<img>")
     text = svg(canvas)
     assert "<script" not in text and "<img" not in text
     ElementTree.fromstring(text)

@@ -48,7 +48,7 @@ def test_the_path_counts_messages_and_collectives_as_their_kind():
 
     path = [span("compute", "F", 0, 1), span("p2p-forward", "send", 1, 3), span("edp", "all_reduce", 3, 6)]
     path = [*path, span("compute", "optimizer", 6, 10)]
-    found = of_path([(one, 1) for one in path])
+    found = of_path(path)
     assert {k: v for k, v in found.items() if v} == {"compute": 1.0, "pp": 2.0, "dp": 3.0, "optimizer": 4.0}
 
 

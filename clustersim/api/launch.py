@@ -1,0 +1,64 @@
+"""Launch files of Megatron-LM and torchtitan: written for a placed job, and read back as a job."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from clustersim.config.yaml import Document, Loc, Position
+from clustersim.convert.layout_text import joined
+from clustersim.convert.megatron_arguments import script
+from clustersim.convert.megatron_script import ImportRequest
+from clustersim.convert.megatron_script import imported as of_script
+from clustersim.convert.settings import toml
+from clustersim.convert.torchtitan import imported as of_job_config
+from clustersim.convert.torchtitan import written
+from clustersim.explain.differences import flat
+from clustersim.parallel.job import Job
+from clustersim.parallel.layout import portions
+from clustersim.parallel.load import build
+
+START: dict[Loc, Position] = {(): Position(1, 1)}
+
+
+def job_config(job: Job) -> str:
+    """Return the job config of torchtitan for a placed job. Raises InputError."""
+    return toml(written(job.spec), f"{job.name} for torchtitan v0.2, as clustersim simulated it")
+
+
+def read_job_config(text: str) -> Job:
+    """Return the job of a job config that says all degrees. Raises InputError."""
+    return build(Document("the job config", of_job_config("the job config", text, None).workload, START))
+
+
+def launch_script(job: Job, gpus_per_node: int) -> str:
+    """Return the script of Megatron-LM for a placed job, on as many nodes as its ranks fill. Raises InputError."""
+    split = job.parallelism
+    stages = portions(split, job.model)
+    counts = [stage.blocks for stage in stages]
+    counts[0] += split.account_for_embedding
+    counts[-1] += split.account_for_loss
+    fixed = {0: split.first_layers, split.pp - 1: split.last_layers}
+    free = {count for at, count in enumerate(counts) if fixed.get(job.pipeline.rank(at)) is None}
+    ranks = split.lanes * job.dp
+    each = max(count for count in range(1, gpus_per_node + 1) if ranks % count == 0)
+    return script(job.spec, ranks // each, each, joined(stages) if len(free) > 1 else None)
+
+
+DIVISION = {f"parallelism.{key}" for key in ("first_layers", "last_layers", "partition")}
+DIVISION |= {f"parallelism.account_for_{key}" for key in ("embedding", "loss")}
+"""Keys of the division of layers among stages; a pipeline layout replaces them all."""
+
+
+def differences(job: Job, back: Job) -> Iterator[tuple[str, object]]:
+    """Yield the keys of a job, with their values, that another job has otherwise, as far as both can say them."""
+    found = dict(flat(back.spec.model_dump()))
+    for key, value in flat(job.spec.model_dump()):
+        same = found.get(key) == value or value is None  # None is a default, which a script may say in full
+        same |= key in DIVISION and found["parallelism.layout"] is not None
+        if not same and key not in ("name", "parallelism.dp", "parallelism.tp_across_nodes", "predictor"):
+            yield key, str(value).lower() if isinstance(value, bool) else value
+
+
+def read_back(script: str) -> Job:
+    """Return the job that a script of Megatron-LM launches. Raises InputError."""
+    return build(Document("the script", of_script("the script", script, ImportRequest({}, {})).workload, START))

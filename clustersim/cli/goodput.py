@@ -1,0 +1,56 @@
+"""`clustersim goodput --step 5s --nodes 2048 --gpu h100`: how much of a run's time its steps take, and what would raise it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from clustersim.cli.answer import print_json
+from clustersim.cli.options import Json, ReliabilityFile
+from clustersim.errors import InputError
+from clustersim.units import parse
+
+if TYPE_CHECKING:
+    from clustersim.planning.reliability import Goodput
+
+REPLICA, PARAMETERS = 128, 25e6
+"""GPUs of a replica, and default parameters per GPU: those of Llama 3 405B on 16,384 H100 (arXiv:2407.21783, table 4)."""
+
+
+def goodput(
+    step: Annotated[str, typer.Option(help="Time of a step if nothing disturbs it, such as 5s.", metavar="TIME")],
+    nodes: Annotated[int, typer.Option(min=1, max=1_000_000, help="Nodes that the job uses.")],
+    gpu: Annotated[str, typer.Option(help="The GPU: a type of node.")] = "h100",
+    parameters: Annotated[
+        str | None, typer.Option(help="Parameters of the model, such as 405B; default 25 million a GPU.", metavar="N")
+    ] = None,
+    rack: Annotated[int, typer.Option(min=1, max=10_000, help="Nodes of a rack, which fail together.")] = 4,
+    blocking: Annotated[bool, typer.Option("--blocking", help="Steps wait while a checkpoint is written.")] = False,
+    reliability: ReliabilityFile = None,
+    as_json: Json = False,
+) -> None:
+    """Say how much of a run's time is progress on a cluster that fails: checkpoints, restarts, spares and storage to buy."""
+    from clustersim.config.shipped import find
+    from clustersim.planning import reliability as rules
+    from clustersim.planning.request import amount
+    from clustersim.topology.build import load as build
+
+    how, length = rules.load(reliability), parse(step, "time")
+    if not length:
+        raise InputError(f"--step {step}: write a time above 0, such as 5s")
+    node = build(find("topologies", "rail_optimized"), {"cluster.gpu": gpu, "cluster.nodes": 1})
+    gpus = nodes * node.gpus
+    held = amount("--parameters", parameters, "405B") if parameters else PARAMETERS * gpus
+    copies = max(1, gpus // REPLICA)
+
+    def at(times: float) -> Goodput:
+        return rules.goodput(rules.faster(how, times), nodes, gpus, held, copies, not blocking)
+
+    found = at(1.0)
+    domains = rules.rack_spares(how, found, nodes, rack)
+    storage = rules.enough_storage(how, at) * gpus
+    if as_json:
+        print_json("goodput", rules.fields(found, domains, length, gpus, storage))
+    else:
+        typer.echo("\n".join(rules.lines(found, domains, length, (nodes, gpus, node.gpu.name), storage, how)))
