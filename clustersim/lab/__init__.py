@@ -1,1 +1,1 @@
-"""What a forecast does not need: measuring GPUs, training and judging predictors, reproducing papers."""
+"""Everything that forecasts do not need: measuring GPUs, training and judging predictors, reproducing papers."""

@@ -1,4 +1,4 @@
-"""Errors of predictors: every measured kernel beside its forecast, and their summaries by class, GPU, data type and size."""
+"""Errors of predictors on measured kernels, and their summaries by class, GPU, data type and size."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ if TYPE_CHECKING:
     import polars as pl
 
 KEYS = {"class": "kind", "dtype": "dtype", "gpu": "gpu", "decile": "decile", "flop-decile": "decile"}
-"""What errors can be told apart by, and the column that has it."""
+"""{name of a grouping of errors: its column}"""
 LARGE = 20e9
 """FLOP above which a kernel counts as large."""
 
 
 def kernels(table: Columns) -> list[Kernel]:
-    """Return columns as kernels."""
+    """Return columns as a list of kernels."""
     fields = [getattr(table, name).tolist() for name in Columns.__slots__]
     return [Kernel(*row) for row in zip(*fields, strict=True)]
 
 
 class ErrorRow(NamedTuple):
-    """Absolute relative errors (0.1 = 10 %) of one predictor on the kernels of one class and GPU.
+    """Absolute relative errors (0.1 for 10 %) of a predictor on the kernels of one class and GPU.
 
-    `large` is the mean over kernels of more than 20 GFLOP, NaN without any; `bias` the median of predicted / measured.
+    `large` is the mean over kernels of more than 20 GFLOP, NaN without any. `bias` is the median of predicted / measured.
     """
 
     predictor: str
@@ -58,7 +58,8 @@ def measure(predictor: Predictor, kind: str, samples: Samples) -> Iterator[Error
 
 
 def ratios(predictor: Predictor, kind: str, samples: Samples) -> Iterator[tuple[Gpu, Floats, Samples]]:
-    """Yield forecast / measured of a predictor on the samples of one class, GPU by GPU; published kernels without a call."""
+    """Yield (GPU, forecast / measured, samples) of a predictor on one class. Published kernels are without an eager call's
+    dispatch."""
     for name, rows in sorted(gpus_of(canonical(samples)).items()):
         gpu, part = gpus.load(name), samples.select(rows)
         alone = not kind.startswith((PREFIX, BUSY))
@@ -74,7 +75,7 @@ def summary(predictor: str, kind: str, gpu: str, ratio: Floats, table: Columns) 
 
 
 def groups(text: str) -> tuple[str, ...]:
-    """Return the keys of a list such as `class,gpu`; deciles are of a class each. Raises InputError."""
+    """Return the keys of a list such as `class,gpu`. Deciles are within a class. Raises InputError."""
     keys = tuple(dict.fromkeys(part.strip() for part in text.split(",")))
     for key in keys:
         if key not in KEYS:
@@ -87,9 +88,9 @@ def groups(text: str) -> tuple[str, ...]:
 def judge(predictor: Predictor, samples: Mapping[str, Samples], split: str, scalar: bool = False) -> pl.DataFrame:
     """Return a row for each measured kernel of the classes that `predictor` learned.
 
-    predictor, kind, gpu, dtype, new (what training had not seen), seconds (measured), flop, ratio (forecast / measured), inside
-    (whether the 80 % interval holds it; null without one), scalar (ratio after a measured scalar; null without, and for
-    the kernels that set it).
+    Columns: predictor, kind, gpu, dtype, new (what training had not seen), seconds (measured), flop, ratio (forecast /
+    measured), inside (whether the 80 % interval contains it; null without one), scalar (ratio after a measured scalar; null
+    without, and for the kernels that set it).
     """
     import polars as pl
 
@@ -123,7 +124,7 @@ def _rows(
 
 
 def _inside(predictor: Predictor, gpu: Gpu, ratio: Floats, part: Samples) -> Floats:
-    """Return 1 where measured / forecast lies in the interval, 0 where not, NaN where there is none."""
+    """Return 1 where the interval contains measured / forecast, 0 where it does not, and NaN without an interval."""
     if not isinstance(predictor, Learned):
         return np.full(len(part), np.nan)
     low, high = predictor.interval(kernels(part.table), gpu)
@@ -141,7 +142,7 @@ def _scaled(predictor: Predictor, kind: str, gpu: Gpu, part: Samples) -> Floats:
 
 
 def _learned(predictor: Predictor, kind: str) -> bool:
-    """Whether a predictor forecasts the kernels of a class: what it learned, and published ones where it has a fallback."""
+    """Return whether a predictor forecasts the kernels of a class: a learned one, or a published one with a fallback."""
     classes = predictor.trained_on()
     if not classes or kind.removeprefix(BUSY) in classes:
         return True
@@ -149,7 +150,7 @@ def _learned(predictor: Predictor, kind: str) -> bool:
 
 
 def _news(predictor: Predictor, kind: str, gpu: str, split: str) -> str:
-    """Return the part of a class's kernels on a GPU that is new to the predictor: GPU, kernels or nothing."""
+    """Return which part of a class's kernels on a GPU is new to the predictor: GPU, kernels or nothing."""
     classes = predictor.trained_on()
     if not classes:
         return "GPU"
@@ -162,10 +163,10 @@ def _news(predictor: Predictor, kind: str, gpu: str, split: str) -> str:
 
 
 def errors(frame: pl.DataFrame, keys: Sequence[str] = ("class", "gpu")) -> Iterator[dict[str, Any]]:
-    """Yield the absolute relative errors of each group of judged kernels, 0.1 = 10 %.
+    """Yield the absolute relative errors of each group of judged kernels, 0.1 for 10 %.
 
-    mean, median, p90, large (mean above 20 GFLOP), bias (median of forecast / measured), samples, coverage (share inside the
-    80 % interval), scalar_mean, scalar_median, scalar_p90, seconds (median of the measured); None where nothing is known.
+    Keys: mean, median, p90, large (mean above 20 GFLOP), bias (median of forecast / measured), samples, coverage (share inside
+    the 80 % interval), scalar_mean, scalar_median, scalar_p90, seconds (median of the measured); None if unknown.
     """
     import polars as pl
 
@@ -198,7 +199,7 @@ def _figures(error: pl.Expr, prefix: str) -> dict[str, pl.Expr]:
 
 
 def deciles(frame: pl.DataFrame, keys: Sequence[str]) -> pl.DataFrame:
-    """Return judged kernels with `decile`, 1 to 10, of their time or FLOP among those of the same class (and other keys)."""
+    """Return judged kernels with `decile`, 1 to 10, of their time or FLOP within the same class and other keys."""
     import polars as pl
 
     if not {"decile", "flop-decile"} & {*keys}:

@@ -1,4 +1,4 @@
-"""The model card of a predictor, and what weights say of themselves: as tables of text for a terminal and for the page alike."""
+"""The model card of a predictor: tables about its weights for terminals and the docs page."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from clustersim.writing import save
 
 
 class Meaning(NamedTuple):
-    """How a parameter becomes the constant that the formulas name: value = convert(parameter) · scale."""
+    """Conversion of a parameter to the constant in a formula: value = convert(parameter) · scale."""
 
     unit: str
     text: str
@@ -88,7 +88,7 @@ _WAITS = {"fp32/softmax": ("block, long rows", "load, long rows", "block, short 
 
 
 def constants(name: str, parameters: Parameters) -> Iterator[ChosenConstant]:
-    """Yield the constants of the class `name` that all GPUs share, in units that formulas name."""
+    """Yield the constants of the class `name` that all GPUs share, in the units of the formulas."""
     for key, meaning in MEANINGS.items():
         if key in parameters:
             values = _members(name, np.asarray(parameters[key]))
@@ -97,7 +97,7 @@ def constants(name: str, parameters: Parameters) -> Iterator[ChosenConstant]:
 
 
 def speeds(parameters: Parameters) -> dict[tuple[str, str], float]:
-    """Return the speed of each measured GPU's matrix units by (GPU, data type): 1 is what its datasheet promises."""
+    """Return {(GPU, data type): speed of its matrix units}, relative to the datasheet's."""
     found = {key.split(".", 1)[1]: value for key, value in parameters.items() if key.startswith("speed.")}
     return {_board(key): math.exp(float(np.ravel(value)[0])) for key, value in sorted(found.items())}
 
@@ -108,7 +108,7 @@ def _board(key: str) -> tuple[str, str]:
 
 
 def _members(name: str, value: Floats) -> Floats:
-    """Return one value of each constant: that of the first member, of all GPUs, or the mean of an ensemble."""
+    """Return one value of each constant: the first member's, the one for all GPUs, or the mean of an ensemble."""
     rows = value.reshape(len(value), -1) if value.ndim > 1 else value.reshape(1, -1)
     result: Floats = rows[0] if name in CLASSES else rows.mean(axis=0)
     return result
@@ -126,7 +126,7 @@ FIGURES = ("mean", "median", "p90")
 
 
 class WeightsTable(NamedTuple):
-    """A table; columns whose number is below `names` hold names, the others figures."""
+    """A table. Its first `names` columns are names, the others figures."""
 
     title: str
     header: tuple[str, ...]
@@ -135,12 +135,12 @@ class WeightsTable(NamedTuple):
 
 
 def percent(value: float | None) -> str:
-    """Return a share as text, such as `6.2 %`; nothing for None."""
+    """Return a share as text, such as `6.2 %`; empty for None."""
     return "" if value is None else f"{100 * value:.1f} %"
 
 
 def overview(meta: Meta) -> WeightsTable:
-    """Return a row a class: what it learned, its error on unseen GPUs and the worst of them, and what is known beside."""
+    """Return one row per class: what it learned, its error on unseen GPUs and the worst of them, and other known errors."""
     header = ("class", "kernels", "GPUs", "unseen GPUs", "worst", "with a scalar", "own GPU", "coverage", "widened")
     return WeightsTable("mean absolute errors", header, [_overview(meta, kind) for kind in meta["errors"]], 1)
 
@@ -164,7 +164,7 @@ def _overview(meta: Meta, kind: str) -> tuple[str, ...]:
 
 
 def average(values: Iterable[float | None]) -> float | None:
-    """Return the mean of the values that are known, None when none is."""
+    """Return the mean of the known values, or None without any."""
     known = [value for value in values if value is not None]
     return math.fsum(known) / len(known) if known else None
 
@@ -175,7 +175,7 @@ def _coverage(meta: Meta, kind: str) -> tuple[float | None, float | None]:
 
 
 def errors(meta: Meta) -> WeightsTable:
-    """Return a row a class and GPU: errors on held-out kernels, and with one measured scalar."""
+    """Return one row per class and GPU: errors on held-out kernels, also with one measured scalar."""
     header = ("class", "GPU", "new", "mean", "median", "90th", ">20 GFLOP", "bias", "scalar", "kernels")
     rows = []
     for kind, found in meta["errors"].items():
@@ -186,7 +186,7 @@ def errors(meta: Meta) -> WeightsTable:
 
 
 def unseen(meta: Meta, others: Sequence[Meta]) -> str:
-    """Return a list with a line a class: the mean error in percent on each GPU that training had not seen, and of `others`."""
+    """Return a list with one line per class: mean errors in percent on each GPU outside the training data, also of `others`."""
     lines = []
     for kind, found in meta["errors"].items():
         gpus = []
@@ -203,7 +203,7 @@ def _row(entry: Mapping[str, float]) -> tuple[str, ...]:
 
 
 def wide(meta: Meta) -> WeightsTable:
-    """Return a row a GPU and data type: errors on products whose sides are all 256 or more, GPU's generation left out."""
+    """Return one row per GPU and data type: errors on GEMMs with all sides of at least 256, the GPU's generation left out."""
     header = ("class", "GPU", "type", "mean", "median", "90th", "bias", "scalar", "median", "90th")
     rows = [
         (kind, gpu, dtype, *(percent(part[key]) for key in FIGURES), f"{part['bias']:.2f}", *_scalar(part))
@@ -219,7 +219,7 @@ def _scalar(part: Mapping[str, Any]) -> Iterator[str]:
 
 
 def own(meta: Meta) -> WeightsTable:
-    """Return a row a class and GPU: errors on shapes held out where the GPU itself was measured."""
+    """Return one row per class and GPU: errors on held-out shapes of measured GPUs."""
     header = ("class", "GPU", "mean", "median", "90th", ">20 GFLOP", "bias", "kernels")
     rows = [
         (kind, gpu, *_row(entry), f"{entry['count']:,}")
@@ -230,7 +230,7 @@ def own(meta: Meta) -> WeightsTable:
 
 
 def intervals(meta: Meta) -> WeightsTable:
-    """Return a row a class: the 80 % interval of measured / forecast by the length of a kernel, and what widens it."""
+    """Return one row per class: the 80 % interval of measured / forecast by length of a kernel, and its widening."""
     short, long = (seconds(edge) for edge in EDGES)
     header = ("class", "GPU", f"below {short}", f"to {long}", "longer", "power", "coverage", "widened")
     rows = []
@@ -244,7 +244,7 @@ def intervals(meta: Meta) -> WeightsTable:
 
 
 def learned(weights: Weights) -> WeightsTable:
-    """Return a row a constant that all GPUs share; classes with the same ones stand together."""
+    """Return one row per constant that all GPUs share. Classes with equal constants share a row."""
     groups: dict[tuple[Any, ...], list[str]] = {}
     for kind, parameters in sorted(weights.classes.items()):
         groups.setdefault(tuple(constants(kind, parameters)), []).append(kind)
@@ -257,7 +257,7 @@ def learned(weights: Weights) -> WeightsTable:
 
 
 def boards(weights: Weights) -> WeightsTable:
-    """Return a row a GPU: the speed of its matrix units by data type, where 1 is what its datasheet promises."""
+    """Return one row per GPU: speed of its matrix units by data type, relative to the datasheet's."""
     found = {board: value for parameters in weights.classes.values() for board, value in speeds(parameters).items()}
     types = sorted({dtype for _, dtype in found})
     rows = [
@@ -268,20 +268,20 @@ def boards(weights: Weights) -> WeightsTable:
 
 
 def sources(meta: Meta) -> WeightsTable:
-    """Return a row a table that was learned from, with the start of its SHA-256."""
+    """Return one row per input table, with the start of its SHA-256."""
     return WeightsTable(
         "data", ("table", "SHA-256"), [(name, f"{digest}…") for name, digest in sorted(meta["data"].items())]
     )
 
 
 def rows(meta: Meta) -> WeightsTable:
-    """Return a row a class: how many kernels it learned from, of which GPUs."""
+    """Return one row per class: number of kernels that it learned from, and their GPUs."""
     found = [(kind, f"{facts['rows']:,}", ", ".join(facts["gpus"])) for kind, facts in meta["learned"].items()]
     return WeightsTable("learned from", ("class", "kernels", "GPUs"), found, 3)
 
 
 def markdown(table: WeightsTable) -> str:
-    """Return a table in Markdown; columns without a single entry are left out."""
+    """Return a table in Markdown without empty columns."""
     kept = [i for i, _ in enumerate(table.header) if any(row[i] for row in table.rows)]
     rule = ["---" if i < table.names else "---:" for i in kept]
     lines: Sequence[Sequence[str]] = [
@@ -297,14 +297,14 @@ BASELINES = ("linear", "habitat")
 
 
 def write(path: Path, weights: Weights) -> None:
-    """Write the model card. Raises InputError when the place cannot be written, DiskFullError when no space is left."""
+    """Write the model card. Raises InputError if the path cannot be written, and DiskFullError if no space is left."""
     save(path, card(weights))
 
 
 def card(weights: Weights) -> str:
-    """Return the model card of weights in Markdown, with the mean errors of the baselines that ship.
+    """Return the model card of weights in Markdown, with the mean errors of the shipped baselines.
 
-    The same weights give the same text.
+    Equal weights give equal text.
     """
     meta = weights.meta
     means = sorted(float(row[3].split()[0]) for row in overview(meta).rows if row[3])
@@ -325,5 +325,5 @@ def card(weights: Weights) -> str:
 
 
 def _bytes(weights: Weights) -> int:
-    """Return the bytes of all parameters as they are stored, in 32 bits."""
+    """Return the bytes of all parameters in 32 bits."""
     return sum(4 * value.size for parameters in weights.classes.values() for value in parameters.values())

@@ -1,4 +1,4 @@
-"""How the published predictor learns one class: AdamW on SMAPE, 100 epochs, the checkpoint of the best validation."""
+"""Training of the published predictor's classes: AdamW on SMAPE, 100 epochs, the checkpoint with the best validation."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ GROUPS = {
     "fp32/softmax": "softmax",
     "fp32/layernorm": "ln",
 }
-"""What tables call each class."""
+"""{class: its groups in tables}"""
 
 
 class KernelRecords(NamedTuple):
@@ -62,7 +62,7 @@ def _where(data: Data | Path) -> str:
 
 
 def _sides(data: Data | Path, frame: pl.DataFrame) -> Floats:
-    """Return rows and columns of the tiles that kernels such as `ampere_sgemm_128x64_tn` (columns × rows) name."""
+    """Return rows and columns of the tiles in kernel names such as `ampere_sgemm_128x64_tn` (columns × rows)."""
     import polars as pl
 
     pattern = r"(?i)(?:sgemm_|tilesize)(\d+)x(\d+)"
@@ -87,7 +87,7 @@ def described(found: KernelRecords) -> Terms:
 
 
 def profiled(found: KernelRecords) -> Tiles:
-    """Return products as the table that tiles are looked up in."""
+    """Return GEMMs as the table in which tiles are looked up."""
     owner, boards = np.empty(len(found.samples)), []
     for index, (gpu, rows) in enumerate(_boards(found.samples)):
         owner[rows] = index
@@ -106,7 +106,7 @@ def _boards(samples: Samples) -> Iterator[tuple[Gpu, Flags]]:
 
 
 class Recipe(NamedTuple):
-    """Learning rate, minibatch and epochs; four fifths of the rows are learned from, the rest validates."""
+    """Learning rate, minibatch and epochs. Four fifths of the rows train, the rest validates."""
 
     rate: float
     batch: int
@@ -120,11 +120,11 @@ RECIPES = {
     "fp32/softmax": Recipe(1e-6, 16),
     "fp32/layernorm": Recipe(1e-6, 16),
 }
-"""`scripts/asplos/data/predictor/configs` of sitar-lab/NeuSight."""
+"""{class: recipe} of `scripts/asplos/data/predictor/configs` in sitar-lab/NeuSight."""
 
 
 class TrainedNetwork(NamedTuple):
-    """Parameters of the network; the validation error (MAPE) and epoch they are from; how many epochs were finite."""
+    """Parameters of a network, the validation error (MAPE) and epoch of its checkpoint, and the number of finite epochs."""
 
     parameters: dict[str, Floats]
     validation: float
@@ -135,9 +135,9 @@ class TrainedNetwork(NamedTuple):
 def learn(
     name: str, recipe: Recipe, terms: Terms, seconds: Floats, seed: int, progress: TrainingProgress = silent
 ) -> TrainedNetwork:
-    """Return the network of the epoch with the least validation error; a diverged training ends early.
+    """Return the network of the epoch with the least validation error. A diverged training ends early.
 
-    Raises DataError when not one epoch was finite.
+    Raises DataError if no epoch is finite.
     """
     import torch
 

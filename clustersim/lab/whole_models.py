@@ -1,4 +1,4 @@
-"""Whole models against NeuSight's measurements: `neusight/end_to_end.csv` of a data folder."""
+"""Whole models compared with NeuSight's measurements: `neusight/end_to_end.csv` of a data folder."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ CONFIGS = "neusight/model_configs"
 _COLUMNS = ("model", "gpu", "mode", "option", "seqlen", "batch", "measured_ms", "neusight_ms")
 EXPERTS = "experts"
 _BERT = {"inf": "BertForSequenceClassification", "train": "BertForPreTraining"}
-"""The BERT that was measured in each mode, by the last operators of its trace."""
+"""The BERT variant measured in each mode, from the last operators of its trace."""
 
 
 class ModelRun(NamedTuple):
-    """One measured run: seconds measured, ours, and NeuSight's (None where it published none); `trusted`: see `_trusted`."""
+    """A measured run: seconds measured, forecast, and NeuSight's forecast (None if not published). `trusted`: see `_trusted`."""
 
     model: str
     gpu: str
@@ -41,22 +41,22 @@ class ModelRun(NamedTuple):
 
     @property
     def group(self) -> str:
-        """The option of its mean: mixtures of experts are apart, since what they run depends on values."""
+        """Option whose mean it counts for. Mixtures of experts are separate, because their work depends on values."""
         return EXPERTS if self.model.startswith("switch") else self.option
 
     @property
     def error(self) -> float:
-        """Relative error of ours, signed."""
+        """Signed relative error of our forecast."""
         return self.ours / self.measured - 1
 
     @property
     def their_error(self) -> float | None:
-        """Relative error of NeuSight's prediction, signed."""
+        """Signed relative error of NeuSight's forecast."""
         return None if self.theirs is None else self.theirs / self.measured - 1
 
 
 class Mean(NamedTuple):
-    """Mean absolute relative errors over `runs` runs of one GPU, mode and option; theirs where it was published."""
+    """Mean absolute relative errors over `runs` runs of one GPU, mode and option; NeuSight's if published."""
 
     gpu: str
     mode: str
@@ -68,7 +68,7 @@ class Mean(NamedTuple):
 
 
 def runs(data: Path, predictor: Predictor) -> Iterator[ModelRun]:
-    """Yield the measured single-GPU runs of the table, as the predictor sees them. Raises DataError."""
+    """Yield the measured single-GPU runs of the table with forecasts. Raises DataError."""
     import polars as pl
 
     frame = _table(data).filter(
@@ -107,10 +107,10 @@ def _run(row: dict[str, Any], graph: Graph, predictor: Predictor) -> ModelRun:
 
 
 def _trusted(gpu: str, row: dict[str, Any]) -> bool:
-    """Return whether a label can be believed: some disagree with the sum of their own operators by 25 % and more.
+    """Return whether a measured total is plausible. Some disagree with the sum of their own operators by 25 % or more.
 
-    These are forward passes in training on A100-80GB (operators 27 to 38 % below the label), P4 (its clock fell between
-    runs), and on MI210 and MI250 gpt2_large at batch 4 and gpt3_xl in training (labels 1.7 to 2.7 times their operators).
+    These are forward passes in training on A100-80GB (operators 27 to 38 % below the total) and P4 (its clock fell between
+    runs), and on MI210 and MI250 gpt2_large at batch 4 and gpt3_xl in training (totals 1.7 to 2.7 times their operators).
     """
     if gpu in ("mi210", "mi250") and row["mode"] == "train":
         return not (row["model"] == "gpt3_xl" or (row["model"] == "gpt2_large" and row["batch"] == 4))
@@ -118,7 +118,7 @@ def _trusted(gpu: str, row: dict[str, Any]) -> bool:
 
 
 def means(found: list[ModelRun]) -> list[Mean]:
-    """Return the mean errors by GPU, mode and option, runs with labels that cannot be believed and experts apart."""
+    """Return the mean errors by GPU, mode and option. Implausible totals and mixtures of experts are separate."""
     keys = dict.fromkeys((one.trusted, one.gpu, one.mode, one.group) for one in found)
     order = sorted(keys, key=lambda key: (not key[0], key[3], key[1], key[2]))
     return [_mean(key, [one for one in found if (one.trusted, one.gpu, one.mode, one.group) == key]) for key in order]

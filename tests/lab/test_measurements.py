@@ -97,7 +97,7 @@ WRONG = [
     ("gelu", "magic", r"own.csv:6: bytes is missing; what 'magic' moves is not known; write the bytes"),
     ("burst", "quick", r"own.csv:5: mode is 'quick'; known: burst, sustained"),
     ("layout", "layuot", r"own.csv: unknown column 'layuot'; did you mean 'layout'\?"),
-    ("latency_s", "op", r"own.csv: column 'op' stands there twice; keep one of them"),
+    ("latency_s", "op", r"own.csv: column 'op' occurs twice; keep one of them"),
     ("latency_s", "note", r"own.csv: has no column latency_s; expected gpu, kind"),
     ("8.1e-4,", "8.1e-4", r"own.csv:2: has 13 cells; the header has 14"),
     ("h100", '"h100', r"own.csv: cannot be read as CSV: .*; write UTF-8 text with commas"),

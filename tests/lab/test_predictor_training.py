@@ -68,7 +68,7 @@ def test_a_gpu_left_out_leaves_no_parameter(data, short):
     kept = named(weights, "h100-sxm")
     for kind, dtype in (("half", "bf16"), ("narrow", "fp8")):
         assert f"{kind}/linear|speed.h100-sxm.{dtype}" in kept
-        assert f"{kind}/linear|own.h100-sxm.{dtype}.mlp.0.weight" in kept
+        assert f"{kind}/linear|own.h100-sxm.{dtype}.table" in kept
     assert "fp32/linear|speed.a100-pcie-40gb.fp32" in named(weights, "a100-pcie-40gb")
     assert not any("own." in key for key in weights.classes["fp32/linear"])
 
@@ -127,7 +127,7 @@ def test_a_training_with_a_users_gpu_and_file_forecasts_it(data, short, tmp_path
     )
     measured(tmp_path / "own.csv", str(tmp_path / "mine.yaml"), 0.8)
     weights = learner.train(sources.Data((data, tmp_path / "own.csv")), 0)
-    assert "half/linear|own.mine.bf16.mlp.0.weight" in named(weights, "mine")
+    assert "half/linear|own.mine.bf16.table" in named(weights, "mine")
     predictor, some = Learned(neusight.METHOD, weights), [gemm("linear", "forward", "bf16", 1, 4096, 4096, 4096)]
     for board in (gpus.load(str(tmp_path / "mine.yaml")), gpus.load("h200")):
         low, high = predictor.interval(some, board)

@@ -142,7 +142,7 @@ def test_what_git_lfs_left_out_is_said(systems):
 
 
 def test_places_that_hold_nothing_are_refused(tmp_path):
-    with pytest.raises(DataError, match=r"holds no measurements; it should hold .* or a checkout of ai-dynamo"):
+    with pytest.raises(DataError, match=r"has no measurements; it should have .* or a checkout of ai-dynamo"):
         sources.given([tmp_path])
     with pytest.raises(DataError, match="no such file or folder"):
         sources.given([tmp_path / "none"])
@@ -181,7 +181,7 @@ def test_own_measurements_beside_the_tables_are_found(tmp_path):
     (tmp_path / "measurements/a.csv").write_text(OWN)
     assert len(samples_to_judge(sources.given([tmp_path]))["half/linear"]) == 2
     (tmp_path / "measurements/a.csv").write_text(OWN.splitlines()[0] + "\n")
-    with pytest.raises(DataError, match="holds no kernel measured in a burst"):
+    with pytest.raises(DataError, match="has no kernel measured in a burst"):
         samples_to_judge(tmp_path)
 
 

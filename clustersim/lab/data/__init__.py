@@ -1,1 +1,1 @@
-"""Measured kernels: where they come from and how they are read."""
+"""Measured kernels: their sources and readers."""

@@ -1,4 +1,4 @@
-"""Tables of measurements as polars frames, read through one bounded reader, with errors that name the file and the column."""
+"""Reads tables of measurements as polars frames, with a size limit and errors that name file and column."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 
 def parquet(path: Path) -> pl.DataFrame:
-    """Return a parquet file. Raises DataError when it cannot be read."""
+    """Return a parquet file. Raises DataError if it cannot be read."""
     import polars as pl
 
     return _read(pl.read_parquet, path, "parquet")
 
 
 def csv(path: Path, **options: Any) -> pl.DataFrame:
-    """Return a CSV file by polars' options. Raises DataError when it cannot be read."""
+    """Return a CSV file, read with polars' options. Raises DataError if it cannot be read."""
     import polars as pl
 
     return _read(pl.read_csv, path, "CSV", **options)
@@ -45,9 +45,9 @@ POINTER = b"version https://git-lfs"
 
 
 def read(path: Path, texts: Sequence[str], numbers: Sequence[str], optional: Mapping[str, str]) -> pl.DataFrame:
-    """Return columns of one file: `texts` as they are, `numbers` as floats, `optional` texts with a default.
+    """Return columns of a file: `texts` as they are, `numbers` as floats, `optional` texts with a default.
 
-    Raises DataError for a file that is a Git LFS pointer, cannot be read, lacks a column, or holds a cell that is no number.
+    Raises DataError for a Git LFS pointer, an unreadable file, a missing column, and a cell that is not a number.
     """
     import polars as pl
 

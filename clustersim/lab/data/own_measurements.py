@@ -1,6 +1,7 @@
-"""A user's own measured kernels: one row a kernel, in a CSV or parquet file (docs/measurements.md).
+"""Kernels that a user measured, one per row of a CSV or parquet file (docs/measurements.md).
 
-Every wrong cell is named by file, line and column, with what would be right."""
+Errors name file, line and column of a wrong cell, with the remedy.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ YES, NO = ("1", "true", "yes"), ("0", "false", "no")
 
 @dataclass(frozen=True, slots=True)
 class CsvTable:
-    """The cells of one file as text, by column; `places` says where each row stands, such as `own.csv:12`."""
+    """Cells of a file as text, by column. `places` has the position of each row, such as `own.csv:12`."""
 
     path: Path
     cells: dict[str, list[str]]
@@ -39,16 +40,16 @@ class CsvTable:
         return len(self.places)
 
     def fail(self, row: int, column: str, remedy: str) -> NoReturn:
-        """Raise DataError about one cell."""
+        """Raise DataError for one cell."""
         value = self.cells[column][row] if column in self.cells else ""
         raise DataError(f"{self.places[row]}: {column} is {shown(value) if value else 'missing'}; {remedy}")
 
     def texts(self, column: str, default: str = "") -> list[str]:
-        """Return the cells of a column; blank ones, or those of an absent column, are `default`."""
+        """Return the cells of a column, with `default` for blank cells and for a missing column."""
         return [text or default for text in self.cells.get(column, [""] * len(self))]
 
     def words(self, column: str, known: Collection[str], default: str = "") -> list[str]:
-        """Return the cells of a column, all among `known`. Raises DataError with the nearest match."""
+        """Return the cells of a column. Raises DataError with the nearest match if one is not in `known`."""
         found = self.texts(column, default)
         for wrong in {*found} - {*known}:
             self.fail(found.index(wrong), column, suggest(wrong, filter(None, known)))
@@ -57,7 +58,7 @@ class CsvTable:
     def numbers(self, column: str, default: float | None, least: float = 0.0, whole: bool = False) -> Floats:
         """Return the cells of a column as finite numbers of at least `least`.
 
-        Blank cells are `default`; None makes them an error. Raises DataError.
+        Blank cells are `default`; if that is None they are errors. Raises DataError.
         """
         found = np.array([_number(text, default) for text in self.texts(column)], dtype=np.float64)
         optional = np.isnan(default) if default is not None else False
@@ -71,14 +72,14 @@ class CsvTable:
         return found
 
     def flags(self, column: str) -> list[bool]:
-        """Return the cells of a column as truth values; blank ones are false. Raises DataError."""
+        """Return the cells of a column as booleans; blank ones are False. Raises DataError."""
         texts = [text.lower() for text in self.texts(column, "0")]
         for wrong in {*texts} - {*YES, *NO}:
             self.fail(texts.index(wrong), column, "write 1 or 0")
         return [text in YES for text in texts]
 
     def each(self, column: str, convert: Callable[[str], str]) -> list[str]:
-        """Return the cells of a column after `convert`, called once for each distinct text. Errors get their place."""
+        """Return the cells of a column after `convert`, called once for each distinct text. Its errors get the row's position."""
         texts, known = self.texts(column), dict[str, str]()
         for row, text in enumerate(texts):
             if text not in known:
@@ -101,7 +102,7 @@ def _number(text: str, default: float | None) -> float:
 def open_table(path: Path, required: Collection[str], known: Collection[str]) -> CsvTable:
     """Return a CSV or parquet file as a table.
 
-    Raises DataError when the file cannot be read, lacks a required column, has an unknown one, or a row of another length.
+    Raises DataError if the file cannot be read, has a missing or unknown column, or a row of another length.
     """
     table = _parquet(path) if path.suffix == ".parquet" else _csv(path)
     missing = [name for name in required if name not in table.cells]
@@ -134,7 +135,7 @@ def _csv(path: Path) -> CsvTable:
 def _table(path: Path, header: list[str], rows: list[list[str]], places: list[str]) -> CsvTable:
     for name in header:
         if header.count(name) > 1:
-            raise DataError(f"{path}: column {shown(name)} stands there twice; keep one of them")
+            raise DataError(f"{path}: column {shown(name)} occurs twice; keep one of them")
     columns = [list(column) for column in zip(*rows, strict=True)] or [[] for _ in header]
     return CsvTable(path, dict(zip(header, columns, strict=True)), places)
 
@@ -158,7 +159,7 @@ OPS = {
     "grouped_gemm": ("forward", "dgrad", "wgrad"),
     "flash_attention": ("forward", "backward"),
 }
-"""What `op` may be for kinds whose direction matters; for the others it is any name."""
+"""Values of `op` for kinds whose direction matters; for other kinds it is free."""
 LAYOUTS = ("", "tn", "nn", "nt", "tt")
 MODES = ("burst", "sustained")
 
@@ -186,35 +187,35 @@ VALUES = {
     "rmsnorm": 2.0,
     "rmsnorm_backward": 5.0,
 }
-"""Values that a vector kernel moves an element where `bytes` is blank: inputs read and outputs written once."""
+"""Values per element that a vector kernel moves if `bytes` is blank: inputs read and outputs written once."""
 _FLOP = {"softmax": 5.0, "layernorm": 6.0, "elementwise": 1.0, "memory": 0.0}
 
 
 class Measurements(NamedTuple):
-    """Measured kernels with what a file says beside them, one entry a row; NaN where a number is not given."""
+    """Measured kernels with the other values of their rows; NaN for missing numbers."""
 
     samples: Samples
     mode: NDArray[np.str_]
     """`burst` or `sustained`."""
     layout: NDArray[np.str_]
     low: Floats
-    """Seconds of the fastest …"""
+    """Seconds of the fastest sample."""
     high: Floats
-    """… and of the slowest."""
+    """Seconds of the slowest sample."""
     clock: Floats
-    """Hz."""
+    """SM clock in Hz."""
     power: Floats
-    """W."""
+    """Board power in W."""
 
     def burst(self) -> Samples:
-        """Return the kernels timed in short bursts, as all public tables are: what predictors learn from."""
+        """Return the kernels timed in short bursts, like all public tables. Predictors learn from them."""
         return self.samples.select(self.mode == "burst")
 
 
 def read(path: Path) -> Measurements:
     """Return the measured kernels of a file.
 
-    Raises DataError: file, line, column, value and remedy of the first cell that cannot be.
+    Raises DataError with file, line, column, value and remedy of the first invalid cell.
     """
     table = open_table(path, REQUIRED, COLUMNS)
     kernels = list(_kernels(table))
@@ -234,7 +235,7 @@ def read(path: Path) -> Measurements:
 
 
 def _gpu(text: str) -> str:
-    """Return the name of a GPU's YAML; a path stays one, as no name would find it again."""
+    """Return the name of a GPU's YAML. A path stays a path, because no name would find it again."""
     found = gpus.load(text)
     return text if text.endswith((".yaml", ".yml")) else found.name
 
@@ -288,7 +289,7 @@ def _kernel(
 
 
 FASTEST, SLOWEST = 0.1, 300.0
-"""Seconds over the roofline's that a measurement can have: caches make it faster, a call's dispatch (30 us) slower."""
+"""Limits of measured / roofline seconds: caches can make a kernel faster, a call's dispatch (30 us) slower."""
 
 
 def _credible(table: CsvTable, samples: Samples) -> None:
@@ -305,9 +306,9 @@ def _credible(table: CsvTable, samples: Samples) -> None:
 
 
 def measured(paths: list[Path]) -> list[Samples]:
-    """Return the burst measurements of files. Raises DataError, also for a file without a row."""
+    """Return the burst measurements of each file. Raises DataError, also for a file without rows."""
     found = [read(path).burst() for path in paths]
     for path, samples in zip(paths, found, strict=True):
         if not len(samples):
-            raise DataError(f"{path}: holds no kernel measured in a burst; add rows")
+            raise DataError(f"{path}: has no kernel measured in a burst; add rows")
     return found

@@ -1,4 +1,4 @@
-"""Measured kernels in memory: what predictors learn from and are judged by."""
+"""Measured kernels in memory, for training and judging predictors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from clustersim.predictors.features import Columns, Flags
 
 @dataclass(frozen=True, slots=True)
 class Samples:
-    """Measured kernels: `seconds` of each row of `table` on the GPU named in `gpu`."""
+    """Measured kernels: row i of `table` took `seconds[i]` on `gpu[i]`."""
 
     table: Columns
     gpu: NDArray[np.str_]
@@ -28,7 +28,7 @@ class Samples:
         return len(self.seconds)
 
     def select(self, rows: Any) -> Samples:
-        """Return the rows that a mask or index picks."""
+        """Return the rows of a mask or index."""
         return Samples(self.table.select(rows), self.gpu[rows], self.seconds[rows])
 
     def of(self, *kinds: str) -> Samples:
@@ -37,19 +37,19 @@ class Samples:
 
 
 def join(one: Samples, other: Samples) -> Samples:
-    """Return the samples of both."""
+    """Return the samples of both arguments."""
     fields = Columns.__slots__
     table = Columns(*(np.concatenate([getattr(one.table, f), getattr(other.table, f)]) for f in fields))
     return Samples(table, np.concatenate([one.gpu, other.gpu]), np.concatenate([one.seconds, other.seconds]))
 
 
 def merge(parts: Sequence[Samples]) -> Samples:
-    """Return the samples of all parts, of which there is at least one."""
+    """Return the samples of all parts, at least one."""
     return reduce(join, parts)
 
 
 def gpus_of(samples: Samples) -> dict[str, Flags]:
-    """Return which rows were measured on each GPU, by the GPU's name in the table."""
+    """Return {GPU's name in the table: mask of its rows}."""
     return {name: samples.gpu == name for name in dict.fromkeys(samples.gpu.tolist())}
 
 
@@ -59,6 +59,6 @@ def pick(samples: Samples, name: str) -> Samples:
 
 
 def canonical(samples: Samples) -> Samples:
-    """Return samples with one name a GPU, that of its YAML, where tables call it by several."""
+    """Return samples with each GPU named as its YAML."""
     names = {name: name if name.endswith((".yaml", ".yml")) else gpus.load(name).name for name in gpus_of(samples)}
     return replace(samples, gpu=np.array([names[name] for name in samples.gpu.tolist()], dtype=np.str_))

@@ -1,7 +1,7 @@
-"""Where measured kernels come from: what `--data` may name, and which tables each place holds.
+"""Sources of measured kernels: the places that `--data` can name, and the tables in each.
 
-A place is a folder of tidy tables (with a user's own files in `measurements/`), a checkout of one of the public
-repositories (folder `checkouts`), or a single file of a user's own measurements.
+A place is a folder of tidy tables (with a user's own files in `measurements/`), a checkout of a public repository (folder
+`checkouts`), or a single file of a user's own measurements.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ GEMM = "kernels/gemm.parquet"
 ATTENTION = "kernels/attention_forward.parquet"
 GROUPED = "kernels/moe_grouped_gemm_forward.parquet"
 NAMES = (FP32, GEMM, ATTENTION, GROUPED)
-"""Tables that are learned from."""
+"""Tables that predictors learn from."""
 OWN = "measurements"
-"""Folder of a user's own files, beside the tidy tables."""
+"""Folder of a user's own files, next to the tidy tables."""
 FILES = (".csv", ".parquet")
 LAYOUTS = "clustersim.lab.data.checkouts"
 
 
 class Data(NamedTuple):
-    """Places of measured kernels, and the GPUs (by the name of their YAML) whose rows training must not see."""
+    """Places of measured kernels, and the GPUs (by the name of their YAML) whose rows are left out of training."""
 
     paths: tuple[Path, ...]
     leave_out: tuple[str, ...] = ()
@@ -46,7 +46,7 @@ class Data(NamedTuple):
 def given(paths: Sequence[Path] | None = None, leave_out: Iterable[str] = ()) -> Data:
     """Return the data that a command line names: `paths`, or else $CLUSTERSIM_DATA.
 
-    Raises DataError for a place that is missing or holds nothing, InputError for an unknown GPU.
+    Raises DataError for a missing or empty place, and InputError for an unknown GPU.
     """
     chosen = tuple(paths or (Path(text) for text in (os.environ.get("CLUSTERSIM_DATA"),) if text))
     if not chosen:
@@ -57,17 +57,17 @@ def given(paths: Sequence[Path] | None = None, leave_out: Iterable[str] = ()) ->
 
 
 def places(data: Data | Path) -> tuple[Path, ...]:
-    """Return the places of `data`."""
+    """Return the places of `data`, or the path itself."""
     return data.paths if isinstance(data, Data) else (data,)
 
 
 def left_out(data: Data | Path) -> tuple[str, ...]:
-    """Return the GPUs that training must not see."""
+    """Return the GPUs whose rows are left out of training."""
     return data.leave_out if isinstance(data, Data) else ()
 
 
 def tables(data: Data | Path, name: str) -> list[tuple[Path, pl.DataFrame]]:
-    """Return the table `name` of every place that has it, with where it was found. Raises DataError."""
+    """Return (path, table) of the table `name` in every place that has it. Raises DataError."""
     found = []
     for path in places(data):
         if (path / name).is_file():
@@ -80,7 +80,7 @@ def tables(data: Data | Path, name: str) -> list[tuple[Path, pl.DataFrame]]:
 
 
 def csv(path: Path, columns: Sequence[str]) -> pl.DataFrame:
-    """Return these columns of a CSV table. Raises DataError for what cannot be read or is missing."""
+    """Return columns of a CSV table. Raises DataError if it cannot be read or lacks one."""
     frame = frames.csv(path, infer_schema_length=None)
     missing = [name for name in columns if name not in frame.columns]
     if missing:
@@ -99,7 +99,7 @@ def _in_checkout(path: Path, name: str) -> bool:
 
 
 def own_files(data: Data | Path) -> list[Path]:
-    """Return a user's own files: places that are files, and what lies in `measurements/`."""
+    """Return a user's own files: places that are files, and the files in `measurements/`."""
     return [
         file
         for path in places(data)
@@ -109,7 +109,7 @@ def own_files(data: Data | Path) -> list[Path]:
 
 
 def digests(data: Data | Path) -> dict[str, str]:
-    """Return the SHA-256 of all that is read, as 16 hexadecimal digits by table, checkout or own file."""
+    """Return the SHA-256 of all input data by table, checkout or own file, as 16 hexadecimal digits."""
     result = {f"{OWN}/{file.name}": _digest([file]) for file in own_files(data)}
     for path in places(data):
         result |= {name: _digest([path / name]) for name in NAMES if (path / name).is_file()}
@@ -143,7 +143,7 @@ def _usable(path: Path) -> None:
         raise DataError(f"{path}: neither a folder nor a CSV or parquet file; name one that is")
     if path.is_dir() and not (any((path / name).is_file() for name in NAMES) or own_files(path) or _checkout(path)):
         known = ", ".join(importlib.import_module(module).REPOSITORY for module in plugins.names(LAYOUTS).values())
-        raise DataError(f"{path}: holds no measurements; it should hold {FP32}, {OWN}/*.csv or a checkout of {known}")
+        raise DataError(f"{path}: has no measurements; it should have {FP32}, {OWN}/*.csv or a checkout of {known}")
 
 
 def _gpu(name: str) -> str:

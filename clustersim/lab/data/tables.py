@@ -1,8 +1,8 @@
-"""Measured kernels: the tidy tables of a data folder, as samples that predictors learn from and are judged by.
+"""Tidy tables of measured kernels as samples, for training and judging predictors.
 
-Layout of the folder (parquet): `neusight/kernels_fp32` (sitar-lab/NeuSight, MIT: one eager FP32 call a row),
-`kernels/gemm` and `kernels/attention_forward` (ai-dynamo/aiconfigurator, Apache-2.0: tensor-core GEMMs and causal
-attention, timed in CUDA graphs). Checkouts of both repositories give the same tables (folder `checkouts`).
+Layout of a data folder (parquet): `neusight/kernels_fp32` (sitar-lab/NeuSight, MIT: one eager FP32 call per row), `kernels/gemm`
+and `kernels/attention_forward` (ai-dynamo/aiconfigurator, Apache-2.0: tensor-core GEMMs and causal attention, timed in CUDA
+graphs). Checkouts of both repositories give the same tables (folder `checkouts`).
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ _FLASH = {
     **{f"{gpu}:fp8:fa3": (128,) for gpu in ("h100_sxm", "h200_sxm")},
     **{f"{gpu}:fp8:trtllm_mha": (128,) for gpu in ("b200_sxm", "b300_sxm", "gb200")},
 }
-"""Library and head dimensions that count on each GPU; others are broken (up to 20 times the peak) or of other kernels."""
+"""Valid libraries and head dimensions for each GPU. Others are broken (up to 20 times the peak) or have other kernels."""
 _BROKEN_HEADS = 3
 
 
 def read(data: Data | Path, name: str, more: Sequence[str] = ()) -> pl.DataFrame:
-    """Return one table of all places with the columns that are used, and `more`. Raises DataError for what is missing."""
+    """Return one table of all places, with the columns in use and `more`. Raises DataError for missing ones."""
     import polars as pl
 
     found, wanted = tables(data, name), (*_COLUMNS[name], *more)
@@ -72,8 +72,8 @@ def read(data: Data | Path, name: str, more: Sequence[str] = ()) -> pl.DataFrame
 def fp32(data: Data | Path, split: str) -> Samples:
     """Return the FP32 kernels of one split: linear, bmm, elementwise, softmax, layernorm.
 
-    Training takes NVIDIA's rows (of element-wise kernels the large ones, as NeuSight does) without P4's linear layers, which
-    ran at a quarter of the speed that the same GPU reaches in the test split.
+    The training split has NVIDIA's rows (of element-wise kernels the large ones, as in NeuSight) without P4's linear layers,
+    which ran at a quarter of the speed that the same GPU reaches in the test split.
     """
     import polars as pl
 
@@ -87,7 +87,7 @@ def fp32(data: Data | Path, split: str) -> Samples:
 
 
 def fp32_samples(frame: pl.DataFrame) -> Samples:
-    """Return rows of the FP32 table as samples: products first, then vector kernels, each in the table's order."""
+    """Return rows of the FP32 table as samples: GEMMs first, then vector kernels, each in the table's order."""
     import polars as pl
 
     gemms, vectors = frame.filter(pl.col("k").is_not_null()), frame.filter(pl.col("h").is_not_null())
@@ -111,7 +111,7 @@ def _fp32_vectors(frame: pl.DataFrame) -> Samples:
 
 
 def gemm(data: Data | Path) -> Samples:
-    """Return the tensor-core GEMMs: bf16, fp8 (one scale a tensor) and fp4, each m×k by k×n."""
+    """Return the tensor-core GEMMs: bf16, fp8 (one scale per tensor) and fp4, each m×k by k×n."""
     import polars as pl
 
     frame = read(data, GEMM).filter((pl.col("m") > 0) & (pl.col("latency_s") > 0) & pl.col("dtype").is_in([*_DTYPES]))
@@ -135,10 +135,10 @@ def _gemms(
 
 
 def attention(data: Data | Path) -> Samples:
-    """Return causal attention of inference servers, op `prefill`: of every GPU the kernel nearest to training's.
+    """Return causal attention of inference servers, op `prefill`, with the kernel nearest to training's on every GPU.
 
-    Rows of 128 queries and more that give every SM a block; below, libraries cut keys or pack heads as training does not.
-    Rows faster than the roofline ran on data that stayed in L2, or not at all.
+    Rows have at least 128 queries and a block for each SM. Below that, libraries split keys or pack heads, unlike in training.
+    Rows faster than the roofline ran on data in L2, or not at all, and are left out.
     """
     import polars as pl
 
@@ -164,7 +164,7 @@ def _flash() -> pl.Expr:
 
 
 def _possible(samples: Samples, full: bool) -> NDArray[np.bool_]:
-    """Return which kernels keep to the roofline of the GPU that measured them; `full`: and give each SM 128 queries."""
+    """Return which kernels are not faster than the roofline of their GPU, and with `full` give each SM 128 queries."""
     table, result = samples.table, np.zeros(len(samples), dtype=bool)
     for name, rows in gpus_of(samples).items():
         gpu, part = gpus.load(name), table.select(rows)
@@ -174,10 +174,11 @@ def _possible(samples: Samples, full: bool) -> NDArray[np.bool_]:
 
 
 def experts(data: Data | Path) -> Samples:
-    """Return gated layers of experts without expert parallelism, op `layer`, of 64 rows an expert and more.
+    """Return gated expert layers without expert parallelism, op `layer`, with at least 64 rows per expert.
 
-    Of each layer the fastest of at least two libraries: alone, many fell back to kernels of older GPUs. Bytes are those
-    that no fusion saves: weights, tokens in and out, activations. Kernel: `batch` experts, m rows, n width, k hidden size.
+    Each layer has the fastest time of at least two libraries, because single ones often fell back to kernels of older GPUs.
+    Bytes are those that no fusion saves: weights, tokens in and out, activations. Kernel: `batch` experts, m rows, n width, k
+    hidden size.
     """
     import polars as pl
 
@@ -246,9 +247,9 @@ _KERNELS: dict[str, Callable[[Sizes], Kernel]] = {
 
 
 def published(data: Data | Path) -> dict[str, Samples]:
-    """Return the published 16-bit vector kernels by `published/<kernel>`, empty when the folder has no such table.
+    """Return the published 16-bit vector kernels by `published/<kernel>`; empty without such a table.
 
-    Raises DataError for a table without the columns gpu, kernel, dims and us, or with a row that cannot be read.
+    Raises DataError for a table without the columns gpu, kernel, dims and us, and for an unreadable row.
     """
     import polars as pl
 
@@ -271,19 +272,19 @@ def _published_samples(path: Path, rows: list[tuple[str, str, str, float]]) -> S
         try:
             kernels.append(_KERNELS[name](sizes))
         except (KeyError, ZeroDivisionError) as error:
-            raise DataError(f"{path}: {name} with dims {dims!r} lacks a size") from error
+            raise DataError(f"{path}: {name} with dims {dims!r} does not have every size") from error
     boards = np.array([_board(row[0]) for row in rows])
     return Samples(columns(kernels), boards, np.array([row[3] for row in rows]) * 1e-6)
 
 
 BUSY = "busy/"
-"""Before the class of a user's own kernels where the class has tables of eager calls: his rows hold no dispatch, theirs do."""
+"""Prefix of the class of a user's own kernels if the class has tables of eager calls, which include dispatch; own rows do not."""
 
 
 def test_samples(data: Data | Path, split: str = "test") -> dict[str, Samples]:
-    """Return the measured kernels of each class: FP32 of one split, all of the tensor-core ones, and a user's own.
+    """Return the measured kernels of each class: FP32 of one split, all tensor-core ones, and a user's own.
 
-    Tables that no place holds are left out. Raises DataError when nothing is left.
+    Missing tables are left out. Raises DataError if nothing is left.
     """
     own = own_samples(data).items()
     parts: dict[str, list[Samples]] = {(BUSY + name if name in SIMT else name): [samples] for name, samples in own}
@@ -298,7 +299,7 @@ def test_samples(data: Data | Path, split: str = "test") -> dict[str, Samples]:
 
 
 def tensor_samples(data: Data | Path) -> dict[str, Samples]:
-    """Return the measured kernels of the tensor-core classes, as far as a place has their tables."""
+    """Return the measured kernels of the tensor-core classes that have a table."""
     found: dict[str, Samples] = {}
     for table, kind in ((GEMM, "linear"), (ATTENTION, "flash_attention"), (EXPERTS, "grouped_gemm")):
         if holds(data, table):
@@ -314,7 +315,7 @@ def _tensor_table(data: Data | Path, table: str) -> Samples:
 
 
 def own_samples(data: Data | Path) -> dict[str, Samples]:
-    """Return a user's own measured kernels by class, of GEMMs those of training shapes. Raises DataError."""
+    """Return a user's own measured kernels by class, of GEMMs only those of training shapes. Raises DataError."""
     files = measured(own_files(data))
     if not files:
         return {}
@@ -324,6 +325,6 @@ def own_samples(data: Data | Path) -> dict[str, Samples]:
 
 
 def training_shapes(samples: Samples, least: int = 128) -> Samples:
-    """Return the GEMMs whose three sides are at least `least`: those of training, not of decoding a token at a time."""
+    """Return the GEMMs whose three sides are at least `least`, which excludes decoding of single tokens."""
     table = samples.table
     return samples.select((table.m >= least) & (table.n >= least) & (table.k >= least))

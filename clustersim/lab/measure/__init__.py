@@ -1,1 +1,1 @@
-"""Measure kernels and training steps on the GPU of this machine, into the CSV that predictors learn from."""
+"""Measures kernels and training steps on this machine's GPU, for CSV files that predictors learn from."""

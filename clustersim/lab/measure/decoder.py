@@ -1,4 +1,4 @@
-"""A decoder in plain PyTorch, as training runs it: norms, rotary or learned positions, fused attention, GELU or SwiGLU."""
+"""A decoder in plain PyTorch as in training: norms, rotary or learned positions, fused attention, GELU or SwiGLU."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ LayerCall = Callable[[dict[str, Any], Any], Any]
 
 
 def loss(model: DecoderShape, table: Any, head: Any, layers: list[dict[str, Any]], tokens: Any, run: LayerCall) -> Any:
-    """Return the cross-entropy of the next token; `run` is one layer, perhaps compiled or recomputed."""
+    """Return the cross-entropy of the next token. `run` is one layer, possibly compiled or recomputed."""
     from torch.nn import functional
 
     x = functional.embedding(tokens, table)

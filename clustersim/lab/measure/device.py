@@ -1,10 +1,11 @@
-"""The device that measures, a CUDA GPU or the CPU, which stands in for it in tests; its clock and power by NVML or nvidia-smi."""
+"""The measuring device, a CUDA GPU, or in tests the CPU; and its clock and power from NVML or nvidia-smi."""
 
 from __future__ import annotations
 
 import shutil
 import subprocess
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -16,12 +17,19 @@ from clustersim.extras import need
 from clustersim.hardware import gpus
 from clustersim.lab.measure.cases import Unavailable
 
-TORCH = {"fp64": "float64", "fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "fp8": "float8_e4m3fn"}
+TORCH = {
+    "fp64": "float64",
+    "fp32": "float32",
+    "tf32": "float32",
+    "fp16": "float16",
+    "bf16": "bfloat16",
+    "fp8": "float8_e4m3fn",
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """Where tensors live, and what goes into every row: names of GPU, torch and CUDA; `l2` and `memory` in bytes."""
+    """Where tensors are, and the values of every row: names of GPU, torch and CUDA; `l2` and `memory` in bytes."""
 
     kind: str
     gpu: str
@@ -44,7 +52,7 @@ class Device:
         return getattr(torch, TORCH[name])
 
     def normal(self, shape: Sequence[int], dtype: str, grad: bool = False) -> Any:
-        """Return normally distributed values: zeros would draw less power and run at higher clocks."""
+        """Return normally distributed values. Zeros would draw less power and run at higher clocks."""
         import torch
 
         kind = self.dtype(dtype)
@@ -52,13 +60,13 @@ class Device:
         return wide.to(kind).requires_grad_(grad)
 
     def integers(self, count: int, below: int) -> Any:
-        """Return `count` random whole numbers in [0, below), as token ids are."""
+        """Return `count` random integers in [0, below), like token ids."""
         import torch
 
         return torch.randint(below, (count,), device=self.kind)
 
     def release(self) -> None:
-        """Give back the memory of the last case, where it is more than a quarter."""
+        """Free the cached memory of the last case if it is more than a quarter of the GPU's."""
         import gc
 
         import torch
@@ -70,9 +78,9 @@ class Device:
 
 
 def cuda(gpu: str | None = None) -> Device:
-    """Return the first CUDA GPU; `gpu` says which of `gpus/` it is, or a YAML file, where its own name is not known.
+    """Return the first CUDA GPU. If its name is unknown, `gpu` names one of `gpus/` or a YAML file.
 
-    Raises InputError without a GPU, or with one that has no description.
+    Raises InputError without a GPU, or for one without a description.
     """
     need("torch", "`lab profile`")
     import torch
@@ -91,7 +99,7 @@ def cuda(gpu: str | None = None) -> Device:
 
 
 def cpu(gpu: str | None = None) -> Device:
-    """Return the CPU under the name of a GPU: to test that every case runs, not to measure."""
+    """Return the CPU under the name of a GPU, to test that every case runs, not to measure."""
     need("torch", "`lab profile`")
     import torch
 
@@ -100,18 +108,23 @@ def cpu(gpu: str | None = None) -> Device:
 
 
 PERIOD = 0.1
-"""Seconds between two looks."""
+"""Seconds between two readings."""
 
 
 class Reading(NamedTuple):
-    """SM clock in MHz and board power in W; NaN where they are not known."""
+    """SM clock in MHz, board power in W, GPU temperature in °C; NaN if unknown.
+
+    `reasons` are NVML's bits for why the clock is below its maximum (nvmlClocksEventReason…).
+    """
 
     clock: float = float("nan")
     power: float = float("nan")
+    temperature: float = float("nan")
+    reasons: float = float("nan")
 
 
 def source(real: bool) -> Callable[[], Reading] | None:
-    """Return a function that looks at GPU 0 once; None where nothing can."""
+    """Return a function that reads GPU 0 once, or None if nothing can."""
     if not real:
         return None
     return _nvml() or _smi()
@@ -128,19 +141,41 @@ def _nvml() -> Callable[[], Reading] | None:
 
     def look() -> Reading:
         try:
-            clock = pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM)
-            return Reading(float(clock), pynvml.nvmlDeviceGetPowerUsage(handle) / 1e3)
+            clock = float(pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM))
+            return Reading(clock, _watts(pynvml, handle), *_state(pynvml, handle))
         except pynvml.NVMLError:
             return Reading()
 
     return look
 
 
+INSTANT = 186
+"""NVML_FI_DEV_POWER_INSTANT: instantaneous power; nvmlDeviceGetPowerUsage returns the mean of a second."""
+
+
+def _watts(pynvml: Any, handle: Any) -> float:
+    try:
+        [field] = pynvml.nvmlDeviceGetFieldValues(handle, [INSTANT])
+        if field.nvmlReturn == 0 and field.value.uiVal > 0:
+            return float(field.value.uiVal) / 1e3
+    except (pynvml.NVMLError, AttributeError, ValueError):
+        pass
+    return float(pynvml.nvmlDeviceGetPowerUsage(handle)) / 1e3
+
+
+def _state(pynvml: Any, handle: Any) -> tuple[float, float]:
+    try:
+        temperature = float(pynvml.nvmlDeviceGetTemperature(handle, pynvml.NVML_TEMPERATURE_GPU))
+        return temperature, float(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle))
+    except (pynvml.NVMLError, AttributeError):
+        return float("nan"), float("nan")
+
+
 def _handle(pynvml: Any) -> Any:
     import torch
 
     uuid = getattr(torch.cuda.get_device_properties(0), "uuid", None)
-    if uuid is None:
+    if uuid is None or pynvml.nvmlDeviceGetCount() == 1:
         return pynvml.nvmlDeviceGetHandleByIndex(0)
     return pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}")
 
@@ -163,45 +198,63 @@ def _smi() -> Callable[[], Reading] | None:
 
 
 class BoardMeter:
-    """Looks again and again while its `with` block runs; `reading()` is the median, without the first `skip` of them."""
+    """Reads the GPU every `period` seconds inside its `with` block. `reading()` is the median.
 
-    def __init__(self, look: Callable[[], Reading] | None) -> None:
-        self.look, self.readings = look, list[Reading]()
+    `times` are the host's times (`time.perf_counter`) of the `readings`.
+    """
+
+    def __init__(self, look: Callable[[], Reading] | None, period: float = PERIOD) -> None:
+        self.look, self.period = look, period
+        self.readings, self.times = list[Reading](), list[float]()
         self._done = threading.Event()
         self._thread: threading.Thread | None = None
 
     def __enter__(self) -> BoardMeter:
-        """Begin to look."""
+        """Start reading."""
         if self.look is not None:
             self._thread = threading.Thread(target=self._watch, daemon=True)
             self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Stop looking."""
+        """Stop reading."""
         self._done.set()
         if self._thread is not None:
             self._thread.join()
 
     def _watch(self) -> None:
         look = self.look
-        while look is not None and not self._done.wait(PERIOD):
+        while look is not None and not self._done.wait(self.period):
+            self.times.append(time.perf_counter())
             self.readings.append(look())
 
-    def reading(self, skip: float = 0.0) -> Reading:
-        """Return the median after the share `skip` of the time: clocks and power of a warm GPU."""
-        kept = np.array(self.readings[int(skip * len(self.readings)) :], dtype=float).reshape(-1, 2)
-        kept = kept[np.isfinite(kept).all(axis=1)]
-        return Reading(*np.median(kept, axis=0).tolist()) if len(kept) else Reading()
+    def reading(self, since: float = 0.0, until: float = float("inf"), skip: float = 0.0) -> Reading:
+        """Return the median of the readings between two times of the host, without the first share `skip` of them."""
+        pairs = list(zip(self.times, self.readings, strict=False))[int(skip * len(self.readings)) :]
+        return median_reading([reading for at, reading in pairs if since <= at <= until])
 
 
-def compiled(call: Callable[..., Any], device: Device) -> Callable[..., Any]:
-    """Return `call` compiled for the shapes of its first run; on a CPU traced only, which needs no compiler."""
+def median_reading(readings: Sequence[Reading]) -> Reading:
+    """Return the median clock, power and temperature of the readings that have clock and power, and the union of reasons."""
+    kept = np.array([one for one in readings if np.isfinite(one[:2]).all()], dtype=float).reshape(-1, 4)
+    if not len(kept):
+        return Reading()
+    known = kept[np.isfinite(kept[:, 3]), 3].astype(np.int64)
+    reasons = float(np.bitwise_or.reduce(known)) if len(known) else float("nan")
+    clock, power, temperature = np.median(kept[:, :3], axis=0).tolist()
+    return Reading(clock, power, temperature, reasons)
+
+
+def compiled(call: Callable[..., Any], device: Device, again: bool = True) -> Callable[..., Any]:
+    """Return `call` compiled for the shapes of its first run. On a CPU it is only traced, which needs no compiler.
+
+    `again`: a backward pass runs several times after one forward pass, so that it must not overwrite saved tensors.
+    """
     import torch
     import torch._functorch.config as settings
 
     torch._dynamo.reset()  # it compiles a function for eight shapes at most, and then runs it eagerly without a word
-    settings.donated_buffer = False  # else a backward pass runs once
+    settings.donated_buffer = not again
     backend = "inductor" if device.real else "aot_eager"
     made: Callable[..., Any] = torch.compile(call, backend=backend, dynamic=False)
     return made

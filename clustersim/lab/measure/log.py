@@ -1,4 +1,4 @@
-"""Rows of the two files, appended one by one to a CSV: a killed run keeps them, a new one goes on after them."""
+"""CSV files to which rows are appended one by one: a killed run keeps them, and a new one continues."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 from clustersim.errors import DataError, InputError
 from clustersim.files import TABLE, exists, read_text
-from clustersim.lab.measure.cases import Case, Trial
+from clustersim.lab.measure.cases import Case, DutyCase, Trial
 from clustersim.lab.measure.device import Device, Reading
 from clustersim.lab.measure.timing import Timing
 from clustersim.predictors.features import MATRIX
@@ -19,18 +19,18 @@ from clustersim.writing import unwritable
 
 
 class MeasurementLog:
-    """A CSV of fixed columns; `key` names those that tell rows apart."""
+    """A CSV file with fixed columns. `key` names the columns that identify a row."""
 
     def __init__(self, path: Path, columns: Sequence[str], key: Sequence[str]) -> None:
         self.path, self.columns, self.key = path, tuple(columns), tuple(key)
         self.known = {self._key(row) for row in self._begin()}
 
     def __contains__(self, row: Mapping[str, object]) -> bool:
-        """Return whether a row of the same key is there already."""
+        """Return whether a row with the same key exists."""
         return self._key(row) in self.known
 
     def append(self, row: Mapping[str, object]) -> None:
-        """Write one row so that it survives the end of the process. Raises DataError."""
+        """Write a row so that it survives the end of the process. Raises DataError."""
         self._write(_line([_text(row.get(name, "")) for name in self.columns]), "a")
         self.known.add(self._key(row))
 
@@ -38,7 +38,7 @@ class MeasurementLog:
         return tuple(_text(row.get(name, "")) for name in self.key)
 
     def _begin(self) -> list[dict[str, str]]:
-        """Return the rows of an earlier run, without a last line that was cut off; begin the file where there is none."""
+        """Return the rows of an earlier run without an incomplete last line, or start a new file."""
         if not exists(self.path) or not self.path.stat().st_size:
             self._write(_line(list(self.columns)), "w")
             return []
@@ -49,7 +49,7 @@ class MeasurementLog:
         whole = text[: text.rfind("\n") + 1]
         reader = csv.DictReader(io.StringIO(whole))
         if tuple(reader.fieldnames or ()) != self.columns:
-            raise DataError(f"{self.path}:1: is no table of this profiler; name another file with --out")
+            raise DataError(f"{self.path}:1: is not a table of this profiler; name another file with --out")
         if whole != text:
             self._write(whole, "w")
         return list(reader)
@@ -71,13 +71,26 @@ def _line(cells: list[str]) -> str:
 
 
 def _text(value: object) -> str:
-    """Return a cell: blank for NaN and nothing, seven digits of a float, 1 and 0 for truth."""
+    """Return a cell: blank for NaN and None, seven digits of a float, 1 and 0 for booleans."""
     if value is None or value != value:  # noqa: PLR0124
         return ""
     if isinstance(value, bool):
         return str(int(value))
     return f"{value:.7g}" if isinstance(value, float) else str(value)
 
+
+CLOCK_KEY = (
+    *("gpu", "kind", "op", "dtype", "layout", "batch", "m", "n", "k", "heads", "kv_heads", "causal", "note"),
+    *("duty", "filler"),
+)
+CLOCK_COLUMNS = (
+    *CLOCK_KEY,
+    *("t_s", "latency_s", "busy", "clock_mhz", "power_w", "temperature_c", "reasons", "torch", "cuda"),
+)
+"""Columns of kernels over time. `t_s` is the middle of a row's interval, `busy` the share of it in which the kernel ran."""
+TRACE_KEY = ("gpu", "model", "seq", "micro_batch", "mode", "variant")
+TRACE_COLUMNS = (*TRACE_KEY, "name", "calls", "seconds", "steps", "torch", "cuda")
+"""Columns of a training step's kernels. `seconds` is the sum over `calls` in `steps` steps."""
 
 KEY = ("gpu", "kind", "op", "dtype", "layout", "batch", "m", "n", "k", "heads", "kv_heads", "causal", "mode", "note")
 WHOLE_COLUMNS = (
@@ -89,13 +102,18 @@ WHOLE_KEY = ("gpu", "what", "variant", "mode", "model", "seq", "micro_batch", "a
 
 
 def kernel_row(case: Case, mode: str, device: Device) -> dict[str, object]:
-    """Return the cells of a case before it is measured; `mode` is burst or sustained."""
+    """Return the cells of a case before its measurement. `mode` is burst or sustained."""
     kernel = case.kernel._asdict() | {"flop": float(case.kernel.flop), "bytes": float(case.kernel.bytes)}
     return kernel | _place(device) | {"layout": case.layout, "mode": mode, "note": case.note}
 
 
+def duty_row(duty: DutyCase, device: Device) -> dict[str, object]:
+    """Return the cells of a kernel over time before its measurement."""
+    return kernel_row(duty.case, "", device) | {"duty": float(duty.share), "filler": duty.filler}
+
+
 def trial_row(trial: Trial, device: Device) -> dict[str, object]:
-    """Return the cells of a trial before it is measured."""
+    """Return the cells of a trial before its measurement."""
     model = trial.model._asdict() | {"model": trial.model.name} if trial.model else {}
     facts = {key: value for key, value in trial._asdict().items() if key != "model" and value not in ("", 0)}
     return {**model, **facts, "mode": trial.mode, **_place(device)}
@@ -105,8 +123,11 @@ def _place(device: Device) -> dict[str, Any]:
     return {"gpu": device.gpu, "torch": device.torch, "cuda": device.cuda}
 
 
-def name(one: Case | Trial) -> str:
-    """Return a case or trial in a few words."""
+def name(one: Case | DutyCase | Trial) -> str:
+    """Return the name of a case or trial for progress lines."""
+    if isinstance(one, DutyCase):
+        rest = f" {100 * one.share:.0f} % of time, {one.filler}" if one.share < 1 else ""
+        return f"{one.seconds:g} s of {name(one.case)}{rest}"
     if isinstance(one, Trial):
         model = f"{one.model.name} seq {one.seq} × {one.micro_batch}" if one.model else ""
         parts: tuple[str, ...] = (
@@ -135,7 +156,7 @@ def measured(timing: Timing, reading: Reading) -> dict[str, object]:
 
 
 def rate(case: Case, mode: str, timing: Timing, reading: Reading) -> str:
-    """Return how fast a kernel was, in a few words."""
+    """Return the speed of a kernel in words."""
     kernel = case.kernel
     compute, moved = kernel.flop / timing.seconds / 1e12, kernel.bytes / timing.seconds / 1e9
     speed = f"{compute:.4g} TFLOP/s" if kernel.kind in MATRIX else f"{moved:.4g} GB/s"

@@ -1,4 +1,4 @@
-"""The loop of `clustersim lab profile`: most valuable cases first, every row saved as soon as it is measured."""
+"""The loop of `clustersim lab profile`: the most valuable cases first, and each row saved at once."""
 
 from __future__ import annotations
 
@@ -11,13 +11,31 @@ import numpy as np
 
 from clustersim.errors import ClustersimError, InputError, suggest
 from clustersim.lab.data.own_measurements import COLUMNS
-from clustersim.lab.measure.cases import LLAMA8, LLAMA70, SMALL, SUITES, Case, DecoderShape, Trial, Unavailable, cases
-from clustersim.lab.measure.device import BoardMeter, Device, Reading, source
+from clustersim.lab.measure.cases import (
+    BELOW_2B,
+    LLAMA8,
+    LLAMA70,
+    SMALL,
+    SUITES,
+    Case,
+    DecoderShape,
+    DutyCase,
+    Trial,
+    Unavailable,
+    cases,
+    duties,
+)
+from clustersim.lab.measure.device import BoardMeter, Device, Reading, median_reading, source
 from clustersim.lab.measure.log import (
+    CLOCK_COLUMNS,
+    CLOCK_KEY,
     KEY,
+    TRACE_COLUMNS,
+    TRACE_KEY,
     WHOLE_COLUMNS,
     WHOLE_KEY,
     MeasurementLog,
+    duty_row,
     kernel_row,
     measured,
     name,
@@ -25,13 +43,13 @@ from clustersim.lab.measure.log import (
     trial_row,
 )
 from clustersim.lab.measure.runners import BUILDERS
-from clustersim.lab.measure.timing import Clock, KernelLaunch, Timing, clock
+from clustersim.lab.measure.timing import Chunk, Clock, KernelLaunch, Timing, clock
 from clustersim.lab.measure.trials import FULL, RUNS
 from clustersim.model.kernel import Kernel, attention, gemm
 
 
 def launches() -> Iterator[Trial]:
-    """Yield the cases of launches, copies to and from the host, losses, and attention without a fused kernel."""
+    """Yield trials of launches, copies to and from the host, losses, and attention without a fused kernel."""
     for variant in ("dispatch", "stream", "graph"):
         yield Trial("launch", variant=variant)
     for variant in ("to_gpu", "from_gpu"):
@@ -45,7 +63,7 @@ def launches() -> Iterator[Trial]:
 
 
 def steps() -> Iterator[Trial]:
-    """Yield layers (eager, graph, compiled) and whole training steps at several micro-batches and recompute settings."""
+    """Yield trials of layers (eager, graph, compiled) and of training steps with several micro-batches and recomputation."""
     for tier, model in ((0, LLAMA8), (1, LLAMA70)):
         for seq, micro_batch in ((8192, 1), (4096, 2)):
             for mode in ("eager", "graph", "compiled"):
@@ -67,26 +85,62 @@ def steps() -> Iterator[Trial]:
         yield Trial("step", model, 2048, micro_batch, mode, variant, tier=tier)
 
 
-TRIALS: dict[str, Callable[[], Iterable[Trial]]] = {"launch": launches, "step": steps}
+def model_steps() -> Iterator[Trial]:
+    """Yield training steps of models below 2B parameters: eager and compiled, bound by the GPU and by the host."""
+    gpt, larger, llama = BELOW_2B
+    for tier, model, seq, micro_batch, mode, variant in (
+        (0, gpt, 1024, 16, "eager", ""),
+        (0, larger, 2048, 4, "eager", ""),
+        (0, llama, 4096, 2, "eager", ""),
+        (0, gpt, 1024, 16, "compiled", ""),
+        (0, larger, 2048, 4, "compiled", ""),
+        (0, llama, 4096, 2, "compiled", ""),
+        (0, gpt, 1024, 2, "eager", ""),
+        (0, larger, 2048, 1, "eager", ""),
+        (0, llama, 2048, 1, "eager", ""),
+        (0, gpt, 128, 1, "eager", ""),
+        (0, larger, 128, 1, "eager", ""),
+        (0, llama, 128, 1, "eager", ""),
+        (0, gpt, 128, 1, "compiled", ""),
+        (0, larger, 2048, 8, "eager", FULL),
+        (0, llama, 4096, 4, "eager", FULL),
+        (0, gpt, 1024, 32, "eager", FULL),
+        (1, larger, 2048, 8, "compiled", ""),
+        (1, llama, 2048, 4, "compiled", ""),
+        (1, gpt, 1024, 4, "compiled", ""),
+    ):
+        yield Trial("step", model, seq, micro_batch, mode, variant, tier=tier)
+
+
+TRIALS: dict[str, Callable[[], Iterable[Trial]]] = {"launch": launches, "step": steps, "models": model_steps}
 
 
 def trials(names: Iterable[str]) -> list[Trial]:
-    """Return the trials of some suites, those of the lowest tier first."""
+    """Return the trials of some suites, the lowest tier first."""
     found = [trial for name in names if name in TRIALS for trial in TRIALS[name]()]
     return sorted(found, key=lambda trial: trial.tier)
 
 
-def distinct(work: Iterable[Case | Trial]) -> list[Case | Trial]:
-    """Return cases and trials made small, each once."""
-    found: dict[object, Case | Trial] = {}
+WorkItem = Case | DutyCase | Trial
+
+
+def distinct(work: Iterable[WorkItem]) -> list[WorkItem]:
+    """Return the cases and trials with small shapes, each once."""
+    found: dict[object, WorkItem] = {}
     for one in work:
-        small = small_case(one) if isinstance(one, Case) else small_trial(one)
+        small = _small(one)
         found.setdefault(small._replace(tier=0), small)
     return list(found.values())
 
 
+def _small(one: WorkItem) -> WorkItem:
+    if isinstance(one, DutyCase):
+        return one._replace(case=small_case(one.case), seconds=0.02)
+    return small_case(one) if isinstance(one, Case) else small_trial(one)
+
+
 def small_case(one: Case) -> Case:
-    """Return a case with sides of at most 32 and a few heads; FLOP and bytes follow."""
+    """Return a case with sides of at most 32 and a few heads. FLOP and bytes follow."""
     kernel = one.kernel
     if kernel.kind == "flash_attention":
         kv = 1 if kernel.kv_heads < kernel.heads else 2
@@ -111,19 +165,20 @@ def _vector(kernel: Kernel) -> Kernel:
 
 
 def small_trial(one: Trial) -> Trial:
-    """Return a trial with a decoder of two narrow layers and short sequences."""
+    """Return a trial with two narrow layers and short sequences."""
     model = one.model and DecoderShape(one.model.name, 2, 32, 2, 1 if one.model.gated else 2, 64, 64, one.model.gated)
     amount = min(one.amount, 64)
     return one._replace(model=model, seq=min(one.seq, 16), micro_batch=min(one.micro_batch, 2), amount=amount)
 
 
-EVERY = (*SUITES, *TRIALS)
-"""The suites that a run measures, unless it is told which."""
+DUTY = "duty"
+EVERY = (*SUITES, *TRIALS, DUTY)
+"""All suites, the default of a run."""
 
 
 @dataclass(frozen=True, slots=True)
 class MeasurementPlan:
-    """What a run measures: suites by name; `seconds` after which it starts nothing new; `quick`: tier 0, bursts only."""
+    """Suites of a run, `seconds` after which nothing new starts, and `quick`: only tier 0 and bursts."""
 
     suites: tuple[str, ...] = EVERY
     seconds: float = float("inf")
@@ -131,18 +186,18 @@ class MeasurementPlan:
 
     @classmethod
     def of(cls, names: str | None, minutes: float | None, quick: bool) -> MeasurementPlan:
-        """Return the plan of a command line: suites separated by commas, minutes. Raises InputError."""
+        """Return the plan of a command line: suites separated by commas, and minutes. Raises InputError."""
         chosen = tuple(one.strip() for one in names.split(",")) if names else EVERY
         for suite in chosen:
             if suite not in EVERY:
-                raise InputError(f"--suite: {suite!r} is no suite; {suggest(suite, EVERY)}")
+                raise InputError(f"--suite: {suite!r} is not a suite; {suggest(suite, EVERY)}")
         if minutes is not None and not 0 < minutes < 1e6:
             raise InputError(f"--minutes is {minutes:g}; write a number above 0")
         return cls(chosen, 60 * minutes if minutes else float("inf"), quick)
 
-    def work(self, small: bool) -> list[Case | Trial]:
-        """Return the cases and trials, tier by tier; `small` ones for a CPU."""
-        every: list[Case | Trial] = [*cases(self.suites), *trials(self.suites)]
+    def work(self, small: bool) -> list[WorkItem]:
+        """Return the cases and trials, the lowest tier first; with `small` shapes for a CPU."""
+        every: list[WorkItem] = [*(duties() if DUTY in self.suites else ()), *cases(self.suites), *trials(self.suites)]
         both = [one for one in every if one.tier == 0 or not self.quick]
         both = distinct(both) if small else both
         return sorted(both, key=lambda one: one.tier)
@@ -150,23 +205,26 @@ class MeasurementPlan:
 
 SAMPLES = 20
 SUSTAINED = 10.0
-"""Seconds of a sustained run: boards reach their power limit within one, and their temperature's clocks within some."""
+"""Seconds of a sustained run. Boards reach their power limit within one second, and thermal clocks within several."""
 SETS = 32
-"""Sets of operands at most."""
+"""Largest number of sets of operands."""
 
 
 class Bench:
-    """A device with its clock and the two files that rows go to."""
+    """A device with its clock and the four files of its rows."""
 
     def __init__(self, device: Device, out: Path, say: Callable[[str], None]) -> None:
         self.device, self.say = device, say
         self.kernels = MeasurementLog(out, COLUMNS, KEY)
         self.wholes = MeasurementLog(wholes_file(out), WHOLE_COLUMNS, WHOLE_KEY)
+        self.clocks = MeasurementLog(sibling(out, "clock"), CLOCK_COLUMNS, CLOCK_KEY)
+        self.traces = MeasurementLog(sibling(out, "trace"), TRACE_COLUMNS, TRACE_KEY)
         self.clock: Clock = clock(device)
         self.look = source(device.real)
 
     def run(self, plan: MeasurementPlan) -> int:
-        """Measure what is not there yet and return the number of new rows; what cannot run is said and left out."""
+        """Measure what the files do not have yet, and return the number of new rows. Cases that cannot run are reported and
+        skipped."""
         work, end, before = plan.work(not self.device.real), time.monotonic() + plan.seconds, self._rows()
         for number, one in enumerate(work, 1):
             if time.monotonic() > end:
@@ -178,8 +236,8 @@ class Bench:
             self.device.release()
         return self._rows() - before
 
-    def _tried(self, one: Case | Trial, plan: MeasurementPlan) -> Iterator[str]:
-        """Yield the measured rows, or the reasons without one: a kernel that a GPU or torch refuses must not end the run."""
+    def _tried(self, one: WorkItem, plan: MeasurementPlan) -> Iterator[str]:
+        """Yield a line per measured row, or the reason without one. A kernel that a GPU or torch refuses must not end the run."""
         try:
             yield from self._one(one, plan)
         except ClustersimError:
@@ -190,11 +248,13 @@ class Bench:
             yield f"left out: {type(error).__name__}: {(str(error).splitlines() or [''])[0][:160]}"
 
     def _rows(self) -> int:
-        return len(self.kernels.known) + len(self.wholes.known)
+        return len(self.kernels.known) + len(self.wholes.known) + len(self.clocks.known)
 
-    def _one(self, one: Case | Trial, plan: MeasurementPlan) -> Iterator[str]:
+    def _one(self, one: WorkItem, plan: MeasurementPlan) -> Iterator[str]:
         if isinstance(one, Trial):
             return self._trial(one)
+        if isinstance(one, DutyCase):
+            return self._duty(one)
         return self._case(one, plan.quick)
 
     def _case(self, case: Case, quick: bool) -> Iterator[str]:
@@ -210,8 +270,23 @@ class Bench:
             self.kernels.append(kernel_row(case, mode, self.device) | measured(timing, reading))
             yield rate(case, mode, timing, reading)
 
+    def _duty(self, duty: DutyCase) -> Iterator[str]:
+        yield from self._case(duty.case, quick=True)
+        row = duty_row(duty, self.device)
+        if row in self.clocks:
+            return
+        with self.clock.scope():
+            launches = [BUILDERS[duty.case.runner](duty.case, self.device) for _ in range(self._sets(duty.case))]
+        with BoardMeter(self.look, FAST) as meter:
+            begin, chunks = self.clock.series(launches, duty.share, duty.filler, duty.seconds)
+        late = [chunk.seconds for chunk in chunks if chunk.start > duty.seconds / 2] or [chunks[-1].seconds]
+        for cells in time_rows(chunks, [at - begin for at in meter.times], meter.readings):
+            self.clocks.append(row | cells)
+        reading = meter.reading(since=begin + duty.seconds / 2)
+        yield rate(duty.case, "sustained", Timing(float(np.median(late)), min(late), max(late), len(late)), reading)
+
     def _sets(self, case: Case) -> int:
-        """Return how many sets of operands there are: more than the L2 cache holds, far less than the memory."""
+        """Return the number of sets of operands: more than the L2 cache holds, and far less than the memory."""
         bytes_ = max(case.kernel.bytes, 1.0)
         return int(np.clip(min(2 * self.device.l2, self.device.memory / 8) / bytes_ + 1, 1, SETS))
 
@@ -231,7 +306,10 @@ class Bench:
         run = RUNS[trial.what]
         with BoardMeter(self.look) as meter:
             found = run(trial, self.device, self.clock)
-        timing, reading = Timing(*(found.pop(field) for field in Timing._fields)), meter.reading()
+        timing = Timing(*(found.pop(field) for field in Timing._fields))
+        reading = meter.reading(*found.pop("between", ()))
+        for kernel in found.pop("kernels", ()):
+            self.traces.append(row | kernel)
         if found.get("tokens"):
             found["tokens_per_s"] = found["tokens"] / timing.seconds
         self.wholes.append(row | found | measured(timing, reading))
@@ -240,6 +318,41 @@ class Bench:
         yield f"{timing.seconds * 1e3:.4g} ms{speed}{peak}"
 
 
+FAST = 0.01
+"""Seconds between two readings of the board during a run over time."""
+EARLY, FINE, COARSE = 1.0, 0.05, 0.5
+"""Rows of a run over time cover `FINE` seconds during the first `EARLY` seconds, then `COARSE`."""
+
+
+def time_rows(
+    chunks: Sequence[Chunk], times: Sequence[float], readings: Sequence[Reading]
+) -> Iterator[dict[str, object]]:
+    """Yield the cells of rows over time: medians of chunks and readings in each interval."""
+
+    def piece(at: float) -> tuple[float, float]:
+        width = FINE if at < EARLY else COARSE
+        return np.floor(at / width) * width, width
+
+    pieces = dict.fromkeys(piece(chunk.start) for chunk in chunks)
+    for begin, width in pieces:
+        inside = [chunk for chunk in chunks if piece(chunk.start) == (begin, width)]
+        reading = median_reading([one for at, one in zip(times, readings, strict=False) if begin <= at < begin + width])
+        yield {
+            "t_s": float(begin + width / 2),
+            "latency_s": float(np.median([chunk.seconds for chunk in inside])),
+            "busy": float(np.mean([chunk.busy for chunk in inside])),
+            "clock_mhz": reading.clock,
+            "power_w": reading.power,
+            "temperature_c": reading.temperature,
+            "reasons": reading.reasons,
+        }
+
+
+def sibling(out: Path, what: str) -> Path:
+    """Return the path of a file for other rows: `kernels_clock.csv` for `kernels.csv`."""
+    return out.with_name(f"{out.stem}_{what}{out.suffix}")
+
+
 def wholes_file(out: Path) -> Path:
-    """Return where layers, steps and launches go: `kernels_steps.csv` beside `kernels.csv`."""
-    return out.with_name(f"{out.stem}_steps{out.suffix}")
+    """Return the path for layers, steps and launches: `kernels_steps.csv` for `kernels.csv`."""
+    return sibling(out, "steps")

@@ -1,17 +1,17 @@
-"""How each kind of kernel is run: `BUILDERS[kind](case, device)` makes operands and returns the launch."""
+"""Launches of each kind of kernel: `BUILDERS[kind](case, device)` creates operands and returns the launch."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from clustersim.lab.measure.cases import ACCUMULATE, FLASH3, LOOP, Case, Unavailable
+from clustersim.lab.measure.cases import ACCUMULATE, COMPILED, FLASH3, LIGER, LOOP, Case, Unavailable
 from clustersim.lab.measure.device import Device, compiled
 from clustersim.lab.measure.timing import KernelLaunch
 
 
 def product(case: Case, device: Device) -> KernelLaunch:
-    """Return the launch of one product. Raises Unavailable."""
+    """Return the launch of one GEMM. Raises Unavailable."""
     kernel = case.kernel
     if kernel.kind == "bmm":
         return _batched(case, device)
@@ -20,11 +20,11 @@ def product(case: Case, device: Device) -> KernelLaunch:
     a, b = operands(case, device)
     if case.note == ACCUMULATE:
         return _accumulate(device, a, b)
-    return _plain(a, b)
+    return _tf32(_plain(a, b)) if kernel.dtype == "tf32" else _plain(a, b)
 
 
 def operands(case: Case, device: Device) -> tuple[Any, Any]:
-    """Return a (m×k) and b (k×n), stored as the layout says: `t` of the first letter is b's, of the second a's.
+    """Return a (m×k) and b (k×n), stored in the case's layout: `t` in the first letter transposes b, in the second a.
 
     The letters are cuBLAS's, which sees row-major matrices transposed: tn is a row-major m×k with b row-major n×k.
     """
@@ -40,6 +40,20 @@ def _plain(a: Any, b: Any) -> KernelLaunch:
 
     out = torch.empty(a.shape[0], b.shape[1], dtype=a.dtype, device=a.device)
     return lambda: torch.mm(a, b, out=out)
+
+
+def _tf32(launch: KernelLaunch) -> KernelLaunch:
+    """Return the launch of a GEMM with fp32 operands that tensor cores round to tf32."""
+    import torch
+
+    def rounded() -> object:
+        torch.backends.cuda.matmul.allow_tf32 = True
+        try:
+            return launch()
+        finally:
+            torch.backends.cuda.matmul.allow_tf32 = False
+
+    return rounded
 
 
 def _accumulate(device: Device, a: Any, b: Any) -> KernelLaunch:
@@ -86,11 +100,11 @@ def _batched(case: Case, device: Device) -> KernelLaunch:
     return lambda: torch.bmm(a, b, out=out)
 
 
-BACKENDS = {"flash": "FLASH_ATTENTION", "cudnn": "CUDNN_ATTENTION"}
+BACKENDS = {"flash": "FLASH_ATTENTION", "cudnn": "CUDNN_ATTENTION", "efficient": "EFFICIENT_ATTENTION"}
 
 
 def attention(case: Case, device: Device) -> KernelLaunch:
-    """Return the launch of one attention kernel; a backward one has its forward pass behind it. Raises Unavailable."""
+    """Return the launch of one attention kernel. A backward kernel's forward pass has already run. Raises Unavailable."""
     import torch
 
     backward = case.kernel.op == "backward"
@@ -104,7 +118,7 @@ def attention(case: Case, device: Device) -> KernelLaunch:
 
 
 def attention_operands(case: Case, device: Device, grad: bool) -> tuple[Any, Any, Any]:
-    """Return q, k, v as (batch, sequence, heads, dim), as projections leave them."""
+    """Return q, k, v as (batch, sequence, heads, dim), the layout after projections."""
     kernel = case.kernel
     queries = (kernel.batch, kernel.m, kernel.heads, kernel.k)
     keys = (kernel.batch, kernel.n, kernel.kv_heads, kernel.k)
@@ -140,12 +154,11 @@ def _flash3(case: Case) -> Callable[[Any, Any, Any], Any]:
     return attend
 
 
-COMPILED = "compiled"
 SUFFIX = "_backward"
 
 
 class Function(NamedTuple):
-    """A function of `inputs` tensors of rows×columns and `weights` of one row, of type `dtype` if not the kernel's."""
+    """A function of `inputs` tensors of rows×columns and `weights` of one row, of type `dtype` or else the kernel's."""
 
     call: Callable[..., Any]
     inputs: int = 1
@@ -190,7 +203,7 @@ FUNCTIONS = {
 
 
 def vector(case: Case, device: Device) -> KernelLaunch:
-    """Return the launch of one kernel."""
+    """Return the launch of one vector kernel."""
     import torch
 
     op = case.kernel.op
@@ -217,8 +230,78 @@ def _without_graph(call: Callable[..., Any], inputs: tuple[Any, ...]) -> KernelL
     return launch
 
 
+def _cross_entropy(logits: Any, targets: Any) -> Any:
+    return _functional().cross_entropy(logits.float(), targets)
+
+
+def _rotate_both(q: Any, k: Any, cosine: Any, sine: Any) -> Any:
+    wide, thin = cosine.unsqueeze(1), sine.unsqueeze(1)
+    return _rotate(q, wide, thin), _rotate(k, wide, thin)
+
+
+LIGER_NAMES = {"rmsnorm": "rms_norm", "layernorm": "layer_norm"}
+"""{operator: its different name in liger_kernel.transformers.functional}"""
+
+
+def _liger(op: str) -> Callable[..., Any]:
+    try:
+        from liger_kernel.transformers import functional  # type: ignore[import-not-found,unused-ignore]
+    except ImportError as error:
+        raise Unavailable("liger-kernel is not installed") from error
+    call = getattr(functional, f"liger_{LIGER_NAMES.get(op, op)}", None)
+    if call is None:
+        raise Unavailable(f"liger-kernel has no {op}")
+    given: Callable[..., Any] = call
+    epsilon = {"rmsnorm", "layernorm"}
+    return (lambda *inputs: given(*inputs, 1e-5)) if op in epsilon else given
+
+
+def _geglu(gate: Any, value: Any) -> Any:
+    return _functional().gelu(gate, approximate="tanh") * value
+
+
+EAGER: dict[str, Callable[..., Any]] = {"cross_entropy": _cross_entropy, "rope": _rotate_both, "geglu": _geglu}
+
+
+def provided(case: Case, device: Device) -> KernelLaunch:
+    """Return the launch of an operator of the library in the case's note. Raises Unavailable.
+
+    A forward pass runs as in training, and saves tensors for the backward pass.
+    """
+    import torch
+
+    op, backward = case.kernel.op.removesuffix(SUFFIX), case.kernel.op.endswith(SUFFIX)
+    if backward and case.note == LIGER and op == "cross_entropy":
+        raise Unavailable("liger-kernel computes the gradient of logits in the forward pass")
+    call = _liger(op) if case.note == LIGER else EAGER[op] if op in EAGER else FUNCTIONS[op].call
+    call = compiled(call, device) if case.note == COMPILED else call
+    wanted, constants = _provided_inputs(op, case, device)
+    if not backward:
+        return lambda: call(*wanted, *constants)
+    out = call(*wanted, *constants)
+    outputs = out if isinstance(out, tuple) else (out,)
+    gradients = [torch.randn_like(one) for one in outputs]
+    return lambda: torch.autograd.grad(outputs, wanted, gradients, retain_graph=True)
+
+
+def _provided_inputs(op: str, case: Case, device: Device) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    """Return (tensors with gradients, other tensors)."""
+    rows, columns, dtype = case.kernel.m, case.kernel.n, case.kernel.dtype
+    if op == "rope":
+        groups = max(1, columns // 640)
+        dim = columns // (5 * groups) // 2 * 2
+        heads = (device.normal((1, rows, count, dim), dtype) for count in (4 * groups, groups))
+        turns = (device.normal((1, rows, dim), dtype) for _ in range(2))
+        return tuple(one.transpose(1, 2).requires_grad_() for one in heads), tuple(turns)
+    if op == "cross_entropy":
+        return (device.normal((rows, columns), dtype, True),), (device.integers(rows, columns),)
+    inputs, weights = {"rmsnorm": (1, 1), "layernorm": (1, 2), "softmax": (1, 0), "gelu": (1, 0)}.get(op, (2, 0))
+    shapes = [(rows, columns)] * inputs + [(columns,)] * weights
+    return tuple(device.normal(shape, dtype, True) for shape in shapes), ()
+
+
 def grouped(case: Case, device: Device) -> KernelLaunch:
-    """Return the launch of the products of `batch` experts, whose tokens lie one expert after another.
+    """Return the launch of the GEMMs of `batch` experts, whose tokens are contiguous.
 
     Raises Unavailable.
     """
@@ -263,7 +346,7 @@ VOCABULARY = 128_256
 
 
 def memory(case: Case, device: Device) -> KernelLaunch:
-    """Return the launch of one kernel."""
+    """Return the launch of one memory-bound kernel."""
     return MAKERS[case.kernel.op](case, device)
 
 
@@ -286,7 +369,7 @@ def _embedding_backward(case: Case, device: Device) -> KernelLaunch:
 
 
 def _permute(case: Case, device: Device) -> KernelLaunch:
-    """Return the gather of m rows in random order: tokens sorted by their expert."""
+    """Return the gather of m rows in random order, as for tokens sorted by expert."""
     rows = device.normal((case.kernel.m, case.kernel.n), case.kernel.dtype)
     order = device.integers(case.kernel.m, case.kernel.m)
     return lambda: rows.index_select(0, order)
@@ -346,5 +429,6 @@ BUILDERS: dict[str, Callable[[Case, Device], KernelLaunch]] = {
     "vector": vector,
     "grouped": grouped,
     "memory": memory,
+    "provided": provided,
 }
-"""By the runner that a case names."""
+"""{runner of a case: function that builds its launch}"""

@@ -1,8 +1,8 @@
-"""Seconds of one launch among some that take turns, by the wall clock of a CPU or by CUDA events.
+"""Times launches, by the wall clock on a CPU or by CUDA events on a GPU.
 
-On a GPU a pass over some launches is captured as a CUDA graph: no dispatch by the CPU is in it; what cannot be captured is
-launched behind a kernel that keeps the GPU busy meanwhile. Launches take turns on several sets of operands, which together
-are larger than the L2 cache: operands come from memory, as in a training step.
+On a GPU a pass over several launches is captured as a CUDA graph, so that it contains no CPU dispatch. If it cannot be captured,
+it is launched behind a kernel that keeps the GPU busy meanwhile. Launches alternate between sets of operands that together
+exceed the L2 cache, so that operands come from memory, as in a training step.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from clustersim.lab.measure.device import Device
 
 KernelLaunch = Callable[[], object]
 PASS = 5e-4
-"""Seconds that a pass should take at least: far above the resolution of events (0.5 us) and the gap before its start."""
+"""Smallest duration of a pass in seconds, far above the resolution of events (0.5 us) and the gap before its start."""
 MOST = 256
-"""Launches in a pass at most."""
+"""Largest number of launches in a pass."""
 
 
 class Timing(NamedTuple):
-    """Seconds of one launch: median, least and most of `samples` passes."""
+    """Seconds of one launch: median, minimum and maximum of `samples` passes."""
 
     seconds: float
     low: float
@@ -33,33 +33,47 @@ class Timing(NamedTuple):
     samples: int
 
 
+class Chunk(NamedTuple):
+    """A part of a long run: seconds since its start, seconds of one launch, share of the time in launches."""
+
+    start: float
+    seconds: float
+    busy: float
+
+
+TimedChunks = tuple[float, list[Chunk]]
+
+
 class Clock(Protocol):
-    """A way to time passes."""
+    """Interface for timing passes."""
 
     def time(self, launches: Sequence[KernelLaunch], samples: int) -> Timing:
-        """Return the seconds of one launch among `launches`, which take turns."""
+        """Return the seconds of one launch. `launches` alternate."""
 
     def sustain(self, launches: Sequence[KernelLaunch], seconds: float) -> list[float]:
-        """Return seconds of one launch in each chunk of a run without pause of about `seconds`."""
+        """Return the seconds of one launch in each chunk of a run of about `seconds` without pause."""
+
+    def series(self, launches: Sequence[KernelLaunch], share: float, filler: str, seconds: float) -> TimedChunks:
+        """Return the host's time of the start, and the chunks. `launches` take `share` of the time, `filler` the rest."""
 
     def scope(self) -> Any:
-        """Return the context in which operands must be made."""
+        """Return the context in which operands must be created."""
 
 
 def play_all(launches: Sequence[KernelLaunch]) -> None:
-    """KernelLaunch them all, in order."""
+    """Run all launches in order."""
     for launch in launches:
         launch()
 
 
 def one_pass(launches: Sequence[KernelLaunch], rough: float) -> list[KernelLaunch]:
-    """Return the launches, repeated until a pass takes long enough."""
+    """Return the launches, repeated until a pass is long enough."""
     repeats = int(np.ceil(PASS / max(rough * len(launches), 1e-9)))
     return list(launches) * max(1, min(repeats, MOST // len(launches)))
 
 
 def summary(seconds: Sequence[float]) -> Timing:
-    """Return the median, least and most of some seconds."""
+    """Return the median, minimum and maximum of some seconds."""
     return Timing(float(np.median(seconds)), min(seconds), max(seconds), len(seconds))
 
 
@@ -67,8 +81,14 @@ COVER = 2**30
 """Bytes of the fill that runs while the CPU dispatches a pass: 0.2 ms at 5 TB/s."""
 
 
+TURN = 0.01
+"""Seconds of one round of launches and filler, short compared with the board's power controller."""
+REST = 1.0
+"""Seconds of rest before a long run, so that it starts with a cool board at its boost clock."""
+
+
 class CudaClock:
-    """Times with CUDA events on a stream of its own."""
+    """Times with CUDA events on its own stream."""
 
     def __init__(self) -> None:
         import torch
@@ -79,7 +99,7 @@ class CudaClock:
         gc.freeze()  # every capture collects garbage: let it not walk through all modules again
 
     def scope(self) -> Any:
-        """Return the context of the stream: backward passes run on the stream of their forward pass."""
+        """Return the context of the stream. Backward passes run on the stream of their forward pass."""
         import torch
 
         return torch.cuda.stream(self.stream)
@@ -116,6 +136,48 @@ class CudaClock:
         count = repeats * len(pieces)
         return [one.elapsed_time(two) / 1e3 / count for one, two in pairwise(events)]
 
+    def series(self, launches: Sequence[KernelLaunch], share: float, filler: str, seconds: float) -> TimedChunks:
+        """Return the chunks of a run, each about `TURN` long: launches, then `idle` waiting or a `copy` of memory."""
+        import torch
+
+        with self.scope():
+            rough = min(self.events(lambda: play_all(launches), 2)) / len(launches)
+            count = max(1, round(share * TURN / rough))
+            pieces = [launches[i % len(launches)] for i in range(count)]
+            play = self.captured(pieces) or (lambda: play_all(pieces))
+            fill = self._filler(filler, count * rough * (1 / share - 1))
+            events: list[tuple[Any, Any]] = []
+            torch.cuda.synchronize()
+            time.sleep(REST)
+            begin = time.perf_counter()
+            while time.perf_counter() < begin + seconds:
+                start = self._event()
+                play()
+                events.append((start, self._event()))
+                fill()
+                if len(events) > 3:
+                    events[-3][1].synchronize()
+            last = self._event()
+            last.synchronize()
+        starts = [events[0][0].elapsed_time(one) / 1e3 for one in (*(start for start, _ in events), last)]
+        busy = [start.elapsed_time(stop) / 1e3 for start, stop in events]
+        turns = zip(pairwise(starts), busy, strict=True)
+        return begin, [Chunk(at, took / count, took / (after - at)) for (at, after), took in turns]
+
+    def _filler(self, kind: str, seconds: float) -> KernelLaunch:
+        """Return a call that occupies the GPU for about `seconds`."""
+        import torch
+
+        if seconds <= 0:
+            return lambda: None
+        wait: Callable[[int], object] = torch.cuda._sleep
+        if kind == "idle":
+            cycles = int(1e6 * seconds / min(self.events(lambda: wait(1_000_000), 2)))
+            return lambda: wait(cycles)
+        source, target = self.cover.view(2, -1)
+        copies = max(1, round(seconds / min(self.events(lambda: target.copy_(source), 3))))
+        return self.captured([lambda: target.copy_(source)] * copies) or (lambda: None)
+
     def _event(self) -> Any:
         import torch
 
@@ -124,7 +186,7 @@ class CudaClock:
         return event
 
     def events(self, play: KernelLaunch, samples: int) -> list[float]:
-        """Return the GPU's seconds of some calls, each dispatched while a fill keeps the GPU busy."""
+        """Return the GPU's seconds of each call. The CPU dispatches it while a fill keeps the GPU busy."""
         found = []
         for _ in range(samples):
             self.cover.zero_()
@@ -136,10 +198,21 @@ class CudaClock:
         return found
 
     def captured(self, launches: Sequence[KernelLaunch]) -> KernelLaunch | None:
-        """Return a call that replays the launches as a CUDA graph; None where one of them asks the CPU meanwhile."""
+        """Return a call that replays the launches as a CUDA graph, or None if one of them waits for the GPU.
+
+        A failed capture leaves PyTorch's allocator in the graph's memory pool, so a call that waits is detected before.
+        """
         import torch
 
         graph = torch.cuda.CUDAGraph()
+        torch.cuda.synchronize()
+        try:
+            torch.cuda.set_sync_debug_mode("error")
+            play_all(launches[:1])
+        except RuntimeError:
+            return None
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
         torch.cuda.synchronize()
         try:
             with torch.cuda.graph(graph, stream=self.stream):
@@ -157,7 +230,7 @@ def clock(device: Device) -> Clock:
 
 
 class WallClock:
-    """Times on a CPU, once through the launches."""
+    """Times on a CPU, one run through the launches."""
 
     def time(self, launches: Sequence[KernelLaunch], samples: int) -> Timing:
         """Return the seconds of one launch."""
@@ -166,11 +239,21 @@ class WallClock:
         return summary([_wall(launches) for _ in range(samples)])
 
     def sustain(self, launches: Sequence[KernelLaunch], seconds: float) -> list[float]:
-        """Return the seconds of one launch, chunk by chunk."""
+        """Return the seconds of one launch for each chunk."""
         end, chunks = time.perf_counter() + seconds, [_wall(launches)]
         while time.perf_counter() < end:
             chunks.append(_wall(launches))
         return chunks
+
+    def series(self, launches: Sequence[KernelLaunch], share: float, filler: str, seconds: float) -> TimedChunks:
+        """Return the chunks of a run. The filler is a pause."""
+        begin, chunks = time.perf_counter(), list[Chunk]()
+        while not chunks or time.perf_counter() < begin + seconds:
+            start = time.perf_counter()
+            took = _wall(launches)
+            time.sleep(took * len(launches) * (1 / share - 1))
+            chunks.append(Chunk(start - begin, took, took * len(launches) / (time.perf_counter() - start)))
+        return begin, chunks
 
     def scope(self) -> Any:
         """Return a context that does nothing."""

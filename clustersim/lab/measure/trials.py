@@ -1,7 +1,8 @@
-"""What is measured apart from single kernels: launches, copies to and from the host, layers, training steps."""
+"""Measurements of launches, copies to and from the host, layers and training steps."""
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Callable
 from typing import Any
@@ -27,7 +28,7 @@ COUNT = 1000
 
 
 def launch_cost(trial: Trial, device: Device, clock: Clock) -> dict[str, Any]:
-    """Return the seconds of one launch: `dispatch` CPU time, `stream` and `graph` GPU time. Raises Unavailable."""
+    """Return the seconds of one launch: `dispatch` is CPU time, `stream` and `graph` GPU time. Raises Unavailable."""
     import torch
 
     value = torch.zeros(64, device=device.kind)
@@ -88,7 +89,7 @@ TOKENS = 4096
 
 
 def cross_entropy_loss(trial: Trial, device: Device, clock: Clock) -> dict[str, Any]:
-    """Return the seconds of forward and backward over `amount` vocabulary entries."""
+    """Return the seconds of forward and backward pass over `amount` vocabulary entries."""
     import torch
     from torch.nn.functional import cross_entropy
 
@@ -103,12 +104,14 @@ def cross_entropy_loss(trial: Trial, device: Device, clock: Clock) -> dict[str, 
         return clock.time([launch], 20)._asdict() | {"tokens": tokens}
 
 
-WARMUP, STEPS = 3, 10
+WARMUP, STEPS, TRACED = 3, 10, 2
+LONG = 5.0
+"""Smallest duration of measured steps in seconds. Boards reach their power limit within one."""
 FULL = "full recompute"
 
 
 def training_step(trial: Trial, device: Device, clock: Clock) -> dict[str, Any]:
-    """Return seconds of a step, tokens and peak memory in bytes. Raises Unavailable for a trial that cannot fit."""
+    """Return seconds of a step, tokens, and peak memory in bytes. Raises Unavailable for a trial that does not fit."""
     import torch
 
     model = trial.model
@@ -116,19 +119,56 @@ def training_step(trial: Trial, device: Device, clock: Clock) -> dict[str, Any]:
         raise Unavailable("a step needs a model")
     if device.real and 20 * model.parameters > device.memory:
         raise Unavailable(f"{model.name} needs {20 * model.parameters / 2**30:.0f} GiB for weights, gradients and Adam")
+    before = _allocated(device)
     step = TrainingStep(trial, model, device)
     for _ in range(WARMUP):
         step()
     if device.real:
         torch.cuda.reset_peak_memory_stats()
-    timing = summary([_wall(step, device) for _ in range(STEPS if device.real else 2)])
-    peak = float(torch.cuda.max_memory_allocated()) if device.real else 0.0
+    seconds = _steady_steps(step, device, LONG if device.real else 0.0)
+    timing = summary(seconds)
+    since = time.perf_counter() - sum(seconds)
+    peak = float(torch.cuda.max_memory_allocated()) - before if device.real else 0.0
     facts = {"tokens": trial.micro_batch * trial.seq, "peak_memory_bytes": peak, "parameters": model.parameters}
-    return timing._asdict() | facts
+    until = time.perf_counter()
+    return timing._asdict() | facts | {"between": (since, until), "kernels": step_kernels(step, device)}
+
+
+def _steady_steps(step: TrainingStep, device: Device, least: float) -> list[float]:
+    """Return the seconds of the second half of at least `STEPS` steps and `least` seconds, when clocks have settled."""
+    seconds: list[float] = []
+    while len(seconds) < (STEPS if device.real else 2) or sum(seconds) < least:
+        seconds.append(_wall(step, device))
+    return seconds[len(seconds) // 2 :]
+
+
+def _allocated(device: Device) -> float:
+    """Return the bytes that PyTorch has allocated on the GPU before the next step."""
+    import torch
+
+    gc.collect()
+    return float(torch.cuda.memory_allocated()) if device.real else 0.0
+
+
+def step_kernels(step: TrainingStep, device: Device) -> list[dict[str, object]]:
+    """Return the name, calls and seconds of each kernel in `TRACED` steps, by torch.profiler."""
+    from torch.profiler import ProfilerActivity, profile
+
+    if not device.real:
+        return []
+    with profile(activities=[ProfilerActivity.CUDA]) as profiler:
+        for _ in range(TRACED):
+            _wall(step, device)
+    rows = profiler.key_averages()
+    return [
+        {"name": row.key[:200], "calls": row.count, "seconds": row.self_device_time_total / 1e6, "steps": TRACED}
+        for row in sorted(rows, key=lambda row: -row.self_device_time_total)
+        if row.self_device_time_total > 0
+    ]
 
 
 def _wall(step: TrainingStep, device: Device) -> float:
-    """Return the seconds of one step as the user sees them: by the wall clock, from idle GPU to idle GPU."""
+    """Return the wall time of one step in seconds, from idle GPU to idle GPU."""
     import torch
 
     if device.real:
@@ -141,7 +181,7 @@ def _wall(step: TrainingStep, device: Device) -> float:
 
 
 class TrainingStep:
-    """A model with its optimizer; a call is one step."""
+    """A model with its optimizer. A call runs one step."""
 
     def __init__(self, trial: Trial, model: DecoderShape, device: Device) -> None:
         import torch
@@ -158,7 +198,7 @@ class TrainingStep:
         for wide in self.master:
             wide.grad = torch.zeros_like(wide)
         self.optimizer = torch.optim.AdamW(self.master, lr=1e-4, fused=True)
-        self.layer = compiled(decoder.layer, device) if trial.mode == "compiled" else decoder.layer
+        self.layer = compiled(decoder.layer, device, again=False) if trial.mode == "compiled" else decoder.layer
 
     def __call__(self) -> None:
         """Run one step."""
@@ -186,7 +226,7 @@ class TrainingStep:
 
 
 def unfused_attention(trial: Trial, device: Device, clock: Clock) -> dict[str, Any]:
-    """Return the seconds of causal attention of `amount` heads, `forward` or forward and `backward`."""
+    """Return the seconds of causal attention with `amount` heads, `forward` only, or forward and `backward`."""
     import torch
     from torch.nn.attention import SDPBackend, sdpa_kernel
     from torch.nn.functional import scaled_dot_product_attention
@@ -212,4 +252,4 @@ RUNS: dict[str, Callable[[Trial, Device, Clock], dict[str, Any]]] = {
     "step": training_step,
     "unfused": unfused_attention,
 }
-"""By what a trial names: the row of a trial, its seconds and what else there is to say."""
+"""{`what` of a trial: function that returns the cells of its row}"""

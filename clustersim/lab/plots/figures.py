@@ -1,4 +1,4 @@
-"""Panels: pairs of axes with series on them, as plain figures that a page or matplotlib draws."""
+"""Panels with series, as plain data that a page or matplotlib draws."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Axis(NamedTuple):
-    """A labelled axis from `low` to `high`, with (value, text) at its ticks; `down` has the smallest value on top."""
+    """A labelled axis from `low` to `high` with (value, text) at its ticks. With `down` the smallest value is on top."""
 
     label: str
     low: float
@@ -25,7 +25,7 @@ class Axis(NamedTuple):
 
 
 class Series(NamedTuple):
-    """Points, a line, or spans from (x, y) to (end, y); `label` names it in the legend, where it is not empty."""
+    """Points, a line, or spans from (x, y) to (end, y). `label` is its name in the legend, if not empty."""
 
     style: str
     label: str
@@ -38,7 +38,7 @@ class Series(NamedTuple):
 
 
 class Panel(NamedTuple):
-    """One pair of axes."""
+    """A pair of axes with series."""
 
     title: str
     x: Axis
@@ -47,7 +47,7 @@ class Panel(NamedTuple):
 
 
 class Figure(NamedTuple):
-    """Panels of one kind, with a legend that they share."""
+    """Panels of one kind with a common legend."""
 
     name: str
     title: str
@@ -75,17 +75,17 @@ def shares(values: Iterable[float]) -> Axis:
 
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#000000")
-"""Okabe and Ito (2008), which colour-blind readers can tell apart, without the yellow that paper swallows."""
+"""Okabe and Ito (2008), distinguishable by colour-blind readers, without the yellow that is faint on paper."""
 GLYPHS = ("dot", "cross", "plus", "triangle")
 NEWS = {"GPU": COLOURS[1], "kernels": COLOURS[0], "nothing": "#777777"}
-"""Colour of what training had not seen."""
+"""{what training had not seen: colour}"""
 POINTS = 1500
-"""Points of a panel at most: evenly drawn from the kernels by their length."""
+"""Largest number of points per panel, drawn evenly from the kernels by their length."""
 NEAR = 0.2
 SIDES = (("#222222", 1.0), ("#999999", 1 - NEAR), ("#999999", 1 + NEAR))
-"""Colour and ratio of the lines that say how far off a forecast is."""
+"""Colour and ratio of the lines of equal error."""
 EDGES = (1.5, 2.5, 5.0, 10.0)
-"""Where an axis of ratios may end, and begin at one over that."""
+"""Possible upper ends of an axis of ratios; its lower end is the reciprocal."""
 
 
 def figures(frame: pl.DataFrame) -> Iterator[Figure]:
@@ -135,7 +135,7 @@ def _classes(frame: pl.DataFrame) -> Iterator[tuple[str, pl.DataFrame]]:
 
 
 def _looks(frame: pl.DataFrame) -> dict[str, tuple[str, str]]:
-    """Return colour and glyph of each GPU; no two of 28 share both."""
+    """Return {GPU: (colour, glyph)}, distinct for up to 28."""
     names = sorted(frame["gpu"].unique().to_list())
     return {gpu: (COLOURS[i % len(COLOURS)], GLYPHS[i % len(GLYPHS)]) for i, gpu in enumerate(names)}
 

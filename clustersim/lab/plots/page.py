@@ -1,4 +1,4 @@
-"""The errors of predictors on measured kernels as one page that needs nothing else, tables and plots, or as PNG files."""
+"""Errors of predictors on measured kernels: one self-contained page with tables and plots, or PNG files."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 WIDTH, HEIGHT = 380.0, 300.0
 LEFT, RIGHT, TOP, BOTTOM = 70.0, 24.0, 28.0, 46.0
 NAMES = 104.0
-"""Room for names at the left of a panel whose ticks are words."""
+"""Width for names at the left of a panel whose ticks are words."""
 SHAPES = {
     "dot": "h0",
     "cross": "m-2.2-2.2l4.4 4.4m-4.4 0l4.4-4.4",
@@ -30,13 +30,13 @@ SHAPES = {
     "triangle": "m0-2.6l2.5 4.4h-5z",
 }
 STROKES = {"dot": 3.4, "cross": 1.1, "plus": 1.1, "triangle": 1.0}
-"""Widths of the lines of a glyph; a dot is a line without a length and with round ends."""
+"""Line widths of the glyphs. A dot is a line of zero length with round ends."""
 
 AxisScale = Callable[[float], float]
 
 
 def svg(panel: Panel) -> str:
-    """Return the drawing of a panel; the same panel gives the same text."""
+    """Return a panel as SVG. Equal panels give equal text."""
     left = NAMES if panel.y.down else LEFT
     across, down = _scale(panel.x, left, WIDTH - RIGHT), _scale(panel.y, HEIGHT - BOTTOM, TOP)
     body = [*_grid(panel, across, down, left), *(line for one in panel.series for line in marks(one, across, down))]
@@ -52,7 +52,7 @@ def svg(panel: Panel) -> str:
 
 
 def _scale(axis: Axis, first: float, last: float) -> AxisScale:
-    """Return the place on the drawing of a value on `axis`, which reaches from `first` to `last`."""
+    """Return the function from a value on `axis` to its position between `first` and `last`."""
     convert: AxisScale = math.log10 if axis.log else float
     low, high = convert(axis.low), convert(axis.high)
     if axis.down:
@@ -77,7 +77,7 @@ def _grid(panel: Panel, across: AxisScale, down: AxisScale, left: float) -> Iter
 
 
 def marks(one: Series, across: AxisScale, down: AxisScale) -> Iterator[str]:
-    """Yield the lines of a series."""
+    """Yield the SVG elements of a series."""
     places = [(across(x), down(y)) for x, y in zip(one.x, one.y, strict=True)]
     if one.style == "points":
         yield glyphs(one, places)
@@ -91,7 +91,7 @@ def marks(one: Series, across: AxisScale, down: AxisScale) -> Iterator[str]:
 
 
 def glyphs(one: Series, places: Iterable[tuple[float, float]]) -> str:
-    """Return one path with the glyph of a mark at every place."""
+    """Return one SVG path with a series' glyph at every point."""
     path = "".join(f"M{x:.1f} {y:.1f}{SHAPES[one.glyph]}" for x, y in places)
     wide = STROKES[one.glyph] * (1.6 if len(one.x) <= 30 else 1.0)
     return (
@@ -101,7 +101,7 @@ def glyphs(one: Series, places: Iterable[tuple[float, float]]) -> str:
 
 
 def legend(figure: Figure) -> str:
-    """Return the legend of a figure as HTML: a glyph and its name."""
+    """Return the legend of a figure as HTML."""
     return "".join(
         f'<span><svg viewBox="-7 -7 14 14" width="14" height="14">{glyphs(one._replace(x=[0.0]), [(0.0, 0.0)])}</svg>'
         f"{escape(one.label)}</span>"
@@ -131,14 +131,14 @@ COLUMNS = ("class", "mean", "median", "90th percentile", "bias", "in the 80 % in
 
 
 def write(folder: Path, frames: Sequence[pl.DataFrame], split: str) -> Path:
-    """Write the page of judged kernels, a frame a predictor, into `folder`. Raises InputError where that cannot be."""
+    """Write the page of judged kernels, a frame per predictor, to `folder`. Raises InputError if that fails."""
     path = folder / PAGE
     save(path, page(frames, split))
     return path
 
 
 def page(frames: Sequence[pl.DataFrame], split: str) -> str:
-    """Return the page; the same kernels give the same text."""
+    """Return the page as HTML. Equal kernels give equal text."""
     body = "\n".join(line for frame in frames for line in _predictor(frame))
     return (
         '<!doctype html>\n<html lang="en">\n<meta charset="utf-8">\n<meta name="viewport" content="width=device-width">\n'
@@ -180,12 +180,12 @@ def _table(frame: pl.DataFrame) -> str:
 
 PNG_COLUMNS = 3
 SIZE = 4.0, 3.3
-"""Inches of a panel, at 100 dots an inch."""
+"""Size of a panel in inches, at 100 dots per inch."""
 MARKERS = {"dot": ".", "cross": "x", "plus": "+", "triangle": "^"}
 
 
 def png_available() -> None:
-    """Raise InputError when matplotlib is not installed."""
+    """Raise InputError if matplotlib is not installed."""
     if find_spec("matplotlib") is None:
         raise InputError(
             "--png needs matplotlib, which is not installed; run pip install 'clustersim[plots]', or leave --png out: "
@@ -194,7 +194,7 @@ def png_available() -> None:
 
 
 def write_png(folder: Path, frames: Sequence[pl.DataFrame]) -> list[Path]:
-    """Write every figure of judged kernels, a frame a predictor, as one PNG file. Raises InputError."""
+    """Write every figure of judged kernels, a frame per predictor, as one PNG file. Raises InputError."""
     png_available()
     return [_write_png(folder / f"{figure.name}.png", figure) for frame in frames for figure in figures(frame)]
 
@@ -207,7 +207,7 @@ def _write_png(path: Path, figure: Figure) -> Path:
 
 
 def draw(figure: Figure) -> Any:
-    """Return a figure as one of matplotlib's."""
+    """Return a figure as a matplotlib figure."""
     from matplotlib.figure import Figure as Drawing
 
     rows = -(-len(figure.panels) // PNG_COLUMNS)

@@ -1,1 +1,1 @@
-"""How predictors learn from measured kernels."""
+"""Training of predictors on measured kernels."""

@@ -1,8 +1,8 @@
-"""What each class of kernels learns from, and what its error is measured on.
+"""Training and test data of each class of kernels.
 
-FP32 classes learn from the split `train` (P4, P100, V100, T4, A100-40GB) and are judged on `test`, whose L4, A100-80GB and
-H100 no training row comes from. Tensor-core classes learn from all GPUs; their error is measured by leaving a whole
-generation out. What is learned of one GPU alone is judged on shapes held out.
+FP32 classes learn from the split `train` (P4, P100, V100, T4, A100-40GB) and are judged on `test`, whose L4, A100-80GB and H100
+are in no training row. Tensor-core classes learn from all GPUs, and their error is measured by leaving out a whole generation.
+Networks of single GPUs are judged on held-out shapes.
 """
 
 from __future__ import annotations
@@ -27,25 +27,25 @@ from clustersim.predictors.features import Columns, Flags
 from clustersim.predictors.mlp import Parameters
 
 GENERATIONS = {"blackwell-ultra": "blackwell"}
-"""Architectures that are of one generation: the others stand for themselves."""
+"""{architecture: its generation}; others are their own."""
 WEIGHT = {"pascal": 0.25, "turing": 0.5, "ada": 0.25}
-"""How much a GPU counts in learning, by architecture: others 1. Clusters that train have no relatives of P4, P100, T4, L40S."""
+"""{architecture: weight of its GPUs in training}, 1 for others. No training cluster has relatives of P4, P100, T4 or L40S."""
 
 
 class Dataset(NamedTuple):
-    """Samples of one class as inputs of a model: arrays with one row a kernel, and `gpu`, which GPU measured it."""
+    """Samples of one class as inputs of a model: arrays with one row per kernel, and `gpu`, the index of its GPU."""
 
     inputs: dict[str, Floats]
     seconds: Floats
     weight: Floats
     share: Floats
-    """How much each GPU of the dataset counts; sums to one."""
+    """Weight of each GPU; they sum to one."""
 
 
 def dataset(samples: Samples, describe: Callable[[Columns, Gpu], dict[str, Floats]], patience: float) -> Dataset:
-    """Return samples as inputs: what `describe` says of the kernels on each GPU, row by row.
+    """Return samples as inputs. `describe` returns them for the kernels of one GPU.
 
-    Kernels shorter than `patience` seconds count less, in proportion: the dispatch of the call hides them.
+    The weight of kernels shorter than `patience` seconds falls in proportion, because the dispatch of the call hides them.
     """
     inputs: dict[str, Floats] = {}
     groups = gpus_of(samples)
@@ -60,17 +60,17 @@ def dataset(samples: Samples, describe: Callable[[Columns, Gpu], dict[str, Float
 
 
 def expected_dispatch(name: str) -> float | None:
-    """Return the seconds that a call of a class takes beside its kernel, to begin with; None where it is known."""
+    """Return the initial dispatch of a class's eager calls in seconds; None if it is known."""
     return None if name in GRAPHED else 3e-6 if name in TENSOR else 3e-5
 
 
 def nuisance(members: int, data: Dataset, dispatch: float | None) -> dict[str, Floats]:
-    """Return the nuisance parameters of the GPUs of a dataset: the dispatch of a call (log s), if any."""
+    """Return the nuisance parameters of a dataset's GPUs: the dispatch of a call (log s), if any."""
     return {"gpu.dispatch": np.full((members, len(data.share)), np.log(dispatch))} if dispatch else {}
 
 
 def lone(xp: Any, parameters: Parameters, rows: Mapping[str, Any], log_seconds: Any) -> Any:
-    """Return log(seconds) of a call by itself on the GPU that measured it: dispatch + kernel; else a launch + kernel."""
+    """Return log(seconds) of an eager call on its GPU: dispatch + kernel, or launch + kernel."""
     dispatch = LAUNCH
     if "gpu.dispatch" in parameters:
         dispatch = (rows["gpu"] * xp.exp(parameters["gpu.dispatch"])[:, None, :]).sum(-1)
@@ -78,7 +78,7 @@ def lone(xp: Any, parameters: Parameters, rows: Mapping[str, Any], log_seconds: 
 
 
 def forget(parameters: Mapping[str, Floats], share: Floats) -> dict[str, Floats]:
-    """Return parameters without those of single GPUs; `dispatch` (s) becomes their mean."""
+    """Return parameters without those of single GPUs. `dispatch` (s) becomes their mean."""
     kept = {name: value for name, value in parameters.items() if not name.startswith("gpu.")}
     known = "gpu.dispatch" in parameters
     dispatch = float((np.exp(parameters["gpu.dispatch"]) @ share).mean()) if known else LAUNCH
@@ -90,24 +90,26 @@ PER_GPU = 20_000
 PER_CLASS = 60_000
 
 
-class Split(NamedTuple):
-    """The samples of one class."""
+class TrainTestSplit(NamedTuple):
+    """Training and test samples of one class."""
 
     train: Samples
-    """What is learned from."""
+    """Samples to learn from."""
     test: Samples | None
-    """What errors are measured on; None: each generation of `train` in turn, left out."""
+    """Samples to measure errors on; None: each generation of `train` in turn, left out."""
 
 
-def splits(data: Data | Path, seed: int) -> dict[str, Split]:
+def splits(data: Data | Path, seed: int) -> dict[str, TrainTestSplit]:
     """Return the training data of every class, without the GPUs that `data` leaves out. Raises DataError for missing tables."""
     train, test = tables.fp32(data, "train"), tables.fp32(data, "test")
     rng = np.random.default_rng(seed)
-    result = {name: Split(thin(pick(train, name), rng, PER_CLASS), pick(test, name)) for name in SIMT}
+    result = {name: TrainTestSplit(thin(pick(train, name), rng, PER_CLASS), pick(test, name)) for name in SIMT}
     for name, samples in tensor_samples(data).items():
         groups = np.char.add(np.char.add(samples.gpu, " "), samples.table.dtype)
         rows = [_some(np.flatnonzero(groups == group), rng, PER_GPU) for group in np.unique(groups)]
-        result[name] = Split(samples.select(np.sort(np.concatenate([*rows, np.zeros(0, dtype=np.int64)]))), None)
+        result[name] = TrainTestSplit(
+            samples.select(np.sort(np.concatenate([*rows, np.zeros(0, dtype=np.int64)]))), None
+        )
     for name, samples in own_samples(data).items():
         if name in result:
             result[name] = result[name]._replace(train=join(result[name].train, samples))
@@ -120,15 +122,15 @@ def splits(data: Data | Path, seed: int) -> dict[str, Split]:
     return result
 
 
-def _leave_out(split: Split, data: Data | Path) -> Split:
-    """Return the split without the GPUs to leave out; where no other kernels test it, theirs do."""
+def _leave_out(split: TrainTestSplit, data: Data | Path) -> TrainTestSplit:
+    """Return the split without the GPUs to leave out. Their kernels become the test samples if there are no others."""
     held_out = np.isin(canonical(split.train).gpu, left_out(data))
     test = split.train.select(held_out) if split.test is None and held_out.any() else split.test
-    return Split(split.train.select(~held_out), test)
+    return TrainTestSplit(split.train.select(~held_out), test)
 
 
 def thin(samples: Samples, rng: np.random.Generator, most: int) -> Samples:
-    """Return at most `most` of the samples, drawn at random."""
+    """Return at most `most` random samples."""
     return samples.select(_some(np.arange(len(samples)), rng, most))
 
 
@@ -137,7 +139,7 @@ def _some(rows: Any, rng: np.random.Generator, most: int) -> Any:
 
 
 def held_shapes(samples: Samples) -> Flags:
-    """Return which samples have a shape that is held out: every fifth, by a hash of m, n and k, the same on all GPUs."""
+    """Return which samples have a held-out shape: one in five, by a hash of m, n and k, the same on all GPUs."""
     table = samples.table
     sides = np.stack([table.m, table.n, table.k]).astype(np.int64)
     result: Flags = (_PRIMES @ sides // 64) % 5 == 0
@@ -148,7 +150,7 @@ _PRIMES = np.array([73_856_093, 19_349_663, 83_492_791])
 
 
 def generations(samples: Samples) -> dict[str, Flags]:
-    """Return which samples were measured on GPUs of each generation."""
+    """Return {generation: mask of the samples measured on its GPUs}."""
     boards = {name: gpus.load(name).architecture for name in gpus_of(samples)}
     own = {name: GENERATIONS.get(text, text) for name, text in boards.items()}
     return {

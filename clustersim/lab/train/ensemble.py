@@ -1,4 +1,4 @@
-"""Learning in torch: an ensemble on measured seconds, in log space, with a fixed number of gradient steps."""
+"""Training in torch: an ensemble on measured seconds, in log space, with a fixed number of gradient steps."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ TrainingProgress = Callable[[str, int, int], None]
 
 
 def silent(task: str, done: int, total: int) -> None:
-    """Report nothing."""
+    """Ignore progress."""
 
 
 class TrainingBudget(NamedTuple):
-    """How long to learn; the defaults take about fifteen seconds for an ensemble of four on one core."""
+    """Length of a training. The defaults take about fifteen seconds for an ensemble of four on one core."""
 
     members: int = 4
     widths: tuple[int, ...] = (64, 64, 64)
@@ -33,7 +33,7 @@ class TrainingBudget(NamedTuple):
 
 
 def initial(members: int, widths: Sequence[int], rng: np.random.Generator) -> dict[str, NDArray[np.float64]]:
-    """Return He-initialised weights of `members` networks with the layer widths given, input and output included."""
+    """Return He-initialised weights of `members` networks. `widths` includes input and output."""
     result = {}
     for layer, (before, after) in enumerate(pairwise(widths)):
         last = layer == len(widths) - 2
@@ -44,9 +44,9 @@ def initial(members: int, widths: Sequence[int], rng: np.random.Generator) -> di
 
 
 def scaling(features: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:
-    """Return how to standardise features: mean and deviation, and the range seen, beyond which they are clipped.
+    """Return the parameters that standardise features: mean, deviation, and the range beyond which they are clipped.
 
-    A network is not asked about shapes outside of what it has learned: their features stay at the border.
+    Clipping keeps a network from extrapolating to shapes outside its training data.
     """
     low, high = np.quantile(features, [0.001, 0.999], axis=0)
     inside = features.clip(low, high)
@@ -65,12 +65,12 @@ def minimize(
     progress: TrainingProgress = silent,
     prior: Mapping[str, tuple[float, float]] | None = None,
 ) -> dict[str, Floats]:
-    """Return `start` after learning that `log_seconds(xp, parameters, rows of inputs)` should be log(`seconds`).
+    """Return `start` after training `log_seconds(xp, parameters, rows of inputs)` to match log(`seconds`).
 
-    `prior` gives parameters a mean and a deviation that pull them as a normal distribution would.
+    `prior` is {parameter: (mean, deviation)} of a normal distribution.
 
-    Minimises the smooth absolute log error (Huber, 0.1) with AdamW, a one-cycle rate and clipped gradients. Every member
-    draws its own rows. The result depends on the seed alone.
+    Minimises the Huber loss (0.1) of the log error with AdamW, a one-cycle rate and clipped gradients. Every member draws its
+    own rows. The result depends only on the seed.
     """
     import torch
 

@@ -1,8 +1,8 @@
-"""Intervals of forecasts, from the errors on kernels that training had not seen.
+"""Intervals of forecasts, from errors on kernels outside the training data.
 
-Split conformal prediction (Vovk et al., 2005): the interval of 80 % is that of measured / forecast between its quantiles of 10
-and 90 %, for kernels alike: of the same class and about the same length, on GPUs that were measured (`seen`) or that were not
-(`new`). Every generation of GPUs counts alike.
+Split conformal prediction (Vovk et al., 2005): the 80 % interval is that of measured / forecast between its 10 % and 90 %
+quantiles over similar kernels, of the same class and similar length, on GPUs that were measured (`seen`) or not (`new`). Every
+generation of GPUs has equal weight.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from clustersim.predictors.uncertainty import EDGES, Distance, lookup
 
 LEVELS = (0.1, 0.9)
 GENERATIONS = 3
-"""Groups of GPUs that errors on new ones need to speak for themselves."""
+"""Smallest number of generations whose errors on new GPUs count by themselves."""
 FEWEST = 200
-"""Kernels that a quantile of one length needs; below, those of all lengths serve."""
+"""Smallest number of kernels for a quantile of one length; below it, kernels of all lengths count."""
 
 
 class Residuals(NamedTuple):
-    """Measured / forecast of kernels of one class on one GPU that training had not seen, or whose shapes it had not."""
+    """Measured / forecast of kernels of one class on one GPU, with the GPU or the shapes outside the training data."""
 
     group: str
     seen: bool
@@ -33,7 +33,7 @@ class Residuals(NamedTuple):
 
 
 def quantiles(residuals: Sequence[Residuals]) -> dict[str, Any]:
-    """Return {new, seen: [[low, high] of short, middling and long kernels]} of one class; what has no residuals is absent."""
+    """Return {new, seen: [[low, high] of short, medium and long kernels]} of one class, without groups that have no residuals."""
     result: dict[str, Any] = {}
     for name, part in (("new", _new(residuals)), ("seen", [one for one in residuals if one.seen and len(one.ratio)])):
         if part:
@@ -42,16 +42,16 @@ def quantiles(residuals: Sequence[Residuals]) -> dict[str, Any]:
 
 
 def _new(residuals: Sequence[Residuals]) -> list[Residuals]:
-    """Return the residuals of GPUs that were not measured; of all GPUs where these are of fewer than GENERATIONS groups."""
+    """Return the residuals of new GPUs, or of all GPUs if those are of fewer than GENERATIONS generations."""
     filled = [one for one in residuals if len(one.ratio)]
     new = [one for one in filled if not one.seen]
     return new if len({one.group for one in new}) >= GENERATIONS else filled
 
 
 def widening(residuals: Sequence[Residuals]) -> float:
-    """Return the power of the quantiles at which a generation of GPUs left out of them too is covered to 80 %.
+    """Return the power of the quantiles that covers 80 % of a generation left out of them.
 
-    Few generations were measured: the quantiles of the others alone cover less. Found by halving, between 1/2 and 4.
+    Few generations were measured, so the quantiles of the others alone cover less. Found by bisection between 1/2 and 4.
     """
     low, high = 0.5, 4.0
     for _ in range(20):
@@ -78,7 +78,7 @@ def _quantiles(part: Sequence[Residuals], size: int) -> list[float]:
 
 
 def coverage(residuals: Sequence[Residuals], widen: float = 1.0) -> float | None:
-    """Return the share of kernels on new GPUs inside the interval that the other groups' residuals give; None for one group."""
+    """Return the share of kernels on new GPUs inside the interval of the other generations' residuals; None if one only."""
     new = _new(residuals)
     names = list(dict.fromkeys(one.group for one in new))
     if len(names) < 2:

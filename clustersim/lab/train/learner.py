@@ -1,4 +1,4 @@
-"""What a learned predictor needs in order to learn, and the one measured number of a GPU that training had not seen."""
+"""The interface of training for a learned predictor, and the one measured scalar of a new GPU."""
 
 from __future__ import annotations
 
@@ -29,34 +29,34 @@ class Learner(NamedTuple):
     """How the parameters of a method are learned from measured kernels."""
 
     method: Method
-    """What forecasts with them."""
+    """Method that forecasts with the parameters."""
     fit: Fit
-    """(class, samples, seed, progress) -> the parameters of the class, `dispatch` (s) among them."""
+    """Function (class, samples, seed, progress) -> parameters of the class, including `dispatch` (s)."""
     together: tuple[tuple[str, ...], ...] = ()
-    """Classes that share what `fit` returns."""
+    """Groups of classes that share the result of `fit`."""
     own: tuple[tuple[str, ...], FitOwn] | None = None
-    """Classes for which (parameters, samples, seed, progress) adds what is learned of measured GPUs alone, and that function."""
+    """Classes with networks for single GPUs, and the function (parameters, samples, seed, progress) that learns them."""
     calibrate: Callable[[Parameters, Samples, Gpu], dict[str, Floats]] | None = None
-    """Return parameters with the speed of one GPU set by a few of its kernels."""
+    """Function that returns parameters with the speed of one GPU set by a few of its kernels."""
 
 
 def get(name: str) -> Learner:
-    """Return how a predictor of class-by-class weights learns. Raises UnknownNameError."""
+    """Return the learner of a predictor. Raises UnknownNameError."""
     found: Learner = plugins.load(ROOM, name, "LEARNER")
     return found
 
 
 def of(predictor: Learned) -> Learner | None:
-    """Return how a predictor learned; None for one from outside."""
+    """Return the learner of a predictor; None for an outside one."""
     return get(predictor.name) if predictor.name in plugins.names(ROOM) else None
 
 
 FEW = 64
-"""Kernels that set the one measured scalar of a GPU and data type."""
+"""Number of kernels that set the measured scalar of a GPU and data type."""
 
 
 def scalable(predictor: Predictor, name: str) -> bool:
-    """Whether a measured scalar changes what `predictor` forecasts of the class `name`."""
+    """Return whether a measured scalar changes the forecasts of `predictor` for the class `name`."""
     if not isinstance(predictor, Learned) or "gemm.level" not in predictor.weights.classes.get(name, {}):
         return False
     how = of(predictor)
@@ -64,9 +64,9 @@ def scalable(predictor: Predictor, name: str) -> bool:
 
 
 def with_scalar(predictor: Learned, name: str, gpu: Gpu, samples: Samples) -> tuple[Learned, NDArray[np.intp]]:
-    """Return the predictor after one scalar for each data type of a class is set by FEW kernels, and which rows are the others.
+    """Return the predictor after FEW kernels set a scalar for each data type of a class, and the indices of the other rows.
 
-    samples: kernels of the class `name` measured on `gpu`; the few are drawn from them at random, always the same ones.
+    `samples` are kernels of the class `name` on `gpu`. The few are drawn at random with a fixed seed.
     """
     how = of(predictor)
     assert how is not None
@@ -78,7 +78,7 @@ def with_scalar(predictor: Learned, name: str, gpu: Gpu, samples: Samples) -> tu
 
 
 def drawn(samples: Samples) -> NDArray[np.intp]:
-    """Return which rows set the scalars: FEW of each data type."""
+    """Return the indices of the rows that set the scalars: FEW of each data type."""
     order = np.random.default_rng(0).permutation(len(samples))
     types = samples.table.dtype
     return np.concatenate([order[types[order] == one][:FEW] for one in np.unique(types)])

@@ -1,6 +1,6 @@
-"""Training a predictor: every class from its split of the measured kernels, with its held-out errors and intervals.
+"""Training of a predictor: every class from its split of the measured kernels, with held-out errors and intervals.
 
-It can be interrupted: every finished class lies in a scratch folder until the weights are written.
+It can be interrupted: every finished class is in a scratch folder until the weights are written.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from clustersim.lab.data.samples import Samples, canonical, gpus_of, merge
 from clustersim.lab.data.sources import Data, digests, left_out
 from clustersim.lab.evaluate import ratios, summary
 from clustersim.lab.train import intervals
-from clustersim.lab.train.dataset import GENERATIONS, WEIGHT, Split, generations, held_shapes, splits
+from clustersim.lab.train.dataset import GENERATIONS, WEIGHT, TrainTestSplit, generations, held_shapes, splits
 from clustersim.lab.train.ensemble import TrainingProgress
 from clustersim.lab.train.intervals import Residuals
 from clustersim.lab.train.learner import FitOwn, Learner, scalable, with_scalar
@@ -38,11 +38,10 @@ PACKAGE = Path(__file__).parents[2]
 
 
 def resumable(learner: Learner, scratch: Path | None) -> Learner:
-    """Return `learner` whose `fit` and `own` keep their results in the folder `scratch` and take them from there.
+    """Return `learner` with the results of `fit` and `own` cached in the folder `scratch`; None caches nothing.
 
-    A result is found again by the hash of its samples, class, seed and method, of the parameters it builds on, of the code of
-    predictors and learners and of the GPUs' figures, so that nothing stale is ever taken. None keeps nothing.
-    Raises DataError where nothing can be written.
+    The key is a hash of samples, class, seed and method, of the parameters that a result builds on, of the code of predictors
+    and learners, and of the GPUs' figures, so that no stale result is used. Raises DataError if nothing can be written.
     """
     if scratch is None:
         return learner
@@ -69,7 +68,7 @@ def _resumable_own(learner: Learner, scratch: Path) -> tuple[tuple[str, ...], Fi
 
 
 def _kept(path: Path, learn: Callable[[], dict[str, Floats]]) -> dict[str, Floats]:
-    """Return the content of a file, or else the result of `learn`, after writing it there."""
+    """Return the content of a file, or the result of `learn` after writing it there."""
     found = _read(path)
     if found is None:
         found = learn()
@@ -87,7 +86,7 @@ def _key(names: tuple[object, ...], samples: Samples, parameters: Parameters) ->
 
 @cache
 def code() -> str:
-    """Return the hash of all that decides what is learned beside samples and seed: code, GPUs' figures, torch."""
+    """Return the hash of everything that affects training besides samples and seed: code, GPUs' figures, torch."""
     state = hashlib.sha256(_torch().encode())
     for path in _sources():
         state.update(path.read_bytes())
@@ -121,7 +120,7 @@ def _write(path: Path, parameters: dict[str, Floats]) -> None:
 
 
 def discard(scratch: Path) -> None:
-    """Remove the scratch folder of a training that is done."""
+    """Remove the scratch folder of a finished training."""
     for path in scratch.glob("*.npz"):
         path.unlink(missing_ok=True)
     if scratch.is_dir() and not any(scratch.iterdir()):
@@ -132,7 +131,7 @@ WeightsByClass = Mapping[str, Mapping[str, Floats]]
 
 
 class HeldOut(NamedTuple):
-    """Errors of one class by GPU on kernels that were held out, and the residuals behind them."""
+    """Errors of one class by GPU on held-out kernels, and their residuals."""
 
     errors: dict[str, Any]
     residuals: list[Residuals]
@@ -141,9 +140,9 @@ class HeldOut(NamedTuple):
 def learn(
     learner: Learner, data: Data | Path, seed: int, progress: TrainingProgress, scratch: Path | None = None
 ) -> Weights:
-    """Return the weights of all classes with their held-out errors in the metadata.
+    """Return the weights of all classes, with their held-out errors in the metadata.
 
-    Finished classes are kept in the folder `scratch`, from which an interrupted training goes on.
+    Finished classes are in the folder `scratch`, from which an interrupted training continues.
     """
     learner, plan = resumable(learner, scratch), splits(data, seed)
     classes: dict[str, dict[str, Floats]] = {MEMORY: memory(plan["fp32/elementwise"].train)}
@@ -168,18 +167,18 @@ def learn(
 
 
 def _coverage(residuals: list[Residuals]) -> dict[str, float | None]:
-    """Return the coverage of generations left out, with the plain quantiles of the others and as widened."""
+    """Return the coverage of generations left out, with the plain quantiles of the others and with widened ones."""
     widen = intervals.widening(residuals)
     return {"plain": intervals.coverage(residuals), "widened": intervals.coverage(residuals, widen), "widen": widen}
 
 
-def _bundles(learner: Learner, plan: Mapping[str, Split]) -> list[tuple[str, ...]]:
-    """Return the classes of `plan`, those that share parameters together."""
+def _bundles(learner: Learner, plan: Mapping[str, TrainTestSplit]) -> list[tuple[str, ...]]:
+    """Return the classes of `plan`, with those that share parameters in one group."""
     shared = [tuple(name for name in names if name in plan) for names in learner.together]
     return [names for names in shared if names] + [(n,) for n in plan if not any(n in names for names in shared)]
 
 
-def _owners(learner: Learner, plan: Mapping[str, Split]) -> list[str]:
+def _owners(learner: Learner, plan: Mapping[str, TrainTestSplit]) -> list[str]:
     return [name for name in learner.own[0] if name in plan] if learner.own else []
 
 
@@ -187,11 +186,11 @@ def _own(
     learner: Learner,
     classes: dict[str, dict[str, Floats]],
     name: str,
-    split: Split,
+    split: TrainTestSplit,
     seed: int,
     progress: TrainingProgress,
 ) -> HeldOut:
-    """Add to a class what is learned of each GPU alone, and judge that on shapes held out."""
+    """Add the networks of single GPUs to a class, and judge them on held-out shapes."""
     assert learner.own is not None
     samples, held_out = canonical(split.train), held_shapes(split.train)
     classes[name] = classes[name] | learner.own[1](classes[name], samples.select(~held_out), seed, progress)
@@ -199,9 +198,9 @@ def _own(
 
 
 def memory(samples: Samples) -> dict[str, Floats]:
-    """Return the share of the bandwidth that element-wise kernels of 0.3 ms and more reach, and the dispatch (s).
+    """Return the share of the bandwidth that element-wise kernels of at least 0.3 ms reach, and the dispatch (s).
 
-    The median on each GPU, averaged with the weights of the GPUs; a dispatch of 25 us is taken off.
+    It is the median on each GPU, averaged with the weights of the GPUs, without a dispatch of 25 us.
     """
     overhead, shares, weights = 25e-6, [], []
     for name, rows in gpus_of(samples).items():
@@ -217,7 +216,7 @@ def _judge(
     learner: Learner,
     classes: WeightsByClass,
     name: str,
-    plan: Mapping[str, Split],
+    plan: Mapping[str, TrainTestSplit],
     seed: int,
     progress: TrainingProgress,
 ) -> HeldOut:
@@ -257,7 +256,7 @@ def _errors(predictor: Learned, name: str, samples: Samples, seen: set[str], lea
 
 
 def _wide(learner: Learner | None, predictor: Learned, name: str, gpu: Gpu, samples: Samples) -> dict[str, Any]:
-    """Return the errors on products whose sides are all 256 and more, by data type; with one scalar too."""
+    """Return the errors on GEMMs with all sides of at least 256, by data type; also with one scalar."""
     table, result = samples.table, {}
     for dtype in np.unique(table.dtype).tolist():
         rows = (np.minimum(np.minimum(table.m, table.n), table.k) >= 256) & (table.dtype == dtype)
@@ -271,7 +270,7 @@ def _wide(learner: Learner | None, predictor: Learned, name: str, gpu: Gpu, samp
 
 
 def _scalar(predictor: Learned, name: str, gpu: Gpu, samples: Samples) -> dict[str, float]:
-    """Return the errors when one scalar for each data type is set by a few kernels, on all the others."""
+    """Return the errors if a few kernels set one scalar for each data type, on all other kernels."""
     calibrated, rest = with_scalar(predictor, name, gpu, samples)
     if not len(rest):
         return {}

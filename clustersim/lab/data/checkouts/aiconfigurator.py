@@ -1,7 +1,7 @@
 """The layout of ai-dynamo/aiconfigurator (Apache-2.0): `src/aiconfigurator/systems/data/GPU/…/VERSION/KIND_perf.txt`.
 
-Files are text with commas (later releases: parquet); they lie below the GPU in a folder for each backend and version.
-Latencies are milliseconds of CUDA graphs. A shape that several versions measured gets their median.
+Files are text with commas (later releases: parquet), in a folder for each GPU, backend and version. Latencies are milliseconds
+in CUDA graphs. A shape that several versions measured gets their median.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ REPOSITORY = "ai-dynamo/aiconfigurator"
 
 
 class FileLayout(NamedTuple):
-    """One kind of file: names of its columns and what the tidy table calls them.
+    """Columns of one kind of file and their names in the tidy table.
 
-    Only rows whose `only` columns hold these values (the default where a column is absent) are kept.
+    Only rows whose `only` columns have one of these values are kept; the first value is the default of a missing column.
     """
 
     stem: str
@@ -64,7 +64,7 @@ KINDS = {
 
 
 def root(path: Path) -> Path | None:
-    """Return the folder of the GPUs in a checkout, or in a part of one; None when there is none."""
+    """Return the folder of the GPUs in a checkout or in a part of one, or None."""
     candidates = (path / "src/aiconfigurator/systems/data", path / "systems/data", path / "data", path)
     return next((c for c in candidates if any(_files(c, kind) for kind in KINDS.values())), None)
 
@@ -80,7 +80,7 @@ def holds(root: Path, name: str) -> bool:
 
 
 def table(root: Path, name: str) -> pl.DataFrame | None:
-    """Return one tidy table: latency_s (median over versions), low_s, high_s, samples by shape; None without files.
+    """Return a tidy table, or None without files: latency_s (median over versions), low_s, high_s and samples by shape.
 
     Raises DataError.
     """

@@ -1,8 +1,8 @@
 """The layout of sitar-lab/NeuSight (MIT): `scripts/asplos/data/{dataset,dataset_amd}/{train,test}/…`.
 
-`bmm.csv`, `linear.csv`, `elem.csv`, `softmax.csv` and `ln.csv` of a split are what its predictors learn from and are judged
-by; `collect/OP/VERSION/GPU.csv` are the raw measurements. Products whose first kind of file is missing (it is too large for
-some mirrors) are read from the second, whose concatenation it is.
+`bmm.csv`, `linear.csv`, `elem.csv`, `softmax.csv` and `ln.csv` of a split train and test its predictors.
+`collect/OP/VERSION/GPU.csv` are the raw measurements. GEMMs whose first kind of file is missing (too large for some mirrors) are
+read from the second, which they concatenate.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _RAW = ("add", "addu", "div", "divu", "gelu", "mul", "mulu", "pow", "powu", "rel
 
 
 class SourceFile(NamedTuple):
-    """One file, with what the tidy table says of all its rows."""
+    """A file, and the values of all its rows in the tidy table."""
 
     path: Path
     vendor: str
@@ -35,7 +35,7 @@ class SourceFile(NamedTuple):
 
 
 def root(path: Path) -> Path | None:
-    """Return the folder of the datasets in a checkout, or in a part of one; None when there is none."""
+    """Return the folder of the datasets in a checkout or in a part of one, or None."""
     candidates = (path / "scripts/asplos/data", path / "asplos/data", path / "data", path)
     return next((c for c in candidates if (c / "dataset").is_dir() and any(_parts(c))), None)
 
@@ -51,7 +51,7 @@ def holds(root: Path, name: str) -> bool:
 
 
 def table(root: Path, name: str) -> pl.DataFrame | None:
-    """Return the FP32 kernels as the tidy table: seconds, sizes b, m, n, k or b, h; None for other tables.
+    """Return the FP32 kernels as a tidy table: seconds, sizes b, m, n, k or b, h; None for other tables.
 
     Raises DataError.
     """

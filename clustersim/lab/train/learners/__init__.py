@@ -1,3 +1,3 @@
-"""How each predictor learns: a file of its name with `train(data, seed, progress, scratch) -> Weights`, and nothing else."""
+"""Training of each predictor: a file of its name with `train(data, seed, progress, scratch) -> Weights`."""
 
 ALIASES = {"neusight-paper": "neusight_paper"}

@@ -1,4 +1,4 @@
-"""How `habitat` learns: an ensemble of networks in torch, with the dispatch of a call learned beside it."""
+"""Training of `habitat`: an ensemble of networks in torch, with the dispatch of a call."""
 
 from __future__ import annotations
 
@@ -44,6 +44,6 @@ LEARNER = Learner(METHOD, fit)
 def train(
     data: Data | Path, seed: int = 0, progress: TrainingProgress = silent, scratch: Path | None = None
 ) -> Weights:
-    """Return weights learned from measured kernels; `scratch` makes it resumable. Raises DataError for what is missing."""
+    """Return weights learned from measured kernels. `scratch` makes it resumable. Raises DataError for missing tables."""
     need("torch", "training habitat")
     return learn(LEARNER, data, seed, progress, scratch)

@@ -1,4 +1,4 @@
-"""How `linear` learns: least squares of the relative error over all GPUs, with slopes that are not negative."""
+"""Training of `linear`: least squares of the relative error over all GPUs, with non-negative slopes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from clustersim.predictors.weights_file import Weights
 
 
 def fit(name: str, samples: Samples, seed: int, progress: TrainingProgress = silent) -> dict[str, Floats]:
-    """Return the slopes and the dispatch of one class; nothing here depends on the seed."""
+    """Return the slopes and the dispatch of one class. `seed` has no effect."""
     facts = dataset(samples, describe, patience=1e-4)
     design = np.column_stack([facts.inputs["times"], np.ones(len(samples))]) / facts.seconds[:, None]
     solution = nonnegative(design * np.sqrt(facts.weight)[:, None], np.sqrt(facts.weight))
@@ -28,7 +28,12 @@ def fit(name: str, samples: Samples, seed: int, progress: TrainingProgress = sil
 
 
 def nonnegative(design: Floats, target: Floats) -> Floats:
-    """Return x >= 0 of least |design·x - target|², for few columns: the best of all sets of non-zero columns."""
+    """Return x >= 0 with the least
+
+    design·x - target
+
+    ², for few columns: the best of all sets of non-zero columns.
+    """
     count = design.shape[1]
     best, least = np.zeros(count), float(target @ target)
     for size in range(1, count + 1):
@@ -47,5 +52,5 @@ LEARNER = Learner(METHOD, fit)
 def train(
     data: Data | Path, seed: int = 0, progress: TrainingProgress = silent, scratch: Path | None = None
 ) -> Weights:
-    """Return weights learned from measured kernels; `scratch` makes it resumable. Raises DataError for what is missing."""
+    """Return weights learned from measured kernels. `scratch` makes it resumable. Raises DataError for missing tables."""
     return learn(LEARNER, data, seed, progress, scratch)

@@ -1,15 +1,16 @@
-"""Learning the few parameters of vector kernels: least squares in logarithms, in numpy, without chance."""
+"""Training of `neusight`: vector kernels by least squares in numpy, all other classes in torch."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from clustersim.arrays import Floats
+from clustersim.arrays import Floats, growing
 from clustersim.config.gpu import Gpu
 from clustersim.extras import need
 from clustersim.hardware import gpus
@@ -20,24 +21,27 @@ from clustersim.lab.train.dataset import GENERATIONS, WEIGHT, Dataset, dataset
 from clustersim.lab.train.ensemble import TrainingBudget, TrainingProgress, initial, minimize, scaling, silent
 from clustersim.lab.train.learner import Learner
 from clustersim.lab.train.training import learn
-from clustersim.predictors.kinds.neusight import FEW, METHOD, gemm, vector
-from clustersim.predictors.kinds.neusight.products import REACH, bounded, forecast, parts, shared
+from clustersim.model.kernel import gemm as product
+from clustersim.predictors.features import Columns, columns
+from clustersim.predictors.kinds.neusight import FEW, METHOD, gemm, measured, vector
+from clustersim.predictors.kinds.neusight.products import REACH, forecast, parts, shared, speed
 from clustersim.predictors.kinds.neusight.vector import SHARES, log_seconds, terms
 from clustersim.predictors.mlp import Parameters, forward, standardise
+from clustersim.predictors.sums import WIDTH
 from clustersim.predictors.weights_file import Weights
 
 PATIENCE = 3e-4
-"""Seconds below which a kernel counts less: an eager call hides a short kernel behind its dispatch."""
+"""Seconds below which the weight of a kernel falls: an eager call hides a short kernel behind its dispatch."""
 HUBER = 0.1
 CYCLES = {"elementwise": (), "softmax": (5000.0, 2500.0, 2000.0, 50.0), "layernorm": (500.0,)}
-"""Cycles to begin with: of a block and a load of long rows, of a block and a load of short ones; a load of a norm."""
+"""Initial cycles: of a block and a load of long rows, of a block and a load of short ones, and of a load of a norm."""
 FIRM = {"share": 1.0, "sharpness": 0.05, "cycles": 0.05, "power": 0.05, "dispatch": 0.02}
-"""How firmly parameters stay where they begin, as inverse standard deviations; the errors' weights sum to one. Shares are
-those of element-wise kernels, which alone are free to move them."""
+"""Strength of the priors, as inverse standard deviations; the errors' weights sum to one. Only element-wise kernels can move the
+shares."""
 
 
 class Problem(NamedTuple):
-    """Samples of one class with the weight of each, and where the parameters begin."""
+    """Samples of one class with their weights, and the initial parameters."""
 
     facts: Dataset
     weight: Floats
@@ -46,7 +50,7 @@ class Problem(NamedTuple):
 
 
 def fit_vectors(name: str, samples: Samples, seed: int, progress: TrainingProgress = silent) -> dict[str, Floats]:
-    """Return the parameters of one vector class, (1, size) each, and `dispatch` (s); `seed` changes nothing."""
+    """Return the parameters of one vector class, (1, size) each, and `dispatch` (s). `seed` has no effect."""
     kind, facts = name.partition("/")[2], dataset(samples, terms, PATIENCE)
     found = solve(problem(kind, facts))
     progress(name, 1, 1)
@@ -55,7 +59,7 @@ def fit_vectors(name: str, samples: Samples, seed: int, progress: TrainingProgre
 
 
 def problem(kind: str, facts: Dataset) -> Problem:
-    """Return the least-squares problem of a class: each GPU with its share of the weight."""
+    """Return the least-squares problem of a class, in which each GPU has its share of the weight."""
     weight = np.clip(facts.seconds / PATIENCE, 0.02, 1.0) ** 1.5
     own = facts.inputs["gpu"]
     weight *= own @ (facts.share / np.maximum(weight @ own, 1e-30))
@@ -66,7 +70,7 @@ def problem(kind: str, facts: Dataset) -> Problem:
 
 
 def start(kind: str) -> dict[str, Floats]:
-    """Return the parameters of one kind to begin with."""
+    """Return the initial parameters of one kind."""
     share = np.array(SHARES)
     return {
         "share": np.log(share / (1 - share)),
@@ -77,7 +81,7 @@ def start(kind: str) -> dict[str, Floats]:
 
 
 def solve(task: Problem) -> dict[str, Floats]:
-    """Return the parameters of least weighted squares."""
+    """Return the parameters with the least weighted squares."""
     begin = np.concatenate(list(task.begin.values()))
 
     def errors(x: Floats) -> Floats:
@@ -103,7 +107,12 @@ def _misses(parameters: Mapping[str, Floats], task: Problem) -> Floats:
 
 
 def descend(errors: Callable[[Floats], Floats], x: Floats, steps: int = 60) -> Floats:
-    """Return a minimum of |errors(x)|² near `x`: Levenberg-Marquardt with differences for derivatives."""
+    """Return a minimum of
+
+    errors(x)
+
+    ² near `x`, by Levenberg-Marquardt with finite differences.
+    """
     now, damping = errors(x), 1e-2
     for _ in range(steps):
         slopes = np.stack([(errors(x + step) - now) / 1e-4 for step in 1e-4 * np.eye(len(x))], axis=1)
@@ -126,16 +135,16 @@ def descend(errors: Callable[[Floats], Floats], x: Floats, steps: int = 60) -> F
 BUDGET = TrainingBudget(members=1, steps=800)
 OWN_PLAN = TrainingBudget(members=1, widths=(128, 128), steps=8000, decay=1e-3)
 ROWS = 3000
-"""Rows of each GPU and data type that the constants are learned from; networks of single GPUs take all there are."""
+"""Rows of each GPU and data type from which shared constants are learned; tables of single GPUs use all rows."""
 SPEED = (0.0, 0.1)
-"""Prior of the log speed of a GPU and data type, relative to what its datasheet promises."""
+"""Prior of the log speed of a GPU and data type, relative to its datasheet."""
 DISPATCH = 3e-5
 
 
 def calibrated(parameters: Parameters, samples: Samples, gpu: Gpu) -> dict[str, Floats]:
-    """Return parameters with the speed of `gpu` set by a few measured kernels: one number for each data type among them.
+    """Return parameters with the speed of `gpu` set by a few measured kernels, one number for each of their data types.
 
-    The speed at which the median of forecast / measured is one, found by halving. A call by itself takes its dispatch too.
+    The speed makes the median of forecast / measured one, and is found by bisection. An eager call includes its dispatch.
     """
     result, dispatch = dict(parameters), float(parameters["dispatch"].ravel()[0])
     for dtype in dict.fromkeys(samples.table.dtype.tolist()):
@@ -168,33 +177,69 @@ def fit_products(name: str, samples: Samples, seed: int, progress: TrainingProgr
     return _settled(found, names, shares)
 
 
+LEAST, UNSEEN = 128, 0.02
+"""Least side of measured products, and the weight of a table's nodes outside of what was measured."""
+
+
 def fit_own(
     parameters: Parameters, samples: Samples, seed: int, progress: TrainingProgress = silent
 ) -> dict[str, Floats]:
-    """Return a network for each GPU and data type of the samples: what it does that the model for all GPUs does not say."""
+    """Return a table for each GPU and data type of the samples: what the model for all GPUs does not explain.
+
+    A network smooths what was measured; the table has its forecasts, made to grow with every side.
+    """
     samples = samples.of("linear")
-    if not len(samples):
-        return {}
-    everything = _inputs(samples, "features")["features"]
-    scale = scaling(np.asarray(everything, dtype=np.float64))
-    result: dict[str, Floats] = dict(scale)
+    result: dict[str, Floats] = {}
     groups = np.array(_groups(samples))
     for group, gpu in sorted(_boards(samples).items()):
-        rows = groups == group
-        target = _residual(parameters, samples.select(rows), gpu)
-        inputs = {"features": standardise(scale, everything[rows])}
-        begin = initial(1, (inputs["features"].shape[1], *OWN_PLAN.widths, 1), np.random.default_rng(seed))
+        some = samples.select(groups == group)
+        described, target = features(some.table, gpu.sms), _residual(parameters, some, gpu)
+        scale, dtype = scaling(described), str(some.table.dtype[0])
+        inputs = {"features": standardise(scale, described)}
+        begin = initial(1, (described.shape[1], *OWN_PLAN.widths, 1), np.random.default_rng(seed))
         net = minimize(group, begin, _network, inputs, np.exp(target), seed, np.ones(len(target)), OWN_PLAN, progress)
-        result |= {f"own.{group}.{key}": value for key, value in net.items()}
+        result[f"own.{group}.table"] = tabulated(partial(_smooth, parameters, scale | net, gpu), dtype)
+        result[f"own.{group}.speed"] = speed(parameters, gpu, dtype)
     return result
 
 
+def tabulated(forecast: Callable[[Columns], Floats], dtype: str) -> Floats:
+    """Return the table (even or odd, rows, columns, reduction) that a forecast of log(seconds) gives for a data type."""
+    ms, side = measured.ROWS, measured.SIDES
+    sides = np.stack(np.meshgrid([0, 1], ms, side, side, indexing="ij"), -1).reshape(-1, 4).astype(int)
+    kernels = [product("linear", "forward", dtype, 1, m + odd, n, k, output=WIDTH) for odd, m, n, k in sides.tolist()]
+    smooth = forecast(columns(kernels)).reshape(2, len(ms), len(side), len(side))
+    rows, own = ((nodes >= LEAST) & (nodes <= most) for nodes, most in ((ms, 32_768), (side, 65_536)))
+    weight = np.where(rows[:, None, None] & own[:, None] & own, 1.0, UNSEEN)
+    return np.stack([growing(part, weight) for part in smooth])
+
+
+def features(table: Columns, sms: int) -> Floats:
+    """Return the inputs of a GPU's network, (kernel, feature): shape, how tiles fill waves, and alignment."""
+    log, area = np.log2, table.m * table.n * table.batch
+    tiles = ((256, 256), (256, 128), (128, 256), (128, 128), (64, 64))
+    blocks = [table.batch * np.ceil(table.m / rows) * np.ceil(table.n / columns) for rows, columns in tiles]
+    sides = (log(side) for side in (table.batch, table.m, table.n, table.k, area / sms, table.flop / table.bytes))
+    fills = (area / (np.ceil(some / sms) * sms * rows * n) for some, (rows, n) in zip(blocks, tiles, strict=True))
+    aligned = ((side * table.size % 16 == 0).astype(float) for side in (table.k, table.n))
+    return np.stack([*sides, *fills, *aligned, table.m % 2, log(table.size)], axis=1)
+
+
 def _network(xp: Any, parameters: Parameters, rows: Mapping[str, Any]) -> Any:
-    return bounded(xp, forward(xp, parameters, rows["features"])[..., 0])
+    return REACH * xp.tanh(forward(xp, parameters, rows["features"])[..., 0] / REACH)
+
+
+def _smooth(parameters: Parameters, net: Parameters, gpu: Gpu, table: Columns) -> Floats:
+    """Return log(seconds in a job) of products by a network."""
+    base = np.empty(len(table))
+    for rows in parts(table):
+        base[rows] = np.log(shared(parameters, table.select(rows), gpu, alone=False)[0])
+    result: Floats = base + _network(np, net, {"features": standardise(net, features(table, gpu.sms))})[0]
+    return result
 
 
 def _residual(parameters: Parameters, samples: Samples, gpu: Gpu) -> Floats:
-    """Return log(measured / forecast) of products, without the cast that a table holds beside them."""
+    """Return log(measured / forecast) of GEMMs, without the cast of an input in a table."""
     result = np.empty(len(samples))
     for rows in parts(samples.table):
         busy, cast = shared(parameters, samples.table.select(rows), gpu, alone=True)
@@ -210,26 +255,25 @@ def _groups(samples: Samples) -> list[str]:
 
 
 def _boards(samples: Samples) -> dict[str, Gpu]:
-    """Return the GPU of each group; that of a user's own file is known by its path alone."""
+    """Return {group: GPU}. A GPU of a user's own file is known only by its path."""
     pairs = dict.fromkeys(zip(_groups(samples), samples.gpu.tolist(), strict=True))
     return {group: gpus.load(name) for group, name in pairs}
 
 
 def _some(samples: Samples, seed: int) -> Samples:
-    """Return at most ROWS samples of each GPU, kind and data type, drawn at random."""
+    """Return at most ROWS random samples of each GPU, kind and data type."""
     rng, groups = np.random.default_rng(seed), np.char.add(np.array(_groups(samples)), samples.table.kind)
     picked = [rng.permutation(np.flatnonzero(groups == group))[:ROWS] for group in np.unique(groups)]
     return samples.select(np.sort(np.concatenate(picked)))
 
 
-def _inputs(samples: Samples, *only: str) -> dict[str, Floats]:
-    """Return the terms of samples, GPU by GPU; `only`: features, without the grid of candidates."""
+def _inputs(samples: Samples) -> dict[str, Floats]:
+    """Return the terms of samples, GPU by GPU."""
     inputs: dict[str, Floats] = {}
     for name in dict.fromkeys(samples.gpu.tolist()):
         rows, gpu = samples.gpu == name, gpus.load(name)
         part = samples.table.select(rows)
-        found = {"features": gemm.features(part, gpu.sms)} if only else gemm.terms(part, gpu)
-        for key, value in found.items():
+        for key, value in gemm.terms(part, gpu).items():
             inputs.setdefault(key, np.zeros((len(samples), *value.shape[1:]), dtype=np.float32))[rows] = value
     return inputs
 
@@ -247,7 +291,7 @@ def _task(kind: str) -> Callable[[Any, Parameters, Mapping[str, Any]], Any]:
 
 
 def _weights(boards: Mapping[str, Gpu], names: list[str], own: NDArray[np.int64]) -> tuple[Floats, Floats]:
-    """Return the weight of each row, and of each GPU and data type: generations count equally, similar GPUs share."""
+    """Return the weight of each row, and of each GPU and data type. Generations count equally, and similar GPUs share."""
     kinds = [boards[name].architecture for name in names]
     family = [f"{GENERATIONS.get(a, a)}.{n.rsplit('.', 1)[1]}" for a, n in zip(kinds, names, strict=True)]
     share = np.array([WEIGHT.get(a, 1.0) / family.count(f) for a, f in zip(kinds, family, strict=True)])
@@ -256,7 +300,7 @@ def _weights(boards: Mapping[str, Gpu], names: list[str], own: NDArray[np.int64]
 
 
 def _settled(found: Mapping[str, Floats], names: list[str], shares: Floats) -> dict[str, Floats]:
-    """Return parameters for forecasts: speeds by the names of their GPUs, and their weighted mean for all others."""
+    """Return parameters for forecasts: speeds named by GPU, and their weighted mean for all other GPUs."""
     speeds = found["gpu.speed"]
     result = {name: value for name, value in found.items() if not name.startswith("gpu.")}
     result |= {f"speed.{name}": speeds[:, [column]] for column, name in enumerate(names)}
@@ -270,9 +314,9 @@ def _settled(found: Mapping[str, Floats], names: list[str], shares: Floats) -> d
 
 FEW_BUDGET = TrainingBudget(members=2, steps=600, rate=3e-2)
 TOGETHER = (("fp32/linear", "fp32/bmm"), ("half/linear", "narrow/linear"))
-"""Classes that one set of constants forecasts: the same units run them."""
+"""Classes that share constants, because the same units run them."""
 OWN = ("half/linear", "narrow/linear")
-"""Classes of which a measured GPU gets a network of its own: their tables cover the shapes of training."""
+"""Classes with tables for measured GPUs, because their measurements cover the shapes of training."""
 
 
 def fit(name: str, samples: Samples, seed: int, progress: TrainingProgress = silent) -> dict[str, Floats]:
@@ -299,6 +343,6 @@ LEARNER = Learner(METHOD, fit, together=TOGETHER, own=(OWN, fit_own), calibrate=
 def train(
     data: Data | Path, seed: int = 0, progress: TrainingProgress = silent, scratch: Path | None = None
 ) -> Weights:
-    """Return weights learned from measured kernels; `scratch` makes it resumable. Raises DataError for what is missing."""
+    """Return weights learned from measured kernels. `scratch` makes it resumable. Raises DataError for missing tables."""
     need("torch", "training neusight")
     return learn(LEARNER, data, seed, progress, scratch)

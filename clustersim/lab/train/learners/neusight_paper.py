@@ -1,4 +1,4 @@
-"""How `neusight-paper` learns: every class by its published recipe, judged on the split `test`."""
+"""Training of `neusight-paper`: every class by its published recipe, judged on the split `test`."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ from clustersim.predictors.weights_file import Weights
 def train(
     data: Data | Path, seed: int = 0, progress: TrainingProgress = silent, scratch: Path | None = None
 ) -> Weights:
-    """Return weights of all classes with their errors on the split `test` in the metadata; `scratch` is not used.
+    """Return weights of all classes, with their errors on the split `test` in the metadata. `scratch` is not used.
 
-    Raises DataError for missing tables and InputError for GPUs to leave out, which the published split knows.
+    Raises DataError for missing tables, and InputError for GPUs to leave out, which the published split defines.
     """
     need("torch", "training neusight-paper")
     if sources.left_out(data):

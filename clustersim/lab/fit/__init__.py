@@ -1,1 +1,0 @@
-"""All constants of steps, estimated together on published steps."""
