@@ -19,7 +19,7 @@ from typing import Any
 
 from clustersim.optimization.objective import objective
 from clustersim.optimization.search import free, search
-from clustersim.optimization.tree import OpenSpace
+from clustersim.optimization.space import CandidateSpace
 from clustersim.sweeps.axes import space
 from clustersim.sweeps.evaluate import Files, SweepInputs, evaluate, load
 from clustersim.sweeps.run import check
@@ -46,8 +46,8 @@ def clustersim() -> None:
     for name, given in SPACES.items():
         begun, one = time.process_time(), case()
         fixed = {"training.global_batch": str(BATCH), **given}
-        points = OpenSpace(one, space(dict.fromkeys(free(fixed), "auto"), fixed))
-        check(one, [root.first for root in points.roots])
+        points = CandidateSpace(one, space(dict.fromkeys(free(fixed), "auto"), fixed))
+        check(one, [points.whole(split) for split in points.splits])
         found = search(one, points, objective("step"), 1)
         spent, best = time.process_time() - begun, found.best[0]
         print(f"clustersim, {name}: {spent:.1f} s of CPU, {found.points:,} candidates, {found.simulated} simulated")

@@ -102,7 +102,7 @@ def main() -> None:
     """Print one line a pass."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--calculon", type=Path, help="a checkout of calculon-ai/calculon")
-    parser.add_argument("--engine", default="auto", choices=("auto", "simpy", "static"))
+    parser.add_argument("--engine", default="auto", choices=("auto", "simpy"))
     parser.add_argument("--small", action="store_true", help="1,024 GPUs alone")
     asked = parser.parse_args()
     sys.dont_write_bytecode = False

@@ -64,7 +64,7 @@ def test_the_picture_of_splits_is_the_present_sweep():
 
 @pytest.mark.slow
 def test_the_split_that_the_tutorial_calls_the_best_of_all_is_what_optimize_finds(tmp_path, monkeypatch):
-    """The best that likely fits: 30 % less time than the best of the six that it begins with."""
+    """The best that likely fits: 28 % less time than the best of the six that it begins with."""
     monkeypatch.chdir(prepare(tmp_path))
     said = (ROOT / "docs/tutorial.md").read_text(encoding="utf-8").split("### The best of all splits")[1]
     line = re.search(r"^\$ clustersim (run .*) --no-save", said, re.MULTILINE)[1]
@@ -73,7 +73,7 @@ def test_the_split_that_the_tutorial_calls_the_best_of_all_is_what_optimize_find
     best = found["rows"][0]
     assert one["step_time_s"] == pytest.approx(best["step_time_s"], rel=1e-12)
     of_six = min(row["step_time_s"] for row in rows_of_splits() if row["status"] == "ok")
-    assert one["step_time_s"] == pytest.approx(0.70 * of_six, rel=0.01)
+    assert one["step_time_s"] == pytest.approx(0.72 * of_six, rel=0.01)
 
 
 @pytest.mark.parametrize("name", PICTURES)
@@ -135,7 +135,7 @@ def test_the_benchmark_of_run_times_finds_its_counts_in_a_summary():
     benchmark = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(benchmark)
     summary = json.loads((ROOT / "results/example/summary.json").read_text())
-    assert benchmark.counted(summary) == (4, 120)
+    assert benchmark.counted(summary) == (4, 300)
 
 
 def keys(value, path=""):

@@ -1,4 +1,4 @@
-"""One name, one thing, in the words of the field: no two classes or types of one name, no words of our own."""
+"""One name, one thing: no two classes or types of one name, and each field explained under it."""
 
 import ast
 import re
@@ -8,26 +8,6 @@ from pathlib import Path
 import clustersim
 
 HOUSE = Path(clustersim.__file__).parent
-OWN = {
-    *(
-        "allot",
-        "allots",
-        "allotted",
-        "climb",
-        "climbs",
-        "deal",
-        "deals",
-        "dealt",
-        "kin",
-        "laid",
-        "lay",
-        "lays",
-        "lent",
-        "pace",
-    ),
-    *("paces", "pins", "pinned", "sheet", "sheets", "spelt", "strange", "stretch", "stretches", "ways", "wear", "worn"),
-}
-"""Words that stood for load, place, route, feeder, table, latency, segment and others of the field (docs/glossary.md)."""
 
 
 def _named(module: ast.Module) -> list[str]:
@@ -48,30 +28,6 @@ def test_a_name_of_a_class_or_a_type_means_one_thing() -> None:
             homes[name].append(str(path.relative_to(HOUSE)))
     twice = {name: where for name, where in homes.items() if len(where) > 1}
     assert not twice, f"rename one of each: {twice}"
-
-
-def _identifiers(module: ast.Module) -> set[str]:
-    """Return the names of functions, classes, arguments, variables and attributes of a module."""
-    found = set()
-    for node in ast.walk(module):
-        if isinstance(node, ast.FunctionDef | ast.ClassDef):
-            found.add(node.name)
-        elif isinstance(node, ast.Name):
-            found.add(node.id)
-        elif isinstance(node, ast.arg):
-            found.add(node.arg)
-        elif isinstance(node, ast.Attribute):
-            found.add(node.attr)
-    return found
-
-
-def test_names_are_words_of_the_field() -> None:
-    wrong = {}
-    for path in sorted(HOUSE.rglob("*.py")):
-        for name in {path.stem, *_identifiers(ast.parse(path.read_text(encoding="utf-8")))}:
-            if OWN & {word.lower() for word in re.findall(r"[A-Z]?[a-z]+", name)}:
-                wrong[name] = str(path.relative_to(HOUSE))
-    assert not wrong, f"docs/glossary.md has the words of the field: {wrong}"
 
 
 def _in_the_docstring(node: ast.ClassDef) -> list[str]:

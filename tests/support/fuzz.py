@@ -28,6 +28,7 @@ from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from copy import deepcopy
 from functools import cache, partial
 from pathlib import Path
+from types import FrameType
 from typing import Any, NamedTuple
 
 import fuzz_tables
@@ -491,14 +492,15 @@ class HangError(BaseException):
 
 @contextmanager
 def _limited(seconds: int) -> Iterator[None]:
-    def over(*_: object) -> None:
-        raise HangError
+    def over(_: int, frame: FrameType | None) -> None:
+        if frame is None or frame.f_code.co_name != "gc_callback":  # Python ignores what a callback of gc raises
+            raise HangError
 
     # seconds of the processor, as a busy machine is no hang, and six times as many by the clock for what only waits
     timers = ((signal.ITIMER_PROF, signal.SIGPROF, seconds), (signal.ITIMER_REAL, signal.SIGALRM, 6 * seconds))
     before = [signal.signal(number, over) for _, number, _ in timers]
     for timer, _, limit in timers:
-        signal.setitimer(timer, limit)
+        signal.setitimer(timer, limit, 1)
     try:
         yield
     finally:

@@ -51,11 +51,14 @@ BASES: dict[Path_, tuple[tuple[str, ...], ...]] = {
     ("plot",): (("r", "--kind", "breakdown", "--out", "a.svg"), ("s", "--kind", "scaling", "--out", "a.svg")),
     ("predict",): (("config.json", "--gpu", "h100", "--predictor", "roofline"),),
     ("import", "megatron"): (("m.sh",), ("m.sh", "-o", "o.yaml")),
+    ("import", "torchtitan"): (("t.toml", "--gpus", "8"), ("t.toml", "--gpus", "8", "-o", "o.yaml")),
     ("import", "chakra"): (("et", "c.yaml"),),
     ("export", "chakra"): (("r", "--out", "o"),),
     ("export", "megatron"): (("r",), ("r", "--out", "o.sh")),
+    ("export", "torchtitan"): (("rt",), ("rt", "--out", "o.toml")),
     ("list",): (("gpus",), ("kinds",)),
     ("init",): (("o",), ()),
+    ("goodput",): (("--step", "5s", "--nodes", "4"),),
     ("schema",): (("workload",),),
     ("lab", "evaluate"): (("--data", "own.csv", "-p", "roofline"),),
     ("lab", "show"): (("-p", "linear"),),
@@ -64,7 +67,6 @@ BASES: dict[Path_, tuple[tuple[str, ...], ...]] = {
 NOT_DRAWN = {
     ("serve",): "it serves until somebody stops it (tests/cli/test_serve.py)",
     ("lab", "train"): "it trains for hours (tests/support/training_tables.py)",
-    ("lab", "fit"): "it simulates hundreds of published steps (tests/lab/test_pooled_fit.py)",
     ("lab", "profile"): "it measures a GPU (tests/lab/test_profiling.py)",
 }
 """Commands that are not, and why."""
@@ -79,6 +81,15 @@ torchrun --nproc_per_node $GPUS --nnodes ${NNODES:-2} pretrain_gpt.py \\
   --micro-batch-size 2 --global-batch-size 64 --vocab-size 1000 --bf16 --tensor-model-parallel-size 2 \\
   --pipeline-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 1 --swiglu --use-distributed-optimizer \\
   --num-experts 4 --moe-layer-freq 2 --window-size 64,0 --deepspeed --expert-interval 2
+"""
+JOB_CONFIG = """
+[model]
+name = "qwen3"
+flavor = "0.6B"
+[training]
+local_batch_size = 1
+[parallelism]
+pipeline_parallel_degree = 2
 """
 TRACE = {
     "traceEvents": [
@@ -281,6 +292,7 @@ def pool(place: Path, files: dict[str, Any]) -> None:
     place.mkdir(parents=True, exist_ok=True)
     more = {
         "m.sh": SCRIPT,
+        "t.toml": JOB_CONFIG,
         "trace.json": TRACE,
         "nccl.log": NCCL_LOG,
         "mine.yaml": MACHINE,
@@ -296,6 +308,8 @@ def pool(place: Path, files: dict[str, Any]) -> None:
         ("run", *PAIR, "--pp", "1", "--out", "r2", "-q"),
         ("sweep", *PAIR, "--nodes", "1,2", "--tp", "1,2", "--workers", "1", "--out", "s", "-q"),
         ("export", "chakra", "r", "--out", "et", "-q"),
+        ("import", "torchtitan", "t.toml", "--gpus", "8", "--out", "t.yaml"),
+        ("run", "c.yaml", "t.yaml", "--out", "rt", "-q"),
     ):
         done = subprocess.run(
             [sys.executable, "-m", "clustersim", *words], cwd=place, capture_output=True, text=True, check=False

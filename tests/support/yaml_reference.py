@@ -13,8 +13,9 @@ from clustersim.config import fabric, fields, jobs, machine, topology, workload
 from clustersim.config.evidence import Declared, StepEvidence
 from clustersim.config.gpu import Gpu
 from clustersim.config.json_schema import field_texts
+from clustersim.convert.astra_sim import AstraNetwork
+from clustersim.convert.ignored import NO_EFFECT, NOT_MODELLED
 from clustersim.convert.megatron import ALIASES, REMEDIES
-from clustersim.parallel.ignored import NO_EFFECT, NOT_MODELLED
 from clustersim.topology.build import presets
 from clustersim.units import EXAMPLES, UNITS, seconds
 
@@ -48,12 +49,18 @@ TITLES = {
     fabric.SingleNode: "fabric of kind `single_node`",
     topology.Fault: "faults",
     topology.Nccl: "nccl",
-    topology.AstraNetwork: "ASTRA-sim's network.yml",
+    AstraNetwork: "ASTRA-sim's network.yml",
     workload.Workload: "The top level of a workload",
     workload.Model: "model",
     workload.Block: "model.blocks",
     workload.LatentAttention: "model.mla",
+    workload.StateSpace: "model.mamba",
+    workload.DeltaNet: "model.delta",
+    workload.Indexer: "model.indexer",
     workload.Training: "training",
+    workload.Documents: "training.packed",
+    workload.Lora: "training.lora",
+    workload.Offload: "training.offload",
     workload.Parallelism: "parallelism",
     workload.Fsdp: "parallelism.fsdp",
     workload.DeepSpeed: "parallelism.zero3",
@@ -204,7 +211,7 @@ def _aliases() -> str:
     return "\n".join(
         [
             MEGATRON.format(ignored=len(NO_EFFECT)),
-            *_by(lambda loc: f"- `{'.'.join(map(str, loc))}`: ", {name: loc for name, (loc, _) in ALIASES.items()}),
+            *_by(lambda loc: f"- `{'.'.join(map(str, loc))}`: ", {name: loc for name, (_, loc, *_) in ALIASES.items()}),
             REFUSED,
             *_by(lambda remedy: f"- {remedy[0].upper()}{remedy[1:]}: ", REMEDIES),
             f"{UNMODELLED}{_listed(sorted(NOT_MODELLED))}.\n",

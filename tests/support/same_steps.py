@@ -1,0 +1,62 @@
+"""What two engines must agree on about a step."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from clustersim.arrays import Floats, Ints
+from clustersim.engine.loop import LoopJob, LoopStep
+from clustersim.engine.shape import Shape
+
+TIMES = ("starts", "ends", "asked", "wait_asked")
+
+
+def same(job: LoopJob, one: LoopStep, other: LoopStep, rel: float = 1e-11) -> None:
+    """Assert that two engines executed a step of a job equally; times may differ by `rel` of the step's end."""
+    near = {"rel": rel, "abs": rel * other.end}
+    assert (one.begin, one.end) == pytest.approx((other.begin, other.end), **near)
+    for name in TIMES:
+        assert getattr(one, name) == pytest.approx(getattr(other, name), **near), name
+    assert one.wait_event.tolist() == other.wait_event.tolist()
+    first = [_first_of_leader(step.leader) for step in (one, other)]
+    assert first[0].tolist() == first[1].tolist()
+    # of events that end at one time either may be the cause
+    assert _ends(one, one.cause) == pytest.approx(_ends(one, other.cause), **near)
+    slowed = [np.zeros(len(step.ends)) if step.slowed is None else step.slowed for step in (one, other)]
+    assert slowed[0] == pytest.approx(slowed[1], **near)
+    for leader in {
+        int(found[event]) for step, found in zip((one, other), first, strict=True) for event in step.segment_ends
+    }:
+        mine, its = (segment_ends(job, step, leader) for step in (one, other))
+        assert mine == pytest.approx(its, **near)
+
+
+def segment_ends(job: LoopJob, step: LoopStep, event: int) -> list[float]:
+    """Return when each half segment of an event ended: as if alone, unless the step says otherwise."""
+    found = step.segment_ends.get(int(step.leader[event]))
+    if found is not None:
+        return found
+    activity = job.times.tasks.different[job.times.kind[job.shape.slot(event)]]
+    return [float(step.starts[event] + end) for end in activity.ends]
+
+
+def by_task(shape: Shape, column: Floats) -> dict[tuple[int, int, int], float]:
+    """Return a column of events by rank, number of its pass and place of the task in the template."""
+    number = shape.event_pass - shape.rank_pass[shape.event_rank]
+    places = shape.event_task - shape.pass_task[shape.event_pass]
+    events = zip(shape.event_rank.tolist(), number.tolist(), places.tolist(), strict=True)
+    return dict(zip(events, column.tolist(), strict=True))
+
+
+def _first_of_leader(leader: Ints) -> Ints:
+    """Return, by event, the first of the events that start together with it."""
+    first = np.full(len(leader), len(leader))
+    np.minimum.at(first, leader, np.arange(len(leader)))
+    found: Ints = first[leader]
+    return found
+
+
+def _ends(step: LoopStep, cause: Ints) -> Floats:
+    found: Floats = np.where(cause < 0, step.begin, step.ends[cause])
+    return found

@@ -1,0 +1,110 @@
+"""Jobs of all kinds on clusters of all kinds, and what their steps have that two engines or two folds must agree on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from engine_cases import cluster, job
+from folding_cases import FABRICS, FAULTS
+from hypothesis import reject
+from hypothesis import strategies as st
+
+from clustersim.errors import InputError
+from clustersim.parallel.job import Job
+from clustersim.topology.model import Topology
+
+CHUNKS = {"interleaved": 2, "dualpipev": 2, "zbv": 2, "v_min": 2}
+SPLITS = [
+    {"tp": 1, "pp": 1},
+    {"tp": 2, "pp": 2},
+    {"tp": 4, "pp": 2},
+    {"tp": 1, "pp": 2},
+    {"tp": 1, "pp": 4},
+    {"tp": 2, "pp": 4},
+    {"tp": 1, "pp": 2, "cp": 2},
+    {"tp": 2, "pp": 1, "cp": 2},
+    {"tp": 1, "pp": 1, "cp": 4},
+]
+SCHEDULES = ["1f1b", "gpipe", "zero_bubble", "interleaved", "dualpipe", "dualpipev", "zbv", "v_min"]
+OPTIONS = {
+    "parallelism__overlap__grad_reduce": [False, True],
+    "parallelism__overlap__param_gather": [False, True],
+    "parallelism__overlap__p2p": [False, True],
+    "parallelism__overlap__tp": ["none", "none", "bulk", "ring", "async"],
+    "parallelism__cp_type": ["all_gather", "p2p", "a2a"],
+    "parallelism__bucket": [1_000_000],
+    "training__recompute": ["none", "none", "selective", "full"],
+    "model__layers": [8, 16],
+    "model__tied_embeddings": [True, False],
+    "training__clip_gradients": [True, False],
+}
+EXPERTS = {
+    "model__experts": [4],
+    "model__topk": [2],
+    "model__shared_experts": [0, 1],
+    "parallelism__ep": [1, 2],
+    "parallelism__overlap__ep": ["none", "shared", "microbatch"],
+}
+LOSSES = {
+    "parallelism__overlap__sms": [0, 24, 100, "nccl"],
+    "parallelism__overlap__memory": [0, 0.5, "nccl"],
+    "training__seq": [256, 2048],
+}
+FRAMEWORKS = ["megatron-core", "megatron-deepspeed", "fsdp"]
+
+
+@st.composite
+def clusters(draw: Any, nodes: tuple[int, ...] = (2, 4)) -> Topology:
+    """Return a cluster of a few nodes of four GPUs, healthy or not, with one NIC a node or four."""
+    nics, attach = draw(st.sampled_from([(4, "per_gpu"), (1, "shared")]))
+    fabric, fault = draw(st.sampled_from(sorted(FABRICS))), draw(st.sampled_from(sorted(FAULTS)))
+    try:
+        return cluster(draw(st.sampled_from(nodes)), 4, nics, attach, FABRICS[fabric], FAULTS[fault])
+    except InputError:  # rails need a NIC each
+        reject()
+
+
+@st.composite
+def jobs(draw: Any, gpus: int, microbatches: tuple[int, int] = (4, 12), losses: bool = True) -> Job:
+    """Return a job on some GPUs. microbatches: fewest and most. losses: whether something may slow computation."""
+
+    def drawn(choices: dict[str, list[Any]]) -> dict[str, Any]:
+        return {name: draw(st.sampled_from(values)) for name, values in choices.items()}
+
+    split, schedule = draw(st.sampled_from(SPLITS)), draw(st.sampled_from(SCHEDULES))
+    if split["pp"] == 1:
+        schedule = "1f1b"
+    zero = draw(st.sampled_from([0, 1, 3]))
+    asked = {f"parallelism__{name}": size for name, size in split.items()} | drawn(OPTIONS)
+    if draw(st.integers(0, 3)) == 0:
+        asked |= drawn(EXPERTS)
+    if losses and draw(st.booleans()):
+        asked |= drawn(LOSSES)
+    if losses and draw(st.integers(0, 2)) == 0:
+        asked["training__framework"] = draw(st.sampled_from(FRAMEWORKS))
+    asked |= {"parallelism__schedule": schedule, "parallelism__vpp": CHUNKS.get(schedule, 1), "parallelism__zero": zero}
+    asked["parallelism__overlap__param_gather"] &= zero == 1
+    if split["tp"] == 1:
+        asked["parallelism__overlap__tp"] = "none"
+    if split.get("cp", 1) == 1:
+        del asked["parallelism__cp_type"]
+    asked["parallelism__sequence_parallel"] = split["tp"] > 1 and asked["parallelism__overlap__tp"] != "bulk"
+    copies = gpus // (split["tp"] * split["pp"] * split.get("cp", 1)) or 1
+    asked["training__global_batch"] = copies * split["pp"] * draw(st.integers(*microbatches))
+    try:
+        return job(**asked)
+    except InputError:  # not all of these go together
+        reject()
+
+
+def same(one: dict[str, Any], other: dict[str, Any], rel: float = 1e-11) -> None:
+    """Assert that two summaries have the same step and parts of it."""
+    assert one["step_time_s"] == pytest.approx(other["step_time_s"], rel=rel)
+    scale = other["step_time_s"]
+    for key in ("breakdown_s", "critical_path_s"):
+        for part, seconds in other.get(key, {}).items():
+            assert one[key][part] == pytest.approx(seconds, rel=rel, abs=rel * scale), (key, part)
+
+
+TWO_LEAVES = FABRICS["leaf-spine"].replace("down: 4, up: 4", "down: 16, up: 16")
