@@ -20,7 +20,7 @@ from clustersim.errors import InputError
 from clustersim.model.parameters import parameters
 from clustersim.optimization.answer import wider
 from clustersim.optimization.objective import Load, Objective, objective
-from clustersim.optimization.search import Limits, SearchProgress, SearchResult, SharedWork, free, search
+from clustersim.optimization.search import TO_THE_END, Limits, SearchProgress, SearchResult, SharedWork, free, search
 from clustersim.optimization.space import CandidateSpace
 from clustersim.parallel.options import KEYS
 from clustersim.planning.batches import BATCH
@@ -36,7 +36,7 @@ MOST_GPUS = 200_000
 COARSE = tuple(KEYS[name] for name in ("tp", "pp", "ep", "micro_batch", "vpp", "recompute"))
 """Keys whose legal values are candidates on every number of nodes, besides cp; the chosen nodes get all keys of `optimize`."""
 PROBED, ANSWERED = Limits(simulations=16, gap=NEAR), Limits(simulations=12)
-"""Limits of the search over all numbers of nodes, and of the one on the chosen nodes."""
+"""Limits of the search over all numbers of nodes, and of the one on the chosen nodes where others might do as well."""
 ANSWERS = 3
 """Numbers of nodes on which the split is refined at most."""
 REFINED = 0.8
@@ -155,6 +155,7 @@ class Planner:
     ) -> int:
         """Add the plans on the numbers of nodes that are the best at first sight. Return how many splits were simulated."""
         key, times, tried, most = repr(sorted(kind.items(), key=str)), 1.0, 0, len(plans) + ANSWERS
+        limits = TO_THE_END if asked.of_nodes else ANSWERED
         while len(plans) < most:
             coarse = self._coarse(asked, kind, space, times, show)
             tried += coarse.simulated
@@ -166,7 +167,7 @@ class Planner:
             row, best = coarse.best[0].row, coarse.best[0]
             size, filled = self.clusters(kind).simulator.cluster.gpus, 0
             while nodes != filled:  # the best split may leave nodes idle: then it is looked for on those that it needs
-                found, filled = self.best({**kind, BATCH: row["global_batch"]}, nodes, ANSWERED, show), nodes
+                found, filled = self.best({**kind, BATCH: row["global_batch"]}, nodes, limits, show), nodes
                 best, tried = (found.best[0], tried + found.simulated) if found and found.best else (best, tried)
                 plans[nodes] = self.of(asked, best.point, nodes, best.row)
                 nodes = -(-best.row["ranks"] // size)

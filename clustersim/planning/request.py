@@ -82,6 +82,11 @@ class PlanRequest:
         """Names of the limits that are set: days, budget, nodes."""
         return [name for name in LIMITS if getattr(self, name) is not None]
 
+    @property
+    def of_nodes(self) -> bool:
+        """Whether nothing but the nodes limits the plan, which is the fastest on them, as `optimize` finds it."""
+        return self.given == ["nodes"] and self.least is None
+
     def relaxed(self, names: Sequence[str]) -> PlanRequest:
         """Return the request without some limits, for the least of what a single one limits, else for the least dollars."""
         least = {"days": "days", "nodes": "nodes"}.get(names[0], "usd") if len(names) == 1 else "usd"
