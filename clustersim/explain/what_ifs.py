@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from clustersim.config.topology import Fault, Host, Node, TopologySpec
 from clustersim.config.yaml import Document
+from clustersim.frameworks import offers
 from clustersim.parallel.check import beside_microbatch
 from clustersim.parallel.host import host
 from clustersim.parallel.job import Job
@@ -61,14 +62,12 @@ def free(changes: Mapping[str, object]) -> bool:
 
 
 def _schedules(job: Job) -> Iterator[WhatIf]:
-    """Yield the other schedules that keep the chunks of a pipeline, or that can have more of them."""
-    split = job.parallelism
+    """Yield the other schedules of the framework that keep the chunks of a pipeline, or that can have more of them."""
+    split, offered = job.parallelism, offers(job.training.framework).get(SCHEDULE)
     for name in SCHEDULES if split.pp > 1 else ():
-        chunks = next(
-            (n for n in (split.vpp, 1, 2) if takes(name, n) and not misfit(name, split.pp, job.microbatches, n)), None
-        )
-        same = name == split.schedule.partition("/")[0]
-        if chunks and not same:
+        fits = (n for n in (split.vpp, 1, 2) if takes(name, n) and not misfit(name, split.pp, job.microbatches, n))
+        chunks, known = next(fits, None), offered is None or name in offered.values
+        if chunks and known and name != split.schedule.partition("/")[0]:
             more = {VPP: chunks} if chunks != split.vpp else {}
             yield WhatIf(f"schedule {name}", {SCHEDULE: name, **more})
 
@@ -156,14 +155,9 @@ def _slot(one: _NodeType, rate: float) -> dict[str, object] | None:
     for slot in (Host(pcie=f"gen{g}x{lanes}") for g in range(int(generation), _PCIE + 1)):
         if slot.raw >= 2 * rate and slot.usable >= _CUT * 2 * rate * nics.efficiency:
             wider = {f"{one.key}.host.pcie": slot.pcie} if slot.pcie != node.host.pcie else {}
-            return {**wider, **_effective(one)}
+            reached = node.host.effective
+            return {**wider, **({f"{one.key}.host.effective": _rate(2 * reached)} if reached else {})}
     return None
-
-
-def _effective(one: _NodeType) -> dict[str, object]:
-    """Return twice what transfers reach, where a file says that."""
-    found = one.node.host.effective
-    return {f"{one.key}.host.effective": _rate(2 * found)} if found else {}
 
 
 def _nvlink(types: Sequence[_NodeType]) -> WhatIf:

@@ -5,28 +5,30 @@
 
 from clustersim.frameworks.table import (
     WITHOUT,
+    Choice,
     Default,
     Framework,
     KeptTensors,
-    OverlapChoice,
     Rule,
     everything,
     find,
     load,
+    offers,
     releases,
     unseen,
 )
 
 __all__ = [
     "WITHOUT",
+    "Choice",
     "Default",
     "Framework",
     "KeptTensors",
-    "OverlapChoice",
     "Rule",
     "everything",
     "find",
     "load",
+    "offers",
     "releases",
     "unseen",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
 from math import exp, fsum, log
@@ -40,8 +41,8 @@ class Habit(StepEvidence):
     value: bool
 
 
-class OverlapChoice(Spec):
-    """The values of a key of `parallelism.overlap` that users of the framework may choose, and their source."""
+class Choice(Spec):
+    """The values of a key that users of the framework may choose, and their source."""
 
     values: Annotated[tuple[Any, ...], Field(strict=False)]
     chunked: bool = False
@@ -177,8 +178,8 @@ class Framework(Spec):
     """What it does in every run, by dotted key of a workload, which need not say it."""
     facts: dict[str, Default] = Field(default_factory=dict)
     """What no workload can say yet, in words."""
-    choices: dict[str, OverlapChoice] = Field(default_factory=dict)
-    """What may run beside computation, by dotted key; others are not a choice."""
+    choices: dict[str, Choice] = Field(default_factory=dict)
+    """What users may choose, by dotted key. Overlap that is not here is no choice; any legal value of another key is one."""
     host: HostTimes | None = None
     """The host's times of launching; none where unmeasured."""
     memory: KeptTensors | None = None
@@ -256,6 +257,11 @@ class Framework(Spec):
 
 
 WITHOUT = " without "
+
+
+def offers(framework: object) -> Mapping[str, Choice]:
+    """Return what users of a framework may choose, by dotted key; what it does not name, and without a framework all, is free."""
+    return load(str(framework)).choices if framework else {}
 
 
 def load(name: str) -> Framework:

@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from clustersim.errors import ClustersimError, InputError, OutOfMemoryError, SimulationError, option
+from clustersim.frameworks import offers
 from clustersim.optimization.fit import advice, remedies
 from clustersim.optimization.objective import Objective, objective
 from clustersim.optimization.search import TO_THE_END, Limits, SearchProgress, SearchResult, by_memory, search
@@ -17,7 +18,7 @@ from clustersim.parallel.options import KEYS, change_words
 from clustersim.report.verdicts import band, verdict
 from clustersim.sweeps.check import check
 from clustersim.sweeps.evaluate import SweepInputs, evaluate
-from clustersim.sweeps.legal import GRAD_REDUCE, TP_OVERLAP, check_values
+from clustersim.sweeps.legal import CUTS, FRAMEWORK, GRAD_REDUCE, TP_OVERLAP, check_values
 from clustersim.sweeps.space import NODES, Point, SweepSpace
 from clustersim.units import gibibytes, plural, three_digits
 
@@ -60,14 +61,19 @@ def answer(
 def wider(case: SweepInputs, asked: SweepSpace) -> SweepSpace:
     """Return a space with degrees of context parallelism and slices of experts that may matter, where nobody says which.
 
-    Of cp those that leave at least `PART` tokens of a sequence together; of a mixture of experts all slices.
+    Of cp those that leave at least `PART` tokens of a sequence together; of a mixture of experts all slices. A cut of the layers
+    that the workload writes out is of its own stages: others are cut by what the layers compute.
     """
-    given, axes, auto = {*asked.axes, *asked.fixed, *asked.auto}, dict(asked.axes), asked.auto
+    given, axes, auto, fixed = {*asked.axes, *asked.fixed, *asked.auto}, dict(asked.axes), asked.auto, asked.fixed
+    *written, cut = ((f"parallelism.{key}", getattr(case.base.parallelism, key)) for key in CUTS)
+    said = [key for key, value in written if value is not None and key not in given]
+    if said and cut[0] not in given and not {KEYS["pp"], KEYS["vpp"]}.isdisjoint((*axes, *auto)):
+        fixed = {**fixed, **dict.fromkeys(said), cut[0]: "compute"}
     if CP not in given and len(found := _context_degrees(case, asked)) > 1:
         axes[CP] = found
     if EXPERT_TP not in given and case.base.model.experts:
         auto = (*auto, EXPERT_TP)
-    return replace(asked, axes=axes, auto=auto)
+    return replace(asked, axes=axes, auto=auto, fixed=fixed)
 
 
 def untried(case: SweepInputs, asked: SweepSpace) -> str:
@@ -89,7 +95,9 @@ def _context_degrees(case: SweepInputs, asked: SweepSpace) -> list[int]:
         first = asked.space()[0]
         gpus, seq = case.cluster(first).simulator.cluster.gpus, str(first.get(SEQ, case.base.training.seq))
         tokens = int(seq) if seq.isdecimal() else 0
-        jobs = {d: case.base.changed({CP: d, SEQ: tokens}) for d in divisors(math.gcd(gpus, tokens // PART or 1))}
+        offered = offers(first.get(FRAMEWORK, case.base.training.framework)).get(CP)
+        degrees = [d for d in divisors(math.gcd(gpus, tokens // PART or 1)) if offered is None or offered.has(d, 1)]
+        jobs = {d: case.base.changed({CP: d, SEQ: tokens}) for d in degrees}
         return [d for d, job in jobs.items() if not any((*context_parallel(job), *encoder_decoder(job)))]
     return []
 

@@ -1,9 +1,15 @@
-"""The best points so far: those as good as each other are one answer, and so are those of a split, the best of which counts."""
+"""The best points so far, and those that are out.
+
+Points as good as each other are one answer, and so are those of a split, the best of which counts.
+"""
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Collection
+from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple
 
 from clustersim.optimization.objective import ObjectiveValue
@@ -30,6 +36,21 @@ class Best(NamedTuple):
     def likely(self) -> bool:
         """Whether it likely fits."""
         return bool(self.row["memory_verdict"] == "likely")
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """Points that are out, by kind: illegal, does not fit, failed."""
+
+    counts: Counter[str] = field(default_factory=Counter)
+    examples: dict[str, str] = field(default_factory=dict)
+    """Why the first of a kind is, where that was asked."""
+
+    def add(self, kind: str, why: str = "", count: int = 1) -> None:
+        """Count points of a kind, and keep why the first is out."""
+        self.counts[kind] += count
+        if why:
+            self.examples.setdefault(kind, why)
 
 
 class Answers:
@@ -75,14 +96,10 @@ def _merged(found: list[Best]) -> list[Best]:
     """Return one answer for points that are as good as each other: of those that likely fit the first in the space."""
     groups: list[list[Best]] = []
     for one in found:
-        if groups and _same(groups[-1][0].value, one.value):
+        if groups and all(map(partial(math.isclose, rel_tol=SAME), groups[-1][0].value, one.value)):
             groups[-1].append(one)
         else:
             groups.append([one])
     ordered = [sorted(group, key=lambda one: (not one.likely, one.place)) for group in groups]
     whole = [first._replace(same=tuple(one.point for one in rest)) for first, *rest in ordered]
     return sorted(whole, key=_order)
-
-
-def _same(one: ObjectiveValue, other: ObjectiveValue) -> bool:
-    return all(math.isclose(a, b, rel_tol=SAME) for a, b in zip(one, other, strict=True))

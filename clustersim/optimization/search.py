@@ -20,10 +20,9 @@ import numpy as np
 from clustersim.arrays import Floats
 from clustersim.errors import InputError
 from clustersim.garbage import uncollected
-from clustersim.optimization.best import Answers, Best, PlaceInSpace
+from clustersim.optimization.best import Answers, Best, PlaceInSpace, Refused
 from clustersim.optimization.estimate import EstimatedTile, Estimator
 from clustersim.optimization.objective import Load, Objective, ObjectiveValue, objective
-from clustersim.optimization.refused import Refused
 from clustersim.optimization.space import (
     TRAFFIC_KEYS,
     ZERO,

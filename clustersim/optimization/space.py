@@ -16,12 +16,11 @@ import numpy as np
 
 from clustersim.config.overrides import scalar
 from clustersim.errors import InputError
-from clustersim.frameworks import OverlapChoice, load
+from clustersim.frameworks import offers
 from clustersim.garbage import uncollected
-from clustersim.optimization.best import PlaceInSpace
+from clustersim.optimization.best import PlaceInSpace, Refused
 from clustersim.optimization.estimate import CandidateBounds, CandidateRows, EstimatedTile
 from clustersim.optimization.objective import Load
-from clustersim.optimization.refused import Refused
 from clustersim.optimization.shapes import SplitShape
 from clustersim.parallel.job import Job, divisors, least_dp
 from clustersim.parallel.options import KEYS
@@ -29,6 +28,7 @@ from clustersim.schedules.check import misfit, pipeline
 from clustersim.sweeps.evaluate import SweepCluster, SweepInputs
 from clustersim.sweeps.legal import (
     EP_OVERLAP,
+    FRAMEWORK,
     GRAD_REDUCE,
     OVERLAPS,
     P2P,
@@ -42,7 +42,7 @@ from clustersim.sweeps.legal import (
 )
 from clustersim.sweeps.space import NODES, SCHEDULE, VPP, Point, SweepSpace
 
-FRAMEWORK, RECOMPUTE, ZERO, DP = "training.framework", KEYS["recompute"], KEYS["zero"], KEYS["dp"]
+RECOMPUTE, ZERO, DP = KEYS["recompute"], KEYS["zero"], KEYS["dp"]
 TP, CP, PP, EP, EXPERT_TP = KEYS["tp"], KEYS["cp"], KEYS["pp"], KEYS["ep"], "parallelism.expert_tp"
 MICRO_BATCH, BATCH = KEYS["micro_batch"], KEYS["global_batch"]
 ORDERS = (ZERO, SCHEDULE, VPP, EP_OVERLAP)
@@ -176,12 +176,11 @@ class CandidateSpace:
     def __init__(self, case: SweepInputs, asked: SweepSpace | Sequence[Point], resized: bool = False) -> None:
         """Resized: any number of replicas is a candidate, on the nodes that it fills, up to those of the cluster."""
         self.case, self.asked, self.resized = case, asked, resized
-        self.choices: Mapping[str, OverlapChoice] = {}
         self.chosen: tuple[str, ...] = ()
         """Keys of overlap that nobody gives: each split has the values that suit it best."""
         auto: tuple[str, ...] = ()
         if isinstance(asked, SweepSpace):
-            self.choices, self.chosen = beside(case, asked)
+            self.chosen = beside(case, asked)
             auto = (*asked.auto, *self.chosen)
         self.values = LegalValues(case, (*auto, DP) if resized else auto)
         self.orders = tuple(key for key in ORDERS if key in auto)
@@ -257,18 +256,16 @@ class CandidateSpace:
             yield from self.below({**point, keys[0]: value}, keys[1:], (*path, place))
 
     def _legal(self, point: Point, key: str) -> Sequence[object]:
-        """Return the legal values of a key; where nobody gave it, those that differ and that the framework has."""
+        """Return the legal values of a key; where nobody gave it, those that differ."""
         found = self.values.of(point, key)
         if key not in self.chosen or len(found) < 2:
             return found
         seen = PointValues(self.case, self.values.base, point, frozenset())
-        choice, chunks = self.choices.get(key), seen.whole(VPP) if VPP in seen else 1
-        own = [value for value in found if choice is None or choice.has(value, chunks)]
         pp, dp = seen.whole(KEYS["pp"]), seen(DP)
         several = dp > 1 if isinstance(dp, int) and self.resized else seen.cluster.gpus >= 2 * seen.lanes
         replicas = several or seen.whole(KEYS["cp"]) > 1
         differ = pp > 1 if key == P2P else pp > 1 or replicas if key in TRAFFIC_KEYS else True
-        return own if differ and own else found[:1]
+        return found if differ else found[:1]
 
     def _refused(self, point: Point) -> tuple[str, str]:
         """Return which kind of point one is that has no candidate, and why."""
@@ -412,11 +409,10 @@ def _said(cluster: SweepCluster, job: Job) -> str:
     return UNSHARED
 
 
-def beside(case: SweepInputs, asked: SweepSpace) -> tuple[Mapping[str, OverlapChoice], tuple[str, ...]]:
-    """Return what the framework of the workload lets run beside computation, and the keys of it that nobody gives a value."""
-    given, named = {*asked.axes, *asked.fixed, *asked.auto}, case.base.training.framework
-    framework = scalar(FRAMEWORK, asked.fixed.get(FRAMEWORK, named))
-    choices = load(str(framework)).choices if framework else {}
-    keys = [key for key in OVERLAPS if key not in given and (not framework or key in choices)]
+def beside(case: SweepInputs, asked: SweepSpace) -> tuple[str, ...]:
+    """Return the keys of what may run beside computation that nobody gives, and that the framework of the workload offers."""
+    given = {*asked.axes, *asked.fixed, *asked.auto}
+    framework = scalar(FRAMEWORK, asked.fixed.get(FRAMEWORK, case.base.training.framework))
+    keys = [key for key in OVERLAPS if key not in given and (not framework or key in offers(framework))]
     experts = case.base.model.experts or "model.experts" in given
-    return choices, tuple(key for key in keys if experts or key != EP_OVERLAP)
+    return tuple(key for key in keys if experts or key != EP_OVERLAP)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -106,10 +106,6 @@ def _several(key: str, value: object) -> list[object]:
             raise InputError(f"{key}: no value; write a list of at least one")
         if AUTO in value and len(value) > 1 and key != "parallelism.dp":
             raise InputError(f"{key}: auto is all legal values already; give it alone")
-        return _unique(value)
+        return [one for place, one in enumerate(value) if one not in value[:place]]
     option = _NAMED.get(key)
     return _values(option, value) if option and isinstance(value, str) else [value]
-
-
-def _unique(values: Sequence[object]) -> list[object]:
-    return [value for place, value in enumerate(values) if value not in values[:place]]

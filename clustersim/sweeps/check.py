@@ -19,8 +19,8 @@ def check(case: SweepInputs, space: Sequence[Point]) -> None:
     Wrong is what its key cannot be, such as a negative rate or an unknown name. A number that does not go with the others, such
     as a tp that divides no heads, makes its points illegal, and they say so.
     """
-    _values(map(_of_cluster, space), case.cluster)
-    _values(map(_of_workload, space), lambda changes: check_names(case.workload.unchecked(changes, case.places)))
+    _values((parted(point)[0] for point in space), case.cluster)
+    _values((parted(point)[1] for point in space), lambda own: check_names(case.workload.unchecked(own, case.places)))
     first: InputError | None = None
     for point in space:
         try:
@@ -32,14 +32,6 @@ def check(case: SweepInputs, space: Sequence[Point]) -> None:
             return
     if first:
         raise first
-
-
-def _of_cluster(point: Point) -> Mapping[str, object]:
-    return parted(point)[0]
-
-
-def _of_workload(point: Point) -> Mapping[str, object]:
-    return parted(point)[1]
 
 
 def _values(points: Iterable[Mapping[str, object]], read: Callable[[Mapping[str, object]], object]) -> None:

@@ -21,6 +21,7 @@ from clustersim.config.workload import Workload
 from clustersim.config.yaml import Document
 from clustersim.convert.override import nodes_by_gpu, presets
 from clustersim.errors import InputError
+from clustersim.frameworks import offers
 from clustersim.parallel.check import (
     context_parallel,
     encoder_decoder,
@@ -39,7 +40,9 @@ from clustersim.sweeps.evaluate import COLUMNS, SweepInputs
 from clustersim.sweeps.space import SCHEDULE, VPP, Point, SweepSpace, bounded, takes
 from clustersim.topology.model import Topology
 
-AUTO = "auto"
+CUTS = ("layout", "first_layers", "last_layers", "partition")
+"""Keys of `parallelism` that say how stages share the layers."""
+AUTO, FRAMEWORK = "auto", "training.framework"
 GRAD_REDUCE, PARAM_GATHER, P2P, TP_OVERLAP, EP_OVERLAP = OVERLAPS = tuple(
     f"parallelism.overlap.{name}" for name in ("grad_reduce", "param_gather", "p2p", "tp", "ep")
 )
@@ -118,16 +121,22 @@ class LegalValues:
 
     def of(self, point: Point, key: str) -> Sequence[object]:
         """Return the legal values of a key at a point that has those before it."""
-        if key not in _RULES:
-            return _alternatives(key)
         known = self._known.setdefault(key, {})
         for keys, answers in known.items():
             if (found := answers.get(_values(point, keys))) is not None:
                 return found
         seen = PointValues(self.case, self.base, point, self.auto - point.keys())
-        found = _RULES[key](seen)
+        found = _offered(seen, key, _RULES[key](seen) if key in _RULES else _alternatives(key))
         known.setdefault(tuple(seen.keys), {})[_values(point, tuple(seen.keys))] = found
         return found
+
+
+def _offered(seen: PointValues, key: str, found: Sequence[object]) -> Sequence[object]:
+    """Return the legal values that the framework of a point offers; the first where it offers none of them."""
+    if len(found) < 2 or (choice := offers(seen(FRAMEWORK)).get(key)) is None:
+        return found
+    chunks = seen.whole(VPP) if VPP in seen else 1
+    return [value for value in found if choice.has(value, chunks)] or found[:1]
 
 
 def _values(point: Point, keys: Iterable[str]) -> tuple[str, ...]:
@@ -188,7 +197,8 @@ class PointValues:
 
     def job(self, **values: object) -> Job:
         """Return the workload with the degrees of the point, and these in their place, unchecked."""
-        own = {key: self(f"parallelism.{key}") for key in ("tp", "cp", "pp", "ep", "sequence_parallel", "expert_tp")}
+        keys = ("tp", "cp", "pp", "ep", "sequence_parallel", "expert_tp", *CUTS)
+        own = {key: self(f"parallelism.{key}") for key in keys}
         own |= values
         if own["tp"] == 1:
             own["sequence_parallel"] = False  # as a workload has it with one rank
@@ -355,6 +365,10 @@ def _recompute(seen: PointValues) -> list[object]:
 
 
 def _zero(seen: PointValues) -> list[int]:
+    if (
+        seen.base.parallelism.zero == 3
+    ):  # sharded data parallelism is another way to train, which nobody leaves by the way
+        return [3]
     low = PARAM_GATHER not in seen.open and seen(PARAM_GATHER) is True
     high = GRAD_REDUCE in seen.open or seen(GRAD_REDUCE) is True
     return list(range(low, 2 + high))
@@ -384,8 +398,12 @@ def _vpp(seen: PointValues) -> list[int]:
     one = [1] if takes(schedule, 1) else []
     if pp == 1 or schedule in ("gpipe", "1f1b") or not seen.microbatches or _rounds(seen, schedule):
         return one
-    even = [v for v in range(2, seen.layers // pp + 1) if seen.layers % (pp * v) == 0 and takes(schedule, v)]
-    return one + _let_through(seen, pipeline_parallel, even, "vpp", schedule=schedule)
+    most = seen.layers // pp
+    chunks = [v for v in range(2, most + 1) if seen.layers % (pp * v) == 0]
+    if seen.layers % pp:  # no cut is even: the fewest chunks of each number of layers
+        chunks = sorted({v for size in range(1, most + 1) if 2 <= (v := -(-seen.layers // (pp * size))) <= most})
+    found = [v for v in chunks if takes(schedule, v)]
+    return one + _let_through(seen, pipeline_parallel, found, "vpp", schedule=schedule)
 
 
 def _rounds(seen: PointValues, schedule: str) -> str | None:

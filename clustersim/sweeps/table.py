@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from operator import le
 from typing import TYPE_CHECKING, Any
 
 from clustersim.errors import InputError, suggest
@@ -63,13 +64,9 @@ def front(rows: Sequence[Row], what: Sequence[str]) -> list[Row]:
     )
     kept: list[tuple[tuple[float, ...], int]] = []
     for values, place in order:  # whoever beats a row is before it
-        if not any(_beats(other, values) for other, _ in kept):
+        if not any(other != values and all(map(le, other, values)) for other, _ in kept):
             kept.append((values, place))
     return [rows[place] for _, place in sorted(kept, key=lambda one: one[1])]
-
-
-def _beats(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
-    return one != other and all(a <= b for a, b in zip(one, other, strict=True))
 
 
 def counts(rows: Sequence[Row]) -> dict[str, int]:
