@@ -16,14 +16,14 @@ class Evidence(Spec):
     source: str
     """Code, documentation, log or measurement."""
     read_from: Annotated[tuple[Name, ...], Field(strict=False)] = ()
-    """Publishers of measured steps that it was chosen on, by the first word of the ids of their runs."""
+    """Publishers of the steps: first word of their run ids."""
 
 
 class StepEvidence(Evidence):
-    """Where a value is from that was read from measured steps, and what it would be without them."""
+    """Source of a value that was read from measured steps, and the value without them."""
 
     otherwise: Any = None
-    """The value without the publishers of read_from, or by publisher the one without it; none: as if nothing were said."""
+    """Value without the publishers in read_from, one for all or one per publisher; none: as if unset."""
 
     def without(self, publisher: str) -> Any:
         """Return the value without the rows of that publisher, which is one of `read_from`."""

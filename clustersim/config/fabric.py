@@ -63,52 +63,52 @@ class Tier(Spec):
     """One tier of switches."""
 
     name: Annotated[Name, AfterValidator(_name_free_of_brackets)] | None = None
-    """Default leaf, spine, core, tier4, tier5."""
+    """Default: leaf, spine, core, tier4, tier5."""
     radix: Annotated[int, Field(ge=2, le=100_000)] | None = None
-    """Ports of a switch in all."""
+    """Ports per switch."""
     down: Annotated[int, Field(ge=1, le=100_000)] | None = None
     """Ports to the tier below; default radix / 2, in the top tier all."""
     up: Annotated[int, Field(ge=1, le=100_000)] | None = None
     """Ports to the tier above; default radix / 2."""
     pod: Count | None = None
-    """How many groups of the tier below (leaves for the second tier) one group of this tier joins; default `down`, in the top
-    tier all."""
+    """Number of groups of the tier below (for the second tier: leaves) that one group of this tier joins. Default: `down`;
+    in the top tier all."""
     oversubscription: Annotated[float, Field(strict=False, ge=1, le=1000)] | None = None
-    """down over up; it takes uplinks away. Of leaves that say neither `down` nor `up`, down are the ports that NICs use."""
+    """`down` over `up`; removes uplinks. For leaves without `down` and `up`, `down` counts the ports that NICs use."""
 
 
 class Link(Spec):
     """A cable."""
 
     rate: LineRate
-    """A direction."""
+    """Rate per direction."""
     efficiency: Fraction = 1.0
-    """The fraction that payload gets."""
+    """Payload rate over `rate`."""
     cable: tuple[Length, ...] = Field(default=(), strict=False)
-    """Lengths, in each tier from the NIC upwards."""
+    """Length in each tier, from the NIC upwards."""
 
 
 class TreeLink(Spec):
     """A cable of a fat tree."""
 
     rate: LineRate | None = None
-    """A direction; default as fast as the ports of the NICs."""
+    """Rate per direction; default: that of the NICs' ports."""
     efficiency: Fraction = 1.0
-    """The fraction that payload gets."""
+    """Payload rate over `rate`."""
     cable: tuple[Length, ...] = Field(default=(), strict=False)
-    """Lengths, in each tier from the NIC upwards; more than there are tiers where `tiers` is left out."""
+    """Length in each tier, from the NIC upwards; extra ones are allowed without `tiers`."""
 
 
 class Routing(Spec):
-    """How a path is chosen among equals."""
+    """Choice among shortest paths."""
 
     mode: Literal["adaptive", "dmodk", "ecmp"] = "adaptive"
-    """`adaptive`: every packet takes the emptiest one, so parallel cables act as one. `dmodk`: the digits of the destination
-    choose. `ecmp`: a hash of source, destination and queue pair chooses."""
+    """`adaptive`: each packet takes the emptiest path, so parallel cables act as one. `dmodk`: by digits of the
+    destination. `ecmp`: by a hash of source, destination and queue pair."""
     qps: Annotated[int, Field(ge=1, le=64)] = 1
-    """Queue pairs a transfer, for `ecmp`."""
+    """Queue pairs per transfer, for `ecmp`."""
     seed: Index = 0
-    """Of the hash."""
+    """Seed of the hash."""
 
 
 Reduction = Literal["none", "sharp"]
@@ -120,29 +120,29 @@ class FatTree(Spec):
     kind: Name
     """Name of this kind."""
     rails: Annotated[int | str, PlainValidator(_rails), WithJsonSchema(_RAILS)] = "none"
-    """`none` puts the NICs of a node on one leaf, `optimized` NIC j of every node on a leaf of rail j, a number k NIC j on
-    rail j % k."""
+    """`none`: the NICs of a node share a leaf. `optimized`: NIC j of every node is on a leaf of rail j. A number k: NIC j
+    is on rail j % k."""
     rail_planes: bool = False
-    """Each rail is a network of its own; traffic changes rails only inside nodes."""
+    """Rails are separate networks; traffic changes rails only inside nodes."""
     planes: Annotated[int, Field(ge=1, le=16)] = 1
-    """A NIC has that many ports of `link` each, one into each of as many equal trees, and spreads its packets over them."""
+    """Number of equal trees. A NIC has one port of `link` in each and spreads its packets over them."""
     scalable_unit: Count | None = None
-    """Nodes that share a set of leaves, one a rail."""
+    """Nodes that share a set of leaves, one per rail."""
     radix: Annotated[int, Field(ge=2, le=100_000)] | None = None
-    """Ports of the switches in all tiers that do not say."""
+    """Ports per switch in tiers without a `radix`."""
     oversubscription: Annotated[float, Field(strict=False, ge=1, le=1000)] | None = None
-    """Of the leaves: ports down that a full one has NICs on, over its uplinks; it takes uplinks away."""
+    """Ports to NICs over uplinks on a full leaf; removes uplinks."""
     tiers: Annotated[tuple[Tier, ...], Field(strict=False), between(1, 5), BeforeValidator(_listed), Also(_TIERS)] = ()
-    """From the leaves upwards, or how many; default as few as join all NICs, each leaf with equally many cables to every switch
-    above it, as NVIDIA's reference architectures count them."""
+    """Tiers from the leaves upwards, or their number. Default: the fewest that join all NICs, with equally many cables from
+    each leaf to every switch above, as in NVIDIA's reference architectures."""
     link: TreeLink = TreeLink()
-    """Every cable."""
+    """All cables."""
     switch_latency: Time = SWITCH_LATENCY
-    """Through one switch and its ports."""
+    """Latency of one switch and its ports."""
     routing: Routing = Routing()
-    """Which path."""
+    """Choice of the path."""
     reduction: Reduction = "none"
-    """`sharp` if the switches add up (SHARP)."""
+    """`sharp`: switches reduce (SHARP)."""
 
     def tier(self, index: int) -> Tier:
         """Return a tier with the `radix` of all where it has none of its own."""
@@ -151,7 +151,7 @@ class FatTree(Spec):
 
 
 class SingleNode(Spec):
-    """No fabric at all."""
+    """No network: a cluster of one node."""
 
     kind: Name
     """Name of this kind."""
@@ -163,146 +163,137 @@ class Switch(Spec):
     kind: Name
     """Name of this kind."""
     link: Link | None = None
-    """Its cables; default as fast as the NICs."""
+    """Cables; default as fast as the NICs."""
     reduction: Reduction = "none"
-    """`sharp` if it adds up (SHARP)."""
+    """`sharp`: the switch reduces (SHARP)."""
 
 
 class Torus(Spec):
-    """A torus: the router of each node has one cable to its two neighbours in each dimension, and its NICs hang on it.
-
-    A path goes dimension by dimension, the shorter way around.
-    """
+    """A torus of routers, one per node; NICs attach to the router of their node. Paths go dimension by dimension, the
+    shorter way around."""
 
     kind: Name
     """Name of this kind."""
     dims: Annotated[tuple[Extent, ...], Field(strict=False), between(1, 6)]
-    """Extents, whose product is the number of nodes; ranks run fastest along the first."""
+    """Extents; their product is the number of nodes. Nodes are numbered along the first dimension first."""
     wrap: bool = True
-    """The last meets the first."""
+    """The last position is cabled to the first."""
     link: Link
-    """Every cable; its `cable` is one length, or one a dimension."""
+    """All cables; `cable` is one length, or one per dimension."""
     switch_latency: Time = SWITCH_LATENCY
-    """Through one router."""
+    """Latency of one router."""
 
 
 class GridDim(Spec):
-    """One dimension of a grid: what joins the positions that differ in it alone."""
+    """One dimension of a grid: the network between positions that differ only in it."""
 
     kind: Literal["ring", "line", "mesh", "switch"]
-    """`ring`, `line`: neighbours. `mesh`: every two. `switch`: a crossbar with a link to each position, in which a hop is two
-    links."""
+    """`ring`, `line`: neighbours. `mesh`: every two positions. `switch`: a crossbar; a hop is two links."""
     size: Extent
-    """Positions."""
+    """Number of positions."""
     rate: Bandwidth
-    """Of each link."""
+    """Rate of each link."""
     latency: Time = 0.0
-    """Of each link."""
+    """Latency of each link."""
 
 
 class Grid(Spec):
-    """A network in each dimension of a grid of nodes. A path goes dimension by dimension."""
+    """A network in each dimension of a grid of nodes. Paths go dimension by dimension."""
 
     kind: Name
     """Name of this kind."""
     dims: Annotated[tuple[GridDim, ...], Field(strict=False), between(1, 6)]
-    """The sizes multiply to the number of nodes."""
+    """Dimensions; the product of their sizes is the number of nodes."""
     rails: bool = False
-    """NIC j of every node is in grid j of as many equal ones; else the NICs of a node share one position."""
+    """NIC j of every node is in grid j of several equal ones; otherwise the NICs of a node share one position."""
 
 
 class Dragonfly(Spec):
-    """A dragonfly (Kim, Dally, Scott and Abts 2008): fully connected groups of fully connected routers.
-
-    A path is minimal: at most one cable in the first group, one between groups, one in the last.
-    """
+    """A dragonfly (Kim et al. 2008): fully connected groups of fully connected routers, with minimal paths."""
 
     kind: Name
     """Name of this kind."""
     a: Annotated[int, Field(ge=1, le=4096)]
-    """Routers of a group."""
+    """Routers per group."""
     p: Annotated[int, Field(ge=1, le=4096)]
-    """NICs of a router."""
+    """NICs per router."""
     h: Annotated[int, Field(ge=1, le=4096)]
-    """Cables of a router to other groups."""
+    """Cables per router to other groups."""
     groups: Count | None = None
-    """a·h + 1 at most, which is the default; fewer have several cables a pair."""
+    """At most a·h + 1, the default; fewer groups have several cables per pair."""
     link: Link
-    """Every cable; its `cable` are lengths to the NIC, inside a group, between groups."""
+    """All cables; `cable` lists the lengths to the NIC, inside a group, between groups."""
     switch_latency: Time = SWITCH_LATENCY
-    """Through one router."""
+    """Latency of one router."""
 
 
 class DragonflyPlus(Spec):
-    """A Dragonfly+ (Shpiner et al., HiPINEB 2017; Megafly): groups of leaves and spines, every leaf joined to every spine.
-
-    Every two groups are joined by equally many cables, spines · h / (groups - 1). A path is minimal: leaf, spine, leaf in a
-    group, one more cable between the spines of two, and none through a third unless cables are dead. Adaptive routing spreads
-    it evenly over all spines that lead there.
-    """
+    """A Dragonfly+ (Shpiner et al., HiPINEB 2017): groups of leaves and spines, each leaf cabled to each spine, spines · h
+    / (groups - 1) cables between every two groups. Paths are minimal, spread evenly over the spines that lead to the
+    destination, and avoid dead cables."""
 
     kind: Name
     """Name of this kind."""
     leaves: Annotated[int, Field(ge=1, le=4096)]
-    """Leaves of a group."""
+    """Leaves per group."""
     spines: Annotated[int, Field(ge=1, le=4096)]
-    """Spines of a group."""
+    """Spines per group."""
     p: Annotated[int, Field(ge=1, le=4096)]
-    """NICs of a leaf."""
+    """NICs per leaf."""
     h: Annotated[int, Field(ge=1, le=4096)]
-    """Cables of a spine to other groups."""
+    """Cables per spine to other groups."""
     uplinks: Count | None = None
-    """Cables of a leaf, equally many to each spine; default one."""
+    """Cables per leaf, equally many to each spine; default one to each."""
     groups: Count | None = None
-    """Default as many as the nodes fill."""
+    """Default: as many as the nodes fill."""
     group_nodes: Count | None = None
-    """Nodes in a group; default as many as its leaves have ports for."""
+    """Nodes per group; default: as many as its leaves have ports for."""
     radix: Annotated[int, Field(ge=2, le=100_000)] | None = None
-    """Ports of a switch, checked if given."""
+    """Ports per switch; only checked."""
     link: Link
-    """Every cable; its `cable` are lengths to the NIC, inside a group, between groups."""
+    """All cables; `cable` lists the lengths to the NIC, inside a group, between groups."""
     switch_latency: Time = SWITCH_LATENCY
-    """Through one switch and its ports."""
+    """Latency of one switch and its ports."""
     routing: Routing = Routing()
-    """Which path."""
+    """Choice of the path."""
 
 
 class ExplicitLink(Spec):
-    """Parallel cables between two ends, each a switch or `nic[e]` or `node[n]` (every NIC of node n)."""
+    """Parallel cables between two ends: a switch, `nic[e]`, or `node[n]` (every NIC of node n)."""
 
     a: Name
-    """One end."""
+    """First end."""
     b: Name
-    """The other."""
+    """Second end."""
     rate: LineRate
-    """Of one cable, a direction."""
+    """Rate of one cable per direction."""
     latency: Time = 0.0
-    """Of the cables."""
+    """Latency of a cable."""
     count: Count = 1
-    """How many."""
+    """Number of cables."""
 
 
 class ExplicitRouting(Spec):
-    """How a path is chosen among the shortest ones of a graph written out."""
+    """Choice among shortest paths."""
 
     mode: Literal["adaptive", "ecmp", "first"] = "adaptive"
-    """`adaptive`: the bytes of a pair are spread over all of them, at each switch in proportion to the bytes/s of the cables
-    that lead closer. `ecmp`: at each switch a hash of source, destination and queue pair chooses one of those cables.
-    `first`: all take one path; ties go to the cable that stands first in the file."""
+    """`adaptive`: bytes spread over all paths, at each switch in proportion to the rates of the cables that lead closer.
+    `ecmp`: a hash of source, destination and queue pair chooses a cable at each switch. `first`: the cable that comes first
+    in the file."""
     qps: Annotated[int, Field(ge=1, le=64)] = 1
-    """Queue pairs a transfer, for `ecmp`."""
+    """Queue pairs per transfer, for `ecmp`."""
     seed: Index = 0
-    """Of the hash."""
+    """Seed of the hash."""
 
 
 class Explicit(Spec):
-    """A graph written out. Paths have the fewest cables."""
+    """A graph of switches and cables. Paths have the fewest cables."""
 
     kind: Name
     """Name of this kind."""
     nodes: Annotated[tuple[Name, ...], Field(strict=False), between(1, 2000)]
     """Names of the switches."""
     links: Annotated[tuple[ExplicitLink, ...], Field(strict=False), between(1, 20_000)]
-    """The cables."""
+    """Cables."""
     routing: ExplicitRouting = ExplicitRouting()
-    """Which path."""
+    """Choice of the path."""

@@ -16,46 +16,43 @@ class Gpu(Spec):
     """Datasheet figures of one GPU; dense rates, without structured sparsity."""
 
     name: Name
-    """As its file is called."""
+    """Name of the file."""
     vendor: Literal["nvidia", "amd"]
-    """Its manufacturer."""
+    """Manufacturer."""
     architecture: Name
-    """Such as `hopper`; kernels' designs go by it."""
+    """Such as `hopper`; selects kernel designs."""
     aliases: tuple[Name, ...] = Field(default=(), strict=False)
     """Other names, such as the driver's."""
     like: Name | None = None
-    """A GPU of the same chip, whose measured speed holds for this one where it has none of its own."""
+    """GPU with the same chip, whose measured speed applies if this one has none."""
     sms: Count
-    """Streaming multiprocessors, or compute units."""
+    """Streaming multiprocessors or compute units."""
     clock: Frequency
     """Boost clock."""
     memory: Size
-    """As nvidia-smi or rocm-smi shows it."""
+    """Size shown by nvidia-smi or rocm-smi."""
     memory_bandwidth: Bandwidth
-    """Of the datasheet."""
+    """Datasheet bandwidth."""
     l2: Size
-    """Size of the L2 cache."""
+    """L2 cache size."""
     matrix: Annotated[dict[DType, ComputeRate], Field(min_length=1)]
-    """Peak FLOP/s of matrix products by data type: tensor cores where the type has them; `fp32` is the SIMT rate, `tf32` the
-    tensor-core one."""
+    """Peak GEMM rate by data type: tensor cores if they support it; `fp32` is the SIMT rate."""
     vector: Annotated[dict[DType, ComputeRate], Field(min_length=1)]
-    """Peak FLOP/s of element-by-element work."""
+    """Peak element-wise rate by data type."""
     attained: dict[DType, ComputeRate] = Field(default_factory=dict)
-    """The best rate that a published search over matrix products reached on this GPU, where there is one: power and clocks
-    keep it below the peak."""
+    """Best rate of a published search over GEMM shapes, below the peak because of power."""
     sustained: dict[DType, Fraction] = Field(default_factory=dict)
-    """The share of the rate of a short burst that matrix products hold for seconds, where it was measured; without it, it
-    follows from `power`."""
+    """Measured share of the burst rate that GEMMs keep for seconds. Default: computed from `power`."""
     speed: dict[KernelGroup, GroupSpeed] = Field(default_factory=dict)
-    """How many times as fast as forecast its matrix products, fused attention and all other kernels run; default 1 each."""
+    """Measured speed of GEMMs, fused attention and other kernels relative to the forecast; default 1."""
     power: Power
-    """Limit of the board."""
+    """Power limit of the board."""
     peer_to_peer: bool = True
-    """Whether GPUs reach each other's memory over PCIe; else bytes go through the memory of the host (GeForce boards)."""
+    """GPUs reach each other's memory over PCIe; otherwise through host memory (GeForce)."""
     evidence: dict[str, StepEvidence] = Field(default_factory=dict)
-    """Which of its figures were read from measured steps, by dotted key such as `sustained.bf16`."""
+    """Source of each value that was read from measured steps, by dotted key such as `sustained.bf16`."""
     sources: dict[str, str]
-    """Where each figure is from."""
+    """Source of each figure."""
 
     def matrix_peak(self, dtype: str) -> float:
         """Return the peak FLOP/s of matrix products in `dtype`; types the GPU lacks run at the next wider one it has."""

@@ -11,28 +11,28 @@ StepCount = Annotated[int, Field(ge=1, le=10_000)]
 
 
 class Entry(Spec):
-    """One of the jobs."""
+    """One job."""
 
     workload: Name
-    """Its file, relative to this one, or the name of a shipped one."""
+    """Workload file, relative to this file, or a shipped name."""
     name: Name | None = None
-    """Default that of the workload, numbered when several have it."""
+    """Default: the workload's name, numbered if repeated."""
     nodes: Count | Ranges | None = None
-    """How many whole nodes it gets, or as text which, counted from 0, such as `0-7` or `0-3,8-11`; default: what
-    `parallelism.dp` needs, or with `dp: auto` an equal share of what the others leave."""
+    """Number of whole nodes, or which ones, counted from 0: `0-3,8-11`. Default: what `parallelism.dp` needs; with `dp:
+    auto` an equal share of the rest."""
     start: Time = 0.0
-    """When its first step begins."""
+    """Start of the first step."""
     set: dict[str, bool | int | float | str] = Field(default_factory=dict)
-    """Keys of the workload that are replaced, as by `--set`."""
+    """Workload keys to replace, as with `--set`."""
 
 
 class Jobs(Spec):
-    """A whole file of jobs, for `clustersim jobs`."""
+    """Several jobs on one cluster."""
 
     placement: Name = "packed"
-    """Which nodes the jobs get that do not say which: `packed`, the next free ones in order; `spread`, given out in turn, so
-    that every leaf is shared; `random`, or `random:7` with a seed."""
+    """Nodes of jobs without `nodes`: `packed` (next free ones), `spread` (dealt in turn), `random` or `random:7` (with a
+    seed)."""
     steps: StepCount = 3
-    """How many each job completes at least."""
+    """Steps that each job completes at least."""
     jobs: Annotated[tuple[Entry, ...], Field(strict=False), between(1, 1000)]
-    """One entry a job."""
+    """Jobs."""

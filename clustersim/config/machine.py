@@ -16,34 +16,34 @@ DottedKey = Annotated[str, Field(max_length=200, pattern=r"^[A-Za-z_][\w-]*(\.[\
 
 
 class MachineConstant(Spec):
-    """One figure that a forecast rests on, as it is on this machine."""
+    """One constant of the forecast, as estimated for this machine."""
 
     name: Name
-    """As `clustersim explain` calls it."""
+    """Name as in `clustersim explain`."""
     factor: Factor
-    """How many times what is forecast without this file."""
+    """Factor on the default value."""
     spread: LogSpread
-    """How far the factor may be off: the standard deviation of its logarithm."""
+    """Standard deviation of the factor's logarithm."""
     usual_spread: LogSpread
-    """The same of machines without measurements."""
+    """The same without measurements."""
     evidence: str = ""
-    """What the factor was read from."""
+    """Source of the factor."""
     keys: dict[DottedKey, Any] = Field(default_factory=dict)
-    """Values by dotted key of a topology or workload, which take the place of theirs."""
+    """Topology or workload values to replace, by dotted key."""
     correlations: Annotated[tuple[Correlation, ...], Field(strict=False)] = ()
-    """With the constants before this one, in their order; none: independent of all."""
+    """Correlations with the constants before this one; none: independent."""
 
 
 class MachineSpec(Spec):
-    """A whole machine file."""
+    """Constants of one machine."""
 
     version: Literal[1]
-    """Of this kind of file."""
+    """Version of the format."""
     gpu: Name
-    """Of the cluster; on others the figures do not hold."""
+    """GPU of the cluster; the file is refused for others."""
     evidence: Annotated[tuple[str, ...], Field(strict=False)] = ()
-    """What was measured."""
+    """Measurements used."""
     remainder: LogSpread
-    """How far a step may be off that all constants are known of: the standard deviation of its logarithm."""
+    """Standard deviation of a step's log error with all constants known."""
     constants: Annotated[tuple[MachineConstant, ...], Field(strict=False), between(1, 64)]
-    """The figures, each once."""
+    """Constants, each once."""

@@ -100,9 +100,9 @@ class Gpus(Spec):
     """The GPUs of one node."""
 
     model: Name
-    """A file of `clustersim/hardware/gpus`, or the path of your own, from here on."""
+    """Name of a file in `clustersim/hardware/gpus`, or path of your own file, relative to this one."""
     count: Count
-    """How many."""
+    """Number of GPUs."""
     sustained: Annotated[
         dict[DType, Fraction] | None,
         Declared(
@@ -112,8 +112,8 @@ class Gpus(Spec):
             chosen_on="shares at which published steps are right, over those of long products: 0.90 to 1.04",
         ),
     ] = None
-    """The share of the rate of a short burst that matrix products hold for seconds on these very boards, by data type, where
-    somebody measured it; the types that it leaves out follow from the board's power. Default: what the GPU's file says."""
+    """Share of their burst rate at which GEMMs run for seconds on these boards, by data type. Default: the GPU's file;
+    otherwise computed from the board's power."""
     speed: Annotated[
         dict[KernelGroup, GroupSpeed] | None,
         Declared(
@@ -129,8 +129,8 @@ class Gpus(Spec):
             chosen_on="errors of fused attention on GPUs left out (model card)",
         ),
     ] = None
-    """How many times as fast as forecast kernels run on these very boards, where somebody measured it: matrix `products`, fused
-    `attention`, and `vector` kernels, which are all others. Default: what the GPU's file says, 1 where it says nothing."""
+    """Measured speed of kernels on these boards relative to the forecast: `products` (GEMMs), fused `attention`, `vector`
+    (all others). Default: the GPU's file, else 1."""
 
 
 def _pair(value: object) -> object:
@@ -162,22 +162,22 @@ class ScaleUp(Spec):
     """The network inside a node."""
 
     kind: Literal["nvswitch", "nvlink", "mesh", "pairs", "ring", "torus", "none"] = "nvswitch"
-    """`nvswitch`: a crossbar. `nvlink`: wires between GPUs, all of which rings use. `mesh`: links from each GPU straight to
-    every other one, and a pair has no more than those (AMD's Infinity Fabric). `pairs`: the links of each pair are written out:
-    bridges, cube meshes. `ring`, `torus`: links to the neighbours. `none`: only PCIe."""
+    """`nvswitch`: crossbar. `nvlink`: wires between GPUs, all used by rings. `mesh`: direct links between every two GPUs
+    (AMD's Infinity Fabric). `pairs`: links of each pair listed (bridges, cube meshes). `ring`, `torus`: links to
+    neighbours. `none`: only PCIe."""
     links_per_gpu: Count = 1
-    """Links of a GPU, for `nvswitch` and `nvlink`."""
+    """Links per GPU, for `nvswitch` and `nvlink`."""
     links_per_peer: Count = 1
     """Links to each peer, for `mesh`, `ring` and `torus`."""
     pairs: Annotated[tuple[GpuPair, ...], Field(strict=False)] = ()
-    """For `pairs`, `[GPU, GPU, links]` of each pair that links join, GPUs of a node counted from 0, and perhaps the rate of one
-    link; other pairs use links by way of other GPUs, or PCIe."""
+    """For `pairs`: `[GPU, GPU, links]` with GPUs counted from 0, and optionally the rate of one link. Other pairs use links
+    through other GPUs, or PCIe."""
     island: Count | None = None
-    """GPUs that the links join, one group of neighbours after the other; between groups is PCIe. Default: all of the node."""
+    """Number of neighbouring GPUs that links join; PCIe joins the groups. Default: all GPUs."""
     shape: Annotated[tuple[Extent, ...], Field(strict=False), between(1, 4)] | None = None
-    """Extents of a `torus`, whose product is the number of GPUs."""
+    """Extents of a `torus`; their product is the number of GPUs."""
     link: Bandwidth | None = None
-    """Of one link, a direction."""
+    """Rate of one link per direction."""
     payload_efficiency: Annotated[
         Fraction,
         Declared(
@@ -187,12 +187,12 @@ class ScaleUp(Spec):
             chosen_on="bus bandwidths of one node in nccl-tests over their forecasts",
         ),
     ] = 1.0
-    """The fraction of it that payload gets."""
+    """Payload rate over `link`."""
     multicast: bool = False
-    """The switches reduce and broadcast (NVLS)."""
+    """Switches reduce and broadcast (NVLS)."""
     latency: Time | None = None
-    """From GPU to GPU, in rings and tori to the next one; default 3.4 us, the ring/Simple figure of NCCL's tuning.cc (5.7 us
-    over PCIe)."""
+    """Latency between GPUs, in rings and tori per hop; default 3.4 us, over PCIe 5.7 us (ring/Simple in NCCL's
+    tuning.cc)."""
 
 
 KINDS_OF = {
@@ -233,10 +233,10 @@ def _of_generation(table: Mapping[int, T], slot: str) -> T:
 
 
 class Host(Spec):
-    """The host: its processor, and the slot of each GPU and NIC."""
+    """The host: its CPUs, and the PCIe slots of GPUs and NICs."""
 
     cpu: Literal["intel", "amd", "arm"] = "intel"
-    """Vendor."""
+    """CPU vendor."""
     pcie: Annotated[Name, AfterValidator(_slot), _like(_PCIE.pattern)] = "gen5x16"
     """Generation and lanes of a slot."""
     slowdown: Annotated[
@@ -249,29 +249,27 @@ class Host(Spec):
             chosen_on="launch times of the frameworks whose steps were read: 46 and 62 us on other processors",
         ),
     ] = 1.0
-    """How many times as long it takes to launch a kernel as the hosts of `clustersim/frameworks/`; matters where a workload
-    names its framework."""
+    """Factor on the kernel launch times of `clustersim/frameworks/`; used if the workload names its framework."""
     sockets: Annotated[int, Field(ge=1, le=16)] | None = None
-    """CPUs, among which the GPUs are divided in order; default one, and two for more than four GPUs that reach each other through
-    its memory only. Matters where GPUs have no links."""
+    """Number of CPUs, among which the GPUs are divided in order. Default 1, or 2 for more than four GPUs that communicate
+    through host memory only. Used if GPUs have no links."""
     gpus_per_switch: Count | None = None
-    """GPUs behind one PCIe switch, which share its slot to the CPU; default: each has a slot of its own."""
+    """GPUs that share a slot behind one PCIe switch; default: a slot each."""
     carries: Bandwidth | None = None
-    """Bytes/s that one CPU passes on from GPU to GPU through its memory, for GPUs without `peer_to_peer`; default by the
-    generation of its slots."""
+    """Rate at which one CPU passes data between GPUs through its memory, without `peer_to_peer`. Default: by PCIe
+    generation."""
     socket_link: Bandwidth | None = None
-    """Bytes/s a direction from one CPU to the other for bytes between GPUs; default by the generation of its slots."""
+    """Rate per direction between CPUs for data of GPUs. Default: by PCIe generation."""
     memory: Size | None = None
-    """Bytes of memory of a node's CPUs, in which offloading has room; default by the generation of its slots."""
+    """CPU memory of a node, for offloading. Default: by PCIe generation."""
     memory_bandwidth: Bandwidth | None = None
-    """Bytes/s of that memory by its datasheet; default by the generation of its slots."""
+    """Datasheet bandwidth of that memory. Default: by PCIe generation."""
     cores: Count | None = None
-    """Cores of a node's CPUs, which update what is offloaded; default by the generation of its slots."""
+    """CPU cores of a node, for offloaded updates. Default: by PCIe generation."""
     c2c: Bandwidth | None = None
-    """Bytes/s a direction between a GPU and its CPU where it is NVLink-C2C (Grace); default: they use the slot."""
+    """NVLink-C2C rate per direction between a GPU and its CPU (Grace). Default: they use the slot."""
     effective: Bandwidth | None = None
-    """Bytes/s that transfers reach, which is the most that a NIC gets; default NCCL's 1.5 GB/s a lane of generation 4 (topo.h),
-    scaled."""
+    """Rate that transfers through a slot reach. Default: NCCL's 1.5 GB/s per lane of generation 4 (topo.h), scaled."""
 
     @property
     def raw(self) -> float:
@@ -310,18 +308,18 @@ def wider_slots(host: Host) -> Iterator[Host]:
 
 
 class Nics(Spec):
-    """The NICs of one node; a NIC is one port of the fabric."""
+    """The NICs of one node. A NIC is one port of the fabric."""
 
     count: Count
-    """How many."""
+    """Number of NICs."""
     rate: LineRate
-    """Line rate of one."""
+    """Line rate of one NIC."""
     transport: Transport = "infiniband"
-    """What NCCL sends with, which gives the latency where none is written: `efa` is AWS's to P5, `efa_v3` from
-    P5en on, `tcpxo` that of Google's A3 Mega."""
+    """Transport of NCCL, which sets the default latency: `efa` is AWS's up to P5, `efa_v3` from P5en on, `tcpxo` is
+    Google's A3 Mega."""
     attach: Literal["per_gpu", "shared", "integrated"] = "per_gpu"
-    """`per_gpu` gives each NIC to count/gpus neighbouring GPUs. `shared` deals the GPUs out to the NICs in turn. `integrated`
-    is `per_gpu` with ports on the chip itself, which no PCIe slot slows down (TPU, Gaudi)."""
+    """`per_gpu`: each NIC serves count/gpus neighbouring GPUs. `shared`: GPUs are dealt to the NICs in turn. `integrated`:
+    as `per_gpu`, with ports on the chip and no PCIe slot (TPU, Gaudi)."""
     efficiency: Annotated[
         Fraction,
         Declared(
@@ -331,13 +329,12 @@ class Nics(Spec):
             chosen_on="bus bandwidths of clusters of one kind in nccl-tests over their forecasts",
         ),
     ] = NIC_EFFICIENCY
-    """Payload over line rate."""
+    """Payload rate over line rate."""
     latency: Time = NIC_LATENCY
-    """From GPU to GPU through one leaf switch; default by transport, 14 us of InfiniBand: the NET ring/Simple figure of NCCL's
-    tuning.cc."""
+    """Latency between GPUs through one leaf switch. Default: by transport; InfiniBand 14 us (NET ring/Simple in NCCL's
+    tuning.cc)."""
     tree_chunk: Size | None = None
-    """The most bytes of a chunk of NVLSTree where the plugin of these NICs sets it (NCCL_NVLSTREE_MAX_CHUNKSIZE); NCCL's own
-    choice by nodes and NICs otherwise."""
+    """Largest chunk of NVLSTree if the network plugin sets it (NCCL_NVLSTREE_MAX_CHUNKSIZE). Default: NCCL's choice."""
 
     @model_validator(mode="before")
     @classmethod
@@ -361,47 +358,41 @@ class NodePower(Spec):
     """Power at full load."""
 
     max: Power
-    """Of a whole node."""
+    """Power of a whole node."""
     gpu: Power | None = None
-    """Of one GPU."""
+    """Power of one GPU."""
 
 
 class Node(Spec):
     """One type of node."""
 
     extends: Name | None = None
-    """The node type that it changes; merged before this is read. Another `kind` of `scale_up` than the inherited one leaves
-    out the inherited keys that are not for it, and another `pcie` of `host` what the inherited slot was said to reach."""
+    """Node type to start from. A different `scale_up.kind` or `host.pcie` drops the inherited keys that depend on it."""
     gpus: Gpus
-    """Its GPUs."""
+    """GPUs of the node."""
     scale_up: ScaleUp = ScaleUp(kind="none")
-    """What joins them."""
+    """Network between the GPUs of the node."""
     host: Host = Host()
-    """What they hang on."""
+    """CPUs and PCIe slots."""
     nics: Nics | None = None
-    """What joins it to other nodes."""
+    """NICs to other nodes."""
     power: NodePower | None = None
-    """What it draws."""
+    """Power at full load."""
     evidence: dict[str, StepEvidence] = Field(default_factory=dict)
-    """Which of its figures were read from measured steps, by dotted key such as `nics.efficiency`."""
+    """Source of each value that was read from measured steps, by dotted key such as `nics.efficiency`."""
 
 
 class Fault(Spec):
-    """What is not as it should be: a slow or dead link, GPU or node.
-
-    A part is slowed once; the slowdown of a GPU multiplies with that of its node. A part that is more than a million times as
-    slow is dead.
-    """
+    """A slow or dead link, GPU or node. The slowdowns of a GPU and of its node multiply."""
 
     link: Name | None = None
-    """A tier and a number, as `nic-up[777]`; `nic[777]` is both directions."""
+    """Tier and number, such as `nic-up[777]`; `nic[777]` is both directions."""
     rate: Bandwidth | None = None
-    """Usable bytes/s of the link."""
+    """Usable rate of the link."""
     dead: bool = False
-    """A link carries nothing: traffic takes the next route, and where there is none that is an error. A node is left out:
-    ranks are placed on those that remain. A dead GPU takes its node out."""
+    """A dead link carries nothing: traffic takes another route. A dead node, or one with a dead GPU, gets no ranks."""
     cables: Count | None = None
-    """Number of dead cables of a bundle of parallel ones (default 1); the rest carry on."""
+    """Number of dead cables in a bundle of parallel ones; default 1."""
     node: Index | None = None
     """Number of a node."""
     gpu: Index | None = None
@@ -415,30 +406,29 @@ class Fault(Spec):
             chosen_on="slow hosts of MegaScale's took 1.1 times as long (NSDI'24, 6), one slow node cost BLOOM 6 %",
         ),
     ] = None
-    """How many times as long the node or GPU computes."""
+    """Factor on the compute time of the node or GPU."""
 
 
 class Nccl(Spec):
-    """The communication library. All but `launch` is for algorithm `nccl`."""
+    """The communication library. All keys but `launch` apply to algorithm `nccl`."""
 
     launch: Time = COLLECTIVE_LAUNCH
-    """To launch one collective; default 8.4 us, ring/Simple in NCCL's tuning.cc. The latencies of algorithm `nccl` hold a
-    launch already: one that is written here comes on top of them."""
+    """Time to launch one collective; default 8.4 us (ring/Simple in NCCL's tuning.cc). A value given here is added to the
+    latencies of algorithm `nccl`."""
     version: Annotated[str, AfterValidator(_version), _like(_RELEASE.pattern)] = "2.30"
-    """NCCL's release."""
+    """NCCL release."""
     algo: Annotated[str, AfterValidator(_algo), _like(_any_case(NCCL_ALGORITHMS))] | None = None
-    """What it is forced to use (`NCCL_ALGO`), in any case."""
+    """Algorithm that NCCL is forced to use (`NCCL_ALGO`)."""
     proto: (
         Annotated[Literal["LL", "LL128", "Simple"], BeforeValidator(_proto), _like(_any_case(NCCL_PROTOCOLS))] | None
     ) = None
-    """The same of protocols (`NCCL_PROTO`)."""
+    """Protocol that NCCL is forced to use (`NCCL_PROTO`)."""
     collnet: bool = True
-    """It lets the switches of a fabric with `reduction: sharp` add (`NCCL_COLLNET_ENABLE`)."""
+    """NCCL may reduce in the switches of a fabric with `reduction: sharp` (`NCCL_COLLNET_ENABLE`)."""
     nvls: bool = True
-    """It lets NVSwitches add (`NCCL_NVLS_ENABLE`)."""
+    """NCCL may reduce in NVSwitches (`NCCL_NVLS_ENABLE`)."""
     p2p_chunk: Size = P2P_CHUNK
-    """Bytes of a step of a message between nodes (`NCCL_P2P_NET_CHUNKSIZE`): larger ones let a channel carry more, and share a
-    message out to fewer."""
+    """Bytes per step of a message between nodes (`NCCL_P2P_NET_CHUNKSIZE`)."""
     slowdown: Annotated[
         float,
         Field(gt=0, le=1000, strict=False),
@@ -448,74 +438,73 @@ class Nccl(Spec):
             chosen_on="latencies of small collectives of clusters of one kind over their forecasts",
         ),
     ] = 1.0
-    """How many times as long a collective or message takes to start and to pass from GPU to GPU, beside its bytes, as on the
-    machines of its constants."""
+    """Factor on the latency of collectives and messages."""
 
 
 _NodeType = Annotated[str | dict[str, Any], PlainValidator(_node)]
 
 
 class NodePool(Spec):
-    """Nodes of one type in a cluster of several."""
+    """Nodes of one type in a cluster of several types."""
 
     nodes: Count
-    """How many."""
+    """Number of nodes."""
     node: _NodeType
-    """As `cluster.node`."""
+    """Same as `cluster.node`."""
 
 
 class Stragglers(Spec):
     """GPUs that are slow in a step."""
 
     share: Annotated[float, Field(ge=0, le=1, strict=False)]
-    """The probability that a GPU is one, in each step anew."""
+    """Probability that a GPU is slow in a step."""
     slowdown: Annotated[float, Field(ge=1, le=1e6, strict=False)]
-    """How many times as long it computes: hosts of MegaScale's that were slow took 1.1 times as long (NSDI'24, 6)."""
+    """Factor on the compute time of a slow GPU."""
 
 
 class Jitter(Spec):
-    """How the time that each GPU computes differs from step to step; `run` tells the percentiles of the step over many draws."""
+    """Variation of each GPU's compute time from step to step. `run` prints percentiles of the step time over many draws."""
 
     distribution: Literal["lognormal", "gamma"] = "lognormal"
-    """Of the factor by which each GPU's time is multiplied, with mean 1; drawn for each GPU and step."""
+    """Distribution, with mean 1, of the factor on a GPU's compute time."""
     cv: Annotated[float, Field(ge=0, le=1, strict=False)] = 0.0
-    """Its standard deviation over its mean."""
+    """Coefficient of variation of that factor."""
     stragglers: Stragglers | None = None
-    """GPUs that are slow besides."""
+    """GPUs that are slower in some steps."""
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
-    """The same seed draws the same."""
+    """Seed of the draws."""
     draws: Annotated[int, Field(ge=1, le=100_000)] = 100
-    """Steps that are drawn, unless `run --draws` says how many."""
+    """Number of steps drawn; `run --draws` overrides it."""
 
 
 class Cluster(Spec):
-    """How many nodes of which type; or of which types, in `pools`."""
+    """Nodes of one type, or of several types in `pools`."""
 
     model_config = ConfigDict(json_schema_extra={"oneOf": [{"required": ["nodes", "node"]}, {"required": ["pools"]}]})
 
     name: Name | None = None
-    """Default that of the file."""
+    """Default: the name of the file."""
     nodes: Count | None = None
-    """How many."""
+    """Number of nodes."""
     node: _NodeType | None = None
-    """A name of `nodes`, a shipped preset, or a mapping that extends one of them."""
+    """A name in `nodes`, a shipped type, or a mapping that extends one of them."""
     pools: Annotated[tuple[NodePool, ...], Field(strict=False), between(1, 64)] | None = None
-    """Instead of `nodes` and `node`: nodes of several types, numbered one pool after the other. Nodes whose GPUs a switch joins
-    may have different numbers of them; trees, `switch` and `explicit` join nodes with different numbers of NICs."""
+    """Replaces `nodes` and `node`: nodes of several types, numbered pool by pool
+    ([rules](clusters.md#nodes-of-several-types))."""
     jitter: Jitter | None = None
-    """How steps differ."""
+    """Variation of the step time."""
 
 
 class TopologySpec(Spec):
     """A whole topology file; each kind of fabric reads its own part."""
 
     cluster: Cluster
-    """How many nodes of which type."""
+    """Nodes of the cluster."""
     nodes: dict[str, dict[str, Any]] = Field(default_factory=dict)
     """Node types of your own, by name."""
     fabric: dict[str, Any] | None = None
-    """What joins the nodes; none for a single one."""
+    """Network between nodes; none for a single node."""
     faults: tuple[Fault, ...] = Field(default=(), strict=False)
-    """What is slow or dead."""
+    """Slow or dead parts."""
     nccl: Nccl = Nccl()
-    """The communication library."""
+    """Communication library."""

@@ -104,6 +104,10 @@ CHECKED = {
 }
 
 
+KIND = "Name of this kind."
+"""Text of the key `kind` of a fabric, whose values the headings list."""
+
+
 def reference() -> str:
     """Return the page."""
     parts = [HEAD, _units(), TOPOLOGY, _table(topology.TopologySpec), f"Shipped node types: {_listed(presets())}.\n"]
@@ -133,6 +137,7 @@ def _table(kind: type[fields.Spec]) -> str:
     rows = [
         f"- `{name}` ({types[name]}{_default(info, types[name])}): {texts[name]}"
         for name, info in kind.model_fields.items()
+        if texts[name] != KIND
     ]
     return "\n".join([*rows, ""])
 
@@ -204,17 +209,21 @@ def _units() -> str:
 
 
 def _spelled(units: typing.Mapping[str, float]) -> str:
-    return " ".join(units)
+    """Return the units, those that differ in their prefix alone once: `s (m u µ n)` is s, ms, us, µs and ns."""
+    groups: dict[str, list[str]] = {}
+    for unit in units:
+        base = next((short for short in groups if unit.endswith(short)), unit)
+        groups.setdefault(base, []).extend([unit.removesuffix(base)] * (unit != base))
+    return ", ".join(f"{base} ({'/'.join(prefixes)})" if prefixes else base for base, prefixes in groups.items())
 
 
 def _aliases() -> str:
     return "\n".join(
         [
-            MEGATRON.format(ignored=len(NO_EFFECT)),
+            MEGATRON.format(ignored=len(NO_EFFECT), unmodelled=len(NOT_MODELLED)),
             *_by(lambda loc: f"- `{'.'.join(map(str, loc))}`: ", {name: loc for name, (_, loc, *_) in ALIASES.items()}),
             REFUSED,
             *_by(lambda remedy: f"- {remedy[0].upper()}{remedy[1:]}: ", REMEDIES),
-            f"{UNMODELLED}{_listed(sorted(NOT_MODELLED))}.\n",
         ]
     )
 
@@ -231,13 +240,12 @@ HEAD = """\
 # Keys of the YAML files
 
 Every key of topology, workload, jobs, machine and GPU files: `key` (value, default): meaning. A key without a default is
-required where it says so, and otherwise unset. An error names file, line and column, and what would be right. This page is
-printed from the specs in `clustersim/config/`.
+optional unless it says *required*. Errors name file, line, column and a remedy.
 
 ## In an editor
 
-`clustersim schema cluster`, `workload`, `jobs`, `machine` and `gpu` print the same as JSON Schema. An editor with a YAML
-language server (VS Code, Neovim, Emacs) then completes and explains keys. `clustersim init --schemas` sets this up; by hand:
+`clustersim schema cluster` (or `workload`, `jobs`, `machine`, `gpu`) prints the keys as JSON Schema. Editors with a YAML
+language server (VS Code, Neovim, Emacs) then complete and explain keys. `clustersim init --schemas` sets this up; by hand:
 
 ```sh
 clustersim schema workload > workload.schema.json
@@ -246,28 +254,29 @@ sed -i '1i # yaml-language-server: $schema=workload.schema.json' my_workload.yam
 
 ## Values
 
-A quantity is text with a unit; a bare number is an error, because "400" is Gb/s to one reader and GB/s to the next.
-Case matters: `Gb/s` is bits, `GB/s` bytes; `GB` is 10^9 bytes, `GiB` 2^30. Every bandwidth is that of one direction.
+A quantity is text with a unit; a bare number is an error. Units may have the prefixes in parentheses. `Gb/s` is bits, `GB/s`
+bytes; `GB` is 10^9 bytes, `GiB` 2^30. Bandwidths are per direction.
 """
 
 TOPOLOGY = """\
-`true`, `false`, `null` and decimal numbers (`1e9` too) aside, all is text; duplicate keys, tags and merge keys are errors.
+Apart from `true`, `false`, `null` and decimal numbers (also `1e9`), values are text. Duplicate keys, tags and merge keys are
+errors.
 
 ## Topology files
 
-A command takes a path, or the name of a shipped file: `clustersim run superpod_h100_128 llama3_70b`. An existing path wins.
-The number in a shipped name counts nodes (`mi300x_16`: 16 nodes of 8 GPUs); a single server is named by its GPUs (`hgx_h100_8`).
+Commands take a path or the name of a shipped file: `clustersim run superpod_h100_128 llama3_70b`. The number in a shipped
+name counts nodes (`mi300x_16`: 16 nodes of 8 GPUs), or the GPUs of a single node (`hgx_h100_8`).
 """
 
 WORKLOAD = "## Workload files\n"
 MEGATRON = """\
 ### Megatron's names
 
-Arguments of Megatron-LM are accepted at the top level or in any section, with hyphens or underscores. {ignored} more that do not
-change a step's time are ignored, and `run` lists those it ignored. Each key below is followed by Megatron's names for it.
+Arguments of Megatron-LM are accepted at the top level or in any section, with hyphens or underscores. `run` lists those that
+have no effect on a step's time ({ignored} are known) and those whose effect is not modelled
+({unmodelled}). Others set these keys:
 """
 REFUSED = "Refused unless off, with the remedy:\n"
-UNMODELLED = "Accepted, but their effect on the time is not modelled: "
-JOBS = "## Files of jobs\n\nFor `clustersim jobs` ([how](several-jobs.md)).\n"
-MACHINE = "## Machine files\n\nFor `--machine`, as `clustersim calibrate` writes them ([how](calibrate.md)).\n"
-GPU = "## GPU files\n\n`clustersim/hardware/gpus/*.yaml`, or a file of your own ([how](how-to-add-a-gpu.md)).\n"
+JOBS = "## Files of jobs\n\nFor [`clustersim jobs`](several-jobs.md).\n"
+MACHINE = "## Machine files\n\nFor `--machine`, as [`clustersim calibrate`](calibrate.md) writes them.\n"
+GPU = "## GPU files\n\n`clustersim/hardware/gpus/*.yaml`, or [your own](how-to-add-a-gpu.md).\n"
