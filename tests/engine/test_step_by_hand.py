@@ -1,0 +1,44 @@
+"""A step of two ranks and two microbatches, executed as worked out by hand in docs/explanation.md."""
+
+import numpy as np
+
+from clustersim.engine.compiled import loop
+from clustersim.engine.fabric import Activity, Segment
+from clustersim.engine.flows import Flow
+from clustersim.engine.loop import LoopJob
+from clustersim.engine.program import Layout, LayoutTask, PassMessage, Program
+from clustersim.engine.shape import shape
+from clustersim.engine.times import Tasks, loop_times
+from clustersim.schedules.action import Action
+
+
+def layout(*tasks):
+    """One template: the forward passes of the rank's chunk 0."""
+    return Layout(
+        tasks, {("begin", None): range(0), ("steps", ("F", 0)): range(len(tasks)), ("finish", None): range(0)}
+    )
+
+
+def test_a_step_of_two_ranks_is_the_one_worked_out_by_hand():
+    link = np.array([10.0])  # bytes/s of link 0
+    two, three = (Activity([Segment(seconds, None)]) for seconds in (2.0, 3.0))
+    sent = Activity([Segment(0.0, Flow.of("p2p", 0.5, 10.0, 10.0, (0, 1.0)))])
+    first = layout(
+        LayoutTask("compute", "F", 0, None, (), None),
+        LayoutTask("p2p", "send", 0, None, (), PassMessage("p2p", 0, ahead=1)),
+    )
+    second = layout(LayoutTask("compute", "F", 0, None, (PassMessage("p2p", 0),), None))
+    rows = [tuple(Action(stage, "F", microbatch) for microbatch in range(2)) for stage in range(2)]
+    programs = [
+        Program(first, (two, sent), rows[0], own=(0,), once={}, cells={"p2p/send": 0}),
+        Program(second, (three,), rows[1], own=(1,), once={}, cells={"p2p/receive": 0}),
+    ]
+
+    step = shape(programs, {})
+    assert step.op.tolist() == [0, 2, 0]  # compute, launch, compute: three tasks …
+    assert step.events == 6  # … of which each is executed twice
+    times = loop_times(Tasks(step), link)
+    [[found]] = loop(link, [LoopJob(step, times)])
+    assert found.starts.tolist() == [0.0, 2.0, 2.0, 4.0, 3.5, 6.5]
+    assert found.ends.tolist() == [2.0, 3.5, 4.0, 5.5, 6.5, 9.5]
+    assert found.cause.tolist() == [-1, 0, 0, 2, 1, 4]  # the event whose end let each one begin
