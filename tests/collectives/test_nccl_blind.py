@@ -1,4 +1,4 @@
-"""The model against nccl-tests that it had not seen: the errors that docs/collectives.md states under "A blind test"."""
+"""The model against nccl-tests that it had not seen: the errors that docs/collectives.md states as blind."""
 
 from statistics import median
 
