@@ -1,7 +1,7 @@
 """The kernels that one call of a PyTorch operator launches on a GPU, by the operator's ATen name.
 
 Bytes are those of PyTorch's CUDA kernels: every operand that a kernel reads or writes, once. They agree with the operators of
-NeuSight's traces on A100-40GB, V100, P100 and T4 (docs/predict.md).
+NeuSight's traces on A100-40GB, V100, P100 and T4.
 """
 
 from __future__ import annotations
