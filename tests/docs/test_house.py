@@ -1,4 +1,4 @@
-"""The rooms as docs/explanation.md shows them are those of the code, and no room has an import circle inside."""
+"""The rooms as CONTRIBUTING.md shows them are those of the code, and no room has an import circle inside."""
 
 import ast
 import os
@@ -14,7 +14,7 @@ from imports import circles, imports, layers, room_of
 import clustersim
 from clustersim.sweeps.evaluate import Files, evaluate, load
 
-EXPLANATION = ROOT / "docs/explanation.md"
+CONTRIBUTING = ROOT / "CONTRIBUTING.md"
 KNOWN: set[frozenset[str]] = set()
 """Circles of modules that are still there: none, and one that is gone must be taken off the list."""
 
@@ -42,29 +42,29 @@ def test_every_room_of_the_picture_is_one():
     assert sorted((WORDS.keys() | COLUMN.keys()) - rooms) == []
 
 
-def test_the_arrows_of_the_explanation_are_those_that_are_checked():
-    text = EXPLANATION.read_text(encoding="utf-8")
+def test_the_arrows_of_the_page_are_those_that_are_checked():
+    text = CONTRIBUTING.read_text(encoding="utf-8")
     [shown] = re.findall(r"^```text\n(cli → .*?)\n```$", text, re.MULTILINE | re.DOTALL)
     assert [layer.strip().split(" | ") for layer in shown.replace("\n", " ").split("→")] == layers()
 
 
 def test_the_walks_go_through_what_is_there():
     """`engine/flows.py: Flows, solve` names functions or classes that the file defines."""
-    steps = re.findall(r"`([a-z_/]+\.py): ([\w, ]+)`", EXPLANATION.read_text(encoding="utf-8"))
+    steps = re.findall(r"`([a-z_/]+\.py): ([\w, ]+)`", CONTRIBUTING.read_text(encoding="utf-8"))
     assert len(steps) > 10
     for file, names in steps:
         tree = ast.parse((ROOT / "clustersim" / file).read_text(encoding="utf-8"))
         defined = {node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef | ast.FunctionDef)}
-        assert set(names.split(", ")) <= defined, f"docs/explanation.md: {file} has no {names}"
+        assert set(names.split(", ")) <= defined, f"CONTRIBUTING.md: {file} has no {names}"
 
 
 POINT = "From a sweep's point to its row"
 WALKS = {"From an operator to its link": 10, "From a key to its effect": 10, POINT: 20}
-"""The walks of docs/explanation.md, and how many steps each may have."""
+"""The walks of CONTRIBUTING.md, and how many steps each may have."""
 
 
 def walked(walk):
-    text = EXPLANATION.read_text(encoding="utf-8").partition(f"### {walk}\n")[2]
+    text = CONTRIBUTING.read_text(encoding="utf-8").partition(f"### {walk}\n")[2]
     return re.split(r"^##", text, maxsplit=1, flags=re.MULTILINE)[0]
 
 
