@@ -186,16 +186,14 @@ def errors(meta: Meta) -> WeightsTable:
 
 
 def unseen(meta: Meta, others: Sequence[Meta]) -> str:
-    """Return a list with one line per class: mean errors in percent on each GPU outside the training data, also of `others`."""
-    lines = []
+    """Return per class the mean error in percent over GPUs outside the training data, with those of `others` in brackets."""
+    texts = []
     for kind, found in meta["errors"].items():
-        gpus = []
-        for gpu in (gpu for gpu, entry in found.items() if entry["unseen"]):
-            means = [one["errors"].get(kind, {}).get(gpu, {}).get("mean") for one in (meta, *others)]
-            first, *theirs = ("–" if mean is None else f"{100 * mean:.1f}" for mean in means)
-            gpus.append(f"{gpu} {first} ({', '.join(theirs)})")
-        lines.append(f"- {kind}: {'; '.join(gpus)}")
-    return "\n".join(lines)
+        gpus = [gpu for gpu, entry in found.items() if entry["unseen"]]
+        per_model = [[one["errors"].get(kind, {}).get(gpu, {}).get("mean") for gpu in gpus] for one in (meta, *others)]
+        first, *theirs = ("–" if mean is None else f"{100 * mean:.1f}" for mean in map(average, per_model))
+        texts.append(f"{kind} {first} ({', '.join(theirs)})")
+    return "; ".join(texts)
 
 
 def _row(entry: Mapping[str, float]) -> tuple[str, ...]:
