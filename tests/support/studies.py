@@ -226,10 +226,10 @@ def draw_network(found: Numbers) -> str:
 
 
 def table_network(found: Numbers) -> str:
-    """Return steps by rate and fabric, with the price of each."""
+    """Return steps by rate and fabric, least and most oversubscribed, with the price of each."""
     rows = []
     for name, (_, _, leaves) in FABRICS.items():
-        for leaf in leaves:
+        for leaf in dict.fromkeys((leaves[0], leaves[-1])):
             own = {p["gbps"]: p for p in found["points"] if (p["fabric"], p["leaf"]) == (name, leaf)}
             cells = [f"{own[r]['step_time_s']:.2f} s, {own[r]['usd_a_gpu']:,.0f} USD" for r in RATES]
             rows.append([f"{name}, {leaf} : 1" if len(leaves) > 1 else name, *cells])

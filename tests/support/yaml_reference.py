@@ -15,7 +15,7 @@ from clustersim.config.gpu import Gpu
 from clustersim.config.json_schema import field_texts
 from clustersim.convert.astra_sim import AstraNetwork
 from clustersim.convert.ignored import NO_EFFECT, NOT_MODELLED
-from clustersim.convert.megatron import ALIASES, REMEDIES
+from clustersim.convert.megatron import ALIASES
 from clustersim.topology.build import presets
 from clustersim.units import EXAMPLES, UNITS, seconds
 
@@ -106,6 +106,8 @@ CHECKED = {
 
 KIND = "Name of this kind."
 """Text of the key `kind` of a fabric, whose values the headings list."""
+SAME = "As in `model`."
+"""Text of the keys of a block that replace those of the model; one line lists them."""
 
 
 def reference() -> str:
@@ -115,9 +117,10 @@ def reference() -> str:
     parts += [WORKLOAD, *(_section(kind) for kind in TITLES if kind.__module__ == workload.__name__)]
     rooms = {"schedule": "schedules", "algorithms": "collectives", "predictor": "predictors"}
     parts += [f"Names for `{key}`: {_listed(plugins.names(f'clustersim.{room}'))}.\n" for key, room in rooms.items()]
+    megatron = MEGATRON.format(names=len(ALIASES), ignored=len(NO_EFFECT), unmodelled=len(NOT_MODELLED))
     several = [JOBS, *(_section(kind) for kind in TITLES if kind.__module__ == jobs.__name__)]
     measured = [MACHINE, *(_section(kind) for kind in TITLES if kind.__module__ == machine.__name__)]
-    return "\n".join([*parts, _aliases(), *several, *measured, GPU, _section(Gpu), _section(StepEvidence)])
+    return "\n".join([*parts, megatron, *several, *measured, GPU, _section(Gpu), _section(StepEvidence)])
 
 
 def _section(kind: type[fields.Spec]) -> str:
@@ -137,9 +140,10 @@ def _table(kind: type[fields.Spec]) -> str:
     rows = [
         f"- `{name}` ({types[name]}{_default(info, types[name])}): {texts[name]}"
         for name, info in kind.model_fields.items()
-        if texts[name] != KIND
+        if texts[name] not in (KIND, SAME)
     ]
-    return "\n".join([*rows, ""])
+    same = [name for name in kind.model_fields if texts[name] == SAME]
+    return "\n".join([*rows, *([f"- {_listed(same)}: {SAME[0].lower()}{SAME[1:]}"] if same else []), ""])
 
 
 def _default(info: FieldInfo, kind: str) -> str:
@@ -217,25 +221,6 @@ def _spelled(units: typing.Mapping[str, float]) -> str:
     return ", ".join(f"{base} ({'/'.join(prefixes)})" if prefixes else base for base, prefixes in groups.items())
 
 
-def _aliases() -> str:
-    return "\n".join(
-        [
-            MEGATRON.format(ignored=len(NO_EFFECT), unmodelled=len(NOT_MODELLED)),
-            *_by(lambda loc: f"- `{'.'.join(map(str, loc))}`: ", {name: loc for name, (_, loc, *_) in ALIASES.items()}),
-            REFUSED,
-            *_by(lambda remedy: f"- {remedy[0].upper()}{remedy[1:]}: ", REMEDIES),
-        ]
-    )
-
-
-def _by(text: typing.Callable[..., str], known: typing.Mapping[str, typing.Any]) -> list[str]:
-    """Return a line for each value, with the names that have it."""
-    groups: dict[typing.Any, list[str]] = {}
-    for name, value in known.items():
-        groups.setdefault(value, []).append(name)
-    return [*(f"{text(value)}{_listed(names)}" for value, names in groups.items()), ""]
-
-
 HEAD = """\
 # Keys of the YAML files
 
@@ -272,11 +257,10 @@ WORKLOAD = "## Workload files\n"
 MEGATRON = """\
 ### Megatron's names
 
-Arguments of Megatron-LM are accepted at the top level or in any section, with hyphens or underscores. `run` lists those that
-have no effect on a step's time ({ignored} are known) and those whose effect is not modelled
-({unmodelled}). Others set these keys:
+{names} arguments of Megatron-LM are accepted for these keys, at the top level or in any section, with hyphens or underscores
+([which](../clustersim/convert/megatron.py)); some need another key, which the error names. `run` lists those that have no
+effect on a step's time ({ignored} are known) and those whose effect is not modelled ({unmodelled}).
 """
-REFUSED = "Refused unless off, with the remedy:\n"
 JOBS = "## Files of jobs\n\nFor [`clustersim jobs`](several-jobs.md).\n"
 MACHINE = "## Machine files\n\nFor `--machine`, as [`clustersim calibrate`](calibrate.md) writes them.\n"
 GPU = "## GPU files\n\n`clustersim/hardware/gpus/*.yaml`, or [your own](how-to-add-a-gpu.md).\n"
