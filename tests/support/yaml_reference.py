@@ -258,7 +258,7 @@ MEGATRON = """\
 ### Megatron's names
 
 {names} arguments of Megatron-LM are accepted for these keys, at the top level or in any section, with hyphens or underscores
-([which](../clustersim/convert/megatron.py)); some need another key, which the error names. `run` lists those that have no
+([which](../clustersim/convert/tables/megatron.csv)); some need another key, which the error names. `run` lists those that have no
 effect on a step's time ({ignored} are known) and those whose effect is not modelled ({unmodelled}).
 """
 JOBS = "## Files of jobs\n\nFor [`clustersim jobs`](several-jobs.md).\n"
