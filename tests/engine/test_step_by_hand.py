@@ -1,4 +1,4 @@
-"""A step of two ranks and two microbatches, executed as worked out by hand in docs/explanation.md."""
+"""A step of two ranks and two microbatches, executed as worked out by hand in CONTRIBUTING.md."""
 
 import numpy as np
 

@@ -8,7 +8,6 @@ from annotated_types import Ge, Gt, Le
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from clustersim import plugins
 from clustersim.config import fabric, fields, jobs, machine, topology, workload
 from clustersim.config.evidence import Declared, StepEvidence
 from clustersim.config.gpu import Gpu
@@ -75,9 +74,9 @@ TITLES = {
 }
 
 NAMED = {
-    fields.Count: "integer ≥1",
-    fields.Index: "integer ≥0",
-    fields.Fraction: "number in (0, 1]",
+    fields.Count: "count",
+    fields.Index: "index",
+    fields.Fraction: "share",
     fields.Name: "text",
     jobs.Ranges: "nodes (`0-3,8-11`)",
     fields.Time: "time",
@@ -115,8 +114,7 @@ def reference() -> str:
     parts = [HEAD, _units(), TOPOLOGY, _table(topology.TopologySpec), f"Shipped node types: {_listed(presets())}.\n"]
     parts += [_section(kind) for kind in TITLES if kind.__module__ in (topology.__name__, fabric.__name__)]
     parts += [WORKLOAD, *(_section(kind) for kind in TITLES if kind.__module__ == workload.__name__)]
-    rooms = {"schedule": "schedules", "algorithms": "collectives", "predictor": "predictors"}
-    parts += [f"Names for `{key}`: {_listed(plugins.names(f'clustersim.{room}'))}.\n" for key, room in rooms.items()]
+    parts += ["Names of schedules, algorithms and predictors: [index](README.md#what-there-is).\n"]
     megatron = MEGATRON.format(names=len(ALIASES), ignored=len(NO_EFFECT), unmodelled=len(NOT_MODELLED))
     several = [JOBS, *(_section(kind) for kind in TITLES if kind.__module__ == jobs.__name__)]
     measured = [MACHINE, *(_section(kind) for kind in TITLES if kind.__module__ == machine.__name__)]
@@ -201,10 +199,11 @@ def _annotated(kind: object, *rules: object) -> str:
 
 
 def _bounded(text: str, rules: tuple[object, ...]) -> str:
+    """Return a type with its bounds; an upper bound above 100 only protects from typing errors."""
     found = [rule for one in rules for rule in getattr(one, "metadata", [one])]
     low = next((f" ≥{r.ge:,g}" for r in found if isinstance(r, Ge)), "")
     low = low or next((f" >{r.gt:,g}" for r in found if isinstance(r, Gt)), "")
-    return text + low + next((f" ≤{r.le:,g}" for r in found if isinstance(r, Le)), "")
+    return text + low + next((f" ≤{r.le:,g}" for r in found if isinstance(r, Le) and r.le <= 100), "")
 
 
 def _units() -> str:
@@ -241,6 +240,7 @@ sed -i '1i # yaml-language-server: $schema=workload.schema.json' my_workload.yam
 
 A quantity is text with a unit; a bare number is an error. Units may have the prefixes in parentheses. `Gb/s` is bits, `GB/s`
 bytes; `GB` is 10^9 bytes, `GiB` 2^30. Bandwidths are per direction.
+A *count* is an integer from 1, an *index* one from 0, a *share* a number above 0 and at most 1.
 """
 
 TOPOLOGY = """\
