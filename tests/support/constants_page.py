@@ -217,34 +217,27 @@ def _numbers(value: Any) -> Iterator[float]:
 _PAGE = """# Constants
 
 clustersim has {count} numbers that are neither from a datasheet nor learned. [constants.csv](constants.csv) lists each with its
-value, unit, source, the measurements it was chosen on, and what ten per cent of it do to a step. They are declared in the code
-(`config.evidence.Declared`), and this page is printed from the declarations. Learned parameters are in the
-[model card](model-card.md); datasheets in `clustersim/hardware/`; what frameworks do in `clustersim/frameworks/`; prices in
-`clustersim/costs/defaults.yaml`; failures in `clustersim/planning/reliability.yaml`: each with its source.
+value, unit, source, the measurements it was chosen on, and its effect on a step. This page is printed from their declarations in
+the code. Learned parameters are in the [model card](model-card.md); datasheets, frameworks, prices and failures are files in
+`clustersim/`, each figure with its source.
 
 ## What matters most
 
-The change of a step's time when the constant is {by} less, and {by} more. A dash: none, often because that machine has a figure
-of its own. All numbers of a table change at once. {steps}.
+Change of the step time with the constant {by} smaller, and {by} larger. All numbers of a table change at once. {steps}.
 
 {most}
 
-## All numbers
-
-[constants.csv](constants.csv), by module below `clustersim`. {unknown} were chosen on rows that were not recorded; most of these
-give measured rows with their mean error at {by} less, as it is, and {by} more. An empty `chosen on`: as published.
-`scripts/update-constants NAME` measures an effect anew.
+{unknown} of all were chosen on rows that were not recorded.
 
 ## What differs between machines
 
-Each factor, with the spread of its logarithm and what that was chosen on. [A step's uncertainty](calibrate.md) and
-`clustersim calibrate` use them; a topology file can set its own.
+Each factor, with the spread of its logarithm and what that was chosen on, for [calibration](calibrate.md) and the uncertainty
+of a step.
 
 {machines}
 
 ## Read from published steps
 
-{places} values of hardware and framework files were read from published steps:
-[constants_from_steps.csv](constants_from_steps.csv) has each with its publishers and the value without them.
-`clustersim validate` forecasts a publisher's steps without what was read from it.
+[constants_from_steps.csv](constants_from_steps.csv) has {places} values of hardware and framework files that were read from
+published steps, with their publishers and the value without them.
 """
