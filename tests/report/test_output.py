@@ -166,6 +166,21 @@ def test_a_rank_computes_one_thing_at_a_time(stored):
         assert all(a[1] <= b[0] for a, b in pairwise(rows))
 
 
+COLUMNS = {
+    "spans": "rank ranks stream kind stage microbatch asked_s start_s end_s compute_s",
+    "memory": "pipeline_rank stage kind microbatch start_s end_s activations_bytes workspace_bytes "
+    "gradients_bytes gathered_bytes parameters_bytes optimizer_bytes framework_bytes buffers_bytes total_bytes",
+    "ranks": "rank ranks pipeline_rank compute_s tp_s pp_s dp_s ep_s cp_s optimizer_s bubble_s",
+    "links": "tier index capacity_bytes_per_s bytes utilization",
+}
+"""Of the tables of a result, as docs/results.md names them."""
+
+
+@pytest.mark.parametrize("name", COLUMNS)
+def test_a_table_has_the_columns_that_the_page_names(name, stored):
+    assert pl.read_parquet(stored[1] / f"{name}.parquet").columns == COLUMNS[name].split()
+
+
 def test_as_many_bytes_go_up_as_come_down(stored):
     result, folder = stored
     links = pl.read_parquet(folder / "links.parquet")
