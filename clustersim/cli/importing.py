@@ -87,12 +87,13 @@ def megatron(
     _answer(script, imported(str(script), read_text(script, "a shell script"), asked), out)
 
 
+GpuCount = Annotated[int | None, typer.Option(min=1, help="Those that it runs on, which the file may leave open.")]
+
+
 @app.command()
 def torchtitan(
     config: Annotated[Path, typer.Argument(metavar="FILE.toml", help="A job config of torchtitan v0.2.")],
-    gpus: Annotated[
-        int | None, typer.Option(min=1, help="Those that it runs on, which a shard degree of -1 leaves open.")
-    ] = None,
+    gpus: GpuCount = None,
     out: Annotated[Path | None, out_option("FILE.yaml")] = None,
     settings: ImportSetting = None,
 ) -> None:
@@ -105,6 +106,31 @@ def torchtitan(
     for key, value in by_key(settings).items():
         replace(found.workload, tuple(key.split(".")), scalar(key, value), key)
     _answer(config, found, out)
+
+
+def _trainer(tool: str, file: str) -> None:
+    """Add the command that reads settings of a trainer around a Hugging Face model."""
+
+    @app.command(tool, help=f"Write a workload from {file}, and say what was ignored and what assumed.")
+    def _read(
+        config: Annotated[Path, typer.Argument(metavar="FILE", help="The settings of the run.")],
+        model: Annotated[
+            str | None, typer.Option(help="The model's config.json, or a workload with its shapes.", metavar="FILE")
+        ] = None,
+        gpus: GpuCount = None,
+        out: Annotated[Path | None, out_option("FILE.yaml")] = None,
+        settings: ImportSetting = None,
+    ) -> None:
+        from clustersim.config.overrides import scalar
+        from clustersim.convert.trainers import TrainerRequest, imported
+        from clustersim.files import read_text
+
+        asked = TrainerRequest(model, gpus, {key: scalar(key, value) for key, value in by_key(settings).items()})
+        _answer(config, imported(tool, str(config), read_text(config, file), asked), out)
+
+
+_trainer("deepspeed", "a DeepSpeed configuration in JSON")
+_trainer("accelerate", "an accelerate configuration in YAML")
 
 
 def _answer(source: Path, found: Imported, out: Path | None) -> None:

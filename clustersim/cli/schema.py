@@ -107,8 +107,7 @@ def _with_megatron(top: JsonSchema, made: dict[str, JsonSchema]) -> JsonSchema:
 
 
 def _megatron() -> Iterable[str]:
-    from clustersim.convert.ignored import NO_EFFECT, NOT_MODELLED
-    from clustersim.convert.megatron import ALIASES, REMEDIES
+    from clustersim.convert.megatron import ALIASES, NO_EFFECT, NOT_MODELLED, REMEDIES
     from clustersim.convert.megatron_groups import GROUPED
 
     return sorted({*ALIASES, *REMEDIES, *GROUPED, *NO_EFFECT, *NOT_MODELLED})

@@ -514,7 +514,7 @@ class Parallelism(Spec):
     """Gathers and reductions of `zero: 3`."""
     zero3: DeepSpeed | None = None
     """Gathers and reductions as DeepSpeed does them, instead of `fsdp`; `{}` for its defaults. Without a pipeline."""
-    bucket: Count | None = None
+    bucket: Annotated[int, Field(ge=1, le=10**15)] | None = None
     """Parameters per gradient bucket; default: the larger of 40 million and 1 million × dp (Megatron)."""
     overlap: Overlap = Overlap()
     """Communication that overlaps with computation."""

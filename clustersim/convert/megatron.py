@@ -1,11 +1,12 @@
-"""Megatron's names of arguments, and how their values read here: `tables/megatron.csv`, and what a word cannot say.
+"""Megatron's names of arguments, how their values read here (`tables/megatron.csv`), and which of them are ignored.
 
 An alias may stand at the top level or in any section, with hyphens or underscores.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 from clustersim.convert.megatron_groups import LONGEST
 from clustersim.convert.peft import section
@@ -151,3 +152,30 @@ def implied(given: Mapping[str, object], pp: int) -> dict[str, tuple[object, str
     if given.get("zero_stage") == 3:
         found["parallelism.zero3"] = {}, "DeepSpeed's buckets, as its zero_optimization has them by default"
     return found
+
+
+class Ignored(NamedTuple):
+    """Arguments of a file that were left out, as written there: those without effect on time, and those not modelled."""
+
+    no_effect: tuple[str, ...] = ()
+    not_modelled: tuple[str, ...] = ()
+
+
+NOTHING = Ignored()
+
+
+def sorted_out(keys: Iterable[object]) -> Ignored:
+    """Return which of some keys are ignored, and why; hyphens count as underscores."""
+    names = {str(key): str(key).rsplit(".", 1)[-1].replace("-", "_") for key in keys}
+    return Ignored(
+        tuple(key for key, name in names.items() if name in NO_EFFECT),
+        tuple(key for key, name in names.items() if name in NOT_MODELLED),
+    )
+
+
+NO_EFFECT = frozenset(words("megatron_no_effect.txt"))
+"""Learning rates, data, tokenizers, checkpoints, logs, numerics, what other arguments say in full: a step takes as long with them
+as without."""
+
+NOT_MODELLED = frozenset(words("megatron_not_modelled.txt"))
+"""Fusions, CUDA graphs and overlaps that change a step somewhat, and that clustersim does not tell apart."""

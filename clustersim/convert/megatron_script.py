@@ -17,10 +17,9 @@ from clustersim.config.overrides import replace
 from clustersim.config.workload import Workload
 from clustersim.config.yaml import Document, Position, parse
 from clustersim.convert import megatron
-from clustersim.convert.ignored import NO_EFFECT, NOT_MODELLED
 from clustersim.convert.launchers import of_command, of_header
 from clustersim.convert.layout_text import stages_of
-from clustersim.convert.megatron import implied, translated
+from clustersim.convert.megatron import NO_EFFECT, NOT_MODELLED, implied, translated
 from clustersim.convert.megatron_groups import GROUPED, GroupError, joined, silent
 from clustersim.convert.shell import Shell, commands
 from clustersim.convert.table import records

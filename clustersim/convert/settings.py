@@ -14,7 +14,7 @@ from operator import attrgetter
 from clustersim.config.overrides import replace
 from clustersim.config.workload import Workload
 from clustersim.convert.table import Alias, plain
-from clustersim.errors import InputError, shown, suggest
+from clustersim.errors import InputError, nearest, shown
 
 Keys = dict[str, object]
 """Values by dotted key, of a workload or of settings."""
@@ -114,16 +114,15 @@ class ToolSettings:
             row = self.rows.get(own)
             if row is None:
                 if own.partition(".")[0] not in self.neutral:
-                    raise InputError(
-                        f"{self.path}: {own}: is not a known setting of {self.tool}; {suggest(own, self.rows)}"
-                    )
+                    hint = nearest(own, self.rows) or "leave it out"
+                    raise InputError(f"{self.path}: {own}: is not a known setting of {self.tool}; {hint.strip()}")
                 self.ignored.append(own)
             elif row.key in (("-",), ("~",)):
                 (self.ignored if row.key == ("-",) else self.not_modelled).extend([own] * (own in self.given))
             elif row.key == ("!",):
                 if value not in (plain(row.columns["default"]), None, False, "", []):
                     raise self.error(own, "cannot be expressed in a workload; leave it out")
-            elif row.words and value not in row.words:
+            elif row.words and value is not None and value not in row.words:
                 raise self.error(
                     own, f"cannot be expressed in a workload; write {', '.join(map(json.dumps, row.words))}"
                 )

@@ -10,7 +10,7 @@ from typing import TypeVar
 from clustersim.config.fields import Spec
 from clustersim.config.workload import Model, Parallelism, Training, Workload
 from clustersim.config.yaml import Document
-from clustersim.convert.ignored import NOTHING, Ignored
+from clustersim.convert.megatron import NOTHING, Ignored
 from clustersim.errors import ConfigError, InputError
 from clustersim.frameworks import KeptTensors, load
 from clustersim.model.router import ExpertRouter

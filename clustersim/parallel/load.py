@@ -13,9 +13,8 @@ from clustersim.config.overrides import Overridden, SourcePlace, copied, of_topo
 from clustersim.config.workload import Model, Workload
 from clustersim.config.yaml import KEY, Document, Loc, Position, read
 from clustersim.convert.hugging_face_workload import converted, defaults, is_config, left_out
-from clustersim.convert.ignored import NO_EFFECT, NOT_MODELLED, sorted_out
 from clustersim.convert.layout_text import stages_of
-from clustersim.convert.megatron import NEEDS, REMEDIES, YIELDS, find, refused
+from clustersim.convert.megatron import NEEDS, NO_EFFECT, NOT_MODELLED, REMEDIES, YIELDS, find, refused, sorted_out
 from clustersim.convert.megatron_groups import GroupError, Joined, joined, silent
 from clustersim.convert.peft import BESIDE
 from clustersim.errors import InputError, UnknownNameError

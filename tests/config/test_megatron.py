@@ -12,8 +12,7 @@ from clustersim.cli.main import main
 from clustersim.config.jobs import Jobs
 from clustersim.config.workload import Algorithms, Model, Overlap, Parallelism, Training, Workload
 from clustersim.config.yaml import parse
-from clustersim.convert.ignored import NO_EFFECT, NOT_MODELLED
-from clustersim.convert.megatron import ALIASES, REMEDIES, YIELDS
+from clustersim.convert.megatron import ALIASES, NO_EFFECT, NOT_MODELLED, REMEDIES, YIELDS
 from clustersim.convert.megatron_groups import GROUPED
 from clustersim.errors import ConfigError, InputError
 from clustersim.model.parameters import kinds

@@ -52,6 +52,8 @@ BASES: dict[Path_, tuple[tuple[str, ...], ...]] = {
     ("predict",): (("config.json", "--gpu", "h100", "--predictor", "roofline"),),
     ("import", "megatron"): (("m.sh",), ("m.sh", "-o", "o.yaml")),
     ("import", "torchtitan"): (("t.toml", "--gpus", "8"), ("t.toml", "--gpus", "8", "-o", "o.yaml")),
+    ("import", "deepspeed"): (("ds.json", "--model", "j.yaml", "--gpus", "8"),),
+    ("import", "accelerate"): (("acc.yaml", "--model", "j.yaml"),),
     ("import", "chakra"): (("et", "c.yaml"),),
     ("export", "chakra"): (("r", "--out", "o"),),
     ("export", "megatron"): (("r",), ("r", "--out", "o.sh")),
@@ -293,6 +295,8 @@ def pool(place: Path, files: dict[str, Any]) -> None:
     more = {
         "m.sh": SCRIPT,
         "t.toml": JOB_CONFIG,
+        "ds.json": {"train_micro_batch_size_per_gpu": 1, "bf16": {"enabled": True}, "zero_optimization": {"stage": 3}},
+        "acc.yaml": {"distributed_type": "FSDP", "num_processes": 8, "fsdp_config": {"fsdp_version": 2}},
         "trace.json": TRACE,
         "nccl.log": NCCL_LOG,
         "mine.yaml": MACHINE,

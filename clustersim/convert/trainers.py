@@ -1,0 +1,262 @@
+"""Settings files of trainers around a Hugging Face model as workloads: DeepSpeed, accelerate, axolotl and LLaMA-Factory.
+
+`tables/NAME.csv` has the settings of each tool. Keys there that begin with `*.` are facts, such as `*.accumulation`, which this
+module joins to keys of a workload. `tables/trainers.yaml` has the keys that hold in every run.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from math import prod
+from pathlib import Path
+from typing import NamedTuple
+
+from clustersim.config import shipped
+from clustersim.config.yaml import parse, read
+from clustersim.convert.hugging_face_workload import SEQ, converted, is_config
+from clustersim.convert.megatron import above_zero
+from clustersim.convert.megatron_script import Imported
+from clustersim.convert.settings import Keys, ToolSettings, flat, nested
+from clustersim.convert.table import Alias, records_of, rows
+from clustersim.errors import InputError, shown
+from clustersim.files import read_text
+from clustersim.units import plural
+
+TITLES = {"deepspeed": "DeepSpeed 0.19.8", "accelerate": "accelerate 1.15.0"}
+"""Tools by the name of their command, with the release that their tables were read from."""
+AUTO: Mapping[str, Callable[[int], int]] = {
+    "*.bucket": lambda hidden: hidden**2,
+    "parallelism.zero3.prefetch_bucket_size": lambda hidden: int(0.9 * hidden**2),
+    "parallelism.zero3.param_persistence_threshold": lambda hidden: 10 * hidden,
+}
+"""Values of DeepSpeed's settings that say "auto", by the width of the model (transformers 4.57.1, integrations/deepspeed.py)."""
+MICRO = 8
+"""transformers 4.57.1, training_args.py: per_device_train_batch_size."""
+
+
+class TrainerRequest(NamedTuple):
+    """What an import needs beside the settings file."""
+
+    model: str | Mapping[str, object] | None = None
+    """A config.json, its folder, a workload's file or name, or the section `model` of a workload."""
+    gpus: int | None = None
+    """Number of GPUs that the job runs on."""
+    settings: Mapping[str, object] = {}
+    """Values of workload keys that decide, by dotted key."""
+
+
+def whole(value: object) -> object:
+    """Return a number such as 5e8 as an integer."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+@cache
+def table(tool: str) -> dict[str, Alias]:
+    """Return the settings of a tool by dotted key."""
+    return rows(tool.replace("-", "_"), {"above_zero": above_zero, "whole": whole})
+
+
+def imported(tool: str, path: str, text: str, asked: TrainerRequest) -> Imported:
+    """Return the workload of a settings file. Raises InputError with the setting that is unknown or cannot be expressed."""
+    found = TrainerImport.of(tool, path, text)
+    if found.facts.get("trainer", "deepspeed") == "deepspeed":
+        found.join_deepspeed()
+    return found.workload(asked)
+
+
+@dataclass
+class TrainerImport:
+    """An import under way: keys of the workload and facts that the settings say."""
+
+    said: ToolSettings
+    keys: Keys
+    facts: Keys
+    auto: set[str]
+    """Keys, and facts as `*.NAME`, of settings whose value is "auto"."""
+    assumed: list[str]
+
+    @classmethod
+    def of(cls, tool: str, path: str, text: str) -> TrainerImport:
+        """Return what a settings file says. Raises InputError."""
+        known = table(tool)
+        sections = {name[:at] for name in known for at, letter in enumerate(name) if letter == "."}
+        said = flat(_data(path, text, TITLES[tool]), known)
+        given = {name: value for name, value in said.items() if value or name not in sections}
+        auto = {name for name in given.keys() & known if given[name] == "auto" and "auto" not in known[name].words}
+        settings = ToolSettings(path, TITLES[tool], known, {name: given[name] for name in given if name not in auto})
+        unsaid = {".".join(map(str, known[name].key)) for name in auto}
+        found = {key: value for key, value in settings.spec("", {}).items() if key not in {*unsaid, "name"}}
+        facts = {key[2:]: value for key, value in found.items() if key[:2] == "*."}
+        return cls(settings, {key: value for key, value in found.items() if key[:2] != "*."}, facts, unsaid, [])
+
+    def join_deepspeed(self) -> None:
+        """Add the settings of the DeepSpeed configuration that the file names, if any."""
+        path = self.facts.pop("deepspeed", None)
+        if not isinstance(path, str):
+            return
+        place = nearest_file(self.said.path, path)
+        inner = TrainerImport.of("deepspeed", str(place), read_text(place, "a DeepSpeed configuration"))
+        given = {".".join(map(str, inner.said.rows[name].key)) for name in inner.said.given} | {"*.stage"}
+        for own, theirs, sign in ((self.keys, inner.keys, ""), (self.facts, inner.facts, "*.")):
+            own |= {key: value for key, value in theirs.items() if key not in own or f"{sign}{key}" in given}
+        self.auto |= inner.auto
+        self.said.ignored.extend(f"{place.name}: {name}" for name in inner.said.ignored)
+        self.said.not_modelled.extend(f"{place.name}: {name}" for name in inner.said.not_modelled)
+
+    def assume(self, key: str, value: object, why: str) -> None:
+        """Set a key that no setting says, and list it as assumed."""
+        if self.keys.setdefault(key, value) is value:
+            self.assumed.append(f"{key}: {str(value).lower() if isinstance(value, bool) else value} ({why})")
+
+    def number(self, name: str, found: Keys, default: int | None = None) -> int | None:
+        """Return a positive whole number of the keys or the facts. Raises InputError."""
+        value = default if found.get(name) is None else found[name]
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+            raise InputError(f"{self.said.path}: {name}: {shown(value)} must be a whole number of at least 1")
+        return value
+
+    def workload(self, asked: TrainerRequest) -> Imported:
+        """Return the workload of all settings. Raises InputError for what they lack."""
+        usual, trainer = records_of("trainers"), str(self.facts.get("trainer", "deepspeed"))
+        self.keys |= asked.settings
+        name = self._model(asked)
+        self._precision()
+        self._degrees()
+        gpus = asked.gpus or self.number("gpus", self.facts, 1 if trainer == "single" else None)
+        if trainer == "deepspeed":
+            self._deepspeed()
+        elif trainer == "fsdp":
+            trainer += str(self.facts["version"])
+            strategy = str(self.facts.get("strategy", "FULL_SHARD"))
+            self._sharding(usual[strategy], gpus)
+        elif trainer == "megatron":
+            self.keys.setdefault("parallelism.zero", self.facts.get("stage", 0))
+        self._offload(trainer)
+        self._batch(gpus)
+        self.keys = {**usual["model"], **usual[trainer], **self.keys, **asked.settings}
+        self.assume("training.recompute", "none", "no setting of the file says it")
+        spec = nested({"name": name, **{key: value for key, value in self.keys.items() if value is not None}})
+        machine = plural(gpus, "GPU", "GPUs") if gpus else ""
+        return Imported(spec, tuple(self.said.ignored), tuple(self.said.not_modelled), (), tuple(self.assumed), machine)
+
+    def _model(self, asked: TrainerRequest) -> str:
+        """Set the shapes of the model, the length of a sequence, and what depends on the width. Return the model's name."""
+        if isinstance(asked.model, Mapping):
+            model, name, training = asked.model, "model", {}
+        elif asked.model is None:
+            raise InputError(f"{self.said.path}: describes no model; give --model with its config.json or a workload")
+        else:
+            document = read(shipped.find("workloads", asked.model))
+            data = (converted(document) if is_config(document.data) else document).data
+            model, name, training = data.get("model", {}), str(data.get("name", "model")), data.get("training", {})
+        self.keys |= {f"model.{key}": value for key, value in model.items() if f"model.{key}" not in self.keys}
+        if isinstance(training, Mapping) and "seq" in training:
+            self.assume("training.seq", training["seq"], f"as in {name}")
+        most = self.keys.get("model.max_positions")
+        self.assume("training.seq", min(most, SEQ) if isinstance(most, int) else SEQ, "no setting of the file says it")
+        hidden = self.number("model.hidden", self.keys, 1) or 1
+        for key, value in AUTO.items():
+            if key in self.auto:
+                (self.facts if key[:2] == "*." else self.keys)[key.removeprefix("*.")] = value(hidden)
+        return name
+
+    def _precision(self) -> None:
+        """Set the data type of products, and the same for gradients unless a setting or DistributedDataParallel has another."""
+        said = next((name for name in ("fp8", "bf16", "fp16") if self.facts.get(name) is True), self.facts.get("mixed"))
+        if said is None and self.auto & {"*.bf16", "*.fp16"}:
+            self.assume("training.precision", "bf16", '"auto", which the command line of the training script decides')
+        precision = self.keys.setdefault("training.precision", said or "fp32")
+        if self.facts.get("trainer") not in ("single", "ddp", "megatron"):
+            self.keys.setdefault("training.gradients", precision if precision in ("fp32", "fp16") else "bf16")
+
+    def _degrees(self) -> None:
+        """Set tensor and context parallelism; `sp` exchanges heads for tokens (Ulysses)."""
+        if (self.number("sp", self.facts) or 1) > 1:
+            self.keys |= {"parallelism.cp": self.facts["sp"], "parallelism.cp_type": "a2a"}
+        for name in ("tp", "cp"):
+            self.keys.setdefault(f"parallelism.{name}", self.facts.get(name) or 1)
+
+    def _deepspeed(self) -> None:
+        """Set what ZeRO's stage and buckets mean (deepspeed 0.19.8, runtime/zero/config.py, stage_1_and_2.py)."""
+        stage = self.keys.setdefault("parallelism.zero", self.facts.get("stage", 0))
+        inner = [key for key in self.keys if key.startswith("parallelism.zero3.")]
+        if stage == 3:
+            self.keys["parallelism.zero3.reduce_bucket_size"] = self.facts.get("bucket")
+            return
+        for key in inner:
+            del self.keys[key]
+        if stage in (1, 2):
+            self.keys["parallelism.bucket"] = self.facts.get("bucket")
+            self.keys["parallelism.overlap.grad_reduce"] = self.facts.get("overlap") is True
+            self.keys["parallelism.reduce_every_microbatch"] = stage == 2
+
+    def _sharding(self, usual: Mapping[str, object], gpus: int | None) -> None:
+        """Set what FSDP shards and gathers, by the keys of its sharding strategy."""
+        keys = dict(usual)
+        if keys.get("parallelism.fsdp.shard") == "node":
+            if gpus is None:
+                raise InputError(f"{self.said.path}: shards parameters inside nodes; give num_processes or --gpus N")
+            keys["parallelism.fsdp.shard"] = max(gpus // (self.number("machines", self.facts, 1) or 1), 1)
+        if (self.number("replicate", self.facts) or 1) > 1:
+            keys["parallelism.fsdp.shard"] = (self.number("shard", self.facts, 1) or 1) * int(
+                str(self.keys["parallelism.cp"])
+            )
+        if "backward_prefetch" in self.facts:
+            keys["parallelism.fsdp.backward_prefetch"] = self.facts["backward_prefetch"]
+        if (self.number("accumulation", self.facts) or 1) > 1:
+            keys["parallelism.fsdp.no_sync"] = True  # accelerate 1.15.0, accelerator.py: no_sync
+        self.keys = {**keys, **self.keys}
+
+    def _offload(self, trainer: str) -> None:
+        """Set what lies on the hosts: DeepSpeed's optimizer or parameters, or all that FSDP shards."""
+        if self.facts.get("offload_optimizer") is True:
+            self.keys.setdefault("training.offload.optimizer_states", self.facts.get("offload_ratio", 1.0))
+        if self.facts.get("offload") is True and trainer.startswith("fsdp"):
+            self.keys |= {"training.offload.parameters": True, "training.offload.optimizer_states": 1.0}
+            self.keys["training.offload.update"] = "eager"  # torch.optim on the CPU
+
+    def _batch(self, gpus: int | None) -> None:
+        """Set the micro batch, the global batch and the replicas, two of which and the GPUs say the third. Raises InputError."""
+        lanes = prod(self.number(f"parallelism.{name}", self.keys, 1) or 1 for name in ("tp", "pp", "cp"))
+        dp = self.number("parallelism.dp", self.keys, max(gpus // lanes, 1) if gpus else None)
+        steps = self.number("accumulation", self.facts)
+        batch, micro = (self.number(f"training.{name}_batch", self.keys) for name in ("global", "micro"))
+        if micro is None and batch and dp:
+            micro = max(batch // dp // (steps or 1), 1)
+        if micro is None:
+            self.assume("training.micro_batch", MICRO, "transformers' per_device_train_batch_size")
+            micro = MICRO
+        if batch is None and dp is None:
+            raise InputError(f"{self.said.path}: says neither the global batch nor the number of GPUs; give --gpus N")
+        if steps and not dp:
+            dp = max((batch or 1) // (micro * steps), 1)
+        batch = batch or micro * (steps or 1) * (dp or 1)
+        if dp and batch != micro * (steps or batch // (micro * dp)) * dp:
+            parts = f"a micro batch of {micro}" + (f" and {steps} accumulation steps" if steps else "")
+            raise InputError(
+                f"{self.said.path}: a batch of {batch} does not fit {parts} on {plural(dp, 'replica', 'replicas')}"
+            )
+        self.keys |= {"training.micro_batch": micro, "training.global_batch": batch, "parallelism.dp": dp or "auto"}
+
+
+def _data(path: str, text: str, title: str) -> dict[str, object]:
+    """Return the sections of a JSON or YAML file. Raises InputError."""
+    if not text.lstrip().startswith("{"):
+        return parse(text, path, foreign=True).data
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{path}: not valid JSON ({error}); give a file of {title}") from error
+    return dict(found)
+
+
+def nearest_file(path: str, name: str) -> Path:
+    """Return the file that a settings file names: from here, or from the file's folder or one around it. Raises InputError."""
+    places = [Path(name), *(folder / name for folder in Path(path).absolute().parents)]
+    found = next((place for place in places if place.is_file()), None)
+    if found is None:
+        raise InputError(f"{path}: {name} is not a file here or around the settings file; put it there")
+    return found

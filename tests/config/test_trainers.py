@@ -1,0 +1,229 @@
+"""Settings of DeepSpeed and accelerate as workloads: what each means, what is refused, and what is assumed."""
+
+import json
+import re
+
+import pytest
+
+from clustersim.config.workload import Workload
+from clustersim.config.yaml import Document, Position
+from clustersim.convert.trainers import TITLES, TrainerRequest, imported, table
+from clustersim.errors import InputError
+from clustersim.parallel.load import build, load
+
+
+def job_of(tool, settings, gpus=16, model="llama3_8b", **keys):
+    """Return what was imported of settings, and its job."""
+    given = {key.replace("__", "."): value for key, value in keys.items()}
+    text = settings if isinstance(settings, str) else json.dumps(settings)
+    found = imported(tool, "given", text, TrainerRequest(model, gpus, given))
+    return found, build(Document("given", found.workload, {(): Position(1, 1)}))
+
+
+STAGE3 = {
+    "bf16": {"enabled": "auto"},
+    "fp16": {"enabled": "auto", "loss_scale": 0},
+    "optimizer": {"type": "AdamW", "params": {"lr": "auto"}},
+    "zero_optimization": {
+        "stage": 3,
+        "offload_optimizer": {"device": "cpu", "pin_memory": True},
+        "offload_param": {"device": "cpu"},
+        "reduce_bucket_size": "auto",
+        "stage3_prefetch_bucket_size": "auto",
+        "stage3_param_persistence_threshold": "auto",
+        "stage3_max_live_parameters": 1e9,
+    },
+    "gradient_accumulation_steps": "auto",
+    "train_batch_size": "auto",
+    "train_micro_batch_size_per_gpu": "auto",
+}
+"""What transformers' guides for DeepSpeed write for ZeRO-3 with offloading."""
+
+
+def test_auto_is_what_transformers_fills_in():
+    found, job = job_of("deepspeed", STAGE3)
+    split, train = job.parallelism, job.training
+    assert (split.zero, split.dp, train.micro_batch, train.global_batch, train.precision) == (3, 16, 8, 128, "bf16")
+    assert split.zero3.reduce_bucket_size == 4096**2
+    assert split.zero3.prefetch_bucket_size == int(0.9 * 4096**2)
+    assert split.zero3.param_persistence_threshold == 40960
+    assert (train.offload.optimizer_states, train.offload.parameters, train.offload.update) == (1, True, "fused")
+    assert [line.partition(":")[0] for line in found.assumed] == [
+        "training.seq",
+        "training.precision",
+        "training.micro_batch",
+        "training.recompute",
+    ]
+    assert found.not_modelled == ("zero_optimization.offload_optimizer.pin_memory",)
+    assert found.ignored == ("optimizer.params", "fp16.loss_scale")
+
+
+@pytest.mark.parametrize(
+    ("settings", "gpus", "expected"),
+    [
+        ({"train_batch_size": 64, "train_micro_batch_size_per_gpu": 2}, 16, (2, 64, 16)),
+        ({"train_batch_size": 64, "gradient_accumulation_steps": 2}, 16, (2, 64, 16)),
+        ({"train_batch_size": 64}, 16, (4, 64, 16)),
+        ({"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 3}, 16, (2, 96, 16)),
+        ({"train_micro_batch_size_per_gpu": 2}, 16, (2, 32, 16)),
+        ({"train_micro_batch_size_per_gpu": 2, "sequence_parallel_size": 4}, 16, (2, 8, 4)),
+        ({"train_micro_batch_size_per_gpu": 2, "tensor_parallel": {"autotp_size": 8}}, 16, (2, 4, 2)),
+        (
+            {"train_batch_size": 64, "train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 4},
+            None,
+            (2, 64, 8),
+        ),
+    ],
+)
+def test_two_of_batch_micro_batch_and_steps_say_the_third(settings, gpus, expected):
+    """deepspeed 0.19.8, runtime/config.py, _set_batch_related_parameters."""
+    _, job = job_of("deepspeed", settings, gpus)
+    assert (job.training.micro_batch, job.training.global_batch, job.parallelism.dp) == expected
+
+
+@pytest.mark.parametrize(
+    ("zero", "keys"),
+    [
+        ({"stage": 0}, {"zero": 0, "bucket": None}),
+        ({"stage": 1, "reduce_bucket_size": 5e7}, {"zero": 1, "bucket": 50_000_000, "reduce_every_microbatch": False}),
+        ({"stage": 2, "overlap_comm": True}, {"zero": 2, "bucket": 500_000_000, "reduce_every_microbatch": True}),
+        ({"stage": 3}, {"zero": 3, "bucket": None}),
+    ],
+)
+def test_a_stage_of_zero_says_how_gradients_are_reduced(zero, keys):
+    _, job = job_of("deepspeed", {"train_batch_size": 64, "bf16": {"enabled": True}, "zero_optimization": zero})
+    assert {key: getattr(job.parallelism, key) for key in keys} == keys
+    assert job.parallelism.overlap.grad_reduce == ("overlap_comm" in zero)
+    assert (job.parallelism.zero3 is not None) == (keys["zero"] == 3)
+    assert job.training.gradients == "bf16"
+
+
+FSDP = """
+distributed_type: FSDP
+mixed_precision: bf16
+num_machines: 2
+num_processes: 16
+fsdp_config: {fsdp_auto_wrap_policy: TRANSFORMER_BASED_WRAP, fsdp_state_dict_type: SHARDED_STATE_DICT, %s}
+deepspeed_config: {}
+"""
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ("fsdp_sharding_strategy: FULL_SHARD", {"zero": 3, "shard": None, "reshard_after_forward": None}),
+        ("fsdp_sharding_strategy: 2", {"zero": 3, "shard": None, "reshard_after_forward": False}),
+        ("fsdp_sharding_strategy: HYBRID_SHARD", {"zero": 3, "shard": 8, "reshard_after_forward": None}),
+        ("fsdp_backward_prefetch: BACKWARD_PRE", {"backward_prefetch": 1, "reduce_in_flight": 0, "copy_out": False}),
+        ("fsdp_version: 2", {"zero": 3, "backward_prefetch": 1, "reduce_in_flight": 1, "copy_out": True}),
+        ("fsdp_version: 2, fsdp_reshard_after_forward: false", {"zero": 3, "reshard_after_forward": False}),
+    ],
+)
+def test_fsdp_of_accelerate_is_pytorchs(settings, expected):
+    found, job = job_of("accelerate", FSDP % settings, gpus=None)
+    split = job.parallelism
+    has = {"zero": split.zero, "framework": job.training.framework, **split.fsdp.model_dump()}
+    assert {key: has[key] for key in expected} == expected
+    assert (split.dp, job.training.precision, job.training.gradients) == (16, "bf16", "bf16")
+    assert found.machine == "16 GPUs"
+
+
+def test_replicas_and_degrees_of_accelerates_parallelism():
+    text = FSDP % "fsdp_version: 2, fsdp_activation_checkpointing: true" + (
+        "parallelism_config: {parallelism_config_dp_replicate_size: 4, parallelism_config_dp_shard_size: 2,"
+        " parallelism_config_tp_size: 2}"
+    )
+    _, job = job_of("accelerate", text, gpus=None)
+    assert (job.parallelism.tp, job.parallelism.dp, job.parallelism.fsdp.shard) == (2, 8, 2)
+    assert job.training.recompute == "full"
+
+
+def test_a_deepspeed_file_beside_an_accelerate_file_is_read(tmp_path):
+    (tmp_path / "ds").mkdir()
+    (tmp_path / "ds" / "zero.json").write_text(json.dumps({**STAGE3, "steps_per_print": 1}), encoding="utf-8")
+    text = "distributed_type: DEEPSPEED\nmixed_precision: fp16\nnum_processes: 8\n"
+    text += "deepspeed_config: {deepspeed_config_file: ds/zero.json, zero3_init_flag: true}\n"
+    found = imported("accelerate", str(tmp_path / "a.yaml"), text, TrainerRequest("llama3_8b"))
+    assert found.workload["parallelism"]["zero"] == 3
+    assert found.workload["training"]["precision"] == "fp16"
+    assert "zero.json: steps_per_print" in found.ignored
+    with pytest.raises(InputError, match=r"no\.json is not a file here or around"):
+        imported(
+            "accelerate", str(tmp_path / "a.yaml"), text.replace("zero.json", "no.json"), TrainerRequest("llama3_8b")
+        )
+
+
+def test_ddp_keeps_gradients_in_fp32_and_megatron_its_kernels():
+    _, job = job_of("accelerate", "distributed_type: MULTI_GPU\nmixed_precision: bf16\nnum_processes: 8\n", None)
+    assert (job.parallelism.zero, job.training.gradients, job.training.kernels) == (0, "fp32", "eager")
+    _, job = job_of("accelerate", "distributed_type: 'NO'\ndynamo_config: {dynamo_backend: INDUCTOR}\n", None)
+    assert (job.parallelism.dp, job.training.precision, job.training.kernels) == (1, "fp32", "fused")
+    text = "distributed_type: MEGATRON_LM\nmixed_precision: bf16\nnum_processes: 16\nmegatron_lm_config: "
+    text += "{megatron_lm_tp_degree: 2, megatron_lm_pp_degree: 2, megatron_lm_num_micro_batches: 4,"
+    text += " megatron_lm_sequence_parallelism: true, megatron_lm_use_distributed_optimizer: true}\n"
+    _, job = job_of("accelerate", text, None, training__micro_batch=1)
+    split = job.parallelism
+    assert (split.tp, split.pp, split.dp, split.zero, split.sequence_parallel) == (2, 2, 4, 1, True)
+    assert (job.training.global_batch, job.training.framework) == (16, "megatron-core")
+
+
+WRONG = {
+    (
+        "deepspeed",
+        '{"train_batch_sise": 1}',
+    ): "train_batch_sise: is not a known setting of DeepSpeed 0.19.8; did you mean 'train_batch",
+    ("deepspeed", '{"zero_optimization": {"stage": 4}}'): "zero_optimization.stage: 4 cannot be expressed",
+    ("deepspeed", '{"zero_optimization": {"zero_quantized_weights": true}}'): "zero_quantized_weights: True cannot be",
+    (
+        "deepspeed",
+        '{"zero_optimization": {"offload_param": {"device": "nvme"}}}',
+    ): "offload_param.device: 'nvme' cannot be",
+    ("deepspeed", '{"train_batch_size": 0}'): "training.global_batch: 0 must be a whole number of at least 1",
+    ("deepspeed", '{"train_batch_size": 5, "train_micro_batch_size_per_gpu": 2}'): "a batch of 5 does not fit",
+    ("deepspeed", "{"): "not valid JSON",
+    ("accelerate", "distributed_type: XLA"): "distributed_type: 'XLA' cannot be expressed in a workload; write",
+    (
+        "accelerate",
+        "distributed_type: FSDP\nfsdp_config: {fsdp_shard: 1}",
+    ): "fsdp_config.fsdp_shard: is not a known setting",
+}
+
+
+@pytest.mark.parametrize("case", WRONG, ids=str)
+def test_a_setting_that_cannot_be_said_is_named(case):
+    tool, text = case
+    with pytest.raises(InputError, match=rf"^given.*{re.escape(WRONG[case])}"):
+        job_of(tool, text, 8)
+
+
+def test_a_file_without_a_model_or_gpus_asks_for_them(call, tmp_path):
+    (tmp_path / "ds.json").write_text('{"train_micro_batch_size_per_gpu": 1}', encoding="utf-8")
+    code, _, err = call("import", "deepspeed", "ds.json")
+    assert (code, "ds.json: describes no model; give --model" in err) == (2, True)
+    code, _, err = call("import", "deepspeed", "ds.json", "--model", "llama3_8b")
+    assert (code, "says neither the global batch nor the number of GPUs; give --gpus N" in err) == (2, True)
+    words = ("ds.json", "--model", "llama3_8b", "--gpus", "8", "--set", "training.seq=512", "--out", "w.yaml")
+    code, out, _ = call("import", "deepspeed", *words)
+    assert (code, out.splitlines()[-1]) == (0, "written to w.yaml")
+    assert (load("w.yaml").training.seq, load("w.yaml").training.global_batch) == (512, 8)
+
+
+def _fields(spec, at=""):
+    for name, field in spec.model_fields.items():
+        yield f"{at}{name}"
+        inner = [
+            one
+            for one in (field.annotation, *getattr(field.annotation, "__args__", ()))
+            if hasattr(one, "model_fields")
+        ]
+        for one in inner:
+            yield from _fields(one, f"{at}{name}.")
+
+
+@pytest.mark.parametrize("tool", TITLES)
+def test_every_row_of_a_table_means_a_key(tool):
+    keys = set(_fields(Workload))
+    for name, row in table(tool).items():
+        key = ".".join(map(str, row.key))
+        assert key in {*"-~!"} or key.startswith("*.") or key in keys, name
+        assert row.function or not row.values or "=" in row.values, name
