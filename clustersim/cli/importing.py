@@ -131,6 +131,8 @@ def _trainer(tool: str, file: str) -> None:
 
 _trainer("deepspeed", "a DeepSpeed configuration in JSON")
 _trainer("accelerate", "an accelerate configuration in YAML")
+_trainer("axolotl", "an axolotl configuration in YAML")
+_trainer("llama-factory", "a LLaMA-Factory configuration in YAML")
 
 
 def _answer(source: Path, found: Imported, out: Path | None) -> None:

@@ -76,20 +76,8 @@ def inner(value: object) -> object:
     return value[0] if isinstance(value, list) and len(value) == 2 else value
 
 
-_FUNCTIONS = (
-    above_zero,
-    always_full,
-    context,
-    fp8_recipe,
-    inner,
-    partition,
-    real,
-    section,
-    several,
-    shared_expert,
-    ulysses,
-    unless_zero,
-)
+_FUNCTIONS = [above_zero, always_full, context, fp8_recipe, inner, partition, real, section, several, shared_expert]
+_FUNCTIONS += [ulysses, unless_zero]
 ALIASES: Mapping[str, Alias] = rows("megatron", {one.__name__: one for one in _FUNCTIONS})
 """Names of arguments, each with the key of a workload that it sets."""
 

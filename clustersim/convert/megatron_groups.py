@@ -96,16 +96,8 @@ def silent(name: str, given: Mapping[str, object]) -> bool:
 
 def joined(given: Mapping[str, object]) -> list[Joined]:
     """Return the keys that those of `given`, by name with underscores, mean. Raises GroupError for one that cannot be."""
-    return [
-        *_encoder(given),
-        *_latent(given),
-        *_hybrid(given),
-        *_layers(given),
-        *_sharded(given),
-        *_ends(given),
-        *_rounds(given),
-        *_offloaded(given),
-    ]
+    groups = (_encoder, _latent, _hybrid, _layers, _sharded, _ends, _rounds, _offloaded)
+    return [one for group in groups for one in group(given)]
 
 
 def _offloaded(given: Mapping[str, object]) -> list[Joined]:

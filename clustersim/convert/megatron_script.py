@@ -99,12 +99,9 @@ def _configured(path: str, text: str, asked: ImportRequest) -> Imported:
     words = list[str]()
     for name, value in said.items():
         if value not in (None, False, ""):
-            text = str(value).strip("[]") if str(value).startswith("[") else str(value)
-            several = (
-                text.split()
-                if str(value).startswith("[") or name == "--hierarchical-context-parallel-sizes"
-                else [text]
-            )
+            listed = str(value).startswith("[")
+            text = str(value).strip("[]") if listed else str(value)
+            several = text.split() if listed or name == "--hierarchical-context-parallel-sizes" else [text]
             words += [str(name)] if value is True else [str(name), *(word.strip(",'") for word in several)]
     given = translated(arguments(words))
     program = (
@@ -188,14 +185,9 @@ class _Import:
 
     def __init__(self, path: str, program: str, given: dict[str, object]) -> None:
         self.path, self.program, self.given = path, program, given
-        self.spec: dict[str, object] = {
-            "name": (PurePath(path).parent.name if PurePath(path).stem == "model_config" else PurePath(path).stem)[
-                :200
-            ],
-            "model": {},
-            "training": {},
-            "parallelism": {},
-        }
+        place = PurePath(path)
+        name = place.parent.name if place.stem == "model_config" else place.stem
+        self.spec: dict[str, object] = {"name": name[:200], "model": {}, "training": {}, "parallelism": {}}
         self.assumed: list[str] = []
         self.dropped: list[str] = []
 
@@ -217,17 +209,12 @@ class _Import:
         self._parallelism()
         self._set(asked.settings)
         known = {*megatron.ALIASES, *megatron.REMEDIES, *GROUPED, *OWN, *GPUS, THREADS}
-        rest = [name for name in self.given if name not in known]
-        without = (*self.dropped, *(f"--{_dashed(name)}" for name in rest if name in NOT_MODELLED))
-        unknown = (f"--{_dashed(name)}" for name in rest if name not in NO_EFFECT | NOT_MODELLED)
-        return Imported(
-            {key: value for key, value in self.spec.items() if value},
-            tuple(f"--{_dashed(name)}" for name in rest if name in NO_EFFECT),
-            without,
-            tuple(unknown),
-            tuple(self.assumed),
-            self._machine(),
-        )
+        rest = {name: f"--{_dashed(name)}" for name in self.given if name not in known}
+        ignored = tuple(flag for name, flag in rest.items() if name in NO_EFFECT)
+        without = (*self.dropped, *(flag for name, flag in rest.items() if name in NOT_MODELLED))
+        unknown = tuple(flag for name, flag in rest.items() if name not in NO_EFFECT | NOT_MODELLED)
+        spec = {key: value for key, value in self.spec.items() if value}
+        return Imported(spec, ignored, without, unknown, tuple(self.assumed), self._machine())
 
     def _machine(self) -> str:
         """Return the nodes that the script is launched on in words: `32 nodes of 4 GPUs`."""
@@ -382,17 +369,13 @@ class _Import:
         if self._section("training").get("optimizer") == "muon":  # before what says nothing without it
             why = "layer-wise, by dist_muon or --use-distributed-optimizer; with 0 each replica updates all matrices"
             self.default("parallelism.zero", 1, why)
-        if (
-            not split.get("zero")
-            and "overlap" in split
-            and self._section("parallelism", "overlap").pop("param_gather", False)
-        ):
+        overlap = self._section("parallelism", "overlap") if "overlap" in split else {}
+        if not split.get("zero") and overlap.pop("param_gather", False):
             self._drop("overlap_param_gather", "says nothing without --use-distributed-optimizer")
         offload = self._section("training").get("offload")
         if THREADS in self.given and isinstance(offload, dict) and "optimizer_states" in offload:
-            self.default(
-                "training.offload.threads", self.given[THREADS], "OMP_NUM_THREADS, 1 where only torchrun says it"
-            )
+            why = "OMP_NUM_THREADS, 1 where only torchrun says it"
+            self.default("training.offload.threads", self.given[THREADS], why)
         self.default("parallelism.dp", "auto", "as many replicas as the cluster holds and the batch allows")
 
 

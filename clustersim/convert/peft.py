@@ -10,22 +10,13 @@ import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from clustersim.convert.table import records
 from clustersim.errors import InputError, shown
 from clustersim.files import read_text
 
 BESIDE = "adapter_config.json"
 """Name of PEFT's file, which is read beside a config.json."""
-MODULES: Mapping[str, str] = {
-    **dict.fromkeys(("qkv_proj", "query_key_value", "c_attn", "Wqkv", "W_pack", "attn.c_attn"), "linear_qkv"),
-    **dict.fromkeys(("q_proj", "query", "q", "wq"), "linear_q"),
-    **dict.fromkeys(("k_proj", "key", "k", "wk"), "linear_k"),
-    **dict.fromkeys(("v_proj", "value", "v", "wv"), "linear_v"),
-    **dict.fromkeys(("o_proj", "out_proj", "o", "wo", "attention.dense", "attn.c_proj"), "linear_proj"),
-    **dict.fromkeys(("gate_up_proj", "c_fc", "dense_h_to_4h"), "linear_fc1"),
-    **dict.fromkeys(("gate_proj", "w1", "wi_0"), "linear_fc1_gate"),
-    **dict.fromkeys(("up_proj", "w3", "wi_1", "fc1"), "linear_fc1_up"),
-    **dict.fromkeys(("down_proj", "w2", "fc2", "dense_4h_to_h", "mlp.c_proj"), "linear_fc2"),
-}
+MODULES = {row["module"]: row["target"] for row in records("peft")}
 """Names of a model's modules → targets here."""
 ALL = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 """The modules of `all-linear`, of which a model without a gate has no gate_proj."""
@@ -61,10 +52,14 @@ def beside(path: str, gated: bool, config: Mapping[str, object]) -> dict[str, ob
     packed = config.get("quantization_config")
     nf4 = isinstance(packed, dict) and packed.get("load_in_4bit") and packed.get("bnb_4bit_quant_type") == "nf4"
     found = {"rank": keys.get("r"), "alpha": keys.get("lora_alpha"), "dropout": keys.get("lora_dropout", 0.0)}
-    said = keys.get("target_modules")
-    names = ALL if said == "all-linear" else said if isinstance(said, list) else [said]
-    targets = list(dict.fromkeys(_target(str(place), name, gated) for name in names if gated or name != "gate_proj"))
+    targets = linears(str(place), keys.get("target_modules"), gated)
     return {**found, "targets": targets, **({"base": "nf4"} if nf4 else {})}
+
+
+def linears(path: str, said: object, gated: bool) -> list[str]:
+    """Return the targets of PEFT's `target_modules`: names of modules, or all-linear. Raises InputError."""
+    names = ALL if said == "all-linear" else said if isinstance(said, list) else [said]
+    return list(dict.fromkeys(_target(path, name, gated) for name in names if gated or name != "gate_proj"))
 
 
 def _target(path: str, name: object, gated: bool) -> str:

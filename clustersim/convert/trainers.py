@@ -7,7 +7,9 @@ module joins to keys of a workload. `tables/trainers.yaml` has the keys that hol
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from math import prod
@@ -19,6 +21,7 @@ from clustersim.config.yaml import parse, read
 from clustersim.convert.hugging_face_workload import SEQ, converted, is_config
 from clustersim.convert.megatron import above_zero
 from clustersim.convert.megatron_script import Imported
+from clustersim.convert.peft import linears
 from clustersim.convert.settings import Keys, ToolSettings, flat, nested
 from clustersim.convert.table import Alias, records_of, rows
 from clustersim.errors import InputError, shown
@@ -26,6 +29,7 @@ from clustersim.files import read_text
 from clustersim.units import plural
 
 TITLES = {"deepspeed": "DeepSpeed 0.19.8", "accelerate": "accelerate 1.15.0"}
+TITLES |= {"axolotl": "axolotl 0.19.0", "llama-factory": "LLaMA-Factory 0.9.5"}
 """Tools by the name of their command, with the release that their tables were read from."""
 AUTO: Mapping[str, Callable[[int], int]] = {
     "*.bucket": lambda hidden: hidden**2,
@@ -62,9 +66,12 @@ def table(tool: str) -> dict[str, Alias]:
 def imported(tool: str, path: str, text: str, asked: TrainerRequest) -> Imported:
     """Return the workload of a settings file. Raises InputError with the setting that is unknown or cannot be expressed."""
     found = TrainerImport.of(tool, path, text)
-    if found.facts.get("trainer", "deepspeed") == "deepspeed":
+    if tool == "deepspeed" or found.facts.get("deepspeed"):
+        found.facts["trainer"] = "deepspeed"
         found.join_deepspeed()
-    return found.workload(asked)
+    sharded = any(found.facts.get(name) for name in ("fsdp", "version", "shard", "strategy"))
+    found.facts.setdefault("trainer", "fsdp" if sharded else "ddp")
+    return found.workload(tool, asked)
 
 
 @dataclass
@@ -85,7 +92,8 @@ class TrainerImport:
         sections = {name[:at] for name in known for at, letter in enumerate(name) if letter == "."}
         said = flat(_data(path, text, TITLES[tool]), known)
         given = {name: value for name, value in said.items() if value or name not in sections}
-        auto = {name for name in given.keys() & known if given[name] == "auto" and "auto" not in known[name].words}
+        unset = {name for name in given.keys() & known if given[name] == "auto" and "auto" not in known[name].words}
+        auto = {name for name in unset if known[name].key[0] not in ("-", "~", "!")}
         settings = ToolSettings(path, TITLES[tool], known, {name: given[name] for name in given if name not in auto})
         unsaid = {".".join(map(str, known[name].key)) for name in auto}
         found = {key: value for key, value in settings.spec("", {}).items() if key not in {*unsaid, "name"}}
@@ -95,10 +103,12 @@ class TrainerImport:
     def join_deepspeed(self) -> None:
         """Add the settings of the DeepSpeed configuration that the file names, if any."""
         path = self.facts.pop("deepspeed", None)
-        if not isinstance(path, str):
+        if not path:
             return
-        place = nearest_file(self.said.path, path)
-        inner = TrainerImport.of("deepspeed", str(place), read_text(place, "a DeepSpeed configuration"))
+        inline = isinstance(path, Mapping)
+        place = Path(self.said.path) if inline else nearest_file(self.said.path, str(path))
+        text = json.dumps(path) if inline else read_text(place, "a DeepSpeed configuration")
+        inner = TrainerImport.of("deepspeed", str(place), text)
         given = {".".join(map(str, inner.said.rows[name].key)) for name in inner.said.given} | {"*.stage"}
         for own, theirs, sign in ((self.keys, inner.keys, ""), (self.facts, inner.facts, "*.")):
             own |= {key: value for key, value in theirs.items() if key not in own or f"{sign}{key}" in given}
@@ -106,38 +116,57 @@ class TrainerImport:
         self.said.ignored.extend(f"{place.name}: {name}" for name in inner.said.ignored)
         self.said.not_modelled.extend(f"{place.name}: {name}" for name in inner.said.not_modelled)
 
+    def error(self, why: str) -> InputError:
+        """Return the error of the whole file."""
+        return InputError(f"{self.said.path}: {why}")
+
     def assume(self, key: str, value: object, why: str) -> None:
         """Set a key that no setting says, and list it as assumed."""
-        if self.keys.setdefault(key, value) is value:
+        if key not in self.keys:
+            self.keys[key] = value
             self.assumed.append(f"{key}: {str(value).lower() if isinstance(value, bool) else value} ({why})")
 
-    def number(self, name: str, found: Keys, default: int | None = None) -> int | None:
-        """Return a positive whole number of the keys or the facts. Raises InputError."""
-        value = default if found.get(name) is None else found[name]
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-            raise InputError(f"{self.said.path}: {name}: {shown(value)} must be a whole number of at least 1")
+    def number(self, name: str, found: Keys, default: int = 0) -> int:
+        """Return a positive whole number of the keys or the facts, the default where there is none. Raises InputError."""
+        value = found.get(name)
+        if value is None:
+            return default
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise self.error(f"{name}: {shown(value)} must be a whole number of at least 1")
         return value
 
-    def workload(self, asked: TrainerRequest) -> Imported:
+    def workload(self, tool: str, asked: TrainerRequest) -> Imported:
         """Return the workload of all settings. Raises InputError for what they lack."""
-        usual, trainer = records_of("trainers"), str(self.facts.get("trainer", "deepspeed"))
+        usual, trainer = records_of("trainers"), str(self.facts["trainer"])
         self.keys |= asked.settings
         name = self._model(asked)
         self._precision()
-        self._degrees()
-        gpus = asked.gpus or self.number("gpus", self.facts, 1 if trainer == "single" else None)
+        if self.number("sp", self.facts) > 1:  # Ulysses
+            self.keys |= {"parallelism.cp": self.facts["sp"], "parallelism.cp_type": "a2a"}
+        self.keys = {f"parallelism.{name}": self.facts.get(name) or 1 for name in ("tp", "cp")} | self.keys
+        gpus = asked.gpus or self.number("gpus", self.facts, int(trainer == "single"))
         if trainer == "deepspeed":
             self._deepspeed()
         elif trainer == "fsdp":
-            trainer += str(self.facts["version"])
-            strategy = str(self.facts.get("strategy", "FULL_SHARD"))
-            self._sharding(usual[strategy], gpus)
+            trainer += str(self.facts.get("version", 1))
+            words = re.findall(r"\w+", str(self.facts.get("fsdp", "")).upper())
+            self.facts.setdefault("offload", "OFFLOAD" in words)
+            strategy = next((word for word in words if word in usual), "FULL_SHARD")
+            self._sharding(usual[str(self.facts.get("strategy", strategy))], gpus)
         elif trainer == "megatron":
             self.keys.setdefault("parallelism.zero", self.facts.get("stage", 0))
-        self._offload(trainer)
+        if self.facts.get("offload_optimizer") is True:
+            self.keys.setdefault("training.offload.optimizer_states", self.facts.get("offload_ratio", 1.0))
         self._batch(gpus)
-        self.keys = {**usual["model"], **usual[trainer], **self.keys, **asked.settings}
+        self._adapter()
+        own = [name for name in ("liger", "pure") if self.facts.get(name) is True]
+        own += [f"{tool} {trainer}"] if self.keys["training.precision"] == "bf16" else []
+        extra = {key: value for name in own for key, value in usual.get(name, {}).items()}
+        self.keys = {**usual["model"], **usual[trainer], **extra, **self.keys, **asked.settings}
         self.assume("training.recompute", "none", "no setting of the file says it")
+        if tool in ("axolotl", "llama-factory") and not self.keys.keys() & {"training.packed", "training.padded"}:
+            lengths = "lengths are in the data, --set training.packed or training.padded"
+            self.assumed.append(f"full sequences of one document ({lengths})")
         spec = nested({"name": name, **{key: value for key, value in self.keys.items() if value is not None}})
         machine = plural(gpus, "GPU", "GPUs") if gpus else ""
         return Imported(spec, tuple(self.said.ignored), tuple(self.said.not_modelled), (), tuple(self.assumed), machine)
@@ -146,10 +175,8 @@ class TrainerImport:
         """Set the shapes of the model, the length of a sequence, and what depends on the width. Return the model's name."""
         if isinstance(asked.model, Mapping):
             model, name, training = asked.model, "model", {}
-        elif asked.model is None:
-            raise InputError(f"{self.said.path}: describes no model; give --model with its config.json or a workload")
         else:
-            document = read(shipped.find("workloads", asked.model))
+            document = read(shipped.find("workloads", asked.model) if asked.model else self._model_file())
             data = (converted(document) if is_config(document.data) else document).data
             model, name, training = data.get("model", {}), str(data.get("name", "model")), data.get("training", {})
         self.keys |= {f"model.{key}": value for key, value in model.items() if f"model.{key}" not in self.keys}
@@ -157,11 +184,36 @@ class TrainerImport:
             self.assume("training.seq", training["seq"], f"as in {name}")
         most = self.keys.get("model.max_positions")
         self.assume("training.seq", min(most, SEQ) if isinstance(most, int) else SEQ, "no setting of the file says it")
-        hidden = self.number("model.hidden", self.keys, 1) or 1
+        hidden = self.number("model.hidden", self.keys, 1)
         for key, value in AUTO.items():
             if key in self.auto:
                 (self.facts if key[:2] == "*." else self.keys)[key.removeprefix("*.")] = value(hidden)
         return name
+
+    def _model_file(self) -> Path:
+        """Return the config.json or the shipped workload of the model that the file names. Raises InputError."""
+        said = self.facts.get("model")
+        if said is None:
+            raise self.error("describes no model; give --model with its config.json or a workload")
+        with suppress(InputError):
+            return nearest_file(self.said.path, f"{said}/config.json")
+        known = {re.sub(r"\W|_", "", name): path for name, path in shipped.files("workloads").items()}
+        plain = re.sub(r"\W|_", "", str(said).lower().rpartition("/")[2])
+        if plain in known:
+            return known[plain]
+        raise self.error(f"{shown(said)} is not here; give --model with its config.json or a workload")
+
+    def _adapter(self) -> None:
+        """Set the low-rank adapters of LoRA, and the frozen weights in nf4 of QLoRA."""
+        if self.facts.get("adapter") is None or "training.lora" in self.keys:
+            return
+        said = self.facts.get("targets", ["q_proj", "v_proj"])  # PEFT's of Llama (peft/utils/constants.py)
+        said = "all-linear" if said == "all" or self.facts.get("all_linear") is True else said
+        names = said.split(",") if isinstance(said, str) and said != "all-linear" else said
+        gated = self.keys.get("model.activation") in ("swiglu", "geglu")
+        lora: Keys = {key: self.facts[key] for key in ("rank", "alpha", "dropout") if key in self.facts}
+        lora["targets"] = linears(self.said.path, names, gated)
+        self.keys["training.lora"] = lora | ({"base": "nf4"} if self.facts.get("packed") is True else {})
 
     def _precision(self) -> None:
         """Set the data type of products, and the same for gradients unless a setting or DistributedDataParallel has another."""
@@ -171,13 +223,6 @@ class TrainerImport:
         precision = self.keys.setdefault("training.precision", said or "fp32")
         if self.facts.get("trainer") not in ("single", "ddp", "megatron"):
             self.keys.setdefault("training.gradients", precision if precision in ("fp32", "fp16") else "bf16")
-
-    def _degrees(self) -> None:
-        """Set tensor and context parallelism; `sp` exchanges heads for tokens (Ulysses)."""
-        if (self.number("sp", self.facts) or 1) > 1:
-            self.keys |= {"parallelism.cp": self.facts["sp"], "parallelism.cp_type": "a2a"}
-        for name in ("tp", "cp"):
-            self.keys.setdefault(f"parallelism.{name}", self.facts.get(name) or 1)
 
     def _deepspeed(self) -> None:
         """Set what ZeRO's stage and buckets mean (deepspeed 0.19.8, runtime/zero/config.py, stage_1_and_2.py)."""
@@ -193,52 +238,44 @@ class TrainerImport:
             self.keys["parallelism.overlap.grad_reduce"] = self.facts.get("overlap") is True
             self.keys["parallelism.reduce_every_microbatch"] = stage == 2
 
-    def _sharding(self, usual: Mapping[str, object], gpus: int | None) -> None:
+    def _sharding(self, usual: Mapping[str, object], gpus: int) -> None:
         """Set what FSDP shards and gathers, by the keys of its sharding strategy."""
         keys = dict(usual)
         if keys.get("parallelism.fsdp.shard") == "node":
-            if gpus is None:
-                raise InputError(f"{self.said.path}: shards parameters inside nodes; give num_processes or --gpus N")
-            keys["parallelism.fsdp.shard"] = max(gpus // (self.number("machines", self.facts, 1) or 1), 1)
-        if (self.number("replicate", self.facts) or 1) > 1:
-            keys["parallelism.fsdp.shard"] = (self.number("shard", self.facts, 1) or 1) * int(
-                str(self.keys["parallelism.cp"])
-            )
+            if not gpus:
+                raise self.error("shards parameters inside nodes; give num_processes or --gpus N")
+            keys["parallelism.fsdp.shard"] = max(gpus // self.number("machines", self.facts, 1), 1)
+        if self.number("replicate", self.facts) > 1:
+            shard = self.number("shard", self.facts, 1) * self.number("parallelism.cp", self.keys, 1)
+            keys["parallelism.fsdp.shard"] = shard
+        if self.facts.get("offload") is True:  # torch.optim on the CPU
+            states: Keys = {"parameters": True, "optimizer_states": 1.0, "update": "eager"}
+            keys |= {f"training.offload.{name}": value for name, value in states.items()}
         if "backward_prefetch" in self.facts:
             keys["parallelism.fsdp.backward_prefetch"] = self.facts["backward_prefetch"]
-        if (self.number("accumulation", self.facts) or 1) > 1:
+        if self.number("accumulation", self.facts) > 1:
             keys["parallelism.fsdp.no_sync"] = True  # accelerate 1.15.0, accelerator.py: no_sync
         self.keys = {**keys, **self.keys}
 
-    def _offload(self, trainer: str) -> None:
-        """Set what lies on the hosts: DeepSpeed's optimizer or parameters, or all that FSDP shards."""
-        if self.facts.get("offload_optimizer") is True:
-            self.keys.setdefault("training.offload.optimizer_states", self.facts.get("offload_ratio", 1.0))
-        if self.facts.get("offload") is True and trainer.startswith("fsdp"):
-            self.keys |= {"training.offload.parameters": True, "training.offload.optimizer_states": 1.0}
-            self.keys["training.offload.update"] = "eager"  # torch.optim on the CPU
-
-    def _batch(self, gpus: int | None) -> None:
+    def _batch(self, gpus: int) -> None:
         """Set the micro batch, the global batch and the replicas, two of which and the GPUs say the third. Raises InputError."""
-        lanes = prod(self.number(f"parallelism.{name}", self.keys, 1) or 1 for name in ("tp", "pp", "cp"))
-        dp = self.number("parallelism.dp", self.keys, max(gpus // lanes, 1) if gpus else None)
-        steps = self.number("accumulation", self.facts)
+        lanes = prod(self.number(f"parallelism.{name}", self.keys, 1) for name in ("tp", "pp", "cp"))
+        if gpus % lanes:
+            raise self.error(f"{gpus} GPUs do not divide into replicas of {lanes}; give --gpus N")
+        dp, steps = self.number("parallelism.dp", self.keys, gpus // lanes), self.number("accumulation", self.facts)
         batch, micro = (self.number(f"training.{name}_batch", self.keys) for name in ("global", "micro"))
-        if micro is None and batch and dp:
+        if not batch and not dp:
+            raise self.error("says neither the global batch nor the number of GPUs; give --gpus N")
+        if not micro and batch and dp:
             micro = max(batch // dp // (steps or 1), 1)
-        if micro is None:
-            self.assume("training.micro_batch", MICRO, "transformers' per_device_train_batch_size")
+        if not micro:
             micro = MICRO
-        if batch is None and dp is None:
-            raise InputError(f"{self.said.path}: says neither the global batch nor the number of GPUs; give --gpus N")
-        if steps and not dp:
-            dp = max((batch or 1) // (micro * steps), 1)
-        batch = batch or micro * (steps or 1) * (dp or 1)
+            self.assume("training.micro_batch", micro, "transformers' per_device_train_batch_size")
+        dp = dp or (max(batch // (micro * steps), 1) if steps else 0)
+        batch = batch or micro * (steps or 1) * dp
         if dp and batch != micro * (steps or batch // (micro * dp)) * dp:
             parts = f"a micro batch of {micro}" + (f" and {steps} accumulation steps" if steps else "")
-            raise InputError(
-                f"{self.said.path}: a batch of {batch} does not fit {parts} on {plural(dp, 'replica', 'replicas')}"
-            )
+            raise self.error(f"a batch of {batch} does not fit {parts} on {plural(dp, 'replica', 'replicas')}")
         self.keys |= {"training.micro_batch": micro, "training.global_batch": batch, "parallelism.dp": dp or "auto"}
 
 

@@ -1,4 +1,4 @@
-"""Settings of DeepSpeed and accelerate as workloads: what each means, what is refused, and what is assumed."""
+"""Settings of DeepSpeed, accelerate, axolotl and LLaMA-Factory as workloads: what each means, is refused or assumed."""
 
 import json
 import re
@@ -167,6 +167,83 @@ def test_ddp_keeps_gradients_in_fp32_and_megatron_its_kernels():
     assert (job.training.global_batch, job.training.framework) == (16, "megatron-core")
 
 
+AXOLOTL = """
+base_model: NousResearch/Llama3-8B
+datasets: [{path: tatsu-lab/alpaca, type: alpaca}]
+sequence_len: 4096
+sample_packing: true
+micro_batch_size: 2
+gradient_accumulation_steps: 4
+optimizer: adamw_bnb_8bit
+learning_rate: 0.0002
+bf16: auto
+tf32: auto
+gradient_checkpointing: true
+attn_implementation: flash_attention_2
+wandb_project:
+%s
+"""
+
+
+def test_a_full_finetuning_of_axolotl_keeps_no_master_weights():
+    """axolotl 0.19.0, utils/config/__init__.py: torch_dtype bfloat16."""
+    found, job = job_of("axolotl", AXOLOTL % "liger_rope: true\nliger_rms_norm: true", 8, None)
+    split, train = job.parallelism, job.training
+    assert (train.seq, train.micro_batch, train.global_batch, split.dp, split.zero) == (4096, 2, 64, 8, 0)
+    assert (train.main_params, train.moments, train.gradients, train.optimizer) == ("bf16", "bf16", "bf16", "adam8bit")
+    assert (train.recompute, train.attention, train.norm_kernels, train.rope_kernels) == (
+        "full",
+        "flash2",
+        "fused",
+        "fused",
+    )
+    assert (job.model.layers, job.name) == (32, "llama3-8b")
+    assert found.not_modelled == ("sample_packing",)
+    assert {"datasets", "learning_rate", "tf32", "wandb_project"} == set(found.ignored)
+    assert found.assumed[-1].startswith("full sequences of one document")
+
+
+QLORA = "adapter: qlora\nload_in_4bit: true\nlora_r: 16\nlora_alpha: 32\nlora_dropout: 0.05\nlora_target_linear: true\n"
+
+
+def test_adapters_of_axolotl_and_llama_factory_are_lora():
+    _, job = job_of("axolotl", AXOLOTL % QLORA, 8)
+    lora = job.training.lora
+    assert (lora.rank, lora.alpha, lora.dropout, lora.base) == (16, 32, 0.05, "nf4")
+    assert {"linear_q", "linear_fc1_gate", "linear_fc2"} <= set(lora.targets)
+    text = "stage: sft\nfinetuning_type: lora\nlora_rank: 4\nlora_target: q_proj,v_proj\nbf16: true\ncutoff_len: 1024\n"
+    _, job = job_of("llama-factory", text, 8)
+    assert (job.training.lora.rank, job.training.lora.targets) == (4, ("linear_q", "linear_v"))
+    assert (job.training.lora.base, job.training.main_params, job.training.recompute) == (None, None, "full")
+    assert (job.training.micro_batch, job.training.global_batch, job.training.seq) == (8, 64, 1024)
+    _, job = job_of("llama-factory", text + "quantization_bit: 4\ndisable_gradient_checkpointing: true\n", 8)
+    assert (job.training.lora.base, job.training.recompute) == ("nf4", "none")
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ("fsdp: [full_shard, auto_wrap]\nfsdp_config: {fsdp_offload_params: true}", ("fsdp", 3, True)),
+        ("fsdp: [shard_grad_op, offload]\nfsdp_config: {backward_prefetch: BACKWARD_PRE}", ("fsdp", 3, True)),
+        ("fsdp_version: 2\nfsdp_config: {reshard_after_forward: true}\ndp_shard_size: 8", ("fsdp", 3, False)),
+        ("deepspeed: {zero_optimization: {stage: 2}, bf16: {enabled: auto}}", ("deepspeed", 2, False)),
+    ],
+)
+def test_axolotl_shards_by_fsdp_or_deepspeed(settings, expected):
+    _, job = job_of("axolotl", (AXOLOTL % settings).replace("adamw_bnb_8bit", "adamw_torch"), 8)
+    assert (job.training.framework, job.parallelism.zero, job.training.offload.parameters) == expected
+    assert (job.training.main_params, job.training.gradients, job.training.precision) == (None, "bf16", "bf16")
+
+
+def test_full_tuning_of_llama_factory():
+    text = "finetuning_type: full\nper_device_train_batch_size: 1\ngradient_accumulation_steps: 2\nbf16: true\n%s\n"
+    _, job = job_of("llama-factory", text % "enable_liger_kernel: true\nuse_muon: true", 8)
+    train = job.training
+    assert (train.lora, train.optimizer, train.cross_entropy, train.gradients) == (None, "muon", "fused", "fp32")
+    _, job = job_of("llama-factory", text % "pure_bf16: true", 8)
+    assert (job.training.main_params, job.training.gradients, job.training.global_batch) == ("bf16", "bf16", 16)
+
+
 WRONG = {
     (
         "deepspeed",
@@ -181,6 +258,17 @@ WRONG = {
     ("deepspeed", '{"train_batch_size": 0}'): "training.global_batch: 0 must be a whole number of at least 1",
     ("deepspeed", '{"train_batch_size": 5, "train_micro_batch_size_per_gpu": 2}'): "a batch of 5 does not fit",
     ("deepspeed", "{"): "not valid JSON",
+    ("axolotl", "rl: dpo"): "rl: 'dpo' cannot be expressed in a workload",
+    ("axolotl", "optimizer: lion"): "optimizer: 'lion' cannot be expressed in a workload; write",
+    ("axolotl", "load_in_8bit: true"): "load_in_8bit: True cannot be expressed",
+    (
+        "axolotl",
+        "sequense_len: 5",
+    ): "sequense_len: is not a known setting of axolotl 0.19.0; did you mean 'sequence_len'?",
+    ("axolotl", "adapter: lora\nlora_r: 8\nlora_target_modules: [x]"): "target_modules: 'x' is not a known linear",
+    ("axolotl", "deepspeed: no.json"): "no.json is not a file here or around",
+    ("llama-factory", "stage: dpo"): "stage: 'dpo' cannot be expressed in a workload; write",
+    ("llama-factory", "quantization_bit: 8"): "quantization_bit: 8 cannot be expressed in a workload; write 4",
     ("accelerate", "distributed_type: XLA"): "distributed_type: 'XLA' cannot be expressed in a workload; write",
     (
         "accelerate",
