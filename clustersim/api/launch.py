@@ -1,17 +1,14 @@
-"""Launch files of Megatron-LM and torchtitan: written for a placed job, and read back as a job."""
+"""Launch files of Megatron-LM, torchtitan and DeepSpeed: written for a placed job, and read back as a job."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from clustersim.config.yaml import Document, Loc, Position
+from clustersim.convert import megatron_script, torchtitan, trainers
 from clustersim.convert.layout_text import joined
 from clustersim.convert.megatron_arguments import script
-from clustersim.convert.megatron_script import ImportRequest
-from clustersim.convert.megatron_script import imported as of_script
 from clustersim.convert.settings import toml
-from clustersim.convert.torchtitan import imported as of_job_config
-from clustersim.convert.torchtitan import written
 from clustersim.explain.differences import flat
 from clustersim.parallel.job import Job
 from clustersim.parallel.layout import portions
@@ -22,12 +19,19 @@ START: dict[Loc, Position] = {(): Position(1, 1)}
 
 def job_config(job: Job) -> str:
     """Return the job config of torchtitan for a placed job. Raises InputError."""
-    return toml(written(job.spec), f"{job.name} for torchtitan v0.2, as clustersim simulated it")
+    return toml(torchtitan.written(job.spec), f"{job.name} for torchtitan v0.2, as clustersim simulated it")
 
 
 def read_job_config(text: str) -> Job:
     """Return the job of a job config that says all degrees. Raises InputError."""
-    return build(Document("the job config", of_job_config("the job config", text, None).workload, START))
+    return build(Document("the job config", torchtitan.imported("the job config", text, None).workload, START))
+
+
+def read_deepspeed_config(text: str, job: Job) -> Job:
+    """Return the job of a DeepSpeed configuration around the model and the sequences of another job. Raises InputError."""
+    model, path = job.spec.model.model_dump(exclude_none=True), "the configuration"
+    asked = trainers.TrainerRequest(model, None, {"training.seq": job.training.seq})
+    return build(Document(path, trainers.imported("deepspeed", path, text, asked).workload, START))
 
 
 def launch_script(job: Job, gpus_per_node: int) -> str:
@@ -61,4 +65,5 @@ def differences(job: Job, back: Job) -> Iterator[tuple[str, object]]:
 
 def read_back(script: str) -> Job:
     """Return the job that a script of Megatron-LM launches. Raises InputError."""
-    return build(Document("the script", of_script("the script", script, ImportRequest({}, {})).workload, START))
+    found = megatron_script.imported("the script", script, megatron_script.ImportRequest({}, {}))
+    return build(Document("the script", found.workload, START))

@@ -243,7 +243,7 @@ def export_megatron(
     """
     from clustersim.api.launch import launch_script, read_back
 
-    _export(result, out, (".sh", ".bash"), "Megatron-LM's arguments", launch_script, read_back)
+    _export(result, out, (".sh", ".bash"), "Megatron-LM's arguments", launch_script, lambda text, _: read_back(text))
 
 
 @export_app.command("torchtitan")
@@ -258,7 +258,37 @@ def export_torchtitan(
     """
     from clustersim.api.launch import job_config, read_job_config
 
-    _export(result, out, (".toml",), "torchtitan's settings", lambda job, _: job_config(job), read_job_config)
+    _export(
+        result,
+        out,
+        (".toml",),
+        "torchtitan's settings",
+        lambda job, _: job_config(job),
+        lambda text, _: read_job_config(text),
+    )
+
+
+@export_app.command("deepspeed")
+def export_deepspeed(
+    result: ResultFolder,
+    out: Annotated[Path | None, out_option("FILE.json")] = None,
+    plugins: Plugins = None,
+) -> None:
+    """Write the DeepSpeed configuration of a result's job, and say what its settings cannot.
+
+    `clustersim import deepspeed` reads the same job from it around the same model, but for that.
+    """
+    from clustersim.api.launch import read_deepspeed_config
+    from clustersim.convert.trainers import deepspeed_config
+
+    _export(
+        result,
+        out,
+        (".json",),
+        "DeepSpeed's settings",
+        lambda job, _: deepspeed_config(job.spec),
+        read_deepspeed_config,
+    )
 
 
 def _export(
@@ -267,7 +297,7 @@ def _export(
     endings: tuple[str, ...],
     what: str,
     write: Callable[[Job, int], str],
-    read: Callable[[str], Job],
+    read: Callable[[str, Job], Job],
 ) -> None:
     """Write a result's job by `write`, or print it, with the keys that `read` does not find in it. Raises InputError."""
     from clustersim.api.launch import differences
@@ -281,7 +311,7 @@ def _export(
         cluster = stored.question.cluster
         job = stored.question.job.place(cluster.gpus, cluster.gpus_per_node)
     text = write(job, cluster.gpus_per_node)
-    said = [f"not said by {what}: {key}: {value}" for key, value in differences(job, read(text))]
+    said = [f"not said by {what}: {key}: {value}" for key, value in differences(job, read(text, job))]
     if out:
         save(out, text)
         typer.echo("\n".join([*said, f"written to {out}"]))

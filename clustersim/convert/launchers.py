@@ -93,6 +93,5 @@ def _launch(said: Mapping[str, int], names: Mapping[str, str]) -> LaunchSettings
         elif whole in found and each in found and found[whole] % found[each] == 0:
             found.setdefault(part, found[whole] // found[each])
     gpus = found.get("gpus-per-node", found.get("ntasks-per-node"))
-    return LaunchSettings(
-        {name: str(found[key]) for name, key in names.items() if key in found}, found.get("nodes"), gpus
-    )
+    variables = {name: str(found[key]) for name, key in names.items() if key in found}
+    return LaunchSettings(variables, found.get("nodes"), gpus)

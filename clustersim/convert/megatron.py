@@ -155,10 +155,7 @@ NOTHING = Ignored()
 def sorted_out(keys: Iterable[object]) -> Ignored:
     """Return which of some keys are ignored, and why; hyphens count as underscores."""
     names = {str(key): str(key).rsplit(".", 1)[-1].replace("-", "_") for key in keys}
-    return Ignored(
-        tuple(key for key, name in names.items() if name in NO_EFFECT),
-        tuple(key for key, name in names.items() if name in NOT_MODELLED),
-    )
+    return Ignored(*(tuple(key for key, name in names.items() if name in kind) for kind in (NO_EFFECT, NOT_MODELLED)))
 
 
 NO_EFFECT = frozenset(words("megatron_no_effect.txt"))

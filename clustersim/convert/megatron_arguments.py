@@ -64,11 +64,8 @@ def script(spec: Workload, nodes: int, gpus: int, layout: str | None = None) -> 
     text += [f': "${{{name}:?placeholder, set it to {what}}}"' for name, what in RENDEZVOUS.items() if nodes > 1]
     for name, said in groups:
         text += [f"{name}_ARGS=(", *_wrapped(said), ")"]
-    text += [
-        "PLACEHOLDER_ARGS=(  # replace learning rate, iterations, data and tokenizer by yours",
-        f"    {PLACEHOLDERS}",
-        ")",
-    ]
+    text += ["PLACEHOLDER_ARGS=(  # replace learning rate, iterations, data and tokenizer by yours"]
+    text += [f"    {PLACEHOLDERS}", ")"]
     rendezvous = [f'--{name.lower()} "${{{name}}}"' for name in RENDEZVOUS if nodes > 1]
     launched = ["torchrun", f"--nproc_per_node {gpus}", f"--nnodes {nodes}", *rendezvous, "pretrain_gpt.py"]
     names = [*(name for name, _ in groups), "PLACEHOLDER"]
@@ -87,11 +84,8 @@ def refused(spec: Workload) -> Iterator[tuple[str, bool, str]]:
     yield "model.mtp_layers", one.mtp_layers > 0 and one.positions == "learned", "MTP needs rotary positions or none"
     rerun = train.recompute == "selective" and {"layernorm", "moe_act"} & {*train.recompute_modules}
     delayed = train.precision == "fp8" and train.fp8_scaling == "delayed"
-    yield (
-        "training.recompute_modules",
-        bool(rerun and delayed),
-        "norms and activations are not rerun with delayed scaling",
-    )
+    why = "norms and activations are not rerun with delayed scaling"
+    yield "training.recompute_modules", bool(rerun and delayed), why
     padded = train.pad_to_capacity and split.algorithms.ep == "deepep"
     yield "training.pad_to_capacity", padded, "DeepEP sends rows without padding"
     yield "parallelism.expert_tp", bool(one.bias and one.experts and split.etp > 1), "experts with a bias are not cut"
@@ -166,9 +160,8 @@ def _experts(spec: Workload) -> Iterator[Argument]:
 def _layers(spec: Workload) -> Iterator[Argument]:
     """Yield widths, and which layers have experts, a window or no rotary positions. Raises InputError where more differs."""
     one = spec.model
-    blocks = list(
-        islice(cycle(block for block in one.blocks for _ in range(block.count)), one.layers if one.blocks else 0)
-    )
+    repeated = cycle(block for block in one.blocks for _ in range(block.count))
+    blocks = list(islice(repeated, one.layers if one.blocks else 0))
     said = {"count", "experts", "ffn", "window", "positions"}
     experts = [int(bool(one.experts if block.experts is None else block.experts)) for block in blocks]
     widths = [(kind, block.ffn or one.ffn) for kind, block in zip(experts, blocks, strict=True)]
@@ -198,9 +191,8 @@ def pattern(flags: Sequence[int]) -> str | None:
     """Return one 0 or 1 for each layer as Megatron-LM's patterns write it, `([0]*3+[1]*1)*12`; None where all are 1."""
     if all(flags):
         return None
-    period = next(
-        length for length in range(1, len(flags) + 1) if list(flags) == list(flags[:length]) * (len(flags) // length)
-    )
+    count, own = len(flags), list(flags)
+    period = next(length for length in range(1, count + 1) if own == own[:length] * (count // length))
     parts, rest = list[str](), list(flags[:period])
     while rest:
         count = next((at for at, flag in enumerate(rest) if flag != rest[0]), len(rest))
@@ -267,8 +259,5 @@ def parallelism(spec: Workload, layout: str | None = None) -> Iterator[Argument]
         yield "overlap_moe_expert_parallel_comm", _overlaps_microbatches(spec)
     if one.zero > 1:
         strategy = {2: "optim_grads", 3: "optim_grads_params"}[one.zero]
-        yield from (
-            ("use_megatron_fsdp", True),
-            ("data_parallel_sharding_strategy", strategy),
-            ("ckpt_format", "fsdp_dtensor"),
-        )
+        yield from (("use_megatron_fsdp", True), ("data_parallel_sharding_strategy", strategy))
+        yield "ckpt_format", "fsdp_dtensor"

@@ -38,12 +38,8 @@ ENDS = {"num_layers_at_start_in_bf16": "bf16_first_layers", "num_layers_at_end_i
 """How many layers stay in bf16, and as what they are known here; 1 by default, 0 without `first_last_layers_bf16`."""
 ROUNDS = ("microbatch_group_size_per_vp_stage", "microbatch_group_size_per_virtual_pipeline_stage")
 """Microbatches that an interleaved schedule runs on one chunk before the next, by the names of config and argument."""
-CHUNKED = (
-    "vpp",
-    "virtual_pipeline_model_parallel_size",
-    "num_virtual_stages_per_pipeline_rank",
-    "num_layers_per_virtual_pipeline_stage",
-)
+CHUNKED = {"vpp", "virtual_pipeline_model_parallel_size"}
+CHUNKED |= {f"num_{one}" for one in ("virtual_stages_per_pipeline_rank", "layers_per_virtual_pipeline_stage")}
 """Names that give a pipeline rank several chunks; without one, groups of microbatches say nothing."""
 OFFLOADED = ("optimizer_cpu_offload", "cpu_optimizer")
 """Names that put the optimizer on the host; without one, how it is done says nothing."""
@@ -145,9 +141,8 @@ def _sharded(given: Mapping[str, object]) -> list[Joined]:
         return []
     said = given.get("data_parallel_sharding_strategy", "optim_grads_params")
     if not isinstance(said, str) or said not in STRATEGIES:
-        raise GroupError(
-            "data_parallel_sharding_strategy", f"{shown(said)} is not a strategy; write {', '.join(STRATEGIES)}"
-        )
+        why = f"{shown(said)} is not a strategy; write {', '.join(STRATEGIES)}"
+        raise GroupError("data_parallel_sharding_strategy", why)
     found = [Joined(name, ("parallelism", "zero"), STRATEGIES[said])]
     if said == "optim_grads_params":
         ahead = {"forward_prefetch": 1} if given.get("fsdp_double_buffer") else {}
@@ -198,9 +193,8 @@ def _layers(given: Mapping[str, object]) -> list[Joined]:
     names = [name for name in PATTERNS if given.get(name) not in (None, False, 0)]
     names = [name for name in names if name != "moe_layer_freq" or given[name] not in (1, "1")]
     names = [name for name in names if name != "window_attn_skip_freq" or window]
-    found = (
-        [Joined("window_size", ("model", "window"), window)] if window and "window_attn_skip_freq" not in names else []
-    )
+    alone = window and "window_attn_skip_freq" not in names
+    found = [Joined("window_size", ("model", "window"), window)] if alone else []
     if not names or not isinstance(layers, int) or not 0 < layers <= LONGEST:
         return found  # what is wrong with the number of layers is said where that is validated
     flags = {name: frequency(name, given[name], layers) for name in names}
@@ -218,15 +212,12 @@ def _layers(given: Mapping[str, object]) -> list[Joined]:
     }
     if "linear_attention_freq" in names:
         if given.get("experimental_attention_variant") != "gated_delta_net":
-            raise GroupError(
-                "linear_attention_freq", "is understood with experimental_attention_variant gated_delta_net alone"
-            )
-        found.append(
-            Joined(names[0], ("model", "delta"), {ours: given[name] for name, ours in DELTA.items() if name in given})
-        )
-    merged = [
-        {key: value for name in names for key, value in kinds[name][flags[name][at]].items()} for at in range(layers)
-    ]
+            why = "is understood with experimental_attention_variant gated_delta_net alone"
+            raise GroupError("linear_attention_freq", why)
+        delta = {ours: given[name] for name, ours in DELTA.items() if name in given}
+        found.append(Joined(names[0], ("model", "delta"), delta))
+    chosen = ([kinds[name][flags[name][at]] for name in names] for at in range(layers))
+    merged = [{key: value for kind in layer for key, value in kind.items()} for layer in chosen]
     return [*found, Joined(names[0], ("model", "blocks"), runs(merged))]
 
 

@@ -104,12 +104,8 @@ def _configured(path: str, text: str, asked: ImportRequest) -> Imported:
             several = text.split() if listed or name == "--hierarchical-context-parallel-sizes" else [text]
             words += [str(name)] if value is True else [str(name), *(word.strip(",'") for word in several)]
     given = translated(arguments(words))
-    program = (
-        "pretrain_bert"
-        if "bert" in str(given.get("data_path", given.get("vocab_file"))) and "decoder_num_layers" not in given
-        else ""
-    )
-    found = _Import(path, program, given)
+    bert = "bert" in str(given.get("data_path", given.get("vocab_file"))) and "decoder_num_layers" not in given
+    found = _Import(path, "pretrain_bert" if bert else "", given)
     environment = variables if isinstance(variables, dict) else {}
     found.dropped += [f"{name}={value}" for name, value in environment.items() if str(name) in TUNED]
     if (mode := document.data.get("MODE")) not in (None, "pretraining"):
@@ -168,9 +164,8 @@ def arguments(words: Sequence[str]) -> dict[str, object]:
             found[name.replace("-", "_")] = values
         elif found:
             values.append(_value(word.strip("'\"")))
-    return {
-        name: True if not several else several[0] if len(several) == 1 else several for name, several in found.items()
-    }
+    single = {name: several[0] if several else True for name, several in found.items() if len(several) < 2}
+    return {name: single.get(name, several) for name, several in found.items()}
 
 
 def _value(text: str) -> int | float | str:

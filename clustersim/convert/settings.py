@@ -25,9 +25,8 @@ def flat(data: Mapping[str, object], known: Mapping[str, object], at: str = "") 
     found: dict[str, object] = {}
     for key, value in data.items():
         name = f"{at}{key}"
-        found |= (
-            flat(value, known, f"{name}.") if isinstance(value, dict) and value and name not in known else {name: value}
-        )
+        inner = value if isinstance(value, dict) and name not in known else {}
+        found |= flat(inner, known, f"{name}.") if inner else {name: value}
     return found
 
 
@@ -123,9 +122,8 @@ class ToolSettings:
                 if value not in (plain(row.columns["default"]), None, False, "", []):
                     raise self.error(own, "cannot be expressed in a workload; leave it out")
             elif row.words and value is not None and value not in row.words:
-                raise self.error(
-                    own, f"cannot be expressed in a workload; write {', '.join(map(json.dumps, row.words))}"
-                )
+                words = ", ".join(map(json.dumps, row.words))
+                raise self.error(own, f"cannot be expressed in a workload; write {words}")
             elif row.key != ("*",) and (meant := row.read(value)) is not None:
                 found[".".join(map(str, row.key))] = meant
         return found

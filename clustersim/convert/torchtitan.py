@@ -22,17 +22,8 @@ CONVERTERS = {"fp8": ("quantize.linear.float8", "quantize.grouped_mm.float8", "f
 CONVERTERS["mxfp8"] = ("quantize.linear.mx", "quantize.grouped_mm.mx", "mx")
 """Model converters by precision: of linears, of experts' grouped products, and the older name of that of linears."""
 RECIPE, OPTION = "quantize.linear.float8.recipe_name", "activation_checkpoint.selective_ac_option"
-NEUTRAL = (
-    "job",
-    "profiling",
-    "metrics",
-    "lr_scheduler",
-    "checkpoint",
-    "comm",
-    "memory_estimation",
-    "validation",
-    "debug",
-)
+NEUTRAL: tuple[str, ...] = ("job", "profiling", "metrics", "lr_scheduler", "checkpoint")
+NEUTRAL += ("comm", "memory_estimation", "validation", "debug")
 """Sections without effect on the time of a step."""
 USUAL: Keys = {"norm_kernels": "torch", "fused_projections": False, "framework": "torchtitan"}
 """Training keys that every torchtitan model has (clustersim/frameworks/torchtitan.yaml)."""
@@ -65,9 +56,8 @@ def imported(path: str, text: str, gpus: int | None) -> Imported:
 
 def _batch(said: ToolSettings, gpus: int | None) -> Keys:
     """Return replicas, what is sharded over them, and batches."""
-    tp, pp, cp, ep = (
-        said.number(f"{SPLIT}{name}_parallel_degree") for name in ("tensor", "pipeline", "context", "expert")
-    )
+    names = ("tensor", "pipeline", "context", "expert")
+    tp, pp, cp, ep = (said.number(f"{SPLIT}{name}_parallel_degree") for name in names)
     copies = said.number(f"{SPLIT}data_parallel_replicate_degree")
     shard = said.number(f"{SPLIT}data_parallel_shard_degree", -1)
     if shard < 1 and gpus is None:
@@ -75,9 +65,8 @@ def _batch(said: ToolSettings, gpus: int | None) -> Keys:
     shard = shard if shard > 0 else max((gpus or 1) // (copies * cp * tp * pp), 1)
     local, whole = said.number("training.local_batch_size"), said.number("training.global_batch_size", -1)
     if pp > 1 and 0 < whole != local * copies * shard:
-        raise said.error(
-            "training.global_batch_size", "runs the pipeline several times a step, which a workload cannot express"
-        )
+        why = "runs the pipeline several times a step, which a workload cannot express"
+        raise said.error("training.global_batch_size", why)
     found: Keys = {"training.global_batch": whole if whole > 0 else local * copies * shard}
     found["training.micro_batch"] = said.number(f"{STAGES}microbatch_size") if pp > 1 else local
     found |= {"parallelism.dp": copies * shard, "parallelism.zero": 3 if shard * cp > 1 or copies == 1 else 0}

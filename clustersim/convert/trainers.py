@@ -17,12 +17,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from clustersim.config import shipped
+from clustersim.config.workload import Workload
 from clustersim.config.yaml import parse, read
 from clustersim.convert.hugging_face_workload import SEQ, converted, is_config
 from clustersim.convert.megatron import above_zero
 from clustersim.convert.megatron_script import Imported
 from clustersim.convert.peft import linears
-from clustersim.convert.settings import Keys, ToolSettings, flat, nested
+from clustersim.convert.settings import Keys, ToolSettings, flat, nested, unsayable
 from clustersim.convert.table import Alias, records_of, rows
 from clustersim.errors import InputError, shown
 from clustersim.files import read_text
@@ -37,8 +38,6 @@ AUTO: Mapping[str, Callable[[int], int]] = {
     "parallelism.zero3.param_persistence_threshold": lambda hidden: 10 * hidden,
 }
 """Values of DeepSpeed's settings that say "auto", by the width of the model (transformers 4.57.1, integrations/deepspeed.py)."""
-MICRO = 8
-"""transformers 4.57.1, training_args.py: per_device_train_batch_size."""
 
 
 class TrainerRequest(NamedTuple):
@@ -269,7 +268,7 @@ class TrainerImport:
         if not micro and batch and dp:
             micro = max(batch // dp // (steps or 1), 1)
         if not micro:
-            micro = MICRO
+            micro = 8  # transformers 4.57.1, training_args.py
             self.assume("training.micro_batch", micro, "transformers' per_device_train_batch_size")
         dp = dp or (max(batch // (micro * steps), 1) if steps else 0)
         batch = batch or micro * (steps or 1) * dp
@@ -297,3 +296,51 @@ def nearest_file(path: str, name: str) -> Path:
     if found is None:
         raise InputError(f"{path}: {name} is not a file here or around the settings file; put it there")
     return found
+
+
+def deepspeed_config(spec: Workload) -> str:
+    """Return the DeepSpeed configuration of a placed workload as JSON. Raises InputError for a key without a setting."""
+    one, train, offload = spec.parallelism, spec.training, spec.training.offload
+    for key, wrong, why in (
+        ("training.precision", train.precision not in ("fp32", "bf16", "fp16"), "it has fp32, bf16 and fp16"),
+        ("parallelism.pp", one.pp > 1, "a pipeline is code of the model, not a setting"),
+        ("parallelism.ep", one.spread, "experts are spread by code of the model, not by a setting"),
+        ("parallelism.sequence_parallel", one.sequence_parallel, "AutoTP keeps whole activations on each rank"),
+        (
+            "training.moments",
+            train.moments not in ("fp32", train.main_params),
+            "with 16-bit main_params they may be bf16",
+        ),
+        (
+            "training.main_params",
+            train.main_params in ("bf16", "fp16") and not one.zero,
+            "ZeRO alone has them in 16 bits",
+        ),
+        (
+            "training.offload.optimizer_states",
+            0 < offload.optimizer_states < 1 and one.zero < 3,
+            "ZeRO-3 alone has a part",
+        ),
+        ("training.offload.optimizer_states", offload.optimizer_states and not one.zero, "ZeRO alone offloads it"),
+        ("parallelism.cp_type", one.cp > 1 and one.cp_type != "a2a", "it exchanges heads for tokens, a2a"),
+    ):
+        if wrong:
+            raise unsayable(key, why)
+    half, zero = train.precision if train.precision != "fp32" else "bf16", "zero_optimization."
+    found = ToolSettings("", "", table("deepspeed"), {}).plain(spec)
+    found |= {"optimizer.params": {"lr": 1e-4}, "gradient_clipping": float(train.clip_gradients)}
+    found["gradient_accumulation_steps"] = train.global_batch // (train.micro_batch * int(one.dp))
+    found |= {f"{half}.enabled": train.precision == half}
+    found |= {f"{half}.{half}_master_weights_and_grads": True} if train.main_params == half else {}
+    found |= {"bf16.bf16_optimizer_states": True} if train.moments == half == "bf16" else {}
+    found |= {"data_types.grad_accum_dtype": train.gradients} if train.gradients != train.precision else {}
+    found |= {"sequence_parallel_size": one.cp} if one.cp > 1 else {}
+    found |= {"tensor_parallel.autotp_size": one.tp} if one.tp > 1 else {}
+    found |= {f"{zero}stage": one.zero, f"{zero}overlap_comm": one.overlap.grad_reduce or one.zero == 3}
+    found |= {f"{zero}reduce_bucket_size": one.bucket} if one.bucket else {}
+    own = one.zero3.model_dump() if one.zero3 else {}
+    found |= {f"{zero}{'' if key == 'reduce_bucket_size' else 'stage3_'}{key}": value for key, value in own.items()}
+    if offload.optimizer_states:
+        found |= {f"{zero}offload_optimizer": {"device": "cpu", "ratio": offload.optimizer_states}}
+    found |= {f"{zero}offload_param": {"device": "cpu"}} if offload.parameters else {}
+    return json.dumps(nested(found), indent=2) + "\n"

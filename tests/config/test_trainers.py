@@ -5,9 +5,10 @@ import re
 
 import pytest
 
+from clustersim.api.launch import differences, read_deepspeed_config
 from clustersim.config.workload import Workload
 from clustersim.config.yaml import Document, Position
-from clustersim.convert.trainers import TITLES, TrainerRequest, imported, table
+from clustersim.convert.trainers import TITLES, TrainerRequest, deepspeed_config, imported, table
 from clustersim.errors import InputError
 from clustersim.parallel.load import build, load
 
@@ -294,6 +295,80 @@ def test_a_file_without_a_model_or_gpus_asks_for_them(call, tmp_path):
     code, out, _ = call("import", "deepspeed", *words)
     assert (code, out.splitlines()[-1]) == (0, "written to w.yaml")
     assert (load("w.yaml").training.seq, load("w.yaml").training.global_batch) == (512, 8)
+
+
+AROUND = {"training.attention", "training.kernels", "training.fused_projections", "training.framework", "model.dropout"}
+AROUND |= {"parallelism.overlap.param_gather", "parallelism.overlap.p2p", "parallelism.account_for_embedding"}
+AROUND |= {"training.recompute", "parallelism.account_for_loss", "parallelism.cp_type", "training.encoder_seq"}
+"""Keys that the model's code or the training script decides, not DeepSpeed's configuration, or that one rank has no use for."""
+PLAIN = {
+    "parallelism.sequence_parallel": False,
+    "parallelism.pp": 1,
+    "parallelism.vpp": 1,
+    "parallelism.schedule": "1f1b",
+}
+
+
+@pytest.mark.parametrize("name", ["llama3_8b", "qwen2.5_7b", "gpt3_xl", "opt_1.3b"])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"parallelism.zero": 0, "training.precision": "fp16", "training.gradients": "fp16"},
+        {"parallelism.zero": 1, "parallelism.overlap.grad_reduce": True, "parallelism.bucket": 5_000_000},
+        {"parallelism.zero": 2, "parallelism.overlap.grad_reduce": True, "parallelism.reduce_every_microbatch": True},
+        {"parallelism.zero": 2, "parallelism.reduce_every_microbatch": True, "training.offload.optimizer_states": 1.0},
+        {"parallelism.zero": 3, "parallelism.zero3.prefetch_bucket_size": 7, "training.offload.optimizer_states": 0.5},
+        {"parallelism.zero": 3, "training.offload.optimizer_states": 1.0, "training.offload.parameters": True},
+        {
+            "parallelism.zero": 1,
+            "training.main_params": "bf16",
+            "training.moments": "bf16",
+            "training.gradients": "bf16",
+        },
+        {"parallelism.zero": 1, "parallelism.tp": 2, "training.clip_gradients": False, "training.optimizer": "sgd"},
+        {"parallelism.zero": 1, "parallelism.cp": 2, "parallelism.cp_type": "a2a"},
+    ],
+)
+def test_a_deepspeed_configuration_read_back_is_the_same_job(name, changes):
+    zero3 = {"parallelism.zero3": {}} if changes["parallelism.zero"] == 3 else {}
+    offloads = {"training.gradients": "bf16"} | {
+        f"parallelism.overlap.{name}": False for name in ("grad_reduce", "param_gather")
+    }
+    job = load(name, {**PLAIN, "parallelism.tp": 1, **offloads, **zero3, **changes}).place(64, 8)
+    text = deepspeed_config(job.spec)
+    back = read_deepspeed_config(text, job)
+    assert {key for key, _ in differences(job, back)} <= AROUND
+    said = json.loads(text)
+    micro, steps = said["train_micro_batch_size_per_gpu"], said["gradient_accumulation_steps"]
+    assert said["train_batch_size"] == micro * steps * job.parallelism.dp
+
+
+@pytest.mark.parametrize(
+    ("changes", "key"),
+    [
+        ({"training.precision": "fp8"}, "training.precision"),
+        ({"parallelism.pp": 2}, "parallelism.pp"),
+        ({"parallelism.tp": 2, "parallelism.sequence_parallel": True}, "parallelism.sequence_parallel"),
+        ({"parallelism.cp": 2, "parallelism.cp_type": "p2p"}, "parallelism.cp_type"),
+        ({"training.optimizer": "adafactor"}, "training.optimizer"),
+        ({"training.main_params": "bf16"}, "training.main_params"),
+        ({"parallelism.zero": 1, "training.moments": "bf16"}, "training.moments"),
+        ({"parallelism.zero": 1, "training.offload.optimizer_states": 0.5}, "training.offload.optimizer_states"),
+    ],
+)
+def test_a_key_that_deepspeed_cannot_say_is_refused_by_its_name(changes, key):
+    plain = {**PLAIN, "parallelism.tp": 1, "parallelism.zero": 0, "training.gradients": "bf16"}
+    job = load("llama3_8b", {**plain, "parallelism.overlap.param_gather": False, **changes}).place(64, 8)
+    with pytest.raises(InputError, match=rf"^{re.escape(key)}: cannot be expressed: .*; change it before you export$"):
+        deepspeed_config(job.spec)
+
+
+def test_a_result_is_written_as_a_deepspeed_configuration(call):
+    assert call("run", "hgx_h100_8", "llama3_8b", "--tp", "1", "--zero", "3", "--out", "result", "--quiet")[0] == 0
+    code, out, _ = call("export", "deepspeed", "result", "--out", "ds.json")
+    assert (code, out.splitlines()[-1]) == (0, "written to ds.json")
+    assert "not said by DeepSpeed's settings: training.kernels: fused\n" in out
+    assert call("import", "deepspeed", "ds.json", "--model", "llama3_8b", "--out", "again.yaml")[0] == 0
 
 
 def _fields(spec, at=""):

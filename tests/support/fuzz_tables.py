@@ -59,6 +59,7 @@ BASES: dict[Path_, tuple[tuple[str, ...], ...]] = {
     ("import", "chakra"): (("et", "c.yaml"),),
     ("export", "chakra"): (("r", "--out", "o"),),
     ("export", "megatron"): (("r",), ("r", "--out", "o.sh")),
+    ("export", "deepspeed"): (("r2",), ("r2", "--out", "o.json")),
     ("export", "torchtitan"): (("rt",), ("rt", "--out", "o.toml")),
     ("list",): (("gpus",), ("kinds",)),
     ("init",): (("o",), ()),
