@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -70,7 +70,7 @@ def of_arrays() -> Cache:
 
 
 def frozen(answer: object) -> int:
-    """Make the arrays of an answer, or of the tuples and mappings that it consists of, read-only; return the bytes it takes."""
+    """Make the arrays of an answer, or of the tuples and dicts that it consists of, read-only; return the bytes it takes."""
     return max(_frozen(answer), _LEAST)
 
 
@@ -78,9 +78,8 @@ def _frozen(answer: object) -> int:
     if isinstance(answer, np.ndarray):
         answer.flags.writeable = False
         return 0 if 0 in answer.strides else answer.nbytes
-    if isinstance(answer, Mapping):
-        return sum(map(_frozen, answer.values()))
-    return sum(map(_frozen, answer)) if isinstance(answer, tuple) else 0
+    parts = answer.values() if isinstance(answer, dict) else answer if isinstance(answer, tuple) else ()
+    return sum(map(_frozen, parts))
 
 
 def fingerprint(numbers: NDArray[np.int64]) -> bytes:

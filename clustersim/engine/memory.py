@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from clustersim.arrays import Floats, Ints, Mask
+from clustersim.arrays import Floats, Ints, Mask, distinct_rows
 from clustersim.engine.microbatch_overlap import memory_order
 from clustersim.parallel.job import Job
 from clustersim.parallel.memory import Memory, at_rest, gathered, gradients
@@ -62,10 +62,7 @@ def _of_row(row: Sequence[Action], every: bool) -> tuple[Ints, Mask, Ints, Mask]
     found = at, forward, kept, unreduced
     if every:
         return found
-    places: dict[tuple[int, ...], int] = {}
-    for place, moment in enumerate(np.column_stack(found).tolist()):
-        places.setdefault(tuple(moment), place)
-    first = list(places.values())
+    first = np.sort(distinct_rows(np.column_stack(found))[0])
     return at[first], forward[first], kept[first], unreduced[first]
 
 

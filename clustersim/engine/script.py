@@ -354,7 +354,8 @@ class _Writer:
         """
         split = self.job.parallelism
         lock = "tp" if split.tp > 1 else None
-        places = [i for i, item in enumerate(items) if not isinstance(item, Kernel) and not _in_lock_step(item)]
+        apart = [id(item) for item in once_each(items) if not isinstance(item, Kernel) and not _in_lock_step(item)]
+        places = [i for i, item in enumerate(map(id, items)) if item in apart] if apart else []
         for begin, end in pairwise([-1, *places, len(items)]):
             part = items[begin + 1 : end]
             alone = split.etp != split.tp and not any(isinstance(item, Collective) for item in part)

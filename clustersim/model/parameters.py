@@ -34,7 +34,7 @@ def _different(model: Model) -> tuple[Model, ...]:
 def distinct(model: Model) -> list[tuple[Model, int]]:
     """Return the kinds of layers in order of appearance as (kind, how many in all)."""
     layers = kinds(model)
-    found = {id(one): one for one in layers}
+    found = dict(zip(map(id, layers), layers, strict=True))
     return [(found[key], count) for key, count in Counter(map(id, layers)).items()]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TypeVar
 
 from clustersim.config.fields import Spec
@@ -26,7 +27,7 @@ MAX_PASSES = 1_000_000
 """Forward passes of one replica that a simulation plays one by one."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Job:
     """A validated workload, the document it is from, for errors that only show later, and what was ignored in that."""
 
@@ -41,17 +42,17 @@ class Job:
         """Name of the workload."""
         return self.spec.name
 
-    @property
+    @cached_property
     def model(self) -> Model:
         """Shapes of the model."""
         return self.spec.model
 
-    @property
+    @cached_property
     def training(self) -> Training:
         """How it is trained."""
         return self.spec.training
 
-    @property
+    @cached_property
     def parallelism(self) -> Parallelism:
         """How it is split."""
         return self.spec.parallelism
@@ -125,7 +126,7 @@ class Job:
             raise InputError(f"{self.document.path}: parallelism.dp is auto; place the job on a cluster first")
         return self.parallelism.dp
 
-    @property
+    @cached_property
     def pipeline(self) -> Pipeline:
         """The pipeline that its schedule runs on."""
         return pipeline(self.parallelism.schedule, self.parallelism.pp, self.parallelism.vpp)
@@ -161,7 +162,7 @@ class Job:
         whole = self.copies(expert) // p.optimizer_instances if p.zero else 1
         return min(p.fsdp.shard or whole, whole) if p.zero == 3 else whole
 
-    @property
+    @cached_property
     def sharded(self) -> bool:
         """Whether parameters are sharded over data-parallel ranks, and gathered for each pass."""
         return self.parallelism.zero == 3 and max(self.copies(False), self.copies(True)) > 1

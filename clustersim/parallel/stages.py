@@ -10,7 +10,7 @@ import math
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import accumulate, groupby
+from itertools import accumulate, chain, groupby
 from typing import NamedTuple
 
 from clustersim.errors import InputError
@@ -84,22 +84,22 @@ class Stage:
     @cached_property
     def forward(self) -> Steps:
         """Kernels and exchanges of one forward pass."""
-        return tuple(step for layer, count in self.layers for step in _forward(layer) * count)
+        return tuple(chain.from_iterable(_forward(layer) * count for layer, count in self.layers))
 
     @cached_property
     def backward(self) -> Steps:
         """Kernels and exchanges of one full backward pass, what is recomputed included."""
-        return tuple(step for layer, count in reversed(self.layers) for step in self._pass(layer).steps * count)
+        return tuple(chain.from_iterable(self._pass(layer).steps * count for layer, count in reversed(self.layers)))
 
     @cached_property
     def backward_input(self) -> Steps:
         """The part of `backward` that yields the gradient of the stage's input, for schedules that split the two."""
-        return tuple(step for layer, count in reversed(self.layers) for step in self._inputs(layer) * count)
+        return tuple(chain.from_iterable(self._inputs(layer) * count for layer, count in reversed(self.layers)))
 
     @cached_property
     def backward_weight(self) -> tuple[Kernel, ...]:
         """The part of `backward` that yields the gradients of the weights."""
-        return tuple(step for layer, count in reversed(self.layers) for step in self._pass(layer).weights * count)
+        return tuple(chain.from_iterable(self._pass(layer).weights * count for layer, count in reversed(self.layers)))
 
     @cached_property
     def parameters(self) -> int:
@@ -293,7 +293,7 @@ def _rerun(layer: Layer, place: int) -> Iterator[OperatorStep]:
 
 
 def _forward(layer: Layer) -> Steps:
-    return tuple(step for op in layer.operators for step in op.forward)
+    return tuple(chain.from_iterable([op.forward for op in layer.operators]))
 
 
 def stages(job: Job, position: int = 0, layers: Layers | None = None) -> tuple[Stage, ...]:
