@@ -17,7 +17,7 @@ import numpy as np
 
 from clustersim.arrays import Ints, Mask
 from clustersim.collectives.plan import BUFFERED, bus_factor
-from clustersim.engine.fabric import HOST, Activity, Segment
+from clustersim.engine.fabric import HOST, Activity, Segment, Timing
 from clustersim.engine.flows import Flow
 from clustersim.engine.fold.refinement import Partition
 from clustersim.engine.groups import PIPELINES, group_of, roles, tenant
@@ -460,8 +460,8 @@ class Activities:
     written: dict[tuple[object, ...], _Written] = field(default_factory=dict)
     bound: dict[tuple[object, ...], Activity] = field(default_factory=dict)
     """Activities by what is written or called, and the group cells of its calls."""
-    alike: dict[tuple[object, ...], Activity] = field(default_factory=dict)
-    """The first of the activities whose computations and flows take the same seconds."""
+    times: dict[tuple[object, ...], Timing] = field(default_factory=dict)
+    """Times by what is written or taken, and the durations of its flows."""
     sources: dict[Activity, Source] = field(default_factory=dict)
 
     @classmethod
@@ -488,7 +488,7 @@ class Activities:
             return known
         flows = {call: self.network.flows(call, cells[call.group]) for call in written.sizes}
         source = Source(items, speed, families, extra, flows)
-        self.bound[key] = made = self.made(source)
+        self.bound[key] = made = Activity.of(self.timing(source), [*chain(*flows.values())], written.sizes)
         self.sources[made] = source
         return made
 
@@ -504,38 +504,24 @@ class Activities:
             self.written[key] = _write(items, self.seconds[speed.kind], speed.slowdown, families, host)
         return self.written[key]
 
-    def made(self, source: Source) -> Activity:
-        """Return the activity of a source. Those that take the same seconds share them, but for ranks that are kept apart."""
-        if source.speed.rank >= 0:
-            shared = self.made(source._replace(speed=source.speed._replace(rank=-1)))
-            return shared.timed(shared.segments, shared.memory)
+    def timing(self, source: Source) -> Timing:
+        """Return the times of the activity of a source; one object for sources whose flows are as long, on any links."""
         text = self.text(*source[:4])
-        if (alike := self.alike.get(source.key)) is None:
-            self.alike[source.key] = found = Activity(self.segments(source), text.sizes, text.memory)
-            return found
-        flows = (source.flows[part.call] for part in text.parts)
-        return alike.over((*chain.from_iterable(flows), None), text.sizes)
-
-    def segments(self, source: Source) -> tuple[Segment, ...]:
-        """Return the segments of the activity of a source."""
-        sms = self.network.topology.kinds[source.speed.kind].gpu.sms
-        return tuple(_segments(self.text(*source[:4]), source.flows, sms))
-
-    def timed(self, activity: Activity, source: Source) -> Activity:
-        """Return an activity with the times of a source that has its flows."""
-        return activity.timed(self.segments(source), self.text(*source[:4]).memory)
+        key = id(text), source.speed.rank, *[flow[:4] for flow in chain(*source.flows.values())]
+        if key not in self.times:
+            sms = self.network.topology.kinds[source.speed.kind].gpu.sms
+            self.times[key] = _timing(text, source.flows, sms)
+        return self.times[key]
 
     def transfer(self, call: Collective, cell: int) -> Activity:
         """Return the activity of one collective or one message."""
         if (call, cell) not in self.bound:
             flows = self.network.flows(call, cell)
-            taken = self.taken(call, cell, flows)
-            key = taken, *[flow[:4] for flow in flows]
-            alike = self.alike.get(key)
-            if alike is None:
-                share, memory = taken
-                alike = self.alike[key] = Activity(Segment(0.0, flow, share=share, memory=memory) for flow in flows)
-            self.bound[call, cell] = alike.over(flows, {call: call.size})
+            share, memory = self.taken(call, cell, flows)
+            key = share, memory, *[flow[:4] for flow in flows]
+            if key not in self.times:
+                self.times[key] = Timing([Segment(0.0, flow, share=share, memory=memory) for flow in flows])
+            self.bound[call, cell] = Activity.of(self.times[key], flows, {call: call.size})
         return self.bound[call, cell]
 
     def taken(self, call: Collective, cell: int, flows: Sequence[Flow]) -> tuple[float, float]:
@@ -561,11 +547,6 @@ class Source(NamedTuple):
     extra: float | None
     """Seconds of launches besides, where the host begins with the first; None: all is launched in time."""
     flows: Mapping[Collective, tuple[Flow, ...]]
-
-    @property
-    def key(self) -> tuple[object, ...]:
-        """Key of all that decides its duration on an idle fabric; equal for like groups on other links."""
-        return (id(self.items), *self[1:4], *(tuple(flow[:4] for flow in flows) for flows in self.flows.values()))
 
 
 class _Part(NamedTuple):
@@ -596,18 +577,22 @@ def _write(
     parts: list[_Part] = []
     sizes: dict[Collective, float] = {}
     compute, over, memory = 0.0, 0, 0.0
-    known = {id(item): seconds[item] * slowdown for item in once_each(items) if isinstance(item, Kernel)}
-    for item in items:
-        if isinstance(item, Kernel):
-            took = known[id(item)]
-            if item.kind in VECTOR:
+    known = {
+        id(item): (item, seconds[item] * slowdown, item.kind in VECTOR)
+        for item in once_each(items)
+        if isinstance(item, Kernel)
+    }
+    for item, kernel in zip(items, map(known.get, map(id, items)), strict=True):
+        if kernel is not None:
+            one, took, bound = kernel
+            if bound:
                 memory += took
             if over:
                 parts[-1], over = parts[-1]._replace(beside=parts[-1].beside + took), over - 1
             else:
                 compute += took
             if host is not None:
-                host.kernel(item, took)
+                host.kernel(one, took)
         elif isinstance(item, Collective) and item.group in families:
             parts.append(_Part(compute, host.call(item) if host else 0.0, item))
             sizes[item] = sizes.get(item, 0.0) + item.size
@@ -618,18 +603,23 @@ def _write(
     return _Written(tuple(parts), (compute, host.queue.over), sizes, called, host.queue.launched, memory)
 
 
-def _segments(written: _Written, flows: Mapping[Collective, Sequence[Flow]], sms: float) -> Iterator[Segment]:
-    """Yield the segments of an activity. sms: number of SMs of the GPU."""
+def _timing(written: _Written, flows: Mapping[Collective, Sequence[Flow]], sms: float) -> Timing:
+    """Return the times of an activity. flows: those of each call, as long as the activity's. sms: number of SMs of the GPU."""
+    segments, order, phases = list[Segment](), list[int](), dict[Collective, list[tuple[int, Flow, float]]]()
+    first = 0
+    for call, own in flows.items():
+        idle = [flow.idle for flow in own]
+        total = math.fsum(idle) or 1.0  # computation overlaps with all phases, in proportion to their times
+        phases[call] = [(first + i, flow, took / total) for i, (flow, took) in enumerate(zip(own, idle, strict=True))]
+        first += len(own)
     compute = launched = 0.0
     for before, begun, call, beside in written.parts:
         compute, launched = compute + before, max(launched, begun)
-        idle = math.fsum(flow.idle for flow in flows[call]) or 1.0
-        for flow in flows[call]:
-            yield Segment(
-                compute, flow, launched, beside * flow.idle / idle, (call.sms or 0) / sms
-            )  # over all of its phases
+        for place, flow, part in phases[call]:
+            segments.append(Segment(compute, flow, launched, beside * part, (call.sms or 0) / sms))
+            order.append(place)
             compute = launched = 0.0
-        if not flows[call]:
+        if not phases[call]:
             compute += beside
-    compute, launched = compute + written.rest[0], max(launched, written.rest[1])
-    yield Segment(compute, None, launched)
+    segments.append(Segment(compute + written.rest[0], None, max(launched, written.rest[1])))
+    return Timing(segments, written.memory, [*order, -1])

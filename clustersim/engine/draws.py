@@ -9,7 +9,6 @@ from clustersim.arrays import Floats
 from clustersim.engine.compile import Speed, Work, plan
 from clustersim.engine.player import Compiled, Player
 from clustersim.engine.record import Record
-from clustersim.engine.times import retimed
 from clustersim.topology.model import Topology
 
 
@@ -34,4 +33,4 @@ def drawn(
     for one in factors:
         slowdown = usual * one[work.gpus]
         speeds = dict(zip(old, map(Speed, slowdown.tolist(), kinds), strict=True))
-        yield player.execute(compiled, retimed(compiled.tasks, work.seconds, speeds))
+        yield player.execute(compiled, compiled.tasks.retimed(work.seconds, speeds))

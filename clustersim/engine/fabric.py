@@ -42,133 +42,122 @@ class Segment(NamedTuple):
         return max(moving, self.beside + self.share * moving) if self.beside else moving
 
 
-class Activity:
-    """A fixed sequence of segments that can be started any number of times.
+class Timing:
+    """Seconds of segments in order, shared by activities whose flows take as long on other links."""
 
-    calls: the collectives and messages inside, and the bytes of each in all. ends: idle time at which each segment's
-    computation and flow end. moving: idle seconds of its flows by family, without those beside
-    computation, and of waiting for the host. peak_link_demand: the most bytes/s that its flows take of each link.
-    memory: seconds of kernels that its GPU's memory bounds.
+    __slots__ = ("compute", "ends", "idle", "launched", "memory", "moving", "order", "segments")
+
+    def __init__(self, segments: Iterable[Segment], memory: float = 0.0, order: Sequence[int] | None = None) -> None:
+        """Compute the times on an idle fabric.
+
+        memory: seconds of kernels that the GPU's memory bounds. order: place of the flow of each segment among the flows of an
+        activity, -1 for none; None: each segment has a flow of its own.
+        """
+        self.segments, self.memory = tuple(segments), memory
+        self.compute = math.fsum([s.compute + s.beside for s in self.segments])
+        self.launched = max([s.launched for s in self.segments], default=0.0) > 0.0
+        """Whether any segment may wait for the host's launches."""
+        self.ends: list[float] = []
+        """End of the computation and of the flow of each segment."""
+        self.moving: dict[str, float] = {}
+        """Seconds of flows by family that no computation overlaps with, and of waiting for the host."""
+        now, flows, moving = 0.0, 0, self.moving
+        own = list[int]()
+        for segment in self.segments:
+            compute, flow, launched, beside, *_ = segment
+            now += compute
+            if launched > now:
+                moving[HOST] = moving.get(HOST, 0.0) + launched - now
+                now = launched
+            computed = now
+            if flow is not None:
+                took = segment.over(flow.idle) if beside else flow.idle
+                now += took
+                moving[flow.family] = moving.get(flow.family, 0.0) + took - beside
+            own += (-1 if flow is None else flows,)
+            flows += flow is not None
+            self.ends += computed, now
+        self.idle, self.order = now, own if order is None else order
+
+    @property
+    def around(self) -> tuple[float, float]:
+        """Seconds before the first byte moves, and after the last one has."""
+        if not self.segments:
+            return 0.0, 0.0
+        first, last = self.segments[0], self.segments[-1]
+        return first.compute + (first.flow.latency if first.flow else 0.0), 0.0 if last.flow else last.compute
+
+
+class Activity:
+    """A fixed sequence of segments that can be started any number of times: its times, and flows on the links of its ranks.
+
+    calls: the collectives and messages inside, and the bytes of each in all. peak_link_demand: the most bytes/s that its flows
+    take of each link.
     """
 
-    __slots__ = (
-        "_flows",
-        "_segments",
-        "_times",
-        "calls",
-        "compute",
-        "ends",
-        "idle",
-        "memory",
-        "moving",
-        "peak_link_demand",
-    )
+    __slots__ = ("calls", "flows", "peak_link_demand", "timing")
 
     NONE: ClassVar[Activity]
 
     def __init__(
         self, segments: Iterable[Segment], calls: Mapping[Collective, float] = NO_CALLS, memory: float = 0.0
     ) -> None:
-        self._segments = tuple(segments)
-        self._times: Activity | None = None  # itself; it would keep itself alive
-        self._flows: Sequence[Flow | None] | None = None  # those of its segments, until these are asked for
-        self.calls, self.memory = calls, memory
-        self.compute = math.fsum(s.compute + s.beside for s in self._segments)
-        self.ends, self.moving = _idle(self._segments)
-        self.idle = self.ends[-1] if self.ends else 0.0
-        self.peak_link_demand = _peaks(s.flow for s in self._segments)
+        self.timing, self.calls = Timing(segments, memory), calls
+        self.flows = tuple([s.flow for s in self.timing.segments if s.flow is not None])
+        self.peak_link_demand = _peaks(self.flows)
 
-    @property
-    def times(self) -> Activity:
-        """The activity from which this one takes its seconds; itself unless `over` or `like` made it."""
-        return self._times or self
-
-    @property
-    def segments(self) -> tuple[Segment, ...]:
-        """Segments in order."""
-        if self._flows is not None:  # few ask for the segments of what has the times of another
-            pairs = zip(self.times.segments, self._flows, strict=True)
-            self._segments, self._flows = tuple(times._replace(flow=flow) for times, flow in pairs), None
-        return self._segments
-
-    @property
-    def flows(self) -> Sequence[Flow | None]:
-        """The flow of each of its segments."""
-        return tuple(segment.flow for segment in self._segments) if self._flows is None else self._flows
-
-    @property
-    def launched(self) -> bool:
-        """Whether any segment may wait for the host's launches."""
-        return any(segment.launched for segment in self.times.segments)
-
-    @property
-    def around(self) -> tuple[float, float]:
-        """Seconds before its first byte moves, and after its last one has."""
-        first, last = self.times.segments[0], self.times.segments[-1]
-        return first.compute + (first.flow.latency if first.flow else 0.0), 0.0 if last.flow else last.compute
-
-    def timed(self, segments: Sequence[Segment], memory: float) -> Activity:
-        """Return the activity with the seconds of `segments`, whose flows are its own. memory: memory-bound seconds."""
-        one = self.calling(self.calls)
-        one.memory = memory
-        one._segments, one._flows, one._times = tuple(segments), None, None
-        one.compute = math.fsum(s.compute + s.beside for s in segments)
-        one.ends, one.moving = _idle(one._segments)
-        one.idle = one.ends[-1]
+    @classmethod
+    def of(cls, timing: Timing, flows: Sequence[Flow], calls: Mapping[Collective, float]) -> Activity:
+        """Return the activity with these times and flows, which are as long as those of the times and in their order."""
+        one = cls.__new__(cls)
+        one.timing, one.flows, one.calls, one.peak_link_demand = timing, tuple(flows), calls, _peaks(flows)
         return one
 
-    def like(self, other: Activity) -> Activity:
-        """Return the activity with the seconds of `other`, which has as many flows of the same durations."""
-        one = other.calling(self.calls)
-        one._flows, one.peak_link_demand = self.flows, self.peak_link_demand
-        return one
-
-    def over(self, flows: Sequence[Flow | None], calls: Mapping[Collective, float]) -> Activity:
-        """Return the activity with other flows, of the same durations on other links, and their calls."""
-        one = self.calling(calls)
-        one._flows, one.peak_link_demand = flows, _peaks(flows)
-        return one
-
-    def calling(self, calls: Mapping[Collective, float]) -> Activity:
-        """Return the activity with other calls."""
+    def timed(self, timing: Timing) -> Activity:
+        """Return the activity with other times; itself with its own."""
+        if timing is self.timing:
+            return self
         one = Activity.__new__(Activity)
-        one._segments, one._flows, one._times = self._segments, self._flows, self.times
-        one.compute, one.memory, one.ends, one.idle = self.compute, self.memory, self.ends, self.idle
-        one.moving, one.peak_link_demand, one.calls = self.moving, self.peak_link_demand, calls
+        one.timing, one.flows, one.calls, one.peak_link_demand = timing, self.flows, self.calls, self.peak_link_demand
         return one
 
+    @property
+    def segments(self) -> list[Segment]:
+        """Segments in order, with the flows of this activity."""
+        pairs = zip(self.timing.segments, self.timing.order, strict=True)
+        return [one if place < 0 else one._replace(flow=self.flows[place]) for one, place in pairs]
 
-def _idle(segments: Iterable[Segment]) -> tuple[list[float], dict[str, float]]:
-    """Return the ends of all half segments on an idle fabric, and {family: exposed seconds}; the host counts as a family."""
-    now, ends, spent = 0.0, list[float](), dict[str, float]()
-    for segment in segments:
-        compute, flow, launched, beside, *_ = segment
-        now += compute
-        if launched > now:
-            spent[HOST] = spent.get(HOST, 0.0) + launched - now
-            now = launched
-        ends.append(now)
-        if flow is not None:
-            took = segment.over(flow.idle)
-            now += took
-            spent[flow.family] = spent.get(flow.family, 0.0) + took - beside
-        ends.append(now)
-    return ends, spent
+    @property
+    def compute(self) -> float:
+        """Seconds of computation."""
+        return self.timing.compute
+
+    @property
+    def idle(self) -> float:
+        """Seconds on an idle fabric."""
+        return self.timing.idle
+
+    @property
+    def ends(self) -> list[float]:
+        """End of the computation and of the flow of each segment on an idle fabric, in seconds."""
+        return self.timing.ends
+
+    @property
+    def moving(self) -> dict[str, float]:
+        """Seconds of flows by family that no computation overlaps with, and of waiting for the host."""
+        return self.timing.moving
 
 
-def _peaks(flows: Iterable[Flow | None]) -> LinkDemand:
+def _peaks(flows: Iterable[Flow]) -> LinkDemand:
     """Return the distinct links of `flows`, and the largest bytes/s that one flow takes of each."""
-    distinct = {(id(one.links), one.bound): one for one in flows if one is not None and len(one.links)}.values()
-    if not distinct:
+    loading = [flow for flow in flows if len(flow.links)]
+    if not loading:
         return _NOTHING
-    if len(distinct) == 1:
-        [flow] = distinct
-        return LinkDemand(flow.links, flow.weights * flow.bound)
-    links = np.concatenate([flow.links for flow in distinct])
-    peaks = np.concatenate([flow.weights * flow.bound for flow in distinct])
-    links, place = np.unique(links, return_inverse=True)
+    if len(loading) == 1:
+        return LinkDemand(loading[0].links, loading[0].weights * loading[0].bound)
+    links, place = np.unique(np.concatenate([flow.links for flow in loading]), return_inverse=True)
     most = np.zeros(len(links))
-    np.maximum.at(most, place, peaks)
+    np.maximum.at(most, place, np.concatenate([flow.weights * flow.bound for flow in loading]))
     return LinkDemand(links, most)
 
 

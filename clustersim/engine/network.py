@@ -49,7 +49,6 @@ class Network:
     kinds: Mapping[str, Sequence[GroupKind]] = field(default_factory=dict)
     """By family, the kind of each group cell, where a family may have several."""
     known: dict[tuple[Collective, int], tuple[Flow, ...]] = field(default_factory=dict)
-    distinct: dict[tuple[object, ...], tuple[Flow, ...]] = field(default_factory=dict)
     cell_rows: dict[Variant, list[tuple[list[float], list[float], Mapping[int, LinkLoads]]]] = field(
         default_factory=dict
     )
@@ -73,12 +72,19 @@ class Network:
         return _variant(call, self.plan(call, cell))
 
     def flows(self, call: Collective, cell: int) -> tuple[Flow, ...]:
-        """Return the flows of a call in a group of that cell; the first pays the launch. Equal flows are one object."""
-        if (call, cell) not in self.known:
-            flows = tuple(self._flows(call, cell))
-            alike = tuple((*flow[:4], id(flow.links)) for flow in flows)
-            self.known[call, cell] = self.distinct.setdefault(alike, flows)
-        return self.known[call, cell]
+        """Return the flows of a call in a group of that cell; the first pays the launch. Those of like cells are one object."""
+        key = call, self.alike(call.group)[cell]
+        if (known := self.known.get(key)) is None:
+            own = self.plan(*key)
+            start = own.latency if own.latency is not None else self.topology.launch if own.phases else 0.0
+            found = list[Flow]()
+            for latency, bound, loads in self.by_cell(_variant(call, own)):
+                hops = latency[key[1]] if own.latency is None else 0.0
+                most = min(bound[key[1]], own.rate)
+                found.append(Flow(call.group, start + hops, call.size, most, *loads.get(key[1], _NOWHERE)))
+                start = 0.0
+            known = self.known[key] = tuple(found)
+        return known
 
     def alike(self, place: str) -> list[int]:
         """Return, for each group cell of a family, the first one whose flows take as long and load the same links.
@@ -100,15 +106,6 @@ class Network:
             )
             self.like[family] = [first.setdefault(key, cell) for cell, key in enumerate(keys)]
         return self.like[family]
-
-    def _flows(self, call: Collective, cell: int) -> Iterator[Flow]:
-        own = self.plan(call, cell)
-        host = own.latency is None and not own.phases
-        start = 0.0 if host else self.topology.launch if own.latency is None else own.latency
-        for latency, bound, loads in self.by_cell(_variant(call, own)):
-            hops = latency[cell] if own.latency is None else 0.0
-            yield Flow(call.group, start + hops, call.size, min(bound[cell], own.rate), *loads.get(cell, _NOWHERE))
-            start = 0.0
 
     def by_cell(self, variant: Variant) -> Sequence[tuple[list[float], list[float], Mapping[int, LinkLoads]]]:
         """Return the latency and the bound of each phase of a variant, and its loads, by group cell."""

@@ -16,7 +16,7 @@ from clustersim.engine.loop import LoopJob
 from clustersim.engine.record import Record
 from clustersim.engine.shape import shape
 from clustersim.engine.simulate import simulate
-from clustersim.engine.times import LoopTimes, Tasks, loop_times, retimed, with_times
+from clustersim.engine.times import LoopTimes, Tasks, loop_times, with_times
 
 Engine = Literal["simpy", "auto"]
 """Which engine executes a step: `simpy`, or `auto` for the event loop."""
@@ -73,7 +73,7 @@ class Player:
         if self.cache is None or self.structure is None or self.engine == "simpy":
             return None
         found = self.cache.kept.get(self.structure)
-        return None if found is None else (found.plan, self.execute(found, retimed(found.tasks, seconds)))
+        return None if found is None else (found.plan, self.execute(found, found.tasks.retimed(seconds)))
 
     def step(self, plan: Plan, progress: Callable[[float], None] = lambda _: None, short: bool = False) -> Record:
         """Return one step of a plan that is alone on its fabric. short: links will surely be short."""

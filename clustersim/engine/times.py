@@ -7,7 +7,9 @@ for i below the number of tasks; then follow `Shape.slots`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from functools import cached_property
+from itertools import chain
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar, cast, overload
 
@@ -16,8 +18,7 @@ from numpy.typing import NDArray
 
 from clustersim.arrays import Floats, Ints, Mask, entries, offsets
 from clustersim.engine.compile import Activities, Plan, Speed
-from clustersim.engine.fabric import HOST, Activity, Segment
-from clustersim.engine.flows import Flow
+from clustersim.engine.fabric import HOST, Activity, Segment, Timing
 from clustersim.engine.launching import Seconds
 from clustersim.engine.program import COMPUTE, LayoutTask, Task
 from clustersim.engine.shape import Shape
@@ -98,34 +99,44 @@ class Tasks(Sequence[Task]):
         return Kinds.of_activities(np.array(of, np.int32), tuple(number), tuple(merged))
 
     @cached_property
-    def timed(self) -> list[Activity]:
-        """Activities that take different times: one for each `Kinds.group`, with the times of these tasks."""
-        return self.kinds.all(self.kinds.first)
+    def timed(self) -> list[Timing]:
+        """Times of each `Kinds.group`."""
+        return self.kinds.all(self.kinds.timings)
 
     @cached_property
     def different(self) -> list[Activity]:
-        """The activity of each kind, with its times."""
-        return [*self.kinds.activities, *self.kinds.together(self.timed)]
+        """Activity of each kind, with its times; ranks that start together have the flows of the first."""
+        kinds = self.kinds
+        every = [*kinds.activities, *(kinds.activities[shared[0]] for shared in kinds.shared)]
+        return [one.timed(self.timed[group]) for one, group in zip(every, kinds.group.tolist(), strict=True)]
 
     @property
     def of_task(self) -> Ints:
         """Kind of each task."""
         return self.kinds.of[: len(self.line)]
 
-    def by_task(self, value: Callable[[Activity], float]) -> Floats:
-        """Return value(activity) of each task (tasks,)."""
-        found: Floats = np.array([value(one) for one in self.timed])[self.kinds.group[self.of_task]]
-        return found
-
     @cached_property
     def compute(self) -> Floats:
-        """Seconds of computation of each task."""
-        return self.by_task(lambda one: one.compute)
+        """Seconds of computation of each task (tasks,)."""
+        found: Floats = np.array([one.compute for one in self.timed])[self.kinds.group[self.of_task]]
+        return found
 
-    @cached_property
-    def memory(self) -> Floats:
-        """Seconds of computation in kernels that memory bounds, of each task."""
-        return self.by_task(lambda one: one.memory)
+    def retimed(self, seconds: Sequence[Seconds], speeds: Mapping[Speed, Speed] = NO_SPEEDS) -> Tasks:
+        """Return the tasks with kernels that take these seconds, on GPUs with other speeds where `speeds` has some."""
+        plan = self.plan
+        assert plan is not None
+        made, found = Activities(seconds, plan.network, plan.hosts), copy(self)
+        sources = map(plan.sources.get, self.kinds.first)
+        found.timed = self.kinds.all(
+            [
+                old if source is None else made.timing(source._replace(speed=speeds.get(source.speed, source.speed)))
+                for old, source in zip(self.kinds.timings, sources, strict=True)
+            ]
+        )
+        found._tasks = {}
+        for name in ("different", "compute"):  # of other times
+            found.__dict__.pop(name, None)
+        return found
 
 
 class Kinds(NamedTuple):
@@ -137,51 +148,39 @@ class Kinds(NamedTuple):
     """The activity of each kind that one rank has; kinds of what ranks start together follow."""
     group: Ints
     """Group of each kind."""
+    timings: tuple[Timing, ...]
+    """Times of each group that one rank has; groups of what ranks start together follow."""
     first: tuple[Activity, ...]
-    """The times of each group that one rank has; groups of what ranks start together follow."""
-    representatives: tuple[Activity, ...]
-    """The first activity of each of them."""
+    """First activity of each of them."""
     merged: tuple[tuple[int, ...], ...]
-    """The groups that each of these is made of."""
+    """Groups that each group of what ranks start together is made of."""
     shared: tuple[tuple[int, ...], ...]
-    """The kinds that each kind of what ranks start together is made of."""
+    """Kinds that each kind of what ranks start together is made of."""
 
     @classmethod
-    def of_activities(cls, of: Ints, activities: tuple[Activity, ...], merged: tuple[tuple[int, ...], ...]) -> Kinds:
-        """Return the kinds of slots. merged: the kinds that ranks start together."""
-        number: dict[Activity, int] = {}
-        group = [number.setdefault(one.times, len(number)) for one in activities]
-        groups: dict[tuple[int, ...], int] = {}
-        for kinds in merged:
-            own = tuple(dict.fromkeys(group[kind] for kind in kinds))
-            group.append(own[0] if len(own) == 1 else len(number) + groups.setdefault(own, len(groups)))
-        first = {one.times: one for one in reversed(activities)}
-        return cls(
-            of,
-            activities,
-            np.array(group, np.int64),
-            tuple(number),
-            tuple(first[one] for one in number),
-            tuple(groups),
-            merged,
-        )
+    def of_activities(cls, of: Ints, activities: tuple[Activity, ...], shared: tuple[tuple[int, ...], ...]) -> Kinds:
+        """Return the kinds of slots. shared: the kinds that ranks start together."""
+        number: dict[Timing, int] = {}
+        group = [number.setdefault(one.timing, len(number)) for one in activities]
+        merged: dict[tuple[int, ...], int] = {}
+        for kinds in shared:
+            own = tuple(dict.fromkeys([group[kind] for kind in kinds]))
+            group.append(own[0] if len(own) == 1 else len(number) + merged.setdefault(own, len(merged)))
+        first = {one.timing: one for one in reversed(activities)}
+        firsts = tuple([first[one] for one in number])
+        return cls(of, activities, np.array(group, np.int64), tuple(number), firsts, tuple(merged), shared)
 
-    def together(self, timed: Sequence[Activity]) -> list[Activity]:
-        """Return the activities that ranks start together: the flows of the first rank, the times of their groups."""
-        groups = self.group[len(self.activities) :].tolist()
-        return [self.activities[kinds[0]].like(timed[group]) for kinds, group in zip(self.shared, groups, strict=True)]
-
-    def all(self, activities: Sequence[Activity]) -> list[Activity]:
-        """Return the activities of all groups, given those that one rank has."""
-        return [*activities, *(together([activities[group] for group in own]) for own in self.merged)]
+    def all(self, timings: Sequence[Timing]) -> list[Timing]:
+        """Return the times of all groups, given those that one rank has."""
+        return [*timings, *(together([timings[group] for group in own]) for own in self.merged)]
 
 
-def together(activities: Sequence[Activity]) -> Activity:
-    """Return what ranks in lock-step do together: each segment takes as long as its slowest computation."""
-    if len(activities) == 1:
-        return activities[0]
-    columns = zip(*(one.segments for one in activities), strict=True)
-    return Activity(
+def together(timings: Sequence[Timing]) -> Timing:
+    """Return the times of ranks in lock-step: each segment takes as long as its slowest computation."""
+    if len(timings) == 1:
+        return timings[0]
+    columns = zip(*(one.segments for one in timings), strict=True)
+    segments = (
         Segment(
             max(s.compute for s in column),
             column[0].flow,
@@ -191,6 +190,7 @@ def together(activities: Sequence[Activity]) -> Activity:
         )
         for column in columns
     )
+    return Timing(segments, order=timings[0].order)
 
 
 class Losses(NamedTuple):
@@ -256,41 +256,41 @@ class LoopTimes(NamedTuple):
 
 def loop_times(tasks: Tasks, capacity: Floats) -> LoopTimes:
     """Return the columns of tasks. capacity: bytes/s of each link that can be short."""
-    kinds, each = tasks.kinds, tasks.different
-    count = np.array([len(one.peak_link_demand.links) for one in each] or [0], np.int64)
-    segments = np.array([len(one.times.segments) for one in each] or [0], np.int64) * (count > 0)
-    flow, flows = list[int](), dict[tuple[int, int], int]()
-    kept: list[tuple[Flow, Ints]] = []
-    for one in each:
-        held = one.peak_link_demand.links
-        for own in one.flows if len(held) else ():
-            if own is None:
-                flow.append(-1)
-                continue
-            key = id(own), id(held)
-            if key not in flows:
-                flows[key] = len(kept)
-                kept.append((own, held))
-            flow.append(flows[key])
-    none = np.empty(0, np.int64)
-    link = np.concatenate([none, *(one.peak_link_demand.links for one in each)])
-    peak = np.concatenate([np.empty(0), *(one.peak_link_demand.peaks for one in each)])
-    places = [np.searchsorted(held, one.links) for one, held in kept]
+    each, none, empty = tasks.different, np.empty(0), np.empty(0, np.int64)
+    demands = [one.peak_link_demand for one in each]
+    count = np.array([len(links) for links, _ in demands] or [0], np.int64)
+    link = np.concatenate([empty, *[links for links, _ in demands]])
+    peak = np.concatenate([none, *[peaks for _, peaks in demands]])
+    holding = np.flatnonzero(count)
+    own = [each[kind].flows for kind in holding.tolist()]
+    kept = list(chain.from_iterable(own))
+    loads = np.array([len(flow.links) for flow in kept], np.int64)
+    first, link_start = offsets(np.array([*map(len, own)], np.int64)), offsets(count)
+    kind = np.repeat(np.repeat(holding, np.diff(first)), loads)
+    # links of one kind ascend: with the kind before them all do
+    places = np.searchsorted(
+        np.repeat(np.arange(len(count)), count) * len(capacity) + link,
+        kind * len(capacity) + np.concatenate([empty, *[flow.links for flow in kept]]),
+    )
+    latency, size, bound = np.array([flow[1:4] for flow in kept], float).reshape(-1, 3).T
+    idle = latency + np.divide(size, bound, out=np.zeros(len(kept)), where=size > 0)
+    lengths = np.array([len(one.timing.segments) for one in each] or [0], np.int64) * (count > 0)
+    order = np.array(list(chain.from_iterable([each[kind].timing.order for kind in holding.tolist()])), np.int64)
     static = LoopTimes(
-        kinds.of,
-        np.empty(0),
-        offsets(count).astype(np.int32),
+        tasks.kinds.of,
+        none,
+        link_start.astype(np.int32),
         link.astype(np.int32),
-        peak / capacity[link] if len(link) else peak,
-        offsets(segments).astype(np.int32),
+        peak / capacity[link],
+        offsets(lengths).astype(np.int32),
         np.empty((0, 6)),
-        np.array(flow, np.int32),
-        np.array([(one.latency, one.size, one.bound, one.idle) for one, _ in kept], float).reshape(-1, 4),
-        offsets(np.array([len(one) for one in places], np.int64)).astype(np.int32),
-        np.concatenate([none, *places]).astype(np.int32),
-        np.concatenate([np.empty(0), *(one.weights for one, _ in kept)]),
-        np.empty(0),
-        np.empty(0),
+        np.where(order < 0, -1, order + np.repeat(first[:-1], lengths[holding])).astype(np.int32),
+        np.column_stack([latency, size, bound, idle]),
+        offsets(loads).astype(np.int32),
+        (places - link_start[kind]).astype(np.int32),
+        np.concatenate([none, *[flow.weights for flow in kept]]),
+        none,
+        none,
         NO_LOSSES,
         tasks,
     )
@@ -300,30 +300,25 @@ def loop_times(tasks: Tasks, capacity: Floats) -> LoopTimes:
 def with_times(times: LoopTimes, tasks: Tasks) -> LoopTimes:
     """Return the columns of tasks that differ in the seconds of kernels alone from those of `times`."""
     group, timed = tasks.kinds.group, tasks.timed
-    held = np.flatnonzero(np.diff(times.link_start))
+    held = group[np.flatnonzero(np.diff(times.link_start))]
     rows = [_segments(one) for one in timed] if len(held) else []
-    start = offsets(np.array([len(own) for own in rows] or [0], np.int64))
-    table = np.array([row for own in rows for row in own], float).reshape(-1, 6)
-    segment = table[entries(start, group[held])] if len(held) else table
-    seconds = [(one.idle, *(one.around if one.segments else (0.0, 0.0))) for one in timed]
-    idle, first_byte, last_byte = np.array(seconds).reshape(-1, 3)[group].T
+    start = offsets(np.array([*map(len, rows)] or [0], np.int64))
+    segment = np.array([*chain.from_iterable(rows)], float).reshape(-1, 6)[entries(start, held)]
+    idle, first_byte, last_byte = np.array([(one.idle, *one.around) for one in timed]).reshape(-1, 3)[group].T
     columns = {"idle": idle, "first_byte": first_byte, "last_byte": last_byte, "segment": segment}
     return times._replace(**columns, losses=_losses(tasks), tasks=tasks)
 
 
-def _segments(one: Activity) -> list[tuple[float, ...]]:
-    """Return the rows of LoopTimes.segment of an activity."""
-    ends = zip(one.ends[::2], one.ends[1::2], strict=True)
-    return [
-        (segment.compute, segment.launched, segment.beside, segment.share, *both)
-        for segment, both in zip(one.segments, ends, strict=True)
-    ]
+def _segments(one: Timing) -> list[tuple[float, ...]]:
+    """Return the rows of LoopTimes.segment."""
+    rows = zip(one.segments, one.ends[::2], one.ends[1::2], strict=True)
+    return [(s.compute, s.launched, s.beside, s.share, computed, over) for s, computed, over in rows]
 
 
 def _losses(tasks: Tasks) -> Losses:
     """Return what communication takes from the computation of its ranks."""
     group, beside, timed = tasks.kinds.group, tasks.column(_beside), tasks.timed
-    taken = [max(((s.share, s.memory) for s in one.times.segments), default=(0.0, 0.0)) for one in timed]
+    taken = [max([(s.share, s.memory) for s in one.segments], default=(0.0, 0.0)) for one in timed]
     sms, bandwidth = np.array(taken).reshape(-1, 2)[group].T
     takes: Mask = (sms > 0.0) | (bandwidth > 0.0)
     taking: Mask = beside & takes[tasks.of_task]
@@ -341,36 +336,3 @@ def _losses(tasks: Tasks) -> Losses:
 def _beside(tasks: Sequence[LayoutTask]) -> Mask:
     """Return which tasks run on communication streams."""
     return np.array([task.stream not in (COMPUTE, HOST) for task in tasks], bool)
-
-
-class Retimed(Tasks):
-    """The tasks of a shape with kernels that take other seconds."""
-
-    def __init__(self, tasks: Tasks, timed: Sequence[Activity]) -> None:
-        """timed: of the groups of activities of `tasks` that one rank has."""
-        self.shape, self.plan, self.lines, self.line = tasks.shape, tasks.plan, tasks.lines, tasks.line
-        self._known, self.kinds, self._tasks = tasks._known, tasks.kinds, {}
-        self.timed = self.kinds.all(timed)
-
-    @cached_property
-    def different(self) -> list[Activity]:
-        """The activity of each kind, with its times."""
-        group = self.kinds.group.tolist()
-        own = [one.like(self.timed[group[kind]]) for kind, one in enumerate(self.kinds.activities)]
-        return [*own, *self.kinds.together(self.timed)]
-
-
-def retimed(tasks: Tasks, seconds: Sequence[Seconds], speeds: Mapping[Speed, Speed] = NO_SPEEDS) -> Retimed:
-    """Return tasks with kernels that take these seconds, on GPUs with other speeds where `speeds` has some."""
-    plan = tasks.plan
-    assert plan is not None
-    written = Activities(seconds, plan.network, plan.hosts)
-
-    def timed(old: Activity) -> Activity:
-        """Return an activity of a group with other times."""
-        source = plan.sources.get(old)
-        if source is None:
-            return old
-        return written.timed(old, source._replace(speed=speeds.get(source.speed, source.speed)))
-
-    return Retimed(tasks, [timed(one) for one in tasks.kinds.representatives])

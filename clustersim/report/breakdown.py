@@ -13,7 +13,7 @@ from typing import NamedTuple, overload
 import numpy as np
 
 from clustersim.arrays import Floats, Ints, Mask, summed
-from clustersim.engine.fabric import HOST, Activity
+from clustersim.engine.fabric import HOST, Activity, Timing
 from clustersim.engine.program import COMPUTE, UPDATE, LayoutTask, Span, computing
 from clustersim.engine.record import Record
 from clustersim.engine.times import Tasks
@@ -175,7 +175,7 @@ def _updates(tasks: Sequence[LayoutTask]) -> Mask:
 
 def _launched(tasks: Tasks) -> bool:
     """Return whether some tasks wait for the host. Time without computation is then divided by kernel times."""
-    return any(one.launched for one in tasks.kinds.first)
+    return any(one.launched for one in tasks.kinds.timings)
 
 
 def _inside(tasks: Tasks) -> _Inside:
@@ -188,7 +188,7 @@ def _inside(tasks: Tasks) -> _Inside:
     return _Inside(np.array([bool(share) for share in found], bool)[kind] & passes, shares)
 
 
-def _shares(activity: Activity) -> dict[str, float]:
+def _shares(activity: Activity | Timing) -> dict[str, float]:
     """Return the communication inside a computation divided by family of flows, in proportion to their idle times."""
     idle = activity.moving
     if len(idle) < 2:

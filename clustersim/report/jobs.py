@@ -135,7 +135,8 @@ def _active(one: JobSteps, link: int) -> set[Interval]:
     for step in one.counted:
         if id(step.tasks) not in crossing:  # all steps have the same
             crossing[id(step.tasks)] = [
-                [i for i, flow in enumerate(activity.flows) if id(flow) in wanted] for activity in step.tasks.different
+                [i for i, segment in enumerate(activity.segments) if id(segment.flow) in wanted]
+                for activity in step.tasks.different
             ]
         places = crossing[id(step.tasks)]
         kind = step.tasks.of_task[step.shape.event_task]
