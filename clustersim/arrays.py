@@ -28,7 +28,8 @@ def entries(start: Ints, rows: Ints) -> Ints:
 
 def offsets(counts: NDArray[np.integer | np.bool_]) -> Ints:
     """Return where each of consecutive rows of `counts` entries begins, and after them the number of all entries."""
-    found: Ints = np.append(0, np.cumsum(counts))
+    found = np.zeros(len(counts) + 1, np.int64)
+    counts.cumsum(out=found[1:])
     return found
 
 

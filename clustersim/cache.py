@@ -78,8 +78,8 @@ def _frozen(answer: object) -> int:
     if isinstance(answer, np.ndarray):
         answer.flags.writeable = False
         return 0 if 0 in answer.strides else answer.nbytes
-    parts = answer.values() if isinstance(answer, dict) else answer if isinstance(answer, tuple) else ()
-    return sum(map(_frozen, parts))
+    parts = answer if isinstance(answer, tuple) else answer.values() if isinstance(answer, dict) else ()
+    return sum([_frozen(part) for part in parts if isinstance(part, np.ndarray | tuple | dict)])
 
 
 def fingerprint(numbers: NDArray[np.int64]) -> bytes:

@@ -488,7 +488,7 @@ class Activities:
             return known
         flows = {call: self.network.flows(call, cells[call.group]) for call in written.sizes}
         source = Source(items, speed, families, extra, flows)
-        self.bound[key] = made = Activity.of(self.timing(source), [*chain(*flows.values())], written.sizes)
+        self.bound[key] = made = Activity.of(self.timing(source), tuple(chain(*flows.values())), written.sizes)
         self.sources[made] = source
         return made
 
@@ -526,7 +526,7 @@ class Activities:
 
     def taken(self, call: Collective, cell: int, flows: Sequence[Flow]) -> tuple[float, float]:
         """Return the shares of SMs and of the memory's bandwidth that communication takes from the passes beside it."""
-        if call.group in WAYS:  # copy engines take neither
+        if call.group in WAYS or (self.sms == 0 and self.memory == 0.0):  # copy engines take neither
             return 0.0, 0.0
         plan, gpus = self.network.plan(call, cell), [kind.gpu for kind in self.network.topology.kinds]
         sms = plan.channels if self.sms is None else self.sms
@@ -577,11 +577,9 @@ def _write(
     parts: list[_Part] = []
     sizes: dict[Collective, float] = {}
     compute, over, memory = 0.0, 0, 0.0
-    known = {
-        id(item): (item, seconds[item] * slowdown, item.kind in VECTOR)
-        for item in once_each(items)
-        if isinstance(item, Kernel)
-    }
+    kernels = [item for item in once_each(items) if isinstance(item, Kernel)]
+    took_of = [(kernel, seconds[kernel] * slowdown, kernel.kind in VECTOR) for kernel in kernels]
+    known = dict(zip(map(id, kernels), took_of, strict=True))
     for item, kernel in zip(items, map(known.get, map(id, items)), strict=True):
         if kernel is not None:
             one, took, bound = kernel

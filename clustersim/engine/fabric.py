@@ -107,16 +107,14 @@ class Activity:
         self.peak_link_demand = _peaks(self.flows)
 
     @classmethod
-    def of(cls, timing: Timing, flows: Sequence[Flow], calls: Mapping[Collective, float]) -> Activity:
+    def of(cls, timing: Timing, flows: tuple[Flow, ...], calls: Mapping[Collective, float]) -> Activity:
         """Return the activity with these times and flows, which are as long as those of the times and in their order."""
         one = cls.__new__(cls)
-        one.timing, one.flows, one.calls, one.peak_link_demand = timing, tuple(flows), calls, _peaks(flows)
+        one.timing, one.flows, one.calls, one.peak_link_demand = timing, flows, calls, _peaks(flows)
         return one
 
     def timed(self, timing: Timing) -> Activity:
-        """Return the activity with other times; itself with its own."""
-        if timing is self.timing:
-            return self
+        """Return the activity with other times."""
         one = Activity.__new__(Activity)
         one.timing, one.flows, one.calls, one.peak_link_demand = timing, self.flows, self.calls, self.peak_link_demand
         return one

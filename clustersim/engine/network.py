@@ -6,6 +6,7 @@ import math
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -21,14 +22,20 @@ from clustersim.engine.traffic import Family, ScarceLoads, Traffic, Variant, sca
 from clustersim.model.operator import Collective
 from clustersim.topology.model import Topology
 
-LinkLoads = tuple[Ints, Floats]
-"""Links, each once, and the bytes over each for each byte of a collective."""
 GroupKind = tuple[int, ...] | CommunicatorShape
 """The types of the nodes of a group by their place in `Topology.kinds`, none in a cluster of one type; of a message, the shape of
 the communicator in which it goes."""
 GroupPlans = Mapping[GroupKind, CollectivePlan]
 """How a collective is carried, by the kind of group."""
-_NOWHERE: LinkLoads = np.empty(0, np.int64), np.empty(0)
+
+
+class LinkLoads(NamedTuple):
+    """Bytes over links for each byte of a collective. The rows of group cell c are start[c] to start[c + 1]."""
+
+    start: Ints
+    link: Ints
+    """Each once in a group cell."""
+    weight: Floats
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,14 +51,12 @@ class Network:
     """Which ranks and groups of the job are alike, and which links; link cells are those of all jobs on the cluster."""
     capacity: Floats
     """Bytes/s of each link cell that can be short."""
-    loads: Mapping[Variant, tuple[Mapping[int, LinkLoads], ...]]
-    """For each phase, by group cell, the bytes per byte that all groups of that cell put on one link of each link cell."""
+    loads: Mapping[Variant, tuple[LinkLoads, ...]]
+    """For each phase, what all groups of a group cell put on one link of each link cell."""
     kinds: Mapping[str, Sequence[GroupKind]] = field(default_factory=dict)
     """By family, the kind of each group cell, where a family may have several."""
     known: dict[tuple[Collective, int], tuple[Flow, ...]] = field(default_factory=dict)
-    cell_rows: dict[Variant, list[tuple[list[float], list[float], Mapping[int, LinkLoads]]]] = field(
-        default_factory=dict
-    )
+    cell_rows: dict[Variant, list[tuple[list[float], list[float], list[int], LinkLoads]]] = field(default_factory=dict)
     like: dict[str, list[int]] = field(default_factory=dict)
 
     def phases(self, variant: Variant) -> tuple[Traffic, ...]:
@@ -78,42 +83,37 @@ class Network:
             own = self.plan(*key)
             start = own.latency if own.latency is not None else self.topology.launch if own.phases else 0.0
             found = list[Flow]()
-            for latency, bound, loads in self.by_cell(_variant(call, own)):
+            for latency, bound, first, loads in self.by_cell(_variant(call, own)):
                 hops = latency[key[1]] if own.latency is None else 0.0
-                most = min(bound[key[1]], own.rate)
-                found.append(Flow(call.group, start + hops, call.size, most, *loads.get(key[1], _NOWHERE)))
+                a, b, most = first[key[1]], first[key[1] + 1], min(bound[key[1]], own.rate)
+                found.append(Flow(call.group, start + hops, call.size, most, loads.link[a:b], loads.weight[a:b]))
                 start = 0.0
             known = self.known[key] = tuple(found)
         return known
 
-    def alike(self, place: str) -> list[int]:
-        """Return, for each group cell of a family, the first one whose flows take as long and load the same links.
-
-        place: the name of the family, or of one side of its messages.
-        """
-        family = place.partition("/")[0]
+    def alike(self, family: str) -> list[int]:
+        """Return, for each group cell of a family, the first one whose flows take as long and load the same links."""
         if family not in self.like:
             plans = ((call, one) for call, own in self.plans.items() if call.group == family for one in own.values())
             variants = dict.fromkeys(_variant(*one) for one in plans)
-            count, kinds, first = len(self.cells.groups[family].first), self.kinds.get(family), dict[object, int]()
-            rows = [row for variant in variants for row in self.by_cell(variant)]
-            keys = (
-                (
-                    kinds and kinds[cell],
-                    *((latency[cell], bound[cell], id(loads.get(cell, _NOWHERE))) for latency, bound, loads in rows),
-                )
-                for cell in range(count)
-            )
+            count, first = len(self.cells.groups[family].first), dict[object, int]()
+            columns: list[Sequence[object]] = [self.kinds.get(family) or [None] * count]
+            for latency, bound, start, _ in chain.from_iterable(map(self.by_cell, variants)):
+                alone = [
+                    cell if start[cell] < start[cell + 1] else -1 for cell in range(count)
+                ]  # with links of its own
+                columns += latency, bound, alone
+            keys = zip(*columns, strict=True)
             self.like[family] = [first.setdefault(key, cell) for cell, key in enumerate(keys)]
         return self.like[family]
 
-    def by_cell(self, variant: Variant) -> Sequence[tuple[list[float], list[float], Mapping[int, LinkLoads]]]:
-        """Return the latency and the bound of each phase of a variant, and its loads, by group cell."""
+    def by_cell(self, variant: Variant) -> Sequence[tuple[list[float], list[float], list[int], LinkLoads]]:
+        """Return, for each phase of a variant, latency, bound and first load by group cell, and the loads."""
         if variant not in self.cell_rows:
             first = self.cells.groups[variant[0]].first
             both = zip(self.traffic[variant], self.loads[variant], strict=True)
             self.cell_rows[variant] = [
-                (one.latency[first].tolist(), one.bound[first].tolist(), own) for one, own in both
+                (one.latency[first].tolist(), one.bound[first].tolist(), own.start.tolist(), own) for one, own in both
             ]
         return self.cell_rows[variant]
 
@@ -234,7 +234,7 @@ def _mark(kept: Mask) -> bytes | bool:
 def networks(demand: Demand, cells: Partition, kept: Mask) -> tuple[Network, ...]:
     """Return the network of every job; they share its links, and only those: cells of ranks and groups never mix jobs."""
 
-    def found() -> tuple[Floats, tuple[tuple[Partition, Mapping[Variant, tuple[Mapping[int, LinkLoads], ...]]], ...]]:
+    def found() -> tuple[Floats, tuple[tuple[Partition, Mapping[Variant, tuple[LinkLoads, ...]]], ...]]:
         capacity = demand.topology.capacity[demand.links[kept]][cells.links.first]
         each, jobs = iter(_kept(demand, kept)), []
         for one, own in zip(demand.traffic, _shares(cells, demand.tenants), strict=True):
@@ -422,15 +422,12 @@ def _shares(cells: Partition, tenants: Sequence[Tenant]) -> Iterator[Partition]:
         rank, cell = rank + len(of), mine.stop
 
 
-def _loads(loads: ScarceLoads, groups: Cells, links: Cells) -> dict[int, LinkLoads]:
-    """Return {group cell: (link cells, bytes on one link of each for each byte of a collective)}, summed over its groups."""
+def _loads(loads: ScarceLoads, groups: Cells, links: Cells) -> LinkLoads:
+    """Return the loads of each group cell on one link of each link cell, summed over its groups."""
     count = len(links.first)
     kept = np.flatnonzero(links.first[links.of[loads.link]] == loads.link)
     key = groups.of[loads.group[kept]] * count + links.of[loads.link[kept]]
     key, inverse = np.unique(key, return_inverse=True)
     weight = np.bincount(inverse, loads.weight[kept], len(key)).astype(float, copy=False)
     cell, link = np.divmod(key, max(count, 1))
-    cuts = np.flatnonzero(np.diff(cell, prepend=-1))
-    ends = [*cuts[1:].tolist(), len(cell)]
-    rows = zip(cell[cuts].tolist(), cuts.tolist(), ends, strict=False)
-    return {one: (link[a:b], weight[a:b]) for one, a, b in rows}
+    return LinkLoads(cell.searchsorted(np.arange(len(groups.first) + 1)), link, weight)

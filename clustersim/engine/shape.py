@@ -32,7 +32,6 @@ from clustersim.engine.program import (
     Layout,
     LayoutHandle,
     LayoutTask,
-    Message,
     OwnTask,
     PassMessage,
     Program,
@@ -227,7 +226,8 @@ class _ShapeWriter:
         self.members = members
         self.streams: dict[str, int] = {COMPUTE: 0, HOST: 1}
         self.groups: dict[GroupCell, int] = {}
-        self.sent: dict[Message, int] = {}
+        self.sent: dict[tuple[str, int, int, int], int] = {}
+        """Number of each message, by family, group cell, stage and number in its pass."""
         self.microbatches = 1
         """Messages of each pair and stage: one per microbatch, and one outside the passes of microbatches."""
 
@@ -255,9 +255,9 @@ class _ShapeWriter:
             for family, places in one.groups.items():
                 group[task[:, places]] = np.array([self.group(family, program) for program in some])[:, None]
             for place, message in one.gives:
-                gives[task[:, place]] = [self.message(program.message(message, "send")) for program in some]
+                gives[task[:, place]] = self.messages(message, "send", some)
             for place, message in one.receives:
-                waits[1, begun[:, 0] + place] = [self.message(program.message(message, "receive")) for program in some]
+                waits[1, begun[:, 0] + place] = self.messages(message, "receive", some)
         stages = [np.array([*program.own, -1], np.int32) for program in programs]  # chunk -1 is the last entry
         own_stage, first = np.concatenate([np.empty(0, np.int32), *stages]), offsets(np.array([*map(len, stages)]))
 
@@ -367,9 +367,12 @@ class _ShapeWriter:
         group = family, program.cells[family]
         return self.groups.setdefault(group, len(self.groups)) if self.members[group] > 1 else -1
 
-    def message(self, message: Message) -> int:
-        """Return the number of a message for microbatch -1."""
-        return self.sent.setdefault(message, len(self.sent)) * self.microbatches
+    def messages(self, one: PassMessage, side: str, programs: Sequence[Program]) -> list[int]:
+        """Return the number of a message for microbatch -1, for each of several ranks of a layout."""
+        family, chunk, ahead, number = one
+        place, sent, each = f"{family}/{side}", self.sent, self.microbatches
+        every = [(family, own.cells[place], own.own[chunk] + ahead, number) for own in programs]
+        return [sent.setdefault(message, len(sent)) * each for message in every]
 
     def awaited(self, handle: LayoutHandle) -> tuple[int, int, int, int, int]:
         """Return a wait as a column: what, which (of messages, each rank has its own), first, but, chunk."""

@@ -83,15 +83,10 @@ class Tasks(Sequence[Task]):
     @cached_property
     def kinds(self) -> Kinds:
         """The different activities of tasks, by identity, and of what ranks start together."""
-        number: dict[Activity, int] = {}
-        of_program: dict[int, list[int]] = {}
-        of = list[int]()
-        for program in self.shape.programs:
-            own = of_program.get(id(program.activities))
-            if own is None:
-                own = [number.setdefault(one, len(number)) for one in program.activities]
-                of_program[id(program.activities)] = own
-            of += own
+        each = [program.activities for program in self.shape.programs]
+        different = dict.fromkeys(chain.from_iterable(dict(zip(map(id, each), each, strict=True)).values()))
+        number = dict(zip(different, range(len(different)), strict=True))
+        of = list(map(number.__getitem__, chain.from_iterable(each)))
         merged: dict[tuple[int, ...], int] = {}
         for slot in self.shape.slots:
             both = tuple(dict.fromkeys(of[task] for task in slot))
@@ -108,7 +103,8 @@ class Tasks(Sequence[Task]):
         """Activity of each kind, with its times; ranks that start together have the flows of the first."""
         kinds = self.kinds
         every = [*kinds.activities, *(kinds.activities[shared[0]] for shared in kinds.shared)]
-        return [one.timed(self.timed[group]) for one, group in zip(every, kinds.group.tolist(), strict=True)]
+        times = [self.timed[group] for group in kinds.group.tolist()]
+        return [one if one.timing is own else one.timed(own) for one, own in zip(every, times, strict=True)]
 
     @property
     def of_task(self) -> Ints:
@@ -160,8 +156,9 @@ class Kinds(NamedTuple):
     @classmethod
     def of_activities(cls, of: Ints, activities: tuple[Activity, ...], shared: tuple[tuple[int, ...], ...]) -> Kinds:
         """Return the kinds of slots. shared: the kinds that ranks start together."""
-        number: dict[Timing, int] = {}
-        group = [number.setdefault(one.timing, len(number)) for one in activities]
+        timings = dict.fromkeys([one.timing for one in activities])
+        number = dict(zip(timings, range(len(timings)), strict=True))
+        group = [number[one.timing] for one in activities]
         merged: dict[tuple[int, ...], int] = {}
         for kinds in shared:
             own = tuple(dict.fromkeys([group[kind] for kind in kinds]))
