@@ -104,7 +104,9 @@ class Marker:
             numbered = enumerate(blocks, 1)
             return [layer if number % every else self._marked(layer, len(blocks)) for number, layer in numbered]
         count = (how.recompute_layers or len(blocks)) if how.recompute_method == "block" else len(blocks)
-        return [*(self._marked(layer, len(blocks)) for layer in blocks[:count]), *blocks[count:]]
+        different = dict(zip(map(id, blocks[:count]), blocks, strict=False))
+        marked = {key: self._marked(layer, len(blocks)) for key, layer in different.items()}
+        return [*map(marked.__getitem__, map(id, blocks[:count])), *blocks[count:]]
 
     def prediction(self, layer: Layer) -> Layer:
         """Return the block of a further prediction, which the first ones of a stage (`block`) or each n-th leave out."""

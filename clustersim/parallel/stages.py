@@ -61,8 +61,8 @@ def beside(layer: Layer, *, backward: bool) -> float:
     Operators that come later have nothing to keep yet, or no more.
     """
     alive = [op.backward_alive if backward else op.forward_alive for op in layer.operators]
-    kept = list(accumulate(op.saved for op in layer.operators))
-    return max(max(before + own for before, own in zip(kept, alive, strict=True)) - kept[-1], 0.0)
+    kept = list(accumulate([op.saved for op in layer.operators]))
+    return max(max([before + own for before, own in zip(kept, alive, strict=True)]) - kept[-1], 0.0)
 
 
 @dataclass(frozen=True)
@@ -109,12 +109,17 @@ class Stage:
     @cached_property
     def dense(self) -> int:
         """Parameters that all data-parallel ranks hold, among `parameters`."""
-        return sum(self.of_layer(layer)[0] * count for layer, count in self.layers)
+        return self._owned[0]
 
     @cached_property
     def experts(self) -> int:
         """Parameters of experts that only some of the data-parallel ranks hold, among `parameters`."""
-        return sum(self.of_layer(layer)[1] * count for layer, count in self.layers)
+        return self._owned[1]
+
+    @cached_property
+    def _owned(self) -> tuple[int, int]:
+        each = [(self.of_layer(layer), count) for layer, count in self.layers]
+        return sum([own[0] * count for own, count in each]), sum([own[1] * count for own, count in each])
 
     def held(self, expert: bool) -> int:
         """Return the parameters on one rank that all data-parallel ranks hold, or those of experts spread over them."""
@@ -139,7 +144,7 @@ class Stage:
     @cached_property
     def saved_bytes(self) -> float:
         """Bytes of activations that each microbatch in flight keeps on one rank."""
-        return math.fsum(self.saved(layer) * count for layer, count in self.layers)
+        return math.fsum([kept for _, kept in self._kept])
 
     @cached_property
     def working_bytes(self) -> float:
@@ -149,12 +154,12 @@ class Stage:
     @cached_property
     def forward_peak(self) -> Fullest:
         """The fullest moment of a forward pass, whatever other microbatches keep."""
-        return fullest(self._kept(), backward=False)
+        return fullest(self._kept, backward=False)
 
     @cached_property
     def backward_peak(self) -> Fullest:
         """The fullest moment of a backward pass, the same."""
-        return fullest(self._kept(), backward=True)
+        return fullest(self._kept, backward=True)
 
     def passes(self, letter: str) -> Iterator[tuple[Layer, Steps]]:
         """Yield the layers of one pass (`F`, `B`, or its halves `I` and `W`) in run order, each with its kernels and exchanges.
@@ -176,15 +181,17 @@ class Stage:
 
     def of_layer(self, layer: Layer) -> tuple[int, int]:
         """Return the parameters of one layer that all data-parallel ranks hold, and those of experts spread over them."""
-        dense, experts = (sum(self.owned(op) for op in layer.operators if op.expert == kind) for kind in (False, True))
-        return dense, experts
+        found = [0, 0]
+        for op in layer.operators:
+            found[op.expert] += self.owned(op)
+        return found[0], found[1]
 
     def frozen_of(self, layer: Layer) -> tuple[int, int]:
         """Return the same of its frozen weights, in weights of the activations' type."""
-        dense, experts = (
-            sum(self.frozen_in(op) for op in layer.operators if op.expert == kind) for kind in (False, True)
-        )
-        return dense, experts
+        found = [0, 0]
+        for op in layer.operators:
+            found[op.expert] += self.frozen_in(op)
+        return found[0], found[1]
 
     @cached_property
     def frozen(self) -> tuple[int, int]:
@@ -232,8 +239,9 @@ class Stage:
 
     def saved(self, layer: Layer) -> float:
         """Return the bytes of activations that one layer keeps for each microbatch."""
-        return math.fsum(op.saved for op in layer.operators) - math.fsum(again.dropped for again in layer.reruns)
+        return math.fsum([op.saved for op in layer.operators]) - math.fsum([again.dropped for again in layer.reruns])
 
+    @cached_property
     def _kept(self) -> list[tuple[Layer, float]]:
         return [(layer, self.saved(layer) * count) for layer, count in self.layers]
 

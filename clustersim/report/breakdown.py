@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from functools import cached_property
+from itertools import chain, repeat
 from typing import NamedTuple, overload
 
 import numpy as np
@@ -113,11 +114,9 @@ def breakdown(record: Record) -> list[dict[str, float]]:
 
 def mean(parts: Sequence[dict[str, float]], ranks: Sequence[int]) -> dict[str, float]:
     """Return {part: mean seconds over all ranks}. Cell i represents `ranks[i]` identical ranks."""
-    names, count = dict.fromkeys(name for part in parts for name in part), sum(ranks)
-    return {
-        name: math.fsum(part.get(name, 0.0) * size for part, size in zip(parts, ranks, strict=True)) / count
-        for name in names
-    }
+    names, count = dict.fromkeys(chain.from_iterable(parts)), sum(ranks)
+    seconds = np.array([[*map(part.get, names, repeat(0.0))] for part in parts]) * np.array(ranks)[:, None] / count
+    return {name: math.fsum(own) for name, own in zip(names, seconds.T.tolist(), strict=True)}
 
 
 def of_path(path: Iterable[Span]) -> dict[str, float]:

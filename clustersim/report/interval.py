@@ -24,7 +24,7 @@ from clustersim.engine.groups import roles
 from clustersim.engine.instruction import Compute
 from clustersim.engine.script import Script, once_each
 from clustersim.model.kernel import Kernel
-from clustersim.model.operator import Steps
+from clustersim.model.operator import OperatorStep, Steps
 from clustersim.predictors.uncertainty import Bounds, Margin
 from clustersim.report.breakdown import Path
 
@@ -52,18 +52,18 @@ class PassKernels(NamedTuple):
 
 def pass_kernels(scripts: Sequence[Script], positions: int, kernels: tuple[Kernel, ...]) -> PassKernels:
     """Return the kernels of the passes of all roles. Each pipeline rank has `positions` roles."""
-    number = {kernel: place for place, kernel in enumerate(kernels)}
+    number: dict[OperatorStep, int] = {kernel: place for place, kernel in enumerate(kernels)}
     rows: dict[tuple[int, ...], int] = {}
     row, which, counts = dict[PassKey, int](), list[Ints](), list[Ints]()
     for key, text in _passes(scripts, positions).items():
         same = tuple(map(id, text))  # many passes are the same, of other stages
         row[key] = rows.setdefault(same, len(rows))
         if row[key] == len(which):
-            again = Counter(map(id, chain.from_iterable(text)))  # layers repeat the same ones
-            found = Counter[int]()
-            for item in once_each(chain.from_iterable(text)):
-                if isinstance(item, Kernel):
-                    found[number[item]] += again[id(item)]
+            items = list(chain.from_iterable(text))
+            once = once_each(items)  # layers repeat the same ones
+            place = dict(zip(map(id, once), map(number.get, once), strict=True))
+            found = Counter(map(place.get, map(id, items)))
+            del found[None]  # what is no kernel
             which.append(np.array(list(found), np.int64))
             counts.append(np.array(list(found.values()), np.int64))
     return PassKernels(kernels, row, tuple(which), tuple(counts))

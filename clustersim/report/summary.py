@@ -282,9 +282,9 @@ class FullestGpu(NamedTuple):
 
 def fullest(topology: Topology, gpus: Ints, peaks: Sequence[Memory]) -> FullestGpu:
     """Return the pipeline rank of a job on `gpus` that fills its GPU most."""
-    each = zip(peaks, topology.smallest(gpus, len(peaks)), strict=True)
-    filled = (FullestGpu(rank, peak.total, gpu.memory) for rank, (peak, gpu) in enumerate(each))
-    return max(filled, key=lambda one: (one.need / one.have, one.need))
+    need, have = [peak.total for peak in peaks], [gpu.memory for gpu in topology.smallest(gpus, len(peaks))]
+    _, most, rank = max(zip(np.divide(need, have).tolist(), need, range(0, -len(need), -1), strict=True))
+    return FullestGpu(-rank, most, have[-rank])
 
 
 def _verdict(need: float, have: float) -> dict[str, Any]:
