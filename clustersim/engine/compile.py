@@ -21,7 +21,7 @@ from clustersim.engine.fabric import HOST, Activity, Segment, Timing
 from clustersim.engine.flows import Flow
 from clustersim.engine.fold.refinement import Partition
 from clustersim.engine.groups import PIPELINES, group_of, roles, tenant
-from clustersim.engine.instruction import Compute, Drain, Instruction, Launch, Recv, Send, Wait
+from clustersim.engine.instruction import Compute, Drain, Instruction, Launch, Send
 from clustersim.engine.launching import Launches, Launching, Seconds, launching
 from clustersim.engine.network import Demand, Network, demand, folded, networks
 from clustersim.engine.program import (
@@ -32,7 +32,6 @@ from clustersim.engine.program import (
     UPDATE,
     Carried,
     GroupCell,
-    Launched,
     Layout,
     LayoutHandle,
     LayoutTask,
@@ -41,6 +40,7 @@ from clustersim.engine.program import (
     Ready,
     Task,
     TemplateKey,
+    Wait,
 )
 from clustersim.engine.script import Script, ScriptText, collectives, once_each
 from clustersim.engine.traffic import Family, Variant
@@ -288,10 +288,8 @@ class _LayoutWriter:
         behind, calls = self.behind(lines), 0
         last = max(behind, default=0)
         for place, line in enumerate(lines):
-            if isinstance(line, Wait):
-                waits.append(_launched(line))
-            elif isinstance(line, Recv):
-                waits.append(PassMessage(line.family, line.chunk))
+            if isinstance(line, Wait | PassMessage):
+                waits.append(line)
             elif isinstance(line, Compute):
                 one = _Bound(line, calls)
                 if place in behind:
@@ -311,7 +309,7 @@ class _LayoutWriter:
                     yield _waiting(waits)
                 yield self.launched(line)
                 calls += 1
-                waits = [Launched(line.collective.group)] if isinstance(line, Send) and line.wait else []
+                waits = [Wait(line.collective.group)] if isinstance(line, Send) and line.wait else []
         if waits:
             yield _waiting(waits)
 
@@ -361,7 +359,7 @@ class _LayoutWriter:
         if isinstance(line, Send):
             gives = PassMessage(call.group, line.chunk, line.ahead)
             return LayoutTask(call.group, "send", line.chunk, None, (), gives), call
-        waits = (_launched(line.after),) if line.after else ()
+        waits = (line.after,) if line.after else ()
         return LayoutTask(call.group, call.op, line.chunk, call.group, waits, None), call
 
 
@@ -401,10 +399,6 @@ class _Binder:
         """Return the kernels of a computation and the collectives between them."""
         extra = self.extra(one) if fresh else None
         return self.activities.work(one.line.items, self.speed, self.cells, self.families, extra)
-
-
-def _launched(wait: Wait) -> Launched:
-    return Launched(wait.family, wait.first, wait.but)
 
 
 class _Bound(NamedTuple):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from clustersim.engine.program import PassMessage, Wait
 from clustersim.model.operator import Collective, Steps
 
 
@@ -32,22 +33,6 @@ class Send(NamedTuple):
     wait: bool
 
 
-class Recv(NamedTuple):
-    """Wait for the message for the stage of `chunk` in `family`."""
-
-    chunk: int
-    family: str
-
-
-class Wait(NamedTuple):
-    """Wait until all that were launched on the stream of a family are over, or the first `first` of the step."""
-
-    family: str
-    first: int | None = None
-    but: int = 0
-    """So many of the last ones are left out."""
-
-
 class Launch(NamedTuple):
     """Begin a collective on its stream, not before what was launched on another is over."""
 
@@ -62,4 +47,4 @@ class Drain(NamedTuple):
     chunk: int
 
 
-Instruction = Compute | Send | Recv | Launch | Wait | Drain
+Instruction = Compute | Send | PassMessage | Launch | Wait | Drain

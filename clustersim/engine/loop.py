@@ -130,22 +130,22 @@ class _Running:
     """A task under way, or to begin, whose end is not known when it begins."""
 
     __slots__ = (
-        *("awake", "begun", "bound", "call", "ends", "flow", "index", "job", "kind", "lands", "late", "leader", "left"),
         *(
+            "awake",
+            "begun",
+            "bound",
+            "call",
+            "ends",
+            "index",
+            "job",
+            "kind",
+            "lands",
+            "late",
+            "leader",
+            "left",
             "links",
-            "losses",
-            "moving",
-            "on_time",
-            "order",
-            "place",
-            "rate",
-            "seen",
-            "since",
-            "started",
-            "takes",
-            "tried",
         ),
-        "version",
+        *("losses", "moving", "on_time", "place", "rate", "seen", "since", "started", "takes", "tried", "version"),
     )
 
     def __init__(self, job: _Job, leader: int, kind: int) -> None:

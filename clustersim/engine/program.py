@@ -41,11 +41,6 @@ class Message(NamedTuple):
     number: int = 0
     """Which of several messages of a pass between the two."""
 
-    @property
-    def kind(self) -> str:
-        """Name of a span that waits for it."""
-        return "receive"
-
 
 class PassMessage(NamedTuple):
     """The handle of a message in a layout, in the rank's group of a family: the one that a pass waits for, or gives."""
@@ -58,13 +53,8 @@ class PassMessage(NamedTuple):
     number: int = 0
     """As in Message."""
 
-    @property
-    def kind(self) -> str:
-        """Name of a span that waits for it."""
-        return "receive"
 
-
-class Launched(NamedTuple):
+class Wait(NamedTuple):
     """The handle of all tasks that a rank has launched on a stream so far, or of the first `first` of the step."""
 
     stream: str
@@ -72,38 +62,24 @@ class Launched(NamedTuple):
     but: int = 0
     """So many of the last ones are left out."""
 
-    @property
-    def kind(self) -> str:
-        """Name of a span that waits for it."""
-        return "send" if self.stream.startswith("p2p") else self.stream
-
 
 class Ready(NamedTuple):
     """The handle of what the host launches: the computation that waits for it never stands still for a launch."""
 
     stream: str = HOST
 
-    @property
-    def kind(self) -> str:
-        """Name of a span that waits for it."""
-        return HOST
-
 
 class OwnTask(NamedTuple):
     """The handle of an earlier task of the same pass, by its place in the template."""
 
     place: int
-    family: str = ""
-    """What a span of waiting for it is called; empty where it is not shown as a wait."""
-
-    @property
-    def kind(self) -> str:
-        """Name of a span that waits for it."""
-        return self.family
+    kind: str = ""
+    """Name of a span that waits for it; empty where it is not shown as a wait."""
 
 
-LayoutHandle = PassMessage | Launched | Ready | OwnTask
-Handle = Message | Launched | Ready | OwnTask
+LayoutHandle = PassMessage | Wait | Ready | OwnTask
+Handle = Message | Wait | Ready | OwnTask
+"""What a task waits for."""
 Carried = Mapping[tuple[Variant, int], float]
 """Bytes by variant and group cell."""
 NOTHING: Carried = {}

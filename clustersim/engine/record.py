@@ -10,8 +10,9 @@ from typing import NamedTuple
 import numpy as np
 
 from clustersim.arrays import Floats, Ints, entries, offsets
+from clustersim.engine.fabric import HOST
 from clustersim.engine.loop import LoopStep
-from clustersim.engine.program import COMPUTE, Span
+from clustersim.engine.program import COMPUTE, LayoutHandle, OwnTask, Ready, Span, Wait
 from clustersim.engine.shape import Shape
 from clustersim.engine.times import Tasks
 
@@ -160,9 +161,16 @@ def _ranges(begin: Ints, end: Ints) -> Ints:
     return found
 
 
+def _kind(handle: LayoutHandle) -> str:
+    """Return the name of spans that wait for a handle; empty where they are not shown."""
+    if isinstance(handle, Wait):
+        return "send" if handle.stream.startswith("p2p") else handle.stream
+    return handle.kind if isinstance(handle, OwnTask) else HOST if isinstance(handle, Ready) else "receive"
+
+
 def _kinds_of_waits(tasks: Tasks) -> tuple[tuple[str, ...], Ints]:
     """Return the names of waits, and the name of each handle that tasks wait for, in order."""
     kinds: dict[str, int] = {}
-    of_line = [[kinds.setdefault(handle.kind, len(kinds)) for handle in task.waits] for task in tasks.lines]
+    of_line = [[kinds.setdefault(_kind(handle), len(kinds)) for handle in task.waits] for task in tasks.lines]
     first, flat = offsets(np.array([*map(len, of_line)], np.int64)), [kind for own in of_line for kind in own]
     return tuple(kinds), np.array(flat, np.int64)[entries(first, tasks.line)]

@@ -14,8 +14,9 @@ from itertools import chain, pairwise
 from operator import itemgetter
 from typing import NamedTuple, cast
 
-from clustersim.engine.instruction import Compute, Drain, Instruction, Launch, Recv, Send, Wait
+from clustersim.engine.instruction import Compute, Drain, Instruction, Launch, Send
 from clustersim.engine.microbatch_overlap import ALONE, Pairing, StepKey, launched_between, turns
+from clustersim.engine.program import PassMessage, Wait
 from clustersim.engine.sharded import SHARED, ShardedPass
 from clustersim.hardware.constants import BYTES
 from clustersim.model.kernel import Kernel
@@ -96,8 +97,13 @@ def scripts(job: Job, stages: Sequence[Stage], schedule: Schedule) -> tuple[Scri
 
 def scripts_of(job: Job, written: WrittenPasses, rows: Sequence[RowEnds]) -> tuple[Script, ...]:
     """Return the script of every pipeline rank. `written` keeps texts for jobs with other numbers of microbatches."""
-    pipeline = job.pipeline
-    return tuple(_Writer(job, written, rank, ends, pipeline).script() for rank, ends in enumerate(rows))
+    owned = map(job.pipeline.own, range(len(rows)))
+    return tuple(
+        [
+            _Writer(job, written, rank, ends, own).script()
+            for rank, (ends, own) in enumerate(zip(rows, owned, strict=True))
+        ]
+    )
 
 
 def lines(scripts: Iterable[Script]) -> tuple[int, int]:
@@ -214,17 +220,23 @@ class _Writer:
     written: WrittenPasses
     rank: int
     ends: RowEnds
-    pipeline: Pipeline
+    own: tuple[int, ...]
+    """Global stages of the rank, by chunk."""
+
+    @property
+    def pipeline(self) -> Pipeline:
+        return self.job.pipeline
 
     @cached_property
-    def own(self) -> tuple[int, ...]:
-        """Global stages of the rank, indexed by chunk."""
-        return self.pipeline.own(self.rank)
-
-    @cached_property
-    def chunk(self) -> dict[int, int]:
-        """{global stage: chunk} of the rank."""
-        return {stage: chunk for chunk, stage in enumerate(self.own)}
+    def neighbours(self) -> list[tuple[int, int, bool, bool]]:
+        """For each chunk, how far the stages before and after it are, 0 where there is none or it is on this rank; whether the
+        chunk is reversed, and whether it ends the model."""
+        pipeline, found = self.pipeline, list[tuple[int, int, bool, bool]]()
+        for stage in self.own:
+            before, after = pipeline.before(stage), pipeline.after(stage)
+            back, on = (0 if s is None or pipeline.rank(s) == self.rank else s - stage for s in (before, after))
+            found.append((back, on, pipeline.back(stage), after is None))
+        return found
 
     def stage(self, chunk: int) -> Stage:
         """Return the stage of a chunk."""
@@ -232,26 +244,22 @@ class _Writer:
 
     def script(self) -> Script:
         """Return the script of the rank; its text is written for the first rank that has it."""
-        passes = [(letter, self.chunk[stage]) for letter, stage in self.ends.last]
+        own = self.own
+        passes = [(letter, own.index(stage)) for letter, stage in self.ends.last]
         once = self.once()
         pairing = Pairing(self.exchanges(passes), self.pipeline.paired)
         cut = [key for key in dict(turns(self.ends.row, self.own, pairing)) if len(key) == 4] if pairing else []
         content = (
-            tuple(map(id, map(self.stage, range(len(self.own))))),
-            tuple(self.facts(one) for one in passes),
+            *[id(self.written.stages[stage]) for stage in own],
+            *passes,
+            *self.neighbours,
             tuple(once.values()),
-            tuple(self.in_order),
+            *self.in_order,
             tuple(cut),
         )
         if content not in self.written.texts:
             self.written.texts[content] = self.text(passes, tuple(once.values()), pairing, cut)
-        return Script(self.written.texts[content], self.ends.row, self.own, once)
-
-    def facts(self, one: Pass) -> tuple[object, ...]:
-        """Return what decides which messages a pass receives and sends."""
-        stage, forward = self.own[one[1]], one[0] == "F"
-        ways = self.beyond(one, not forward), self.beyond(one, forward), self.pipeline.back(stage)
-        return *one, *ways, self.pipeline.after(stage) is None
+        return Script(self.written.texts[content], self.ends.row, own, once)
 
     def once(self) -> dict[Action, Pass]:
         """Return {action: pass} of the actions that run the special text of their pass, such as one with reductions."""
@@ -263,7 +271,7 @@ class _Writer:
             found = [action for action in last if action in self.ends.complete] if reduces else []
             firsts = [one for one in self.ends.first.values() if one.letter == "F"] if self.gathers else []
             found += reversed(firsts)  # what is needed first, first
-        return {action: (action.letter, self.chunk[action.stage]) for action in found}
+        return {action: (action.letter, self.own.index(action.stage)) for action in found}
 
     def text(
         self, passes: Sequence[Pass], once: Sequence[Pass], pairing: Pairing, cut: Sequence[StepKey]
@@ -386,7 +394,7 @@ class _Writer:
         forward, stage = one[0] == "F", self.stage(one[1])
         if not self.beyond(one, not forward):
             return ()
-        received = Recv(one[1], self.way(one))
+        received = PassMessage(self.way(one), one[1])
         if self.job.message_parts == 1:
             return (received,)
         size = stage.input_bytes if forward else stage.output_bytes
@@ -395,7 +403,7 @@ class _Writer:
     def give(self, one: Pass) -> tuple[Instruction, ...]:
         """Return the send of a pass, or the wait of a host that reads the loss."""
         forward, stage = one[0] == "F", self.stage(one[1])
-        if forward and self.pipeline.after(self.own[one[1]]) is None and reads_loss(self.job):
+        if forward and self.neighbours[one[1]][3] and reads_loss(self.job):
             return (Drain(one[1]),)
         ahead = self.beyond(one, forward)
         if not ahead:
@@ -407,14 +415,11 @@ class _Writer:
     def beyond(self, one: Pass, onwards: bool) -> int:
         """Return how far the stage after that of a pass, or before, is from it (1, -1), if it is on another rank and the two
         exchange messages; else 0."""
-        stage = self.own[one[1]]
-        other = self.pipeline.after(stage) if onwards else self.pipeline.before(stage)
-        alone = one[0] == "W" or other is None or self.pipeline.rank(other) == self.rank
-        return 0 if alone or other is None else other - stage
+        return 0 if one[0] == "W" else self.neighbours[one[1]][onwards]
 
     def way(self, one: Pass) -> str:
         """Return the family of a pass's messages: p2p-forward to the next pipeline rank, p2p-backward to the previous one."""
-        return FORWARD if (one[0] == "F") != self.pipeline.back(self.own[one[1]]) else BACKWARD
+        return FORWARD if (one[0] == "F") != self.neighbours[one[1]][2] else BACKWARD
 
     def sharded(self, one: Pass, once: bool = False) -> Iterator[Instruction]:
         """Yield a pass that gathers its parameters, and reduces their gradients behind it.

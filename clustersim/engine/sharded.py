@@ -9,7 +9,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from clustersim.engine.instruction import Compute, Instruction, Launch, Wait
+from clustersim.engine.instruction import Compute, Instruction, Launch
+from clustersim.engine.program import Wait
 from clustersim.hardware.constants import BYTES
 from clustersim.model.kernel import Kernel
 from clustersim.model.operator import Collective, Steps

@@ -22,8 +22,9 @@ from clustersim.config.overrides import parted
 from clustersim.config.yaml import Document
 from clustersim.engine.compile import Work
 from clustersim.engine.fold.adaptive import play
-from clustersim.engine.instruction import Instruction, Recv
+from clustersim.engine.instruction import Instruction
 from clustersim.engine.player import Player
+from clustersim.engine.program import PassMessage
 from clustersim.engine.script import Script, ScriptText, texts
 from clustersim.errors import ClustersimError, InputError, OutOfMemoryError
 from clustersim.explain.what_ifs import ALL_OVERLAP, NIC, NVLINK, OVERLAP, WhatIf, free, what_ifs
@@ -232,7 +233,7 @@ def _unawaited(scripts: Iterable[Script]) -> tuple[Script, ...]:
     """Return scripts that send their messages and wait for none."""
 
     def kept(lines: Iterable[Instruction]) -> tuple[Instruction, ...]:
-        return tuple(line for line in lines if not isinstance(line, Recv))
+        return tuple(line for line in lines if not isinstance(line, PassMessage))
 
     known: dict[int, ScriptText] = {}
     for text in texts(scripts := tuple(scripts)):

@@ -14,7 +14,7 @@ from clustersim.convert.chakra import BYTES, OPS, SECONDS, TYPES, AttributeValue
 from clustersim.engine.compile import Plan, Source
 from clustersim.engine.fabric import HOST
 from clustersim.engine.groups import PIPELINES
-from clustersim.engine.program import COMPUTE, READY, SYNCHRONISE, Handle, Launched, Message, Ready, Task
+from clustersim.engine.program import COMPUTE, READY, SYNCHRONISE, Handle, Message, Ready, Task, Wait
 from clustersim.errors import InputError
 from clustersim.model.kernel import Kernel
 from clustersim.model.operator import Collective
@@ -91,7 +91,7 @@ class RankTrace:
             ends = {"comm_src": peer, "comm_dst": self.rank, "comm_tag": _tag(handle, microbatch)}
             attributes = {**ends, **_sized(self._sizes[family]), **self._communicator, "pg_desc": family}
             yield self._node(NodeType.RECV, f"receive {family}", [], 0.0, attributes)
-        elif isinstance(handle, Launched):
+        elif isinstance(handle, Wait):
             own = self.launched[handle.stream]
             done = own[: handle.first] if handle.first is not None else own[: len(own) - handle.but]
             yield from done[-1:]

@@ -15,7 +15,7 @@ from clustersim.engine.compiled import PYTHON, is_compiled, loop, new_loop
 from clustersim.engine.fabric import Activity, Segment
 from clustersim.engine.flows import Flow
 from clustersim.engine.loop import Loop
-from clustersim.engine.program import Launched, Message, Ready
+from clustersim.engine.program import Message, Ready, Wait
 from clustersim.engine.record import Record
 from clustersim.engine.simulate import simulate
 from clustersim.errors import DeadlockError
@@ -135,24 +135,24 @@ def ends(*programs, members=None):
 def test_tasks_of_one_stream_run_in_order_and_other_streams_concurrently():
     alone = (task("F", 2.0), task("send", 5.0, stream="pp"), task("F", 1.0))
     assert ends(program(alone)) == 7.0
-    assert ends(program((*alone, task("F", 1.0, Launched("pp"))))) == 8.0
+    assert ends(program((*alone, task("F", 1.0, Wait("pp"))))) == 8.0
     assert ends(program((*alone, task("send", 5.0, stream="pp")))) == 12.0
 
 
 def test_some_of_what_was_launched_is_waited_for_in_a_later_pass():
     first = tuple(task("send", x, stream="dp") for x in (1.0, 2.0, 4.0))
     for count, end in ((None, 7.5), (1, 1.5), (2, 3.5), (3, 7.5), (9, 7.5)):
-        assert ends(program(first, (task("F", 0.5, Launched("dp", count)),))) == max(end, 7.0)
-        assert ends(program((*first, task("F", 8.0)), (task("F", 0.5, Launched("dp", count)),))) == 8.5
+        assert ends(program(first, (task("F", 0.5, Wait("dp", count)),))) == max(end, 7.0)
+        assert ends(program((*first, task("F", 8.0)), (task("F", 0.5, Wait("dp", count)),))) == 8.5
     more = task("send", 1.0, stream="dp")
-    assert ends(program(first[:1], (more, task("F", 0.5, Launched("dp", 2))))) == 2.5
-    assert ends(program((task("F", 0.5, Launched("dp", 2)),))) == 0.5  # nothing was launched
+    assert ends(program(first[:1], (more, task("F", 0.5, Wait("dp", 2))))) == 2.5
+    assert ends(program((task("F", 0.5, Wait("dp", 2)),))) == 0.5  # nothing was launched
 
 
 def test_all_microbatches_of_a_template_follow_each_other():
     message = Message(("pp", 0), 1)
     row = [tuple(Action(stage, "F", i) for i in range(5)) for stage in (0, 1)]
-    send = (task("F", 2.0), task("send", 1.0, Launched("pp"), stream="pp", gives=message))
+    send = (task("F", 2.0), task("send", 1.0, Wait("pp"), stream="pp", gives=message))
     one = PlainProgram(row[0], {("F", 0): send})
     two = PlainProgram(row[1], {("F", 1): (task("F", 3.0, message),)}, finish=(task("optimizer", 0.5),))
     assert ends(one, two) == 2.0 + 1.0 + 5 * 3.0 + 0.5

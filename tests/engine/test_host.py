@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clustersim.config.yaml import parse
-from clustersim.engine.instruction import Compute, Drain, Launch, Wait
+from clustersim.engine.instruction import Compute, Drain, Launch
 from clustersim.engine.launching import launching
+from clustersim.engine.program import Wait
 from clustersim.errors import ConfigError
 from clustersim.frameworks import load
 from clustersim.model.kernel import Kernel

@@ -10,7 +10,7 @@ from clustersim.engine.compiled import loop
 from clustersim.engine.fabric import Activity, Segment
 from clustersim.engine.flows import Flow
 from clustersim.engine.player import Compiled, together
-from clustersim.engine.program import COMPUTE, UPDATE, Launched
+from clustersim.engine.program import COMPUTE, UPDATE, Wait
 from clustersim.engine.simulate import simulate
 from clustersim.errors import ConfigError
 from clustersim.simulation import run
@@ -136,7 +136,7 @@ def test_a_second_of_computation_beside_a_transfer_has_a_closed_form(share, part
     passed = Activity([Segment(sum(part), wait)], None, part[1])
     transfer = Activity([Segment(moving, None, share=share[0], memory=share[1])])
     begun = task("wait", seconds(begin), stream="before")
-    taking = task("send", transfer, Launched("before"), stream="dp")
+    taking = task("send", transfer, Wait("before"), stream="dp")
     job = Step([program((begun, taking, task("F", passed)))], {}).job()
     for execute in (loop, simulate):
         [[found]] = execute(CAPACITY, [job])

@@ -12,7 +12,7 @@ from graphlib import CycleError, TopologicalSorter
 from typing import NamedTuple
 
 from clustersim.engine.fabric import HOST
-from clustersim.engine.program import COMPUTE, READY, SYNCHRONISE, GroupCell, Launched, Message, OwnTask, Task
+from clustersim.engine.program import COMPUTE, READY, SYNCHRONISE, GroupCell, Message, OwnTask, Task, Wait
 
 Node = Hashable
 Passes = Iterable[tuple[Sequence[Task], int]]
@@ -78,7 +78,7 @@ class _Walk:
                 for handle in task.waits:
                     if isinstance(handle, Message):
                         waited.append((handle, microbatch))
-                    elif isinstance(handle, Launched):
+                    elif isinstance(handle, Wait):
                         count = len(streams[handle.stream])
                         last = min(handle.first, count) if handle.first else count
                         waited += streams[handle.stream][: last if handle.first else last - handle.but]

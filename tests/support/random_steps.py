@@ -19,7 +19,6 @@ from clustersim.engine.program import (
     SYNCHRONISE,
     GroupCell,
     Handle,
-    Launched,
     Layout,
     LayoutTask,
     Message,
@@ -29,6 +28,7 @@ from clustersim.engine.program import (
     Ready,
     Task,
     TemplateKey,
+    Wait,
 )
 from clustersim.engine.shape import shape
 from clustersim.engine.times import Tasks, loop_times
@@ -179,7 +179,7 @@ class _Writer:
         if free:
             choices += [OwnTask(place) for place in range(len(self.templates[-1][rank]))]
         else:
-            choices += [Launched(stream, *more) for stream in STREAMS for more in ((), (None, 1), (2,))]
+            choices += [Wait(stream, *more) for stream in STREAMS for more in ((), (None, 1), (2,))]
             choices += [Ready()] if rank in self.marked else []
         return tuple(self.dice.choices(choices, k=self.dice.randint(0, 3))) if choices else ()
 
@@ -194,7 +194,7 @@ class _Writer:
                 self.given.append((gives, self.dice.randrange(self.ranks)))
             stream, other = self.dice.sample(STREAMS, 2)
             if not free and self.dice.random() < 0.5:
-                waits = (Launched(other),)
+                waits = (Wait(other),)
             own.append(Task(stream, what, 0, None, waits, gives, activity, free))
         elif what in ("compute", "optimizer"):
             own.append(Task(COMPUTE, "F" if what == "compute" else what, 0, None, waits, None, activity, free))
