@@ -72,6 +72,15 @@ struct Running {
 };
 
 #define INPUTS 42
+/* arrays of a step: name, entries and value at its begin, by its events e, ranks r, streams s, messages m, launches l, meetings g */
+#define STATE(X) \
+    X(mate, e, -1) X(previous, e, -1) X(after, e, -1) X(task, e, -1) X(pass_of, e, -1) X(waiter, e, -1) X(next_waiter, e + r, -1) \
+    X(message_event, m, -1) X(message_waiter, m, -1) X(launched_events, l, -1) X(count, r * s, 0) X(arrived, g, 0) \
+    X(meeting_cause, g, -1) X(meeting_first, g, -1) X(meeting_leader, g, -1) X(current, r, 0) X(waiting, r, 0) \
+    X(now_event, r, -1) X(entered, r, -1) X(mark, r, -1)
+#define SIZES(job) \
+    int64_t e = (job)->events, r = (job)->ranks, s = (job)->streams, m = (job)->messages, l = (job)->launches, g = (job)->meetings
+
 struct Job {
     Py_buffer in[INPUTS];
     Py_buffer out[8];
@@ -85,14 +94,13 @@ struct Job {
     const double *idle, *share, *segment, *flows, *load_weight, *first_byte, *last_byte, *sms, *memory, *compute, *bound;
     const uint8_t *taking, *losing;
     int32_t ranks, streams, events, meetings, slowing, number;
-    int64_t messages, first_event;
+    int64_t messages, launches, first_event;
     /* the step: columns that are returned … */
     double *start, *end, *asked, *wait_asked, *longer;
     int32_t *cause, *leader, *wait_event;
     /* … and the state */
-    int32_t *mate, *previous, *after, *task, *pass_of, *waiter, *next_waiter, *message_event, *message_waiter, *launched_events, *count,
-        *arrived, *meeting_cause, *meeting_first, *meeting_leader, *current, *waiting, *now_event, *entered,
-        *mark;
+#define ARRAY(name, entries, value) int32_t *name;
+    STATE(ARRAY)
     int64_t *cursor;
     double *meeting_time, *now, begin, over;
     int32_t left, pending, under_way;
@@ -1268,10 +1276,9 @@ static void solve(Loop *w, double now)
 
 static void free_job(Job *job)
 {
-    void *owned[] = {job->mate, job->previous, job->after, job->task, job->pass_of, job->waiter, job->next_waiter, job->message_event,
-        job->message_waiter, job->launched_events, job->count, job->arrived, job->meeting_cause, job->meeting_first, job->meeting_leader,
-        job->current, job->waiting, job->now_event, job->entered, job->mark, job->cursor, job->meeting_time, job->now, job->ready, job->rank,
-        job->ended, job->ended_start, job->ended_times};
+#define FREE(name, entries, value) free(job->name);
+    STATE(FREE)
+    void *owned[] = {job->cursor, job->meeting_time, job->now, job->ready, job->rank, job->ended, job->ended_start, job->ended_times};
     for (size_t i = 0; i < sizeof owned / sizeof *owned; i++)
         free(owned[i]);
     for (int i = 0; i < job->ins; i++)
@@ -1314,19 +1321,10 @@ static void free_loop(PyObject *capsule)
     free(w);
 }
 
-static int32_t *integers(int64_t count, int32_t value)
-{
-    int32_t *found = malloc((size_t)(count + 1) * sizeof *found);
-    for (int64_t i = 0; found && i < count; i++)
-        found[i] = value;
-    return found;
-}
-
 /* Read the columns of a job: a tuple of buffers in the order of `columns` in compiled.py. */
 static int read_job(Job *job, PyObject *columns)
 {
     const void *at[INPUTS];
-    int64_t last;
     if (!PyTuple_Check(columns) || PyTuple_Size(columns) != INPUTS) {
         PyErr_SetString(PyExc_TypeError, "a job is a tuple of columns");
         return 0;
@@ -1353,27 +1351,18 @@ static int read_job(Job *job, PyObject *columns)
     job->messages = sizes[1];
     job->slowing = (int32_t)sizes[2];
     job->first_event = sizes[3];
-    last = job->launched[job->in[20].len / 8 - 1];
-    int64_t e = job->events, r = job->ranks, m = job->messages, s = (int64_t)job->ranks * job->streams, g = job->meetings;
-    job->mate = integers(e, -1); job->previous = integers(e, -1); job->after = integers(e, -1); job->task = integers(e, -1);
-    job->pass_of = integers(e, -1); job->waiter = integers(e, -1); job->next_waiter = integers(e + r, -1);
-    job->message_event = integers(m, -1); job->message_waiter = integers(m, -1); job->launched_events = integers(last, -1);
-    job->count = integers(s, 0); job->arrived = integers(g, 0); job->meeting_cause = integers(g, -1); job->meeting_first = integers(g, -1);
-    job->meeting_leader = integers(g, -1); job->current = integers(r, 0); job->waiting = integers(r, 0); job->now_event = integers(r, -1);
-    job->entered = integers(r, -1); job->mark = integers(r, -1);
-    job->cursor = malloc((size_t)(r + 1) * sizeof *job->cursor);
-    job->meeting_time = malloc((size_t)(g + 1) * sizeof *job->meeting_time);
-    job->now = malloc((size_t)(r + 1) * sizeof *job->now);
-    job->rank = calloc((size_t)(r + 1), sizeof *job->rank);
-    void *made[] = {job->mate, job->previous, job->after, job->task, job->pass_of, job->waiter, job->next_waiter, job->message_event,
-        job->message_waiter, job->launched_events, job->count, job->arrived, job->meeting_cause, job->meeting_first, job->meeting_leader,
-        job->current, job->waiting, job->now_event, job->entered, job->mark, job->cursor, job->meeting_time, job->now, job->rank};
-    for (size_t i = 0; i < sizeof made / sizeof *made; i++)
-        if (!made[i]) {
-            PyErr_NoMemory();
-            return 0;
-        }
-    return 1;
+    job->launches = job->launched[job->in[20].len / 8 - 1];
+    SIZES(job);
+    int made = 1;
+#define MAKE(name, entries, value) made &= !!(job->name = malloc((size_t)((entries) + 1) * sizeof *job->name));
+    STATE(MAKE)
+    MAKE(cursor, r, 0)
+    MAKE(meeting_time, g, 0)
+    MAKE(now, r, 0)
+    MAKE(rank, r, 0)
+    if (!made)
+        PyErr_NoMemory();
+    return made;
 }
 
 static PyObject *create(PyObject *module, PyObject *args)
@@ -1420,6 +1409,13 @@ static Loop *loop_of(PyObject *capsule)
     return PyCapsule_GetPointer(capsule, "clustersim.loop");
 }
 
+static Job *job_of(PyObject *args, Loop **w) /* read the arguments (loop, number of a job) */
+{
+    PyObject *capsule;
+    int number;
+    return PyArg_ParseTuple(args, "Oi", &capsule, &number) && (*w = loop_of(capsule)) ? &(*w)->jobs[number] : NULL;
+}
+
 static void fill(int32_t *array, int64_t count, int32_t value)
 {
     for (int64_t i = 0; i < count; i++)
@@ -1456,10 +1452,9 @@ static PyObject *again(PyObject *module, PyObject *args)
     }
     fill(job->cause, job->events, -1);
     fill(job->wait_event, job->out[5].len / 4, -1);
-    int64_t e = job->events, r = job->ranks, g = job->meetings;
-    fill(job->mate, e, -1); fill(job->previous, e, -1); fill(job->after, e, -1); fill(job->task, e, -1); fill(job->waiter, e, -1);
-    fill(job->message_event, job->messages, -1); fill(job->message_waiter, job->messages, -1);
-    fill(job->count, r * job->streams, 0); fill(job->arrived, g, 0); fill(job->meeting_leader, g, -1);
+    SIZES(job);
+#define RESET(name, entries, value) fill(job->name, entries, value);
+    STATE(RESET)
     memset(job->rank, 0, (size_t)r * sizeof *job->rank);
     for (int64_t i = 0; i < g; i++)
         job->meeting_time[i] = -1.0;
@@ -1470,7 +1465,6 @@ static PyObject *again(PyObject *module, PyObject *args)
         job->waiting[i] = job->wait[job->current[i]];
         job->now[i] = begin_time;
         job->rank[i].since = begin_time;
-        job->now_event[i] = job->entered[i] = job->mark[i] = -1;
         add_ready(w, job, i - job->ranks);
     }
     job->begin = begin_time;
@@ -1547,14 +1541,11 @@ static PyObject *ends_now(PyObject *module, PyObject *args)
 /* facts(loop, job): begin and end of its step, events and solves of all, and the events, offsets and times of half segments. */
 static PyObject *facts(PyObject *module, PyObject *args)
 {
-    PyObject *capsule;
-    int number;
     Loop *w;
-    Job *job;
+    Job *job = job_of(args, &w);
     (void)module;
-    if (!PyArg_ParseTuple(args, "Oi", &capsule, &number) || !(w = loop_of(capsule)))
+    if (!job)
         return NULL;
-    job = &w->jobs[number];
     return Py_BuildValue("ddLLy#y#y#", job->begin, job->over, (long long)w->events, (long long)w->solves, (const char *)job->ended,
         (Py_ssize_t)(job->ended_count * 4), (const char *)(job->ended_count ? job->ended_start + 1 : job->ended_start),
         (Py_ssize_t)(job->ended_count * 8), (const char *)job->ended_times, (Py_ssize_t)(job->ended_size * 8));
@@ -1563,14 +1554,11 @@ static PyObject *facts(PyObject *module, PyObject *args)
 /* stuck(loop, job): the task and microbatch of the first rank, or launched task, that cannot go on. */
 static PyObject *stuck(PyObject *module, PyObject *args)
 {
-    PyObject *capsule;
-    int number;
     Loop *w;
-    Job *job;
+    Job *job = job_of(args, &w);
     (void)module;
-    if (!PyArg_ParseTuple(args, "Oi", &capsule, &number) || !(w = loop_of(capsule)))
+    if (!job)
         return NULL;
-    job = &w->jobs[number];
     for (int32_t rank = 0; rank < job->ranks; rank++)
         if (job->cursor[rank] < job->rank_pass[rank + 1])
             return Py_BuildValue("ii", job->current[rank], job->microbatch[job->cursor[rank]]);
@@ -1668,18 +1656,16 @@ static int32_t next_of_stream(const Job *job, int32_t rank, int32_t stream, int6
 /* crowded(loop, job): whether what a quiet step had under way at one time could have overfilled a link. */
 static PyObject *crowded(PyObject *module, PyObject *args)
 {
-    PyObject *capsule;
-    int number, found = 0;
+    int found = 0;
     Loop *w;
-    Job *job;
+    Job *job = job_of(args, &w);
     int64_t *first, *filled, *run = NULL, runs_room = 0, change_room = 0, total = 0;
     int32_t *owner = NULL;
     Use *uses = NULL;
     Change *changes = NULL;
     (void)module;
-    if (!PyArg_ParseTuple(args, "Oi", &capsule, &number) || !(w = loop_of(capsule)))
+    if (!job)
         return NULL;
-    job = &w->jobs[number];
     first = calloc((size_t)w->link_count + 2, sizeof *first);
     filled = calloc((size_t)w->link_count + 1, sizeof *filled);
     if (!first || !filled)

@@ -23,7 +23,7 @@ from clustersim.engine.fold.refinement import Partition
 from clustersim.engine.groups import PIPELINES, group_of, roles, tenant
 from clustersim.engine.instruction import Compute, Drain, Instruction, Launch, Send
 from clustersim.engine.launching import Launches, Launching, Seconds, launching
-from clustersim.engine.network import Demand, Network, demand, folded, networks
+from clustersim.engine.network import Demand, Network, Tenant, demand, folded, networks
 from clustersim.engine.program import (
     COMPUTE,
     NOTHING,
@@ -142,10 +142,9 @@ class Plan(NamedTuple):
 
 
 class Draft(NamedTuple):
-    """Jobs that share a cluster, before folding: their families and loads."""
+    """Jobs that share a cluster, before folding, and their loads."""
 
     works: tuple[Work, ...]
-    uses: tuple[Sequence[tuple[Family, Sequence[Collective]]], ...]
     demand: Demand
 
 
@@ -153,7 +152,7 @@ def draft(works: Sequence[Work], topology: Topology) -> Draft:
     """Return the families and loads of jobs; with links to hosts if a job offloads."""
     topology = hosted(topology) if any(offloads(w.job) for w in works) else topology
     tenants = [tenant(w.job, topology, w.gpus, collectives(w.scripts)) for w in works]
-    return Draft(tuple(works), tuple(one.families for one in tenants), demand(topology, tenants))
+    return Draft(tuple(works), demand(topology, tenants))
 
 
 def families_of(work: Work, topology: Topology) -> dict[str, Ints]:
@@ -174,11 +173,11 @@ def plan(works: Sequence[Work], topology: Topology, fold: bool = True) -> tuple[
 def bound(drafted: Draft, cells: Partition, kept: Mask) -> tuple[Plan, ...]:
     """Return the plan of every job on the `cells` that they fold to with those links that are `kept`."""
     nets = networks(drafted.demand, cells, kept)
-    return tuple(_plan(*one, drafted.demand.topology) for one in zip(drafted.works, drafted.uses, nets, strict=True))
+    return tuple(map(_plan, drafted.works, drafted.demand.tenants, nets))
 
 
-def _plan(work: Work, uses: Sequence[tuple[Family, Sequence[Collective]]], net: Network, topology: Topology) -> Plan:
-    ranks, families = net.cells.ranks, tuple(family for family, _ in uses)
+def _plan(work: Work, placed: Tenant, net: Network) -> Plan:
+    topology, ranks, families = net.topology, net.cells.ranks, [family for family, _ in placed.families]
 
     def found() -> tuple[Ints, dict[str, Ints], dict[GroupCell, int]]:
         return roles(work.job)[ranks.first], _places(families, net), _members(families, net)

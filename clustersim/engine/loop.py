@@ -17,7 +17,8 @@ first wait that it cannot fulfil; the message holds a link, so it becomes an eve
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from typing import Any, NamedTuple
 
@@ -50,8 +51,9 @@ class LoopJob(NamedTuple):
     times: LoopTimes
 
 
-class LoopStep(NamedTuple):
-    """One step of a job, by event unless stated otherwise."""
+@dataclass(frozen=True)
+class LoopStep:
+    """One step of a job in seconds of the simulation, by event unless stated otherwise."""
 
     begin: float
     end: float
@@ -67,8 +69,8 @@ class LoopStep(NamedTuple):
     """By wait, the event that was waited for; -1 for waits without one …"""
     wait_asked: Floats
     """… and when the wait began."""
-    segment_ends: dict[int, list[float]]
-    """Ends of the half segments of tasks that shared a link, by the event of their leader."""
+    segment_ends: Mapping[int, list[float]]
+    """Ends of the half segments of tasks that shared a link, by the event of their leader; others ran as if alone."""
     slowed: Floats | None
     """Seconds by which overlapping communication made each task longer; None if it slowed none."""
     events: int

@@ -70,7 +70,10 @@ class Network:
     def plan(self, call: Collective, cell: int) -> CollectivePlan:
         """Return how a call is carried in groups of a cell."""
         own = self.plans[call]
-        return own[self.kinds[call.group][cell]] if len(own) > 1 else next(iter(own.values()))
+        if len(own) > 1:
+            return own[self.kinds[call.group][cell]]
+        [carried] = own.values()
+        return carried
 
     def variant(self, call: Collective, cell: int) -> Variant:
         """Return the variant that carries a call in groups of a cell."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
@@ -41,38 +40,22 @@ class Waits(NamedTuple):
     """Names of what is waited for."""
 
 
-@dataclass(frozen=True)
-class Record:
-    """One step of a job, in seconds of the simulation; columns by event."""
+@dataclass(frozen=True, kw_only=True)
+class Record(LoopStep):
+    """One step of a job with its tasks; columns by event."""
 
-    shape: Shape
     tasks: Tasks
-    starts: Floats
-    ends: Floats
-    asked: Floats
-    """When the rank came to the task."""
-    cause: Ints
-    """Event whose end let this one begin; -1: the begin of the step."""
-    leader: Ints
-    """One event for all that ranks start together."""
-    wait_event: Ints
-    wait_asked: Floats
-    segment_ends: Mapping[int, list[float]]
-    """The ends of the half segments of events that shared a link, by leader; those not in it ran as if alone."""
-    begin: float
-    end: float
-    events: int = 0
-    """Events that the whole simulation processed …"""
-    solves: int = 0
-    """… and max-min problems that it solved."""
-    player: str = "simpy"
-    slowed: Floats | None = None
-    """By how many seconds overlapping communication made each event longer; None: it slowed none."""
+    player: str
 
     @classmethod
     def of(cls, tasks: Tasks, step: LoopStep, player: str) -> Record:
         """Return the record of a step that an engine has executed."""
-        return cls(shape=tasks.shape, tasks=tasks, player=player, **step._asdict())
+        return cls(**vars(step), tasks=tasks, player=player)
+
+    @property
+    def shape(self) -> Shape:
+        """Passes, tasks and waits of the step."""
+        return self.tasks.shape
 
     def begun(self, begin: float) -> Record:
         """Return the same step, begun `begin` seconds later."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Generator, Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -57,7 +58,7 @@ def simulate(
             raise next(
                 (job.stuck() for job in repeated if job.left), SimulationError(f"deadlock at {env.now} s")
             ) from None
-    return tuple([step._replace(events=env.events, solves=fabric.solves) for step in job.found] for job in repeated)
+    return tuple([replace(step, events=env.events, solves=fabric.solves) for step in job.found] for job in repeated)
 
 
 class Environment(simpy.Environment):
