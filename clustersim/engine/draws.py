@@ -7,8 +7,9 @@ from dataclasses import replace
 
 from clustersim.arrays import Floats
 from clustersim.engine.compile import Speed, Work, plan
-from clustersim.engine.player import Compiled, Player
+from clustersim.engine.player import Player
 from clustersim.engine.record import Record
+from clustersim.engine.times import Tasks
 from clustersim.topology.model import Topology
 
 
@@ -27,10 +28,10 @@ def drawn(
         return
     work = work._replace(apart=True)
     [planned] = plan([work], topology, fold=False)
-    compiled = Compiled.of(planned)
+    tasks = Tasks.of(planned)
     kinds, usual = topology.kind_of(work.gpus).tolist(), topology.slowdown[work.gpus]
     old = list(map(Speed, usual.tolist(), kinds, range(len(work.gpus))))
     for one in factors:
         slowdown = usual * one[work.gpus]
         speeds = dict(zip(old, map(Speed, slowdown.tolist(), kinds), strict=True))
-        yield player.execute(compiled, compiled.tasks.retimed(work.seconds, speeds))
+        yield player.execute(tasks.retimed(work.seconds, speeds))

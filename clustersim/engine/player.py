@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from typing import Literal
 
 from clustersim.cache import Cache
@@ -14,39 +14,15 @@ from clustersim.engine.fabric import HOST
 from clustersim.engine.launching import Seconds
 from clustersim.engine.loop import LoopJob
 from clustersim.engine.record import Record
-from clustersim.engine.shape import shape
 from clustersim.engine.simulate import simulate
-from clustersim.engine.times import LoopTimes, Tasks, loop_times, with_times
+from clustersim.engine.times import Tasks, loop_times
 
 Engine = Literal["simpy", "auto"]
 """Which engine executes a step: `simpy`, or `auto` for the event loop."""
 ROOM = 640 << 20
 """Bytes of compiled plans that are kept."""
 EVENT, TASK = 33, 1_500
-"""Bytes of an event of a shape with its labels, and of a compiled task with its activity."""
-
-
-@dataclass(frozen=True)
-class Compiled:
-    """A plan with its shape and tasks, for all jobs that differ in the seconds of their kernels alone."""
-
-    plan: Plan
-    tasks: Tasks
-
-    @classmethod
-    def of(cls, plan: Plan) -> Compiled:
-        """Return a plan with its shape and tasks."""
-        found = shape(plan.programs, plan.members)
-        return cls(plan, Tasks(found, plan))
-
-    @cached_property
-    def times(self) -> LoopTimes:
-        """Columns of the tasks for the loop."""
-        return loop_times(self.tasks, self.plan.network.capacity)
-
-    def job(self, tasks: Tasks) -> LoopJob:
-        """Return the job for an engine, with the times of tasks."""
-        return LoopJob(tasks.shape, self.times if tasks is self.tasks else with_times(self.times, tasks))
+"""Bytes of an event of a shape with its labels, and of a task with its activity."""
 
 
 class PlanCache:
@@ -55,7 +31,7 @@ class PlanCache:
     __slots__ = ("kept",)
 
     def __init__(self, most: float = ROOM) -> None:
-        self.kept: Cache = Cache(most, lambda one: EVENT * one.tasks.shape.events + TASK * len(one.tasks))
+        self.kept: Cache = Cache(most, lambda tasks: EVENT * tasks.shape.events + TASK * len(tasks))
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,31 +49,25 @@ class Player:
         if self.cache is None or self.structure is None or self.engine == "simpy":
             return None
         found = self.cache.kept.get(self.structure)
-        return None if found is None else (found.plan, self.execute(found, found.tasks.retimed(seconds)))
+        return None if found is None else (found.plan, self.execute(found.retimed(seconds)))
 
     def step(self, plan: Plan, progress: Callable[[float], None] = lambda _: None, short: bool = False) -> Record:
         """Return one step of a plan that is alone on its fabric. short: links will surely be short."""
-        compiled = Compiled.of(plan)
+        tasks = Tasks.of(plan)
         # what a host launches between computations depends on their seconds: such a plan serves no other times
-        hosted = any(task.stream == HOST for task in compiled.tasks.lines)
+        hosted = any(task.stream == HOST for task in tasks.lines)
         if self.structure is not None and self.cache is not None and not hosted:
-            self.cache.kept.keep(self.structure, compiled)
-        return self.execute(compiled, compiled.tasks, progress, short)
+            self.cache.kept.keep(self.structure, tasks)
+        return self.execute(tasks, progress, short)
 
-    def execute(
-        self,
-        compiled: Compiled,
-        tasks: Tasks,
-        progress: Callable[[float], None] = lambda _: None,
-        short: bool = False,
-    ) -> Record:
-        """Return the record of one step with the times of its tasks; short: links will surely be short."""
-        [[record]] = together([(compiled, tasks)], self.engine, progress=progress, short=short)
+    def execute(self, tasks: Tasks, progress: Callable[[float], None] = lambda _: None, short: bool = False) -> Record:
+        """Return the record of one step; short: links will surely be short."""
+        [[record]] = together([tasks], self.engine, progress=progress, short=short)
         return record
 
 
 def together(
-    jobs: Sequence[tuple[Compiled, Tasks]],
+    jobs: Sequence[Tasks],
     engine: Engine = "auto",
     steps: int = 1,
     starts: Sequence[float] = (),
@@ -105,12 +75,12 @@ def together(
     short: bool = False,
 ) -> tuple[list[Record], ...]:
     """Return the complete steps of jobs that share a fabric; the arguments are those of `engine.compiled.loop`."""
-    capacity = jobs[0][0].plan.network.capacity
-    own = [compiled.job(tasks) for compiled, tasks in jobs]
+    capacity = jobs[0].plan.network.capacity
+    own = [LoopJob(tasks.shape, loop_times(tasks, capacity)) for tasks in jobs]
     name = "simpy" if engine == "simpy" else "loop"
     execute = simulate if engine == "simpy" else partial(loop, short=short)
     lines = execute(capacity, own, steps, starts, progress)
-    return tuple([Record.of(tasks, step, name) for step in line] for (_, tasks), line in zip(jobs, lines, strict=True))
+    return tuple([Record.of(tasks, step, name) for step in line] for tasks, line in zip(jobs, lines, strict=True))
 
 
 SIMPY = Player()

@@ -20,7 +20,7 @@ from clustersim.collectives.plan import NCCL
 from clustersim.engine.compile import Activities, Plan
 from clustersim.engine.fabric import HOST, Activity, Segment
 from clustersim.engine.network import Network, Tenant, demand, folded, networks
-from clustersim.engine.player import Compiled, Engine, Player
+from clustersim.engine.player import Engine, Player
 from clustersim.engine.program import (
     COMPUTE,
     GroupCell,
@@ -32,6 +32,7 @@ from clustersim.engine.program import (
     Program,
 )
 from clustersim.engine.record import Record
+from clustersim.engine.times import Tasks
 from clustersim.engine.traffic import Family
 from clustersim.errors import DeadlockError, SimulationError
 from clustersim.model.operator import Collective
@@ -106,11 +107,11 @@ def replay(
     cells, writer = network.cells.ranks, _ProgramWriter(network)
     programs = [writer.program(tasks[rank]) for rank in cells.first.tolist()]
     plan = Plan(programs, network, writer.members(programs), cells.first, cells.size, {})
-    compiled = Compiled.of(plan)
+    bound = Tasks.of(plan)
     try:
-        return Replay(plan, Player(engine).execute(compiled, compiled.tasks))
+        return Replay(plan, Player(engine).execute(bound))
     except DeadlockError as error:
-        cell, place = compiled.tasks.shape.place(error.task)
+        cell, place = bound.shape.place(error.task)
         rank = int(cells.first[cell])
         raise SimulationError(f"deadlock: task {place} of rank {rank} waits for what waits for it") from None
 

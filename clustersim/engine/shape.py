@@ -46,14 +46,6 @@ MESSAGE, STREAM, HOST_MARK, OWN = range(4)
 """What a wait is for: a message; tasks launched on a stream; the last mark of the host; an earlier task of the same pass."""
 
 
-class TaskPlace(NamedTuple):
-    """Where a task of a Shape stands in the programs."""
-
-    rank: int
-    place: int
-    """Among the tasks of the layout."""
-
-
 @dataclass(frozen=True)
 class Shape:
     """The passes, tasks and waits of all rank cells of a job. Tasks and passes stand rank after rank."""
@@ -168,10 +160,10 @@ class Shape:
         """Rank cell of each task."""
         return np.repeat(np.arange(self.ranks, dtype=np.int32), np.diff(self.rank_task))
 
-    def place(self, task: int) -> TaskPlace:
-        """Return the rank of a task, and its place in the rank's layout."""
+    def place(self, task: int) -> tuple[int, int]:
+        """Return the rank of a task, and its place among the tasks of the rank's layout."""
         rank = int(np.searchsorted(self.rank_task, task, side="right")) - 1
-        return TaskPlace(rank, task - int(self.rank_task[rank]))
+        return rank, task - int(self.rank_task[rank])
 
     def slot(self, event: int) -> int:
         """Return the slot of an event."""

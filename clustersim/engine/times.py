@@ -11,7 +11,7 @@ from copy import copy
 from functools import cached_property
 from itertools import chain
 from types import MappingProxyType
-from typing import Any, NamedTuple, TypeVar, cast, overload
+from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar, cast, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,9 +21,10 @@ from clustersim.engine.compile import Activities, Plan, Speed
 from clustersim.engine.fabric import HOST, Activity, Segment, Timing
 from clustersim.engine.launching import Seconds
 from clustersim.engine.program import COMPUTE, LayoutTask, Task
-from clustersim.engine.shape import Shape
+from clustersim.engine.shape import Shape, shape
 
 Answer = TypeVar("Answer")
+P = ParamSpec("P")
 Value = TypeVar("Value", bound=np.generic)
 NO_SPEEDS: Mapping[Speed, Speed] = MappingProxyType({})
 
@@ -35,8 +36,8 @@ class Tasks(Sequence[Task]):
     differ in these alone.
     """
 
-    def __init__(self, shape: Shape, plan: Plan | None = None) -> None:
-        """plan: what the shape was made of; without it no task can be asked for."""
+    def __init__(self, shape: Shape, plan: Plan) -> None:
+        """plan: what the shape was made of."""
         self.shape, self.plan = shape, plan
         first: dict[int, int] = {}
         lines = list[LayoutTask]()
@@ -63,15 +64,19 @@ class Tasks(Sequence[Task]):
         if isinstance(place, slice):
             return [self[one] for one in range(*place.indices(len(self)))]
         if place not in self._tasks:
-            assert self.plan is not None
             rank, own = self.shape.place(place)
             self._tasks[place] = self.plan.task(rank, own, self.different[self.of_task[place]])
         return self._tasks[place]
 
-    def once(self, find: Callable[[Tasks], Answer]) -> Answer:
-        """Return find(self), computed once for all tasks that differ in seconds alone: `find` must not read times."""
+    @classmethod
+    def of(cls, plan: Plan) -> Tasks:
+        """Return the tasks of a plan, with its shape. Raises DeadlockError."""
+        return cls(shape(plan.programs, plan.members), plan)
+
+    def once(self, find: Callable[Concatenate[Tasks, P], Answer], *more: P.args, **named: P.kwargs) -> Answer:
+        """Return find(self, …), computed once for all tasks that differ in seconds alone: `find` must not read times."""
         if find not in self._known:
-            self._known[find] = find(self)
+            self._known[find] = find(self, *more, **named)
         return cast(Answer, self._known[find])
 
     def column(self, find: Callable[[Sequence[LayoutTask]], NDArray[Value]]) -> NDArray[Value]:
@@ -119,10 +124,8 @@ class Tasks(Sequence[Task]):
 
     def retimed(self, seconds: Sequence[Seconds], speeds: Mapping[Speed, Speed] = NO_SPEEDS) -> Tasks:
         """Return the tasks with kernels that take these seconds, on GPUs with other speeds where `speeds` has some."""
-        plan = self.plan
-        assert plan is not None
-        made, found = Activities(seconds, plan.network, plan.hosts), copy(self)
-        sources = map(plan.sources.get, self.kinds.first)
+        made, found = Activities(seconds, self.plan.network, self.plan.hosts), copy(self)
+        sources = map(self.plan.sources.get, self.kinds.first)
         found.timed = self.kinds.all(
             [
                 old if source is None else made.timing(source._replace(speed=speeds.get(source.speed, source.speed)))
@@ -253,6 +256,18 @@ class LoopTimes(NamedTuple):
 
 def loop_times(tasks: Tasks, capacity: Floats) -> LoopTimes:
     """Return the columns of tasks. capacity: bytes/s of each link that can be short."""
+    times, group, timed = tasks.once(_link_times, capacity), tasks.kinds.group, tasks.timed
+    held = group[np.flatnonzero(np.diff(times.link_start))]
+    rows = [_segments(one) for one in timed] if len(held) else []
+    start = offsets(np.array([*map(len, rows)] or [0], np.int64))
+    segment = np.array([*chain.from_iterable(rows)], float).reshape(-1, 6)[entries(start, held)]
+    idle, first_byte, last_byte = np.array([(one.idle, *one.around) for one in timed]).reshape(-1, 3)[group].T
+    columns = {"idle": idle, "first_byte": first_byte, "last_byte": last_byte, "segment": segment}
+    return times._replace(**columns, losses=_losses(tasks), tasks=tasks)
+
+
+def _link_times(tasks: Tasks, capacity: Floats) -> LoopTimes:
+    """Return the columns that do not depend on the seconds of kernels."""
     each, none, empty = tasks.different, np.empty(0), np.empty(0, np.int64)
     demands = [one.peak_link_demand for one in each]
     count = np.array([len(links) for links, _ in demands] or [0], np.int64)
@@ -273,7 +288,7 @@ def loop_times(tasks: Tasks, capacity: Floats) -> LoopTimes:
     idle = latency + np.divide(size, bound, out=np.zeros(len(kept)), where=size > 0)
     lengths = np.array([len(one.timing.segments) for one in each] or [0], np.int64) * (count > 0)
     order = np.array(list(chain.from_iterable([each[kind].timing.order for kind in holding.tolist()])), np.int64)
-    static = LoopTimes(
+    return LoopTimes(
         tasks.kinds.of,
         none,
         link_start.astype(np.int32),
@@ -291,19 +306,6 @@ def loop_times(tasks: Tasks, capacity: Floats) -> LoopTimes:
         NO_LOSSES,
         tasks,
     )
-    return with_times(static, tasks)
-
-
-def with_times(times: LoopTimes, tasks: Tasks) -> LoopTimes:
-    """Return the columns of tasks that differ in the seconds of kernels alone from those of `times`."""
-    group, timed = tasks.kinds.group, tasks.timed
-    held = group[np.flatnonzero(np.diff(times.link_start))]
-    rows = [_segments(one) for one in timed] if len(held) else []
-    start = offsets(np.array([*map(len, rows)] or [0], np.int64))
-    segment = np.array([*chain.from_iterable(rows)], float).reshape(-1, 6)[entries(start, held)]
-    idle, first_byte, last_byte = np.array([(one.idle, *one.around) for one in timed]).reshape(-1, 3)[group].T
-    columns = {"idle": idle, "first_byte": first_byte, "last_byte": last_byte, "segment": segment}
-    return times._replace(**columns, losses=_losses(tasks), tasks=tasks)
 
 
 def _segments(one: Timing) -> list[tuple[float, ...]]:

@@ -18,8 +18,9 @@ from clustersim.engine.compile import Plan, Work, bound, draft
 from clustersim.engine.fold.adaptive import PlayedJobs, adapted
 from clustersim.engine.fold.refinement import Partition
 from clustersim.engine.fold.saturation import jobs_contend, saturated_links
-from clustersim.engine.player import Compiled, together
+from clustersim.engine.player import together
 from clustersim.engine.record import Record
+from clustersim.engine.times import Tasks
 from clustersim.errors import InputError
 from clustersim.garbage import uncollected
 from clustersim.jobs.placement import PlacedJob, place_jobs
@@ -128,9 +129,8 @@ def _together(
 
     def simulated(cells: Partition, kept: Mask, _: bool) -> PlayedJobs:
         plans = bound(drafted, cells, kept)
-        jobs = [(own, own.tasks) for own in map(Compiled.of, plans)]
         told = lambda share: progress(f"simulate together {share:.0%}")  # noqa: E731
-        return PlayedJobs(plans, together(jobs, "auto", steps, starts, told))
+        return PlayedJobs(plans, together([*map(Tasks.of, plans)], "auto", steps, starts, told))
 
     short = saturated_links(drafted.demand, nets, under_way)
     return adapted(drafted, np.ones(len(short), bool), simulated, fold, short)

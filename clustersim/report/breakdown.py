@@ -68,12 +68,11 @@ def critical_path(record: Record) -> Path:
     first = np.append(True, np.diff(record.leader[order]) != 0)
     longest = np.empty(len(cause), np.int64)
     longest[record.leader[order[first]]] = order[first]
-    events = list[int]()
-    event = int(np.argmax(record.ends))
+    events, causes, event = list[int](), cause.tolist(), int(np.argmax(record.ends))
     while event >= 0:
-        events.append(int(longest[record.leader[event]]))
-        event = int(cause[event])
-    return Path(record, np.array(events[::-1], np.int64))
+        events.append(event)
+        event = causes[event]
+    return Path(record, longest[record.leader[events[::-1]]])
 
 
 PART_OF = {

@@ -9,9 +9,10 @@ from random_steps import CAPACITY, Step, program, seconds, task
 from clustersim.engine.compiled import loop
 from clustersim.engine.fabric import Activity, Segment
 from clustersim.engine.flows import Flow
-from clustersim.engine.player import Compiled, together
+from clustersim.engine.player import together
 from clustersim.engine.program import COMPUTE, UPDATE, Wait
 from clustersim.engine.simulate import simulate
+from clustersim.engine.times import Tasks
 from clustersim.errors import ConfigError
 from clustersim.simulation import run
 
@@ -185,8 +186,7 @@ def test_what_was_slowed_counts_as_computation():
 
 def test_each_step_of_several_is_slowed_alike():
     result = step("buckets", 24)
-    compiled = Compiled.of(result.plan)
-    [records] = together([(compiled, compiled.tasks)], "simpy", steps=3)
+    [records] = together([Tasks.of(result.plan)], "simpy", steps=3)
     lengths = [record.end - record.begin for record in records]
     assert lengths == pytest.approx([step_seconds(result)] * 3, rel=1e-9)
 

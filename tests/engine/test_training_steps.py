@@ -15,8 +15,8 @@ from step_cases import clusters, jobs, same
 
 from clustersim.engine.compiled import PYTHON
 from clustersim.engine.loop import LoopJob
-from clustersim.engine.player import Compiled, together
-from clustersim.engine.times import loop_times
+from clustersim.engine.player import together
+from clustersim.engine.times import Tasks, loop_times
 from clustersim.errors import InputError
 from clustersim.report.breakdown import breakdown, critical_path
 from clustersim.report.parquet import Texts
@@ -41,11 +41,11 @@ def drawn(data, **options):
         reject()
 
 
-def looped(compiled, python=False):
+def looped(tasks, python=False):
     """Return the record of a step that a loop executes."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(PYTHON, "python" if python else "")
-        [[record]] = together([(compiled, compiled.tasks)])
+        [[record]] = together([tasks])
     return record
 
 
@@ -55,11 +55,11 @@ def test_every_engine_executes_the_same_training_step(data):
     simulator, one = drawn(data)
     work = simulator.preparation.work(one, np.arange(one.mesh.size))
     plan, wanted = simulator.alone(work, "simpy")
-    compiled = Compiled.of(plan)
-    step = LoopJob(compiled.tasks.shape, loop_times(compiled.tasks, plan.network.capacity))
+    tasks = Tasks.of(plan)
+    step = LoopJob(tasks.shape, loop_times(tasks, plan.network.capacity))
     event("shares links" if wanted.solves else "shares no link")
     for python in (False, True):
-        found = looped(compiled, python)
+        found = looped(tasks, python)
         same_step(step, found, wanted)
         assert found.waits.kinds == wanted.waits.kinds
         for mine, its in zip(found.waits[:-1], wanted.waits[:-1], strict=True):
