@@ -17,12 +17,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from clustersim.arrays import Floats, Ints, Mask
+from clustersim.arrays import Floats, Ints
 from clustersim.engine.compile import Plan, Work
 from clustersim.engine.fabric import HOST
 from clustersim.engine.groups import roles
 from clustersim.engine.instruction import Compute
-from clustersim.engine.program import LayoutTask
 from clustersim.engine.script import Script, once_each
 from clustersim.model.kernel import Kernel
 from clustersim.model.operator import OperatorStep, Steps
@@ -83,15 +82,12 @@ def _launched(work: Work, plan: Plan, path: Path, counted: PassKernels) -> int:
     """Return the number of kernels in passes whose launches are on the path themselves."""
     places = roles(work.job)[plan.first] % work.job.positions if work.job.positions > 1 else np.zeros_like(plan.first)
     total, tasks, shape = 0, path.record.tasks, path.record.shape
-    for number in path.tasks[tasks.column(_on_host)[path.tasks]].tolist():
+    on_host = np.array([line.stream == HOST for line in tasks.lines], bool)[tasks.line[path.tasks]]
+    for number in path.tasks[on_host].tolist():
         kind, rank = tasks.lines[tasks.line[number]].kind, shape.task_rank[number]
         row = counted.row.get((int(places[rank]), kind, int(shape.stage[number])))
         total += 0 if row is None else int(counted.often[row].sum())
     return total
-
-
-def _on_host(tasks: Sequence[LayoutTask]) -> Mask:
-    return np.array([task.stream == HOST for task in tasks], bool)
 
 
 def exposed(work: Work, plan: Plan, path: Path, counted: PassKernels, each: Floats) -> Floats:
