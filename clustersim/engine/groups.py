@@ -89,7 +89,7 @@ def families(
     wanted = dict(ops)
     late = 2 if "model" in wanted and not job.parallelism.overlap.param_gather else 0
     several = job.parallelism.optimizer_instances > 1
-    gathers = {"all_gather": 0 if job.sharded else late}
+    gathers = dict.fromkeys(("all_gather", "broadcast"), 0 if job.sharded else late)
     eras: dict[str, dict[str, int]] = {
         **dict.fromkeys(("dp", "edp", "fsdp", "efsdp"), gathers),
         "model": {"all_reduce": 0 if several else 1},

@@ -32,9 +32,9 @@ from clustersim.parallel.optimizer import (
     copied,
     first_reads,
     gradients_leave,
+    has_habit,
     last_ready,
     put_back,
-    reduces_whole,
     update,
     weight_bytes,
 )
@@ -471,7 +471,7 @@ class _Writer:
         """Return the reduction of gradients: a reduce-scatter to shards, then an all-reduce over copies of the shards."""
         size, sharing = parameters * BYTES[self.job.training.gradients], self.sharing(family)
         shards = self.job.shards(expert=family == "edp")
-        whole = reduces_whole(self.job)
+        whole = has_habit(self.job, "reduces_whole")
         scatter = Launch(chunk, Collective(sharing, "all_reduce" if whole else "reduce_scatter", size))
         copies = Launch(chunk, Collective(family, "all_reduce", size / shards), Wait(sharing) if shards > 1 else None)
         read = (Drain(chunk),) * reads_loss(self.job)  # and the norm of each bucket
@@ -480,10 +480,10 @@ class _Writer:
         reduce = (scatter,) * (shards > 1) + (copies,) * (shards == 1 or sharing != family)
         return (*read, *reduce, *leave) if size else ()
 
-    def gather(self, family: str, chunk: int, parameters: float) -> tuple[Instruction, ...]:
-        """Return the all-gather of `parameters` parameters over the ranks that share one copy of the optimizer states."""
+    def gather(self, family: str, chunk: int, parameters: float, op: str = "all_gather") -> tuple[Instruction, ...]:
+        """Return the collective that brings updated parameters to the ranks that share one copy of the optimizer states."""
         size = parameters * weight_bytes(self.job) * (self.job.shards(expert=family == "edp") > 1)
-        return (Launch(chunk, Collective(self.sharing(family), "all_gather", size)),) if size else ()
+        return (Launch(chunk, Collective(self.sharing(family), op, size)),) if size else ()
 
     def reduced(self, one: Pass) -> Iterator[Instruction]:
         """Yield a backward pass that launches the reduction of each gradient bucket when it is full."""
@@ -572,14 +572,19 @@ class _Writer:
         return (*found[:norm], *([Collective("model", "all_reduce", 4.0)] if everyone else [])), found[norm:]
 
     def gather_all(self) -> Iterator[Instruction]:
-        """Yield the all-gathers of updated parameters (ZeRO-1 and 2), unless they overlap with the next forward passes."""
+        """Yield the collectives of updated parameters (ZeRO-1 and 2), unless they overlap with the next forward passes."""
         if self.job.sharded:
             yield from self.gather_small()
         if not self.job.parallelism.zero or self.gathers or self.job.sharded:
             return
         for family, expert in self.kinds:
             for chunk in self.in_order:
-                yield from self.gather(family, chunk, self.stage(chunk).held(expert))
+                stage = self.stage(chunk)
+                if has_habit(self.job, "broadcasts"):
+                    for owner in stage.owners(self.job.shards(expert), expert):
+                        yield from self.gather(family, chunk, owner, "broadcast")
+                else:
+                    yield from self.gather(family, chunk, stage.held(expert))
             yield Wait(self.sharing(family))
             yield from self.unflattened(expert)
 

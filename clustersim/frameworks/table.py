@@ -171,6 +171,8 @@ class Framework(Spec):
     """Whether a batch is cut into as many microbatches as there are stages, unless it is said; default: as their size says."""
     reduces_whole: Habit | None = None
     """Whether gradients are all-reduced where the optimizer is sharded, too; default: each rank gets its part alone."""
+    broadcasts: Habit | None = None
+    """Whether each rank that owns parameters broadcasts them after the update, one after the other; default: one all-gather."""
     defaults: dict[str, Default]
     """By dotted key of a workload, each with its source; `training.gradients` by the type that activations lie in, and where a
     framework takes another on each, `training.attention` by the architecture of the GPU."""

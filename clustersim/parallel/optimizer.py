@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Annotated, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 from clustersim.config.evidence import Declared
 from clustersim.config.workload import Model
@@ -111,7 +111,7 @@ def update(job: Job, parameters: int, experts: int = 0) -> tuple[Kernel, ...]:
     gradient, weight = BYTES[job.training.gradients], weight_bytes(job)
     widen = (("gradients_to_fp32", own, gradient + 4),) if gradient < 4 and main_bytes(job) == 4 else ()
     whole = not job.sharded  # else weights are cast where they are gathered, and gradients are made anew
-    clipped = parameters if reduces_whole(job) else own if gradients_leave(job) else whole_part
+    clipped = parameters if has_habit(job, "reduces_whole") else own if gradients_leave(job) else whole_part
     main = main_bytes(job)
     clip = (
         (("gradient_norm", clipped, main), ("gradient_scale", clipped, 2 * main)) if job.training.clip_gradients else ()
@@ -175,9 +175,9 @@ def _newton_schulz(job: Job, parameters: int) -> tuple[Kernel, ...]:
     return tuple(kernels)
 
 
-def reduces_whole(job: Job) -> bool:
-    """Return whether a job's framework all-reduces gradients of which each rank needs its part alone."""
-    found = load(job.training.framework).reduces_whole if job.training.framework else None
+def has_habit(job: Job, name: Literal["reduces_whole", "broadcasts"]) -> bool:
+    """Return whether a job's framework has the habit of that name (`frameworks.table.Framework`)."""
+    found = getattr(load(job.training.framework), name) if job.training.framework else None
     return found is not None and found.value
 
 

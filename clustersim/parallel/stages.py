@@ -6,6 +6,7 @@ the loss, with the activations of all its blocks, or in the backward pass of its
 
 from __future__ import annotations
 
+import heapq
 import math
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -135,6 +136,15 @@ class Stage:
         own = ((op, count) for layer, count in self.layers for op in layer.operators if self.owned(op))
         kept = ((op, count) for op, count in own if op.expert == expert)
         return sum(count * _tensors(op) for op, count in kept)
+
+    def owners(self, ranks: int, expert: bool) -> list[int]:
+        """Return the parameters of each rank that owns whole weights: the largest one left goes to the rank with the fewest."""
+        own = ((self.owned(op), count) for layer, count in self.layers for op in layer.operators if op.expert == expert)
+        sizes = [size for size, count in own if size for _ in range(count)]
+        owners = [0] * min(ranks, len(sizes))
+        for size in sorted(sizes, reverse=True):
+            heapq.heapreplace(owners, owners[0] + size)
+        return owners
 
     @cached_property
     def replicated(self) -> int:

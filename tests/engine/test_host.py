@@ -330,6 +330,20 @@ def test_a_framework_that_reduces_whole_gradients_moves_twice_the_bytes_of_their
     assert (whole, sharded, size) == ("all_reduce", "reduce_scatter", same)
 
 
+def test_ranks_that_own_whole_weights_broadcast_them_one_after_the_other():
+    options = {"parallelism__dp": 4, "parallelism__zero": 1, "parallelism__overlap__param_gather": False}
+
+    def collectives(framework):
+        result = step(1.0, **options, training__framework=framework)
+        [script] = Simulator(result.topology).preparation.work(result.job, np.arange(4)).scripts
+        lines = (line.collective for line in script.text.finish if isinstance(line, Launch))
+        return [line.size for line in lines if line.op in ("all_gather", "broadcast")]
+
+    [gathered], owners = collectives("megatron-core"), collectives("internevo")
+    assert len(owners) == 4
+    assert sum(owners) == pytest.approx(gathered)
+
+
 def test_megatrons_parameters_are_gathered_where_they_lie():
     result = step(1.0, parallelism__dp=4, parallelism__zero=1, training__framework="megatron-core")
     [script] = Simulator(result.topology).preparation.work(result.job, np.arange(4)).scripts
