@@ -16,7 +16,14 @@ import numpy as np
 
 from clustersim.arrays import Floats
 from clustersim.calibration.constants import FAMILIES, Constant
-from clustersim.calibration.posterior import MachinePosterior, Observation, Population, likelihoods, posterior
+from clustersim.calibration.posterior import (
+    TUNING,
+    MachinePosterior,
+    Observation,
+    Population,
+    likelihoods,
+    posterior,
+)
 from clustersim.calibration.sensitivity import slope
 
 ChangedKeys = Mapping[str, object]
@@ -121,8 +128,9 @@ def fitted(measurements: Sequence[Measurement], show: Callable[[str], None] = la
     if likely.get(SLOWEST.family, 0.0) < CHOSEN:
         kept = [place for place, one in enumerate(constants) if one.name != SLOWEST.name]
         constants, slopes = tuple(constants[place] for place in kept), slopes[:, kept]
-    ratios, at, prior = before, np.zeros(len(constants)), _prior(constants)
+    ratios, at = before, np.zeros(len(constants))
     for number in range(ROUNDS):
+        prior = _prior(constants, at)
         observations = _observations(measurements, constants, ratios + slopes @ at, slopes)
         found = posterior(observations, prior)
         moved, at = at, _possible(observations, found, constants)
@@ -135,8 +143,11 @@ def fitted(measurements: Sequence[Measurement], show: Callable[[str], None] = la
     return MachineEstimate(tuple(measurements), constants, found, at, before, ratios, np.array(left_out), likely)
 
 
-def _prior(constants: Sequence[Constant]) -> Population:
-    return Population(tuple(one.name for one in constants), np.diag([one.spread**2 for one in constants]))
+def _prior(constants: Sequence[Constant], logs: Floats | float = 0.0) -> Population:
+    """Return how constants differ among machines; `logs` that lie far out widen their own spread, as tails are heavy (Huber)."""
+    spreads = np.array([one.spread for one in constants])
+    wider = np.maximum(np.abs(logs) / spreads / TUNING, 1.0)
+    return Population(tuple(one.name for one in constants), np.diag(spreads**2 * wider))
 
 
 def _likely(observations: Sequence[Observation], constants: Sequence[Constant]) -> dict[str, float]:

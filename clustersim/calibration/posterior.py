@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from clustersim.arrays import Floats, Ints
+from clustersim.arrays import Floats
 
 TUNING = 1.345
 """Spreads beyond which an error weighs less: 95 % as precise as least squares where errors are Gaussian (Huber 1981)."""
@@ -69,55 +69,21 @@ class MachinePosterior:
 
 
 def posterior(observations: Sequence[Observation], prior: Population) -> MachinePosterior:
-    """Return the posterior of constants; without measurements it is the prior."""
-    slopes, ratios, spreads = _arrays(observations, prior.names)
-    noise = SharedUnknowns(np.arange(len(ratios)), spreads)
-    mean, covariance, [weights] = robust(
-        slopes, ratios, prior.covariance, slopes @ prior.covariance @ slopes.T, [noise]
-    )
-    return MachinePosterior(prior, mean, covariance, weights)
+    """Return the posterior of constants; without measurements it is the prior.
 
-
-class SharedUnknowns(NamedTuple):
-    """What no constant explains of measurements, of which several may share one unknown: of a publisher, or each its own."""
-
-    of: Ints
-    """The unknown of each measurement (measurements,)."""
-    spreads: Floats
-    """Standard deviation of each unknown (unknowns,)."""
-
-    def covariance(self, weights: Floats) -> Floats:
-        """Return the covariance of measurements due to the unknowns (measurements, measurements)."""
-        found: Floats = np.equal.outer(self.of, self.of) * (self.spreads**2 / weights)[self.of][:, None]
-        return found
-
-    def settled(self, weights: Floats, solved: Floats) -> Floats:
-        """Return Huber's weights at the likeliest unknowns; solved: the inverse of the covariance times the measurements."""
-        likeliest = self.spreads / weights * np.bincount(self.of, solved, len(weights))
-        found: Floats = np.minimum(1.0, TUNING / np.maximum(np.abs(likeliest), TUNING))
-        return found
-
-
-def robust(
-    slopes: Floats, ratios: Floats, known: Floats, explained: Floats, groups: Sequence[SharedUnknowns]
-) -> tuple[Floats, Floats, list[Floats]]:
-    """Return mean and covariance of constants after measurements, and the weights of the unknowns of each group.
-
-    m = P S' W^-1 r, C = P - P S' W^-1 S P. slopes: S (measurements, constants); ratios: r (measurements,); known: P (constants,
-    constants); explained: the covariance of measurements that constants make (measurements, measurements), to which that of
-    the groups is added for W.
+    m = P S' W^-1 r, C = P - P S' W^-1 S P, W = S P S' + diag(s^2 / w), with Huber's weights w of the likeliest errors.
     """
-    weights = [np.ones(len(one.spreads)) for one in groups]
-    asked = np.column_stack([ratios, slopes @ known])
+    slopes, ratios, spreads = _arrays(observations, prior.names)
+    weights, shared = np.ones(len(ratios)), slopes @ prior.covariance
     for _ in range(ROUNDS):
-        whole = explained + sum(one.covariance(own) for one, own in zip(groups, weights, strict=True))
-        solved = np.linalg.solve(whole, asked)
-        errors = np.asarray(solved[:, 0], float)
-        before, weights = weights, [one.settled(own, errors) for one, own in zip(groups, weights, strict=True)]
-        if all(np.abs(own - was).max(initial=0.0) < _SETTLED for own, was in zip(weights, before, strict=True)):
+        whole = shared @ slopes.T + np.diag(spreads**2 / weights)
+        solved = np.linalg.solve(whole, np.column_stack([ratios, shared]))
+        errors = np.abs(spreads / weights * solved[:, 0])  # in spreads
+        before, weights = weights, TUNING / np.maximum(errors, TUNING)
+        if np.abs(weights - before).max(initial=0.0) < _SETTLED:
             break
-    covariance = known - asked[:, 1:].T @ solved[:, 1:]
-    return asked[:, 1:].T @ solved[:, 0], (covariance + covariance.T) / 2, weights
+    covariance = prior.covariance - shared.T @ solved[:, 1:]
+    return MachinePosterior(prior, shared.T @ solved[:, 0], (covariance + covariance.T) / 2, weights)
 
 
 def _arrays(observations: Sequence[Observation], names: Sequence[str]) -> tuple[Floats, Floats, Floats]:

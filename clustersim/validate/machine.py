@@ -36,8 +36,8 @@ from clustersim.validate.runs import Run
 from clustersim.validate.strangers import EVERYTHING, Knowledge, publisher_group
 from clustersim.validate.workload import framework_of
 
-REMAINDER = 0.065
-"""What is left of the logarithm of a step's error, as a standard deviation, where its machine is known (docs/calibrate.md)."""
+REMAINDER = 0.10
+"""Standard deviation of the logarithm of a step's error where its machine is known: the median of 30 publishers'."""
 KERNELS = 0.10
 """The same of the seconds of a class of kernels, which a trace tells by their names."""
 LARGE, SMALL = 0.05, 0.20
