@@ -34,9 +34,8 @@ MOVED = 0.02
 WITHIN: Mapping[str, float] = {"host": 0.2}
 """Standard deviation of the logarithm by which steps of one machine differ in a family of constants: a host's time for a kernel
 differs with what is launched, so that host-bound steps of one machine (VTRAINS) do not tell of each other to the last percent."""
-BOUND = 1.4
-"""Standard deviations of ln(measured / forecast) that hold 80 % of the steps of a machine of which some are known
-(docs/calibrate.md); 1.28 of a normal distribution."""
+BOUND = 1.2816
+"""Standard deviations of ln(measured / forecast) that hold 80 % of a normal distribution."""
 CHOSEN = 0.5
 """Likelihood from which on a slow GPU is what differs."""
 NOTHING = "nothing"

@@ -119,6 +119,14 @@ def test_a_machine_twice_as_slow_is_its_software_and_refused_by_nobody(steps):
     assert max(found.likely, key=found.likely.get) == SOFTWARE
 
 
+def test_one_step_moves_the_others_by_part_of_its_error_and_several_by_nearly_all(steps):
+    late = [one._replace(measured=1.2 * one.forecast({})) for one in steps]
+    moved = [fitted(late[:count]) for count in (1, len(late))]
+    first, all_of_them = (float(one.after[0] / one.before[0]) for one in moved)
+    assert 0.2 < first < 0.7
+    assert abs(all_of_them) < 0.5 * first
+
+
 @pytest.mark.parametrize("family", ["clock under load", "host", "network between nodes", SLOWEST.family])
 def test_what_differs_is_the_likeliest(steps, family):
     x = {"clock under load": -0.12, "host": 0.6, "network between nodes": -0.5, SLOWEST.family: -0.12}[family]
