@@ -13,12 +13,7 @@ from clustersim.config.evidence import Declared, StepEvidence
 from clustersim.config.gpu import Gpu
 from clustersim.config.json_schema import field_texts
 from clustersim.convert.astra_sim import AstraNetwork
-<<<<<<< HEAD
-from clustersim.convert.ignored import NO_EFFECT, NOT_MODELLED
-from clustersim.convert.megatron import ALIASES
-=======
-from clustersim.convert.megatron import ALIASES, NO_EFFECT, NOT_MODELLED, REMEDIES
->>>>>>> 550f8c50 (Settings of DeepSpeed and accelerate are read as workloads)
+from clustersim.convert.megatron import ALIASES, NO_EFFECT, NOT_MODELLED
 from clustersim.topology.build import presets
 from clustersim.units import EXAMPLES, UNITS, seconds
 
