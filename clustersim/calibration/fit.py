@@ -197,7 +197,7 @@ def _linearized(
     ratios, found = np.empty(len(measurements)), slopes.copy()
     for row, one in enumerate(measurements):
         show(f"forecast {one.name}, {row + 1} of {len(measurements)}")
-        ratios[row] = _log_ratio(one, changes(constants, at))
+        ratios[row] = _log_ratio(one, constants, at)
         own = {constant.name for constant in one.constants}
         for place, constant in enumerate(constants):
             if stale[place] and constant.name in own:
@@ -211,17 +211,18 @@ def _change(
 ) -> float:
     there = at.copy()
     there[place] += log(factor)
-    return here - _log_ratio(one, changes(constants, there))
+    return here - _log_ratio(one, constants, there)
 
 
-def _log_ratio(one: Measurement, changed: ChangedKeys) -> float:
-    return log(one.measured / one.forecast(own_changes(one, changed)))
+def _log_ratio(one: Measurement, constants: Sequence[Constant], logs: Floats) -> float:
+    return log(one.measured / one.forecast(own_changes(one, constants, logs)))
 
 
-def own_changes(one: Measurement, changed: ChangedKeys) -> dict[str, object]:
-    """Return the keys of a measurement's constants; others its cluster may lack."""
-    own = {key for constant in one.constants for key in (*constant.keys, *constant.beside)}
-    return {key: value for key, value in changed.items() if key in own}
+def own_changes(one: Measurement, constants: Sequence[Constant], logs: Floats) -> dict[str, object]:
+    """Return the keys of a measurement whose constants differ by `logs`: those of one name have other values on another GPU."""
+    known = {constant.name: x for constant, x in zip(constants, logs.tolist(), strict=True)}
+    own = [constant for constant in one.constants if constant.name in known]
+    return changes(own, np.array([known[constant.name] for constant in own]))
 
 
 _PINNED = 1e-6

@@ -1,6 +1,7 @@
 """A cluster that was measured: what its steps say of it, the file of that, and forecasts with it."""
 
 import json
+from dataclasses import replace
 from itertools import pairwise
 from math import exp, log, sqrt
 
@@ -82,7 +83,7 @@ def of_truth(steps, truth):
     found = []
     for one in steps:
         keys = changes(one.constants, np.array([truth.get(constant.family, 0.0) for constant in one.constants]))
-        found.append(one._replace(measured=one.forecast(own_changes(one, keys))))
+        found.append(one._replace(measured=one.forecast(keys)))
     return found
 
 
@@ -117,6 +118,14 @@ def test_a_machine_twice_as_slow_is_its_software_and_refused_by_nobody(steps):
     assert found.logs[0] == pytest.approx(log(2), abs=0.15)
     assert np.abs(found.left_out).mean() < 0.15
     assert max(found.likely, key=found.likely.get) == SOFTWARE
+
+
+def test_a_constant_is_a_factor_on_the_value_of_each_step(steps):
+    clock = next(one for one in steps[0].constants if one.family == "clock under load")
+    other = replace(clock, keys={key: 0.9 * value for key, value in clock.keys.items()})
+    for own in (clock, other):
+        found = own_changes(steps[0]._replace(constants=(own,)), (clock, SLOWEST), np.array([-0.1, 0.0]))
+        assert {key: found[key] for key in own.keys} == {key: exp(-0.1) * value for key, value in own.keys.items()}
 
 
 def test_one_step_moves_the_others_by_part_of_its_error_and_several_by_nearly_all(steps):
