@@ -47,7 +47,7 @@ NOT_YET = {
     "convert": 4_460,
     "optimization, planning, sweeps, explain, costs": 7_240,
     "figures, pages, serve": 3_785,
-    "calibration": 850,
+    "calibration": 830,
     "single_gpu, jobs, schedules, frameworks, hardware, api": 4_380,
     "lab": 6_100,
 }
