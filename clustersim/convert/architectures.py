@@ -211,9 +211,8 @@ def architecture(config: Config) -> Architecture:
         if kind in ARCHITECTURES:
             return ARCHITECTURES[kind]
     if not config.kind:
-        raise InputError(
-            f"{config.path}: model_type {shown(config.kind)} is not built in; {suggest('', ARCHITECTURES)}"
-        )
+        why = f"model_type {shown(config.kind)} is not built in; {suggest('', ARCHITECTURES)}"
+        raise InputError(f"{config.path}: {why}")
     keys = text_model(config).keys
     text, vision = config.keys.get("text_config"), (VISION,) * ("vision_config" in config.keys)
     inner = ARCHITECTURES.get(str(text.get("model_type"))) if isinstance(text, dict) else None

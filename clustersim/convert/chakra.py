@@ -94,9 +94,8 @@ def read(folder: Path) -> TraceSet:
     groups = {**_groups(folder / GROUPS), **_said(row for one in nodes for row in one)}
     for name, ranks in groups.items():
         if not ranks or not 0 <= min(ranks) <= max(ranks) < len(nodes) or len(set(ranks)) < len(ranks):
-            raise InputError(
-                f"{folder}: group {name} has the ranks {list(ranks)[:8]}; they must differ and have a trace"
-            )
+            why = f"group {name} has the ranks {list(ranks)[:8]}; they must differ and have a trace"
+            raise InputError(f"{folder}: {why}")
     return TraceSet(files[0].name.rsplit(".", 2)[0], nodes, groups)
 
 
@@ -108,9 +107,8 @@ def _files(folder: Path) -> list[Path]:
         if not rank.isdecimal():
             raise InputError(f"{path}: says no rank; name it NAME.RANK.et, such as step.0.et")
         if (other := found.setdefault(int(rank), path)) != path:
-            raise InputError(
-                f"{folder}: {other.name} and {path.name} are both of rank {int(rank)}; leave one job there"
-            )
+            why = f"{other.name} and {path.name} are both of rank {int(rank)}; leave one job there"
+            raise InputError(f"{folder}: {why}")
     if not found:
         raise InputError(f"{folder}: has no file NAME.RANK.et; give the folder of a job's Chakra execution traces")
     missing = next((rank for rank in range(len(found)) if rank not in found), None)
@@ -209,9 +207,8 @@ def decoded(data: bytes, where: str) -> Iterator[TraceNode]:
         for message in messages:
             yield _read_node(message)
     except (IndexError, ValueError, struct.error, OverflowError) as error:
-        raise InputError(
-            f"{where}: is no Chakra execution trace ({error}); give files of its protobuf schema"
-        ) from error
+        why = f"is no Chakra execution trace ({error}); give files of its protobuf schema"
+        raise InputError(f"{where}: {why}") from error
 
 
 def _messages(data: bytes) -> Iterator[bytes]:

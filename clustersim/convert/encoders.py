@@ -53,9 +53,8 @@ def opt(config: Config) -> Shapes:
     """Raises InputError for OPT-350m, whose embedding is narrower than its blocks."""
     found = gpt_like(config, OPT_NAMES, "activation_function", "relu")
     if config.count("word_embed_proj_dim", default=config.count("hidden_size")) != found["hidden"]:
-        raise InputError(
-            f"{config.path}: word_embed_proj_dim differs from hidden_size, which is not supported; make them equal"
-        )
+        why = "word_embed_proj_dim differs from hidden_size, which is not supported; make them equal"
+        raise InputError(f"{config.path}: {why}")
     if not config.flag("do_layer_norm_before", default=True):
         found["norm_position"] = "post"
     positions = config.count("max_position_embeddings") + OPT_OFFSET

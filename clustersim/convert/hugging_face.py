@@ -125,9 +125,8 @@ def read(path: str | Path) -> Config:
     except RecursionError as error:
         raise InputError(f"{path}: is nested too deeply; give a config.json") from error
     except json.JSONDecodeError as error:
-        raise InputError(
-            f"{path}:{error.lineno}:{error.colno}: is no JSON ({error.msg}); give a config.json"
-        ) from error
+        place = f"{path}:{error.lineno}:{error.colno}"
+        raise InputError(f"{place}: is no JSON ({error.msg}); give a config.json") from error
     if not isinstance(found, dict):
         raise InputError(f"{path}: holds {shown(found)}; a config.json holds one object with a model_type")
     return Config(str(path), found)

@@ -127,9 +127,8 @@ def _valueless(path: str, text: str, variables: Mapping[str, str], shell: Shell,
     marked = commands(path, text, {**variables, **{one: f"@{one}@" for one in shell.unset}})
     unset = list(dict.fromkeys(re.findall(r"@(\w+)@", str(arguments(_program(path, marked)[2]).get(name)))))
     if not unset:
-        return InputError(
-            f"{path}: --{_dashed(name)} has no value that is known without running the script; give --set {_key(name)}=…"
-        )
+        why = f"has no value that is known without running the script; give --set {_key(name)}=…"
+        return InputError(f"{path}: --{_dashed(name)} {why}")
     names = ", ".join(f"${one}" + " (an argument of the script)" * one.isdecimal() for one in unset)
     called = "the script's arguments behind its name, " if any(map(str.isdecimal, unset)) else ""
     why = f"; {names} {'is' if len(unset) == 1 else 'are'} not set, give {called}--var {unset[0]}=… or --set {_key(name)}=…"
@@ -148,9 +147,8 @@ def _program(path: str, shell: Shell) -> tuple[str, list[str], list[str]]:
         at = next((place for place, word in enumerate(words) if word.endswith(".py")), None)
         if at is not None and any(word.startswith("--") for word in words[at:]):
             return PurePath(words[at]).stem, words[:at], words[at + 1 :]
-    raise InputError(
-        f"{path}: launches no program such as `torchrun … pretrain_gpt.py --num-layers 32 …`; give the script that does"
-    )
+    why = "launches no program such as `torchrun … pretrain_gpt.py --num-layers 32 …`; give the script that does"
+    raise InputError(f"{path}: {why}")
 
 
 def arguments(words: Sequence[str]) -> dict[str, object]:
@@ -303,15 +301,13 @@ class _Import:
         model = self._section("model")
         for name in UNBUILT:
             if self.given.get(name):
-                raise InputError(
-                    f"{self.path}: --{_dashed(name)}: layers of that kind are not built; give another model"
-                )
+                why = "layers of that kind are not built; give another model"
+                raise InputError(f"{self.path}: --{_dashed(name)}: {why}")
         model.update(PROGRAMS.get(self.program, {}))
         for name, key in (("num_layers", "layers"), ("hidden_size", "hidden"), ("num_attention_heads", "heads")):
             if key not in model:
-                raise InputError(
-                    f"{self.path}: lacks --{_dashed(name)}, which says model.{key}; give the script that has it"
-                )
+                why = f"which says model.{key}; give the script that has it"
+                raise InputError(f"{self.path}: lacks --{_dashed(name)}, {why}")
         self._vocabulary()
         self.default("model.positions", "learned", "Megatron's --position-embedding-type learned_absolute")
         self.default("model.dropout", True, "Megatron's --hidden-dropout 0.1")

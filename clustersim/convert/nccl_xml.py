@@ -133,9 +133,8 @@ def _count(element: ElementTree.Element, key: str, path: object) -> int:
     """Return a whole number of links or a compute capability. Raises InputError."""
     found = _number(element, key, path, _MOST)
     if found != int(found):
-        raise InputError(
-            f"{path}: {key} of <{element.tag[:40]}> is {found:g}; it is whole in the file that NCCL writes"
-        )
+        why = f"{key} of <{element.tag[:40]}> is {found:g}; it is whole in the file that NCCL writes"
+        raise InputError(f"{path}: {why}")
     return int(found)
 
 
@@ -160,9 +159,8 @@ def _slot(pci: ElementTree.Element, path: object) -> str | None:
     match = re.match(r"([0-9]{1,4}(?:\.[0-9]{1,4})?) *GT/s", speed)
     generation = _GENERATION.get(float(match[1])) if match else None
     if generation is None or width not in {"", "1", "2", "4", "8", "16"}:
-        raise InputError(
-            f"{path}: PCIe at {shown(pci.get('link_speed'))} × {shown(width)} is not known; write like 32.0 GT/s and 16"
-        )
+        why = f"PCIe at {shown(pci.get('link_speed'))} × {shown(width)} is not known; write like 32.0 GT/s and 16"
+        raise InputError(f"{path}: {why}")
     return f"gen{generation}x{width or 16}"
 
 

@@ -44,9 +44,8 @@ def override(document: Document, overrides: Overrides, from_: Mapping[str, Sourc
             and "fabric" not in document.data
             and not overrides.keys() & {"fabric", "fabric.kind"}
         ):
-            raise InputError(
-                f"{key}: {document.path} has no fabric; give a topology of several nodes, such as rail_optimized"
-            )
+            why = f"{document.path} has no fabric; give a topology of several nodes, such as rail_optimized"
+            raise InputError(f"{key}: {why}")
     found = Overridden(document.path, copied(document.data), document.positions, {})
     sections = {key for key in overrides if "." not in key}
     found = _with(found, {key: overrides[key] for key in overrides if key in sections}, from_ or {}, TopologyShape())

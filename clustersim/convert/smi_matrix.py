@@ -43,9 +43,8 @@ def _rows(path: str, text: str) -> dict[str, list[str]]:
         if line[0] not in columns:
             break
         if len(line) <= len(columns):
-            raise InputError(
-                f"{path}: the row of {line[0]} has {len(line) - 1} of {len(columns)} cells; give the whole matrix"
-            )
+            why = f"the row of {line[0]} has {len(line) - 1} of {len(columns)} cells; give the whole matrix"
+            raise InputError(f"{path}: {why}")
         rows[line[0]] = line[1 : 1 + len(columns)]
     gpus = [name for name in columns if name.startswith("GPU")]
     if missing := [name for name in gpus if name not in rows]:
@@ -54,9 +53,8 @@ def _rows(path: str, text: str) -> dict[str, list[str]]:
     for name in gpus:
         for cell in rows[name][: len(gpus)]:
             if not known.fullmatch(cell):
-                raise InputError(
-                    f"{path}: {shown(cell)} in the row of {name} is no connection; write NV12, PIX, PHB, NODE or SYS"
-                )
+                why = f"{shown(cell)} in the row of {name} is no connection; write NV12, PIX, PHB, NODE or SYS"
+                raise InputError(f"{path}: {why}")
     return rows
 
 

@@ -32,6 +32,8 @@ from clustersim.units import plural
 TITLES = {"deepspeed": "DeepSpeed 0.19.8", "accelerate": "accelerate 1.15.0"}
 TITLES |= {"axolotl": "axolotl 0.19.0", "llama-factory": "LLaMA-Factory 0.9.5"}
 """Tools by the name of their command, with the release that their tables were read from."""
+SECTIONS = {"deepspeed_config": "DEEPSPEED", "fsdp_config": "FSDP", "megatron_lm_config": "MEGATRON_LM"}
+"""Sections of a configuration that accelerate 1.15.0 reads with one distributed_type alone (commands/launch.py)."""
 AUTO: Mapping[str, Callable[[int], int]] = {
     "*.bucket": lambda hidden: hidden**2,
     "parallelism.zero3.prefetch_bucket_size": lambda hidden: int(0.9 * hidden**2),
@@ -93,7 +95,10 @@ class TrainerImport:
         given = {name: value for name, value in said.items() if value or name not in sections}
         unset = {name for name in given.keys() & known if given[name] == "auto" and "auto" not in known[name].words}
         auto = {name for name in unset if known[name].key[0] not in ("-", "~", "!")}
-        settings = ToolSettings(path, TITLES[tool], known, {name: given[name] for name in given if name not in auto})
+        kind = given.get("distributed_type")
+        idle = [name for name in given if kind and SECTIONS.get(name.partition(".")[0], kind) != kind and name in known]
+        said = {name: value for name, value in given.items() if name not in {*auto, *idle}}
+        settings = ToolSettings(path, TITLES[tool], known, said, ignored=idle)
         unsaid = {".".join(map(str, known[name].key)) for name in auto}
         found = {key: value for key, value in settings.spec("", {}).items() if key not in {*unsaid, "name"}}
         facts = {key[2:]: value for key, value in found.items() if key[:2] == "*."}
@@ -138,6 +143,8 @@ class TrainerImport:
         """Return the workload of all settings. Raises InputError for what they lack."""
         usual, trainer = records_of("trainers"), str(self.facts["trainer"])
         self.keys |= asked.settings
+        if "training.global_batch" in asked.settings:  # which decides over the steps of the file
+            self.facts.pop("accumulation", None)
         name = self._model(asked)
         self._precision()
         if self.number("sp", self.facts) > 1:  # Ulysses
@@ -229,6 +236,7 @@ class TrainerImport:
         inner = [key for key in self.keys if key.startswith("parallelism.zero3.")]
         if stage == 3:
             self.keys["parallelism.zero3.reduce_bucket_size"] = self.facts.get("bucket")
+            self.said.not_modelled.extend(["zero_optimization.overlap_comm"] * (self.facts.get("overlap") is False))
             return
         for key in inner:
             del self.keys[key]

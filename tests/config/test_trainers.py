@@ -245,6 +245,16 @@ def test_full_tuning_of_llama_factory():
     assert (job.training.main_params, job.training.gradients, job.training.global_batch) == ("bf16", "bf16", 16)
 
 
+def test_what_the_file_does_not_use_is_listed_and_a_set_batch_decides():
+    text = FSDP.replace("type: FSDP", "type: MULTI_GPU") % "fsdp_activation_checkpointing: true"
+    found, job = job_of("accelerate", text, None, training__global_batch=256)
+    assert "fsdp_config.fsdp_activation_checkpointing" in found.ignored
+    assert (job.training.recompute, job.training.global_batch, job.training.framework) == ("none", 256, "pytorch")
+    zero = {"stage": 3, "overlap_comm": False}
+    found, _ = job_of("deepspeed", {"train_batch_size": 64, "zero_optimization": zero})
+    assert found.not_modelled == ("zero_optimization.overlap_comm",)
+
+
 WRONG = {
     (
         "deepspeed",
