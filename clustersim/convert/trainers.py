@@ -170,9 +170,10 @@ class TrainerImport:
         extra = {key: value for name in own for key, value in usual.get(name, {}).items()}
         self.keys = {**usual["model"], **usual[trainer], **extra, **self.keys, **asked.settings}
         self.assume("training.recompute", "none", "no setting of the file says it")
-        if tool in ("axolotl", "llama-factory") and not self.keys.keys() & {"training.packed", "training.padded"}:
-            lengths = "lengths are in the data, --set training.packed or training.padded"
-            self.assumed.append(f"full sequences of one document ({lengths})")
+        lengths = any(key.startswith(("training.packed", "training.padded")) for key in self.keys)
+        if tool in ("axolotl", "llama-factory") and not lengths:
+            why = "lengths are in the data, --set training.packed.mean=N or training.padded.mean=N"
+            self.assumed.append(f"full sequences of one document ({why})")
         spec = nested({"name": name, **{key: value for key, value in self.keys.items() if value is not None}})
         machine = plural(gpus, "GPU", "GPUs") if gpus else ""
         return Imported(spec, tuple(self.said.ignored), tuple(self.said.not_modelled), (), tuple(self.assumed), machine)

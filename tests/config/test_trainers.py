@@ -202,6 +202,8 @@ def test_a_full_finetuning_of_axolotl_keeps_no_master_weights():
     assert found.not_modelled == ("sample_packing",)
     assert {"datasets", "learning_rate", "tf32", "wandb_project"} == set(found.ignored)
     assert found.assumed[-1].startswith("full sequences of one document")
+    found, job = job_of("axolotl", AXOLOTL % "", 8, training__packed__mean=600)
+    assert (job.training.packed.mean, found.assumed) == (600, ())
 
 
 QLORA = "adapter: qlora\nload_in_4bit: true\nlora_r: 16\nlora_alpha: 32\nlora_dropout: 0.05\nlora_target_linear: true\n"
