@@ -68,19 +68,12 @@ def _begins(row: Ints) -> Ints:
 
 def peaks(row: Ints, begun: Floats, over: Floats, share: Floats, rows: int) -> Floats:
     """Return the largest sum of `share` of each row at any time (rows,). At one time, ends come before begins."""
-    most, (row, _, level) = np.zeros(rows), _in_order(row, begun, over, share)
-    start = _begins(row)
-    if len(start):
-        most[row[start]] = np.maximum.reduceat(level, start)
-    return most
-
-
-def _in_order(row: Ints, begun: Floats, over: Floats, share: Floats) -> tuple[Ints, Floats, Floats]:
-    """Return row, time and level after each change of the sum, sorted by row and time."""
     change, time, row = np.concatenate([share, -share]), np.concatenate([begun, over]), np.concatenate([row, row])
-    order = np.lexsort((change, time, row))
+    order, most = np.lexsort((change, time, row)), np.zeros(rows)
     row = row[order]
-    return row, time[order], _levels(_begins(row), change[order])
+    if len(start := _begins(row)):
+        most[row[start]] = np.maximum.reduceat(_levels(start, change[order]), start)
+    return most
 
 
 def _levels(start: Ints, change: Floats) -> Floats:

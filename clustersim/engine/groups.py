@@ -137,16 +137,8 @@ def _algorithm(algorithms: Algorithms, family: str) -> str:
 
 def _setting(family: str) -> str:
     """Return the field of `parallelism.algorithms` for a family."""
-    return {
-        "edp": "dp",
-        "amax": "dp",
-        "fsdp": "dp",
-        "efsdp": "dp",
-        "etp": "tp",
-        "tp_ep": "ep",
-        "cp_a2a": "cp",
-        "cp_ring": "cp",
-    }.get(family, family)
+    found = {"etp": "tp", "tp_ep": "ep", "cp_a2a": "cp", "cp_ring": "cp"}
+    return "dp" if family in ("edp", "amax", "fsdp", "efsdp") else found.get(family, family)
 
 
 def _ranks(mesh: Mesh, experts: Mesh, pipeline: Pipeline) -> dict[str, Callable[[], Ints]]:

@@ -76,8 +76,6 @@ def launched_between(key: tuple[str, int, int, int]) -> int:
 
 def memory_order(schedule: Schedule, beside: bool) -> Schedule:
     """Return a schedule as memory sees it. beside: passes run beside each other, and what the forward one keeps comes on top."""
-    return tuple(map(_on_top, schedule)) if beside else schedule
-
-
-def _on_top(row: Sequence[Action]) -> tuple[Action, ...]:
-    return tuple(action for unit in together(row, True) for action in reversed(unit))
+    if not beside:
+        return schedule
+    return tuple(tuple(action for unit in together(row, True) for action in reversed(unit)) for row in schedule)

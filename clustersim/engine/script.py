@@ -152,11 +152,6 @@ def collectives(written: Sequence[Script]) -> list[Collective]:
     return list(found)
 
 
-def _in_lock_step(item: Collective | Started | Awaited) -> bool:
-    """Return whether a collective runs inside a computation that all ranks of its group start together (tp)."""
-    return isinstance(item, Collective) and item.group == "tp"
-
-
 def _exchanges(items: Steps) -> list[int]:
     """Return the indices of the all-to-alls with experts on other ranks."""
     return [i for i, item in enumerate(items) if isinstance(item, Collective) and item.group == EXCHANGE]
@@ -362,7 +357,8 @@ class _Writer:
         """
         split = self.job.parallelism
         lock = "tp" if split.tp > 1 else None
-        apart = [id(item) for item in once_each(items) if not isinstance(item, Kernel) and not _in_lock_step(item)]
+        others = [item for item in once_each(items) if not isinstance(item, Kernel)]
+        apart = [id(item) for item in others if not (isinstance(item, Collective) and item.group == "tp")]
         places = [i for i, item in enumerate(map(id, items)) if item in apart] if apart else []
         for begin, end in pairwise([-1, *places, len(items)]):
             part = items[begin + 1 : end]

@@ -165,7 +165,10 @@ def scarce(topology: Topology, all_traffic: Sequence[Traffic]) -> tuple[Ints, tu
     themselves, could not fill it. Both are exact: such a link never decides a max-min rate. Whatever eras meet, each job has
     judged a superset of what is under way, so a link that this can fill is left out by none of them.
     """
-    masks = {when: _scarce(topology, _together(all_traffic, *when)) for when in {(t.job, t.era) for t in all_traffic}}
+    masks = {  # of what can run at the same time as an era of a job
+        (job, era): _scarce(topology, [t for t in all_traffic if t.era == era or t.job != job])
+        for job, era in {(t.job, t.era) for t in all_traffic}
+    }
     union = np.flatnonzero(np.logical_or.reduce([*masks.values(), np.zeros(len(topology.capacity), bool)]))
     place = np.full(len(topology.capacity), -1)
     place[union] = np.arange(len(union))
@@ -174,11 +177,6 @@ def scarce(topology: Topology, all_traffic: Sequence[Traffic]) -> tuple[Ints, tu
         kept = np.flatnonzero(masks[t.job, t.era][t.link])
         found.append(ScarceLoads(t.family, t.op, t.group[kept], place[t.link[kept]], t.weight[kept]))
     return union, tuple(found)
-
-
-def _together(all_traffic: Sequence[Traffic], job: int, era: int) -> list[Traffic]:
-    """Return the traffic that can run at the same time as an era of a job."""
-    return [t for t in all_traffic if t.era == era or t.job != job]
 
 
 def _scarce(topology: Topology, all_traffic: Sequence[Traffic]) -> Mask:
