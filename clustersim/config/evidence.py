@@ -23,7 +23,7 @@ class StepEvidence(Evidence):
     """Source of a value that was read from measured steps, and the value without them."""
 
     otherwise: Any = None
-    """Value without the publishers in read_from, one for all or one per publisher; none: as if unset."""
+    """Value without these publishers, one for all or one each; none: as if unset."""
 
     def without(self, publisher: str) -> Any:
         """Return the value without the rows of that publisher, which is one of `read_from`."""

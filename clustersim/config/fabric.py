@@ -71,8 +71,7 @@ class Tier(Spec):
     up: Annotated[int, Field(ge=1, le=100_000)] | None = None
     """Ports to the tier above; default radix / 2."""
     pod: Count | None = None
-    """Number of groups of the tier below (for the second tier: leaves) that one group of this tier joins. Default: `down`;
-    in the top tier all."""
+    """Groups of the tier below (for the second tier: leaves) that one group joins. Default: `down`; in the top tier all."""
     oversubscription: Annotated[float, Field(strict=False, ge=1, le=1000)] | None = None
     """`down` over `up`; removes uplinks. For leaves without `down` and `up`, `down` counts the ports that NICs use."""
 
@@ -103,8 +102,8 @@ class Routing(Spec):
     """Choice among shortest paths."""
 
     mode: Literal["adaptive", "dmodk", "ecmp"] = "adaptive"
-    """`adaptive`: each packet takes the emptiest path, so parallel cables act as one. `dmodk`: by digits of the
-    destination. `ecmp`: by a hash of source, destination and queue pair."""
+    """`adaptive`: the emptiest path, so parallel cables act as one. `dmodk`: by the destination. `ecmp`: by a hash of
+    source, destination and queue pair."""
     qps: Annotated[int, Field(ge=1, le=64)] = 1
     """Queue pairs per transfer, for `ecmp`."""
     seed: Index = 0
@@ -120,12 +119,11 @@ class FatTree(Spec):
     kind: Name
     """Name of this kind."""
     rails: Annotated[int | str, PlainValidator(_rails), WithJsonSchema(_RAILS)] = "none"
-    """`none`: the NICs of a node share a leaf. `optimized`: NIC j of every node is on a leaf of rail j. A number k: NIC j
-    is on rail j % k."""
+    """`none`: the NICs of a node share a leaf. `optimized`: NIC j is on a leaf of rail j; a number k: of rail j % k."""
     rail_planes: bool = False
     """Rails are separate networks; traffic changes rails only inside nodes."""
     planes: Annotated[int, Field(ge=1, le=16)] = 1
-    """Number of equal trees. A NIC has one port of `link` in each and spreads its packets over them."""
+    """Number of equal trees. A NIC has one port of `link` in each."""
     scalable_unit: Count | None = None
     """Nodes that share a set of leaves, one per rail."""
     radix: Annotated[int, Field(ge=2, le=100_000)] | None = None
@@ -133,8 +131,8 @@ class FatTree(Spec):
     oversubscription: Annotated[float, Field(strict=False, ge=1, le=1000)] | None = None
     """Ports to NICs over uplinks on a full leaf; removes uplinks."""
     tiers: Annotated[tuple[Tier, ...], Field(strict=False), between(1, 5), BeforeValidator(_listed), Also(_TIERS)] = ()
-    """Tiers from the leaves upwards, or their number. Default: the fewest that join all NICs, with equally many cables from
-    each leaf to every switch above, as in NVIDIA's reference architectures."""
+    """Tiers from the leaves upwards, or their number. Default: the fewest that join all NICs, as in NVIDIA's reference
+    architectures."""
     link: TreeLink = TreeLink()
     """All cables."""
     switch_latency: Time = SWITCH_LATENCY
@@ -205,7 +203,7 @@ class Grid(Spec):
     dims: Annotated[tuple[GridDim, ...], Field(strict=False), between(1, 6)]
     """Dimensions; the product of their sizes is the number of nodes."""
     rails: bool = False
-    """NIC j of every node is in grid j of several equal ones; otherwise the NICs of a node share one position."""
+    """NIC j of every node is in grid j; otherwise the NICs of a node share one position."""
 
 
 class Dragonfly(Spec):
@@ -277,9 +275,8 @@ class ExplicitRouting(Spec):
     """Choice among shortest paths."""
 
     mode: Literal["adaptive", "ecmp", "first"] = "adaptive"
-    """`adaptive`: bytes spread over all paths, at each switch in proportion to the rates of the cables that lead closer.
-    `ecmp`: a hash of source, destination and queue pair chooses a cable at each switch. `first`: the cable that comes first
-    in the file."""
+    """`adaptive`: all paths, in proportion to the rates of the cables that lead closer. `ecmp`: a hash chooses a cable at
+    each switch. `first`: the cable that comes first in the file."""
     qps: Annotated[int, Field(ge=1, le=64)] = 1
     """Queue pairs per transfer, for `ecmp`."""
     seed: Index = 0

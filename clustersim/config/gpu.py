@@ -50,7 +50,7 @@ class Gpu(Spec):
     peer_to_peer: bool = True
     """GPUs reach each other's memory over PCIe; otherwise through host memory (GeForce)."""
     evidence: dict[str, StepEvidence] = Field(default_factory=dict)
-    """Source of each value that was read from measured steps, by dotted key such as `sustained.bf16`."""
+    """Source of values that were read from measured steps, by dotted key such as `sustained.bf16`."""
     sources: dict[str, str]
     """Source of each figure."""
 

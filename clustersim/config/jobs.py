@@ -18,8 +18,8 @@ class Entry(Spec):
     name: Name | None = None
     """Default: the workload's name, numbered if repeated."""
     nodes: Count | Ranges | None = None
-    """Number of whole nodes, or which ones, counted from 0: `0-3,8-11`. Default: what `parallelism.dp` needs; with `dp:
-    auto` an equal share of the rest."""
+    """Number of whole nodes, or which ones, from 0. Default: what `parallelism.dp` needs; with `dp: auto` an equal share of
+    the rest."""
     start: Time = 0.0
     """Start of the first step."""
     set: dict[str, bool | int | float | str] = Field(default_factory=dict)
@@ -30,7 +30,7 @@ class Jobs(Spec):
     """Several jobs on one cluster."""
 
     placement: Name = "packed"
-    """Nodes of jobs without `nodes`: `packed` (next free ones), `spread` (dealt in turn), `random` or `random:7` (with a
+    """Nodes of jobs without `nodes`: `packed` (next free ones), `spread` (in turn), `random` or `random:7` (with a
     seed)."""
     steps: StepCount = 3
     """Steps that each job completes at least."""

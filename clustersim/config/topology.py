@@ -112,8 +112,8 @@ class Gpus(Spec):
             chosen_on="shares at which published steps are right, over those of long products: 0.90 to 1.04",
         ),
     ] = None
-    """Share of their burst rate at which GEMMs run for seconds on these boards, by data type. Default: the GPU's file;
-    otherwise computed from the board's power."""
+    """Measured share of the burst rate that GEMMs keep for seconds. Default: the GPU's file; otherwise computed from the
+    board's power."""
     speed: Annotated[
         dict[KernelGroup, GroupSpeed] | None,
         Declared(
@@ -129,8 +129,8 @@ class Gpus(Spec):
             chosen_on="errors of fused attention on GPUs left out (model card)",
         ),
     ] = None
-    """Measured speed of kernels on these boards relative to the forecast: `products` (GEMMs), fused `attention`, `vector`
-    (all others). Default: the GPU's file, else 1."""
+    """Measured speed relative to the forecast: `products` (GEMMs), fused `attention`, `vector` (all others). Default: the
+    GPU's file, else 1."""
 
 
 def _pair(value: object) -> object:
@@ -162,16 +162,15 @@ class ScaleUp(Spec):
     """The network inside a node."""
 
     kind: Literal["nvswitch", "nvlink", "mesh", "pairs", "ring", "torus", "none"] = "nvswitch"
-    """`nvswitch`: crossbar. `nvlink`: wires between GPUs, all used by rings. `mesh`: direct links between every two GPUs
-    (AMD's Infinity Fabric). `pairs`: links of each pair listed (bridges, cube meshes). `ring`, `torus`: links to
-    neighbours. `none`: only PCIe."""
+    """`nvswitch`: crossbar. `nvlink`: wires between GPUs. `mesh`: links between every two GPUs (AMD). `pairs`: links listed
+    (bridges, cube meshes). `ring`, `torus`: links to neighbours. `none`: only PCIe."""
     links_per_gpu: Count = 1
     """Links per GPU, for `nvswitch` and `nvlink`."""
     links_per_peer: Count = 1
     """Links to each peer, for `mesh`, `ring` and `torus`."""
     pairs: Annotated[tuple[GpuPair, ...], Field(strict=False)] = ()
-    """For `pairs`: `[GPU, GPU, links]` with GPUs counted from 0, and optionally the rate of one link. Other pairs use links
-    through other GPUs, or PCIe."""
+    """For `pairs`: `[GPU, GPU, links]`, optionally with the rate of a link. Other pairs use links through other GPUs, or
+    PCIe."""
     island: Count | None = None
     """Number of neighbouring GPUs that links join; PCIe joins the groups. Default: all GPUs."""
     shape: Annotated[tuple[Extent, ...], Field(strict=False), between(1, 4)] | None = None
@@ -251,13 +250,12 @@ class Host(Spec):
     ] = 1.0
     """Factor on the kernel launch times of `clustersim/frameworks/`; used if the workload names its framework."""
     sockets: Annotated[int, Field(ge=1, le=16)] | None = None
-    """Number of CPUs, among which the GPUs are divided in order. Default 1, or 2 for more than four GPUs that communicate
-    through host memory only. Used if GPUs have no links."""
+    """Number of CPUs, which share the GPUs in order. Default 1, or 2 for more than four GPUs without links or
+    `peer_to_peer`."""
     gpus_per_switch: Count | None = None
     """GPUs that share a slot behind one PCIe switch; default: a slot each."""
     carries: Bandwidth | None = None
-    """Rate at which one CPU passes data between GPUs through its memory, without `peer_to_peer`. Default: by PCIe
-    generation."""
+    """Rate at which one CPU passes data between GPUs without `peer_to_peer`. Default: by PCIe generation."""
     socket_link: Bandwidth | None = None
     """Rate per direction between CPUs for data of GPUs. Default: by PCIe generation."""
     memory: Size | None = None
@@ -315,11 +313,11 @@ class Nics(Spec):
     rate: LineRate
     """Line rate of one NIC."""
     transport: Transport = "infiniband"
-    """Transport of NCCL, which sets the default latency: `efa` is AWS's up to P5, `efa_v3` from P5en on, `tcpxo` is
-    Google's A3 Mega."""
+    """Transport of NCCL, which sets the default latency: `efa` up to AWS's P5, `efa_v3` from P5en on, `tcpxo` on Google's
+    A3 Mega."""
     attach: Literal["per_gpu", "shared", "integrated"] = "per_gpu"
-    """`per_gpu`: each NIC serves count/gpus neighbouring GPUs. `shared`: GPUs are dealt to the NICs in turn. `integrated`:
-    as `per_gpu`, with ports on the chip and no PCIe slot (TPU, Gaudi)."""
+    """`per_gpu`: each NIC serves count/gpus neighbouring GPUs. `shared`: GPUs use the NICs in turn. `integrated`: `per_gpu`
+    with ports on the chip (TPU, Gaudi)."""
     efficiency: Annotated[
         Fraction,
         Declared(
@@ -367,7 +365,7 @@ class Node(Spec):
     """One type of node."""
 
     extends: Name | None = None
-    """Node type to start from. A different `scale_up.kind` or `host.pcie` drops the inherited keys that depend on it."""
+    """Node type to start from. Another `scale_up.kind` or `host.pcie` drops inherited keys that depend on it."""
     gpus: Gpus
     """GPUs of the node."""
     scale_up: ScaleUp = ScaleUp(kind="none")
@@ -379,7 +377,7 @@ class Node(Spec):
     power: NodePower | None = None
     """Power at full load."""
     evidence: dict[str, StepEvidence] = Field(default_factory=dict)
-    """Source of each value that was read from measured steps, by dotted key such as `nics.efficiency`."""
+    """Source of values that were read from measured steps, by dotted key such as `nics.efficiency`."""
 
 
 class Fault(Spec):
@@ -390,7 +388,7 @@ class Fault(Spec):
     rate: Bandwidth | None = None
     """Usable rate of the link."""
     dead: bool = False
-    """A dead link carries nothing: traffic takes another route. A dead node, or one with a dead GPU, gets no ranks."""
+    """Traffic of a dead link takes another route. A dead node, or one with a dead GPU, gets no ranks."""
     cables: Count | None = None
     """Number of dead cables in a bundle of parallel ones; default 1."""
     node: Index | None = None
@@ -413,8 +411,8 @@ class Nccl(Spec):
     """The communication library. All keys but `launch` apply to algorithm `nccl`."""
 
     launch: Time = COLLECTIVE_LAUNCH
-    """Time to launch one collective; default 8.4 us (ring/Simple in NCCL's tuning.cc). A value given here is added to the
-    latencies of algorithm `nccl`."""
+    """Time to launch one collective; default 8.4 us (NCCL's tuning.cc). Added to the latencies of algorithm `nccl` only if
+    given."""
     version: Annotated[str, AfterValidator(_version), _like(_RELEASE.pattern)] = "2.30"
     """NCCL release."""
     algo: Annotated[str, AfterValidator(_algo), _like(_any_case(NCCL_ALGORITHMS))] | None = None

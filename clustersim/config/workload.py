@@ -133,8 +133,8 @@ class Model(Spec):
     layers: Annotated[int, Field(ge=1, le=10_000)]
     """Number of blocks (of a T5: in the decoder)."""
     blocks: Annotated[tuple[Block, ...], Field(strict=False)] = ()
-    """Kinds of blocks in order, repeated until all layers are covered: `[{window: 128}, {}]` gives every other layer a
-    window. Default: equal blocks."""
+    """Kinds of blocks, repeated until all layers are covered: `[{window: 128}, {}]` gives every other layer a window.
+    Default: equal blocks."""
     hidden: Annotated[int, Field(ge=1, le=1_000_000)]
     """Width of the activations between blocks."""
     heads: Count
@@ -231,13 +231,13 @@ class Offload(Spec):
     """Data kept in host memory, reached over PCIe or NVLink-C2C at the rates of the node's `host`."""
 
     optimizer_states: Annotated[float, Field(ge=0, le=1, strict=False)] = 0.0
-    """Share of the optimizer state on the host, updated by its CPUs (optimizer_cpu_offload, optimizer_offload_fraction;
-    DeepSpeed's offload_optimizer). With `zero: 2` or 3 gradients are copied there as they are reduced."""
+    """Share of the optimizer state on the host, updated by its CPUs (optimizer_offload_fraction; DeepSpeed's
+    offload_optimizer). With `zero: 2` or 3 gradients go there as they are reduced."""
     parameters: bool = False
-    """Parameter shards are on the host too and are copied before each gather (offload_param, CPUOffloadPolicy); needs zero:
-    3 and optimizer_states: 1."""
+    """Parameter shards too, copied before each gather (offload_param, CPUOffloadPolicy); needs zero: 3 and
+    optimizer_states: 1."""
     activations: Annotated[float, Field(ge=0, le=1, strict=False)] = 0.0
-    """Share of the saved activations that is copied to the host during the next block and back before use (cpu_offloading,
+    """Share of the saved activations that is copied to the host during the next block (cpu_offloading,
     fine_grained_activation_offloading)."""
     overlap: bool = False
     """Copies and CPU updates of different blocks overlap (overlap_cpu_optimizer_d2h_h2d)."""
@@ -264,11 +264,11 @@ class Lora(Spec):
     targets: Annotated[tuple[Literal[AttentionTarget, MlpTarget], ...], Field(strict=False, min_length=1)] = (
         *("linear_qkv", "linear_proj", "linear_fc1", "linear_fc2"),
     )
-    """Linears of attention and dense MLPs with an adapter. `linear_qkv` and `linear_fc1` have one for all their outputs;
-    `linear_q`, `linear_fc1_gate`, … one each (PEFT's q_proj, gate_proj, …)."""
+    """Linears with an adapter. `linear_qkv` and `linear_fc1` have one for all outputs; `linear_q`, … one each (PEFT's
+    q_proj, …)."""
     base: Literal["fp8", "mxfp8", "nvfp4", "nf4"] | None = None
-    """Format of frozen linears in memory: that of `precision` without a 16-bit copy, or `nf4` (4.127 bits per weight,
-    unpacked before each GEMM: QLoRA, arXiv 2305.14314). Default: the type of activations."""
+    """Format of frozen linears in memory: that of `precision`, or `nf4` (4.127 bits per weight, unpacked before each GEMM).
+    Default: the type of activations."""
     a2a: bool = False
     """With sequence_parallel: outputs of row-parallel adapters use an all-to-all, not a gather (a2a_experimental)."""
 
@@ -285,32 +285,32 @@ class Training(Spec):
     encoder_seq: Count | None = None
     """Tokens per encoder sequence; default: seq."""
     packed: Documents | None = None
-    """Sequences consist of documents; attention costs the sum of their squared lengths (reset_attention_mask, packed
-    fine-tuning). Default: one document."""
+    """Sequences consist of documents with separate attention (reset_attention_mask, packed fine-tuning). Default: one
+    document."""
     padded: Documents | None = None
-    """Each sequence is one document, padded to the longest of its microbatch, at most `seq`. Padding takes time but does
-    not count as tokens. Default: full sequences."""
+    """Each sequence is one document, padded to the longest of its microbatch. Padding takes time but does not count as
+    tokens. Default: full sequences."""
     precision: Precision = "bf16"
     """Data type of GEMMs; a missing 16-bit type runs in the next wider one. See [narrow formats](models.md#narrow-formats)
     for the others."""
     fp8_scaling: Literal["delayed", "current", "block", "row"] = "delayed"
-    """Scales of `fp8`: per tensor from earlier steps (`delayed`) or from the tensor (`current`, Megatron's tensorwise), per
-    128 values (`block`), or per row (`row`, torchao)."""
+    """Scales of `fp8`: per tensor from earlier steps (`delayed`) or from the tensor (`current`), per 128 values (`block`),
+    or per row (`row`)."""
     bf16_first_layers: Index = 0
     """First layers whose GEMMs stay in bf16 under a narrower `precision` (first_last_layers_bf16)."""
     bf16_last_layers: Index = 0
     """Last layers whose GEMMs stay in bf16."""
     attention: Literal["flash", "flash1", "triton", "flash2", "flash3", "flash4", "cudnn", "unfused"] = "flash"
-    """`flash`: the newest fused kernel for the GPU. The [named libraries](predictors.md#flash-attention) run at their
-    published speed relative to it. `unfused`: separate GEMMs and softmax."""
+    """`flash`: the newest fused kernel for the GPU; [others](predictors.md#flash-attention) at their published speed
+    relative to it. `unfused`: separate GEMMs and softmax."""
     kernels: Literal["fused", "eager"] = "fused"
     """`fused`: bias, activation, dropout and residual in Megatron's fused kernels. `eager`: a kernel per element-wise
     operation."""
     fp8_activation_input: bool = False
     """Fused activations save their input in fp8 (activation_func_fp8_input_store)."""
     norm_kernels: Literal["fused", "torch", "upcast", "eager"] | None = None
-    """Norms: `fused` (Transformer Engine), `torch` (PyTorch's or compiled), `upcast` (cast to fp32 and recomputed in the
-    backward pass: InternEvo), `eager` (an RMSNorm as separate operations: Hugging Face). Default: `kernels`."""
+    """Norms: `fused` (Transformer Engine), `torch` (PyTorch or compiled), `upcast` (cast to fp32 and recomputed:
+    InternEvo), `eager` (separate operations: Hugging Face). Default: `kernels`."""
     fused_accumulation: bool = True
     """With `kernels: fused`: weight-gradient GEMMs accumulate into the main gradients; otherwise a separate kernel adds."""
     fused_experts: bool = False
@@ -320,9 +320,9 @@ class Training(Spec):
     rope_kernels: Literal["fused", "eager"] | None = None
     """Rotary positions in one kernel or as separate operations; default: `kernels`."""
     cross_entropy: Literal["parallel", "native", "fused", "metered", "eager"] | None = None
-    """Loss: `parallel` in fp32 over vocabulary shards (Megatron), `native` the same compiled, `fused` in place of the
-    logits (Transformer Engine), `metered` fused with PyTorch's metrics after it (Composer), or `eager`. Default:
-    `parallel`, with eager kernels `eager`."""
+    """Loss: `parallel` over vocabulary shards (Megatron), `native` the same compiled, `fused` in place of the logits
+    (Transformer Engine), `metered` with PyTorch's metrics (Composer), or `eager`. Default: `parallel`, with eager kernels
+    `eager`."""
     recompute: Literal["none", "selective", "full"] = "none"
     """Activations recomputed in the backward pass: of whole blocks (`full`) or of modules (`selective`); [all
     forms](models.md#recomputation)."""
@@ -340,13 +340,13 @@ class Training(Spec):
     gradients: Literal["fp32", "bf16", "fp16"] = "fp32"
     """Data type in which gradients are accumulated and reduced."""
     optimizer: Literal["adam", "adam8bit", "adafactor", "muon", "sgd", "none"] = "adam"
-    """`adam8bit`: moments in one byte (bitsandbytes). `adafactor`: row and column means. `muon`: Newton–Schulz on matrices
-    inside blocks, Adam elsewhere; with `zero` each matrix belongs to one rank. `none`: no update."""
+    """`adam8bit`: moments in one byte. `adafactor`: row and column means. `muon`: Newton–Schulz on matrices inside blocks,
+    Adam elsewhere. `none`: no update."""
     moments: Literal["fp32", "bf16", "fp16", "fp8"] = "fp32"
     """Data type of the optimizer's moments (exp_avg_dtype)."""
     main_params: Literal["fp32", "bf16", "fp16"] | None = None
-    """Data type of the weights that the optimizer updates (main_params_dtype); in 16 bits they are the model's. Default:
-    fp32, with `zero: 3` that of the moments."""
+    """Data type of the weights that the optimizer updates (main_params_dtype). Default: fp32, with `zero: 3` that of the
+    moments."""
     lora: Lora | None = None
     """Trains low-rank adapters only; default: all weights."""
     offload: Offload = Offload()
@@ -354,23 +354,20 @@ class Training(Spec):
     clip_gradients: bool = True
     """Gradients are scaled by their norm over all ranks of a replica."""
     framework: Name | None = None
-    """File of `clustersim/frameworks/` with host launch times and extra memory. Default: a host that is never late, and no
-    memory."""
+    """File of `clustersim/frameworks/` with host launch times and extra memory. Default: neither."""
     cuda_graphs: Literal["none", "layer", "full"] = "none"
-    """CUDA graphs per layer and pass (`layer`), or of all passes of a step (`full`), whose kernels never wait for the
-    host."""
+    """CUDA graphs per layer and pass (`layer`), or of all passes of a step (`full`)."""
     check_nan: bool | None = None
-    """The host waits for the loss of each microbatch and the norm of each bucket to check them
-    (check_for_nan_in_loss_and_grad). Default: the framework's."""
+    """The host waits for losses and norms to check them (check_for_nan_in_loss_and_grad). Default: the framework's."""
     capacity_factor: Annotated[float, Field(gt=0, le=1000, allow_inf_nan=False)] | None = None
-    """Capacity of an expert over its mean number of rows; excess rows are dropped (moe_expert_capacity_factor). Default:
-    none dropped."""
+    """Capacity of an expert over its mean rows; excess rows are dropped (moe_expert_capacity_factor). Default: none
+    dropped."""
     pad_to_capacity: bool = False
     """Experts are padded to their capacity (moe_pad_expert_input_to_capacity)."""
     expert_imbalance: Annotated[float, Field(ge=1, allow_inf_nan=False)] = 1.0
-    """Rows of the busiest expert-parallel rank over the mean: 1 (balanced) to ep. Shares follow Zipf's law."""
+    """Rows of the busiest expert-parallel rank over the mean: 1 to ep. Shares follow Zipf's law."""
     dispatch: Literal["fp8"] | None = None
-    """Data type of rows sent to experts: fp8 with a scale per 128 values (DeepSeek-V3). Default: that of activations."""
+    """Data type of rows sent to experts: fp8 with a scale per 128 values. Default: that of activations."""
 
 
 class Overlap(Spec):
@@ -386,25 +383,24 @@ class Overlap(Spec):
     """Tensor-parallel collectives that run under GEMMs: `bulk` (Megatron), `ring` (Transformer Engine) or `async`
     (PyTorch); the last two need sequence_parallel ([details](explanation.md#gemms-and-communication))."""
     ep: Literal["none", "shared", "microbatch"] = "none"
-    """Work during the exchanges of experts. `shared`: the shared experts (moe_shared_expert_overlap). `microbatch`: a
-    backward and a forward pass alternate (overlap_moe_expert_parallel_comm; needs interleaved, dualpipe or pp 1)."""
+    """During exchanges of experts run `shared` experts (moe_shared_expert_overlap), or a forward and a backward pass
+    alternate (`microbatch`: overlap_moe_expert_parallel_comm; needs interleaved, dualpipe or pp 1)."""
     sms: Literal["nccl"] | Index = 0
     """SMs that data-, pipeline- and expert-parallel communication takes from concurrent passes. `nccl`: one per NCCL
     channel."""
     memory: Literal["nccl"] | Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)] = 0.0
-    """Share of memory bandwidth that the same communication takes from memory-bound kernels. `nccl`: three bytes per byte
-    received (NCCL's Simple protocol)."""
+    """Share of memory bandwidth that the same communication takes. `nccl`: three bytes per byte received (NCCL's Simple
+    protocol)."""
 
 
 class Fsdp(Spec):
     """How `zero: 3` gathers parameters and reduces gradients, block by block. Defaults are PyTorch's FSDP2."""
 
     shard: Annotated[int, Field(ge=2)] | None = None
-    """Neighbouring dp ranks that share one copy of the parameters (hybrid sharding); copies all-reduce gradients. Default:
-    all ranks."""
+    """Neighbouring dp ranks that share one copy of the parameters (hybrid sharding). Default: all ranks."""
     reshard_after_forward: bool | None = None
-    """Parameters are freed after the forward pass and gathered again for the backward pass. Default: true without a
-    pipeline and with paired passes, false with a pipeline."""
+    """Parameters are freed after the forward pass and gathered again. Default: true without a pipeline and with paired
+    passes, false with a pipeline."""
     forward_prefetch: Index = 2
     """Blocks gathered ahead in the forward pass: 2 in FSDP2, 1 with FSDP1's rate limiter."""
     backward_prefetch: Index = 1
@@ -467,8 +463,8 @@ class Parallelism(Spec):
     cp: Count = 1
     """Context-parallel degree: ranks that share each sequence. Gradients are reduced over dp × cp."""
     cp_type: Literal["all_gather", "p2p", "a2a", "a2a+p2p"] = "p2p"
-    """Exchange for attention (cp_comm_type): gather of keys and values (`all_gather`), ring (`p2p`), heads for tokens
-    (`a2a`, Ulysses), or `a2a+p2p`: `a2a` among neighbours, rings between them."""
+    """Exchange for attention (cp_comm_type): gather of keys and values, ring (`p2p`), heads for tokens (`a2a`, Ulysses), or
+    `a2a` among neighbours with rings between them."""
     cp_inner: Count | None = None
     """Ranks per exchange of `a2a+p2p` (first of hierarchical_context_parallel_sizes)."""
     ep: Count = 1
@@ -496,20 +492,18 @@ class Parallelism(Spec):
     sequence_parallel: bool = False
     """Norms, dropout and residuals are split over tp along the sequence."""
     keep_gathered: bool = False
-    """With sequence_parallel: linears save their gathered input (PyTorch's DTensor); otherwise their part, gathered again
-    for the weight gradient (Megatron)."""
+    """With sequence_parallel: linears save their gathered input (PyTorch's DTensor); otherwise it is gathered again
+    (Megatron)."""
     scatter_gather: bool = False
-    """Without sequence_parallel: each tp rank sends its part of a message, and the next stage gathers it (Megatron-LM until
+    """Without sequence_parallel: each tp rank sends its part of a message, gathered by the next stage (Megatron-LM until
     2022, DeepSpeed)."""
     zero: Annotated[int, Field(ge=0, le=3)] = 0
-    """1: optimizer state is sharded. 2: gradients too, freed after a stage's last backward pass (with overlap.grad_reduce).
-    3: parameters too (FSDP)."""
+    """1: optimizer state is sharded. 2: gradients too, freed after a stage's last backward pass. 3: parameters too
+    (FSDP)."""
     reduce_every_microbatch: bool = False
-    """Gradients are reduced after every microbatch, as in DeepSpeed's ZeRO-2; overlapped with overlap.grad_reduce. Without
-    a pipeline."""
+    """Gradients are reduced after every microbatch, as in DeepSpeed's ZeRO-2. Without a pipeline."""
     optimizer_instances: Count = 1
-    """Number of copies of the state that `zero` shards (num_distributed_optimizer_instances). Neighbours of the dp group
-    share a copy; copies all-reduce their gradients."""
+    """Copies of the state that `zero` shards (num_distributed_optimizer_instances); copies all-reduce their gradients."""
     fsdp: Fsdp = Fsdp()
     """Gathers and reductions of `zero: 3`."""
     zero3: DeepSpeed | None = None
@@ -577,5 +571,5 @@ class Workload(Spec):
     predictor: Name = "neusight"
     """Predictor of kernel times: a file of `clustersim/predictors/kinds/`."""
     clocks: Literal["sustained", "boost"] | Fraction = "sustained"
-    """Speed of GEMMs: `sustained` (what the GPU's power allows for seconds), `boost` (a short burst), or a share of the
-    burst rate ([how](predictors.md#clocks))."""
+    """Speed of GEMMs: `sustained` by the GPU's power, a short burst's (`boost`), or a share of that
+    ([how](predictors.md#clocks))."""
