@@ -27,7 +27,7 @@ GIB = 2.0**30
 
 
 def memory(result: StepResult) -> Canvas:
-    """Return the memory of the fullest GPU over the step, by kind, with the GPU's capacity."""
+    """Return the chart of memory over the step, by kind, of the GPU with the highest peak, with its capacity."""
     ranks = result.facts.memory
     rank = max(range(len(ranks)), key=lambda i: ranks[i].peak.total)
     table = memory_table(ranks, result.record, stages_of(result.plan, result.summary))
@@ -125,7 +125,7 @@ def _kernel(plot: Plot, row: Rated) -> None:
 
 
 def scaling(rows: Sequence[Row]) -> Canvas:
-    """Return the best throughput at each number of GPUs, beside perfect scaling.
+    """Return the chart of the best throughput at each number of GPUs, with perfect scaling.
 
     Raises InputError if all points use the same number of GPUs.
     """

@@ -160,7 +160,7 @@ def _shade(cable: Cable, colour: str, opacity: float) -> tuple[str, float]:
 
 
 def _caption(canvas: Canvas, parts: DrawnParts, names: tuple[str, ...], alive: int, level: int, y: float) -> None:
-    """Write the number and kind of the parts of a level beside it, and its cables to the level below. `alive` are not dead."""
+    """Label a level with the number and kind of its parts and its cables to the level below. `alive` counts those that work."""
     kind = names[0].partition("[")[0]
     what = "node" if level == 0 else f"{kind} switch" if "[" in names[0] and kind != "switch" else "switch"
     plural = what if len(names) == 1 else what + ("es" if what.endswith("switch") else "s")

@@ -50,7 +50,7 @@ LANES = {
 }
 """{part of a breakdown: kind of communication}. Messages between stages have no part of their own."""
 SHORT = {kind: part for part, kind in LANES.items()} | {"gradient norm": "norm", "pipeline": "pp"}
-"""Short name of each lane, written beside it."""
+"""Short label of each lane."""
 BANDS = {"backward": (0.0, 1.0), "weight gradients": (0.4, 1.0), "optimizer": (0.3, 0.7)}
 """Vertical extent of each kind of pass, as shares of the row's height from the top; others have _UPPER."""
 _UPPER = 0.0, 0.65

@@ -108,7 +108,7 @@ def _request(document: Document, index: int, entry: Entry, overrides: Mapping[st
     places = {key: (document.path, *document.positions[(*loc, KEY)][:2]) for key, loc in own.items()}
     path = _file(document, entry)
     if not exists(path):
-        found = f"jobs.{index}.workload: no file {path}; it is sought beside this file"
+        found = f"jobs.{index}.workload: no file {path}; paths are relative to this file"
         raise document.error(("jobs", index, "workload"), f"{found}, or give its whole path")
     try:
         job = build(read(path), {**entry.set, **overrides}, places)

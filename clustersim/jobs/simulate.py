@@ -162,7 +162,7 @@ def _turns(record: Record, begin: float) -> Iterator[tuple[float, float]]:
 
 
 def _check_length(placed: Sequence[PlacedJob], alone: Sequence[Alone], steps: int) -> None:
-    """Raise InputError if the shortest job would have to run too many steps beside the longest."""
+    """Raise InputError if the shortest job would have to run too many steps during one step of the longest."""
     times = [one.record.end for one in alone]
     counts = [math.ceil(steps * max(times) / step) for step in times]
     passes = [

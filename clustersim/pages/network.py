@@ -1,4 +1,4 @@
-"""Links and memory of a page: load of each link, and memory of the fullest GPU of each pipeline rank over the step."""
+"""Links and memory of a page: load of each link, and memory over the step of each pipeline rank's GPU with the highest peak."""
 
 from __future__ import annotations
 

@@ -165,7 +165,7 @@ CPU: Attributes = {"is_cpu_op": True}
 
 
 class _Run(NamedTuple):
-    """Kernels before a collective, the collective and its phases, and the kernels beside it. The last run has only kernels."""
+    """Kernels before a collective, the collective and its phases, and concurrent kernels. The last run has only kernels."""
 
     before: list[Kernel]
     call: Collective | None

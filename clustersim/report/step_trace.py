@@ -86,7 +86,7 @@ def _run(
 
 
 def _parted(source: Source | None) -> Iterator[tuple[list[Kernel], list[Kernel]]]:
-    """Yield for each segment the kernels before its flow and those beside it. Kernels beside several flows are at the first."""
+    """Yield for each segment the kernels before its flow and those concurrent with it, at the first of several flows."""
     calls: list[tuple[list[Kernel], list[Kernel], int]] = []
     before: list[Kernel] = []
     over = 0

@@ -1,4 +1,4 @@
-"""Warnings beside the figures: whether a job likely fits, idle GPUs, options that cost speed."""
+"""Warnings of a summary: whether a job likely fits, idle GPUs, options that cost speed."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ LIKELY: Annotated[float, Declared()] = 0.5
 """The share of published mappings above which a job likely fits."""
 
 SLOWER = 0.005
-"""Share of a step by which overlap must lengthen it before a warning is given."""
+"""Smallest share of a step by which overlap lengthens it that gives a warning."""
 
 
 def band(need: float, have: float) -> Band:
@@ -76,7 +76,7 @@ def limit(unlikely: bool) -> float:
 def warnings(job: Job, need: float, have: float) -> list[str]:
     """Return warnings about a doubtful or needlessly bad answer, each with its remedy.
 
-    `need` and `have` are the bytes of the fullest rank and of its GPU.
+    `need` is the highest peak memory of a rank and `have` the memory of its GPU, in bytes.
     """
     split, found = job.parallelism, []
     if verdict(need, have) == "unlikely":

@@ -19,9 +19,9 @@ from clustersim.serve import PROGRESS, PROGRESS_LINE
 KEPT = 100
 """Number of finished commands that are remembered."""
 TEXT = 4 << 20
-"""Largest number of bytes that are kept of a command's output, from the start."""
+"""Largest number of bytes stored of a command's output, from the start."""
 SENTENCES = 8000
-"""Largest number of characters that are kept of standard error, from the end."""
+"""Largest number of characters stored of standard error, from the end."""
 GRACE = 3.0
 """Seconds between SIGINT and SIGKILL for a command that is stopped."""
 State = Literal["waiting", "running", "done", "failed", "stopped"]
@@ -62,7 +62,7 @@ class Child:
     out: str = ""
     """Standard output."""
     error: str = ""
-    """Why there is no result: a sentence, and hints in further lines."""
+    """Reason for a missing result: a sentence, and hints in further lines."""
     over: asyncio.Event = field(default_factory=asyncio.Event)
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
 

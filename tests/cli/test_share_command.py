@@ -276,7 +276,7 @@ ERRORS = [
     (
         "jobs.yaml",
         "jobs: [{workload: gone.yaml}]",
-        "jobs.yaml:1:19: jobs.0.workload: no file gone.yaml; it is sought beside this file, or give its whole path",
+        "jobs.yaml:1:19: jobs.0.workload: no file gone.yaml; paths are relative to this file, or give its whole path",
     ),
     (
         "jobs.yaml",
