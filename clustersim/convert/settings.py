@@ -121,7 +121,9 @@ class ToolSettings:
             elif row.key == ("!",):
                 if value not in (plain(row.columns["default"]), None, False, "", []):
                     raise self.error(own, "cannot be expressed in a workload; leave it out")
-            elif row.words and value is not None and value not in row.words:
+            elif (
+                row.words and value is not None and (value, type(value)) not in [(one, type(one)) for one in row.words]
+            ):
                 words = ", ".join(map(json.dumps, row.words))
                 raise self.error(own, f"cannot be expressed in a workload; write {words}")
             elif row.key != ("*",) and (meant := row.read(value)) is not None:

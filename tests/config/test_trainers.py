@@ -271,6 +271,7 @@ WRONG = {
     ("deepspeed", '{"train_batch_size": 0}'): "training.global_batch: 0 must be a whole number of at least 1",
     ("deepspeed", '{"train_batch_size": 5, "train_micro_batch_size_per_gpu": 2}'): "a batch of 5 does not fit",
     ("deepspeed", "{"): "not valid JSON",
+    ("axolotl", "fsdp_version: true"): "fsdp_version: True cannot be expressed in a workload; write 1, 2",
     ("axolotl", "rl: dpo"): "rl: 'dpo' cannot be expressed in a workload",
     ("axolotl", "optimizer: lion"): "optimizer: 'lion' cannot be expressed in a workload; write",
     ("axolotl", "load_in_8bit: true"): "load_in_8bit: True cannot be expressed",
