@@ -63,15 +63,17 @@ def critical_path(record: Record) -> Path:
     """
     if not record.shape.events:
         return Path(record, np.empty(0, np.int64))
-    compute, cause = record.tasks.compute[record.shape.event_task], record.cause
-    order = np.lexsort((np.arange(len(cause)), -compute, record.leader))  # the first of those that compute equally long
-    first = np.append(True, np.diff(record.leader[order]) != 0)
-    longest = np.empty(len(cause), np.int64)
-    longest[record.leader[order[first]]] = order[first]
-    events, causes, event = list[int](), cause.tolist(), int(np.argmax(record.ends))
+    events, causes, event = list[int](), record.cause.tolist(), int(np.argmax(record.ends))
     while event >= 0:
         events.append(event)
         event = causes[event]
+    on_path, longest = np.zeros(len(causes), bool), np.empty(len(causes), np.int64)
+    on_path[record.leader[events]] = True
+    some = np.flatnonzero(on_path[record.leader])
+    compute = record.tasks.compute[record.shape.event_task[some]]
+    order = some[np.lexsort((some, -compute, record.leader[some]))]  # the first of those that compute equally long
+    first = order[np.append(True, np.diff(record.leader[order]) != 0)]
+    longest[record.leader[first]] = first
     return Path(record, longest[record.leader[events[::-1]]])
 
 
