@@ -17,7 +17,7 @@ import numpy as np
 
 from clustersim.arrays import Ints, Mask
 from clustersim.collectives.plan import BUFFERED, bus_factor
-from clustersim.engine.fabric import HOST, Activity, Segment, Timing
+from clustersim.engine.fabric import HOST, Activity, Segment, SegmentTimes
 from clustersim.engine.flows import Flow
 from clustersim.engine.fold.refinement import Partition
 from clustersim.engine.groups import PIPELINES, group_of, roles, tenant
@@ -453,7 +453,7 @@ class Activities:
     written: dict[tuple[object, ...], _Written] = field(default_factory=dict)
     bound: dict[tuple[object, ...], Activity] = field(default_factory=dict)
     """Activities by what is written or called, and the group cells of its calls."""
-    times: dict[tuple[object, ...], Timing] = field(default_factory=dict)
+    times: dict[tuple[object, ...], SegmentTimes] = field(default_factory=dict)
     """Times by what is written or taken, and the durations of its flows."""
     sources: dict[Activity, Source] = field(default_factory=dict)
 
@@ -497,7 +497,7 @@ class Activities:
             self.written[key] = _write(items, self.seconds[speed.kind], speed.slowdown, families, host)
         return self.written[key]
 
-    def timing(self, source: Source) -> Timing:
+    def timing(self, source: Source) -> SegmentTimes:
         """Return the times of the activity of a source; one object for sources whose flows are as long, on any links."""
         text = self.text(*source[:4])
         key = id(text), source.speed.rank, *[flow[:4] for flow in chain(*source.flows.values())]
@@ -513,7 +513,7 @@ class Activities:
             share, memory = self.taken(call, cell, flows)
             key = share, memory, *[flow[:4] for flow in flows]
             if key not in self.times:
-                self.times[key] = Timing([Segment(0.0, flow, share=share, memory=memory) for flow in flows])
+                self.times[key] = SegmentTimes([Segment(0.0, flow, share=share, memory=memory) for flow in flows])
             self.bound[call, cell] = Activity.of(self.times[key], flows, {call: call.size})
         return self.bound[call, cell]
 
@@ -594,7 +594,7 @@ def _write(
     return _Written(tuple(parts), (compute, host.queue.over), sizes, called, host.queue.launched, memory)
 
 
-def _timing(written: _Written, flows: Mapping[Collective, Sequence[Flow]], sms: float) -> Timing:
+def _timing(written: _Written, flows: Mapping[Collective, Sequence[Flow]], sms: float) -> SegmentTimes:
     """Return the times of an activity. flows: those of each call, as long as the activity's. sms: number of SMs of the GPU."""
     segments, order, phases = list[Segment](), list[int](), dict[Collective, list[tuple[int, Flow, float]]]()
     first = 0
@@ -613,4 +613,4 @@ def _timing(written: _Written, flows: Mapping[Collective, Sequence[Flow]], sms: 
         if not phases[call]:
             compute += beside
     segments.append(Segment(compute + written.rest[0], None, max(launched, written.rest[1])))
-    return Timing(segments, written.memory, [*order, -1])
+    return SegmentTimes(segments, written.memory, [*order, -1])

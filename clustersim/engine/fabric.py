@@ -42,7 +42,7 @@ class Segment(NamedTuple):
         return max(moving, self.beside + self.share * moving) if self.beside else moving
 
 
-class Timing:
+class SegmentTimes:
     """Seconds of segments in order, shared by activities whose flows take as long on other links."""
 
     __slots__ = ("compute", "ends", "idle", "launched", "memory", "moving", "order", "segments")
@@ -102,18 +102,18 @@ class Activity:
     def __init__(
         self, segments: Iterable[Segment], calls: Mapping[Collective, float] = NO_CALLS, memory: float = 0.0
     ) -> None:
-        self.timing, self.calls = Timing(segments, memory), calls
+        self.timing, self.calls = SegmentTimes(segments, memory), calls
         self.flows = tuple([s.flow for s in self.timing.segments if s.flow is not None])
         self.peak_link_demand = _peaks(self.flows)
 
     @classmethod
-    def of(cls, timing: Timing, flows: tuple[Flow, ...], calls: Mapping[Collective, float]) -> Activity:
+    def of(cls, timing: SegmentTimes, flows: tuple[Flow, ...], calls: Mapping[Collective, float]) -> Activity:
         """Return the activity with these times and flows, which are as long as those of the times and in their order."""
         one = cls.__new__(cls)
         one.timing, one.flows, one.calls, one.peak_link_demand = timing, flows, calls, _peaks(flows)
         return one
 
-    def timed(self, timing: Timing) -> Activity:
+    def timed(self, timing: SegmentTimes) -> Activity:
         """Return the activity with other times."""
         one = Activity.__new__(Activity)
         one.timing, one.flows, one.calls, one.peak_link_demand = timing, self.flows, self.calls, self.peak_link_demand

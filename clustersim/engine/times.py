@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from clustersim.arrays import Floats, Ints, Mask, entries, offsets
 from clustersim.engine.compile import Activities, Plan, Speed
-from clustersim.engine.fabric import HOST, Activity, Segment, Timing
+from clustersim.engine.fabric import HOST, Activity, Segment, SegmentTimes
 from clustersim.engine.launching import Seconds
 from clustersim.engine.program import COMPUTE, LayoutTask, Task
 from clustersim.engine.shape import Shape, shape
@@ -99,7 +99,7 @@ class Tasks(Sequence[Task]):
         return Kinds.of_activities(np.array(of, np.int32), tuple(number), tuple(merged))
 
     @cached_property
-    def timed(self) -> list[Timing]:
+    def timed(self) -> list[SegmentTimes]:
         """Times of each `Kinds.group`."""
         return self.kinds.all(self.kinds.timings)
 
@@ -147,7 +147,7 @@ class Kinds(NamedTuple):
     """The activity of each kind that one rank has; kinds of what ranks start together follow."""
     group: Ints
     """Group of each kind."""
-    timings: tuple[Timing, ...]
+    timings: tuple[SegmentTimes, ...]
     """Times of each group that one rank has; groups of what ranks start together follow."""
     first: tuple[Activity, ...]
     """First activity of each of them."""
@@ -170,12 +170,12 @@ class Kinds(NamedTuple):
         firsts = tuple([first[one] for one in number])
         return cls(of, activities, np.array(group, np.int64), tuple(number), firsts, tuple(merged), shared)
 
-    def all(self, timings: Sequence[Timing]) -> list[Timing]:
+    def all(self, timings: Sequence[SegmentTimes]) -> list[SegmentTimes]:
         """Return the times of all groups, given those that one rank has."""
         return [*timings, *(together([timings[group] for group in own]) for own in self.merged)]
 
 
-def together(timings: Sequence[Timing]) -> Timing:
+def together(timings: Sequence[SegmentTimes]) -> SegmentTimes:
     """Return the times of ranks in lock-step: each segment takes as long as its slowest computation."""
     if len(timings) == 1:
         return timings[0]
@@ -190,7 +190,7 @@ def together(timings: Sequence[Timing]) -> Timing:
         )
         for column in columns
     )
-    return Timing(segments, order=timings[0].order)
+    return SegmentTimes(segments, order=timings[0].order)
 
 
 class Losses(NamedTuple):
@@ -308,7 +308,7 @@ def _link_times(tasks: Tasks, capacity: Floats) -> LoopTimes:
     )
 
 
-def _segments(one: Timing) -> list[tuple[float, ...]]:
+def _segments(one: SegmentTimes) -> list[tuple[float, ...]]:
     """Return the rows of LoopTimes.segment."""
     rows = zip(one.segments, one.ends[::2], one.ends[1::2], strict=True)
     return [(s.compute, s.launched, s.beside, s.share, computed, over) for s, computed, over in rows]

@@ -5,10 +5,10 @@
 
 from clustersim.frameworks.table import (
     WITHOUT,
-    Choice,
     Default,
     Framework,
     KeptTensors,
+    OfferedValues,
     Rule,
     everything,
     find,
@@ -20,10 +20,10 @@ from clustersim.frameworks.table import (
 
 __all__ = [
     "WITHOUT",
-    "Choice",
     "Default",
     "Framework",
     "KeptTensors",
+    "OfferedValues",
     "Rule",
     "everything",
     "find",

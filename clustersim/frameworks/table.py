@@ -41,7 +41,7 @@ class Habit(StepEvidence):
     value: bool
 
 
-class Choice(Spec):
+class OfferedValues(Spec):
     """The values of a key that users of the framework may choose, and their source."""
 
     values: Annotated[tuple[Any, ...], Field(strict=False)]
@@ -180,7 +180,7 @@ class Framework(Spec):
     """What it does in every run, by dotted key of a workload, which need not say it."""
     facts: dict[str, Default] = Field(default_factory=dict)
     """What no workload can say yet, in words."""
-    choices: dict[str, Choice] = Field(default_factory=dict)
+    choices: dict[str, OfferedValues] = Field(default_factory=dict)
     """What users may choose, by dotted key. Overlap that is not here is no choice; any legal value of another key is one."""
     host: HostTimes | None = None
     """The host's times of launching; none where unmeasured."""
@@ -261,7 +261,7 @@ class Framework(Spec):
 WITHOUT = " without "
 
 
-def offers(framework: object) -> Mapping[str, Choice]:
+def offers(framework: object) -> Mapping[str, OfferedValues]:
     """Return what users of a framework may choose, by dotted key; what it does not name, and without a framework all, is free."""
     return load(str(framework)).choices if framework else {}
 

@@ -14,7 +14,7 @@ from typing import NamedTuple, overload
 import numpy as np
 
 from clustersim.arrays import Floats, Ints, Mask, summed
-from clustersim.engine.fabric import HOST, Activity, Timing
+from clustersim.engine.fabric import HOST, Activity, SegmentTimes
 from clustersim.engine.program import COMPUTE, UPDATE, LayoutTask, Span, computing
 from clustersim.engine.record import Record
 from clustersim.engine.times import Tasks
@@ -188,7 +188,7 @@ def _inside(tasks: Tasks) -> _Inside:
     return _Inside(np.array([bool(share) for share in found], bool)[kind] & passes, shares)
 
 
-def _shares(activity: Activity | Timing) -> dict[str, float]:
+def _shares(activity: Activity | SegmentTimes) -> dict[str, float]:
     """Return the communication inside a computation divided by family of flows, in proportion to their idle times."""
     idle = activity.moving
     if len(idle) < 2:
