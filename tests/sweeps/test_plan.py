@@ -20,7 +20,9 @@ from clustersim.cli.main import main
 from clustersim.cli.plan import _under_way
 from clustersim.config.workload import Workload
 from clustersim.errors import InputError
-from clustersim.optimization.search import Limits
+from clustersim.optimization.answer import answer as optimized
+from clustersim.optimization.objective import objective
+from clustersim.optimization.search import Limits, free
 from clustersim.planning.answer import answer, changes
 from clustersim.planning.batches import batches, filling, most_tokens
 from clustersim.planning.planner import NEAR, Planner
@@ -36,6 +38,7 @@ from clustersim.planning.reliability import (
 from clustersim.planning.renewal import play
 from clustersim.planning.request import PlanRequest, amount
 from clustersim.sweeps import evaluate
+from clustersim.sweeps.space import NODES, SweepSpace
 from clustersim.units import dollars
 
 ROOT = Path(__file__).parents[2]
@@ -473,6 +476,27 @@ def test_less_money_says_which_deadline_it_could_keep(monkeypatch, capsys):
     out = call(monkeypatch, capsys, *words)[1]
     assert "less money" in out
     assert out.split("less money")[1].splitlines()[0].endswith(" USD): no plan, whatever the deadline")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("changes", [{}, {"parallelism.sequence_parallel": True}, {"training.recompute": "full"}])
+@pytest.mark.parametrize(
+    ("model", "nodes"),
+    [
+        *(("gpt2_large", 1), ("gpt3_xl", 1), ("opt_1.3b", 1), ("gpt3_2.7b", 2)),
+        *(("llama3_8b", 2), ("qwen2.5_7b", 2), ("qwen3_8b", 2), ("gpt_oss_20b", 2)),
+    ],
+)
+def test_a_plan_that_only_nodes_limit_is_the_answer_of_optimize(model, nodes, changes):
+    files = evaluate.Files(str(ROOT / "topologies/rail_optimized.yaml"), str(ROOT / f"workloads/{model}.yaml"), {})
+    kind = {"cluster.gpu": "h100", "predictor": "roofline", "training.global_batch": 64, **changes}
+    asked = PlanRequest(1e12, None, None, (kind,), nodes=nodes)
+    plan = answer(Planner(evaluate.load(files, unlikely=False), load()), asked).plans[0][1]
+    fixed = {**kind, NODES: plan.nodes}
+    space = SweepSpace({}, fixed, frozenset(), tuple(free(fixed)))
+    best = optimized(evaluate.load(files, unlikely=False), space, objective("step"), 1).best[0]
+    assert plan.nodes == nodes
+    assert plan.row["step_time_s"] == best.row["step_time_s"]
 
 
 def test_days_are_steps_over_goodput(monkeypatch, capsys):
