@@ -59,6 +59,12 @@ class Network:
     cell_rows: dict[Variant, list[tuple[list[float], list[float], list[int], LinkLoads]]] = field(default_factory=dict)
     like: dict[str, list[int]] = field(default_factory=dict)
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the loads of its traffic: an exchange of all pairs has some for each of them."""
+        arrays = (a for parts in self.traffic.values() for one in parts for a in (one.group, one.link, one.weight))
+        return sum(a.nbytes for a in arrays if 0 not in a.strides)
+
     def phases(self, variant: Variant) -> tuple[Traffic, ...]:
         """Return the traffic of a variant on all links."""
 

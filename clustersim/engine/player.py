@@ -31,7 +31,9 @@ class PlanCache:
     __slots__ = ("kept",)
 
     def __init__(self, most: float = ROOM) -> None:
-        self.kept: Cache = Cache(most, lambda tasks: EVENT * tasks.shape.events + TASK * len(tasks))
+        self.kept: Cache = Cache(
+            most, lambda tasks: EVENT * tasks.shape.events + TASK * len(tasks) + tasks.plan.network.nbytes
+        )
 
 
 @dataclass(frozen=True, slots=True)
