@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from clustersim.engine.compile import Plan
 from clustersim.engine.compiled import loop
 from clustersim.engine.fabric import Activity, Segment
 from clustersim.engine.flows import Flow
@@ -37,7 +38,8 @@ def test_a_step_of_two_ranks_is_the_one_worked_out_by_hand():
     step = shape(programs, {})
     assert step.op.tolist() == [0, 2, 0]  # compute, launch, compute: three tasks …
     assert step.events == 6  # … of which each is executed twice
-    times = loop_times(Tasks(step), link)
+    plan = Plan(programs, None, {}, np.arange(2), np.ones(2, int), {})  # of two ranks without a fabric
+    times = loop_times(Tasks(step, plan), link)
     [[found]] = loop(link, [LoopJob(step, times)])
     assert found.starts.tolist() == [0.0, 2.0, 2.0, 4.0, 3.5, 6.5]
     assert found.ends.tolist() == [2.0, 3.5, 4.0, 5.5, 6.5, 9.5]
