@@ -143,7 +143,7 @@ def fitted(measurements: Sequence[Measurement], show: Callable[[str], None] = la
 
 
 def _prior(constants: Sequence[Constant], logs: Floats | float = 0.0) -> Population:
-    """Return how constants differ among machines; `logs` that lie far out widen their own spread, as tails are heavy (Huber)."""
+    """Return the prior of constants; outlying `logs` widen their own spread, as tails are heavy (Huber weights)."""
     spreads = np.array([one.spread for one in constants])
     wider = np.maximum(np.abs(logs) / spreads / TUNING, 1.0)
     return Population(tuple(one.name for one in constants), np.diag(spreads**2 * wider))

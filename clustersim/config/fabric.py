@@ -243,9 +243,9 @@ class DragonflyPlus(Spec):
     uplinks: Count | None = None
     """Cables per leaf, equally many to each spine; default one to each."""
     groups: Count | None = None
-    """Default: as many as the nodes fill."""
+    """Number of groups; default: nodes divided by nodes per group, rounded up."""
     group_nodes: Count | None = None
-    """Nodes per group; default: as many as its leaves have ports for."""
+    """Nodes per group; default: the number of node ports of its leaves."""
     radix: Annotated[int, Field(ge=2, le=100_000)] | None = None
     """Ports per switch; only checked."""
     link: Link

@@ -97,7 +97,7 @@ NEMOTRON = {"M": "mamba2", "*": "attention", "-": "none", "E": "none"}
 
 
 def _nemotron_layers(config: Config, layers: int) -> list[Shapes]:
-    """Return what each letter of the pattern names: a mixer alone, an MLP alone, or experts alone."""
+    """Return the block of each letter of the layer pattern: a mixer, an MLP or an expert layer."""
     pattern = str(config.get("hybrid_override_pattern") or "")
     if len(pattern) != layers or set(pattern) - set(NEMOTRON):
         raise InputError(f"{config.path}: hybrid_override_pattern must have {layers} letters of {''.join(NEMOTRON)}")
@@ -202,7 +202,7 @@ def _mpt(config: Config, found: Shapes) -> Shapes:
 
 
 ARCHITECTURES = families(__name__, encoders.__name__)
-"""By `model_type`."""
+"""Reader of each `model_type`."""
 
 
 def architecture(config: Config) -> Architecture:

@@ -1,7 +1,7 @@
 """A decoder by the keys of its config.json: one reader for all families, with a row each for what its code decides alone.
 
 What differs from layer to layer is read by rules, each of which returns one mapping a layer: windows, positions, experts, mixers.
-A key that may change the shapes and that nobody read is refused by name.
+An unread key that may change shapes raises an InputError that names it.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ Shapes = dict[str, object]
 PLAIN, GATED = ({row["name"]: row[kind] for row in records("activations") if row[kind]} for kind in ("plain", "gated"))
 """hidden_act → activation, without a gate beside the first linear and with one."""
 TYPES = ("full_attention", "sliding_attention", "chunked_attention")
-"""What `layer_types` calls layers that attend."""
+"""Values of `layer_types` for attention layers."""
 LINEAR = {"mamba": "mamba2", "linear_attention": "delta", "conv": "conv", "short_conv": "conv"}
-"""What `layer_types` calls other layers → the mixer of a block."""
+"""Value of `layer_types` → mixer, for layers without attention over tokens."""
 
 
 def names_of(section: str) -> dict[str, tuple[str, ...]]:

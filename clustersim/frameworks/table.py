@@ -262,7 +262,7 @@ WITHOUT = " without "
 
 
 def offers(framework: object) -> Mapping[str, OfferedValues]:
-    """Return what users of a framework may choose, by dotted key; what it does not name, and without a framework all, is free."""
+    """Return the values that a framework supports, by dotted key; missing keys are free, as are all without a framework."""
     return load(str(framework)).choices if framework else {}
 
 

@@ -132,7 +132,7 @@ class LegalValues:
 
 
 def _offered(seen: PointValues, key: str, found: Sequence[object]) -> Sequence[object]:
-    """Return the legal values that the framework of a point offers; the first where it offers none of them."""
+    """Return the legal values that the framework of a point supports; the first legal value if it supports none."""
     if len(found) < 2 or (choice := offers(seen(FRAMEWORK)).get(key)) is None:
         return found
     chunks = seen.whole(VPP) if VPP in seen else 1
@@ -365,9 +365,7 @@ def _recompute(seen: PointValues) -> list[object]:
 
 
 def _zero(seen: PointValues) -> list[int]:
-    if (
-        seen.base.parallelism.zero == 3
-    ):  # sharded data parallelism is another way to train, which nobody leaves by the way
+    if seen.base.parallelism.zero == 3:  # FSDP's mode, which a search of other degrees must not leave
         return [3]
     low = PARAM_GATHER not in seen.open and seen(PARAM_GATHER) is True
     high = GRAD_REDUCE in seen.open or seen(GRAD_REDUCE) is True
@@ -400,7 +398,7 @@ def _vpp(seen: PointValues) -> list[int]:
         return one
     most = seen.layers // pp
     chunks = [v for v in range(2, most + 1) if seen.layers % (pp * v) == 0]
-    if seen.layers % pp:  # no cut is even: the fewest chunks of each number of layers
+    if seen.layers % pp:  # no even cut: the smallest vpp for each number of layers per chunk
         chunks = sorted({v for size in range(1, most + 1) if 2 <= (v := -(-seen.layers // (pp * size))) <= most})
     found = [v for v in chunks if takes(schedule, v)]
     return one + _let_through(seen, pipeline_parallel, found, "vpp", schedule=schedule)
