@@ -17,6 +17,7 @@ import pytest
 from examples import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from speed import slowness
 
 from clustersim.cli.main import main
 
@@ -316,7 +317,7 @@ def refused(arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytes
     assert err.endswith("\n")
     assert len(err) < 6000
     assert files() == before
-    assert took < 1
+    assert took < slowness()
     return err
 
 

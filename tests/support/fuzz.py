@@ -32,6 +32,7 @@ from types import FrameType
 from typing import Any, NamedTuple
 
 import fuzz_tables
+from speed import slowness
 
 from clustersim import files
 from clustersim.collectives import model
@@ -492,8 +493,13 @@ class HangError(BaseException):
 
 @contextmanager
 def _limited(seconds: int) -> Iterator[None]:
+    started = time.process_time(), time.monotonic()
+
     def over(_: int, frame: FrameType | None) -> None:
-        if frame is None or frame.f_code.co_name != "gc_callback":  # Python ignores what a callback of gc raises
+        if frame is not None and frame.f_code.co_name == "gc_callback":  # Python ignores what a callback of gc raises
+            return
+        limit = seconds * slowness()
+        if time.process_time() - started[0] >= limit or time.monotonic() - started[1] >= 6 * limit:
             raise HangError
 
     # seconds of the processor, as a busy machine is no hang, and six times as many by the clock for what only waits

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from speed import slowness
 
 from clustersim.config.yaml import parse
 from clustersim.topology.build import build, deep_merge, load, preset, presets
@@ -180,14 +181,14 @@ def test_the_power_of_the_nodes_is_their_maximum() -> None:
 
 @pytest.mark.parametrize("nodes", [32768, 125_000])
 def test_a_million_gpus_are_described_in_seconds(nodes):
-    begun = time.perf_counter()
+    begun = time.process_time()
     topology = build(
         parse(f"cluster: {{nodes: {nodes}, node: hgx-h100}}\nfabric: {{kind: switch, link: {{rate: 400Gb/s}}}}")
     )
     rows = dict(describe(topology))
     assert rows["GPUs"].startswith(f"{8 * nodes:,} ")
     assert rows["diameter"] == "2 links, 14 us from GPU to GPU when idle (from a sample of GPUs)"
-    assert time.perf_counter() - begun < 20  # on a busy machine; 3 s on an idle one
+    assert time.process_time() - begun < 20 * slowness()  # 3 s on an idle machine
 
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
