@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +13,7 @@ from clustersim.units import duration
 from clustersim.validate.evaluate import Outcome
 
 COLOURS = 10
-"""Colours of publishers, `--c0` to `--c9`; with nine marks 90 publishers are told apart."""
+"""Colours of GPU architectures, `--c0` to `--c9`; with nine marks 90 are told apart."""
 MARKS = (
     "m-4 0a4 4 0 1 0 8 0a4 4 0 1 0 -8 0z",  # circle
     "m-3.5-3.5h7v7h-7z",  # square
@@ -24,7 +25,7 @@ MARKS = (
     "m-5-2h10v4h-10z",  # bar
     "m-4-4.5h8l-8 9h8z",  # hourglass
 )
-"""Shapes around a point: a publisher has its own mark too, for readers who cannot tell colours apart."""
+"""Shapes around a point: an architecture has its own mark too, for readers who cannot tell colours apart."""
 MOST_TITLES = 5_000
 """Most points with a tooltip; of more only the place is drawn."""
 MOST_TICKS = 400
@@ -53,8 +54,16 @@ class Square:
         return self.bottom - (math.log10(seconds) - self.low) / (self.high - self.low) * (self.bottom - self.top)
 
 
-def scatter(rows: Sequence[Outcome], publishers: Sequence[str]) -> str:
-    """Return predicted over measured seconds, both logarithmic, with lines at equal times and at 10 and 30 % off."""
+def architectures(rows: Sequence[Outcome]) -> list[str]:
+    """Return the GPU architectures of outcomes, the one of most outcomes first."""
+    return [name for name, _ in Counter(str(one["architecture"]) for one in rows).most_common()]
+
+
+def scatter(rows: Sequence[Outcome]) -> str:
+    """Return predicted over measured seconds, both logarithmic, with lines at equal times and at 10 and 30 % off.
+
+    The mark of a run is that of its GPU's architecture.
+    """
     times = [one[key] for one in rows for key in ("measured_s", "predicted_s")]
     plot = Square(math.floor(2 * math.log10(min(times)) - 0.2) / 2, math.ceil(2 * math.log10(max(times)) + 0.2) / 2)
     frame = f"M{plot.left} {plot.top}H{plot.right}V{plot.bottom}H{plot.left}z"
@@ -64,7 +73,7 @@ def scatter(rows: Sequence[Outcome], publishers: Sequence[str]) -> str:
         *_decades(plot),
         f'<clipPath id="plot"><path d="{frame}"/></clipPath><g clip-path="url(#plot)">',
         *_diagonals(plot),
-        *_points(plot, rows, publishers),
+        *_points(plot, rows),
         f'</g><text x="{centre}" y="{plot.height - 10}" text-anchor="middle">measured step</text>',
         f'<text x="14" y="{middle}" text-anchor="middle" transform="rotate(-90 14 {middle})">predicted step</text></svg>',
     ]
@@ -87,25 +96,25 @@ def _diagonals(plot: Square) -> Iterator[str]:
         yield f'<path class="{kind}" d="{begin}L{plot.across(last):.1f} {plot.down(last * factor):.1f}"/>'
 
 
-def _points(plot: Square, rows: Sequence[Outcome], publishers: Sequence[str]) -> Iterator[str]:
-    number = {name: index for index, name in enumerate(publishers)}
+def _points(plot: Square, rows: Sequence[Outcome]) -> Iterator[str]:
+    number = {name: index for index, name in enumerate(architectures(rows))}
     for one in rows:
         title = f"<title>{escape(_title(one))}</title>" if len(rows) <= MOST_TITLES else ""
         x, y = plot.across(one["measured_s"]), plot.down(one["predicted_s"])
-        yield mark(number[one["publisher"]], f"{x:.1f}", f"{y:.1f}", title)
+        yield mark(number[one["architecture"]], f"{x:.1f}", f"{y:.1f}", title)
 
 
 def mark(number: int, x: str, y: str, title: str = "") -> str:
-    """Return the mark of a publisher, by its number among them, in its shape and colour."""
+    """Return the mark of an architecture, by its number among them, in its shape and colour."""
     kind, shape = number % COLOURS, MARKS[number % len(MARKS)]
     return f'<path class="mark c{kind}" d="M{x} {y}{shape}">{title}</path>'
 
 
-def legend(publishers: Sequence[str]) -> str:
-    """Return the names of the publishers beside their marks, as HTML."""
+def legend(names: Sequence[str]) -> str:
+    """Return the names of architectures beside their marks, as HTML."""
     return "".join(
         f'<span><svg viewBox="-6 -6 12 12" width="12" height="12">{mark(i, "0", "0")}</svg> {escape(name)}</span>'
-        for i, name in enumerate(publishers)
+        for i, name in enumerate(names)
     )
 
 

@@ -103,11 +103,11 @@ def memory(found: Found) -> str:
 
 def picture(found: Found) -> str:
     """Return predicted against measured as an SVG file, light or dark as the reader's page is."""
-    rows, names = compared(found["runs"]), list(found["groups"]["publisher"])
-    text = drawing.scatter(rows, names)
+    rows = compared(found["runs"])
+    text = drawing.scatter(rows)
     marks = "".join(
         f'{drawing.mark(i, "84", str(30 + 18 * i))}<text x="96" y="{34 + 18 * i}">{name}</text>'
-        for i, name in enumerate(names)
+        for i, name in enumerate(drawing.architectures(rows))
     )
     style = STYLE.read_text(encoding="utf-8")
     begin = text.index(">") + 1

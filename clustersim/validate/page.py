@@ -80,11 +80,10 @@ def sentence(found: Mapping[str, Any]) -> str:
 
 
 def _pictures(found: Mapping[str, Any], rows: Sequence[Outcome]) -> Iterator[str]:
-    publishers = list(found["groups"]["publisher"])
     yield "<h2>Predicted against measured</h2>"
     yield '<p class="dim">Solid: equal. Dashed: 10 % off. Dotted: 30 % off. Below the line the forecast is too fast.</p>'
-    yield drawing.scatter(rows, publishers)
-    yield f'<div class="legend">{drawing.legend(publishers)}</div>'
+    yield drawing.scatter(rows)
+    yield f'<div class="legend">{drawing.legend(drawing.architectures(rows))}</div>'
     for name, of in GROUPS.items():
         errors: defaultdict[str, list[float]] = defaultdict(list)
         for one in rows:
