@@ -67,7 +67,7 @@ class Run:
     flash_attention: bool | None
     overlap_grad_reduce: bool | None
     overlap_param_gather: bool | None
-    overlap_tp: bool | None
+    overlap_tp: bool | str | None
     overlap_p2p: bool | None
     sec_per_iter: float | None
     year: int | None
@@ -128,7 +128,13 @@ def _depth(text: str) -> int:
     return value
 
 
+def _degree(text: str) -> int:
+    return 1 if text.lower() in NONE and text != "0" else _count(text)
+
+
 def _index(text: str) -> int:
+    if text.lower() in NONE:
+        return 0
     if (value := _whole(text)) < 0:
         raise ValueError("write a whole number of 0 or more")
     return value
@@ -165,7 +171,7 @@ def _flag(text: str) -> bool:
     plain = text.lower().removesuffix(".0")
     if plain in ("1", "true", "yes", "on", "y", "t", "enabled"):
         return True
-    if plain in ("0", "false", "no", "off", "n", "f", "none", "disabled"):
+    if plain in NONE:
         return False
     raise ValueError("write 1 or 0")
 
@@ -177,6 +183,11 @@ def _flash(text: str) -> bool:
     return bool(
         re.match(r"fa-?[1-4]|flash|cudnn|te\b|fused|sdpa|xformers|triton|splash|aiter|ck\b", text.lower())
     ) or _flag(text)
+
+
+def _overlap_tp(text: str) -> bool | str:
+    """Return a value of `parallelism.overlap.tp`, or whether the option of the framework (`--tp-comm-overlap`) is set."""
+    return text if text in ("none", "bulk", "ring", "async") else _flag(text)
 
 
 def _path(text: str) -> Path:
@@ -191,7 +202,7 @@ def _pairs(text: str) -> KeyValues:
 
 
 STAGES = {
-    **dict.fromkeys(("ddp", "none", "no", "off", "false"), 0),
+    "ddp": 0,
     **dict.fromkeys(("1", "os", "distributedoptimizer", "distopt"), 1),
     **dict.fromkeys(("2", "osg", "shardgradop", "sdp"), 2),
     **dict.fromkeys(("3", "fsdp", "fsdp1", "fsdp2", "fullshard", "hsdp", "hybrid", "hybridshard", "megatronfsdp"), 3),
@@ -199,23 +210,13 @@ STAGES = {
 """Stages of ZeRO by other names, in small letters without spaces and hyphens."""
 BLANK = frozenset(
     (
-        "n/a",
-        "na",
-        "n.a.",
-        "-",
-        "–",
-        "—",
-        "?",
-        "unknown",
-        "not stated",
-        "not published",
-        "null",
-        "nan",
-        "unspecified",
-        "tbd",
+        *("n/a", "na", "n.a.", "-", "–", "—", "?", "null", "nan", "tbd"),
+        *("unknown", "unspecified", "not stated", "not published"),
     )
 )
 """What people write where there is nothing to write, in small letters."""
+NONE = frozenset(("none", "no", "n", "off", "0", "false", "f", "disabled", "without", "w/o"))
+"""What people write of a setting that a run does without, in small letters; a blank cell is the framework's default instead."""
 Reader = Callable[[str], Any]
 DEEPEST = 1_000
 """Layers of the deepest Transformer that was trained (DeepNet, arXiv 2203.00555); more take minutes to cut into stages."""
@@ -230,17 +231,18 @@ COLUMNS: Mapping[str, tuple[Reader, str]] = {
     "layers": (_depth, f"a whole number of 1 to {DEEPEST:,}"),
     **dict.fromkeys(("hidden", "ffn_hidden", "heads"), COUNT),
     "kv_heads": (_word_or_count, "a whole number of 1 or more, or MLA"),
-    **dict.fromkeys(("seq", "vocab", "experts", "topk"), COUNT),
-    "shared_experts": (_index, "a whole number of 0 or more"),
-    **dict.fromkeys(("global_batch", "micro_batch", "tp", "pp", "vpp", "dp", "cp", "ep"), COUNT),
+    **dict.fromkeys(("seq", "vocab", "global_batch", "micro_batch"), COUNT),
+    **dict.fromkeys(("experts", "topk", "shared_experts"), (_index, "a whole number of 0 or more")),
+    **dict.fromkeys(("tp", "pp", "vpp", "dp", "cp", "ep"), (_degree, COUNT[1])),
     "sequence_parallel": (_flag, "1 or 0"),
     "zero_stage": (_stage, "a whole number of 0 or more"),
     **dict.fromkeys(("recompute", "precision"), (_text, "text")),
     "flash_attention": (_flash, "1 or 0"),
     **dict.fromkeys(
-        ("overlap_grad_reduce", "overlap_param_gather", "overlap_tp", "overlap_p2p"),
+        ("overlap_grad_reduce", "overlap_param_gather", "overlap_p2p"),
         (_flag, "1 or 0"),
     ),
+    "overlap_tp": (_overlap_tp, "1 or 0, none, bulk, ring or async"),
     "sec_per_iter": (_seconds, "seconds of a step, 1e-6 to 1e6"),
     "year": COUNT,
     "source": (_text, "text"),

@@ -17,6 +17,8 @@ class Phrase(NamedTuple):
     key: str
     """Dotted key of a workload."""
     value: object
+    without: object = None
+    """Value where the source denies it, as in `no CUDA graphs`; None: a denial says nothing."""
 
     @property
     def source(self) -> str:
@@ -30,13 +32,13 @@ PHRASES = (
         "training.cuda_graphs",
         "full",
     ),
-    Phrase(r"(?:cuda|per-layer|layer)[- ]?graphs?", "training.cuda_graphs", "layer"),
+    Phrase(r"(?:cuda|per-layer|layer)[- ]?graphs?", "training.cuda_graphs", "layer", "none"),
     Phrase(r"(?:^|[;,(+] ?)eager(?: mode)?(?=$|[;,)+])", "training.kernels", "eager"),
-    Phrase(r"\b(?:torch\.)?compile\b", "training.kernels", "fused"),
+    Phrase(r"\b(?:torch\.)?compile\b", "training.kernels", "fused", "eager"),
     Phrase(r"tp-comm-overlap|userbuffers?", "parallelism.overlap.tp", "ring"),
     Phrase(r"async(?:hronous)?[- ]?t(?:p|ensor)", "parallelism.overlap.tp", "async"),
-    Phrase(r"hybrid[- ]?ep", "parallelism.algorithms.ep", "hybridep"),
-    Phrase(r"deep[- ]?ep|flex(?:ible)? dispatcher", "parallelism.algorithms.ep", "deepep"),
+    Phrase(r"hybrid[- ]?ep", "parallelism.algorithms.ep", "hybridep", "nccl"),
+    Phrase(r"deep[- ]?ep|flex(?:ible)? dispatcher", "parallelism.algorithms.ep", "deepep", "nccl"),
     Phrase(r"dualpipe[- ]?v", "parallelism.schedule", "dualpipev"),
     Phrase(r"dualpipe", "parallelism.schedule", "dualpipe"),
     Phrase(r"\bzb[- ]?v\b", "parallelism.schedule", "zbv"),
@@ -56,6 +58,7 @@ _NOT = re.compile(r"(?:\bno|\bnot|\bwithout|\bw/o|\boff:?|non|\bdisabled?:?)[ -]
 _THEN_NOT = re.compile(
     r"^s?\)?[ :=-]*(?:are |is |was |were )?(?:off\b|not\b|none\b|no\b|false\b|0\b|disabled|rejected|unused|tried)"
 )
+_SILENT = re.compile(r"^s?\)?[ :=-]*(?:are |is |was |were )?(?:not|un)[ -]?(?:stated|given|known|published|specified)")
 _ONLY = re.compile(r"^s? on (blackwell|hopper|ampere)")
 
 
@@ -71,23 +74,20 @@ def words(run: Run) -> str:
 def phrases(run: Run, architecture: str, hidden: Container[str] = ()) -> Iterator[tuple[Phrase, str]]:
     """Yield the keys of a workload that the words of a run mean, with the words.
 
-    hidden: sources whose phrases are not read. A phrase that is denied (`no CUDA graphs`) or that is said of other GPUs (`CUDA
-    graphs on Blackwell`) does not count.
+    hidden: sources whose phrases are not read. A phrase that is denied (`no CUDA graphs`) says what is without it. One that is
+    said of other GPUs (`CUDA graphs on Blackwell`), or to be unknown, does not count.
     """
     said, known = words(run), set[str]()
-    for phrase in PHRASES:
-        for hit in re.finditer(phrase.pattern, said):
-            only = _ONLY.match(said[hit.end() :])
-            denied = _NOT.search(said[: hit.start()]) or _THEN_NOT.search(said[hit.end() :])
-            if (
-                phrase.source in hidden
-                or phrase.key in known
-                or denied
-                or (only and not architecture.startswith(only[1]))
-            ):
-                continue
-            known.add(phrase.key)
-            yield phrase, hit[0]
+    hits = [(phrase, hit) for phrase in PHRASES for hit in re.finditer(phrase.pattern, said)]
+    for denials in (False, True):  # what a source says of one part counts more than what it denies of another
+        for phrase, hit in hits:
+            before, after = said[: hit.start()], said[hit.end() :]
+            denied = bool(_NOT.search(before) or _THEN_NOT.search(after))
+            value, only = phrase.without if denied else phrase.value, _ONLY.match(after)
+            other = (only and not architecture.startswith(only[1])) or _SILENT.match(after)
+            if denied == denials and value and not other and phrase.source not in hidden and phrase.key not in known:
+                known.add(phrase.key)
+                yield phrase._replace(value=value), f"not {hit[0]}" if denied else hit[0]
 
 
 FORMATS = (

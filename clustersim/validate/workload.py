@@ -17,13 +17,12 @@ from clustersim.validate.degrees import PUBLISHED, Degrees, accounted, degrees
 from clustersim.validate.known_models import known_model
 from clustersim.validate.models import ModelFamily, family, tied
 from clustersim.validate.refusal import Refusal
-from clustersim.validate.runs import Run
+from clustersim.validate.runs import NONE, Run
 from clustersim.validate.strangers import EVERYTHING, FRAMEWORK, Knowledge
 from clustersim.validate.words import phrases, precision, words
 
 PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "fp8", "mxfp8", "nvfp4", "mxfp4")
 RECOMPUTE = ("none", "selective", "full")
-NOT_RECOMPUTED = ("off", "no", "0", "false", "disabled", "w/o", "without")
 SPELLED_RECOMPUTE = re.compile(
     r"(?:activation|gradient)[- _]?(?:re)?(?:checkpointing|computation|compute)"
     r"|^\s*(?:1|yes|true|on|enabled)\b|every layer|per[- ]block"
@@ -303,7 +302,7 @@ class _Draft:
         named = ["selective"] * bool(own or modules or attention) + re.split(
             r"[^a-z]+", SPELLED_RECOMPUTE.sub("full", said)
         )
-        plain = "none" if run.recompute.lower() in NOT_RECOMPUTED else run.recompute.lower()
+        plain = "none" if run.recompute.lower() in NONE else run.recompute.lower()
         given = plain if plain in (*RECOMPUTE, "") else next((one for one in RECOMPUTE if one in named), "")
         if run.recompute and not given:
             raise Refusal("recompute", f"recompute {run.recompute}: only {', '.join(RECOMPUTE)} are modelled")
@@ -447,10 +446,12 @@ class _Draft:
     def beside_products(self, found: Degrees) -> str | None:
         """Return which tensor-parallel communication runs beside products; None: as the framework has it by itself.
 
-        A 1 in the row is the most that its users can choose, which needs the sequence split.
+        A 1 in the row is the most that its users can choose, which needs the sequence split; a 0 leaves what it always does.
         """
         if found.tp == 1:
             return "none"
+        if isinstance(self.run.overlap_tp, str):
+            return self.run.overlap_tp
         if not self.run.overlap_tp:
             return None if "parallelism.overlap.tp" in self.framework.defaults else "none"
         most = self.framework.overlapped_tp

@@ -313,6 +313,32 @@ def test_a_launch_file_says_what_columns_leave_blank(tmp_path):
     assert evaluate(cells(tmp_path, launch="none.sh"))["reason_kind"] == "launch"
 
 
+@pytest.mark.parametrize(
+    ("name", "column", "key", "value"),
+    [
+        ("torchtitan", "recompute", "training.recompute", "none"),
+        ("InternEvo", "overlap_grad_reduce", "parallelism.overlap.grad_reduce", False),
+        ("Megatron-LM", "overlap_tp", "parallelism.overlap.tp", "none"),
+        ("Megatron-LM", "flash_attention", "training.attention", "unfused"),
+        ("PyTorch FSDP", "zero_stage", "parallelism.zero", 0),
+    ],
+)
+@pytest.mark.parametrize("by_column", [True, False])
+def test_what_a_row_does_without_is_not_the_frameworks_default(tmp_path, name, column, key, value, by_column):
+    def job(**change):
+        draft = {column: "", "framework": name, "num_gpus": "8", "tp": "2", "pp": "1", "dp": "4", "year": "2025"}
+        return specs(adapt(cells(tmp_path, **{**draft, **change})))[1]
+
+    section, *parents, last = key.split(".")
+
+    def held(job):
+        return (job[section].get(parents[0], {}) if parents else job[section])[last]
+
+    assert held(job()) != value  # the framework's default
+    stated = {column: "none"} if by_column else {"set": f"{key}={json.dumps(value).strip(chr(34))}"}
+    assert held(job(**stated)) == value
+
+
 def test_what_a_source_says_in_words_is_read(tmp_path):
     def said(text, **change):
         _, job = specs(adapt(cells(tmp_path, original_overlap=text, **change)))
@@ -320,11 +346,15 @@ def test_what_a_source_says_in_words_is_read(tmp_path):
 
     assert said("full CUDA graphs")["training"]["cuda_graphs"] == "full"
     assert said("per-layer CUDA graphs")["training"]["cuda_graphs"] == "layer"
-    assert "cuda_graphs" not in said("no CUDA graphs")["training"]
+    assert said("no CUDA graphs")["training"]["cuda_graphs"] == "none"
     assert "cuda_graphs" not in said("CUDA graphs on Blackwell")["training"]
     assert said("CUDA graphs on Blackwell", gpu="b200-sxm")["training"]["cuda_graphs"] == "layer"
     for denied in ("CUDA graphs disabled", "cuda graphs: off", "w/o CUDA graphs", "CUDA graphs were not used"):
-        assert "cuda_graphs" not in said(denied)["training"], denied
+        assert said(denied)["training"]["cuda_graphs"] == "none", denied
+    assert "cuda_graphs" not in said("CUDA graphs not stated")["training"]
+    assert said("no CUDA graphs in attention; per-layer CUDA graphs")["training"]["cuda_graphs"] == "layer"
+    assert said("compile", framework="torchtitan")["training"]["kernels"] == "fused"
+    assert said("without torch.compile")["training"]["kernels"] == "eager"
     assert said("eager")["training"]["kernels"] == "eager"
     assert said("users are eager to know")["training"]["kernels"] == "fused"
     assert said("zero-bubble was tried and rejected", pp="2")["parallelism"]["schedule"] == "1f1b"

@@ -16,6 +16,28 @@ def test_cells_become_numbers_flags_and_blanks(tmp_path):
     assert found.ran
 
 
+WITHOUT = {
+    **dict.fromkeys(("pp", "vpp", "cp", "ep"), 1),
+    **dict.fromkeys(("experts", "topk", "shared_experts", "zero_stage"), 0),
+    **dict.fromkeys(("sequence_parallel", "flash_attention"), False),
+    **dict.fromkeys(("overlap_grad_reduce", "overlap_param_gather", "overlap_p2p"), False),
+    "overlap_tp": "none",
+    "recompute": "none",
+}
+
+
+@pytest.mark.parametrize(("column", "value"), WITHOUT.items())
+def test_none_is_another_value_than_a_blank_cell(tmp_path, column, value):
+    names = tuple(dict.fromkeys((*ROW, column)))
+    [stated] = runs.read(write(tmp_path / "runs.csv", {column: "none"}, names=names))
+    [blank] = runs.read(write(tmp_path / "runs.csv", {column: ""}, names=names))
+    assert (getattr(stated, column), getattr(blank, column)) == (value, "" if column == "recompute" else None)
+    for word in runs.NONE - {"none", "0"}:
+        [found] = runs.read(write(tmp_path / "runs.csv", {column: word}, names=names))
+        assert not found.unreadable
+        assert getattr(found, column) in ({value, False} if column == "overlap_tp" else {value, word}), word
+
+
 def test_a_byte_order_mark_extra_columns_and_blank_lines_do_not_matter(tmp_path):
     path = write(tmp_path / "runs.csv", {"note": "x"}, names=(*ROW, "note"), bom=True)
     path.write_bytes(path.read_bytes() + b"\r\n\r\n")
