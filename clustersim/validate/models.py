@@ -33,6 +33,8 @@ class ModelFamily:
     """Keys of `model:` that follow from the shapes of a run: which of its layers are of which kind."""
     vocab: int = 50_257
     """Tokens of its usual tokenizer; by default GPT-2's."""
+    alibi: bool = False
+    """Attention adds biases that grow with distance."""
 
 
 _V2 = {"q_lora_rank": 1536, "kv_lora_rank": 512, "qk_head_dim": 128, "qk_pos_emb_head_dim": 64, "v_head_dim": 128}
@@ -77,6 +79,7 @@ FAMILIES = (
         True,
         False,
         "llm-foundry scripts/train/yamls/pretrain/mpt-*.yaml: ALiBi, no biases",
+        alibi=True,
     ),
     ModelFamily(
         "bloom",
@@ -86,6 +89,7 @@ FAMILIES = (
         True,
         "BLOOM (arXiv 2211.05100, section 3.2): ALiBi, whose biases attention adds",
         vocab=250_680,
+        alibi=True,
     ),
     ModelFamily(
         "grok",

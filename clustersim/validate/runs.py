@@ -133,9 +133,7 @@ def _degree(text: str) -> int:
 
 
 def _index(text: str) -> int:
-    if text.lower() in NONE:
-        return 0
-    if (value := _whole(text)) < 0:
+    if (value := 0 if text.lower() in NONE else _whole(text)) < 0:
         raise ValueError("write a whole number of 0 or more")
     return value
 
@@ -222,12 +220,15 @@ DEEPEST = 1_000
 """Layers of the deepest Transformer that was trained (DeepNet, arXiv 2203.00555); more take minutes to cut into stages."""
 COUNT: tuple[Reader, str] = (_count, "a whole number of 1 or more")
 COLUMNS: Mapping[str, tuple[Reader, str]] = {
-    "id": (_text, "text"),
-    "gpu": (_text, "text"),
-    **dict.fromkeys(("num_gpus", "gpus_per_node"), COUNT),
-    "nic_gbps_per_gpu": (_number, "a number"),
-    "nvlink_domain": COUNT,
-    **dict.fromkeys(("framework", "model"), (_text, "text")),
+    **dict.fromkeys(
+        (
+            *("id", "gpu", "framework", "model", "recompute", "precision", "source", "status", "comment"),
+            *("original_interconnect", "original_precision", "original_overlap", "original_recompute"),
+        ),
+        (_text, "text"),
+    ),
+    **dict.fromkeys(("nic_gbps_per_gpu", "memory_gb"), (_number, "a number")),
+    **dict.fromkeys(("num_gpus", "gpus_per_node", "nvlink_domain", "year"), COUNT),
     "layers": (_depth, f"a whole number of 1 to {DEEPEST:,}"),
     **dict.fromkeys(("hidden", "ffn_hidden", "heads"), COUNT),
     "kv_heads": (_word_or_count, "a whole number of 1 or more, or MLA"),
@@ -236,22 +237,10 @@ COLUMNS: Mapping[str, tuple[Reader, str]] = {
     **dict.fromkeys(("tp", "pp", "vpp", "dp", "cp", "ep"), (_degree, COUNT[1])),
     "sequence_parallel": (_flag, "1 or 0"),
     "zero_stage": (_stage, "a whole number of 0 or more"),
-    **dict.fromkeys(("recompute", "precision"), (_text, "text")),
     "flash_attention": (_flash, "1 or 0"),
-    **dict.fromkeys(
-        ("overlap_grad_reduce", "overlap_param_gather", "overlap_p2p"),
-        (_flag, "1 or 0"),
-    ),
+    **dict.fromkeys(("overlap_grad_reduce", "overlap_param_gather", "overlap_p2p"), (_flag, "1 or 0")),
     "overlap_tp": (_overlap_tp, "1 or 0, none, bulk, ring or async"),
     "sec_per_iter": (_seconds, "seconds of a step, 1e-6 to 1e6"),
-    "year": COUNT,
-    "source": (_text, "text"),
-    "status": (_text, "text"),
-    "memory_gb": (_number, "a number"),
-    **dict.fromkeys(
-        ("original_interconnect", "original_precision", "original_overlap", "original_recompute", "comment"),
-        (_text, "text"),
-    ),
     "launch": (_path, "the path of a file"),
     **dict.fromkeys(("set", "cluster_set"), (_pairs, "key=value, several of them with ; between")),
 }

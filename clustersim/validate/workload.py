@@ -46,6 +46,9 @@ HYBRID = re.compile(r"\bhsdp\b|hybrid[- _]?shard")
 """Words of a source whose parameters are sharded over a node and copied to each."""
 OLD = ("pascal", "volta", "turing")
 """Architectures without bf16."""
+ALIBI = 2024
+"""Year from which FlashAttention adds biases of positions: release 2.4 (its issue 342 of 2023: "not supported right now").
+Triton's alone did before (MPT's code: "alibi only implemented with torch and triton attention")."""
 TOPK = 2
 """Experts that a token visits where the source does not say."""
 HEAD = 128
@@ -148,6 +151,7 @@ class _Draft:
             self.spec[section] |= self.launch.get(section, {})
         self.spec["parallelism"]["overlap"] = dict(self.spec["parallelism"]["overlap"])
         self.assumed: list[str] = []
+        self.alibi = False
         self.overrides()  # what the row decides is not assumed
 
     def read(self, source: str) -> bool:
@@ -181,11 +185,10 @@ class _Draft:
             return self.has(key)  # the launch file's
         if value in (None, ""):
             value, where = self._elsewhere(key, name or key)
-            if value is None:
-                return None  # unknown: the workload's own default
-            said = str(value).lower() if isinstance(value, bool) else value
-            self.assumed.append(f"{key}: {said} ({where})")
-        self.put(key, value)
+            if value is not None:  # else the workload's own default
+                self.assume(key, value, where)
+        else:
+            self.put(key, value)
         return value
 
     def _elsewhere(self, key: str, name: str) -> tuple[Any, str]:
@@ -236,7 +239,7 @@ class _Draft:
 
     def family(self, found: ModelFamily) -> None:
         """What a family of models says of blocks, embeddings and dropout."""
-        run = self.run
+        run, self.alibi = self.run, found.alibi
         if found.layers and found.name != "decoder" and None in (run.experts, run.topk, run.ffn_hidden):
             raise Refusal("incomplete source", f"the source does not say experts, topk and ffn_hidden of {run.model}")
         self.spec["model"].update(found.shapes)
@@ -329,12 +332,14 @@ class _Draft:
 
     def attention(self) -> None:
         """The attention of the row: of those that are fused, the framework's own, where that runs on the GPU."""
-        said = self.run.flash_attention
+        run, said = self.run, self.run.flash_attention
         own = self.framework.value("training.attention", self.architecture) or "flash"
         if said is False:
             self.put("training.attention", "unfused")
+        elif self.alibi and (run.year or ALIBI) < ALIBI and "triton" in SPEEDS.get(self.architecture, {}):
+            self.assume("training.attention", "triton", f"biases of positions, which FlashAttention adds from {ALIBI}")
         elif own not in ("flash", "unfused", *SPEEDS.get(self.architecture, {})):
-            why = f"{own} of {self.framework.name} does not run on {self.architecture or self.run.gpu}"
+            why = f"{own} of {self.framework.name} does not run on {self.architecture or run.gpu}"
             self.assume("training.attention", "flash", why)
         else:
             self.default("training.attention", said and ("flash" if own == "unfused" else own))

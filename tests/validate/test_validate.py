@@ -314,6 +314,20 @@ def test_a_launch_file_says_what_columns_leave_blank(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("model", "year", "flash", "kernel"),
+    [
+        *(("MPT-7B", "2023", "1", "triton"), ("MPT-7B", "2024", "1", "flash2")),
+        *(("MPT-7B", "2023", "0", "unfused"), ("Llama2-7B", "2023", "1", "flash2")),
+    ],
+)
+def test_fused_attention_with_position_biases_was_tritons_until_flash_attention_had_them(
+    tmp_path, model, year, flash, kernel
+):
+    run = cells(tmp_path, framework="PyTorch FSDP", model=model, year=year, flash_attention=flash)
+    assert specs(adapt(run))[1]["training"]["attention"] == kernel
+
+
+@pytest.mark.parametrize(
     ("name", "column", "key", "value"),
     [
         ("torchtitan", "recompute", "training.recompute", "none"),
