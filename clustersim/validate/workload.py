@@ -49,6 +49,9 @@ OLD = ("pascal", "volta", "turing")
 ALIBI = 2024
 """Year from which FlashAttention adds biases of positions: release 2.4 (its issue 342 of 2023: "not supported right now").
 Triton's alone did before (MPT's code: "alibi only implemented with torch and triton attention")."""
+USUAL = 8_192
+"""Tokens of a microbatch where a source says neither its size nor a pipeline: the median over 41 publishers who say it. With a
+pipeline it is one sequence, as many microbatches fill it."""
 TOPK = 2
 """Experts that a token visits where the source does not say."""
 HEAD = 128
@@ -121,14 +124,6 @@ def launched(run: Run) -> dict[str, Any]:
         return imported(str(run.launch), read_text(run.launch, "a launch script"), asked).workload
     except InputError as error:
         raise Refusal("launch", str(error)) from error
-
-
-def _reduces_often(run: Run, framework: Framework) -> bool:
-    """Return whether gradients that are sharded as they come are reduced elsewhere than under the one backward pass."""
-    micro = run.micro_batch or framework.value("training.micro_batch") or 1
-    overlap = run.overlap_grad_reduce
-    under = framework.value("parallelism.overlap.grad_reduce") if overlap is None else overlap
-    return run.global_batch != micro * (run.dp or 1) or not under
 
 
 class _Draft:
@@ -287,13 +282,16 @@ class _Draft:
             self.put("training.framework", self.name)
 
     def micro_batch(self) -> None:
-        """Sequences of a microbatch: of the row, else as the framework cuts a batch."""
+        """Sequences of a microbatch: of the row, else as the framework cuts a batch, else without a pipeline the usual tokens."""
         run, by_stage = self.run, self.framework.microbatch_a_stage
         if run.micro_batch is None and by_stage is not None and by_stage.value and run.pp and run.dp:
             cut = max(self.has("training.global_batch") // (run.dp * run.pp), 1)
             self.assume("training.micro_batch", cut, f"{self.framework.name}: a microbatch a stage")
-        else:
-            self.default("training.micro_batch", run.micro_batch)
+        elif self.default("training.micro_batch", run.micro_batch) is None:
+            most = USUAL // self.has("training.seq") if run.pp == 1 and run.dp else 1
+            share = self.has("training.global_batch") // (run.dp or 1)
+            usual = max(size for size in range(1, max(most, 1) + 1) if share % size == 0)
+            self.assume("training.micro_batch", usual, "the usual number of tokens" if usual > 1 else "the smallest")
 
     def recompute(self) -> None:
         """What is made again in the backward pass: as the row, the names in its source's words and the framework have it."""
@@ -418,7 +416,9 @@ class _Draft:
         run, split = self.run, self.spec["parallelism"]
         zero = self.default("parallelism.zero", run.zero_stage)
         if zero == 2:
-            often = _reduces_often(run, self.framework)
+            overlap, sequences = run.overlap_grad_reduce, self.has("training.micro_batch") * (run.dp or 1)
+            under = self.framework.value("parallelism.overlap.grad_reduce") if overlap is None else overlap
+            often = run.global_batch != sequences or not under  # elsewhere than under the one backward pass
             if found.pp > 1 and often:
                 what = f"zero_stage 2 with pp {found.pp}: gradients reduced between passes are not modelled"
                 raise Refusal("ZeRO-2", what)

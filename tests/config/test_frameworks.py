@@ -137,7 +137,7 @@ def test_every_default_is_a_value_that_a_workload_takes(one):
             here = spec
             for part in parents:
                 here = here.setdefault(part, {})
-            here[last] = value
+            here |= {} if value is None else {last: value}  # none: the workload must say it
             validate(Workload, Document("w.yaml", {"name": "one", **spec}, {}))
 
 

@@ -496,6 +496,19 @@ def test_a_cut_sequence_goes_around_a_ring_where_the_framework_says_so(tmp_path)
     assert specs(adapt(row(tmp_path, cp="2", dp="1", **titan)))[1]["parallelism"]["cp_type"] == "all_gather"
 
 
+@pytest.mark.parametrize(
+    ("change", "micro_batch"),
+    [
+        *(({}, 8), ({"seq": "4096"}, 2), ({"seq": "16384"}, 1), ({"global_batch": "48"}, 6), ({"micro_batch": "3"}, 3)),
+        *(({"pp": "2", "dp": "4"}, 1), ({"framework": "DeepSpeed"}, 1)),
+    ],
+)
+def test_a_microbatch_that_is_not_stated_has_the_usual_tokens_without_a_pipeline(tmp_path, change, micro_batch):
+    job = {"num_gpus": "8", "tp": "1", "pp": "1", "dp": "8", "global_batch": "192", "micro_batch": "", "seq": "1024"}
+    run = row(tmp_path, **{"framework": "Megatron-LM", **job, **change})
+    assert specs(adapt(run))[1]["training"].get("micro_batch", 1) == micro_batch
+
+
 @pytest.mark.parametrize(("year", "micro_batch"), [("2024", 4), ("2025", 1)])
 def test_torchtitan_cut_a_batch_by_stages_before_it_cut_it_by_sequences(tmp_path, year, micro_batch):
     change = {"framework": "torchtitan", "precision": "bf16", "micro_batch": "", "year": year}
