@@ -24,7 +24,7 @@ from clustersim.topology.hops import EndpointClasses, RouteSegment
 from clustersim.topology.model import Routes, Topology
 
 MANY = 1 << 20
-"""Routes between classes of NICs from which on routes are loaded segment by segment, if the routing has segments."""
+"""Number of class-to-class routes from which routes are loaded segment by segment, if the routing has segments."""
 
 
 def all_pairs_loads(topology: Topology, ranks: Ints, phase: AllPairs) -> PhaseLoads:
@@ -35,7 +35,7 @@ def all_pairs_loads(topology: Topology, ranks: Ints, phase: AllPairs) -> PhaseLo
     symmetry = topology.endpoint_classes()
     totals = LoadTotals(topology, symmetry, len(ranks))
     senders, receivers = (_endpoints(topology, ranks, weight) for weight in (phase.sent, phase.received))
-    # Endpoints without a class (behind a fault, say) have every route looked up; all others go class by class.
+    # Endpoints without a routing class (behind a fault, for example) have every route looked up; all others are loaded by class.
     unknown_senders, unknown_receivers = symmetry.unknown[senders.gpu], symmetry.unknown[receivers.gpu]
     _on_the_same_node(totals, senders, receivers)
     _on_different_nodes(totals, senders.only(unknown_senders), receivers)
@@ -45,7 +45,8 @@ def all_pairs_loads(topology: Topology, ranks: Ints, phase: AllPairs) -> PhaseLo
 
 
 def _endpoints(topology: Topology, ranks: Ints, weight: Floats) -> Endpoints:
-    """Return the senders or receivers of all groups that have bytes, sorted by group and node. `weight` (n,) is by position."""
+    """Return the senders or receivers of all groups that have bytes, sorted by group and node. `weight` (n,) holds the bytes of
+    each position per byte of S."""
     groups, n = ranks.shape
     gpu = ranks.ravel()
     found = Endpoints(np.repeat(np.arange(groups), n), topology.numbering.node_of(gpu), gpu, np.tile(weight, groups))
@@ -83,8 +84,8 @@ def _between_nodes(totals: LoadTotals, symmetry: EndpointClasses, senders: Endpo
     out = senders.only(np.repeat(np.arange(len(senders.gpu)), rails))
     out = out._replace(key=out.key * rails + rail)
     into = receivers._replace(key=receivers.key * rails + symmetry.rail[receivers.gpu]).ordered()
-    # By the product form, all bytes from a sender to the receivers of a rail use the same links up to the NIC, whoever they are
-    # for. So one route to any receiver on another node shows these links, and the sum of the receivers' weights is the factor.
+    # All bytes from a sender to the receivers of a rail use the same links up to the NIC, whichever the receiver. So
+    # one route to any receiver on another node shows these links, and the sum of the receivers' weights is the factor.
     received, there = weight_elsewhere(into, out, nodes)
     sent, here = weight_elsewhere(senders, into._replace(key=into.key // rails), nodes)
     apart, reached = np.flatnonzero(there >= 0), np.flatnonzero(here >= 0)
@@ -96,8 +97,8 @@ def _between_nodes(totals: LoadTotals, symmetry: EndpointClasses, senders: Endpo
     place = totals.place[0][symmetry.up[out.gpu, rail]], totals.place[1][symmetry.down[into.gpu]]
     number = symmetry.source[out.gpu, rail], symmetry.destination[into.gpu]
     pairs = paired(Side(out, number[0], place[0], up), Side(into, number[1], place[1], down), rails)
-    # Too many pairs of classes (a hash that tells all NICs apart): where the part of a route up to a switch depends on the source
-    # and the rest on the destination alone, each segment has its own, far coarser classes.
+    # Too many pairs of classes (for example a hash that distinguishes all NICs): the part of a route up to a switch depends on
+    # the source alone and the rest on the destination alone, so each segment has its own, far coarser classes.
     segments = symmetry.segments() if pairs.routes > MANY else ()
     if not segments:
         totals.check(pairs.routes)
@@ -124,14 +125,15 @@ def _between_nodes(totals: LoadTotals, symmetry: EndpointClasses, senders: Endpo
 
 
 def _largest_by_group(totals: LoadTotals, group: Ints, seconds: Floats) -> Floats:
-    """Return the largest of `seconds` in each group, an array (groups,)."""
+    """Return the largest of `seconds` in each group, an array (groups,). `group` is the group index of each item."""
     most = np.zeros(len(totals.latency))
     np.maximum.at(most, group, seconds)
     return most
 
 
 def _side(endpoints: Endpoints, segment: RouteSegment, number: Ints, endpoint: Ints, place: Ints) -> Side:
-    """Return one side of a route segment. Endpoints in one scope never share the segment, as if they were on one node."""
+    """Return one end of a route segment. Endpoints with the same scope never use the segment, like endpoints on one node.
+    `number` is each endpoint's routing class, `endpoint` its NIC and `place` the NIC's position in the order of rails."""
     scoped = endpoints if segment.scope is None else endpoints._replace(node=segment.scope[endpoint])
     return Side(scoped, number[endpoint], place, np.zeros(len(endpoint)))
 
@@ -139,7 +141,8 @@ def _side(endpoints: Endpoints, segment: RouteSegment, number: Ints, endpoint: I
 def _node_links(
     totals: LoadTotals, endpoints: Endpoints, rails: int, other: Ints, factor: Floats, part: Mask
 ) -> Floats:
-    """Add the loads of the links in `part` on routes from or to the `other` GPUs. Return the seconds on these links per route."""
+    """Add the loads of the links in `part` on routes between `endpoints` and one `other` GPU each. Return the seconds on these
+    links per route. `factor` scales each endpoint's bytes."""
     seconds: list[Floats] = []
     for first in range(0, len(other), BLOCK):
         own, apart = endpoints.only(slice(first, first + BLOCK)), other[first : first + BLOCK]
@@ -154,14 +157,13 @@ def _node_links(
 
 
 SAMPLE = 1 << 18
-"""Routes that are tried at random to find one as slow as the upper bound."""
+"""Number of routes that are drawn at random to find one as slow as the upper bound."""
 
 
 def load_classes(totals: LoadTotals, pairs: Pairs, part: Mask, timed: bool) -> Floats:
-    """Add the bytes from class to class on the links in `part`. Return each group's largest seconds on these links if not
-    `timed`.
+    """Add the bytes between classes on the links in `part`. Return each group's largest seconds on these links, unless `timed`.
 
-    With `timed`, the totals record the latency of whole routes instead.
+    With `timed`, the totals record the latency of whole routes instead, and the seconds are zeros.
     """
     most = np.zeros(len(totals.latency))
     for i, j, weight in pairs.blocks():
@@ -185,7 +187,7 @@ def _slowest(pairs: Pairs, i: Ints, j: Ints) -> tuple[Ints, Ints, Mask, Mask]:
     """
     one, two = pairs.one, pairs.two
     s, d, sure = _endpoints_on_different_nodes(one, two, one.slow[:, i], two.slow[:, j])
-    met, rest = sure.copy(), np.flatnonzero(~sure)  # the slowest of both classes are all on one node
+    met, rest = sure.copy(), np.flatnonzero(~sure)  # the slowest endpoints of both classes are all on one node
     s[rest], d[rest], met[rest] = _endpoints_on_different_nodes(
         one, two, one.endpoints_of(i[rest]), two.endpoints_of(j[rest])
     )
@@ -195,7 +197,7 @@ def _slowest(pairs: Pairs, i: Ints, j: Ints) -> tuple[Ints, Ints, Mask, Mask]:
 def _endpoints_on_different_nodes(
     one: Classes, two: Classes, sources: Ints, destinations: Ints
 ) -> tuple[Ints, Ints, Mask]:
-    """Return for each pair a source and a destination on different nodes, and a mask of the pairs that have such endpoints.
+    """Return a source and a destination on different nodes for each pair, and a mask of the pairs that have such endpoints.
 
     `sources` and `destinations` (2, pairs) are the endpoints on the first and on the last node of each class.
     """
@@ -237,7 +239,7 @@ def sample(totals: LoadTotals, pairs: Pairs, most: Floats) -> bool:
 
 
 BLOCK = 1 << 14
-"""Pairs that are processed together; the arrays of this many pairs fit into the CPU cache."""
+"""Number of pairs that are processed together, chosen so that the arrays fit into the CPU cache."""
 
 
 class Endpoints(NamedTuple):
@@ -260,7 +262,7 @@ class Endpoints(NamedTuple):
 
 
 def runs(keys: Ints, asked: Ints) -> tuple[Ints, Ints]:
-    """Return the first index of each key of `asked` in the sorted `keys`, and the number of its occurrences."""
+    """Return the first index of each key of `asked` in the sorted `keys`, and the number of times it occurs there."""
     start = np.searchsorted(keys, asked)
     return start, np.searchsorted(keys, asked, side="right") - start
 
@@ -294,8 +296,8 @@ def equal_pairs(left: Ints, right: Ints) -> Iterator[tuple[Ints, Ints]]:
 
 
 def weight_elsewhere(endpoints: Endpoints, asked: Endpoints, nodes: int) -> tuple[Floats, Ints]:
-    """Return, for each item of `asked`, the weight of all `endpoints` with its key on other nodes, and the index of one (-1:
-    none).
+    """Return two arrays over `asked`: weight of the `endpoints` with the same key on other nodes, and the index of one of them or
+    -1.
 
     `endpoints` are sorted by key and node. `nodes` is the number of nodes.
     """
@@ -421,7 +423,8 @@ def paired(out: Side, into: Side, rails: int) -> Pairs:
 
 
 def _inside_classes(one: Classes, two: Classes, shift: Ints) -> tuple[Ints, Floats]:
-    """Return the numbers of the pairs of classes that share a node, and the bytes per byte of S that stay in nodes."""
+    """Return the indices of the pairs of classes that share a node, and the bytes per byte of S of each pair that stay inside
+    nodes."""
     nodes = 1 + int(max(one.endpoints.node.max(), two.endpoints.node.max()))
     (a, key, sent), (b, other, received) = (_by_node(side, nodes) for side in (one, two))
     found = [(shift[a[i]] + b[j], sent[i] * received[j]) for i, j in equal_pairs(key, other)]
@@ -441,7 +444,7 @@ def _by_node(side: Classes, nodes: int) -> tuple[Ints, Ints, Floats]:
 
 
 MOST = 1 << 26
-"""Largest number of link loads added route by route: 8.4 million routes of 8 links, about 8 s."""
+"""Largest number of link loads that may be added route by route: 8.4 million routes of 8 links, about 8 s."""
 _DENSE = 1 << 22
 """Largest number of groups times links for which each group has an array of sums over all links."""
 _FITS = 1 + 1e-9
@@ -451,9 +454,8 @@ _NOWHERE = np.iinfo(np.int64).max
 class LoadTotals:
     """Sums of the loads of one phase in `groups` groups, while its routes are added.
 
-    `latency` is the slowest route of each group, in seconds. For every link between NICs, `low` and `high` are the first and
-    last NIC, in the order of rails, whose bytes cross it: row 0 as sources, row 1 as destinations. These NICs are the link's
-    feeders.
+    `latency` is the slowest route of each group, in seconds. For every link between NICs, `low` and `high` are the first and last
+    NIC, in the order of rails, whose bytes cross it: row 0 as sources, row 1 as destinations. These NICs are the link's feeders.
     """
 
     def __init__(self, topology: Topology, symmetry: EndpointClasses, groups: int) -> None:
@@ -493,7 +495,7 @@ class LoadTotals:
                 np.maximum.at(self.high[side], link, nic_range[2 * side + 1][route])
 
     def check(self, routes: int) -> None:
-        """Raise TooManyRoutesError if `routes` are too many to load them one by one."""
+        """Raise TooManyRoutesError if `routes`, a number of routes, are too many to load them one by one."""
         most = MOST // width(self.topology)
         if routes > most:
             raise TooManyRoutesError(
@@ -520,7 +522,7 @@ class LoadTotals:
         return np.asarray(np.bincount(route[kept], latency, len(routes.latency)), np.float64)
 
     def note_latency(self, group: Ints, latency: Floats) -> None:
-        """Raise the recorded latency of each group to that of its routes, in seconds."""
+        """Raise the recorded latency of each group to the largest of its routes' `latency`, in seconds."""
         np.maximum.at(self.latency, group, latency)
 
     def _sum(self, key: Ints, weight: Floats) -> None:
@@ -544,7 +546,8 @@ class LoadTotals:
         return PhaseLoads(rounds * self.latency, bound, group, link, weight, lambda: feeders)
 
     def _feeders(self, used: Ints, side: int) -> Feeders:
-        """Return (link, feeder) pairs: the NICs of a link between NICs that they cannot fill together, other links themselves."""
+        """Return (link, feeder) pairs for sources (`side` 0) or destinations (1). Feeders of a link between NICs are the NICs
+        that cannot fill it together; other links feed themselves."""
         # NICs that feed a link are a range of the rail order. A range that is too wide only keeps a link that could have been
         # dropped, so that first and last suffice; the capacity of a range is a difference of cumulative sums.
         low, high = self.low[side][used], self.high[side][used]
@@ -560,13 +563,13 @@ class LoadTotals:
 
 
 def _rail_by_rail(nics: Ints, rails: Ints) -> Ints:
-    """Return each NIC once, in the order of rails."""
+    """Return each NIC once, sorted by the position of its rail."""
     rail = np.broadcast_to(rails, nics.shape).ravel()
     found, first = np.unique(nics.ravel(), return_index=True)
     return found[np.argsort(rail[first], kind="stable")]
 
 
 def _summed(key: Ints, weight: Floats) -> tuple[Ints, Floats]:
-    """Return the distinct keys and the sum of the weights of each."""
+    """Return the distinct keys, ascending, and the sum of the weights of each."""
     found, inverse = np.unique(key, return_inverse=True)
     return found, np.asarray(np.bincount(inverse, weight, len(found)), np.float64)

@@ -19,8 +19,7 @@ FEW = 1 << 21
 def loads(topology: Topology, ranks: Ints, phase: Phase | AllPairs) -> PhaseLoads:
     """Return the loads of a phase in the groups `ranks` (groups, n), the GPU of each position.
 
-    Raises InputError if a pair needs NICs that the cluster does not have, and TooManyRoutesError for an AllPairs with too many
-    routes.
+    Raises InputError if a pair needs NICs that the cluster does not have, and TooManyRoutesError if an AllPairs has too many.
     """
     if isinstance(phase, Phase):
         return pair_loads(topology, ranks, phase)
@@ -39,8 +38,7 @@ def idle_rates(topology: Topology, ranks: Ints, phases: Sequence[Phase | AllPair
 
 
 def even_rate(topology: Topology, ranks: Ints, pairs: int = 1 << 16) -> float:
-    """Return the bytes/s that the links allow for an all_to_all over many GPUs `ranks` (n,), from about `pairs` of its n(n-1)
-    pairs.
+    """Return the bytes/s that links allow for an all_to_all over many GPUs `ranks` (n,), from about `pairs` of its n(n-1) pairs.
 
     Random permutations with a fixed seed use every rank equally often as source and destination. The bytes of each tier are
     divided by the capacity of all its links that they touch. This is exact if the all_to_all loads each tier evenly, as it does

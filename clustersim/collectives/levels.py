@@ -1,4 +1,4 @@
-"""The levels of a communication group: how its positions divide into nodes, leaves and pods."""
+"""Levels of a communication group: how its positions divide into nodes, leaves and pods."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from clustersim.topology.model import Topology
 def fanouts(nodes: Ints, topology: Topology) -> tuple[int, ...]:
     """Return the fan-out of each level above the nodes of a job: nodes per leaf, leaves per pod, ….
 
-    `nodes` are in ascending order. The result ends at the first level whose groups hold different numbers; the last group may be
-    less full.
+    `nodes` are in ascending order. The result ends at the first level whose groups differ in size; the last group may be smaller.
     """
     result: list[int] = []
     reach = below = 1

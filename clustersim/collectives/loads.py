@@ -19,9 +19,9 @@ Feeders = tuple[Ints, Ints]
 
 
 _FEW = 1 << 13
-"""Number of GPUs below which routing all pairs is faster than finding groups with the same layout."""
+"""Number of GPUs below which routing all pairs is faster than searching for groups with the same layout."""
 _KINDS = 32
-"""Largest number of distinct layouts of groups that are looked up one by one."""
+"""Largest number of distinct group layouts for which the loads are computed once per layout."""
 
 
 class TooManyRoutesError(InputError):
@@ -40,7 +40,7 @@ class PhaseLoads(NamedTuple):
     link: Ints
     """Link of each load (loads,)."""
     weight: Floats
-    """Bytes over the link per byte of the collective's size (loads,)."""
+    """Bytes over the link per byte of the collective's size S (loads,)."""
     find: Callable[[], tuple[Feeders, Feeders]]
     """Function that computes `feeders`, called on first use."""
 
@@ -63,7 +63,7 @@ def bounds(topology: Topology, groups: int, group: Ints, link: Ints, weight: Flo
         return np.array([(topology.capacity[used] / total[used]).min()])
     owner = np.zeros(links, np.int64)
     owner[link] = group
-    several = np.zeros(links, bool)  # which groups share: a sum by link is not that of a group
+    several = np.zeros(links, bool)  # groups that share links, where the sum over a link is not one group's sum
     several[link[owner[link] != group]] = True
     bound, shared = np.full(groups, np.inf), several[link]
     own = np.flatnonzero(~shared)
@@ -110,7 +110,7 @@ def unbounded_loads(topology: Topology, ranks: Ints, phase: Phase) -> PhaseLoads
     latency = np.max([part.latency for part in parts], axis=0)
     group, link, weight = (np.concatenate([part[i] for part in parts]) for i in (2, 3, 4))
     if len(ranks) == 1:
-        group = np.broadcast_to(0, len(link))  # which takes no memory
+        group = np.broadcast_to(0, len(link))  # a broadcast view needs no memory
     else:
         order = np.argsort(group, kind="stable")
         group, link, weight = group[order], link[order], weight[order]
@@ -147,7 +147,7 @@ def node_loads(near: Topology, ranks: Ints, phase: Phase) -> PhaseLoads:
 
 
 def _by_link(loads: PhaseLoads) -> PhaseLoads:
-    """Return the loads of one group with each link once."""
+    """Return the loads of one group with the entries of each link summed into one."""
     link, inverse = np.unique(loads.link, return_inverse=True)
     return loads._replace(
         group=np.broadcast_to(0, len(link)), link=link, weight=summed(inverse, loads.weight, len(link))
@@ -180,7 +180,8 @@ def bytes_on_links(topology: Topology, ranks: Ints, phase: Phase, size: Floats) 
 
 
 def _moved(kinds: Sequence[PhaseLoads], shifts: Sequence[Ints], steps: Ints) -> tuple[Feeders, Feeders]:
-    """Return the feeders of all groups: those of each layout in `kinds`, on nodes shifted by its entry in `shifts`."""
+    """Return the feeders of all groups. `kinds` holds the loads of each layout, `shifts` the node offsets of its groups, and
+    `steps` the links per node."""
     found: list[Feeders] = []
     for side in (0, 1):
         parts: list[tuple[Ints, Ints]] = []
@@ -252,8 +253,7 @@ def _taken(phase: Phase, pairs: Ints | slice) -> Phase:
 
 
 def route(topology: Topology, ranks: Ints, phase: Phase) -> Routes:
-    """Return the routes of all pairs of a phase from `split`, group after group. `ranks` (groups, n) holds the GPU of each
-    position.
+    """Return the routes of all pairs of a phase from `split`, group after group. `ranks` (groups, n) holds the GPUs by position.
 
     A pair with a switch inside a node crosses the GPU's link to that switch. A pair with a network switch crosses the link of
     the GPU's NIC; links above a leaf carry sums and copies, at most one NIC's bytes. Raises InputError if a pair needs NICs that

@@ -60,7 +60,7 @@ class Group(NamedTuple):
     sizes: tuple[int, ...] = ()
     """Number of positions of each node, where nodes differ; `levels` are then (1, n)."""
     rings: tuple[tuple[int, ...], ...] = ()
-    """Orders of a node's positions along its links, where only some pairs of GPUs have links. Empty: one ring in the order of
+    """Orders of a node's positions along its links, where only some pairs have links. Empty: one ring in the order of
     positions."""
 
 
@@ -128,7 +128,7 @@ class Algorithm(Protocol):
         ...
 
     def steps(self, op: str, group: Group) -> Iterator[Step]:
-        """Yield the chunks that each rank sends in each round, for `proof.check`. The default yields none, so that nothing is
+        """Yield the chunks that each rank sends in each round, for `proof.check`. By default yields none, so that nothing is
         proved.
 
         `proof.py` runs them from the precondition of the collective to its postcondition. An algorithm that uses smaller chunks
@@ -198,7 +198,7 @@ def phases(name: str, op: str, group: Group) -> tuple[Phase | AllPairs, ...]:
     InputError for an unsupported operation or group.
     """
     shares = checked_shares(group.shares, group.n) if op in SKEWED else ()
-    spelled = plugins.spelled(ROOM, name)  # a short name may mean another function tomorrow
+    spelled = plugins.spelled(ROOM, name)  # a short name may mean another function after a plug-in is registered
     return _phases(spelled, op, group._replace(n=int(group.n), levels=tuple(map(int, group.levels)), shares=shares))
 
 
@@ -292,7 +292,7 @@ def neighbours(group: Group, level: int) -> Ints:
 
 
 def backwards(steps: Iterable[Step], last: int) -> Iterator[Step]:
-    """Yield the steps of a reduce_scatter: those of an all_gather, whose last round is `last`, reversed and with sums."""
+    """Yield the steps of a reduce_scatter from the `steps` of an all_gather, whose last round is `last`: reversed, with sums."""
     for step in steps:
         yield Step(last - step.round, step.destination, step.source, step.chunk, reduce=True)
 

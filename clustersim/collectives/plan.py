@@ -20,15 +20,15 @@ MESSAGES = frozenset({"send", "ring_exchange"})
 """Operations that are messages between two ranks and have no algorithm."""
 
 CALLS: Mapping[str, float] = {"hybridep": 144e-6}
-"""Seconds of overhead per call by algorithm, such as routing tables, copies and launches. HybridEP's times through PyTorch minus
-those of its kernels are 123 to 162 us on 8 B200 and 8 GB200 (deepseek-ai/DeepEP, branch hybrid-ep, docs/README_Hybrid-EP.md)."""
+"""Seconds of overhead per call by algorithm, for routing tables, copies and launches. HybridEP through PyTorch takes 123 to 162
+us longer than its kernels on 8 B200 and 8 GB200 (deepseek-ai/DeepEP, branch hybrid-ep, docs/README_Hybrid-EP.md)."""
 SMS: Mapping[str, int] = {"deepep": 20, "hybridep": 32}
 """SMs that an algorithm occupies (deepseek-ai/DeepEP, Buffer.num_sms; Megatron-Bridge, scripts/performance/utils/overrides.py:
 moe_hybridep_num_sms)."""
 
 BUFFERED: Annotated[int, Declared()] = 3
-"""Bytes of memory for each that a GPU receives by NCCL's Simple protocol: the sender writes it to a buffer of the receiver, who
-reads it, and writes it (src/device/prims_simple.h); a reduction reads what it is added to."""
+"""Bytes of GPU memory traffic per byte received by NCCL's Simple protocol: the sender writes to a buffer of the receiver, who
+reads it and writes the result (src/device/prims_simple.h); a reduction also reads its own operand."""
 
 
 def bus_factor(op: str, n: int) -> float:
@@ -63,9 +63,9 @@ def plan(
 ) -> CollectivePlan:
     """Return the plan of a collective by `algorithm`: its phases, latency, rate and channels in groups shaped like `group`.
 
-    `kinds` are the distinct `nccl.shape.shapes` of the groups, used for NCCL alone; for messages, those of the communicators
-    that carry them. If groups differ in layout, NCCL's choice is that of the group with the longest time. Raises as
-    `collectives.model.phases`, and InputError if NCCL cannot use its forced settings.
+    `kinds` are the distinct `nccl.shape.shapes` of the groups, used only for NCCL; for messages, the shapes of the communicators
+    that carry them. If groups differ in layout, NCCL's choice is the one of the group with the longest time. Raises InputError
+    for an unsupported operation or forced settings that NCCL cannot use, UnknownNameError for an unknown algorithm.
     """
     op = collective.op
     if op in MESSAGES:

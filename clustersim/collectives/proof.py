@@ -25,7 +25,7 @@ def chunks_of(op: str, n: int, steps: Iterable[Step]) -> int:
 def fraction_of(op: str, group: Group, chunks: int, chunk: int) -> float:
     """Return the size of a chunk divided by the size S of the collective; S of an all_to_all is the bytes of one rank.
 
-    Chunk s·n + d of a dispatch holds the rows of rank s for the experts of rank d; in a combine it returns those of d to s.
+    Chunk s·n + d of a dispatch holds the rows of rank s for the experts of rank d; in a combine, their results from d to s.
     """
     if op not in SKEWED:
         return 1 / chunks
@@ -36,10 +36,9 @@ def fraction_of(op: str, group: Group, chunks: int, chunk: int) -> float:
 def check(op: str, n: int, steps: Iterable[Step]) -> None:
     """Prove that `steps` turn the precondition of `op` over `n` ranks into its postcondition.
 
-    all_reduce: every rank ends with every chunk of the sum. reduce_scatter: rank r ends with part r of the sum.
-    all_gather: part r starts on rank r, and all end everywhere. broadcast, reduce: the root is rank 0. all_to_all,
-    dispatch, combine: chunk s·n + d goes from rank s to rank d. Raises SimulationError with the first step or chunk that is
-    wrong.
+    all_reduce: every rank ends with every chunk of the sum. reduce_scatter: rank r ends with part r of the sum. all_gather: part
+    r starts on rank r, and all end everywhere. broadcast, reduce: the root is rank 0. all_to_all, dispatch, combine: chunk s·n +
+    d goes from rank s to rank d. Raises SimulationError with the first step or chunk that is wrong.
     """
     ordered = sorted(steps, key=attrgetter("round"))
     chunks = chunks_of(op, n, ordered)

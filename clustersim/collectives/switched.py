@@ -25,7 +25,7 @@ class Switches(NamedTuple):
 
 
 def switches(algorithm: str, op: str, group: Group) -> Switches:
-    """Return which switches the steps of `op` use. Raises as `phases`."""
+    """Return which switches the steps of `op` use. Raises InputError or UnknownNameError as `collectives.model.phases` does."""
     lowest = [np.minimum(p.source, p.destination) for p in phases(algorithm, op, group) if isinstance(p, Phase)]
     low = np.concatenate([np.zeros(1, np.int64), *lowest])
     return Switches(bool(((low > NETWORK) & (low < 0)).any()), bool((low <= NETWORK).any()))
@@ -41,8 +41,8 @@ def fitted(
 ) -> Group:
     """Return the group of GPUs `gpus` (groups, n) for `algorithm`: node by node if its steps use switches.
 
-    `upwards` comes from `levels.fanouts`. Raises InputError for an unsupported operation, and for a cluster without the switches
-    that it needs, with the remedy.
+    `upwards` comes from `levels.fanouts`. Raises InputError with the remedy for an unsupported operation, or a cluster without
+    the switches that the algorithm needs.
     """
     nodes, wanted = topology.numbering.node_of(gpus), tuple(ops)
     by_nodes = Group(gpus.shape[1], by_node(nodes), shares)
@@ -50,7 +50,7 @@ def fitted(
     if not any(map(any, used)):
         by_levels = by_nodes._replace(levels=levels(nodes, upwards))
         for op in wanted:
-            phases(algorithm, op, by_levels)  # what it cannot do on these levels
+            phases(algorithm, op, by_levels)  # raises for what the algorithm does not support on these levels
         return by_levels
     for op, one in zip(wanted, used, strict=True):
         if why := lacking(topology, one, by_nodes):

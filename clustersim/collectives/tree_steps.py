@@ -28,7 +28,7 @@ def node_trees(nodes: int) -> tuple[tuple[Ints, Ints, int], ...]:
 
 def between(group: Group, rail: int, start: int) -> Iterator[Step]:
     """Yield the steps of an all_reduce between the heads (position `rail`) of all nodes on chunk 2·rail + tree, from round
-    `start`."""
+    `start` on."""
     inside, nodes = nodes_of(group)
     for tree, (parent, depth, deepest) in enumerate(node_trees(nodes)):
         for node in range(1, nodes):
@@ -50,7 +50,7 @@ def edges(heads: Ints) -> tuple[PairList, ...]:
 
 
 def rounds(nodes: int, inside: int) -> int:
-    """Return the rounds of an all_reduce up the trees over nodes and down again, with `inside` GPUs on the largest node."""
+    """Return the number of rounds of an all_reduce up and down the trees over `nodes` nodes, the largest with `inside` GPUs."""
     return 2 * (node_trees(nodes)[0][2] + inside - 1)
 
 

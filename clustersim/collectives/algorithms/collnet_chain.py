@@ -16,7 +16,7 @@ OPS = frozenset({"all_reduce"})
 
 
 def steps(op: str, group: Group) -> Iterator[Step]:
-    """Yield the steps of `op` with one chunk per rail: along the chain to its head, to the rail's switches, and back."""
+    """Yield the steps of `op` with one chunk per rail: along the rail's chain to its head, to the rail's switches, and back."""
     inside, nodes = nodes_of(group)
     across = 2 if nodes > 1 else 0
     for rail in range(inside):

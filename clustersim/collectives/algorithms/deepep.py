@@ -46,7 +46,7 @@ def phases(op: str, group: Group) -> tuple[Phase, ...]:
 def pairs_of(name: str, group: Group) -> tuple[list[tuple[Ints, Ints, float]], ...]:
     """Return the pairs between nodes and the pairs inside nodes, each a list of (sources, destinations, fraction of S per pair).
 
-    `name` is the algorithm that an InputError names if ranks have different numbers of rows.
+    `name` is the algorithm named in the InputError, which is raised if ranks have different numbers of rows.
     """
     if group.shares:
         raise InputError(

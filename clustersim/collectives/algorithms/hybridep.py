@@ -14,6 +14,7 @@ __all__ = ["OPS", "phases", "steps"]
 
 
 def phases(op: str, group: Group) -> tuple[Phase, ...]:
-    """Return one phase between nodes and one inside nodes, in reverse order for combine. Raises as `deepep.pairs_of`."""
+    """Return one phase between nodes and one inside nodes, in reverse order for combine. Raises InputError if ranks have
+    different numbers of rows."""
     found = tuple(merged(1, *pairs) for pairs in pairs_of("hybridep", group) if pairs)
     return found if op == "dispatch" else found[::-1]

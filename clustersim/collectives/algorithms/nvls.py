@@ -20,7 +20,7 @@ OPS = frozenset({"all_reduce", "all_gather", "reduce_scatter"})
 
 
 def steps(op: str, group: Group) -> Iterator[Step]:
-    """Return the steps of `op`. Chunk c of an all_reduce belongs to rail c; in other operations chunk r belongs to rank r."""
+    """Yield the steps of `op`. Chunk c of an all_reduce belongs to rail c; in other operations chunk r belongs to rank r."""
     return either(op, _all_reduce(group), all_gather(group, partial(_within, group)), last=3)
 
 

@@ -20,7 +20,7 @@ def _distances(n: int) -> list[int]:
 
 
 def _offsets(n: int, distance: int) -> range:
-    """Return the distances, in ranks from their owners, of the parts that travel on by `distance`."""
+    """Return the parts that travel on by `distance` ranks, each as its current distance in ranks from its owner."""
     return range(0, n - distance, 2 * distance)
 
 

@@ -37,7 +37,7 @@ def orders(group: Group) -> Ints:
 
 
 def _entering(rings: Ints) -> Ints:
-    """Return, for each GPU of a node, the path through all GPUs that begins there, along one of the node's own rings."""
+    """Return one path through all GPUs of a node for each GPU, starting there and following one of the node's own rings."""
     count = rings.shape[1]
     return np.stack(
         [np.roll(one, -int((one == gpu).argmax())) for gpu in range(count) for one in [rings[gpu % len(rings)]]]
@@ -65,7 +65,7 @@ def along(op: str, group: Group, rings: Ints) -> Iterator[Step]:
 
 
 def _from_root(rings: Ints) -> Ints:
-    """Return the ring orders rotated so that each begins with rank 0."""
+    """Return the ring orders, an array (rings, n), rotated so that each begins with rank 0."""
     start = (rings == 0).argmax(axis=1)
     return np.take_along_axis(rings, (start[:, None] + np.arange(rings.shape[1])) % rings.shape[1], axis=1)
 

@@ -18,7 +18,7 @@ OPS = frozenset({"all_reduce", "broadcast", "reduce"})
 
 
 def parents(n: int) -> tuple[Ints, Ints]:
-    """Return the parents of ranks 1 … n-1 in the first and in the second tree; index i belongs to rank i + 1."""
+    """Return the parents of ranks 1 … n-1 in the first and in the second tree, two arrays (n-1,) whose index i is rank i + 1."""
     rank = np.arange(1, n, dtype=np.int64)
     low = rank & -rank
     up = (rank ^ low) | (low << 1)
@@ -30,7 +30,7 @@ def parents(n: int) -> tuple[Ints, Ints]:
 
 
 def depths(parent: Ints) -> Ints:
-    """Return for each rank 1 … n-1 its distance from rank 0, in hops."""
+    """Return the distance from rank 0 in hops of each rank 1 … n-1, given the `parent` of each; both arrays are (n-1,)."""
     depth = np.zeros_like(parent)
     above = np.arange(1, len(parent) + 1)
     while above.any():

@@ -22,10 +22,10 @@ OPS = (*TUNED, *p2p.OPS)
 
 @lru_cache(maxsize=4096)
 def choose(op: str, size: float, shape: CommunicatorShape, node: NodeFacts) -> Choice:
-    """Return NCCL's choice for `op` on `size` bytes, as nccl-tests counts them, in a communicator of that shape.
+    """Return NCCL's choice for `op` on `size` bytes (as nccl-tests counts them) in a communicator of that shape. Cached.
 
-    `node.nccl` has the release and what is forced; its `launch` is not in the latency. Raises InputError for an unknown
-    operation, fewer than two ranks, or settings under which nothing is left.
+    `node.nccl` has the NCCL release and forced settings; the latency leaves out `node.launch`. Raises InputError for an unknown
+    operation, fewer than two ranks, or settings that exclude every algorithm.
     """
     if op not in OPS:
         raise InputError(f"NCCL knows no {op}; it does {', '.join(OPS)}")
@@ -42,15 +42,15 @@ def choose(op: str, size: float, shape: CommunicatorShape, node: NodeFacts) -> C
 
 
 def _usable(op: str, size: float, shape: CommunicatorShape, node: NodeFacts) -> list[Choice]:
-    """Return the choices that are available to NCCL, sorted by the time that its tuner expects, the fastest first."""
+    """Return the choices that are available to NCCL, sorted by the seconds that its tuner expects, the fastest first."""
     return sorted((row for row in tune(op, size, shape, node) if row.missing is None), key=lambda row: row.time_s)
 
 
 def file_of(algorithm: str, shape: CommunicatorShape, node: NodeFacts) -> str:
     """Return the file of collectives/algorithms with the loads of one of NCCL's algorithms, for the shape's group.
 
-    Where links join every two GPUs of a node, rings and trees use all of them. Where links join only some pairs, trees load them
-    as rings do.
+    Where links join every two GPUs of a node, rings and trees use all of them. With links for some pairs, trees load them as
+    rings do.
     """
     if shape.joined is not None and shape.joined.orders and algorithm == "tree":
         return FILES["ring"]
@@ -82,7 +82,7 @@ def _messages(op: str, size: float, shape: CommunicatorShape, node: NodeFacts) -
 
 
 def why(op: str, size: float, shape: CommunicatorShape, node: NodeFacts) -> str:
-    """Return a sentence with the reason for the choice that `choose` returns. Raises as `choose`."""
+    """Return a sentence with the reason for the choice that `choose` returns. Raises InputError as `choose` does."""
     choose(op, size, shape, node)
     if op in p2p.OPS:
         said = f"messages go directly, over {'NVLink or PCIe' if shape.nodes == 1 else 'the NIC'}; no tuner decides"
@@ -101,6 +101,6 @@ def _nothing(op: str, size: float, shape: CommunicatorShape, node: NodeFacts) ->
     asked = " and ".join(filter(None, (algo, proto))) or "anything"
     rows = [row for row in tune(op, size, shape, node) if row.algorithm == algo or (not algo and row.protocol == proto)]
     reasons = [row.missing for row in rows if row.missing and not row.missing.startswith(("nccl.algo ", "nccl.proto "))]
-    # what no protocol mends comes before a protocol that the algorithm lacks
+    # reasons that hold for every protocol come before reasons of a single protocol
     reason = min(reasons, key=lambda said: said == SIMPLE_ONLY, default="nothing fits both")
     return f"NCCL cannot do {op} with {asked} here ({reason}); drop nccl.algo or nccl.proto"

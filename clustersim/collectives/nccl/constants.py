@@ -102,7 +102,7 @@ V2_30: Annotated[Constants, Declared("us, GB/s")] = Constants(
     inter_steps=1,
     single_tree=True,
 )
-"""Of NCCL 2.27 to 2.30 (NVIDIA/nccl, src/graph/tuning.cc)."""
+"""Constants of NCCL 2.27 to 2.30 (NVIDIA/nccl, src/graph/tuning.cc)."""
 V2_28 = V2_30._replace(nvls_tree=((26.5, 18.5, 10.0), (24.0, 23.6, 17.8), (0.0, 57.7, 45.5), (0.0, 96.0, 43.8)))
 V2_22 = V2_28._replace(net={**V2_28.net, "nvls_tree": (0.0, 0.0, 14.0)}, nvls_tree=None, nvls=None)
 V2_19 = V2_22._replace(

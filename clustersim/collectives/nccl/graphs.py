@@ -19,7 +19,7 @@ from clustersim.topology.model import NodeFacts
 
 HEADS = 32  # NCCL_MAX_NVLS_ARITY
 HEADS_BETWEEN: Annotated[int, Declared(chosen_on="their bus bandwidths")] = 8
-"""Heads of rings between racks: read off published runs of several racks of GB200 (CoreWeave, OCI), not NCCL's source."""
+"""Heads of rings between racks, read off published runs of several racks of GB200 (CoreWeave, OCI), not NCCL's source."""
 MOST_CHANNELS = 32  # MAXCHANNELS / 2: those of the search are launched twice
 _INTRA: Annotated[Mapping[str, tuple[float, ...]], Declared("GB/s")] = {
     "old": (40, 30, 20, 18, 15, 12, 10, 9, 7, 6, 5, 4, 3),
@@ -32,10 +32,10 @@ _INTER: Annotated[Mapping[str, tuple[float, ...]], Declared("GB/s")] = {
     "hopper": (48, 45, 42, 40, 30, 24, 22, 20, 17.5, 15, 12, 6, 3, 2.4, 1.2, 0.24, 0.12),
     "blackwell": (96, 86, 80, 48, 45.1, 42, 40, 30, 24, 22, 20, 17.5, 15, 12, 6, 3, 2.4, 1.2, 0.24, 0.12),
 }
-"""The same between nodes."""
+"""Bandwidths of a channel that NCCL tries between nodes, the largest first (same source)."""
 FULL: Annotated[tuple[float, ...], Declared("B/s")] = (inf, inf, 18 * 20.6 * GB, 18 * 40.1 * GB)
-"""Bytes/s of all links of a GPU by generation (NVIDIA/nccl, src/graph/topo.h). NCCL's search knows NVLS in steps of its list of
-speeds; switches add at the rate of the links, so that with fewer links it is that part of the rate with all."""
+"""Bytes/s of all links of a GPU by generation (NVIDIA/nccl, src/graph/topo.h). NCCL's search lists NVLS speeds for a GPU with all
+links; with fewer links the speed is reduced in proportion, because switches add at the rate of the links."""
 _SLACK = 1.0 + 1e-9
 
 
@@ -74,7 +74,7 @@ def _launched(found: ChannelGraph, node: NodeFacts) -> int:
 
 def _between(shape: CommunicatorShape, node: NodeFacts, each: int) -> ChannelGraph:
     """Return the rings over several nodes if `each` channels go through each NIC."""
-    # A ring leaves a node by one NIC and comes in by another; the links inside carry all of them but the hop between nodes.
+    # A ring leaves a node by one NIC and enters by another, so the links inside carry all hops of the ring but one.
     channels = min(shape.nics * each, MOST_CHANNELS)
     room = inside_rate(node) * shape.per_node / max(shape.per_node - 1, 1) / channels
     speed = _fastest(_INTER, node, min(node.nic / each, room) if shape.per_node > 1 else node.nic / each)

@@ -67,15 +67,15 @@ _ONE_NODE = Declared(
 _AMPERE: Annotated[MeasuredConstants, _ONE_NODE] = MeasuredConstants(
     (10.5, 13.9, 22.0), (0.76, 3.1, 6.7), 420 * GB, 0.0, 16 * MIB, 0.7, 14.5, 0.91, 750 * GB
 )
-"""Least relative error, rounded."""
+"""Constants of Ampere with the least relative error, rounded."""
 _HOPPER: Annotated[MeasuredConstants, _ONE_NODE] = MeasuredConstants(
     (5.2, 10.0, 16.4), (0.77, 1.9, 2.0), 800 * GB, 25.0, 16 * MIB, 0.7, 13.0, 0.89, 2500 * GB
 )
-"""The same; LL128's hop is NCCL's."""
+"""Constants of Hopper with the least relative error, rounded; LL128's hop is NCCL's."""
 _BLACKWELL: Annotated[MeasuredConstants, _ONE_NODE] = MeasuredConstants(
     (8.6, 14.0, 13.0), (1.23, 1.9, 6.2), 1160 * GB, 38.0, 64 * MIB, 0.7, 16.0, 0.93, 710 * GB
 )
-"""The same; LL128 is near NCCL's own."""
+"""Constants of Blackwell with the least relative error, rounded; LL128 is near NCCL's own figure."""
 MEASURED = (_AMPERE, _AMPERE, _HOPPER, _BLACKWELL)
 """Constants of Volta (assumed equal to Ampere), Ampere, Hopper and Blackwell."""
 _CDNA: Annotated[MeasuredConstants, Declared("us, B/s", scope="part")] = _AMPERE._replace(
@@ -87,7 +87,7 @@ _CDNA: Annotated[MeasuredConstants, Declared("us, B/s", scope="part")] = _AMPERE
 
 
 def measured_constants(node: NodeFacts) -> MeasuredConstants:
-    """Return the measured constants for the GPUs of a node."""
+    """Return the measured constants for the GPU architecture of a node."""
     return _CDNA if node.architecture.startswith("cdna") else MEASURED[architecture(node.architecture)]
 
 
@@ -156,16 +156,15 @@ def late_chunks(case: TuningCase, algorithm: str, p: int) -> float:
 LATE_LOOPS: Annotated[
     float, Declared(chosen_on="those two; 1 GiB in the best jobs of 4 to 64 such nodes (ULTRA) is 3 to 6 % off")
 ] = 1.5
-"""How often a loop of NVLSTree waits for a NIC that is later than NCCL's figures have it: 8 nodes of AWS p5 have 104 GB/s on the
-bus with 8 MiB in flight and 280 with 64 MiB (NVIDIA/nccl, pull request 1112, 4 GiB). Of 159 us of a loop of 8 MiB the wire takes
-45."""
+"""Times that each loop of NVLSTree waits for a NIC that is slower than NCCL's figures assume. 8 nodes of AWS p5 have 104 GB/s bus
+bandwidth with 8 MiB in flight and 280 with 64 MiB (NVIDIA/nccl, pull request 1112, 4 GiB); of the 159 us of a loop of 8 MiB the
+wire takes 45."""
 
 
 def late_loops(loops: float, shape: CommunicatorShape, node: NodeFacts) -> float:
     """Return the seconds that NVLSTree's `loops` after the first wait for a NIC that is slower than NCCL's figures assume.
 
-    They wait only where a node passes on what another sends, so not on two nodes (436 GB/s bus bandwidth in the best of AWS's
-    runs).
+    They wait only where a node passes on data of another, so not on two nodes (436 GB/s bus bandwidth in AWS's best runs).
     """
     late = max(0.0, node.net_latency - LEAF_LATENCY) if shape.nodes > 2 else 0.0
     return LATE_LOOPS * max(0.0, loops - 1) * late
@@ -181,7 +180,7 @@ _NEARLY = 0.99
 def tree_bytes_in_flight(size: float, shape: CommunicatorShape, node: NodeFacts) -> float:
     """Return the bytes of a message of `size` bytes that NVLSTree has in flight: channels × heads × chunk.
 
-    It moves them on one level of its trees before it starts the next (calcCollChunking, src/enqueue.cc).
+    NVLSTree moves these bytes on one level of its trees before it starts the next batch (calcCollChunking, src/enqueue.cc).
     """
     channels, chunk = _tuned(shape, node)
     parts = channels * nvls(shape, node).channels

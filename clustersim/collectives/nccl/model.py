@@ -20,14 +20,14 @@ ROOTED = ("broadcast", "reduce")
 
 
 class TuningCase(NamedTuple):
-    """A collective of a communicator, the nodes that it is on, and a set of tuner constants."""
+    """Input of NCCL's formulas: a collective, its communicator, the nodes that run it, and a set of tuner constants."""
 
     op: str
     shape: CommunicatorShape
     node: NodeFacts
     constants: Constants
     late: float
-    """Seconds of a hop between nodes on top of the constants."""
+    """Seconds added to each hop between nodes on top of the constants."""
 
     @property
     def scale(self) -> int:
@@ -95,7 +95,7 @@ def _ll_max(case: TuningCase) -> float:
 def _tree(case: TuningCase, found: ChannelGraph, protocol: int) -> float:
     """Return the bus bandwidth of a double binary tree in bytes/s."""
     c, channels = case.constants, found.channels
-    # tuning.cc: trees reach 0.92 of the bus, and no more per channel than was measured on each architecture.
+    # tuning.cc: trees reach 0.92 of the bus, and at most the rate per channel that was measured on each architecture.
     bus = min(0.92 * channels * _speed(case, found), channels * c.tree[case.arch][case.scale] * GB)
     if protocol == 0:
         bus = min(bus / 3.8, _ll_max(case))  # tuning.cc: 1/3.8 of the bus, a fit of NCCL's authors
@@ -206,7 +206,7 @@ def chain(case: TuningCase, protocol: int) -> float:
 
 
 def detour(case: TuningCase, algorithm: str) -> float:
-    """Return the seconds of the communicator's routes beyond those that NCCL's figures contain."""
+    """Return the seconds that the communicator's routes add to the latency contained in NCCL's figures."""
     shape, extra = case.shape, case.shape.extra_latency
     hops, times = shape.per_node - 1, 2 if case.op == "all_reduce" else 1
     if algorithm == "ring":

@@ -18,7 +18,7 @@ from clustersim.files import read_text
 _TAG = re.compile(r"^\s*\[\d+,\d+\]<std\w+>:?")  # mpirun --tag-output
 _RANK = re.compile(r"#\s+Rank\s+(\d+)\s")
 _TEST = re.compile(r"#\s*Collective test starting:\s*(\w+)_perf")
-_HUGE = 1 << 1000  # near where a float of bytes is no more finite
+_HUGE = 1 << 1000  # largest size in bytes; far larger ones overflow a float
 _OPS = {"alltoall": "all_to_all", "sendrecv": "send"}
 
 
@@ -31,7 +31,7 @@ class NcclTestsLog(NamedTuple):
 
 
 def head(line: str) -> list[str] | None:
-    """Return the column names if the line is the header of an nccl-tests table, else an empty list."""
+    """Return the column names if `line` is the header of an nccl-tests table, else None."""
     words = line.lstrip().removeprefix("#").split()
     return words if line.lstrip().startswith("#") and {"size", "count", "time", "busbw"} <= set(words) else None
 
@@ -67,7 +67,7 @@ def read(path: Path, lines: list[str], in_place: bool = False) -> NcclTestsLog:
 
 
 def checked(where: str, size: int, seconds: float, text: str) -> tuple[int, float]:
-    """Return bytes and seconds of a row. Raises InputError with `where` and `text` unless both are finite and above 0."""
+    """Return (bytes, seconds) of a row. Raises InputError with `where` and `text` unless both numbers are finite and above 0."""
     if 0 < size < _HUGE and 0 < seconds < math.inf:
         return size, seconds
     raise InputError(f"{where}: {text}; times and sizes must be finite and above 0")
@@ -130,7 +130,7 @@ def _filled(row: Mapping[str, str]) -> bool:
 
 
 def _point(path: Path, row: Mapping[str, str]) -> tuple[int, float]:
-    """Return bytes and seconds of a CSV row."""
+    """Return (bytes, seconds) of a CSV row. Raises InputError for invalid values."""
     where, size, time = f"{path}:{row[_LINE]}", row["size_bytes"], row["time_us"]
     try:
         point = int(size), float(time) * 1e-6

@@ -30,18 +30,18 @@ LL_BYTES: Annotated[int, Declared("B")] = 16 * 1024
 SLOWER: Annotated[float, Declared("B/s")] = 14e9
 """Bytes/s of a NIC that one channel serves (NCCL_P2P_PER_CHANNEL_NET_BW) with steps of the default size."""
 COPIED: Annotated[float, Declared("B/s", "18.7 to 21.2 GB/s a channel")] = 20e9
-"""Bytes/s of NVLink that one channel serves: sendrecv of 4 and 8 channels has 18.7 to 20.4 GB/s each on H100 (xxrjun's cluster),
-of 4 and 16 channels 19.7 to 21.2 on B200 from 16 MiB on (Vultr's)."""
+"""Bytes/s of NVLink that one channel serves. Measured sendrecv per channel: 18.7 to 20.4 GB/s on H100 with 4 and 8 channels
+(xxrjun's cluster), 19.7 to 21.2 on B200 with 4 and 16 channels from 16 MiB on (Vultr's)."""
 PEERS: Annotated[int, Declared()] = 8
-"""Messages that one block carries at once (NCCL_MAX_DEV_WORK_P2P_PER_BATCH)."""
+"""Number of messages that one block carries at once (NCCL_MAX_DEV_WORK_P2P_PER_BATCH)."""
 POSTED = P2P_CHUNK / SLOWER - P2P_CHUNK / COPIED
 """Seconds of a step between nodes that are hidden behind the copy of its bytes."""
 NVLINK_STEP: Annotated[int, Declared("B")] = 512 * 1024
-"""The same over NVLink (NCCL_P2P_NVL_CHUNKSIZE)."""
+"""Bytes of one step of a message over NVLink (NCCL_P2P_NVL_CHUNKSIZE)."""
 LOOP: Annotated[int, Declared("B", "not recorded; 304 runs of all_to_all: 11.5, 11.6, 11.7 %")] = 32 << 20
-"""Bytes of an all_to_all in flight."""
+"""Bytes of an all_to_all that are in flight at once."""
 FILL: Annotated[float, Declared(chosen_on="not recorded; 304 runs of all_to_all: 11.5, 11.6, 11.8 %")] = 0.35
-"""The part of their time that goes by unused at the ends of an all_to_all."""
+"""Share of the time of the bytes in flight that passes unused while an all_to_all fills and drains its pipeline."""
 
 
 def channels(op: str, size: float, shape: CommunicatorShape, node: NodeFacts) -> int:
@@ -65,12 +65,12 @@ def channels(op: str, size: float, shape: CommunicatorShape, node: NodeFacts) ->
 
 
 def _of_all(shape: CommunicatorShape, node: NodeFacts) -> int:
-    """Return the number of channels for all messages of a communicator, a power of two."""
+    """Return the number of channels for all messages of a communicator together, a power of two."""
     return _power(ring(shape, node).launched)
 
 
 def _of_pair(shape: CommunicatorShape, node: NodeFacts) -> int:
-    """Return the largest number of channels per pair. If some pairs are on different nodes, their number holds for all pairs.
+    """Return the largest number of channels per pair. If any pair is on different nodes, the number for such pairs holds for all.
 
     Source: ncclTopoGetNchannels and ncclTopoComputeP2pChannels, src/graph/paths.cc. Pairs on different nodes have two channels
     up to NCCL 2.19, one from 2.20 if a channel would serve more than four peers, and from 2.29 the number that saturates the NIC,
@@ -148,5 +148,5 @@ def _rate(op: str, size: float, shape: CommunicatorShape, node: NodeFacts, const
 
 
 def _most(shape: CommunicatorShape) -> float:
-    """Return the share of a rank's bytes that its largest message carries."""
+    """Return the share of a rank's bytes that its largest message carries, between 0 and 1."""
     return shape.busiest.most if shape.busiest else 1 / shape.ranks

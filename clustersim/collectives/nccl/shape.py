@@ -19,7 +19,7 @@ from clustersim.errors import InputError
 from clustersim.hardware.constants import NVLINK_LATENCY, PCIE_LATENCY
 from clustersim.topology.model import Rings, Topology
 
-_DIGITS = 9  # nanoseconds: communicators on nodes of one layout are one shape
+_DIGITS = 9  # nanoseconds: communicators on nodes with the same layout are one shape
 
 
 class ExtraLatency(NamedTuple):
@@ -110,21 +110,21 @@ class CommunicatorShape(NamedTuple):
     per_node: int
     """Ranks of a node."""
     nics: int
-    """Number of NICs of the ranks on the node with the fewest; 0 if none is needed."""
+    """Number of NICs used by the ranks of the node that has the fewest; 0 if no NIC is needed."""
     even: bool = True
     """Whether every node has the same number of ranks."""
     aligned: bool = True
-    """Whether index i of every node is the same GPU there, so that rings and trees between nodes stay on a rail."""
+    """Whether rank i of every node is on the same local GPU, so that rings and trees between nodes stay on a rail."""
     busiest: SkewedLoads | None = None
-    """Largest loads of an all-to-all if some GPUs get more rows than others; None if all get equally many."""
+    """Largest loads of an all-to-all if some GPUs get more rows than others; None if all GPUs get equally many."""
     extra_latency: ExtraLatency = ExtraLatency()
-    """Latency of its routes beyond that in NCCL's figures."""
+    """Latency of the communicator's routes beyond that in NCCL's figures."""
     types: tuple[int, ...] = ()
-    """Types of its nodes, as indices into `Topology.kinds`, if the cluster has several."""
+    """Types of the communicator's nodes, as indices into `Topology.kinds`, if the cluster has several types."""
     sizes: tuple[int, ...] = ()
-    """Number of ranks of each node, if these differ."""
+    """Number of ranks of each node, if nodes differ; empty if all have `per_node`."""
     beside: bool = False
-    """Whether its messages stay inside nodes, although it has several nodes."""
+    """Whether all messages stay inside nodes, although the communicator has several nodes."""
     joined: Rings | None = None
     """Links between the GPUs of one node, if they join only some pairs; None: the default of the node."""
 
@@ -168,7 +168,7 @@ def shapes(
 
 
 def different(found: Sequence[CommunicatorShape], which: Ints) -> tuple[tuple[CommunicatorShape, ...], Ints]:
-    """Return the distinct shapes of `found`, and for each index in `which` the index of its distinct shape."""
+    """Return the distinct shapes of `found`, and the index into them for each entry of `which`, itself an index into `found`."""
     kinds = tuple(dict.fromkeys(found))
     return kinds, np.array([kinds.index(one) for one in found])[which]
 
@@ -213,8 +213,7 @@ def _shape(topology: Topology, ranks: Ints, shares: tuple[float, ...]) -> tuple[
 
 
 def layout(topology: Topology, ranks: Ints, shares: tuple[float, ...] = ()) -> tuple[CommunicatorShape, Ints]:
-    """Return the shape of a communicator without its extra latency, and the index of each node's first rank. Inputs are not
-    checked.
+    """Return the shape of a communicator without its extra latency, and the index of each node's first rank. Inputs go unchecked.
 
     If all nodes are of one type, `ranks` may be on more nodes than the cluster has.
     """
@@ -243,7 +242,7 @@ def types_of(topology: Topology, ranks: Ints) -> tuple[int, ...]:
 
 
 def _busiest(shares: Floats, on_node: Ints, port: Ints) -> SkewedLoads:
-    """Return the largest loads. `on_node` is the number of the group's GPUs on the node of each GPU, `port` the NIC of each.
+    """Return the largest loads if rows are uneven. `on_node` is the number of members on each GPU's node, `port` the GPU's NIC.
 
     Receivers set the time: on nodes with equally many GPUs, no rank sends more than the busiest receiver gets. For other layouts
     the links bound the group.

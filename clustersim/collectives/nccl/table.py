@@ -1,4 +1,4 @@
-"""The table of `clustersim collective`: time and bandwidth of each size on an idle fabric, beside measurements."""
+"""Table of `clustersim collective`: time and bandwidth of each size on an idle fabric, next to measurements."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def line(
 def _links(
     topology: Topology, ranks: Ints, op: str, file: str, one: CommunicatorShape, shares: tuple[float, ...]
 ) -> float:
-    """Return the bytes/s that the links of an idle fabric give a collective."""
+    """Return the bytes/s of the collective's size that the links of an idle fabric allow for the file `file`."""
 
     def found() -> float:
         try:
@@ -180,8 +180,7 @@ NO_PROTOCOL = "-"
 def named(topology: Topology, ranks: Ints, op: str, algorithm: str, shares: tuple[float, ...]) -> Choice:
     """Return the time of the file `algorithm` over GPUs `ranks` (n,) on an idle fabric, as in a step that uses it.
 
-    Raises InputError for fewer than two GPUs, an unsupported operation, and a cluster without the switches that the algorithm
-    needs.
+    Raises InputError for fewer than two GPUs, an unsupported operation, and a cluster without the necessary switches.
     """
     if len(ranks) < 2:
         raise InputError("a collective needs two GPUs or more; one has no peer")
@@ -205,7 +204,7 @@ def _phases(
 
 
 class BusiestLink(NamedTuple):
-    """The link that limits a collective: the number of equally busy links, bytes per byte of the collective's size, bytes/s.
+    """The link that limits a collective.
 
     `rate` is the bytes/s of the collective's size that all links together allow.
     """
