@@ -56,18 +56,17 @@ H100_CUDNN: Chart = {
 }
 B200_FLASH2: Chart = {(128, True): (63.9, 154, 254, 343, 400, 425)}
 B200_CUDNN: Chart = {(128, True): (244, 561, 908, 1141, 1384, 1475)}
-"""Dao-AILab/flash-attention, assets: flash2_a100_fwd_bwd_benchmark.png, flash3_fp16_fwd.png; B200: NVIDIA/cudnn-frontend,
-benchmark results, forward."""
+"""Charts of Dao-AILab/flash-attention (flash2_a100_fwd_bwd_benchmark.png, flash3_fp16_fwd.png), NVIDIA/cudnn-frontend (B200)."""
 A100_CUDNN: Annotated[float, Declared(scope="part")] = 0.81
-"""cuDNN over FlashAttention-2 on A100, both directions of Llama 3.1's shape (NVIDIA/cudnn-frontend, benchmark results)."""
+"""Speed of cuDNN over FlashAttention-2's on A100, both passes of Llama 3.1's shape (NVIDIA/cudnn-frontend, benchmark results)."""
 
 TRITON: Annotated[Mapping[str, float], Declared()] = {"forward": 1 / 1.4, "backward": 1 / 2}
-"""FlashAttention in Triton over FlashAttention-2, which is 1.3 to 1.5 times as fast forward and around 2 times backward (Dao
-2023, section 4.1, A100)."""
+"""Speed of FlashAttention in Triton relative to FlashAttention-2, which is 1.3 to 1.5 times as fast forward and around 2 times
+backward (Dao 2023, section 4.1, A100)."""
 
 Pair = tuple[Chart, Chart]
 Ratio = Pair | float | Mapping[str, float]
-"""Quotient of two charts, a number, or a number for each direction."""
+"""Ratio of two speeds: two charts to divide, a number, or a number for each direction."""
 _FLASH1: Pair = (A100_FLASH1, A100_FLASH2)
 _HOPPER: Pair = (H100_FLASH2, H100_FLASH3)
 _BLACKWELL: Pair = (B200_FLASH2, B200_CUDNN)
@@ -96,7 +95,7 @@ SPEEDS: Mapping[str, Speeds] = {
     "blackwell": BLACKWELL,
     "blackwell-ultra": BLACKWELL,
 }
-"""{architecture: {generation: ratios}}. Their product is the generation's speed over the forecast one; without ratios it is 1."""
+"""{architecture: {generation: ratios}}. The product of the ratios is the generation's speed over the forecast one."""
 
 
 def check(generation: str, gpu: Gpu) -> None:
@@ -129,6 +128,6 @@ def _speed(kernel: Kernel, architecture: str) -> float:
 
 
 def _rate(chart: Chart, kernel: Kernel) -> float:
-    """Return the TFLOP/s of a chart at the kernel's length, interpolated over its logarithm and constant beyond the ends."""
+    """Return the TFLOP/s of a chart at the kernel's sequence length, linear in its logarithm and constant beyond the ends."""
     key = min(chart, key=lambda one: (one[1] != kernel.causal, abs(one[0] - kernel.k)))
     return float(np.interp(np.log(kernel.m), np.log(LENGTHS), chart[key]))

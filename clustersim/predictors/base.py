@@ -61,12 +61,12 @@ class Predictor(Protocol):
 
     @property
     def name(self) -> str:
-        """Name as in YAML; by default that of the class in lower case."""
+        """Name as in YAML; by default the class's name in lower case."""
         return type(self).__name__.lower()
 
     @property
     def burst(self) -> bool:
-        """Whether forecasts hold for a short burst, so that lower clocks in a long step slow them down. True by default."""
+        """Whether forecasts hold for a short burst at full clocks and must be slowed down for a long step. True by default."""
         return True
 
     def statement(self, kernels: Sequence[Kernel], gpu: Gpu) -> tuple[Scope, ...]:
@@ -87,7 +87,7 @@ class Predictor(Protocol):
 
 
 def unknown(count: int) -> tuple[Floats, Floats]:
-    """Return the interval of kernels without a measured error: 0 to infinity."""
+    """Return the interval of `count` kernels without a measured error: arrays of 0 and of infinity (kernels,)."""
     return np.zeros(count), np.full(count, np.inf)
 
 

@@ -10,10 +10,10 @@ from clustersim.predictors.features import Columns
 SIMT = ("fp32/linear", "fp32/bmm", "fp32/elementwise", "fp32/softmax", "fp32/layernorm")
 TENSOR = ("half/linear", "half/flash_attention", "narrow/linear", "narrow/flash_attention")
 GROUPED = ("half/grouped_gemm", "narrow/grouped_gemm")
-"""Classes that weights may not have; their kernels are then forecast as linear ones."""
+"""Classes that may be missing from the weights; their kernels are then forecast as linear ones."""
 MEMORY = "memory"
 GRAPHED = ("half/linear", "half/flash_attention", "narrow/flash_attention", *GROUPED)
-"""Classes whose tables contain only the kernel, timed in CUDA graphs: no dispatch, no quantization, no cache write."""
+"""Classes whose training tables time only the kernel, in CUDA graphs: no dispatch, no quantization, no cache write."""
 
 _BY_KIND = {
     "linear": ("fp32/linear", "half/linear", "narrow/linear"),

@@ -1,4 +1,4 @@
-"""Clocks: the share of a short burst's rate that power leaves to GEMMs that run for seconds.
+"""Clocks: the share of a short burst's rate that remains for GEMMs that run for seconds, because of the power limit.
 
 Tables of kernels are timed in bursts of milliseconds, before the power controller acts; a training step is a steady state.
 docs/predictors.md has the law and its evidence.
@@ -24,17 +24,16 @@ from clustersim.predictors.power import EXPONENT, STEP, WIDTH
 Clocks = Literal["sustained", "boost"] | float
 
 FULL: Annotated[float, Declared(chosen_on="not recorded; 83 published steps: 12.7, 12.9, 13.3 %")] = 0.8
-"""Share of the peak at boost clocks that large products reach: those that the shares of a GPU were read from."""
+"""Share of the peak at boost clocks that large GEMMs reach, such as those from which a GPU's sustained shares were read."""
 SHARPNESS: Annotated[float, Declared(chosen_on="not recorded")] = 3.0
-"""How sharply computing and memory bound a kernel: roof = (compute^q + memory^q)^(1/q)."""
+"""How sharply the time turns from compute-bound to memory-bound: roof = (compute^q + memory^q)^(1/q), with this q."""
 
 
 def sustained(gpu: Gpu, dtype: str) -> float:
-    """Return the share, in (0, 1], of their burst rate that GEMMs sustain on `gpu` for seconds.
+    """Return the share, in (0, 1], of their burst rate that GEMMs of `dtype` sustain on `gpu` for seconds.
 
-    It is `sustained` in the GPU's YAML if the type is listed, else the power law (`power.STEP`), at most 1: the clock falls
-    until the board meets its power limit. GEMMs on SIMT units (fp32, fp64) have 1, because their tables are timed in loops of
-    seconds.
+    It is `sustained` in the GPU's YAML if the type is listed, else the power law (`power.STEP`), at most 1: the clock falls until
+    the board meets its power limit. GEMMs on SIMT units (fp32, fp64) have 1, because their tables are timed in loops of seconds.
     """
     name = gpu.matrix_type(dtype)
     if name in gpu.sustained:
@@ -50,8 +49,7 @@ def share(gpu: Gpu, dtype: str, clocks: Clocks) -> float:
 
 
 def source(gpu: Gpu, dtype: str, clocks: Clocks) -> str:
-    """Return the source of the share: `measured` on this GPU, `law` of its power, `given`, `boost`, or `table` (timed for
-    seconds)."""
+    """Return the source of the share: `measured` on this GPU, `law` of power, `given`, `boost`, `table` (timed for seconds)."""
     if clocks != "sustained":
         return "boost" if clocks == "boost" else "given"
     if gpu.matrix_type(dtype) in gpu.sustained:
@@ -73,9 +71,9 @@ def derate(kernels: Sequence[Kernel], seconds: Floats, gpu: Gpu, clocks: Clocks)
     """Return the seconds of kernels at `clocks`, from their seconds in a burst. `clocks: boost` changes nothing.
 
     The time of a matrix kernel after its launch grows by ((c / share)^q + m^q)^(1/q) over (c^q + m^q)^(1/q), with c and m its
-    seconds of computation and of memory at datasheet rates. So memory-bound kernels do not change. `sustained` also keeps
-    kernels from beating `attained`. The result is never faster than the burst, and monotone in the share. Other kernels are
-    unchanged. A named generation of attention takes as much longer at all clocks.
+    seconds of computation and of memory at datasheet rates. So memory-bound kernels do not change. With `sustained`, kernels also
+    cannot exceed the GPU's `attained` rate. The result is never faster than the burst, and monotone in the share. Other kernels
+    are unchanged. A named generation of attention slows down by the same factor at all clocks.
     """
     if (factors := longer(kernels, gpu)) is not None:
         plain = [kernel._replace(generation="") for kernel in kernels]
@@ -101,9 +99,9 @@ def speeds(kernels: Sequence[Kernel], gpu: Gpu) -> Floats:
 
 
 def _partly_idle(table: Columns, gpu: Gpu, shares: Floats, busy: Floats) -> Floats:
-    """Return the shares of kernels that leave matrix units partly idle, and so draw less power.
+    """Return larger shares for kernels that leave matrix units partly idle, and so draw less power (kernels,).
 
-    share · (rate / (FULL · peak))^(-1/g), at most 1. Flash attention, for one, computes exponentials half of the time.
+    share · (rate / (FULL · peak))^(-1/g), at most 1. Flash attention, for example, spends half of its time on exponentials.
     """
     rate = table.flop / np.maximum(busy, 1e-12) / (FULL * peak(table, gpu))
     result: Floats = np.minimum(1.0, shares * np.clip(rate, 1e-9, 1.0) ** (-1 / EXPONENT))
@@ -122,7 +120,7 @@ def _ceiling(gpu: Gpu, dtype: str) -> float:
 
 
 def applied(predictor: Predictor, clocks: Clocks) -> Clocks:
-    """Return the clocks for the forecasts of `predictor`. Bounds at datasheet rates are not bursts and are unchanged."""
+    """Return the clocks for the forecasts of `predictor`: `clocks`, or `boost` for predictors of bounds, which are not bursts."""
     return clocks if clocks != "sustained" or predictor.burst else "boost"
 
 
@@ -148,7 +146,7 @@ SAID: Mapping[str, str] = {
 
 
 def shares_of(kernels: Sequence[Kernel], gpu: Gpu, clocks: Clocks) -> dict[str, dict[str, Any]]:
-    """Return {data type: {share, source}} of the GEMMs among `kernels`; `source` as from `source`."""
+    """Return {data type: {share, source}} of the GEMMs among `kernels`; `source` is the result of the function `source`."""
     table = columns(kernels)
     types = dict.fromkeys(table.dtype[table.matrix].tolist())
     return {dtype: {"share": share(gpu, dtype, clocks), "source": source(gpu, dtype, clocks)} for dtype in types}

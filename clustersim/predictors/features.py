@@ -56,7 +56,7 @@ class Columns:
 
 
 def spread(keys: NDArray[np.str_], value: Any) -> Floats:
-    """Return `value(key)` for every entry of `keys`, computed once for each distinct key."""
+    """Return `value(key)` for every entry of `keys`, as an array of floats; `value` is called once for each distinct key."""
     result = np.empty(len(keys))
     for key in dict.fromkeys(keys.tolist()):
         result[keys == key] = value(key)
@@ -117,6 +117,6 @@ def peak(table: Columns, gpu: Gpu) -> Floats:
 def bound(table: Columns, gpu: Gpu) -> Floats:
     """Return the roofline of each kernel in seconds: max(FLOP / peak, bytes / bandwidth).
 
-    No kernel can be faster (Williams et al., "Roofline", CACM 2009).
+    No kernel can be faster than its roofline (Williams et al., "Roofline", CACM 2009).
     """
     return np.maximum(table.flop / peak(table, gpu), table.bytes / gpu.memory_bandwidth)

@@ -21,7 +21,7 @@ KERNELS, CLOCKS = 50_000, 8
 
 
 class KnownKernel(NamedTuple):
-    """Seconds of a kernel in a short burst (of one launch, without the extra bytes of fp32 sums), its class, and its interval."""
+    """Cached forecast of a kernel: seconds in a short burst, its class, and its interval of measured / forecast."""
 
     burst: float
     sums: float
@@ -41,14 +41,14 @@ class Forecasts:
         self._seconds: dict[Clocks, dict[Kernel, float]] = {}
 
     def seconds(self, kernels: Sequence[Kernel], clocks: Clocks) -> Mapping[Kernel, float]:
-        """Return {kernel: seconds} at `clocks`, with at least these kernels. Raises InputError."""
+        """Return {kernel: seconds} at `clocks`, with at least these kernels. Raises InputError for impossible kernels."""
         clocks = applied(self.predictor, clocks)
         known = self._seconds.get(clocks, {})
         if any(kernel not in known for kernel in kernels):
             self._learn(kernels)
             while clocks not in self._seconds and len(self._seconds) >= CLOCKS:
                 del self._seconds[next(iter(self._seconds))]
-            # all that are known, as those of the next point are likely among them
+            # all known kernels, because those of the next point are likely among them
             known = self._seconds.setdefault(clocks, {})
             new = [kernel for kernel in self.known if kernel not in known]
             bursts, sums = np.array([self.known[kernel][:2] for kernel in new]).reshape(-1, 2).T
@@ -58,14 +58,14 @@ class Forecasts:
         return known
 
     def bounds(self, kernels: Sequence[Kernel]) -> Bounds:
-        """Return the intervals of these kernels. Raises InputError."""
+        """Return the intervals of these kernels. Raises InputError for impossible kernels."""
         self._learn(kernels)
         found = [self.known[kernel] for kernel in kernels]
         low, high = np.array([(one.low, one.high) for one in found]).reshape(-1, 2).T
         return Bounds(tuple(kernels), tuple(one.name for one in found), low, high)
 
     def _launched(self, kernel: Kernel) -> tuple[Kernel, float]:
-        """Return the kernel that is launched, and the seconds of the fp32 sums that it does not hide.
+        """Return the kernel whose launch is forecast, and the extra seconds of fp32 sums that are not hidden behind other work.
 
         Bounds at datasheet rates contain these sums already.
         """
@@ -73,7 +73,7 @@ class Forecasts:
         return apart(one, self.gpu) if self.predictor.burst else (one, 0.0)
 
     def _learn(self, kernels: Iterable[Kernel]) -> None:
-        """Forecast the unknown ones of these kernels in one call."""
+        """Forecast the kernels that are not cached yet, in one call."""
         new = [kernel for kernel in dict.fromkeys(kernels) if kernel not in self.known]
         if len(self.known) + len(new) > KERNELS:
             self.known, self._seconds = {}, {}

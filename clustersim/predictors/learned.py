@@ -1,4 +1,4 @@
-"""Everything that learned predictors share: classes, fallback for memory-bound kernels, roofline, intervals and statement."""
+"""Shared parts of learned predictors: classes, fallback for memory-bound kernels, roofline, intervals and statement."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from clustersim.predictors.mlp import Parameters
 from clustersim.predictors.weights_file import Weights, read, shipped
 
 BORROWED: Annotated[tuple[float, float], Declared(chosen_on="published kernels on A100, H100")] = (0.75, 1.35)
-"""Least interval of 16-bit vector kernels, which fp32 kernels and published rates forecast: of published kernels on a GPU whose
-rate was not used, A100 or H100, forecasts are off by 7 to 16 % in the mean (rates.py)."""
+"""Smallest interval of measured / forecast of 16-bit vector kernels, which are forecast from fp32 kernels and published rates. On
+a GPU whose rate was not used, A100 or H100, their forecasts are off by 7 to 16 % on average (rates.py)."""
 
 
 class Method(NamedTuple):
-    """How a predictor forecasts kernels of each class from parameters. `lab/train/learners/` has how it learns them."""
+    """How a predictor forecasts kernels of each class from parameters. Training is in `lab/train/learners/`."""
 
     name: str
     """Name in YAML and of the weights file."""
@@ -45,8 +45,7 @@ class Method(NamedTuple):
     special: Mapping[str, tuple[str, ...]] = MappingProxyType({})
     """{class: names of its parameters} of classes with other parameters."""
     memory: Callable[[Mapping[str, Parameters], Columns, Gpu], Floats] | None = None
-    """Function (parameters of all classes, kernels, gpu) -> seconds of memory-bound kernels. None: bytes at one share of the
-    bandwidth."""
+    """Function (parameters of all classes, kernels, gpu) -> seconds of memory-bound kernels. None: one share of the bandwidth."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +61,11 @@ class Learned(Predictor):
         return self.method.name
 
     def predict(self, kernels: Sequence[Kernel], gpu: Gpu, alone: bool = False) -> Floats:
-        """Return the seconds of each kernel on `gpu`, never below the roofline. Raises InputError."""
+        """Return the seconds of each kernel on `gpu`, never below the roofline. Raises InputError for impossible kernels."""
         return self.columns(columns(kernels), gpu, alone)
 
     def columns(self, table: Columns, gpu: Gpu, alone: bool = False) -> Floats:
-        """Return the seconds of kernels given as columns."""
+        """Return the seconds of kernels in columns (kernels,). `alone` is as in `predict`."""
         result, names = np.empty(len(table)), self._known(route(table))
         for name in dict.fromkeys(names.tolist()):
             rows = names == name
@@ -76,7 +75,7 @@ class Learned(Predictor):
         return np.maximum(result, bound(table, gpu))
 
     def interval(self, kernels: Sequence[Kernel], gpu: Gpu, seconds: Floats | None = None) -> tuple[Floats, Floats]:
-        """Return (low, high) arrays: measured / forecast lies between them for 80 % of kernels (module intervals); (0, inf) if
+        """Return (low, high) arrays: measured / forecast is between them for 80 % of kernels (module intervals); (0, inf) if
         unknown.
 
         The interval is wider for a GPU farther from the measured ones than these are from each other. `seconds` are the
@@ -117,7 +116,7 @@ class Learned(Predictor):
         return result
 
     def _known(self, names: NDArray[np.str_]) -> NDArray[np.str_]:
-        """Return the classes of kernels. Grouped GEMMs have that of linear ones if the weights lack theirs."""
+        """Return the classes of kernels. Grouped GEMMs count as linear if the weights have no class for them."""
         for name in set(GROUPED) - set(self.weights.classes):
             names = np.where(names == name, name.replace("grouped_gemm", "linear"), names)
         return names
@@ -151,7 +150,7 @@ class Learned(Predictor):
 
 
 def weights_source(name: str, kind: str, dtype: str) -> str | None:
-    """Return the source of the weights of class `name` for kernels without a table; None for measured ones."""
+    """Return the source of the weights of class `name` for kernels that no table measured; None for measured kernels."""
     family, _, own = name.partition("/")
     if family == "fp32" and dtype != "fp32":
         return "weights of fp32 kernels, scaled by bytes"
@@ -161,12 +160,12 @@ def weights_source(name: str, kind: str, dtype: str) -> str | None:
 
 
 def scalar(value: Floats) -> float:
-    """Return the only number of an array."""
+    """Return the single number in an array of one element."""
     return float(value.ravel()[0])
 
 
 def open_weights(method: Method, path: Path | None) -> Learned:
-    """Return the predictor with the weights of a file, or with the shipped ones. Raises DataError."""
+    """Return the predictor with the weights of a file or the shipped ones. Raises DataError if they are missing or damaged."""
     path = path or shipped(method.name)
     weights = read(path, method.name)
     for name in (*SIMT, *TENSOR, MEMORY, *(name for name in GROUPED if name in weights.classes)):

@@ -10,9 +10,9 @@ from clustersim.predictors.outside import Checked
 
 
 def get(name: str, weights: Path | None = None) -> Predictor:
-    """Return the predictor of that name, with its shipped weights or those of a file.
+    """Return the predictor called `name`, with its shipped weights or those of a file.
 
-    Raises UnknownNameError, DataError, and InputError if an outside predictor fails.
+    Raises UnknownNameError, DataError for missing or damaged weights, and InputError if an outside predictor fails.
     """
     make = load(ROOM, name, "load")
     with blaming(ROOM, name):

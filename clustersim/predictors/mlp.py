@@ -28,8 +28,8 @@ def forward(xp: Any, parameters: Parameters, features: Any) -> Any:
 def product(xp: Any, left: Any, right: Any) -> Any:
     """Return the matrix product of (…, row, inner) and (…, inner, column).
 
-    In numpy the order of a row's sum does not depend on the other rows; BLAS changes it for few rows. So the last digit of a
-    kernel's time does not depend on the kernels that are forecast with it.
+    In numpy the order of a row's sum does not depend on the other rows, whereas BLAS changes the order if there are few rows. So
+    the last digit of a kernel's time does not depend on which other kernels are forecast with it.
     """
     return xp.einsum("...ri,...ic->...rc", left, right) if xp is np else xp.matmul(left, right)
 

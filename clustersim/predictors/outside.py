@@ -19,7 +19,7 @@ _LONGEST = 1e6
 
 
 class Checked(Predictor):
-    """Predictor `own`, named `spelling`. Its methods raise InputError with that name for invalid results."""
+    """Outside predictor `own`, called `spelling` in YAML. Its methods raise InputError with that name for invalid results."""
 
     __slots__ = ("_burst", "_name", "own", "spelling")
 
@@ -35,7 +35,7 @@ class Checked(Predictor):
 
     @property
     def name(self) -> str:
-        """Name that the predictor returns."""
+        """Name that the outside predictor returns."""
         return self._name
 
     @property
@@ -44,7 +44,7 @@ class Checked(Predictor):
         return self._burst
 
     def predict(self, kernels: Sequence[Kernel], gpu: Gpu, alone: bool = False) -> Floats:
-        """Return the seconds of each kernel."""
+        """Return the seconds of each kernel. Raises InputError unless they are finite, positive and at most `_LONGEST`."""
         with plugins.blaming(ROOM, self.spelling):
             found = _floats("predict", self.own.predict(kernels, gpu, alone=alone), len(kernels))
             if not ((found > 0) & (found <= _LONGEST)).all():
@@ -53,7 +53,7 @@ class Checked(Predictor):
             return found
 
     def statement(self, kernels: Sequence[Kernel], gpu: Gpu) -> tuple[Scope, ...]:
-        """Return the known errors."""
+        """Return the outside predictor's known errors, checked for type."""
         with plugins.blaming(ROOM, self.spelling):
             found = tuple(self.own.statement(kernels, gpu))
             for scope in found:
@@ -63,7 +63,7 @@ class Checked(Predictor):
             return found
 
     def interval(self, kernels: Sequence[Kernel], gpu: Gpu, seconds: Floats | None = None) -> tuple[Floats, Floats]:
-        """Return low and high."""
+        """Return the arrays (low, high) of measured / forecast, checked for length and order."""
         with plugins.blaming(ROOM, self.spelling):
             low, high = (_floats("interval", ends, len(kernels)) for ends in self.own.interval(kernels, gpu, seconds))
             if not ((low >= 0) & (low <= high)).all():
@@ -71,7 +71,7 @@ class Checked(Predictor):
             return low, high
 
     def trained_on(self) -> Mapping[str, Collection[str]]:
-        """Return the GPUs whose kernels training has seen, by class of kernels."""
+        """Return {class of kernels: GPUs in its training data}."""
         with plugins.blaming(ROOM, self.spelling):
             return {str(name): frozenset(map(str, gpus)) for name, gpus in self.own.trained_on().items()}
 

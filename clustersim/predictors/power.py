@@ -38,12 +38,12 @@ ENERGY: Mapping[str, float] = {
     "cdna3": 0.725,
     "cdna4": 0.524,
 }
-"""Picojoules a dense 16-bit FLOP at 1 GHz, of the whole board; they grow with clock^(g - 1). From products of 20 ms and more on
-V100, A100, H100, H200, L40S, B200, B300 and GB200, which reach 0.77, 0.91, 0.80, 0.81, 0.68, 0.77, 0.75 and 0.74 of the
-forecast at boost clocks, and from AMD's clocks above. V100-SXM2's is 89.4 TFLOP/s at 10,240 a side, thirty times in a row
-(zzc0721/torch-performance-test-data issue 140, whose A100s agree with this table); TSMC's 60 % less power of 7 than of 16 nm
-says 2.5. Turing is of the same 12 nm process. CDNA 1, 2 and 4 are a full process node from those above: 30 % less energy at the
-newer one (TSMC), as in `NODE_GAIN`. Hopper's is a tenth above its products' 0.527, as training steps have it (`READ`)."""
+"""Picojoules per dense 16-bit FLOP at 1 GHz, for the whole board; they grow with clock^(g - 1). From GEMMs of 20 ms and more on
+V100, A100, H100, H200, L40S, B200, B300 and GB200, which reach 0.77, 0.91, 0.80, 0.81, 0.68, 0.77, 0.75 and 0.74 of the forecast
+at boost clocks, and from AMD's clocks above. V100-SXM2: 89.4 TFLOP/s at 10,240 per side, thirty times in a row
+(zzc0721/torch-performance-test-data issue 140, whose A100s agree with this table); 60 % less power at 7 than at 16 nm (TSMC)
+gives 2.5. Turing uses the same 12 nm process. CDNA 1, 2 and 4 are a full node away from the architectures above: 30 % less energy
+at the newer node (TSMC), as in `NODE_GAIN`. Hopper's is a tenth above its GEMMs' 0.527, to match training steps (`READ`)."""
 READ: Mapping[str, StepEvidence] = {
     "hopper": StepEvidence(
         source="share at which steps of up to 64 GPUs are right, over that of products of 20 ms: 0.945 (DGXC), 0.90 (LLMFOUNDRY, "
@@ -52,30 +52,29 @@ READ: Mapping[str, StepEvidence] = {
         otherwise={"DGXC": 0.580, "LLMFOUNDRY": 0.563, "NEMO2407": 0.567, "MBRIDGE": 0.615},
     )
 }
-"""{architecture: evidence} of the figures of ENERGY that were read from measured steps."""
+"""{architecture: evidence} for the figures of ENERGY that come from measured steps."""
 NEWEST: Mapping[str, float] = {"nvidia": ENERGY["blackwell"], "amd": ENERGY["cdna3"]}
 """{vendor: pJ per 16-bit FLOP} of architectures that are not listed."""
 WIDTH: Annotated[
     Mapping[str, float],
     Declared(chosen_on="bf16, fp8 and fp4 products of 20 ms and more (ai-dynamo/aiconfigurator), AMD's clocks"),
 ] = {"tf32": 2.0, "fp16": 1.0, "bf16": 1.0, "fp8": 0.55, "fp4": 0.55**2}
-"""Energy of a FLOP relative to 16 bits: operands halve, accumulators do not. AMD's clocks above say 0.48 for fp8, the long
-products of H200, B300, B200 and GB200 0.45, 0.48, 0.57 and 0.62; below 0.5 fp8 would clock above bf16."""
+"""Energy of a FLOP relative to 16 bits: operands halve, accumulators do not. For fp8, AMD's clocks above give 0.48, and the long
+GEMMs of H200, B300, B200 and GB200 give 0.45, 0.48, 0.57 and 0.62. Below 0.5, fp8 would run at a higher clock than bf16."""
 NODE_GAIN: Annotated[Mapping[str, float], Declared(scope="part")] = {
     "pascal": 1.0,
     "volta": 1.0,
     "turing": 1.0,
     "ampere": 1 / 0.7,
 }
-"""Operations a joule by architecture, relative to 16/12 nm: each full node takes 30 % off (TSMC)."""
+"""Operations per joule by architecture, relative to 16/12 nm: each full process node uses 30 % less energy (TSMC)."""
 NEWEST_GAIN: Annotated[float, Declared()] = 1 / 0.49
-"""Operations a joule by process node, relative to 16/12 nm: each full node takes 30 % off (TSMC on N7 to N5).
+"""Operations per joule of the newest process node, relative to 16/12 nm: each full node uses 30 % less energy (TSMC on N7 to N5).
 
-AMD's matrix cores at 7 nm count as one node further, as they share operands that SIMT lanes fetch one by one.
+AMD's matrix cores at 7 nm count as one node newer, because they share operands that SIMT lanes fetch one by one.
 """
 SIMT_WATTS: Annotated[float, Declared("pJ/FLOP at 12 nm", "fp32 products of T4, NeuSight's training table")] = 17.0
-"""Picojoules a FLOP of FP32 products at 12 nm, whole board: a T4 (70 W) sustains 4.1 TFLOP/s of its 8.1 (NeuSight's training
-table)."""
+"""Picojoules per FLOP of FP32 GEMMs at 12 nm, whole board: T4 (70 W) sustains 4.1 of 8.1 TFLOP/s (NeuSight's training table)."""
 SEARCHED: Annotated[tuple[float, float], Declared(chosen_on="A100, H100, B200, B300, GB200; bf16 and fp8")] = (
     0.77,
     0.13,
@@ -86,16 +85,16 @@ IN_TILE: Annotated[tuple[float, float], Declared(chosen_on="as SEARCHED")] = (0.
 """(factor, exponent) of the share that tensor cores reach inside a tile in a kernel of microseconds, before the power
 controller acts. Learning corrects the factor (`gemm.level`); the exponent is that of SEARCHED."""
 SLOWED_BOARD: Annotated[tuple[float, float], Declared("pJ/FLOP, GHz")] = (0.7, 1.9)
-"""The board that long products in tables are relative to: picojoules a FLOP at 4 nm, and boost clock in GHz."""
+"""Reference board for long GEMMs in tables: picojoules per FLOP at 4 nm, and boost clock in GHz."""
 SLOWED_EXPONENTS: Annotated[
     tuple[float, float], Declared(chosen_on="not recorded; products of 7 GPUs: 4.7, 4.7, 4.7 %")
 ] = (0.5, 5.0)
-"""(exponent, rise) of long products in tables: boards of more power also carry more, so the root of the supply; dynamic power
-goes with clock · voltage², and voltage with the clock."""
+"""(exponent, rise) for long GEMMs in tables. The share grows with the root of the supply, because boards with more power also
+have more lanes; dynamic power is proportional to clock · voltage², and voltage to the clock."""
 
 
 class PowerLaw(NamedTuple):
-    """Figures of the law for one use."""
+    """Parameters of the power law for one use."""
 
     energy: Mapping[str, float]
     """{architecture: pJ per 16-bit FLOP}"""
@@ -113,24 +112,24 @@ class PowerLaw(NamedTuple):
     exponent: float = 1.0
 
     def share(self, gpu: Gpu, dtype: str) -> float:
-        """Return the share of `gpu.matrix_peak(dtype)`; above 1 if power is not a limit."""
+        """Return the share of `gpu.matrix_peak(dtype)` that the power limit allows; above 1 if power does not limit."""
         energy = self.energy.get(gpu.architecture, self.newest[gpu.vendor]) * self.width.get(dtype, 1.0)
         demand = energy * (gpu.clock * 1e-9 / self.at) ** self.rise * (gpu.matrix_peak(dtype) * 1e-12)
         return self.factor * float(((1 - self.static) * gpu.power / demand) ** self.exponent)
 
 
 def _by_node(picojoules: float, width: Mapping[str, float] = MappingProxyType({})) -> PowerLaw:
-    """Return the law with `picojoules` per FLOP at 12 nm, and less at newer process nodes."""
+    """Return the law with `picojoules` per FLOP at 12 nm, less at newer nodes, and energies relative to 16 bits from `width`."""
     energy = {name: picojoules / gain for name, gain in NODE_GAIN.items()}
     return PowerLaw(energy, dict.fromkeys(NEWEST, picojoules / NEWEST_GAIN), width)
 
 
 STEP = PowerLaw(ENERGY, NEWEST, WIDTH, static=STATIC, rise=EXPONENT - 1, exponent=1 / EXPONENT)
-"""For steps of seconds: P_static + energy · clock^(g - 1) · rate = watts, solved for the clock."""
+"""Law for steps of seconds: P_static + energy · clock^(g - 1) · rate = watts, solved for the clock."""
 
 
 def step_without(gpu: Gpu, publisher: str) -> PowerLaw:
-    """Return `STEP` for a GPU without the steps of one publisher."""
+    """Return the law `STEP` for a GPU, fitted without the steps of one publisher."""
     evidence = READ.get(gpu.architecture)
     if evidence is None or publisher not in evidence.read_from:
         return STEP
@@ -138,12 +137,12 @@ def step_without(gpu: Gpu, publisher: str) -> PowerLaw:
 
 
 SIMT = _by_node(SIMT_WATTS)
-"""For FP32 GEMMs on SIMT units in tables, which time them in loops of seconds."""
+"""Law for FP32 GEMMs on SIMT units in tables, which time them in loops of seconds."""
 SEARCH = _by_node(1.0)._replace(factor=SEARCHED[0], exponent=SEARCHED[1])
-"""For searches over shapes on tensor cores."""
+"""Law for published searches over shapes on tensor cores."""
 TILE = _by_node(1.0)._replace(factor=IN_TILE[0], exponent=IN_TILE[1])
-"""For tensor cores inside a tile."""
+"""Law for tensor cores inside a tile."""
 LONG = _by_node(SLOWED_BOARD[0] * NEWEST_GAIN, WIDTH)._replace(
     at=SLOWED_BOARD[1], exponent=SLOWED_EXPONENTS[0], rise=SLOWED_EXPONENTS[1]
 )
-"""For long GEMMs in tables, relative to a 4 nm board with 0.7 W per TFLOP/s at 1.9 GHz."""
+"""Law for long GEMMs in tables, relative to a 4 nm board with 0.7 W per TFLOP/s at 1.9 GHz."""

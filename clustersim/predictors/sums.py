@@ -18,17 +18,17 @@ from clustersim.model.kernel import Kernel
 WIDTH = 2
 """Bytes per output element whose writing is hidden."""
 SHOWN = ("hopper", "blackwell")
-"""Prefixes of the names of architectures that hide no more than 16 bits per output element."""
+"""Prefixes of architectures that hide at most the writing of 16 bits per output element."""
 
 
 def apart(kernel: Kernel, gpu: Gpu) -> tuple[Kernel, float]:
-    """Return a GEMM as if it wrote a 16-bit output, and the seconds of its further bytes; other kernels unchanged, and 0."""
+    """Return a GEMM as if it wrote a 16-bit output, and the seconds of its further bytes; other kernels unchanged and 0."""
     size = BYTES[kernel.dtype]
     if kernel.op != "wgrad" or not kernel.k or size != WIDTH or not gpu.architecture.startswith(SHOWN):
         return kernel, 0.0
     output = kernel.batch * kernel.m * kernel.n
     inputs = kernel.batch * kernel.k * (kernel.m + kernel.n)
     further = kernel.bytes - (inputs + output) * float(WIDTH)
-    if further <= 1.5 * WIDTH * output:  # 16-bit sums have WIDTH, fp32 ones three times that
+    if further <= 1.5 * WIDTH * output:  # 16-bit sums move WIDTH bytes per output, fp32 ones three times that
         return kernel, 0.0
     return kernel._replace(bytes=kernel.bytes - further), further / gpu.memory_bandwidth

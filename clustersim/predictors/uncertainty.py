@@ -26,7 +26,7 @@ from clustersim.units import duration
 EDGES = (3e-5, 3e-4)
 """Seconds that separate short, medium and long kernels."""
 NEAR: Annotated[float, Declared("log", "kernels of GPUs left out")] = 0.7
-"""Distance (log) up to which the errors of GPUs left out speak for a new one: they are as far from each other."""
+"""Distance (log) up to which the errors of left-out GPUs also hold for a new GPU: left-out GPUs are this far from each other."""
 
 
 class Distance(NamedTuple):
@@ -46,8 +46,8 @@ class Distance(NamedTuple):
 
 
 def nearest(gpu: Gpu, names: Iterable[str]) -> Distance:
-    """Return the nearest of the GPUs `names`, by peak per SM, peak per byte of bandwidth, and watts per FLOP (in logarithms)."""
-    shipped = gpus.names()  # a user's own GPU is known to its file alone
+    """Return the nearest of the GPUs `names`, by logarithms of peak per SM, peak per byte of bandwidth, and watts per FLOP."""
+    shipped = gpus.names()  # a user's own GPU is not among the shipped names, only its file describes it
     found = [Distance(name, _apart(gpu, gpus.load(name))) for name in names if name in shipped]
     return min(found, key=lambda distance: distance.value) if found else Distance("none", 10.0)
 
@@ -62,7 +62,7 @@ def _figures(gpu: Gpu) -> Floats:
 
 
 def lookup(found: Mapping[str, Any], seconds: Floats, distance: Distance | None) -> tuple[Floats, Floats]:
-    """Return (low, high) of measured / forecast for kernels of one class, by their forecast seconds.
+    """Return arrays (low, high) of measured / forecast for kernels of one class, by their forecast `seconds`.
 
     `distance` is that of the GPU from the nearest measured one, None for a measured GPU. Wider intervals keep their centre (in
     logarithms), so that they contain those of nearer GPUs.
@@ -74,10 +74,9 @@ def lookup(found: Mapping[str, Any], seconds: Floats, distance: Distance | None)
     return middle * (low / middle) ** wider, middle * (high / middle) ** wider
 
 
-# How far a time that is a sum of kernels may be off, from the intervals of the kernels.
-#
-# Errors within a class are taken to be alike, which they are where a GPU or a library is faster than was learned: they add up.
-# Those of different classes are taken to be independent: their squares add up, below and above the forecast apart.
+# How far a time that is a sum of kernels may be off, from the intervals of the kernels. Errors within a class are
+# assumed equal, as they are if a GPU or library is faster than was learned, so they add up. Errors of different classes
+# are assumed independent, so their squares add up. Errors below and above the forecast are summed separately.
 
 CONTENT = "80 % of cases, by the errors of kernel times alone, not those of network or framework"
 
@@ -112,7 +111,7 @@ class Bounds(NamedTuple):
         return dict(zip(self.kernels, zip(low, high, strict=True), strict=True))
 
     def margin(self, time: float, critical: Mapping[Kernel, float]) -> Margin:
-        """Return the interval of `time` seconds, which grows with the kernels on the critical path, `critical` {kernel: s}."""
+        """Return the interval of `time` seconds, computed from the kernels on the critical path, `critical` {kernel: seconds}."""
         seconds = np.array([critical.get(kernel, 0.0) for kernel in self.kernels])
         less = self._off(seconds, 1 - self.low, self.low > 0)
         more = self._off(seconds, self.high - 1, np.isfinite(self.high))
@@ -120,7 +119,8 @@ class Bounds(NamedTuple):
         return Margin(low, high, self._note(seconds, low, high))
 
     def _off(self, seconds: Floats, off: Floats, known: Flags) -> float | None:
-        """Return the seconds by which kernels may deviate to one side, by their own share or, if unknown, the worst known one."""
+        """Return the seconds by which kernels may deviate to one side, with the largest known share for unknown ones; None if
+        none."""
         counted = known & (seconds > 0)
         if not counted.any():
             return None if (seconds > 0).any() else 0.0
@@ -148,7 +148,7 @@ def _sum(names: Sequence[str], off: Floats) -> float:
 
 
 def bounds(predictor: Predictor, kernels: Sequence[Kernel], gpu: Gpu, seconds: Floats) -> Bounds:
-    """Return the intervals of distinct kernels, whose forecasts are `seconds`. Raises InputError."""
+    """Return the intervals of distinct kernels, whose forecasts are `seconds`. Raises InputError for impossible kernels."""
     return Bounds(tuple(kernels), tuple(route(columns(kernels)).tolist()), *predictor.interval(kernels, gpu, seconds))
 
 

@@ -53,7 +53,7 @@ def save(path: Path, weights: Weights) -> None:
 
 
 def read(path: Path, predictor: str) -> Weights:
-    """Return the weights in a file. Raises DataError if it is missing, damaged, or of another predictor."""
+    """Return the weights in a file. Raises DataError if the file is missing, damaged, or made for another predictor."""
     from safetensors import SafetensorError
     from safetensors.numpy import load
 

@@ -20,7 +20,7 @@ from clustersim.predictors.mlp import Parameters, forward, softplus, standardise
 
 
 def describe(table: Columns, gpu: Gpu) -> dict[str, Floats]:
-    """Return the log roofline (s) and the raw features (kernel, 9)."""
+    """Return the network's inputs: the log of the roofline in seconds (kernel,), and the raw features (kernel, 9)."""
     ridge = peak(table, gpu) / gpu.memory_bandwidth
     shapes = (table.batch, table.m, table.n, table.k + 1, table.heads, table.kv_heads, table.size)
     features = np.stack([np.log2(x) for x in (*shapes, np.full(len(table), gpu.sms), ridge)], axis=1)
@@ -45,5 +45,5 @@ METHOD = Method("habitat", seconds, ("mlp.0.weight", "low", "high", "mean", "std
 
 
 def load(weights: Path | None = None) -> Learned:
-    """Return the predictor with the shipped weights or those of a file. Raises DataError."""
+    """Return the predictor with the shipped weights or those of a file. Raises DataError if the file is missing or damaged."""
     return open_weights(METHOD, weights)

@@ -34,5 +34,5 @@ METHOD = Method("linear", seconds, ("slope",))
 
 
 def load(weights: Path | None = None) -> Learned:
-    """Return the predictor with the shipped weights or those of a file. Raises DataError."""
+    """Return the predictor with the shipped weights or those of a file. Raises DataError if the file is missing or damaged."""
     return open_weights(METHOD, weights)

@@ -37,12 +37,12 @@ class Roofline(Predictor):
         )
 
     def interval(self, kernels: Sequence[Kernel], gpu: Gpu, seconds: Floats | None = None) -> tuple[Floats, Floats]:
-        """Return (1, inf) for each kernel: no kernel is faster, and nothing else is known."""
+        """Return (1, inf) for each kernel: no kernel is faster than its roofline, and no upper limit is known."""
         return np.ones(len(kernels)), np.full(len(kernels), np.inf)
 
 
 def load(weights: Path | None = None) -> Predictor:
-    """Return the roofline, which has no weights. Raises DataError if some are given."""
+    """Return the roofline, which has no weights. Raises DataError if `weights` is not None."""
     if weights is not None:
         raise DataError(f"{weights}: the roofline has no weights; leave the file out")
     return Roofline()

@@ -34,7 +34,7 @@ def seconds(parameters: Parameters, table: Columns, gpu: Gpu, alone: bool) -> Fl
 
 
 def memory(classes: Mapping[str, Parameters], table: Columns, gpu: Gpu) -> Floats:
-    """Return the seconds of memory-bound kernels, launch excluded. Element-wise ones have their own constants."""
+    """Return the seconds of memory-bound kernels, launch excluded. Element-wise kernels have their own constants."""
     return vector.predict(classes["fp32/elementwise"], table, gpu)
 
 
@@ -57,5 +57,5 @@ METHOD = Method(
 
 
 def load(weights: Path | None = None) -> Learned:
-    """Return the predictor with the shipped weights or those of a file. Raises DataError."""
+    """Return the predictor with the shipped weights or those of a file. Raises DataError if the file is missing or damaged."""
     return open_weights(METHOD, weights)

@@ -8,9 +8,8 @@ The busiest SM's share comes from module schedule, p from the library's layout. 
 block are learned; with them a kernel is never faster than max(FLOP / peak, bytes / bandwidth), nor slower on a GPU with
 more of either. A network on top of them forecast GPUs that it had not seen worse, not better.
 
-Backward (FlashAttention-2, section 3.1.2) runs five products for two, reads each score's statistics, recomputes the
-exponential and its derivative, and adds dQ up in fp32 in memory. Tables hold no backward: its constants come from
-published figures.
+Backward (FlashAttention-2, section 3.1.2) runs five products for two, reads each score's statistics, recomputes the exponential
+and its derivative, and adds dQ up in fp32 in memory. Tables hold no backward: its constants come from published figures.
 
 Tables measure op `prefill`: attention of an inference server, which writes keys and values to its cache in a kernel before.
 Repeated on the same data, small tensors stay in L2; a fixed part of some 10 us surrounds it. Both are learned and dropped.
@@ -32,27 +31,27 @@ from clustersim.predictors.kinds.neusight.schedule import Share, design, reverse
 from clustersim.predictors.mlp import Parameters, sigmoid
 
 EXPONENTIALS: Annotated[float, Declared("1/clock/SM")] = 16.0
-"""Exponentials a clock of an SM since Volta (CUDA programming guide, arithmetic instructions)."""
+"""Exponentials per clock and SM since Volta (CUDA programming guide, arithmetic instructions)."""
 MORE_EXPONENTIALS: Annotated[Mapping[str, float], Declared("1/clock/SM", scope="part")] = {"blackwell-ultra": 32.0}
-"""The same on architectures that have more: twice on B300."""
+"""Exponentials per clock and SM on architectures that have more than others: twice as many on B300."""
 BACKWARD: Annotated[Mapping[str, float], Declared(chosen_on="A100's chart, B200's in view")] = {
     "products": 2.5 / 0.85,
     "exponentials": 3.0,
     "block": 2.0,
 }
-"""Work backward over forward. Of a pair: five products for two, at 0.85 of their rate, as operands pass through shared
-memory and dQ through atomics; an exponential, the derivative of the softmax and two conversions. Of a block: its start
-loads, and its end writes, two tensors for one. Settled on FlashAttention-2's chart for A100, with B200's figures in view."""
+"""Backward work over forward. Per pair: five products for two, at 0.85 of their rate, as operands pass through shared memory and
+dQ through atomics; an exponential, the derivative of the softmax and two conversions. Per block: its start loads and its end
+writes two tensors for one. Chosen on FlashAttention-2's chart for A100, with B200's figures in view."""
 WIDTHS = 32
 """Libraries pad heads to a multiple of this width: FlashAttention-2 rounds up to 32 (csrc/flash_attn/flash_api.cpp,
 head_size_rounded), and cuDNN runs heads of 72 at 0.75 of the speed of 96 on H100 too (docs/measured/h100)."""
 P: Annotated[float, Declared(chosen_on="not recorded; attention of 7 GPUs: 8.7, 8.7, 8.7 %")] = 3.0
-"""How sharply work and memory join."""
+"""How sharply the time of work and of memory combine: the exponent of their sum of powers."""
 START = {"alpha": 2.0, "exp": -1.5, "block": 0.9, "mu": 1.3, "around": 2.1, "kept": 0.0, "reuse": -0.6}
 CLASSES = ("half/flash_attention", "narrow/flash_attention")
 KEYS = tuple(f"flash.{name}" for name in START)
 CLOCK = 2e9
-"""Clock in Hz at which the learned parts of a block are given."""
+"""Clock in Hz at which the learned clock counts of a block are converted to seconds."""
 L2_RATE = 32.0
 """Bytes per clock and SM from L2 that the learned rate of cached tensors is relative to."""
 
@@ -90,14 +89,14 @@ def _either(first: Any, one: Share, other: Share) -> Share:
 
 
 def _bytes(table: Columns) -> Floats:
-    """Return the bytes that pass through memory. The backward pass clears dQ in fp32, adds to it and reads it again."""
+    """Return the bytes that pass through memory. The backward pass clears dQ in fp32, adds to it and reads it back."""
     gradient = 12.0 * table.batch * table.heads * table.m * table.k
     result: Floats = table.bytes + np.where(table.op == "backward", gradient, 0.0)
     return result
 
 
 def _prefill(table: Columns, gpu: Gpu, prefill: Any) -> dict[str, Floats]:
-    """Return the inputs of prefill kernels, which read 16-bit keys and values and write them to a cache."""
+    """Return the extra inputs of prefill kernels, which read 16-bit keys and values and write them to a cache."""
     cache = 2 * table.batch * table.kv_heads * table.n * table.k * (2 + table.size)
     reuse = gpu.memory_bandwidth / (L2_RATE * gpu.clock * gpu.sms)
     return {
@@ -131,5 +130,5 @@ def _pair(xp: Any, parameters: Parameters, rows: Parameters) -> Any:
     """Return the seconds of one pair of query and key on one SM."""
     product = rows["product"] / rows["limit"] / sigmoid(xp, parameters["flash.alpha"])
     exponential = rows["exponential"] * (1 + xp.exp(parameters["flash.exp"]))
-    p = rows["overlap"] + 0 * product  # of full shape: numpy's power of one row has other last digits than that of many
+    p = rows["overlap"] + 0 * product  # full shape: numpy's power of one row differs in the last digit
     return (product**p + (exponential + 0 * product) ** p) ** (1 / p)

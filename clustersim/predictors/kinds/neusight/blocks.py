@@ -1,4 +1,4 @@
-"""The layout of vector kernels on a GPU: threads per block, blocks per SM, and loads that a thread waits for.
+"""Layout of vector kernels on a GPU: threads per block, blocks per SM, and loads that a thread waits for.
 
 The layouts are PyTorch's (2.1, aten/src/ATen/native/cuda): `PersistentSoftmax.cuh` for rows of up to 1024 values, `SoftMax.cu`
 for longer ones, `layer_norm_kernel.cu`. Nothing here is learned.
@@ -23,13 +23,13 @@ WARPS = 128
 _THREADS = {"turing": 1024, "ada": 1536}
 _LOCAL = {"pascal": 24, "volta": 128, "turing": 64, "ampere": 192, "ada": 128}
 KEPT: Annotated[float, Declared()] = 0.5
-"""Share of the L2 that holds rows to be read again: as many bytes are written meanwhile as are read."""
+"""Share of the L2 that holds rows for a second read: half, because as many bytes are written meanwhile as are read."""
 LOCAL: Annotated[float, Declared(chosen_on="not recorded; softmax and norms, NeuSight: 7.2, 7.2, 7.2 %")] = 0.75
-"""Share of the L1 caches that does; what is written passes them by."""
+"""Share of the L1 caches that holds rows for a second read; writes do not pass through L1."""
 
 
 class BlockLayout(NamedTuple):
-    """Blocks of each kernel in units of those resident at once, loads in sequence, and bytes of the rows in progress."""
+    """Layout of each kernel: its blocks in units of resident blocks, loads in sequence, and bytes of the rows in progress."""
 
     rounds: Floats
     steps: Floats
@@ -59,7 +59,7 @@ def local(gpu: Gpu) -> float:
 
 
 def long(table: Columns) -> Flags:
-    """Return which softmax kernels have rows that do not fit into registers."""
+    """Return a mask of the softmax kernels whose rows do not fit into registers."""
     return table.n > PERSISTENT
 
 

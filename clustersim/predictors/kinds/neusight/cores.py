@@ -24,17 +24,17 @@ GROUP: tuple[Tile, ...] = (
     *((side, 128) for side in _SIDES if side != 128),
     *((64, 64), (64, 192), (64, 256), (192, 64), (256, 64)),
 )
-"""Warpgroup products take 64 rows and any multiple of 8 columns (PTX ISA, wgmma)."""
+"""Tiles of warpgroup products, which take 64 rows and any multiple of 8 columns (PTX ISA, wgmma)."""
 TENSOR_MEMORY: tuple[Tile, ...] = (
     *((128, side) for side in range(48, 257, 16)),
     *((side, 128) for side in range(48, 257, 16) if side != 128),
 )
-"""Products in tensor memory take 128 rows an SM and a multiple of 16 columns (PTX ISA, tcgen05.mma)."""
+"""Tiles of products in tensor memory, which take 128 rows per SM and a multiple of 16 columns (PTX ISA, tcgen05.mma)."""
 BATCHED: dict[str, tuple[Tile, ...]] = {"pascal": ((64, 128),), "ampere": ((128, 128),), "ada": ((128, 128),)}
-"""cuBLAS has a single tile for batched FP32 products on these architectures (kernel names of NeuSight's tables)."""
+"""Single tile of cuBLAS for batched FP32 products on these architectures (kernel names of NeuSight's tables)."""
 
 EXPOSED: Annotated[float, Declared(chosen_on="not recorded; products of B200, B300, GB200: 5.3, 5.3, 5.3 %")] = 0.6
-"""Share of an epilogue that tensor memory leaves visible: it holds two accumulators, registers hold one and hide none."""
+"""Share of an epilogue that stays visible with tensor memory, which has two accumulators. Registers have one and hide nothing."""
 
 
 class Cores(NamedTuple):
@@ -42,10 +42,10 @@ class Cores(NamedTuple):
 
     tiles: tuple[Tile, ...]
     asynchronous: bool
-    """Whether operands are loaded during arithmetic, and two SMs of a cluster share one of them (TMA and warp specialization:
-    Hopper, Blackwell). Otherwise the computing warps also load, and both times add up."""
+    """Whether operands are loaded during arithmetic, and two SMs of a cluster share one operand (TMA and warp specialization:
+    Hopper, Blackwell). Otherwise the computing warps also load, and the two times add up."""
     exposed: float
-    """Share of the epilogue that the next tile does not hide: tensor memory holds two accumulators, registers one."""
+    """Share of the epilogue that is not hidden behind the next tile: tensor memory holds two accumulators, registers one."""
 
 
 def cores(gpu: Gpu, dtype: str, kind: str) -> Cores:

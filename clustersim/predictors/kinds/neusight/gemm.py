@@ -31,20 +31,20 @@ from clustersim.predictors.mlp import Parameters
 
 SPLITS = (1, 2, 4)
 LEAST: Annotated[int, Declared("steps", "not recorded; products of 17 GPUs: 5.7, 5.7, 5.7 %")] = 256
-"""A split of the reduction has at least as many steps."""
+"""Smallest number of steps in a part of a split reduction."""
 CANDIDATES = 81
 """Largest number of candidates of an architecture: tiles times splits."""
 WGRAD: Annotated[float, Declared(chosen_on="MooreThreads/SimuMax, configs/system")] = 1.05
-"""Time of a weight-gradient product that is added to fp32 gradients, over that of a forward one of the same bytes: 4 % on A100
-(MooreThreads/SimuMax, configs/system), 3 % of plain ones on two H100 (docs/measured/h100). Not on Blackwell, where sums alone
-take longer (predictors/sums.py)."""
+"""Time of a weight-gradient GEMM that adds to fp32 gradients, relative to a forward GEMM with the same bytes: 4 % more on A100
+(MooreThreads/SimuMax, configs/system), 3 % more than plain ones on two H100 (docs/measured/h100). Not used on Blackwell, where
+sums alone take longer (predictors/sums.py)."""
 CLOCK = 1.9e9
 """Clock in Hz at which the learned start of a kernel is given."""
 OVERLAP: Annotated[tuple[float, float], Declared(chosen_on="not recorded; products of 17 GPUs: 6.3, 6.1, 6.2 %")] = (
     6.0,
     1.6,
 )
-"""Exponents that join mma and load: nearly the larger of both where loads are asynchronous, nearly their sum elsewhere."""
+"""Exponents that combine mma and load: nearly the larger of the two where loads are asynchronous, nearly their sum elsewhere."""
 
 GUESS: dict[str, dict[str, tuple[float, float]]] = {
     "tensor": {
@@ -73,7 +73,7 @@ GUESS: dict[str, dict[str, tuple[float, float]]] = {
         "p": (np.log(2.2), 0.1),
     },
 }
-"""Prior mean and deviation of each constant: of its logarithm, or of `mu` before its sigmoid."""
+"""Prior mean and standard deviation of each constant: of its logarithm, or for `mu` of its value before the sigmoid."""
 
 
 def units(dtype: str) -> str:
@@ -82,17 +82,17 @@ def units(dtype: str) -> str:
 
 
 def start(members: int, guess: str) -> dict[str, Floats]:
-    """Return the prior means as initial parameters, (member, 1) each."""
+    """Return the prior means as initial parameters, (member, 1) each. `guess` is the key of `GUESS`, `simt` or `tensor`."""
     return {f"gemm.{name}": np.full((members, 1), mean) for name, (mean, _) in GUESS[guess].items()}
 
 
 def prior(guess: str) -> dict[str, tuple[float, float]]:
-    """Return the prior {parameter: (mean, deviation)}."""
+    """Return the prior {parameter: (mean, standard deviation)} of `GUESS[guess]`."""
     return {f"gemm.{name}": value for name, value in GUESS[guess].items()}
 
 
 def terms(table: Columns, gpu: Gpu) -> dict[str, Floats]:
-    """Return the arguments of `log_seconds` for GEMMs of one class, one row per kernel. Shorter grids repeat a candidate."""
+    """Return the arguments of `log_seconds` for GEMMs of one class, one row per kernel. Short grids repeat a candidate."""
     result: dict[str, Floats] = {}
     for rows in same_type(table):
         for name, value in uniform(table.select(rows), gpu).items():
@@ -108,7 +108,7 @@ def same_type(table: Columns) -> Iterator[Flags]:
 
 
 def uniform(table: Columns, gpu: Gpu) -> dict[str, Floats]:
-    """Return the terms of GEMMs of one kind and data type. Terms that all share have one row, to be broadcast."""
+    """Return the terms of GEMMs of one kind and data type. Terms that are equal for all kernels have one row, to be broadcast."""
     dtype = str(table.dtype[0])
     shape, size = cores(gpu, dtype, str(table.kind[0])), table.size[:1]
     rate = peak(table, gpu)[:1] / gpu.sms * share_in_tile(gpu, dtype)
@@ -148,7 +148,7 @@ def _grid(table: Columns, sms: int, tiles: tuple[tuple[int, int], ...], asynchro
 
 
 def log_seconds(xp: Any, parameters: Parameters, rows: Mapping[str, Any]) -> Any:
-    """Return log(seconds) of each kernel by each member, (member, kernel). `speed` in `rows` scales the matrix units."""
+    """Return log(seconds) of each kernel by each member, (member, kernel). `speed` in `rows` scales the matrix units' rate."""
     compute, memory = _compute(xp, parameters, rows), _memory(xp, parameters, rows)
     p = xp.exp(parameters["gemm.p"])
     largest = xp.maximum(compute, memory)

@@ -30,9 +30,9 @@ TILES: Annotated[tuple[tuple[int, int], ...], Declared()] = (
     (256, 128),
     (256, 256),
 )
-"""Tiles that CUTLASS ships."""
+"""Tiles (rows, columns) that CUTLASS ships."""
 P: Annotated[float, Declared(chosen_on="not recorded; experts of 6 GPUs: 16.2, 15.9, 15.7 %")] = 3.0
-"""How sharply work and memory join."""
+"""How sharply the time of work and of memory combine: the exponent of their sum of powers."""
 START = {"alpha": 2.0, "mu": 1.3, "vector": -0.2, "start": 4.8, "around": 2.7}
 CLASSES = ("half/grouped_gemm", "narrow/grouped_gemm")
 KEYS = tuple(f"group.{name}" for name in START)
@@ -94,12 +94,11 @@ class ExpertTiles(NamedTuple):
 
 
 EDGE: Annotated[float, Declared("columns", "not recorded; experts of 6 GPUs: 15.8, 15.9, 16 %")] = 8.0
-"""Operands to load for a step of a tile, in columns; the same in the choice of a tile and in its time, so that more rows never
-take less."""
+"""Operand columns loaded per step of a tile, in its choice and in its time, so that more rows never take less time."""
 
 
 def cut(product: Product, sms: int) -> ExpertTiles:
-    """Return the tile with the least work for each GEMM on `sms` SMs; the smaller one of equals."""
+    """Return the tile with the least work for each GEMM on `sms` SMs, the smaller one if two are equal, and its waves."""
     best = np.full(len(product.m), np.inf)
     chosen = np.ones((3, len(best)))
     for rows, columns in TILES:

@@ -1,4 +1,4 @@
-"""What was measured of one GPU's products: a table of log(seconds) that grows with every side.
+"""Correction from one GPU's measured GEMMs: a table of log(seconds) that grows with every side.
 
 Between nodes it is linear in the logarithms of the sides, so that a larger product is never forecast faster. Products with an odd
 number of rows, which 8-bit kernels handle worse, have a table of their own. lab/train/learners/neusight.py learns it.
@@ -19,7 +19,7 @@ SIDES = np.array([*_SMALL, 256, 512, 768, 1024, *range(1536, 4097, 512), *_LARGE
 
 
 def interpolated(nodes: Floats, table: Columns) -> Floats:
-    """Return the entry of a table, (even or odd, rows, columns, reduction), for each product; a batch counts as more rows."""
+    """Return the entry of a table, (even or odd, rows, columns, reduction), for each GEMM; a batch counts as additional rows."""
     odd = table.m % 2 == 1
     rows = _place(ROWS, table.batch * (table.m - odd))
     low, share = zip(rows, _place(SIDES, table.n), _place(SIDES, table.k), strict=True)
@@ -32,7 +32,7 @@ def interpolated(nodes: Floats, table: Columns) -> Floats:
 
 
 def _place(nodes: Floats, side: Floats) -> tuple[Floats, Floats]:
-    """Return the index of the node below each side, and how far the side is on its way to the next in logarithms."""
+    """Return the index of the node below each side, and the position on the way to the next node, 0 to 1 in logarithms."""
     inside = side.clip(nodes[0], nodes[-1])
     low = np.searchsorted(nodes, inside, side="right").clip(1, len(nodes) - 1) - 1
     return low, np.log(inside / nodes[low]) / np.log(nodes[low + 1] / nodes[low])

@@ -22,18 +22,18 @@ from clustersim.predictors.mlp import Parameters
 from clustersim.predictors.sums import WIDTH
 
 REACH: Annotated[float, Declared("log", "not recorded; products of 7 GPUs: 4.9, 4.7, 4.6 %")] = 0.5
-"""What was measured of a GPU moves a forecast by at most this in log."""
+"""Largest change of log(seconds) that a measured GPU's table may apply to a forecast."""
 CHUNK = 1024
 """Number of kernels forecast together, so that the grid of their candidates fits into the CPU cache."""
 ALIKE, LIKE = ("fp16", "tf32"), "bf16"
-"""Data types that run on tensor cores like LIKE, the type in tables."""
+"""Data types ALIKE run on tensor cores at the rate of LIKE, the type in tables."""
 
 
 def forecast(parameters: Parameters, table: Columns, gpu: Gpu, alone: bool = False) -> Floats:
     """Return the seconds of GEMMs of one class: the model for all GPUs times the correction by a measured GPU's table.
 
-    With `alone`, as a table times them: heated by their own length only, and with the cast of an fp8 input. Otherwise in a busy
-    stream at boost clocks.
+    With `alone`, the forecast is for a kernel timed as in a table: heated by its own length only, and including the cast of an
+    fp8 input. Otherwise it is for a busy stream at boost clocks.
     """
     result = np.empty(len(table))
     for rows in parts(table):
@@ -61,7 +61,7 @@ def shared(parameters: Parameters, table: Columns, gpu: Gpu, alone: bool) -> tup
 
 
 def speed(parameters: Parameters, gpu: Gpu, dtype: str) -> Floats:
-    """Return the log speed of a GPU's matrix units, (1, 1): its own, that of a similar GPU, or the mean of all."""
+    """Return the log speed of a GPU's matrix units, (1, 1): measured, that of a similar GPU, or the mean of all GPUs."""
     types = _types(gpu, dtype)
     own = (f"speed.{board.name}.{name}" for board in similar_gpus(gpu) for name in types)
     typical = (f"level.{name}" for name in types)
@@ -70,7 +70,7 @@ def speed(parameters: Parameters, gpu: Gpu, dtype: str) -> Floats:
 
 
 def similar_gpus(gpu: Gpu) -> Iterator[Gpu]:
-    """Yield a GPU, the one that its `like` names, that one's `like`, and so on. Raises UnknownNameError."""
+    """Yield a GPU, the GPU named by its `like`, that GPU's `like`, and so on. Raises UnknownNameError for an unknown name."""
     met: set[str] = set()
     while gpu.name not in met:
         met.add(gpu.name)
@@ -79,15 +79,16 @@ def similar_gpus(gpu: Gpu) -> Iterator[Gpu]:
 
 
 def _types(gpu: Gpu, dtype: str) -> tuple[str, ...]:
-    """Return the data types whose measurements apply to `dtype`: itself, the one it runs like, one of equal width."""
+    """Return the data types whose measurements apply to `dtype`: itself, the type that runs at the same rate, one as wide."""
     runs = gpu.matrix_type(dtype)
     return (dtype, runs, LIKE) if runs in ALIKE else (dtype, runs)
 
 
 def _own(parameters: Parameters, table: Columns, gpu: Gpu, busy: Floats) -> Floats:
-    """Return the correction of log(seconds) by what was measured of a GPU for products of one kind and data type, else zeros.
+    """Return the correction of log(seconds) of GEMMs of one kind and data type from a GPU's measured table; zeros without a
+    table.
 
-    `busy`: their seconds in a job by the model for all GPUs, which also relates other products and boards to the measured ones.
+    `busy` holds the GEMMs' seconds in a job by the model for all GPUs, which relates other GEMMs and boards to the measured ones.
     """
     dtype = str(table.dtype[0])
     prefix, board = _measured(parameters, gpu, dtype) if table.kind[0] == "linear" else ("", gpu)
@@ -102,7 +103,7 @@ def _own(parameters: Parameters, table: Columns, gpu: Gpu, busy: Floats) -> Floa
 
 
 def standard(table: Columns) -> Columns:
-    """Return products as tables measure them: forward, of bare operands and with an output of 16 bits."""
+    """Return GEMMs as tables measure them: forward, with operands that need no cast and an output of 16 bits."""
     read, output = table.size * table.k * (table.m + table.n), np.maximum(table.size, WIDTH) * table.m * table.n
     return replace(table, op=np.full(len(table), "forward"), bytes=table.batch * (read + output))
 
@@ -113,7 +114,8 @@ def _shipped(name: str) -> Gpu | None:
 
 
 def _measured(parameters: Parameters, gpu: Gpu, dtype: str) -> tuple[str, Gpu]:
-    """Return what a measured table's names begin with, and its board: the GPU or one like it, a type as wide; else empty."""
+    """Return the prefix of a measured table's names and its board, for this or a similar GPU and a type as wide; else ("",
+    gpu)."""
     types = [name for name in _types(gpu, dtype) if BYTES[name] == BYTES[dtype]]
     known = ((board, f"own.{board.name}.{name}.") for board in similar_gpus(gpu) for name in types)
     found = ((prefix, _shipped(board.name) or board) for board, prefix in known if f"{prefix}table" in parameters)

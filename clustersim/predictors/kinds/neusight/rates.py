@@ -21,7 +21,7 @@ LANES = 64
 
 
 class Rate(NamedTuple):
-    """A constant, the relative error of forecasting one of its GPUs from the others (None: one GPU), and its source."""
+    """A constant, its relative error (of one GPU forecast from the others; None with one GPU), and its source."""
 
     value: float
     error: float | None
@@ -46,15 +46,15 @@ INSTRUCTIONS: Annotated[dict[str, Rate], Declared("slots/element", "vidur (A100,
     "rotation_backward": Rate(28.5, 0.15, f"{LIGER}: Hugging Face's rotation on A100 and B200"),
     "quantize": Rate(35.0, 0.13, QUANTIZE),
 }
-"""Per element: PyTorch's gather of rows, its kernels on slices and rows spread over heads, and kernels of inference servers,
-which handle value by value."""
+"""Issue slots per element of PyTorch's gather of rows, its kernels on slices and rows spread over heads, and kernels of inference
+servers, which process one value at a time."""
 
 NARROW: Annotated[dict[str, Rate], Declared("slots/element", "estimate-train-time (A100); Liger-Kernel (B200)")] = {
     "gelu": Rate(22.5, None, OPERATORS),
     "gelu_backward": Rate(28.0, None, OPERATORS),
     "softmax": Rate(34.5, 0.3, f"{OPERATORS}; {LIGER}: B200"),
 }
-"""Per element of PyTorch's 16-bit kernels, which convert each value, take exponentials and do not reach the bandwidth."""
+"""Issue slots per element of PyTorch's 16-bit kernels, which convert values, take exponentials and do not reach the bandwidth."""
 
 _LOSS = Rate(6.3, 0.17, f"{SIMUMAX}: 1293 and 2597 GB/s; {LIGER}: Megatron-LM on H100")
 _PARTS = ("max", "subtract", "exp", "sum", "divide")
@@ -63,7 +63,7 @@ PER_BYTE: Annotated[dict[str, Rate], Declared("slots/B", "SimuMax (A100 PCIe, B2
     **dict.fromkeys(("max", "exp_sum", *(f"logits_{part}" for part in _PARTS), "cross_entropy_backward"), _LOSS),
     **dict.fromkeys(("norm_part", "norm_part_backward"), _NORM),
 }
-"""Per byte moved: the parts of the cross-entropy over the vocabulary and of an eager RMSNorm, which spread a value over a row."""
+"""Issue slots per byte of the parts of the cross-entropy over the vocabulary and of an eager RMSNorm, which broadcast a value."""
 
 _TRAINING = Rate(0.72, 0.09, f"{SIMUMAX}: 0.75 and 0.69 of the bandwidth for all that is not named")
 _FUSED = ("rmsnorm", "layernorm", "swiglu", "rope", "cast")
@@ -93,11 +93,11 @@ SHARE: Annotated[dict[str, Rate], Declared(chosen_on="SimuMax (A100 PCIe, B200);
     ),
     "fused_softmax_backward": Rate(0.64, 0.1, f"{OPERATORS}: the same"),
 }
-"""Share of the bandwidth that kernels reach which these counts do not explain."""
+"""Share of the bandwidth that kernels reach, for operations that instruction counts do not explain."""
 
 
 def base(op: str) -> str:
-    """Return the operation whose constant applies to `op`: that of the forward pass."""
+    """Return the operation whose constant applies to `op`: the one of the forward pass."""
     return op.removesuffix("_backward")
 
 
@@ -111,7 +111,7 @@ def issue(table: Columns, gpu: Gpu) -> Floats:
 
 def _slots(op: str) -> float:
     found = INSTRUCTIONS.get(op, INSTRUCTIONS.get(base(op)))
-    passes = 2 if op.endswith("norm_backward") else 1  # over the values
+    passes = 2 if op.endswith("norm_backward") else 1  # a second pass over the values
     return found.value * passes if found else 0.0
 
 
@@ -126,7 +126,7 @@ def _slots_a_byte(op: str) -> float:
 def ceiling(table: Columns) -> Floats:
     """Return the largest share of the bandwidth that each kernel reaches; one if no lower one is published.
 
-    Training frameworks' kernels are 16-bit; FP32 kernels of the same name are PyTorch's and are learned.
+    Training frameworks' kernels are 16-bit; FP32 kernels of the same name are PyTorch's and their speed is learned.
     """
     share = spread(table.op, lambda op: SHARE[op].value if op in SHARE else 1.0)
     return np.where(applies(table), share, 1.0)

@@ -15,9 +15,9 @@ from clustersim.config.evidence import Declared
 from clustersim.predictors.features import Columns, Flags
 
 WAVES = 12
-"""Number of waves that are computed one by one. Beyond them a block is small compared with the sum, and the sum decides."""
+"""Number of waves that are computed one by one. Beyond that, one block is small compared with the sum, and the sum decides."""
 SPLIT: Annotated[float, Declared(chosen_on="not recorded; attention of 7 GPUs: 8.7, 8.7, 8.7 %")] = 0.6
-"""Length of a lone block where the library may split its keys over several SMs, as inference does."""
+"""Length of a single block over its full length, where the library may split its keys over several SMs, as inference does."""
 
 
 class Design(NamedTuple):
@@ -40,16 +40,17 @@ class Design(NamedTuple):
 FA2: Annotated[
     Design, Declared(chosen_on="not recorded; attention of A100, L40S: 15.2, 11.7, 13.3 %", scope="part")
 ] = Design(128, 128, 64, 64, 1.13, 1.0, 0.25)
-"""FlashAttention-2: two blocks an SM, assigned in order, so that the longest of a causal head come last."""
+"""FlashAttention-2: two blocks per SM, assigned in order, so that the longest blocks of a causal head come last."""
 FA3: Annotated[Design, Declared(chosen_on="not recorded; attention of H100, H200: 16.8, 7.2, 9.3 %", scope="part")] = (
     Design(128, 192, 64, 128, 1.4, 0.08, 1.0)
 )
-"""FlashAttention-3: one block an SM; two groups of warps take turns (products of one under exponentials of the other);
+"""FlashAttention-3: one block per SM; two groups of warps alternate, with products of one during exponentials of the other;
 longest blocks first (Shah et al., section 3; hopper/tile_size.h in Dao-AILab/flash-attention)."""
 FA4: Annotated[
     Design, Declared(chosen_on="not recorded; attention of B200, B300, GB200: 21.4, 9, 12.2 %", scope="part")
 ] = Design(128, 256, 128, 128, 2.0, 0.3, 1.0)
-"""Blackwell: products run into tensor memory by themselves, softmax in warps of its own, two blocks of queries in flight."""
+"""FlashAttention-4 on Blackwell: asynchronous products into tensor memory, softmax in separate warps, two query blocks in
+flight."""
 
 
 def design(architecture: str) -> Design:
@@ -58,7 +59,7 @@ def design(architecture: str) -> Design:
 
 
 def reverse(plan: Design) -> Design:
-    """Return the layout of the backward pass: blocks of 128 keys, one per SM, the longest of a causal head first."""
+    """Return the layout of the backward pass: blocks of 128 keys, one per SM, the longest blocks of a causal head first."""
     return plan._replace(wide=128, rows=128, tail=0.0, fill=1.0)
 
 

@@ -32,21 +32,22 @@ MEMORIES = ("gddr", "pascal", "hbm", "blackwell", "cdna")
 SHARES: Annotated[
     tuple[float, float, float, float, float], Declared(chosen_on="stas00/ml-engineering; NeuSight", scope="part")
 ] = (0.76, 0.755, 0.91, 0.75, 0.83)
-"""Share of the bandwidth to begin with. GDDR corrects errors inline, and Pascal cannot keep HBM busy. No row of the last two
-is learned from: Blackwell is between SimuMax's 0.67 on B200 and 0.83, the copy on GB200 (stas00/ml-engineering) in the ratio
-of sums to copies on A100 and H100; AMD's is that of sums on MI100 and MI210 (NeuSight: 0.83, 0.81)."""
+"""Initial share of the bandwidth by kind of memory. GDDR corrects errors inline, and Pascal cannot keep HBM busy. The last two
+are not learned, as no row has them: Blackwell is between SimuMax's 0.67 on B200 and 0.83, the copy on GB200
+(stas00/ml-engineering) scaled by sums over copies on A100 and H100; AMD's is from sums on MI100 and MI210 (NeuSight: 0.83,
+0.81)."""
 GDDR: Annotated[float, Declared("B/s")] = 700e9
 """Bytes/s below which a board has GDDR: A10 with GDDR6 has 600 GB/s, V100 with HBM2 900."""
 PASSES: Annotated[dict[str, float], Declared()] = {
     **dict.fromkeys(("softmax", "softmax_backward", "layernorm_backward"), 2.0),
     "layernorm": 1.0,
 }
-"""Values an element that passes after the first read again. Softmax: the input for sum and output; backward two tensors
-once. Norms: the input once; backward two tensors once."""
+"""Values per element that passes after the first read from memory again. Softmax: the input for sum and output; backward, two
+tensors once. Norms: the input once; backward, two tensors once."""
 
 
 def knows(table: Columns) -> bool:
-    """Return whether the kernels of one class are vector kernels."""
+    """Return whether the kernels of `table`, all of one class, are vector kernels."""
     return len(table) > 0 and not bool(table.matrix[0])
 
 
@@ -99,7 +100,7 @@ def _again(kind: str, table: Columns) -> Floats:
 
 
 def _fused(table: Columns) -> Flags:
-    """Return which softmax kernels are Megatron's, whose rows stay in registers at any length."""
+    """Return a mask of the softmax kernels that are Megatron's, whose rows stay in registers at any length."""
     return spread(table.op, lambda op: float(op.startswith("fused"))) > 0
 
 

@@ -1,4 +1,4 @@
-"""A GPU as the published predictor sees it: five figures in the units of its device files."""
+"""A GPU as input of the published predictor: five figures in the units of its device files."""
 
 from __future__ import annotations
 
@@ -27,8 +27,7 @@ PUBLISHED: Mapping[str, Mapping[str, tuple[float, float]]] = {
     "l4": {"sms": (58, 60), "peak": (30_300, 31_334), "memory": (23, 24)},
     "h100-sxm": {"bandwidth": (3352, 3430)},
 }
-"""Values in the device files of sitar-lab/NeuSight (MIT) that differ from the datasheet by more than rounding: (datasheet,
-published).
+"""Values in the device files of sitar-lab/NeuSight (MIT) that differ from the datasheet by more than rounding: (datasheet, file).
 
 The network learned with 40 SMs for P4, and the published errors depend on these figures, so they are kept.
 """
@@ -37,7 +36,7 @@ The network learned with 40 SMs for P4, and the published errors depend on these
 def board(gpu: Gpu, matrix: bool) -> Board:
     """Return the figures of `gpu`, with the FP32 peak of GEMMs if `matrix`, else that of element-wise kernels.
 
-    Only a datasheet value is replaced by a published one; values of a user's own GPU never are.
+    Published figures replace datasheet values only; the values of a user's own GPU are kept.
     """
     peak = gpu.matrix_peak("fp32") if matrix else gpu.vector_peak("fp32")
     own = Board(gpu.sms, peak / 1e9, math.ceil(gpu.memory / GIB), gpu.memory_bandwidth / 1e9, gpu.l2 / MIB)

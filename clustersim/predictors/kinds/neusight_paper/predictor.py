@@ -24,9 +24,9 @@ from clustersim.predictors.weights_file import Weights
 
 NAME = "neusight-paper"
 CLASSES = ("fp32/linear", "fp32/bmm", "fp32/elementwise", "fp32/softmax", "fp32/layernorm")
-"""Classes that it learned; memory-bound kernels take bytes / bandwidth."""
+"""Classes with learned weights; memory-bound kernels take bytes / bandwidth."""
 PRODUCTS = ("fp32/linear", "fp32/bmm")
-"""Classes whose kernels name their tile."""
+"""Classes whose kernels have a tile in their names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,7 @@ def _check(table: Columns) -> None:
 
 
 def known(table: Columns) -> Flags:
-    """Return which kernels the published predictor has a class or a fallback for."""
+    """Return a mask of the kernels for which the published predictor has a class or a fallback."""
     learned = [name.partition("/")[2] for name in CLASSES]
     result: Flags = (table.kind == MEMORY) | (np.isin(table.kind, learned) & (table.dtype == "fp32"))
     return result

@@ -1,4 +1,4 @@
-"""What a kernel gives to the published equation: waves, seconds at the roofline, and the four inputs of the network.
+"""Inputs of the published equation for a kernel: waves, seconds at the roofline, and the four inputs of the network.
 
     tile        product: rows × columns, whole reduction k; vector kernel: 512 elements, or a row (softmax, layer norm)
     waves       = ceil(tiles / SMs)
@@ -27,7 +27,7 @@ ELEMENTS = 512.0
 
 
 class Terms(NamedTuple):
-    """`full`: seconds of whole waves at the roofline; `waves`; `inputs` of the network (kernel, 4)."""
+    """Terms of the equation. `full`: seconds of whole waves at the roofline; `waves`; `inputs` of the network (kernel, 4)."""
 
     full: Floats
     waves: Floats
@@ -68,7 +68,7 @@ def vector(table: Columns) -> TiledKernel:
 
 
 def terms(cut: TiledKernel, board: Board) -> Terms:
-    """Return the terms of the equation for kernels on a GPU."""
+    """Return the terms of the equation for kernels `cut` into tiles on a GPU."""
     sms, waves = board.sms, np.ceil(cut.tiles / board.sms)
     roofline = np.minimum(board.peak * 1e9, cut.intensity * board.bandwidth * GIB)
     megabytes = cut.bytes / MIB

@@ -1,4 +1,4 @@
-"""The tile of a GEMM: that of the nearest kernel among those profiled on the training GPUs.
+"""Tile of a GEMM: the tile of the nearest kernel among those profiled on the training GPUs.
 
 The distance is Euclidean over shapes (elements) and figures of the GPU (`Board`), without scaling: the peak in GFLOP/s outweighs
 all else, so that a GPU faster than all profiled ones takes the tiles of the fastest (`neusight/Model/meta.py`).
@@ -36,17 +36,17 @@ NAMES = tuple(f"tiles.{name}" for name in Tiles._fields)
 
 
 def pack(tiles: Tiles) -> dict[str, Floats]:
-    """Return profiled GEMMs as parameters of a class."""
+    """Return the columns of profiled GEMMs as parameters of a class, by name."""
     return dict(zip(NAMES, tiles, strict=True))
 
 
 def unpack(parameters: Mapping[str, Floats]) -> Tiles:
-    """Return the profiled GEMMs among the parameters of a class."""
+    """Return the profiled GEMMs stored in the parameters of a class. The inverse of `pack`."""
     return Tiles(*(parameters[name] for name in NAMES))
 
 
 def shapes(table: Columns) -> Floats:
-    """Return the features that GEMMs are compared by, (kernel; batch, m, n, k)."""
+    """Return the features by which GEMMs are compared, an array (kernel; batch, m, n, k)."""
     return np.stack([table.batch, table.m, table.n, table.k], axis=1)
 
 
@@ -72,6 +72,6 @@ def _blocks(rows: np.ndarray[tuple[int], np.dtype[np.intp]]) -> Iterator[np.ndar
 
 
 def _squared(some: Floats, others: Floats) -> Floats:
-    """Return squared distances (some, others). They are exact, because shapes are whole numbers below 2^26."""
+    """Return the squared distances, (some, others). They are exact, because shapes are whole numbers below 2^26."""
     result: Floats = (some**2).sum(axis=1)[:, None] - 2 * some @ others.T + (others**2).sum(axis=1)
     return result

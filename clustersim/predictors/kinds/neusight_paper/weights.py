@@ -37,7 +37,7 @@ def opened(path: Path | None) -> Weights:
 
 
 def _wrong(name: str, parameters: Mapping[str, Floats]) -> str | None:
-    """Return the error in the parameters of a class (an array that is missing or has another shape), or None."""
+    """Return a message about the first array of a class's parameters that is missing or has a wrong shape, or None."""
     wanted: dict[str, tuple[int | None, ...]] = {}
     for index, (before, after) in enumerate(pairwise(WIDTHS)):
         wanted |= {f"mlp.{index}.weight": (1, before, after), f"mlp.{index}.bias": (1, 1, after)}
