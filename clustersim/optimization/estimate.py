@@ -37,7 +37,7 @@ from clustersim.parallel.layout import Portion
 from clustersim.parallel.memory import FRAMEWORK
 from clustersim.parallel.mesh import Mesh
 from clustersim.parallel.optimizer import bucket, main_bytes, state_bytes, update, weight_bytes
-from clustersim.parallel.stages import Layers, beside
+from clustersim.parallel.stages import Layers, temporary_bytes
 from clustersim.preparation import Preparation
 from clustersim.schedules import check as schedules
 from clustersim.schedules.pipeline import Pipeline
@@ -419,7 +419,7 @@ class _Columns:
 
 def _temporary(layer: Layer) -> float:
     """Return the bytes that the backward pass of a layer needs beside what it keeps."""
-    return beside(layer, backward=True) + max((rerun.working for rerun in layer.reruns), default=0.0)
+    return temporary_bytes(layer, backward=True) + max((rerun.working for rerun in layer.reruns), default=0.0)
 
 
 def _followed(last: Floats, backward: Floats, message: Floats) -> Floats:

@@ -1,4 +1,4 @@
-"""Checks across fields, each with the place of the value at fault and what would be right."""
+"""Checks of a job across fields. Each finding names the key of the wrong value, and says what to use instead."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from clustersim.parallel.job import Job, degrees, divisors, least_dp, listed
 from clustersim.parallel.layout import portions
 
 Finding = tuple[str, str]
-"""A dotted key and a sentence."""
+"""A dotted key, and a sentence with the error and its remedy."""
 
 
 def check(job: Job) -> Job:
-    """Return the job when nothing contradicts; raises ConfigError for the first finding in the order of the file."""
+    """Return the job unchanged if no check fails. Raises ConfigError for the first finding in the order of the file."""
     findings = [finding for rule in RULES for finding in rule(job)]
     if findings:
-        # made anew: an error that this frame kept would keep the frame, and all that a sweep had asked for illegal points
+        # a new error each time: a stored one would keep this frame, and with it all data of a sweep's illegal points
         raise job.error(*min(findings, key=lambda finding: _line(job.error(*finding))))
     return job
 
 
 def _line(error: ConfigError) -> tuple[int, int]:
-    """Return the line and the column of the file that an error names."""
+    """Return the (line, column) in the file that an error names."""
     return error.line, error.column
 
 
 def model_shapes(job: Job) -> Iterator[Finding]:
-    """Heads divide hidden, kv heads divide heads, experts have a top-k."""
+    """Yield a finding unless heads divide hidden, kv heads divide heads, and top-k needs no more experts than there are."""
     m = job.model
     if m.head_dim is None and m.hidden % m.heads:
         yield "model.heads", f"{m.heads} does not divide hidden {m.hidden}; use a divisor of it or set model.head_dim"
@@ -61,7 +61,7 @@ def model_shapes(job: Job) -> Iterator[Finding]:
 
 
 def _router(m: Model) -> Iterator[Finding]:
-    """Groups of experts divide them, and those that a token may visit hold its experts."""
+    """Yield a finding unless groups of experts divide the experts, and the groups per token hold `topk` of them."""
     experts, groups, chosen = m.experts or 1, m.router_groups, m.router_group_topk or m.router_groups
     if groups == 1 and chosen == 1:
         return
@@ -75,7 +75,7 @@ def _router(m: Model) -> Iterator[Finding]:
 
 
 def block_shapes(job: Job) -> Iterator[Finding]:
-    """Blocks of different kinds fit one another and the keys of the whole model."""
+    """Yield a finding if blocks of different kinds contradict one another or the keys of the whole model."""
     m = job.model
     if m.blocks and m.dense_layers:
         yield (
@@ -100,7 +100,7 @@ def block_shapes(job: Job) -> Iterator[Finding]:
 
 
 def encoder_decoder(job: Job) -> Iterator[Finding]:
-    """An encoder stands before a causal decoder of plain attention; its tokens divide as the decoder's do."""
+    """Yield a finding unless an encoder precedes a causal decoder of plain attention, and its tokens divide as the decoder's."""
     m, t, p = job.model, job.training, job.parallelism
     if not m.encoder_layers:
         if t.encoder_seq is not None:
@@ -144,7 +144,7 @@ def _block_shapes(m: Model, block: Block, key: str) -> Iterator[Finding]:
 
 
 def mixers(job: Job) -> Iterator[Finding]:
-    """Each mixer has its shapes, its heads divide among tp ranks, and a scan has its whole sequence on one rank."""
+    """Yield a finding unless each mixer has its shapes, its heads divide by tp, and a scan has its whole sequence on one rank."""
     m, tp = job.model, job.parallelism.tp
     for kind, _ in distinct(m):
         needs = {"mamba2": "mamba", "attention+mamba2": "mamba", "delta": "delta", "conv": "conv"}.get(kind.mixer)
@@ -174,7 +174,7 @@ def mixers(job: Job) -> Iterator[Finding]:
 
 
 def tensor_parallel(job: Job) -> Iterator[Finding]:
-    """Tp divides heads, kv heads, the MLP's width and, with sequence parallelism, the sequence."""
+    """Yield a finding unless tp divides heads, kv heads, the MLP's width and, with sequence parallelism, the sequence."""
     tp = job.parallelism.tp
     layers = [kind for kind, _ in distinct(job.model)]
     repeats = rule(job, "repeats_kv_heads") is not False
@@ -208,7 +208,7 @@ def _divided(kind: Model, tp: int, repeats: bool) -> bool:
 
 
 def _shared(kind: Model, ranks: int, repeats: bool) -> bool:
-    """Return whether `ranks` ranks can share the key/value heads of a layer; repeats: several ranks may hold the same one.
+    """Return whether `ranks` ranks can share a layer's key/value heads. With `repeats`, several ranks may hold the same head.
 
     Megatron-Core d98e8a6, transformer/transformer_config.py: num_query_groups is a multiple or a divisor of the ranks.
     """
@@ -217,20 +217,20 @@ def _shared(kind: Model, ranks: int, repeats: bool) -> bool:
 
 
 def rule(job: Job, name: Rule) -> object:
-    """Return what the framework of a job says of a rule, None where it says nothing or no framework is named."""
-    with suppress(UnknownNameError):  # which is told where the framework is used
+    """Return the framework's value for a rule; None if the framework has none, or the job names no framework."""
+    with suppress(UnknownNameError):  # an unknown framework is reported where it is used
         found = load(job.training.framework).rules.get(name) if job.training.framework else None
         return None if found is None else found.value
     return None
 
 
 def _between(model: Model, kind: Model) -> bool:
-    """Return whether a kind of layer has one MLP where others have experts."""
+    """Return whether layers of `kind` have one dense MLP in a model whose other layers have experts."""
     return model.experts is not None and not kind.experts
 
 
 def expert_overlap(job: Job) -> Iterator[Finding]:
-    """What runs beside the exchanges of rows is there, and runs once."""
+    """Yield a finding unless the computation that overlaps exchanges of rows exists, and is not recomputed."""
     p, t, key = job.parallelism, job.training, "parallelism.overlap.ep"
     if p.overlap.ep == "none":
         return
@@ -248,7 +248,7 @@ def expert_overlap(job: Job) -> Iterator[Finding]:
 
 
 def beside_microbatch(job: Job) -> Iterator[Finding]:
-    """What one microbatch exchanges can move while another computes (Megatron's core/transformer/transformer_config.py)."""
+    """Yield a finding for settings that exclude overlap between microbatches (Megatron's core transformer_config.py)."""
     p, t, key = job.parallelism, job.training, "parallelism.overlap.ep"
     if p.ep == 1:
         yield key, "microbatch runs beside exchanges between ranks, and ep is 1; raise parallelism.ep or write none"
@@ -270,7 +270,7 @@ def beside_microbatch(job: Job) -> Iterator[Finding]:
 
 
 def expert_parallel(job: Job) -> Iterator[Finding]:
-    """Ep and expert_tp divide the experts and the ranks, come with sequence parallelism, and bound the imbalance."""
+    """Yield a finding unless ep and expert_tp divide experts and ranks, with sequence parallelism and a possible imbalance."""
     p, experts, busiest = job.parallelism, job.model.experts, job.training.expert_imbalance
     if busiest > p.ep:
         remedy = f"use 1 to {p.ep}" if p.ep > 1 else "use 1, or set parallelism.ep above 1"
@@ -315,7 +315,7 @@ def expert_parallel(job: Job) -> Iterator[Finding]:
 
 
 def context_parallel(job: Job) -> Iterator[Finding]:
-    """Cp cuts the sequence into chunks of tokens, and by its type the heads."""
+    """Yield a finding unless cp cuts the sequence into chunks of tokens and, depending on its type, divides the heads."""
     m, t, p = job.model, job.training, job.parallelism
     if p.cp_inner is not None and p.cp_type != "a2a+p2p":
         yield "parallelism.cp_inner", f"{p.cp_inner} is for cp_type a2a+p2p, not {p.cp_type}; leave it out"
@@ -345,7 +345,7 @@ def _exchanged_heads(job: Job, ranks: int) -> Iterator[Finding]:
         ("attention", m.heads, False),
         ("key/value", m.kv_heads or m.heads, few and not m.mla),
     ):
-        own = max(heads // p.tp, 1)  # of a tensor-parallel rank
+        own = max(heads // p.tp, 1)  # heads of one tensor-parallel rank
         if own % ranks and not (repeats and ranks % own == 0):
             key = "cp_inner" if p.cp_inner else "cp"
             whose = f", as {job.training.framework} needs" if job.training.framework else ""
@@ -358,7 +358,7 @@ def _exchanged_heads(job: Job, ranks: int) -> Iterator[Finding]:
 
 
 def pipeline_parallel(job: Job) -> Iterator[Finding]:
-    """Every stage gets a layer, and interleaving comes with its schedule."""
+    """Yield a finding unless every stage gets a layer, and interleaving has a schedule that supports it."""
     p = job.parallelism
     yield from _explicit_layout(job)
     if p.layout is not None:
@@ -382,7 +382,7 @@ def pipeline_parallel(job: Job) -> Iterator[Finding]:
 
 
 def _explicit_layout(job: Job) -> Iterator[Finding]:
-    """A cut that is written out is a cut of this model, said once."""
+    """Yield a finding unless an explicit layout fits this model and is the only key that cuts it."""
     p = job.parallelism
     said = [name for name in ("layout", "first_layers", "last_layers") if getattr(p, name) is not None]
     counted = [name for name in ("account_for_embedding", "account_for_loss") if getattr(p, name)]
@@ -408,7 +408,7 @@ def _explicit_layout(job: Job) -> Iterator[Finding]:
 
 
 def packed_fits(job: Job) -> Iterator[Finding]:
-    """Packed or padded documents fit a sequence, and attention runs on each alone."""
+    """Yield a finding unless packed or padded documents fit a sequence, and attention runs within each document."""
     m, t = job.model, job.training
     lengths, name = t.packed or t.padded, "packed" if t.packed else "padded"
     if lengths is None:
@@ -428,7 +428,7 @@ def packed_fits(job: Job) -> Iterator[Finding]:
 
 
 def training_fits(job: Job) -> Iterator[Finding]:
-    """Sequences fit the positions, microbatches fill the batch, data types and overlap agree."""
+    """Yield a finding unless sequences fit the positions, microbatches divide the batch, and data types and overlap agree."""
     m, t, p = job.model, job.training, job.parallelism
     if m.max_positions is not None and t.seq > m.max_positions:
         yield "training.seq", f"{t.seq} is longer than model.max_positions {m.max_positions}; shorten it or raise that"
@@ -460,7 +460,7 @@ def training_fits(job: Job) -> Iterator[Finding]:
 
 
 def adapted(job: Job) -> Iterator[Finding]:
-    """Adapters have linears to be beside, tp cuts their rank, and frozen weights lie in a format that products can read."""
+    """Yield a finding unless adapters have linears to attach to, tp divides their rank, and GEMMs can read the frozen format."""
     lora, p, t, model = job.training.lora, job.parallelism, job.training, job.model
     if lora is None:
         return
@@ -486,7 +486,7 @@ def adapted(job: Job) -> Iterator[Finding]:
 
 
 def offloaded(job: Job) -> Iterator[Finding]:
-    """What the host updates it can update, and what is copied has its time to."""
+    """Yield a finding unless the host can update what is offloaded to it, and copies have a pass to overlap."""
     t, p, own = job.training, job.parallelism, job.training.offload
     if own.optimizer_states and t.optimizer not in ("adam", "sgd"):
         yield "training.offload.optimizer_states", f"is for adam and sgd on the CPU, not {t.optimizer}; write 0"
@@ -510,7 +510,7 @@ def offloaded(job: Job) -> Iterator[Finding]:
 
 
 def sharded_parameters(job: Job) -> Iterator[Finding]:
-    """What shards parameters comes with zero: 3."""
+    """Yield a finding for a sharding framework's settings without zero: 3, or that it does not support."""
     p = job.parallelism
     if p.fsdp != Fsdp() and p.zero < 3:
         yield (
@@ -549,7 +549,7 @@ def _deepspeed(p: Parallelism) -> Iterator[Finding]:
 
 
 def recomputed(job: Job) -> Iterator[Finding]:
-    """Modules and numbers of layers to recompute come with the kind of recomputation that has them."""
+    """Yield a finding unless the modules and layers to recompute come with the kind of recomputation that uses them."""
     t, m = job.training, job.model
     if t.recompute_modules and t.recompute != "selective":
         yield (

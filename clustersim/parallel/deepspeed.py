@@ -1,12 +1,12 @@
-"""In which order DeepSpeed's ZeRO-3 gathers parameters module by module, frees them, and reduces their gradients by buckets.
+"""Order in which DeepSpeed's ZeRO-3 gathers parameters module by module, frees them, and reduces gradients by buckets.
 
 The order of modules in a microbatch, forward and backward, is known from the first one (the trace). Before a module runs, its
-parameters are gathered if they are not there, the compute stream waits for all gathers so far, and the next parameters of the
-trace are asked for in one more gather. Behind a module its parameters are freed, unless they are needed again soon. Source:
-DeepSpeed runtime/zero/partitioned_param_coordinator.py (fetch_sub_module, release_sub_module) and stage3.py
+missing parameters are gathered, the compute stream waits for all gathers so far, and one more gather fetches the next parameters
+of the trace. After a module its parameters are freed, unless they are needed again soon. Source: DeepSpeed
+runtime/zero/partitioned_param_coordinator.py (fetch_sub_module, release_sub_module) and stage3.py
 (reduce_independent_p_g_buckets_and_remove_grads).
 
-A module is here an operator and what it runs. A bias counts with its weight.
+A module here is an operator with its kernels. A bias counts with its weight.
 """
 
 from __future__ import annotations
@@ -22,44 +22,44 @@ from clustersim.model.operator import Steps
 from clustersim.parallel.stages import Stage, modules
 
 IN_FLIGHT = 3
-"""Reductions under way at once: the host waits for the oldest when more than two are behind it (max_param_reduce_events)."""
+"""Largest number of reductions in progress: with more, the host waits for the oldest one (max_param_reduce_events)."""
 
 
 class TracedModule(NamedTuple):
-    """One place in the trace of a microbatch."""
+    """One module in the trace of a microbatch."""
 
     steps: Steps
-    """What runs."""
+    """Kernels and collectives of the module."""
     name: tuple[int, int]
-    """Which parameters it needs: their layer, and their place in it."""
+    """Identifier of the module's parameters: (index of the layer, index of the operator in it)."""
     needs: int
-    """How many they are; 0: none, or they are always there."""
+    """Number of parameters to gather; 0 if the module has none, or they are always gathered."""
     makes: int
-    """Of how many the gradient is complete behind it."""
+    """Number of parameters whose gradient is complete after the module."""
 
 
 class Moment(NamedTuple):
-    """One thing that happens in a pass."""
+    """One event in a pass."""
 
     what: str
-    """gather: parameters are asked for; arrive: all that were asked for are waited for; run: a module computes; reduce: a bucket
-    of gradients leaves."""
+    """Kind of event. gather: a gather of parameters starts; arrive: the pass waits for all gathers; run: a module computes;
+    reduce: the reduction of a bucket of gradients starts."""
     parameters: int
-    """How many of them."""
+    """Number of parameters gathered or reduced."""
     steps: Steps
-    """What runs."""
+    """Kernels and collectives of a `run`."""
     held: int
-    """Parameters that are gathered, or on their way, by then."""
+    """Number of parameters that are gathered, or being gathered, at this event."""
 
 
 def persistent(stage: Stage, setting: DeepSpeed) -> int:
-    """Return how many parameters of a stage are small enough to stay on every rank; they are gathered after each update."""
+    """Return the number of a stage's parameters in tensors that every rank keeps, as they are small; updates gather them."""
     own = ((stage.owned(op) + stage.frozen_in(op), n) for layer, n in stage.layers for op in layer.operators)
     return sum(parameters * count for parameters, count in own if parameters <= setting.param_persistence_threshold)
 
 
 def moments(stage: Stage, setting: DeepSpeed, letter: str) -> list[Moment]:
-    """Return the steps of a forward (`F`) or backward (`B`) pass of the only stage of a pipeline, in order."""
+    """Return the events of a forward (`F`) or backward (`B`) pass of the only stage of a pipeline, in order."""
     forward, backward = (list(_trace(stage, setting, one)) for one in "FB")
     found = list(_played([*forward, *backward], setting))
     turn = [place for place, one in enumerate(found) if one.what == "run"][len(forward) - 1] + 1
@@ -67,7 +67,7 @@ def moments(stage: Stage, setting: DeepSpeed, letter: str) -> list[Moment]:
 
 
 def _trace(stage: Stage, setting: DeepSpeed, letter: str) -> Iterator[TracedModule]:
-    """Yield the modules of a pass; steps of equal layers are one object."""
+    """Yield the modules of a pass; equal layers share their step objects."""
     layers = [layer for layer, count in stage.layers for _ in range(count)]
     known = {id(layer): list(modules(layer, letter)) for layer in layers}
     places = range(len(layers))
@@ -81,7 +81,7 @@ def _trace(stage: Stage, setting: DeepSpeed, letter: str) -> Iterator[TracedModu
 
 
 def _played(trace: Sequence[TracedModule], setting: DeepSpeed) -> Iterator[Moment]:
-    """Yield the steps of a microbatch."""
+    """Yield the events of a pass over the modules of `trace`."""
     gathered, bucket = _Gathered(trace, setting), 0
     for place, one in enumerate(trace):
         yield from gathered.fetch(place)
@@ -96,19 +96,19 @@ def _played(trace: Sequence[TracedModule], setting: DeepSpeed) -> Iterator[Momen
 
 
 class _Gathered:
-    """The parameters that are gathered or on their way, and the queue of those to come."""
+    """Parameters that are gathered or being gathered, and the queue of modules still to be gathered."""
 
     def __init__(self, trace: Sequence[TracedModule], setting: DeepSpeed) -> None:
         self.trace, self.setting = trace, setting
         self.queue = deque((place, one) for place, one in enumerate(trace) if one.needs)
         self.there: dict[tuple[int, int], int] = {}
-        self.seen: dict[tuple[int, int], int] = {}  # the last place for which the queue was asked for them
+        self.seen: dict[tuple[int, int], int] = {}  # index of the last module that requested a gather of the key
         self.held = self.coming = 0
         self.before = [0, *accumulate(one.needs for one in trace)]
         self.next = self._next()
 
     def _next(self) -> list[int]:
-        """Return for each module the place of the next one that needs the same parameters, the end where there is none."""
+        """Return for each module the index of the next one with the same parameters, or the length of the trace without one."""
         found, last = [len(self.trace)] * len(self.trace), dict[tuple[int, int], int]()
         for place in range(len(self.trace) - 1, -1, -1):
             name = self.trace[place].name
@@ -117,7 +117,7 @@ class _Gathered:
         return found
 
     def fetch(self, place: int) -> Iterator[Moment]:
-        """Yield the gather of what a module lacks, the wait for all that is on its way, and the gather of what comes next."""
+        """Yield the gather of a module's missing parameters, the wait for all gathers, and the gather of the modules after it."""
         one = self.trace[place]
         yield from self.gather([one] if one.needs and one.name not in self.there else [])
         if self.coming:
@@ -128,7 +128,7 @@ class _Gathered:
         yield from self.gather(self.ahead())
 
     def ahead(self) -> list[TracedModule]:
-        """Return the modules to come whose parameters are asked for now: those of one bucket, as far as there is room."""
+        """Return the next modules whose gather starts now: up to one bucket, as far as the limit on live parameters allows."""
         room = min(self.setting.max_live_parameters - self.held, self.setting.prefetch_bucket_size)
         found: dict[tuple[int, int], TracedModule] = {}
         filled = 0
@@ -141,7 +141,7 @@ class _Gathered:
         return list(found.values())
 
     def gather(self, wanted: Iterable[TracedModule]) -> Iterator[Moment]:
-        """Yield the gather of the parameters of modules, if there are any."""
+        """Yield one gather of the parameters of the modules `wanted`, if there are any to gather."""
         new = {one.name: one.needs for one in wanted}
         if new:
             self.there |= new
@@ -151,7 +151,7 @@ class _Gathered:
             yield Moment("gather", parameters, (), self.held)
 
     def release(self, place: int) -> None:
-        """Free the parameters of a module, unless they are needed soon or the queue was asked for them once more."""
+        """Free the parameters of a module, unless they are needed soon or another gather of them is in the queue."""
         one, following = self.trace[place], self.next[place]
         between = self.before[following] - self.before[place + 1]
         soon = following < len(self.trace) and between < self.setting.max_reuse_distance

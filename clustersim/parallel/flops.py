@@ -27,8 +27,8 @@ from clustersim.parallel.layout import portions
 def model_flop(job: Job, full: bool = False) -> float:
     """Return the FLOP that one step of `global_batch` sequences needs, without recomputation (the numerator of MFU).
 
-    Frozen linears (`training.lora`) have no gradient of their weights, so they count twice the forward pass; attention and
-    adapters count three times. No gradients count in front of the first adapter.
+    Frozen linears (`training.lora`) have no weight gradients, so they count twice the forward pass; attention and adapters count
+    three times. Gradients before the first adapter do not count.
     """
     times = 2 if job.training.lora else 3
     whole = times * (linear_flop(job) + logits_flop(job)) + 3 * (attention_flop(job, full) + adapter_flop(job))
@@ -36,7 +36,7 @@ def model_flop(job: Job, full: bool = False) -> float:
 
 
 def _unneeded_flop(job: Job, full: bool) -> float:
-    """Return the FLOP of gradients that the first block does not need: of inputs up to its first adapter, and of attention."""
+    """Return the FLOP of gradients that are not computed in the first block: inputs before its first adapter, and attention."""
     lora, kind, apart = job.training.lora, parameters.kinds(job.model)[0], not job.training.fused_projections
     products, attention = 0, 0.0
     if lora is None or job.training.recompute == "full":
@@ -50,22 +50,22 @@ def _unneeded_flop(job: Job, full: bool) -> float:
 
 
 def adapter_flop(job: Job) -> float:
-    """Return the forward FLOP of all low-rank adapters, for the whole batch; 0 without."""
+    """Return the forward FLOP of all low-rank adapters for the whole batch; 0 without adapters."""
     lora, apart = job.training.lora, not job.training.fused_projections
     own = sum(n * parameters.adapter_parameters(kind, lora, apart) for kind, n in layer_kinds(job.model)) if lora else 0
     return 2.0 * tokens(job) * own
 
 
 def hardware_flop(job: Job, full: bool = False) -> float:
-    """Return the FLOP that one step runs, recomputed blocks or attention cores included (the numerator of HFU).
+    """Return the FLOP that one step executes, recomputation included (the numerator of HFU).
 
-    What a flash kernel computes again inside its own backward pass is not counted, as is the custom.
+    As is customary, recomputation inside the backward pass of a flash kernel is not counted.
     """
     return model_flop(job, full) + recomputed_flop(job, full)
 
 
 def recomputed_flop(job: Job, full: bool = False) -> float:
-    """Return the FLOP of forward passes that run again: of all blocks, of the first ones of each stage, or of modules."""
+    """Return the FLOP of recomputed forward passes: all blocks, the first blocks of each stage, or some modules."""
     how, count = job.training, tokens(job)
     if how.recompute == "none":
         return 0.0
@@ -88,7 +88,7 @@ def recomputed_flop(job: Job, full: bool = False) -> float:
 
 
 def _blocks_again(job: Job) -> Iterator[Model]:
-    """Yield the blocks that run again: all, the first ones of each stage or each n-th of them."""
+    """Yield the blocks that are recomputed: all, the first ones of each stage, or every n-th."""
     layers, how, first = parameters.kinds(job.model), job.training, 0
     for portion in portions(job.parallelism, job.model):
         own, every = layers[first : first + portion.blocks], how.recompute_every or 1
@@ -97,7 +97,7 @@ def _blocks_again(job: Job) -> Iterator[Model]:
 
 
 def _but_saved_flop(job: Job, kind: Model, saves: Collection[str], full: bool) -> float:
-    """Return the forward FLOP of one block, for the whole batch, but for products and attention whose output is saved."""
+    """Return the forward FLOP of one block for the whole batch, except GEMMs and attention whose output is in `saves`."""
     scattered = job.parallelism.sequence_parallel and job.parallelism.tp > 1
     grouped = saved_names([one for one in job.training.recompute_saves if one not in UNGROUPED], scattered=scattered)
     routed = kind.hidden * kind.topk * width(kind) if kind.experts else 0
@@ -110,7 +110,7 @@ def _but_saved_flop(job: Job, kind: Model, saves: Collection[str], full: bool) -
 
 
 def _modules_flop(kind: Model, names: Collection[str]) -> float:
-    """Return the forward FLOP a token of those modules of a block that have products."""
+    """Return the forward FLOP per token of the modules `names` of a block that contain GEMMs."""
     h, factor, shared = kind.hidden, 3 if gated(kind) else 2, kind.shared_experts * (kind.shared_ffn or width(kind))
     products, experts = 0, kind.experts if kind.feed_forward else None
     if "mlp" in names and not kind.experts and kind.feed_forward:
@@ -125,14 +125,14 @@ def _modules_flop(kind: Model, names: Collection[str]) -> float:
 
 
 def linear_flop(job: Job) -> float:
-    """Return the forward FLOP of all linears in the blocks, for the whole batch."""
+    """Return the forward FLOP of all linears in the blocks for the whole batch."""
     own = sum(count * parameters.block_products(kind) for kind, count in layer_kinds(job.model))
     ours = 2.0 * tokens(job) * (own + job.model.mtp_layers * 2 * job.model.hidden**2)
     return ours + encoder_linear_flop(job)
 
 
 def encoder_linear_flop(job: Job) -> float:
-    """Return the forward FLOP of the linears of an encoder, and of those of the decoder's attention to it; 0 without."""
+    """Return the forward FLOP of the linears of an encoder and of the decoder's cross-attention; 0 without an encoder."""
     model = job.model
     if not model.encoder_layers:
         return 0.0
@@ -143,28 +143,28 @@ def encoder_linear_flop(job: Job) -> float:
 
 
 def encoder_tokens(job: Job) -> int:
-    """Return the tokens of one step that an encoder reads."""
+    """Return the number of tokens of one step that an encoder reads."""
     return job.training.global_batch * (job.training.encoder_seq or job.training.seq)
 
 
 def layer_kinds(model: Model) -> list[tuple[Model, int]]:
-    """Return the kinds of blocks as (kind, how many), those that predict further tokens among them."""
+    """Return the kinds of blocks as (kind, number of blocks), including blocks that predict further tokens."""
     further = [(parameters.kinds(model)[-1], model.mtp_layers)] if model.mtp_layers else []
     return [*parameters.distinct(model), *further]
 
 
 def attention_flop(job: Job, full: bool = False) -> float:
-    """Return the forward FLOP of scores and context, 4·B·s²·heads·dim a layer, half when causal unless `full`.
+    """Return the forward FLOP of scores and context, 4·B·s²·heads·dim per layer, half if causal unless `full`.
 
-    Of packed documents s is the length that weighs as they do. With queries and values of different widths their mean is dim;
-    with a window of w < s tokens it is w·(1 - w/2s) of the s keys.
+    For packed documents, s is the length of equal documents with the same work. If queries and values differ in width, dim is
+    their mean; with a window of w < s tokens the keys are w·(1 - w/2s).
     """
     own = math.fsum(count * core_flop(job, kind, full) for kind, count in layer_kinds(job.model))
     return own + encoder_attention_flop(job)
 
 
 def encoder_attention_flop(job: Job) -> float:
-    """Return the forward FLOP of scores and context of an encoder, and of the decoder's attention to it; 0 without."""
+    """Return the forward FLOP of scores and context of an encoder and of cross-attention; 0 without an encoder."""
     model, width = job.model, job.model.heads * head_width(job.model)
     if not model.encoder_layers:
         return 0.0
@@ -173,7 +173,7 @@ def encoder_attention_flop(job: Job) -> float:
 
 
 def core_flop(job: Job, kind: Model, full: bool = False) -> float:
-    """Return the forward FLOP of scores and context of one block, and of an indexer's scores of all keys, for the whole batch."""
+    """Return the forward FLOP of one block's scores and context, and of an indexer's scores of all keys, for the whole batch."""
     if "attention" not in kind.mixer:
         return 0.0
     _, seq = documents(job.training)
@@ -183,14 +183,14 @@ def core_flop(job: Job, kind: Model, full: bool = False) -> float:
 
 
 def _scores(kind: Model) -> float:
-    """Return heads · dim, the mean of queries' and values'."""
+    """Return heads · dim, with dim the mean width of queries and values."""
     if kind.mla is None:
         return kind.heads * head_width(kind)
     return kind.heads * (kind.mla.qk_head_dim + kind.mla.qk_pos_emb_head_dim + kind.mla.v_head_dim) / 2
 
 
 def _seen(kind: Model, seq: int, full: bool) -> float:
-    """Return the share of all keys that a query sees in the mean."""
+    """Return the mean share of all keys that a query sees, between 0 and 1."""
     if full:
         return 1.0
     if 0 < kind.window < seq:
@@ -199,12 +199,12 @@ def _seen(kind: Model, seq: int, full: bool) -> float:
 
 
 def logits_flop(job: Job) -> float:
-    """Return the forward FLOP of the head over the padded vocabulary, BERT's transform included."""
+    """Return the forward FLOP of the head over the padded vocabulary, including BERT's transform."""
     h = job.model.hidden
     return 2.0 * tokens(job) * h * (job.vocab * (1 + job.model.mtp_layers) + (h if job.model.head_transform else 0))
 
 
 def tokens(job: Job) -> int:
-    """Return the tokens of one step, padding left out."""
+    """Return the number of tokens of one step without padding."""
     padded = job.training.padded
     return job.training.global_batch * (padded.mean if padded else job.training.seq)

@@ -1,8 +1,8 @@
-"""In which order sharded parameters are gathered, and their gradients reduced, while the layers of a stage run.
+"""Order in which FSDP gathers sharded parameters and reduces gradients while the layers of a stage run.
 
-A stage is a row of *units*, each of which is gathered and reduced as a whole: its blocks, and the root, which has all other
-parameters (embedding, final norm, head). The root is gathered before all others and kept; its gradients are reduced last.
-Events come in the order in which the host issues them. That is also their order on the one NCCL stream of a communicator
+A stage is a list of *units*, each of which is gathered and reduced as a whole: its blocks, and the root with all other parameters
+(embedding, final norm, head). The root is gathered first and kept; its gradients are reduced last. Events are in the order in
+which the host issues them, which is also their order on the single NCCL stream of a communicator
 (torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py; FSDP1: torch/distributed/fsdp/_runtime_utils.py).
 """
 
@@ -22,50 +22,50 @@ from clustersim.parallel.optimizer import weight_bytes
 from clustersim.parallel.stages import Stage
 
 BLOCKS = ("block", "mtp")
-"""Layers that are units of their own."""
+"""Names of the layers that are units of their own."""
 
 
 class Unit(NamedTuple):
-    """What is gathered and reduced at once, and what runs with it."""
+    """Parameters that are gathered and reduced together, and the steps that run with them."""
 
     items: Steps
-    """The kernels and collectives of the pass."""
+    """Kernels and collectives of the unit in a pass."""
     dense: int
-    """Trained parameters on one rank before they are sharded, without experts that are spread over ranks."""
+    """Number of trained parameters on one rank before sharding, without experts that are spread over ranks."""
     experts: int
-    """Those of experts that are spread over ranks."""
+    """Number of trained parameters of experts that are spread over ranks."""
     frozen: tuple[int, int] = (0, 0)
-    """Frozen weights of both kinds, in weights of the activations' type."""
+    """Frozen weights (dense, experts), counted in weights of the activations' type."""
     saved: float = 0.0
-    """Bytes of activations that its forward pass keeps."""
+    """Bytes of activations that the unit's forward pass saves."""
 
     @property
     def gathered(self) -> tuple[int, int]:
-        """All weights of both kinds, in weights of the activations' type."""
+        """Trained plus frozen weights (dense, experts), counted in weights of the activations' type."""
         return self.dense + self.frozen[0], self.experts + self.frozen[1]
 
 
 Events = Iterable[tuple[str, int, Unit]]
-"""What happens, the place of a gather by which it is waited for, and to which parameters, or what runs."""
+"""Events as (kind as in `Event.what`, index of the gather that an arrive waits for, unit)."""
 
 
 class Event(NamedTuple):
-    """One thing that happens to a unit, by its place in the order of the pass."""
+    """One event of a unit, identified by its index in the order of the pass."""
 
     what: Literal["gather", "arrive", "run", "reduce"]
-    """gather: its parameters are asked for; arrive: they are waited for; run: it computes; reduce: its gradients leave."""
+    """Kind of event. gather: its gather starts; arrive: the pass waits for it; run: it computes; reduce: its reduction starts."""
     unit: int
 
 
 def forward_units(stage: Stage) -> list[Unit]:
-    """Return the units of a forward pass in order: the root with the embedding, blocks, and the head, without parameters."""
+    """Return the units of a forward pass in order: the root with the embedding, blocks, and the head without parameters."""
     parts = list(stage.passes("F"))
     first = parts.pop(0)[1] if parts and parts[0][0].name == "embedding" else ()
     return [Unit(first, *_root(stage)), *(_unit(stage, *part) for part in parts)]
 
 
 def backward_units(stage: Stage, letter: str) -> list[Unit]:
-    """Return the units of a backward pass, or of its half `I` or `W`, in order: the head, blocks, the root with the embedding."""
+    """Return the units of a backward pass (`letter` B, or its half I or W) in order: head, blocks, root with the embedding."""
     parts = list(stage.passes(letter))
     last = parts.pop()[1] if parts and parts[-1][0].name == "embedding" else ()
     return [*(_unit(stage, *part) for part in parts), Unit(last, *_root(stage))]
@@ -78,16 +78,16 @@ def _unit(stage: Stage, layer: Layer, items: Steps) -> Unit:
 
 
 def _root(stage: Stage) -> tuple[int, int, tuple[int, int]]:
-    """Return the trained and frozen weights of a stage that lie in no block."""
+    """Return the weights of a stage outside its blocks: (trained dense, trained expert, frozen as in `Unit.frozen`)."""
     own = [(*stage.of_layer(one), *stage.frozen_of(one)) for one, _ in stage.layers if one.name not in BLOCKS]
     dense, experts, *frozen = map(sum, zip(*own, strict=True)) if own else (0, 0, 0, 0)
     return dense, experts, (frozen[0], frozen[1])
 
 
 def order(gathered: Sequence[bool], reduced: Sequence[bool], ahead: int) -> Iterator[Event]:
-    """Yield the events of a pass over units, of which some are `gathered` and some `reduced`.
+    """Yield the events of a pass over units, with a mask of those that are `gathered` and one of those that are `reduced`.
 
-    A unit is asked for when that begins which stands `ahead` before it, with 0 when it is to run itself.
+    The gather of a unit starts when the unit `ahead` places before it starts; with 0, when the unit itself is to run.
     """
     waiting = deque(unit for unit, own in enumerate(gathered) if own)
 
@@ -106,7 +106,7 @@ def order(gathered: Sequence[bool], reduced: Sequence[bool], ahead: int) -> Iter
 
 
 def block_by_block(job: Job, stage: Stage, letter: str, gathers: bool, reduces: bool) -> Events:
-    """Yield the events of a pass of a stage that FSDP shards; gathers, reduces: whether the pass does."""
+    """Yield the events of a pass of a stage with FSDP. `gathers` and `reduces` say whether this pass gathers and reduces."""
     forward, setting = letter == "F", job.parallelism.fsdp
     units = forward_units(stage) if forward else backward_units(stage, letter)
     root = 0 if forward else len(units) - 1
@@ -117,20 +117,20 @@ def block_by_block(job: Job, stage: Stage, letter: str, gathers: bool, reduces: 
 
 
 def by_buckets(job: Job, stage: Stage, letter: str) -> Events:
-    """Yield the events of a pass that DeepSpeed's ZeRO-3 shards; each wait is one for all gathers before it."""
+    """Yield the events of a pass with DeepSpeed's ZeRO-3; each wait covers all earlier gathers."""
     setting = job.parallelism.zero3 or DeepSpeed()
     return ((one.what, 0, Unit(one.steps, one.parameters, 0)) for one in moments(stage, setting, letter))
 
 
 def copy_out(job: Job, parameters: int) -> Kernel:
-    """Return the copy of gathered parameters from the collective's buffer into their places: reads and writes them."""
+    """Return the copy of gathered parameters from the collective's buffer into place: a read and a write of each."""
     return vector("memory", "all_gather_copy_out", "bf16", 1, parameters, 0.0, 2 * weight_bytes(job))
 
 
 def copy_in(job: Job, parameters: int) -> Kernel:
-    """Return the copy of gradients into the collective's buffer, in the type in which they are reduced.
+    """Return the copy of gradients into the collective's buffer, converted to the data type of the reduction.
 
-    They come in the type of the parameters, or as they were added up over microbatches.
+    Their own type is that of the parameters, or that of the sum over microbatches.
     """
     wire = BYTES[job.training.gradients]
     read = wire if job.parallelism.no_sync else weight_bytes(job)
@@ -138,7 +138,7 @@ def copy_in(job: Job, parameters: int) -> Kernel:
 
 
 def copies(job: Job, stage: Stage) -> Iterator[Kernel]:
-    """Yield the copies of the parameters of a stage and of their gradients, those of equal units once."""
+    """Yield the copies of a stage's parameters and gradients, those of equal units once."""
     if job.parallelism.zero3:
         found = dict.fromkeys((what, unit.dense) for letter in "FB" for what, _, unit in by_buckets(job, stage, letter))
         yield from (copy_out(job, parameters) for what, parameters in found if what == "arrive")
@@ -153,5 +153,5 @@ def copies(job: Job, stage: Stage) -> Iterator[Kernel]:
 
 
 def spread(job: Job, dense: int, experts: int) -> int:
-    """Return how many parameters of a unit are spread over ranks."""
+    """Return the number of a unit's parameters that are sharded over data-parallel ranks."""
     return (dense if job.shards(False) > 1 else 0) + (experts if job.shards(True) > 1 else 0)

@@ -1,8 +1,8 @@
-"""The host that launches kernels: what each launch takes, and where it waits until the GPU is idle.
+"""The host that launches kernels: the seconds of each launch, and where the host waits until the GPU is idle.
 
-Kernels run in a row on a stream; kernel k cannot begin before the host has launched it. With launch times c and durations g,
-a host that begins at 0 and a GPU that is free then, the last kernel of the row ends at the largest of
-c_1 + … + c_k + g_k + … + g_n over all k: a product of max-plus matrices, as in Lindley's recursion for a queue.
+Kernels run in a row on a stream, and kernel k cannot start before the host has launched it. With launch times c and durations g,
+and host and GPU both free at 0, the last kernel of the row ends at the largest of c_1 + … + c_k + g_k + … + g_n over all k: a
+product of max-plus matrices, as in Lindley's recursion for a queue.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ EXPERT_OPS = (
     "expert_bias",
     "expert_bias_backward",
 )
-"""Vector kernels that only mixtures have, behind the router."""
+"""Vector kernels after the router, which only mixtures of experts have."""
 
 
 class LaunchQueue:
-    """A host that begins to launch at 0, beside a GPU that is free then, in seconds.
+    """Launches of a host and the kernels of its GPU, which are both free at 0; times in seconds.
 
-    launched: when the host has launched all so far. over: when the GPU has run it.
+    launched: end of the last launch so far. over: end of the last kernel.
     """
 
     __slots__ = ("launched", "over")
@@ -43,7 +43,7 @@ class LaunchQueue:
         self.launched = self.over = 0.0
 
     def run(self, launch: float, seconds: float) -> bool:
-        """Launch a kernel that runs for `seconds`; return whether the GPU waited for its launch."""
+        """Launch a kernel that runs for `seconds` (host: `launch`). Return whether the GPU waited for its launch."""
         self.launched += launch
         late = self.launched > self.over
         self.over = (self.launched if late else self.over) + seconds
@@ -52,37 +52,37 @@ class LaunchQueue:
 
 @dataclass(frozen=True, slots=True)
 class Launcher:
-    """What the process of a framework takes to launch, in seconds."""
+    """Seconds that a framework's process takes for each kind of launch."""
 
     kernel: float
-    """A kernel of a pass, with the Python and C++ around it."""
+    """Seconds per kernel of a pass, with the Python and C++ around it."""
     collective: float
-    """A collective or a message."""
+    """Seconds per collective or message."""
     update: float
-    """A kernel of the update of the weights."""
+    """Seconds per kernel of the weight update."""
     parameter: float
-    """Each parameter tensor at the update."""
+    """Seconds per parameter tensor at the update."""
     part: float
-    """Each part of a gathered tensor that is copied into place."""
+    """Seconds per part of a gathered tensor that is copied into place."""
     drains: bool
-    """It waits until its GPU is idle at each message of a pipeline whose passes wait for their messages. At the update, where it
-    reads the gradient norm, it does so anyway."""
+    """Whether the host waits until its GPU is idle at each pipeline message, if passes wait for messages. At the update, where it
+    reads the gradient norm, it always waits."""
     experts: float
-    """A kernel between the router of a mixture and the sum of its experts' outputs."""
+    """Seconds per kernel between the router of a mixture and the sum of its experts' outputs."""
     launches: Mapping[str, float] = field(default_factory=dict, hash=False)
-    """Launches of one of our kernels, by kind or by kind and op (`layernorm.layernorm_backward`), where it is not one."""
+    """Number of launches per kernel of ours, by kind or by kind and op (`layernorm.layernorm_backward`); 1 if not listed."""
 
     @property
     def late(self) -> bool:
-        """Whether passes may wait for it."""
+        """Whether passes may wait for launches."""
         return self.kernel > 0 or self.collective > 0
 
     def synchronised(self, job: Job) -> bool:
-        """Return whether it waits until its GPU is idle before each pass of a job."""
+        """Return whether the host waits until its GPU is idle before each pass of a job."""
         return self.drains and job.parallelism.pp > 1 and not job.parallelism.overlap.p2p
 
     def seconds(self, item: Kernel | Collective) -> float:
-        """Return the seconds of launching an item: one call, in which C++ launches all parts of a grouped product."""
+        """Return the seconds to launch an item. All parts of a grouped GEMM are one call, whose launches C++ makes."""
         if isinstance(item, Collective):
             return self.collective
         exact = self.launches.get(f"{item.kind}.{item.op}")
@@ -96,12 +96,12 @@ class Launcher:
 
 
 def host(job: Job, slowdown: float = 1.0) -> Launcher | None:
-    """Return the launcher of a job's passes; None where no framework is named, or its host is unknown.
+    """Return the launcher of a job's passes; None if no framework is named, or its host times are unknown.
 
-    Graphs of layers end at the router where experts get as many rows as choose them: shapes that vary cannot be captured
-    (Megatron-Core, cuda_graph_scope moe_router and moe_preprocess; moe is for padded experts alone).
+    CUDA graphs of layers end at the router unless experts are padded to capacity, because varying shapes cannot be captured
+    (Megatron-Core, cuda_graph_scope moe_router and moe_preprocess; moe is for padded experts only).
 
-    slowdown: how many times as long the CPU takes as that of the framework's figures. Raises UnknownNameError.
+    slowdown: time of this CPU over the time of the framework's measured one. Raises UnknownNameError for an unknown framework.
     """
     found = load(job.training.framework).host if job.training.framework else None
     if found is None:
@@ -129,22 +129,22 @@ def unflattens(job: Job) -> bool:
 def reads_loss(job: Job) -> bool:
     """Return whether a job's host waits for the loss of each microbatch and the norm of each bucket of gradients.
 
-    A graph of all passes has no place for that.
+    A CUDA graph of all passes excludes such waits.
     """
     said = job.training.check_nan
     return job.training.cuda_graphs != "full" and (_does(job, "reads_loss") if said is None else said)
 
 
 def reads_counts(job: Job) -> bool:
-    """Return whether a job's host waits for the counts of rows before it sends these to their experts.
+    """Return whether a job's host waits for the counts of rows before it sends the rows to their experts.
 
-    Where each expert gets as many rows as its capacity, the counts are known.
+    If each expert gets exactly its capacity of rows, the counts are known.
     """
     return not job.training.pad_to_capacity and _does(job, "reads_counts")
 
 
 def _does(job: Job, habit: str) -> bool:
-    """Return whether a job names a framework whose host has a habit."""
+    """Return whether a job names a framework whose host has the habit, a field of its table such as `reads_loss`."""
     name = job.training.framework
     found = getattr(load(name).host, habit, None) if name else None
     return found is not None and found.value

@@ -24,18 +24,18 @@ S = TypeVar("S", bound=Spec)
 T = TypeVar("T")
 
 MAX_PASSES = 1_000_000
-"""Forward passes of one replica that a simulation plays one by one."""
+"""Largest number of forward passes of one replica in a simulation."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """A validated workload, the document it is from, for errors that only show later, and what was ignored in that."""
+    """A validated workload, its source document (for later errors), and the keys of the document that were ignored."""
 
     spec: Workload
     document: Document = field(repr=False, compare=False)
     ignored: Ignored = NOTHING
     assumed: tuple[str, ...] = field(default=(), compare=False)
-    """What neither file nor command line said, in words."""
+    """Sentences about assumed values, which neither the file nor the command line sets."""
 
     @property
     def name(self) -> str:
@@ -49,21 +49,21 @@ class Job:
 
     @cached_property
     def training(self) -> Training:
-        """How it is trained."""
+        """Training section of the workload."""
         return self.spec.training
 
     @cached_property
     def parallelism(self) -> Parallelism:
-        """How it is split."""
+        """Parallelism section of the workload."""
         return self.spec.parallelism
 
     @property
     def shard(self) -> ShardedModel:
-        """The shapes of one tensor-parallel rank; of ranks with different loads of experts, that of the busiest."""
+        """Shapes on one tensor-parallel rank; if ranks differ in load of experts, on the busiest one."""
         return self.shard_at(0)
 
     def shard_at(self, position: int) -> ShardedModel:
-        """Return the shapes of the rank at a position of its expert-parallel group."""
+        """Return the shapes on the rank at `position` in its expert-parallel group."""
         kept = self.keeps
         return ShardedModel(
             self.model,
@@ -80,7 +80,7 @@ class Job:
 
     @property
     def keeps(self) -> KeptTensors:
-        """What the framework of the job keeps in memory beside the model: nothing where none is named. Raises ConfigError."""
+        """What the job's framework keeps in memory besides the model; nothing without a framework. Raises ConfigError."""
         named = self.training.framework
         try:
             return (load(named).memory if named else None) or KeptTensors()
@@ -89,97 +89,97 @@ class Job:
 
     @property
     def sms_beside(self) -> int | None:
-        """SMs that communication on streams of its own takes from passes; None: one a channel of NCCL."""
+        """SMs that communication on separate streams takes from passes; None: one per NCCL channel."""
         own = self.parallelism.overlap.sms
         return None if own == "nccl" else own
 
     @property
     def memory_beside(self) -> float | None:
-        """Share of the memory's bandwidth that the same takes; None: what NCCL moves."""
+        """Share of the memory bandwidth that communication on separate streams takes; None: computed from NCCL's traffic."""
         own = self.parallelism.overlap.memory
         return None if own == "nccl" else own
 
     @property
     def shares(self) -> tuple[float, ...]:
-        """The share of all rows that the experts of each ep rank receive, () when all receive as many."""
+        """Share of all rows that the experts of each ep rank receive; () if all are equal."""
         return loads(self.parallelism.ep, self.training)[0]
 
     @property
     def router(self) -> ExpertRouter | None:
-        """How a token chooses its experts, where only that says what crosses the network; None elsewhere."""
+        """Model of how tokens choose experts, if the network traffic depends on it; None otherwise."""
         return router(self.model, self.parallelism)
 
     @property
     def positions(self) -> int:
-        """How many positions of an expert-parallel group do different work."""
+        """Number of positions of an expert-parallel group whose work differs."""
         return len(self.shares) or 1
 
     @property
     def vocab(self) -> int:
-        """The vocabulary with its padding."""
+        """Size of the vocabulary, padding included."""
         return padded_vocab(self.model, self.parallelism.tp)
 
     @property
     def dp(self) -> int:
-        """The data-parallel degree. Raises InputError while it is `auto`: `place` decides it."""
+        """Data-parallel degree. Raises InputError while it is `auto`, which `place` resolves."""
         if self.parallelism.dp == "auto":
             raise InputError(f"{self.document.path}: parallelism.dp is auto; place the job on a cluster first")
         return self.parallelism.dp
 
     @cached_property
     def pipeline(self) -> Pipeline:
-        """The pipeline that its schedule runs on."""
+        """Pipeline layout of the job's schedule."""
         return pipeline(self.parallelism.schedule, self.parallelism.pp, self.parallelism.vpp)
 
     def lanes(self, stages: Sequence[T]) -> list[list[T]]:
-        """Return the values of each pipeline rank's stages; stages: of all global ones."""
+        """Return the values of each pipeline rank's stages. `stages` has one value per global stage."""
         return [[stages[stage] for stage in self.pipeline.own(rank)] for rank in range(self.parallelism.pp)]
 
     @property
     def message_parts(self) -> int:
-        """How many tp ranks share a message between stages: each sends its part, and the receivers gather them."""
+        """Number of tp ranks that share a message between stages: each sends its part, and the receivers gather the parts."""
         split = self.parallelism
         return split.tp if split.scatter_gather and not split.sequence_parallel else 1
 
     @property
     def order_of_stages(self) -> str:
-        """The name of a schedule that has the same stages on each rank: its own where they are folded, else 1f1b."""
+        """Name of a schedule with the same stages on each rank: the job's own if it is folded, else 1f1b."""
         return self.parallelism.schedule if self.pipeline.folded else "1f1b"
 
     def copies(self, expert: bool) -> int:
-        """Return how many ranks hold the same dense parameters, or the same slices of experts."""
+        """Return the number of ranks that hold the same dense parameters, or with `expert` the same slices of experts."""
         return self.pipeline.copies * (self.replicas_of_experts if expert else self.dp * self.parallelism.cp)
 
     @property
     def replicas_of_experts(self) -> int:
-        """The ranks at one place of a pipeline that hold the same slices of experts."""
+        """Number of ranks at one place of a pipeline that hold the same slices of experts."""
         p = self.parallelism
         return self.dp * p.cp * p.tp // (p.ep * p.etp)
 
     def shards(self, expert: bool) -> int:
-        """Return among how many ranks one copy of the optimizer's state is spread, and with zero: 3 of the parameters too."""
+        """Return the number of ranks over which a copy of the optimizer state is sharded, with zero: 3 also the parameters."""
         p = self.parallelism
         whole = self.copies(expert) // p.optimizer_instances if p.zero else 1
         return min(p.fsdp.shard or whole, whole) if p.zero == 3 else whole
 
     @cached_property
     def sharded(self) -> bool:
-        """Whether parameters are sharded over data-parallel ranks, and gathered for each pass."""
+        """Whether parameters are sharded over data-parallel ranks and gathered for each pass."""
         return self.parallelism.zero == 3 and max(self.copies(False), self.copies(True)) > 1
 
     @property
     def microbatches(self) -> int:
-        """Microbatches that each replica runs in a step."""
+        """Number of microbatches per replica and step."""
         return self.training.global_batch // (self.dp * self.training.micro_batch)
 
     @property
     def mesh(self) -> Mesh:
-        """The ranks of a placed job as the dense part of the model sees them."""
+        """Mesh of the ranks of a placed job for the dense part of the model."""
         return Mesh(self.parallelism.tp, self.parallelism.pp, self.dp, self.parallelism.cp)
 
     @property
     def expert_mesh(self) -> Mesh:
-        """The same ranks as the experts see them; a tp rank of it holds a slice of an expert."""
+        """Mesh of the same ranks for the experts; its tp ranks hold slices of an expert."""
         p = self.parallelism
         return Mesh(p.etp, p.pp, self.replicas_of_experts, ep=p.ep)
 
@@ -188,15 +188,15 @@ class Job:
         return self.document.error(tuple(key.split(".")), f"{key}: {message}")
 
     def changed(self, values: Mapping[str, object]) -> Job:
-        """Return the job with other values by dotted key, such as `parallelism.overlap.p2p`; nothing is checked."""
+        """Return the job with other values by dotted key, such as `parallelism.overlap.p2p`, unchecked."""
         return replace(self, spec=_changed(self.spec, values))
 
     def place(self, gpus: int, gpus_per_node: int) -> Job:
-        """Return the job with dp resolved for a cluster of `gpus`.
+        """Return the job with dp resolved for `gpus` GPUs.
 
-        `dp: auto` is the largest degree with tp·pp·dp <= gpus whose replicas share global_batch in whole microbatches and
-        hold all experts. Raises ConfigError when the cluster is too small, dp does not divide the batch, or tp would span
-        nodes unasked.
+        `dp: auto` is the largest degree with tp·pp·dp <= gpus whose replicas share global_batch in whole microbatches and hold
+        all experts. Raises ConfigError if the cluster is too small, dp does not divide the batch, or tp would span nodes without
+        `tp_across_nodes`.
         """
         _check_nodes(self, gpus_per_node)
         dp = _auto(self, gpus) if self.parallelism.dp == "auto" else _explicit(self, gpus, self.parallelism.dp)
@@ -208,7 +208,7 @@ class Job:
 
 
 def _changed(spec: S, values: Mapping[str, object]) -> S:
-    """Return a spec with other values by dotted key."""
+    """Return a spec (model, training or parallelism) with other values by dotted key."""
     own: dict[str, object] = {}
     inner: dict[str, dict[str, object]] = {}
     for key, value in values.items():
@@ -247,7 +247,7 @@ def _auto(job: Job, gpus: int) -> int:
 
 
 def least_dp(p: Parallelism, ep: int) -> int:
-    """Return the least dp, of which all others are multiples, whose tp·cp·dp ranks hold whole experts over ep."""
+    """Return the smallest possible dp, of which all others are multiples: tp·cp·dp ranks must hold whole experts over ep."""
     return ep * p.etp // math.gcd(ep * p.etp, p.tp * p.cp)
 
 
@@ -319,5 +319,5 @@ def divisors(number: int) -> list[int]:
 
 
 def listed(numbers: list[int]) -> str:
-    """Return numbers as a message shows them: the first twelve, then an ellipsis."""
+    """Return the first twelve numbers as text for a message, with an ellipsis if there are more."""
     return ", ".join(str(n) for n in numbers[:12]) + (", …" if len(numbers) > 12 else "")

@@ -1,4 +1,4 @@
-"""The distinct kernels of a job, from its layers: what has to be forecast before anything is scheduled."""
+"""The distinct kernels of a job, collected from its layers, so that they are forecast before anything is scheduled."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from clustersim.parallel.stages import Stage, stages
 
 
 def distinct_kernels(job: Job, parts: Sequence[Sequence[Stage]]) -> list[Kernel]:
-    """Return the distinct kernels of a placed job; parts: all stages, by position in the ep group."""
+    """Return the distinct kernels of a placed job. `parts` holds all stages for each position in the ep group."""
     layers = {id(layer): layer for part in parts for stage in part for layer, _ in stage.layers}
     found = dict.fromkeys(kernel for layer in layers.values() for kernel in _of_layer(layer))
     kinds = {id(stage): stage for part in parts for stage in part} if job.sharded else {}
@@ -34,7 +34,7 @@ def _of_update(job: Job, own: Sequence[Stage]) -> tuple[Kernel, ...]:
 
 
 class KernelRow(NamedTuple):
-    """One kernel or exchange of one operator; `launches` of it in a step, over all stages of one tensor-parallel lane."""
+    """One kernel or exchange of one operator, with its number of `launches` per step over all stages of one tp rank."""
 
     layer: str
     operator: str
@@ -44,7 +44,7 @@ class KernelRow(NamedTuple):
 
     @property
     def shape(self) -> str:
-        """The shape as text: `batch×m×n×k` of a product, `rows×columns` of the others."""
+        """Shape as text: `batch×m×n×k` for a GEMM, `rows×columns` for other kernels."""
         if isinstance(self.step, Collective):
             return self.step.group
         k = self.step
@@ -64,9 +64,9 @@ class KernelRow(NamedTuple):
 
 
 def rows(job: Job, stage: int | None = None) -> list[KernelRow]:
-    """Return the rows of a placed job, equal ones merged; `stage` takes one global stage instead of all.
+    """Return the rows of a placed job, equal ones merged. `stage` selects one global stage; by default all.
 
-    With uneven routing they are those of the rank with the most popular experts.
+    With uneven routing, the rows are those of the rank with the most popular experts.
     """
     chosen = [one for index, one in enumerate(stages(job)) if stage in (None, index)]
     merged: dict[tuple[str, str, str, Kernel | Collective], int] = {}

@@ -1,8 +1,9 @@
-"""Which layers each global pipeline stage has: the embedding, blocks, further predictions (MTP) and the loss, in this order.
+"""The layers of each global pipeline stage: embedding, blocks, further predictions (MTP) and the loss, in this order.
 
-Without any word stages get as many blocks each, the first ones one more. `account_for_embedding` and `account_for_loss` count
-those as a block; `first_layers` and `last_layers` fix the ends; `partition: compute` weighs blocks and logits; `layout` says
-all of it as Megatron's string does, such as `Ettt|(tt|)*29,m|L` (megatron/core/transformer/pipeline_parallel_layer_layout.py).
+By default all stages get equally many blocks, the first ones one more if there is a remainder. `account_for_embedding` and
+`account_for_loss` count those as a block; `first_layers` and `last_layers` fix the ends; `partition: compute` weighs blocks and
+logits; `layout` is Megatron's full string, such as `Ettt|(tt|)*29,m|L`
+(megatron/core/transformer/pipeline_parallel_layer_layout.py).
 """
 
 from __future__ import annotations
@@ -18,22 +19,22 @@ from clustersim.schedules.check import pipeline
 
 
 class Portion(NamedTuple):
-    """What one global stage has of the model."""
+    """Part of the model on one global stage."""
 
     embedding: bool
-    """From token ids to vectors."""
+    """Whether the stage has the embedding, from token ids to vectors."""
     blocks: int
-    """Blocks, or layers of a transformer."""
+    """Number of blocks (layers of a transformer)."""
     mtp: int
-    """Blocks that predict further tokens."""
+    """Number of blocks that predict further tokens."""
     loss: bool
-    """Final norm, logits and loss."""
+    """Whether the stage has the final norm, the logits and the loss."""
 
 
 def portions(split: Parallelism, model: Model) -> tuple[Portion, ...]:
     """Return the layers of each of the pp·vpp global stages, in the order that activations pass them.
 
-    Raises InputError for a layout that is no layout, or not one of the model's blocks and predictions and of pp·vpp stages.
+    Raises InputError for an invalid layout, or one that does not match the model's blocks and predictions or pp·vpp stages.
     """
     layers, mtp = model.encoder_layers + model.layers, model.mtp_layers
     if split.layout is not None:
@@ -54,9 +55,9 @@ def portions(split: Parallelism, model: Model) -> tuple[Portion, ...]:
 
 
 def cut(layers: int, split: Parallelism) -> tuple[int, ...]:
-    """Return how many blocks each global stage gets: as even as possible, the first ones get one more.
+    """Return the number of blocks of each global stage: as even as possible, the first stages get one more.
 
-    Those of the first and the last pipeline rank are spread over its chunks where they are given. Raises InputError.
+    `first_layers` and `last_layers` are spread over the chunks of the first and last rank. Raises InputError for an empty stage.
     """
     stages = split.pp * split.vpp
     rank = pipeline(split.schedule, split.pp, split.vpp).rank
@@ -75,9 +76,9 @@ def cut(layers: int, split: Parallelism) -> tuple[int, ...]:
 
 
 def share(layers: int, stages: int, first: bool = False, last: bool = False) -> tuple[int, ...]:
-    """Return how many blocks each global stage gets: as even as possible, the first ones get one more.
+    """Return the number of blocks of each global stage: as even as possible, the first stages get one more.
 
-    first, last: whether the embedding counts as a layer of the first stage, the loss as one of the last.
+    first, last: whether the embedding counts as a layer of the first stage, and the loss as a layer of the last.
     """
     each, extra = divmod(layers + first + last, stages)
     counts = [each + (stage < extra) for stage in range(stages)]
@@ -87,26 +88,24 @@ def share(layers: int, stages: int, first: bool = False, last: bool = False) -> 
 
 
 def balanced(costs: Sequence[float], logits: float, stages: int) -> tuple[int, ...]:
-    """Return how many blocks each global stage gets so that all have about as much arithmetic; the logits are the last stage's.
+    """Return the number of blocks of each global stage, such that all have about equal FLOP; the last stage also has the logits.
 
-    costs: of each block. A stage ends with the first block that brings what it and those before it have above their share of the
-    whole, as in nanotron's `trainer.py` (build_model); none is left without a block or the logits.
+    costs: FLOP of each block. A stage ends at the first block that lifts the sum so far above the share of the stages so far, as
+    in nanotron's `trainer.py` (build_model). Every stage gets a block, or the logits.
     """
     counts, stage, before = [0] * stages, 0, 0.0
     whole = sum(costs) + logits
     for index, cost in enumerate(costs):
         counts[stage] += 1
         before += cost
-        last = (
-            len(costs) - index == stages - 1 - stage
-        )  # the blocks to come and the logits are one for each further stage
+        last = len(costs) - index == stages - 1 - stage  # leave one block, or the logits, for each later stage
         if stage < stages - 1 and (last or before > whole * (stage + 1) / stages):
             stage += 1
     return tuple(counts)
 
 
 def read(layout: str, layers: int, mtp: int, pp: int, vpp: int) -> tuple[Portion, ...]:
-    """Return the stages of Megatron's layout string. Raises InputError with what is wrong and what would be right."""
+    """Return the stages of Megatron's layout string. Raises InputError with the error and the remedy."""
     stages = written_out(layout).split("|")
     if len(stages) != pp * vpp:
         chunks = f"; write vpp {len(stages) // pp}" if len(stages) % pp == 0 else f"; give {pp * vpp}, divided by |"

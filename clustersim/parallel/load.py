@@ -1,4 +1,4 @@
-"""A workload file → a checked `Job`: aliases renamed, overrides applied, fields validated, checks across fields."""
+"""Turn a workload file into a checked `Job`: rename aliases, apply overrides, validate fields, check across fields."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from clustersim.parallel.job import Job
 
 SECTIONS = ("model", "training", "parallelism")
 PAIRED = ("dualpipe", "dualpipev")
-"""Schedules that pair a backward with a forward pass so that one computes while the rows of the other's experts travel."""
+"""Schedules that pair a forward with a backward pass, so that one computes during the other's exchange of expert rows."""
 
 
 def load(path: str | Path, overrides: Mapping[str, object] | None = None) -> Job:
     """Return the job that a workload file, or the bare name of a shipped one, describes.
 
-    `overrides` replaces values by dotted key (`parallelism.tp`) or Megatron's name (`seq_length`); text is read as YAML
-    reads it. Raises ConfigError with file, line and column, and InputError when the file cannot be read.
+    `overrides` replaces values by dotted key (`parallelism.tp`) or Megatron's name (`seq_length`); text is parsed as YAML. Raises
+    ConfigError with file, line and column, and InputError if the file cannot be read.
     """
     return build(read(shipped.find("workloads", path)), overrides)
 
@@ -40,28 +40,28 @@ def load(path: str | Path, overrides: Mapping[str, object] | None = None) -> Job
 def build(
     document: Document, overrides: Mapping[str, object] | None = None, places: Mapping[str, SourcePlace] | None = None
 ) -> Job:
-    """Return the job of a document that has been read; `places` says of overrides where they stand, if on no command line."""
+    """Return the job of a parsed document. `places` holds the source of each override that is not from a command line."""
     return unbuilt(document).job(overrides, places)
 
 
 class Unbuilt(NamedTuple):
-    """A workload before its overrides: the document in this project's names, and the keys that its file has."""
+    """A workload before its overrides: the document with this project's keys, and the keys that its file contains."""
 
     document: Document
     keys: tuple[str | int, ...]
     config: Mapping[str, Any] | None = None
-    """The config.json that it was made of."""
+    """The config.json that the model is from; None without one."""
 
     def job(
         self, overrides: Mapping[str, object] | None = None, places: Mapping[str, SourcePlace] | None = None
     ) -> Job:
-        """Return the job with values replaced by dotted key, as `build` does."""
+        """Return the job with values replaced by dotted key, as `build` does. Raises ConfigError."""
         return check(self.unchecked(overrides, places))
 
     def unchecked(
         self, overrides: Mapping[str, object] | None = None, places: Mapping[str, SourcePlace] | None = None
     ) -> Job:
-        """Return the same where each value is one that its key can have, whether or not they go together."""
+        """Return the job with each value checked on its own, but not across fields."""
         given = overrides or {}
         merged = override(self.document, given, places or {})
         assumed = (*self._completed(merged), *_of_framework(merged), *_implied(merged))
@@ -74,7 +74,7 @@ class Unbuilt(NamedTuple):
         return Job(spec, merged, sorted_out([*self.keys, *given]), assumed)
 
     def _completed(self, merged: Overridden) -> tuple[str, ...]:
-        """Fill in the missing keys of a workload made of a config.json, and return them in words."""
+        """Fill in the missing keys of a workload made from a config.json. Return a sentence for each."""
         if self.config is None:
             return ()
         validate_given(Workload, merged)
@@ -82,7 +82,7 @@ class Unbuilt(NamedTuple):
 
 
 def _filled(data: Any, key: str, value: object) -> bool:
-    """Set the value of a dotted key that is missing; return whether it was. A section that is no mapping stays as it is."""
+    """Set the value of a missing dotted key. Return whether it was missing. A section that is not a mapping is left alone."""
     *parents, last = key.split(".")
     for part in parents:
         data = data.setdefault(part, {}) if isinstance(data, dict) else None
@@ -90,17 +90,17 @@ def _filled(data: Any, key: str, value: object) -> bool:
 
 
 def size_in_words(model: Model) -> str:
-    """Return the parameters of a model in billions, in all and, of a mixture of experts, for one token."""
+    """Return the model's parameters as text in billions: total and, for a mixture of experts, active per token."""
     total, active = (parameters(model, active=some) / 1e9 for some in (False, True))
     return f"{total:.4g} billion parameters" + (f", {active:.4g} billion for one token" if active < total else "")
 
 
 def _of_framework(merged: Overridden) -> Iterator[str]:
-    """Set what the framework of a workload does in every run and the workload leaves open, and yield that in words."""
+    """Set keys that the workload leaves open to what its framework always does. Yield a sentence for each."""
     training, split = (merged.data.get(name, {}) for name in ("training", "parallelism"))
     if not isinstance(training, dict) or not isinstance(split, dict) or not training.get("framework"):
         return
-    with suppress(UnknownNameError):  # which is told where the framework is used
+    with suppress(UnknownNameError):  # an unknown framework is reported where it is used
         framework = load_framework(str(training["framework"]))
         for key, value in framework.habits(split.get("schedule"), training.get("precision")).items():
             if _filled(merged.data, key, value):
@@ -108,10 +108,9 @@ def _of_framework(merged: Overridden) -> Iterator[str]:
 
 
 def _implied(merged: Overridden) -> Iterator[str]:
-    """Set what Megatron-LM takes from other arguments (megatron/training/arguments.py), and yield that in words.
+    """Set keys that Megatron-LM derives from other arguments (megatron/training/arguments.py). Yield a sentence for each.
 
-    Sequence parallelism is off with one tensor-parallel rank, a layout says how many chunks a rank has, and several are
-    interleaved.
+    Sequence parallelism is off without tensor parallelism, a layout fixes the chunks per rank, several chunks mean interleaving.
     """
     split = merged.data.get("parallelism")
     if not isinstance(split, dict):
@@ -121,7 +120,7 @@ def _implied(merged: Overridden) -> Iterator[str]:
         yield "parallelism.sequence_parallel false (tp is 1)"
     stages, layout = split.get("pp"), split.get("layout")
     if isinstance(stages, int) and stages > 1 and isinstance(layout, str) and "vpp" not in split:
-        with suppress(InputError):  # which is told where the layout is checked
+        with suppress(InputError):  # an invalid layout is reported where it is checked
             split["vpp"] = max(stages_of(layout) // stages, 1)
             yield f"parallelism.vpp {split['vpp']} (the stages of the layout / pp)"
     if (
@@ -140,7 +139,7 @@ def _implied(merged: Overridden) -> Iterator[str]:
 
 
 def unbuilt(document: Document) -> Unbuilt:
-    """Return a workload that has been read, before its overrides. Raises ConfigError for what is wrong with its keys."""
+    """Return a parsed workload before its overrides. Raises ConfigError for an invalid key."""
     _check_kind(document)
     if is_config(document.data):
         return Unbuilt(converted(document), (), document.data)
@@ -148,7 +147,7 @@ def unbuilt(document: Document) -> Unbuilt:
 
 
 def _check_kind(document: Document) -> None:
-    """Raise ConfigError for a file that describes something else than a workload."""
+    """Raise ConfigError if a file describes something other than a workload."""
     for key in ("cluster", "fabric"):
         if key in document.data:
             what = "this is a topology, not a workload; the topology comes first, then the workload"
@@ -160,9 +159,9 @@ def _check_kind(document: Document) -> None:
 
 
 def rename(document: Document) -> Document:
-    """Return the document with Megatron's names replaced by this project's, and without those that are ignored.
+    """Return the document with Megatron's names replaced by this project's, and without ignored names.
 
-    Raises ConfigError when a value is given under both names.
+    Raises ConfigError if a value is given under two names.
     """
     data: dict[str, Any] = {}
     positions = dict(document.positions)
@@ -192,7 +191,7 @@ def rename(document: Document) -> Document:
 
 
 def _joined(document: Document, names: Mapping[str, tuple[Loc, Any]]) -> list[Joined]:
-    """Return the keys that some of Megatron's arguments mean together. Raises ConfigError."""
+    """Return the keys that follow from several of Megatron's arguments together. Raises ConfigError if the arguments conflict."""
     try:
         return joined({name: value for name, (_, value) in names.items()})
     except GroupError as error:
@@ -204,7 +203,7 @@ def _dropped(key: str) -> bool:
 
 
 def _leaves(document: Document) -> list[tuple[Loc, Any]]:
-    """Return the values of the top level and of the sections; empty sections stay, to be judged by validation."""
+    """Return the values of the top level and of the sections; empty sections are kept for validation to reject."""
     found: list[tuple[Loc, Any]] = []
     for key, value in document.data.items():
         if key in SECTIONS and isinstance(value, dict) and value:
@@ -221,7 +220,7 @@ def _move(document: Document, positions: dict[Loc, Position], source: Loc, targe
 
 
 def _put(document: Document, data: dict[str, Any], target: Loc, value: Any, source: Loc) -> None:
-    """Set a value at its place, with parents as needed."""
+    """Set a value at its position, and create parents as needed."""
     here = data
     for part in target[:-1]:
         inner = here.setdefault(str(part), {})
@@ -239,7 +238,7 @@ def _put(document: Document, data: dict[str, Any], target: Loc, value: Any, sour
 
 
 def override(document: Document, overrides: Mapping[str, object], places: Mapping[str, SourcePlace]) -> Overridden:
-    """Return the document with values replaced; unknown keys fail in validation like those of the file."""
+    """Return the document with values replaced; unknown keys fail in validation as keys of the file do."""
     data = copied(document.data)
     found: dict[Loc, SourcePlace] = {}
     for key, raw in overrides.items():
@@ -248,7 +247,7 @@ def override(document: Document, overrides: Mapping[str, object], places: Mappin
                 f"{key}: is a key of a topology, and this changes keys of the workload; change the topology's file"
             )
         name, value = key.rsplit(".", 1)[-1].replace("-", "_"), scalar(key, raw)
-        name = name if key.count(".") < 2 else key  # deeper keys are this project's: lora.rank is not Megatron's rank
+        name = name if key.count(".") < 2 else key  # deeper keys are not aliases: lora.rank is not Megatron's rank
         if (remedy := refused(name, value)) is not None:
             raise InputError(f"{key}={raw}: {name} is not supported; {remedy}")
         if _dropped(name):

@@ -1,8 +1,8 @@
-"""Bytes on one GPU by kind.
+"""Memory of one GPU in bytes, by kind.
 
-Parameters, gradients and optimizer state follow from the parameter count (18 bytes a parameter for 16-bit Adam with fp32
-gradients: 2 + 4 + 12; Rajbhandari et al. 2020, section 3.1, with 4-byte gradients as Megatron accumulates them).
-alive.py has what a pass adds while it runs, engine/memory.py the activations that a schedule keeps.
+Parameters, gradients and optimizer state follow from the parameter count (18 bytes per parameter for 16-bit Adam with fp32
+gradients: 2 + 4 + 12; Rajbhandari et al. 2020, section 3.1, with 4-byte gradients as Megatron accumulates them). stages.py has
+the activations of a pass, engine/memory.py the microbatches in flight.
 """
 
 from __future__ import annotations
@@ -25,42 +25,43 @@ from clustersim.parallel.optimizer import bucket, gradients_leave, main_bytes, s
 from clustersim.parallel.stages import Stage
 
 FRAMEWORK: Annotated[float, Declared("B")] = 1.5 * 2**30
-"""Bytes that no tensor holds: CUDA context and loaded kernels (about 0.5 GiB), cuBLAS workspaces (32 MiB a stream on
-Hopper, docs.pytorch.org CUDA semantics) and NCCL's buffers (NCCL_BUFFSIZE, 4 MiB a channel, over three communicators). More
-communicators and messages take more; that is part of the share of jobs as full that ran (report/verdicts.py)."""
+"""Bytes outside all tensors: CUDA context and loaded kernels (about 0.5 GiB), cuBLAS workspaces (32 MiB per stream on Hopper,
+docs.pytorch.org CUDA semantics) and NCCL's buffers (NCCL_BUFFSIZE, 4 MiB per channel, over three communicators). More
+communicators and messages take more; report/verdicts.py accounts for that by the share of published runs at a memory level that
+succeeded."""
 
 
 class Memory(NamedTuple):
     """Bytes on one GPU by kind."""
 
     parameters: float
-    """Of the rank."""
+    """Bytes of the rank's parameters."""
     gradients: float
-    """That are accumulated."""
+    """Bytes of accumulated gradients."""
     optimizer: float
-    """Its state, master weights among it."""
+    """Bytes of optimizer state, master weights included."""
     activations: float
-    """Kept for backward passes."""
+    """Bytes of activations saved for backward passes."""
     workspace: float
-    """The largest temporaries of a pass."""
+    """Bytes of the largest temporary buffers of a pass."""
     framework: float
-    """What no tensor holds: context, workspaces of libraries, NCCL's buffers."""
+    """Bytes outside tensors: context, library workspaces, NCCL's buffers."""
     gathered: float = 0.0
-    """Sharded parameters that are gathered, and their gradients until they are reduced."""
+    """Bytes of sharded parameters while gathered, and of their gradients until they are reduced."""
     buffers: float = 0.0
-    """What the framework keeps beside the model's tensors: unread gradients, workspaces of libraries."""
+    """Bytes that the framework keeps besides the model's tensors: unread gradients, workspaces of libraries."""
 
     @property
     def total(self) -> float:
-        """Sum of all kinds."""
+        """Sum of all kinds, in bytes."""
         return math.fsum(self)
 
 
 def at_rest(job: Job, stages: Sequence[Stage]) -> Memory:
     """Return the bytes of the rank that holds `stages` between steps: no activations and no workspace.
 
-    With zero: 2 gradients are those of its share; `gradients` has what a stage adds until they are reduced. With zero: 3 the
-    parameters are its shard in the type in which the optimizer updates it.
+    With zero: 2, `gradients` of the rank's share only; the function `gradients` has what a stage adds until reduction. With zero:
+    3 parameters are the rank's shard, in the type in which the optimizer updates them.
     """
     parameters = float(sum(stage.parameters for stage in stages)) * weight_bytes(job)
     if job.sharded:
@@ -78,18 +79,20 @@ def at_rest(job: Job, stages: Sequence[Stage]) -> Memory:
 
 
 def _shard_bytes(job: Job) -> float:
-    """Return the bytes a parameter of a shard on its GPU: as it is updated there, or as it is gathered if the host updates it."""
+    """Return the bytes per parameter of a shard on its GPU: as updated, or as gathered if the host updates it."""
     offload = job.training.offload
     own = (1 - offload.optimizer_states) * main_bytes(job) + offload.optimizer_states * weight_bytes(job)
     return 0.0 if offload.parameters else own
 
 
 def buffers(job: Job, stages: Sequence[Stage]) -> float:
-    """Return the bytes that the framework of a job keeps beside the model on the rank that holds `stages`."""
+    """Return the bytes that a job's framework keeps besides the model on the rank with `stages`."""
     if not job.training.framework:
         return 0.0
     kept = job.keeps
-    layers = {id(layer): layer for stage in stages for layer, _ in stage.layers}.values()  # stages repeat the same ones
+    layers = {
+        id(layer): layer for stage in stages for layer, _ in stage.layers
+    }.values()  # stages repeat the same layer objects
     asked = layers if kept.dummy_gradients.value or kept.grouped_workspaces.value else ()
     products = [product for layer in asked for op in layer.operators for product in _weight_gradients(op)]
     shapes = {(one.m, one.n) for one in products} if kept.dummy_gradients.value else set()
@@ -97,7 +100,7 @@ def buffers(job: Job, stages: Sequence[Stage]) -> float:
     grouped = any(one.kind == "grouped_gemm" for one in products)
     copied = (
         kept.flat_gathers if job.parallelism.zero else kept.reducer_buckets
-    )  # a sharded optimizer reduces by itself
+    )  # a sharded optimizer reduces gradients itself
     if copied.value and job.copies(False) > 1:
         dummies += weight_bytes(job) * sum(stage.parameters for stage in stages)
     copies = narrow_weights(job, stages) if kept.narrow_weights.value else 0.0
@@ -105,7 +108,7 @@ def buffers(job: Job, stages: Sequence[Stage]) -> float:
 
 
 def narrow_weights(job: Job, stages: Sequence[Stage]) -> float:
-    """Return the bytes of weights in the format of their products, by rows and by columns; 0 where parameters are sharded."""
+    """Return the bytes of weights stored in the narrow format of their GEMMs, row- and column-wise; 0 with sharded parameters."""
     found, lora = format_of(job.training.precision, job.training.fp8_scaling), job.training.lora
     if found is None or job.sharded or (lora and lora.base):
         return 0.0
@@ -116,23 +119,23 @@ def narrow_weights(job: Job, stages: Sequence[Stage]) -> float:
 
 
 def _products(op: Operator) -> Iterator[Kernel]:
-    """Yield a product for each weight of a linear layer, as wide and as high as the weight."""
-    steps = dict.fromkeys(op.backward_input) if op.frozen else ()  # chunks of one product are equal
+    """Yield a GEMM for each weight of a linear layer, with the weight's dimensions."""
+    steps = dict.fromkeys(op.backward_input) if op.frozen else ()  # chunks of one GEMM are equal
     yield from (step._replace(m=step.k) for step in steps if isinstance(step, Kernel) and step.op == "dgrad")
     yield from _weight_gradients(op)
 
 
 def _weight_gradients(op: Operator) -> Iterator[Kernel]:
-    """Yield the products that make the gradients of the weights of a framework's linear layer; a router is none."""
+    """Yield the weight-gradient GEMMs of an operator that is a framework's linear layer; none for a router."""
     return (kernel for kernel in op.backward_weight if kernel.op == "wgrad" and op.name != ROUTER)
 
 
 def gradients(job: Job, stage: Stage) -> tuple[float, float]:
-    """Return the bytes of a stage's gradients that a rank always holds, and those more from its first backward pass to its last.
+    """Return two sizes of a stage's gradients in bytes: held all the time, and held only from first to last backward pass.
 
-    All and none, but with zero: 2 its share of them and the rest (Rajbhandari et al. 2020, section 5.2). With zero: 3
-    its shard in fp32, and all where they are added up before they are reduced. What leaves for the host is there in two buckets
-    alone, one that fills and one that moves, unless it is added up first.
+    Normally (all, 0). With zero: 2, the rank's share and the rest (Rajbhandari et al. 2020, section 5.2). With zero: 3, its fp32
+    shard, and all gradients if they are summed before reduction. Gradients that move to the host take two buckets, one being
+    filled and one being copied, unless they are summed first.
     """
     width = BYTES[job.training.gradients]
     whole = stage.parameters * width
@@ -147,20 +150,20 @@ def gradients(job: Job, stage: Stage) -> tuple[float, float]:
 
 
 def _state(job: Job, parameters: float, expert: bool) -> float:
-    """Return the bytes of optimizer state on one rank; zero: 1 cuts it by the ranks that hold the same parameters."""
+    """Return the bytes of optimizer state on one rank; from zero: 1 on it is divided by the ranks with the same parameters."""
     return parameters * state_bytes(job) * (1 - job.training.offload.optimizer_states) / job.shards(expert)
 
 
 def _own(job: Job, stage: Stage) -> float:
-    """Return the parameters of a stage in the shard of one rank."""
+    """Return the number of a stage's parameters in the shard of one rank."""
     return math.fsum(stage.held(kind) / job.shards(kind) for kind in (False, True))
 
 
 def gathered(job: Job, stage: Stage, backward: bool) -> float:
     """Return the bytes of sharded parameters that are gathered while a pass runs, and of gradients that are not reduced yet.
 
-    The root and the largest block as often as it runs or is on its way; all where they stay after the forward pass. In a backward
-    pass the gradients that a block makes, and those in the buffers of reductions.
+    The root, and the largest block once for each copy in use or in transit; all blocks if they stay after the forward pass. In a
+    backward pass also the gradients of a block, and the buffers of reductions.
     """
     if not job.sharded:
         return 0.0
@@ -182,9 +185,9 @@ def gathered(job: Job, stage: Stage, backward: bool) -> float:
 
 
 def _in_buckets(job: Job, stage: Stage, setting: DeepSpeed, backward: bool) -> float:
-    """Return the same of DeepSpeed's ZeRO-3: small weights stay, and so does a buffer of one bucket of gradients.
+    """Return the bytes of `gathered` for DeepSpeed's ZeRO-3: small weights stay, and so does a buffer of one bucket of gradients.
 
-    In a backward pass the gradients that a module makes, and the partitions of a bucket in the order of the ranks
+    In a backward pass also the gradients of a module, and the partitions of a bucket in the order of the ranks
     (runtime/comm/coalesced_collectives.py).
     """
     found = moments(stage, setting, "B" if backward else "F")
@@ -196,6 +199,6 @@ def _in_buckets(job: Job, stage: Stage, setting: DeepSpeed, backward: bool) -> f
 
 
 def _gathers(job: Job, stage: Stage, layer: Layer) -> float:
-    """Return the parameters of a layer that are gathered before it runs."""
+    """Return the number of parameters of a layer that are gathered before it runs."""
     pairs = zip(stage.of_layer(layer), stage.frozen_of(layer), strict=True)
     return float(spread(job, *(trained + frozen for trained, frozen in pairs)))

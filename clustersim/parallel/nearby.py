@@ -14,7 +14,7 @@ from clustersim.parallel.options import change_words
 
 
 class Nearby(NamedTuple):
-    """Another way to place a job: values by dotted key, the job so placed, and how many GPUs it uses."""
+    """Another way to place a job: the changed values by dotted key, the changed job, and its number of GPUs."""
 
     changes: Mapping[str, object]
     job: Job
@@ -27,10 +27,9 @@ class Nearby(NamedTuple):
 
 
 def nearby(job: Job, gpus: int, gpus_per_node: int) -> list[Nearby]:
-    """Return legal ways that use more GPUs than `job` does as placed, best first; job: placed on some of `gpus`.
+    """Return legal changes with which a job on some of `gpus` GPUs would use more of them, best first.
 
-    Those that use the most come first, and among these those that change tp, pp and the batch by the smallest factors. Whether
-    they fit into memory is not looked at.
+    Sorted by most GPUs, then by the smallest factors on tp, pp and the batch. Memory is not checked.
     """
     found = [
         one for changes in _changes(job, gpus, gpus_per_node) if (one := _placed(job, changes, gpus, gpus_per_node))
@@ -57,7 +56,7 @@ def _changes(job: Job, gpus: int, gpus_per_node: int) -> Iterator[dict[str, obje
 
 
 def _batches(job: Job, most: int, tp: int, pp: int) -> Iterator[int]:
-    """Yield the batches around that of the job which `most` replicas, or as many as hold whole experts, share evenly."""
+    """Yield the batches near the job's that `most` replicas, or the next smaller possible number, share evenly."""
     p, batch = job.parallelism, job.training.global_batch
     least = least_dp(p.model_copy(update={"tp": tp}), p.ep)
     unit = most // least * least * job.training.micro_batch * (pp if p.vpp > 1 else 1)
@@ -66,12 +65,12 @@ def _batches(job: Job, most: int, tp: int, pp: int) -> Iterator[int]:
 
 
 def around(batch: int, unit: int) -> set[int]:
-    """Return the multiples of `unit` next to a batch, below and above; the batch alone where it is one."""
+    """Return the multiples of `unit` next to a batch, below and above; only the batch itself if it is a multiple."""
     return {max(batch // unit, 1) * unit, -(-batch // unit) * unit}
 
 
 def _placed(job: Job, changes: dict[str, object], gpus: int, gpus_per_node: int) -> Nearby | None:
-    """Return the job with these values and dp auto, or None where that is illegal."""
+    """Return the job with changed values and dp auto, or None if it is illegal."""
     try:
         placed = check(job.changed({"parallelism.dp": "auto"} | changes)).place(gpus, gpus_per_node)
     except ConfigError:
@@ -80,7 +79,7 @@ def _placed(job: Job, changes: dict[str, object], gpus: int, gpus_per_node: int)
 
 
 def _far(job: Job, one: Nearby) -> float:
-    """Return how far another way is: the sum of by how many e-folds tp, pp and the batch change."""
+    """Return the size of a change: the sum of |ln(new / old)| over tp, pp and the batch."""
     p, q = job.parallelism, one.job.parallelism
     factors = (q.tp / p.tp, q.pp / p.pp, one.job.training.global_batch / job.training.global_batch)
     return math.fsum(abs(log(factor)) for factor in factors)

@@ -1,4 +1,4 @@
-"""What offloading keeps in the memory of the hosts, what it copies there and back, and what the CPUs update.
+"""Offloading: what is kept in the hosts' memory, what is copied there and back, and what CPUs update.
 
 DeepSpeed's ZeRO-Offload and ZeRO-Infinity (arXiv 2101.06840, 2104.07857), Megatron-Core's HybridDeviceOptimizer and Transformer
 Engine's offload of activations, PyTorch's CPUOffloadPolicy: the same copies by other names.
@@ -26,35 +26,35 @@ from clustersim.topology.host_links import fullest_host
 from clustersim.topology.model import Topology
 
 OUT, INTO = "d2h", "h2d"
-"""Families of the copies of gradients to the host and of parameters from there, beside passes."""
+"""Task families of the copies during passes: gradients to the host, and parameters from the host."""
 SAVE, RELOAD = "save", "reload"
-"""Families of the copies of activations to the host and back."""
+"""Task families of the copies of activations to the host and back."""
 UPDATE_OUT, UPDATE_INTO, CPU = "update_d2h", "update_h2d", "cpu"
-"""Families of the update: gradients out, updated weights back, and what the CPU does between."""
+"""Task families of the update: gradients to the host, updated weights back, and the CPU's work in between."""
 WAYS = {OUT: "up", SAVE: "up", UPDATE_OUT: "up", INTO: "down", RELOAD: "down", UPDATE_INTO: "down", CPU: "memory"}
-"""Which links of a GPU each family uses: to the host, from it, or its memory alone."""
+"""Link direction of a GPU that each family uses: to the host, from the host, or only the host's memory."""
 EAGER: Annotated[float, Declared(chosen_on="DeepSpeed's own 5 to 7 times")] = 6.0
-"""How many times the bytes of one fused pass PyTorch's own Adam moves on a CPU (DeepSpeed, ops/adam/cpu_adam.py)."""
+"""Bytes that PyTorch's own Adam moves on a CPU, relative to one fused pass (DeepSpeed, ops/adam/cpu_adam.py)."""
 
 
 def offloads(job: Job) -> bool:
-    """Return whether a job keeps anything on its hosts."""
+    """Return whether a job keeps any state or activations on its hosts."""
     own = job.training.offload
     return bool(own.optimizer_states or own.parameters or own.activations)
 
 
 def host_update(job: Job, stages: Sequence[Stage], parameters: int, experts: int) -> Iterator[tuple[Collective, str]]:
-    """Yield the update of a rank on its host, whole or block by block, each part with the family that it waits for, "" for none.
+    """Yield the parts of a rank's update on its host, each with the family that it waits for ("": none).
 
-    Gradients that are not there yet, all that the optimizer reads and writes of the host's memory, and weights back.
-    parameters, experts: of the rank with these stages, and those of experts among them.
+    The parts are remaining gradients, the optimizer's reads and writes of host memory, and weights back, for the whole rank or
+    block by block. parameters, experts: parameters of the rank with these stages, and how many of them are in spread experts.
     """
     setting, weight, main = job.training.offload, weight_bytes(job), main_bytes(job)
     held = {False: parameters - experts, True: experts}
     own = {expert: setting.optimizer_states * count / job.shards(expert) for expert, count in held.items()}
     total, leave = math.fsum(own.values()), gradients_leave(job)
     each = 2 * moment_bytes(job) + 3 * main
-    each += 2 * main if job.training.clip_gradients else 0  # gradients are scaled
+    each += 2 * main if job.training.clip_gradients else 0  # clipping scales gradients
     each += main + weight if weight < main and not setting.parameters else 0
     often = EAGER if setting.update == "eager" else 1.0
     out = math.fsum(count * main for expert, count in own.items() if not leave or job.shards(expert) == 1)
@@ -68,22 +68,23 @@ def host_update(job: Job, stages: Sequence[Stage], parameters: int, experts: int
 
 
 def leaving(job: Job, size: float, expert: bool) -> float:
-    """Return the bytes of reduced gradients that a rank copies to its host of a bucket of `size` bytes; 0 where they stay. They
-    are widened on the GPU (DeepSpeed, runtime/zero/stage_1_and_2.py: async_inplace_copy_grad_to_fp32_buffer_from_gpu)."""
+    """Return the bytes of reduced gradients that a rank copies to its host from a bucket of `size` bytes; 0 if they stay.
+    Gradients are widened on the GPU (DeepSpeed, runtime/zero/stage_1_and_2.py:
+    async_inplace_copy_grad_to_fp32_buffer_from_gpu)."""
     wide = main_bytes(job) / BYTES[job.training.gradients]
     return job.training.offload.optimizer_states * wide * size / job.shards(expert) if gradients_leave(job) else 0.0
 
 
 def moved(job: Job, stage: Stage, layer: Layer) -> float:
-    """Return the bytes of activations of a block that are copied to the host behind its forward pass."""
+    """Return the bytes of activations of a block that are copied to the host after its forward pass."""
     return job.training.offload.activations * stage.saved(layer) if layer.name in BLOCKS else 0.0
 
 
 def block_copies(job: Job, stage: Stage, letter: str) -> Iterator[tuple[int, Collective | tuple[str, None, int]]]:
-    """Yield (n, copy or wait) of a pass of a stage: after n of its steps.
+    """Yield (n, copy or wait) for a pass of a stage: the item follows the first n of its steps.
 
-    Behind a block its activations leave, when those of the block before have left. Before a block of a backward pass its own are
-    there, and those of the next one begin to come. A wait is for all copies of a family except a number of the last ones.
+    After a block its activations are copied out, once the previous block's copy has ended. Before a block of a backward pass its
+    activations must be back, and the copy of the next block's starts. A wait covers all copies of a family except the last few.
     """
     position, found = 0, list[tuple[int, float]]()
     for layer, steps in stage.passes(letter) if job.training.offload.activations else ():
@@ -100,15 +101,16 @@ def block_copies(job: Job, stage: Stage, letter: str) -> Iterator[tuple[int, Col
 
 
 def activations_moved(job: Job, stage: Stage) -> tuple[float, float]:
-    """Return the bytes of a microbatch's activations that are on the host between its passes, and of two blocks: while a pass
-    runs, the one that computes and the one that is copied are on the GPU."""
+    """Return two sizes in bytes per microbatch: activations that are on the host between passes, and activations of two blocks,
+    the one that computes and the one being copied, which are on the GPU during a pass."""
     sizes = [(moved(job, stage, layer), count) for layer, count in stage.layers]
     total = math.fsum(size * count for size, count in sizes)
     return total, min(total, 2 * max((size for size, _ in sizes), default=0.0))
 
 
 def kept_on_gpu(job: Job, stage: Stage) -> tuple[float, float, float, float, float]:
-    """Return the bytes that a microbatch keeps on the GPU between passes, and a stage's `backward_peak` and `forward_peak`."""
+    """Return the bytes per microbatch on the GPU between passes, then kept and temporary bytes of `backward_peak` and
+    `forward_peak`."""
     (away, two), back, forth = activations_moved(job, stage), stage.backward_peak, stage.forward_peak
     return (
         stage.saved_bytes - away,
@@ -120,10 +122,10 @@ def kept_on_gpu(job: Job, stage: Stage) -> tuple[float, float, float, float, flo
 
 
 def host_bytes(job: Job, stages: Sequence[Stage]) -> float:
-    """Return the bytes of host memory that the states of a rank with these stages take.
+    """Return the bytes of host memory that the optimizer states of a rank with these stages take.
 
-    Moments, weights and gradients in the type in which they are updated: 16 bytes a parameter of Adam (deepspeedai/DeepSpeed
-    issue 7693), and the weights that are read from there.
+    Moments, weights and gradients in the type of their update: 16 bytes per parameter for Adam (deepspeedai/DeepSpeed issue
+    7693), plus the weights that are gathered from the host.
     """
     setting, main = job.training.offload, main_bytes(job)
     own = math.fsum(stage.held(kind) / job.shards(kind) for stage in stages for kind in (False, True))
@@ -132,9 +134,9 @@ def host_bytes(job: Job, stages: Sequence[Stage]) -> float:
 
 
 def host_peaks(job: Job, part: Sequence[Stage], start: Ints, kept: Ints) -> list[float]:
-    """Return the peak bytes of host memory that a GPU of each pipeline rank takes.
+    """Return the peak bytes of host memory per GPU of each pipeline rank.
 
-    part: all stages. kept: microbatches in flight by stage of a rank, those of rank r in rows start[r] to start[r + 1].
+    part: all stages. kept: microbatches in flight for each stage of a rank; rank r has rows start[r] to start[r + 1].
     """
     each = job.lanes(part)
     away = [np.array([activations_moved(job, stage)[0] for stage in own]) for own in each]
@@ -145,7 +147,7 @@ def host_peaks(job: Job, part: Sequence[Stage], start: Ints, kept: Ints) -> list
 
 
 def must_fit_hosts(job: Job, each: Sequence[float], cluster: Topology, gpus: Ints) -> None:
-    """Raise OutOfMemoryError when `host_peaks` of a job on these GPUs of a cluster are more than its hosts have."""
+    """Raise OutOfMemoryError if `each`, the `host_peaks` of a job on the GPUs `gpus`, exceeds the memory of a host."""
     need, have = (size / 2**30 for size in fullest_host(cluster, gpus, each))
     if need > have:
         what = f"a node needs {need:,.0f} GiB of host memory and has {have:,.0f} GiB; offload less, raise "

@@ -1,4 +1,4 @@
-"""Parameters gathered into buckets that are reduced or gathered at once, as Megatron's overlap does."""
+"""Buckets of parameters that are reduced or gathered together, as Megatron's overlap does."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from clustersim.parallel.job import Job
 
 
 def copied(job: Job) -> list[tuple[str, bool]]:
-    """Return the families over which parameters have copies, and whether it is those of experts that are spread over ranks."""
+    """Return the rank families over which parameters are replicated, each with whether it is the family of spread experts."""
     found = [("dp", False), ("edp", True)] if job.parallelism.spread else [("dp", False)]
     return [(family, expert) for family, expert in found if job.copies(expert) > 1]
 
@@ -29,21 +29,21 @@ class Bucket(NamedTuple):
     """Parameters whose gradients are reduced together, or that are gathered together."""
 
     position: int
-    """Where in a pass they are ready, or first read."""
+    """Number of steps of a pass after which they are ready, or before which they are first read."""
     parameters: float
-    """How many they are."""
+    """Number of parameters."""
 
 
 def bucket(job: Job, copies: int | None = None) -> float:
-    """Return the parameters of a bucket among `copies` ranks (default: the job's) that hold the same parameters.
+    """Return the number of parameters per bucket among `copies` ranks (default: the job's) with the same parameters.
 
-    The default is Megatron's (megatron/core/distributed/distributed_data_parallel.py).
+    The default size is Megatron's (megatron/core/distributed/distributed_data_parallel.py).
     """
     return job.parallelism.bucket or max(40_000_000, 1_000_000 * (copies or job.copies(expert=False)))
 
 
 def last_ready(ready: Sequence[tuple[int, float]], size: float) -> list[Bucket]:
-    """Gather (position, parameters) into buckets of at least `size`, each at its last position; the last takes the rest."""
+    """Group (position, parameters) into buckets of at least `size`, each at its last position; the last bucket has the rest."""
     result: list[Bucket] = []
     filled = 0.0
     for position, parameters in ready:
@@ -57,7 +57,7 @@ def last_ready(ready: Sequence[tuple[int, float]], size: float) -> list[Bucket]:
 
 
 def first_reads(used: Sequence[tuple[int, float]], size: float) -> list[Bucket]:
-    """Gather (position, parameters) into buckets of at least `size`, each at its first position."""
+    """Group (position, parameters) into buckets of at least `size`, each at its first position."""
     result: list[Bucket] = []
     for position, parameters in used:
         if result and result[-1].parameters < size:
@@ -75,10 +75,10 @@ MOMENTS: Annotated[Mapping[str, int], Declared()] = {
     "sgd": 1,
     "none": 0,
 }
-"""State of each parameter, in the data type of `training.moments`: two moments, one momentum. Of Muon that of matrices inside
-blocks; Adafactor's means of rows and columns are not worth counting."""
+"""Moments per parameter, in the data type of `training.moments`. Muon has one for matrices inside blocks; Adafactor's means of
+rows and columns are negligible."""
 EIGHT_BIT: Annotated[float, Declared("B")] = 1 + 4 / 2048
-"""Bytes of a moment of 8-bit Adam: a byte, and an fp32 scale for 2,048 of them (bitsandbytes, functional.py)."""
+"""Bytes of a moment of 8-bit Adam: one byte, and an fp32 scale per 2,048 moments (bitsandbytes, functional.py)."""
 ITERATIONS: Annotated[int, Declared()] = 5
 """Newton–Schulz iterations of Muon (Megatron-LM d98e8a6, core/optimizer/optimizer_config.py: muon_num_ns_steps)."""
 
@@ -95,13 +95,13 @@ UPDATES = frozenset(
     }
     | MOMENTS.keys()
 )
-"""The kernels of an update by op."""
+"""Ops of the kernels of a weight update."""
 
 
 def update(job: Job, parameters: int, experts: int = 0) -> tuple[Kernel, ...]:
-    """Return the kernels that update `parameters` (those of one rank) after the gradients are reduced.
+    """Return the kernels that update `parameters` parameters of one rank after gradients are reduced.
 
-    experts: how many of them belong to experts that are spread over ranks.
+    experts: how many of the parameters belong to spread experts.
     """
     kind = job.training.optimizer
     if kind == "none":
@@ -110,7 +110,7 @@ def update(job: Job, parameters: int, experts: int = 0) -> tuple[Kernel, ...]:
     own = math.ceil(whole_part * (1 - job.training.offload.optimizer_states))
     gradient, weight = BYTES[job.training.gradients], weight_bytes(job)
     widen = (("gradients_to_fp32", own, gradient + 4),) if gradient < 4 and main_bytes(job) == 4 else ()
-    whole = not job.sharded  # else weights are cast where they are gathered, and gradients are made anew
+    whole = not job.sharded  # if False, weights are cast while gathered, and gradients are allocated per pass
     clipped = parameters if has_habit(job, "reduces_whole") else own if gradients_leave(job) else whole_part
     main = main_bytes(job)
     clip = (
@@ -125,7 +125,7 @@ def update(job: Job, parameters: int, experts: int = 0) -> tuple[Kernel, ...]:
 
 
 class Matrices(NamedTuple):
-    """Weights of one shape that Muon updates whole, and how many such matrices the model has."""
+    """Weights of one shape that Muon updates as whole matrices, and the number of such matrices in the model."""
 
     rows: int
     columns: int
@@ -133,9 +133,9 @@ class Matrices(NamedTuple):
 
 
 def matrices(model: Model) -> list[Matrices]:
-    """Return the two-dimensional weights inside the blocks of a model: queries, keys and values apart, gates with what they gate.
+    """Return the matrices inside the blocks of a model: queries, keys and values separately, gates with the weights they gate.
 
-    Megatron-LM d98e8a6: core/optimizer/emerging_optimizers; embeddings, head, norms and biases are Adam's.
+    Embeddings, head, norms and biases use Adam (Megatron-LM d98e8a6: core/optimizer/emerging_optimizers).
     """
     found: Counter[tuple[int, int]] = Counter()
     for kind, layers in distinct(model):
@@ -153,15 +153,15 @@ def matrices(model: Model) -> list[Matrices]:
 
 
 def matrix_share(model: Model) -> float:
-    """Return the part of a model's parameters that lies in matrices inside its blocks."""
+    """Return the share of a model's parameters that is in matrices inside its blocks, between 0 and 1."""
     return min(sum(math.prod(one) for one in matrices(model)) / total_parameters(model), 1.0)
 
 
 def _newton_schulz(job: Job, parameters: int) -> tuple[Kernel, ...]:
-    """Return the products that make the updates of the matrices which a rank owns.
+    """Return the GEMMs of the Newton–Schulz updates of the matrices that a rank owns.
 
-    An iteration on X of m rows and n columns, the smaller first, has X·Xᵀ, the square of that, and its product with X. Without
-    `zero` each rank updates all that it holds; else a matrix is one rank's. Tensor-parallel ranks do the same on whole matrices
+    An iteration on X of m rows and n columns, m <= n, computes X·Xᵀ, its square, and its product with X. Without `zero` each rank
+    updates all its matrices; otherwise each matrix has one owner. Tensor-parallel ranks repeat the work on whole matrices
     (muon_tp_mode: duplicated).
     """
     whole = total_parameters(job.model)
@@ -176,18 +176,18 @@ def _newton_schulz(job: Job, parameters: int) -> tuple[Kernel, ...]:
 
 
 def has_habit(job: Job, name: Literal["reduces_whole", "broadcasts"]) -> bool:
-    """Return whether a job's framework has the habit of that name (`frameworks.table.Framework`)."""
+    """Return whether a job's framework has the habit `name` (a field of `frameworks.table.Framework`)."""
     found = getattr(load(job.training.framework), name) if job.training.framework else None
     return found is not None and found.value
 
 
 def put_back(job: Job, parameters: int) -> Kernel:
-    """Return the copies of gathered parameters from a buffer into place, as one kernel: each is read and written."""
+    """Return the copies of gathered parameters from a buffer into place, as one kernel with a read and a write of each."""
     return _pass("put_back_parameters", parameters, 2 * weight_bytes(job))
 
 
 def _share(job: Job, parameters: int, expert: bool) -> int:
-    """Return how many of `parameters` this rank updates."""
+    """Return how many of `parameters` parameters this rank updates."""
     return -(-parameters // job.shards(expert))
 
 
@@ -196,14 +196,14 @@ def _pass(op: str, parameters: int, traffic: float) -> Kernel:
 
 
 def weight_bytes(job: Job) -> float:
-    """Return the bytes of one weight in the model; narrow formats keep bf16 weights (Transformer Engine's default)."""
+    """Return the bytes per weight of the model; fp8 and fp4 keep bf16 weights (Transformer Engine's default)."""
     return BYTES[activation_type(job.training.precision)]
 
 
 def state_bytes(job: Job) -> float:
-    """Return the bytes of optimizer state a parameter, before any sharding: moments, and an fp32 master of narrow weights.
+    """Return the bytes of optimizer state per parameter before sharding: moments, and an fp32 master of narrower weights.
 
-    Sharded parameters are their own master, and so are weights that are updated in 16 bits.
+    Sharded parameters, and weights that are updated in 16 bits, have no separate master.
     """
     trained = job.training.optimizer != "none"
     master = main_bytes(job) if trained and weight_bytes(job) < main_bytes(job) and not job.sharded else 0
@@ -211,10 +211,10 @@ def state_bytes(job: Job) -> float:
 
 
 def main_bytes(job: Job) -> float:
-    """Return the bytes of one of the weights that the optimizer updates, and of its gradient there.
+    """Return the bytes of a weight that the optimizer updates, and of its gradient there.
 
-    PyTorch's optimizers make moments like the weights (torch/optim/adamw.py, zeros_like), so that moments of sharded parameters
-    say of which type these are.
+    PyTorch's optimizers allocate moments like the weights (torch/optim/adamw.py, zeros_like), so that the type of the moments of
+    sharded parameters tells the type of the weights.
     """
     training = job.training
     said = training.main_params or (training.moments if job.parallelism.zero == 3 else "fp32")
@@ -222,12 +222,12 @@ def main_bytes(job: Job) -> float:
 
 
 def gradients_leave(job: Job) -> bool:
-    """Return whether gradients go to the host as soon as they are reduced, with ZeRO-2 and 3, and not at the update."""
+    """Return whether gradients move to the host as soon as they are reduced (ZeRO-2 and 3), and not at the update."""
     return job.training.offload.optimizer_states > 0 and job.parallelism.zero >= 2
 
 
 def moment_bytes(job: Job) -> float:
-    """Return the bytes of moments a parameter, in the mean of matrices and all others where these differ."""
+    """Return the bytes of moments per parameter; the mean over all parameters if matrices differ from others."""
     kind = job.training.optimizer
     width = EIGHT_BIT if kind == "adam8bit" else BYTES[job.training.moments]
     share = matrix_share(job.model) if kind == "muon" else 1.0

@@ -1,4 +1,4 @@
-"""The keys of a workload that commands take as an option of their own: what `--set` can say of every key, these say shorter."""
+"""Workload keys that have a command-line option of their own, shorter than `--set`."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ KEYS = {option.name: option.key for option in OPTIONS}
 """Name of an option → dotted key of the workload."""
 
 RUN_OPTIONS = (*OF_TOPOLOGY, *OPTIONS)
-"""The options of `clustersim run` that set a key, those of the topology first."""
+"""Options of `clustersim run` that set a key, options of the topology first."""
 
 FLAGS = {option.key: option.flag for option in RUN_OPTIONS}
-"""Dotted key of a topology or a workload → option of a command."""
+"""Option of a command by dotted key of a topology or a workload."""
 
 
 def change_words(changes: Mapping[str, object], by_set: Collection[str] = ()) -> list[str]:
-    """Return the words of a command that give keys their values: options of their own, or `--set`, as for all in `by_set`."""
+    """Return the words of a command line that set keys: their own options, or `--set` for those without and all in `by_set`."""
     from clustersim.config.overrides import as_text
 
     words: list[str] = []

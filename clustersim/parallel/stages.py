@@ -1,7 +1,7 @@
-"""The fullest moment of a pass of a stage: what its layers keep then, and what lives only while an operator runs.
+"""Peak memory of a pass of a stage: activations that its layers save, and temporary buffers while an operator runs.
 
-A forward pass adds what is kept, operator by operator, and a backward pass frees it in reverse. So a stage may be fullest at
-the loss, with the activations of all its blocks, or in the backward pass of its last block, when those of the loss are gone.
+A forward pass adds saved activations operator by operator, and a backward pass frees them in reverse. So the peak may be at the
+loss, with the activations of all blocks, or in the backward pass of the last block, when those of the loss are freed.
 """
 
 from __future__ import annotations
@@ -29,37 +29,37 @@ from clustersim.parallel.job import Job
 from clustersim.parallel.layout import Portion, portions
 
 
-class Fullest(NamedTuple):
-    """Bytes of one microbatch at the fullest moment of a pass."""
+class PassPeak(NamedTuple):
+    """Peak activation memory of one pass, in bytes for one microbatch."""
 
     kept: float
-    """Activations of the layers up to the one that runs, with what recomputation brought back."""
+    """Bytes of activations of the layers up to the running one, including recomputed ones."""
     temporary: float
-    """What lives beside them."""
+    """Bytes of temporary buffers."""
 
     @property
     def total(self) -> float:
-        """Both."""
+        """Sum of saved and temporary bytes."""
         return self.kept + self.temporary
 
 
-def fullest(layers: Iterable[tuple[Layer, float]], *, backward: bool) -> Fullest:
-    """Return the fullest moment of a pass of a stage: of a run of like layers the last one, below which most is kept.
+def pass_peak(layers: Iterable[tuple[Layer, float]], *, backward: bool) -> PassPeak:
+    """Return the peak over the layers of a pass. In a run of equal layers it is at the last, when all of them are saved.
 
-    layers: one of each run of like layers, with the bytes that all of the run keep.
+    layers: one layer for each run of equal layers, with the bytes that the whole run saves.
     """
-    below, found = 0.0, [Fullest(0.0, 0.0)]
+    below, found = 0.0, [PassPeak(0.0, 0.0)]
     for layer, kept in layers:
         below += kept
         again = max((rerun.working for rerun in layer.reruns), default=0.0) if backward else 0.0
-        found.append(Fullest(below + again, beside(layer, backward=backward)))
+        found.append(PassPeak(below + again, temporary_bytes(layer, backward=backward)))
     return max(found, key=lambda one: one.total)
 
 
-def beside(layer: Layer, *, backward: bool) -> float:
-    """Return by how much a layer in its pass exceeds all that it keeps.
+def temporary_bytes(layer: Layer, *, backward: bool) -> float:
+    """Return the bytes that a layer needs during its pass on top of all the activations that it saves.
 
-    Operators that come later have nothing to keep yet, or no more.
+    While an operator runs, later operators of the layer have saved nothing yet, or have freed it already.
     """
     alive = [op.backward_alive if backward else op.forward_alive for op in layer.operators]
     kept = list(accumulate([op.saved for op in layer.operators]))
@@ -68,53 +68,53 @@ def beside(layer: Layer, *, backward: bool) -> float:
 
 @dataclass(frozen=True)
 class Stage:
-    """One of the global stages, or several that are alike, as the rank runs them that `Job.pipeline` says."""
+    """A global pipeline stage as one rank runs it. Identical stages share one object."""
 
     layers: tuple[tuple[Layer, int], ...]
-    """(layer, how many in a row), in run order."""
+    """(layer, number in a row), in run order."""
     shared: int
-    """Parameters that this stage holds of a tied embedding which another stage holds too."""
+    """Number of parameters of a tied embedding that another stage also holds."""
     borrowed: int
-    """Parameters of the embedding of this very stage that its head uses."""
+    """Number of parameters of this stage's own embedding that its head reuses."""
     input_bytes: float
-    """Activations received from the stage before, per tp rank and microbatch; 0 at the start. Gradients travel back in the
-    same size."""
+    """Bytes of activations received from the previous stage, per tp rank and microbatch; 0 at the start. Gradients sent back have
+    the same size."""
     output_bytes: float
-    """Activations sent to the next stage; 0 at the end."""
+    """Bytes of activations sent to the next stage; 0 at the end."""
 
     @cached_property
     def forward(self) -> Steps:
-        """Kernels and exchanges of one forward pass."""
+        """Kernels and collectives of one forward pass."""
         return tuple(chain.from_iterable(_forward(layer) * count for layer, count in self.layers))
 
     @cached_property
     def backward(self) -> Steps:
-        """Kernels and exchanges of one full backward pass, what is recomputed included."""
+        """Kernels and collectives of one full backward pass, recomputation included."""
         return tuple(chain.from_iterable(self._pass(layer).steps * count for layer, count in reversed(self.layers)))
 
     @cached_property
     def backward_input(self) -> Steps:
-        """The part of `backward` that yields the gradient of the stage's input, for schedules that split the two."""
+        """Part of `backward` that computes the gradient of the stage's input, for schedules that split backward passes."""
         return tuple(chain.from_iterable(self._inputs(layer) * count for layer, count in reversed(self.layers)))
 
     @cached_property
     def backward_weight(self) -> tuple[Kernel, ...]:
-        """The part of `backward` that yields the gradients of the weights."""
+        """Part of `backward` that computes weight gradients."""
         return tuple(chain.from_iterable(self._pass(layer).weights * count for layer, count in reversed(self.layers)))
 
     @cached_property
     def parameters(self) -> int:
-        """Parameters on one rank."""
+        """Number of trained parameters on one rank."""
         return self.dense + self.experts
 
     @cached_property
     def dense(self) -> int:
-        """Parameters that all data-parallel ranks hold, among `parameters`."""
+        """Number of those `parameters` that all data-parallel ranks hold."""
         return self._owned[0]
 
     @cached_property
     def experts(self) -> int:
-        """Parameters of experts that only some of the data-parallel ranks hold, among `parameters`."""
+        """Number of those `parameters` that belong to experts spread over data-parallel ranks."""
         return self._owned[1]
 
     @cached_property
@@ -123,22 +123,22 @@ class Stage:
         return sum([own[0] * count for own, count in each]), sum([own[1] * count for own, count in each])
 
     def held(self, expert: bool) -> int:
-        """Return the parameters on one rank that all data-parallel ranks hold, or those of experts spread over them."""
+        """Return the number of parameters on one rank: of spread experts if `expert`, else those on all data-parallel ranks."""
         return self.experts if expert else self.dense
 
     @cached_property
     def tensors(self) -> int:
-        """Parameter tensors on one rank: a weight of each operator that has one, and its bias."""
+        """Number of parameter tensors on one rank: a weight of each operator that has one, and its bias."""
         return self.tensors_held(False) + self.tensors_held(True)
 
     def tensors_held(self, expert: bool) -> int:
-        """Return the parameter tensors on one rank that all data-parallel ranks hold, or those of experts spread over them."""
+        """Return the number of parameter tensors on one rank: of spread experts if `expert`, else on all data-parallel ranks."""
         own = ((op, count) for layer, count in self.layers for op in layer.operators if self.owned(op))
         kept = ((op, count) for op, count in own if op.expert == expert)
         return sum(count * _tensors(op) for op, count in kept)
 
     def owners(self, ranks: int, expert: bool) -> list[int]:
-        """Return the parameters of each rank that owns whole weights: the largest one left goes to the rank with the fewest."""
+        """Return the number of parameters of each of `ranks` owners of whole weights; the largest goes to the least loaded."""
         own = ((self.owned(op), count) for layer, count in self.layers for op in layer.operators if op.expert == expert)
         sizes = [size for size, count in own if size for _ in range(count)]
         owners = [0] * min(ranks, len(sizes))
@@ -148,40 +148,40 @@ class Stage:
 
     @cached_property
     def replicated(self) -> int:
-        """Parameters that are the same on every tp rank."""
+        """Number of parameters that are replicated on every tp rank."""
         return sum(op.replicated * count for layer, count in self.layers for op in layer.operators)
 
     @cached_property
     def saved_bytes(self) -> float:
-        """Bytes of activations that each microbatch in flight keeps on one rank."""
+        """Bytes of activations that each microbatch in flight saves on one rank."""
         return math.fsum([kept for _, kept in self._kept])
 
     @cached_property
     def working_bytes(self) -> float:
-        """Bytes that recomputation brings back while one layer's backward pass runs."""
+        """Bytes of recomputed activations during one layer's backward pass."""
         return max((again.working for layer, _ in self.layers for again in layer.reruns), default=0.0)
 
     @cached_property
-    def forward_peak(self) -> Fullest:
-        """The fullest moment of a forward pass, whatever other microbatches keep."""
-        return fullest(self._kept, backward=False)
+    def forward_peak(self) -> PassPeak:
+        """Peak of a forward pass, without other microbatches."""
+        return pass_peak(self._kept, backward=False)
 
     @cached_property
-    def backward_peak(self) -> Fullest:
-        """The fullest moment of a backward pass, the same."""
-        return fullest(self._kept, backward=True)
+    def backward_peak(self) -> PassPeak:
+        """Peak of a backward pass, without other microbatches."""
+        return pass_peak(self._kept, backward=True)
 
     def passes(self, letter: str) -> Iterator[tuple[Layer, Steps]]:
-        """Yield the layers of one pass (`F`, `B`, or its halves `I` and `W`) in run order, each with its kernels and exchanges.
+        """Yield the layers of one pass (`F`, `B`, or its halves `I` and `W`) in run order, each with its kernels and collectives.
 
-        Those of equal layers are one object.
+        Equal layers share one steps object.
         """
         for layer, count in self.layers if letter == "F" else reversed(self.layers):
             part = self.steps(layer, letter)
             yield from ((layer, part) for _ in range(count))
 
     def steps(self, layer: Layer, letter: str) -> Steps:
-        """Return the kernels and exchanges of one layer in a pass, as in `passes`."""
+        """Return the kernels and collectives of one layer in a pass, as in `passes`."""
         if letter == "F":
             return _forward(layer)
         if letter == "I":
@@ -190,14 +190,14 @@ class Stage:
         return whole.steps if letter == "B" else whole.weights
 
     def of_layer(self, layer: Layer) -> tuple[int, int]:
-        """Return the parameters of one layer that all data-parallel ranks hold, and those of experts spread over them."""
+        """Return the number of trained parameters of one layer: on all data-parallel ranks, and in spread experts."""
         found = [0, 0]
         for op in layer.operators:
             found[op.expert] += self.owned(op)
         return found[0], found[1]
 
     def frozen_of(self, layer: Layer) -> tuple[int, int]:
-        """Return the same of its frozen weights, in weights of the activations' type."""
+        """Return the frozen weights of one layer (dense, spread experts), counted in weights of the activations' type."""
         found = [0, 0]
         for op in layer.operators:
             found[op.expert] += self.frozen_in(op)
@@ -205,14 +205,14 @@ class Stage:
 
     @cached_property
     def frozen(self) -> tuple[int, int]:
-        """Frozen weights on one rank, in weights of the activations' type: dense ones, and those of experts."""
+        """Frozen weights on one rank (dense, spread experts), counted in weights of the activations' type."""
         each = [(self.frozen_of(layer), count) for layer, count in self.layers]
         return sum(own[0] * count for own, count in each), sum(own[1] * count for own, count in each)
 
     def gradient_ready(self, expert: bool) -> tuple[tuple[int, int], ...]:
-        """Return (n, parameters): how many more parameters have their gradient once the first n steps of `backward` are done.
+        """Return pairs (n, parameters): after the first n steps of `backward`, so many further parameters have their gradient.
 
-        Of experts that are spread over ranks, or of all the others.
+        With `expert`, for parameters of spread experts; otherwise for all others.
         """
         ready: list[tuple[int, int]] = []
         position = 0
@@ -224,7 +224,7 @@ class Stage:
         return tuple(ready)
 
     def parameters_used(self, expert: bool) -> tuple[tuple[int, int], ...]:
-        """Return (n, parameters): these parameters are first read after n steps of `forward`; `expert` as in gradient_ready."""
+        """Return pairs (n, parameters): these are first read after n steps of `forward`. `expert` as in gradient_ready."""
         used: list[tuple[int, int]] = []
         position = 0
         for layer, count in self.layers:
@@ -236,19 +236,19 @@ class Stage:
         return tuple(used)
 
     def owned(self, op: Operator) -> int:
-        """Return the parameters that an operator adds to this stage; a head that borrows the embedding adds its bias."""
+        """Return the number of parameters that an operator adds to this stage; a head with a tied embedding adds its bias."""
         return op.parameters - (self.borrowed if op.name == LOGITS and op.parameters else 0)
 
     def frozen_in(self, op: Operator) -> int:
-        """Return the frozen weights that an operator adds to this stage."""
+        """Return the number of frozen weights that an operator adds to this stage."""
         return op.frozen - (self.borrowed if op.name == LOGITS and op.frozen else 0)
 
     def recomputed(self, layer: Layer) -> dict[int, Steps]:
-        """Return the recomputed part of a layer's forward pass, by the place of the operator."""
+        """Return the recomputed part of a layer's forward pass by the index of the operator in whose backward pass it runs."""
         return {place: steps for again in layer.reruns for place, steps in again.operators}
 
     def saved(self, layer: Layer) -> float:
-        """Return the bytes of activations that one layer keeps for each microbatch."""
+        """Return the bytes of activations that one layer saves per microbatch."""
         return math.fsum([op.saved for op in layer.operators]) - math.fsum([again.dropped for again in layer.reruns])
 
     @cached_property
@@ -256,7 +256,7 @@ class Stage:
         return [(layer, self.saved(layer) * count) for layer, count in self.layers]
 
     def _pass(self, layer: Layer) -> _Backward:
-        """Return the backward pass of one layer: each operator in reverse, after what must be recomputed for it."""
+        """Return the backward pass of one layer: each operator in reverse order, preceded by the recomputation it needs."""
         steps, weights, ready = list[OperatorStep](), list[Kernel](), list[tuple[int, Operator]]()
         for place, op in reversed(list(enumerate(layer.operators))):
             steps += (*_rerun(layer, place), *op.backward_input, *op.backward_weight)
@@ -266,14 +266,14 @@ class Stage:
         return _Backward(tuple(steps), tuple(weights), tuple(ready))
 
     def _inputs(self, layer: Layer) -> Steps:
-        """Return the part of the backward pass of one layer that yields the gradient of its input."""
+        """Return the part of the backward pass of one layer that computes the gradient of its input."""
         operators = reversed(list(enumerate(layer.operators)))
         return tuple(step for place, op in operators for step in (*_rerun(layer, place), *alone(op.backward_input)))
 
 
 def modules(layer: Layer, letter: str) -> Iterator[tuple[int, Steps, bool]]:
-    """Yield the place of each operator that runs in a forward (`F`) or backward (`B`) pass of a layer, what it runs, and whether
-    its gradients are complete then; in a backward pass also those that run again."""
+    """Yield (index of the operator, its steps, whether its weight gradients are then complete) for each operator that runs in a
+    forward (`F`) or backward (`B`) pass of a layer; a backward pass includes recomputation."""
     if letter == "F":
         yield from ((place, op.forward, False) for place, op in enumerate(layer.operators))
         return
@@ -284,7 +284,7 @@ def modules(layer: Layer, letter: str) -> Iterator[tuple[int, Steps, bool]]:
 
 
 def alone(steps: Steps) -> Iterator[OperatorStep]:
-    """Yield steps without what follows them: a collective that ran beside it is waited for."""
+    """Yield kernels without overlap: a collective that would overlap a step is waited for."""
     for place, step in enumerate(steps):
         left = sum(isinstance(one, Kernel) for one in steps[place + 1 :])
         over = isinstance(step, Collective) and step.over > left
@@ -292,7 +292,7 @@ def alone(steps: Steps) -> Iterator[OperatorStep]:
 
 
 def _tensors(op: Operator) -> int:
-    """Return the parameter tensors of an operator: A and B of each adapter, else a weight and its bias."""
+    """Return the number of parameter tensors of an operator: A and B of each adapter, else a weight and its bias."""
     ops = [kernel.op for kernel in op.backward_weight]
     return ops.count("wgrad") if op.name.endswith(ADAPTER) else 1 + ("bias_gradient" in ops)
 
@@ -305,7 +305,7 @@ class _Backward:
 
 
 def _rerun(layer: Layer, place: int) -> Iterator[OperatorStep]:
-    """Yield the steps recomputed before the backward pass of the operator at a place."""
+    """Yield the steps recomputed before the backward pass of the operator at index `place`."""
     again = (rerun for rerun in layer.reruns if rerun.before == place)
     return (step for rerun in again for _, steps in rerun.operators for step in steps)
 
@@ -317,9 +317,8 @@ def _forward(layer: Layer) -> Steps:
 def stages(job: Job, position: int = 0, layers: Layers | None = None) -> tuple[Stage, ...]:
     """Return the global stages of a job as one ep rank runs them: copy by copy of the model, in the order that activations pass.
 
-    position: of that rank in its group; the first one's experts are the busiest. layers: those of that rank, where they are
-    known. Stages that are alike are one object, and so are equal layers. Raises ConfigError for a layout that the model does
-    not fill.
+    position: position of the rank in its ep group; at 0 are the busiest experts. layers: the rank's layers, if known. Identical
+    stages and equal layers share one object. Raises ConfigError for a layout that does not fit the model.
     """
     layers, cut = layers or Layers(job.shard_at(position)), portions_of(job)
     first = [0, *accumulate(portion.blocks for portion in cut)]
@@ -328,7 +327,7 @@ def stages(job: Job, position: int = 0, layers: Layers | None = None) -> tuple[S
     found = []
     for index, portion in enumerate(cut):
         start, end = first[index], first[index + 1]
-        # a stage hands on one activation of a token, and those of predictions whose loss comes later
+        # a stage sends one activation per token, and those of predictions whose loss comes later
         received = 0.0 if portion.embedding else layers.between(start, further[index])
         sent = 0.0 if portion.loss else layers.between(end, further[index + 1])
         key = (portion, start <= layers.encoder < end, received, sent, layers.order[start:end])
@@ -340,7 +339,7 @@ def stages(job: Job, position: int = 0, layers: Layers | None = None) -> tuple[S
 
 
 def portions_of(job: Job) -> tuple[Portion, ...]:
-    """Return the contents of each global stage of a job. Raises ConfigError."""
+    """Return the contents of each global stage of a job. Raises ConfigError for an invalid layout."""
     split = job.parallelism
     try:
         return portions(split, job.model)
@@ -350,17 +349,17 @@ def portions_of(job: Job) -> tuple[Portion, ...]:
 
 
 CASTS = 12
-"""Tensors of a block that have a scale a pass: input, weight and output, or gradients, of four linears."""
+"""Number of tensors of a block with a scale per pass: input, weight and output (or gradients) of four linears."""
 HISTORY = 1024
-"""Steps of the largest values that a scale follows from (Megatron, training/arguments.py: --fp8-amax-history-len)."""
+"""Number of steps whose largest values set a scale (Megatron, training/arguments.py: --fp8-amax-history-len)."""
 
 
 def scales_layer(shard: ShardedModel) -> Layer | None:
-    """Return what ends a pass of fp8 whose scales are those of the steps before; None for others.
+    """Return the layer at the end of a pass of fp8 with delayed scaling; None for other formats.
 
-    The largest values of all that the rank casts are reduced over the ranks of its stage, in the order of the compute stream, and
-    scales follow from their history (Transformer Engine, pytorch/fp8.py, reduce_and_update_fp8_tensors; Megatron-Core,
-    parallel_state.get_amax_reduction_group).
+    The largest absolute values of all tensors that a rank casts are reduced over the ranks of its stage, in the order of the
+    compute stream, and the scales follow from their history (Transformer Engine, pytorch/fp8.py, reduce_and_update_fp8_tensors;
+    Megatron-Core, parallel_state.get_amax_reduction_group).
     """
     split = shard.parallelism
     if shard.training.precision != "fp8" or shard.training.fp8_scaling != "delayed":
@@ -376,7 +375,7 @@ def scales_layer(shard: ShardedModel) -> Layer | None:
 
 
 class Layers:
-    """The layers of a model, of which stages are made: equal ones are one object."""
+    """Layers of a model, from which stages are built; equal layers share one object."""
 
     def __init__(self, shard: ShardedModel) -> None:
         self.shard, self.marker = shard, Marker(shard)
@@ -392,14 +391,14 @@ class Layers:
     def between(self, blocks: int, predictions: int) -> float:
         """Return the bytes per microbatch that a stage sends on after `blocks` blocks and `predictions` further predictions.
 
-        One activation of a token, those of predictions whose loss comes later, and within a decoder the encoder's output.
+        One activation per token, those of predictions whose loss comes later, and within a decoder the encoder's output.
         """
         if not self.encoder:
             return self.own * (1 + predictions)
         return self.beside if blocks <= self.encoder else self.own + self.beside
 
     def entered(self, portion: Portion, own: Sequence[Layer], first: int) -> list[Layer]:
-        """Return the blocks of a stage that begin at the `first`, with the decoder's embedding before its first one."""
+        """Return the blocks of a stage from index `first` on, with the decoder's embedding before the decoder's first block."""
         place, found = self.encoder - first, self.marker.stage(own)
         if not self.encoder or not 0 <= place < len(own):
             return found
@@ -407,9 +406,9 @@ class Layers:
         return [*found[:place], decoder_entry(self.shard, not held), *found[place:]]
 
     def stage(self, portion: Portion, own: list[Layer], received: float, sent: float, closed: bool) -> Stage:
-        """Return a stage of these blocks, which receives and sends these bytes per microbatch; closed: as of `Pipeline`."""
+        """Return a stage of these blocks that receives and sends these bytes per microbatch. `closed` is as in `Pipeline`."""
         held = portion.embedding or ((self.tied or closed) and portion.loss)
-        # predictions and a decoder look up in tables that are told to be of the last pipeline rank
+        # predictions and a decoder use embedding tables that count as tied on the last pipeline rank
         joined = self.tied or self.shard.model.mtp_layers or self.shard.model.encoder_layers
         shared = joined and portion.embedding != portion.loss and not closed and not self.shard.lora
         return Stage(
@@ -421,7 +420,7 @@ class Layers:
         )
 
     def layers(self, portion: Portion, own: list[Layer], held: bool) -> tuple[tuple[Layer, int], ...]:
-        """Return (layer, how many in a row) of a stage; held: whether it has a table that its predictions can share."""
+        """Return (layer, number in a row) for a stage. `held`: whether it has an embedding table for its predictions."""
         further = self.shard.model.mtp_layers
         found = [self.embedding] * portion.embedding + own
         predictions = [not held, *[False] * portion.mtp][: portion.mtp]

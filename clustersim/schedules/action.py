@@ -59,7 +59,7 @@ def run(stage: int, letter: Letter, microbatches: Iterable[int]) -> list[Action]
 
 def actions(stages: Iterable[int], letter: Letter, microbatches: Iterable[int]) -> list[Action]:
     """Return the actions of one letter for pairs of a stage and a microbatch."""
-    made = partial(tuple.__new__, Action)  # what Action._make does, without a call of Python's for each
+    made = partial(tuple.__new__, Action)  # as Action._make does, without a Python call for each
     return list(map(made, zip(stages, repeat(letter), microbatches)))
 
 

@@ -1,4 +1,4 @@
-"""Loads schedules and checks them: every action once and on its rank, no deadlock, microbatches kept in memory."""
+"""Loads schedules and checks them: each action once and on its rank, no deadlock, number of microbatches in memory."""
 
 from __future__ import annotations
 
@@ -85,14 +85,14 @@ def settled(name: str, stages: int, microbatches: int, chunks: int = 1) -> int:
 
 @cache
 def _stated(name: str, what: str) -> Callable[..., Any] | None:
-    """Return the function `what` that a built-in schedule defines beside `build`, or None."""
+    """Return the function called `what` that a built-in schedule's module defines besides `build`, or None."""
     if plugins.outside(ROOM, name):
         return None
     return cast("Callable[..., Any] | None", plugins.load(ROOM, name, "__dict__").get(what))
 
 
 def _actions(rows: Iterable[Iterable[Action]], most: int) -> Schedule:
-    """Return an outside schedule as rows of actions, each cut after `most` + 1 actions, which no legal row has."""
+    """Return an outside schedule as rows of actions, each cut after `most` + 1 actions, more than a legal row has."""
     return tuple(tuple(_action(*action) for action in islice(row, most)) for row in rows)
 
 

@@ -89,7 +89,7 @@ def schedule_text(name: str, stages: int, microbatches: int, chunks: int = 1) ->
 
 
 def schedule_facts(name: str, stages: int, microbatches: int, chunks: int = 1) -> dict[str, Any]:
-    """Return the figures of `schedule_text` as data, with times in units of a forward pass. Raises InputError."""
+    """Return the figures of `schedule_text` as data, times in units of a forward pass. Raises InputError for bad sizes."""
     schedule = load(name, stages, microbatches, chunks)
     on = pipeline(name, stages, chunks)
     makespan, work = _units(schedule, on)

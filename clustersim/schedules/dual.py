@@ -42,7 +42,7 @@ def _steps(depth: int, outer: int, steady: int) -> Iterator[str]:
     yield from ("F0",) * 2 * outer
     yield from ("F0", "F1") * (depth + 1)
     yield from ("I1", "W", "F1") * outer
-    # the rank at the turn does not run its first two side by side, which makes the bubble smaller
+    # the rank at the turn does not overlap its first two passes, which makes the bubble smaller
     yield from (*(("B1", "F0") if outer else ("F0", "B1")), "B0", "F1")
     yield from ("B1", "F0", "B0", "F1") * steady
     yield from ("B1", "B0", "F1") * outer

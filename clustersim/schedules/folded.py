@@ -74,7 +74,7 @@ def _filled(stages: Sequence[int], starts: Sequence[int], microbatches: int) -> 
             row[unit] = due.popleft()._replace(letter="W")
         elif unit > last:
             return row
-    raise AssertionError  # count() has no end
+    raise AssertionError  # count() never ends
 
 
 def _behind_forwards(row: Timetable) -> Iterator[Action]:

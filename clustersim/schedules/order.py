@@ -16,7 +16,7 @@ def rounds_of(schedule: str, stages: int, microbatches: int) -> None:
 
 
 def forwards(rank: int, stages: int, microbatches: int, chunks: int, group: int | None = None) -> list[Action]:
-    """Return the forward passes of a rank in Megatron-LM's order, chunk 0 first. `group` is the microbatches per round (None:
+    """Return the forward passes of a rank in Megatron-LM's order, chunk 0 first, in rounds of `group` microbatches (None:
     `stages`)."""
     return _rounds("F", rank, stages, microbatches, range(chunks), group or stages)
 

@@ -11,8 +11,7 @@ from clustersim.schedules.action import Action
 class Pipeline(NamedTuple):
     """Pipeline that schedules of one kind run on.
 
-    Stages of a copy are numbered in the order of activations, and those of the next copy follow. Microbatch i runs through copy
-    i % copies.
+    Stages of a copy are numbered in the order of activations, before those of the next copy. Microbatch i uses copy i % copies.
     """
 
     ranks: int

@@ -8,8 +8,7 @@ from clustersim.schedules.action import Action, Schedule, one_chunk, run
 def build(stages: int, microbatches: int, chunks: int = 1) -> Schedule:
     """Return the schedule of `stages` ranks with one stage each.
 
-    Bubble: (p-1)/(m+p-1) of the step if stages are equal. Every rank keeps all m microbatches. Raises InputError unless `chunks`
-    is 1.
+    Bubble: (p-1)/(m+p-1) of the step if stages are equal. Each rank keeps all m microbatches. Raises InputError if `chunks` > 1.
     """
     one_chunk("gpipe", chunks)
     return tuple(_row(rank, microbatches) for rank in range(stages))

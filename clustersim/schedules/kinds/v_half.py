@@ -16,7 +16,7 @@ def build(stages: int, microbatches: int, chunks: int = 2) -> Schedule:
     A rank keeps about p microbatches of a stage, half of 1F1B's memory. Raises InputError unless `chunks` is 2.
     """
     two_chunks("v_half", chunks)
-    p, gap = stages, 0 if stages % 2 else 3  # without it two passes of an even number of ranks fall together
+    p, gap = stages, 0 if stages % 2 else 3  # for even p, two passes would otherwise coincide on a rank
     first = [(2 * r, 3 * p - r - 2, 3 * p + gap + 2 * r - 1, 6 * p + gap - r - 2) for r in range(p)]
     return repeated(first, microbatches)
 

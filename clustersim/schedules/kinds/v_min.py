@@ -17,7 +17,7 @@ def build(stages: int, microbatches: int, chunks: int = 2) -> Schedule:
     different times. Raises InputError unless `chunks` is 2.
     """
     two_chunks("v_min", chunks)
-    p, gap = stages, 0 if stages % 3 else 2  # without it two passes of three ranks fall together
+    p, gap = stages, 0 if stages % 3 else 2  # for p divisible by 3, two passes would otherwise coincide
     first = [(r, 2 * p - r - 1, 2 * p + gap + r, 4 * p + gap - r - 1) for r in range(p)]
     return repeated(first, microbatches)
 

@@ -22,7 +22,7 @@ def build(stages: int, microbatches: int, chunks: int = 2) -> Schedule:
     microbatches of a stage, as much as 1F1B's p of twice the layers. Raises InputError unless `chunks` is 2.
     """
     two_chunks("zbv", chunks)
-    whole = max(microbatches, 2 * stages - 1)  # it is made of no fewer
+    whole = max(microbatches, 2 * stages - 1)  # the order is defined from this number on
     return tuple(
         tuple(action for action in _row(rank, stages, whole) if action.microbatch < microbatches)
         for rank in range(stages)
@@ -43,8 +43,7 @@ def _row(rank: int, stages: int, microbatches: int) -> Iterator[Action]:
 
 
 def _steps(depth: int, outer: int, microbatches: int, ahead: int) -> Iterator[str]:
-    """Yield letter and chunk of each action. `outer` is the number of ranks up to the turn, `ahead` the warm-up's forward passes
-    of chunk 0."""
+    """Yield letter and chunk of each action. `outer` is the ranks up to the turn, `ahead` the forward passes of the warm-up."""
     yield from ("F0",) * (2 * outer - 1)
     yield from ("F1", "F0") * depth
     yield from ("F1", "I1", "W1") * outer
