@@ -13,14 +13,14 @@ from clustersim.model.operator import Operator, Output
 from clustersim.model.sharding import ShardedModel, documents
 
 CORE = "attention"
-"""Name of the operator that selective recomputation runs again."""
+"""Name of the operator that selective recomputation reruns."""
 
 
 _EAGER = {"rotation": (2, 1, 2, 2, 3), "rotation_backward": (2, 2, 1, 1, 1, 3, 1, 1, 3)}
-"""Values that the kernels of an eager rotation move, an element."""
+"""Values per element that each kernel of an eager rotation reads and writes."""
 
 ROTARY = "rotary"
-"""Name of the operator that turns queries and keys by their positions."""
+"""Name of the operator that rotates queries and keys by their positions."""
 
 
 def attention_part(shard: ShardedModel) -> tuple[Operator, ...]:
@@ -33,7 +33,7 @@ def attention_part(shard: ShardedModel) -> tuple[Operator, ...]:
     columns = (shard.heads + shard.kv_heads) * shard.dim
     parts = (("query_proj", queries), ("key_proj", pair // 2), ("value_proj", pair // 2))
     bias = shard.model.bias if shard.model.qkv_bias is None else shard.model.qkv_bias
-    adapted = adapters(shard, "qkv", hidden, parts)  # they take the input as it was gathered
+    adapted = adapters(shard, "qkv", hidden, parts)  # adapters read the gathered input
     whole = not adapted
     return (
         column(shard, "qkv", hidden, outputs, bias=bias, saved=qkv_saved, parts=parts, apart=shard.apart, chunks=whole),
@@ -50,7 +50,8 @@ def attention_part(shard: ShardedModel) -> tuple[Operator, ...]:
 
 
 def output_gate(shard: ShardedModel, columns: int) -> Operator:
-    """Return the product of attention's output with the sigmoid of its gate; keeps that output (the gate is the linear's)."""
+    """Return the product of attention's output with the sigmoid of its gate. It saves that output; the qkv linear saves the
+    gate."""
     z, shape = shard.size, (shard.tokens, columns)
     forward, backward = (pointwise(shard, op, *shape, values * z) for op, values in (("silu", 3), ("silu_backward", 5)))
     return Operator(
@@ -59,10 +60,10 @@ def output_gate(shard: ShardedModel, columns: int) -> Operator:
 
 
 def order_heads(shard: ShardedModel, inner: int, pair: int) -> Operator:
-    """Return the copies that put queries, keys and values in order of sequences, and keys beside values.
+    """Return the copies that put queries, keys and values into sequence order, and keys next to values.
 
-    Forward all three, then keys and values put together and ordered. Backward the gradients of keys and values put together, then
-    those of all three, which where keys have as many heads as queries are copied into the order of the linear's output (nanotron,
+    Forward: all three, then keys and values joined and ordered. Backward: the gradients of keys and values joined, then those of
+    all three; with as many key heads as query heads, these are also copied into the order of the linear's output (nanotron,
     models/llama.py, CausalSelfAttention.forward, and autograd's gradients of its views). `inner`: values of a token's queries,
     `pair`: of its keys and values.
     """
@@ -77,7 +78,7 @@ def order_heads(shard: ShardedModel, inner: int, pair: int) -> Operator:
 
 
 def residual_part(shard: ShardedModel, name: str) -> Operator:
-    """Return bias, dropout and residual sum after a row-parallel linear; keeps the dropout mask, a byte a value."""
+    """Return bias, dropout and residual sum after a row-parallel linear. It saves the dropout mask, one byte per value."""
     rows, hidden = shard.local, shard.model.hidden
     late_bias = shard.model.bias and (shard.tp > 1 or not shard.eager)
     return Operator(
@@ -90,7 +91,7 @@ def residual_part(shard: ShardedModel, name: str) -> Operator:
 
 
 def head_norms(shard: ShardedModel) -> Operator:
-    """Return the norms of queries and keys, each over one head; they keep their input."""
+    """Return the norms of queries and keys, each over one head. They save their input."""
     z, dim = shard.size, shard.dim
     each, heads = (2 if shard.model.norm == "layernorm" else 1) * dim, (shard.heads, shard.kv_heads)
     rows = [shard.tokens * count for count in heads]
@@ -109,10 +110,10 @@ def head_norms(shard: ShardedModel) -> Operator:
 
 
 def rotary(shard: ShardedModel, columns: int) -> Operator:
-    """Return the rotation of `columns` values a token: of queries and keys.
+    """Return the rotation of queries and keys, together `columns` values per token.
 
-    Fused in place, or eager as Hugging Face's: product, negated half, halves put together, product, sum; backward two products,
-    a negated half, and a tensor of zeros, a copy and a sum for each half (autograd's slices).
+    Fused in place, or eager as in Hugging Face: product, negated half, halves joined, product, sum; backward two products, a
+    negated half, and for each half a zero tensor, a copy and a sum (autograd's slices).
     """
     z, rows = shard.size, shard.tokens
     steps = [(name, values) for name in ("rotation", "rotation_backward") for values in _EAGER[name]]
@@ -125,13 +126,13 @@ def rotary(shard: ShardedModel, columns: int) -> Operator:
 
 
 def core(shard: ShardedModel, kv_heads: int, dim: int, value_dim: int) -> Operator:
-    """Return attention itself over heads whose queries and keys are `dim` wide and whose values `value_dim`."""
+    """Return the attention core over heads whose queries and keys have width `dim` and whose values have width `value_dim`."""
     one = unfused if shard.training.attention == "unfused" else flash
     return one(shard, kv_heads, dim, value_dim)
 
 
 def flash(shard: ShardedModel, kv_heads: int, dim: int, value_dim: int) -> Operator:
-    """Return the fused core: keeps only its statistics, 4 bytes a query and head (its output is the projection's input)."""
+    """Return the fused core. It saves only its statistics, 4 bytes per query and head (the next linear saves its output)."""
     kept = 4.0 * shard.heads * shard.tokens
     one = Core(shard.heads, kv_heads, dim, value_dim)
     alive = flash_gradients(shard, one)
@@ -158,9 +159,9 @@ def flash(shard: ShardedModel, kv_heads: int, dim: int, value_dim: int) -> Opera
 
 
 def flash_gradients(shard: ShardedModel, core: Core) -> float:
-    """Return the bytes of the gradients of the fused core: of output, queries, keys and values, and sums of the queries' in fp32.
+    """Return the bytes of the fused core's gradients: of output, queries, keys and values, and fp32 sums for the queries.
 
-    Blocks of keys run side by side and add to the gradients of the same queries (FlashAttention-2, section 3.2, and cuDNN).
+    Concurrent blocks of keys add to the gradients of the same queries (FlashAttention-2, section 3.2, and cuDNN).
     """
     queries = core.heads * core.dim
     each = core.heads * core.value_dim + queries + core.kv_heads * (core.dim + core.value_dim)
@@ -170,9 +171,9 @@ def flash_gradients(shard: ShardedModel, core: Core) -> float:
 def unfused(
     shard: ShardedModel, kv_heads: int, dim: int, value_dim: int, other: ShardedModel | None = None, name: str = CORE
 ) -> Operator:
-    """Return the core as two products around a softmax; it keeps the 5·a·s²·b bytes of Korthikanti et al. in 16 bits.
+    """Return the core as two GEMMs around a softmax. It saves the 5·a·s²·b bytes of Korthikanti et al. in 16 bits.
 
-    A window masks scores and saves nothing. `other`: whose tokens are the keys, and whose mask holds; default: the shard itself.
+    A window masks scores and saves nothing. `other`: shapes whose tokens are the keys and whose mask applies; default: `shard`.
     """
     keyed = other or shard
     s, keys, batch = shard.training.seq, keyed.training.seq, shard.training.micro_batch * shard.heads
@@ -196,13 +197,13 @@ def unfused(
     alive = z * (
         2 * elements + values
     )  # gradients of probabilities and scores, of the output and of queries, keys and values
-    # PyTorch's batched products (torch.matmul) want the values of a head together, their gradients too; Megatron's take strides
+    # PyTorch's batched products (torch.matmul) need the values of a head contiguous, and their gradients; Megatron's use strides
     order = (copy(shard, "order_heads", shard.tokens, values // shard.tokens, 2 * z),) if shard.eager else ()
     return Operator(name, (*order, *repeat, *forward), (*order, *backward, *merge), saved=kept, backward_alive=alive)
 
 
 def _grouped(shard: ShardedModel, kv_heads: int, width: int) -> tuple[tuple[Kernel, ...], tuple[Kernel, ...]]:
-    """Return the copies that repeat key/value heads for the unfused products, and the sums that merge their gradients."""
+    """Return the copies that repeat key/value heads for the unfused GEMMs, and the sums that merge their gradients."""
     if kv_heads == shard.heads:
         return (), ()
     columns = kv_heads * width
@@ -213,9 +214,9 @@ def _grouped(shard: ShardedModel, kv_heads: int, width: int) -> tuple[tuple[Kern
 
 
 def softmax(shard: ShardedModel, rows: int, columns: int) -> tuple[Kernel, ...]:
-    """Return scale, mask, softmax and dropout of the scores: scale and mask ride on the softmax when fused.
+    """Return scale, mask, softmax and dropout of the scores. A fused softmax includes scale and mask.
 
-    Scores of a shape that Megatron's fused kernel does not take are scaled, masked and normalized in fp32
+    Scores with a shape that Megatron's fused kernel does not support are scaled, masked and normalized in fp32
     (forward_torch_softmax).
     """
     if shard.fused_softmax:
@@ -233,7 +234,7 @@ def softmax_backward(shard: ShardedModel, rows: int, columns: int) -> tuple[Kern
         return (*dropout_backward(shard, rows, columns), _fused(shard, "fused_softmax_backward", rows, columns, 2, 1))
     wide, dtype = _scores(shard)
     one = (vector("softmax", "softmax_backward", dtype, rows, columns, 5.0, 3 * wide),)
-    # PyTorch multiplies gradient and output in a kernel of its own (SoftMax.cu); Megatron's fused softmax does not
+    # PyTorch multiplies gradient and output in a separate kernel (SoftMax.cu); Megatron's fused softmax does not
     before = (*_cast(shard, "to_fp32", rows, columns), pointwise(shard, "mul", rows, columns, 3 * wide))
     mask = (copy(shard, "mask", rows, columns, 2 * wide),) if shard.model.causal else ()
     after = (*mask, pointwise(shard, "scale", rows, columns, 2 * wide), *_cast(shard, "from_fp32", rows, columns))
@@ -243,7 +244,7 @@ def softmax_backward(shard: ShardedModel, rows: int, columns: int) -> tuple[Kern
 def _fused(shard: ShardedModel, op: str, rows: int, columns: int, read: int, written: int) -> Kernel:
     """Return Megatron's fused softmax, which reads `read` tensors and writes `written`.
 
-    A row stays in the registers of a warp; of a causal one only what its query sees is read, and all is written
+    A row stays in the registers of a warp. Of a causal row only the visible part is read, but all of it is written
     (megatron/fused_kernels/scaled_upper_triang_masked_softmax.h).
     """
     values = read * (0.5 if shard.model.causal else 1.0) + written
@@ -251,13 +252,13 @@ def _fused(shard: ShardedModel, op: str, rows: int, columns: int, read: int, wri
 
 
 def _scores(shard: ShardedModel) -> tuple[float, str]:
-    """Return bytes and type of a score in the softmax: the activation's, or fp32 where Megatron's kernel does not take it."""
+    """Return (bytes, data type) of a score in the softmax: the activations', or fp32 if Megatron's kernel does not support it."""
     own = shard.eager or shard.fused_softmax or shard.size >= 4
     return (shard.size, shard.dtype) if own else (4.0, "fp32")
 
 
 def _cast(shard: ShardedModel, op: str, rows: int, columns: int) -> tuple[Kernel, ...]:
-    """Return the cast of scores to or from fp32, none where they are as wide."""
+    """Return the cast of scores to or from fp32; none if they are fp32."""
     wide, z = _scores(shard)[0], shard.size
     return (copy(shard, op, rows, columns, z + wide),) if wide > z else ()
 
@@ -288,11 +289,12 @@ def latent_attention_part(shard: ShardedModel, latent: LatentAttention) -> tuple
 
 
 def indexer_part(shard: ShardedModel, indexer: Indexer, inputs: int) -> Operator:
-    """Return what scores all keys for every query and chooses `window` of them, the same on every tp rank.
+    """Return the indexer, which scores all keys for every query and selects `window` of them, equal on every tp rank.
 
-    Linears make queries from the latent, one key and one weight a head from the block's input; scores are one fused product with
-    ReLU and a sum over heads, and top-k reads them in fp32 (DeepSeek-V3.2, section 2.1, equation 1, and inference/model.py,
-    Indexer). Gradients of its linears flow from a loss of its own on the detached input, without one of the input.
+    Linears make queries from the latent, and one key and one weight per head from the block's input. Scores are one fused GEMM
+    with ReLU and a sum over heads, from which top-k reads in fp32 (DeepSeek-V3.2, section 2.1, equation 1, and
+    inference/model.py, Indexer). Its linears are trained by a separate loss on the detached input, so they compute no input
+    gradient.
     """
     b, s = documents(shard.training)
     widths = ((inputs, indexer.heads * indexer.dim), (shard.model.hidden, indexer.dim + indexer.heads))
@@ -321,12 +323,12 @@ def indexer_part(shard: ShardedModel, indexer: Indexer, inputs: int) -> Operator
 
 
 def _shared(shard: ShardedModel, linear: Operator) -> Operator:
-    """Return a linear whose input the one of the queries keeps already; narrow products keep a cast of their own."""
+    """Return a linear whose input is already saved by the linear of the queries; narrow GEMMs save their own cast of it."""
     return linear if shard.format else linear._replace(saved=0.0, kept_input=0.0)
 
 
 def down(shard: ShardedModel, name: str, outputs: int) -> Operator:
-    """Return the linear into a latent: the same on every tp rank, on its own tokens; keeps its input and nothing else."""
+    """Return the linear into a latent, replicated on every tp rank and applied to its own tokens. It saves only its input."""
     hidden, rows = shard.model.hidden, shard.local
     weights = shard.replicated(hidden * outputs)
     return Operator(
@@ -343,10 +345,10 @@ def down(shard: ShardedModel, name: str, outputs: int) -> Operator:
 
 
 def keys(shard: ShardedModel, latent: LatentAttention) -> Operator:
-    """Return keys and values of all heads: each one's own parts, and the rotary part of the keys that they share.
+    """Return the linear to keys and values of all heads, and the copies that add the shared rotary part to the keys.
 
-    One kernel parts them and writes both anew (Megatron's core/fusions/fused_mla_yarn_rope_apply.py, rotary_fwd_kv_kernel). With
-    sequence parallelism the rotary part is gathered; its gradient is added up over heads and tokens of the others.
+    One kernel splits them and writes both (Megatron's core/fusions/fused_mla_yarn_rope_apply.py, rotary_fwd_kv_kernel). With
+    sequence parallelism the rotary part is gathered; its gradient is summed over heads and the other ranks' tokens.
     """
     rope, z = latent.qk_pos_emb_head_dim, shard.size
     own = latent.qk_head_dim + latent.v_head_dim

@@ -1,12 +1,12 @@
 """Fused attention where each rank of a context-parallel group holds a part of the sequence.
 
 `all_gather`: keys and values are gathered, then each rank runs its queries against them (Llama 3). `p2p`: keys and values go
-around a ring, under attention to those that came before (ring attention), or what the framework calls a ring. `a2a`: heads for
-tokens, so that each rank has all tokens of a cp-th of the heads (Ulysses). `a2a+p2p`: heads for tokens among `cp_inner`
-neighbours, and a ring of those. Source: TransformerEngine, pytorch/attention/dot_product_attention/context_parallel.py.
+around a ring, overlapped with attention to the previous ones (ring attention), or by the framework's `ring`. `a2a`: an all-to-all
+exchanges tokens for heads, so that each rank has all tokens of 1/cp of the heads (Ulysses). `a2a+p2p`: `a2a` among `cp_inner`
+neighbours, and a ring of such groups. Source: TransformerEngine, pytorch/attention/dot_product_attention/context_parallel.py.
 
-A causal mask would leave the first rank little to do. So each holds two of 2·cp chunks, one from the head and one from the tail
-of the sequence. Then all have equal work, and so has each step around the ring: with q tokens a chunk, 2·q² pairs.
+A causal mask would give the first rank little work. So each rank holds two of 2·cp chunks, one from the head and one from the
+tail of the sequence. Then all ranks have equal work, and so has each step of the ring: with q tokens per chunk, 2·q² pairs.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from clustersim.model.sharding import ShardedModel
 
 
 class Core(NamedTuple):
-    """Attention of one rank: its heads, those of keys and values, the width of queries and keys, and that of values."""
+    """Attention heads of one rank: number of query heads and key/value heads, width of queries and keys, width of values."""
 
     heads: int
     kv_heads: int
@@ -28,11 +28,11 @@ class Core(NamedTuple):
     value_dim: int
 
     def of(self, ranks: int) -> Core:
-        """Return one rank's share of the heads when `ranks` ranks divide them: at least one head of keys and values."""
+        """Return one rank's share if `ranks` ranks divide the heads: at least one key/value head."""
         return self._replace(heads=self.heads // ranks, kv_heads=max(self.kv_heads // ranks, 1))
 
     def repeated(self, ranks: int) -> Core:
-        """Return the same with the heads of keys and values repeated until each of `ranks` ranks has one."""
+        """Return the heads with key/value heads repeated until each of `ranks` ranks has at least one."""
         return self._replace(kv_heads=max(self.kv_heads, ranks))
 
 
@@ -40,34 +40,35 @@ Passes = tuple[Steps, Steps]  # of a forward and a backward pass
 
 
 def context_attention(shard: ShardedModel, core: Core) -> Passes:
-    """Return the kernels and exchanges of the fused core over cp ranks, forward and backward."""
+    """Return the kernels and collectives of the fused core over cp ranks, forward and backward."""
     kinds = {"all_gather": _gathered, "a2a": _exchanged, "a2a+p2p": _both}
     found = kinds.get(shard.parallelism.cp_type, _by_head if shard.ring == "by_head" else None)
     return found(shard, core) if found else _around(shard, core, "cp", shard.cp, shard.context)
 
 
 def _gathered(shard: ShardedModel, core: Core) -> Passes:
-    """Return both passes with all keys and values at hand; the gradients of these are scattered."""
+    """Return both passes after an all-gather of keys and values, whose gradients are reduce-scattered."""
     size = _kv_bytes(shard, core, shard.training.seq)
     whole, back = Collective("cp", "all_gather", size), Collective("cp", "reduce_scatter", size)
     return (whole, *_against_all(shard, core, "forward")), (whole, *_against_all(shard, core, "backward"), back)
 
 
 def _against_all(shard: ShardedModel, core: Core, op: str) -> tuple[Kernel, ...]:
-    """Return the kernels of a rank's queries against all keys that they see: one for each of its two chunks."""
+    """Return the kernels of a rank's queries against all visible keys: one for each of its two chunks."""
     tokens, seq = shard.context, shard.training.seq
     if shard.model.window or not shard.model.causal:
         return (_kernel(shard, core, op, tokens, seq, causal=shard.model.causal),)
-    # the i-th of 2·cp chunks and the i-th from the end see half of the sequence in the mean
+    # the i-th of 2·cp chunks and the i-th from the end together see half of the sequence on average
     return (_kernel(shard, core, op, tokens // 2, seq // 2),) * 2
 
 
 def _around(shard: ShardedModel, core: Core, group: str, ranks: int, tokens: int) -> Passes:
     """Return both passes of ring attention over `ranks` ranks, each with `tokens` tokens of every sequence.
 
-    A step works on what came during the one before, and the next comes meanwhile. Steps are equally long, and so are exchanges:
-    all of these together run beside all steps but the last. An eager ring starts each behind the one before. Each step's output
-    is weighed and added to that of those before. Backward the gradients of keys and values go round, eagerly in fp32.
+    Each step computes on the keys and values received during the previous step, while the next ones arrive. All steps take equal
+    time, as do all exchanges, so the exchanges together overlap all steps but the last. An eager ring starts each exchange after
+    the previous one. Each step's output is weighted and added to the sum so far. Backward, gradients of keys and values go around
+    too, in fp32 if eager.
     """
     causal, kv, eager = shard.model.causal, _kv_bytes(shard, core, tokens), "eager" in shard.ring
     passes: list[Steps] = []
@@ -75,7 +76,7 @@ def _around(shard: ShardedModel, core: Core, group: str, ranks: int, tokens: int
         exchange = Collective(group, "ring_exchange", (1 if eager else ranks - 1) * times * kv)
         hop: Steps = (Awaited(group), Started(exchange)) if eager else ()
         merge = _merge(shard, core, tokens) if op == "forward" else _merge_backward(shard, core, tokens)
-        # with a causal mask, later steps are all queries against half of the keys, or half of them against all
+        # with a causal mask, later steps are all queries against half of the keys, or half of the queries against all keys
         later = (_ring_kernel(shard, core, op, tokens, tokens // 2 if causal else tokens), *merge)
         own = _ring_kernel(shard, core, op, tokens, tokens, causal=causal)
         passes.append((Started(exchange), own, *(*hop, *later) * (ranks - 2), Awaited(group), *later))
@@ -83,9 +84,9 @@ def _around(shard: ShardedModel, core: Core, group: str, ranks: int, tokens: int
 
 
 def _by_head(shard: ShardedModel, core: Core) -> Passes:
-    """Return both passes where ranks hold neighbouring tokens and gather keys and values head by head, the next under attention.
+    """Return both passes where ranks hold adjacent tokens and gather keys and values head by head, overlapped with attention.
 
-    With a causal mask all wait for the last rank, whose queries see all tokens before its own and, in the mean, half of its own
+    With a causal mask all ranks wait for the last one, whose queries see all earlier tokens and on average half of its own
     (zhuzilin/ring-flash-attention, llama3_flash_attn_varlen.py).
     """
     head, tokens, seq = core.of(core.kv_heads), shard.context, shard.training.seq
@@ -100,14 +101,14 @@ def _by_head(shard: ShardedModel, core: Core) -> Passes:
 
 
 EAGER_MERGE = 6 + 3 * 12 + 8
-"""Bytes a value of an eager merge: the step's output to fp32, two differences and a product in fp32, and the copy of the sum into
-its place (zhuzilin/ring-flash-attention, utils.py, _update_out_and_lse)."""
+"""Bytes per value of an eager merge: the step's output to fp32, two differences and a product in fp32, and the copy of the sum
+into place (zhuzilin/ring-flash-attention, utils.py, _update_out_and_lse)."""
 
 
 def _merge(shard: ShardedModel, core: Core, tokens: int) -> tuple[Kernel, ...]:
-    """Return the sum of a step's output, weighed by its statistics, with that of the steps before.
+    """Return the sum of a step's output, weighted by its statistics, and the outputs of earlier steps.
 
-    Transformer Engine reads both and writes the sum, in the outputs' type (flash_attn_fwd_out_correction).
+    Transformer Engine reads both and writes the sum, in the outputs' data type (flash_attn_fwd_out_correction).
     """
     rows = shard.training.micro_batch * tokens
     traffic = EAGER_MERGE if "eager" in shard.ring else 3 * shard.size
@@ -115,7 +116,7 @@ def _merge(shard: ShardedModel, core: Core, tokens: int) -> tuple[Kernel, ...]:
 
 
 def _merge_backward(shard: ShardedModel, core: Core, tokens: int) -> tuple[Kernel, ...]:
-    """Return the sums in fp32 of a step's gradients with those before; Transformer Engine's go into the kernel's own sums."""
+    """Return the fp32 sums of a step's gradients and those before; none for Transformer Engine, whose kernel adds them itself."""
     if "eager" not in shard.ring:
         return ()
     rows, keys = shard.training.micro_batch * tokens, core.kv_heads * (core.dim + core.value_dim)
@@ -123,14 +124,14 @@ def _merge_backward(shard: ShardedModel, core: Core, tokens: int) -> tuple[Kerne
 
 
 def _ring_kernel(shard: ShardedModel, core: Core, op: str, queries: int, keys: int, causal: bool = False) -> Kernel:
-    """Return one kernel of a ring: some call FlashAttention-2, whatever libraries run on whole sequences."""
+    """Return one attention kernel of a ring. Some rings always call FlashAttention-2, whatever library the framework uses."""
     found = _kernel(shard, core, op, queries, keys, causal)
     eager = shard.ring == "eager_flash2" and shard.training.attention == "flash"
     return found._replace(generation="flash2") if eager else found
 
 
 def _exchanged(shard: ShardedModel, core: Core) -> Passes:
-    """Return both passes on all tokens of a cp-th of the heads."""
+    """Return both passes where an all-to-all gives each rank all tokens of 1/cp of the heads."""
     into, out = _heads_for_tokens(shard, core.repeated(shard.cp), "cp")
     shape = (shard.training.seq, shard.training.seq, shard.model.causal)
     forward, backward = (_kernel(shard, core.of(shard.cp), op, *shape) for op in ("forward", "backward"))
@@ -138,7 +139,7 @@ def _exchanged(shard: ShardedModel, core: Core) -> Passes:
 
 
 def _both(shard: ShardedModel, core: Core) -> Passes:
-    """Return both passes of a ring of groups, in each of which heads are exchanged for tokens."""
+    """Return both passes of a ring of groups, within each of which an all-to-all exchanges tokens for heads."""
     inner = shard.parallelism.cp_inner or 1
     into, out = _heads_for_tokens(shard, core.repeated(inner), "cp_a2a")
     forward, backward = _around(shard, core.of(inner), "cp_ring", shard.cp // inner, shard.context * inner)
@@ -146,10 +147,10 @@ def _both(shard: ShardedModel, core: Core) -> Passes:
 
 
 def context_buffers(shard: ShardedModel, core: Core) -> float:
-    """Return the bytes that a backward pass holds besides a rank's own tokens.
+    """Return the bytes that a backward pass holds in addition to the rank's own tokens.
 
-    Keys and values with their gradients: all of them gathered, or one part that is worked on and one on its way; with heads for
-    tokens the queries and the output too, in their other form.
+    Keys and values with their gradients: all of them if gathered, or one part in use and one in transit; after an all-to-all also
+    queries and output in the other layout.
     """
     kind = shard.parallelism.cp_type
     kv = _kv_bytes(shard, core, shard.training.seq if kind == "all_gather" else shard.context)
@@ -158,15 +159,15 @@ def context_buffers(shard: ShardedModel, core: Core) -> float:
 
 
 def context_kept(shard: ShardedModel, core: Core) -> float:
-    """Return the bytes of the core's own output, kept beside the projection's input where that has other heads and tokens.
+    """Return the bytes of the core's output that are saved in addition to the next linear's input, whose layout differs.
 
-    Transformer Engine since 2.8: the output before heads return for tokens (context_parallel.py, out_part).
+    Transformer Engine since 2.8: the output before the all-to-all back (context_parallel.py, out_part).
     """
     return shard.size * shard.tokens * core.heads * core.value_dim if "a2a" in shard.parallelism.cp_type else 0.0
 
 
 def _heads_for_tokens(shard: ShardedModel, core: Core, group: str) -> tuple[Collective, Collective]:
-    """Return the exchange of queries, keys and values, and that of the output; gradients go the other way in as many bytes."""
+    """Return the all-to-all of queries, keys and values, and that of the output. Gradients go back with equal bytes."""
     values = shard.size * shard.tokens * core.heads
     own = values * core.dim + _kv_bytes(shard, core, shard.context)
     return Collective(group, "all_to_all", own), Collective(group, "all_to_all", values * core.value_dim)

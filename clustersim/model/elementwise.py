@@ -1,7 +1,7 @@
 """Element-by-element kernels: additions, activations, dropout, residuals.
 
-Bytes an element are what a launch must read and write: with z the bytes of one value, a sum of two tensors costs 3z. The
-eager counts are those of PyTorch's kernels; `fused` are Megatron's bias-activation and bias-dropout-add kernels
+Traffic is in bytes per element that a launch must read and write: with z bytes per value, a sum of two tensors costs 3z. Eager
+counts are those of PyTorch's kernels; `fused` are Megatron's bias-activation and bias-dropout-add kernels
 (megatron/core/fusions).
 """
 
@@ -12,17 +12,17 @@ from clustersim.model.sharding import ShardedModel, gated
 
 
 def pointwise(shard: ShardedModel, op: str, rows: int, columns: int, traffic: float, flop: float = 1.0) -> Kernel:
-    """Return one element-wise kernel over rows×columns values that moves `traffic` bytes a value."""
+    """Return one element-wise kernel over rows×columns values, with `traffic` bytes and `flop` FLOP per value."""
     return vector("elementwise", op, shard.dtype, rows, columns, flop, traffic)
 
 
 def copy(shard: ShardedModel, op: str, rows: int, columns: int, traffic: float, dtype: str | None = None) -> Kernel:
-    """Return one kernel that only moves memory, `traffic` bytes a value."""
+    """Return one kernel that only moves memory, `traffic` bytes per value."""
     return vector("memory", op, dtype or shard.dtype, rows, columns, 0.0, traffic)
 
 
 def add(shard: ShardedModel, rows: int, columns: int) -> Kernel:
-    """Return the sum of two tensors: 3z bytes a value."""
+    """Return the sum of two tensors: 3z bytes per value of z bytes."""
     return pointwise(shard, "add", rows, columns, 3 * shard.size)
 
 
@@ -32,12 +32,12 @@ def dropout(shard: ShardedModel, rows: int, columns: int) -> tuple[Kernel, ...]:
 
 
 def dropout_backward(shard: ShardedModel, rows: int, columns: int) -> tuple[Kernel, ...]:
-    """Return dropout backward: reads values and mask, writes values (native_dropout_backward, eager PyTorch's too)."""
+    """Return dropout backward: reads values and mask, writes values (native_dropout_backward, also in eager PyTorch)."""
     return (copy(shard, "dropout_backward", rows, columns, 2 * shard.size + 1),) if shard.model.dropout else ()
 
 
 def residual(shard: ShardedModel, columns: int, late_bias: bool) -> tuple[Kernel, ...]:
-    """Return dropout and the residual sum after a row-parallel linear, whose bias (`late_bias`) is added here too."""
+    """Return dropout and the residual sum after a row-parallel linear. With `late_bias` they also add the linear's bias."""
     rows, z = shard.local, shard.size
     if not shard.eager:
         mask = 1 if shard.model.dropout else 0
@@ -56,7 +56,7 @@ FORWARD: dict[str, tuple[tuple[str, float], ...]] = {
     # 0.5·x·(1 + tanh(c·(x + d·x³))): mul, pow, mul, add, mul, tanh, add, mul
     "gelu_new": (("mul", 2), ("pow", 2), ("mul", 2), ("add", 3), ("mul", 2), ("tanh", 2), ("add", 2), ("mul", 3)),
 }
-"""Eager activations: (kernel, values moved an element)."""
+"""Kernels of each eager activation: (name, values moved per element)."""
 
 BACKWARD: dict[str, tuple[tuple[str, float], ...]] = {
     "gelu": (("gelu_backward", 3),),
@@ -64,7 +64,7 @@ BACKWARD: dict[str, tuple[tuple[str, float], ...]] = {
     "squared_relu": (("mul", 3), ("mul", 2), ("relu_backward", 3)),
     "swiglu": (("mul", 3), ("mul", 3), ("silu_backward", 3)),
     "geglu": (("mul", 3), ("mul", 3), ("gelu_backward", 3)),
-    # the gradients of the eight, and two sums where x and the product fork
+    # gradients of the eight operations, and two sums where x and the product are used twice
     "gelu_new": (
         ("mul", 3),
         ("mul", 3),
@@ -79,11 +79,11 @@ BACKWARD: dict[str, tuple[tuple[str, float], ...]] = {
 }
 
 KEPT = {"gelu": 1.0, "relu": 0.0, "squared_relu": 1.0, "swiglu": 3.0, "geglu": 3.0, "gelu_new": 4.0}
-"""Values an element that an eager activation keeps for its backward pass, beyond its output."""
+"""Values per element that an eager activation saves for its backward pass, besides its output."""
 
 
 def activation(shard: ShardedModel, rows: int, columns: int) -> tuple[Kernel, ...]:
-    """Return the activation of rows×columns outputs, with its bias when fused; a gated one reads two inputs an output."""
+    """Return the activation of rows×columns outputs, fused with the bias if possible; a gated one reads two inputs per output."""
     name, z = shard.model.activation, shard.size
     if shard.eager:
         return tuple(pointwise(shard, op, rows, columns, values * z) for op, values in FORWARD[name])
@@ -94,7 +94,7 @@ def activation_backward(shard: ShardedModel, rows: int, columns: int) -> tuple[K
     """Return the gradient of the activation."""
     name, z = shard.model.activation, shard.size
     if shard.eager:
-        # both inputs are one product's: their gradients are put together
+        # both inputs come from one linear: their gradients are joined
         joined = (copy(shard, "concatenate", rows, 2 * columns, 2 * z),) if shard.stacked and gated(shard.model) else ()
         return (*(pointwise(shard, op, rows, columns, values * z) for op, values in BACKWARD[name]), *joined)
     op = f"{name.removesuffix('_new')}_backward"
@@ -102,7 +102,7 @@ def activation_backward(shard: ShardedModel, rows: int, columns: int) -> tuple[K
 
 
 def activation_saved(shard: ShardedModel, rows: int, columns: int) -> float:
-    """Return the bytes that the activation keeps: its input, or eager PyTorch's intermediates."""
+    """Return the bytes that the activation saves: its input, or eager PyTorch's intermediate tensors."""
     name = shard.model.activation
     fused = {"swiglu": 2.0, "geglu": 2.0, "relu": 0.0}.get(name, 1.0)
     return (KEPT[name] if shard.eager else fused) * (1.0 if shard.narrow_activations else shard.size) * rows * columns

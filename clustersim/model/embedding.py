@@ -14,7 +14,7 @@ TABLE = "embedding"
 
 
 def embedding_part(shard: ShardedModel) -> tuple[Operator, ...]:
-    """Return the operators from token ids to the first block's input; post-norm models (BERT) normalize here."""
+    """Return the operators from token ids to the first block's input; post-norm models (BERT) have their first norm here."""
     return (
         table(shard),
         *((positions(shard),) if shard.model.positions == "learned" else ()),
@@ -24,7 +24,8 @@ def embedding_part(shard: ShardedModel) -> tuple[Operator, ...]:
 
 
 def table(shard: ShardedModel) -> Operator:
-    """Return the lookup; rows of other ranks are zero, so the tp ranks add up (Megatron's VocabParallelEmbedding)."""
+    """Return the vocabulary-parallel lookup. Rows of other ranks give zero, and the tp ranks sum (Megatron's
+    VocabParallelEmbedding)."""
     hidden, sp = shard.model.hidden, shard.sequence_parallel
     whole = (shard.tokens, hidden)
     weights = shard.vocab * hidden
@@ -51,7 +52,7 @@ def lookup_backward(shard: ShardedModel, entries: int, rows: int) -> tuple[Kerne
 
 
 def positions(shard: ShardedModel) -> Operator:
-    """Return the lookup of learned positions and their sum with the tokens' vectors."""
+    """Return the lookup of learned positions and their sum with the token vectors."""
     hidden, rows = shard.model.hidden, shard.local
     entries = shard.model.max_positions or shard.training.seq
     weights = shard.replicated(entries * hidden)
@@ -67,7 +68,7 @@ def positions(shard: ShardedModel) -> Operator:
 
 
 def embedding_dropout(shard: ShardedModel) -> Operator:
-    """Return the dropout after the embedding; keeps its mask."""
+    """Return the dropout after the embedding. It saves its mask."""
     shape = (shard.local, shard.model.hidden)
     return Operator(
         "embedding_dropout", dropout(shard, *shape), dropout_backward(shard, *shape), saved=float(shape[0] * shape[1])

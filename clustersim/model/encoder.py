@@ -1,7 +1,7 @@
 """An encoder before the decoder, and the attention of the decoder's blocks to its output (T5, Raffel et al. 2020).
 
-Blocks of the encoder are those of the model without a mask, experts too, on the encoder's own tokens. Each block of the
-decoder has a third half between the two others: queries of its own tokens, keys and values of the encoder's.
+Blocks of the encoder are the model's blocks (experts included) without a mask, on the encoder's own tokens. Each decoder block
+has a third part between its two: cross-attention from its own tokens to the keys and values of the encoder.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ from clustersim.model.operator import Operator
 from clustersim.model.sharding import ShardedModel
 
 CROSS = "cross_attention"
-"""Name of the operator that attends to the encoder, which selective recomputation runs again."""
+"""Name of the cross-attention operator, which selective recomputation reruns."""
 LOOKUP = f"decoder_{TABLE}"
-"""Name of the operator that looks the decoder's tokens up."""
+"""Name of the operator that looks up the decoder's tokens."""
 
 
 def encoder_model(model: Model) -> Model:
-    """Return the encoder as a model of its own: as many blocks as it has, of the same kinds in the same order."""
+    """Return the encoder as a separate model, with its number of blocks, of the same kinds in the same order."""
     blocks = tuple(one.model_copy(update={"window": None}) for one in model.blocks)
     changes = {"layers": model.encoder_layers, "encoder_layers": 0, "causal": False, "window": 0, "blocks": blocks}
     return model.model_copy(update={**changes, "dense_layers": min(model.dense_layers, model.encoder_layers)})
 
 
 def encoder_of(shard: ShardedModel) -> ShardedModel:
-    """Return the shapes of a rank's encoder: no mask, tokens of its own."""
+    """Return the shapes of a rank's encoder: no mask, its own tokens."""
     training = shard.training.model_copy(update={"seq": shard.training.encoder_seq or shard.training.seq})
     return replace(shard, model=encoder_model(shard.model), training=training)
 
 
 def cross_attention_part(shard: ShardedModel, encoder: ShardedModel) -> tuple[Operator, ...]:
-    """Return the operators of the attention to the encoder's output, without its norm."""
+    """Return the operators of cross-attention to the encoder's output, without its norm."""
     hidden, inner, keys = shard.model.hidden, shard.heads * shard.dim, 2 * shard.kv_heads * shard.dim
     bias, z = shard.model.bias, shard.size
     return (
@@ -51,7 +51,7 @@ def cross_attention_part(shard: ShardedModel, encoder: ShardedModel) -> tuple[Op
 
 
 def cross_core(shard: ShardedModel, encoder: ShardedModel) -> Operator:
-    """Return attention itself: every token of the decoder sees all of the encoder."""
+    """Return the core of cross-attention: every token of the decoder sees all tokens of the encoder."""
     if shard.training.attention == "unfused":
         return unfused(shard, shard.kv_heads, shard.dim, shard.dim, encoder, CROSS)
     b, queries, keys = shard.training.micro_batch, shard.training.seq, encoder.training.seq
@@ -63,7 +63,8 @@ def cross_core(shard: ShardedModel, encoder: ShardedModel) -> Operator:
 
 
 def decoder_entry_part(shard: ShardedModel, own: bool) -> tuple[Operator, ...]:
-    """Return the operators from the decoder's token ids to its first block; own: whether the stage holds a table for them."""
+    """Return the operators from the decoder's token ids to its first block. `own`: whether the stage has a separate table for
+    them."""
     first, *others = embedding_part(shard)
     lookup = first._replace(name=LOOKUP)
     return (lookup if own else lookup._replace(parameters=0), *others)

@@ -28,14 +28,14 @@ def head_part(shard: ShardedModel) -> tuple[Operator, ...]:
 
 
 def further_head_part(shard: ShardedModel) -> tuple[Operator, ...]:
-    """Return the logits and the loss of one more token, by the head's own weights."""
+    """Return the logits and the loss of one further token, with the head's weights."""
     shard = shard.in_activation_type
     logits = column(shard, LOGITS, shard.model.hidden, shard.vocab, bias=False)
     return logits._replace(name=f"mtp_{LOGITS}", parameters=0), cross_entropy(shard)
 
 
 def transform(shard: ShardedModel) -> tuple[Operator, ...]:
-    """Return BERT's dense layer, activation and norm before the logits; every tp rank holds all of it."""
+    """Return BERT's dense layer, activation and norm before the logits, replicated on every tp rank."""
     hidden, rows = shard.model.hidden, shard.local
     weights = shard.replicated(hidden * hidden + hidden)
     linear = Operator(
@@ -56,14 +56,15 @@ def transform(shard: ShardedModel) -> tuple[Operator, ...]:
 
 
 def cross_entropy(shard: ShardedModel) -> Operator:
-    """Return the loss as `training.cross_entropy` says it, by default that of the framework's kernels."""
+    """Return the loss by `training.cross_entropy`, or by default of the framework's kernels."""
     kinds = {"parallel": parallel_loss, "native": native_loss, "fused": fused_loss, "metered": metered_loss}
     said = shard.training.cross_entropy or ("eager" if shard.eager else "parallel")
     return kinds.get(said, eager_loss)(shard)
 
 
 def _loss(shard: ShardedModel, forward: Steps, backward: Steps, *, kept: float, alive: tuple[float, float]) -> Operator:
-    """Return the loss: it keeps `kept` bytes per logit, and beside them `alive` bytes exist in the forward, backward pass."""
+    """Return the loss. It saves `kept` bytes per logit, and has `alive` further bytes per logit in its (forward, backward)
+    pass."""
     logits = float(shard.tokens * shard.vocab)
     return Operator(
         "cross_entropy",
@@ -76,11 +77,11 @@ def _loss(shard: ShardedModel, forward: Steps, backward: Steps, *, kept: float, 
 
 
 def parallel_loss(shard: ShardedModel) -> Operator:
-    """Return Megatron's vocab-parallel cross-entropy, with three all-reduces of 4 bytes a token.
+    """Return Megatron's vocab-parallel cross-entropy, with three all-reduces of 4 bytes per token.
 
-    They add up the maximum, the target's logit and the sum of exponentials (tensor_parallel/cross_entropy.py). It keeps the fp32
-    softmax, 4 bytes a logit (Korthikanti et al. 2022, section 4.3), which becomes the gradient in place. Narrow logits are alive
-    beside it, and so is their gradient; nanotron (nn.py, sharded_cross_entropy) subtracts into another fp32 tensor.
+    They reduce the maximum, the target's logit and the sum of exponentials (tensor_parallel/cross_entropy.py). It saves the fp32
+    softmax, 4 bytes per logit (Korthikanti et al. 2022, section 4.3), which becomes the gradient in place. 16-bit logits and
+    their gradient exist at the same time; nanotron (nn.py, sharded_cross_entropy) subtracts into another fp32 tensor.
     """
     shape, z = (shard.tokens, shard.vocab), shard.size
     small = shard.exchange("all_reduce", shard.tokens, 1, 4.0)
@@ -108,9 +109,10 @@ def parallel_loss(shard: ShardedModel) -> Operator:
 
 
 def native_loss(shard: ShardedModel) -> Operator:
-    """Return the same as torch.compile fuses it, with two all-reduces (Megatron-Core, fusions/fused_cross_entropy.py).
+    """Return the vocab-parallel loss as fused by torch.compile, with two all-reduces (Megatron-Core,
+    fusions/fused_cross_entropy.py).
 
-    The maximum makes fp32 logits; exponentials are copied over them, the gradient is made in a copy, as comments there say.
+    The maximum makes fp32 logits; exponentials overwrite them, and the gradient is made in a copy, as comments there say.
     """
     shape, narrow = (shard.tokens, shard.vocab), shard.size if shard.size < 4 else 0.0
     largest, exponential, quotient, gradient = (
@@ -123,10 +125,10 @@ def native_loss(shard: ShardedModel) -> Operator:
 
 
 def fused_loss(shard: ShardedModel) -> Operator:
-    """Return Transformer Engine's fused cross-entropy (pytorch/triton/cross_entropy.py, 2.x): it keeps nothing but the logits.
+    """Return Transformer Engine's fused cross-entropy (pytorch/triton/cross_entropy.py, 2.x). It saves only the logits.
 
-    Maximum and sum of exponentials in one pass, 12 bytes a token of which are gathered; the gradient is written over the logits,
-    and multiplied by that of the loss in the backward pass.
+    Maximum and sum of exponentials are computed in one pass, of which 12 bytes per token are gathered. The gradient overwrites
+    the logits, and is multiplied by the loss's gradient in the backward pass.
     """
     shape, z = (shard.tokens, shard.vocab), shard.size
     gather = shard.exchange("all_gather", shard.tokens * shard.tp, 1, 12.0)
@@ -140,10 +142,10 @@ def fused_loss(shard: ShardedModel) -> Operator:
 
 
 def metered_loss(shard: ShardedModel) -> Operator:
-    """Return a fused loss with metrics of training on its logits behind it: Composer's cross-entropy and perplexity.
+    """Return a fused loss followed by training metrics on its logits: Composer's cross-entropy and perplexity.
 
-    Each is the forward pass of PyTorch's cross-entropy in fp32, after every backward pass (composer trainer/trainer.py,
-    _eval_train_metrics; metrics/nlp.py), when activations are gone.
+    Each metric is the forward pass of PyTorch's cross-entropy in fp32, after every backward pass (composer trainer/trainer.py,
+    _eval_train_metrics; metrics/nlp.py), when activations are freed.
     """
     fused, shape, z = fused_loss(shard), (shard.tokens, shard.vocab), shard.size
     once = (
@@ -156,9 +158,9 @@ def metered_loss(shard: ShardedModel) -> Operator:
 def eager_loss(shard: ShardedModel) -> Operator:
     """Return PyTorch's cross-entropy: copy, log-softmax; backward fill, log-softmax, fill and copy.
 
-    The copy shifts the logits of a decoder by a token; encoders and T5, whose labels lie as its outputs, copy narrow ones alone.
-    It keeps the fp32 log-softmax; narrow and copied logits are alive beside it, and backward the gradients of the loss by
-    log-softmax and logits.
+    The copy shifts the logits of a decoder by one token. Encoders and T5, whose labels are aligned, copy only 16-bit logits. It
+    saves the fp32 log-softmax. 16-bit and copied logits exist at the same time, and backward the gradients of the loss by
+    log-softmax and by logits.
     """
     shape, z = (shard.tokens, shard.vocab), shard.size
     small = shard.exchange("all_reduce", shard.tokens, 1, 4.0)

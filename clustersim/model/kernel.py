@@ -1,6 +1,6 @@
 """A kernel: one launch on one GPU, with the shapes that decide how long it takes.
 
-Kernels are plain values, so the distinct ones of a job can be collected in a dictionary and predicted in one call.
+Kernels are plain values, so the distinct kernels of a job are collected in a dictionary and predicted in one call.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from clustersim.errors import InputError, suggest
 from clustersim.hardware.constants import BYTES
 
 QUERY_BLOCK = 128
-"""Queries that a block of fused attention takes together (FlashAttention-2, section 3.3): it visits the keys of all of them."""
+"""Queries per block of fused attention (FlashAttention-2, section 3.3), which visits the keys of all of them."""
 
 KernelKind = Literal[
     "linear", "bmm", "grouped_gemm", "flash_attention", "softmax", "layernorm", "elementwise", "memory"
@@ -19,51 +19,51 @@ KernelKind = Literal[
 
 
 VECTOR = ("softmax", "layernorm", "elementwise", "memory")
-"""The kinds that memory's bandwidth bounds: a few operations for each byte."""
+"""Kinds that are bound by memory bandwidth: a few operations per byte."""
 
 
 class Kernel(NamedTuple):
     """One kernel launch.
 
-    A product multiplies `batch` times an m×k by a k×n matrix; a vector kernel works on m rows of n elements; attention has
-    `batch` sequences of m queries and n keys, with heads of width k.
+    A GEMM multiplies `batch` times an m×k by a k×n matrix. A vector kernel works on m rows of n elements. Attention has `batch`
+    sequences of m queries and n keys, with heads of width k.
     """
 
     kind: KernelKind
-    """What a predictor learns together: products (`linear`, `bmm`, `grouped_gemm`), `flash_attention`, vector kernels."""
+    """Group that a predictor learns together: GEMMs (`linear`, `bmm`, `grouped_gemm`), `flash_attention`, vector kernels."""
     op: str
-    """The finer name inside its kind: `forward`, `dgrad`, `wgrad` for GEMMs; `gelu`, `add`, `embedding`, … for the others."""
+    """Operation within the kind: `forward`, `dgrad`, `wgrad` for GEMMs; `gelu`, `add`, `embedding`, … for others."""
     dtype: str
-    """The data type that it computes in."""
+    """Data type of the computation."""
     batch: int
-    """Products of a GEMM, sequences of attention."""
+    """Number of products of a GEMM, or sequences of attention."""
     m: int
-    """Rows: of a product, of a vector kernel, or queries."""
+    """Rows of a GEMM or vector kernel, or queries."""
     n: int
-    """Columns: of a product, of a vector kernel, or keys."""
+    """Columns of a GEMM or vector kernel, or keys."""
     k: int
-    """The reduction of a product, the head dimension of attention; 0 of a vector kernel."""
+    """Length of a GEMM's reduction, or head dimension of attention; 0 for a vector kernel."""
     flop: float
-    """Multiply and add count as two; causal attention counts half."""
+    """FLOP: multiply and add count as two; causal attention counts half."""
     bytes: float
-    """What it must read and write at least."""
+    """Smallest number of bytes that the kernel must read and write."""
     heads: int = 1
     """Query heads of attention."""
     kv_heads: int = 1
-    """Its key and value heads."""
+    """Key and value heads of attention."""
     causal: bool = False
-    """A token sees those before it."""
+    """Whether a token sees only earlier tokens."""
     generation: str = ""
-    """Of fused attention (`flash1`, …); empty: that which libraries run on the GPU. `apart`: grouped products and casts that
-    are launched one by one."""
+    """Generation of fused attention (`flash1`, …); empty: the default of libraries on the GPU. `apart`: grouped GEMMs and casts
+    that are launched one by one."""
 
 
 APART = "apart"
-"""The generation of grouped products and casts that are launched one by one, as Transformer Engine does it with cuBLAS."""
+"""Value of `generation` for grouped GEMMs and casts that are launched one by one, as Transformer Engine does with cuBLAS."""
 
 
 def one_of(kernel: Kernel) -> tuple[Kernel, int]:
-    """Return the kernel that is launched, and how often, one after the other."""
+    """Return the kernel of one launch, and the number of such launches in sequence."""
     if kernel.generation != APART:
         return kernel, 1
     n, kind = kernel.batch, "linear" if kernel.kind == "grouped_gemm" else kernel.kind
@@ -89,11 +89,11 @@ def gemm(
     output: float = 0,
     operand: float = 0,
 ) -> Kernel:
-    """Return `batch` products of m×k by k×n.
+    """Return the kernel of `batch` products of m×k by k×n.
 
-    `accumulate`: bytes an element of an output that is added to, not written (wgrad into fp32 main gradients: 4).
-    `output`: bytes an element of the output where they differ from those of `dtype` (fp8 products leave bf16: 2).
-    `operand`: the same of both factors, where scales lie beside the values (mxfp8: 1 + 1/32).
+    Bytes per element where they differ from those of `dtype`. `accumulate`: of an output that is added to, not written (wgrad
+    into fp32 main gradients: 4). `output`: of the output (fp8 GEMMs write bf16: 2). `operand`: of both operands, with the scales
+    stored next to the values (mxfp8: 1 + 1/32).
     """
     size = element(dtype)
     written = 2 * accumulate if accumulate else output or size
@@ -102,14 +102,14 @@ def gemm(
 
 
 def narrowed(kernel: Kernel, columns: int) -> Kernel:
-    """Return a product cut to `columns` columns: it reads all of its first matrix and this share of the rest."""
+    """Return a GEMM cut to `columns` columns: it reads all of its first matrix and the corresponding share of everything else."""
     share = columns / kernel.n
     read = kernel.flop / (2 * kernel.n) * element(kernel.dtype)
     return kernel._replace(n=columns, flop=kernel.flop * share, bytes=read + (kernel.bytes - read) * share)
 
 
 def vector(kind: KernelKind, op: str, dtype: str, rows: int, columns: int, flop: float, traffic: float) -> Kernel:
-    """Return a kernel over rows×columns elements with `flop` operations and `traffic` bytes an element."""
+    """Return a kernel over rows×columns elements with `flop` FLOP and `traffic` bytes per element."""
     elements = float(rows) * columns
     return Kernel(kind, op, dtype, 1, rows, columns, 0, flop * elements, traffic * elements)
 
@@ -129,10 +129,10 @@ def attention(
 ) -> Kernel:
     """Return one fused (flash) attention kernel, `op` forward or backward.
 
-    FLOP: 4·b·a·s_q·s_k·d forward, 2.5 times that backward (FlashAttention-2, section 4: five products for two), half of
-    it when causal. Bytes: q, k, v, o once forward; those, their gradients and the statistics backward. `value_dim`: width of the
-    values where they differ from queries and keys; the kernel then has the mean of both as `k`. `window`: keys that a query sees
-    at most, 0 for all; a block of queries then visits the window and one block of keys, which is the kernel's `n`.
+    FLOP: 4·b·a·s_q·s_k·d forward, 2.5 times as many backward (FlashAttention-2, section 4: five products instead of two), half if
+    causal. Bytes: q, k, v, o once forward; these, their gradients and the statistics backward. `value_dim`: width of the values
+    if different from queries and keys; the kernel's `k` is then the mean of both. `window`: largest number of keys that a query
+    sees, 0 for all; a block of queries then visits the window and one block of keys, which is the kernel's `n`.
     """
     values, mean = value_dim or dim, (dim + (value_dim or dim)) / 2
     share = 0.5 if causal else 1.0

@@ -27,16 +27,16 @@ def column(
     parts: Sequence[tuple[str, int]] = (),
     apart: bool = False,
 ) -> Operator:
-    """Return a linear of `inputs` to `outputs` (this rank's) features whose input every tp rank needs whole.
+    """Return a linear of `inputs` to `outputs` (this rank's) features whose whole input is needed on every tp rank.
 
-    Without sequence parallelism the gradient of the input is all-reduced. With it the input is gathered forward and, unless it
-    is kept so, again for wgrad, and the gradient is reduce-scattered. `saved`: bytes of the output that are kept besides the
-    input. `chunks`: whether the gather may run under chunks of the product. `parts`: names and columns of its outputs;
-    `apart`: each is a linear of its own.
+    Without sequence parallelism the input's gradient is all-reduced. With it, the input is gathered forward and, unless saved
+    gathered, again for wgrad, and the gradient is reduce-scattered. `saved`: bytes of output saved besides the input. `chunks`:
+    whether the gather may overlap chunks of the GEMM. `parts`: names and columns of the outputs; `apart`: each is a separate
+    linear.
     """
     whole = (shard.tokens, inputs)
     gather = gathers(shard, inputs)
-    # the input gathered, and its gradient scattered
+    # gather of the input, scatter of its gradient
     both = (shard.tokens + shard.local) * inputs if shard.sequence_parallel else 0
     reduce = shard.exchange("reduce_scatter" if shard.sequence_parallel else "all_reduce", *whole)
     linears = tuple(columns for _, columns in parts) if apart else (outputs,)
@@ -48,7 +48,7 @@ def column(
     again = () if whole_kept or shard.lora else gather
     under = 0 if shard.lora else len(weight)
     back: Steps = (*beside(shard, again, len(gradient)), *gradient, *beside(shard, reduce, under))
-    # without gradients of weights to run beside, TE scatters by chunks (Megatron's tp_comm_overlap_rs_dgrad)
+    # without weight gradients to overlap, TE scatters by chunks (Megatron's tp_comm_overlap_rs_dgrad)
     if chunks and (shard.overlap == "async" or (shard.overlap == "ring" and shard.lora)):
         back = scattered(shard, reduce, differentiate, inputs)
     kept = input_size(shard) * (shard.tokens if whole_kept else shard.local) * inputs
@@ -69,20 +69,20 @@ def column(
 
 
 def made(shard: ShardedModel, parameters: int) -> float:
-    """Return the bytes of a weight's gradient until it is added to the main one: none where the product adds it there."""
+    """Return the bytes of a weight's gradient until it is added to the main one; 0 if the GEMM itself adds it."""
     return shard.size * parameters if shard.accumulates_apart and not shard.lora else 0.0
 
 
 def row(
     shard: ShardedModel, name: str, inputs: int, outputs: int, *, bias: bool, part: str, read: bool = True
 ) -> Operator:
-    """Return a linear of `inputs` (this rank's) to `outputs` features whose partial sums the tp ranks add up.
+    """Return a linear of `inputs` (this rank's) to `outputs` features whose partial sums are reduced over the tp ranks.
 
-    part: the name of its output; read: whether a backward pass, or what runs again before one, needs that.
+    part: name of the output. read: whether a backward pass, or recomputation, reads the output.
     """
     whole = (shard.tokens, outputs)
     reduce = shard.exchange("reduce_scatter" if shard.sequence_parallel else "all_reduce", *whole)
-    # scales by block differ by rows and by columns, which the gradient of the weights needs
+    # block scales differ by rows and by columns, and the weight gradient needs the latter
     both = 2 if shard.format and shard.format.scale and not shard.lora else 1
     gather = gathers(shard, outputs, both)
     replicated = shard.replicated(outputs) if bias else 0
@@ -104,13 +104,14 @@ def row(
 
 
 SMS = 16
-"""SMs of a collective beside a product, in bulk or under chunks of sums; rings are copy engines' work (the same file)."""
+"""SMs of a collective that overlaps a GEMM, whole or in chunks of sums; rings use copy engines (same file)."""
 SPLITS = 4
-"""Chunks of a product whose sums are scattered one by one: Transformer Engine's num_splits (common/comm_gemm_overlap)."""
+"""Number of chunks of a GEMM whose sums are scattered chunk by chunk: Transformer Engine's num_splits
+(common/comm_gemm_overlap)."""
 
 
 def gathers(shard: ShardedModel, columns: int, copies: int = 1) -> tuple[Collective, ...]:
-    """Return the all-gather of `copies` operands of `columns` columns over the ranks that share a sequence, if they do."""
+    """Return the all-gather of `copies` operands of `columns` columns over the tp ranks; nothing if they share no sequence."""
     if not shard.sequence_parallel:
         return ()
     size = shard.format.size if shard.format and shard.format.travels else shard.size
@@ -118,15 +119,15 @@ def gathers(shard: ShardedModel, columns: int, copies: int = 1) -> tuple[Collect
 
 
 def beside(shard: ShardedModel, calls: tuple[Collective, ...], kernels: int) -> Steps:
-    """Return collectives that overlap the `kernels` kernels after them, or exposed ones with their layout copies."""
+    """Return collectives that overlap the `kernels` kernels after them; or, if they do not overlap, with their layout copies."""
     if shard.overlap in ("none", "async"):
         return (*calls, *redistributed(shard, calls))
     return tuple(call._replace(over=kernels, sms=SMS) for call in calls)
 
 
 def redistributed(shard: ShardedModel, calls: tuple[Collective, ...]) -> tuple[Kernel, ...]:
-    """Return the copies of what eager collectives gather, or before they scatter it, along the sequence: PyTorch's cut and join
-    the first dimension, and a sequence is the second (torch distributed/_functional_collectives.py)."""
+    """Return the copies after eager gathers, or before eager scatters, along the sequence: PyTorch's collectives split and join
+    the first dimension, but the sequence is the second (torch distributed/_functional_collectives.py)."""
     if not shard.redistributes or not shard.sequence_parallel or shard.overlap != "none":
         return ()
     columns = (round(call.size / shard.tokens / shard.size) for call in calls)
@@ -134,12 +135,12 @@ def redistributed(shard: ShardedModel, calls: tuple[Collective, ...]) -> tuple[K
 
 
 def gathered(shard: ShardedModel, gather: tuple[Collective, ...], make: Callable[..., tuple[Kernel, ...]]) -> Steps:
-    """Return a product of what is gathered: whole, or in chunks, the own one first, under the ring that brings the next."""
+    """Return a GEMM on a gathered operand: whole, or in chunks, the rank's own first, while a ring brings the next chunk."""
     if shard.overlap not in ("ring", "async") or not gather or shard.tokens % shard.tp:
         return (*gather, *redistributed(shard, gather), *make())
     chunk = make(rows=shard.tokens // shard.tp)
     [call] = gather
-    step = call._replace(size=call.size / (shard.tp - 1), over=len(chunk))  # (t - 1) / t of it in t - 1 steps
+    step = call._replace(size=call.size / (shard.tp - 1), over=len(chunk))  # a share (t - 1) / t in t - 1 steps
     ring: Steps = (step, *chunk)
     return (*(ring * (shard.tp - 1)), *chunk)
 
@@ -147,9 +148,9 @@ def gathered(shard: ShardedModel, gather: tuple[Collective, ...], make: Callable
 def scattered(
     shard: ShardedModel, reduce: tuple[Collective, ...], make: Callable[..., tuple[Kernel, ...]], columns: int
 ) -> Steps:
-    """Return a product of `columns` columns whose sums are scattered: whole, or by chunks, each under the product of the next.
+    """Return a GEMM of `columns` columns whose sums are scattered: whole, or in chunks, each while the next one is multiplied.
 
-    The last is exposed; of PyTorch's chunks the last is the rank's own, and the sum of all that arrived follows it
+    The last chunk is exposed. In PyTorch it is the rank's own, followed by the sum of all that arrived
     (_fused_matmul_reduce_scatter in torch/distributed/_symmetric_memory).
     """
     if shard.overlap == "async" and reduce and not shard.tokens % shard.tp:
@@ -169,37 +170,38 @@ def scattered(
 
 
 def input_size(shard: ShardedModel) -> float:
-    """Return the bytes of one value of a linear's operands, the kept input too: narrow products keep the cast one."""
+    """Return the bytes per value of a linear's operands and saved input; narrow GEMMs save the cast one."""
     return shard.format.size if shard.format else shard.size
 
 
 def product(shard: ShardedModel, inputs: int, outputs: int, rows: int | None = None) -> tuple[Kernel, ...]:
-    """Return the forward product of `rows` (default: all tokens) that the rank has whole."""
+    """Return the forward GEMM on `rows` rows (default: all tokens) that are whole on this rank."""
     rows = shard.tokens if rows is None else rows
     return (*early_cast(shard, rows, inputs), *multiplied(shard, "forward", inputs, outputs, rows))
 
 
 def dgrad(shard: ShardedModel, inputs: int, outputs: int, rows: int | None = None) -> tuple[Kernel, ...]:
-    """Return the gradient of the input."""
+    """Return the GEMM that computes the input's gradient."""
     rows = shard.tokens if rows is None else rows
     return (*early_cast(shard, rows, outputs), *multiplied(shard, "dgrad", outputs, inputs, rows))
 
 
 def forwards(shard: ShardedModel, inputs: int, linears: Sequence[int], rows: int | None = None) -> tuple[Kernel, ...]:
-    """Return the products of one operand, cast once, with linears of these output widths."""
+    """Return the GEMMs of one operand, cast once, with linears of these output widths."""
     first, *others = (multiplied(shard, "forward", inputs, columns, rows) for columns in linears)
     return (*first, *(one[-1] for one in others))
 
 
 def dgrads(shard: ShardedModel, inputs: int, linears: Sequence[int], rows: int | None = None) -> tuple[Kernel, ...]:
-    """Return the gradient of the input that linears of these output widths share: the sum of theirs."""
+    """Return the GEMMs for the input gradient shared by linears of these output widths, and the sum over them."""
     rows, n = shard.tokens if rows is None else rows, len(linears)
     each = (kernel for columns in linears for kernel in dgrad(shard, inputs, columns, rows))
     return (*each, *((copy(shard, "sum_gradients", rows, inputs, (n + 1) * shard.size),) if n > 1 else ()))
 
 
 def multiplied(shard: ShardedModel, op: str, inputs: int, outputs: int, rows: int | None = None) -> tuple[Kernel, ...]:
-    """Return a product, `forward` or `dgrad`, of `rows` (default: all tokens) of `inputs` columns, cast here if not before."""
+    """Return a GEMM, `forward` or `dgrad`, on `rows` rows (default: all tokens) of `inputs` columns, preceded by its cast if
+    needed."""
     rows, form = shard.tokens if rows is None else rows, shard.format
     late = cast(shard, rows, inputs) if form and not form.travels else ()
     late = (*late, *recast(shard, inputs, outputs))
@@ -208,7 +210,7 @@ def multiplied(shard: ShardedModel, op: str, inputs: int, outputs: int, rows: in
 
 
 def wgrad(shard: ShardedModel, inputs: int, outputs: int, bias: bool, rows: int | None = None) -> tuple[Kernel, ...]:
-    """Return the gradient of the weights, added to the main gradients in the product or afterwards."""
+    """Return the weight-gradient GEMM and, unless it adds to the main gradients itself, the sum after it."""
     rows = shard.tokens if rows is None else rows
     into = 0.0 if shard.accumulates_apart or not shard.adds_gradients else shard.gradient
     shape = (outputs, inputs, rows)
@@ -219,16 +221,16 @@ def wgrad(shard: ShardedModel, inputs: int, outputs: int, bias: bool, rows: int 
 
 
 def accumulate(shard: ShardedModel, rows: int, columns: int) -> tuple[Kernel, ...]:
-    """Return the sum of a weight's gradient into the main gradient: reads it and reads and writes that."""
+    """Return the sum of a weight's gradient into the main gradient: reads the first, reads and writes the second."""
     moved = shard.size + 2 * shard.gradient
     return (copy(shard, "accumulate", rows, columns, moved),) if shard.adds_gradients else ()
 
 
 def cast(shard: ShardedModel, rows: int, columns: int) -> tuple[Kernel, ...]:
-    """Return the cast of a product's operand: it is read, and written by rows and by columns (Transformer Engine).
+    """Return the cast of a GEMM's operand: read once, written row-wise and column-wise (Transformer Engine).
 
-    Columns are for gradients of weights, which frozen ones lack.
-    nvfp4 reads it twice, the first time for its largest value (pytorch/csrc/quantizer.cpp, nvte_hadamard_transform_amax).
+    The column-wise copy is for weight gradients, which frozen weights lack. nvfp4 reads the operand twice, first for its largest
+    value (pytorch/csrc/quantizer.cpp, nvte_hadamard_transform_amax).
     """
     if shard.format is None:
         return ()
@@ -237,21 +239,21 @@ def cast(shard: ShardedModel, rows: int, columns: int) -> tuple[Kernel, ...]:
 
 
 def recast(shard: ShardedModel, inputs: int, outputs: int) -> tuple[Kernel, ...]:
-    """Return the cast of a product's weights, in one order, where each pass makes it (torchao, float8_linear.py)."""
+    """Return the cast of a GEMM's weights in one layout, if each pass casts them (torchao, float8_linear.py)."""
     if shard.format is None or not shard.recasts:
         return ()
     return (copy(shard, "cast", inputs, outputs, shard.format.reads * shard.size + shard.format.size),)
 
 
 def early_cast(shard: ShardedModel, rows: int, columns: int) -> tuple[Kernel, ...]:
-    """Return the cast of an operand of a format that travels, before it is gathered."""
+    """Return the cast of an operand before its gather, for formats that are gathered in narrow form."""
     return cast(shard, rows, columns) if shard.format and shard.format.travels else ()
 
 
 def transposed(shard: ShardedModel, columns: int) -> tuple[Kernel, ...]:
-    """Return the transposition of a gathered operand for the gradient of the weights.
+    """Return the transposition of a gathered operand for the weight gradient.
 
-    With one scale a tensor it travels by rows alone (Transformer Engine, pytorch/distributed.py, _all_gather_fp8).
+    With one scale per tensor only its row-wise copy is gathered (Transformer Engine, pytorch/distributed.py, _all_gather_fp8).
     """
     form = shard.format
     if form is None or form.scale or not form.travels or not shard.sequence_parallel:
@@ -260,6 +262,6 @@ def transposed(shard: ShardedModel, columns: int) -> tuple[Kernel, ...]:
 
 
 def rescaled(shard: ShardedModel, rows: int, columns: int) -> tuple[Kernel, ...]:
-    """Return the scaling of a gradient's product behind it, where the product's kernel takes one scale a tensor alone."""
+    """Return the scaling of a GEMM's output in a separate kernel, if the GEMM supports only one scale per tensor."""
     behind = shard.format is not None and shard.format.rescales
     return (copy(shard, "rescale", rows, columns, 2 * shard.size),) if behind else ()

@@ -1,8 +1,8 @@
-"""Low-rank adapters beside frozen linears: LoRA (Hu et al. 2021, arXiv 2106.09685), QLoRA (Dettmers et al., arXiv 2305.14314).
+"""Low-rank adapters on frozen linears: LoRA (Hu et al. 2021, arXiv 2106.09685), QLoRA (Dettmers et al., arXiv 2305.14314).
 
-y = W·x + alpha/rank · B·A·x. Frozen weights have no gradients and no optimizer state, and a frozen linear keeps no input.
-The gradient of its input is computed as before, back to the first adapter. Under tensor parallelism A and B are split as
-Megatron-Bridge splits them (067f987, peft/utils.py, ParallelLinearAdapter).
+y = W·x + alpha/rank · B·A·x. Frozen weights have no gradients and no optimizer state, and a frozen linear saves no input. Input
+gradients are computed as before, back to the first adapter. Under tensor parallelism A and B are split as in Megatron-Bridge
+(067f987, peft/utils.py, ParallelLinearAdapter).
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ TARGETS = {
     "fc1": ("linear_fc1", ("linear_fc1_gate", "linear_fc1_up")),
     "fc2": ("linear_fc2", ()),
 }
-"""Targets by the operator of the linear: for all its outputs, and for each part of them."""
+"""Names of adapter targets by the operator of the linear: for all its outputs together, and for each part."""
 COLUMN = ("qkv", "fc1")
-"""Operators of column-parallel linears, whose input every tp rank has whole."""
+"""Operators of column-parallel linears, whose whole input is on every tp rank."""
 NF4: Annotated[float, Declared("B")] = (4 + 8 / 64 + 32 / (64 * 256)) / 8
-"""Bytes of a weight in nf4: 4 bits, for 64 of them a scale of 8 bits, for 256 of these one of fp32 (QLoRA, section 3)."""
+"""Bytes per weight in nf4: 4 bits, an 8-bit scale per 64 weights, and an fp32 scale per 256 of those (QLoRA, section 3)."""
 
 
 def widths(lora: Lora, name: str, parts: Sequence[tuple[str, int]], apart: bool) -> tuple[int, ...]:
-    """Return the outputs of each adapter of a linear whose outputs are `parts`; apart: each part is a linear of its own."""
+    """Return the output widths of a linear's adapters. `parts`: its outputs by name; `apart`: each part is a separate linear."""
     whole, each = TARGETS.get(name, ("", ()))
     columns = tuple(n for _, n in parts)
     if whole in lora.targets:
@@ -45,12 +45,12 @@ def widths(lora: Lora, name: str, parts: Sequence[tuple[str, int]], apart: bool)
 
 
 def adapters(shard: ShardedModel, name: str, inputs: int, parts: Sequence[tuple[str, int]]) -> tuple[Operator, ...]:
-    """Return the adapters of a linear of `inputs` (this rank's) features as one operator, nothing where it has none.
+    """Return the adapters of a linear of `inputs` (this rank's) features as one operator; nothing if it has none.
 
-    Beside a column-parallel linear the columns of A are split and A·x is gathered; beside a row-parallel one A·x is summed, the
-    columns of B are split, and B·A·x is gathered or exchanged for tokens. All adapters of a linear run one after the other:
-    dropout of the input, A, B, product with the scale, and sum with the linear's output. They keep their input, dropped if it is,
-    with a byte a value for the mask, and A·x. All are in the type of activations.
+    On a column-parallel linear the columns of A are split and A·x is gathered. On a row-parallel one A·x is summed, the columns
+    of B are split, and B·A·x is gathered or exchanged for tokens. The adapters of a linear run in sequence: dropout of the input,
+    A, B, product with the scale, sum with the linear's output. They save their input (after dropout, with a mask byte per value)
+    and A·x. All tensors have the activations' type.
     """
     lora, shard, column = shard.lora, shard.in_activation_type, name in COLUMN
     outputs = widths(lora, name, parts, shard.apart) if lora else ()
@@ -97,26 +97,26 @@ def adapters(shard: ShardedModel, name: str, inputs: int, parts: Sequence[tuple[
 
 
 def read_again(shard: ShardedModel, name: str) -> bool:
-    """Return whether the input of a linear is kept for the operator before it: a fused attention, or ReLU, reads its output."""
+    """Return whether the previous operator saves a linear's input anyway: fused attention or ReLU reads its own output."""
     return (name == "projection" and shard.training.attention != "unfused") or (
         name.endswith("fc2") and shard.model.activation == "relu"
     )
 
 
 def frozen(shard: ShardedModel, operators: Sequence[Operator], stored: bool = True) -> tuple[Operator, ...]:
-    """Return operators whose weights are not trained, but for those of adapters; the same where all weights are.
+    """Return operators whose weights, except adapters, are frozen; unchanged if all weights are trained.
 
-    stored: whether linears lie in `training.lora.base`, as those of blocks do.
+    stored: whether linears are stored in the format `training.lora.base`, as those of blocks are.
     """
     return tuple(_frozen(shard, op, stored) if shard.lora else op for op in operators)
 
 
 def _frozen(shard: ShardedModel, op: Operator, stored: bool) -> Operator:
-    """Return an operator without gradients of its weights, and without the input that only these need.
+    """Return an operator without weight gradients, and without the saved input that only these need.
 
-    A linear's weights in nf4 are unpacked before each product (bitsandbytes, autograd/_functions.py, MatMul4Bit); those in fp8
-    with one scale a tensor are transposed for the gradient of the input (Transformer Engine with
-    disable_parameter_transpose_cache, as NVIDIA submits it to MLPerf). With scales by block they lie by rows and by columns.
+    nf4 weights are unpacked before each GEMM (bitsandbytes, autograd/_functions.py, MatMul4Bit). fp8 weights with one scale per
+    tensor are transposed for the input gradient (Transformer Engine with disable_parameter_transpose_cache, as in NVIDIA's MLPerf
+    submission); with block scales they are stored row-wise and column-wise.
     """
     if not op.parameters or op.name.endswith(ADAPTER):
         return op
@@ -147,9 +147,9 @@ def _frozen(shard: ShardedModel, op: Operator, stored: bool) -> Operator:
 
 
 def entered(operators: Sequence[Operator]) -> tuple[Operator, ...]:
-    """Return the operators of a model's first layer, or first block, without the gradients that no adapter before them needs.
+    """Return the operators of a model's first layer or block without gradients that no earlier adapter needs.
 
-    Of the first adapter only the gradient of A·x is left, which comes before the product that reduces over the rank.
+    The first adapter computes only the gradient of A·x, which comes before the GEMM for the gradient of A.
     """
     place = next((i for i, op in enumerate(operators) if op.name.endswith(ADAPTER)), len(operators))
     before = [op._replace(backward_input=()) for op in operators[:place]]

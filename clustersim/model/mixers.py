@@ -1,4 +1,4 @@
-"""The half of a block in which tokens mix: attention, a state space, a gated delta net or a short convolution."""
+"""Token-mixing part of a block: attention, a state space, a gated delta net or a short convolution."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from clustersim.model.scans import ChunkProduct, Scan, delta_scan, state_space_s
 from clustersim.model.sharding import ShardedModel
 
 FP32 = 4
-"""Bytes of one value of the states, steps and decays, which scans keep in fp32."""
+"""Bytes per value of states, steps and decays, which scans keep in fp32."""
 
 
 def mixer_part(shard: ShardedModel) -> tuple[Operator, ...]:
-    """Return the operators of the mixer of a block without its norm; with two in parallel their outputs are added."""
+    """Return the operators of a block's mixer without its norm; the outputs of two parallel mixers are added."""
     model = shard.model
     if model.mixer == "delta" and model.delta:
         return delta_part(shard, model.delta)
@@ -38,7 +38,7 @@ def mixer_part(shard: ShardedModel) -> tuple[Operator, ...]:
 def state_space_part(shard: ShardedModel, mamba: StateSpace) -> tuple[Operator, ...]:
     """Return Mamba-2's linears, and between them convolution, scan and gated norm, with heads split over the tp ranks.
 
-    The convolution runs again backward, and the scan keeps its output alone (mamba_ssm, MambaSplitConv1dScanCombinedFn).
+    The convolution is recomputed backward, and the scan saves only its output (mamba_ssm, MambaSplitConv1dScanCombinedFn).
     """
     hidden, z, rows = shard.model.hidden, shard.size, shard.tokens
     heads, groups = mamba.heads // shard.tp, max(mamba.groups // shard.tp, 1)
@@ -75,9 +75,9 @@ def state_space_part(shard: ShardedModel, mamba: StateSpace) -> tuple[Operator, 
 def delta_part(shard: ShardedModel, delta: DeltaNet) -> tuple[Operator, ...]:
     """Return the operators of a gated delta net, with heads split over the tp ranks.
 
-    The scan keeps queries, keys and values behind the convolution, a table of one chunk's width for each token and head, and
-    steps and decays in fp32 (fla/ops/gated_delta_rule/chunk.py, ChunkGatedDeltaRuleFunction). Gates by channel come out of
-    narrow linears that every tp rank has whole in front.
+    The scan saves queries, keys and values after the convolution, one chunk-wide row per token and head, and steps and decays in
+    fp32 (fla/ops/gated_delta_rule/chunk.py, ChunkGatedDeltaRuleFunction). Gates by channel come from narrow linears whose first
+    half is replicated on every tp rank.
     """
     hidden, z, rows = shard.model.hidden, shard.size, shard.tokens
     heads, keyed = delta.heads // shard.tp, max((delta.key_heads or delta.heads) // shard.tp, 1)
@@ -122,7 +122,7 @@ def delta_part(shard: ShardedModel, delta: DeltaNet) -> tuple[Operator, ...]:
 
 
 def convolution_part(shard: ShardedModel, taps: int) -> tuple[Operator, ...]:
-    """Return LFM2's short convolution: values times one gate, `taps` of them summed by channel, times another gate.
+    """Return LFM2's short convolution: values times one gate, sum over `taps` tokens per channel, times another gate.
 
     Source: transformers, models/lfm2/modeling_lfm2.py, Lfm2ShortConv.
     """
@@ -152,16 +152,16 @@ def chunks(shard: ShardedModel, chunk: int) -> int:
 
 
 def products(shard: ShardedModel, scan: Scan, backward: bool = False) -> tuple[Kernel, ...]:
-    """Return a scan's products of all chunks of one microbatch, each a batch of small ones."""
+    """Return the batched GEMMs of a scan over all chunks of one microbatch."""
     count = chunks(shard, scan.chunk)
     chosen: tuple[ChunkProduct, ...] = scan.backward if backward else scan.forward
     return tuple(gemm("bmm", one.name, shard.product, count * one.copies, one.m, one.n, one.k) for one in chosen)
 
 
 def gated_norm(shard: ShardedModel, columns: int, width: int, replicated: int) -> Operator:
-    """Return the norm of a scan's output over `width` values, times an activated gate in the same kernel; keeps its input.
+    """Return the norm of a scan's output over `width` values, times an activated gate, in one kernel. It saves its input.
 
-    `replicated`: its weights where heads share them, and so every tp rank has them; 0: one a column. Source: mamba_ssm,
+    `replicated`: number of weights if heads share them, so that every tp rank has them; 0: one per column. Source: mamba_ssm,
     ops/triton/layernorm_gated.py, and fla, modules/fused_norm_gate.py.
     """
     z, rows = shard.size, shard.tokens * columns // width

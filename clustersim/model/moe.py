@@ -1,7 +1,7 @@
-"""A mixture of experts: router, permutation of tokens to their experts, grouped products, weighted return.
+"""A mixture of experts: router, permutation of tokens to their experts, grouped GEMMs, weighted return.
 
-Each rank holds a tp-th of every expert, or where they are spread over ep a slice of experts / ep, to which the rows of
-tokens then travel (`dispatch`). Rows fall evenly on the experts of a rank.
+Each rank holds 1/tp of every expert; or, with ep, a slice of experts / ep, to which the tokens' rows are sent (`dispatch`). Rows
+are spread evenly over the experts of a rank.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from clustersim.model.operator import Awaited, Collective, Operator, Output, Sta
 from clustersim.model.sharding import ShardedModel, gated
 
 ROUTER = "router"
-"""Name of the operator whose weights are multiplied outside of the framework's linear layers."""
+"""Name of the router, whose GEMM is not one of the framework's linear layers."""
 FC1, FC2 = "experts_fc1", "experts_fc2"
-"""Names of both linears of the experts."""
+"""Names of the two linears of the experts."""
 COUNTS = "tp_ep"
-"""The ranks that tell each other how many rows they have for each expert, and nothing else."""
+"""Group of ranks that exchange their numbers of rows per expert."""
 
 
 def moe_part(shard: ShardedModel) -> tuple[Operator, ...]:
@@ -38,9 +38,9 @@ def moe_part(shard: ShardedModel) -> tuple[Operator, ...]:
 
 
 def routed(shard: ShardedModel) -> tuple[Operator, ...]:
-    """Return both linears of the experts and the activation between them; a rank without rows only holds the weights.
+    """Return the two linears of the experts and the activation between them; a rank without rows only holds the weights.
 
-    Fused products limit, activate, add biases and cast before they write, forward and backward (Transformer Engine,
+    Fused GEMMs clamp, activate, add biases and cast before they write, forward and backward (Transformer Engine,
     pytorch/ops/fused/grouped_mlp.py).
     """
     ffn, hidden = shard.expert_ffn, shard.model.hidden
@@ -56,7 +56,7 @@ def routed(shard: ShardedModel) -> tuple[Operator, ...]:
 
 
 def router(shard: ShardedModel) -> Operator:
-    """Return the linear over experts, softmax and top-k; the same on every tp rank, it keeps its input and fp32 scores."""
+    """Return the linear over experts, softmax and top-k, replicated on every tp rank. It saves its input and fp32 scores."""
     shard = shard.in_activation_type
     n, hidden = shard.model.experts or 1, shard.model.hidden
     weights = shard.replicated(n * hidden)
@@ -75,7 +75,7 @@ def router(shard: ShardedModel) -> Operator:
 
 
 def permute(shard: ShardedModel) -> Operator:
-    """Return the copy of each token to its topk experts; its gradient adds the topk copies up and meets the router's."""
+    """Return the copy of each token to its topk experts. Its backward pass sums the topk gradients and adds the router's."""
     k, hidden, z = shard.visits, shard.model.hidden, shard.size
     whole = (shard.tokens, hidden)
     gather = shard.exchange("all_gather", *whole) if shard.sequence_parallel else ()
@@ -93,10 +93,10 @@ def permute(shard: ShardedModel) -> Operator:
 
 
 def experts(shard: ShardedModel, name: str, inputs: int, parts: Sequence[tuple[str, int]]) -> Operator:
-    """Return one linear of all experts as a grouped product, with names and columns of its outputs; keeps its permuted input.
+    """Return one linear of all experts as a grouped GEMM with output `parts` (name, columns). It saves its permuted input.
 
-    Narrow products cast its input, and the gradient of its output, rows of all experts at once (Transformer Engine,
-    pytorch/module/grouped_linear.py); rows that travel in fp8 were cast as tokens, before they left.
+    Narrow GEMMs cast the input and the output's gradient for the rows of all experts at once (Transformer Engine,
+    pytorch/module/grouped_linear.py); rows sent in fp8 were cast as tokens before the exchange.
     """
     n, outputs = shard.experts, sum(columns for _, columns in parts)
     weights = n * inputs * outputs
@@ -128,14 +128,14 @@ def experts(shard: ShardedModel, name: str, inputs: int, parts: Sequence[tuple[s
 def _added(shard: ShardedModel, rows: int, columns: int) -> tuple[Kernel, ...]:
     if shard.format is None or not shard.wide_gradients:
         return accumulate(shard, rows, columns) if shard.eager else ()
-    # beside what the product adds to: cleared in fp32 (4 bytes a value), cast to 16 bits (6) and added there (6)
+    # the sum that the GEMM adds to: cleared in fp32 (4 bytes per value), cast to 16 bits (6) and added there (6)
     return (copy(shard, "accumulate", rows, columns, 16.0),)
 
 
 def _casts(shard: ShardedModel, rows: int, columns: int) -> tuple[Kernel, ...]:
-    """Return the cast of a grouped product's operand, expert by expert where each has scales of its own.
+    """Return the cast of a grouped GEMM's operand, one kernel per expert if each has its own scales.
 
-    Only with scales of the steps before is it one kernel (Transformer Engine, pytorch/csrc/extensions/cast.cpp, split_quantize).
+    It is one kernel only with delayed scaling (Transformer Engine, pytorch/csrc/extensions/cast.cpp, split_quantize).
     """
     found, form, n = cast(shard, rows, columns), shard.format, shard.experts
     if form is None or shard.eager or rows != shard.rows or not (form.scale or form.reads > 1):
@@ -144,17 +144,17 @@ def _casts(shard: ShardedModel, rows: int, columns: int) -> tuple[Kernel, ...]:
 
 
 def _recast(shard: ShardedModel, inputs: int, outputs: int) -> tuple[Kernel, ...]:
-    """Return the casts of the weights of all experts, one by one, where each pass makes them."""
+    """Return the casts of all experts' weights, one by one, if each pass casts them."""
     return tuple(one._replace(batch=shard.experts, generation=APART) for one in recast(shard, inputs, outputs))
 
 
 def _between(shard: ShardedModel, activation: Operator) -> Operator:
-    """Return the activation of experts, without kernels where the products take it in, else behind the limit of its inputs.
+    """Return the activation of experts: without kernels if the GEMMs include it, otherwise after the clamp of its inputs.
 
-    Megatron sets that before its fused kernel: each half of the input is clamped, and both are put together, with values of z
-    bytes 4z and 4z an output (megatron/core/fusions/fused_bias_geglu.py, weighted_bias_quick_geglu_impl). Backward autograd
-    compares (z + 1) with one limit of the gate and both of the other half, joins those (3), chooses (2z + 1) twice, and puts
-    halves together (4z). What the activation reads is kept beside the products' output.
+    Megatron clamps before its fused kernel: each half of the input is clamped, and the halves are joined, with values of z bytes
+    4z and 4z per output (megatron/core/fusions/fused_bias_geglu.py, weighted_bias_quick_geglu_impl). Backward, autograd compares
+    (z + 1) with one limit for the gate and two for the other half, joins those (3), selects (2z + 1) twice, and joins the halves
+    (4z). The activation's input is saved in addition to the GEMM's output.
     """
     if shard.training.fused_experts:
         return activation._replace(forward=(), backward_input=())
@@ -171,11 +171,11 @@ def _between(shard: ShardedModel, activation: Operator) -> Operator:
 
 
 def _biased(shard: ShardedModel, last: Operator) -> Operator:
-    """Return the last linear of the experts with its biases, which Megatron adds expert by expert, weighed by the router.
+    """Return the last linear of the experts with its biases, which Megatron adds expert by expert, weighted by the router.
 
-    Weights of tokens are in fp32 and make the sum so (megatron/core/transformer/moe/experts.py, _apply_bias: t + b * p, then
-    cat): bytes of a value are 4 (b p) + 2 + 4 + 4 (sum) + 8 (cat) + 6 (to bf16) forward. Backward 6 (to fp32), 6 (gradient of
-    t), 12 each for those of b and p (product and its sum), 4 (cat).
+    Weights of tokens are fp32, and so is the sum (megatron/core/transformer/moe/experts.py, _apply_bias: t + b * p, then cat).
+    Bytes per value forward: 4 (b p) + 2 + 4 + 4 (sum) + 8 (cat) + 6 (to bf16). Backward: 6 (to fp32), 6 (gradient of t), 12 each
+    for the gradients of b and p (product and sum), 4 (cat).
     """
     if not shard.model.bias or shard.eager or shard.training.fused_experts:
         return last
@@ -186,7 +186,7 @@ def _biased(shard: ShardedModel, last: Operator) -> Operator:
 
 
 def _grouped(shard: ShardedModel, op: str, inputs: int, outputs: int) -> Kernel:
-    """Return a grouped product with exact FLOP and bytes also where the experts do not divide the rows."""
+    """Return a grouped GEMM with exact FLOP and bytes even if the experts do not divide the rows."""
     n, rows = shard.experts, shard.rows
     each = -(-rows // n)
     into = 0.0 if shard.eager or not shard.adds_gradients else shard.gradient
@@ -198,12 +198,12 @@ def _grouped(shard: ShardedModel, op: str, inputs: int, outputs: int) -> Kernel:
     else:
         kernel = gemm("grouped_gemm", op, shard.matrix, n, each, outputs, inputs, output=written)
         traffic = rows * inputs * z + n * inputs * outputs * z + rows * outputs * written
-    # pytorch/module/grouped_linear.py: one product of cuBLAS an expert, on four streams
+    # pytorch/module/grouped_linear.py: one cuBLAS GEMM per expert, on four streams
     return kernel._replace(flop=exact, bytes=float(traffic), generation="" if shard.eager else APART)
 
 
 def shared(shard: ShardedModel) -> tuple[Operator, ...]:
-    """Return the experts that every token visits, without exchanges: they join the routed ones before the reduction."""
+    """Return the shared experts without exchanges: their output joins the routed experts' before the reduction."""
     return tuple(
         part._replace(
             forward=tuple(step for step in part.forward if isinstance(step, Kernel)),
@@ -231,10 +231,10 @@ def unpermute(shard: ShardedModel) -> Operator:
 
 
 def weighed_rows(shard: ShardedModel) -> tuple[tuple[Kernel, ...], tuple[Kernel, ...]]:
-    """Return the products of rows with their router's weights by kernels of their own, forward and backward.
+    """Return the kernels that multiply rows by their router weights, forward and backward, if these are separate kernels.
 
-    They are in fp32 (torchtitan, models/common/moe.py, score_before_experts): a value is read and written; backward the gradient
-    and the row are read, and both gradients made.
+    They are in fp32 (torchtitan, models/common/moe.py, score_before_experts). A value is read and written; backward, gradient and
+    row are read, and both gradients written.
     """
     if not shard.separate_rows:
         return (), ()
@@ -243,9 +243,9 @@ def weighed_rows(shard: ShardedModel) -> tuple[tuple[Kernel, ...], tuple[Kernel,
 
 
 def padded_rows(shard: ShardedModel, times: int) -> tuple[Kernel, ...]:
-    """Return the copies of rows to places where each expert's begin at a multiple that products take, or back from there.
+    """Return the copies of rows to padded places, where each expert's rows begin at a multiple that GEMMs need, or back.
 
-    torchtitan, models/common/moe.py, indices_padding_wrapper; with experts on several ranks it is one with their sorting.
+    torchtitan, models/common/moe.py, indices_padding_wrapper; with experts on several ranks, one kernel also sorts.
     """
     if not shard.separate_rows or shard.spread:
         return ()
@@ -253,26 +253,24 @@ def padded_rows(shard: ShardedModel, times: int) -> tuple[Kernel, ...]:
 
 
 def weighed(shard: ShardedModel, tokens: int) -> float:
-    """Return the bytes of the experts' outputs that are kept to weigh them: none where weights go into the activation before.
+    """Return the bytes of the experts' outputs that are saved for weighting; 0 if weights are applied in the activation.
 
-    So Megatron since 2025 (core/transformer/moe/experts.py, weighted_bias_swiglu_impl).
+    Megatron applies them there since 2025 (core/transformer/moe/experts.py, weighted_bias_swiglu_impl).
     """
     return shard.size * shard.visits * tokens * shard.model.hidden if shard.eager else 0.0
 
 
-# The way of tokens to experts on other ranks and back, as Megatron's all-to-all dispatcher goes it.
-#
-# Forward: all ranks tell each other how many rows they have for each expert; each copies its tokens to their topk experts,
-# exchanges the rows over ep, gathers what the other slices of its experts received, and sorts it by expert. After the experts the
-# same backwards, and a weighted sum. The gradients of the return travel out to the experts, those of the way out come back.
-# Source: megatron/core/transformer/moe/token_dispatcher.py, MoEAlltoAllTokenDispatcher.
-#
-# DeepEP reads tokens where they lie, sends each once to a rank, and adds up on the way back: rows are copied from the tokens that
-# arrived, and added up before they leave (fused_a2a.py and MoEFlexTokenDispatcher there).
+# The way of tokens to experts on other ranks and back, as in Megatron's all-to-all dispatcher. Forward: all ranks exchange their
+# numbers of rows per expert; each copies its tokens to their topk experts, exchanges the rows over ep, gathers the rows that the
+# other slices of its experts received, and sorts them by expert. After the experts the same backwards, and a weighted sum.
+# Gradients of the combine travel like a dispatch, those of the dispatch like a combine. Source:
+# megatron/core/transformer/moe/token_dispatcher.py, MoEAlltoAllTokenDispatcher. DeepEP reads tokens in place, sends each once to
+# a rank, and sums on the way back: rows are copied from the tokens that arrived, and summed before they leave (fused_a2a.py and
+# MoEFlexTokenDispatcher there).
 
 
 def dispatch(shard: ShardedModel) -> Operator:
-    """Return the way out; its gradient adds the topk copies up and meets those of router and shared experts."""
+    """Return the dispatch of rows. Its backward pass sums the topk gradients and adds those of router and shared experts."""
     shape, meetings = (shard.local, shard.model.hidden), 2 if shard.model.shared_experts else 1
     return Operator(
         "dispatch",
@@ -289,7 +287,7 @@ def dispatch(shard: ShardedModel) -> Operator:
 
 
 def _out(shard: ShardedModel, name: str, moved: float) -> Steps:
-    """Return the way to the experts; moved: values that the copy of one of a token to its rows reads and writes."""
+    """Return the steps of a dispatch. `moved`: values that the copy of a token to its rows reads and writes, per row value."""
     shape = shard.local, shard.model.hidden
     send, gather = shard.across("dispatch"), shard.sliced("all_gather")
     if shard.arrived is not None:
@@ -298,7 +296,7 @@ def _out(shard: ShardedModel, name: str, moved: float) -> Steps:
 
 
 def _back(shard: ShardedModel, name: str, moved: float) -> Steps:
-    """Return the way back, at whose end the rows of a token are added up."""
+    """Return the steps of a combine, at whose end the rows of a token are summed. `moved` is as in `_out`."""
     shape = shard.local, shard.model.hidden
     gather, send = shard.sliced("reduce_scatter"), shard.across("combine")
     if shard.arrived is not None:
@@ -313,15 +311,16 @@ def _rows_of(shard: ShardedModel, name: str) -> Kernel:
 
 
 def travelling(shard: ShardedModel) -> float:
-    """Return the bytes of the rows that a rank sends out and of those that it gets."""
+    """Return the bytes of the rows that a rank sends plus those that it receives."""
     sent = shard.local * shard.visits if shard.arrived is None else shard.arrived
     return shard.size * shard.model.hidden * (sent + shard.rows)
 
 
 def combine(shard: ShardedModel) -> Operator:
-    """Return the way back and the weighted sum of the topk outputs of each token.
+    """Return the combine of rows and the weighted sum of the topk outputs of each token.
 
-    What was sent out and got is alive until the layer is over (moe_layer.py, forward holds it), beside what is sent back and got.
+    Rows sent and received by the dispatch stay allocated until the layer ends (moe_layer.py, forward holds them), in addition to
+    those of the combine.
     """
     k, shape, z = shard.visits, (shard.local, shard.model.hidden), shard.size
     joined = (add(shard, *shape),) if shard.model.shared_experts else ()
@@ -337,9 +336,9 @@ def combine(shard: ShardedModel) -> Operator:
 
 
 def under(exchange: Operator, parts: tuple[Operator, ...]) -> Operator:
-    """Return an exchange over ep with other operators beside it: all of them forward, the gradients of their inputs backward.
+    """Return an exchange over ep that overlaps other operators: all of them forward, their input gradients backward.
 
-    As shared experts are in Megatron (core/transformer/moe/shared_experts.py); the weights' gradients come behind.
+    As for shared experts in Megatron (core/transformer/moe/shared_experts.py); weight gradients come after.
     """
     forward = tuple(step for part in parts for step in part.forward)
     backward = tuple(step for part in reversed(parts) for step in part.backward_input)
@@ -357,29 +356,29 @@ def under(exchange: Operator, parts: tuple[Operator, ...]) -> Operator:
 
 
 def _beside(steps: Steps, others: Steps) -> Steps:
-    """Return steps whose exchange over ep runs beside others."""
+    """Return steps whose exchange over ep overlaps the steps `others`."""
     [place] = (i for i, step in enumerate(steps) if isinstance(step, Collective) and step.group == "ep")
     call = typing.cast(Collective, steps[place])
     return (*steps[:place], Started(call), *others, Awaited(call.group), *steps[place + 1 :])
 
 
 def counts(shard: ShardedModel) -> Steps:
-    """Return the gathering of everyone's rows by expert, 8 bytes each, over the ranks that share all experts, if several do."""
+    """Return the all-gather of rows per expert, 8 bytes each, over the ranks that share all experts; nothing for one rank."""
     ranks = shard.ep * shard.parallelism.etp
     return (Collective(COUNTS, "all_gather", 8.0 * (shard.model.experts or 1) * ranks),) if ranks > 1 else ()
 
 
 def sort(shard: ShardedModel) -> Steps:
-    """Return the copy of the received rows into the order of their experts, or back; one expert needs none."""
+    """Return the copy of the received rows into the order of their experts, or back; nothing for a single expert."""
     if shard.experts == 1 or not shard.rows:
         return ()
     return (copy(shard, "sort_rows", shard.rows, shard.model.hidden, 2 * shard.size),)
 
 
 def dense_experts(shard: ShardedModel) -> tuple[Operator, ...]:
-    """Return the experts that every token visits, as one dense MLP that each ep rank runs on its own tokens.
+    """Return the shared experts as one dense MLP that each ep rank runs on its own tokens.
 
-    Its input is the router's, which is kept there; narrow products keep a cast of their own.
+    The router saves their input; narrow GEMMs save a separate cast of it.
     """
     if not shard.model.shared_experts:
         return ()

@@ -1,8 +1,8 @@
-"""LayerNorm and RMSNorm, with the sum of gradients where the residual branch forks off.
+"""LayerNorm and RMSNorm, with the sum of gradients where the residual branch forks.
 
-`training.norm_kernels` says whose kernels they are. Fused ones keep a row in registers: values are read once, backward with
-their gradient. PyTorch's read a row once for its statistics and once for the output; backward one kernel reads values and
-gradient twice and one, for the weights, once (aten/src/ATen/native/cuda/layer_norm_kernel.cu). Eager RMSNorm is Hugging Face's
+`training.norm_kernels` selects the kernels. Fused ones keep a row in registers: values are read once, backward with their
+gradient. PyTorch's read a row once for its statistics and once for the output; backward, one kernel reads values and gradient
+twice, and one for the weights once (aten/src/ATen/native/cuda/layer_norm_kernel.cu). Eager RMSNorm is Hugging Face's
 (transformers, models/llama/modeling_llama.py): in fp32, operation by operation.
 """
 
@@ -15,10 +15,10 @@ from clustersim.model.operator import Operator
 from clustersim.model.sharding import ShardedModel
 
 _EAGER = (6, 8, 4, 8, 6, 4)
-"""Bytes an element of cast, square, mean, product, cast, weight, from and to 16 bits."""
+"""Bytes per element of cast, square, mean, product, cast and weight, from and to 16 bits."""
 _EAGER_BACKWARD = (6, 2, 4, 6, 8, 12, 4, 4, 8, 12, 12, 6)
-"""Backward: product and sum for the weight, weight, cast, product, product and sum for the mean, its spread, square (two), sum,
-cast."""
+"""Bytes per element backward: product and sum for the weight, weight, cast, product, product and sum for the mean, its broadcast,
+square (two), sum, cast."""
 
 
 def norm_kernels(shard: ShardedModel, rows: int, columns: int) -> tuple[tuple[Kernel, ...], tuple[Kernel, ...]]:
@@ -43,9 +43,9 @@ def norm_kernels(shard: ShardedModel, rows: int, columns: int) -> tuple[tuple[Ke
 
 
 def _upcast(shard: ShardedModel, rows: int, columns: int) -> tuple[tuple[Kernel, ...], tuple[Kernel, ...]]:
-    """Return the kernels of a norm of values cast to fp32: as PyTorch's, with 4 bytes a value of the input and its gradient.
+    """Return the kernels of a norm on values cast to fp32: PyTorch's, with 4 bytes per value of the input and its gradient.
 
-    Both run again in the backward pass, unless their block does (InternEvo, model/modeling_internlm.py,
+    Both are recomputed in the backward pass, unless their block is (InternEvo, model/modeling_internlm.py,
     dropout_selective_checkpoint).
     """
     op, z = f"torch_{shard.model.norm}", shard.size

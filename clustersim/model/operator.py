@@ -1,4 +1,4 @@
-"""An operator: what one part of a layer runs forward and backward on one rank, keeps, and asks of the network."""
+"""An operator: what one part of a layer runs forward and backward on one rank, saves, and sends over the network."""
 
 from __future__ import annotations
 
@@ -12,107 +12,106 @@ CollectiveOp = Literal[
 
 
 class Collective(NamedTuple):
-    """What a job asks of the network: `op` over the rank's own group of one kind, on `size` bytes."""
+    """A communication request: `op` over the rank's own group of one family, on `size` bytes."""
 
     group: str
-    """Which ranks: tp; dp; etp, ep: the slices of an expert, and the ranks that share all experts; tp_ep: both; edp: the ranks
-    that hold the same experts; fsdp, efsdp: those that share a copy of parameters, or of experts; cp: those that share a
-    sequence, cp_a2a and cp_ring: neighbours among them, and rings of those; embedding: the stages that share it; model: a
-    replica; amax: all of a stage; p2p-…: two neighbouring stages."""
+    """Family of groups. tp; dp; etp: slices of an expert; ep: ranks that share all experts; tp_ep: both; edp: copies of the same
+    experts; fsdp, efsdp: ranks that share a copy of parameters, or of experts; cp: ranks of a sequence; cp_a2a, cp_ring:
+    neighbours among them, and rings of those; embedding: stages with the tied embedding; model: a replica; amax: all ranks of a
+    stage; p2p-…: two adjacent stages."""
     op: str
     """A CollectiveOp, `send` for a message from the first rank of a group to the second, or `ring_exchange` for messages of all
-    ranks to the next one, round after round until all have met."""
+    ranks to the next one, repeated until every rank has received from all others."""
     size: float
-    """Bytes, counted as nccl-tests does: the whole array for all-reduce, all-gather and reduce-scatter, the bytes of one rank
-    for all-to-all, the rows that one rank sends out and gets back for dispatch and combine, and all that one rank sends
-    around a ring."""
+    """Bytes as counted by nccl-tests: the whole array for all-reduce, all-gather and reduce-scatter; the bytes of one rank for
+    all-to-all; the rows that one rank sends in a dispatch and gets back in a combine; all that one rank sends around a ring."""
     over: int = 0
-    """So many of the kernels that follow run beside it; what comes after them waits for it."""
+    """Number of following kernels that run concurrently; the step after these waits for the collective."""
     sms: int = 0
-    """SMs that it takes from them."""
+    """SMs that it takes from the concurrent kernels."""
 
 
 class Started(NamedTuple):
-    """A collective that runs beside what follows, up to the `Awaited` of its group in the same operator."""
+    """A collective that runs concurrently with the following steps, up to the `Awaited` of its group in the same operator."""
 
     collective: Collective
 
 
 class Awaited(NamedTuple):
-    """Where what was started in a group is waited for."""
+    """Point where the collective started in a group is waited for."""
 
     group: str
 
 
 OperatorStep = Kernel | Collective | Started | Awaited
 Steps = tuple[OperatorStep, ...]
-"""What one rank runs, in this order; a collective is waited for at its place, unless it is only started there."""
+"""Steps of one rank, in order. A collective is waited for at its position, unless it is only `Started` there."""
 
 
 class Output(NamedTuple):
-    """A tensor that an operator hands on and that recomputation can save."""
+    """Part of an operator's output that recomputation can save."""
 
     name: str
-    """MaxText's: `query_proj`, `context`, `mlpwi_0`, …"""
+    """MaxText's name: `query_proj`, `context`, `mlpwi_0`, …"""
     columns: int
-    """Values per row: the number of columns of the product."""
+    """Values per row: number of columns of the GEMM."""
     bytes: float
-    """Bytes to keep; 0 where no backward pass reads it."""
+    """Bytes to save; 0 if no backward pass reads it."""
 
 
 class Operator(NamedTuple):
-    """One part of a layer, as one rank runs it for one microbatch. A Collective among its steps is waited for at that point."""
+    """One part of a layer on one rank for one microbatch. A Collective among its steps is waited for at its position."""
 
     name: str
-    """Such as `fc1`."""
+    """Name, such as `fc1`."""
     forward: Steps
-    """In the order given."""
+    """Steps of the forward pass, in order."""
     backward_input: Steps = ()
-    """Gradients of the input, in the order given."""
+    """Steps that compute the input's gradient, in order."""
     backward_weight: tuple[Kernel, ...] = ()
-    """Gradients of the weights, after those."""
+    """Kernels that compute weight gradients, after `backward_input`."""
     parameters: int = 0
-    """The rank's own."""
+    """Number of trained parameters on this rank."""
     replicated: int = 0
-    """Of these, the same on every tp rank."""
+    """Number of those `parameters` that are replicated on every tp rank."""
     frozen: int = 0
-    """The rank's weights that are not trained, as the number of weights of the activations' type that take as many bytes."""
+    """Frozen weights on this rank, as the number of weights of the activations' type with equal bytes."""
     saved: float = 0.0
-    """Bytes of activations kept for the backward pass."""
+    """Bytes of activations saved for the backward pass."""
     outputs: tuple[Output, ...] = ()
-    """What recomputation can save of it, in the order of its columns."""
+    """Parts of the output that recomputation can save, in the order of the columns."""
     kept_input: float = 0.0
-    """Of the bytes kept, those of its input."""
+    """Part of the `saved` bytes that is the operator's input."""
     forward_alive: float = 0.0
-    """Bytes alive while its forward pass runs, beside what it and those before it keep; 0: no more than what is kept next."""
+    """Bytes allocated during its forward pass, besides those saved by it and earlier operators; 0: no more than is saved."""
     backward_alive: float = 0.0
-    """Bytes alive while its backward pass runs, beside what it and those before it keep: gradients, gathered
-    inputs, temporaries."""
+    """Bytes allocated during its backward pass, besides those saved by it and earlier operators: gradients, gathered inputs,
+    temporaries."""
     expert: bool = False
-    """They lie as experts do: the ranks that hold the same experts reduce their gradients."""
+    """Whether its parameters are distributed as experts: the ranks with the same experts reduce their gradients."""
 
 
 class Rerun(NamedTuple):
-    """Operators of a layer whose forward pass runs once more in its backward pass, whole or in part."""
+    """Operators of a layer whose forward pass is recomputed, wholly or in part, in its backward pass."""
 
     operators: tuple[tuple[int, Steps], ...]
-    """Their places in the layer, and what of each runs again."""
+    """(index in the layer, recomputed steps) of each operator."""
     before: int
-    """The place of the operator before whose backward pass they run again."""
+    """Index of the operator before whose backward pass the recomputation runs."""
     dropped: float
-    """Bytes of activations that need not be kept for that."""
+    """Bytes of activations that recomputation makes unnecessary to save."""
     working: float
-    """Bytes alive while it lasts, beyond those that are kept."""
+    """Bytes allocated during the recomputation, beyond the saved ones."""
 
 
 class Layer(NamedTuple):
-    """A run of operators that is placed on one pipeline stage as a whole: the embedding, one block, or the head."""
+    """A sequence of operators that is placed on one pipeline stage as a whole: the embedding, one block, or the head."""
 
     name: str
     """embedding, block, head; mtp and mtp_head: a block and a head of multi-token prediction."""
     operators: tuple[Operator, ...]
-    """In run order."""
+    """Operators in run order."""
     input_bytes: float
-    """Bytes of the layer's input on one rank: all that full recomputation keeps."""
+    """Bytes of the layer's input on one rank, the only saved tensor under full recomputation."""
     reruns: tuple[Rerun, ...] = ()
-    """What of it runs again before its backward pass."""
+    """Parts that are recomputed before their backward pass."""

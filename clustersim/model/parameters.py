@@ -1,4 +1,4 @@
-"""Which kind of block each layer of a model is, how many parameters it has, and which of them a token is multiplied with."""
+"""The kind of each layer's block, the number of parameters, and the number that multiply each token."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from clustersim.model.sharding import gated, head_width, width
 
 
 def kinds(model: Model) -> tuple[Model, ...]:
-    """Return for each layer in order the model that it would be a layer of if all were like it; equal ones are one object."""
+    """Return one model per layer, in order, whose layers would all be of that layer's kind; equal kinds are one object."""
     return _different(model) if model.blocks or model.dense_layers else (model,) * model.layers
 
 
@@ -32,7 +32,7 @@ def _different(model: Model) -> tuple[Model, ...]:
 
 
 def distinct(model: Model) -> list[tuple[Model, int]]:
-    """Return the kinds of layers in order of appearance as (kind, how many in all)."""
+    """Return the kinds of layers in order of appearance as (kind, total number)."""
     layers = kinds(model)
     found = dict(zip(map(id, layers), layers, strict=True))
     return [(found[key], count) for key, count in Counter(map(id, layers)).items()]
@@ -43,7 +43,7 @@ def _listed(blocks: Sequence[Block]) -> Iterator[Block]:
 
 
 def _with(model: Model, block: Block) -> Model:
-    """Return the model with what a block has otherwise; one without experts has none of their other keys."""
+    """Return the model with a block's own values; a block without experts has no keys of experts."""
     given = {name: value for name, value in block if name != "count" and value is not None}
     if given.get("experts") == 0:
         given |= {"experts": None, "topk": 1, "shared_experts": 0}
@@ -51,11 +51,10 @@ def _with(model: Model, block: Block) -> Model:
 
 
 def parameters(model: Model, active: bool = False, vocab: int | None = None, mtp: bool = False) -> int:
-    """Return the parameters of the whole model; `active` counts only the experts that a token visits.
+    """Return the number of parameters of the whole model; `active` counts only the experts that a token visits.
 
-    `vocab` replaces the vocabulary, to count padding; `mtp` counts what predicts further tokens, which published sizes leave out.
-    Norms have 2·h (LayerNorm) or h (RMSNorm) weights, linears with bias one more an output; BERT's segment embedding and pooler
-    are left out.
+    `vocab` replaces the vocabulary, to include padding; `mtp` includes further predictions, which published sizes exclude. Norms
+    have 2·h (LayerNorm) or h (RMSNorm) weights, biases one per output; BERT's segment embedding and pooler are left out.
     """
     h, rows = model.hidden, vocab or model.vocab
     norm = _norm(model, h)
@@ -69,7 +68,7 @@ def parameters(model: Model, active: bool = False, vocab: int | None = None, mtp
 
 
 def encoder(model: Model, active: bool = False) -> int:
-    """Return the parameters of an encoder with its norm, and of the decoder's attention to it; 0 without."""
+    """Return the parameters of an encoder with its norm and of cross-attention; 0 without an encoder."""
     if not model.encoder_layers:
         return 0
     norm = _norm(model, model.hidden)
@@ -79,7 +78,7 @@ def encoder(model: Model, active: bool = False) -> int:
 
 
 def block(kind: Model, active: bool = False) -> int:
-    """Return the parameters of one block, of those of one kind."""
+    """Return the number of parameters of one block of a kind."""
     halves = (kind.mixer != "none") + kind.feed_forward
     norms = _norm(kind, kind.hidden) * halves * (2 if kind.norm_position == "both" else 1)
     forward = (_experts(kind, active) if kind.experts else _mlp(kind, width(kind))) if kind.feed_forward else 0
@@ -87,7 +86,7 @@ def block(kind: Model, active: bool = False) -> int:
 
 
 def _mixer(kind: Model) -> int:
-    """Return the parameters of what mixes the tokens in a block: weights of its linears and the small ones of its scan."""
+    """Return the number of parameters of a block's mixer: weights of its linears and small parameters of its scan."""
     total = 0
     if "attention" in kind.mixer:
         total += _attention(kind) if kind.mla is None else _latent_attention(kind, kind.mla)
@@ -99,7 +98,7 @@ def _mixer(kind: Model) -> int:
 
 
 def _indexer(kind: Model, indexer: Indexer) -> int:
-    """Return the weights of the indexer's linears: queries out of the latent, one key and one weight a head of the input."""
+    """Return the weights of the indexer's linears: queries from the latent, one key and one weight per head from the input."""
     latent = (kind.mla.q_lora_rank if kind.mla else None) or kind.hidden
     return latent * indexer.heads * indexer.dim + kind.hidden * (indexer.dim + indexer.heads)
 
@@ -117,7 +116,7 @@ def _attention(model: Model) -> int:
 
 
 def _latent_attention(model: Model, mla: LatentAttention) -> int:
-    """Return the parameters of multi-head latent attention (DeepSeek-V2, arXiv 2405.04434, equations 37 to 47)."""
+    """Return the number of parameters of multi-head latent attention (DeepSeek-V2, arXiv 2405.04434, equations 37 to 47)."""
     h, narrow, rope = model.hidden, mla.q_lora_rank, mla.qk_pos_emb_head_dim
     queries = model.heads * (mla.qk_head_dim + rope)
     q = h * narrow + _norm(model, narrow) + narrow * queries if narrow else h * queries
@@ -140,7 +139,7 @@ def _experts(model: Model, active: bool) -> int:
 
 
 def block_products(kind: Model) -> int:
-    """Return the weights of a block's linears that a token is multiplied with."""
+    """Return the number of weights of a block's linears that multiply each token."""
     mla = kind.mla if "attention" in kind.mixer else None
     router = kind.hidden * (kind.experts or 0) if kind.feed_forward else 0
     down = (mla.q_lora_rank or 0) + mla.kv_lora_rank + mla.qk_pos_emb_head_dim if mla else 0
@@ -149,7 +148,7 @@ def block_products(kind: Model) -> int:
 
 
 def named_products(kind: Model) -> dict[str, int]:
-    """Return the same of each product whose output recomputation can save, by MaxText's name."""
+    """Return {MaxText's name: weights that multiply each token} of the GEMMs whose outputs recomputation can save."""
     h, visited, mixed = kind.hidden, width(kind), linears(kind)
     if "attention" in kind.mixer:
         inner = kind.heads * (kind.mla.v_head_dim if kind.mla else head_width(kind))
@@ -174,12 +173,12 @@ def _attention_products(kind: Model) -> dict[str, int]:
 
 
 def up_products(kind: Model) -> int:
-    """Return the weights of the linears out of the latents, or of those that make queries, keys and values."""
+    """Return the weights of the linears that make queries, keys and values, from the latents if there are any."""
     return sum(_attention_products(kind).values()) if "attention" in kind.mixer else 0
 
 
 def adapted_linears(kind: Model) -> Iterator[tuple[str, int, list[tuple[str, int]]]]:
-    """Yield the linears of a block that can have adapters, before they are split: name, inputs, and outputs by part."""
+    """Yield (name, inputs, outputs by part) of the linears of a block that can have adapters, before tensor parallelism."""
     h, weights = kind.hidden, named_products(kind)
     if "attention" in kind.mixer:
         inner = kind.heads * (kind.mla.v_head_dim if kind.mla else head_width(kind))
@@ -192,13 +191,13 @@ def adapted_linears(kind: Model) -> Iterator[tuple[str, int, list[tuple[str, int
 
 
 def adapter_targets(kind: Model) -> Iterator[str]:
-    """Yield the targets that a block has."""
+    """Yield the names of the adapter targets that a block has."""
     for name, _, parts in adapted_linears(kind):
         whole, each = TARGETS[name]
         yield from (whole, *(each if len(parts) > 1 else ()))
 
 
 def adapter_parameters(kind: Model, lora: Lora, apart: bool = False) -> int:
-    """Return the parameters of all adapters of one block: rank · (inputs + outputs) each. `apart` as in `widths`."""
+    """Return the parameters of all adapters of one block: rank · (inputs + outputs) each. `apart` is as in `widths`."""
     each = ((inputs, n) for name, inputs, parts in adapted_linears(kind) for n in widths(lora, name, parts, apart))
     return sum(lora.rank * (inputs + n) for inputs, n in each)

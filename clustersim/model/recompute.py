@@ -1,11 +1,11 @@
-"""What runs again before its backward pass, so that its activations need not be kept: whole blocks, or modules of them.
+"""Recomputation: parts of blocks that run again before their backward pass, so that their activations are not saved.
 
-The words are Megatron's (core/transformer/transformer_config.py): granularity `full` with method `uniform` or `block` and a
-number of layers, or granularity `selective` with modules. A module keeps its input and runs its forward pass again; of
-`layernorm`, `moe_act` and `mla_up_proj` it is the output, the input of what comes next, that is dropped and made again
-(Megatron's output-discarding checkpoints).
+The terms are Megatron's (core/transformer/transformer_config.py): granularity `full` with method `uniform` or `block` and a
+number of layers, or granularity `selective` with modules. A module saves its input and reruns its forward pass. For `layernorm`,
+`moe_act` and `mla_up_proj`, the output, which is the next operator's input, is dropped and recomputed (Megatron's
+output-discarding checkpoints).
 
-JAX and PyTorch run whole blocks again but for outputs that a policy saves, by MaxText's names (layers/decoders.py).
+JAX and PyTorch rerun whole blocks except for outputs that a policy saves, by MaxText's names (layers/decoders.py).
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from clustersim.model.sharding import ShardedModel
 
 
 class Module(NamedTuple):
-    """A part of a block that can run again."""
+    """A part of a block that can be recomputed."""
 
     first: tuple[str, ...]
-    """Names of the operator that it begins with: the first that a block has …"""
+    """Candidate names of its first operator: the first name that a block has …"""
     last: tuple[str, ...]
-    """… and of the one that it ends with."""
+    """… and candidate names of its last operator."""
     readers: tuple[tuple[str, ...], ...] = ()
-    """Who keeps its output as an input, if that is dropped: the first set of which a block has one. None: what the module keeps
-    inside is dropped."""
+    """Candidate sets of operators that save its output as their input, if that is dropped: the first set with an operator of the
+    block. Empty: tensors inside the module are dropped."""
 
 
 MODULES: dict[str, tuple[Module, ...]] = {
@@ -52,10 +52,10 @@ MODULES: dict[str, tuple[Module, ...]] = {
     "mla_up_proj": (Module(("q_up",), ("keys",), ((CORE,),)),),
     "shared_experts": (Module(("shared_fc1",), ("shared_fc2",)),),
 }
-"""By Megatron's names."""
+"""Parts of each module, by Megatron's name."""
 
 PRODUCTS = ("linear", "grouped_gemm")
-"""Kinds of kernels whose columns are an operator's outputs."""
+"""Kinds of kernels whose columns are an operator's `outputs`."""
 QKV: tuple[Saved, ...] = ("query_proj", "key_proj", "value_proj")
 DOTS: tuple[Saved, ...] = (*QKV, "out_proj")
 POLICIES: dict[Saved, tuple[Saved, ...]] = {
@@ -69,23 +69,24 @@ POLICIES: dict[Saved, tuple[Saved, ...]] = {
     "minimal": (*DOTS, "mlpwi_0", "mlpwi_1", "mlpwo"),
     "minimal_with_context": (*DOTS, "context", "mlpwi_0", "mlpwi_1", "mlpwo"),
     "minimal_flash": (*DOTS, "context", "mlpwi_0", "mlpwi_1", "mlpwo"),
-    # the 1st, 3rd, … of the products for queries, keys, values, output, gate, up, down, and what is attended to or travels;
-    # grouped products of experts are not on its list (torchtitan/distributed/activation_checkpoint.py, SelectiveAC)
+    # the 1st, 3rd, … of the GEMMs for queries, keys, values, output, gate, up, down, and attention or exchanges; grouped GEMMs of
+    # experts are not on its list (torchtitan/distributed/activation_checkpoint.py, SelectiveAC)
     "op": ("query_proj", "value_proj", "context", "mlpwi_0", "mlpwo", "reduce_scatter", "dispatch", "combine"),
 }
-"""Names that stand for several outputs."""
+"""Outputs that each policy name stands for."""
 UNGROUPED = ("op",)
-"""Policies by class of operator that have linears on their list and no grouped products."""
+"""Policies by class of operator that list linears but no grouped GEMMs."""
 
 
 def saved_names(saves: Sequence[Saved], *, scattered: bool) -> frozenset[str]:
-    """Return the outputs that names and policies save; scattered: whether those of row-parallel linears are reduce-scattered."""
+    """Return the outputs that names and policies save. `scattered`: whether outputs of row-parallel linears are
+    reduce-scattered."""
     found = {one for name in saves for one in POLICIES.get(name, (name,))}
     return frozenset(found | {"out_proj", "mlpwo"} if scattered and "reduce_scatter" in found else found)
 
 
 class Marker:
-    """Says of blocks what runs again; like ones, asked for in several stages, stay one object."""
+    """Adds the recomputation to blocks. Equal blocks of several stages remain one object."""
 
     __slots__ = ("_made", "_saves", "_saves_grouped", "_whole_kept", "training")
 
@@ -98,7 +99,7 @@ class Marker:
         self._made: dict[tuple[int, int], Layer] = {}
 
     def stage(self, blocks: Sequence[Layer]) -> list[Layer]:
-        """Return the blocks of one stage."""
+        """Return the blocks of one stage with their recomputation."""
         how = self.training
         if every := how.recompute_every:
             numbered = enumerate(blocks, 1)
@@ -109,7 +110,7 @@ class Marker:
         return [*map(marked.__getitem__, map(id, blocks[:count])), *blocks[count:]]
 
     def prediction(self, layer: Layer) -> Layer:
-        """Return the block of a further prediction, which the first ones of a stage (`block`) or each n-th leave out."""
+        """Return the block of a further prediction, recomputed unless the rule covers only the first blocks or each n-th."""
         how = self.training
         left = how.recompute_method == "block" or (how.recompute_every or 1) > 1
         return layer if left else self._marked(layer, 1)
@@ -130,10 +131,10 @@ class Marker:
         return _modules(how.recompute_modules or ("core_attn",), layer) if how.recompute == "selective" else []
 
     def _but_saved(self, layer: Layer) -> Rerun:
-        """Return the second run of a whole block but for what makes the outputs that are saved."""
+        """Return the recomputation of a whole block except for saved outputs."""
         ends = len(layer.operators)
         last = next((op for op in reversed(layer.operators) if any(one.name == "mlpwo" for one in op.outputs)), None)
-        if last is not None and "mlpwo" in self._of(last):  # what follows the last product is read by no backward pass
+        if last is not None and "mlpwo" in self._of(last):  # no backward pass reads tensors after the last GEMM
             ends -= sum(1 for _ in takewhile(lambda op: not op.saved, reversed(layer.operators)))
         again = ((place, tuple(self._again(op))) for place, op in enumerate(layer.operators[:ends]))
         own, whole = (
@@ -146,21 +147,21 @@ class Marker:
         return Rerun(operators, len(layer.operators) - 1, saved - kept, saved + whole - kept)
 
     def _of(self, op: Operator) -> frozenset[str]:
-        """Return the outputs that are saved if an operator has them."""
+        """Return the saved outputs among those of an operator."""
         grouped = any(isinstance(step, Kernel) and step.kind == "grouped_gemm" for step in op.forward)
         return self._saves_grouped if grouped else self._saves
 
     def _again(self, op: Operator) -> Iterator[OperatorStep]:
-        """Yield the recomputed parts of an operator: products of the columns that are not saved.
+        """Yield the recomputed steps of an operator: GEMMs of the columns that are not saved.
 
-        Where all are, what backward passes read of its input: casts, and what was gathered where it is not gathered anew.
+        If all are saved, only the casts and gathers of its input that backward passes read, unless those gather again.
         """
         columns = sum(one.columns for one in op.outputs)
         saves = self._of(op)
         left = sum(one.columns for one in op.outputs if one.name not in saves)
         if op.name == ROTARY and self._saves.issuperset(QKV):  # saved after the rotation
             return
-        each = cycle(op.outputs)  # of linears apart, which a ring multiplies chunk by chunk
+        each = cycle(op.outputs)  # columns of separate linears, which a ring multiplies chunk by chunk
         for step in op.forward:
             if left < columns and isinstance(step, Kernel) and step.kind in PRODUCTS:
                 if step.n < columns and next(each).name not in saves:
@@ -174,7 +175,8 @@ class Marker:
 
 
 def _whole(layer: Layer, blocks: int, together: int) -> Rerun:
-    """Return the second run of a whole block; of `together` that run again as one only the input of the first is kept."""
+    """Return the recomputation of a whole block. Of `together` blocks that are recomputed as one, only the first saves its
+    input."""
     saved, places = math.fsum(op.saved for op in layer.operators), range(len(layer.operators))
     operators = _forward(layer.operators, places)
     inputs = -(-blocks // together) / blocks
@@ -187,7 +189,7 @@ def _forward(operators: Sequence[Operator], places: range) -> tuple[tuple[int, S
 
 
 def _modules(names: Sequence[str], layer: Layer) -> list[Rerun]:
-    """Return the second runs of the modules that a block has; what lies inside another one runs with that."""
+    """Return the recomputation of the modules that a block has; a module inside another is part of that one's."""
     at = {op.name: place for place, op in enumerate(layer.operators)}
     found = [one for name in MODULES if name in names for part in MODULES[name] if (one := _rerun(part, layer, at))]
     return [one for one in found if not any(_inside(one, other) for other in found)]
@@ -198,7 +200,7 @@ def _inside(one: Rerun, other: Rerun) -> bool:
 
 
 def _rerun(module: Module, layer: Layer, at: dict[str, int]) -> Rerun | None:
-    """Return the second run of a module, None where a block has none: before the backward pass of its last reader, or its own."""
+    """Return the recomputation of a module before the backward pass of its last reader or its own; None if the block lacks it."""
     operators = layer.operators
     first, last = (next((at[name] for name in names if name in at), None) for names in (module.first, module.last))
     if first is None or last is None:
@@ -206,7 +208,7 @@ def _rerun(module: Module, layer: Layer, at: dict[str, int]) -> Rerun | None:
     own = range(first, at.get(operators[last].name + ADAPTER, last) + 1)
     again = _forward(operators, own)
     if not module.readers:
-        entry = operators[first]  # a frozen linear keeps no input by itself, but the module begins from it
+        entry = operators[first]  # a frozen linear saves no input itself, but the module starts from it
         dropped = math.fsum(operators[i].saved for i in own) - (layer.input_bytes if entry.frozen else entry.kept_input)
         return Rerun(again, last, dropped, dropped)
     reading = next(names for names in module.readers if names[0] in at)

@@ -1,7 +1,7 @@
-"""How many nodes or GPUs a token visits: it has several experts, and those of one place are one visit.
+"""Number of nodes or GPUs that a token visits: several of its experts at one place are one visit.
 
-The router is taken to choose evenly: first which groups of experts a token may visit (DeepSeek-V3, arXiv 2412.19437, section
-2.1.2, at most 4 of 8), then its experts among those, none twice.
+The router is assumed to choose uniformly: first the groups of experts that a token may visit (DeepSeek-V3, arXiv 2412.19437,
+section 2.1.2, at most 4 of 8), then distinct experts among those.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ from typing import NamedTuple
 
 
 class ExpertRouter(NamedTuple):
-    """What a router chooses from."""
+    """Parameters of a router's choice of experts for a token."""
 
     experts: int
-    """How many there are, in the order of the places that hold them."""
+    """Number of experts, ordered by the place that holds them."""
     topk: int
-    """Experts that a token visits."""
+    """Number of experts that a token visits."""
     groups: int = 1
-    """Equal groups of neighbours among the experts …"""
+    """Number of equal groups of adjacent experts …"""
     group_topk: int = 1
-    """… of which a token visits this many at most."""
+    """… and the largest number of them that a token visits."""
 
 
 def visited(router: ExpertRouter, places: int) -> float:
-    """Return how many of `places`, among which the experts are cut evenly, a token visits in the mean."""
+    """Return the mean number of `places` that a token visits, if the experts are divided evenly over them."""
     return _visited(places, *router)
 
 
@@ -36,13 +36,13 @@ def _visited(places: int, experts: int, topk: int, groups: int, group_topk: int)
 
 
 def _hit(router: ExpertRouter, first: int, last: int) -> float:
-    """Return the probability that one of a token's experts is from `first` up to `last`, which is left out.
+    """Return the probability that any of a token's experts is in the range from `first` to `last`, exclusive.
 
-    By how many of the experts there are in the groups that were chosen: a group is wholly in there, or in part, or not at all.
+    Sums over the cases of the chosen groups: each group is inside the range, partly inside, or outside.
     """
     size = router.experts // router.groups
     inside = [max(0, min(last, (group + 1) * size) - max(first, group * size)) for group in range(router.groups)]
-    chosen = {(0, 0): 1}  # cases by (groups chosen, experts in them)
+    chosen = {(0, 0): 1}  # probability by (groups chosen, experts in them)
     for own in inside:
         for (groups, experts), count in list(chosen.items()):
             key = groups + 1, experts + own

@@ -1,7 +1,7 @@
-"""Layers whose tokens meet in a state instead of a table of scores: their weights, and the products of their scans in chunks.
+"""Layers that mix tokens through a state and not a score matrix: their weights, and the GEMMs of their chunked scans.
 
-A scan cuts a sequence into chunks. Inside a chunk tokens meet by products, as in attention; from chunk to chunk a state of fixed
-size is handed on. So its FLOP grow with the tokens, not with their square.
+A scan cuts a sequence into chunks. GEMMs mix the tokens inside a chunk, as in attention, and a state of fixed size passes from
+chunk to chunk. So FLOP grow linearly with the tokens.
 """
 
 from __future__ import annotations
@@ -12,36 +12,36 @@ from clustersim.config.workload import DeltaNet, Model, StateSpace
 
 
 class ChunkProduct(NamedTuple):
-    """One kind of product of a scan: for every chunk and head (or group of heads) m×k by k×n."""
+    """One kind of GEMM of a scan: m×k by k×n for every chunk and head (or group of heads)."""
 
     name: str
-    """The kernel that multiplies it."""
+    """Name of the kernel that runs it."""
     copies: int
-    """Products of one chunk: heads, or groups of heads."""
+    """Number of GEMMs per chunk: heads, or groups of heads."""
     m: int
     """Rows."""
     n: int
     """Columns."""
     k: int
-    """Length of the sums."""
+    """Length of the reduction."""
 
 
 class Scan(NamedTuple):
-    """The products of one chunk, forward and backward."""
+    """GEMMs of one chunk, forward and backward."""
 
     chunk: int
-    """Tokens of a chunk."""
+    """Number of tokens per chunk."""
     forward: tuple[ChunkProduct, ...]
-    """Products of the forward pass."""
+    """GEMMs of the forward pass."""
     backward: tuple[ChunkProduct, ...]
-    """Products of the backward pass: two for each of the forward pass, and those that run again."""
+    """GEMMs of the backward pass: two for each of the forward pass, and recomputed ones."""
 
 
 def state_space_scan(mamba: StateSpace, heads: int, groups: int) -> Scan:
-    """Return the products of Mamba-2's scan with `heads` heads in `groups` groups.
+    """Return the GEMMs of Mamba-2's scan with `heads` heads in `groups` groups.
 
     Arrays of a chunk are named as in Dao and Gu 2024 (arXiv 2405.21060), section 6: X of width P, B and C of width N. Kernels and
-    what runs again backward are those of mamba_ssm (ops/triton/ssd_combined.py, _mamba_chunk_scan_combined_fwd and _bwd).
+    recomputation are those of mamba_ssm (ops/triton/ssd_combined.py, _mamba_chunk_scan_combined_fwd and _bwd).
     """
     q, n, p = mamba.chunk, mamba.state, mamba.head_dim
     scores, states = ChunkProduct("bmm_chunk", groups, q, q, n), ChunkProduct("chunk_state", heads, p, n, q)
@@ -59,7 +59,7 @@ def state_space_scan(mamba: StateSpace, heads: int, groups: int) -> Scan:
 
 
 def delta_scan(delta: DeltaNet, heads: int) -> Scan:
-    """Return the products of the gated delta rule with `heads` value heads.
+    """Return the GEMMs of the gated delta rule with `heads` value heads.
 
     Yang et al. 2024 (arXiv 2412.06464), section 3.3: the WY form of a chunk (products w and u of the inverse of a triangular
     matrix), the states, and the outputs. Kernels are those of flash-linear-attention (fla/ops/gated_delta_rule/chunk.py); the
@@ -89,7 +89,7 @@ def delta_scan(delta: DeltaNet, heads: int) -> Scan:
 
 
 def scan_products(kind: Model) -> int:
-    """Return the products of a block's scan, in multiplications and additions a token, forward; 0 without one."""
+    """Return the multiply-adds per token of the GEMMs in a block's scan, forward; 0 without a scan."""
     scans = [state_space_scan(kind.mamba, kind.mamba.heads, kind.mamba.groups)] if kind.mamba else []
     if "mamba2" not in kind.mixer:
         scans = [delta_scan(kind.delta, kind.delta.heads)] if kind.mixer == "delta" and kind.delta else []
@@ -97,7 +97,7 @@ def scan_products(kind: Model) -> int:
 
 
 def convolved(kind: Model) -> int:
-    """Return the channels of the causal convolution of a block; 0 without one."""
+    """Return the number of channels of a block's causal convolution; 0 without one."""
     if "mamba2" in kind.mixer and (mamba := kind.mamba):
         return mamba.heads * mamba.head_dim + 2 * mamba.groups * mamba.state
     if kind.mixer == "delta" and (delta := kind.delta):
@@ -106,7 +106,7 @@ def convolved(kind: Model) -> int:
 
 
 def small_parameters(kind: Model) -> int:
-    """Return the parameters of a block's scan that are no linear's: convolution, decays, biases of steps and its norm.
+    """Return the parameters of a block's scan outside linears: convolution, decays, biases of steps and its norm.
 
     Mamba-2's convolution has biases, and each head a decay, a bias of its step and a skip; its norm is as wide as its heads. A
     delta net has a decay and a bias of the step for each head, of the step for each channel with gates by channel.
@@ -121,10 +121,10 @@ def small_parameters(kind: Model) -> int:
 
 
 def linears(kind: Model) -> dict[str, int]:
-    """Return the weights of the linears of a block's scan or short convolution by name; {} where it has neither.
+    """Return {name: weights} of the linears of a block's scan or short convolution; {} if it has neither.
 
-    Mamba-2: gate, values, B, C and steps at once. Delta net: queries, keys, values, one step a head, decays and output gate, the
-    last two through narrow linears with gates by channel. Short convolution: two gates and values.
+    Mamba-2: gate, values, B, C and steps together. Delta net: queries, keys, values, one step per head, decays and output gate,
+    the last two through narrow linears if gates are by channel. Short convolution: two gates and values.
     """
     h = kind.hidden
     if "mamba2" in kind.mixer and (mamba := kind.mamba):

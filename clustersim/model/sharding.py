@@ -1,4 +1,4 @@
-"""What one tensor-parallel rank sees of the model: its share of heads, widths, vocabulary and tokens."""
+"""Shapes of the model on one tensor-parallel rank: its share of heads, widths, vocabulary and tokens."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from clustersim.model.operator import Collective, CollectiveOp
 from clustersim.model.router import ExpertRouter, visited
 
 TOKENS = ("deepep", "hybridep")
-"""The algorithm that sends a token once to a rank that holds several of its experts."""
+"""Algorithms that send a token once to a rank that holds several of its experts."""
 
 
 def padded_vocab(model: Model, tp: int) -> int:
@@ -29,39 +29,39 @@ def padded_vocab(model: Model, tp: int) -> int:
 
 @dataclass(frozen=True)
 class ShardedModel:
-    """The shapes of one rank for one microbatch; counts are this rank's own after the split by tp."""
+    """Shapes of one rank for one microbatch; counts are per rank, after the split by tp."""
 
     model: Model
-    """As the workload has it."""
+    """Model section of the workload."""
     training: Training
-    """As the workload has it."""
+    """Training section of the workload."""
     parallelism: Parallelism
-    """As the workload has it."""
+    """Parallelism section of the workload."""
     position: int = 0
-    """Place in the expert-parallel group, the first one's experts being the most popular."""
+    """Position in the expert-parallel group; the experts of position 0 are the most popular."""
     stacked: bool = False
-    """Whether queries, keys and values stay in one tensor from which attention has copies of keys and values, and the inputs of a
-    gated activation in one too."""
+    """Whether queries, keys and values stay in one tensor, from which attention copies keys and values, and the inputs of a gated
+    activation too."""
     narrow: bool = True
-    """Whether its linear layers take part in a narrow `training.precision`."""
+    """Whether its linear layers use a narrow `training.precision`."""
     separate_rows: bool = False
-    """Whether rows of experts are weighed, padded and put back by kernels of their own."""
+    """Whether separate kernels weight, pad and restore the rows of experts."""
     recasts: bool = False
     """Whether weights are cast to a narrow `training.precision` in each pass."""
     wide_gradients: bool = False
-    """Whether gradients of experts' weights are made in fp32 and cast where `training.precision` is narrow."""
+    """Whether weight gradients of experts are computed in fp32 and cast, if `training.precision` is narrow."""
     ring: str = "fused"
-    """How context-parallel ranks with `cp_type: p2p` see each other's keys and values: a framework's `ring`."""
+    """How context-parallel ranks with `cp_type: p2p` exchange keys and values: a framework's `ring`."""
     redistributes: bool = False
-    """Whether eager tensors that are gathered or scattered along the sequence are copied into the order of its tokens."""
+    """Whether eager gathers and scatters along the sequence need a copy into the order of its tokens."""
 
     def of(self, kind: Model) -> ShardedModel:
-        """Return the shapes of a layer of one kind."""
+        """Return the shapes of a layer of the kind `kind`."""
         return self if kind is self.model else replace(self, model=kind)
 
     @cached_property
     def in_activation_type(self) -> ShardedModel:
-        """The shapes of products that stay in the type of activations: under every recipe those of head and router.
+        """Shapes of GEMMs that stay in the activations' type under every recipe: those of head and router.
 
         Megatron-LM: models/gpt/gpt_model.py, output_layer, and transformer/moe/router.py are no layers of Transformer Engine;
         torchtitan: docs/float8.md, `filter_fqns: output`, and its auto filter; DeepSeek-V3, section 3.3.1.
@@ -70,7 +70,7 @@ class ShardedModel:
 
     @property
     def lora(self) -> Lora | None:
-        """Adapters beside frozen weights; None where all weights are trained."""
+        """Settings of adapters on frozen weights; None if all weights are trained."""
         return self.training.lora
 
     @property
@@ -95,17 +95,17 @@ class ShardedModel:
 
     @cached_property
     def context(self) -> int:
-        """Tokens of each sequence that the rank holds: a cp-th."""
+        """Tokens of each sequence on this rank: 1/cp of it."""
         return self.training.seq // self.cp
 
     @cached_property
     def tokens(self) -> int:
-        """Tokens of one microbatch."""
+        """Tokens of one microbatch on this rank."""
         return self.training.micro_batch * self.context
 
     @cached_property
     def local(self) -> int:
-        """Tokens that norms and residuals work on: a tp-th of all under sequence parallelism."""
+        """Tokens of this rank's norms and residuals: 1/tp of all under sequence parallelism."""
         return self.tokens // self.tp if self.sequence_parallel else self.tokens
 
     @cached_property
@@ -115,12 +115,12 @@ class ShardedModel:
 
     @cached_property
     def heads(self) -> int:
-        """Query heads."""
+        """Number of query heads."""
         return self.model.heads // self.tp
 
     @cached_property
     def kv_heads(self) -> int:
-        """Key/value heads, at least one: ranks beyond their number hold one that others hold too.
+        """Number of key/value heads, at least one: with more ranks than heads, several ranks hold the same head.
 
         Megatron-Core: transformer/attention.py, num_query_groups_per_partition.
         """
@@ -133,12 +133,12 @@ class ShardedModel:
 
     @cached_property
     def shared_ffn(self) -> int:
-        """Width of the experts that every token visits, as one MLP."""
+        """Width of the shared experts as one MLP."""
         return (self.model.shared_ffn or width(self.model)) // self.tp * self.model.shared_experts
 
     @property
     def spread(self) -> bool:
-        """Whether rows travel to experts on other ranks."""
+        """Whether rows are sent to experts on other ranks."""
         return self.parallelism.spread
 
     @cached_property
@@ -148,12 +148,12 @@ class ShardedModel:
 
     @cached_property
     def experts(self) -> int:
-        """Experts of which it holds a slice."""
+        """Number of experts of which this rank holds a slice."""
         return (self.model.experts or 1) // self.ep
 
     @cached_property
     def rows(self) -> int:
-        """Rows that the experts work on: topk a token of the ranks of all slices, times this rank's share in the ep group."""
+        """Rows that the rank's experts process: topk per token of the ranks of all slices, times its share in the ep group."""
         if not self.spread:
             return math.ceil(self.tokens * self.visits)
         shares, _ = loads(self.ep, self.training)
@@ -162,13 +162,13 @@ class ShardedModel:
 
     @cached_property
     def arrived(self) -> float | None:
-        """Tokens that it gets for those rows, where one with several experts on a rank is sent once; None: a row for each."""
+        """Tokens received for those rows if a token is sent once to a rank with several of its experts; None: one per row."""
         chosen = router(self.model, self.parallelism)
         return None if chosen is None else self.local * self.visits / chosen.topk * visited(chosen, self.ep)
 
     @cached_property
     def visits(self) -> float:
-        """Experts that a token visits in the mean: topk, less what is dropped and with what is padded."""
+        """Mean number of expert rows per token: topk, minus dropped and plus padded rows."""
         kept = loads(self.ep, self.training)[1]
         return self.model.topk if kept == 1 else self.model.topk * kept
 
@@ -179,12 +179,12 @@ class ShardedModel:
 
     @cached_property
     def format(self) -> Format | None:
-        """How linear layers take operands that are narrower than activations; None where they take those."""
+        """Narrow format of the linear layers' operands; None if they have the activations' type."""
         return format_of(self.training.precision, self.training.fp8_scaling) if self.narrow else None
 
     @cached_property
     def matrix(self) -> str:
-        """Data type of the products of linear layers."""
+        """Data type of the GEMMs of linear layers."""
         return product_type(self.training.precision) if self.narrow else self.dtype
 
     @cached_property
@@ -194,7 +194,7 @@ class ShardedModel:
 
     @cached_property
     def product(self) -> str:
-        """Data type of the products inside attention."""
+        """Data type of the GEMMs inside attention."""
         return self.dtype if self.format else self.matrix
 
     @cached_property
@@ -209,32 +209,32 @@ class ShardedModel:
 
     @property
     def adds_gradients(self) -> bool:
-        """Whether gradients of weights are added to those of earlier microbatches; else each pass makes them anew (FSDP)."""
+        """Whether weight gradients are added to those of earlier microbatches; otherwise each pass allocates new ones (FSDP)."""
         return self.parallelism.zero < 3 or self.parallelism.no_sync
 
     @cached_property
     def eager(self) -> bool:
-        """Whether every element-wise operation is a kernel of its own."""
+        """Whether every element-wise operation is a separate kernel."""
         return self.training.kernels == "eager"
 
     @property
     def narrow_activations(self) -> bool:
-        """Whether activations keep their input in fp8."""
+        """Whether activations save their input in fp8."""
         return self.training.fp8_activation_input and not self.eager and self.size > 1
 
     @cached_property
     def accumulates_apart(self) -> bool:
-        """Whether gradients of weights are added to the main ones by kernels of their own."""
+        """Whether separate kernels add weight gradients to the main gradients."""
         return self.eager or not self.training.fused_accumulation
 
     @property
     def apart(self) -> bool:
-        """Whether queries, keys and values are linears of their own, and so what an activation gates."""
+        """Whether queries, keys and values are separate linears, and likewise the inputs of a gated activation."""
         return not self.training.fused_projections
 
     @cached_property
     def norm_kernels(self) -> str:
-        """Whose kernels norms are: `fused`, `torch` or `eager`."""
+        """Implementation of norms: `fused`, `torch` or `eager`."""
         return self.training.norm_kernels or self.training.kernels
 
     @cached_property
@@ -244,10 +244,10 @@ class ShardedModel:
 
     @property
     def fused_softmax(self) -> bool:
-        """Whether scale and mask ride on the softmax of unfused attention.
+        """Whether the softmax of unfused attention includes scale and mask.
 
-        Megatron's kernel for it takes 16-bit scores, sequences of 17 to 4,096 tokens in fours and a multiple of four heads and
-        sequences. Source: megatron/core/fusions/fused_softmax.py, `is_kernel_available` (v2.6: up to 2,048 tokens).
+        Megatron's kernel supports 16-bit scores, sequences of 17 to 4,096 tokens in multiples of 4, and a multiple of 4 of heads
+        times sequences. Source: megatron/core/fusions/fused_softmax.py, `is_kernel_available` (v2.6: up to 2,048 tokens).
         """
         seq, batch = self.training.seq, self.training.micro_batch * self.heads
         return not self.eager and self.size <= 2 and 16 < seq <= 4096 and seq % 4 == 0 and batch % 4 == 0
@@ -257,35 +257,35 @@ class ShardedModel:
         return -(-parameters // self.tp) if self.parallelism.shard_all_parameters else parameters
 
     def exchange(self, op: CollectiveOp, rows: int, columns: int, size: float | None = None) -> tuple[Collective, ...]:
-        """Return a tp collective on a rows×columns array, or nothing when tp is 1."""
+        """Return a tp collective on a rows×columns array, or () if tp is 1. `size`: bytes per value (None: the activations')."""
         return (Collective("tp", op, float(rows) * columns * (size or self.size)),) if self.tp > 1 else ()
 
     @property
     def overlap(self) -> str:
-        """Which tp collectives run beside products; those in chunks need the sequence split."""
+        """Which tp collectives overlap GEMMs; overlap in chunks needs sequence parallelism."""
         chosen = self.parallelism.overlap.tp
         whole = {"ring": "bulk", "async": "none"}.get(chosen, chosen)
         return "none" if self.tp == 1 else chosen if self.sequence_parallel else whole
 
     @property
     def keeps_gathered(self) -> bool:
-        """Whether the input of a column-parallel linear is kept as it was gathered; else its shard, which is gathered again."""
+        """Whether the gathered input of a column-parallel linear is saved; otherwise its shard is saved and gathered again."""
         return self.sequence_parallel and (self.parallelism.keep_gathered or self.overlap == "async")
 
     def across(self, op: CollectiveOp) -> tuple[Collective, ...]:
-        """Return the exchange of the rows of this rank's tokens with the experts of the ep group, or nothing when ep is 1."""
+        """Return the exchange of this rank's rows with the experts of the ep group, or () if ep is 1."""
         each = FP8["block"].size if op == "dispatch" and self.training.dispatch == "fp8" else self.size
         size = float(self.local) * self.visits * self.model.hidden * each
         return (Collective("ep", op, size),) if self.ep > 1 else ()
 
     def sliced(self, op: CollectiveOp) -> tuple[Collective, ...]:
-        """Return the collective on the rows of experts over the ranks that hold their slices, or nothing without any."""
+        """Return the collective on expert rows over the ranks that hold slices of the experts, or () without slices."""
         size, slices = float(self.rows) * self.model.hidden * self.size, self.parallelism.etp
         return (Collective("tp" if slices == self.tp else "etp", op, size),) if slices > 1 and self.rows else ()
 
 
 def router(model: Model, parallelism: Parallelism) -> ExpertRouter | None:
-    """Return how a token chooses its experts, where that says what crosses the network; None where each row crosses it."""
+    """Return the router's model if the network traffic depends on it; None if each row crosses the network."""
     if not model.experts or parallelism.ep == 1 or parallelism.algorithms.ep not in TOKENS:
         return None
     groups = model.router_groups
@@ -298,10 +298,10 @@ def width(model: Model) -> int:
 
 
 def documents(training: Training) -> tuple[int, int]:
-    """Return how many documents of one length attention runs on for a microbatch, and that length.
+    """Return (number, length) of equal documents with the same attention work as those of a microbatch.
 
-    It is the length at which as many tokens have the sum of squares of all lengths: E[len²] / E[len], which for a mean m and a
-    spread c is m (1 + c²), and the longest document at most.
+    The length is E[len²] / E[len], which keeps both the number of tokens and the sum of squares: m (1 + c²) for mean m and
+    coefficient of variation c, and at most the longest document.
     """
     batch, seq, packed = training.micro_batch, training.seq, training.packed or training.padded
     if packed is None:
@@ -312,7 +312,7 @@ def documents(training: Training) -> tuple[int, int]:
 
 
 def padded(training: Training) -> Training:
-    """Return the training with sequences as long as the longest of a microbatch in the mean, to which documents are padded."""
+    """Return the training with sequences as long as the mean longest document of a microbatch, to which all are padded."""
     lengths, most = training.padded, training.seq
     if lengths is None:
         return training
@@ -326,19 +326,18 @@ def head_width(model: Model) -> int:
 
 
 def gated(model: Model) -> bool:
-    """Return whether the MLP has a second linear beside the first, with whose outputs its activation multiplies."""
+    """Return whether the activation multiplies by the outputs of a second linear of the MLP."""
     return model.activation in ("swiglu", "geglu")
 
 
-# How many rows of a mixture of experts each rank of an expert-parallel group receives.
-#
-# Balanced, all receive as many. Else their shares follow Zipf's law, the first rank being the most popular.
+# Rows of a mixture of experts on each rank of an expert-parallel group: equal by default; with imbalance, shares follow Zipf's
+# law, the first rank being the most popular.
 
 
 def loads(ep: int, training: Training) -> tuple[tuple[float, ...], float]:
-    """Return the share of each ep rank of the rows that arrive, () when all are alike, and how many arrive of those sent.
+    """Return (share of the arriving rows of each ep rank, () if equal; arriving rows per sent row).
 
-    With a capacity no rank takes more than that many times the mean; padded ones all get as much (Megatron's
+    A capacity limits each rank to that factor times the mean; with padding all get exactly the capacity (Megatron's
     core/transformer/moe/moe_utils.py, get_capacity).
     """
     capacity = training.capacity_factor
@@ -357,7 +356,7 @@ def loads(ep: int, training: Training) -> tuple[tuple[float, ...], float]:
 
 @lru_cache(maxsize=64)
 def zipf_shares(n: int, imbalance: float) -> tuple[float, ...]:
-    """Return the share of all rows that goes to each of `n` positions, the first the most popular.
+    """Return the share of all rows that goes to each of `n` positions, with sum 1; the first is the most popular.
 
     Zipf's law: share j is proportional to (j + 1)^-s, with the s at which the largest share is `imbalance` times the mean.
     Raises InputError unless 1 <= imbalance <= n.
@@ -376,7 +375,7 @@ def zipf_shares(n: int, imbalance: float) -> tuple[float, ...]:
 def _exponent(n: int, imbalance: float) -> float:
     """Return s with n / sum(j^-s) = imbalance, by Newton's method on the logarithm of the sum.
 
-    That is convex and falls with s, so steps from s = 0 never pass the root.
+    The logarithm is convex and falls with s, so steps from s = 0 never pass the root.
     """
     log = np.log(np.arange(1, n + 1))
     s = 0.0
@@ -390,7 +389,7 @@ def _exponent(n: int, imbalance: float) -> float:
 
 
 def split(rows: int, shares: tuple[float, ...]) -> tuple[int, ...]:
-    """Return `rows` cut by shares into whole numbers that add up to `rows`, each within one of its share."""
+    """Return `rows` divided by shares into whole numbers with sum `rows`, each within one of its exact share."""
     edges = [0, *(math.floor(rows * part + 0.5) for part in accumulate(shares))]
     edges[-1] = rows
     return tuple(b - a for a, b in pairwise(edges))

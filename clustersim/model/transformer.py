@@ -1,7 +1,7 @@
-"""Multi-token prediction: what joins the last block's output and the next token's vector into the input of one more block.
+"""Multi-token prediction: operators that join the last block's output and the next token's vector as input of one more block.
 
-As DeepSeek-V3 (arXiv 2412.19437, section 2.2) and Megatron (core/transformer/multi_token_prediction.py) have it: a norm of
-each, a linear from both side by side to one, a block of the model's last kind, a norm, and the head that all share.
+As in DeepSeek-V3 (arXiv 2412.19437, section 2.2) and Megatron (core/transformer/multi_token_prediction.py): a norm of each, a
+linear from both concatenated to one, a block of the model's last kind, a norm, and the shared head.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from clustersim.model.parameters import kinds
 from clustersim.model.sharding import ShardedModel
 
 LOOKUP = f"mtp_{TABLE}"
-"""Name of the operator that looks the next tokens up."""
+"""Name of the operator that looks up the next tokens."""
 
 
 def prediction_part(shard: ShardedModel, own: bool) -> tuple[Operator, ...]:
-    """Return the operators before the block; own: whether this stage holds a table of its own for them."""
+    """Return the operators before the block. `own`: whether this stage has a separate table for them."""
     lookup = table(shard)._replace(name=LOOKUP)
     return (
         lookup if own else lookup._replace(parameters=0),
@@ -39,21 +39,21 @@ def prediction_part(shard: ShardedModel, own: bool) -> tuple[Operator, ...]:
 
 
 def join(shard: ShardedModel) -> Operator:
-    """Return the copy of both vectors side by side; in the backward pass the gradient of the main path is added to its half."""
+    """Return the copy that concatenates both vectors; backward, the gradient of the main path is added to its half."""
     shape, traffic = (shard.local, 2 * shard.model.hidden), 2 * shard.size
     backward = (copy(shard, "split", *shape, traffic), add(shard, shard.local, shard.model.hidden))
     return Operator("mtp_concatenate", (copy(shard, "concatenate", *shape, traffic),), backward)
 
 
 def projection(shard: ShardedModel) -> Operator:
-    """Return the column-parallel linear from both to one, whose outputs are gathered over the tp ranks."""
+    """Return the column-parallel linear from the concatenation to one vector, whose outputs are gathered over the tp ranks."""
     hidden = shard.model.hidden
     linear = column(shard, "mtp_projection", 2 * hidden, hidden // shard.tp, bias=False)
     return linear._replace(forward=(*linear.forward, *shard.exchange("all_gather", shard.tokens, hidden)))
 
 
 def blocks(shard: ShardedModel) -> tuple[Layer, ...]:
-    """Return the blocks of the model in order, for one tp rank and one microbatch; equal ones are one object."""
+    """Return the blocks of the model in order, for one tp rank and one microbatch; equal blocks are one object."""
     encoder = encoder_of(shard) if shard.model.encoder_layers else None
     found = [(in_layer(shard, place), kind) for place, kind in enumerate(kinds(shard.model))]
     distinct = {(id(one), id(kind)): (one, kind) for one, kind in found}
@@ -67,19 +67,19 @@ def blocks(shard: ShardedModel) -> tuple[Layer, ...]:
 
 
 def in_layer(shard: ShardedModel, place: int) -> ShardedModel:
-    """Return the shapes of the layer at a place: those at the ends may stay in the type of activations."""
+    """Return the shapes of the layer at index `place`; the first and last layers may stay in the activations' type."""
     first, last = shard.training.bf16_first_layers, shard.model.layers - shard.training.bf16_last_layers
     return shard if first <= place < last else shard.in_activation_type
 
 
 def encoder_blocks(encoder: ShardedModel) -> tuple[Layer, ...]:
-    """Return the blocks of an encoder, the last one with the norm after it."""
+    """Return the blocks of an encoder, the last one including the final norm."""
     *others, last = blocks(encoder)
     return (*others, last._replace(operators=(*last.operators, encoder_norm(encoder))))
 
 
 def decoder_entry(shard: ShardedModel, table: bool) -> Layer:
-    """Return the layer from the decoder's token ids to vectors; table: whether the stage has none that it could share."""
+    """Return the layer from the decoder's token ids to vectors. `table`: whether the stage has no table to share."""
     return Layer("embedding", decoder_entry_part(shard, table), 8.0 * shard.tokens)
 
 
@@ -95,9 +95,9 @@ def head(shard: ShardedModel) -> Layer:
 
 
 def prediction(shard: ShardedModel, table: bool) -> Layer:
-    """Return the module of multi-token prediction: a block of the last kind and the operators that join it to the rest.
+    """Return the block of multi-token prediction: a block of the last kind, with the operators that join its inputs.
 
-    table: whether the stage has no embedding whose weights it could share.
+    table: whether the stage has no embedding whose weights it can share.
     """
     last = block(in_layer(shard, shard.model.layers - 1).of(kinds(shard.model)[-1]))
     operators = (*prediction_part(shard, table), *last.operators, norm(shard, "mtp_final_norm", fork=False))
@@ -105,12 +105,12 @@ def prediction(shard: ShardedModel, table: bool) -> Layer:
 
 
 def further_head(shard: ShardedModel) -> Layer:
-    """Return the logits and the loss of a token further, which share the weights of the head."""
+    """Return the logits and the loss of a further token, which share the head's weights."""
     return Layer("mtp_head", frozen(shard, further_head_part(shard), stored=False), hidden_bytes(shard))
 
 
 def block(shard: ShardedModel, encoder: ShardedModel | None = None) -> Layer:
-    """Return a block: what mixes tokens, attention to an encoder's output where there is one, and an MLP or experts."""
+    """Return a block: mixer, cross-attention if there is an encoder, and an MLP or experts."""
     model = shard.model
     cross = (("cross_attention", cross_attention_part(shard, encoder)),) if encoder else ()
     mixers = () if model.mixer == "none" else (("attention", mixer_part(shard)),)
@@ -121,15 +121,15 @@ def block(shard: ShardedModel, encoder: ShardedModel | None = None) -> Layer:
 
 
 def _branch(shard: ShardedModel, part: Sequence[Operator]) -> tuple[Operator, ...]:
-    """Return a half of a block, beside whose backward pass the residual's gradient is alive up to the sum that ends it."""
+    """Return half of a block. During its backward pass the residual's gradient stays allocated up to the final sum."""
     beside = hidden_bytes(shard)
     return (*(op._replace(backward_alive=op.backward_alive + beside) for op in part[:-1]), part[-1])
 
 
 def _normed(shard: ShardedModel, name: str, part: Sequence[Operator]) -> tuple[Operator, ...]:
-    """Return a half of a block with its norms, before (pre), after (post) or both.
+    """Return half of a block with its norms: before (pre), after (post) or both.
 
-    Where it begins the gradients of branch and residual also meet. Of both norms the second comes before the residual sum.
+    At its start the gradients of branch and residual are added. Of two norms, the second comes before the residual sum.
     """
     one = norm(shard, f"{name}_norm")
     if shard.model.norm_position == "both":
@@ -138,5 +138,6 @@ def _normed(shard: ShardedModel, name: str, part: Sequence[Operator]) -> tuple[O
 
 
 def hidden_bytes(shard: ShardedModel) -> float:
-    """Return the bytes of the activations between two layers on one rank: b·s·h values, a tp-th under sequence parallelism."""
+    """Return the bytes of the activations between two layers on one rank: b·s·h values, 1/tp of them under sequence
+    parallelism."""
     return shard.size * shard.local * shard.model.hidden
