@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     )
 
 _KINDS = sorted(path.stem for path in Path(__file__).with_name("topology").glob("kinds/[a-z]*"))
-"""Kinds of fabric: each is a file there and a function here."""
+"""Kinds of fabric: each is a file in `topology/kinds` and a function of this module."""
 __all__ = [  # noqa: PLE0604
     "ClustersimError",
     "CompareResult",
@@ -59,7 +59,7 @@ _ROOMS = ("explain", "jobs", "lab", "report", "serve", "validate")
 
 
 class _Room(ModuleType):
-    """A part of clustersim with the name of a command: calling it runs that command."""
+    """A part of clustersim with the name of a command: calling the module runs the command."""
 
     def __call__(self, *arguments: object, **options: object) -> Any:
         from clustersim.cli.python import command
@@ -78,7 +78,7 @@ sys.modules[__name__].__class__ = _Package
 
 
 def __getattr__(name: str) -> Any:
-    """Import what is used when it is used: `import clustersim` alone loads neither numpy nor pydantic."""
+    """Return an attribute, importing it on first use: `import clustersim` alone loads neither numpy nor pydantic."""
     from importlib import import_module
     from importlib.util import find_spec
 
@@ -100,7 +100,7 @@ def __getattr__(name: str) -> Any:
 
 
 def _offered(name: str) -> bool:
-    """Return whether an installed package offers a kind of fabric of this name."""
+    """Return whether an installed package adds a kind of fabric with this name."""
     from clustersim.plugins import installed
 
     return name in installed("clustersim.topology")

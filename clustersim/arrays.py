@@ -1,4 +1,4 @@
-"""The array types of the whole package, and what numpy lacks or does slowly: compressed rows, distinct values, remainders."""
+"""Array types of the package, and operations that numpy lacks or does slowly: compressed rows, distinct values, remainders."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 Ints = NDArray[np.signedinteger]
-"""Numbers of things: GPUs, links, endpoints, rows; 64 bits, but for columns that `narrow` made."""
+"""Counts or indices of GPUs, links, endpoints or rows; 64 bits, except for columns from `narrow`."""
 Floats = NDArray[np.float64]
-"""Quantities in SI units: seconds, bytes, bytes/s; or parts of a whole."""
+"""Quantities in SI units (seconds, bytes, bytes/s), or shares of 1."""
 Mask = NDArray[np.bool_]
-"""True where something holds."""
+"""Boolean array."""
 Number = TypeVar("Number", np.int64, np.uint64)
 
 
 def entries(start: Ints, rows: Ints) -> Ints:
-    """Return the positions of all entries of `rows`, one row after the other; row i is start[i] to start[i + 1]."""
+    """Return the indices of all entries of `rows`, row after row; row i has the entries start[i] to start[i + 1]."""
     lengths = start[rows + 1] - start[rows]
     ends = np.cumsum(lengths)
     total = int(ends[-1]) if len(ends) else 0
@@ -27,14 +27,14 @@ def entries(start: Ints, rows: Ints) -> Ints:
 
 
 def offsets(counts: NDArray[np.integer | np.bool_]) -> Ints:
-    """Return where each of consecutive rows of `counts` entries begins, and after them the number of all entries."""
+    """Return the start of each of consecutive rows with `counts` entries, followed by the total (rows + 1,)."""
     found = np.zeros(len(counts) + 1, np.int64)
     counts.cumsum(out=found[1:])
     return found
 
 
 def distinct(values: NDArray[Number]) -> NDArray[Number]:
-    """Return the different values, ascending; by sorting, which is ten times as fast as numpy.unique's hash table."""
+    """Return the distinct values in ascending order, by sorting, which is ten times as fast as numpy.unique's hash table."""
     found = np.sort(values)
     new = np.ones(len(found), bool)
     np.not_equal(found[1:], found[:-1], out=new[1:])
@@ -42,13 +42,13 @@ def distinct(values: NDArray[Number]) -> NDArray[Number]:
 
 
 def distinct_rows(rows: Ints) -> tuple[Ints, Ints]:
-    """Return the first of each kind of rows, in ascending order of these, and which kind each row is, as numpy.unique does.
+    """Return the index of the first row of each distinct kind, and the kind of each row, as numpy.unique does.
 
-    Sums that stand for rows are sorted in their place, and the rows compared: that takes a tenth of the time.
+    One hash (a weighted sum) per row is sorted, and rows with equal hashes are compared: a tenth of numpy's time.
     """
     weights = np.cumprod(np.full(rows.shape[1], 0x9E3779B97F4A7C15, np.uint64))
     _, first, of = np.unique(rows.view(np.uint64) @ weights, return_index=True, return_inverse=True)
-    if not np.array_equal(rows, rows[first[of]]):  # two kinds have one sum
+    if not np.array_equal(rows, rows[first[of]]):  # two distinct rows have the same sum
         _, first, of = np.unique(rows, axis=0, return_index=True, return_inverse=True)
         return first, of.reshape(-1)
     order = np.lexsort(rows[first].T[::-1])
@@ -56,7 +56,7 @@ def distinct_rows(rows: Ints) -> tuple[Ints, Ints]:
 
 
 def connected(count: int, one: Ints, other: Ints) -> Ints:
-    """Return for each of `count` vertices the lowest vertex that edges from `one` to `other` connect it with."""
+    """Return the smallest vertex connected to each of `count` vertices by edges from `one` to `other` (count,)."""
     least = np.arange(count)
     while True:
         known = least.copy()
@@ -64,11 +64,11 @@ def connected(count: int, one: Ints, other: Ints) -> Ints:
         np.minimum.at(least, other, known[one])
         if (least == known).all():
             return least
-        least = least[least]  # a long chain is halved each time
+        least = least[least]  # halves a long chain each time
 
 
 def divide(x: Ints, by: int) -> tuple[Ints, Ints]:
-    """Return (x // by, x % by) for x >= 0; numpy divides by a constant fast, but has no fast remainder."""
+    """Return (x // by, x % by) for x >= 0; numpy's division by a constant is fast, its remainder is not."""
     if by & (by - 1) == 0:
         return x >> (by.bit_length() - 1), x & (by - 1)
     quotient = x // by
@@ -76,23 +76,23 @@ def divide(x: Ints, by: int) -> tuple[Ints, Ints]:
 
 
 def counted(used: Mask) -> Ints:
-    """Return how many entries of each row are true: in whole numbers, and faster than a sum of rows so short."""
+    """Return the number of true entries in each row, as integers; faster than numpy's sum for short rows."""
     found: Ints = np.einsum("ij->i", used.view(np.uint8), dtype=np.int64)
     return found
 
 
 def summed(place: Ints, weight: Floats, count: int) -> Floats:
-    """Return the sums of weights by place (count,): numpy.bincount, which gives whole numbers where there is nothing."""
+    """Return the sum of the weights at each index in `place` (count,): numpy.bincount, but with floats even if it is empty."""
     return np.bincount(place, weight, count).astype(float, copy=False)
 
 
 def ones(count: int) -> Floats:
-    """Return a read-only array of `count` ones that takes the memory of one."""
+    """Return a read-only array of `count` ones that takes the memory of a single number."""
     return np.broadcast_to(1.0, count)
 
 
 def growing(values: Floats, weight: Floats, rounds: int = 30) -> Floats:
-    """Return the nearest values, in weighted squares, that grow along every axis.
+    """Return the nearest array, by weighted least squares, whose values grow along every axis.
 
     Dykstra's projections: isotonic regression along each axis in turn, for `rounds` rounds (Boyle and Dykstra, 1986).
     """
@@ -103,14 +103,15 @@ def growing(values: Floats, weight: Floats, rounds: int = 30) -> Floats:
             result = _growing_along(before, weight, axis)
             left[axis] = before - result
     low, high = result, result
-    for axis in range(values.ndim):  # the projections approach it: the last step is exact
+    for axis in range(values.ndim):  # the projections only approach the result: the last step makes it exact
         low = np.maximum.accumulate(low, axis)
         high = np.flip(np.minimum.accumulate(np.flip(high, axis), axis), axis)
     return (low + high) / 2
 
 
 def _growing_along(values: Floats, weight: Floats, axis: int) -> Floats:
-    """Return isotonic regressions along one axis: at i the largest over j <= i of the least mean of j to l >= i."""
+    """Return isotonic regressions along one axis: at i, the maximum over j <= i of the minimum over l >= i of the mean of j to
+    l."""
     lines, weights = np.moveaxis(values * weight, axis, 0), np.moveaxis(weight, axis, 0)
     result = np.full(lines.shape, -np.inf)
     for first in range(len(lines)):

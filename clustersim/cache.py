@@ -1,4 +1,4 @@
-"""Answers that are worked out once and asked for again, up to a bound; they live as long as what they are kept in."""
+"""Caches of computed answers with a bound in bytes."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 ROOM = 256 << 20
-"""Bytes of the arrays that are kept of one cluster."""
-_LEAST = 16 << 10  # bytes that any answer counts for, so that not more than 16,384 are kept
+"""Bytes of cached arrays per cluster."""
+_LEAST = 16 << 10  # smallest size counted for an answer, so that at most 16,384 are kept
 Answer = TypeVar("Answer")
 
 
 class Cache:
-    """Answers by question, up to a bound in bytes; the least recently used go first.
+    """Cache of answers by question, up to `most` bytes; the least recently used answers are dropped first.
 
-    weigh: the bytes of an answer, or one number for all. alone: an answer that is larger than the bound is kept by itself; else
-    it is not kept, and drives nothing else out.
+    weigh: function from an answer to its bytes, or one number for all. alone: whether an answer larger than the bound replaces
+    all others; otherwise it is not kept.
     """
 
     __slots__ = ("_alone", "_answers", "_most", "_weigh", "weight")
@@ -32,21 +32,21 @@ class Cache:
         """Bytes of all answers that are kept."""
 
     def once(self, question: Hashable, answer: Callable[[], Answer]) -> Answer:
-        """Return the answer to a question, worked out by `answer` the first time; what it raises is not kept."""
+        """Return the answer to a question, computed by `answer` the first time. Exceptions are passed on and not cached."""
         if (known := self._answers.pop(question, None)) is not None:
             self._answers[question] = known
             return cast(Answer, known[0])
         return self.keep(question, answer())
 
     def get(self, question: Hashable) -> Any:
-        """Return the answer that is kept for a question, or None."""
+        """Return the cached answer to a question, or None."""
         if (known := self._answers.pop(question, None)) is None:
             return None
         self._answers[question] = known
         return known[0]
 
     def keep(self, question: Hashable, answer: Answer) -> Answer:
-        """Keep the answer to a question, in place of an older one, and return it."""
+        """Cache the answer to a question, replacing an older one, and return it."""
         self.weight -= self._answers.pop(question, (None, 0.0))[1]
         weight = self._weigh(answer) if callable(self._weigh) else self._weigh
         if weight <= self._most or self._alone:
@@ -57,7 +57,7 @@ class Cache:
         return answer
 
     def items(self) -> list[tuple[Hashable, Any]]:
-        """Return all questions with their answers, the least recently used first."""
+        """Return all (question, answer) pairs, the least recently used first."""
         return [(question, answer) for question, (answer, _) in self._answers.items()]
 
     def __len__(self) -> int:
@@ -65,12 +65,12 @@ class Cache:
 
 
 def of_arrays() -> Cache:
-    """Return a cache of answers that have arrays, which become read-only: a sweep asks one cluster about thousands of splits."""
+    """Return a cache for answers with arrays, which become read-only, as a sweep asks one cluster about thousands of splits."""
     return Cache(ROOM, frozen, alone=False)
 
 
 def frozen(answer: object) -> int:
-    """Make the arrays of an answer, or of the tuples and dicts that it consists of, read-only; return the bytes it takes."""
+    """Make the arrays of an answer, or of its nested tuples and dicts, read-only. Return the answer's bytes."""
     return max(_frozen(answer), _LEAST)
 
 
@@ -83,9 +83,9 @@ def _frozen(answer: object) -> int:
 
 
 def fingerprint(numbers: NDArray[np.int64]) -> bytes:
-    """Return 16 bytes that stand for a list of numbers in a question: a communicator of 30,720 GPUs takes 240 kB itself.
+    """Return 16 bytes that identify a list of numbers in a question; the list for 30,720 GPUs takes 240 kB itself.
 
-    Consecutive numbers, as most placements are, stand for themselves: that takes a twentieth of a hash.
+    Consecutive numbers, as in most placements, are encoded directly, which takes a twentieth of the time of a hash.
     """
     numbers = np.ascontiguousarray(numbers, np.int64)
     if numbers.size and (np.diff(numbers.reshape(-1)) == 1).all():

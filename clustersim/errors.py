@@ -1,4 +1,4 @@
-"""Every error that clustersim raises on purpose.
+"""All errors that clustersim raises on purpose.
 
     ClustersimError                 exit code 1: clustersim itself failed
     ├── SimulationError             a program of the engine cannot go on (an illegal schedule)
@@ -36,10 +36,10 @@ class SimulationError(ClustersimError):
 
 
 class DeadlockError(SimulationError):
-    """A task waits for something that never ends."""
+    """A task waits for an event that never happens."""
 
     def __init__(self, message: str, task: int) -> None:
-        """task: its place in the shape of the step."""
+        """task: index of the task in the shape of the step."""
         super().__init__(message)
         self.task = task
 
@@ -52,19 +52,19 @@ class DiskFullError(ClustersimError):
 
 
 class InterruptedSweepError(ClustersimError):
-    """A sweep was interrupted; what it had computed is kept."""
+    """A sweep was interrupted; its computed points are kept."""
 
     exit_code = 130
 
 
 class InputError(ClustersimError):
-    """What the user gave is wrong."""
+    """The user's input is wrong."""
 
     exit_code = 2
 
 
 class ConfigError(InputError):
-    """A wrong place in a YAML file.
+    """An error at a position in a YAML file.
 
     `path` is the file as the user wrote it; `line` and `column` count from 1 and are 0 when only the file is known.
     """
@@ -75,16 +75,16 @@ class ConfigError(InputError):
         super().__init__(f"{place}: {message}")
 
     def __reduce__(self) -> tuple[type[ConfigError], tuple[str, int, int, str]]:
-        """Survive the pickling between the processes of a sweep."""
+        """Support pickling between the processes of a sweep."""
         return type(self), (self.path, self.line, self.column, self.message)
 
 
 class UnknownNameError(InputError):
-    """A name that is neither built in nor installed nor permitted, or cannot be imported."""
+    """A name that is not built in, installed or permitted, or that cannot be imported."""
 
 
 class PluginError(InputError):
-    """Code from outside fails, or answers nonsense."""
+    """Outside code failed or returned an invalid answer."""
 
 
 class DataError(InputError):
@@ -92,14 +92,14 @@ class DataError(InputError):
 
 
 class OutOfMemoryError(InputError):
-    """The job does not fit into the GPU's memory; `advice` says in lines of its own what would."""
+    """The job does not fit into GPU memory; `advice` has lines of text with remedies."""
 
     advice = ""
 
 
 @contextmanager
 def for_command() -> Iterator[None]:
-    """Let messages name options of the command line, until this ends; else they name what a script writes."""
+    """Let messages in the context name options of the command line; otherwise they name Python arguments."""
     token = _COMMAND.set(True)
     try:
         yield
@@ -108,7 +108,7 @@ def for_command() -> Iterator[None]:
 
 
 def option(flag: str, in_python: str) -> str:
-    """Return the spelling of a setting in the caller's language: an option of the command line, or Python."""
+    """Return the spelling of a setting in the caller's language: `flag` on a command line, else `in_python`."""
     return flag if _COMMAND.get() else in_python
 
 
@@ -118,7 +118,7 @@ def asked_by_command() -> bool:
 
 
 def inherit(command: bool) -> None:
-    """Say for the rest of this process what the one that started it would say."""
+    """Make this process name settings in messages as its parent process does, which `asked_by_command` tells."""
     _COMMAND.set(command)
 
 

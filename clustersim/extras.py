@@ -13,11 +13,11 @@ _EXTRAS: dict[Library, tuple[str, str]] = {
     "ray": ("Ray", "ray"),
     "uvicorn": ("uvicorn", "serve"),
 }
-"""What each is called, and the extra that has it."""
+"""{library: (its name in messages, name of the extra that installs it)}"""
 
 
 def need(library: Library, what: str) -> None:
-    """Raise InputError when a library is not installed; `what` needs it and begins the sentence."""
+    """Raise InputError if a library is not installed. `what`, the feature that needs it, begins the message."""
     if find_spec(library) is None:
         name, extra = _EXTRAS[library]
         raise InputError(f'{what} needs {name}, which is not installed; run pip install "clustersim[{extra}]"')

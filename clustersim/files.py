@@ -1,4 +1,4 @@
-"""Every file that comes from outside is read here: once, no further than a stated size, text as UTF-8 with or without a BOM."""
+"""Reads every input file once, up to a maximum size; text is UTF-8 with or without a byte-order mark."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from pathlib import Path
 from clustersim.errors import ConfigError, DataError, InputError
 
 DESCRIPTION = 16 * 2**20
-"""The most bytes of a description that people write: YAML, XML, config.json, a log."""
+"""Largest size in bytes of a description that people write: YAML, XML, config.json, a log."""
 TABLE = 256 * 2**20
-"""The most bytes of a table of measurements."""
+"""Largest size in bytes of a table of measurements."""
 _WRITER = 3.0
-"""Seconds in which a writer must open a FIFO."""
+"""Seconds within which a writer must open a FIFO."""
 _CHUNK = 1 << 20
 Inputs = dict[str, bytes]
-"""The bytes of descriptions that were read, by path as written."""
+"""{path as written: content in bytes} of descriptions that were read."""
 _inputs: ContextVar[Inputs | None] = ContextVar("_held", default=None)
 
 
 def read_bytes(path: str | Path, what: str = "a YAML file", most: int = DESCRIPTION) -> bytes:
     """Return the bytes of a file, pipe or device, at most `most` of them.
 
-    what: the kind of file that is wanted, such as `a YAML file`. Raises InputError, with that, for what is absent, cannot be
-    read, is larger (as `/dev/zero`, which never ends), or is a FIFO without a writer.
+    what: the expected kind of file in messages, such as `a YAML file`. Raises InputError for a file that is missing, unreadable
+    or too large (such as `/dev/zero`, which never ends), or a FIFO without a writer.
     """
     with explained(path, what):
         descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
@@ -43,7 +43,7 @@ def read_bytes(path: str | Path, what: str = "a YAML file", most: int = DESCRIPT
 
 
 def read_text(path: str | Path, what: str = "a YAML file", most: int = DESCRIPTION) -> str:
-    """Return the text of a file. Raises InputError as `read_bytes`, and ConfigError with the place of what is no UTF-8."""
+    """Return the text of a file. Raises InputError as `read_bytes`, and ConfigError with the position if it is not UTF-8."""
     kept = _inputs.get()
     raw = read_bytes(path, what, most) if kept is None or str(path) not in kept else kept[str(path)]
     if kept is not None:
@@ -53,9 +53,9 @@ def read_text(path: str | Path, what: str = "a YAML file", most: int = DESCRIPTI
 
 @contextmanager
 def keeping_inputs(inputs: Inputs | None = None) -> Iterator[Inputs]:
-    """Keep what `read_text` reads from here on, so that every description is read once; those in `inputs` are not read at all.
+    """Record what `read_text` reads in the context, so that each description is read once; those in `inputs` are not read at all.
 
-    So what is parsed is what is hashed and what other processes get, even if the file is edited meanwhile.
+    So the content that is parsed is also the content that is hashed and sent to other processes, even if the file changes.
     """
     kept: Inputs = {} if inputs is None else inputs
     token = _inputs.set(kept)
@@ -67,7 +67,7 @@ def keeping_inputs(inputs: Inputs | None = None) -> Iterator[Inputs]:
 
 @contextmanager
 def holding(inputs: Inputs) -> Iterator[Inputs]:
-    """Keep what is read, also what is read already, and take files that are gone, and pipes, from `inputs`."""
+    """Record what is read in the context, and take deleted files and pipes from `inputs`."""
     known = _inputs.get()
     gone = {path: raw for path, raw in inputs.items() if not os.path.isfile(path)}  # noqa: PTH113 - as in `exists`
     with keeping_inputs({} if known is None else known) as kept:
@@ -81,12 +81,12 @@ def holding(inputs: Inputs) -> Iterator[Inputs]:
 
 
 def digest(raw: bytes) -> str:
-    """Return the SHA-256 as hexadecimal digits."""
+    """Return the SHA-256 of `raw` as hexadecimal digits."""
     return hashlib.sha256(raw).hexdigest()
 
 
 def read_table(path: str | Path, what: str = "a CSV table") -> bytes:
-    """Return the bytes of a table of measurements, without a byte-order mark. Raises DataError where `read_bytes` raises."""
+    """Return the bytes of a table of measurements without byte-order mark. Raises DataError if `read_bytes` raises."""
     try:
         return read_bytes(path, what, TABLE).removeprefix(b"\xef\xbb\xbf")
     except InputError as error:
@@ -94,7 +94,7 @@ def read_table(path: str | Path, what: str = "a CSV table") -> bytes:
 
 
 def decoded(raw: bytes, path: str | Path, what: str) -> str:
-    """Return bytes as text without their byte-order mark. Raises ConfigError with the place of what is no UTF-8."""
+    """Return bytes as text without byte-order mark. Raises ConfigError with the position of bytes that are not UTF-8."""
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -105,13 +105,13 @@ def decoded(raw: bytes, path: str | Path, what: str) -> str:
 
 
 def exists(path: str | Path) -> bool:
-    """Return whether something is at a path, or kept of it; nothing is at a name that no file has (too long, a zero byte)."""
+    """Return whether a path exists or its content was recorded; False for an invalid name (too long, a zero byte)."""
     return str(path) in (_inputs.get() or {}) or os.path.exists(path)  # noqa: PTH110 - Path.exists raises for such names before Python 3.12
 
 
 @contextmanager
 def explained(path: str | Path, what: str) -> Iterator[None]:
-    """Turn an OSError over a file, or a name that no file can have, into one sentence."""
+    """Raise InputError with one sentence instead of an OSError about a file, or of an error about an invalid name."""
     try:
         yield
     except FileNotFoundError as error:
@@ -123,7 +123,7 @@ def explained(path: str | Path, what: str) -> Iterator[None]:
 
 
 def _chunks(descriptor: int, most: int) -> Iterator[bytes]:
-    """Yield the bytes of a descriptor up to its end, `most` bytes or a little more; a FIFO is not waited for without end."""
+    """Yield the bytes of a descriptor up to its end, in total slightly more than `most` at most, with a time limit for a FIFO."""
     chunk = _first(descriptor) if stat.S_ISFIFO(os.fstat(descriptor).st_mode) else b""
     if hasattr(os, "set_blocking"):
         os.set_blocking(descriptor, True)
@@ -133,7 +133,7 @@ def _chunks(descriptor: int, most: int) -> Iterator[bytes]:
 
 
 def _first(descriptor: int) -> bytes:
-    """Return the first bytes in a FIFO, none when its writer is still thinking. Raises OSError without a writer."""
+    """Return the first bytes in a FIFO, b"" if its writer has written none yet. Raises OSError without a writer."""
     end = time.monotonic() + _WRITER
     while time.monotonic() < end:
         try:

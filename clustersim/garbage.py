@@ -1,4 +1,4 @@
-"""When Python looks for garbage."""
+"""Control of Python's garbage collector."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """Let no cycles be looked for: that takes longer with every object that lives, and what runs here makes none to speak of."""
+    """Pause the search for reference cycles: it takes longer the more objects exist, and the decorated code makes hardly any."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -20,7 +20,7 @@ def uncollected() -> Iterator[None]:
 
 
 def aged() -> None:
-    """Let what lives count as old: else Python looks through all of it as soon as it looks again. No cycles are among it."""
-    if not gc.get_freeze_count():  # else a forked process would thaw what others share
+    """Move all existing objects to the oldest generation, which the garbage collector scans least. They contain no cycles."""
+    if not gc.get_freeze_count():  # otherwise a forked process would unfreeze objects that are shared with others
         gc.freeze()
         gc.unfreeze()

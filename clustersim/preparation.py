@@ -1,7 +1,7 @@
-"""What a job does, before anyone says on which links: its schedule, stages, memory, scripts and times.
+"""Prepare a job independently of its links: its schedule, stages, memory, scripts and kernel times.
 
-What the jobs of one cluster have in common is found once: stages by the shapes that decide them, schedules by their size,
-forecasts by kernel. All of it lives as long as its `Preparation`, and each kind up to a bound, so that memory stays flat.
+Parts that the jobs of one cluster share are computed once: stages by the shapes that determine them, schedules by their size,
+forecasts by kernel. They are cached as long as their `Preparation` exists, each kind up to a bound in bytes.
 """
 
 from __future__ import annotations
@@ -44,43 +44,43 @@ from clustersim.schedules.action import Schedule
 from clustersim.topology.model import Topology
 
 StagesByPosition = tuple[tuple[Stage, ...], ...]
-"""All stages of a job, by position in the ep group."""
+"""Stages of a job, for each position in the ep group."""
 ROOM = 48 << 20
-"""Bytes of answers of one kind that are kept. What answers take was measured on sweeps of GPT-3 over thousands of splits."""
+"""Largest number of bytes that each cache keeps. Sizes were measured on sweeps of GPT-3 over thousands of splits."""
 ACTION = 100
 """Bytes of an action of a schedule, or of a line of a script."""
 PREDICTORS = 8
-"""Predictors that are kept, the last for each type of node."""
+"""Largest number of cached predictors, each for the node type that used it last."""
 
 
 class Written(NamedTuple):
-    """The scripts of all roles of a job, and their distinct kernels in order of appearance."""
+    """Scripts of all roles of a job, and their distinct kernels in order of appearance."""
 
     scripts: tuple[Script, ...]
     kernels: tuple[Kernel, ...]
 
 
 class KeptSchedule(NamedTuple):
-    """A schedule, with the scripts of jobs that were written by it: they have its rows, so that both go together."""
+    """A cached schedule, and the scripts of the jobs that use it. They share its rows, so they are dropped together."""
 
     schedule: Schedule
     rows: tuple[RowEnds, ...]
-    """What each pipeline rank does."""
+    """Actions of each pipeline rank."""
     written: Cache
-    """By structure."""
+    """Scripts by the `Structure` of their job."""
 
     @property
     def weight(self) -> float:
-        """Its bytes."""
+        """Size in bytes."""
         return ACTION * sum(map(len, self.schedule)) + self.written.weight
 
 
 TIMES = ("name", "predictor", "clocks")
-"""What changes at most how long kernels take."""
+"""Keys of a job that change at most how long kernels take."""
 
 
 class Structure:
-    """All of a placed job but its predictor and clocks. The hash is taken once: specs are long, and one is asked for often."""
+    """Key of a placed job without its predictor and clocks. The hash is stored, because specs are long and often looked up."""
 
     __slots__ = ("_hash", "specs")
 
@@ -99,11 +99,11 @@ _OF_JOBS = (
     *("_parts", "_peaks", "_moments", "_splits", "_passes", "_distinct", "_layers", "_written"),
     *("_structures", "_of_jobs", "_schedules"),
 )
-"""What a preparation keeps of jobs, whatever the cluster."""
+"""Names of the caches that do not depend on the cluster."""
 
 
 class Preparation:
-    """Prepares jobs for one cluster. fullest: the largest share of a GPU's memory that a job may need."""
+    """Prepares jobs for one cluster. `fullest` is the largest share of a GPU's memory that a job may need."""
 
     __slots__ = (
         *(
@@ -122,7 +122,7 @@ class Preparation:
     )
 
     def __init__(self, cluster: Topology, unlikely: bool = True) -> None:
-        """Prepare for a cluster; unlikely: also jobs that are unlikely to fit."""
+        """Prepare jobs for `cluster`; with `unlikely`, also jobs that are unlikely to fit into memory."""
         self.cluster, self.fullest = cluster, limit(unlikely)
         self._parts, self._peaks, self._moments = Cache(ROOM, 10_000), Cache(ROOM, 4_000), Cache(ROOM, 50_000)
         self._splits, self._structures, self._of_jobs = Cache(ROOM, 2_000), Cache(ROOM, 2_000), Cache(ROOM, 15_000)
@@ -132,9 +132,10 @@ class Preparation:
         self._predictors = Cache(PREDICTORS, 1)
 
     def on(self, cluster: Topology) -> Preparation:
-        """Return the preparation for a cluster of nodes of the same sizes, with the stages, schedules and scripts of this one.
+        """Return a preparation for a cluster whose nodes have the same sizes, which shares this one's stages, schedules and
+        scripts.
 
-        Kernels are not forecast again on GPUs of the same name.
+        Kernel forecasts for GPUs of the same name are shared too.
         """
         made = Preparation(cluster)
         made.fullest = self.fullest
@@ -144,7 +145,7 @@ class Preparation:
         return made
 
     def structure(self, job: Job) -> Structure:
-        """Return the key of a placed job without its predictor and clocks, which change times alone."""
+        """Return the key of a placed job without its predictor and clocks, which change only times."""
 
         def found() -> tuple[Job, Structure]:
             one = Structure(job)
@@ -153,11 +154,11 @@ class Preparation:
         return self._of_jobs.once(id(job), found)[1]
 
     def parts(self, job: Job) -> StagesByPosition:
-        """Return the stages of a job; those of one shape are the same objects."""
+        """Return the stages of a placed job; jobs with the same shapes share the objects."""
         return self._splits.once(self.structure(job), lambda: self._parts_of_shape(job))
 
     def _parts_of_shape(self, job: Job) -> StagesByPosition:
-        # what decides neither layers nor their stages
+        # keys that determine neither layers nor their stages
         training = job.training.model_copy(update={"global_batch": 1})
         split = job.parallelism.model_copy(update={"dp": 1, "schedule": job.order_of_stages})
 
@@ -173,7 +174,7 @@ class Preparation:
         return self._parts.once((job.model, training, split), found)
 
     def schedule(self, job: Job, microbatches: int) -> KeptSchedule:
-        """Return the schedule of a job for a number of microbatches. Raises ConfigError."""
+        """Return the schedule of a job for a number of microbatches. Raises ConfigError if the schedule does not support it."""
         split = job.parallelism
 
         def load() -> KeptSchedule:
@@ -189,7 +190,8 @@ class Preparation:
         return found
 
     def peaks(self, job: Job) -> list[Memory]:
-        """Return the peak memory of the fullest GPU of each pipeline rank of a placed job. Raises ConfigError."""
+        """Return the peak memory of the fullest GPU of each pipeline rank of a placed job. Raises ConfigError for an invalid
+        job."""
 
         def found() -> list[Memory]:
             moments = self._moments_of(job)
@@ -198,16 +200,18 @@ class Preparation:
         return self._peaks.once(self.structure(job), found)
 
     def _moments_of(self, job: Job) -> Moments:
-        """Return the moments at which the memory of a placed job may peak. Raises ConfigError."""
+        """Return the memory over the passes of a placed job, at the moments where it may peak. Raises ConfigError for an invalid
+        job."""
         split, beside = job.parallelism, job.pipeline.paired
         enough = schedules.settled(split.schedule, split.pp, job.microbatches, split.vpp)
         question = split.schedule, split.pp, enough, split.vpp, beside
         return self._moments.once(question, lambda: moments(memory_order(self.schedule(job, enough).schedule, beside)))
 
     def must_fit(self, job: Job, gpus: Ints | None = None, *, ignorable: bool = True) -> None:
-        """Raise OutOfMemoryError when a placed job needs more than it may on `gpus`, one a rank, usually the first.
+        """Raise OutOfMemoryError if a placed job needs more memory than allowed on `gpus`, one per rank (default: the first
+        GPUs).
 
-        ignorable: whether the caller has an option to go on.
+        ignorable: whether the caller has an option to continue, which the message then names.
         """
         memory = self.peaks(job)
         gpus = np.arange(job.mesh.size) if gpus is None else gpus
@@ -230,7 +234,8 @@ class Preparation:
             raise OutOfMemoryError(str(job.error("parallelism", what)))
 
     def written(self, job: Job, microbatches: int | None = None) -> Written:
-        """Return the scripts of a placed job, with `microbatches` (default: its own) a step. Raises ConfigError."""
+        """Return the scripts of a placed job with `microbatches` per step (default: its own). Raises ConfigError for an invalid
+        job."""
         kept, structure = self.schedule(job, microbatches or job.microbatches), self.structure(job)
         if (known := kept.written.get(structure)) is not None:
             return cast(Written, known)
@@ -238,11 +243,12 @@ class Preparation:
         alike = zip(*(scripts_of(job, own, kept.rows) for own in passes), strict=True)
         made = tuple(script for lane in alike for script in lane)
         written = kept.written.keep(structure, Written(made, tuple(kernels(made))))
-        self._schedules.keep(rows(job, microbatches), kept)  # which is heavier now
+        self._schedules.keep(rows(job, microbatches), kept)  # its size has grown
         return written
 
     def work(self, job: Job, gpus: Ints, microbatches: int | None = None) -> Work:
-        """Return the work of a placed job, its ranks on `gpus`, with `microbatches` (default: its own). Raises ConfigError."""
+        """Return the work of a placed job with its ranks on `gpus` and `microbatches` per step (default: its own). Raises
+        ConfigError."""
         written = self.written(job, microbatches)
         used, none = self.kinds(gpus), dict[Kernel, float]()
         taken, gpu = job.sms_beside or 0, min((self.cluster.kinds[kind].gpu for kind in used), key=lambda one: one.sms)
@@ -257,12 +263,12 @@ class Preparation:
         return Work(job, written.scripts, written.kernels, seconds, gpus, self.hosts(job))
 
     def kinds(self, gpus: Ints) -> list[int]:
-        """Return the types of nodes of `gpus`; of none, all that the cluster has."""
+        """Return the node types of `gpus`, as indices into `Topology.kinds`; all types if `gpus` is empty."""
         found: list[int] = distinct(self.cluster.kind_of(gpus)).tolist()
         return found or list(range(len(self.cluster.kinds)))
 
     def hosts(self, job: Job) -> tuple[Launcher, ...]:
-        """Return the hosts that launch the kernels of a job, by type of node; none if no launch is late. Raises ConfigError."""
+        """Return the launcher of a job's kernels for each node type; () if the host never delays a kernel. Raises ConfigError."""
         try:
             found = [host(job, kind.host_slowdown) for kind in self.cluster.kinds]
         except InputError as error:
@@ -270,13 +276,14 @@ class Preparation:
         return tuple(one for one in found if one is not None)
 
     def runs_on(self, job: Job) -> bool:
-        """Return whether the host launches pass after pass without waiting: times decide where GPUs wait for it."""
+        """Return whether the host launches pass after pass without waiting for the GPU, so that kernel times decide where GPUs
+        wait."""
         return any(host.late and not host.synchronised(job) for host in self.hosts(job))
 
     def seconds(self, job: Job, kernels: Sequence[Kernel]) -> Mapping[Kernel, float]:
-        """Return {kernel: seconds} of these kernels, and of others, as a job asks for them, on the fastest GPU for each.
+        """Return {kernel: seconds} at the job's predictor and clocks, with at least these kernels, each on the fastest GPU type.
 
-        Raises ConfigError.
+        Raises ConfigError for a predictor that fails.
         """
         kinds = range(len(self.cluster.kinds))
         with blaming(job, "predictor", base.ROOM, job.spec.predictor):
@@ -284,7 +291,7 @@ class Preparation:
         return found[0] if len(found) == 1 else {kernel: min(own[kernel] for own in found) for kernel in kernels}
 
     def passes(self, work: Work) -> PassKernels:
-        """Return the kernels of the passes of a placed job, counted."""
+        """Return how often each pass of a placed job runs each distinct kernel."""
 
         def counted() -> PassKernels:
             return pass_kernels(work.scripts, work.job.positions, work.kernels)
@@ -292,7 +299,8 @@ class Preparation:
         return self._passes.once(self.structure(work.job), counted)
 
     def bounds(self, work: Work, kind: int | None = None) -> Bounds:
-        """Return how far off the times of a placed job's kernels may be on one type of node, its first. Raises ConfigError."""
+        """Return the 80 % intervals of a placed job's kernel times on a node type (default: the job's first). Raises
+        ConfigError."""
         job, place = work.job, self.kinds(work.gpus)[0] if kind is None else kind
 
         def found() -> Bounds:
@@ -302,7 +310,7 @@ class Preparation:
         return self._bounds.once((self.structure(job), job.spec.predictor, place), found)
 
     def forecast(self, work: Work) -> Forecast:
-        """Return the errors of the times of a placed job's kernels, in words too. Raises ConfigError."""
+        """Return the uncertainty of a placed job's kernel times, as intervals and in words. Raises ConfigError."""
         used = self.kinds(work.gpus)
         each = [self._forecast(work, kind) for kind in used]
         if len(each) == 1:
@@ -318,7 +326,7 @@ class Preparation:
         return Forecast(errors, said, shares, each[0].bounds)
 
     def _forecast(self, work: Work, kind: int) -> Forecast:
-        """Return the errors of the times of a job's kernels on nodes of one type."""
+        """Return the uncertainty of a job's kernel times on nodes of one type."""
         job, found, gpu = work.job, self.passes(work).kernels, self.cluster.kinds[kind].gpu
         with blaming(job, "predictor", base.ROOM, job.spec.predictor):
             predictor = self._forecasts(job, kind).predictor
@@ -328,7 +336,8 @@ class Preparation:
         return Forecast(errors, said, shares, self.bounds(work, kind))
 
     def learn(self, jobs: Iterable[Job]) -> None:
-        """Forecast the kernels of placed jobs in one call for each predictor; what fails here fails again for its own job."""
+        """Forecast the kernels of placed jobs in one call per predictor. Errors are ignored here, and raised when the job is
+        used."""
         found: dict[tuple[str, clocks.Clocks], tuple[Job, dict[Kernel, None]]] = {}
         for job in jobs:
             _, known = found.setdefault((job.spec.predictor, job.spec.clocks), (job, {}))
@@ -342,20 +351,20 @@ class Preparation:
         return dict.fromkeys(distinct_kernels(job, self.parts(job)))
 
     def known(self) -> dict[str, dict[str, dict[Kernel, KnownKernel]]]:
-        """Return the kernels that are forecast, by GPU and predictor, for another process to `know`."""
+        """Return {GPU: {predictor: {kernel: forecast}}} of all cached forecasts, as input of `know` in another process."""
         found: dict[str, dict[str, dict[Kernel, KnownKernel]]] = {}
         for one in [made for _, made in self._predictors.items()]:
             found.setdefault(one.gpu.name, {})[one.name] = one.known
         return found
 
     def know(self, given: Mapping[str, Mapping[str, Mapping[Kernel, KnownKernel]]]) -> None:
-        """Take over forecasts of another process or cluster, which need not be made again."""
+        """Add the cached forecasts of another process or cluster."""
         for kind, own in enumerate(self.cluster.kinds):
             for name, known in given.get(own.gpu.name, {}).items():
                 self._forecasts_of(name, kind).known.update(known)
 
     def _forecasts(self, job: Job, kind: int) -> Forecasts:
-        """Return the forecasts for a job on a type of node. Raises ConfigError for attention that its GPU does not run."""
+        """Return the forecasts for a job on a node type. Raises ConfigError for attention that its GPU does not support."""
         try:
             attention_generations.check(job.training.attention, self.cluster.kinds[kind].gpu)
         except InputError as error:
@@ -367,7 +376,7 @@ class Preparation:
 
 
 def rows(job: Job, microbatches: int | None = None) -> tuple[Hashable, ...]:
-    """Return the key of the schedule of a job."""
+    """Return the cache key of a job's schedule with `microbatches` (default: the job's own)."""
     split = job.parallelism
     return split.schedule, split.pp, microbatches or job.microbatches, split.vpp
 
@@ -378,7 +387,7 @@ def _largest(memory: Memory) -> str:
 
 
 def check_names(job: Job) -> None:
-    """Raise ConfigError, at its place in the workload, for the first name that nothing has."""
+    """Raise ConfigError, with the position in the workload, for the first unknown name of a plug-in."""
     _ = job.keeps
     split = job.parallelism
     wanted = [("parallelism.schedule", schedules.ROOM, split.schedule, "build")]
@@ -391,7 +400,7 @@ def check_names(job: Job) -> None:
 
 
 def check_precision(job: Job, cluster: Topology, gpus: Ints) -> None:
-    """Raise ConfigError for a data type that one of a job's GPUs has no products in: frameworks refuse it there."""
+    """Raise ConfigError if one of a job's GPUs has no GEMMs in the job's data type: frameworks refuse to run it."""
     gpu = lacking(cluster, job.training.precision, gpus)
     if gpu:
         precision = job.training.precision
@@ -403,16 +412,16 @@ def check_precision(job: Job, cluster: Topology, gpus: Ints) -> None:
 
 
 def lacking(cluster: Topology, precision: str, gpus: Ints | None = None) -> Gpu | None:
-    """Return a GPU that has no products in a data type which no wider one stands for; None without any.
+    """Return a GPU without GEMMs in a data type that no wider type can replace; None if all GPUs have them.
 
-    gpus: of the cluster, usually all.
+    gpus: indices of the cluster's GPUs (default: all).
     """
     return next((gpu for gpu, _ in cluster.counted(gpus) if not multiplies(gpu, precision)), None)
 
 
 @contextmanager
 def blaming(job: Job, key: str, room: str, name: str) -> Iterator[None]:
-    """Say where in the workload stands what could not be done, also when a plugin from outside fails in its own way."""
+    """Add the position of `key` in the workload to errors in the context, including failures of an outside plug-in."""
     try:
         with plugins.blaming(room, name):
             yield

@@ -1,7 +1,7 @@
-"""The question of a run: two files, the values that replace theirs, and how the step is simulated.
+"""The question of a run: two files, values that override theirs, and options of the simulation.
 
-A command line asks it, a script, and the manifest of a result again: the same files and options have the same answer to the last
-bit. So dependencies and kernels need not be kept in a result folder, and cost a run nothing.
+A command line, a script, and the manifest of a stored result can ask it. The same files and options give the same answer to the
+last bit, so a result folder need not contain dependencies and kernels.
 """
 
 from __future__ import annotations
@@ -31,52 +31,52 @@ from clustersim.topology.model import Topology
 
 @dataclass(frozen=True, slots=True)
 class StepQuestion:
-    """All that decides the numbers of a run."""
+    """All inputs that determine the numbers of a run."""
 
     topology: Path | Document
-    """The file of the cluster, or its description as a script gives it."""
+    """File of the cluster, or its description from a script."""
     workload: Path | Document
-    """The file of the job, or its description."""
+    """File of the job, or its description from a script."""
     overrides: Overrides = field(default_factory=dict)
-    """Values in the place of the files' by dotted key, those of `machine` among them."""
+    """Values that override those of the files, by dotted key, including those of `machine`."""
     fold: bool = True
-    """Whether equal ranks are simulated once."""
+    """Whether identical ranks are simulated once."""
     ignore_memory: bool = False
-    """Whether to go on where the job does not fit."""
+    """Whether to continue if the job does not fit into memory."""
     full_attention: bool = False
-    """Whether the model FLOP have all of causal attention, instead of half."""
+    """Whether model FLOP count causal attention in full, instead of half."""
     engine: Engine = "simpy"
-    """The engine of the step."""
+    """Engine of the step."""
     machine: Path | None = None
-    """A file of `clustersim calibrate`."""
+    """File written by `clustersim calibrate`."""
     plugins: tuple[str, ...] = field(default_factory=permits)
-    """Code from outside that is permitted, such as `mine:build`."""
+    """Permitted outside code, such as `mine:build`."""
 
     @property
     def document(self) -> Document:
-        """The topology with its keys replaced. Raises InputError."""
+        """The topology with overrides applied. Raises InputError for an invalid file or key."""
         given = document_of(self.topology) if isinstance(self.topology, Path) else self.topology
         return overridden(given, parted(self.overrides)[0])
 
     @property
     def cluster(self) -> Topology:
-        """The cluster with its keys replaced. Raises InputError."""
+        """The cluster with overrides applied. Raises InputError for an invalid file or key."""
         return build(self.document)
 
     @property
     def job(self) -> Job:
-        """The job with its keys replaced. Raises InputError."""
+        """The job with overrides applied. Raises InputError for an invalid file or key."""
         given = read(find("workloads", self.workload)) if isinstance(self.workload, Path) else self.workload
         return build_job(given, parted(self.overrides)[1])
 
     @property
     def parts(self) -> dict[str, Path]:
-        """The files by their part in the question; a script's description by what messages call it."""
+        """{part of the question, such as `topology`: its file}; a script's description is named as in messages."""
         given = {"topology": _path(self.topology), "workload": _path(self.workload)}
         return given | ({"machine": self.machine} if self.machine else {})
 
     def options(self, progress: Progress = silent) -> StepOptions:
-        """Return the options of `Simulator.run`. progress: told the name of each part of the work."""
+        """Return the options of `Simulator.run`. progress: callback that receives the name of each phase when it starts."""
         return {
             "fold": self.fold,
             "ignore_memory": self.ignore_memory,
@@ -87,20 +87,20 @@ class StepQuestion:
 
     @property
     def stored(self) -> dict[str, object]:
-        """The options as a manifest has them."""
+        """Options as stored in a manifest."""
         said: dict[str, object] = {"overrides": self.overrides, "fold": self.fold, "ignore_memory": self.ignore_memory}
         said["flops"] = "full" if self.full_attention else "causal"
         return said | ({"engine": self.engine} if self.engine != "simpy" else {})
 
     @property
     def words(self) -> list[str]:
-        """The words of the command that asks it."""
+        """Words of the command that asks this question."""
         return self.commands()(self.overrides)
 
     def commands(self, by_set: Collection[str] = ()) -> Callable[[Overrides], list[str]]:
-        """Return a function from overrides to the words of the command that asks this question with them alone.
+        """Return a function from overrides to the words of the command that asks this question with exactly those overrides.
 
-        by_set: keys that are given by `--set`, also those with an option of their own.
+        by_set: keys that are written with `--set` even if they have their own option.
         """
         files = called("topologies", _path(self.topology)), called("workloads", _path(self.workload))
         words = ["clustersim", "run", *files, *(["--engine", self.engine] if self.engine != "simpy" else [])]
@@ -116,16 +116,16 @@ class StepQuestion:
         return lambda point: [*words, *change_words(machine.besides(point), by_set), *last]
 
     def changed(self, changes: Mapping[str, object]) -> StepQuestion:
-        """Return the question with more keys replaced."""
+        """Return the question with more values overridden."""
         return replace(self, overrides={**self.overrides, **changes})
 
     @property
     def of_what_ifs(self) -> StepQuestion:
-        """The question that what-ifs change: of the longest path where that is proved exact, which SimPy agrees with."""
+        """The question that what-ifs change, with the engine of the longest path if that is proved exact and equal to SimPy."""
         return replace(self, engine="auto") if self.engine == "simpy" else self
 
     def answer(self, simulator: Simulator, job: Job, progress: Progress = silent) -> StepResult:
-        """Simulate the step. simulator, job: of this cluster and this job. Raises ClustersimError."""
+        """Simulate the step of `job` on the `simulator` of this question's cluster. Raises ClustersimError if that fails."""
         result = simulator.run(job, **self.options(progress))
         if self.machine:
             from clustersim.calibration.machine import narrow
@@ -141,14 +141,14 @@ def _path(given: Path | Document) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class StoredRun:
-    """A folder of `clustersim run`."""
+    """A result folder of `clustersim run`."""
 
     folder: Path
     manifest: Manifest
 
     @classmethod
     def of(cls, folder: Path) -> StoredRun:
-        """Return the run of a folder. Raises InputError where it has no result of `clustersim run`, or names no inputs."""
+        """Return the run stored in a folder. Raises InputError if it has no result of `clustersim run`, or lacks its inputs."""
         found = cls(folder, store.manifest_of(folder, "run"))
         if not {"topology", "workload"} <= found.manifest.inputs.keys():
             raise InputError(f"{folder}/{store.MANIFEST}: names no inputs; run the simulation again")
@@ -156,11 +156,11 @@ class StoredRun:
 
     @property
     def inputs(self) -> dict[str, tuple[Path, str]]:
-        """Path and SHA-256 of each file by its part, such as `topology`."""
+        """{part, such as `topology`: (path, SHA-256 of the file)}."""
         return {part: (Path(one.path), one.sha256) for part, one in self.manifest.inputs.items()}
 
     def holding(self) -> AbstractContextManager[Inputs]:
-        """Take files of the question that are gone from the result, as where it was copied elsewhere."""
+        """Read files of the question that no longer exist from the result folder, for example after it was copied elsewhere."""
         texts = {one.path: one.text for one in self.manifest.inputs.values() if one.text is not None}
         return holding({path: text.encode("utf-8", "surrogatepass") for path, text in texts.items()})
 
@@ -182,14 +182,14 @@ class StoredRun:
 
     @property
     def command(self) -> str:
-        """The command that asks its question."""
+        """Command line that asks the question."""
         with self.holding():
             return shlex.join(self.question.words)
 
     def again(self, progress: Progress = silent) -> StepResult:
-        """Simulate it once more, of files that are gone with what the result keeps of them.
+        """Simulate the question again; files that no longer exist are read from the result folder.
 
-        Raises InputError when an input has changed since, or a plug-in is not permitted.
+        Raises InputError if an input has changed since, or a plug-in is not permitted.
         """
         if missing := [permit for permit in self.manifest.options.plugins if permit not in permits()]:
             words = " ".join(f"--plugins {shlex.quote(permit)}" for permit in missing)
@@ -204,7 +204,7 @@ class StoredRun:
         return result
 
     def _check(self, files: Inputs) -> None:
-        """Raise InputError when a file that was read is not as it was."""
+        """Raise InputError if the content of a file has changed."""
         for path, sha in self.inputs.values():
             if str(path) in files and digest(files[str(path)]) != sha:
                 raise InputError(f"{path}: has changed since {self.folder} was written; run it again: {self.command}")

@@ -34,56 +34,56 @@ from clustersim.topology.model import Topology
 Progress = Callable[[str], None]
 
 PLACED, JOB = 64 << 20, 12_500
-"""Bytes of placed jobs that are kept, and of one of them: a sweep asks for each twice, and again at other clocks."""
+"""Bytes of cached placed jobs, and of one of them. A sweep needs each job twice, and again at other clocks."""
 TRIED = 12
-"""Ways to use more GPUs whose memory is looked at, the best first."""
+"""Number of changes that would use more GPUs whose memory is checked, the best first."""
 
 
 def silent(_: str) -> None:
-    """Report no progress."""
+    """Ignore the progress."""
 
 
 class PlayOptions(TypedDict, total=False):
-    """How jobs are simulated, if not as usual."""
+    """Options of a simulation."""
 
     fold: bool
-    """Whether ranks that nothing can tell apart are simulated once; usually they are."""
+    """Whether identical ranks are simulated once (default: True)."""
     ignore_memory: bool
-    """Whether to go on when a job does not fit; usually not."""
+    """Whether to continue if a job does not fit into memory (default: False)."""
     progress: Progress
-    """Told the name of each part of the work as it begins."""
+    """Callback that receives the name of each phase when it starts."""
 
 
 class StepOptions(PlayOptions, total=False):
-    """How a step of one job is simulated, if not as usual."""
+    """Options of the simulation of a single job's step."""
 
     full_attention: bool
-    """Whether the model FLOP have all of causal attention; usually half."""
+    """Whether model FLOP count causal attention in full (default: False, half)."""
     engine: Engine
-    """The engine of the step; usually SimPy."""
+    """Engine of the step (default: SimPy)."""
     check_overlap: bool
-    """Whether to simulate the step without tensor-parallel overlap too, for a warning where it is shorter; usually so."""
+    """Whether to also simulate the step without tensor-parallel overlap, to warn if that is faster (default: True)."""
 
 
 @dataclass(frozen=True)
 class StepResult:
-    """All that one simulation found."""
+    """Result of simulating one training step."""
 
     summary: dict[str, Any]
-    """What `summary.json` has."""
+    """Content of `summary.json`."""
     topology: Topology
     work: Work
-    """What the job does, with the seconds of every kernel."""
+    """Work of the job, with the seconds of every kernel."""
     plan: Plan
     record: Record
     parts: list[dict[str, float]]
     facts: Facts
     seconds: float
-    """The wall time that it took."""
+    """Wall time of the simulation in seconds."""
 
     @property
     def job(self) -> Job:
-        """The job, placed."""
+        """The placed job."""
         return self.work.job
 
 
@@ -95,8 +95,8 @@ def simulate(
 ) -> StepResult:
     """Simulate one training step.
 
-    topology, workload: paths of YAML files. overrides: dotted keys of both, such as {"parallelism.tp": 4, "cluster.nodes": 64}.
-    Raises InputError for bad input.
+    topology, workload: paths of YAML files. overrides: values by dotted keys of both, such as {"parallelism.tp": 4,
+    "cluster.nodes": 64}. Raises InputError for invalid input.
     """
     from clustersim.parallel.load import load as load_workload
     from clustersim.topology.build import load as load_topology
@@ -110,28 +110,28 @@ def simulate(
 
 
 def run(cluster: Topology, job: Job, **options: Unpack[StepOptions]) -> StepResult:
-    """Simulate one step of a loaded job, on the first GPUs of a built cluster."""
+    """Simulate one step of a loaded job on the first GPUs of a built cluster. Raises InputError if it does not fit."""
     return Simulator(cluster).run(job, **options)
 
 
 class Simulator:
-    """Simulates jobs on one cluster, and keeps what they have in common: what one is asked twice, it answers sooner."""
+    """Simulates jobs on one cluster, and caches what they share, so that repeated queries are faster."""
 
     __slots__ = ("_placed", "cluster", "plans", "preparation", "unlikely")
 
     def __init__(self, cluster: Topology, unlikely: bool = True) -> None:
-        """Simulate on a cluster; unlikely: also jobs that are unlikely to fit."""
+        """Simulate on `cluster`; with `unlikely`, also jobs that are unlikely to fit into memory."""
         self.cluster, self.unlikely = cluster, unlikely
         self.preparation, self.plans = Preparation(cluster, unlikely), PlanCache()
         self._placed = Cache(PLACED, JOB)
 
     def __reduce__(self) -> tuple[type[Simulator], tuple[Topology, bool]]:
-        return Simulator, (self.cluster, self.unlikely)  # what another process keeps, it finds itself
+        return Simulator, (self.cluster, self.unlikely)  # another process rebuilds its own caches
 
     def like(self, cluster: Topology) -> Simulator:
-        """Return a simulator of another cluster that knows what this one does of kernels on the same GPUs, and of jobs.
+        """Return a simulator for another cluster that shares this one's forecasts for GPUs of the same name.
 
-        Of these only where its nodes have the same sizes.
+        If the nodes have the same sizes, it also shares the caches of jobs.
         """
         made = Simulator(cluster, self.unlikely)
         if np.array_equal(cluster.numbering.first, self.cluster.numbering.first):
@@ -142,7 +142,8 @@ class Simulator:
 
     @uncollected()
     def seconds(self, job: Job) -> float:
-        """Return the seconds of a step of a loaded job, whether or not it fits, and nothing else about it. Raises InputError."""
+        """Return only the seconds of a step of a loaded job, whether or not it fits into memory. Raises InputError for an invalid
+        job."""
         return self._quickly(self.placed(job), "auto")[2].end
 
     @uncollected()
@@ -157,7 +158,7 @@ class Simulator:
         check_overlap: bool = True,
         progress: Progress = silent,
     ) -> StepResult:
-        """Simulate one step of a loaded job, on the first GPUs of the cluster; the rest is in StepOptions."""
+        """Simulate one step of a loaded job on the first GPUs of the cluster. Other options are those of StepOptions."""
         begun = time.perf_counter()
         asked, job = job, self.placed(job)
         progress("predict")
@@ -169,7 +170,7 @@ class Simulator:
         path = critical_path(record)
         kernels = step_kernels(work, plan, path, record.end, forecast.bounds, self.preparation.passes(work))
         facts = Facts(memory, forecast, kernels, path, self._nearby(job), full_attention)
-        cluster = plan.network.topology  # with the links to hosts if the job offloads
+        cluster = plan.network.topology  # including the links to hosts if the job offloads
         found = summary(cluster, work, plan, record, parts, facts)
         if check_overlap:
             found["warnings"] += self._slower_overlap(asked, record.end)
@@ -182,9 +183,9 @@ class Simulator:
         return play(work, self.cluster, fold, lambda share: progress(f"simulate {share:.0%}"), Player(engine))
 
     def draw(self, job: Job, draws: int | None = None, engine: Engine = "auto", progress: Progress = silent) -> Floats:
-        """Return the seconds of steps of a loaded job whose GPUs compute as the cluster's jitter says (draws,).
+        """Return the seconds of random steps of a loaded job whose GPU speeds vary by the cluster's `jitter` (draws,).
 
-        draws: how many; None: as many as the jitter says. Raises InputError where nothing says how steps differ.
+        draws: number of steps; None: the number in `jitter`. Raises InputError if the cluster has no jitter.
         """
         jitter = self.cluster.jitter
         if jitter is None or not jitter.model_fields_set & {"cv", "stragglers"}:
@@ -204,7 +205,7 @@ class Simulator:
         return found
 
     def outline(self, job: Job, engine: Engine = "simpy") -> dict[str, Any]:
-        """Simulate one step of a loaded job for the part of its summary that a table of many jobs shows."""
+        """Simulate one step of a loaded job. Return the part of its summary that tables of many jobs show."""
         job = self.placed(job)
         self.preparation.must_fit(job, ignorable=False)
         work, plan, record = self._quickly(job, engine)
@@ -215,14 +216,14 @@ class Simulator:
         return outline(self.cluster, work, plan, record, parts, kernels, self.preparation.peaks(job))
 
     def _quickly(self, job: Job, engine: Engine) -> tuple[Work, Plan, Record]:
-        """Simulate a step on the first GPUs, with what was compiled for a job of the same structure."""
-        # where the host launches ahead, times decide what waits for it, and a plan serves no other times
+        """Simulate a step on the first GPUs, reusing the compiled plan of a job with the same structure."""
+        # if the host launches ahead, times decide what waits for it, so a plan holds only for its own times
         structure = None if self.preparation.runs_on(job) else self.preparation.structure(job)
         work = self.preparation.work(job, np.arange(job.mesh.size))
         return work, *play(work, self.cluster, player=Player(engine, self.plans, structure))
 
     def placed(self, job: Job) -> Job:
-        """Return a job with dp resolved for the cluster. Raises ConfigError, also for names that nothing has."""
+        """Return a job with dp resolved for the cluster. Raises ConfigError, also for unknown names of plug-ins."""
 
         def place() -> tuple[Job, Job]:
             check_names(job)
@@ -235,9 +236,10 @@ class Simulator:
         return self._placed.once(id(job), place)[1]
 
     def prepare(self, job: Job, gpus: Ints, *, ignore_memory: bool = False) -> tuple[Work, list[RankMemory], Forecast]:
-        """Return the scripts of a placed job on `gpus` (one a rank), each pipeline rank's memory, and the errors of its times.
+        """Return the scripts of a placed job on `gpus` (one per rank), each pipeline rank's memory, and the uncertainty of its
+        times.
 
-        Raises OutOfMemoryError when it does not fit, unless that is to be ignored.
+        Raises OutOfMemoryError if it does not fit, unless `ignore_memory`.
         """
         if not ignore_memory:
             self.preparation.must_fit(job, gpus)
@@ -246,14 +248,14 @@ class Simulator:
         return work, memory_by_rank(job, self.preparation.parts(job), schedule), self.preparation.forecast(work)
 
     def _nearby(self, job: Job) -> Nearby | None:
-        """Return the nearest batch or split that uses more GPUs, is legal and likely fits; None without any, or none idle."""
+        """Return the nearest legal batch or split that uses more GPUs and likely fits; None without one, or without idle GPUs."""
         if job.mesh.size == self.cluster.gpus:
             return None
         found = nearby(job, self.cluster.gpus, self.cluster.gpus_per_node)[:TRIED]
         return next((one for one in found if self._fits(one.job)), None)
 
     def _slower_overlap(self, job: Job, step: float) -> list[str]:
-        """Return the notes for steps where tensor-parallel overlap makes a step of `step` seconds longer than it is without."""
+        """Return a warning if tensor-parallel overlap makes the step, of `step` seconds, longer than without it."""
         how = job.parallelism.overlap.tp
         if how == "none":
             return []

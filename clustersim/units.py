@@ -53,13 +53,13 @@ EXAMPLES: Mapping[str, str] = {
 }
 
 AMOUNTS: Mapping[str, float] = {"T": 1e12, "B": 1e9, "M": 1e6, "k": 1e3}
-"""What people write behind a number of tokens or dollars."""
+"""Factor of each suffix for a number of tokens or dollars."""
 
 NUMBER = r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?"
-"""What stands before a unit, as a regular expression that other programs read too."""
+"""Regular expression for the number before a unit, which other programs use too."""
 _QUANTITY = re.compile(rf"\s*({NUMBER})\s*([A-Za-zµμ/]*)\s*")
 _LINE_RATE = re.compile(r"([kmgtpe]?)(?:b|bits?|bytes?)?", re.IGNORECASE)
-"""What is written for a line rate without its time: those of NICs, cables and switches count bits, `400Gb/s`."""
+"""Regular expression for the unit of a line rate without its time: rates of NICs, cables and switches count bits, `400Gb/s`."""
 
 
 def parse(text: object, dimension: str, *, of_line: bool = False) -> float:
@@ -91,7 +91,7 @@ def parse(text: object, dimension: str, *, of_line: bool = False) -> float:
 
 
 def _line_rate(number: str, unit: str, other: str) -> str:
-    """Return the line rate that was probably meant, in Gb/s where no unit says; `other` where that is none of people's."""
+    """Return the line rate that was probably meant, in Gb/s by default; `other` if the rate is implausible."""
     match = _LINE_RATE.fullmatch(unit)
     if not match or len(number) > 10 or not 0 < float(number) < math.inf:
         return other
@@ -100,7 +100,7 @@ def _line_rate(number: str, unit: str, other: str) -> str:
 
 
 def seconds(value: float) -> str:
-    """Return `value` seconds as people write it: `12.3 ms`, and hours and days from two of them on."""
+    """Return `value` seconds with a readable unit: `12.3 ms`; hours from two hours on, days from two days on."""
     rounded = abs(_rounded(value))
     for unit, least, factor in _SPANS:
         if rounded >= least:
@@ -112,7 +112,7 @@ _SPANS = (("d", 172800.0, 86400.0), ("h", 7200.0, 3600.0), ("s", 1.0, 1.0), ("ms
 
 
 def duration(value: float) -> str:
-    """Return `value` seconds to four figures, zeros too, so that the times of one table can be compared: `1.500 s`."""
+    """Return `value` seconds with four digits, trailing zeros included, for times in a table: `1.500 s`."""
     number, _, unit = seconds(value).partition(" ")
     digits = number.lstrip("-0.").replace(".", "")
     missing = 4 - len(digits)
@@ -122,7 +122,7 @@ def duration(value: float) -> str:
 
 
 def either(counts: Iterable[int]) -> str:
-    """Return numbers as a sentence offers them: `4 or 8`."""
+    """Return numbers as alternatives in a sentence: `4 or 8`."""
     return " or ".join(f"{count}" for count in counts)
 
 
@@ -141,7 +141,7 @@ def scaled(value: float, unit: str) -> str:
 
 
 def dollars(value: float) -> str:
-    """Return dollars to four figures, zeros too, as an amount is given to a plan: `118.2k`, `63.50M`, `1.302B`."""
+    """Return dollars with four digits, trailing zeros included, in the form that `plan` accepts: `118.2k`, `63.50M`, `1.302B`."""
     rounded = _rounded(value)
     for letter, size in AMOUNTS.items():
         if abs(rounded) >= size:
@@ -151,21 +151,21 @@ def dollars(value: float) -> str:
 
 
 def three_digits(value: float, towards: Callable[[float], int]) -> float:
-    """Return a number of three digits; towards: math.ceil for one that is no smaller, math.floor for one that is no larger."""
+    """Return a number rounded to three digits: upwards if `towards` is math.ceil, downwards if it is math.floor."""
     unit = 10.0 ** (math.floor(math.log10(value)) - 2)
     return towards(value / unit) * unit
 
 
 def gibibytes(value: float) -> str:
-    """Return `value` bytes in GiB."""
+    """Return `value` bytes as text in GiB."""
     return f"{value / 2**30:.2f} GiB"
 
 
 def _rounded(value: float) -> float:
-    """Return `value` to four figures, so that 999.96 ms goes to the next unit."""
+    """Return `value` rounded to four digits, so that 999.96 ms becomes 1 s."""
     return float(f"{value:.4g}")
 
 
 def _figure(value: float) -> str:
-    """Return `value` to four figures, large numbers in full instead of 1.234e+04."""
+    """Return `value` as text with four digits; large numbers in full instead of 1.234e+04."""
     return f"{value:.0f}" if 9999.5 <= abs(value) < 1e15 else f"{value:.4g}"

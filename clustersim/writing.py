@@ -1,7 +1,7 @@
-"""Files and folders that appear whole or not at all, however their writer ends.
+"""Writes files and folders completely or not at all, even if the process is killed.
 
-What is unfinished has a name of its own, `.clustersim-PROCESS-RANDOM`, beside the place where it will be, and is locked
-while its writer lives. A writer that was killed loses the lock: the next one in that folder removes what is left.
+An unfinished file or folder is called `.clustersim-PROCESS-RANDOM`, next to its destination, and is locked while its process
+lives. If a process is killed its lock ends, and the next process that writes in the folder removes what is left.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from clustersim.errors import ClustersimError, DiskFullError, InputError
 
 try:
     import fcntl
-except ImportError:  # no POSIX: nothing is locked, and nothing is taken for left over
+except ImportError:  # without POSIX nothing is locked, and nothing counts as a leftover
     fcntl = None  # type: ignore[assignment]
 
 LOCK = ".lock"
-"""The file in a folder by which its writer keeps others away; it names that process."""
+"""Name of the lock file in a folder, which contains the process that writes there."""
 ASIDE = "old"
-"""The folder in an unfinished one where what is being replaced lies, under its own name, until the new one is in its place."""
+"""Name of the folder inside an unfinished one that holds the replaced result until the new one is in place."""
 _PREFIX = ".clustersim-"
 _UNFINISHED = re.compile(re.escape(_PREFIX) + r"\d+-\w{8}")
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -36,11 +36,11 @@ _STREAMS = ("/dev", "/dev/fd", "/proc/self/fd")
 
 
 class LockedError(Exception):
-    """A lock that another process holds; the text says which."""
+    """Another process holds the lock; the text names the process."""
 
 
 def unwritable(path: Path | str, error: OSError, remedy: str = "choose another place") -> ClustersimError:
-    """Return the error of a place that cannot be written: a full disk is not an input error."""
+    """Return the error for a path that cannot be written; a full disk gives DiskFullError, which is not an input error."""
     what = f"{path}: cannot be written ({error.strerror or error})"
     if error.errno in _FULL:
         return DiskFullError(f"{what}; make room, or {remedy}")
@@ -48,7 +48,7 @@ def unwritable(path: Path | str, error: OSError, remedy: str = "choose another p
 
 
 def unfinished(name: str) -> bool:
-    """Return whether a file or folder of that name is unfinished work of this program."""
+    """Return whether the name of a file or folder is that of unfinished work of this program."""
     return _UNFINISHED.fullmatch(name) is not None
 
 
@@ -56,11 +56,11 @@ def unfinished(name: str) -> bool:
 def locked(path: Path, wait: bool = False) -> Iterator[None]:
     """Hold the lock file `path`, which is removed afterwards.
 
-    Raises LockedError when another process holds it, unless `wait`, and OSError where no file can be made.
+    Raises LockedError if another process holds it, unless `wait`, and OSError if the file cannot be created.
     """
     handle = _take(path, wait)
     try:
-        with suppress(OSError):  # a lock on a full disk is one as well
+        with suppress(OSError):  # the lock holds even if a full disk keeps the text from being written
             os.ftruncate(handle, 0)
             os.write(handle, f"process {os.getpid()} on {socket.gethostname()}".encode())
         yield
@@ -71,7 +71,7 @@ def locked(path: Path, wait: bool = False) -> Iterator[None]:
 
 
 def holder(folder: Path) -> str | None:
-    """Return the process that holds the lock of a folder; None when it is free."""
+    """Return the process that holds the lock of a folder, as text; None if it is not locked."""
     try:
         handle = os.open(folder / LOCK, os.O_RDWR)
     except OSError:
@@ -86,7 +86,7 @@ def holder(folder: Path) -> str | None:
 
 
 def _take(path: Path, wait: bool, flags: int = os.O_CREAT) -> int:
-    """Return a handle that holds the lock of a file; one that vanished while it was locked is made anew."""
+    """Return a handle that holds the lock of a file, which is created again if it was removed meanwhile."""
     while True:
         handle = os.open(path, os.O_RDWR | flags, 0o644)
         try:
@@ -100,7 +100,7 @@ def _take(path: Path, wait: bool, flags: int = os.O_CREAT) -> int:
 
 
 def _lock(handle: int, wait: bool) -> bool:
-    """Lock an open file, and return whether its file system can. Raises LockedError with what stands in the file."""
+    """Lock an open file. Return whether its file system supports locks. Raises LockedError with the content of the file."""
     if fcntl is None:
         return False
     try:
@@ -121,14 +121,14 @@ def _is_there(handle: int, path: Path) -> bool:
 
 @contextmanager
 def workplace(parent: Path) -> Iterator[Path]:
-    """Yield a new folder in `parent` for unfinished work, which is removed afterwards; left ones are removed before."""
+    """Yield a new folder in `parent` for unfinished work and remove it afterwards; leftovers of others are removed before."""
     clear(parent)
     while True:
         place = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=parent))
         try:
             handle = _take(place / LOCK, wait=True)
         except FileNotFoundError:
-            continue  # removed as a left one before it was locked
+            continue  # removed as a leftover before it was locked
         break
     try:
         yield place
@@ -140,9 +140,9 @@ def workplace(parent: Path) -> Iterator[Path]:
 
 @contextmanager
 def new_folder(target: Path) -> Iterator[Path]:
-    """Yield a folder whose files are in `target` once all of them are written, and none of them before.
+    """Yield a folder whose files are moved to `target` after all of them are written.
 
-    target: an empty folder, or none. Nothing is left where they are not written. Raises OSError.
+    target: an empty or missing folder. If writing fails, nothing is left behind. Raises OSError.
     """
     there = target.exists()
     home = target if there else target.parent
@@ -157,13 +157,13 @@ def new_folder(target: Path) -> Iterator[Path]:
 
 
 def move_files(source: Path, target: Path, first: str = "") -> None:
-    """Move the files of a folder into another one on the same file system, that of a name first."""
+    """Move the files of a folder to another one on the same file system; the file called `first` goes first."""
     for path in sorted(source.iterdir(), key=lambda one: (one.name != first, one.name)):
         path.replace(target / path.name)
 
 
 def clear(parent: Path) -> None:
-    """Remove the unfinished work of processes that are gone; what one had put aside to replace it comes back."""
+    """Remove the unfinished work of processes that have ended, and restore what they had set aside to replace."""
     try:
         left = [path for path in parent.iterdir() if unfinished(path.name)]
     except OSError:
@@ -186,13 +186,13 @@ def _clear(path: Path) -> None:
         else:
             path.unlink()
     except LockedError:
-        pass  # its writer lives
+        pass  # its process lives
     finally:
         os.close(handle)
 
 
 def _restore(place: Path) -> None:
-    """Bring back what was put aside and not replaced."""
+    """Restore the folder that was set aside but not replaced."""
     aside = place / ASIDE
     if not aside.exists():
         return
@@ -204,16 +204,16 @@ def _restore(place: Path) -> None:
 
 @contextmanager
 def settled(parent: Path) -> Iterator[None]:
-    """Keep other processes from replacing a folder in `parent`, for a moment."""
+    """Keep other processes from replacing a folder in `parent` while the context is open."""
     with locked(parent / f".clustersim{LOCK}", wait=True):
         yield
 
 
 @contextmanager
 def writing(path: Path) -> Iterator[IO[bytes]]:
-    """Open a file that appears whole or not at all; a link is followed, and a device or FIFO gets the bytes as they come.
+    """Open a file that is replaced when complete. Links are followed; a device or FIFO receives the bytes directly.
 
-    Raises OSError.
+    Raises OSError if the file cannot be written.
     """
     if streams(path):
         with os.fdopen(os.open(path, os.O_WRONLY | os.O_APPEND), "wb") as stream:
@@ -234,14 +234,14 @@ def writing(path: Path) -> Iterator[IO[bytes]]:
 
 
 def write(path: Path, content: bytes) -> None:
-    """Write a file as `writing` does."""
+    """Write a file completely or not at all, as `writing` does. Raises OSError."""
     with writing(path) as file:
         file.write(content)
 
 
 @contextmanager
 def saving(path: Path) -> Iterator[IO[bytes]]:
-    """Open a file as `writing` does. Raises InputError when the place cannot be written, DiskFullError."""
+    """Open a file as `writing` does. Raises InputError if it cannot be written, and DiskFullError if the disk is full."""
     try:
         with writing(path) as file:
             yield file
@@ -256,7 +256,7 @@ def save(path: Path, content: bytes | str) -> None:
 
 
 def streams(path: Path) -> bool:
-    """Return whether a path is written through, as it is no plain file: a device, a FIFO, or a stream of this process."""
+    """Return whether a path is not a regular file (a device, a FIFO, a stream of this process), and is written directly."""
     try:
         mode = path.stat().st_mode
     except OSError:
@@ -265,10 +265,10 @@ def streams(path: Path) -> bool:
 
 
 def check_output(option: str, path: Path, endings: Collection[str], inputs: Iterable[Path] = ()) -> None:
-    """Raise InputError when a file cannot be what an option writes, before any work is done.
+    """Raise InputError, before any work is done, if the option `option` cannot write to `path`.
 
-    endings: what its name may end in, lower case with the dot; devices and FIFOs may have any name. inputs: files that
-    are read, and so are never written.
+    endings: allowed suffixes, lower case with the dot; devices and FIFOs may have any name. inputs: files that are read, which
+    must not be overwritten.
     """
     if streams(path):
         return
@@ -290,7 +290,7 @@ def check_output(option: str, path: Path, endings: Collection[str], inputs: Iter
 
 
 def check_parent(path: Path, what: str, remedy: str) -> None:
-    """Raise InputError, which names `what`, when nothing can be made in the folder of `path`, or the nearest that is there."""
+    """Raise InputError, which names `what`, if nothing can be created in the folder of `path` or its nearest existing parent."""
     above = next(parent for parent in path.absolute().parents if parent.exists())
     if not above.is_dir():
         raise InputError(f"{what}: cannot be written ({above} is a file); {remedy}")

@@ -1,1 +1,1 @@
-"""What machines are: GPU datasheets (`gpus/`), nodes (`nodes/`) and physical constants."""
+"""Descriptions of machines: GPU datasheets (`gpus/`), nodes (`nodes/`) and physical constants."""

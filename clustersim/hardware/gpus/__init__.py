@@ -1,4 +1,4 @@
-"""One YAML a GPU: datasheet figures, each with its source. `load("h100")` finds one by name, alias or path."""
+"""One YAML file per GPU: datasheet figures, each with its source. `load("h100")` finds a GPU by name, alias or path."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from clustersim.files import exists
 FOLDER = Path(__file__).parent
 VENDOR = re.compile(r"nvidia|amd|instinct|tesla|geforce|tensor core|(?<=[\s_])gpus?$")
 FORM = re.compile(r"sxm|pcie|nvl(?!\d)")
-"""Forms of a board that the names of shipped GPUs have."""
+"""Form factors in the names of shipped GPUs."""
 BOARD = re.compile(
     r"[\s_-]*(?:sxm\d?|pcie|nvl(?:\d+)?|superchip|oam|\d+ ?gi?b?(?![a-z])|\d+w|ac|hbm\d\w?)(?=[\s_-]|$)|[\s_]*\(.*"
 )
-"""What a name says behind its chip."""
+"""Parts of a name after the chip's name: form factor, memory and the like."""
 
 
 def load(name: str, folder: Path | None = None) -> Gpu:
-    """Return the GPU of that name or alias (case does not matter), or the one that a path to a YAML file describes.
+    """Return the GPU with that name or alias (case does not matter), or the one described by the YAML file at a path.
 
-    The path starts in `folder`, that of the file which names it, or else in the working directory. Raises UnknownNameError
-    with the nearest match, and ConfigError for what is wrong in the file.
+    A path is relative to `folder`, the folder of the file that names it, or else to the working directory. Raises
+    UnknownNameError with the nearest match, and ConfigError for an error in the file.
     """
     if name.endswith((".yaml", ".yml")):
         beside = (folder or Path()) / name
@@ -42,9 +42,9 @@ def load(name: str, folder: Path | None = None) -> Gpu:
 
 
 def spelled(text: str) -> Gpu | None:
-    """Return the shipped GPU that people mean by a text such as `NVIDIA H100 SXM5 80 GB`, None where it names none.
+    """Return the shipped GPU meant by a text such as `NVIDIA H100 SXM5 80 GB`; None if no GPU matches.
 
-    The chip decides, then the form of the board (SXM where nothing is said), then the memory.
+    The chip decides, then the form factor (by default SXM), then the memory.
     """
     plain = VENDOR.sub("", text.lower()).strip()
     known = {VENDOR.sub("", alias.lower()).strip(): gpu for gpu in everything() for alias in (gpu.name, *gpu.aliases)}
@@ -67,7 +67,7 @@ def spelled(text: str) -> Gpu | None:
 
 
 def _foreign(path: Path) -> Gpu:
-    """Return the GPU of a user's file, which may not take the name of a shipped one: what was measured goes by names."""
+    """Return the GPU of a user's file. Raises ConfigError if it has the name of a shipped GPU, which identifies measurements."""
     gpu = validate(Gpu, read(path))
     shipped = FOLDER / f"{gpu.name}.yaml"
     if exists(shipped) and path.exists() and not shipped.samefile(path):
@@ -79,7 +79,7 @@ def _foreign(path: Path) -> Gpu:
 
 
 def everything() -> list[Gpu]:
-    """Return all shipped GPUs, by name."""
+    """Return all shipped GPUs, sorted by name."""
     return [_shipped(name) for name in sorted(names())]
 
 
