@@ -29,7 +29,7 @@ class Path(Sequence[Span]):
 
     @cached_property
     def spans(self) -> list[Span]:
-        """Spans of the events."""
+        """Spans of the path's events, in order."""
         return self.record.done(self.events)
 
     def __len__(self) -> int:
@@ -44,12 +44,12 @@ class Path(Sequence[Span]):
 
     @property
     def tasks(self) -> Ints:
-        """Task of each event."""
+        """Index of the task of each event of the path."""
         found: Ints = self.record.shape.event_task[self.events]
         return found
 
     def computed(self) -> Floats:
-        """Return the seconds of computation on the path, by task."""
+        """Return the seconds of computation on the path, summed by task index."""
         record, compute = self.record, self.record.tasks.compute
         task, took = self.tasks, (record.ends - record.starts)[self.events]
         seconds = np.minimum(compute[task], took) * record.tasks.column(computing)[task]
@@ -57,7 +57,7 @@ class Path(Sequence[Span]):
 
 
 def critical_path(record: Record) -> Path:
-    """Return the critical path of a record. Of ranks in lock-step, it takes the one that computes longest.
+    """Return the critical path of a record. Among ranks in lock-step, it follows the one that computes longest.
 
     The path is traced back from the last event: each event started when its cause ended.
     """
@@ -95,8 +95,8 @@ PART_OF = {
     "cp_a2a": "cp",
     "cp_ring": "cp",
 }
-"""{family of flows: family that it is counted with}"""
-_ROUNDING = 1e-13  # of the step: less is what the sums of its parts are off, and no bubble
+"""{family of flows: family under which it is counted}"""
+_ROUNDING = 1e-13  # relative to the step: smaller values are rounding errors of the sums and not bubbles
 PARTS = ("compute", "tp", "pp", "dp", "ep", "cp", "optimizer", "bubble")
 
 
@@ -169,12 +169,12 @@ class _Inside(NamedTuple):
 
 
 def _updates(tasks: Sequence[LayoutTask]) -> Mask:
-    """Return which tasks belong to the update of parameters."""
+    """Return a mask of the tasks that belong to the parameter update."""
     return np.array([task.kind in UPDATE for task in tasks], bool)
 
 
 def _launched(tasks: Tasks) -> bool:
-    """Return whether some tasks wait for the host. Time without computation is then divided by kernel times."""
+    """Return whether some tasks wait for the host. If so, time without computation is divided by kernel times."""
     return any(one.launched for one in tasks.kinds.timings)
 
 
@@ -201,7 +201,7 @@ def _waited(record: Record) -> Iterable[Part]:
     """Yield the exposed communication that compute streams wait for. The rest of the waits is for other ranks."""
     waits = record.waits
     message = waits.stage >= 0
-    begun = np.where(message, np.maximum(waits.asked, waits.sent), waits.asked)  # before that no rank sends
+    begun = np.where(message, np.maximum(waits.asked, waits.sent), waits.asked)  # until then no rank sends
     long = np.maximum(waits.over - np.minimum(begun, waits.over), 0.0)
     sends = message | np.array([kind == "send" for kind in waits.kinds], bool)[waits.kind]
     yield "pp", waits.rank[sends], long[sends]

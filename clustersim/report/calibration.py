@@ -34,26 +34,26 @@ WORDS = {
     "launching": "host-bound {}",
     "experts": "of {}",
 }
-"""{grouping: words for steps of a group}"""
+"""{grouping: words in messages for the steps of a group}"""
 _STEPS = Declared(chosen_on="published steps, each with its publisher left out (docs/validation.md)")
 UNSEEN: Annotated[float, _STEPS] = 0.5
-"""Width, beside the 1 of any step, of each thing that no publisher's steps had: a kind of GPU, a framework, a mixture, …"""
+"""Width added for each property that no publisher's steps had: a kind of GPU, a framework, a mixture, …; any step starts at 1."""
 DOUBLING: Annotated[float, _STEPS] = 0.5
-"""… and of each doubling of the number of GPUs beyond the published ones."""
+"""Width added for each doubling of the number of GPUs beyond the published ones."""
 ENOUGH: Mapping[str, int] = {"experts": 3}
-"""Publishers that must have had a thing for it to be known, where one is too few: mixtures differ more than dense models."""
+"""{property: publishers that must have it to count as known}, if one is too few: mixtures differ more than dense models."""
 FARTHEST: Annotated[float, _STEPS] = 0.2
-"""Mean ln(measured / simulated) beyond which a publisher counts as one that far off: one in five is, by causes of its own."""
+"""Mean |ln(measured / simulated)| beyond which a publisher counts as an outlier: one in five is, for its own reasons."""
 POOLED: Annotated[float, _STEPS] = 2.0
-"""Publishers that the mean over all trainers weighs as much as, where those of one kind of trainer are averaged …"""
+"""Weight, in publishers, of the mean over all trainers in the mean of one kind of trainer."""
 POOLED_YEARS: Annotated[float, _STEPS] = 4.0
-"""… and that of its kind, where those of its years are."""
+"""Weight, in publishers, of the mean of a kind of trainer in the mean of its years."""
 EARLY = 2022
 """Last year of trainers that ran mostly unfused kernels with little overlap."""
 HOST: Annotated[float, _STEPS] = 14.0
-"""Width of a step that launches kernels all the time, at 12 us each; in proportion to that share. Hosts that were read take up to
-46 us and differ by 0.3 (log): 1.28 * 0.3 * 46 / 12 is 14 times the bound. Other constants that differ between machines have much
-the same share in all steps: their sensitivities, step by step, hold strangers no better (docs/calibrate.md)."""
+"""Width for a step that launches kernels all the time, at 12 us each, in proportion to that share. Hosts whose launches were read
+take up to 46 us and differ by 0.3 (log): 1.28 * 0.3 * 46 / 12 is 14 times the bound. Other constants that differ between machines
+have much the same share in all steps: step-wise sensitivities predict unseen publishers no better (docs/calibrate.md)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class Kind:
     def groups(self) -> dict[str, str]:
         """{grouping: group} of the step, for the groupings in `WORDS`."""
         width = product_type(self.precision)
-        width = "16-bit" if width in ("fp16", "bf16") else width  # which run at one speed
+        width = "16-bit" if width in ("fp16", "bf16") else width  # data types that run at the same speed
         return {
             "machine": f"{self.architecture} {width}",
             **({"framework": self.framework} if self.framework else {}),

@@ -174,7 +174,7 @@ class _Run(NamedTuple):
 
 
 def _runs(source: Source) -> list[_Run]:
-    """Return the items of a computation, cut at the collectives that move bytes."""
+    """Return the items of a computation, split at the collectives that move bytes."""
     runs, before, over = list[_Run](), list[Kernel](), 0
     for item in source.items:
         if isinstance(item, Kernel):

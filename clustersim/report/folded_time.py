@@ -14,10 +14,10 @@ from clustersim.arrays import Floats, Ints, Mask
 from clustersim.engine.record import Record
 
 WORTH = 24
-"""Smallest number of microbatches worth leaving out."""
+"""Smallest number of microbatches for which leaving periods out is worthwhile."""
 CANDIDATES = 4
 """Number of periods that are tried. A schedule may have different ones for forward and backward passes."""
-_SAME = 1e-9  # of the step: what sums of floats may be off
+_SAME = 1e-9  # relative to the step: differences below this are rounding errors of the sums
 
 
 class FoldedTime(NamedTuple):
@@ -73,7 +73,7 @@ def folded_time(record: Record, pipeline: int) -> FoldedTime:
 
 
 def _row_of(key: Ints, wanted: Ints) -> Ints:
-    """Return for each entry of `wanted` the row with that key; -1 if there is none or several."""
+    """Return for each entry of `wanted` the index of the row with that key; -1 if there is none, or more than one."""
     order = np.argsort(key, kind="stable")
     at = key[order]
     left, right = np.searchsorted(at, wanted), np.searchsorted(at, wanted, "right")
@@ -106,6 +106,6 @@ def _window(
     inside = start[(start > odd[place] + off) & steady]
     if not len(inside):
         return NOT_FOLDED
-    first = (odd[place] + float(inside.min())) / 2  # between two begins, so that no sum of floats decides a side
+    first = (odd[place] + float(inside.min())) / 2  # between two starts, so that rounding decides nothing
     periods = max(int((odd[place + 1] + period - off - first) / period) - 2, 0)
     return FoldedTime(first + period, period, periods, moved)

@@ -56,14 +56,14 @@ def pass_kernels(scripts: Sequence[Script], positions: int, kernels: tuple[Kerne
     rows: dict[tuple[int, ...], int] = {}
     row, which, counts = dict[PassKey, int](), list[Ints](), list[Ints]()
     for key, text in _passes(scripts, positions).items():
-        same = tuple(map(id, text))  # many passes are the same, of other stages
+        same = tuple(map(id, text))  # many passes of different stages are equal
         row[key] = rows.setdefault(same, len(rows))
         if row[key] == len(which):
             items = list(chain.from_iterable(text))
-            once = once_each(items)  # layers repeat the same ones
+            once = once_each(items)  # layers repeat the same steps objects
             place = dict(zip(map(id, once), map(number.get, once), strict=True))
             found = Counter(map(place.get, map(id, items)))
-            del found[None]  # what is no kernel
+            del found[None]  # None stands for an item that is not a kernel
             which.append(np.array(list(found), np.int64))
             counts.append(np.array(list(found.values()), np.int64))
     return PassKernels(kernels, row, tuple(which), tuple(counts))
@@ -109,7 +109,7 @@ def exposed(work: Work, plan: Plan, path: Path, counted: PassKernels, each: Floa
 
 
 def _passes(scripts: Sequence[Script], positions: int) -> dict[PassKey, list[Steps]]:
-    """Return {pass: its kernels in parts}. Equal passes share their objects."""
+    """Return {pass: its kernels, in parts}. Equal passes share their objects."""
     result: dict[PassKey, list[Steps]] = {}
     known: dict[int, list[Compute]] = {}
     for role, script in enumerate(scripts):

@@ -133,7 +133,7 @@ def _active(one: JobSteps, link: int) -> set[Interval]:
     found: set[Interval] = set()
     crossing: dict[int, list[list[int]]] = {}
     for step in one.counted:
-        if id(step.tasks) not in crossing:  # all steps have the same
+        if id(step.tasks) not in crossing:  # all steps of a job have the same tasks
             crossing[id(step.tasks)] = [
                 [i for i, segment in enumerate(activity.segments) if id(segment.flow) in wanted]
                 for activity in step.tasks.different
@@ -146,7 +146,7 @@ def _active(one: JobSteps, link: int) -> set[Interval]:
 
 
 def _flows(network: Network, link: int) -> set[int]:
-    """Return the identities of the flows of groups that cross a link."""
+    """Return the identities of the flows of groups that cross a link, an index of the topology."""
     result = set()
     cells: dict[Variant, list[set[int]]] = {}
     for call in network.plans:

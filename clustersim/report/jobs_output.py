@@ -109,7 +109,7 @@ def _events(shared: Shared) -> Iterator[str]:
                 yield from slices(span, number, track)
 
 
-RUNS = 3  # of nodes that a table shows of a job
+RUNS = 3  # number of separate ranges of nodes that the table shows per job
 
 
 def lines(summary: dict[str, Any], took: float, verbose: bool = False) -> list[str]:

@@ -66,7 +66,7 @@ def limits(calls: Iterable[tuple[Variant, int]], network: Network) -> list[Limit
 
 
 def _limiting(t: Traffic, topology: Topology, groups: Ints) -> tuple[Ints, Ints, Floats]:
-    """Return three columns (index into `groups`, limiting link, seconds per byte), sorted by the first."""
+    """Return three columns sorted by the first: index into `groups`, limiting link, seconds per byte of the collective's size."""
     links = len(topology.capacity)
     group, link, weight = t.of_groups(topology, groups)
     key, inverse = np.unique(group * links + link, return_inverse=True)

@@ -27,8 +27,8 @@ COMPUTING = "kernels, and waiting for the host"
 LATENCY = "latency and NCCL's own limits"
 SHARING = "links shared with other transfers"
 _SLOW = 1 - 1e-9
-_ROUNDING = 1e-12  # of the step: less is what sums are off
-_SEVERAL = 16  # types of nodes at most: what more links than a sixteenth have is the rate of a type
+_ROUNDING = 1e-12  # relative to the step: smaller values are rounding errors of the sums
+_SEVERAL = 16  # largest number of node types: a rate of more than a sixteenth of the links counts as the rate of a type
 
 
 class PathShares(NamedTuple):

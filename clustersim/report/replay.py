@@ -60,7 +60,7 @@ def _counts(traces: TraceSet) -> Counter[str]:
 
 
 def _crossed(found: Replay) -> Floats:
-    """Return the bytes that cross every link (links,)."""
+    """Return the bytes that cross every link during the step, an array (links,)."""
     record, sizes = found.record, Counter[Any]()
     for task in record.shape.event_task[np.unique(record.leader)].tolist():
         sizes.update(record.tasks[task].carried)

@@ -99,7 +99,7 @@ def _parted(source: Source | None) -> Iterator[tuple[list[Kernel], list[Kernel]]
             before, over = [], item.over
     kept: list[Kernel] = []
     for own, beside, flows in calls:
-        if not flows:  # a group of one: nothing moves
+        if not flows:  # a group of one rank: nothing is sent
             kept += [*own, *beside]
             continue
         yield [*kept, *own], beside

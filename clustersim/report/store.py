@@ -227,7 +227,7 @@ def manifest_of(folder: Path, command: str) -> Manifest:
 
 
 def _results(*above: Path) -> Iterator[str]:
-    """Yield those of some folders that are results."""
+    """Yield those of the folders `above` that are results of this program."""
     for folder in above:
         with suppress(OSError):
             yield from (str(one) for one in folder.iterdir() if _is_file(one / MANIFEST))
@@ -289,7 +289,7 @@ def _real(target: Path) -> Path:
     """Return the real path of a result: links are followed, to the target of the last one if that does not exist yet."""
     try:
         return target.resolve()
-    except RuntimeError as error:  # Python 3.12 and older: links in a ring
+    except RuntimeError as error:  # Python 3.12 and older: a cycle of links
         raise OSError(str(error)) from error
 
 
@@ -353,7 +353,7 @@ def put(target: Path, asked: Question, fill: Callable[[Path], None], force: bool
             with settled(home):
                 final = real if stands else next(one for one in _counted(real) if _may_replace(one, asked, force))
                 if stands:
-                    move_files(new, final, MANIFEST)  # which says whose the others are
+                    move_files(new, final, MANIFEST)  # which identifies the other files
                 else:
                     _replace(new, final, work / ASIDE)
         made = []

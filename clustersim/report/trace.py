@@ -215,7 +215,7 @@ def by_cell(spans: Iterable[Span], cells: Iterable[int]) -> Spans:
 
 
 def shown(kept: Sequence[int], plan: Plan) -> dict[str, int]:
-    """Return how much of a step a trace shows: classes of ranks and the ranks they represent, of how many.
+    """Return {name: count} of the shown classes of ranks, the ranks they represent, and all classes and ranks.
 
     `kept` are the shown rank cells.
     """

@@ -100,7 +100,7 @@ def arrow_of(kind: str, number: int, ends: Sequence[tuple[Process, int, float]])
     )
 
 
-_NOTHING = 1e-9  # of a link: what sums of rates are off
+_NOTHING = 1e-9  # relative to a link's capacity: smaller values are rounding errors of the sums
 Call = tuple[Variant, int]
 
 
@@ -156,7 +156,7 @@ def power_state(spans: Iterable[Span], share: float) -> list[tuple[float, float]
     passes = sorted((s.start, s.end) for s in spans if s.stream == COMPUTE and s.kind not in UPDATE and s.end > s.start)
     for start, end in passes:
         if found[-1] == (start, 1.0):
-            found.pop()  # one pass follows another
+            found.pop()  # one pass follows another without a gap
         if not found or found[-1][1] != share:
             found.append((start, share))
         found.append((end, 1.0))

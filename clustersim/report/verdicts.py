@@ -17,24 +17,24 @@ class Band(NamedTuple):
     """Published runs, crashed ones included, with about the same need of their GPU's memory."""
 
     to: float
-    """Largest share of the GPU's memory that one of them needs by its forecast."""
+    """Largest share of the GPU's memory that a run of this band needs by its forecast."""
     ran: int
     published: int
 
     @property
     def share(self) -> float:
-        """Share of them that succeeded."""
+        """Share of the runs that succeeded."""
         return self.ran / self.published
 
     @property
     def said(self) -> str:
-        """Share of them that succeeded, in words."""
+        """Share of the runs that succeeded, in words."""
         return f"{self.ran or 'none'} of {self.published} published mappings this full ran"
 
 
 FULLEST: Annotated[float, Declared(chosen_on="the fullest published step that ran")] = 1.04
-"""The share of a GPU's memory above which no published step ran by its forecast (Nemotron-4 340B on 128 H100, NVIDIA DGX Cloud
-benchmarking 24.11), but for those that keep activations on the host or weights in fp8 alone, which is not modelled."""
+"""Share of a GPU's memory above which no published step ran, by its forecast (Nemotron-4 340B on 128 H100, NVIDIA DGX Cloud
+benchmarking 24.11). Steps that keep activations on the host or weights only in fp8 are excluded, because that is not modelled."""
 BANDS = (
     Band(0.35, 421, 422),
     Band(0.83, 157, 168),
@@ -43,12 +43,12 @@ BANDS = (
     Band(math.inf, 0, 129),
 )
 """All 781 runs with a forecast of one 3.57B model on 8 to 512 H100 (nanotron; Hugging Face, Ultra-Scale Playbook), the only
-publisher that reports crashes too, whatever their cause. Neighbouring bands are pooled until shares fall (Ayer et al. 1955).
-`scripts/nanotron-memory` counts them. NCCL's memory per communicator did not separate them any better."""
+publisher that also reports crashes, whatever their cause. Adjacent bands are pooled until shares fall monotonically (Ayer et al.
+1955). `scripts/nanotron-memory` counts them. NCCL's memory per communicator did not separate them better."""
 WORDS = {"likely": "likely fits", "unlikely": "unlikely to fit", "no": "DOES NOT FIT"}
 """{verdict: words}"""
 LIKELY: Annotated[float, Declared()] = 0.5
-"""The share of published mappings above which a job likely fits."""
+"""Share of published runs that succeeded above which a job likely fits."""
 
 SLOWER = 0.005
 """Smallest share of a step by which overlap lengthens it that gives a warning."""
@@ -57,7 +57,7 @@ SLOWER = 0.005
 def band(need: float, have: float) -> Band:
     """Return the published runs with the same memory level as a job that needs `need` of `have` bytes.
 
-    More need or less memory never leads to a band with a larger share.
+    More need or less memory never gives a band with a larger share.
     """
     return next(one for one in BANDS if need <= one.to * have)
 

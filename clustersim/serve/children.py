@@ -17,11 +17,11 @@ from typing import Any, Literal, NamedTuple
 from clustersim.serve import PROGRESS, PROGRESS_LINE
 
 KEPT = 100
-"""Number of finished commands that are remembered."""
+"""Number of finished commands that are stored."""
 TEXT = 4 << 20
-"""Largest number of bytes stored of a command's output, from the start."""
+"""Largest number of bytes stored of a command's output, from its start."""
 SENTENCES = 8000
-"""Largest number of characters stored of standard error, from the end."""
+"""Largest number of characters stored of standard error, up to its end."""
 GRACE = 3.0
 """Seconds between SIGINT and SIGKILL for a command that is stopped."""
 State = Literal["waiting", "running", "done", "failed", "stopped"]
@@ -143,7 +143,7 @@ class Children:
         if not ended:
             await _end(process)
         child.out, said, code = await watched
-        if code == -signal.SIGXCPU:  # seconds of CPU were over before those of the clock
+        if code == -signal.SIGXCPU:  # the limit of CPU seconds ends before the clock's
             late = self._late
         if code == 0:
             child.state = "done"

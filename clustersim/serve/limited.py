@@ -25,7 +25,7 @@ def limit(memory: int, seconds: int) -> None:
 
 
 def _end_with_the_server() -> None:
-    os.read(0, 1)  # nothing comes, until the server has gone
+    os.read(0, 1)  # returns nothing until the server has ended
     os.kill(os.getpid(), signal.SIGINT)
 
 

@@ -49,7 +49,7 @@ class ResultsFolder:
         try:
             name.encode()
             path = self.root.joinpath(*parts).resolve(strict=True)
-        except (OSError, RuntimeError, ValueError):  # not there, links in a ring, a zero byte, no Unicode
+        except (OSError, RuntimeError, ValueError):  # missing, a cycle of links, a zero byte, not valid Unicode
             return None
         return path if self.root in path.parents and _is_result(path) else None
 

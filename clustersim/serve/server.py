@@ -139,7 +139,7 @@ class _Server(uvicorn.Server):
 
 
 def serve(results: Path, address: Address, form: RunForm, limits: ChildLimits, say: Callable[[str], None]) -> None:
-    """Serve the results of a folder until Ctrl-C or SIGTERM. `say` receives the address. Raises InputError."""
+    """Serve the results of a folder until Ctrl-C or SIGTERM. `say` receives the address. Raises InputError if it is in use."""
     folder = ResultsFolder.of(results)
     address.check()
     listening = address.listen()
