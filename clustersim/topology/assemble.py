@@ -1,4 +1,4 @@
-"""Rates of a file that something else cuts: cables faster than their NICs, NICs faster than their cables or their slots."""
+"""Rates of a topology file that something else limits: cables faster than their NICs, NICs faster than their cables or slots."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ NICS = "cluster.node.nics.rate"
 
 
 def limits(cluster: NodeSpecs, network: BuiltFabric) -> Iterator[str]:
-    """Yield a sentence for each rate that does not count in full, with the keys of what is cut and of what cuts it."""
-    fastest = max(cluster.parts, key=lambda pool: pool.nic_line)  # slower types of node are no mistake
+    """Yield a sentence for each rate that cannot be used in full, with the keys of that rate and of its limit."""
+    fastest = max(cluster.parts, key=lambda pool: pool.nic_line)  # slower types of nodes are intended
     nics, line, wire = fastest.node.nics, fastest.nic_line, _wire(network)
     if nics is None:
         return
@@ -46,9 +46,9 @@ def limits(cluster: NodeSpecs, network: BuiltFabric) -> Iterator[str]:
 
 
 def limited(cluster: NodeSpecs, network: BuiltFabric) -> Mapping[str, float]:
-    """Return the counts of a network with a bisection that is no more than half of its NICs can send.
+    """Return the counts of a network, with the bisection limited to the rate of half of its NICs, in bytes/s.
 
-    `oversubscription` is what these can send over what the network lets through, 1 at least.
+    `oversubscription` is the rate of these NICs over the rate that the network carries, at least 1.
     """
     counts = network.counts
     line = cluster.by_endpoint(lambda pool: pool.nic_line)
@@ -60,7 +60,7 @@ def limited(cluster: NodeSpecs, network: BuiltFabric) -> Mapping[str, float]:
 
 
 def _wire(network: BuiltFabric) -> float:
-    """Return the bytes/s of the fastest route into a NIC: its cables together, or in a torus or grid the fastest of them."""
+    """Return the bytes/s of the fastest way into a NIC: all its cables together, or in a torus or grid the fastest cable."""
     rate = float(np.max(network.rate))
     if np.isfinite(rate):
         return rate
@@ -76,7 +76,7 @@ _PLAIN = "the switches of this fabric do not add up; write fabric.reduction: sha
 
 
 def assemble(cluster: NodeSpecs, kind: str, network: BuiltFabric | None) -> Topology:
-    """Return the topology of `cluster` whose NICs `network` joins (none: a single node)."""
+    """Return the topology of `cluster`, with NICs connected by `network` (None: a single node)."""
     (inner, inner_ranges), numbering = inside(cluster), cluster.numbering()
     ranges = [*inner_ranges, *(_nics(cluster, network) if network else ()), *(network.ranges if network else ())]
     firsts = np.cumsum([0, *(len(part.capacity) for part in ranges)])
@@ -110,7 +110,7 @@ def assemble(cluster: NodeSpecs, kind: str, network: BuiltFabric | None) -> Topo
 
 
 def _pools(cluster: NodeSpecs, network: BuiltFabric | None) -> Iterator[Pool]:
-    """Yield the nodes of each type: their GPU, what NCCL knows of them, and their host."""
+    """Yield the nodes of each type: their GPU, their NCCL figures, and their host."""
     rate, first = network.rate if network else np.inf, 0
     for own in cluster.parts:
         end = first + own.endpoints
@@ -120,7 +120,7 @@ def _pools(cluster: NodeSpecs, network: BuiltFabric | None) -> Iterator[Pool]:
 
 
 def _facts(cluster: NodeSpecs, network: BuiltFabric | None, rate: Floats | float) -> NodeFacts:
-    """Return NCCL's figures for the nodes of one type, whose cables carry `rate` bytes/s, one for all or one an endpoint."""
+    """Return NCCL's figures for nodes of one type whose cables carry `rate` bytes/s, one for all or one per endpoint."""
     scale_up, nics, host = cluster.node.scale_up, cluster.node.nics, cluster.node.host
     link = scale_up.link or max((rate for *_, rate in scale_up.pairs), default=0.0)
     joined = scale_up.kind != "none"
@@ -161,7 +161,7 @@ def _nccl(cluster: NodeSpecs, network: BuiltFabric | None) -> NcclFacts:
 def _nics(cluster: NodeSpecs, network: BuiltFabric) -> tuple[LinkRange, LinkRange]:
     latency = cluster.by_endpoint(lambda pool: pool.node.nics.latency if pool.node.nics else 0.0)
     rate = cluster.by_endpoint(lambda pool: pool.nic_rate)
-    delay = latency / 2 + network.delay  # a path crosses two NICs, and pays the latency once
+    delay = latency / 2 + network.delay  # a path crosses two NICs, but has their latency only once
     return both_ways("nic", cluster.endpoints, np.minimum(rate, network.rate), delay)
 
 
@@ -177,7 +177,7 @@ def _counts(cluster: NodeSpecs, network: BuiltFabric | None, links: int) -> dict
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _ClusterEnds:
-    """The two ends of a link by name."""
+    """Names of the two ends of a link."""
 
     cluster: NodeSpecs
     inner: Lattice | NodeGraph | SideBySide

@@ -1,4 +1,4 @@
-"""What a kind of fabric from outside must have built, looked at before anything is simulated on it."""
+"""Checks of a topology built by outside code, before anything is simulated on it."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ NVLINK: Annotated[Mapping[str, tuple[float, float]], Declared("B/s")] = {
     "blackwell": (50e9, 0.802),
     "blackwell-ultra": (50e9, 0.802),
 }
-"""Rate of an NVLink by generation, and the part that payload gets (NVIDIA/nccl 2.30, src/graph/topo.h)."""
+"""(bytes/s of one NVLink, share that payload gets) by generation (NVIDIA/nccl 2.30, src/graph/topo.h)."""
 
 
 def check(built: object, cluster: NodeSpecs) -> None:
-    """Raise TypeError or ValueError for what is no topology of these nodes, or routes some of its GPUs over what is no link."""
+    """Raise TypeError or ValueError if `built` is not a topology of these nodes, or routes GPUs over unknown links."""
     if not isinstance(built, Topology):
         raise TypeError(f"build returned {shown(built)}, not a Topology; return assemble(cluster, ...)")
     if not np.array_equal(built.numbering.first, cluster.numbering().first):
@@ -60,7 +60,7 @@ def check(built: object, cluster: NodeSpecs) -> None:
 
 
 def _check_routes(built: Topology, links: int) -> None:
-    """Route a sample: every GPU to the next, to the one across, and to the last."""
+    """Raise ValueError if a route is invalid, checking a sample: from every GPU to the next, to the opposite, and to the last."""
     gpus = np.unique(np.linspace(0, built.gpus - 1, _PROBED).astype(np.int64))
     others = [(gpus + 1) % built.gpus, (gpus + built.gpus // 2) % built.gpus, np.full_like(gpus, built.gpus - 1)]
     for other in others:
@@ -77,25 +77,25 @@ def _check_routes(built: Topology, links: int) -> None:
 
 ROOM = "clustersim.topology"
 FOREIGN = (".xml", ".txt", ".topo")
-"""Endings of other tools' files, which leave open what their programs detect by themselves."""
+"""Suffixes of other tools' files, which leave out what their programs detect at run time."""
 
 
 def load(path: str | Path, overrides: Overrides | None = None) -> Topology:
     """Return the cluster that a topology file, or the bare name of a shipped one, describes.
 
-    `overrides` replaces values by dotted key, such as `cluster.nodes`. Raises InputError for what is wrong in it, before any
-    work. It may also be ASTRA-sim's network.yml, or (suffix .xml) the description of a node that NCCL writes.
+    `overrides` replaces values by dotted key, such as `cluster.nodes`. Raises InputError for any error in it, before any work.
+    The file may also be ASTRA-sim's network.yml, or (suffix .xml) NCCL's description of a node.
     """
     return build(overridden(document_of(path), overrides or {}))
 
 
 def overridden(document: Document, overrides: Overrides, places: Mapping[str, SourcePlace] | None = None) -> Document:
-    """Return a topology that was read with values replaced by dotted key, as `override` does. Raises InputError."""
+    """Return a parsed topology with values replaced by dotted key, as `override` does. Raises InputError for an invalid value."""
     return override(translated(document) if overrides and is_astra(document) else document, overrides, places)
 
 
 def document_of(path: str | Path) -> Document:
-    """Return a topology file, or the shipped one of that name, as it is read. Raises InputError when it cannot be."""
+    """Return a parsed topology file, or the shipped one of that name. Raises InputError if it cannot be read."""
     path = shipped.find("topologies", path)
     if path.suffix.lower() in (".yaml", ".yml", ".json"):
         return read(path)
@@ -126,7 +126,7 @@ def build(document: Document) -> Topology:
 
 
 def described(document: Document) -> tuple[TopologySpec, NodeSpecs]:
-    """Return the specification of a parsed topology, and what it says of its nodes. Raises ConfigError with file:line:column."""
+    """Return the specification of a parsed topology, and that of its nodes. Raises ConfigError with file:line:column."""
     if is_astra(document):
         document = translated(document)
     for key in ("model", "training", "parallelism"):
@@ -138,7 +138,7 @@ def described(document: Document) -> tuple[TopologySpec, NodeSpecs]:
 
 
 def node_types(document: Document) -> list[tuple[str, NodeSpecs]]:
-    """Return the nodes of a parsed topology type by type, each with the dotted key of its type of node. Raises ConfigError."""
+    """Return (dotted key, nodes) for each node type of a parsed topology. Raises ConfigError."""
     spec, specs = described(document)
     if spec.cluster.pools is None:
         return [("cluster.node", specs)]
@@ -164,7 +164,7 @@ def _cluster(spec: TopologySpec, document: Document) -> NodeSpecs:
 
 
 def _types(spec: TopologySpec, document: Document) -> list[tuple[int, str | dict[str, Any], Loc]]:
-    """Return the nodes of each type: how many, which, and where that stands. Raises ConfigError."""
+    """Return (number, node, position in the file) for each node type. Raises ConfigError."""
     own = spec.cluster
     if own.pools is not None:
         for key in ("nodes", "node"):
@@ -188,7 +188,7 @@ def _pool(
 
 
 def _with_links(node: Node, gpu: Gpu) -> Node:
-    """Return a node whose links, if their rate is not said, have that of the GPU's generation."""
+    """Return a node whose links have the rate of the GPU's generation, unless the file sets one."""
     known = NVLINK.get(gpu.architecture)
     if node.scale_up.kind == "none" or node.scale_up.link is not None or known is None or gpu.vendor != "nvidia":
         return node
@@ -231,7 +231,7 @@ def _merged(node: object, document: Document, at: Loc, seen: tuple[str, ...] = (
 
 
 def _fitting(inner: dict[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the inherited node without what is not for the kind of `scale_up`, or the slot, which `own` writes."""
+    """Return the inherited node without keys that do not apply to the `scale_up` kind, or to the slot, that `own` sets."""
     kind, slot = _other(inner, own, "scale_up", "kind"), _other(inner, own, "host", "pcie")
     if kind is not None:
         kept = {k: value for k, value in inner["scale_up"].items() if k not in KINDS_OF or str(kind) in KINDS_OF[k]}
@@ -242,7 +242,7 @@ def _fitting(inner: dict[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _other(inner: Mapping[str, Any], own: Mapping[str, Any], part: str, key: str) -> object | None:
-    """Return the value that `own` writes for a key in place of an inherited one; None where it does not."""
+    """Return the value of `own` for a key that differs from the inherited one; None if it sets none."""
     old, new = inner.get(part), own.get(part)
     if not isinstance(old, dict) or not isinstance(new, dict):
         return None
@@ -251,7 +251,7 @@ def _other(inner: Mapping[str, Any], own: Mapping[str, Any], part: str, key: str
 
 
 def deep_merge(base: Mapping[str, Any], override: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `base` with the values of `override` in their place, mapping by mapping."""
+    """Return `base` with values replaced by those of `override`, recursively in mappings."""
     merged = dict(base)
     for key, value in override.items():
         old = merged.get(key)
@@ -265,7 +265,7 @@ def _gpu(node: Node, document: Document, at: Loc) -> Gpu:
         own = {key: value for key in ("sustained", "speed") if (value := getattr(node.gpus, key)) is not None}
         return gpu.model_copy(update=own) if own else gpu
     except ConfigError:
-        raise  # at its own place in the GPU's file
+        raise  # at its position in the GPU's file
     except InputError as error:
         raise document.error((*at, "gpus", "model"), f"gpus.model: {error}") from error
 

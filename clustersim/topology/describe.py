@@ -1,4 +1,4 @@
-"""The figures of a cluster as label and value, for people."""
+"""The figures of a cluster as (label, value) rows of text."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def describe(topology: Topology) -> list[Fact]:
 
 
 def faults(topology: Topology) -> list[Fact]:
-    """Return rows of what is slow or dead, if anything."""
+    """Return rows (label, value) on slow and dead parts; empty if there are none."""
     slow, counts, rows = int((topology.slowdown != 1).sum()), topology.counts, list[Fact]()
     if slow:
         rows.append(("slow GPUs", f"{slow:,}"))
@@ -97,31 +97,31 @@ def _tiers(topology: Topology) -> Iterator[Fact]:
         yield "reduction", f"{topology.reduction}: the switches add up"
 
 
-# How far apart the GPUs of a cluster are.
+# The distance between the GPUs of a cluster.
 
 _MOST_PATHS = 2**18
-_SAMPLED = 2**16  # where all paths are more
-_MOST_LINKS = 2**24  # of all those paths: on a ring of thousands one path is thousands of links
-_PROBED = 9  # routes from the first GPU: to itself, in even steps, to the last
-_PAIRS = 2**15  # whose routes are in memory at a time,
-_LINKS = 2**21  # or fewer, with this number of links
+_SAMPLED = 2**16  # number of paths above which only a sample is checked
+_MOST_LINKS = 2**24  # limit on links of all those paths: on a ring of thousands of nodes one path is thousands of links
+_PROBED = 9  # number of probed routes from the first GPU: to itself, in even steps, to the last
+_PAIRS = 2**15  # largest number of pairs whose routes are in memory at a time,
+_LINKS = 2**21  # or fewer pairs, with this number of links
 
 
 class Diameter(NamedTuple):
-    """The longest routes from GPU to GPU."""
+    """The longest routes between GPUs."""
 
     hops: float
-    """Links on the longest; a mean where a pair takes several paths."""
+    """Number of links of the longest route; for a pair with several paths, their mean."""
     latency: float
-    """Seconds of the slowest when idle."""
+    """Latency of the slowest route on an idle fabric, in seconds."""
     exact: bool
-    """All pairs were looked at."""
+    """Whether all pairs were checked."""
 
 
 def diameter(topology: Topology) -> Diameter:
-    """Return the longest routes from GPU to GPU; of many GPUs, those from an even sample of them to all others."""
+    """Return the longest routes between GPUs. If there are many GPUs, from an even sample of them to all others."""
     probe = topology.route(np.zeros(_PROBED, np.int64), np.linspace(0, topology.gpus - 1, _PROBED).astype(np.int64))
-    # routes are as large as they are long and spread: what fits into memory is asked of a few before all are
+    # the memory of routes depends on their length and spread, so a few are probed before all are computed
     paths = 1 / float(probe.share.min(initial=1.0))
     longest = max(1, int(np.diff(probe.start).max()))
     most = min(_MOST_PATHS / paths, _MOST_LINKS / longest)

@@ -1,4 +1,4 @@
-"""Links between numbered vertices: their names, and shortest paths around dead ones for the pairs whose path crosses one."""
+"""Links between numbered vertices: their names, and shortest paths around dead links for pairs whose path crosses one."""
 
 from __future__ import annotations
 
@@ -10,37 +10,37 @@ import numpy as np
 from clustersim.arrays import Ints, Mask
 from clustersim.topology.hops import ClassNumbers, Hops, apart
 
-_KEPT = 256  # trees of shortest paths
-_BLOCK = 512  # links whose ends are computed together
+_KEPT = 256  # largest number of cached trees of shortest paths
+_BLOCK = 512  # number of links whose ends are computed together
 
 
 def crosses(columns: Ints, dead: Mask) -> Ints:
-    """Return the rows of a matrix of links (-1: none) that cross a dead one."""
+    """Return the indices of rows of `columns`, a matrix of links (-1: none), that cross a dead link."""
     return np.flatnonzero((dead[columns] & (columns >= 0)).any(axis=1))
 
 
 class Wired(Hops):
-    """Routes over links whose two ends are known: the names of these, and paths around dead links, follow.
+    """Routes over links with known ends, from which the names of links and the paths around dead links are derived.
 
-    Links come in parts, such as levels of a tree or dimensions of a grid. The cables of a part are numbered from 0; its links are
-    all of them one way, then all of them back.
+    Links are grouped into parts, such as levels of a tree or dimensions of a grid. The cables of a part are numbered from 0; its
+    links are all cables in one direction, then all in the other.
     """
 
     __slots__ = ("_ends",)
     _ends: tuple[int, list[int], list[int]]
-    """A block of links, and the vertices that they lead from and to."""
+    """Cached ends of one block of links: its index, the vertices that they start from, the vertices that they lead to."""
 
     @property
     def firsts(self) -> tuple[int, ...]:
-        """First link of each part, and the number of links."""
+        """First link of each part, followed by the number of links."""
         raise NotImplementedError
 
     def vertex(self, endpoint: Ints) -> Ints:
-        """Return the vertex that each endpoint hangs on."""
+        """Return the vertex that each endpoint is attached to."""
         raise NotImplementedError
 
     def cable_ends(self, part: int, cable: Ints) -> tuple[Ints, Ints]:
-        """Return the vertices at the two ends of cables of a part; kinds without cables both ways define `wires` instead."""
+        """Return the vertices at the two ends of cables of a part. Kinds with one-way cables define `wires` instead."""
         raise NotImplementedError
 
     def name(self, vertex: int) -> str:
@@ -48,7 +48,7 @@ class Wired(Hops):
         raise NotImplementedError
 
     def wires(self, link: Ints) -> tuple[Ints, Ints]:
-        """Return the vertices that links lead from and to."""
+        """Return (start vertices, end vertices) of links."""
         tail, head = np.empty((2, len(link)), np.int64)
         for part, (first, end) in enumerate(pairwise(self.firsts)):
             own = np.flatnonzero((link >= first) & (link < end))
@@ -58,14 +58,14 @@ class Wired(Hops):
         return tail, head
 
     def port(self, endpoint: int) -> str:
-        """Return the name of the vertex that an endpoint hangs on."""
+        """Return the name of the vertex that an endpoint is attached to."""
         return self.name(int(self.vertex(np.array([endpoint]))[0]))
 
     def ends(self, link: int) -> tuple[str, str]:
-        """Return the two ends of a link by name."""
+        """Return the names of the start and the end of a link."""
         block, place = divmod(link, _BLOCK)
         kept = getattr(self, "_ends", None)
-        if kept is None or kept[0] != block:  # many links at once take hardly longer than one
+        if kept is None or kept[0] != block:  # many links at once take little longer than one
             first = block * _BLOCK
             tails, heads = self.wires(np.arange(first, min(first + _BLOCK, self.firsts[-1])))
             kept = block, tails.tolist(), heads.tolist()
@@ -73,53 +73,56 @@ class Wired(Hops):
         return self.name(kept[1][place]), self.name(kept[2][place])
 
     def without(self, dead: Mask) -> Hops:
-        """Return the paths around dead links. Raises UnreachableError when something is cut off."""
+        """Return the paths around dead links. Raises UnreachableError if a vertex is cut off."""
         return Detours.around(self, dead)
 
 
 def directed(backward: Mask | Ints, low: Ints, high: Ints) -> tuple[Ints, Ints]:
-    """Return the vertices that links lead from and to: from low to high, or the other way those that are `backward`."""
+    """Return (start vertices, end vertices) of links: from `low` to `high`, or reversed for links that are `backward`."""
     return np.where(backward, high, low), np.where(backward, low, high)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Detours(Hops):
-    """The paths of `hops`, and shortest ones (of equals the one whose links come first) where those cross a dead link."""
+    """The paths of `hops`, replaced by shortest paths where they cross a dead link; ties go to the lowest link numbers."""
 
     hops: Wired
-    """The paths while nothing is dead."""
+    """Paths if no link is dead."""
     dead: Mask
-    """Links that carry nothing (links,)."""
+    """Links that carry nothing, a mask (links,)."""
     tails: Ints
-    """The vertex that each link leads from (links,)."""
+    """Start vertex of each link (links,)."""
     heads: Ints
-    """The vertex that it leads to (links,)."""
+    """End vertex of each link (links,)."""
     starts: Ints
-    """The links that live from vertex v are `order[starts[v]:starts[v + 1]]`."""
+    """Live links that start at vertex v are `order[starts[v]:starts[v + 1]]`."""
     order: Ints
-    """Links that live, by the vertex that they lead from."""
+    """Live links, sorted by start vertex."""
     known: dict[int, Ints] = field(default_factory=dict)
-    """Trees of shortest paths that were asked for, by their start; at most `_KEPT`."""
+    """Cached trees of shortest paths by start vertex; at most `_KEPT`."""
 
     @classmethod
     def around(cls, hops: Wired, dead: Mask) -> Detours:
-        """Return the paths around dead links. Raises UnreachableError when a dead link cannot be gone around."""
+        """Return the paths around dead links. Raises UnreachableError if a dead link has no alternative."""
         tails, heads = hops.wires(np.arange(len(dead)))
         order = np.argsort(tails, kind="stable")
         order = order[~dead[order]]
         starts = np.searchsorted(tails[order], np.arange(max(tails.max(), heads.max()) + 2))
         found = cls(hops, dead, tails, heads, starts, order)
-        for link in np.flatnonzero(dead).tolist():  # if both ends of each dead link still meet, so does everything else
+        for link in np.flatnonzero(
+            dead
+        ).tolist():  # if both ends of each dead link stay connected, so does everything else
             found.path(int(tails[link]), int(heads[link]))
         return found
 
     def __call__(self, source: Ints, destination: Ints) -> Ints:
-        """Return the links from endpoints to endpoints."""
+        """Return the links from each source to its destination, both endpoints (pairs, width)."""
         columns = self.hops(source, destination)
         return self.detoured(columns[:, np.newaxis], crosses(columns, self.dead), source, destination)
 
     def detoured(self, paths: Ints, rows: Ints, source: Ints, destination: Ints) -> Ints:
-        """Return paths (pairs, paths of a pair, links) side by side (pairs, columns), with one shortest path in `rows`."""
+        """Return `paths` (pairs, paths per pair, links) as rows (pairs, columns), with a single shortest path in each of
+        `rows`."""
         a, b = (self.hops.vertex(end[rows]).tolist() for end in (source, destination))
         shortest = [self.path(u, v) for u, v in zip(a, b, strict=True)]
         longer = max([0, *(len(path) - paths.shape[2] for path in shortest)])
@@ -130,11 +133,11 @@ class Detours(Hops):
         return wide.reshape(len(wide), wide.shape[1] * wide.shape[2])
 
     def classes(self, endpoint: Ints) -> ClassNumbers:
-        """Return the class of each endpoint on the paths without dead links; endpoints of one class hang on one vertex."""
+        """Return the class of each endpoint on paths without dead links; endpoints of a class are attached to one vertex."""
         return self.hops.classes(endpoint)
 
     def path(self, start: int, end: int) -> list[int]:
-        """Return the links of a shortest path. Raises UnreachableError when there is none."""
+        """Return the links of a shortest path between vertices. Raises UnreachableError if there is none."""
         if start not in self.known:
             if len(self.known) >= _KEPT:
                 self.known.clear()
@@ -149,9 +152,9 @@ class Detours(Hops):
         return path[::-1]
 
     def _tree(self, start: int) -> Ints:
-        """Return the link by which a breadth-first search from `start` enters each vertex, -1 where it does not come."""
+        """Return the link by which a breadth-first search from `start` reaches each vertex (vertices,), -1 if it does not."""
         into = np.full(len(self.starts) - 1, -1, np.int64)
-        into[start] = np.iinfo(np.int64).max  # known, and no link: a path ends there
+        into[start] = np.iinfo(np.int64).max  # marks the start as reached, and is not a link: a path ends there
         front = [start]
         while front:
             after = []

@@ -1,4 +1,4 @@
-"""A topology as a networkx graph, as GraphML, for ns-3, and with every cable as a link: for pictures, other tools and tests."""
+"""Exports of a topology: as a networkx graph, as GraphML, for ns-3, and with every cable as a separate link."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
 
 def to_networkx(topology: Topology) -> nx.MultiDiGraph[str]:
-    """Return the graph of a small cluster: one edge a directed link, with `link`, `capacity` (B/s), `latency` (s), `cables`.
+    """Return the graph of a small cluster, with one edge per directed link: `link`, `capacity` (B/s), `latency` (s), `cables`.
 
-    Nodes have a `kind`: gpu, nvswitch, nic, leaf, …. A GPU and its NIC are joined both ways by edges without `link`, which cost
-    nothing: PCIe is already in the NIC's capacity.
+    Nodes have a `kind`: gpu, nvswitch, nic, leaf, …. A GPU and its NIC are connected both ways by edges without `link`, which
+    have no cost: PCIe is already in the NIC's capacity.
     """
     import networkx as nx
 
@@ -49,18 +49,18 @@ def to_networkx(topology: Topology) -> nx.MultiDiGraph[str]:
 
 
 def numbers(topology: Topology) -> Ints:
-    """Return the numbers of the GPUs by which links are named: those of dead nodes are skipped."""
+    """Return the numbers of the GPUs in the names of links, which skip dead nodes' numbers."""
     router = topology.router
     return router.gpus if isinstance(router, Remaining) else np.arange(topology.gpus)
 
 
 _UNBUNDLED = ("nic", "nvlink", "pcie", "port", "mesh", "ring")
 BUNDLES = "adaptive"
-"""The routing that spreads packets over cables evenly, so that these are one link; with `dmodk` each is a link of its own."""
+"""Routing that spreads packets evenly over parallel cables, which then are one link; with `dmodk` each cable is a link."""
 
 
 def cabled(document: Document) -> Topology:
-    """Return the topology of a file with one link a cable; faults of bundles are left out, as their numbers mean other links.
+    """Return the topology of a file with one link per cable. Faults of bundles are left out, because link numbers differ.
 
     Raises ConfigError as `build` does.
     """
@@ -73,14 +73,14 @@ def cabled(document: Document) -> Topology:
     try:
         return build(Document(document.path, data, document.positions))
     except ConfigError:
-        return build(document)  # of a kind that has no such routing and bundles nothing, or wrong anyway
+        return build(document)  # a kind without this routing, which bundles nothing, or an invalid file
 
 
 def graphml(topology: Topology) -> str:
-    """Return the file: vertices with their `kind`, and an edge a directed link:
-    `link`, `capacity_bytes_per_s`, `latency_s`, `cables`.
+    """Return a GraphML file: vertices with `kind`, an edge per directed link with `link`, `capacity_bytes_per_s`, `latency_s`,
+    `cables`.
 
-    An edge from a GPU to its NIC has no capacity, as PCIe is in the NIC's.
+    An edge between a GPU and its NIC has no capacity, because PCIe is included in the NIC's.
     """
     import networkx as nx
 
@@ -99,7 +99,7 @@ _NVLINK_DELAY, _NIC_DELAY, _SAID = 25e-9, 500e-9, 100e-9
 
 
 class Ns3Link(NamedTuple):
-    """A cable: names of its ends, bytes/s, seconds."""
+    """A cable: names of its ends, bytes/s, latency in seconds."""
 
     a: str
     b: str
@@ -108,8 +108,10 @@ class Ns3Link(NamedTuple):
 
 
 def ns3(topology: Topology) -> str:
-    """Return the file; build the topology with one link a cable first (`cabled`)."""
-    rows = [row for row, count in Counter(rows_of(topology)).items() for _ in range(count)]  # parallel cables together
+    """Return an ns-3 topology file of a topology with one link per cable (see `cabled`)."""
+    rows = [
+        row for row, count in Counter(rows_of(topology)).items() for _ in range(count)
+    ]  # parallel cables are adjacent
     number = {f"gpu[{g}]": i for i, g in enumerate(numbers(topology).tolist())}
     ends = dict.fromkeys(end for row in rows for end in (row.a, row.b) if end not in number)
     inner = [end for end in ends if _kind(end) in ("nvswitch", "nvlink", "pcie")]
@@ -119,13 +121,15 @@ def ns3(topology: Topology) -> str:
     kind = topology.gpu.name.split("-")[0].upper()
     head = f"{len(number)} {topology.numbering.widths[-1]} {len(inner)} {outer} {len(rows)} {kind}"
     if topology.node.pairs and not switches and topology.gpu.name == "h100-sxm":
-        head = f"{len(number)} 0 {len(rows)}"  # as ASTRA-sim's ns-3 has it, which SimAI extends by servers and their switches
+        head = (
+            f"{len(number)} 0 {len(rows)}"  # ASTRA-sim's ns-3 format, which SimAI extends by servers and their switches
+        )
     body = (f"{number[r.a]} {number[r.b]} {r.rate * 8e-9:.10g}Gbps {r.delay * 1e3:.10g}ms 0" for r in rows)
     return "\n".join([head, " ".join(str(number[end]) for end in switches), *body, ""])
 
 
 def rows_of(topology: Topology) -> Iterator[Ns3Link]:
-    """Yield every cable that lives, NICs merged into the GPU that they belong to."""
+    """Yield every live cable, with NICs merged into the GPUs that own them."""
     owner = {
         f"{kind}[{nic}]": gpu for nic, gpu in enumerate(topology.numbering.built.owners().tolist()) for kind in _NICS
     }
@@ -140,9 +144,13 @@ def rows_of(topology: Topology) -> Iterator[Ns3Link]:
             if a == b or any(e.startswith("gpu[") and e not in alive for e in (a, b)) or rate <= DEAD or not cables:
                 continue
             delay = float(topology.latency[link])
-            if inner and delay in (NVLINK_LATENCY, NVLINK_LATENCY / 2, PCIE_LATENCY / 2):  # NCCL's, not the wire's
+            if inner and delay in (
+                NVLINK_LATENCY,
+                NVLINK_LATENCY / 2,
+                PCIE_LATENCY / 2,
+            ):  # latencies of NCCL, not of the wire
                 delay = _NVLINK_DELAY
-            elif tier.name in ("nic-up", "port-up"):  # beyond NCCL's of a hop, where a file says so
+            elif tier.name in ("nic-up", "port-up"):  # in addition to NCCL's latency per hop, if the file sets one
                 own = delay - topology.node.net_latency / 2
                 delay = own if own >= _SAID else _NIC_DELAY
             count = 1 if inner and not topology.node.pairs else cables

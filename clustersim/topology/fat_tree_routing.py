@@ -1,7 +1,7 @@
-"""Paths through the planes of a fat tree, for every queue pair, around dead links, by arithmetic on arrays of endpoints.
+"""Paths through the planes of a fat tree, for every queue pair and around dead links, by array arithmetic on endpoints.
 
-Links are numbered level by level: all up-links of the level, then its down-links; with several planes the ports of the NICs
-come before them. Paths are rows with the columns up 1, up 2, …, down 2, down 1, and -1 above the tier where the pair meets.
+Links are numbered level by level: all up-links of the level, then its down-links; with several planes, the NICs' ports come
+first. A path is a row with the columns up 1, up 2, …, down 2, down 1, and -1 above the tier where its two ends meet.
 """
 
 from __future__ import annotations
@@ -24,43 +24,43 @@ from clustersim.topology.hops import ClassNumbers, RouteSegment, apart
 UInts = NDArray[np.uint64]
 _MOST_TRIES = 20_000
 _MOST_PAIRS = 200_000
-_BATCH = 1 << 15  # rows whose arrays stay in the cache
+_BATCH = 1 << 15  # number of rows whose arrays fit into the CPU cache
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FatTreeHops(Wired):
-    """The paths of a fat tree: from each NIC's port in each plane and by each queue pair, side by side in one row.
+    """Paths of a fat tree: from each NIC's port in each plane and for each queue pair, side by side in one row.
 
-    Adaptive routing: the up-links of a group of switches act as one link, and so do its down-links. D-mod-k (Zahavi, 2012):
-    the port that a flow comes down through, digit by digit, is the destination's port on its leaf, then the port through which
-    that cable enters the next switch, and so on; the source goes up to the same switches. So without oversubscription a
-    permutation never meets itself on the way down. ECMP: a hash of source, destination, queue pair and tier chooses each uplink,
+    Adaptive routing: the up-links of a group of switches act as one link, and so do its down-links. D-mod-k (Zahavi, 2012): the
+    destination chooses the ports of the way down, digit by digit: its port on its leaf, then the port through which that cable
+    enters the next switch, and so on; the source goes up to the same switches. So without oversubscription, flows of a
+    permutation never share a link on the way down. ECMP: a hash of source, destination, queue pair and tier chooses each uplink,
     and each of several cables down.
 
-    Vertices are the switches tier by tier (of a bundle the first of its group), then the ports of each NIC if it has several.
+    Vertices are the switches tier by tier (for a bundle, the first of its group), then the ports of NICs with several ports.
     """
 
     tree: Tree
     """The switches and cables."""
     routing: Routing
-    """The choice among equal paths. In every plane each of `qps` queue pairs of two endpoints has a path of its own."""
+    """Choice among equal paths. In every plane, each of `qps` queue pairs of two endpoints has its own path."""
     dead: Mask | None = None
-    """Links that carry nothing, if any (links,)."""
+    """Mask of links that carry nothing (links,), or None."""
 
     @property
     def adaptive(self) -> bool:
-        """Whether the cables of a group of switches are one bundle."""
+        """Whether the cables between two groups of switches are one bundle."""
         return self.routing.mode == "adaptive"
 
     @property
     def firsts(self) -> tuple[int, ...]:
-        """First port of a NIC, first up-link of each level, and the number of links."""
+        """First NIC port, first up-link of each level, and the number of links."""
         cables = (level.groups if self.adaptive else level.cables for level in self.tree.levels)
         links = [2 * self.tree.ports, *(2 * n * self.tree.leaves.networks for n in cables)]
         return tuple(accumulate(links, initial=0))
 
     def __call__(self, source: Ints, destination: Ints) -> Ints:
-        """Return the links from endpoints to endpoints."""
+        """Return the links from each source to its destination, both endpoints (pairs, width)."""
         qps = self.routing.qps
         paths = qps * self.tree.leaves.planes
         step, rows = max(1, _BATCH // paths), [np.empty((0, 0), np.int64)]
@@ -71,7 +71,7 @@ class FatTreeHops(Wired):
         return np.concatenate(rows[1:]) if len(rows) > 2 else rows[-1]
 
     def _alive(self, source: Ints, destination: Ints, plane: Ints, queue: Ints) -> Ints:
-        """Return paths that cross no dead link: the next choice of the switches, then the next plane."""
+        """Return paths without dead links: by the switches' next choice, then by the next plane."""
         columns = self._paths(source, destination, plane, queue, 0)
         if self.dead is None:
             return columns
@@ -89,7 +89,7 @@ class FatTreeHops(Wired):
         return columns
 
     def _paths(self, source: Ints, destination: Ints, plane: Ints, queue: Ints, shift: int) -> Ints:
-        """Return the links of paths, the `shift`-th in the order of preference."""
+        """Return the links of paths; `shift` is the index of the choice in the order of preference."""
         leaves = self.tree.leaves
         a, b = leaves.place(source, plane), leaves.place(destination, plane)
         if self.adaptive:
@@ -114,15 +114,15 @@ class FatTreeHops(Wired):
         return columns
 
     def _walk(self, lead: Place, follow: Place, key: UInts | None, shift: int) -> Ints:
-        """Return the paths from both ends to the same switches; `lead` chooses its ports, `follow` takes those that lead there.
+        """Return the paths from two ends up to common switches: `lead` chooses its ports, `follow` takes the matching ones.
 
-        A hash leads upwards from the source; without a `key` the destination leads.
+        A hash `key` leads upwards from the source; without one the destination leads.
         """
         columns = np.full((len(lead.leaf), 2 * len(self.tree.levels)), -1, np.int64)
         rows = np.arange(len(lead.leaf))
         plane, port = rows * 0, lead.port
         for t, (level, first) in enumerate(zip(self.tree.levels, self.firsts[1:], strict=False)):
-            # a pair meets at the tier where both ends are in one group: its row stays as it is from there on
+            # a pair meets at the tier where both ends are in one group: its row is complete from there on
             lead_group, follow_group = lead.leaf[rows] // level.span, follow.leaf[rows] // level.span
             higher = np.flatnonzero(lead_group != follow_group)
             if len(higher) < len(rows):
@@ -132,7 +132,7 @@ class FatTreeHops(Wired):
                 key = None if key is None else key[higher]
             chosen, spare = _choice(level, port, key, shift % level.choices)
             shift //= level.choices
-            # the number of the cable in its set is both: which upper switch (remainder), and into which port (quotient)
+            # the cable's number in its set gives both: its upper switch (remainder) and the port there (quotient)
             slot, within = divide(plane, level.merge)
             entry = (divide(lead_group, level.pod)[1] * level.merge + within) * level.ports + chosen
             port, switch = divide(entry, level.spread)
@@ -156,12 +156,12 @@ class FatTreeHops(Wired):
 
     @property
     def ports(self) -> int:
-        """Ports of the NICs that bytes cross on any route: none if dead links may turn them to another plane."""
+        """Number of NIC ports that are links of their own on any route; 0 if dead links may move routes to another plane."""
         return self.tree.ports if self.dead is None else 0
 
     def classes(self, endpoint: Ints) -> ClassNumbers:
-        """Return the class of each endpoint for the routing; all differ where dead links may turn a NIC to another plane."""
-        if self.tree.ports > self.ports or self.routing.mode == "ecmp":  # a hash knows every endpoint
+        """Return the routing class of each endpoint; all differ if dead links may move a NIC to another plane."""
+        if self.tree.ports > self.ports or self.routing.mode == "ecmp":  # a hash distinguishes all endpoints
             return endpoint, endpoint
         place = self.tree.leaves.place(endpoint)
         leaf = self.tree.leaves.number(place)
@@ -170,7 +170,7 @@ class FatTreeHops(Wired):
         return leaf, leaf if self.adaptive else leaf * uplinks + place.port % uplinks
 
     def segments(self) -> list[RouteSegment]:
-        """Return each level's links up and down with D-mod-k, where every node has one leaf on each rail and nothing is dead."""
+        """Return each level's up- and down-links under D-mod-k, if every node has one leaf per rail and no link is dead."""
         leaves = self.tree.leaves
         if not leaves.nics or self.routing.mode != "dmodk" or self.dead is not None:
             return []
@@ -180,7 +180,7 @@ class FatTreeHops(Wired):
         return self._dmodk_segments(place, self.classes(endpoint)[1]) if (leaf == leaf[:, :1]).all() else []
 
     def _dmodk_segments(self, place: Place, down: Ints) -> list[RouteSegment]:
-        # `_walk` from the destination's end alone, for all endpoints at once: no choice of D-mod-k looks at the source
+        # `_walk` from the destination alone, for all endpoints at once: D-mod-k's choices never depend on the source
         found = list[RouteSegment]()
         plane, port = place.port * 0, place.port
         for first, level in zip(self.firsts[1:], self.tree.levels, strict=False):
@@ -197,7 +197,7 @@ class FatTreeHops(Wired):
         return found
 
     def above(self) -> list[tuple[Ints, Ints]] | None:
-        """Return the bundles over each endpoint, where adaptive routing makes them one link and every NIC has one port."""
+        """Return the bundles above each endpoint, if adaptive routing makes each bundle one link and every NIC has one port."""
         leaves = self.tree.leaves
         if not self.adaptive or leaves.planes > 1 or self.dead is not None:
             return None
@@ -209,12 +209,12 @@ class FatTreeHops(Wired):
         return found
 
     def vertex(self, endpoint: Ints) -> Ints:
-        """Return the leaves of endpoints, or their ports if they have several."""
+        """Return the leaves of endpoints, or their ports if NICs have several."""
         leaves = self.tree.leaves
         return endpoint + self.tree.vertices[-1] if self.tree.ports else leaves.number(leaves.place(endpoint))
 
     def cable_ends(self, part: int, cable: Ints) -> tuple[Ints, Ints]:
-        """Return the vertices at the two ends of cables of a level, or of ports of NICs (part 0)."""
+        """Return the vertices at the two ends of cables of a level, or of NIC ports (part 0)."""
         tree = self.tree
         if part == 0:
             endpoint, plane = np.divmod(cable, tree.leaves.planes)
@@ -235,7 +235,7 @@ class FatTreeHops(Wired):
         return f"{names[tier]}[{vertex - self.tree.vertices[tier]}]"
 
     def without(self, dead: Mask) -> FatTreeHops:
-        """Return the paths around dead links. Raises UnreachableError when a pair of leaves has none left."""
+        """Return the paths around dead links. Raises UnreachableError if a pair of leaves has no path left."""
         found = replace(self, dead=dead)
         for below, others in self._touched(dead):
             a, b = np.repeat(below, len(others)), np.tile(others, len(below))
@@ -244,7 +244,7 @@ class FatTreeHops(Wired):
         return found
 
     def _touched(self, dead: Mask) -> Iterator[tuple[Ints, Ints]]:
-        """Yield endpoints below each dead link and others to reach, one a leaf and all that lost a port."""
+        """Yield pairs (endpoints below a dead link, endpoints to reach): one per leaf, and all that lost a port."""
         leaves = self.tree.leaves
         place = leaves.place(np.arange(leaves.endpoints))
         ports = np.flatnonzero(dead[: 2 * self.tree.ports]) % max(self.tree.ports, 1) // leaves.planes
@@ -258,7 +258,7 @@ class FatTreeHops(Wired):
             yield np.array([endpoint]), endpoints[(network == place.network[endpoint]) & (endpoints != endpoint)]
 
     def _groups(self, dead: Mask) -> Iterator[tuple[int, int, int]]:
-        """Yield level, network in its plane, and group of the lower end of each dead link between switches."""
+        """Yield (level, network in its plane, lower group) of each dead link between switches."""
         for t, (level, first) in enumerate(zip(self.tree.levels, self.firsts[1:], strict=False)):
             end = self.firsts[t + 2]
             each = 1 if self.adaptive else level.planes * level.ports
@@ -271,7 +271,7 @@ def _choice(level: Level, port: Ints, key: UInts | None, shift: int) -> tuple[In
     if key is None:
         chosen = divide(port + shift, level.ports)[1]
         return chosen, chosen // level.spread + shift // level.ports
-    # two parts of the hash that share no bit: else the cable down would follow from the port up
+    # two parts of the hash without common bits: otherwise the cable down would follow from the port up
     low = (key & np.uint64(0x7FFFFFFF)).astype(np.int64)
     return divide(low + shift, level.ports)[1], (key >> np.uint64(33)).astype(np.int64) + shift // level.ports
 
@@ -281,7 +281,7 @@ def _cable(level: Level, network: Ints, group: Ints, plane: Ints, port: Ints) ->
 
 
 def mixed(source: Ints, destination: Ints, queue: Ints, seed: int) -> UInts:
-    """Return a hash of source, destination and queue pair."""
+    """Return a 64-bit hash of source, destination and queue pair."""
     a, b, c = (x.astype(np.uint64) for x in (source, destination, queue))
     return splitmix(splitmix(splitmix(a + np.uint64(seed << 32)) ^ b) ^ c)
 

@@ -1,4 +1,4 @@
-"""How the switches of a fat tree are sized, counted and cabled: the port arithmetic, checked.
+"""Fat-tree wiring: the number of switches and cables of each tier by checked port arithmetic.
 
 A tier-t group joins `pod` groups of the tier below (tier 0: the leaves). A lower group has S switches ("planes") of u
 uplinks. `merge` neighbouring planes share one set of `spread` upper switches: cable (lower group q, plane i, port p) is
@@ -24,26 +24,26 @@ from clustersim.units import either, plural
 
 
 class Level(NamedTuple):
-    """The cables from one tier to the next, in one network, as the text above counts them."""
+    """Cables from one tier to the next in one network, in the module's notation."""
 
     groups: int
-    """Lower groups."""
+    """Number of lower groups."""
     pod: int
-    """Lower groups that one upper group joins; the last may have fewer."""
+    """Lower groups per upper group; the last upper group may have fewer."""
     span: int
-    """Leaves under one lower group."""
+    """Leaves below one lower group."""
     planes: int
-    """Switches of one lower group (S above)."""
+    """Switches per lower group (S in the module)."""
     ports: int
-    """Uplinks of one of those switches (u above)."""
+    """Uplinks per lower switch (u in the module)."""
     merge: int
-    """Neighbouring planes that share one set of upper switches."""
+    """Adjacent planes that share a set of upper switches."""
     spread: int
-    """Upper switches of such a set."""
+    """Upper switches per set."""
 
     @property
     def cables(self) -> int:
-        """Cables of this level in one network."""
+        """Number of cables of this level in one network."""
         return self.groups * self.planes * self.ports
 
     @property
@@ -52,56 +52,56 @@ class Level(NamedTuple):
         return self.ports * -(-self.ports // self.spread)
 
     def above(self, group: Ints) -> Ints:
-        """Return the upper groups of lower groups, both numbered network after network."""
+        """Return the upper groups of lower groups; both are numbered network after network."""
         network, own = np.divmod(group, self.groups)
         upper: Ints = network * -(-self.groups // self.pod) + own // self.pod
         return upper
 
 
 class Place(NamedTuple):
-    """Where endpoints hang, one entry an endpoint."""
+    """Positions of endpoints on leaves, as columns."""
 
     network: Ints
-    """The network: rail planes, and planes, are networks of their own."""
+    """Index of the network: rail planes, and planes, are separate networks."""
     leaf: Ints
-    """The leaf in that network."""
+    """Index of the leaf in its network."""
     port: Ints
-    """The port of that leaf."""
+    """Index of the port on its leaf."""
 
 
 class Leaves(NamedTuple):
-    """How endpoints hang on leaves."""
+    """Attachment of endpoints to leaves."""
 
     nics: int
-    """NICs of a node; 0 where nodes have different numbers."""
+    """NICs per node; 0 if nodes differ."""
     down: int
-    """Ports down of a leaf."""
+    """Downward ports per leaf."""
     rails: int
-    """Rails, each with leaves of its own; 0: none, and NICs fill leaves one after the other."""
+    """Number of rails with separate leaves; 0: NICs fill leaves one after the other."""
     unit: int
-    """NICs on a rail of the nodes that share a set of leaves (a scalable unit)."""
+    """NICs per rail of the nodes that share a set of leaves (a scalable unit)."""
     sets: int
-    """Leaves of such a set for each rail."""
+    """Leaves per set and rail."""
     parts: int
-    """Separate networks of one plane: the rails where nothing joins them, else 1."""
+    """Separate networks of one plane: the number of rails if these are not connected, else 1."""
     total: int
-    """Leaves of one network."""
+    """Number of leaves of one network."""
     planes: int
-    """Equal networks side by side, each with a port of every NIC."""
+    """Number of parallel equal networks, each with a port of every NIC."""
     endpoints: int
-    """NICs of the cluster."""
+    """Number of NICs of the cluster."""
 
     @property
     def networks(self) -> int:
-        """Separate networks: one a rail plane, in each plane."""
+        """Number of separate networks: one per unconnected rail and plane."""
         return self.parts * self.planes
 
     def number(self, place: Place) -> Ints:
-        """Return the leaves at places, numbered network after network."""
+        """Return the leaves at `place`, numbered network after network."""
         return place.network * self.total + place.leaf
 
     def place(self, endpoint: Ints, plane: Ints | int = 0) -> Place:
-        """Return where the ports of endpoints hang in a plane."""
+        """Return the positions of the endpoints' ports in a plane."""
         first = endpoint * 0 + plane * self.parts
         if not self.rails:
             leaf, port = divide(endpoint, self.down)
@@ -115,39 +115,39 @@ class Leaves(NamedTuple):
 
 
 class Tree(NamedTuple):
-    """A counted fat tree: `leaves.networks` equal ones side by side."""
+    """A counted fat tree: `leaves.networks` equal networks."""
 
     tiers: tuple[Ports, ...]
-    """The switches, from the leaves upwards."""
+    """Switches, from the leaves upwards."""
     leaves: Leaves
-    """How NICs hang on the lowest of them."""
+    """Attachment of NICs to the leaves."""
     levels: tuple[Level, ...]
-    """The cables between neighbouring tiers, one fewer than those."""
+    """Cables between adjacent tiers, one level fewer than tiers."""
 
     @property
     def ports(self) -> int:
-        """Ports of NICs that are links of their own: one in each of several planes, none in a single one."""
+        """NIC ports that are links of their own: one per plane if there are several planes, else 0."""
         return self.leaves.endpoints * self.leaves.planes if self.leaves.planes > 1 else 0
 
     @property
     def vertices(self) -> tuple[int, ...]:
-        """First switch of each tier where they are numbered tier by tier, and their number."""
+        """First switch of each tier in a numbering tier by tier, followed by the number of switches."""
         return tuple(accumulate(map(self.switches, range(len(self.tiers))), initial=0))
 
     def switches(self, tier: int) -> int:
-        """Return how many switches a tier has, 0 being the leaves."""
+        """Return the number of switches of a tier, 0 being the leaves."""
         if tier == 0:
             return self.leaves.total * self.leaves.networks
         below = self.levels[tier - 1]
         return -(-below.groups // below.pod) * self.planes(tier) * self.leaves.networks
 
     def planes(self, tier: int) -> int:
-        """Return how many switches one group of a tier has."""
+        """Return the number of switches in one group of a tier."""
         return self.levels[tier - 1].planes // self.levels[tier - 1].merge * self.levels[tier - 1].spread if tier else 1
 
 
 def leaves_of(cluster: NodeSpecs, spec: FatTree, tier: Ports) -> Leaves:
-    """Return how the NICs hang on the lowest tier. Raises ConfigError for rails and scalable units that do not fit."""
+    """Return the attachment of NICs to the lowest tier. Raises ConfigError for rails and scalable units that do not fit."""
     nics = cluster.nics if len(cluster.nic_counts) == 1 else 0
     if spec.rails == "none":
         if spec.rail_planes or spec.scalable_unit is not None:
@@ -163,7 +163,7 @@ def leaves_of(cluster: NodeSpecs, spec: FatTree, tier: Ports) -> Leaves:
 
 
 def _rails(cluster: NodeSpecs, spec: FatTree) -> int:
-    """Return the rails; of nodes with different numbers of NICs, each may have several NICs on a rail."""
+    """Return the number of rails; if nodes differ in NICs, a node may have several NICs on a rail."""
     rails = gcd(*cluster.nic_counts) if spec.rails == "optimized" else int(spec.rails)
     for nics in cluster.nic_counts:
         if nics % rails:
@@ -173,7 +173,7 @@ def _rails(cluster: NodeSpecs, spec: FatTree) -> int:
 
 
 def _unit(cluster: NodeSpecs, spec: FatTree, tier: Ports, rails: int) -> int:
-    """Return how many NICs of a rail share a set of leaves."""
+    """Return the number of NICs of a rail that share a set of leaves."""
     if len(cluster.nic_counts) > 1:
         if spec.scalable_unit is not None:
             what = f"the nodes that share leaves have {either(cluster.nic_counts)} NICs; drop it, and NICs fill leaves in order"
@@ -196,7 +196,7 @@ def _levels(cluster: NodeSpecs, spec: FatTree, tiers: tuple[Ports, ...], leaves:
     for t in range(1, len(tiers)):
         pod = _pod(cluster, spec, tiers, t, groups)
         merge, spread = _spread(pod, tiers[t - 1].up, tiers[t].down, planes)
-        if even:  # 72 uplinks go to 18 spines rather than 16: NVIDIA's DGX SuperPOD reference architecture, B300
+        if even:  # 72 uplinks go to 18 spines and not 16: NVIDIA's DGX SuperPOD reference architecture, B300
             spread = next((s for s in range(spread, tiers[t - 1].up) if tiers[t - 1].up % s == 0), spread)
         if spread > tiers[t - 1].up:
             low, high = tiers[t - 1], tiers[t]
@@ -219,9 +219,9 @@ def _pod(cluster: NodeSpecs, spec: FatTree, tiers: tuple[Ports, ...], t: int, gr
 
 
 def _spread(pod: int, up: int, down: int, planes: int) -> tuple[int, int]:
-    """Return how many planes share upper switches, and how many those are: no port left over if that can be."""
-    # merge planes have pod·up·merge cables up. They fill whole switches of `down` ports only if that is a multiple of `down`, so
-    # merge is a multiple of down / gcd(pod·up, down). A lower switch must reach each of those upper ones by an uplink.
+    """Return (planes that share upper switches, number of these switches), without unused ports if possible."""
+    # `merge` planes have pod·up·merge cables up. They fill whole switches of `down` ports only if that is a multiple of `down`,
+    # so merge is a multiple of down / gcd(pod·up, down). Each lower switch must reach each of those upper switches by an uplink.
     step = down // gcd(pod * up, down)
     for merge in range(step, min(planes, down // pod) + 1, step):
         if planes % merge == 0 and pod * up * merge // down <= up:
@@ -229,26 +229,26 @@ def _spread(pod: int, up: int, down: int, planes: int) -> tuple[int, int]:
     return 1, -(-pod * up // down)
 
 
-# The ports of each tier of switches, as written or by default.
+# The ports of each tier of switches, from the file or by default.
 
 NAMES = ("leaf", "spine", "core", "tier4", "tier5")
 ROUNDED = 1e-4
-"""How far a ratio may be from one of whole numbers, in parts of it: people write 1.4545."""
+"""Largest relative deviation of a ratio from one of whole numbers: people write 1.4545."""
 
 
 class Ports(NamedTuple):
-    """One tier of switches."""
+    """Ports of the switches of one tier."""
 
     name: str
     down: int
     up: int
-    """Ports up of one switch; 0 in the top tier."""
+    """Upward ports per switch; 0 in the top tier."""
     radix: int
-    """Ports of a switch in all, some of which may stay free."""
+    """Ports per switch in total, some of which may be unused."""
 
 
 def ports_of_tiers(cluster: NodeSpecs, spec: FatTree) -> tuple[Ports, ...]:
-    """Return the ports of each tier from the leaves upwards. Raises ConfigError when they do not fit a switch."""
+    """Return the ports of each tier from the leaves upwards. Raises ConfigError if they do not fit a switch."""
     found = tuple(_ports(cluster, spec, i) for i in range(len(spec.tiers)))
     for i, tier in enumerate(found):
         if tier.name in {other.name for other in found[:i]}:
@@ -279,15 +279,15 @@ def _ports(cluster: NodeSpecs, spec: FatTree, index: int) -> Ports:
 
 
 def _in_use(cluster: NodeSpecs, spec: FatTree, radix: int, ratio: float) -> tuple[int, int]:
-    """Return the ports that a full leaf has NICs on, and its uplinks, fewer by `ratio`.
+    """Return the used downward ports of a full leaf, and its uplinks, fewer by `ratio`.
 
-    Leaves are as few as hold all NICs of a rail and equally full, so that none has uplinks for ports that stay empty; where one
-    would hold more, its uplinks are rounded up. Raises ConfigError for a ratio that full leaves cannot have.
+    There are as few leaves as can hold all NICs of a rail, equally full, so that no uplinks serve unused ports; the uplinks of a
+    leaf with one NIC more are rounded up. Raises ConfigError for a ratio that full leaves cannot have.
     """
     at: Loc = ("fabric", "oversubscription") if spec.oversubscription else ("fabric", "tiers", 0, "oversubscription")
     most, part = _split(cluster, radix, ratio, at)
     rails = 1 if spec.rails == "none" else _rails(cluster, spec)
-    alike = spec.rails != "none" and len(cluster.nic_counts) == 1  # else NICs fill leaves in order
+    alike = spec.rails != "none" and len(cluster.nic_counts) == 1  # otherwise NICs fill leaves in order
     per_node = cluster.nics // rails if alike else 1
     nodes = min(spec.scalable_unit or cluster.nodes, cluster.nodes)
     hung = nodes * per_node if alike else cluster.endpoints // rails
@@ -304,7 +304,7 @@ def _in_use(cluster: NodeSpecs, spec: FatTree, radix: int, ratio: float) -> tupl
 
 
 def _split(cluster: NodeSpecs, radix: int, ratio: float, at: Loc) -> tuple[int, Fraction]:
-    """Return the most downward ports of a switch whose uplinks are fewer by `ratio`, and that ratio. Raises ConfigError."""
+    """Return the most downward ports of a switch whose uplinks are fewer by `ratio`, and the exact ratio. Raises ConfigError."""
     up = max(1, int(radix / (1 + ratio) * (1 + ROUNDED)))
     part = Fraction(ratio).limit_denominator(up)  # 1.4545 is 16 : 11
     most = radix // (part.numerator + part.denominator) * part.numerator
@@ -337,13 +337,13 @@ def _down_up(cluster: NodeSpecs, tier: Tier, name: str, at: Loc) -> tuple[int, i
     return down, up
 
 
-# What a fat tree's file leaves open: as few tiers as join all NICs, and cables as fast as these.
+# Values that a fat tree's file leaves open: the fewest tiers that connect all NICs, and cables as fast as the NICs.
 
 
 def sized(cluster: NodeSpecs, spec: FatTree) -> tuple[FatTree, Link, Tree]:
     """Return the specification with all its tiers, every cable, and the counted tree.
 
-    A tree sized here is even: each switch has equally many cables to every one above it that it reaches. Raises ConfigError when
+    A tree sized here is even: each switch has equally many cables to every upper switch that it reaches. Raises ConfigError if
     ports, pods or scalable units do not fit.
     """
     tiers = _oversubscribed(cluster, spec, spec.tiers) if spec.tiers else _smallest(cluster, spec)
@@ -352,7 +352,7 @@ def sized(cluster: NodeSpecs, spec: FatTree) -> tuple[FatTree, Link, Tree]:
     if cable and len(cable) != len(tiers):
         lengths = f"{len(cable)} cable lengths for {len(tiers)} tiers; give one a tier, from the NIC upwards"
         raise cluster.error(("fabric", "link", "cable"), f"fabric.link.cable: {lengths}")
-    # a switch has ports for the fastest of its NICs
+    # a switch has ports for the fastest NICs
     fastest = max((pool.node.nics.rate for pool in cluster.parts if pool.node.nics), default=1.0) / spec.planes
     link = Link.model_construct(rate=written.rate or fastest, efficiency=written.efficiency, cable=cable)
     ports = ports_of_tiers(cluster, whole)
@@ -361,11 +361,11 @@ def sized(cluster: NodeSpecs, spec: FatTree) -> tuple[FatTree, Link, Tree]:
 
 
 def _smallest(cluster: NodeSpecs, spec: FatTree) -> tuple[Tier, ...]:
-    """Return the fewest tiers that join all NICs. Raises ConfigError when the most are too few."""
+    """Return the fewest tiers that connect all NICs. Raises ConfigError if even the most tiers are too few."""
     if spec.radix is None:
         open_ = "nothing says how large the switches are"
         raise cluster.error(("fabric",), f"fabric: {open_}; add radix, such as radix: 64, or tiers")
-    apart = spec.rails != "none" and not spec.rail_planes  # rails of one tier would be joined by nothing
+    apart = spec.rails != "none" and not spec.rail_planes  # with a single tier, rails would not be connected
     for count in range(2 if apart else 1, len(NAMES) + 1):
         tiers = (Tier(radix=spec.radix),) * count
         if count == 1 and not _joins(cluster, spec.model_copy(update={"tiers": tiers})):
@@ -387,7 +387,7 @@ def _joins(cluster: NodeSpecs, spec: FatTree) -> bool:
 
 
 def _oversubscribed(cluster: NodeSpecs, spec: FatTree, tiers: tuple[Tier, ...]) -> tuple[Tier, ...]:
-    """Return the tiers with the oversubscription of the leaves in its place; 1 : 1 is what they have unsaid."""
+    """Return the tiers with the oversubscription of the leaves set; 1 : 1 is the default."""
     if spec.oversubscription is None or (spec.oversubscription == 1 and len(tiers) == 1):
         return tiers
     at, leaf = ("fabric", "oversubscription"), tiers[0]

@@ -1,4 +1,4 @@
-"""Slow and dead links, GPUs and nodes, and how long GPUs compute from step to step: jitter and stragglers."""
+"""Slow and dead links, GPUs and nodes; and variation of GPU speed between steps: jitter and stragglers."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from clustersim.units import scaled
 
 _LINK = re.compile(r"([A-Za-z0-9_-]+)\[([0-9]{1,12})\]")
 MOST = 1e6
-"""How many times as slow a part may be that is not dead."""
+"""Largest slowdown of a part that is not dead."""
 DEAD = 1.0
 """Bytes/s of a dead link: no route uses it, and quotients by its capacity stay finite."""
 
 
 def apply(topology: Topology, faults: Sequence[Fault], document: Document) -> Topology:
-    """Return the topology with its faults; dead nodes are left out and the rest numbered anew.
+    """Return the topology with its faults; dead nodes are left out and the remaining ones renumbered.
 
-    The slowdown of a GPU multiplies with that of its node. Raises ConfigError for what does not exist, a part that is slowed
-    twice or more than a million times, and when dead links leave no route between two nodes.
+    The slowdown of a GPU multiplies with that of its node. Raises ConfigError for unknown parts, a part that is slowed twice or
+    more than a million times, and dead links that leave no route between two nodes.
     """
     if not faults:
         return topology
@@ -62,18 +62,18 @@ class _Parts:
         """Position of the current fault in the file."""
 
     def error(self, message: str, *key: str) -> ConfigError:
-        """Return an error at the current fault, or one of its keys."""
+        """Return an error at the current fault, or at one of its keys."""
         return self.document.error(("faults", self.fault, *key), message)
 
     def note(self, part: str) -> None:
-        """Note that the current fault slows a part. Raises ConfigError when another one does."""
+        """Record that the current fault slows a part. Raises ConfigError if another fault does so too."""
         first = self.slowed.setdefault(part, self.fault)
         if first != self.fault:
             what = f"{part} is slow by faults.{first} already; write one of them, with all that slows it"
             raise self.error(f"faults.{self.fault}: {what}")
 
     def degrade(self, name: str, fault: Fault) -> None:
-        """Slow links, or cut some of their cables."""
+        """Slow the links called `name`, or cut some of their cables."""
         at = f"faults.{self.fault}"
         if (fault.rate is None) != fault.dead or fault.slowdown is not None:
             what = "a link needs a `rate`, its usable bytes/s, or `dead: true`, and nothing else"
@@ -118,7 +118,7 @@ class _Parts:
         return [(tier, index) for tier in tiers]
 
     def slow(self, fault: Fault) -> None:
-        """Slow a GPU or the GPUs of a node, or let a node die."""
+        """Slow a GPU or the GPUs of a node, or mark a node as dead."""
         topology, at = self.topology, f"faults.{self.fault}"
         if (fault.slowdown is None) != fault.dead or fault.rate is not None or fault.cables is not None:
             what = "a node or a GPU needs a `slowdown`, like 1.1, or `dead: true`, and nothing else"
@@ -139,7 +139,7 @@ class _Parts:
 
 
 def _rerouted(parts: _Parts) -> Topology:
-    """Return the topology whose routes avoid links without cables, after a look at both ends of each."""
+    """Return the topology whose routes avoid links without cables. Raises ConfigError if a pair of nodes has no route."""
     topology, document, dead = parts.topology, parts.document, parts.cables == 0
     counts = {**topology.counts, **left(topology, np.where(dead, 0.0, parts.capacity)), **_lost(parts)}
     found = replace(topology, capacity=parts.capacity, cables=parts.cables, slowdown=parts.slowdown, counts=counts)
@@ -160,7 +160,7 @@ def _rerouted(parts: _Parts) -> Topology:
 
 
 def _lost(parts: _Parts) -> dict[str, float]:
-    """Return how many cables died, by direction: `dead_up`, `dead_down`; and how many links are slow: `slow_links`."""
+    """Return the number of dead cables by direction (`dead_up`, `dead_down`) and of slow links (`slow_links`), without zeros."""
     sound, found = parts.topology, {"dead_up": 0.0, "dead_down": 0.0}
     for tier in sound.tiers:
         lost = (sound.cables - parts.cables)[tier.span].sum()
@@ -171,7 +171,7 @@ def _lost(parts: _Parts) -> dict[str, float]:
 
 
 def _witnesses(topology: Topology, dead: Mask, gone: Mask) -> tuple[Ints, Ints]:
-    """Return the GPUs of nodes that lost a NIC and are not `gone`, and one in another node for each."""
+    """Return the GPUs of nodes that lost a NIC and are not `gone`, and for each of them a GPU in another node."""
     nics = [tier.span for tier in topology.tiers if tier.name in ("nic-up", "nic-down")]
     if not nics:
         return np.empty(0, np.int64), np.empty(0, np.int64)
@@ -182,7 +182,7 @@ def _witnesses(topology: Topology, dead: Mask, gone: Mask) -> tuple[Ints, Ints]:
 
 
 def _remaining(topology: Topology, parts: _Parts) -> Topology:
-    """Return the topology as a job sees it that is placed on the nodes that are not dead."""
+    """Return the topology without dead nodes, as a job sees it."""
     if not parts.dead.any():
         return topology
     alive = np.flatnonzero(~parts.dead)
@@ -202,13 +202,13 @@ def _remaining(topology: Topology, parts: _Parts) -> Topology:
     )
 
 
-# What faults leave of the bisection: of a tree by its tiers, of a written-out graph by its largest flow.
+# The bisection that remains with faults: of a tree by its tiers, of an explicit graph by its largest flow.
 
 
 def left(sound: Topology, capacity: Floats) -> Mapping[str, float]:
-    """Return `bisection` and `oversubscription` with links of `capacity` (bytes/s, 0 of a dead one).
+    """Return `bisection` (bytes/s) and `oversubscription` with links of `capacity` bytes/s (0 if dead).
 
-    `unfaulted` instead for kinds whose cut is not known link by link, when a link between nodes has a fault.
+    If a link between nodes has a fault and the kind's cut is not known link by link, returns {"unfaulted": 1.0} instead.
     """
     first = next((tier.first for tier in sound.tiers if tier.name == "nic-up"), len(capacity))
     if "bisection" not in sound.counts or np.array_equal(sound.capacity[first:], capacity[first:]):
@@ -221,7 +221,7 @@ def left(sound: Topology, capacity: Floats) -> Mapping[str, float]:
 
 
 def _tree(sound: Topology, capacity: Floats, named: list[str]) -> Mapping[str, float]:
-    """Return the bandwidth of the narrowest tier; each tier keeps the part of its cables that its links still carry."""
+    """Return the figures of the narrowest tier; each tier keeps the share of its rate that its links still carry."""
     rate, left = dict[str, float](), dict[str, float]()
     for tier in sound.tiers:
         if tier.links:
@@ -236,10 +236,10 @@ def _tree(sound: Topology, capacity: Floats, named: list[str]) -> Mapping[str, f
 
 
 def _graph(sound: Topology, capacity: Floats, first: int) -> Mapping[str, float]:
-    """Return the largest flow from the first half of the nodes to the second."""
+    """Return the figures of the largest flow from the first half of the nodes to the second."""
     nics = int(sound.counts["nics"])
     half = int(sound.numbering.first_nic[sound.nodes // 2])
-    wide = capacity.copy()  # the cables of the NICs, as in a sound graph, and not what PCIe gets through
+    wide = capacity.copy()  # cables of the NICs, as in a graph without faults, and not the limit of PCIe
     wide[first : first + 2 * nics] *= sound.counts["ends"] / max(sound.capacity[first : first + half].sum(), 1.0)
     names = {f"nic[{nic}]": FIRST if nic < half else SECOND for nic in range(nics)}
     ends = (sound.ends(link) for link in range(first, len(capacity)))
@@ -254,11 +254,11 @@ def _figures(bisection: float, ends: float) -> Mapping[str, float]:
 
 
 def factors(jitter: Jitter, gpus: int, draw: int) -> Floats:
-    """Return how many times its usual time each GPU computes in one step (gpus,).
+    """Return the slowdown of each GPU in random step `draw` (GPUs,).
 
-    The mean is 1 but for stragglers, each GPU being one with the stated probability, whatever the others are. A draw is the same
-    however many are asked for. Lognormal: sigma^2 = ln(1 + cv^2), mu = -sigma^2 / 2. Gamma: shape 1 / cv^2, scale cv^2; with
-    cv 1 it is the exponential distribution.
+    The mean is 1 without stragglers; each GPU is a straggler with the given probability, independently. Draw i does not depend on
+    the number of draws. Lognormal: sigma^2 = ln(1 + cv^2), mu = -sigma^2 / 2. Gamma: shape 1 / cv^2, scale cv^2; with cv 1 it is
+    the exponential distribution.
     """
     source, square = np.random.default_rng([jitter.seed, draw]), jitter.cv**2
     found = np.ones(gpus)
@@ -274,9 +274,9 @@ def factors(jitter: Jitter, gpus: int, draw: int) -> Floats:
 
 
 LEAST = 1e-6
-"""No GPU computes a million times as fast."""
+"""Smallest slowdown: no GPU computes a million times as fast."""
 
 
 def still(jitter: Jitter | None) -> bool:
-    """Return whether all steps are alike."""
+    """Return whether all steps take equal times."""
     return jitter is None or not (jitter.cv or (jitter.stragglers is not None and jitter.stragglers.share))

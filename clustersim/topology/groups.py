@@ -1,4 +1,4 @@
-"""Cables between groups of switches, equally many between every two, as a dragonfly and a Dragonfly+ have them."""
+"""Cables between groups of switches, equally many for every pair of groups, as in a dragonfly and a Dragonfly+."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class GlobalCables(NamedTuple):
 
     groups: int
     switches: int
-    """Switches of a group that have such cables."""
+    """Switches per group that have such cables."""
     h: int
-    """Ports of one of these switches to other groups."""
+    """Ports to other groups per switch."""
 
     @property
     def pairs(self) -> int:
@@ -34,20 +34,20 @@ class GlobalCables(NamedTuple):
 
     @property
     def copies(self) -> int:
-        """Cables between two groups."""
+        """Number of cables between two groups."""
         return self.switches * self.h // (self.groups - 1) if self.groups > 1 else 0
 
     def ends(self, pair: Ints, copy: Ints) -> tuple[Ints, Ints]:
-        """Return the switches of cables in the lower and the higher group, numbered group after group."""
+        """Return the switches of cables in the lower and the higher group; switches are numbered group after group."""
         low, high = triangle(pair)
         port = copy * (self.groups - 1)
         below, above = (port + high - low - 1) // self.h, (port + self.groups - (high - low) - 1) // self.h
         return low * self.switches + below, high * self.switches + above
 
     def cross(self, source: Ints, destination: Ints, copy: Ints, lanes: int) -> tuple[Ints, Ints, Ints]:
-        """Return the links by which copies of cables lead between different groups, and the switches at their ends.
+        """Return the links of the given copies of cables between different groups, and the switches at their ends.
 
-        The `lanes` links of a pair, each of equally many cables, are numbered pair by pair, all up to the higher group first.
+        Each pair has `lanes` links with equally many cables, numbered pair by pair, first all towards the higher group.
         """
         pair = pair_number(np.minimum(source, destination), np.maximum(source, destination))
         backward = source > destination
@@ -56,7 +56,7 @@ class GlobalCables(NamedTuple):
 
 
 def delays(cluster: NodeSpecs, spec: Dragonfly | DragonflyPlus) -> tuple[float, float]:
-    """Return the seconds of a link inside a group and of one between groups. Raises ConfigError unless lengths are three."""
+    """Return the latency in seconds of a link inside a group and between groups. Raises ConfigError without three lengths."""
     lengths = spec.link.cable or (0.0, 0.0, 0.0)
     if len(lengths) != 3:
         what = f"{len(lengths)} cable lengths; give three: to the NIC, inside a group, between groups"

@@ -1,4 +1,4 @@
-"""How a kind of fabric finds the route from endpoint to endpoint, and which endpoints the network cannot tell apart."""
+"""Interface of a fabric: the route between endpoints, and the endpoints that are equivalent to the network."""
 
 from __future__ import annotations
 
@@ -12,59 +12,60 @@ from clustersim.arrays import Floats, Ints, Mask
 from clustersim.errors import InputError
 
 ClassNumbers = tuple[Ints, Ints]
-"""A number for each endpoint as a source, and one as a destination."""
+"""A class number for each endpoint as a source, and one as a destination."""
 
 
 class RouteSegment(NamedTuple):
-    """A part of the routes between NICs: which of its links a route crosses depends on two numbers of its endpoints alone."""
+    """A part of the routes between NICs whose links depend only on one number of the source and one of the destination."""
 
     first: int
-    """The first of its links."""
+    """First link of the part."""
     end: int
-    """The link after its last."""
+    """Last link of the part, plus 1."""
     source: Ints
-    """By endpoint, its number when it sends."""
+    """Number of each endpoint as a source (endpoints,)."""
     destination: Ints
-    """By endpoint, its number when it receives."""
+    """Number of each endpoint as a destination (endpoints,)."""
     scope: Ints | None
-    """By endpoint; a route within one scope crosses none of these links. NICs of a node on one rail share it. None: the node."""
+    """Scope of each endpoint: a route within one scope crosses none of these links. NICs of a node on one rail share a scope.
+    None: the node."""
 
 
 class EndpointClasses(NamedTuple):
-    """What each part of a route from GPU s to GPU d of another node depends on.
+    """Dependence of each part of a route from GPU s to GPU d in another node.
 
-    Links of s and its NIC depend on s and the rail of d alone, links of d and its NIC on d alone, and all others on the classes
-    `source[s, rail[d]]` and `destination[d]` alone.
+    Links of s and its NIC depend only on s and the rail of d, links of d and its NIC only on d, and all others only on the
+    classes `source[s, rail[d]]` and `destination[d]`.
     """
 
     rail: Ints
-    """The rail by which each GPU is entered (GPUs,)."""
+    """Rail by which each GPU is reached (GPUs,)."""
     source: Ints
-    """Class of each GPU that sends towards a rail (GPUs, rails)."""
+    """Class of each GPU as a sender to a rail (GPUs, rails)."""
     destination: Ints
-    """Class of each GPU that receives (GPUs,)."""
+    """Class of each GPU as a receiver (GPUs,)."""
     up: Ints
-    """Link of the NIC by which a GPU is left towards a rail (GPUs, rails)."""
+    """Uplink of the NIC that each GPU uses towards a rail (GPUs, rails)."""
     down: Ints
-    """Link of the NIC by which a GPU is entered (GPUs,)."""
+    """Downlink of the NIC by which each GPU is reached (GPUs,)."""
     leaves: Mask
     """Links of the sending GPU and its NIC (links,)."""
     enters: Mask
     """Links of the receiving GPU and its NIC (links,)."""
     unknown: Mask
-    """GPUs of which all this does not hold, as what lives at both ends chooses their NIC (GPUs,)."""
+    """GPUs for which none of this holds, because live NICs at both ends determine the NIC (GPUs,)."""
     start: Ints
-    """The endpoint by which a GPU is left towards a rail (GPUs, rails)."""
+    """Endpoint that a GPU uses towards a rail (GPUs, rails)."""
     to: Ints
-    """The endpoint by which a GPU is entered (GPUs,)."""
+    """Endpoint by which a GPU is reached (GPUs,)."""
     base: int
-    """The link from which those of `segments` are counted."""
+    """Number of the link that is link 0 of `segments`."""
     segments: Callable[[], Sequence[RouteSegment]]
-    """The parts into which the routes between NICs fall, or none."""
+    """Function that returns the segments of the routes between NICs, or none."""
 
 
 def no_symmetry(gpus: int, links: int) -> EndpointClasses:
-    """Return the classes of a router without known symmetry: each pair is its own."""
+    """Return the classes of a router without known symmetry: each GPU is its own class."""
     one, none = np.zeros(gpus, np.int64), np.zeros(links, bool)
     two = one[:, np.newaxis]
     return EndpointClasses(one, two, one, two, one, none, none, np.ones(gpus, bool), two, one, 0, tuple)
@@ -75,74 +76,74 @@ class UnreachableError(InputError):
 
 
 def apart(a: str, b: str) -> UnreachableError:
-    """Return the error of two endpoints without a route."""
+    """Return the error for two endpoints, named `a` and `b`, without a route."""
     what = f"no route is left from {a} to {b}"
     return UnreachableError(f"the network is partitioned: {what}; let a link live or degrade it")
 
 
 @runtime_checkable
 class Hops(Protocol):
-    """The route between endpoints (NICs), on arrays of pairs. Derive from it: only `__call__` has no default.
+    """Routes between endpoints (NICs), on arrays of pairs. Subclasses must define `__call__`; all else has defaults.
 
-    Links are numbered from 0 through the `ranges` of the `BuiltFabric`; -1 is no link.
+    Links are numbered from 0 through the `ranges` of the `BuiltFabric`; -1 means no link.
     """
 
     __slots__ = ()
 
     def __call__(self, source: Ints, destination: Ints) -> Ints:
-        """Return the links of each pair in order, one row a pair (pairs, width); -1 where a path is shorter.
+        """Return the links of each pair in order, one row per pair (pairs, width); -1 fills shorter paths.
 
-        Where `BuiltFabric.paths` is more than 1, that many paths of equal width stand side by side in a row; those whose first
-        link is not -1 share the bytes of the pair evenly.
+        If `BuiltFabric.paths` exceeds 1, a row holds that many paths of equal width; those whose first link is not -1 share the
+        bytes of the pair evenly.
         """
 
     def spread(self, source: Ints, destination: Ints) -> tuple[Ints, Floats | None]:
-        """Return the links of each pair, and the part of its bytes that crosses each (both: pairs, width).
+        """Return the links of each pair, and the share of its bytes that crosses each (both: pairs, width).
 
-        None, the default, stands for what `BuiltFabric.paths` says: all bytes, or an even share for each path.
+        None, the default, means all bytes, or with several `BuiltFabric.paths` an even share for each path.
         """
         return self(source, destination), None
 
     def classes(self, endpoint: Ints) -> ClassNumbers:
-        """Return a number for each endpoint as a source and as a destination: paths depend on these two alone.
+        """Return a number for each endpoint as a source and as a destination: paths depend only on these two.
 
-        An all-to-all takes one path from class to class. The default tells all endpoints apart: right for every fabric, and
-        slow for a large one. Endpoints of one leaf are usually one class.
+        An all-to-all uses one path from class to class. The default gives each endpoint its own class: correct for every fabric,
+        but slow for a large one. Usually the endpoints of one leaf are one class.
         """
         return endpoint, endpoint
 
     def segments(self) -> Sequence[RouteSegment]:
-        """Return the parts of the route that depend on less than the whole; the default knows none."""
+        """Return segments of the routes (see RouteSegment); none by default."""
         return ()
 
     def above(self) -> Sequence[tuple[Ints, Ints]] | None:
-        """Return the links over each endpoint at each level: those upwards, and those downwards (both: endpoints).
+        """Return (upward links, downward links) above each endpoint for each level (each: endpoints).
 
-        All bytes on a link upwards come from the endpoints below it, all on one downwards go there, and no way crosses any other
-        link. None, the default, stands for ways of which that does not hold.
+        All bytes on an upward link come from the endpoints below it, all bytes on a downward one go to them, and no route crosses
+        other links. None, the default, means that this does not hold.
         """
         return None
 
     @property
     def ports(self) -> int:
-        """Ports of NICs that are links of their own, first upwards, then as many downwards, before all other links."""
+        """Number of NIC ports that are links of their own: first all upward ones, then all downward ones, before other links."""
         return 0
 
     def without(self, dead: Mask) -> Hops:
-        """Return the routes that cross none of the links of a mask.
+        """Return the routes that avoid the links in a mask.
 
-        Raises UnreachableError when none is left; the default always does, as it knows one route only.
+        Raises UnreachableError if a pair has none left; the default always does, because it knows only one route.
         """
         raise apart("one end of a dead link of the fabric", "the other, as its kind knows one route only")
 
 
 @dataclass(frozen=True, slots=True)
 class FunctionHops(Hops):
-    """A plain function that finds the route, and leaves everything else to the defaults."""
+    """Routes from a plain function, with all other defaults."""
 
     find: Callable[[Ints, Ints], Ints]
-    """Endpoints → links, as `Hops.__call__`."""
+    """Function from endpoints to links, as `Hops.__call__`."""
 
     def __call__(self, source: Ints, destination: Ints) -> Ints:
-        """Return the links from endpoints to endpoints."""
+        """Return the links from each source to its destination (pairs, width)."""
         return self.find(source, destination)

@@ -1,4 +1,4 @@
-"""The links between GPUs and the memory of their hosts, which a cluster has where jobs offload."""
+"""Links between GPUs and the memory of their hosts, which a cluster gets if jobs offload."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from clustersim.hardware.constants import PCIE_LATENCY
 from clustersim.topology.model import HostFacts, HostRoutes, LinkTier, Topology
 
 REACHED: Annotated[float, Declared(chosen_on="copies of eight GPUs at once, and STREAM on such CPUs")] = 0.8
-"""The share of its datasheet's bandwidth that a CPU's memory gives to copies."""
+"""Share of the datasheet bandwidth that copies reach in a CPU's memory."""
 UPDATED: Annotated[float, Declared(chosen_on="two publishers' updates")] = 0.5
-"""The same of an optimizer on the CPU: 1 billion parameters in 0.22 to 0.26 s on a DGX-2 (arXiv 2101.06840, table 4), and 30
-billion in about 3.5 s on two Xeons with DDR5 (PrimeIntellect-ai/prime-rl PR 3234)."""
+"""Share of the datasheet bandwidth that an optimizer on the CPU reaches: 1 billion parameters in 0.22 to 0.26 s on a DGX-2 (arXiv
+2101.06840, table 4), and 30 billion in about 3.5 s on two Xeons with DDR5 (PrimeIntellect-ai/prime-rl PR 3234)."""
 CORE: Annotated[float, Declared("B/s")] = 10e9
-"""Bytes/s that one core reads and writes: STREAM on one core of Xeons has 10 to 14."""
+"""Bytes/s that one core reads and writes: 10 to 14 GB/s in STREAM on one core of a Xeon."""
 
 
 def hosted(topology: Topology) -> Topology:
-    """Return a cluster with the links to the memory of its hosts; where GPUs reach each other over PCIe, they share its links."""
+    """Return a cluster with links to the memory of its hosts; GPUs that reach each other over PCIe share its links with them."""
     return topology.cache.once("hosted", lambda: _hosted(topology)) if topology.hosts is None else topology
 
 
 def _hosted(topology: Topology) -> Topology:
     node, local = topology.numbering.split(np.arange(topology.gpus))
     facts = _facts(topology, topology.numbering.first[:-1])
-    first = local % np.array([one.shared for one in facts])[node] == 0  # of the GPUs of a slot
+    first = local % np.array([one.shared for one in facts])[node] == 0  # number of GPUs per slot
     slot, lowest = np.cumsum(first) - 1, len(topology.capacity)
     added = [REACHED * np.array([one.bandwidth for one in facts])]
     tiers, routes = [LinkTier("host-memory", lowest, topology.nodes)], []
@@ -48,7 +48,7 @@ def _hosted(topology: Topology) -> Topology:
         more += len(owner)
 
     def ends(link: int) -> tuple[str, str]:
-        """Return the two ends of a link by name."""
+        """Return the names of the start and the end of a link."""
         if link < lowest:
             return topology.ends(link)
         tier = next(tier for tier in reversed(tiers) if tier.first <= link)
@@ -78,7 +78,7 @@ def _facts(topology: Topology, gpus: Ints) -> list[HostFacts]:
 
 
 def fullest_host(topology: Topology, gpus: Ints, each: Sequence[float]) -> tuple[float, float]:
-    """Return the bytes that the fullest host needs and has. each: bytes of a GPU, by equal parts of `gpus` in order."""
+    """Return (bytes needed, bytes available) of the fullest host. each: bytes per GPU, for equal consecutive parts of `gpus`."""
     node = topology.numbering.node_of(gpus)
     need = np.bincount(node, np.repeat(each, len(gpus) // len(each)), topology.nodes)
     have = np.array([host.memory for host in _facts(topology, topology.numbering.first[:-1])])
@@ -87,9 +87,9 @@ def fullest_host(topology: Topology, gpus: Ints, each: Sequence[float]) -> tuple
 
 
 def transfer(topology: Topology, way: str, gpus: Ints, threads: int | None) -> tuple[Floats, Floats, Ints, Floats]:
-    """Return of each GPU's copies on a `way`, or of its updates (`memory`): seconds, bytes/s, links and weights (GPUs, links).
+    """Return columns of copies in direction `way`, or of updates (`memory`): seconds, bytes/s, links, weights (GPUs, links).
 
-    threads: of an update; None: each GPU's share of the cores of its node.
+    threads: number for an update; None: each GPU's share of its node's cores.
     """
     links: Ints = getattr(topology.hosts, way)[gpus]
     facts = _facts(topology, gpus)

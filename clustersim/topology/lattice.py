@@ -23,55 +23,55 @@ from clustersim.topology.specs import LinkRange, both_ways
 AXES = "xyzwvu"
 """Names of the dimensions of a torus."""
 LONGEST = 4096
-"""Positions in a ring: each hop of a path is a column of the routes."""
+"""Largest number of positions in a ring: each hop of a path is a column of the routes."""
 
 
 class Dim(NamedTuple):
     """One dimension."""
 
     name: str
-    """Of its links, such as `x`."""
+    """Name of the dimension's links, such as `x`."""
     kind: Literal["ring", "line", "mesh", "switch"]
-    """What joins the positions of a line: each to the next, each to each, or all to a crossbar."""
+    """Connections along a line: each position to the next, each to each, or all to a crossbar."""
     size: int
-    """Positions of a line."""
+    """Positions per line."""
     rate: float
     """Bytes/s of each link."""
     latency: float
     """Seconds of each link."""
     cables: int = 1
-    """Physical cables of each link."""
+    """Physical cables per link."""
     switch: str = "switch"
-    """What a crossbar is called."""
+    """Name of a crossbar."""
 
     @property
     def per_line(self) -> int:
-        """Cables of one line."""
+        """Number of cables of one line."""
         open_line = self.kind == "line" or self.size <= 2
         ring = self.size - 1 if open_line else self.size
         return {"mesh": self.size * (self.size - 1) // 2, "switch": self.size}.get(self.kind, ring)
 
     @property
     def width(self) -> int:
-        """Most links that a path crosses in this dimension."""
+        """Largest number of links that a path crosses in this dimension."""
         most = {"ring": self.size // 2, "line": self.size - 1}.get(self.kind, 2 if self.kind == "switch" else 1)
         return most if self.size > 1 else 0
 
 
 @dataclass(frozen=True, slots=True)
 class Lattice(Wired):
-    """Equal grids side by side."""
+    """Several equal grids."""
 
     dims: tuple[Dim, ...]
-    """Of one grid, in the order in which paths take them."""
+    """Dimensions of one grid, in the order in which paths take them."""
     positions: int
-    """Of all grids together."""
+    """Number of positions of all grids together."""
     place: str
-    """What a position is called, such as `router`."""
+    """Word for a position in names, such as `router`."""
     stride: int = 1
-    """Distance of neighbours in the first dimension: how many grids are interleaved."""
+    """Distance of neighbours in the first dimension, in positions: the number of interleaved grids."""
     share: int = 1
-    """Endpoints at each position: endpoint e is at position e // share."""
+    """Endpoints per position: endpoint e is at position e // share."""
 
     @property
     def strides(self) -> tuple[int, ...]:
@@ -80,12 +80,12 @@ class Lattice(Wired):
 
     @property
     def cables(self) -> tuple[int, ...]:
-        """Cables of each dimension."""
+        """Number of cables of each dimension."""
         return tuple(self.positions // d.size * d.per_line for d in self.dims)
 
     @property
     def firsts(self) -> tuple[int, ...]:
-        """First link of each dimension, and the number of links."""
+        """First link of each dimension, followed by the number of links."""
         return tuple(accumulate((2 * c for c in self.cables), initial=0))
 
     def ranges(self) -> Iterator[LinkRange]:
@@ -94,7 +94,7 @@ class Lattice(Wired):
             yield from both_ways(dim.name, cables, dim.rate, dim.latency, dim.cables)
 
     def __call__(self, source: Ints, destination: Ints) -> Ints:
-        """Return the links from endpoints to endpoints of one grid, dimension by dimension."""
+        """Return the links from each source to its destination in the same grid, dimension by dimension (pairs, width)."""
         here, there = source // self.share, destination // self.share
         columns = np.full((len(here), sum(d.width for d in self.dims)), -1, np.int64)
         at = 0
@@ -115,11 +115,11 @@ class Lattice(Wired):
         return self.vertex(endpoint), self.vertex(endpoint)
 
     def segments(self) -> list[RouteSegment]:
-        """Return the dimensions: before each the route has the destination's coordinates of those before, else the source's."""
+        """Return one segment per dimension: earlier coordinates are already the destination's there, later ones the source's."""
         place, found = np.arange(self.positions * self.share) // self.share, list[RouteSegment]()
         for dim, stride, (first, end) in zip(self.dims, self.strides, pairwise(self.firsts), strict=True):
-            # which links of a dimension a path takes depends on all coordinates of the source from this one on (those before are
-            # the destination's by now), and on the destination's up to this one
+            # The links of a path in a dimension depend on the source's coordinates from this dimension on (earlier ones are
+            # already the destination's), and on the destination's coordinates up to this one
             source = place // stride * self.stride + place % self.stride
             found.append(RouteSegment(first, end, source, place % (stride * dim.size), None))
         return found
@@ -145,7 +145,7 @@ class Lattice(Wired):
         return endpoint // self.share
 
     def cable_ends(self, part: int, cable: Ints) -> tuple[Ints, Ints]:
-        """Return the vertices at the two ends of cables of a dimension: positions, and crossbars, numbered after all of these."""
+        """Return the vertices at the two ends of cables of a dimension: positions, then crossbars, numbered after them."""
         dim, stride = self.dims[part], self.strides[part]
         line, i = np.divmod(cable, dim.per_line)
         base = line // stride * stride * dim.size + line % stride
@@ -170,14 +170,14 @@ class Lattice(Wired):
         raise IndexError("no such vertex")
 
     def bisection(self) -> float:
-        """Return the bytes/s a direction between the halves of one grid, cut across its largest dimension but crossbars."""
+        """Return the bytes/s per direction between the halves of one grid, cut across its largest dimension, not at crossbars."""
         size = prod(d.size for d in self.dims)
         found = [(_cut(d) * size / d.size, d.size) for d in self.dims if d.size > 1]
         return min(found, key=lambda pair: pair[0])[0] * self.positions / size if found else 0.0
 
 
 def _parted(position: Ints, stride: int, size: int) -> tuple[Ints, Ints]:
-    """Return the lines of a dimension that positions are on, and their coordinates there."""
+    """Return the lines of a dimension that positions are on, and their coordinates on the line."""
     if stride == 1:
         return divide(position, size)
     above, inner = divide(position, stride)
@@ -186,10 +186,12 @@ def _parted(position: Ints, stride: int, size: int) -> tuple[Ints, Ints]:
 
 
 def _steps(dim: Dim, a: Ints, b: Ints) -> tuple[Ints, Ints]:
-    """Return the cables of a ring or line from a to b and which are crossed downwards, -1 beyond the end."""
+    """Return the cables of a ring or line on the path from a to b, and a mask of those crossed downwards; -1 beyond the end."""
     ahead = (b - a) % dim.size if dim.kind == "ring" else b - a
     around = dim.size - ahead
-    tie = (ahead == around) & (a % 2 == 1)  # half the positions go each way, so that both carry as much
+    tie = (ahead == around) & (
+        a % 2 == 1
+    )  # half of the positions go each way, so that both directions carry equal loads
     back = ((ahead > around) | tie) if dim.kind == "ring" else ahead < 0
     steps = np.where(back, around, ahead) if dim.kind == "ring" else np.abs(ahead)
     step = np.arange(dim.width)
@@ -198,7 +200,7 @@ def _steps(dim: Dim, a: Ints, b: Ints) -> tuple[Ints, Ints]:
 
 
 def _cut(dim: Dim) -> float:
-    """Return the bytes/s a direction between the halves of one line."""
+    """Return the bytes/s per direction between the halves of one line."""
     half = dim.size // 2
     crossing = {"ring": 1 if dim.size <= 2 else 2, "line": 1, "mesh": half * (dim.size - half), "switch": half}
     return crossing[dim.kind] * dim.rate
@@ -210,7 +212,7 @@ def pair_number(low: Ints, high: Ints) -> Ints:
 
 
 def triangle(pair: Ints) -> tuple[Ints, Ints]:
-    """Return i < k of pair k(k-1)/2 + i."""
+    """Return i < k of the pair with number k(k-1)/2 + i."""
     # the larger root of k(k-1)/2 = pair, rounded down; exact below 2^49, as sqrt is correctly rounded and 8·pair + 1 a double
     high = ((1 + np.sqrt(8 * pair + 1)) // 2).astype(np.int64)
     return pair - high * (high - 1) // 2, high

@@ -22,64 +22,64 @@ from clustersim.topology.numbering import Numbering
 
 
 class Routes(NamedTuple):
-    """The paths of many (source, destination) pairs in compressed rows."""
+    """Paths of many (source, destination) pairs in compressed rows."""
 
     start: Ints
     """Pair i crosses `links[start[i]:start[i + 1]]`, in that order (pairs + 1,)."""
     links: Ints
-    """The links of all pairs, one pair after the other."""
+    """Links of all pairs, one pair after the other."""
     share: Floats
-    """The part of the pair's bytes that crosses each of `links`: 1 unless the pair is spread over several paths. Those follow one
-    another, and a link that two of them cross stands there twice; in a graph written out it stands there once, with the sum."""
+    """Share of the pair's bytes that crosses each of `links`: 1 unless the pair is spread over several paths. Paths follow one
+    another, so a link on two of them appears twice; in an explicit graph it appears once, with the sum."""
     latency: Floats
-    """Seconds from end to end when idle (pairs,)."""
+    """Latency from end to end on an idle fabric, in seconds (pairs,)."""
 
 
 class LinkTier(NamedTuple):
     """A range of links with consecutive numbers that share a name."""
 
     name: str
-    """Such as `leaf-up`."""
+    """Name, such as `leaf-up`."""
     first: int
     links: int
 
     @property
     def span(self) -> slice:
-        """The places of its links in an array of all links."""
+        """Slice of its links in an array over all links."""
         return slice(self.first, self.first + self.links)
 
 
 class NcclFacts(NamedTuple):
-    """The NCCL that runs on every node, and what overrides its own choices."""
+    """Release and settings of NCCL on every node."""
 
     version: str = "2.30"
     algo: str | None = None
     proto: str | None = None
-    """The algorithm and the protocol that are forced; None leaves them to the tuner."""
+    """Forced algorithm (`algo`) and protocol; None: chosen by the tuner."""
     collnet: bool = False
-    """The network's switches add, and NCCL uses it (SHARP)."""
+    """Whether the network's switches add, and NCCL uses them (SHARP)."""
     launch: float | None = None
-    """Seconds before every collective on top of NCCL's own latency, of a CPU that launches each one and waits; None: not said."""
+    """Seconds before every collective in addition to NCCL's own latency, for a CPU that waits for each launch; None: not set."""
     nvls: bool = True
-    """Switches inside nodes add, and NCCL uses it."""
+    """Whether switches inside nodes add, and NCCL uses them."""
     slowdown: float = 1.0
-    """How many times as long it takes beside the bytes."""
+    """Factor on all times except the transfer of bytes."""
     p2p_chunk: float = P2P_CHUNK
-    """Bytes of a step of a message between nodes."""
+    """Bytes per step of a message between nodes."""
 
 
 class Rings(NamedTuple):
-    """How NCCL joins some GPUs of a node whose pairs are joined in unlike ways."""
+    """Rings of NCCL over some GPUs of a node whose pairs have different connections."""
 
     links: int
-    """Links by which rings leave each GPU; 0: the rings use PCIe."""
+    """Number of links by which rings leave each GPU; 0: the rings use PCIe."""
     orders: tuple[tuple[int, ...], ...]
-    """Different rings, each the positions of the GPUs in its order."""
+    """Distinct rings, each as the positions of the GPUs in its order."""
 
 
 class HostFacts(NamedTuple):
-    """What the CPUs of a node offer to offloading: bytes/s of a `link` to a GPU and how many GPUs share it, bytes and datasheet's
-    bytes/s of the node's memory, and its cores."""
+    """Properties of a node's CPUs for offloading: bytes/s of a `link` to a GPU and the number of GPUs that share it, size in
+    bytes and datasheet bytes/s of the node's memory, and its cores."""
 
     link: float
     shared: int
@@ -89,7 +89,7 @@ class HostFacts(NamedTuple):
 
 
 class HostRoutes(NamedTuple):
-    """The links from each GPU to the memory of its host, those from there, and that memory alone (GPUs, links)."""
+    """Links from each GPU to the memory of its host, links back, and the memory's own link (each: GPUs, links)."""
 
     up: Ints
     down: Ints
@@ -97,49 +97,49 @@ class HostRoutes(NamedTuple):
 
 
 class NodeFacts(NamedTuple):
-    """What NCCL knows of a node: figures of the validated spec that the links alone do not tell."""
+    """Figures of a node that NCCL uses, beyond what the links tell."""
 
     architecture: str
-    """Of the GPU, such as `hopper`."""
+    """Architecture of the GPU, such as `hopper`."""
     scale_up: str
-    """What joins the GPUs of a node: `nvswitch`, `nvlink`, `mesh`, `ring`, `torus` or `none`."""
+    """Connection of the GPUs of a node: `nvswitch`, `nvlink`, `mesh`, `ring`, `torus` or `none`."""
     links: int
-    """Links of one GPU inside its node."""
+    """Number of links of one GPU inside its node."""
     link: float
-    """Bytes/s a direction of one of them on the wire."""
+    """Bytes/s per direction of one link on the wire."""
     nvlink: float
-    """Bytes/s a GPU and direction that payload gets from all of them."""
+    """Payload bytes/s per GPU and direction over all links."""
     multicast: bool
-    """The switches of the node add and copy (NVLS)."""
+    """Whether the switches of the node add and copy (NVLS)."""
     cpu: str
     """Vendor of the host's CPU."""
     pcie: float
-    """Bytes/s of a slot."""
+    """Bytes/s of a PCIe slot."""
     nics: int
-    """NICs a node."""
+    """NICs per node."""
     nic_line: float
     """Bytes/s of a NIC on the wire."""
     nic: float
-    """Bytes/s of a NIC for payload, after PCIe."""
+    """Payload bytes/s of a NIC, limited by PCIe."""
     net_latency: float
-    """Seconds from GPU to GPU through one leaf."""
+    """Latency in seconds from GPU to GPU through one leaf."""
     plugin_latency: float
-    """Seconds that the network's plugin states to NCCL, whose tuner adds them to its own of a hop."""
+    """Latency in seconds that the network plug-in declares to NCCL, whose tuner adds it to its own hop latency."""
     rails: int
-    """Traffic between nodes stays on a rail of this many; 1: none."""
+    """Number of rails that traffic between nodes stays on; 1: none."""
     nccl: NcclFacts
     wire: float = 0.0
-    """Bytes/s of a NIC and its cable before what protocols take."""
+    """Bytes/s of a NIC and its cable before protocol overhead."""
     tree_chunk: float | None = None
-    """The most bytes of a chunk of NVLSTree, where the NICs' plugin sets it."""
+    """Largest chunk of NVLSTree in bytes, if the NICs' plug-in sets it; None otherwise."""
     pairs: tuple[tuple[int, int, int, float], ...] = ()
-    """GPU, GPU, links and bytes/s of one of them of each pair, where links join pairs of a node."""
+    """(GPU, GPU, links, bytes/s of one link) of each pair with its own links."""
     island: int = 0
-    """GPUs that switches or links join, where these are not all of a node; 0: all."""
+    """Number of GPUs connected by switches or links, if not all of a node; 0: all."""
     host: HostFacts | None = None
 
     def rings(self, gpus: tuple[int, ...]) -> Rings | None:
-        """Return what joins some GPUs of a node, where their pairs are joined in unlike ways; None where all are joined alike."""
+        """Return the rings over some GPUs of a node whose pairs have different connections; None if all are equal."""
         if len(gpus) < 2 or not (self.pairs or self.island):
             return None
         if self.island:
@@ -148,7 +148,7 @@ class NodeFacts(NamedTuple):
         return Rings(len(found), tuple(dict.fromkeys(found)))
 
     def within(self, joined: Rings | None) -> NodeFacts:
-        """Return the figures of a communicator whose GPUs are joined so: by fewer links, or by PCIe alone."""
+        """Return the figures of a communicator over these rings: with fewer links, or only PCIe."""
         if joined is None:
             return self
         if not joined.links:
@@ -158,14 +158,14 @@ class NodeFacts(NamedTuple):
 
 
 GENERATIONS = ("pascal", "volta", "turing", "ampere", "ada", "hopper", "blackwell", "blackwell-ultra")
-"""Architectures of one vendor, the oldest first; those of the other sort by name."""
+"""Architectures of one vendor, the oldest first; names of the other vendor's sort by themselves."""
 
 
 def pool_facts(nodes: Sequence[NodeFacts]) -> NodeFacts:
-    """Return NCCL's figures for a communicator on nodes of these types: of each figure the least among them.
+    """Return NCCL's figures for a communicator on nodes of these types: the minimum of each figure.
 
-    Its processes compare the channels and rates that each found, and take the least; so they do with the GPUs' generations
-    (src/init.cc: initTransportsRank).
+    NCCL's processes compare the channels and rates that each found and use the minimum, also of GPU generations (src/init.cc:
+    initTransportsRank).
     """
     first = nodes[0]
     if len(nodes) == 1:
@@ -186,24 +186,24 @@ def _generation(architecture: str) -> tuple[int, str]:
 
 
 class Pool(NamedTuple):
-    """The nodes of one type, of a cluster that has several."""
+    """Nodes of one type, in a cluster of several types."""
 
     gpu: Gpu
-    """The datasheet of their GPUs."""
+    """Datasheet of their GPUs."""
     facts: NodeFacts
-    """What NCCL knows of one of them."""
+    """NCCL's figures of one node."""
     host_slowdown: float
-    """As in Topology."""
+    """Factor on the hosts' launch times, as in Topology."""
 
 
 @runtime_checkable
 class Router(Protocol):
-    """What finds the routes from GPU to GPU. Derive from it: only `__call__` has no default."""
+    """Finds the routes from GPU to GPU. Subclasses must define `__call__`; all else has defaults."""
 
     __slots__ = ()
 
     def __call__(self, source: Ints, destination: Ints) -> Routes:
-        """Return the routes from GPUs to GPUs."""
+        """Return the routes from each source GPU to its destination."""
 
     def endpoint_classes(self, gpus: int, links: int) -> EndpointClasses:
         """Return which GPUs of a cluster of `gpus` GPUs and `links` links are equivalent to the network; by default none are."""
@@ -211,13 +211,13 @@ class Router(Protocol):
 
     @property
     def equal_nodes(self) -> bool:
-        """Whether routes end at NICs and are the same in every node; the default does not know."""
+        """Whether routes end at NICs and are the same in every node; False by default, as unknown."""
         return False
 
     def up_to_nics(self, capacity: Floats) -> Router | None:
-        """Return the routes without the links between switches if these can never be short, given the capacity of all links.
+        """Return routes without the links between switches, if these can never be a bottleneck at these capacities (bytes/s).
 
-        The default does not know.
+        None, the default, means that they can, or that it is unknown.
         """
         return None
 
@@ -227,54 +227,54 @@ Ends = Callable[[int], tuple[str, str]]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Topology:
-    """A cluster, ready to be asked for routes."""
+    """A built cluster: GPUs, links and routes."""
 
     name: str
     kind: str
     """Kind of the fabric, such as `fat_tree`."""
     gpu: Gpu
-    """The datasheet of every GPU; of several types of nodes, of the first."""
+    """Datasheet of every GPU; with several node types, of the first type's."""
     numbering: Numbering
-    """Which node each GPU is of, and which NIC it leaves by."""
+    """Node and NIC of each GPU."""
     capacity: Floats
     """Bytes/s of each directed link (links,)."""
     latency: Floats
-    """Seconds to cross each (links,)."""
+    """Latency of each link in seconds (links,)."""
     cables: Floats
-    """Physical cables in each: more than 1 in a bundle (links,)."""
+    """Physical cables per link: more than 1 in a bundle (links,)."""
     tiers: tuple[LinkTier, ...]
-    """Names of the ranges of links."""
+    """Named ranges of links."""
     counts: Mapping[str, float]
-    """Figures that `clustersim show` prints: switches, cables, bisection in bytes/s."""
+    """Figures shown by `clustersim show`: switches, cables, bisection in bytes/s."""
     fanouts: tuple[int, ...]
-    """How many nodes, groups of nodes, … make one group at each level upwards. Their product is more than `nodes` only if
-    the last groups are not full."""
+    """Fan-out of each level upwards: nodes per group, groups per larger group, …. Their product exceeds `nodes` only if the last
+    groups are not full."""
     launch: float
     """Seconds to launch a collective."""
     slowdown: Floats
-    """How many times its nominal time each GPU computes (GPUs,)."""
+    """Slowdown of each GPU: its time over the nominal time (GPUs,)."""
     node: NodeFacts
-    """What NCCL knows of a node; of several types, what all of them can do."""
+    """NCCL's figures of a node; with several types, the minimum that all support."""
     router: Router | Callable[[Ints, Ints], Routes] = field(repr=False)
-    """Finds the routes; a plain function does too, as `Router.__call__`."""
+    """Finds the routes; may be a plain function like `Router.__call__`."""
     ends: Ends = field(repr=False)
-    """The names of what a link leads from and to."""
+    """Function from a link to the names of its start and end."""
     host_slowdown: float = 1.0
-    """How many times as long its hosts take to launch as those of `frameworks/`."""
+    """Factor on the hosts' launch times, relative to the hosts of `frameworks/`."""
     reduction: str = "none"
-    """`sharp` if the switches between the nodes add up, else `none`."""
+    """`sharp` if the switches between nodes add (in-network reduction), else `none`."""
     warnings: tuple[str, ...] = ()
-    """Sentences on rates of the file that something else cuts."""
+    """Sentences on rates of the file that something else limits."""
     jitter: Jitter | None = None
-    """How the time that GPUs compute differs from step to step."""
+    """Variation of GPU speed between steps."""
     pools: tuple[Pool, ...] = ()
-    """The types of its nodes, if there are several."""
+    """Node types, if there are several."""
     hosts: HostRoutes | None = None
-    """The links to the memory of its hosts, where jobs offload (`host_links.hosted`)."""
+    """Links to the memory of the hosts, if jobs offload (`host_links.hosted`)."""
     pool: Ints | None = None
-    """The type of each GPU's node, if there are several (GPUs,)."""
+    """Index into `pools` of each GPU's node, if there are several types (GPUs,)."""
     cache: Cache = field(init=False, repr=False, default_factory=of_arrays)
-    """What was worked out about this cluster; it is gone with it."""
+    """Cache of results about this cluster."""
 
     @property
     def nodes(self) -> int:
@@ -288,25 +288,25 @@ class Topology:
 
     @property
     def gpus_per_node(self) -> int:
-        """GPUs of a node; where nodes have different numbers, the most that fills each: of 4 and 8 it is 4."""
+        """GPUs per node; if nodes differ, the greatest common divisor: 4 for nodes of 4 and 8."""
         return self.numbering.filled_by()
 
     @property
     def kinds(self) -> tuple[Pool, ...]:
-        """The types of its nodes, one or more."""
+        """Node types, at least one."""
         return self.pools or (Pool(self.gpu, self.node, self.host_slowdown),)
 
     def kind_of(self, gpus: Ints) -> Ints:
-        """Return the type of each GPU's node, by its place in `kinds`."""
+        """Return the index into `kinds` of each GPU's node."""
         return np.zeros(np.shape(gpus), np.int64) if self.pool is None else self.pool[gpus]
 
     @property
     def memory(self) -> float:
-        """Bytes of the GPU with the most."""
+        """Bytes of memory of the GPU with the most."""
         return max(kind.gpu.memory for kind in self.kinds)
 
     def counted(self, gpus: Ints | None = None) -> list[tuple[Gpu, int]]:
-        """Return each kind of GPU and how many of `gpus`, usually all, are of it."""
+        """Return (GPU, number) of each type among `gpus` (default: all)."""
         of = self.kind_of(np.arange(self.gpus) if gpus is None else gpus)
         each = np.bincount(of, minlength=len(self.kinds)).tolist()
         found: dict[str, tuple[Gpu, int]] = {}
@@ -317,11 +317,11 @@ class Topology:
 
     @property
     def said(self) -> str:
-        """How many GPUs of which kind: `1,024 × h100-sxm`."""
+        """Number and type of the GPUs as text: `1,024 × h100-sxm`."""
         return " + ".join(f"{count:,} × {gpu.name}" for gpu, count in self.counted())
 
     def node_types(self) -> list[tuple[Gpu, int, int]]:
-        """Return the GPU of each type of node, how many a node has, and how many such nodes there are."""
+        """Return (GPU, GPUs per node, number of nodes) of each node type."""
         first = self.numbering.first
         pairs = np.stack([self.kind_of(first[:-1]), np.diff(first)], axis=1)
         found, counts = np.unique(pairs, axis=0, return_counts=True)
@@ -330,7 +330,7 @@ class Topology:
         ]
 
     def smallest(self, gpus: Ints, parts: int) -> list[Gpu]:
-        """Return the GPU with the least memory of each of `parts` equal, consecutive parts of `gpus`."""
+        """Return the GPU with the least memory in each of `parts` equal, consecutive parts of `gpus`."""
         if not self.pools:
             return [self.gpu] * parts
         kinds, rows = self.kinds, self.kind_of(gpus).reshape(parts, -1)
@@ -339,7 +339,7 @@ class Topology:
         return [kinds[order[place]].gpu for place in rank[rows].min(axis=1).tolist()]
 
     def facts(self, kinds: Iterable[int] = ()) -> NodeFacts:
-        """Return NCCL's figures for a communicator on nodes of these types; of none, on any."""
+        """Return NCCL's figures for a communicator on nodes of these types (indices into `kinds`; default: all)."""
         own = [self.pools[kind].facts for kind in kinds if self.pools]
         return pool_facts(own)._replace(nccl=self.node.nccl) if own else self.node
 
@@ -348,7 +348,7 @@ class Topology:
         return self.router(np.asarray(source, np.int64), np.asarray(destination, np.int64))
 
     def up_to_nics(self) -> Topology | None:
-        """Return the cluster without its links between switches, which then have no latency either, if these can never be short.
+        """Return the cluster without the links between switches and their latency, if these can never be a bottleneck; else None.
 
         None if they can, or it is unknown.
         """
@@ -360,9 +360,9 @@ class Topology:
         return self.cache.once("up to NICs", found)
 
     def same_in_next_node(self) -> Ints | None:
-        """Return by link how far the number of the same link of the next node is; None where nodes may differ.
+        """Return the distance of each link's number to that of the same link in the next node (links,); None if nodes may differ.
 
-        For a cluster `up_to_nics`, whose routes cross links of nodes alone.
+        For a cluster from `up_to_nics`, whose routes cross only links of nodes.
         """
 
         def found() -> Ints | None:
@@ -377,7 +377,7 @@ class Topology:
         return self.cache.once("next", found) if equal else None
 
     def latencies(self, source: Ints, destination: Ints) -> Floats:
-        """Return the seconds from end to end of many pairs of GPUs, as `route` does."""
+        """Return the end-to-end latency of pairs of GPUs in seconds (pairs,), as `route` does."""
         inner, classes = self.up_to_nics(), self.endpoint_classes()
         if inner is None or classes.unknown.any():
             return self.route(source, destination).latency
@@ -391,7 +391,7 @@ class Topology:
         return found
 
     def endpoint_classes(self) -> EndpointClasses:
-        """Return which GPUs the network between nodes cannot tell apart."""
+        """Return the GPUs that are equivalent to the network between nodes, as classes."""
         of = self.router.endpoint_classes if isinstance(self.router, Router) else no_symmetry
         return self.cache.once("classes", lambda: of(self.gpus, len(self.capacity)))
 

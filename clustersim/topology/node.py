@@ -1,4 +1,4 @@
-"""The links inside nodes: a crossbar of NVSwitches or PCIe, or wires from GPU to GPU."""
+"""Links inside nodes: a crossbar of NVSwitches or PCIe, or wires from GPU to GPU."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _WIRED = KINDS_OF["links_per_peer"]
 
 
 def inside(cluster: NodeSpecs) -> tuple[Lattice | NodeGraph | SideBySide, list[LinkRange]]:
-    """Return the routes from GPU to GPU of a node, and the links, each type's at its rate, those of a node after the other's.
+    """Return the routes between GPUs of a node, and the links, type after type and node after node.
 
-    A grid's lines stay inside nodes; crossbars may differ in size; pairs, islands and unlike types of nodes are graphs.
+    A grid's lines stay inside nodes; crossbars may differ in size; pairs, islands and different node types are graphs.
     """
     graphs = [of_node(pool) for pool in cluster.parts]
     joined = [_joined(pool) for pool in cluster.parts]
@@ -51,10 +51,10 @@ def _joined(cluster: NodeSpecs) -> list[tuple[str, str, int]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Crossbars(Lattice):
-    """A crossbar in each node, of nodes with different numbers of GPUs: all links are those of one wide crossbar."""
+    """A crossbar in each node, with different numbers of GPUs per node: all links belong to one wide crossbar."""
 
     numbering: Numbering
-    """Which node each GPU is of."""
+    """Node of each GPU."""
 
     def cable_ends(self, part: int, cable: Ints) -> tuple[Ints, Ints]:
         return cable, self.positions + self.numbering.node_of(cable)
@@ -65,7 +65,7 @@ class _Crossbars(Lattice):
 
 
 def dims(cluster: NodeSpecs) -> tuple[Dim, ...]:
-    """Return how the GPUs of a node are joined."""
+    """Return the grid dimensions that connect the GPUs of a node."""
     scale_up, gpus = cluster.node.scale_up, cluster.node.gpus.count
     delay = PCIE_LATENCY if scale_up.kind == "none" else NVLINK_LATENCY
     delay = delay if scale_up.latency is None else scale_up.latency
@@ -143,7 +143,7 @@ def _excessive(cluster: NodeSpecs) -> Iterator[tuple[str, str]]:
 
 
 def pooled(types: Sequence[NodeSpecs]) -> NodeSpecs:
-    """Return the nodes of all types, one type after the other; neighbours that are equal are one type."""
+    """Return the nodes of all types, one type after the other; equal adjacent types are merged."""
     merged: list[NodeSpecs] = []
     for one in types:
         if merged and (merged[-1].node, merged[-1].gpu) == (one.node, one.gpu):
@@ -156,7 +156,7 @@ def pooled(types: Sequence[NodeSpecs]) -> NodeSpecs:
 
 
 def check_pools(cluster: NodeSpecs) -> None:
-    """Raise ConfigError where GPUs of two vendors are to form one cluster."""
+    """Raise ConfigError if a cluster mixes GPUs of two vendors."""
     for other in cluster.pools[1:]:
         if other.gpu.vendor != cluster.gpu.vendor:
             what = (

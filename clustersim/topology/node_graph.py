@@ -1,8 +1,8 @@
-"""GPUs of a node joined in unlike ways: bridges between pairs, islands, cube meshes, and the PCIe and CPUs below them.
+"""GPUs of a node with different connections: bridges between pairs, islands, cube meshes, and the PCIe and CPUs below.
 
-A GPU reaches another over the link between the two or the switch of their island, else over the links of GPUs between them,
-else over PCIe: up to its CPU, from socket to socket, and down. Bytes between GPUs without peer-to-peer transfers go through
-the memory of the CPU, which all GPUs of a socket share.
+A GPU reaches another over a link between the two or the switch of their island, otherwise over links of a GPU in between,
+otherwise over PCIe: up to its CPU, from socket to socket, and down. Bytes between GPUs without peer-to-peer transfers cross the
+memory of the CPU, which all GPUs of a socket share.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from clustersim.topology.lattice import Lattice
 from clustersim.topology.specs import LinkRange, NodeSpecs
 
 PAIRED = 64
-"""GPUs of a node whose links are written pair by pair, at most."""
+"""Largest number of GPUs of a node whose links are listed pair by pair."""
 TRIED = 20_000
-"""Steps after which the search for a ring ends, as NCCL's does (NCCL_SEARCH_TIMEOUT, src/graph/search.cc)."""
+"""Steps after which the search for a ring ends, as in NCCL (NCCL_SEARCH_TIMEOUT, src/graph/search.cc)."""
 
 
 class Wire(NamedTuple):
     """A directed link inside a node."""
 
     tail: str
-    """Vertex that it leads from: `gpu[3]`."""
+    """Start vertex, such as `gpu[3]`."""
     head: str
-    """Vertex that it leads to: `host[0]`."""
+    """End vertex, such as `host[0]`."""
     rate: float
     """Bytes/s."""
     latency: float
@@ -46,33 +46,33 @@ class Wire(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class NodeGraph(Wired):
-    """Equal nodes side by side, with the links and routes of one of them. Links of one name follow each other node by node.
+    """Several equal nodes, with the links and routes of one of them. Links of one name are numbered node by node.
 
-    Vertices are the GPUs of all nodes, then what else links join, node by node.
+    Vertices are the GPUs of all nodes, then all other ends of links, node by node.
     """
 
     names: tuple[str, ...]
-    """Name of each range of links of a node: `nvlink-up`."""
+    """Name of each range of links of a node, such as `nvlink-up`."""
     links: tuple[tuple[Wire, ...], ...]
     """Links of each range in one node."""
     table: Ints
-    """Links of one node on the route from each GPU to each (GPUs, GPUs, width), -1 where a route is shorter."""
+    """Links of one node on the route from each GPU to each (GPUs, GPUs, width); -1 fills shorter routes."""
     nodes: int
     before: int = 0
-    """Number of nodes of other types that come first."""
+    """Number of nodes of other types that come before."""
     first_gpu: int = 0
-    """Number of GPUs of those."""
+    """Number of GPUs of the nodes before."""
     start: int = 0
-    """Number of links of those."""
+    """Number of links of the nodes before."""
 
     @property
     def gpus(self) -> int:
-        """GPUs of a node."""
+        """GPUs per node."""
         return len(self.table)
 
     @property
     def firsts(self) -> tuple[int, ...]:
-        """First link of each range, and the number of links."""
+        """First link of each range, followed by the number of links."""
         return tuple(accumulate((len(own) * self.nodes for own in self.links), initial=0))
 
     def ranges(self) -> Iterator[LinkRange]:
@@ -82,7 +82,7 @@ class NodeGraph(Wired):
             yield LinkRange(name, *(np.tile(values, self.nodes) for values in figures))
 
     def __call__(self, source: Ints, destination: Ints) -> Ints:
-        """Return the links from GPUs to GPUs of their node."""
+        """Return the links from each source GPU to its destination in the same node (pairs, width)."""
         node, a = np.divmod(source - self.first_gpu, self.gpus)
         local = self.table[a, (destination - self.first_gpu) % self.gpus]
         counts = np.array([len(own) for own in self.links])
@@ -93,7 +93,7 @@ class NodeGraph(Wired):
 
     @cached_property
     def _vertices(self) -> tuple[tuple[str, ...], Ints]:
-        """Names of the vertices of a node, and the numbers of those that each of its links leads from and to (2, links)."""
+        """Names of the vertices of a node, and indices of the start and end of each of its links (2, links)."""
         ends = [(wire.tail, wire.head) for own in self.links for wire in own]
         names = tuple(dict.fromkeys([*(f"gpu[{gpu}]" for gpu in range(self.gpus)), *chain.from_iterable(ends)]))
         number = {name: i for i, name in enumerate(names)}
@@ -104,7 +104,7 @@ class NodeGraph(Wired):
         return endpoint - self.first_gpu
 
     def wires(self, link: Ints) -> tuple[Ints, Ints]:
-        """Return the vertices that links lead from and to."""
+        """Return (start vertices, end vertices) of links."""
         (names, local), counts = self._vertices, np.array([len(own) for own in self.links])
         kind = np.searchsorted(self.firsts, link, side="right") - 1
         node, place = np.divmod(link - np.array(self.firsts)[kind], counts[kind])
@@ -113,7 +113,7 @@ class NodeGraph(Wired):
         return tail, head
 
     def name(self, vertex: int) -> str:
-        """Return the name of a vertex: GPU 3 of node 2 of eight GPUs is gpu[19]."""
+        """Return the name of a vertex: GPU 3 of node 2, with eight GPUs per node, is gpu[19]."""
         inner = self._vertices[0][self.gpus :]
         if vertex < self.gpus * self.nodes:
             return f"gpu[{self.first_gpu + vertex}]"
@@ -125,14 +125,14 @@ class NodeGraph(Wired):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SideBySide(Hops):
-    """Nodes of several types, each with routes of its own."""
+    """Nodes of several types, each with its own routes."""
 
     parts: tuple[NodeGraph, ...]
     """The types one after the other."""
 
     @property
     def firsts(self) -> tuple[int, ...]:
-        """First link, and the number of links."""
+        """First link, followed by the number of links."""
         return 0, self.parts[-1].start + self.parts[-1].firsts[-1]
 
     def ranges(self) -> Iterator[LinkRange]:
@@ -141,7 +141,7 @@ class SideBySide(Hops):
             yield from part.ranges()
 
     def __call__(self, source: Ints, destination: Ints) -> Ints:
-        """Return the links from GPUs to GPUs of their node."""
+        """Return the links from each source GPU to its destination in the same node (pairs, width)."""
         found = np.full((len(source), max(part.table.shape[2] for part in self.parts)), -1, np.int64)
         which = np.searchsorted([part.first_gpu for part in self.parts], source, side="right") - 1
         for place, part in enumerate(self.parts):
@@ -150,13 +150,13 @@ class SideBySide(Hops):
         return found
 
     def ends(self, link: int) -> tuple[str, str]:
-        """Return the two ends of a link by name."""
+        """Return the names of the start and the end of a link."""
         part = next(part for part in reversed(self.parts) if part.start <= link)
         return part.ends(link - part.start)
 
 
 def placed(graphs: Sequence[NodeGraph], counts: Sequence[int]) -> NodeGraph | SideBySide:
-    """Return `counts` nodes of each graph, one type after the other; the second nvlink-up is nvlink2-up."""
+    """Return routes over `counts` nodes of each graph, type after type; link names of the second type begin with nvlink2, …."""
     parts: list[NodeGraph] = []
     seen, nodes, gpus, start = Counter[str](), 0, 0, 0
     for graph, count in zip(graphs, counts, strict=True):
@@ -182,7 +182,7 @@ def of_lattice(lattice: Lattice, gpus: int) -> NodeGraph:
 
 
 def of_node(cluster: NodeSpecs) -> NodeGraph | None:
-    """Return the graph of a node whose GPUs are joined pair by pair, in islands, or by PCIe of several parts; None for others."""
+    """Return the graph of a node whose GPUs are connected by pairs, islands, or PCIe with several parts; None for others."""
     scale_up, host, gpus = cluster.node.scale_up, cluster.node.host, cluster.node.gpus.count
     direct = cluster.gpu.peer_to_peer
     sockets = host.sockets or (1 if direct or gpus <= 4 else 2)
@@ -198,7 +198,7 @@ def of_node(cluster: NodeSpecs) -> NodeGraph | None:
 
 
 def _links(scale_up: ScaleUp, gpus: int) -> dict[str, list[Wire]]:
-    """Return the links of GPUs by range: those of pairs, or of each island to its switch."""
+    """Return the links of GPUs by range: those of pairs, or from each island's GPUs to its switch."""
     rate = (scale_up.link or 0.0) * scale_up.payload_efficiency
     delay = NVLINK_LATENCY if scale_up.latency is None else scale_up.latency
     if scale_up.kind in ("pairs", "mesh"):
@@ -216,8 +216,8 @@ def _links(scale_up: ScaleUp, gpus: int) -> dict[str, list[Wire]]:
 def _pcie(host: Host, gpus: int, sockets: int, carries: float) -> dict[str, list[Wire]]:
     """Return the links of PCIe and CPUs by range: slots, shared slots, memory, sockets.
 
-    GPUs are divided among the CPUs in order. carries: bytes/s that the memory of a CPU passes on from GPU to GPU; 0: GPUs reach
-    each other directly.
+    GPUs are divided among the CPUs in order. carries: bytes/s that a CPU's memory passes on between GPUs; 0: GPUs reach each
+    other directly.
     """
     socket = [gpu * sockets // gpus for gpu in range(gpus)]
     entry, leave = ("root", "host") if carries else ("host", "host")
@@ -225,7 +225,7 @@ def _pcie(host: Host, gpus: int, sockets: int, carries: float) -> dict[str, list
     found: dict[str, list[Wire]] = {}
 
     def join(name: str, ends: Iterable[tuple[str, str, str]], delay: float) -> None:
-        own = list(ends)  # the lower end, where it leads up to, and what leads down to it
+        own = list(ends)  # lower end, upper end, and the way down to the lower end
         found[f"{name}-up"] = [Wire(low, up, rate, delay) for low, up, _ in own]
         found[f"{name}-down"] = [Wire(down, low, rate, delay) for low, _, down in own]
 
@@ -245,7 +245,7 @@ def _pcie(host: Host, gpus: int, sockets: int, carries: float) -> dict[str, list
 
 
 def _table(ranges: dict[str, list[Wire]], gpus: int) -> Ints:
-    """Return the route of each pair: over its own links or its island's switch, by way of one GPU, else over PCIe."""
+    """Return the route of each pair: over its own links or its island's switch, through one GPU, otherwise over PCIe."""
     wires = list(enumerate(wire for own in ranges.values() for wire in own))
     linked = 2 * len(ranges.get("nvlink-up", ()))
     routes: dict[tuple[int, int], list[int]] = {}
@@ -261,7 +261,7 @@ def _table(ranges: dict[str, list[Wire]], gpus: int) -> Ints:
 
 
 def _reached(wires: Sequence[tuple[int, Wire]], start: str) -> dict[str, list[list[int]]]:
-    """Return the shortest routes over numbered links from `start` to each vertex; the route to itself has none."""
+    """Return {vertex: shortest routes from `start`}, each route as link numbers; the route to `start` itself is empty."""
     leaving: dict[str, list[tuple[int, Wire]]] = {}
     for number, wire in wires:
         leaving.setdefault(wire.tail, []).append((number, wire))
@@ -279,7 +279,7 @@ def _reached(wires: Sequence[tuple[int, Wire]], start: str) -> dict[str, list[li
 
 
 def most_links(scale_up: ScaleUp, gpus: int) -> int:
-    """Return the links of the GPU of a node that has the most."""
+    """Return the largest number of links of any GPU of a node."""
     if scale_up.kind == "none":
         return 0
     if scale_up.kind == "pairs":
@@ -289,11 +289,12 @@ def most_links(scale_up: ScaleUp, gpus: int) -> int:
 
 
 def rings(pairs: Sequence[tuple[int, int, int, float]], gpus: Sequence[int]) -> list[tuple[int, ...]]:
-    """Return rings over all of `gpus` along links between pairs, as many as leave no link twice: positions in their order.
+    """Return rings over all of `gpus` along links between pairs, until no further ring uses unused links; each as positions in
+    order.
 
-    A ring of two GPUs takes one link both ways, a longer one takes each of its links one way, and the same ring backwards the
-    other way. A depth-first search takes the first ring that it finds and goes on with the links that are left, as NCCL's search
-    does channel by channel (NVIDIA/nccl, src/graph/search.cc).
+    A ring of two GPUs uses one link both ways; a longer ring uses each link one way, and its reverse the other way. A depth-first
+    search takes the first ring that it finds and continues with the remaining links, as NCCL's search does channel by channel
+    (NVIDIA/nccl, src/graph/search.cc).
     """
     place = {gpu: i for i, gpu in enumerate(gpus)}
     left = np.zeros((len(gpus), len(gpus)), np.int64)
@@ -312,7 +313,7 @@ def rings(pairs: Sequence[tuple[int, int, int, float]], gpus: Sequence[int]) -> 
 
 
 def _ring(left: Ints) -> list[int] | None:
-    """Return a ring over all vertices along links that are left, those with the most links first; None without any."""
+    """Return a ring over all vertices along remaining links, preferring pairs with the most links; None if there is none."""
     path, choices = [0], [iter(_next(left, [0]))]
     for _ in range(TRIED):
         following = next(choices[-1], None)

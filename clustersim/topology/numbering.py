@@ -1,4 +1,4 @@
-"""Which node each GPU is of, and which NIC it leaves by: both are numbered node after node."""
+"""Node and NIC of each GPU; GPUs and NICs are both numbered node after node."""
 
 from __future__ import annotations
 
@@ -12,39 +12,39 @@ from clustersim.arrays import Ints, divide, entries, offsets
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Numbering:
-    """The numbers of the GPUs and NICs of a cluster."""
+    """Numbering of the GPUs and NICs of a cluster."""
 
     width: int
-    """GPUs of every node; 0 where nodes have different numbers of GPUs or NICs, or other NICs for their GPUs."""
+    """GPUs per node; 0 if nodes differ in GPUs, NICs, or the NICs of their GPUs."""
     first: Ints
-    """The first GPU of each node, and the number of GPUs (nodes + 1,)."""
+    """First GPU of each node, followed by the number of GPUs (nodes + 1,)."""
     nic: Ints
-    """The NIC of each GPU; the first GPU of a node has its first NIC, and every NIC has a GPU (GPUs,)."""
+    """NIC of each GPU; the first GPU of a node has its first NIC, and every NIC has a GPU (GPUs,)."""
     first_nic: Ints
-    """The first NIC of each node (nodes,)."""
+    """First NIC of each node (nodes,)."""
     node: Ints | None = None
-    """The node of each GPU, where `width` does not tell (GPUs,)."""
+    """Node of each GPU, if `width` is 0 (GPUs,)."""
     before: Numbering | None = None
-    """The numbers before nodes died, if any have."""
+    """Numbering before nodes died; None if none has."""
 
     @property
     def nodes(self) -> int:
-        """How many."""
+        """Number of nodes."""
         return len(self.first) - 1
 
     @property
     def gpus(self) -> int:
-        """How many."""
+        """Number of GPUs."""
         return len(self.nic)
 
     @property
     def widths(self) -> tuple[int, ...]:
-        """How many GPUs nodes have: each number once, ascending."""
+        """Distinct numbers of GPUs per node, ascending."""
         return (self.width,) if self.width else tuple(np.unique(np.diff(self.first)).tolist())
 
     @property
     def built(self) -> Numbering:
-        """The numbers by which links are called: those before nodes died."""
+        """Numbering used in names of links: the one before nodes died."""
         return self.before or self
 
     def node_of(self, gpus: Ints) -> Ints:
@@ -52,31 +52,31 @@ class Numbering:
         return divide(gpus, self.width)[0] if self.node is None else self.node[gpus]
 
     def split(self, gpus: Ints) -> tuple[Ints, Ints]:
-        """Return the node of each GPU, and its place there."""
+        """Return (node, index in the node) of each GPU."""
         if self.node is None:
             return divide(gpus, self.width)
         node = self.node[gpus]
         return node, gpus - self.first[node]
 
     def filled_by(self, gpus: int | None = None) -> int:
-        """Return the largest number of GPUs that fills each node of the first `gpus`, usually all: of 4 and 8 it is 4."""
+        """Return the greatest common divisor of the GPUs per node, over the nodes of the first `gpus` GPUs (default: all)."""
         if self.width:
             return self.width
         last = self.nodes if gpus is None else int(np.searchsorted(self.first, min(gpus, self.gpus)))
         return int(np.gcd.reduce(np.diff(self.first)[: max(last, 1)]))
 
     def place(self, kind: str, number: int) -> tuple[int, int]:
-        """Return the node of a GPU (kind `gpu`) or a NIC (`nic`, `ports`), and its place there."""
+        """Return (node, index in the node) of a GPU (kind `gpu`) or a NIC (`nic`, `ports`)."""
         first = self.first[:-1] if kind == "gpu" else self.first_nic
         node = int(np.searchsorted(first, number, "right")) - 1
         return node, number - int(first[node])
 
     def gpus_of(self, nodes: Ints) -> Ints:
-        """Return all GPUs of nodes, one node after the other."""
+        """Return all GPUs of `nodes`, one node after the other."""
         return entries(self.first, nodes)
 
     def in_next_node(self, gpus: Ints) -> Ints:
-        """Return a GPU of the next node for each, after the last the first: at the same place, or at the last that there is."""
+        """Return for each GPU the one at the same index (or the last index) in the next node; the first node follows the last."""
         node, local = self.split(gpus)
         node = (node + 1) % self.nodes
         found: Ints = self.first[node] + np.minimum(local, np.diff(self.first)[node] - 1)
@@ -85,16 +85,16 @@ class Numbering:
     def owners(self) -> Ints:
         """Return the first GPU of each NIC (NICs,)."""
         found = np.empty(int(self.nic.max()) + 1, np.int64)
-        found[self.nic[::-1]] = np.arange(self.gpus)[::-1]  # of several writes to one place the last one remains
+        found[self.nic[::-1]] = np.arange(self.gpus)[::-1]  # among several writes to one index the last one wins
         return found
 
     def only(self, nodes: Ints) -> Numbering:
-        """Return the numbers of those nodes alone; their NICs keep theirs."""
+        """Return the numbering of the given nodes only; NICs keep their numbers."""
         return _numbering(self.width, np.diff(self.first)[nodes], self.nic[self.gpus_of(nodes)], self.built)
 
 
 def numbered(runs: Iterable[tuple[int, int, Ints]]) -> Numbering:
-    """Return the numbers of nodes that come one run after the other: how many, NICs of one (at least 1), the NIC of each GPU."""
+    """Return the numbering of consecutive runs of nodes (number of nodes, NICs per node, at least 1, NIC of each GPU)."""
     counts, nics, nic_of = zip(*runs, strict=True)
     starts = np.split(offsets(np.repeat(nics, counts))[:-1], np.cumsum(counts)[:-1])
     nic = [(start[:, np.newaxis] + own).ravel() for start, own in zip(starts, nic_of, strict=True)]
@@ -104,6 +104,6 @@ def numbered(runs: Iterable[tuple[int, int, Ints]]) -> Numbering:
 
 
 def _numbering(width: int, gpus: Ints, nic: Ints, before: Numbering | None = None) -> Numbering:
-    """Return the numbers, given the GPUs of each node."""
+    """Return the numbering, given the GPUs of each node."""
     first, node = offsets(gpus), None if width else np.repeat(np.arange(len(gpus)), gpus)
     return Numbering(width, first, nic, nic[first[:-1]], node, before)

@@ -1,4 +1,4 @@
-"""The keys of a topology that commands take as an option of their own: what `--set` can say of every key, these say shorter."""
+"""Topology keys that have a command-line option of their own, shorter than `--set`."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Routes from GPU to GPU: inside a node its own links; else NIC, network, NIC.
+"""Routes from GPU to GPU: links inside a node; otherwise NIC, network, NIC.
 
-Where the rail has to change, a step inside the node to the GPU of the other NIC comes first.
+If the rail has to change, the route first goes inside the node to the GPU of the other NIC.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from clustersim.topology.numbering import Numbering
 from clustersim.topology.specs import BuiltFabric
 
 InnerNetwork = Lattice | NodeGraph | SideBySide
-"""What finds routes inside nodes."""
+"""Types that find routes inside nodes."""
 _ROUNDED = 1 + 1e-12
-_BATCH = 1 << 13  # pairs whose arrays stay in the cache
+_BATCH = 1 << 13  # number of pairs whose arrays fit into the CPU cache
 
 
 def router(numbering: Numbering, inner: InnerNetwork, network: BuiltFabric | None, latency: Floats) -> GpuRouter:
-    """Return the router of GPUs over the links that `assemble` numbers; `latency` is that of each link in seconds."""
+    """Return the router of GPUs over the links numbered by `assemble`; `latency` is in seconds (links,)."""
     owner, padded = numbering.owners(), np.append(latency, 0.0)
     first, found = inner.firsts[-1], network.hops if network else _nowhere
     hops = found if isinstance(found, Hops) else FunctionHops(found)
@@ -39,7 +39,7 @@ def joined(parts: Sequence[Routes]) -> Routes:
         return parts[0]
     start = offsets(np.concatenate([np.diff(part.start) for part in parts]))
     links, latency = (np.concatenate([part[i] for part in parts]) for i in (1, 3))
-    even = all(part.share.strides == (0,) for part in parts)  # as `ones` are
+    even = all(part.share.strides == (0,) for part in parts)  # a broadcast array, as from `ones`
     share = ones(len(links)) if even else np.concatenate([part.share for part in parts])
     return Routes(start, links, share, latency)
 
@@ -53,30 +53,30 @@ _NO_HOPS = FunctionHops(_nowhere)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GpuRouter(Router):
-    """From GPU to GPU: links of the node, its NIC, the network between nodes, the other NIC, links of the other node."""
+    """Routes from GPU to GPU: links of the node, its NIC, the network between nodes, the other NIC, links of the other node."""
 
     numbering: Numbering
-    """Of the whole cluster."""
+    """Numbering of the whole cluster."""
     endpoints: int
-    """NICs of the cluster; 0 where nothing joins nodes."""
+    """Number of NICs of the cluster; 0 without a network."""
     owner: Ints
-    """The first GPU of each NIC (NICs of the cluster,)."""
+    """First GPU of each NIC (NICs,)."""
     inner: Hops
-    """Paths from GPU to GPU of a node, on numbers of GPUs."""
+    """Paths between GPUs of a node, by GPU number."""
     first: int
-    """The link `nic-up[0]`; those before it are inside nodes."""
+    """Number of the link `nic-up[0]`; lower numbers are inside nodes."""
     hops: Hops
-    """Paths from NIC to NIC, as in BuiltFabric."""
+    """Paths between NICs, as in BuiltFabric."""
     rails: int
     paths: int
     """Rails and paths as in BuiltFabric."""
     latency: Floats
-    """Seconds of each link, and a 0 at the end: -1, which pads the rows, costs nothing (links + 1,)."""
+    """Seconds of each link, followed by a 0 for the padding index -1 (links + 1,)."""
     lost: Mask | None = None
-    """The NICs that have died, if any (NICs of the cluster,)."""
+    """Mask of dead NICs (NICs,), or None."""
 
     def __call__(self, source: Ints, destination: Ints) -> Routes:
-        """Return the routes from GPUs to GPUs."""
+        """Return the routes from each source GPU to its destination."""
         starts = range(0, max(len(source), 1), _BATCH)
         return joined([self._part(source[i : i + _BATCH], destination[i : i + _BATCH]) for i in starts])
 
@@ -107,7 +107,7 @@ class GpuRouter(Router):
         return self._routes(np.concatenate([columns, outside], axis=1) if columns.shape[1] else outside, shares)
 
     def _shares(self, hops: Ints) -> Floats:
-        """Return the part of the bytes in each column: one row for all pairs if each takes every path, else a row a pair."""
+        """Return the share of the bytes in each column: one row for all pairs if each uses every path, else one row per pair."""
         step = max(1, hops.shape[1] // self.paths)  # the first column of each path says whether a pair has it
         paths = self.paths if self.paths == 1 else counted(hops[:, ::step] >= 0)
         if np.all((paths == 0) | (paths == self.paths)):
@@ -115,14 +115,14 @@ class GpuRouter(Router):
         return np.broadcast_to(1 / np.maximum(paths, 1)[:, np.newaxis], hops.shape)
 
     def _alive(self, lost: Mask, away: Mask, start: Ints, end: Ints) -> tuple[Ints, Ints]:
-        """Return NICs of the same rail that live at both ends: the next rail instead of one with a dead NIC."""
+        """Return NICs of the same rail that work at both ends: a pair with a dead NIC moves to the next rail."""
         start, end = start.copy(), end.copy()
-        # what stands in for a NIC is the next one of its rails, or of its node; after the last one comes the first
+        # a dead NIC is replaced by the next one of its rails, or of its node; the first follows the last
         begin = np.arange(0, self.endpoints, self.rails) if self.rails > 1 else self.numbering.first_nic
         last, following = np.append(begin[1:], self.endpoints) - 1, np.arange(1, self.endpoints + 1)
         following[last] = begin
-        # a dead NIC at either end moves both ends to their next NIC: rails may be joined with themselves only. After one turn all
-        # have been tried
+        # a dead NIC at either end moves both ends to their next NIC, because rails may not be connected. After one turn all have
+        # been tried
         for _ in range(int((last - begin).max()) + 2):
             bad = away & (lost[start] | lost[end])
             if not bad.any():
@@ -133,7 +133,7 @@ class GpuRouter(Router):
         raise apart(*(f"node {node}" for node in nodes))
 
     def _outside(self, nic: Ints, to_nic: Ints) -> tuple[Ints, Floats]:
-        """Return the links from NIC to NIC with both of theirs, and the part of the bytes in each column."""
+        """Return the links from NIC to NIC including the NICs' own, and the share of the bytes in each column."""
         hops, parts = self.hops.spread(nic, to_nic)
         columns = np.empty((len(nic), hops.shape[1] + 2), np.int64)
         columns[:, 0] = self.first + nic
@@ -148,7 +148,7 @@ class GpuRouter(Router):
     def _routes(self, columns: Ints, share: Floats) -> Routes:
         used = columns >= 0
         start = offsets(counted(used))
-        # nearly always: `ones` is then one number that all links share, without memory
+        # almost always: `ones` is then one number that all links share, without memory
         even = share.min(initial=1.0) == 1
         shares = ones(int(start[-1])) if even else np.broadcast_to(share, columns.shape)[used]
         delay = self.latency[columns]
@@ -160,7 +160,7 @@ class GpuRouter(Router):
             return no_symmetry(gpus, links)
         to = self.numbering.nic
         rail = to % self.rails
-        # with rails a GPU leaves by the NIC of the other end's rail, else by its own: one column a rail, or one
+        # with rails a GPU uses the NIC of the other end's rail, otherwise its own: one column per rail, or one
         start = (to - rail)[:, np.newaxis] + np.arange(self.rails) if self.rails > 1 else to[:, np.newaxis]
         source, destination = self.hops.classes(np.arange(self.endpoints))
         entry, ports = self.first + self.endpoints, self.hops.ports
@@ -168,7 +168,7 @@ class GpuRouter(Router):
         leaves[:entry] = leaves[entry + self.endpoints :][:ports] = True
         enters[entry : entry + self.endpoints] = enters[entry + self.endpoints + ports :][:ports] = True
         lost = np.zeros(self.endpoints, bool) if self.lost is None else self.lost
-        # where a NIC is dead, the pair of endpoints chooses the rail: nothing can be said of one alone
+        # with a dead NIC the pair of endpoints determines the rail, so one endpoint has no class
         unknown = np.logical_or.reduceat(lost, self.numbering.first_nic)[self.numbering.node_of(np.arange(gpus))]
         classes, nics, between = (
             (source[start], destination[to]),
@@ -179,12 +179,12 @@ class GpuRouter(Router):
 
     @property
     def equal_nodes(self) -> bool:
-        """Whether routes end at NICs and are the same in every node, as they are where nothing has died."""
+        """Whether routes end at NICs and are the same in every node, which holds if nothing is dead."""
         equal = isinstance(self.inner, Lattice | NodeGraph) and self.numbering.width > 0
         return equal and self.hops is _NO_HOPS and self.lost is None
 
     def up_to_nics(self, capacity: Floats) -> GpuRouter | None:
-        """Return the routes up to the NICs, if all NICs together cannot fill a link between the switches."""
+        """Return the routes up to the NICs, if all NICs together cannot fill a link between switches; else None."""
         first, nics = self.first + 2 * self.endpoints, capacity[self.first :][: 2 * self.endpoints]
         above = self.hops.above()
         if above is None:
@@ -197,7 +197,7 @@ class GpuRouter(Router):
         return replace(self, hops=_NO_HOPS, paths=1)
 
     def without(self, dead: Mask) -> GpuRouter:
-        """Return the router that goes around dead links. Raises UnreachableError when no route is left."""
+        """Return the router that avoids dead links. Raises UnreachableError if a pair has no route left."""
         nic, network = self.first, self.first + 2 * self.endpoints
         lost = dead[nic : nic + self.endpoints] | dead[nic + self.endpoints : network]
         parts = (self.inner, dead[:nic]), (self.hops, dead[network:])
@@ -207,24 +207,24 @@ class GpuRouter(Router):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Remaining(Router):
-    """Routes between the GPUs that are left of a cluster with dead nodes, numbered anew."""
+    """Routes between the remaining, renumbered GPUs of a cluster with dead nodes."""
 
     router: Router | Callable[[Ints, Ints], Routes]
-    """That of the whole cluster."""
+    """Router of the whole cluster."""
     gpus: Ints
-    """The old number of each GPU that is left."""
+    """Original number of each remaining GPU."""
 
     def __call__(self, source: Ints, destination: Ints) -> Routes:
-        """Return the routes from GPUs to GPUs."""
+        """Return the routes from each source GPU to its destination."""
         return self.router(self.gpus[source], self.gpus[destination])
 
     def up_to_nics(self, capacity: Floats) -> Remaining | None:
-        """Return the routes up to the NICs, if there is no need to go beyond."""
+        """Return the routes up to the NICs, if links between switches are never a bottleneck; else None."""
         found = self.router.up_to_nics(capacity) if isinstance(self.router, Router) else None
         return None if found is None else replace(self, router=found)
 
     def endpoint_classes(self, gpus: int, links: int) -> EndpointClasses:
-        """Return which of the GPUs that are left the network cannot tell apart."""
+        """Return which of the remaining GPUs are equivalent to the network."""
         of = self.router.endpoint_classes if isinstance(self.router, Router) else no_symmetry
         whole, kept = of(int(self.gpus.max()) + 1, links), self.gpus
         by_gpu = ("rail", "source", "destination", "up", "down", "unknown", "start", "to")

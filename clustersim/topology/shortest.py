@@ -1,4 +1,4 @@
-"""Paths of fewest cables through a written-out graph: over all of them at once, by a hash, or the first in the file."""
+"""Shortest paths through an explicit graph, by cables: all of them at once, one by a hash, or the first in the file."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from clustersim.topology.hops import ClassNumbers, Hops, apart
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ShortestPaths(Hops):
-    """Shortest paths. Adaptive routing: every pair spreads over all of them, else each queue pair takes one."""
+    """Shortest paths. With adaptive routing every pair spreads over all of them, otherwise each queue pair uses one."""
 
     routing: ExplicitRouting
     table: NextHops
     leaf_of: Ints
-    """The leaf of each endpoint (endpoints,)."""
+    """Leaf of each endpoint (endpoints,)."""
     around: NextHops | None = None
-    """The links on paths without dead ones; of single paths only those that would cross one take it."""
+    """Links on paths without dead ones; a single path uses them only if it would otherwise cross a dead link."""
 
     def __call__(self, source: Ints, destination: Ints) -> Ints:
-        """Return the links from endpoints to endpoints; of single paths in the columns of one queue pair after the other."""
+        """Return the links from each source to its destination; single paths stand in the columns of each queue pair in turn."""
         if self.routing.mode == "adaptive":
             return self.spread(source, destination)[0]
         qps = self.routing.qps
@@ -43,7 +43,7 @@ class ShortestPaths(Hops):
         return columns.reshape(len(source), -1) if len(source) else np.empty((0, 0), np.int64)
 
     def spread(self, source: Ints, destination: Ints) -> tuple[Ints, Floats | None]:
-        """Return the links from endpoints to endpoints, each once, and the part of the bytes that crosses each.
+        """Return the links from each source to its destination, each once, and the share of the bytes that crosses each.
 
         At each switch bytes are spread in proportion to the links' bytes/s.
         """
@@ -69,7 +69,7 @@ class ShortestPaths(Hops):
         return columns
 
     def _entry(self, table: NextHops, row: Ints, key: UInts) -> Ints:
-        """Return the entries chosen: the first of each row, or that of the cable which the hash falls on."""
+        """Return the chosen entries: the first of each row, or the entry of the cable that the hash selects."""
         first = table.start[row]
         if self.routing.mode == "first":
             return first
@@ -78,67 +78,67 @@ class ShortestPaths(Hops):
         return np.searchsorted(table.cables, cable, "right") - 1
 
     def classes(self, endpoint: Ints) -> ClassNumbers:
-        """Return the leaves of endpoints; a hash knows every endpoint."""
+        """Return the leaves of endpoints, or the endpoints themselves for a hash, which distinguishes them."""
         found = endpoint if self.routing.mode == "ecmp" else self.leaf_of[endpoint]
         return found, found
 
     def without(self, dead: Mask) -> ShortestPaths:
-        """Return the paths around dead links. Raises UnreachableError when a leaf is cut off."""
+        """Return the paths around dead links. Raises UnreachableError if a leaf is cut off."""
         return replace(self, around=next_hops(self.table.wires, dead))
 
 
-# Which cables lead to each leaf of a written-out graph by a shortest path, by breadth-first searches from all leaves at once.
+# The cables that lead to each leaf of an explicit graph by a shortest path, by breadth-first searches from all leaves at once.
 
 
 class Wires(NamedTuple):
-    """Directed links between vertices. Those of one trunk, there and back, are half of their number apart."""
+    """Directed links between vertices. The two directions of a trunk are half the number of links apart."""
 
     tail: Ints
-    """The vertex that each leads from (links,)."""
+    """Start vertex of each link (links,)."""
     head: Ints
-    """The vertex that it leads to (links,)."""
+    """End vertex of each link (links,)."""
     rate: Floats
-    """Bytes/s of each (links,)."""
+    """Bytes/s of each link (links,)."""
     cables: Floats
-    """Physical cables of each (links,)."""
+    """Physical cables per link (links,)."""
     leaves: int
-    """Number of leaves, to which endpoints are wired; they are the first vertices."""
+    """Number of leaves, to which endpoints are attached; they are the first vertices."""
     names: tuple[str, ...]
-    """Of the vertices."""
+    """Names of the vertices."""
 
     def ends(self, link: int) -> tuple[str, str]:
-        """Return the two ends of a link by name."""
+        """Return the names of the start and the end of a link."""
         return self.names[self.tail[link]], self.names[self.head[link]]
 
 
 class NextHops(NamedTuple):
-    """The links on shortest paths, for each leaf and vertex."""
+    """Links on shortest paths, for each leaf and vertex."""
 
     wires: Wires
     """The graph, with V vertices."""
     distance: Ints
-    """Links from each vertex to each leaf, -1 where there is no path (vertices, leaves)."""
+    """Number of links from each vertex to each leaf, -1 without a path (vertices, leaves)."""
     start: Ints
-    """From vertex v to leaf d lead the entries start[d·V + v] to start[d·V + v + 1] of the next three (leaves · V + 1,)."""
+    """Entries from vertex v to leaf d are start[d·V + v] to start[d·V + v + 1] of the next three fields (leaves · V + 1,)."""
     link: Ints
-    """The link of each entry; those of one vertex in the order of the file."""
+    """Link of each entry; entries of one vertex are in the order of the file."""
     part: Floats
-    """What part of the bytes/s of its vertex's entries each has."""
+    """Share of each entry in the bytes/s of its vertex's entries."""
     cables: Floats
-    """The cables of all entries before each: a hash picks a cable, and this says whose."""
+    """Cumulative number of cables before each entry, by which a hash selects an entry."""
     dead: Mask | None = None
-    """Links that are left out, if any (links,)."""
+    """Mask of links that are left out (links,), or None."""
 
     def rows(self, at: Ints, to: Ints) -> Ints:
-        """Return the rows of `start` for the paths from vertices to leaves."""
+        """Return the rows of `start` for the paths from vertices `at` to leaves `to`."""
         return to * len(self.wires.names) + at
 
     def spread(self, source: Ints, destination: Ints) -> tuple[Ints, Floats]:
-        """Return all links on shortest paths from leaves to leaves by distance, and their shares (both: pairs, width)."""
+        """Return all links on shortest paths between leaves, sorted by distance, and their shares (both: pairs, width)."""
         row, at, part = np.arange(len(source)), source, np.ones(len(source))
         rows, links, shares, vertices = [row[:0]], [row[:0]], [part[:0]], len(self.wires.names)
-        # one hop of all pairs at a time: bytes of a pair that come together at a vertex go on as one, or entries would double
-        # at every diamond of the graph
+        # one hop of all pairs at a time: bytes of a pair that meet at a vertex continue as one entry, otherwise entries would
+        # double at every diamond of the graph
         while (on := at != destination[row]).any():
             row, part, key = row[on], part[on], self.rows(at[on], destination[row[on]])
             often, entry = np.diff(self.start)[key], entries(self.start, key)
@@ -159,9 +159,11 @@ class NextHops(NamedTuple):
 
 
 def next_hops(wires: Wires, dead: Mask | None = None) -> NextHops:
-    """Return the links on shortest paths to each leaf. Raises UnreachableError when dead links cut a leaf off."""
+    """Return the links on shortest paths to each leaf. Raises UnreachableError if dead links cut a leaf off."""
     count, vertices = len(wires.tail), len(wires.names)
-    order = np.lexsort((np.arange(count) % max(count // 2, 1), wires.tail))  # of a vertex in the order of the file
+    order = np.lexsort(
+        (np.arange(count) % max(count // 2, 1), wires.tail)
+    )  # links of a vertex in the order of the file
     order = order if dead is None else order[~dead[order]]
     tail, head = wires.tail[order], wires.head[order]
     distance = _distances(tail, head, vertices, wires.leaves)
@@ -176,7 +178,7 @@ def next_hops(wires: Wires, dead: Mask | None = None) -> NextHops:
 
 
 def _distances(tail: Ints, head: Ints, vertices: int, leaves: int) -> Ints:
-    """Return the links from each vertex to each leaf (vertices, leaves), -1 where there is no path; `tail` ascends."""
+    """Return the number of links from each vertex to each leaf (vertices, leaves), -1 without a path; `tail` is ascending."""
     distance = np.full((vertices, leaves), -1, np.int64)
     distance[np.arange(leaves), np.arange(leaves)] = 0
     vertex, first = np.unique(tail, return_index=True)
@@ -192,11 +194,11 @@ def _distances(tail: Ints, head: Ints, vertices: int, leaves: int) -> Ints:
 
 
 FIRST, SECOND = "\0first", "\0second"
-"""What stands for the NICs of the first and of the second half of the nodes; no switch has such a name."""
+"""Vertices for the NICs of the first and of the second half of the nodes; no switch has such a name."""
 
 
 def max_flow(links: Iterable[tuple[str, str, float]]) -> float:
-    """Return the largest flow from FIRST to SECOND over links (tail, head, bytes/s), 0 without FIRST (Ford, Fulkerson 1956)."""
+    """Return the largest flow in bytes/s from FIRST to SECOND over links (tail, head, bytes/s) (Ford, Fulkerson 1956)."""
     import networkx as nx
 
     graph: nx.DiGraph[str] = nx.DiGraph()

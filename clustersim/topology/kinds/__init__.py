@@ -1,1 +1,1 @@
-"""Kinds of fabric by their name in YAML: one file each, `build(cluster) -> Topology`, and nothing else."""
+"""Kinds of fabric by their name in YAML: each file has `build(cluster) -> Topology`, and nothing else."""

@@ -20,7 +20,7 @@ SPEC = Dragonfly
 
 
 def build(cluster: NodeSpecs) -> Topology:
-    """Return the topology of a `dragonfly` fabric. Raises ConfigError when the nodes or the cables do not fit."""
+    """Return the topology of a `dragonfly` fabric. Raises ConfigError if nodes or cables do not fit."""
     spec = cluster.section(Dragonfly)
     built = _hops(cluster, spec)
     inside, between = delays(cluster, spec)
@@ -72,7 +72,7 @@ def _counts(cluster: NodeSpecs, spec: Dragonfly, built: _DragonflyHops, rate: fl
 
 
 def _fanouts(cluster: NodeSpecs, built: _DragonflyHops) -> tuple[int, ...]:
-    """Return nodes in a group and groups, if groups hold whole nodes."""
+    """Return (nodes per group, number of groups), if groups hold whole nodes."""
     each, rest = divmod(built.a * built.p, cluster.nics)
     if rest or each >= cluster.nodes:
         return (cluster.nodes,) if cluster.nodes > 1 else ()
@@ -81,27 +81,27 @@ def _fanouts(cluster: NodeSpecs, built: _DragonflyHops) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _DragonflyHops(Wired):
-    """Minimal paths: local, global, local. The letters are those of Kim et al.
+    """Minimal paths: local, global, local. Field names are those of Kim et al.
 
     Local cable s(s-1)/2 + r of a group joins its routers r < s; global cable c of a pair of groups is number pair·copies + c.
     Links: local up, local down, global up, global down; up is from the router or group with the smaller number.
     """
 
     a: int
-    """Routers of a group."""
+    """Routers per group."""
     p: int
-    """Endpoints of a router."""
+    """Endpoints per router."""
     between: GlobalCables
     """Cables between groups."""
 
     @property
     def local_cables(self) -> int:
-        """Cables inside groups."""
+        """Number of cables inside groups."""
         return self.between.groups * (self.a * (self.a - 1) // 2)
 
     @property
     def global_cables(self) -> int:
-        """Cables between groups."""
+        """Number of cables between groups."""
         return self.between.pairs * self.between.copies
 
     @property
@@ -109,7 +109,7 @@ class _DragonflyHops(Wired):
         return 0, 2 * self.local_cables, 2 * (self.local_cables + self.global_cables)
 
     def __call__(self, source: Ints, destination: Ints) -> Ints:
-        """Return the links from endpoints to endpoints; parallel global cables take turns by source and destination."""
+        """Return the links from each source to its destination. Parallel global cables alternate by source and destination."""
         here, there = self.vertex(source), self.vertex(destination)
         i, k = here // self.a, there // self.a
         columns = np.full((len(here), 3), -1, np.int64)
@@ -124,7 +124,7 @@ class _DragonflyHops(Wired):
         return columns
 
     def classes(self, endpoint: Ints) -> ClassNumbers:
-        """Return the routers of endpoints, and which of the parallel cables they would begin with."""
+        """Return the router of each endpoint, combined with the parallel cable that it starts with."""
         turns = max(self.between.copies, 1)
         found = self.vertex(endpoint) * turns + endpoint % turns
         return found, found

@@ -21,7 +21,7 @@ SPEC = DragonflyPlus
 
 
 def build(cluster: NodeSpecs) -> Topology:
-    """Return the topology of a `dragonfly_plus` fabric. Raises ConfigError when its ports or the nodes do not work out."""
+    """Return the topology of a `dragonfly_plus` fabric. Raises ConfigError if its ports or nodes do not fit."""
     spec = cluster.section(DragonflyPlus)
     check_routing(cluster, spec.routing)
     built = _hops(cluster, spec)
@@ -49,7 +49,9 @@ def _hops(cluster: NodeSpecs, spec: DragonflyPlus) -> _DragonflyPlusHops:
     between = GlobalCables(_groups(cluster, spec, nodes), spec.spines, spec.h)
     slots, lanes, paths = spec.spines * parallel, between.copies, spec.routing.qps
     if spec.routing.mode == "adaptive":
-        even = between.groups == 1 or spec.h % (between.groups - 1) == 0  # each spine has equally many to every group
+        even = (
+            between.groups == 1 or spec.h % (between.groups - 1) == 0
+        )  # each spine has equally many cables to every group
         slots, lanes = (1, min(1, lanes)) if even else (spec.spines, lanes)
         paths = paths if even else max(spec.spines, lanes)
     built = _DragonflyPlusHops(
@@ -62,7 +64,7 @@ def _hops(cluster: NodeSpecs, spec: DragonflyPlus) -> _DragonflyPlusHops:
 
 
 def _parallel(cluster: NodeSpecs, spec: DragonflyPlus) -> int:
-    """Return the cables between a leaf and a spine, once they and the others fit the switches."""
+    """Return the number of cables between a leaf and a spine. Raises ConfigError unless all cables fit the switches."""
     uplinks, spines = spec.uplinks or spec.spines, spec.spines
     parallel, rest = divmod(uplinks, spines)
     if rest:
@@ -77,7 +79,7 @@ def _parallel(cluster: NodeSpecs, spec: DragonflyPlus) -> int:
 
 
 def _nodes(cluster: NodeSpecs, spec: DragonflyPlus) -> int:
-    """Return the nodes of a full group."""
+    """Return the number of nodes of a full group."""
     ports = spec.leaves * spec.p
     if (fit := ports // cluster.nics) < 1:
         few = f"leaves · p = {spec.leaves} · {spec.p} = {ports} ports of a group for {cluster.nics} NICs of a node"
@@ -104,7 +106,7 @@ def _groups(cluster: NodeSpecs, spec: DragonflyPlus, nodes: int) -> int:
 
 
 def _divided(spec: DragonflyPlus, others: int) -> int:
-    """Return the nearest h whose cables divide among the other groups, the smaller of two."""
+    """Return the h nearest to the file's whose cables divide evenly over `others` groups, the smaller of two."""
     step = others // int(np.gcd(spec.spines, others))
     return max(step, (2 * spec.h + step - 1) // (2 * step) * step)
 
@@ -129,14 +131,12 @@ def _counts(cluster: NodeSpecs, built: _DragonflyPlusHops, rate: float) -> dict[
     }
 
 
-# Routes over the cables of a Dragonfly+.
-#
-# Cable (l·spines + s)·parallel + c of a group joins leaf l to spine s; global cable c of a pair of groups is number
-# pair·copies + c. Links: leaf up, leaf down, global up, global down; up is towards the spine, or from the group with the smaller
-# number. Adaptive routing bundles cables: all of a leaf and all between two groups if every spine has equally many to every
-# group, else those that join the same two switches.
+# Routes over the cables of a Dragonfly+. Cable (l·spines + s)·parallel + c of a group joins leaf l to spine s; global cable c of
+# a pair of groups is number pair·copies + c. Links: leaf up, leaf down, global up, global down; up is towards the spine, or from
+# the group with the smaller number. Adaptive routing bundles cables: all of a leaf, and all between two groups if every spine has
+# equally many to every group, otherwise those between the same two switches.
 
-_MOST_TRIES = 1000  # of the next cables; then a shortest path
+_MOST_TRIES = 1000  # of the next cables; after that a shortest path
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -144,9 +144,9 @@ class _DragonflyPlusHops(Wired):
     """Minimal paths: up to a spine, to the other group, down; inside a group up and down."""
 
     leaves: int
-    """Leaves of a group."""
+    """Leaves per group."""
     p: int
-    """Ports of a leaf for NICs."""
+    """Ports per leaf for NICs."""
     between: GlobalCables
     """Cables between the spines of groups."""
     parallel: int
@@ -155,17 +155,17 @@ class _DragonflyPlusHops(Wired):
     """NICs of a full group."""
     routing: Routing
     slots: int
-    """Links up from a leaf: one bundle, one a spine, or one a cable."""
+    """Links up per leaf: one bundle, one per spine, or one per cable."""
     lanes: int
-    """Links between two groups: one bundle, or one a cable."""
+    """Links between two groups: one bundle, or one per cable."""
     paths: int
-    """Paths side by side: all spines where their cables are no bundle, else one a queue pair."""
+    """Paths side by side in a row: one per spine if their cables are not a bundle, else one per queue pair."""
     around: Detours | None = None
-    """Shortest paths without dead links, if there are any."""
+    """Shortest paths around dead links; None without dead links."""
 
     @property
     def spines(self) -> int:
-        """Spines of a group."""
+        """Spines per group."""
         return self.between.switches
 
     @property
@@ -175,12 +175,12 @@ class _DragonflyPlusHops(Wired):
 
     @property
     def leaf_links(self) -> int:
-        """Links up from all leaves."""
+        """Number of links up from all leaves."""
         return self.between.groups * self.leaves * self.slots
 
     @property
     def global_links(self) -> int:
-        """Links between groups, in one direction."""
+        """Number of links between groups in one direction."""
         return self.between.pairs * self.lanes
 
     @property
@@ -188,7 +188,7 @@ class _DragonflyPlusHops(Wired):
         return 0, 2 * self.leaf_links, 2 * (self.leaf_links + self.global_links)
 
     def __call__(self, source: Ints, destination: Ints) -> Ints:
-        """Return the links from endpoints to endpoints, route after route."""
+        """Return the links from each source to its destination, route after route (pairs, width)."""
         routes = self.paths
         a, b, route = source.repeat(routes), destination.repeat(routes), np.tile(np.arange(routes), len(source))
         paths = self._paths(a, b, route, 0)
@@ -203,12 +203,12 @@ class _DragonflyPlusHops(Wired):
             bad = bad[crosses(paths[bad], self.around.dead)]
         paths[bad] = -1
         paths = paths.reshape(len(source), routes, 3)
-        rows = np.unique(bad // routes)  # the pairs that lost a route: those without any take a shortest path
+        rows = np.unique(bad // routes)  # pairs that lost a route: those without any route take a shortest path
         rows = rows[(paths[rows] < 0).all(axis=(1, 2))]
         return self.around.detoured(paths, rows, source, destination)
 
     def _paths(self, source: Ints, destination: Ints, route: Ints, shift: int) -> Ints:
-        """Return the links (up, global, down) of one route of each pair, the `shift`-th in the order of preference."""
+        """Return the links (up, global, down) of one route per pair; `shift` is the index of the choice, the best being 0."""
         here, there = self.vertex(source), self.vertex(destination)
         i, k = here // self.leaves, there // self.leaves
         lead, copies = self._lead(source, destination, route) + shift, self.between.copies
@@ -227,18 +227,18 @@ class _DragonflyPlusHops(Wired):
         return columns
 
     def _lead(self, source: Ints, destination: Ints, route: Ints) -> Ints:
-        """Return the numbers that choose: of the route, of the destination in its group, or a hash of both and the route."""
+        """Return the numbers that choose cables: the route's, the destination's in its group, or a hash of both and the route."""
         if self.adaptive:
             return route
         if self.routing.mode == "dmodk":
             return destination % self.filled
-        # two bits fewer: the sum with a shift still fits a signed number
+        # two bits fewer, so that the sum with a shift still fits a signed number
         return (mixed(source, destination, route, self.routing.seed) >> np.uint64(2)).astype(np.int64)
 
     def _copy(self, lead: Ints) -> Ints:
-        """Return which of the cables between two groups: those that follow one another are on different spines."""
-        # copy c leaves by spine (c·(groups-1) + …) // h: neighbours in number share a spine, so D-mod-k would send neighbouring
-        # destinations over one; turn by turn they take one cable of every spine before the second of any
+        """Return the index of the cable between two groups; consecutive indices are on different spines."""
+        # copy c leaves by spine (c·(groups-1) + …) // h: adjacent numbers share a spine, so D-mod-k would send adjacent
+        # destinations over one spine; in this order they use one cable of every spine before the second of any
         copies = self.between.copies
         each = copies // self.spines if copies % self.spines == 0 else 1
         within, turn = np.divmod(lead % copies, copies // each)
@@ -249,7 +249,7 @@ class _DragonflyPlusHops(Wired):
         return leaf * self.slots + (spine * self.parallel + cable) * self.slots // whole
 
     def classes(self, endpoint: Ints) -> ClassNumbers:
-        """Return the leaves, and endpoints where routing looks at those; also around dead links."""
+        """Return the leaf of each endpoint, or the endpoint if routing depends on it; the same around dead links."""
         leaf = self.vertex(endpoint)
         return endpoint if self.routing.mode == "ecmp" else leaf, leaf if self.adaptive else endpoint
 
@@ -259,7 +259,7 @@ class _DragonflyPlusHops(Wired):
         return found
 
     def cable_ends(self, part: int, cable: Ints) -> tuple[Ints, Ints]:
-        """Return the switches that cables join: leaves, then spines (for a bundle of spines their first)."""
+        """Return the switches at the ends of cables: leaves, then spines (for a bundle of spines, the first)."""
         first = self.between.groups * self.leaves
         if part == 1:
             low, high = self.between.ends(*np.divmod(cable, self.lanes))
@@ -272,5 +272,5 @@ class _DragonflyPlusHops(Wired):
         return f"leaf[{vertex}]" if vertex < leaves else f"spine[{vertex - leaves}]"
 
     def without(self, dead: Mask) -> _DragonflyPlusHops:
-        """Return the paths around dead links. Raises UnreachableError when a switch is cut off."""
+        """Return the paths around dead links. Raises UnreachableError if a switch is cut off."""
         return replace(self, around=Detours.around(self, dead))

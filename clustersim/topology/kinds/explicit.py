@@ -1,4 +1,4 @@
-"""A graph written out switch by switch."""
+"""An explicit graph of switches."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SPEC = Explicit
 
 
 def build(cluster: NodeSpecs) -> Topology:
-    """Return the topology of an `explicit` fabric. Raises ConfigError for a graph with loops, doubles or islands."""
+    """Return the topology of an `explicit` fabric. Raises ConfigError for loops, duplicate links or unconnected parts."""
     spec = cluster.section(Explicit)
     check_routing(cluster, spec.routing)
     ports, trunks = _sorted(cluster, spec)
@@ -57,7 +57,7 @@ def build(cluster: NodeSpecs) -> Topology:
 
 
 def _graph(trunks: Trunks, leaves: Sequence[str], rate: Floats, cables: Floats) -> Wires:
-    """Return the directed links of trunks, first all from a to b, then all back."""
+    """Return the directed links of trunks: first all from a to b, then all reversed."""
     names = tuple(dict.fromkeys([*leaves, *(end for t in trunks for end in (t.a, t.b))]))
     number = {name: i for i, name in enumerate(names)}
     a, b = np.array([(number[t.a], number[t.b]) for t in trunks], np.int64).reshape(-1, 2).T
@@ -82,7 +82,7 @@ def _counts(cluster: NodeSpecs, spec: Explicit, ports: Sequence[Port], trunks: T
 
 
 class Port(NamedTuple):
-    """The one cable of an endpoint: the switch that it leads to, bytes/s, seconds."""
+    """The single cable of an endpoint: the switch that it leads to, bytes/s, latency in seconds."""
 
     switch: str
     rate: float
@@ -90,7 +90,7 @@ class Port(NamedTuple):
 
 
 def _sorted(cluster: NodeSpecs, spec: Explicit) -> tuple[Sequence[Port], Trunks]:
-    """Return the cable of each endpoint, and the trunks between switches. Raises ConfigError for loops, doubles, loose ends."""
+    """Return the cable of each endpoint, and the trunks between switches. Raises ConfigError for loops or loose ends."""
     _check(cluster, spec)
     switches = set(spec.nodes)
     ports: dict[int, Port] = {}

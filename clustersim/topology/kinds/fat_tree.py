@@ -17,16 +17,16 @@ SPEC = FatTree
 
 
 def build(cluster: NodeSpecs) -> Topology:
-    """Return the topology of a `fat_tree` fabric. Raises ConfigError when its ports do not work out."""
+    """Return the topology of a `fat_tree` fabric. Raises ConfigError if its ports do not fit."""
     spec = cluster.section(FatTree)
     return assemble(cluster, "fat_tree", network(cluster, spec))
 
 
-# Names of trees that the field knows. Each has a file of its own, for a name in YAML is a file.
+# Common names of fat trees. Each has its own file, because a name in YAML is a file.
 
 
 def leaf_spine(cluster: NodeSpecs) -> Topology:
-    """Return the topology of a `leaf_spine` fabric: two tiers. Raises ConfigError as `build` does, and for another number."""
+    """Return the topology of a `leaf_spine` fabric. Raises ConfigError as `build` does, and unless it has two tiers."""
     spec = cluster.section(FatTree)
     spec = spec if spec.tiers else spec.model_copy(update={"tiers": (Tier(), Tier())})
     if len(spec.tiers) != 2:
@@ -36,16 +36,16 @@ def leaf_spine(cluster: NodeSpecs) -> Topology:
 
 
 def rail_optimized(cluster: NodeSpecs) -> Topology:
-    """Return the topology of a `rail_optimized` fabric: NIC j of every node hangs on a leaf of rail j. Raises as `build` does."""
+    """Return the topology of a `rail_optimized` fabric: NIC j of every node is on a leaf of rail j. Raises ConfigError."""
     spec = cluster.section(FatTree, rails="optimized")
     return assemble(cluster, "rail_optimized", network(cluster, spec))
 
 
 def rail_only(cluster: NodeSpecs) -> Topology:
-    """Return the topology of a `rail_only` fabric: rails that nothing joins (Wang et al. 2023, "Rail-only").
+    """Return the topology of a `rail_only` fabric: rails without connection (Wang et al. 2023, "Rail-only").
 
-    Traffic to another rail first goes to the GPU of that rail inside the node, as NCCL's PXN does. Raises ConfigError as `build`
-    does, and when nodes cannot change rails.
+    Traffic to another rail first goes to the GPU of that rail inside the node, as with NCCL's PXN. Raises ConfigError as `build`
+    does, and if nodes cannot change rails.
     """
     spec = cluster.section(FatTree, rails="optimized", rail_planes=True)
     if spec.rails == "none" or not spec.rail_planes:
@@ -84,7 +84,7 @@ def network(cluster: NodeSpecs, spec: FatTree) -> BuiltFabric:
 
 
 def _not_full(cluster: NodeSpecs, spec: FatTree, built: Tree) -> Iterator[str]:
-    """Yield the oversubscription of leaves that too few nodes hang on for the one that was asked for."""
+    """Yield a warning on the oversubscription of leaves with too few nodes for the ratio in the file."""
     asked, leaf = spec.oversubscription, built.tiers[0]
     if asked and leaf.up and cluster.nodes > 1 and leaf.down < asked * leaf.up * (1 - ROUNDED):
         few = f"leaves with {plural(leaf.down, 'NIC', 'NICs')} and {plural(leaf.up, 'uplink', 'uplinks')}"
@@ -92,20 +92,21 @@ def _not_full(cluster: NodeSpecs, spec: FatTree, built: Tree) -> Iterator[str]:
 
 
 def _kept(cluster: NodeSpecs, built: Tree) -> int:
-    """Return the rails that traffic keeps to: with PXN all, which RCCL leaves off (paths.cc) where a spine joins them."""
+    """Return the number of rails that traffic stays on: all with PXN, 1 for RCCL, without PXN, if a spine joins rails
+    (paths.cc)."""
     crosses = cluster.node.scale_up.kind == "mesh" and built.leaves.parts == 1
     return 1 if crosses else max(1, built.leaves.rails)
 
 
 def check_routing(cluster: NodeSpecs, routing: Routing | ExplicitRouting) -> None:
-    """Raise ConfigError for queue pairs that nothing hashes."""
+    """Raise ConfigError for several queue pairs without a hash (`ecmp`) to separate them."""
     if routing.qps > 1 and routing.mode != "ecmp":
         what = f"qps is for `mode: ecmp`; {routing.mode} sends one flow a pair"
         raise cluster.error(("fabric", "routing", "qps"), what)
 
 
 def _ranges(spec: FatTree, link: Link, hops: FatTreeHops) -> Iterator[LinkRange]:
-    """Yield the ports of the NICs if they have several, number endpoint · planes + plane, and the cables of each level."""
+    """Yield the NICs' ports if they have several (number endpoint · planes + plane), and the cables of each level."""
     built, rate = hops.tree, link.rate * link.efficiency
     if built.ports:
         yield from both_ways("port", built.ports, rate, 0.0)
@@ -131,14 +132,14 @@ def _counts(cluster: NodeSpecs, spec: FatTree, link: Link, built: Tree) -> dict[
 
 
 def _hung(built: Tree, level: Level) -> int:
-    """Return the NICs below a full group of a tier: those that share its uplinks."""
+    """Return the number of NICs below a full group of a tier, which share its uplinks."""
     leaves = built.leaves
     leaf = min(leaves.down, leaves.unit if leaves.rails else leaves.endpoints)
     return min(leaf * level.span, leaves.endpoints // leaves.parts)
 
 
 def _fanouts(cluster: NodeSpecs, built: Tree) -> tuple[int, ...]:
-    """Return nodes under a set of leaves, sets of leaves in a pod, …; ceilings where a group is not full, ones left out."""
+    """Return nodes per set of leaves, sets per pod, …; rounded up if a group is not full, without ones."""
     leaves = built.leaves
     if not leaves.nics:
         return (cluster.nodes,)

@@ -18,7 +18,7 @@ SPEC = Grid
 
 
 def build(cluster: NodeSpecs) -> Topology:
-    """Return the topology of a `grid` fabric. Raises ConfigError when the sizes do not multiply to the nodes."""
+    """Return the topology of a `grid` fabric. Raises ConfigError unless the product of the sizes is the number of nodes."""
     spec = cluster.section(Grid)
     _check_product(cluster, [dim.size for dim in spec.dims])
     dims = tuple(
@@ -34,9 +34,9 @@ def build(cluster: NodeSpecs) -> Topology:
 
 
 def torus(cluster: NodeSpecs) -> Topology:
-    """Return the topology of a `torus` fabric, dimension-ordered, as TPU pods are (Jouppi et al. 2023); without `wrap` open.
+    """Return the topology of a `torus` fabric, dimension-ordered, as in TPU pods (Jouppi et al. 2023); open without `wrap`.
 
-    Raises ConfigError when the extents do not multiply to the nodes.
+    Raises ConfigError unless the product of the extents is the number of nodes.
     """
     spec = cluster.section(Torus)
     _check_product(cluster, spec.dims)
@@ -61,7 +61,7 @@ def _check_product(cluster: NodeSpecs, sizes: Sequence[int]) -> None:
 
 
 def _direct(cluster: NodeSpecs, lattice: Lattice, rails: int = 1, key: str = "fabric.link.rate") -> BuiltFabric:
-    """Return the network of a grid without a hierarchy of switches; `rails` equal ones stand side by side."""
+    """Return the network of a grid without a hierarchy of switches, with `rails` equal copies."""
     for i, dim in enumerate(lattice.dims):
         if dim.width > LONGEST // 2:
             what = f"a {dim.kind} of {dim.size} is too long (at most {LONGEST}, a line half of that)"

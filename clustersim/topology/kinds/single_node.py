@@ -1,4 +1,4 @@
-"""One node and nothing between nodes: what a file without `fabric` describes."""
+"""A single node without network, described by a file without `fabric`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SPEC = SingleNode
 
 
 def build(cluster: NodeSpecs) -> Topology:
-    """Return the topology of one node. Raises ConfigError when there are several."""
+    """Return the topology of one node. Raises ConfigError if there are several."""
     if cluster.fabric:
         validate(SingleNode, cluster.document, cluster.fabric, ("fabric",))
     if cluster.nodes > 1:

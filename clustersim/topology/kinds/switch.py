@@ -1,4 +1,4 @@
-"""One ideal crossbar that joins all NICs: nothing is contended but the NICs themselves."""
+"""One ideal crossbar for all NICs: only the NICs themselves limit transfers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SPEC = Switch
 
 
 def build(cluster: NodeSpecs) -> Topology:
-    """Return the topology of a `switch` fabric. Raises ConfigError when the nodes have no NICs."""
+    """Return the topology of a `switch` fabric. Raises ConfigError if the nodes have no NICs."""
     spec = cluster.section(Switch)
     line = cluster.by_endpoint(lambda pool: pool.node.nics.rate if pool.node.nics else 0.0)
     rate = spec.link.rate * spec.link.efficiency if spec.link else line
@@ -28,7 +28,7 @@ def build(cluster: NodeSpecs) -> Topology:
 
 
 class _Crossbar(Hops):
-    """No link between NIC and NIC but their own two."""
+    """Routes without links between NICs."""
 
     def __call__(self, source: Ints, destination: Ints) -> Ints:
         return np.empty((len(source), 0), np.int64)
