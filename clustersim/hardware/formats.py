@@ -43,9 +43,7 @@ class Format(NamedTuple):
 FORMATS: Mapping[str, Format] = {
     "fp8": Format("fp8"),
     "mxfp8": Format("fp8", scale=1 / 32, needs="fp4"),  # E8M0 per 32 values
-    "nvfp4": Format(
-        "fp4", scale=1 / 16, reads=2, needs="fp4", vendors=("nvidia",)
-    ),  # E4M3 per 16 values, fp32 per tensor
+    "nvfp4": Format("fp4", scale=1 / 16, reads=2, needs="fp4", vendors=("nvidia",)),  # E4M3 per 16, fp32 per tensor
     "mxfp4": Format("fp4", scale=1 / 32, needs="fp4"),  # E8M0 per 32 values
 }
 """{`training.precision`: format}"""

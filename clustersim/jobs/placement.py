@@ -49,9 +49,7 @@ def place_jobs(cluster: Topology, requests: Sequence[PlacementRequest], placemen
     for i, (request, job) in enumerate(zip(requests, resolved, strict=True)):
         nodes = np.array(taken_free.get(i, request.nodes), np.int64)
         gpus = cluster.numbering.gpus_of(nodes)
-        if (
-            len(gpus) > len(nodes) * cluster.gpus_per_node
-        ):  # they exceed the total of all nodes, which is known only now
+        if len(gpus) > len(nodes) * cluster.gpus_per_node:  # exceeds all nodes, as is known only now
             job = _resolved(cluster, replace(request, nodes=tuple(nodes.tolist())), len(nodes))  # noqa: PLW2901
         result.append(PlacedJob(request.name, job, nodes, gpus[: job.mesh.size], request.start))
     return result

@@ -19,9 +19,7 @@ def dense(shard: ShardedModel, prefix: str, ffn: int) -> tuple[Operator, ...]:
     """Return the two linears and the activation between them, `ffn` features wide on this rank."""
     hidden, bias = shard.model.hidden, shard.model.bias
     parts = [(name, ffn) for name in ("mlpwi_0", "mlpwi_1")[: 2 if gated(shard.model) else 1]]
-    read = (
-        shard.eager or shard.model.norm_position != "pre"
-    )  # eager PyTorch saves its tensors whether or not they are read
+    read = shard.eager or shard.model.norm_position != "pre"  # eager PyTorch saves tensors even if never read
     adapted = adapters(shard, f"{prefix}fc1", hidden, parts)
     wide, whole = len(parts) * ffn, not adapted
     return (

@@ -90,9 +90,7 @@ def buffers(job: Job, stages: Sequence[Stage]) -> float:
     if not job.training.framework:
         return 0.0
     kept = job.keeps
-    layers = {
-        id(layer): layer for stage in stages for layer, _ in stage.layers
-    }.values()  # stages repeat the same layer objects
+    layers = {id(layer): layer for stage in stages for layer, _ in stage.layers}.values()  # stages share layer objects
     asked = layers if kept.dummy_gradients.value or kept.grouped_workspaces.value else ()
     products = [product for layer in asked for op in layer.operators for product in _weight_gradients(op)]
     shapes = {(one.m, one.n) for one in products} if kept.dummy_gradients.value else set()

@@ -109,9 +109,7 @@ class Detours(Hops):
         order = order[~dead[order]]
         starts = np.searchsorted(tails[order], np.arange(max(tails.max(), heads.max()) + 2))
         found = cls(hops, dead, tails, heads, starts, order)
-        for link in np.flatnonzero(
-            dead
-        ).tolist():  # if both ends of each dead link stay connected, so does everything else
+        for link in np.flatnonzero(dead).tolist():  # if all ends of dead links stay connected, so does all else
             found.path(int(tails[link]), int(heads[link]))
         return found
 

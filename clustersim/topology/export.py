@@ -109,9 +109,7 @@ class Ns3Link(NamedTuple):
 
 def ns3(topology: Topology) -> str:
     """Return an ns-3 topology file of a topology with one link per cable (see `cabled`)."""
-    rows = [
-        row for row, count in Counter(rows_of(topology)).items() for _ in range(count)
-    ]  # parallel cables are adjacent
+    rows = [row for row, count in Counter(rows_of(topology)).items() for _ in range(count)]  # parallel ones adjacent
     number = {f"gpu[{g}]": i for i, g in enumerate(numbers(topology).tolist())}
     ends = dict.fromkeys(end for row in rows for end in (row.a, row.b) if end not in number)
     inner = [end for end in ends if _kind(end) in ("nvswitch", "nvlink", "pcie")]
@@ -121,9 +119,7 @@ def ns3(topology: Topology) -> str:
     kind = topology.gpu.name.split("-")[0].upper()
     head = f"{len(number)} {topology.numbering.widths[-1]} {len(inner)} {outer} {len(rows)} {kind}"
     if topology.node.pairs and not switches and topology.gpu.name == "h100-sxm":
-        head = (
-            f"{len(number)} 0 {len(rows)}"  # ASTRA-sim's ns-3 format, which SimAI extends by servers and their switches
-        )
+        head = f"{len(number)} 0 {len(rows)}"  # ASTRA-sim's ns-3 format; SimAI's adds servers and their switches
     body = (f"{number[r.a]} {number[r.b]} {r.rate * 8e-9:.10g}Gbps {r.delay * 1e3:.10g}ms 0" for r in rows)
     return "\n".join([head, " ".join(str(number[end]) for end in switches), *body, ""])
 
@@ -144,11 +140,7 @@ def rows_of(topology: Topology) -> Iterator[Ns3Link]:
             if a == b or any(e.startswith("gpu[") and e not in alive for e in (a, b)) or rate <= DEAD or not cables:
                 continue
             delay = float(topology.latency[link])
-            if inner and delay in (
-                NVLINK_LATENCY,
-                NVLINK_LATENCY / 2,
-                PCIE_LATENCY / 2,
-            ):  # latencies of NCCL, not of the wire
+            if inner and delay in (NVLINK_LATENCY, NVLINK_LATENCY / 2, PCIE_LATENCY / 2):  # NCCL's, not the wire's
                 delay = _NVLINK_DELAY
             elif tier.name in ("nic-up", "port-up"):  # in addition to NCCL's latency per hop, if the file sets one
                 own = delay - topology.node.net_latency / 2

@@ -189,9 +189,7 @@ def _steps(dim: Dim, a: Ints, b: Ints) -> tuple[Ints, Ints]:
     """Return the cables of a ring or line on the path from a to b, and a mask of those crossed downwards; -1 beyond the end."""
     ahead = (b - a) % dim.size if dim.kind == "ring" else b - a
     around = dim.size - ahead
-    tie = (ahead == around) & (
-        a % 2 == 1
-    )  # half of the positions go each way, so that both directions carry equal loads
+    tie = (ahead == around) & (a % 2 == 1)  # half of the positions go each way, so that loads are equal
     back = ((ahead > around) | tie) if dim.kind == "ring" else ahead < 0
     steps = np.where(back, around, ahead) if dim.kind == "ring" else np.abs(ahead)
     step = np.arange(dim.width)

@@ -161,9 +161,7 @@ class NextHops(NamedTuple):
 def next_hops(wires: Wires, dead: Mask | None = None) -> NextHops:
     """Return the links on shortest paths to each leaf. Raises UnreachableError if dead links cut a leaf off."""
     count, vertices = len(wires.tail), len(wires.names)
-    order = np.lexsort(
-        (np.arange(count) % max(count // 2, 1), wires.tail)
-    )  # links of a vertex in the order of the file
+    order = np.lexsort((np.arange(count) % max(count // 2, 1), wires.tail))  # a vertex's links as in the file
     order = order if dead is None else order[~dead[order]]
     tail, head = wires.tail[order], wires.head[order]
     distance = _distances(tail, head, vertices, wires.leaves)

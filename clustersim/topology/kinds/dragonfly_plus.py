@@ -49,9 +49,7 @@ def _hops(cluster: NodeSpecs, spec: DragonflyPlus) -> _DragonflyPlusHops:
     between = GlobalCables(_groups(cluster, spec, nodes), spec.spines, spec.h)
     slots, lanes, paths = spec.spines * parallel, between.copies, spec.routing.qps
     if spec.routing.mode == "adaptive":
-        even = (
-            between.groups == 1 or spec.h % (between.groups - 1) == 0
-        )  # each spine has equally many cables to every group
+        even = between.groups == 1 or spec.h % (between.groups - 1) == 0  # each spine has as many cables to each group
         slots, lanes = (1, min(1, lanes)) if even else (spec.spines, lanes)
         paths = paths if even else max(spec.spines, lanes)
     built = _DragonflyPlusHops(
