@@ -1,1 +1,1 @@
-"""The command line: parses, calls, prints; nothing else. One file a command."""
+"""The command line: parses, calls and prints. One file per command."""

@@ -1,4 +1,4 @@
-"""How a command prints its answer: JSON through one function, under the same top, or text."""
+"""Output of a command: JSON with a common header, or text."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from clustersim.report.terminal import Look
 
 NO_COLOR = "NO_COLOR"
-"""The variable that switches emphasis in a terminal off (https://no-color.org)."""
+"""Environment variable that switches emphasis in a terminal off (https://no-color.org)."""
 
 
 def look() -> Look:
-    """Return how text looks: bold and colours in a terminal whose user has not said otherwise, plain elsewhere."""
+    """Return the emphasis of text: bold and colours in a terminal unless NO_COLOR is set, otherwise none."""
     from clustersim.report.terminal import PLAIN, Look
 
     if not sys.stdout.isatty() or os.environ.get(NO_COLOR) or os.environ.get("TERM") == "dumb":
@@ -35,17 +35,17 @@ def _bold(text: str) -> str:
 
 
 def print_json(command: str, fields: Mapping[str, Any]) -> None:
-    """Print what a command found as one JSON object with `schema_version`, `clustersim` and `command` on top."""
+    """Print the result of a command as one JSON object that starts with `schema_version`, `clustersim` and `command`."""
     typer.echo(json.dumps(document(command, fields), indent=2))
 
 
 def written_out(made: Mapping[str, Any]) -> str:
-    """Return a document that is a file of its own as JSON, such as a schema."""
+    """Return a document that is a file of its own, such as a schema, as JSON."""
     return json.dumps(made, indent=1)
 
 
 def read_back(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields as a reader of JSON finds them: lists for tuples, keys that are text."""
+    """Return the fields as a JSON reader sees them: tuples become lists, keys become text."""
     found: dict[str, Any] = json.loads(json.dumps(fields))
     return found
 
@@ -58,7 +58,7 @@ def printed(
     as_json: bool,
     quiet: bool,
 ) -> None:
-    """Print the result of a command: its summary as JSON, or its text and where its files lie."""
+    """Print the result of a command: its summary as JSON, or its text and the folder of its files."""
     from clustersim.report.trace import left_out
 
     if as_json:

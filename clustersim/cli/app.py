@@ -1,4 +1,4 @@
-"""`clustersim`: the commands. A command line imports and builds the one that it names; `--help` needs all."""
+"""`clustersim` and its commands. A command line imports only the command that it names; `--help` imports all."""
 
 from __future__ import annotations
 
@@ -39,21 +39,21 @@ COMMANDS = {
     "schema": "schema:schema",
     "lab": "lab:app",
 }
-"""Name → where it is in `cli/`, in the order of `--help`: a function, or an app with commands of its own."""
+"""{command: its place in `cli/`, a function or an app with commands of its own}, in the order of `--help`."""
 OLD = {"share": "jobs:jobs", "predictor": "lab:app"}
-"""As some were called, likewise; `--help` leaves them out."""
+"""Former names of commands; `--help` omits them."""
 Abort = typer.Abort
-UsageError: type[BaseException] = typer.BadParameter.__bases__[0]  # typer has moved it between modules
+UsageError: type[BaseException] = typer.BadParameter.__bases__[0]  # typer has moved the class between modules
 
 
 def named(arguments: Sequence[str]) -> tuple[str, ...]:
-    """Return the commands that a command line may need: the one that it begins with, or all."""
+    """Return the commands that a command line may need: the one that it starts with, or all."""
     known = (*COMMANDS, *OLD)
     return tuple(arguments[:1]) if arguments and arguments[0] in known else known
 
 
 def app(names: Iterable[str] = named(())) -> typer.Typer:
-    """Return the program with these commands."""
+    """Return the program with the commands `names`."""
     made = CommandGroup(
         context_settings={"help_option_names": ["-h", "--help"]},
         rich_markup_mode=None,

@@ -1,4 +1,4 @@
-"""`clustersim calibrate RUNS.csv --out mine.yaml`: what measured steps say of a cluster, written down for the next forecasts."""
+"""`clustersim calibrate RUNS.csv --out mine.yaml`: estimate a cluster's constants from measured steps, for later forecasts."""
 
 from __future__ import annotations
 
@@ -34,11 +34,9 @@ def calibrate(
         ),
     ] = None,
     nccl: Annotated[
-        list[Path] | None, typer.Option(metavar="LOG", help="What nccl-tests printed on this cluster; several times.")
+        list[Path] | None, typer.Option(metavar="LOG", help="Output of nccl-tests on this cluster; can be repeated.")
     ] = None,
-    out: Annotated[
-        Path | None, typer.Option(metavar="FILE.yaml", help="Write the machine file that --machine takes.")
-    ] = None,
+    out: Annotated[Path | None, typer.Option(metavar="FILE.yaml", help="Write the machine file for --machine.")] = None,
     as_json: Json = False,
     quiet: Quiet = False,
     plugins: Plugins = None,
@@ -121,7 +119,7 @@ def _lines(found: MeasuredMachine, out: Path | None) -> Iterator[str]:
 
 
 ODD = 0.5
-"""Weight below which a measurement is named as unlike the others."""
+"""Weight below which a measurement is named as an outlier."""
 
 
 def _likely(fit: MachineEstimate) -> Iterator[str]:
@@ -132,7 +130,7 @@ def _likely(fit: MachineEstimate) -> Iterator[str]:
 
 
 LEAST = 0.01
-"""Share below which nothing is said of a hypothesis."""
+"""Share below which a hypothesis is not shown."""
 
 
 def _constants(fit: MachineEstimate) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""`clustersim collective`: what nccl-tests would print on a cluster, measured figures beside it."""
+"""`clustersim collective`: the table that nccl-tests would print on a cluster, next to measured figures."""
 
 from __future__ import annotations
 
@@ -52,12 +52,12 @@ def collective(
     end: Annotated[
         str, typer.Option("--end", "-e", help="Largest size. Sizes are cut to whole floats, 4 bytes.")
     ] = "16G",
-    factor: Annotated[float, typer.Option("--factor", "-f", min=1.01, help="From one size to the next.")] = 2.0,
+    factor: Annotated[float, typer.Option("--factor", "-f", min=1.01, help="Factor from one size to the next.")] = 2.0,
     gpus: Annotated[
         int | None, typer.Option("--gpus", "-g", min=2, help="Number of GPUs, the first ones. [default: all]")
     ] = None,
     ranks: Annotated[
-        str | None, typer.Option(help="These GPUs, such as 0-7,16-23 or 0-1023:8 (one a node of 8).")
+        str | None, typer.Option(help="GPUs to use, such as 0-7,16-23 or 0-1023:8 (one per node of 8).")
     ] = None,
     algo: Annotated[
         str | None, typer.Option(help="Force an algorithm of NCCL, such as ring, or one of clustersim/collectives.")
@@ -68,23 +68,23 @@ def collective(
         str | None, typer.Option(help="Time before each collective, such as 24us for eager PyTorch.")
     ] = None,
     nvls: Annotated[
-        bool | None, typer.Option("--nvls/--no-nvls", help="Let NVSwitches add, or not: NCCL_NVLS_ENABLE.")
+        bool | None, typer.Option("--nvls/--no-nvls", help="Let NVSwitches reduce, or not: NCCL_NVLS_ENABLE.")
     ] = None,
     imbalance: Annotated[
         float, typer.Option(help="Rows of the busiest GPU over the mean (Zipf), of all_to_all, dispatch or combine.")
     ] = 1.0,
     why: Annotated[
-        bool, typer.Option("--why", help="Say for the last size what was considered, and which link is busiest.")
+        bool, typer.Option("--why", help="Print the alternatives for the last size, and the busiest link.")
     ] = False,
     measured: Annotated[
         Path | None,
-        typer.Option(help="What nccl-tests printed, or a CSV with size_bytes and time_us, to compare with."),
+        typer.Option(help="Output of nccl-tests, or a CSV with size_bytes and time_us, to compare with."),
     ] = None,
     in_place: Annotated[
-        bool, typer.Option("--in-place", help="Take the times in place of what nccl-tests printed.")
+        bool, typer.Option("--in-place", help="Use the in-place times of the nccl-tests output.")
     ] = False,
     source: Annotated[
-        str | None, typer.Option(help="Part of the name of the source, of a CSV that has several.")
+        str | None, typer.Option(help="Part of the source's name, for a CSV with several sources.")
     ] = None,
     plugins: Plugins = None,
     as_json: Json = False,

@@ -1,4 +1,4 @@
-"""Commands, groups of them, and what is said of a command line that typer cannot read."""
+"""Commands, groups of commands, and messages for command lines that typer cannot parse."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from typer.core import TyperCommand
 
 
 class StrictCommand(TyperCommand):
-    """A command that refuses an option which is given twice, unless it collects values."""
+    """A command that refuses an option given twice, unless it collects values."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Return the arguments that are left. Raises typer's error of usage for what cannot be read."""
+        """Return the remaining arguments. Raises typer's usage error if the arguments cannot be parsed."""
         given = Counter(self.make_parser(ctx).parse_args(args=list(args))[2])
         for one, times in given.items():
             if times > 1 and not (one.multiple or getattr(one, "is_flag", True)):
@@ -28,7 +28,7 @@ class StrictCommand(TyperCommand):
 
 
 class CommandGroup(typer.Typer):
-    """A group whose commands are all such."""
+    """A group of such commands."""
 
     def command(self, name: str | None = None, **options: Any) -> Callable[[Any], Any]:
         """Return the decorator of a command."""
@@ -46,7 +46,7 @@ ELSEWHERE: Mapping[str, str] = {
     "--topology": "the topology is no option; write it first, before the workload",
     "--workload": "the workload is no option; write it after the topology",
 }
-"""Options that people look for, and where to find what they want."""
+"""{option that users look for: where to find it}"""
 
 
 def sentence(error: Any, arguments: Sequence[str]) -> str:
@@ -78,7 +78,7 @@ def _wrong_value(error: Any, arguments: Sequence[str]) -> str | None:
 
 
 def _given(names: Sequence[str], arguments: Sequence[str]) -> tuple[str, str] | None:
-    """Return an option as it was written, and its value: the last one, as in typer."""
+    """Return an option as written, and its value: the last one, as in typer."""
     found = None
     for argument, after in zip(arguments, [*arguments[1:], ""], strict=True):
         head, equals, tail = argument.partition("=")

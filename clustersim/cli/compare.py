@@ -1,4 +1,4 @@
-"""`clustersim compare A B …`: what differs between results, and a result beside a trace of PyTorch's profiler."""
+"""`clustersim compare A B …`: differences between results, or between a result and a trace of PyTorch's profiler."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def compare(
         ),
     ],
     rank: Annotated[
-        int | None, typer.Option(help="The rank that a trace is of; default: the one that it names, else 0.")
+        int | None, typer.Option(help="Rank of the trace; default: the rank that it names, else 0.")
     ] = None,
     plugins: Plugins = None,
     as_json: Json = False,

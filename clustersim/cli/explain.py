@@ -1,4 +1,4 @@
-"""`clustersim explain RESULT`: why a step takes as long as it does, and what would make it shorter."""
+"""`clustersim explain RESULT`: the causes of a step's time, and changes that would shorten it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`clustersim goodput --step 5s --nodes 2048 --gpu h100`: how much of a run's time its steps take, and what would raise it."""
+"""`clustersim goodput --step 5s --nodes 2048 --gpu h100`: the share of a run's time that is progress, and how to raise it."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ REPLICA, PARAMETERS = 128, 25e6
 
 def goodput(
     step: Annotated[str, typer.Option(help="Time of a step if nothing disturbs it, such as 5s.", metavar="TIME")],
-    nodes: Annotated[int, typer.Option(min=1, max=1_000_000, help="Nodes that the job uses.")],
+    nodes: Annotated[int, typer.Option(min=1, max=1_000_000, help="Number of nodes of the job.")],
     gpu: Annotated[str, typer.Option(help="The GPU: a type of node.")] = "h100",
     parameters: Annotated[
         str | None, typer.Option(help="Parameters of the model, such as 405B; default 25 million a GPU.", metavar="N")
     ] = None,
-    rack: Annotated[int, typer.Option(min=1, max=10_000, help="Nodes of a rack, which fail together.")] = 4,
+    rack: Annotated[int, typer.Option(min=1, max=10_000, help="Nodes per rack, which fail together.")] = 4,
     blocking: Annotated[bool, typer.Option("--blocking", help="Steps wait while a checkpoint is written.")] = False,
     reliability: ReliabilityFile = None,
     as_json: Json = False,

@@ -136,7 +136,7 @@ _trainer("llama-factory", "a LLaMA-Factory configuration in YAML")
 
 
 def _answer(source: Path, found: Imported, out: Path | None) -> None:
-    """Write the workload of another tool's file and what is not in it, or print both. Raises InputError."""
+    """Write the workload from another tool's file and report what it leaves out, or print both. Raises InputError."""
     from clustersim.config.yaml import parse
     from clustersim.convert.megatron_script import lines
     from clustersim.parallel.load import build
@@ -170,10 +170,10 @@ def chakra(
     topology: TopologyFile,
     roofline: Annotated[
         bool,
-        typer.Option("--roofline", help="Computations take what their FLOP and bytes need on this cluster's GPUs."),
+        typer.Option("--roofline", help="Compute times by this cluster's rooflines from FLOP and bytes."),
     ] = False,
     trace: Annotated[Path | None, typer.Option(help="Write a trace for Perfetto.", metavar="FILE.json.gz")] = None,
-    no_fold: Annotated[bool, typer.Option("--no-fold", help="Simulate every rank, also those that are alike.")] = False,
+    no_fold: Annotated[bool, typer.Option("--no-fold", help="Simulate every rank, also identical ones.")] = False,
     changes: Changes = None,  # type: ignore[assignment]  # the options of a cluster
     settings: Setting = None,
     plugins: Plugins = None,
@@ -207,7 +207,7 @@ def chakra(
 
 
 def _variable(text: str) -> tuple[str, str]:
-    """Return name and value of `--var NAME=VALUE`. Raises InputError."""
+    """Return (name, value) of `--var NAME=VALUE`. Raises InputError for another form."""
     name, equals, value = text.partition("=")
     if not equals or not (name.isidentifier() or name.isdecimal()):
         raise InputError(
@@ -299,7 +299,7 @@ def _export(
     write: Callable[[Job, int], str],
     read: Callable[[str, Job], Job],
 ) -> None:
-    """Write a result's job by `write`, or print it, with the keys that `read` does not find in it. Raises InputError."""
+    """Write a result's job by `write`, or print it, and report the keys that `read` does not get back. Raises InputError."""
     from clustersim.api.launch import differences
     from clustersim.question import StoredRun
     from clustersim.writing import check_output, save

@@ -1,4 +1,4 @@
-"""`clustersim init [FOLDER]`: a cluster and a workload to begin with, commented, that run as they are."""
+"""`clustersim init [FOLDER]`: write a commented cluster and workload that run as they are."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from clustersim.errors import InputError
 
 TEMPLATES = Path(__file__).with_name("templates")
 FILES: dict[FileKind, str] = {"cluster": "cluster.yaml", "workload": "workload.yaml"}
-"""FileKind is written, by the kind of file."""
+"""Name of the file to write for each kind."""
 
 
 def init(
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Where; made if it is not there.")] = Path(),
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder to write to; created if missing.")] = Path(),
     schemas: Annotated[
-        bool, typer.Option("--schemas", help="JSON Schemas too, for editors that complete and check.")
+        bool, typer.Option("--schemas", help="Also write JSON Schemas, for editors that complete and check.")
     ] = False,
-    force: Annotated[bool, typer.Option("--force", help="Replace files of these names.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace existing files.")] = False,
 ) -> None:
     """Write a cluster and a workload to begin with: two commented YAML files that run as they are."""
     made = {name: (TEMPLATES / name).read_text(encoding="utf-8") for name in FILES.values()}
@@ -36,7 +36,7 @@ def init(
 
 
 def _write(folder: Path, texts: dict[str, str], force: bool) -> None:
-    """Write all files or, where one is there already, none."""
+    """Write all files, or none if one exists already and `force` is not set."""
     from clustersim.writing import save, unwritable
 
     there = [name for name in texts if (folder / name).exists() or (folder / name).is_symlink()]

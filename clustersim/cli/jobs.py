@@ -49,10 +49,10 @@ def jobs(
     ],
     changes: Changes,
     placement: Annotated[
-        str | None, typer.Option(help="Which nodes jobs get: packed (default), spread, random or random:SEED.")
+        str | None, typer.Option(help="Nodes of the jobs: packed (default), spread, random or random:SEED.")
     ] = None,
     steps: Annotated[
-        int | None, typer.Option(min=1, max=10_000, help="Steps that each job completes at least; default 3.")
+        int | None, typer.Option(min=1, max=10_000, help="Smallest number of steps that each job completes; default 3.")
     ] = None,
     settings: Setting = None,
     no_fold: NoFold = False,
@@ -76,7 +76,7 @@ def jobs(
     from clustersim.report.store import Question, check_target, place
     from clustersim.topology.build import load as load_topology
 
-    command = context.info_name or "jobs"  # or `share`, as it was called
+    command = context.info_name or "jobs"  # or `share`, its former name
     changed = overrides(changes, settings)
     of_cluster, of_jobs = parted(changed)
     if out and not no_save:

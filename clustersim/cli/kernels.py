@@ -27,9 +27,9 @@ WIDTH = 150  # columns that the widest row needs; a pipe reports 80
 
 def kernels(
     workload: WorkloadFile,
-    gpus: Annotated[int | None, typer.Option(min=1, help="GPUs to place it on; default: one replica.")] = None,
-    stage: Annotated[int | None, typer.Option(min=0, help="One pipeline stage; default: all of them.")] = None,
-    gpu: Annotated[str | None, typer.Option(help="A GPU, or a path to its YAML file: adds forecasts.")] = None,
+    gpus: Annotated[int | None, typer.Option(min=1, help="Number of GPUs of the job; default: one replica.")] = None,
+    stage: Annotated[int | None, typer.Option(min=0, help="Pipeline stage; default: all stages.")] = None,
+    gpu: Annotated[str | None, typer.Option(help="GPU, or path to its YAML file, for forecasts.")] = None,
     plugins: Plugins = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
@@ -54,7 +54,7 @@ def kernels(
 
 
 def _placed(job: Job, gpus: int | None) -> Job:
-    """Return the job on the GPUs asked for, or on those of one replica (or of the dp it states)."""
+    """Return the job placed on `gpus` GPUs, by default on those of one replica (or of the dp in the workload)."""
     p = job.parallelism
     replicas = p.ep if p.dp == "auto" else p.dp
     many = gpus or p.lanes * replicas
@@ -71,7 +71,7 @@ def _check_stage(job: Job, stage: int | None) -> None:
 
 
 def _times(job: Job, found: list[KernelRow], name: str) -> Times:
-    """Return the seconds of each kernel on a GPU, and their low and high ends, None where unknown."""
+    """Return the seconds of each kernel on a GPU, and their low and high ends, None if unknown."""
     from clustersim.hardware import gpus
     from clustersim.model.kernel import Kernel
     from clustersim.plugins import named_by

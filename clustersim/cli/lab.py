@@ -42,7 +42,7 @@ app = CommandGroup(help="Train, evaluate and describe the predictors of kernel t
 
 @app.callback()
 def lab() -> None:
-    """Raise InputError where the distribution that this needs is not installed."""
+    """Raise InputError if the package that this needs is not installed."""
     if find_spec("clustersim.lab") is None:
         raise InputError(
             "clustersim lab is a distribution of its own, which is not installed; run pip install clustersim-lab, "
@@ -55,7 +55,7 @@ def train(
     name: Annotated[str, typer.Argument(help="linear, habitat, neusight or neusight-paper.")],
     data: DataOption = None,
     leave_out: LeaveOut = None,
-    seed: Annotated[int, typer.Option(help="Decides every random choice.", min=0)] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of all random choices.", min=0)] = 0,
     out: Annotated[Path | None, typer.Option(help="Weights file; default: NAME.safetensors here.")] = None,
     permits: Plugins = None,
     install: Annotated[bool, typer.Option("--install", help="Replace the weights that runs use.")] = False,
@@ -231,7 +231,7 @@ def show(
 
 
 def _with_progress(name: str, work: Any) -> Any:
-    """Return the results of `work`, with a bar for each of its tasks while standard error is a terminal."""
+    """Return the results of `work`, with a progress bar over its tasks if standard error is a terminal."""
     if not sys.stderr.isatty():
         return work(lambda *_: None)
     from rich.console import Console

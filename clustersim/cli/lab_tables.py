@@ -1,4 +1,4 @@
-"""What `clustersim lab` prints: errors and weights of predictors, and whole models against measured ones."""
+"""Tables of `clustersim lab`: errors and weights of predictors, and whole models compared with measurements."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ def tables(weights: Weights, full: bool) -> Iterator[WeightsTable]:
 
 
 def heading(meta: Mapping[str, Any], full: bool) -> str:
-    """Return the lines above the tables: seed, split, GPUs left out of training, and where more is."""
+    """Return the lines above the tables: seed, split, GPUs left out of training, and where to find more."""
     out = f"\n  left out of training: {', '.join(meta['left_out'])}" if meta.get("left_out") else ""
     more = "" if full else "\n  every GPU, intervals, constants and data: --full; all figures: --json"
     return f"{meta['predictor']}: seed {meta['seed']}; {meta['split']}{out}{more}"
 
 
 def show(table: WeightsTable) -> None:
-    """Print a table without the columns that have no entry; nothing when it has no row."""
+    """Print a table without empty columns; nothing if it has no rows."""
     from rich.console import Console
     from rich.measure import Measurement
     from rich.table import Table
@@ -63,7 +63,7 @@ def show(table: WeightsTable) -> None:
 
 
 def judged(rows: Iterable[Mapping[str, Any]], keys: Sequence[str], split: str) -> WeightsTable:
-    """Return errors on measured kernels as a table, a row a group."""
+    """Return errors on measured kernels as a table, one row per group."""
     from clustersim.lab.model_card import WeightsTable
 
     figures = ("mean", "median", "90th", ">20 GFLOP", "bias", "kernels", "in 80 %", "scalar", "median", "90th")
@@ -91,7 +91,7 @@ def _figures(row: Mapping[str, Any]) -> Iterator[str]:
 
 
 def show_models(places: Sequence[Path], predictors: Sequence[Predictor], as_json: bool) -> None:
-    """Print every measured run with its forecast, and the mean errors; runs with labels that disagree with themselves last.
+    """Print every measured run with its forecast, and the mean errors; runs with contradictory labels last.
 
     Raises DataError for a folder without the table.
     """

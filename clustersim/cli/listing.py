@@ -1,4 +1,4 @@
-"""Tables of rich without the blanks that it puts at the ends of lines."""
+"""Tables of rich without trailing blanks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def show_table(console: Console, table: Table) -> None:
-    """Print a table as the console lays it out, each line without blanks at its end."""
+    """Print a table as the console lays it out, without trailing blanks."""
     with console.capture() as text:
         console.print(table)
     typer.echo("\n".join(line.rstrip() for line in text.get().splitlines()))
@@ -111,14 +111,14 @@ def _nodes() -> list[ListRow]:
 
 
 def _plugins(room: str) -> Callable[[], list[ListRow]]:
-    """Return the list of a folder of plugins, by the first sentences of their files, and of what packages offer."""
+    """Return the list of a folder of plugins with the first sentences of their files, and of those in installed packages."""
 
     def found() -> list[ListRow]:
         from clustersim import plugins
 
         modules = sorted(plugins.names(f"clustersim.{room}").items())
         own = [(name, _first(importlib.import_module(module).__doc__ or "")) for name, module in modules]
-        others = sorted(plugins.installed(f"clustersim.{room}").items())  # named, not loaded: their code may be broken
+        others = sorted(plugins.installed(f"clustersim.{room}").items())  # not loaded: their code may be broken
         outside = [(name, f"From the installed package {package}") for name, package in others]
         return [{"name": name, "what": what} for name, what in (*own, *outside)]
 
@@ -131,7 +131,7 @@ def _algorithms() -> list[ListRow]:
 
 
 def _comment(path: Path) -> str:
-    """Return the first sentence of the comment that a file begins with."""
+    """Return the first sentence of the comment at the start of a file."""
     lines = []
     for line in path.read_text(encoding="utf-8").splitlines():
         if not line.startswith("#"):
@@ -159,7 +159,7 @@ _LISTS: Mapping[What, Callable[[], list[ListRow]]] = {
 
 
 def _table(rows: list[ListRow]) -> Iterable[str]:
-    """Yield the lines of a table: numbers to the right, text to the left, nothing after the last column."""
+    """Yield the lines of a table: numbers aligned right, text left, nothing after the last column."""
     from clustersim.units import scaled
 
     heads = {"memory_bytes": "memory", "bandwidth_bytes_per_s": "bandwidth", "bf16_flop_per_s": "bf16"}

@@ -1,4 +1,4 @@
-"""The way into the program and out of it: streams, Ctrl-C and exit codes. Nothing is imported before Ctrl-C is answered."""
+"""Entry and exit of the program: streams, Ctrl-C and exit codes. Ctrl-C is handled before anything is imported."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from typing import Any
 
 INTERRUPTED = 130, "interrupted"
 THREADS = "OPENBLAS_NUM_THREADS"
-"""What says how many threads numpy multiplies matrices with: those here are small, and two threads are slower than one."""
+"""Environment variable for numpy's threads in matrix products: the matrices are small, and two threads slower than one."""
 
 PYDANTIC_PLUGINS = "PYDANTIC_DISABLE_PLUGINS"
-"""What says that pydantic need not search all that is installed for plug-ins of its own, which takes 10 ms."""
+"""Environment variable that keeps pydantic from searching installed packages for its own plug-ins, which takes 10 ms."""
 GARBAGE = 100_000
-"""After how many new objects Python searches for unreachable ones: a small run has fewer, and its usual 700 cost a tenth."""
+"""Number of new objects after which Python searches for unreachable ones: more than a small run has; 700 would cost a tenth."""
 
 
 def main() -> None:
     """Run the command line; errors raised on purpose become one sentence and their exit code."""
     gc.set_threshold(GARBAGE)
-    atexit.register(gc.freeze)  # what is left at the end need not be searched: it all goes
+    atexit.register(gc.freeze)  # objects left at exit need no search: all of them are freed
     _fill_streams()
-    if "OMP_NUM_THREADS" not in os.environ:  # which numpy asks next
+    if "OMP_NUM_THREADS" not in os.environ:  # which numpy reads next
         os.environ.setdefault(THREADS, "1")
     os.environ.setdefault(PYDANTIC_PLUGINS, "1")
     with _answering() as pressed:
@@ -38,14 +38,14 @@ def main() -> None:
         except BaseException:
             if not pressed:
                 raise
-            code, sentence = INTERRUPTED  # whatever a library made of it
+            code, sentence = INTERRUPTED  # whatever error a library made of it
         if sentence:
             _say(f"clustersim: {sentence}")
     sys.exit(code)
 
 
 def _call(arguments: Sequence[str]) -> tuple[int, str]:
-    """Return the exit code of a command line, and what there is to say of it: a sentence, and what may help in lines below it."""
+    """Return (exit code, message) of a command line; the message is a sentence, and hints in further lines."""
     from clustersim import plugins
     from clustersim.cli.app import Abort, UsageError, app, named
     from clustersim.cli.commands import sentence
@@ -66,16 +66,16 @@ def _call(arguments: Sequence[str]) -> tuple[int, str]:
     except (OSError, SystemExit) as error:
         if _broken(error):
             _discard(sys.stdout)
-            return 0, ""  # the reader has what it wanted
+            return 0, ""  # the reader needs no more
         if not isinstance(error, OSError) or error.errno not in (errno.ENOSPC, errno.EFBIG):
             raise
         _discard(sys.stdout)
         return 1, f"standard output cannot be written ({error.strerror}); send it elsewhere"
-    return INTERRUPTED if code == INTERRUPTED[0] else (code or 0, "")  # typer has swallowed Ctrl-C
+    return INTERRUPTED if code == INTERRUPTED[0] else (code or 0, "")  # typer has caught Ctrl-C
 
 
 def _fill_streams() -> None:
-    """Open what the caller has closed, so that no file of ours gets its number, and let any text through."""
+    """Open streams that the caller has closed, so that no file gets their number, and allow any text in them."""
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         try:
             os.fstat(number)
@@ -89,12 +89,12 @@ def _fill_streams() -> None:
             setattr(sys, name, open(os.devnull, "w" if number else "r", encoding="utf-8"))  # noqa: PTH123, SIM115
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # names of files need not be Unicode, terminals not UTF-8
+            stream.reconfigure(errors="backslashreplace")  # file names need not be Unicode, terminals not UTF-8
 
 
 @contextmanager
 def _answering() -> Iterator[list[int]]:
-    """Note every Ctrl-C, as libraries turn it into errors of their own, or lose it where no error can be raised."""
+    """Record every Ctrl-C, because libraries turn it into their own errors, or lose it where no error can be raised."""
     pressed: list[int] = []
     if (
         threading.current_thread() is not threading.main_thread()
@@ -124,7 +124,7 @@ def _answering() -> Iterator[list[int]]:
 
 
 def _broken(error: BaseException | None) -> bool:
-    """Return whether an error comes from a pipe whose reader has gone."""
+    """Return whether an error comes from a pipe whose reader has ended."""
     while error is not None and not isinstance(error, BrokenPipeError):
         error = error.__cause__ or error.__context__
     return error is not None
@@ -138,6 +138,6 @@ def _say(sentence: str) -> None:
 
 
 def _discard(stream: Any) -> None:
-    """Send what is still buffered nowhere."""
+    """Discard the buffered output of a stream."""
     with suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

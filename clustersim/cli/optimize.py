@@ -1,4 +1,4 @@
-"""`clustersim optimize TOPOLOGY WORKLOAD`: the best split of all legal ones, proved, and why it is."""
+"""`clustersim optimize TOPOLOGY WORKLOAD`: the best of all legal splits, proved, with reasons."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ def optimize(
     machine: MachineOption = None,
     objective: Annotated[
         Literal["step", "cost", "energy", "gpus"],
-        typer.Option(help="What is least: time, dollars or energy a token, or the GPUs that reach --target."),
+        typer.Option(help="Minimize time, dollars or energy per token, or the GPUs for --target."),
     ] = "step",
     target: Annotated[
         float | None, typer.Option(help="Tokens/s that --objective gpus must reach.", metavar="TOKENS/S")
     ] = None,
-    top: Annotated[int, typer.Option(min=1, max=1000, help="How many of the best are found.")] = 5,
-    trials: Annotated[int | None, typer.Option(min=1, max=1_000_000, help="Simulations after which it ends.")] = None,
-    within: Annotated[str | None, typer.Option(help="Time after which it ends, such as 60s.", metavar="TIME")] = None,
+    top: Annotated[int, typer.Option(min=1, max=1000, help="Number of best splits to find.")] = 5,
+    trials: Annotated[int | None, typer.Option(min=1, max=1_000_000, help="Largest number of simulations.")] = None,
+    within: Annotated[str | None, typer.Option(help="Time limit, such as 60s.", metavar="TIME")] = None,
     unlikely: Unlikely = False,
     engine: EngineName = "auto",
     price: RentOption = None,
@@ -141,7 +141,7 @@ def _lines(found: SearchResult, words: Words) -> list[str]:
 
 
 def _open(found: SearchResult) -> list[str]:
-    """Return what an interrupted search has left open."""
+    """Return the lines on what an interrupted search leaves open."""
     if found.gap is None:
         return []
     many = plural(found.open_points, "point was", "points were")
@@ -149,7 +149,7 @@ def _open(found: SearchResult) -> list[str]:
 
 
 def _reasons(found: SearchResult) -> Iterator[str]:
-    """Yield why each that comes behind the best does, and what is as good as one: of these the simplest is shown."""
+    """Yield the reason why each runner-up is slower, and the splits equal to the best, of which the simplest is shown."""
     from clustersim.optimization.why import same, why
     from clustersim.report.terminal import folded
 

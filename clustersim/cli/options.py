@@ -1,4 +1,4 @@
-"""Options that several commands share: the files, how to print, and those that set a key of the workload."""
+"""Options that several commands share: the files, the form of output, and workload keys."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def topology_file(given: str) -> Path:
-    """Return the file of a topology, and say so on standard error when it was called by an old name."""
+    """Return the file of a topology; print a note on standard error if it was named by an old name."""
     path, new = find("topologies", given), renamed("topologies", given)
     if new:
         typer.echo(
@@ -38,12 +38,12 @@ def workload_file(given: str) -> Path:
 
 
 def model_file(given: str) -> str:
-    """Return the argument of `predict`: the file of a shipped workload for its bare name, all else as it is."""
+    """Return the argument of `predict`: the file of a shipped workload for its bare name, anything else unchanged."""
     return str(files("workloads")[given]) if given in files("workloads") and not Path(given).exists() else given
 
 
 def completing(room: Room) -> Callable[[str], list[str]]:
-    """Return the shell completion of shipped names; where no name begins so, shells complete paths."""
+    """Return the shell completion of shipped names; if none matches, shells complete paths."""
 
     def complete(incomplete: str) -> list[str]:
         return [name for name in files(room) if name.startswith(incomplete)]
@@ -71,26 +71,27 @@ WorkloadFile = Annotated[
 ]
 ModelFile = Annotated[
     Path | None,
-    typer.Option(
-        "--model", help="A model's config.json, in the place of a workload.", parser=workload_file, metavar="FILE"
-    ),
+    typer.Option("--model", help="A model's config.json, instead of a workload.", parser=workload_file, metavar="FILE"),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print only errors.")]
 Force = Annotated[bool, typer.Option("--force", help="Let --out replace the result of another question.")]
 NoSave = Annotated[bool, typer.Option("--no-save", help="Write no files.")]
-NoFold = Annotated[bool, typer.Option("--no-fold", help="Simulate every rank, also those that are alike.")]
+NoFold = Annotated[bool, typer.Option("--no-fold", help="Simulate every rank, also identical ones.")]
 Unlikely = Annotated[
     bool,
-    typer.Option("--unlikely", help="Also what is unlikely to fit: fewer than half of published mappings as full ran."),
+    typer.Option(
+        "--unlikely",
+        help="Include splits unlikely to fit: under half of published runs at their memory level succeeded.",
+    ),
 ]
-IgnoreMemory = Annotated[bool, typer.Option("--ignore-memory", help="Go on when a job does not fit.")]
+IgnoreMemory = Annotated[bool, typer.Option("--ignore-memory", help="Continue if a job does not fit.")]
 Verbose = Annotated[
-    bool, typer.Option("--verbose", "-v", help="Print also memory by kind, links, and the errors of kernel times.")
+    bool, typer.Option("--verbose", "-v", help="Also print memory by kind, links, and the errors of kernel times.")
 ]
 EngineName = Annotated[
     Literal["auto", "simpy"],
-    typer.Option("--engine", help="simpy: the reference; auto: the event loop, which finds the same sooner."),
+    typer.Option("--engine", help="simpy: the reference; auto: the event loop, faster with the same result."),
 ]
 Setting = Annotated[
     list[str] | None,
@@ -102,35 +103,34 @@ Settings = Annotated[
     list[str] | None,
     typer.Option(
         "--set",
-        help="Override a key; several values with commas between are tried, auto is all legal ones.",
+        help="Override a key; values separated by commas are all tried, auto means all legal ones.",
         metavar="KEY=VALUE",
     ),
 ]
 RentOption = Annotated[
-    float | None, typer.Option(help="Rent, in USD a GPU-hour; default by GPU (docs/planning.md).", metavar="USD")
+    float | None, typer.Option(help="Rent in USD per GPU-hour; default by GPU (docs/planning.md).", metavar="USD")
 ]
 ReliabilityFile = Annotated[
     Path | None,
-    typer.Option(help="A YAML file of failures, restarts and storage in place of the defaults.", metavar="FILE"),
+    typer.Option(help="A YAML file of failures, restarts and storage, instead of the defaults.", metavar="FILE"),
 ]
 CostsOption = Annotated[
-    Path | None, typer.Option(help="A YAML file of prices, power and carbon in place of the defaults.", metavar="FILE")
+    Path | None, typer.Option(help="A YAML file of prices, power and carbon, instead of the defaults.", metavar="FILE")
 ]
 MachineOption = Annotated[
     Path | None,
     typer.Option(
-        "--machine", help="What was measured of this cluster: a file of `clustersim calibrate`.", metavar="FILE.yaml"
+        "--machine", help="Measured constants of this cluster: a file of `clustersim calibrate`.", metavar="FILE.yaml"
     ),
 ]
 Changes = dict[str, Any]
-"""What the options of a command line say of the topology and the workload, by dotted key; None where an option is not given."""
+"""Values of options for topology and workload keys, by dotted key; None if an option is not given."""
 
 
 def workload_options(lists: bool, cluster: bool = False) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Return a decorator that gives a command the options of a workload in the place of its parameter `changes: Changes`.
+    """Return a decorator that replaces a command's parameter `changes: Changes` by options for the keys of a workload.
 
-    lists: whether an option takes several values with commas between, which then come as one text. cluster: whether it takes
-    those of a topology too.
+    lists: whether an option takes several values, separated by commas, as one text. cluster: whether to include the topology's.
     """
     return _key_options((*(cluster_keys.OPTIONS if cluster else ()), *OPTIONS), lists)
 
@@ -162,7 +162,7 @@ def _key_options(options: Sequence[Option], lists: bool) -> Callable[[Callable[.
 
 
 def _replaced(one: inspect.Parameter, options: Sequence[Option], lists: bool) -> list[inspect.Parameter]:
-    """Return the parameters in the place of one: options for `changes`, and a workload or --model for `workload`."""
+    """Return the parameters that replace one: options for `changes`, and a workload or --model for `workload`."""
     if one.name == "changes":
         return [_parameter(option, lists) for option in options]
     if one.annotation != WorkloadFile:
@@ -173,7 +173,7 @@ def _replaced(one: inspect.Parameter, options: Sequence[Option], lists: bool) ->
 
 
 def _workload(given: Path | None, model: Path | None) -> Path:
-    """Return the file of a workload, or of a model in its place. Raises InputError for none and for both."""
+    """Return the file of a workload, or of a model instead. Raises InputError for none and for both."""
     if given is None and model is None:
         raise InputError("Missing argument 'WORKLOAD'; give a workload, or a model's config.json with --model")
     if given is not None and model is not None:
@@ -193,13 +193,13 @@ def _flags(option: Option) -> tuple[str, ...]:
 
 
 def _permit(context: typer.Context, given: list[str] | None) -> list[str] | None:
-    """Permit what `--plugins` names until the command ends."""
+    """Permit the plugins named by `--plugins` until the command ends."""
     context.with_resource(plugins.permitted(*plugins.strings(given or ())))
     return given
 
 
 def naming(option: str) -> AbstractContextManager[None]:
-    """Say that an option gave the name which is unknown, or whose plugin fails."""
+    """Add the option to errors about an unknown name, or a failing plugin, that it gave."""
     return plugins.named_by(lambda text: InputError(f"{option}: {text}"))
 
 
@@ -208,7 +208,7 @@ Plugins = Annotated[
     typer.Option(
         "--plugins",
         callback=_permit,
-        help="Permit code from outside to be named, such as mine:build; commas or several times.",
+        help="Permit outside code, such as mine:build; separated by commas, or repeated.",
         metavar="MODULE:NAME",
     ),
 ]
@@ -231,9 +231,9 @@ def on_machine(
     given: Mapping[str, object],
     axes: Mapping[str, Sequence[object]] | None = None,
 ) -> dict[str, object]:
-    """Return the overrides by dotted key with those of a machine file besides. Raises InputError.
+    """Return the overrides by dotted key, together with those of a machine file. Raises InputError if the file does not apply.
 
-    axes: keys that have several values, which all must be of the cluster that was measured.
+    axes: keys with several values, which must all describe the measured cluster.
     """
     if machine is None:
         return dict(given)
@@ -248,14 +248,14 @@ def on_machine(
 
 
 def figures(costs: Path | None, price: float | None) -> Figures | None:
-    """Return the prices, power and carbon that a command line gives; None where it leaves the defaults. Raises InputError."""
+    """Return the prices, power and carbon given by a command line; None for the defaults. Raises InputError."""
     from clustersim.costs.figures import load
 
     return None if costs is None and price is None else load(costs, price)
 
 
 def words(option: str, text: str) -> tuple[str, ...]:
-    """Return the parts of an option between its commas. Raises InputError when it has none."""
+    """Return the parts of an option between its commas. Raises InputError if there are none."""
     parts = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
     if not parts:
         raise InputError(f"--{option}: no value; write a list with commas between")
@@ -263,7 +263,7 @@ def words(option: str, text: str) -> tuple[str, ...]:
 
 
 def by_key(settings: Sequence[str] | None) -> dict[str, str]:
-    """Return the value of each key of `--set key=value`. Raises InputError for other text, and for a key given twice."""
+    """Return {key: value} of `--set key=value` options. Raises InputError for another form, and for a key given twice."""
     found: dict[str, str] = {}
     for text in settings or ():
         key, equals, value = (part.strip() for part in text.partition("="))

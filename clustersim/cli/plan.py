@@ -1,4 +1,4 @@
-"""`clustersim plan WORKLOAD --tokens 15T --days 30 --gpu h100,b200`: how many nodes, split how, for how many dollars."""
+"""`clustersim plan WORKLOAD --tokens 15T --days 30 --gpu h100,b200`: number of nodes, split and cost of a training run."""
 
 from __future__ import annotations
 
@@ -39,35 +39,37 @@ if TYPE_CHECKING:
     from clustersim.sweeps.space import Point
 
 PointCommand = Callable[[Mapping[str, object]], list[str]]
-"""Returns the words of the command that runs a point."""
+"""Function from a point's overrides to the words of the command that runs it."""
 ENGINE: Engine = "auto"
-"""Who plays the steps of plans."""
+"""Engine of the steps of plans."""
 GPU = "h100"
-"""The GPU of a plan where nobody names one."""
+"""Default GPU of a plan."""
 FABRIC = ("cluster.nic", "fabric.oversubscription")
-"""Keys of clusters beside their GPUs that plans are compared over."""
+"""Keys of clusters besides their GPUs over which plans are compared."""
 _BEYOND = {"days": "too late", "budget": "too dear", "nodes": "too large"}
-"""How a change is marked that misses a limit."""
+"""Mark of a change that misses each limit."""
 
 
 def plan(
     workload: WorkloadFile,
     tokens: Annotated[str, typer.Option(help="Tokens of the run, such as 15T.", metavar="N")],
-    days: Annotated[float | None, typer.Option(help="Days in which it must be over.")] = None,
-    budget: Annotated[str | None, typer.Option(help="USD that it may cost, such as 20M.", metavar="USD")] = None,
-    nodes: Annotated[
-        int | None, typer.Option(min=1, help="Nodes that it may use at most; spares are beside them.")
-    ] = None,
+    days: Annotated[float | None, typer.Option(help="Largest number of days of the run.")] = None,
+    budget: Annotated[str | None, typer.Option(help="Largest cost in USD, such as 20M.", metavar="USD")] = None,
+    nodes: Annotated[int | None, typer.Option(min=1, help="Largest number of nodes, without spares.")] = None,
     gpu: Annotated[
         str | None, typer.Option(help=f"GPUs to compare: types of node; default {GPU}.", metavar="h100,b200")
     ] = None,
     nic: Annotated[str | None, typer.Option(help="Line rates of NICs to compare.", metavar="200Gb/s,400Gb/s")] = None,
-    oversubscription: Annotated[str | None, typer.Option(help="Of the leaves, to compare.", metavar="1,2,4")] = None,
-    topology: Annotated[Path | None, typer.Option(help="Its nodes are counted anew; default rail_optimized.")] = None,
+    oversubscription: Annotated[
+        str | None, typer.Option(help="Oversubscriptions of the leaves to compare.", metavar="1,2,4")
+    ] = None,
+    topology: Annotated[
+        Path | None, typer.Option(help="Cluster, without its node count; default rail_optimized.")
+    ] = None,
     settings: Settings = None,
     machine: MachineOption = None,
     global_batch: Annotated[
-        int | None, typer.Option(min=1, help="Sequences of a step; default what costs least.")
+        int | None, typer.Option(min=1, help="Sequences per step; default: the cheapest number.")
     ] = None,
     blocking: Annotated[bool, typer.Option("--blocking", help="Steps wait while a checkpoint is written.")] = False,
     reliability: ReliabilityFile = None,
@@ -117,13 +119,13 @@ def plan(
             print_json("plan", _fields(found, command))
         elif not quiet:
             typer.echo("\n".join(_lines(found, command, workload.stem)))
-            for place, one in enumerate(changes(planner, found)):  # a plan is read while others are looked for
+            for place, one in enumerate(changes(planner, found)):  # a plan is shown while others are still searched
                 said = f"  {_change(found.asked, found.plans[0][1], one)}"
                 typer.echo(said if place else f"what a change is worth:\n{said}")
 
 
 def _under_way(now: PlanUnderWay) -> str:
-    """Return the progress message: the kind of plan that is searched, and the splits simulated and left."""
+    """Return the progress message: the kind of plan in progress, and the number of splits simulated and left."""
     done = plural(now.done, "split", "splits")
     return f"look for {now.sought}: {done} simulated so far, at most {now.left:,} more may be better"
 
@@ -174,7 +176,7 @@ def _lines(found: Answer, command: PointCommand, name: str) -> list[str]:
 
 
 def _batches(found: Answer) -> list[str]:
-    """Return from which batches those of the plans were chosen, unless one was asked for."""
+    """Return the lines on the batches from which those of the plans were chosen, unless the user gave one."""
     from clustersim.planning.batches import BATCH, most_tokens
     from clustersim.report.terminal import folded
 
@@ -202,7 +204,7 @@ def _table(found: Answer) -> list[str]:
 
 
 def _cluster(kind: Point, differ: Sequence[str]) -> str:
-    """Return what tells a kind of cluster from the others that are compared."""
+    """Return the properties in which a kind of cluster differs from the others."""
     said = {"fabric.oversubscription": ":1"}
     others = [f"{kind[key]}{said.get(key, '')}" for key in differ if key in kind]
     return ", ".join([str(kind.get("cluster.gpu", kind.get("cluster.node"))), *others])
@@ -237,7 +239,7 @@ def _details(found: Answer, best: TrainingPlan) -> list[str]:
 
 
 def _change(asked: PlanRequest, best: TrainingPlan, one: Change) -> str:
-    money, other = one.asked.budget != asked.budget, one.plan  # for other money the fastest plan of all was looked for
+    money, other = one.asked.budget != asked.budget, one.plan  # another budget gives the fastest plan
     if other is None:
         return f"{one.what}: no plan{', whatever the deadline' if money else ''}"
     late = money and "days" in one.misses
@@ -255,5 +257,5 @@ def _change(asked: PlanRequest, best: TrainingPlan, one: Change) -> str:
 
 
 def _signed(usd: float) -> str:
-    """Return a difference of dollars with its sign."""
+    """Return a difference in dollars with its sign."""
     return f"{'+' if usd >= 0 else ''}{dollars(usd)}"

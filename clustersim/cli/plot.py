@@ -1,4 +1,4 @@
-"""`clustersim plot RESULT --kind timeline --out fig.svg`: a result as a figure for a paper."""
+"""`clustersim plot RESULT --kind timeline --out fig.svg`: a figure of a result for a paper."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`clustersim predict MODEL --gpu NAME`: how long one pass of a whole model takes on one GPU."""
+"""`clustersim predict MODEL --gpu NAME`: the time of one pass of a whole model on one GPU."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ def predict(
     ],
     gpu: Annotated[str, typer.Option(help="Name of a GPU, or a path to its YAML file.")],
     mode: Annotated[
-        Literal["inference", "training"], typer.Option(help="Forward, or forward and backward.")
+        Literal["inference", "training"], typer.Option(help="Forward pass only, or forward and backward.")
     ] = "inference",
     batch: Annotated[int | None, typer.Option(min=1, help="Sequences; default: the workload's, or 1.")] = None,
     seq: Annotated[
-        int | None, typer.Option(min=1, help="Tokens a sequence; default: the model's, at most 2048.")
+        int | None, typer.Option(min=1, help="Tokens per sequence; default: the model's, at most 2048.")
     ] = None,
     dtype: Annotated[Type | None, typer.Option(help="Data type; default: the model's own, or fp32.")] = None,
     fusion: Annotated[bool, typer.Option("--fusion", help="Fuse kernels as torch.compile does in inference.")] = False,
@@ -130,7 +130,7 @@ def _unsure(found: Total) -> str:
 
 
 def _clocks(text: str) -> Clocks:
-    """Return the clocks that an option names. Raises InputError."""
+    """Return the clocks named by an option. Raises InputError for an invalid name or share."""
     if text in ("boost", "sustained"):
         return "boost" if text == "boost" else "sustained"
     try:
@@ -166,7 +166,7 @@ def _record(graph: Graph, found: Total, gpu: Gpu, predictor: Predictor, mode: st
 
 
 def _classes(found: Total) -> list[dict[str, Any]]:
-    """Return for each class of kernels its launches and the mean seconds of one, by their product."""
+    """Return, for each class of kernels, its launches and mean seconds per launch, sorted by their product."""
     sums: dict[str, tuple[int, float]] = {}
     for kernel, count, one in found.kernels:
         launches, seconds = sums.get(kernel.kind, (0, 0.0))

@@ -1,4 +1,4 @@
-"""What commands show while they run: the step under way, or a bar over many things; and how many processes they may use."""
+"""Progress of commands: the current phase, or a bar over many items; and the number of cores."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ if TYPE_CHECKING:
 
 Item = TypeVar("Item")
 FIRST, EACH = 5.0, 60.0
-"""Seconds to the first line of a command whose standard error is no terminal, and between the others."""
+"""Seconds until a command's first line if standard error is not a terminal, and between later lines."""
 
 
 def cores() -> int:
-    """Return the cores that this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def tracked(items: Iterator[Item], count: int, silent: bool) -> Iterator[Item]:
-    """Pass on `count` items and show a progress bar meanwhile; where standard error is no terminal, a line now and then."""
+    """Yield `count` items and show a progress bar; if standard error is not a terminal, an occasional line."""
     if silent or not sys.stderr.isatty():
         tell = _nothing if silent or PROGRESS in os.environ else rarely()
         for done, item in enumerate(items, 1):
@@ -40,7 +40,7 @@ def tracked(items: Iterator[Item], count: int, silent: bool) -> Iterator[Item]:
 
 @contextmanager
 def progressing(silent: bool) -> Iterator[Progress]:
-    """Show the step under way while standard error is a terminal, as lines for a program that reads them, else rarely."""
+    """Show the current phase: live in a terminal, as lines for a program that reads them, otherwise rarely."""
     if os.environ.get(PROGRESS) == "1":
         yield lambda step: print(f"{PROGRESS_LINE}{step}", file=sys.stderr, flush=True)
         return
@@ -55,7 +55,7 @@ def progressing(silent: bool) -> Iterator[Progress]:
 
 
 def rarely(now: Callable[[], float] = time.monotonic) -> Progress:
-    """Return the reporter for log files: a line after `FIRST` seconds, then every `EACH`, as a log has no bar."""
+    """Return the reporter for log files: a line after `FIRST` seconds, then one every `EACH` seconds."""
     begun = now()
     due = begun + FIRST
 
@@ -63,7 +63,7 @@ def rarely(now: Callable[[], float] = time.monotonic) -> Progress:
         nonlocal due
         if (at := now()) >= due:
             due = at + EACH
-            with suppress(OSError):  # the reader is gone; the command goes on
+            with suppress(OSError):  # the reader has ended; the command continues
                 print(f"after {at - begun:,.0f} s: {step}", file=sys.stderr, flush=True)
 
     return tell

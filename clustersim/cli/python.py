@@ -56,7 +56,7 @@ def command(name: str) -> Callable[..., Any]:
 
 
 def _run(name: str, arguments: tuple[object, ...], options: Mapping[str, object]) -> Any:
-    """Run a command with its output caught; return its data, or its text where it prints no JSON."""
+    """Run a command with its output captured. Return its data, or its text if it prints no JSON."""
     from clustersim.cli.app import UsageError, app
     from clustersim.cli.commands import sentence
 
@@ -78,7 +78,7 @@ def _run(name: str, arguments: tuple[object, ...], options: Mapping[str, object]
 
 
 def _prints_json(program: Any, words: list[str]) -> bool:
-    """Return whether a command, or the one below it that its first argument names, has `--json`."""
+    """Return whether a command, or the subcommand named by its first argument, has `--json`."""
     import typer
 
     found: Any = typer.main.get_command(program)
@@ -88,7 +88,7 @@ def _prints_json(program: Any, words: list[str]) -> bool:
 
 
 def _word(value: object, folder: Path, name: str) -> str:
-    """Return an argument as text: a mapping becomes a YAML file, and a result of `simulate` is saved first."""
+    """Return an argument as text: a mapping is written to a YAML file, and a result of `simulate` is saved first."""
     if isinstance(value, Result):
         return str(save(value))
     return str(_written(value, folder / f"{name}.yaml") if isinstance(value, Mapping) else value)
@@ -102,7 +102,7 @@ def _written(data: Mapping[str, Any], path: Path) -> Path:
 
 
 def save(result: Result) -> Path:
-    """Return the folder below `results/` in which `clustersim run` writes a result, after it has simulated that again.
+    """Return the folder below `results/` in which `clustersim run` writes a result, after simulating it again.
 
     Raises InputError for a cluster that the caller has built.
     """
@@ -120,7 +120,7 @@ def save(result: Result) -> Path:
 
 
 def _option(key: str, value: object, folder: Path) -> Iterator[str]:
-    """Yield an option and its value as the command line has them; nothing for None."""
+    """Yield an option and its value as on a command line; nothing for None."""
     flag = f"--{key.replace('_', '-')}"
     if value is None:
         return

@@ -1,4 +1,4 @@
-"""`clustersim rerun RESULT`: a result simulated again from its manifest, and whether it comes out the same."""
+"""`clustersim rerun RESULT`: simulate a result again from its manifest and compare."""
 
 from __future__ import annotations
 

@@ -132,7 +132,7 @@ def run(
 
 
 def _simulated(question: StepQuestion, cluster: Topology, job: Job, progress: Progress) -> StepResult:
-    """Simulate a step; of a job that does not fit, say what would."""
+    """Simulate a step. If the job does not fit, the error says what would."""
     from clustersim.simulation import Simulator
 
     simulator = Simulator(cluster)
@@ -206,7 +206,7 @@ def _lines(result: StepResult, verbose: bool, brief: bool) -> list[str]:
 
 
 def _costs(found: Mapping[str, float | None]) -> list[str]:
-    """Return the costs of a step and of 10^12 tokens, dollars where a price is known."""
+    """Return the costs of a step and of 10^12 tokens; dollars only if a price is known."""
     said = []
     for what, key in (("a step", "step"), ("10^12 tokens", "1t_tokens")):
         usd, own = found[f"usd_per_{key}"], found[f"usd_owned_per_{key}"]

@@ -23,7 +23,7 @@ def schema(
 
 
 def document(what: FileKind) -> JsonSchema:
-    """Return the JSON Schema of a kind of file, with the names that are built in or installed."""
+    """Return the JSON Schema of a kind of file, with all built-in and installed names."""
     from clustersim.config.json_schema import DRAFT
 
     return {"$schema": DRAFT, "title": f"clustersim {what}", **_DOCUMENTS[what]()}
@@ -40,7 +40,7 @@ def _cluster() -> JsonSchema:
     made["Gpus"]["properties"]["model"] |= _either(_gpus(), r"\.ya?ml$")
     node = made["Node"]
     made["Node"] = {**_without_required(node), "if": _absent("extends"), "then": {"required": node["required"]}}
-    for part in ("Gpus", "Nics", "ScaleUp", "NodePower"):  # what a node extends may have the rest
+    for part in ("Gpus", "Nics", "ScaleUp", "NodePower"):  # keys that a node extends may supply the rest
         made[part] = _without_required(made[part])
     types = {"anyOf": [{"enum": list(presets())}, {"type": "string"}, _ref("Node")]}
     made["Cluster"]["properties"]["node"] |= types
@@ -52,7 +52,7 @@ def _cluster() -> JsonSchema:
 
 
 def _fabrics() -> dict[str, Any]:
-    """Return the spec of each kind of fabric that says it has one."""
+    """Return the spec of each kind of fabric that declares one."""
     from importlib import import_module
 
     from clustersim import plugins
@@ -88,7 +88,7 @@ def _workload() -> JsonSchema:
 
 
 def _with_megatron(top: JsonSchema, made: dict[str, JsonSchema]) -> JsonSchema:
-    """Return the top level with Megatron's names in it and in its sections; a file with one of them needs none of ours."""
+    """Return the schema with Megatron's names at its top level and in its sections; a file with one needs none of ours."""
     name = _pattern(_megatron())
     ours, needed = {"propertyNames": {"not": _ref("Megatron")}}, {}
     for section in ("Model", "Training", "Parallelism"):
@@ -159,7 +159,7 @@ def _gpus() -> list[str]:
 
 
 def _either(names: Iterable[str], other: str = r"^[\w.]+:\w+$") -> JsonSchema:
-    """Return the schema of a name: one that there is, or text of another form, such as `package.module:build`."""
+    """Return the schema of a name: a known one, or text of another form, such as `package.module:build`."""
     return {"anyOf": [{"enum": list(names)}, {"type": "string", "pattern": other}]}
 
 

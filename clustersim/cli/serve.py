@@ -16,34 +16,32 @@ LEAST = 1 << 30
 
 
 def serve(
-    results: Annotated[Path, typer.Argument(metavar="FOLDER", help="The folder that results are in.")] = Path(
-        "results"
-    ),
+    results: Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder of results.")] = Path("results"),
     host: Annotated[
-        str, typer.Option(help="The address to listen at; others than this machine's need a token.")
+        str, typer.Option(help="Address to listen on; addresses that other machines reach need a token.")
     ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0: any that is free.")] = 8765,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0: any free port.")] = 8765,
     token: Annotated[
         str,
         typer.Option(
             envvar="CLUSTERSIM_TOKEN",
-            help="The secret of clients; better in CLUSTERSIM_TOKEN, which no list of processes shows.",
+            help="Secret that clients need; safer in CLUSTERSIM_TOKEN, which no process list shows.",
         ),
     ] = "",
     topologies: Annotated[
         list[Path] | None,
-        typer.Option("--topology", metavar="FILE", help="A topology that the form lists too; several times."),
+        typer.Option("--topology", metavar="FILE", help="Additional topology in the form; can be repeated."),
     ] = None,
     workloads: Annotated[
         list[Path] | None,
-        typer.Option("--workload", metavar="FILE", help="A workload that it lists too; several times."),
+        typer.Option("--workload", metavar="FILE", help="Additional workload in the form; can be repeated."),
     ] = None,
     at_once: Annotated[
-        int | None, typer.Option(min=1, max=1024, help="Runs at one time; default: one a core. Others wait.")
+        int | None, typer.Option(min=1, max=1024, help="Number of concurrent runs; default: one per core. Others wait.")
     ] = None,
-    waiting: Annotated[int, typer.Option(min=0, max=1000, help="Runs that may wait; more are refused.")] = 20,
-    memory: Annotated[str, typer.Option(help="The most memory of a run.")] = "8GiB",
-    seconds: Annotated[int, typer.Option(min=1, help="The most seconds of a run.")] = 600,
+    waiting: Annotated[int, typer.Option(min=0, max=1000, help="Number of runs that may wait; more are refused.")] = 20,
+    memory: Annotated[str, typer.Option(help="Memory limit of a run.")] = "8GiB",
+    seconds: Annotated[int, typer.Option(min=1, help="Time limit of a run in seconds.")] = 600,
 ) -> None:
     """Show results in a browser: reports and explorers, runs from a form with their progress, comparisons. Ctrl-C ends it.
 

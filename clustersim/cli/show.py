@@ -1,4 +1,4 @@
-"""`clustersim show`: a cluster in figures, or drawn, or for another program."""
+"""`clustersim show`: a cluster in figures, as a picture, or for another program."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from clustersim.costs.bill import Item
 
 FORMATS = {"ns3": (".txt", ".topo", ""), "graphml": (".graphml", ".xml")}
-"""Endings of files of other programs."""
+"""Suffixes of files of other programs."""
 
 
 @cluster_options()
@@ -48,7 +48,7 @@ def show(
     ] = None,
     changes: Changes = None,  # type: ignore[assignment]  # the options of a cluster
     settings: Setting = None,
-    schedule: Annotated[str | None, typer.Option(hidden=True)] = None,  # as `clustersim schedule` was called
+    schedule: Annotated[str | None, typer.Option(hidden=True)] = None,  # former name of `clustersim schedule`
     stages: Annotated[int, typer.Option(min=1, max=512, hidden=True)] = 4,
     microbatches: Annotated[int, typer.Option(min=1, max=4096, hidden=True)] = 8,
     chunks: Annotated[int, typer.Option(min=1, max=64, hidden=True)] = 1,
@@ -164,7 +164,7 @@ def _cluster(document: Document, costs: Path | None) -> None:
 
 
 def _bill(items: Sequence[Item]) -> list[str]:
-    """Return a bill as a table with its sums; what has no price is left out of them, and that is said."""
+    """Return a bill as a table with sums; items without a price are left out of the sums, with a note."""
     cells = [("what it takes", "", "number", "USD each", "USD", "kW", "prices of")]
     for one in items:
         each, usd = ("-", "-") if one.price is None else (f"{one.price:,.0f}", f"{one.usd:,.0f}")

@@ -49,7 +49,9 @@ def sweep(
     axes: Annotated[
         Path | None, typer.Option(help="A YAML file of axes, such as tp: [4, 8] and nodes: 64..1024x2.", metavar="FILE")
     ] = None,
-    workers: Annotated[int | None, typer.Option(min=1, max=1024, help="Processes; default: one a core.")] = None,
+    workers: Annotated[
+        int | None, typer.Option(min=1, max=1024, help="Number of processes; default: one per core.")
+    ] = None,
     engine: EngineName = "auto",
     out: Annotated[
         Path | None, typer.Option(help="Folder of the result; default results/sweep-TOPOLOGY-WORKLOAD-OPTIONS.")
@@ -58,7 +60,7 @@ def sweep(
     top: Annotated[int | None, typer.Option(min=1, help=f"Rows to print; default: {SHOWN}, with --json all.")] = None,
     sort: Annotated[
         str,
-        typer.Option(help="Columns to rank by, the most important first; - before one turns it.", metavar="COLUMN,…"),
+        typer.Option(help="Columns to sort by, most important first; a leading - reverses one.", metavar="COLUMN,…"),
     ] = "tokens_per_s",
     pareto: Annotated[
         str | None,
@@ -66,12 +68,12 @@ def sweep(
             help=f"Show only what none beats in all of these: {', '.join(FRONT)}.", metavar="step,memory,gpus,cost"
         ),
     ] = None,
-    csv: Annotated[Path | None, typer.Option(help="Write the table as CSV too.", metavar="FILE.csv")] = None,
+    csv: Annotated[Path | None, typer.Option(help="Also write the table as CSV.", metavar="FILE.csv")] = None,
     shard: Annotated[
-        str | None, typer.Option(help="Simulate part I of N equal parts, in a folder of its own.", metavar="I/N")
+        str | None, typer.Option(help="Simulate part I of N equal parts, in its own folder.", metavar="I/N")
     ] = None,
     merge: Annotated[
-        list[Path] | None, typer.Option(help="Take over the rows of this folder, such as a shard's; several times.")
+        list[Path] | None, typer.Option(help="Include this folder's rows, such as a shard's; repeatable.")
     ] = None,
     ray: Annotated[
         str | None,
@@ -133,5 +135,5 @@ def sweep(
         print_json("sweep", shown.fields(top))
     elif not quiet:
         typer.echo(shown.text(top or SHOWN))
-    if (nothing := shown.nothing()) and not shard:  # others of an array may have some
+    if (nothing := shown.nothing()) and not shard:  # other shards may have some
         raise nothing

@@ -1,4 +1,4 @@
-"""What `clustersim sweep` prints: the ranked table with every swept axis, the best point as a command, why others have none."""
+"""Output of `clustersim sweep`: the ranked table, the best point as a command, and reasons of points without a result."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ if TYPE_CHECKING:
 
 SHOWN = 20
 REASONS = 5
-"""Kinds of reasons that the text names."""
+"""Largest number of kinds of reasons in the text."""
 ALWAYS = ("tp", "pp", "dp")
 DEGREES = ("cp", "ep")
-"""Shown where they are not 1, too: the split of a row is all of it."""
+"""Degrees shown only if they are not 1; other degrees of a split are always shown."""
 NETWORK = ("fabric", "cluster.nic", "cluster.node.nics")
-"""Beginnings of keys of a network, which costs its owner, and by rents of GPUs nothing."""
+"""Prefixes of keys of a network, which costs its owner, but changes nothing in rents of GPUs."""
 FRONT = ("step", "memory", "gpus", "cost", "energy")
-"""What a Pareto front can weigh."""
+"""Objectives that a Pareto front can combine."""
 _DETAIL = re.compile(r"\(.*?\)|[0-9]+(?:[.,][0-9]+)*")
-"""What a kind of reason may differ in: its numbers, and what is in parentheses."""
+"""Matches the details in which reasons of one kind may differ: numbers, and text in parentheses."""
 
 
 class View(NamedTuple):
-    """Which rows are shown, in which order."""
+    """Selection and order of the shown rows."""
 
     sort: Sequence[str] = ("tokens_per_s",)
-    """Columns."""
+    """Columns to sort by."""
     pareto: Sequence[str] = ()
-    """What none of the rows may be beaten in; none: all rows are shown."""
+    """Objectives of the Pareto front that rows must be on; empty: all rows are shown."""
 
 
 DEFAULT = View()
@@ -46,7 +46,7 @@ DEFAULT = View()
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """A sweep that is over, as text or as plain data."""
+    """A finished sweep, as text or as plain data."""
 
     topology: Path
     workload: Path
@@ -55,7 +55,7 @@ class Shown:
     view: View = DEFAULT
 
     def best(self) -> list[Row]:
-        """Return the rows with a result that are shown, in order. Raises InputError for columns that no row has."""
+        """Return the shown rows with a result, in order. Raises InputError for an unknown column."""
         from clustersim.sweeps.table import front, ranked
 
         wrong = next((name for name in self.view.pareto if name not in FRONT), None)
@@ -65,7 +65,7 @@ class Shown:
         return ranked(kept, self.view.sort)
 
     def csv(self) -> str:
-        """Return the table of all points as CSV, with the command of each."""
+        """Return the table of all points as CSV, including the command of each."""
         from clustersim.sweeps.table import frame
 
         return str(frame(self.rows).write_csv())
@@ -108,7 +108,7 @@ class Shown:
         return "\n".join(lines)
 
     def nothing(self) -> ClustersimError | None:
-        """Return the error of a sweep none of whose points has a result, with the commonest reason; else None."""
+        """Return the error for a sweep without any result, with the commonest reason; None if there is a result."""
         if not self.rows or any(row["status"] == "ok" for row in self.rows):
             return None
         status, _, why = self._reasons()[0]
@@ -116,7 +116,7 @@ class Shown:
         return ClustersimError(said) if status == "failed" else InputError(said)
 
     def _reasons(self) -> list[tuple[str, int, str]]:
-        """Return status, points and an example of each kind of reason, the commonest first; kinds differ by more than details."""
+        """Return (status, number of points, example) of each kind of reason, the commonest first."""
         kinds: dict[tuple[str, str], list[str]] = {}
         for row in self.rows:
             if row["status"] != "ok":
@@ -134,9 +134,9 @@ class Shown:
 
 
 def point_table(rows: Sequence[Row], space: Sequence[Point], priced: bool) -> list[str]:
-    """Return rows as a table with a column for each degree of their split and each key that varies in a space.
+    """Return rows as a table with a column for each degree of their split and each key that varies in the space.
 
-    priced: with what 10^12 tokens cost.
+    priced: whether to include the cost of 10^12 tokens.
     """
     from clustersim.config.overrides import of_topology
     from clustersim.report.terminal import table
@@ -174,7 +174,7 @@ def _cells(place: int, row: Row, names: Sequence[str], prices: Sequence[str], cl
 
 
 def _warned(rows: Sequence[Row]) -> list[str]:
-    """Return the notes on the clusters of the rows shown, each sentence once."""
+    """Return the notes on the clusters of the shown rows, each sentence once."""
     from clustersim.report.terminal import folded
 
     places: dict[str, list[str]] = {}
@@ -189,12 +189,12 @@ def _rows(places: Sequence[str]) -> str:
 
 
 def doubtful(row: Row) -> bool:
-    """Return whether a row is unlikely to fit."""
+    """Return whether a row is unlikely to fit into memory."""
     return row.get("memory_verdict") == "unlikely"
 
 
 def doubts(rows: Sequence[Row]) -> list[str]:
-    """Return the legend of the mark for rows that are unlikely to fit, where there are any."""
+    """Return the legend of the mark for rows that are unlikely to fit; empty if there are none."""
     from clustersim.report.verdicts import band
 
     found = {band(row["peak_memory_bytes"], row["gpu_memory_bytes"]) for row in rows if doubtful(row)}
@@ -202,7 +202,7 @@ def doubts(rows: Sequence[Row]) -> list[str]:
 
 
 def likely(best: Sequence[Row]) -> list[str]:
-    """Return the best point that likely fits, where the best of all does not."""
+    """Return the lines on the best point that likely fits, if the best of all does not."""
     if not doubtful(best[0]):
         return []
     place = next((place for place, row in enumerate(best) if not doubtful(row)), None)
@@ -214,7 +214,7 @@ def likely(best: Sequence[Row]) -> list[str]:
 
 
 def best_lines(words: Sequence[str], head: str = "the best one alone:") -> list[str]:
-    """Return a command in lines that a shell reads as one, no word cut and no option without its value, below a heading."""
+    """Return a heading and a command in lines that a shell reads as one; words, and options with values, stay whole."""
     from clustersim.report.terminal import columns
 
     lines = [f"  {shlex.join(words[:4])}"]
@@ -231,7 +231,7 @@ def _points(count: int) -> str:
 
 
 def _reason(status: str, count: int, why: str) -> str:
-    """Return one kind of reason with its count, in lines that a terminal shows whole."""
+    """Return one kind of reason with its count, in lines wrapped for the terminal."""
     from clustersim.report.terminal import folded
 
     one = {"does not fit": "does not fit", "illegal": "is illegal", "failed": "failed"}[status]
@@ -241,6 +241,6 @@ def _reason(status: str, count: int, why: str) -> str:
 
 
 def _placeless(reason: str, *files: Path) -> str:
-    """Return a reason without its place in one of the inputs, which are the same files for all of them."""
+    """Return a reason without its position in one of the inputs, which all points share."""
     named = "|".join(re.escape(str(file)) for file in files)
     return re.sub(rf"^({named})(:\d+:\d+| \(command line\))?: ", "", reason)

@@ -67,7 +67,7 @@ def _large(size: TraceSize) -> str:
 
 
 def numbers(text: str, ranks: int) -> list[int]:
-    """Return the ranks of `all` or a list such as `0,8-15`. Raises InputError for what is none of the job's."""
+    """Return the ranks in `all` or a list such as `0,8-15`. Raises InputError for ranks that the job does not have."""
     if text == "all":
         return list(range(ranks))
     found: dict[int, None] = {}

@@ -1,4 +1,4 @@
-"""`clustersim validate FILE.csv …`: simulate measured runs and say how far off the forecasts are."""
+"""`clustersim validate FILE.csv …`: simulate measured runs and report the errors of the forecasts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Outcomes = list[dict[str, Any]]
 def validate(
     files: Annotated[
         list[Path] | None,
-        typer.Argument(metavar="FILE.csv …", help="Measured runs; none: the table of published runs that is shipped."),
+        typer.Argument(metavar="FILE.csv …", help="Measured runs; default: the shipped published runs."),
     ] = None,
     ablate: Annotated[
         list[str] | None,
@@ -32,12 +32,14 @@ def validate(
     memory: Annotated[
         Path | None, typer.Option(metavar="FILE.csv", help="Measured peaks of memory: columns id and allocated_gib.")
     ] = None,
-    workers: Annotated[int | None, typer.Option(min=1, max=1024, help="Processes; default: one a core.")] = None,
+    workers: Annotated[
+        int | None, typer.Option(min=1, max=1024, help="Number of processes; default: one per core.")
+    ] = None,
     engine: EngineName = "auto",
     out: Annotated[Path | None, typer.Option(help="Folder of the result; default results/validate-FILES.")] = None,
     calibrate: Annotated[
         Path | None,
-        typer.Option(metavar="TABLE.json", help="Write the table of intervals that these runs give, and judge by it."),
+        typer.Option(metavar="TABLE.json", help="Write the table of intervals from these runs, and use it."),
     ] = None,
     force: Force = False,
     as_json: Json = False,
@@ -89,7 +91,7 @@ def validate(
 
 
 def _calibrated(path: Path, several: Sequence[Outcomes], title: str) -> list[Outcomes]:
-    """Write the table of intervals that strangers' outcomes give, the last of `several`, and return all with those intervals."""
+    """Write the table of intervals from strangers' outcomes, the last of `several`; return all with those intervals."""
     from clustersim.report.store import write_json
     from clustersim.validate.calibrate import held, table
     from clustersim.validate.statistics import judged

@@ -1,4 +1,4 @@
-"""Where a figure is from, and its value without the measured steps that it was read from."""
+"""Source of a figure, and its value without the measured steps from which it was read."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from clustersim.config.fields import Name, Spec
 
 
 class Evidence(Spec):
-    """Where a value is from. `clustersim validate` leaves out its publishers to judge it."""
+    """Source of a value. `clustersim validate` leaves out its publishers to judge the value."""
 
     source: str
     """Code, documentation, log or measurement."""
@@ -23,31 +23,31 @@ class StepEvidence(Evidence):
     """Source of a value that was read from measured steps, and the value without them."""
 
     otherwise: Any = None
-    """Value without these publishers, one for all or one each; none: as if unset."""
+    """Value without these publishers, one value for all or one per publisher; None: as if unset."""
 
     def without(self, publisher: str) -> Any:
-        """Return the value without the rows of that publisher, which is one of `read_from`."""
+        """Return the value without the steps of `publisher`, one of `read_from`."""
         by_publisher = isinstance(self.otherwise, dict) and publisher in self.otherwise
         return self.otherwise[publisher] if by_publisher else self.otherwise
 
 
 ConstantScope = Literal["law", "part", "framework", "machine"]
-"""What a constant belongs to: all machines, one kind of GPU (and data type), one framework, or one machine."""
+"""Scope of a constant: all machines, one kind of GPU (and data type), one framework, or one machine."""
 
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """What is known of a constant beside its value, in the annotation of the name or of the key of a file that has the value.
+    """Metadata of a constant, in the annotation of its name, or of the key of a file that has its value.
 
-    The docstring below says where the value is from. `docs/constants.md` is printed from these.
+    The docstring below the name says where the value is from. `docs/constants.md` is generated from these.
     """
 
     unit: str = ""
-    """Of the value; empty for shares, exponents and counts."""
+    """Unit of the value; empty for shares, exponents and counts."""
     chosen_on: str = ""
-    """The measurements that it, or its spread, was chosen on; empty for what is as published."""
+    """Measurements on which the value or its spread was chosen; empty for a published value."""
     scope: ConstantScope = "law"
     family: str = ""
-    """What it is called where steps are calibrated; empty for what is not."""
+    """Name of the constant in the calibration of steps; empty if it is not calibrated."""
     spread: float = 0.0
-    """Standard deviation of its logarithm among unmeasured machines."""
+    """Standard deviation of its logarithm between machines without measurements."""

@@ -40,7 +40,7 @@ _RAILS = {"anyOf": [{"enum": ["none", "optimized"]}, {"type": "integer", "minimu
 
 
 def _listed(value: object) -> object:
-    """Return as many tiers as a number says, all with what is usual."""
+    """Return a number as that many tiers with default values, and any other value unchanged."""
     if not isinstance(value, int) or isinstance(value, bool):
         return value
     if 1 <= value <= 5:
@@ -143,7 +143,7 @@ class FatTree(Spec):
     """`sharp`: switches reduce (SHARP)."""
 
     def tier(self, index: int) -> Tier:
-        """Return a tier with the `radix` of all where it has none of its own."""
+        """Return a tier, with the fabric's `radix` if it has none of its own."""
         tier = self.tiers[index]
         return tier if tier.radix is not None else tier.model_copy(update={"radix": self.radix})
 

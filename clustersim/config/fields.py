@@ -1,4 +1,4 @@
-"""The types of fields in YAML, and how a validated spec comes out of a document."""
+"""Types of fields in YAML, and the validation of documents into specs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from clustersim.errors import InputError, shown
 from clustersim.units import EXAMPLES, NUMBER, UNITS, parse, scaled
 
 Section = dict[str, object]
-"""Keys and values of a file that nothing has judged yet."""
+"""Keys and values of a file before validation."""
 
 
 class Spec(BaseModel):
@@ -45,11 +45,11 @@ _REACH: Mapping[str, tuple[float, float, str]] = {
     "length": (1e-6, 1e9, "m"),
     "frequency": (1.0, 1e15, "Hz"),
 }
-"""Least and most that any machine could have; far beyond them floats overflow in the sums of a simulation."""
+"""Smallest and largest value of each dimension that a machine could have, and its unit; others would overflow sums."""
 
 
 def quantity(dimension: str, *, of_line: bool = False) -> BeforeValidator:
-    """Return the validator of a text quantity of one dimension of `clustersim.units.UNITS`; of_line: as `parse` takes it."""
+    """Return the validator of a text quantity of a dimension in `clustersim.units.UNITS`. of_line: as in `parse`."""
 
     def convert(value: object) -> float:
         try:
@@ -67,13 +67,13 @@ def quantity(dimension: str, *, of_line: bool = False) -> BeforeValidator:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Also:
-    """What an editor is told of a field that takes something else beside its type: a validator makes the one of the other."""
+    """JSON Schema of a further form that a field accepts besides its type; a validator converts it."""
 
     schema: dict[str, Any]
-    """The JSON Schema of that."""
+    """JSON Schema of the further form."""
 
     def __get_pydantic_json_schema__(self, core: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        """Return the schema of both."""
+        """Return the schema of either form."""
         return {"anyOf": [handler(core), self.schema]}
 
 
@@ -89,7 +89,7 @@ Time = Annotated[float, quantity("time"), text_of("time")]
 Size = Annotated[float, quantity("size"), text_of("size")]
 Bandwidth = Annotated[float, quantity("bandwidth"), Field(gt=0), text_of("bandwidth")]
 LineRate = Annotated[float, quantity("bandwidth", of_line=True), Field(gt=0), text_of("bandwidth")]
-"""That of a NIC, a cable or the port of a switch, which people say in bits."""
+"""Rate of a NIC, a cable or the port of a switch, which is usually given in bits."""
 ComputeRate = Annotated[float, quantity("compute"), Field(gt=0), text_of("compute")]
 Power = Annotated[float, quantity("power"), Field(gt=0), text_of("power")]
 Length = Annotated[float, quantity("length"), text_of("length")]
@@ -102,7 +102,7 @@ Name = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f
 
 
 def between(low: int, high: int) -> AfterValidator:
-    """Return the validator of a list's length; pydantic's own also complains when only an item is wrong."""
+    """Return the validator of a list's length; pydantic's own also reports it if only an item is wrong."""
 
     def check(value: tuple[Any, ...]) -> tuple[Any, ...]:
         if low <= len(value) <= high:
@@ -116,10 +116,10 @@ S = TypeVar("S", bound=Spec)
 
 
 def validate(kind: type[S], document: Document, data: Mapping[str, Any] | None = None, at: Loc = ()) -> S:
-    """Return the spec of class `kind` that `data` (default: the whole document) holds.
+    """Return the spec of class `kind` in `data` (default: the whole document).
 
-    `at` is where `data` sits in the document. Raises ConfigError for the first thing wrong, in the order of the file;
-    its cause is pydantic's error.
+    `at` is the position of `data` in the document. Raises ConfigError for the first error, in the order of the file; its cause is
+    pydantic's error.
     """
     given = document.data if data is None else data
     try:
@@ -129,7 +129,7 @@ def validate(kind: type[S], document: Document, data: Mapping[str, Any] | None =
 
 
 def validate_given(kind: type[S], document: Document) -> None:
-    """Raise ConfigError for the first thing wrong in a document that may lack keys of the spec."""
+    """Raise ConfigError for the first error in a document, apart from missing keys of the spec."""
     try:
         kind.model_validate(document.data)
     except ValidationError as error:

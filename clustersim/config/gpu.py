@@ -55,15 +55,15 @@ class Gpu(Spec):
     """Source of each figure."""
 
     def matrix_peak(self, dtype: str) -> float:
-        """Return the peak FLOP/s of matrix products in `dtype`; types the GPU lacks run at the next wider one it has."""
+        """Return the peak FLOP/s of GEMMs in `dtype`; a type that the GPU lacks runs as the next wider one."""
         return self.matrix[self.matrix_type(dtype)]
 
     def matrix_type(self, dtype: str) -> DType:
-        """Return the data type as which matrix products in `dtype` run: itself, or the next wider one that the GPU has."""
+        """Return the data type that GEMMs in `dtype` run in: the type itself, or the next wider one that the GPU has."""
         return _type(self.matrix, dtype)
 
     def vector_peak(self, dtype: str) -> float:
-        """Return the peak FLOP/s of element-by-element work in `dtype`."""
+        """Return the peak FLOP/s of element-wise operations in `dtype`."""
         return self.vector[_type(self.vector, dtype)]
 
 

@@ -1,4 +1,4 @@
-"""Specs as JSON Schema, for editors: types, bounds, units, and what stands under each field."""
+"""Specs as JSON Schema, for editors: types, bounds, units, and the docstring of each field."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from clustersim.config.fields import Spec
 
 Schema = dict[str, Any]
 DRAFT = "http://json-schema.org/draft-07/schema#"
-"""The draft that all editors know."""
+"""Version of JSON Schema that all editors support."""
 
 
 class _Untitled(GenerateJsonSchema):
-    """Without titles, which would say each key once more."""
+    """Generator without titles, which would repeat each key."""
 
     def field_title_should_be_set(self, schema: Any) -> bool:
-        """Never."""
+        """Return False."""
         return False
 
 
 def definitions(*kinds: type[Spec]) -> dict[str, Schema]:
-    """Return a schema for each spec and for what it holds, by name."""
+    """Return {name: schema} of the specs and of all specs inside them."""
     _, found = models_json_schema(
         [(kind, "validation") for kind in kinds],
         ref_template="#/definitions/{model}",
@@ -50,12 +50,12 @@ def _all(kind: type[Spec]) -> Iterator[type[Spec]]:
 
 
 def _field(schema: Schema, text: str) -> Schema:
-    """Return the schema of a field with its text, and with a default only where it is written as it is kept."""
+    """Return the schema of a field with its docstring, and with a default if that is written in the file as it is stored."""
     own = dict(schema)
     default = own.pop("default", None)
     plain = default is not None and not isinstance(default, list | dict)
-    plain = plain and (isinstance(default, str) or own.get("type") != "string")  # seconds are kept, text is written
-    own = {"allOf": [own]} if "$ref" in own else own  # in this draft, nothing may stand beside a reference
+    plain = plain and (isinstance(default, str) or own.get("type") != "string")  # the file has text for stored seconds
+    own = {"allOf": [own]} if "$ref" in own else own  # in this draft, nothing may stand next to a reference
     return own | {"description": text} | ({"default": default} if plain else {})
 
 

@@ -1,4 +1,4 @@
-"""A machine file: what measured steps say of one cluster, as `clustersim calibrate` writes it and `--machine` takes it."""
+"""A machine file: constants estimated from measured steps of a cluster by `clustersim calibrate`, read by `--machine`."""
 
 from typing import Annotated, Any, Literal
 
@@ -7,7 +7,7 @@ from pydantic import Field
 from clustersim.config.fields import Name, Spec, between
 
 VERSION: Literal[1] = 1
-"""Of machine files; another number says that their keys mean something else."""
+"""Version of machine files; another version has keys of another meaning."""
 Factor = Annotated[float, Field(gt=0, le=1000, strict=False)]
 LogSpread = Annotated[float, Field(ge=0, le=10, strict=False)]
 """Standard deviation of a logarithm: 0.05 is about 5 %."""
@@ -25,7 +25,7 @@ class MachineConstant(Spec):
     spread: LogSpread
     """Standard deviation of the factor's logarithm."""
     usual_spread: LogSpread
-    """The same without measurements."""
+    """Standard deviation of the factor's logarithm without measurements."""
     evidence: str = ""
     """Source of the factor."""
     keys: dict[DottedKey, Any] = Field(default_factory=dict)

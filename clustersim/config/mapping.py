@@ -1,4 +1,4 @@
-"""A mapping of Python → plain data, with the keys that lead to every value: what a YAML file says, said by a script."""
+"""Plain data from a Python mapping, with the keys that lead to every value: a YAML file's content from a script."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MOST = 10**40
 
 
 def document(given: Mapping[Any, Any], path: str) -> Document:
-    """Return a mapping as a document that is called `path` in messages, which then name the keys: `workload['model']`.
+    """Return a mapping as a document called `path` in messages, which name its keys: `workload['model']`.
 
     Values are text, numbers (numpy's too), True, False, None, paths, lists, tuples and mappings of these. Raises ConfigError for
     anything else.
@@ -26,7 +26,7 @@ def document(given: Mapping[Any, Any], path: str) -> Document:
 
 
 def plain(value: object, path: str) -> Any:
-    """Return one value as plain data. Raises ConfigError, which calls it `path`, as `document` does."""
+    """Return one value as plain data. Raises ConfigError for unsupported values, which it calls `path`."""
     return _MappingReader(path).value(value, ())
 
 

@@ -1,4 +1,4 @@
-"""What a validation error says: one sentence with the place in the file, what is wrong and what would be right."""
+"""Texts of validation errors: one sentence with the position in the file, the error and its remedy."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from clustersim.errors import ConfigError, nearest, shown, suggest
 def first(
     kind: type[BaseModel], document: Document, data: Any, details: Iterable[ErrorDetails], at: Loc
 ) -> ConfigError:
-    """Return the first error in the order of the file; missing keys come last, as a misspelt key explains them.
+    """Return the first error in the order of the file; missing keys come last, because a misspelt key explains them.
 
-    `data` is what was validated, at `at` in the document.
+    `data` is the validated data, at `at` in the document.
     """
     groups: dict[Loc, list[ErrorDetails]] = defaultdict(list)
     for detail in details:
@@ -36,7 +36,7 @@ def first(
 
 
 def _all(unknown: list[tuple[ConfigError, str, str]], path: str) -> ConfigError:
-    """Return one error that names all unknown keys of a file, each with its place and what was probably meant."""
+    """Return one error that names all unknown keys of a file, each with its position and the key that was probably meant."""
     unknown.sort(key=lambda one: (one[0].line, one[0].column))
     lead = unknown[0][0]
     told = []
@@ -48,7 +48,7 @@ def _all(unknown: list[tuple[ConfigError, str, str]], path: str) -> ConfigError:
 
 
 def _real(detail: ErrorDetails, data: Any) -> Loc:
-    """Return where the error is in the data; pydantic's path also names the alternatives of unions."""
+    """Return the position of an error in the data; pydantic's path also contains the alternatives of unions."""
     here, real = data, []
     for part in detail["loc"]:
         inside = isinstance(here, list | tuple) and isinstance(part, int) and part < len(here)
@@ -83,13 +83,13 @@ def _sentence(kind: type[BaseModel], group: list[ErrorDetails], at: Loc, loc: Lo
 
 
 def _hint(kind: type[BaseModel], detail: ErrorDetails, at: Loc, loc: Loc) -> str:
-    """Return the key that an unknown key was probably meant to be, or nothing."""
+    """Return a hint with the known key that an unknown key probably means, or ""."""
     known = _keys(kind, detail["loc"][:-1])
     return _elsewhere(kind, at, loc) or nearest(str(loc[-1])[:60], known).rstrip()
 
 
 def _elsewhere(kind: type[BaseModel], at: Loc, loc: Loc) -> str:
-    """Return where a key belongs that stands in the wrong section, or is written with dots; else nothing."""
+    """Return the section of a key that is in the wrong section or written with dots; "" otherwise."""
     key = str(loc[-1])
     for path in _paths(kind):
         if len(path) > 1 and key == ".".join(path):
@@ -100,7 +100,7 @@ def _elsewhere(kind: type[BaseModel], at: Loc, loc: Loc) -> str:
 
 
 def _paths(kind: type[BaseModel]) -> list[tuple[str, ...]]:
-    """Return the keys of a spec and of those inside it, the least deep first."""
+    """Return the keys of a spec and of the specs inside it, the least deep first."""
     found: list[tuple[str, ...]] = [(name,) for name in kind.model_fields]
     for name, field in kind.model_fields.items():
         found += [(name, *path) for spec in _specs(field.annotation) if spec is not kind for path in _paths(spec)]
@@ -108,7 +108,7 @@ def _paths(kind: type[BaseModel]) -> list[tuple[str, ...]]:
 
 
 def _rule(group: list[ErrorDetails]) -> str:
-    """Return the rule that was broken; several are the alternatives of a union."""
+    """Return the rule that was broken, in words; several rules are the alternatives of a union."""
     if len(group) == 1 and group[0]["type"] == "literal_error":
         return f"is not known; write {group[0]['ctx']['expected']}"
     start, *others = dict.fromkeys(map(_alternative, group))

@@ -1,4 +1,4 @@
-"""Nodes as people write them: `0-3,8-11`."""
+"""Sets of nodes as text: `0-3,8-11`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _MOST = 10_000_000
 
 
 def parse(text: str) -> tuple[int, ...]:
-    """Return the nodes that `0-3,8-11` names, ascending. Raises InputError when it names none, one twice or too many."""
+    """Return the nodes in a text such as `0-3,8-11`, ascending. Raises InputError if there are none, duplicates or too many."""
     nodes: list[int] = []
     for part in text.split(","):
         match = _PART.fullmatch(part)
@@ -29,7 +29,7 @@ def parse(text: str) -> tuple[int, ...]:
 
 
 def written(nodes: Sequence[int], most: int = 1_000_000) -> str:
-    """Return ascending nodes as `parse` reads them; `most` limits the ranges written, an ellipsis stands for the rest."""
+    """Return ascending nodes as text for `parse`, with at most `most` ranges; an ellipsis stands for the rest."""
     runs: list[list[int]] = []
     for node in nodes:
         if runs and node == runs[-1][1] + 1:

@@ -1,4 +1,4 @@
-"""One key of a file that commands take as an option of their own."""
+"""A key of a file that commands have as an option of their own."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ class Option(NamedTuple):
     """One option: `--micro-batch` of `run`, an axis of `sweep`, a column of its table."""
 
     name: str
-    """Such as `micro_batch`."""
+    """Name, such as `micro_batch`."""
     key: str
-    """The dotted key that it sets."""
+    """Dotted key that the option sets."""
     form: Literal["count", "number", "degree", "word"]
     """count (1 or more), number (0 or more), degree (a count or auto) or word."""
     values: str
-    """An example of several."""
+    """Example of several values."""
     what: str
-    """What it is, for `--help`."""
+    """Description for `--help`."""
     swept: bool = True
-    """Whether a sweep has an axis of it where one value is given, too; several are one always."""
+    """Whether a sweep treats a single value as an axis too; several values always are."""
 
     @property
     def flag(self) -> str:
-        """As it is written on a command line."""
+        """Option as on a command line."""
         return f"--{self.dashed}"
 
     @property
     def dashed(self) -> str:
-        """The name without the dashes before it, as in `micro-batch`."""
+        """Name without leading dashes, such as `micro-batch`."""
         return self.name.replace("_", "-")

@@ -1,4 +1,4 @@
-"""Values by dotted key that replace those of a file: from a command line, a script, or the axes of a sweep."""
+"""Values by dotted key that override a file's: from a command line, a script, or the axes of a sweep."""
 
 from __future__ import annotations
 
@@ -12,31 +12,31 @@ from clustersim.config.yaml import KEY, Document, Loc, parse
 from clustersim.errors import ConfigError, InputError
 
 SourcePlace = tuple[str, int, int]
-"""A file, and a line and a column in it (0: none in particular)."""
+"""(file, line, column); line and column are 0 for the whole file."""
 Overrides = Mapping[str, object]
 """Values by dotted key, such as `parallelism.tp` of a workload or `cluster.nodes` of a topology."""
 _TOPOLOGY = frozenset({"cluster", "fabric", "faults", "nccl", "nodes"})
 
 
 def of_topology(key: str) -> bool:
-    """Return whether a dotted key is one of a topology; all others are keys of a workload."""
+    """Return whether a dotted key belongs to a topology; all other keys belong to a workload."""
     return key.partition(".")[0] in _TOPOLOGY
 
 
 def parted(overrides: Overrides) -> tuple[dict[str, object], dict[str, object]]:
-    """Return the overrides of the topology, and those of the workload."""
+    """Return (overrides of the topology, overrides of the workload)."""
     cluster = {key: value for key, value in overrides.items() if of_topology(key)}
     return cluster, {key: value for key, value in overrides.items() if key not in cluster}
 
 
 @dataclass(frozen=True, slots=True)
 class Overridden(Document):
-    """A document some of whose values come from elsewhere, where their errors then point: (path, line, column)."""
+    """A document with overridden values. Errors in these point to their source (path, line, column)."""
 
     overrides: Mapping[Loc, SourcePlace] = field(default_factory=dict, repr=False)
 
     def error(self, loc: Loc, message: str) -> ConfigError:
-        """Return a ConfigError at `loc`, or where the value there is from."""
+        """Return a ConfigError at `loc`, or at the source of an overridden value."""
         asked = tuple(part for part in loc if part != KEY)
         for one, place in self.overrides.items():
             if asked[: len(one)] == one or (asked not in self.positions and one[: len(asked)] == asked):
@@ -44,12 +44,12 @@ class Overridden(Document):
         return Document.error(self, loc, message)
 
     def name(self, loc: Loc) -> str:
-        """Return the file's own name of a key whose value it gives."""
+        """Return the file's own name of a key, if the file sets its value."""
         return "" if loc in self.overrides else Document.name(self, loc)
 
 
 def scalar(key: str, raw: object) -> object:
-    """Return text from a command line as YAML would read it. Raises InputError."""
+    """Return text from a command line parsed as YAML; other values unchanged. Raises InputError if it is invalid."""
     if not isinstance(raw, str):
         return raw
     try:
@@ -59,17 +59,17 @@ def scalar(key: str, raw: object) -> object:
 
 
 def as_text(value: object) -> str:
-    """Return a value as a command line writes it, for `scalar` to read: JSON, which is YAML in one line; text stays as it is."""
+    """Return a value as text for a command line, which `scalar` parses: JSON, which is one-line YAML; text unchanged."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 @lru_cache(maxsize=1024)
 def _plain(text: str) -> object:
-    return parse(f"value: {text}").data["value"]  # a tenth of a millisecond, and the points of a sweep say few words
+    return parse(f"value: {text}").data["value"]  # parsing takes 0.1 ms, and the points of a sweep repeat few values
 
 
 def replace(data: dict[str, Any], target: Loc, value: object, key: str) -> None:
-    """Put a value in its place, with parents as needed. Raises InputError where a parent is a single value."""
+    """Set a value at its position, creating parents as needed. Raises InputError if a parent is a single value."""
     here = data
     for part in target[:-1]:
         inner = here.setdefault(str(part), {})
@@ -80,5 +80,5 @@ def replace(data: dict[str, Any], target: Loc, value: object, key: str) -> None:
 
 
 def copied(data: Any) -> Any:
-    """Return mappings copied, so that values in them can be replaced."""
+    """Return a copy of nested mappings, so that their values can be replaced."""
     return {key: copied(value) for key, value in data.items()} if isinstance(data, dict) else data

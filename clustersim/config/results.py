@@ -1,7 +1,7 @@
-"""What results keep as JSON: manifests, the points of sweeps, summaries.
+"""Results stored as JSON: manifests, the points of sweeps, summaries.
 
-They are written and read by these classes alone. A file on disk may be of another release, edited or damaged: what it says is
-validated before anything is done with it. Keys that are unknown here stay.
+Only these classes write and read them. A file may be from another release, edited or damaged, so its content is validated before
+use. Unknown keys are kept.
 """
 
 import json
@@ -14,12 +14,12 @@ from pydantic import AfterValidator, ConfigDict, Field, JsonValue
 from clustersim.config.fields import Spec
 
 FORMAT: Literal[1] = 1
-"""Of manifests; another number says that their keys mean something else."""
+"""Format of manifests; another number means keys of another meaning."""
 _DIGITS = 40
 
 
 def parsed(raw: bytes | str) -> Any:
-    """Return JSON as plain data. Raises ValueError for what is none, for numbers without end, and for nesting without end."""
+    """Return JSON as plain data. Raises ValueError for invalid JSON, and for too long numbers or too deep nesting."""
     try:
         return json.loads(raw, parse_constant=_number, parse_float=_number, parse_int=_whole)
     except RecursionError as error:
@@ -55,65 +55,65 @@ Whole = Annotated[int, Field(ge=0)]
 
 
 class StoredSpec(Spec):
-    """Base of what is kept: keys of later releases stay."""
+    """Base of stored specs, which keep the keys of later releases."""
 
     model_config = ConfigDict(extra="allow")
     __pydantic_extra__: dict[str, FiniteJson] = Field(init=False)
 
 
 class InputFile(StoredSpec):
-    """A file that was read."""
+    """An input file."""
 
     path: str
-    """As it was written."""
+    """Path as the user wrote it."""
     sha256: str
-    """Of its bytes."""
+    """SHA-256 of its content."""
     text: str | None = None
-    """All of it, where the result can be asked again without the file."""
+    """Its content, if the result can be rerun without the file."""
 
 
 class StoredOptions(StoredSpec):
-    """All that changed the numbers, of any command."""
+    """Options of any command that changed the numbers."""
 
     overrides: FiniteObject = Field(default_factory=dict)
-    """By dotted key."""
+    """Overridden values by dotted key."""
     fold: bool = True
-    """Ranks that are alike were simulated once."""
+    """Whether identical ranks were simulated once."""
     ignore_memory: bool = False
-    """The simulation went on where the job did not fit."""
+    """Whether the simulation continued for a job that does not fit into memory."""
     flops: Literal["causal", "full"] = "causal"
-    """How attention was counted."""
+    """Whether causal attention counted half or in full."""
     engine: Literal["auto", "simpy"] | None = None
-    """The engine of the steps; none: the default of the command."""
+    """Engine of the steps; None: the command's default."""
     plugins: list[str] = Field(default_factory=list)
-    """Code from outside that was permitted."""
+    """Permitted outside code."""
 
 
 class Manifest(StoredSpec):
-    """What a result answers, and what made it."""
+    """The question of a result, and the versions that produced it."""
 
     clustersim: str
-    """The version that wrote it."""
+    """Version of clustersim that wrote it."""
     format: Literal[1] = FORMAT
-    """Of this class."""
+    """Format of this class."""
     command: str = ""
     """`run`, `jobs`, `sweep` or `validate`."""
     question: str | None = None
-    """A digest of command, version, inputs and options."""
+    """Digest of command, version, inputs and options."""
     inputs: dict[str, InputFile] = Field(default_factory=dict)
-    """By part, such as `topology`."""
+    """Input files by part, such as `topology`."""
     options: StoredOptions = StoredOptions()
-    """All that changed the numbers."""
+    """Options that changed the numbers."""
     seed: int = 0
-    """Of what is drawn."""
+    """Seed of random draws."""
     versions: dict[str, str] = Field(default_factory=dict)
-    """Of libraries."""
+    """Versions of libraries."""
     points: list[FiniteObject] | None = None
-    """Of a sweep."""
+    """Points of a sweep."""
     complete: bool | None = None
-    """Whether a sweep or a validation was written to its end."""
+    """Whether a sweep or a validation finished."""
     damaged: Annotated[str, Field(exclude=True)] = ""
-    """What is wrong with the rest of the file, of which then nothing is here."""
+    """Error in the rest of the file, whose fields are then empty."""
 
     def written(self) -> dict[str, Any]:
         """Return the manifest as plain data."""
@@ -121,11 +121,11 @@ class Manifest(StoredSpec):
 
 
 class SimulatedPoint(StoredSpec):
-    """The row of a point that has a result."""
+    """The row of a point with a result."""
 
     status: Literal["ok"]
     reason: str
-    """Nothing."""
+    """Empty."""
     step_time_s: Positive
     tokens_per_s: Positive
     tokens_per_s_per_gpu: float
@@ -148,7 +148,7 @@ class SimulatedPoint(StoredSpec):
     gpu_memory_bytes: float
     memory_verdict: str
     memory_ran_share: float | None = None
-    """Of published mappings this full, the share that ran."""
+    """Share of published runs at this memory level that succeeded."""
     gpus: Whole
     ranks: Whole
     idle_gpus: Whole
@@ -159,15 +159,15 @@ class SimulatedPoint(StoredSpec):
 
 
 class RefusedPoint(StoredSpec):
-    """The row of a point that has none."""
+    """The row of a point without a result."""
 
     status: Literal["illegal", "does not fit", "failed"]
     reason: str
-    """Why."""
+    """Reason for the missing result."""
 
 
 class SweepLine(StoredSpec):
-    """A line of the log of a sweep."""
+    """A line in the log of a sweep."""
 
     point: FiniteObject
     """Overrides by dotted key."""
@@ -175,17 +175,17 @@ class SweepLine(StoredSpec):
 
     @staticmethod
     def written(point: Mapping[str, object], row: Mapping[str, object]) -> str:
-        """Return a line."""
+        """Return the line of a point and its row as JSON text."""
         return json.dumps({"point": point, "row": row}) + "\n"
 
 
 class LinkTime(StoredSpec):
-    """Seconds of the critical path on links that are alike, or on none."""
+    """Seconds of the critical path on identical links, or in another category."""
 
     link: str | None = None
-    """One of them."""
+    """Name of one of the links."""
     what: str = ""
-    """What it is where no link is."""
+    """Category, if there is no link."""
     path_s: float
 
 
@@ -197,13 +197,13 @@ class StoredPath(StoredSpec):
 
 
 class StoredPredictor(StoredSpec):
-    """What forecast the kernels."""
+    """The predictor of kernel times."""
 
     name: str | None = None
 
 
 class RunSummary(StoredSpec):
-    """What the summary of a run has at least."""
+    """Keys that every summary of a run has."""
 
     step_time_s: Positive
     tokens_per_s: float

@@ -1,6 +1,6 @@
 """The shipped topologies and workloads: a bare name such as `superpod_h100_128` finds its file, installed or in a checkout.
 
-The number in a topology's name counts nodes. Names from before that was so still find their files.
+The number in a topology's name counts nodes. Older names, which counted GPUs, still work.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ RENAMED: Mapping[str, str] = {
     "mi300x_128": "mi300x_16",
     "rail_only_1024": "rail_only_128",
 }
-"""Old names of topologies, whose numbers counted GPUs, and what they are called now."""
+"""{old name: present name} of topologies whose number counted GPUs."""
 
 
 def folder(room: Room) -> Path:
-    """Return where the files of a room lie: in the installed package, or at the top of the checkout."""
+    """Return the folder of a room's files: in the installed package, or at the top of the checkout."""
     package = Path(__file__).parents[1]
     installed = package / "_data" / room
     return installed if installed.is_dir() else package.parent / room
@@ -41,9 +41,9 @@ def files(room: Room) -> dict[str, Path]:
 
 
 def find(room: Room, given: str | Path) -> Path:
-    """Return the file that is meant: a path that exists, the name of a shipped file, or the old name of one.
+    """Return the file for an existing path, the name of a shipped file, or its old name.
 
-    Of a folder with a model it is the config.json.
+    For a folder with a model it is the config.json.
 
     Raises InputError with the nearest name when there is none.
     """
@@ -66,19 +66,19 @@ def find(room: Room, given: str | Path) -> Path:
 
 
 def called(room: Room, path: Path) -> str:
-    """Return the argument of `find` for a path: the bare name of a shipped file that was called by it, else the path."""
+    """Return the argument of `find` for a path: the bare name of a shipped file if it was found by name, else the path."""
     return path.stem if files(room).get(path.stem) == path and find(room, path.stem) == path else str(path)
 
 
 def renamed(room: Room, given: str | Path) -> str | None:
-    """Return the present name of a shipped file that is called by its old one, as a name or a path; else None."""
+    """Return the present name of a shipped file that is named by its old name or path; else None."""
     path = Path(given)
     name = path.stem if path.suffix in SUFFIXES else str(path)
     return RENAMED.get(name) if room == "topologies" and not _exists(path) else None
 
 
 def _exists(path: Path) -> bool:
-    """Return whether something is there, or is kept of it; what cannot be looked at is judged when it is read."""
+    """Return whether a path exists or its content was recorded; True for a path that cannot be checked before it is read."""
     if exists(path):
         return True
     try:
@@ -91,7 +91,7 @@ def _exists(path: Path) -> bool:
 
 
 def _absent(room: Room, path: Path, new: str | None) -> str:
-    """Return the sentence for a file that is not there."""
+    """Return the sentence for a missing file."""
     known, what, other = files(room), _WORDS[room], _OTHER[room]
     name = new or path.stem
     if "," in str(path):

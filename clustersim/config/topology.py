@@ -1,4 +1,4 @@
-"""The specification of a cluster: its nodes, the fabric between them, and what is broken."""
+"""The specification of a cluster: its nodes, the fabric between them, and faults."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -18,32 +18,32 @@ NIC_LATENCY: Annotated[float, Declared("s")] = 14e-6
 """Seconds from GPU to GPU through one leaf switch: hwLat of NET ring/Simple in NCCL's tuning.cc."""
 _NCCL_TESTS = "medians over sources of nccl-tests between nodes, each left out once"
 ROCE_LATENCY: Annotated[float, Declared("s", chosen_on=_NCCL_TESTS)] = 20e-6
-"""As NIC_LATENCY, of RoCE: 11 % up to 1 MiB and 24 % to 64 MiB, where 14 us has 28 and 28."""
+"""NIC_LATENCY for RoCE: error of 11 % up to 1 MiB and 24 % up to 64 MiB, where 14 us has 28 and 28 %."""
 EFA_PLUGIN: Annotated[float, Declared("s")] = 75e-6
-"""What AWS's plugin states to NCCL, from P4d on (aws/aws-ofi-nccl, platform-aws.c); plugins of other networks state nothing."""
+"""Latency that AWS's plug-in declares to NCCL, from P4d on (aws/aws-ofi-nccl, platform-aws.c); other plug-ins declare none."""
 EFA_LATENCY: Annotated[float, Declared("s")] = NIC_LATENCY + EFA_PLUGIN
-"""Of EFA to P5: 6 sources have 43 % up to 1 MiB and 38 % to 64 MiB, where 14 us has 92 and 59."""
+"""NIC_LATENCY for EFA up to P5: 6 sources have errors of 43 % up to 1 MiB and 38 % up to 64 MiB, where 14 us has 92 and 59 %."""
 EFA_V3_LATENCY: Annotated[
     float, Declared("s", chosen_on="nccl-tests of P6-B300, which say 38 us, and of P6-B200, 65 us")
 ] = 45e-6
-"""Of EFA from P5en on: AWS says 35 % less than before (What's new, December 2024)."""
+"""NIC_LATENCY for EFA from P5en on: 35 % less than before, says AWS (What's new, December 2024)."""
 SLINGSHOT_LATENCY: Annotated[float, Declared("s", chosen_on=_NCCL_TESTS)] = 40e-6
-"""Of Slingshot 11 by libfabric: Polaris and Alps; 29 % from 1 to 64 MiB, where 14 us has 67."""
+"""NIC_LATENCY for Slingshot 11 by libfabric: Polaris and Alps; error of 29 % from 1 to 64 MiB, where 14 us has 67 %."""
 TCPXO_LATENCY: Annotated[float, Declared("s", chosen_on=_NCCL_TESTS)] = 80e-6
-"""Of Google's GPUDirect-TCPXO (A3 Mega): two sources; 35 % from 1 to 64 MiB, where 14 us has 85."""
+"""NIC_LATENCY for Google's GPUDirect-TCPXO (A3 Mega): two sources; error of 35 % from 1 to 64 MiB, where 14 us has 85 %."""
 T = TypeVar("T")
 Transport = Literal["infiniband", "roce", "efa", "efa_v3", "slingshot", "tcpxo"]
 P2P_CHUNK: Annotated[int, Declared("B")] = 128 * 1024
-"""Bytes of a step of a message between nodes and over PCIe (NCCL_P2P_NET_CHUNKSIZE, NCCL_P2P_PCI_CHUNKSIZE)."""
+"""Bytes per step of a message between nodes and over PCIe (NCCL_P2P_NET_CHUNKSIZE, NCCL_P2P_PCI_CHUNKSIZE)."""
 COLLECTIVE_LAUNCH: Annotated[float, Declared("s")] = 8.4e-6
-"""Seconds to launch one collective: baseLat of ring/Simple in NCCL's tuning.cc. Algorithm `nccl` has it in its own latencies."""
+"""Seconds to launch one collective: baseLat of ring/Simple in NCCL's tuning.cc. Algorithm `nccl` includes it itself."""
 PCIE_LANE: Annotated[float, Declared("B/s")] = 1.5e9
 """Bytes/s that transfers reach on a lane of generation 4 (NCCL, topo.h); each generation doubles it."""
 NCCL_ALGORITHMS = ("ring", "tree", "nvls", "nvls_tree", "collnet_direct", "collnet_chain", "pat")
 NCCL_PROTOCOLS = ("LL", "LL128", "Simple")
 _PCIE = re.compile(r"gen([1-6])x(1|2|4|8|16)")
 _RELEASE = re.compile(r"2\.[0-9]{1,2}(\.[0-9]{1,2})?")
-_PCIE_RAW = {1: 0.25e9, 2: 0.5e9, 3: 0.985e9, 4: 1.969e9, 5: 3.938e9, 6: 7.563e9}  # B/s a lane after line coding
+_PCIE_RAW = {1: 0.25e9, 2: 0.5e9, 3: 0.985e9, 4: 1.969e9, 5: 3.938e9, 6: 7.563e9}  # B/s per lane after line coding
 
 
 def _node(value: object) -> str | dict[str, Any]:
@@ -65,12 +65,12 @@ def _version(value: str) -> str:
 
 
 def nccl_algorithm(value: str) -> str | None:
-    """Return NCCL's algorithm of that name, in any case and in NCCL's own spelling (`NVLSTree`); None if there is none."""
+    """Return NCCL's algorithm with that name, in any case and in NCCL's own spelling (`NVLSTree`); None if there is none."""
     return {name.replace("_", ""): name for name in NCCL_ALGORITHMS}.get(value.lower().replace("_", ""))
 
 
 def nccl_protocol(value: str) -> str | None:
-    """Return NCCL's protocol of that name, in any case; None if there is none."""
+    """Return NCCL's protocol with that name, in any case; None if there is none."""
     return {name.lower(): name for name in NCCL_PROTOCOLS}.get(value.lower())
 
 
@@ -85,12 +85,12 @@ def _proto(value: object) -> object:
 
 
 def _like(pattern: str) -> WithJsonSchema:
-    """Return the JSON schema of text that has a form."""
+    """Return the JSON schema of text that matches a pattern."""
     return WithJsonSchema({"type": "string", "pattern": f"^({pattern})$"})
 
 
 def _any_case(names: Iterable[str]) -> str:
-    """Return the regular expression of names in any case, with or without underscores; editors know no flags."""
+    """Return the regular expression of names in any case, with or without underscores, as editors support no flags."""
     return "|".join(
         "".join("_?" if c == "_" else f"[{c.upper()}{c.lower()}]" if c.isalpha() else c for c in name) for name in names
     )
@@ -134,7 +134,7 @@ class Gpus(Spec):
 
 
 def _pair(value: object) -> object:
-    """Return GPU, GPU, links and bytes/s of one of them; one link and 0, the rate of `link`, where they are not said."""
+    """Return (GPU, GPU, links, bytes/s of a link) of a pair; by default one link, and 0 for the rate of `link`."""
     if not isinstance(value, list | tuple) or len(value) not in (2, 3, 4):
         raise ValueError(
             "must be two GPUs of a node, their links and perhaps the rate of one, such as [0, 1, 12, 25GB/s]"
@@ -155,7 +155,7 @@ GpuPair = Annotated[
     Field(strict=False),
     WithJsonSchema({"type": "array", "minItems": 2, "maxItems": 4}),
 ]
-"""Two GPUs of a node, the smaller number first, the links between them, and bytes/s of one, 0 for those of `link`."""
+"""(GPU, GPU, links, bytes/s of a link): two GPUs of a node, the smaller number first; 0 means the rate of `link`."""
 
 
 class ScaleUp(Spec):
@@ -202,7 +202,7 @@ KINDS_OF = {
     "island": {"nvswitch", "nvlink", "mesh"},
     "multicast": {"nvswitch"},
 }
-"""The kinds of `scale_up` that a key is for; one that is not here is for all."""
+"""Kinds of `scale_up` that a key applies to; a key not listed applies to all."""
 
 
 MEMORY_CARRIES: Annotated[Mapping[int, float], Declared("B/s", chosen_on="two bus bandwidths of one report")] = {
@@ -210,11 +210,12 @@ MEMORY_CARRIES: Annotated[Mapping[int, float], Declared("B/s", chosen_on="two bu
     4: 93e9,
     5: 140e9,
 }
-"""Bytes/s that a CPU passes on from GPU to GPU by PCIe generation. Four RTX 5090 have 35 GB/s each on a Xeon 8480+ (NVIDIA/nccl
-issue 1639), which is 46 % of its eight channels of DDR5-4800, as each byte is written and read; older hosts have that share of
-six channels of DDR4-2666 and eight of DDR4-3200. Eight on two CPUs have 28 GB/s: bytes between these pass both memories."""
+"""Bytes/s that a CPU passes on between GPUs, by PCIe generation. Four RTX 5090 have 35 GB/s each on a Xeon 8480+ (NVIDIA/nccl
+issue 1639), 46 % of its eight channels of DDR5-4800, as each byte is written and read; older hosts get that share of six channels
+of DDR4-2666 and eight of DDR4-3200. Eight GPUs on two CPUs have 28 GB/s, as bytes between the CPUs cross both memories."""
 SOCKET_LINK: Annotated[Mapping[int, float], Declared("B/s")] = {3: 10e9, 4: 22e9, 5: 40e9}
-"""Bytes/s from CPU to CPU by PCIe generation: NCCL's of Xeons of those years (src/graph/topo.h: SKL, SRP and ERP_QPI_BW)."""
+"""Bytes/s between CPUs by PCIe generation: NCCL's figures for Xeons of those years (src/graph/topo.h: SKL, SRP and
+ERP_QPI_BW)."""
 
 
 HOST_MEMORY: Annotated[Mapping[int, tuple[float, float, int]], Declared()] = {
@@ -222,11 +223,11 @@ HOST_MEMORY: Annotated[Mapping[int, tuple[float, float, int]], Declared()] = {
     4: (1.0e12, 410e9, 128),
     5: (2.0e12, 614e9, 112),
 }
-"""Bytes, bytes/s and cores of a node's two CPUs by PCIe generation: of DGX-1 and DGX-2, DGX A100 and DGX H100 (datasheets)."""
+"""(bytes, bytes/s, cores) of a node's two CPUs by PCIe generation: DGX-1 and DGX-2, DGX A100 and DGX H100 (datasheets)."""
 
 
 def _of_generation(table: Mapping[int, T], slot: str) -> T:
-    """Return the figure of a slot's generation, or of the nearest one that the table has."""
+    """Return the table's value for a slot's PCIe generation, or for the nearest generation in the table."""
     generation = int(_PCIE.fullmatch(slot)[1])  # type: ignore[index]
     return table[min(max(generation, min(table)), max(table))]
 
@@ -277,29 +278,29 @@ class Host(Spec):
 
     @property
     def figures(self) -> tuple[float, float, int]:
-        """Bytes and bytes/s of the memory of a node's CPUs, and their cores."""
+        """(bytes, bytes/s, cores) of the memory and CPUs of a node."""
         memory, bandwidth, cores = _of_generation(HOST_MEMORY, self.pcie)
         return self.memory or memory, self.memory_bandwidth or bandwidth, self.cores or cores
 
     @property
     def memory_carries(self) -> float:
-        """Bytes/s that a CPU passes on from GPU to GPU through its memory."""
+        """Bytes/s that a CPU passes on between GPUs through its memory."""
         return _of_generation(MEMORY_CARRIES, self.pcie)
 
     @property
     def between_sockets(self) -> float:
-        """Bytes/s a direction from one CPU to the other for bytes between GPUs."""
+        """Bytes/s per direction between CPUs for transfers between GPUs."""
         return _of_generation(SOCKET_LINK, self.pcie)
 
     @property
     def usable(self) -> float:
-        """Bytes/s that transfers reach: `effective`, or NCCL's 1.5 GB/s a lane of generation 4 (topo.h), scaled."""
+        """Bytes/s that transfers reach: `effective`, or NCCL's 1.5 GB/s per lane of generation 4 (topo.h), scaled."""
         generation, lanes = _PCIE.fullmatch(self.pcie).groups()  # type: ignore[union-attr]
         return self.effective or PCIE_LANE * 2.0 ** (int(generation) - 4) * int(lanes)
 
 
 def wider_slots(host: Host) -> Iterator[Host]:
-    """Yield hosts whose slots are of the same width and a later generation, without what transfers were said to reach."""
+    """Yield hosts with slots of equal width and a later generation, and no `effective` rate."""
     generation, lanes = _PCIE.fullmatch(host.pcie).groups()  # type: ignore[union-attr]
     for later in range(int(generation) + 1, max(_PCIE_RAW) + 1):
         yield host.model_copy(update={"pcie": f"gen{later}x{lanes}", "effective": None})
@@ -337,7 +338,7 @@ class Nics(Spec):
     @model_validator(mode="before")
     @classmethod
     def _of_transport(cls, given: object) -> object:
-        """Return the keys with the latency of their transport; what is wrong is said of the keys as they are written."""
+        """Return the keys with the latency of the transport; errors in them are reported for the keys as written."""
         if not isinstance(given, dict) or str(given.get("transport")) not in _HOPS:
             return given
         return {"latency": f"{_HOPS[str(given['transport'])] * 1e6:g}us", **given}

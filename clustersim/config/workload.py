@@ -1,4 +1,4 @@
-"""The specification of a workload: a model, how it is trained, and how it is split over the GPUs."""
+"""The specification of a workload: a model, its training, and its division over the GPUs."""
 
 from typing import Annotated, Literal, Self
 
@@ -521,7 +521,7 @@ class Parallelism(Spec):
 
     @property
     def lanes(self) -> int:
-        """GPUs of a replica."""
+        """GPUs per replica."""
         return self.tp * self.cp * self.pp
 
     @property
@@ -531,29 +531,30 @@ class Parallelism(Spec):
 
     @property
     def no_sync(self) -> bool:
-        """Whether gradients of sharded parameters are added up over microbatches before they are reduced."""
+        """Whether gradients of sharded parameters are summed over microbatches before they are reduced."""
         return self.pipelined if self.fsdp.no_sync is None else self.fsdp.no_sync
 
     @property
     def pipelined(self) -> bool:
-        """Whether passes are scheduled over stages, or two by two on one."""
+        """Whether passes are scheduled over stages, or paired on a single stage."""
         return self.pp > 1 or self.schedule in ("dualpipe", "dualpipev")
 
     @property
     def uncut(self) -> Self:
-        """The same without stages, but with gradients added up or not as with them: that is all of the cut that layers see."""
+        """The same split without stages, with gradients summed or not as before: layers depend on nothing else of the
+        pipeline."""
         whole = {"pp": 1, "vpp": 1, "layout": None, "first_layers": None, "last_layers": None}
         adds = {"fsdp": self.fsdp.model_copy(update={"no_sync": self.no_sync})} if self.zero == 3 else {}
         return self.model_copy(update=whole | adds)
 
     @property
     def etp(self) -> int:
-        """Slices of an expert."""
+        """Slices per expert."""
         return self.expert_tp or self.tp
 
     @property
     def spread(self) -> bool:
-        """Whether experts lie on the ranks in another way than the rest of the model, so that rows travel to them."""
+        """Whether experts are divided over ranks differently from the rest of the model, so that rows are sent to them."""
         return self.ep > 1 or self.etp != self.tp
 
 

@@ -1,8 +1,7 @@
-"""YAML text → plain data, with the place of every value.
+"""YAML text → plain data, with the position of every value.
 
 Stricter than YAML 1.1: duplicate keys, tags, recursive aliases, alias bombs, binary and empty files are errors, and only
-`true`/`false`, decimal numbers and `null` are read as anything but text (PyYAML alone reads `no` as false, `12:30` as
-750 and `1e9` as text).
+`true`/`false`, decimal numbers and `null` are not text (plain PyYAML reads `no` as false, `12:30` as 750 and `1e9` as text).
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ _FLOAT = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 _DOTTED = re.compile(r"\b[a-z]\w*(?:\.\w+)+")
 _NOT_FINITE = re.compile(r"[+-]?\.?(?:inf|nan)", re.IGNORECASE)
 _MOST_DIGITS = 40
-_EXACT = 2**53  # up to here 1e9 is the same number as an integer and as a float
+_EXACT = 2**53  # up to here 1e9 is equal as an integer and as a float
 _WORDS: Mapping[str, Any] = {
     "true": True,
     "True": True,
@@ -41,32 +40,32 @@ _WORDS: Mapping[str, Any] = {
 
 
 class Position(NamedTuple):
-    """Where a value stands: in a file by line and column, in a mapping of Python by its keys."""
+    """Position of a value: line and column in a file, or keys in a Python mapping."""
 
     line: int
-    """From 1; 0 in a mapping of Python."""
+    """Line from 1; 0 in a Python mapping."""
     column: int
-    """From 1; in a mapping of Python how many positions are before it, so that the first error is the first in the mapping."""
+    """Column from 1; in a Python mapping the number of positions before it, so that errors sort in the order of the mapping."""
     keys: str = ""
-    """In a mapping of Python, such as `['model']['layers']`."""
+    """Keys in a Python mapping, such as `['model']['layers']`."""
     name: str = ""
-    """What the file calls the key, where it has other names than a workload."""
+    """Name of the key in the file, if it differs from the workload's."""
 
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """What was read: a file, or a mapping of Python (`clustersim.config.mapping`)."""
+    """A parsed file, or a Python mapping (`clustersim.config.mapping`)."""
 
     path: str
-    """The file as the user wrote it, or what the mapping describes: `cluster`, `workload`."""
+    """Path as the user wrote it, or what the mapping describes: `cluster`, `workload`."""
     data: dict[str, Any]
     """Plain mappings, lists, text, numbers, true, false and null."""
     positions: dict[Loc, Position] = field(repr=False)
-    """Where the value at every key path stands; at a path that ends in `KEY`, where the key itself does. Values behind an
-    alias stand where the anchor is."""
+    """Position of the value at every key path; at a path that ends in `KEY`, of the key itself. Values behind an alias have the
+    anchor's position."""
 
     def error(self, loc: Loc, message: str) -> ConfigError:
-        """Return a ConfigError at `loc`, or at its nearest parent that the file has."""
+        """Return a ConfigError at `loc`, or at its nearest parent in the file."""
         place = tuple(loc)
         while place and place not in self.positions:
             place = place[:-1]
@@ -74,26 +73,26 @@ class Document:
         return ConfigError(self.path + keys, line, column, self.worded(message))
 
     def worded(self, message: str) -> str:
-        """Return a message with the names that the file has for keys such as `model.heads`."""
+        """Return a message with the file's own names for keys such as `model.heads`."""
         return _DOTTED.sub(lambda found: self.name(tuple(found[0].split("."))) or found[0], message)
 
     def name(self, loc: Loc) -> str:
-        """Return the file's own name of a key; empty where it has none."""
+        """Return the file's own name of a key; "" if it has none."""
         return self.positions[loc].name if loc in self.positions else ""
 
 
 def own(path: Path) -> Document:
-    """Return a file of the package itself, which is no input: the version stands for it."""
+    """Return a file of the package itself, which does not count as an input, because the version identifies it."""
     return parse(path.read_text(encoding="utf-8"), str(path))
 
 
 def read(path: str | Path) -> Document:
-    """Read one YAML file. Raises InputError when it cannot be read and ConfigError for what is wrong inside."""
+    """Read one YAML file. Raises InputError if it cannot be read, and ConfigError for errors in its content."""
     return parse(read_text(path, "a YAML file"), str(path))
 
 
 def parse(text: str, path: str = "<text>", foreign: bool = False) -> Document:
-    """Parse YAML text, a mapping; `path` is for messages. foreign: the last of equal keys counts, and `<<` merges a mapping."""
+    """Parse YAML text that is a mapping; `path` is for messages. foreign: duplicate keys and `<<` merges are allowed."""
     root = compose(text, path)
     if root is None or (root.kind == "scalar" and not root.text and not root.quoted):
         raise ConfigError(path, 1, 1, "the file is empty; start from one of the shipped examples")
@@ -112,7 +111,7 @@ class _Reader:
         self.path, self.foreign, self.positions = path, foreign, dict[Loc, Position]()
 
     def count(self, node: YamlNode, depth: int, known: dict[int, int]) -> int:
-        """Return the values below a node, each alias as often as it stands, before any is made."""
+        """Return the number of values below a node, counting each use of an alias, before any is created."""
         if id(node) not in known:
             if depth > MAX_DEPTH:
                 raise self.too_many(node)

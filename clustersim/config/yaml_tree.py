@@ -1,4 +1,4 @@
-"""YAML text → a tree of nodes with their places, safely: depth, size, aliases, tags and documents are bounded.
+"""YAML text → a tree of nodes with their positions; depth, size, aliases, tags and documents are limited.
 
 PyYAML's own composer recurses in C and crashes the process on deep nesting, so this one builds the tree from events.
 """
@@ -28,7 +28,7 @@ _REMEDIES = {
 
 @dataclass(slots=True, eq=False)
 class YamlNode:
-    """One value as it stands in the text; `items` of a mapping are key, value, key, value, …."""
+    """One value of the text; `items` of a mapping are key, value, key, value, …."""
 
     kind: Literal["mapping", "list", "scalar"]
     place: tuple[int, int]
@@ -38,7 +38,7 @@ class YamlNode:
 
 
 def compose(text: str, path: str) -> YamlNode | None:
-    """Return the root node of YAML text, None when there is none. Raises ConfigError with the place of what is wrong."""
+    """Return the root node of YAML text, None for empty text. Raises ConfigError with the position of an error."""
     composer = _Composer(path)
     for event in _events(text, path):
         composer.take(event)
@@ -46,7 +46,7 @@ def compose(text: str, path: str) -> YamlNode | None:
 
 
 def _events(text: str, path: str, skipped: int = 0) -> Iterator[pyyaml.Event]:
-    """Yield the parser's events without the first `skipped`. Raises ConfigError with the place of what is not YAML."""
+    """Yield the parser's events without the first `skipped`. Raises ConfigError with the position of invalid YAML."""
     loader = getattr(pyyaml, "CSafeLoader", pyyaml.SafeLoader)
     try:
         for event in islice(pyyaml.parse(text, Loader=loader), skipped, None):
