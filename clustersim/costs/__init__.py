@@ -1,1 +1,1 @@
-"""What a cluster costs and draws: its bill of switches, cables and optics, and dollars, kWh and CO2 of a time on it."""
+"""Cost and energy of a cluster: its bill of switches, cables and optics, and dollars, kWh and CO2 per time."""

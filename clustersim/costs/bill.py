@@ -1,4 +1,4 @@
-"""The bill of a cluster, and what it costs, draws and emits in a second, a step, or a number of tokens."""
+"""The bill of a cluster, and its cost, power and emissions per second, step, or number of tokens."""
 
 from __future__ import annotations
 
@@ -11,34 +11,34 @@ from clustersim.units import either, plural
 
 
 class Item(NamedTuple):
-    """One line of a bill."""
+    """A line of a bill."""
 
     what: str
-    """Such as `switches`."""
+    """Part, such as `switches`."""
     number: float
-    """How many."""
+    """Number of parts."""
     price: float | None
-    """USD of one; None where unknown."""
+    """USD per part; None if unknown."""
     power: float
-    """W of one at its maximum."""
+    """Maximum power in W per part."""
     each: str = ""
-    """What one is, such as `64 × 400 Gb/s`."""
+    """Description of one part, such as `64 × 400 Gb/s`."""
     date: str = ""
-    """When the price held."""
+    """Date of the price."""
 
     @property
     def usd(self) -> float | None:
-        """USD of all."""
+        """Total USD; None if unknown."""
         return None if self.price is None else self.number * self.price
 
 
 def bill(cluster: Topology, figures: Figures) -> list[Item]:
-    """Return the nodes, and what joins them: switches by their ports, two modules a cable, and the cables."""
+    """Return the nodes and their network: switches by port, two modules per cable, and cables."""
     price, power = _node_price(cluster, figures), node_power(cluster, figures)
     *some, most = cluster.numbering.widths
     each = f"{either(some)} or {most} GPUs" if some else plural(most, "GPU", "GPUs")
     nodes = Item("nodes", cluster.nodes, price, power, each, _node_date(cluster, figures))
-    # a dragonfly and a torus call theirs routers
+    # routers of a dragonfly and a torus
     switches = cluster.counts.get("switches") or cluster.counts.get("routers", 0.0)
     if not switches or cluster.nodes == 1:
         return [nodes]
@@ -51,7 +51,7 @@ def bill(cluster: Topology, figures: Figures) -> list[Item]:
     nic, at_switch, cable = figures.optics.nic, figures.optics.switch, figures.cable
 
     def sold(what: str, number: float, by_rate: UnitPrice, size: float, each: str) -> Item:
-        price = by_rate.price * size if fit else None  # no price for a part faster than all
+        price = by_rate.price * size if fit else None  # no price for a part faster than all listed ones
         return Item(what, number, price, by_rate.power * size, each, by_rate.date)
 
     about = "" if ports.is_integer() else "about "
@@ -65,19 +65,19 @@ def bill(cluster: Topology, figures: Figures) -> list[Item]:
 
 
 def _node_price(cluster: Topology, figures: Figures) -> float | None:
-    """Return the USD of a node, of several types the mean; None where one has no price."""
+    """Return the USD per node, the mean over several types; None if one has no price."""
     each = [(figures.node.get(gpu.name), gpus, count) for gpu, gpus, count in cluster.node_types()]
     known = [(_as_large(node, gpus), count) for node, gpus, count in each if node]
     return _mean(known) if len(known) == len(each) else None
 
 
 def _mean(each: Sequence[tuple[float, int]]) -> float:
-    """Return the mean of figures, weighted by the number of nodes beside each."""
+    """Return the mean of figures weighted by the number of nodes in each pair."""
     return each[0][0] if len(each) == 1 else sum(figure * count for figure, count in each) / sum(n for _, n in each)
 
 
 def _node_date(cluster: Topology, figures: Figures) -> str:
-    """Return when the prices of the nodes held, of several types each date once."""
+    """Return the dates of the nodes' prices, each once."""
     known = (figures.node.get(gpu.name) for gpu, _ in cluster.counted())
     return ", ".join(dict.fromkeys(node.date for node in known if node))
 
@@ -92,13 +92,13 @@ class _Ends(NamedTuple):
 
 
 def _ends(cluster: Topology) -> _Ends:
-    """Return the ends of all cables: one of each NIC's is at a NIC."""
+    """Return the ends of all cables: each NIC's cable has one end at the NIC."""
     nics = cluster.counts.get("nics", 0.0)
     return _Ends(nics, 2 * cluster.counts["cables"] - nics)
 
 
 def node_power(cluster: Topology, figures: Figures) -> float:
-    """Return the W of one node at its maximum: what its file says, or its GPUs' with what is usual around them."""
+    """Return the maximum power of a node in W: from its file, or its GPUs' power times a typical factor."""
     said = cluster.counts.get("power")
     if said:
         return said / cluster.nodes
@@ -109,25 +109,25 @@ def node_power(cluster: Topology, figures: Figures) -> float:
 
 
 HOUR, YEAR = 3600.0, 8766 * 3600.0
-"""Seconds."""
+"""Seconds per hour and year."""
 
 
 class Rates(NamedTuple):
-    """A cluster that trains, a second."""
+    """Rates of a training cluster per second."""
 
     rent: float | None
-    """USD, rented by the GPU-hour; None where no price is known."""
+    """USD per second, rented by the GPU-hour; None without a known price."""
     owned: float | None
-    """USD of the machines over their life, with maintenance and electricity; None where no price is known."""
+    """USD per second of machines over their life, with maintenance and electricity; None without a known price."""
     power: float
-    """W, of the building."""
+    """Power of the building in W."""
     carbon: float
-    """Grams of CO2e a joule."""
+    """Emissions in grams CO2e per joule."""
     capex: float | None
-    """USD of all machines at once; no rate."""
+    """Total price of all machines in USD."""
 
     def of(self, seconds: float) -> dict[str, Any]:
-        """Return the costs of a time: USD rented and owned, kWh, kg of CO2e."""
+        """Return the costs of `seconds` seconds: USD rented and owned, kWh, kg CO2e."""
         joules = self.power * seconds
         return {
             "usd": None if self.rent is None else self.rent * seconds,
@@ -140,8 +140,8 @@ class Rates(NamedTuple):
 def rates(cluster: Topology, figures: Figures) -> Rates:
     """Return the rates of a cluster: cost, power and emissions of all its GPUs, used or not.
 
-    Power is the load of training times the sum of the bill's maxima times PUE. Owned: price × (1 - residual) ÷ life, and
-    maintenance, over utilisation, and electricity.
+    Power is the load of training times the sum of the bill's maxima times PUE. Owned: price × (1 - residual) ÷ life, plus
+    maintenance, divided by utilisation, plus electricity.
     """
     items = bill(cluster, figures)
     power = figures.power

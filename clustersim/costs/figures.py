@@ -1,4 +1,4 @@
-"""Prices, power and carbon: `defaults.yaml` as it is, or with the keys of a file of the user's in their place."""
+"""Prices, power and carbon: `defaults.yaml`, overridden by keys of the user's file."""
 
 from __future__ import annotations
 
@@ -28,43 +28,43 @@ _Share = Annotated[float, Field(strict=False, ge=0, lt=1), BeforeValidator(_alon
 
 
 class UnitPrice(Spec):
-    """What one of something costs."""
+    """Price of one unit."""
 
     price: Money
-    """USD: of a GPU-hour, a node, a cable, or a Gb/s of port or module."""
+    """USD per GPU-hour, node, cable, or Gb/s of a port or module."""
     low: Money | None = None
-    """The least that someone asks."""
+    """Lowest price found."""
     high: Money | None = None
-    """The most."""
+    """Highest price found."""
     power: Annotated[float, Field(strict=False, ge=0, le=1e6), BeforeValidator(_alone)] = 0.0
-    """W a Gb/s, of switches and optics."""
+    """W per Gb/s, for switches and optics."""
     date: Date = "given"
-    """When it held."""
+    """Date of the price."""
     source: str = "given"
-    """Its source."""
+    """Source of the price."""
 
 
 class NodePrice(UnitPrice):
-    """What one node costs."""
+    """Price of one node."""
 
     gpus: Count | None = None
-    """GPUs of that node; one with others costs in proportion. None: a node costs this, whatever it has."""
+    """GPUs of that node; other nodes cost in proportion. None: any node costs this."""
 
 
 class SwitchPrice(UnitPrice):
-    """Switches of one generation, by Gb/s of port."""
+    """Price of switches of one generation, per Gb/s of port."""
 
     rate: LineRate
-    """Of the fastest cable that they take."""
+    """Rate of the fastest cable that they support."""
 
 
 class Optics(Spec):
-    """The modules at the ends of a cable."""
+    """Modules at the ends of a cable."""
 
     nic: UnitPrice
-    """At the NIC."""
+    """Module at a NIC."""
     switch: UnitPrice
-    """At a switch."""
+    """Module at a switch."""
 
 
 class _Figure(Spec):
@@ -101,56 +101,56 @@ class ShareFigure(_Figure):
 
 
 class PowerFigures(Spec):
-    """What turns a node's label into kWh, dollars and CO2."""
+    """Conversion of a node's maximum power into kWh, dollars and CO2."""
 
     load: PartFigure
-    """Share of its maximum that a node draws when training."""
+    """Share of its maximum power that a node uses in training."""
     node_over_gpus: OverheadFigure
-    """Maximum of a node over that of its GPUs, where its file says none."""
+    """Maximum power of a node over that of its GPUs, if its file has none."""
     pue: OverheadFigure
-    """Power of the building over that of the machines."""
+    """Power of the building over power of the machines."""
     electricity: PositiveFigure
-    """USD a kWh."""
+    """USD per kWh."""
     carbon: PositiveFigure
-    """Grams of CO2e a kWh."""
+    """Grams CO2e per kWh."""
 
 
 class Owned(Spec):
-    """What turns a price into one a GPU-hour."""
+    """Conversion of a price into USD per GPU-hour."""
 
     life: PositiveFigure
-    """Years."""
+    """Life in years."""
     residual: ShareFigure
-    """Share of the price that is left then."""
+    """Share of the price that remains at the end of life."""
     maintenance: ShareFigure
-    """Share of the price a year."""
+    """Share of the price per year."""
     utilisation: PartFigure
-    """Share of the time in which someone trains."""
+    """Share of time in which the machine is used."""
 
 
 class Figures(Spec):
-    """All of them."""
+    """All prices and power figures."""
 
     rent: dict[str, UnitPrice]
-    """A GPU-hour, by GPU."""
+    """Price per GPU-hour, by GPU."""
     node: dict[str, NodePrice]
-    """A node, by GPU."""
+    """Price per node, by GPU."""
     switch: Annotated[tuple[SwitchPrice, ...], Field(strict=False, min_length=1)]
-    """Switches, the slowest first."""
+    """Prices of switches, the slowest first."""
     optics: Optics
-    """Modules."""
+    """Prices of modules."""
     cable: UnitPrice
-    """A fibre."""
+    """Price of a fibre."""
     power: PowerFigures
-    """Power, its price and its carbon."""
+    """Power, electricity and carbon."""
     owned: Owned
-    """Machines of one's own."""
+    """Figures for owned machines."""
 
 
 def load(path: str | Path | None = None, rent: float | None = None) -> Figures:
-    """Return the figures, with those of a YAML file in their place. rent: USD a GPU-hour of every GPU.
+    """Return the figures, overridden by those of a YAML file. rent: USD per GPU-hour for every GPU.
 
-    Raises ConfigError for what is wrong in the file, and for a rent that is not above zero.
+    Raises ConfigError for an error in the file, and for a rent that is not positive.
     """
     base = own(DEFAULTS)
     if path is None and rent is None:
@@ -176,7 +176,7 @@ def _gpus() -> list[str]:
 
 
 def merged(base: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
-    """Return the defaults with the given keys in their place; a bare one stands for the figure's value or price."""
+    """Return the defaults overridden by the given keys; a single number replaces the figure's value or price."""
     result = dict(base)
     for key, value in given.items():
         old = result.get(key)

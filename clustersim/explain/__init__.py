@@ -1,1 +1,1 @@
-"""Why a step takes as long as it does: its critical path, exact what-ifs, and what differs between results."""
+"""Explanation of a step's time: its critical path, exact what-ifs, and differences between results."""

@@ -1,4 +1,4 @@
-"""A forecast beside a trace of the same step: seconds by class of kernel, by collective, exposed communication, idle time."""
+"""Comparison of a forecast with a trace of the step: seconds by kernel class, by collective, exposed communication, idle time."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ CLASS_OF = {
     "elementwise": "element-wise and memory",
     "memory": "element-wise and memory",
 }
-"""Kind of kernel → class of a trace."""
+"""{kind of kernel: class in a trace}"""
 OP_OF = {"dispatch": "all_to_all", "combine": "all_to_all"}
-"""Collective → what NCCL runs for it, where that is called otherwise."""
+"""{collective: the one that NCCL runs for it}, if these differ."""
 
 
 class Beside(NamedTuple):
-    """A row: seconds of the forecast and of the trace, and how many times as long it took."""
+    """A row: seconds of the forecast, seconds of the trace, and their ratio."""
 
     name: str
     forecast: float
@@ -41,22 +41,22 @@ class Beside(NamedTuple):
 
     @property
     def ratio(self) -> float | None:
-        """Trace over forecast; None where nothing was forecast."""
+        """Trace over forecast; None if nothing was forecast."""
         return self.trace / self.forecast if self.forecast else None
 
 
 @dataclass(frozen=True, slots=True)
 class TraceComparison:
-    """A forecast and a trace."""
+    """A forecast and a trace of the same step."""
 
     result: StepResult
     trace: MeasuredStep
     rank: int
-    """The rank whose forecast it is."""
+    """Rank of the forecast."""
 
     @property
     def rows(self) -> dict[str, list[Beside]]:
-        """The rows by section: the step, kernels by class, communication by collective."""
+        """Rows by section: the step, kernels by class, communication by collective."""
         parts = self.result.parts[self._cell]
         exposed = sum(s for name, s in parts.items() if name not in ("compute", "optimizer", "bubble", "host"))
         idle = parts["bubble"] + parts.get("host", 0.0)
@@ -95,7 +95,7 @@ class TraceComparison:
         return int(self.result.plan.network.cells.ranks.of[self.rank])
 
     def _kernels(self) -> dict[str, float]:
-        """Return the seconds of the rank's kernels by class."""
+        """Return {class: seconds} of the rank's kernels."""
         work = self.result.work
         script = work.scripts[int(roles(work.job)[self.rank])]
         slowdown = float(self.result.topology.slowdown[work.gpus[self.rank]])
@@ -109,7 +109,7 @@ class TraceComparison:
         return dict(found)
 
     def _collectives(self) -> dict[str, float]:
-        """Return the seconds of the rank's communication by collective, without waiting for peers."""
+        """Return {collective: seconds} of the rank's communication, without waiting for peers."""
         found: defaultdict[str, float] = defaultdict(float)
         for span in self.result.record.spans:
             if span.rank == self._cell:
@@ -118,7 +118,7 @@ class TraceComparison:
         return dict(found)
 
     def _moved(self, span: Span) -> Iterator[tuple[str, float]]:
-        """Yield the collectives of a span and the seconds of each; those inside a pass share its rest as when it is alone."""
+        """Yield (collective, seconds) of a span. Those inside a pass share its remaining time by their idle times."""
         if span.stream in ("wait", "host") or span.activity is None:
             return
         took = span.end - span.start
@@ -148,7 +148,7 @@ def _beside(forecast: Mapping[str, float], trace: Mapping[str, float]) -> list[B
 
 
 def beside(result: StepResult, trace: MeasuredStep, rank: int | None) -> TraceComparison:
-    """Return a forecast beside a trace; rank: whose (default: the one that the trace names, else 0). Raises InputError."""
+    """Return the comparison of a forecast with a trace. rank: of the forecast (None: the trace's or 0). Raises InputError."""
     asked = rank if rank is not None else trace.rank or 0
     if not 0 <= asked < result.job.mesh.size:
         raise InputError(f"--rank {asked}: the job has the ranks 0 to {result.job.mesh.size - 1}; give one of them")

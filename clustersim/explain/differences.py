@@ -1,4 +1,4 @@
-"""What differs between results: in their inputs, key by key with every default filled in, and in where the seconds went."""
+"""Differences between results: in their inputs, with all defaults filled in, and in where time goes."""
 
 from __future__ import annotations
 
@@ -16,30 +16,30 @@ from clustersim.topology.build import described
 
 
 class ComparedResult(NamedTuple):
-    """A result of `run` as it is compared."""
+    """A result of `run` in a comparison."""
 
     name: str
-    """Its folder, as it was given."""
+    """Its folder as the user wrote it."""
     inputs: Mapping[str, object]
-    """All that decided its numbers, by dotted key."""
+    """All values that determine its numbers, by dotted key."""
     summary: RunSummary
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Results beside the first of them."""
+    """Several results, compared with the first."""
 
     results: tuple[ComparedResult, ...]
 
     @property
     def differences(self) -> dict[str, tuple[object, ...]]:
-        """The keys that are not the same everywhere, with the value of each result."""
+        """{key: value of each result} of the keys that differ."""
         keys = dict.fromkeys(key for one in self.results for key in one.inputs)
         rows = {key: tuple(one.inputs.get(key) for one in self.results) for key in keys}
         return {key: values for key, values in rows.items() if any(value != values[0] for value in values)}
 
     def seconds(self, what: str) -> dict[str, tuple[float, ...]]:
-        """Return the parts of `breakdown_s`, `critical_path_s`, or of the critical path `by_stream_s` or `by_link`."""
+        """Return {part: seconds in each result} of `breakdown_s`, `critical_path_s`, or the path's `by_stream_s` or `by_link`."""
         parts = [_parts(one.summary, what) for one in self.results]
         names = dict.fromkeys(name for own in parts for name in own)
         return {name: tuple(own.get(name, 0.0) for own in parts) for name in names}
@@ -81,7 +81,7 @@ def _parts(summary: RunSummary, what: str) -> Mapping[str, float]:
 
 
 def compared(folders: Sequence[Path]) -> Comparison:
-    """Return results of `run` side by side. Raises InputError for a folder that is none, or lacks its summary."""
+    """Return the comparison of results of `run`. Raises InputError for a folder without a result or summary."""
     return Comparison(tuple(_compared(folder) for folder in folders))
 
 
@@ -92,13 +92,13 @@ def _compared(folder: Path) -> ComparedResult:
 
 
 def of_step(name: str, question: StepQuestion, summary: Mapping[str, Any]) -> ComparedResult:
-    """Return a step as it is compared. summary: of its result."""
+    """Return a step for a comparison. `summary` is its result's."""
     inputs = {"engine": question.engine, "fold": question.fold, **dict(_keys(question))}
     return ComparedResult(name, inputs, RunSummary.model_validate(summary))
 
 
 def _inputs(stored: StoredRun, summary: RunSummary, files: Inputs) -> Iterator[tuple[str, object]]:
-    """Yield the keys of both files as they were simulated; of files that are not what they were, what the summary says."""
+    """Yield (key, value) of both files as simulated; for files that have changed since, from the summary."""
     yield "version of clustersim", stored.manifest.clustersim
     yield "predictor", summary.predictor.name
     said = stored.manifest.options
@@ -136,7 +136,7 @@ def _keys(question: StepQuestion) -> Iterator[tuple[str, object]]:
 
 
 def flat(data: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, object]]:
-    """Yield the values of nested mappings by dotted key; lists are values."""
+    """Yield (dotted key, value) of nested mappings; lists are values."""
     for key, value in data.items():
         if isinstance(value, Mapping):
             yield from flat(value, f"{above}{key}.")

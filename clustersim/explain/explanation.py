@@ -1,7 +1,7 @@
-"""A step explained: where its critical path goes, which link is its bottleneck, and what would make it shorter, exactly.
+"""Explanation of a step: its critical path, its bottleneck link, and exact effects of changes.
 
-Every what-if is a simulation of its own. Those that files can say give the step of a run of the changed files. Two cannot be
-written in a file: passes that have their inputs at once, and links that are never short.
+Every what-if is a separate simulation. A what-if that a file can express gives the step of `run` with the changed file. Two
+cannot be expressed: passes whose inputs are ready at once, and links with unlimited rate.
 """
 
 from __future__ import annotations
@@ -37,54 +37,54 @@ from clustersim.topology.build import build
 from clustersim.topology.model import Topology
 
 CONSTANTS = 5
-"""Constants that are named at most."""
+"""Largest number of constants that are named."""
 ENOUGH = 1e6
-"""How many times its rate a link gets that is never to be short."""
+"""Factor on the rate of a link that must not limit anything."""
 BOTTLENECKS = 3
-"""Links that are named at most; their limits are lifted of those that limit the critical path longest."""
+"""Largest number of links that are named: those that limit the critical path longest."""
 FASTER = {"nic": NIC, "nvlink": NVLINK}
-"""The what-if of faster links, by tier, of those that NCCL reads its own rates from."""
+"""{tier: what-if of faster links} of tiers from which NCCL derives its own rates."""
 _SOUND = 1 - 1e-9
 _PLACE = re.compile(r"^.{1,4096}?(:\d+:\d+| \(command line\)): ", re.DOTALL)
 
 
 class PlayedWhatIf(NamedTuple):
-    """What a what-if comes to."""
+    """Result of a what-if."""
 
     name: str
     step_time: float | None
-    """Seconds; None where it cannot be had."""
+    """Seconds; None if it is not possible."""
     changes: Mapping[str, object]
-    """The keys that make it; none where no file can say it."""
+    """Keys that apply it; empty if no file can express it."""
     reason: str = ""
-    """Why it cannot be had, or what it is where no file can say it."""
+    """Reason why it is not possible, or its description if no file can express it."""
 
 
 class Bottleneck(NamedTuple):
-    """A link that limits the critical path, and the step if it and those counted with it did not."""
+    """A link that limits the critical path, and the step time without the limit of this link and its equals."""
 
     share: Mapping[str, Any]
-    """As in the critical path by link."""
+    """Row of the critical path by link."""
     step_time: float
     """Seconds of that step."""
     what_if: str = ""
-    """The what-if that makes that step: NCCL's own rates follow its NICs and NVLinks. Empty: the links are never short."""
+    """The what-if that gives that step, because NCCL's own rates depend on NICs and NVLinks. Empty: links have unlimited rate."""
 
 
 class RestsOn(NamedTuple):
-    """A constant that a step rests on, and what it may do to the step."""
+    """A constant that a step depends on, and its possible effect on the step."""
 
     constant: Constant
     spread: float
-    """Standard deviation of its logarithm, on the machine in question."""
+    """Standard deviation of its logarithm on this machine."""
     source: str
-    """Where that is from."""
+    """Source of the spread."""
     slope: float
     """d log(step) / d log(constant)."""
 
     @property
     def effect(self) -> float:
-        """Standard deviation of the logarithm of the step that comes of it."""
+        """Standard deviation of the logarithm of the step due to this constant."""
         return self.spread * abs(self.slope)
 
     def facts(self) -> dict[str, Any]:
@@ -96,22 +96,22 @@ class RestsOn(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Why a step takes as long as it does."""
+    """Explanation of a step's time."""
 
     question: StepQuestion
-    """The run that is explained."""
+    """The explained run."""
     summary: Mapping[str, Any]
-    """Of the run as it is."""
+    """Summary of the run."""
     bottlenecks: tuple[Bottleneck, ...]
-    """The links that it would gain most without, the first first."""
+    """The links without which the step would be shortest, the first one first."""
     outcomes: tuple[PlayedWhatIf, ...]
-    """What-ifs, the shortest step first; then what no file can say, and last those that cannot be had."""
+    """What-ifs, the shortest step first; then those that no file can express, and last the impossible ones."""
     rests_on: tuple[RestsOn, ...]
-    """The constants that may move the step most, the first first."""
+    """The constants with the largest possible effect on the step, the largest first."""
 
     @property
     def step_time(self) -> float:
-        """Seconds of the step as it is."""
+        """Seconds of the unchanged step."""
         return float(self.summary["step_time_s"])
 
     def facts(self) -> dict[str, Any]:
@@ -144,9 +144,9 @@ def _facts(one: PlayedWhatIf, step: float, question: StepQuestion) -> dict[str, 
 
 
 def explained(question: StepQuestion, progress: Progress = silent, known: StepResult | None = None) -> Explanation:
-    """Return why a run takes as long as it does. Raises InputError for what is wrong with its files.
+    """Return the explanation of a run. Raises InputError for errors in its files.
 
-    known: its result, where it was simulated already.
+    known: its result, if it was already simulated.
     """
     document = question.document
     progress("the run as it is")
@@ -172,7 +172,7 @@ def explained(question: StepQuestion, progress: Progress = silent, known: StepRe
 def _rests_on(
     measured: Path | None, cluster: Document, job: Job, simulator: Simulator, progress: Progress
 ) -> tuple[RestsOn, ...]:
-    """Return the constants that a step rests on most, each with its spread on the machine that was measured, if one was."""
+    """Return the constants that affect a step most, each with its spread, on the measured machine if there is one."""
     progress("what it rests on")
     constants = constants_of(cluster, job)
     slopes = sensitivities(cluster, job, constants, simulator)
@@ -187,7 +187,7 @@ def _rests_on(
 
 
 def _played(question: StepQuestion, what: WhatIf, simulator: Simulator, progress: Progress) -> PlayedWhatIf:
-    """Simulate a what-if, on the same cluster if that stays as it is."""
+    """Simulate a what-if, on the same cluster if the cluster does not change."""
     if what.reason:
         return PlayedWhatIf(what.name, None, {}, what.reason)
     progress(what.name)
@@ -205,22 +205,22 @@ def _played(question: StepQuestion, what: WhatIf, simulator: Simulator, progress
 def _seconds(
     simulator: Simulator, question: StepQuestion, rewritten: Callable[[Work], Work] = lambda work: work
 ) -> float:
-    """Return the step of a run; rewritten: what changes the work of its job, if anything."""
+    """Return the seconds of a run's step. rewritten: function that changes the work of its job."""
     job = simulator.placed(question.job)
     work, _, _ = simulator.prepare(job, np.arange(job.mesh.size), ignore_memory=question.ignore_memory)
     return play(rewritten(work), simulator.cluster, question.fold, player=Player(question.engine))[1].end
 
 
 def _short(error: ClustersimError) -> str:
-    """Return an error without its place in a generated file."""
+    """Return an error message without its position in a generated file."""
     return _PLACE.sub("", str(error))
 
 
-# What no file can say.
+# What-ifs that no file can express.
 
 
 def _no_bubble(question: StepQuestion, simulator: Simulator, job: Job, progress: Progress) -> PlayedWhatIf:
-    """Play the step with passes that never wait for a message: every stage has its inputs at once."""
+    """Simulate the step with passes that never wait for a message, as if every stage had its inputs at once."""
     name = "no bubble"
     if job.parallelism.pp == 1:
         return PlayedWhatIf(name, None, {}, "there is one pipeline stage, so none waits for another")
@@ -230,7 +230,7 @@ def _no_bubble(question: StepQuestion, simulator: Simulator, job: Job, progress:
 
 
 def _unawaited(scripts: Iterable[Script]) -> tuple[Script, ...]:
-    """Return scripts that send their messages and wait for none."""
+    """Return scripts that send their messages and never wait for one."""
 
     def kept(lines: Iterable[Instruction]) -> tuple[Instruction, ...]:
         return tuple(line for line in lines if not isinstance(line, PassMessage))
@@ -249,8 +249,8 @@ def _bottlenecks(
 ) -> Iterator[Bottleneck]:
     """Yield the step without the limit of each of the links that limit it longest.
 
-    Of a tier that NCCL reads its rates from, that is the what-if of faster ones, as links alone would change nothing; such a
-    tier is one of them even where NCCL's own rate, not the links, is what transfers wait for.
+    For a tier from which NCCL derives its rates, this is the what-if of faster links, because faster links alone would change
+    nothing. Such a tier is included even if transfers wait for NCCL's own rate and not for the links.
     """
     faster = {one.name: one.step_time for one in played if one.step_time is not None}
     shares = [one for one in result.summary["critical_path"]["by_link"] if one["link"]][:BOTTLENECKS]
@@ -258,7 +258,7 @@ def _bottlenecks(
     for (
         tier,
         name,
-    ) in FASTER.items():  # a rate that NCCL takes from a link holds transfers below what that link would carry
+    ) in FASTER.items():  # NCCL's rate, derived from a link, keeps transfers below the link's own rate
         if tier not in known and faster.get(name, result.record.end) < _SOUND * result.record.end:
             shares += filter(None, [sound_links(result.topology, tier)])
     for share in shares:
@@ -272,7 +272,7 @@ def _bottlenecks(
 
 
 def _unlimited(topology: Topology, share: Mapping[str, Any]) -> Topology:
-    """Return a cluster whose links that a share counts are never short: those that are slow, both ways, or those like it."""
+    """Return a cluster with unlimited rates of the links in a share: slow ones, in both directions, or all of their tier."""
     capacity = topology.capacity.copy()
     slow, tiers = ({cable(name) for name in share[key]} for key in ("slow_links", "tiers"))
     for tier, sound in zip(topology.tiers, sound_rates(topology).tolist(), strict=True):
@@ -285,7 +285,7 @@ def _unlimited(topology: Topology, share: Mapping[str, Any]) -> Topology:
 
 
 def _overlaps_said(played: list[PlayedWhatIf], step: float) -> list[PlayedWhatIf]:
-    """Return what-ifs; where all overlaps together win less than one of them alone, that is said."""
+    """Return what-ifs, with a note if all overlaps together gain less than one of them alone."""
     parts = {one.name: one.step_time for one in played if one.name.startswith(OVERLAP) and one.step_time is not None}
     best = min(parts, key=parts.__getitem__, default="")
     worse = [name for name, seconds in parts.items() if seconds > step * (1 + 1e-9)]

@@ -1,4 +1,4 @@
-"""A trace of PyTorch's profiler (Kineto's Chrome trace): what ran on the streams of a GPU, by class of kernel.
+"""A trace of PyTorch's profiler (Kineto's Chrome trace): activity on the streams of a GPU, by class of kernel.
 
 The format is that of `torch.profiler.profile(...).export_chrome_trace`, plain or gzipped: complete events (`ph: X`) with `ts` and
 `dur` in microseconds; kernels have `cat: kernel` (copies `gpu_memcpy`, `gpu_memset`) with their `stream` in `args`;
@@ -23,11 +23,11 @@ from clustersim.files import read_bytes
 from clustersim.report.jobs import merged
 
 LATEST = 1e18
-"""Microseconds, and ranks, that no trace is beyond."""
+"""Largest time in microseconds, and largest rank, in a trace."""
 MOST = 2 * 2**30
-"""Bytes of a trace at most, packed or not."""
+"""Largest size of a trace in bytes, compressed or not."""
 SMALL, DENSEST = 32 * 2**20, 100
-"""Bytes that are unpacked whatever they are, and the densest packing of a trace; those of torch.profiler have 10 to 25."""
+"""Bytes that are always unpacked, and the largest compression ratio of a trace; torch.profiler's have 10 to 25."""
 ON_GPU = ("kernel", "gpu_memcpy", "gpu_memset")
 CLASSES = {
     "communication": r"nccl|rccl|all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|c10d::",
@@ -38,7 +38,7 @@ CLASSES = {
     "element-wise and memory": r"elementwise|vectorized|reduce|copy|fill|memcpy|memset|gelu|silu|relu|add|mul|div|sub|cat|index|"
     r"embedding|triton|dropout|sum|zero|transpose|permute|empty|rand|view|reshape|expand|pow|sqrt|tanh|exp",
 }
-"""Class → what the names of its kernels have, in any case; the first that fits."""
+"""{class: pattern in the names of its kernels, in any case}; the first match counts."""
 OTHER = "other"
 _CLASS = {name: re.compile(text, re.IGNORECASE) for name, text in CLASSES.items()}
 COLLECTIVES = {
@@ -54,44 +54,44 @@ _STEP = re.compile(r"ProfilerStep#\d+")
 
 
 class Ran(NamedTuple):
-    """Something that ran, in seconds of the trace."""
+    """An activity, with times in seconds of the trace."""
 
     stream: str
     kind: str
-    """Its class, such as `products`."""
+    """Class, such as `products`."""
     op: str
-    """The collective, of communication; else empty."""
+    """Collective of a communication; otherwise empty."""
     start: float
     end: float
 
 
 @dataclass(frozen=True, slots=True)
 class MeasuredStep:
-    """What a trace says of a step: the mean of those that it marks."""
+    """The step in a trace: the mean of the marked steps."""
 
     rank: int | None
-    """Of the process, where the trace says it."""
+    """Rank of the process, if the trace has it."""
     steps: int
-    """How many it marks; 0: none, and all of it counts as one."""
+    """Number of marked steps; 0: none, and the whole trace counts as one step."""
     on_gpu: bool
-    """Whether kernels of a GPU are in it; if not, operators of a CPU."""
+    """Whether the trace has kernels of a GPU; if not, operators of a CPU."""
     step_time: float
     by_class: Mapping[str, float]
-    """Seconds by class of kernel, all streams together."""
+    """{class: seconds of its kernels}, over all streams."""
     by_collective: Mapping[str, float]
     by_stream: Mapping[str, float]
     exposed: float
-    """Seconds of communication with no computation beside it."""
+    """Seconds of communication without concurrent computation."""
     idle: float
-    """Seconds in which nothing runs."""
+    """Seconds without any activity."""
     gaps: int
-    """How many stretches of that there are …"""
+    """Number of such intervals …"""
     longest_gap: float
-    """… and the longest of them."""
+    """… and the longest one in seconds."""
 
 
 def measured(path: Path) -> MeasuredStep:
-    """Return the measured step of a trace. Raises InputError for another file, or a trace without kernels and operators."""
+    """Return the measured step in a trace. Raises InputError for another file, or a trace without kernels and operators."""
     data = _read(path)
     events = [event for one in data["traceEvents"] if (event := _event(one))]
     marks = _marks(events)
@@ -128,7 +128,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _check_size(path: Path, packed: bytes) -> None:
-    """Raise InputError for gzip that unpacks to more than a trace has, before any of it is kept."""
+    """Raise InputError for gzip data that unpacks to more than a trace may have, before unpacking it all."""
     size, file = 0, gzip.GzipFile(fileobj=BytesIO(packed))
     while chunk := file.read(1 << 20):
         size += len(chunk)
@@ -140,7 +140,7 @@ def _check_size(path: Path, packed: bytes) -> None:
 
 
 class TraceEvent(NamedTuple):
-    """A complete event of a trace; times are seconds."""
+    """A complete event of a trace; times in seconds."""
 
     category: str
     name: str
@@ -151,7 +151,7 @@ class TraceEvent(NamedTuple):
 
 
 def _event(written: object) -> TraceEvent | None:
-    """Return a complete event as what its keys should be, whatever they are; None of any other."""
+    """Return a complete event with checked types; None for any other."""
     if not isinstance(written, dict) or written.get("ph") != "X":
         return None
     start, took, args = written.get("ts"), written.get("dur"), written.get("args")
@@ -164,7 +164,7 @@ def _event(written: object) -> TraceEvent | None:
 
 
 def _marks(events: Iterable[TraceEvent]) -> list[tuple[float, float]]:
-    """Return begin and end of the steps that are marked: as the GPU saw them, where that is known."""
+    """Return (start, end) of the marked steps: as seen by the GPU, if known."""
     found: dict[str, list[tuple[float, float]]] = {"gpu_user_annotation": [], "user_annotation": []}
     for event in events:
         if event.category in found and _STEP.fullmatch(event.name):
@@ -189,7 +189,7 @@ def _one(event: TraceEvent, args: Mapping[str, object], stream: str, start: floa
 
 
 def _operators(events: Iterable[TraceEvent]) -> list[Ran]:
-    """Return the operators of each thread as what they spend outside those inside them, laid end to end from their begin."""
+    """Return the operators of each thread with the time outside nested operators, laid end to end from their start."""
     threads: defaultdict[str, list[TraceEvent]] = defaultdict(list)
     for event in events:
         if event.category == "cpu_op":

@@ -1,4 +1,4 @@
-"""Explanations and comparisons as a person reads them."""
+"""Explanations and comparisons as text."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from clustersim.report.terminal import NAMES, PLAIN, Emphasis, Look, counted, fo
 from clustersim.units import duration, scaled
 
 FEW = 4
-"""Shares that a line names; the rest is summed."""
+"""Largest number of shares in a line; the rest is summed."""
 _LEAST = 5e-5
 _JOINED = "\N{NO-BREAK SPACE}%"
 
 
 def lines(found: Explanation, look: Look = PLAIN) -> list[str]:
-    """Return an explanation as lines of text; look: what emphasis the output can show."""
+    """Return an explanation as lines of text. look: emphasis that the output supports."""
     head = f"{printable(found.summary['name'])} on {printable(found.summary['cluster']['name'])}: "
     step = look.strong(duration(found.step_time))
     return [
@@ -60,12 +60,12 @@ def _line(name: str, rows: Sequence[tuple[str, float]], total: float) -> list[st
 
 
 def _whole(sentence: str) -> list[str]:
-    """Return a sentence in indented lines that part no number from its sign of percent."""
+    """Return a sentence in indented lines that keep numbers and their percent signs together."""
     return [line.replace(_JOINED, " %") for line in folded(sentence.replace(" %", _JOINED), "  ")]
 
 
 def link(row: Mapping[str, Any]) -> str:
-    """Return a row of the critical path by link in words: with both ends, and how many are like it."""
+    """Return a row of the critical path by link in words: both ends, and the number of identical links."""
     if not row["link"]:
         return str(row["what"])
     others = row["links"] - 1
@@ -89,7 +89,7 @@ def _bottlenecks(found: Explanation, strong: Emphasis) -> list[str]:
 
 
 def lifted(one: Bottleneck) -> str:
-    """Return in words what of a link is otherwise: `with NIC × 2`, or that it is never short."""
+    """Return the change of a bottleneck in words: `with NIC × 2`, or unlimited rate."""
     return f"with {one.what_if}" if one.what_if else "were it never short,"
 
 
@@ -102,7 +102,7 @@ def _gain(gain: float, step: float) -> str:
 
 
 def _signed(share: float) -> str:
-    """Return a change in percent; one that cannot be seen has no sign."""
+    """Return a change in percent, without a sign if it rounds to zero."""
     text = f"{100 * share:+.1f}"
     return text if float(text) else "0.0"
 
@@ -134,29 +134,29 @@ def _outcomes(found: Explanation, look: Look) -> Iterator[str]:
 
 
 def _made_by(one: PlayedWhatIf, shorter: bool) -> str:
-    """Return the options that make a what-if, marked where they buy nothing."""
+    """Return the options that apply a what-if, marked if they need no purchase."""
     gained = "free: " if shorter and free(one.changes) else ""
     return gained + (shlex.join(change_words(one.changes)) or one.reason)
 
 
 WIDE = 44
-"""Letters of a value at most."""
+"""Largest number of characters of a value."""
 COLUMN = 20
-"""Letters of a name above a column at most."""
+"""Largest number of characters of a column heading."""
 _BEFORE, _LONG = 12, 10_000
-"""Letters that are shown before values differ, and of a value that are looked at."""
+"""Number of characters shown before the first difference of values, and of a value that are compared."""
 _LEAST_CHANGE = 1e-4
 
 
 def plain(value: object, most: int = WIDE) -> str:
-    """Return a value of a file as text that no terminal takes for more: one line, printable, cut."""
+    """Return a value of a file as safe text: one line, printable, cut."""
     text = "-" if value is None else as_text(value)
     text = printable(text)
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 def compared(found: Comparison, strong: Emphasis = str) -> list[str]:
-    """Return results beside the first as lines: the step, what differs, where the seconds went."""
+    """Return a comparison as lines: the step, differing inputs, where time goes."""
     times = [one.summary.step_time_s for one in found.results]
     names, labels = [plain(one.name) for one in found.results], _labels(found)
     whole = [f"{a}  {b}" for a, b in zip(labels, names, strict=True)] if labels[0] == "1" != names[0] else names
@@ -175,7 +175,7 @@ def _differences(found: Comparison) -> list[str]:
 
 
 def _values(values: Sequence[object]) -> list[str]:
-    """Return values as text; where the beginnings of long ones are the same, from where they differ."""
+    """Return values as text; long ones with equal beginnings are shown from their first difference."""
     cut = [plain(value) for value in values]
     if len(set(cut)) > 1:
         return cut
@@ -215,7 +215,7 @@ def _changes(values: Sequence[float]) -> list[float]:
 
 
 def _labels(found: Comparison) -> list[str]:
-    """Return the headings of columns: the results' folders, of long ones what differs; numbers where that is long too."""
+    """Return the column headings: the results' folders; the differing part of long ones, or numbers if that is long too."""
     paths = [Path(one.name).parts for one in found.results]
     above = _alike([path[:-1] for path in paths])
     names = ["/".join(path[above:]) for path in paths]
@@ -227,7 +227,7 @@ def _labels(found: Comparison) -> list[str]:
 
 
 def _alike(rows: Iterable[Sequence[str]]) -> int:
-    """Return how many words from the first on are the same in all rows."""
+    """Return the number of leading words that are equal in all rows."""
     return sum(1 for _ in takewhile(lambda words: len(set(words)) == 1, zip(*rows, strict=False)))
 
 
@@ -254,7 +254,7 @@ def _table(rows: Sequence[tuple[str, Sequence[str]]], fit: Callable[[str, int], 
 
 
 def trace_lines(found: TraceComparison, strong: Emphasis = str) -> list[str]:
-    """Return a forecast beside a trace as lines."""
+    """Return the comparison of a forecast with a trace as lines."""
     trace = found.trace
     marked = (
         f"the mean of {counted(trace.steps, 'marked step')}"

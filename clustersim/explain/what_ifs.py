@@ -1,4 +1,4 @@
-"""What could be otherwise: changes of the two files of a run, each as keys that `run --set` takes, or why it cannot be made."""
+"""What-ifs: changes of the two files of a run, each as keys for `run --set`, or the reason why it is impossible."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ from clustersim.topology.specs import NodeSpecs
 from clustersim.units import parse, scaled
 
 SCHEDULES = ("zero_bubble", "interleaved", "1f1b")
-"""Schedules that are tried in the place of a run's own."""
+"""Schedules that are tried instead of the run's own."""
 NIC, NVLINK, ALL_OVERLAP, OVERLAP = "NIC × 2", "NVLink × 2", "all overlap on", "overlap of "
 _PCIE = 6
-"""The last generation of PCIe that a host may have."""
+"""Latest generation of PCIe in a host."""
 _CUT = 0.98
-"""What a slot may cost a NIC before the next generation is taken, as in `topology.specs`."""
+"""Share of a NIC's rate that a slot must carry, else the next generation is used; as in `topology.specs`."""
 
 
 class WhatIf(NamedTuple):
-    """One change of a run."""
+    """A change of a run."""
 
     name: str
-    """In a few words."""
+    """Short name."""
     changes: Mapping[str, object]
-    """Values by dotted key; none where it cannot be made."""
+    """Values by dotted key; empty if it is impossible."""
     reason: str = ""
-    """Why it cannot be made."""
+    """Reason why it is impossible."""
 
 
 def what_ifs(document: Document, job: Job) -> list[WhatIf]:
-    """Return all that keys can change of a placed job on the cluster of a document."""
+    """Return all what-ifs of a placed job on the cluster of a document."""
     spec, specs = described(document)
     types = _types(spec, specs)
     return [
@@ -57,12 +57,12 @@ def what_ifs(document: Document, job: Job) -> list[WhatIf]:
 
 
 def free(changes: Mapping[str, object]) -> bool:
-    """Return whether changes buy nothing: they are of the split and of what a step computes, not of the cluster."""
+    """Return whether changes need no purchase: they concern the split and the computation of a step, not the cluster."""
     return bool(changes) and all(key.partition(".")[0] in ("parallelism", "training") for key in changes)
 
 
 def _schedules(job: Job) -> Iterator[WhatIf]:
-    """Yield the other schedules of the framework that keep the chunks of a pipeline, or that can have more of them."""
+    """Yield other schedules of the framework that keep the number of chunks, or support more."""
     split, offered = job.parallelism, offers(job.training.framework).get(SCHEDULE)
     for name in SCHEDULES if split.pp > 1 else ():
         fits = (n for n in (split.vpp, 1, 2) if takes(name, n) and not misfit(name, split.pp, job.microbatches, n))
@@ -73,7 +73,7 @@ def _schedules(job: Job) -> Iterator[WhatIf]:
 
 
 def _splits(job: Job, gpus: int) -> Iterator[WhatIf]:
-    """Yield the splits next to that of a job: tensor-parallel ranks in the place of pipeline stages, and the other way round."""
+    """Yield the splits next to a job's: more tensor and fewer pipeline ranks, and the reverse."""
     split = job.parallelism
     blocks, plain = job.model.encoder_layers + job.model.layers, split.layout is None and split.first_layers is None
     for tp, pp in ((split.tp * 2, split.pp // 2), (split.tp // 2, split.pp * 2)):
@@ -84,7 +84,7 @@ def _splits(job: Job, gpus: int) -> Iterator[WhatIf]:
 
 
 def _healed(written: Sequence[Any], faults: Sequence[Fault]) -> Iterator[WhatIf]:
-    """Yield the file without each of its faults; the others stay as they are written."""
+    """Yield the file without each of its faults; other faults stay as written."""
     for i, fault in enumerate(faults):
         rest = [one for place, one in enumerate(written) if place != i]
         yield WhatIf(f"healed: {said(fault)}", {"faults": rest})
@@ -100,14 +100,14 @@ def said(fault: Fault) -> str:
 
 
 class _NodeType(NamedTuple):
-    """A type of node, and the key below which it stands in the file."""
+    """A node type, and its key in the file."""
 
     key: str
     node: Node
 
 
 def _types(spec: TopologySpec, specs: NodeSpecs) -> list[_NodeType]:
-    """Return the types of nodes as they are written: one, or one a pool."""
+    """Return the node types of the file: one, or one per pool."""
     if not spec.cluster.pools:
         return [_NodeType("cluster.node", specs.node)]
     ends = list(accumulate(part.nodes for part in specs.parts))
@@ -126,7 +126,7 @@ def _host(job: Job, types: Sequence[_NodeType]) -> WhatIf:
 
 
 def _nic(document: Document, types: Sequence[_NodeType], nodes: int) -> WhatIf:
-    """Return NICs and cables of twice the rate, in the slots that such NICs need."""
+    """Return the what-if of NICs and cables with twice the rate, in the slots that such NICs need."""
     name = NIC
     rates = [one.node.nics.rate for one in types if one.node.nics]
     if not rates or nodes == 1:
@@ -147,7 +147,7 @@ def _nic(document: Document, types: Sequence[_NodeType], nodes: int) -> WhatIf:
 
 
 def _slot(one: _NodeType, rate: float) -> dict[str, object] | None:
-    """Return the changes of a node whose NICs are to have twice a rate; None where no slot carries that."""
+    """Return the changes of a node for NICs with twice a rate; None if no slot carries that."""
     node, nics = one.node, one.node.nics
     if nics is None or nics.attach == "integrated":
         return {}
@@ -170,13 +170,13 @@ def _nvlink(types: Sequence[_NodeType]) -> WhatIf:
 
 
 def _rate(value: float) -> str:
-    """Return bytes/s as a file has them, to the last digit."""
+    """Return bytes/s as text for a file, with all digits."""
     short = f"{value * 8 / 1e9:.12g}Gb/s"
     return short if parse(short, "bandwidth") == value else f"{value!r}B/s"
 
 
 def _overlaps(job: Job) -> Iterator[WhatIf]:
-    """Yield every kind of communication that could run beside computation and does not."""
+    """Yield each kind of communication that could overlap computation but does not."""
     split = job.parallelism
     wanted = {
         "grad_reduce": (max(job.copies(False), job.copies(True)) > 1 and split.zero < 3, True),

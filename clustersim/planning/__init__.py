@@ -1,1 +1,1 @@
-"""Tokens, a deadline or a budget → how many nodes of which GPU, split how, for how many days, dollars and kWh."""
+"""Tokens and a deadline or budget → number of nodes, GPU type, split, days, dollars and kWh of a training run."""

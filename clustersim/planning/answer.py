@@ -1,4 +1,4 @@
-"""The answer to a question: the cheapest plan of each kind of cluster, a check of its goodput, and what a change is worth."""
+"""The answer of `plan`: the cheapest plan of each kind of cluster, a check of its goodput, and the value of changes."""
 
 from __future__ import annotations
 
@@ -22,52 +22,52 @@ from clustersim.units import dollars, scaled
 
 WEEK = 7.0
 MONEY = 0.1
-"""Share of a plan's dollars that are given more, and less, to see what a dollar is worth."""
+"""Share of a plan's dollars that is added and removed, to see the value of a dollar."""
 SEEDS = 40
-"""Runs that are played with failures drawn at random."""
+"""Number of simulated runs with random failures."""
 
 
 class Simulated(NamedTuple):
-    """Days of a run whose failures are played one by one."""
+    """Days of a run whose failures are simulated one by one."""
 
     mean: float
     deviation: float
     failures: float
-    """Mean of the runs."""
+    """Mean number of failures of the runs."""
 
 
 class Change(NamedTuple):
-    """What else could be, and the plan that it leads to."""
+    """A changed limit or cluster, and the best plan with it."""
 
     what: str
     plan: TrainingPlan | None
     asked: PlanRequest
-    """The limits that it is held against."""
+    """The limits that the plan is compared with."""
 
     @property
     def misses(self) -> list[str]:
-        """The limits that the plan is beyond: days, budget, nodes."""
+        """Limits that the plan exceeds: days, budget, nodes."""
         return self.asked.misses(self.plan.days, self.plan.usd, self.plan.nodes) if self.plan else []
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Plans of all kinds of clusters that were asked for, the cheapest first; those without a plan say why not."""
+    """Plans of all requested kinds of clusters, the cheapest first, and reasons for kinds without a plan."""
 
     asked: PlanRequest
     plans: tuple[tuple[Point, TrainingPlan], ...]
     without: tuple[tuple[Point, str], ...]
-    """Kinds of cluster that cannot, with one sentence each."""
+    """Kinds of cluster without a plan, each with one sentence why."""
     played: Simulated
-    """The first plan, its failures played event by event."""
+    """Simulation of the first plan, its failures event by event."""
     batches: tuple[int, ...]
-    """Sequences of a step among which that of the first plan was chosen, unless no smaller one has a plan."""
+    """Sequences per step from which the first plan's batch was chosen, unless no smaller batch has a plan."""
     changes: tuple[Change, ...] = ()
-    """Changes of the limits and of the cluster, and the plans that they lead to, where `changes` was called for them."""
+    """Changes of limits and cluster with their plans, if `changes` was called."""
 
 
 def answer(planner: Planner, asked: PlanRequest) -> Answer:
-    """Return the cheapest plans, one a kind of cluster. Raises InputError when no kind can do it, with what would do."""
+    """Return the cheapest plans, one per kind of cluster. Raises InputError with a remedy if no kind has a plan."""
     plans: list[tuple[Point, TrainingPlan]] = []
     without: list[tuple[Point, str]] = []
     for kind in asked.candidates:
@@ -89,7 +89,7 @@ def _tried(planner: Planner, asked: PlanRequest, kind: Point) -> list[list[Point
 
 
 def _check_tokens(planner: Planner, asked: PlanRequest, smallest: Point) -> None:
-    """Raise InputError for fewer tokens than the smallest step has: mostly a suffix is missing."""
+    """Raise InputError for fewer tokens than the smallest step has: usually a suffix is missing."""
     training, tokens = planner.case.job(smallest).training, f"{asked.tokens:.10g}"
     if asked.tokens < training.global_batch * training.seq:
         given = option(f"--tokens {tokens}", f"tokens={tokens}")
@@ -104,7 +104,7 @@ def _order(asked: PlanRequest, plan: TrainingPlan) -> tuple[float, float]:
 
 
 def simulated(planner: Planner, plan: TrainingPlan) -> Simulated:
-    """Return the days of a plan's run with its failures played one by one."""
+    """Return the days of a plan's run, with its failures simulated one by one."""
     share = plan.goodput
     work = plan.days * DAY * share.progress
     repair = planner.how.repair.value * DAY
@@ -115,7 +115,7 @@ def simulated(planner: Planner, plan: TrainingPlan) -> Simulated:
 
 
 def changes(planner: Planner, found: Answer) -> Iterator[Change]:
-    """Yield what a week, a dollar, a slower network and a slower fabric are worth; each is planned as the answer itself."""
+    """Yield the changes worth knowing: a week, dollars, a slower network, a slower fabric; each is planned like the answer."""
     asked, (kind, best) = found.asked, found.plans[0]
     tried = _tried(planner, asked, kind)
     if asked.days is not None:

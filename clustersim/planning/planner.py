@@ -1,8 +1,9 @@
-"""The least cluster that trains in time: splits and numbers of replicas are candidates of one search, which `optimize` refines.
+"""The smallest cluster that trains in time: splits and numbers of replicas are candidates of one search, refined by `optimize`.
 
-A replica takes the GPUs of its split, so a number of replicas says how many nodes there are. Each candidate's bound of a step
-gives one of days and dollars, failures and spares counted in; so what cannot be the answer is left out without a simulation. On
-the nodes of the best, all that `optimize` tries finds the plan; if that is much faster, fewer nodes may do.
+A replica uses the GPUs of its split, so a number of replicas determines the number of nodes. The lower bound of each candidate's
+step gives one of days and dollars, including failures and spares, so that candidates which cannot win are excluded without a
+simulation. On the nodes of the best candidate, the full search of `optimize` finds the plan; if that is much faster, fewer nodes
+may suffice.
 """
 
 from __future__ import annotations
@@ -34,11 +35,11 @@ NEAR = 0.01
 """Relative cost difference below which two plans count as equally cheap."""
 MOST_GPUS = 200_000
 COARSE = tuple(KEYS[name] for name in ("tp", "pp", "ep", "micro_batch", "vpp", "recompute"))
-"""Keys whose legal values are candidates on every number of nodes, besides cp; the chosen nodes get all keys of `optimize`."""
+"""Keys whose legal values are candidates on all numbers of nodes, besides cp. The chosen nodes get all keys of `optimize`."""
 PROBED, ANSWERED = Limits(simulations=16, gap=NEAR), Limits(simulations=12)
-"""Limits of the search over all numbers of nodes, and of the one on the chosen nodes where others might do as well."""
+"""Limits of the search over all numbers of nodes, and of the search on the chosen nodes if others may be as good."""
 ANSWERS = 3
-"""Numbers of nodes on which the split is refined at most."""
+"""Largest number of node counts on which the split is refined."""
 REFINED = 0.8
 """Assumed step time after refinement over that before: a plan that misses a limit by more is not refined."""
 
@@ -59,51 +60,51 @@ PlanProgress = Callable[[PlanUnderWay], None]
 
 @dataclass(frozen=True, slots=True)
 class TrainingPlan:
-    """A cluster, a split and what the run on it comes to."""
+    """A cluster, a split, and the time and cost of the run."""
 
     point: Point
     """Keys of topology and workload."""
     row: Row
-    """Its simulated step, as in a sweep."""
+    """Row of its simulated step, as in a sweep."""
     nodes: int
-    """That the job needs."""
+    """Number of nodes that the job needs."""
     goodput: Goodput
-    """Failures, checkpoints and the slowest replica."""
+    """Goodput, with failures, checkpoints and the slowest replica."""
     days: float
-    """Of the whole run."""
+    """Days of the whole run."""
     usd: float | None
-    """Rent of all nodes, spares too; None where no price is known."""
+    """USD of rent for all nodes, including spares; None without a known price."""
     usd_owned: float | None
-    """The same of machines of one's own."""
+    """USD for owned machines; None without a known price."""
     kwh: float
-    """Of the building."""
+    """Energy of the building in kWh."""
     co2_kg: float
-    """CO2e."""
+    """Emissions in kg CO2e."""
     tried: int = field(default=0, compare=False)
-    """How many points were simulated to find it."""
+    """Number of points simulated in the search."""
     screened: int = field(default=0, compare=False)
-    """How many were looked at."""
+    """Number of points considered in the search."""
 
     @property
     def rent(self) -> float:
-        """USD of the rent; infinite where no price is known."""
+        """USD of the rent; infinite without a known price."""
         return math.inf if self.usd is None else self.usd
 
 
 @dataclass(frozen=True, slots=True)
 class Planner:
-    """Plans of one workload; what was worked out for one question is known to the next."""
+    """Plans of one workload. Results for one question are reused for the next."""
 
     case: SweepInputs
     how: Reliability
     shared: SharedWork = field(default_factory=SharedWork)
-    """Simulated steps, and bounds of layers by kind of node."""
+    """Simulated steps, and lower bounds of layers by kind of node."""
     spaces: dict[tuple[object, ...], CandidateSpace | None] = field(default_factory=dict)
     """Candidates on all numbers of nodes, by kind of cluster and batches."""
     found: dict[tuple[object, ...], SearchResult | None] = field(default_factory=dict)
     """Searches by kind of cluster, nodes and limits."""
     levels: dict[str, float] = field(default_factory=dict)
-    """Expected seconds of a step as a multiple of the simulated ones, by kind of cluster."""
+    """Expected over simulated seconds of a step, by kind of cluster."""
     refined: dict[str, float] = field(default_factory=dict)
     """Smallest step time after refinement over that before, by kind of cluster and batch."""
     shares: dict[tuple[object, ...], Goodput] = field(default_factory=dict)
@@ -112,14 +113,14 @@ class Planner:
     """Callback that receives the progress before each simulation."""
 
     def first(self, asked: PlanRequest, kinds: Sequence[Sequence[Point]]) -> TrainingPlan | None:
-        """Return the plan of the first of some lists that has one, as `plan` finds it."""
+        """Return the plan of the first of several lists of clusters that has one, as `plan` finds it."""
         return next(filter(None, (self.plan(asked, *some) for some in kinds)), None)
 
     def plan(self, asked: PlanRequest, *kinds: Point) -> TrainingPlan | None:
-        """Return the cheapest plan on clusters of one kind, but for `NEAR`; None where none is within all limits.
+        """Return the cheapest plan on clusters of one kind, within `NEAR`; None if no plan meets all limits.
 
-        kinds: that kind, with each of several batches. With a deadline the least rent is sought, or the fewest nodes where nobody
-        says what they cost; without, the least days.
+        kinds: the kind of cluster, once per batch. With a deadline the rent is minimized, or the number of nodes without a known
+        price; otherwise the days.
         """
         kind, batches = kinds[0], tuple(dict.fromkeys(int(str(kind[BATCH])) for kind in kinds))
         space = self.space(kind, batches[:: max(len(batches) - 1, 1)])
@@ -137,7 +138,7 @@ class Planner:
         for one in (
             asked,
             *(asked.relaxed([name]) for name in asked.given),
-        ):  # what is nearest to a limit may be within it
+        ):  # the next one to a limit may be within it
             tried += self._refine(one, kind, space, plans, show)
             within = [plan for plan in plans.values() if not asked.misses(plan.days, plan.usd, plan.nodes)]
             if within or not plans:
@@ -153,7 +154,7 @@ class Planner:
         plans: dict[int, TrainingPlan],
         show: SearchProgress,
     ) -> int:
-        """Add the plans on the numbers of nodes that are the best at first sight. Return how many splits were simulated."""
+        """Add the plans on the most promising numbers of nodes. Return the number of simulated splits."""
         key, times, tried, most = repr(sorted(kind.items(), key=str)), 1.0, 0, len(plans) + ANSWERS
         limits = TO_THE_END if asked.of_nodes else ANSWERED
         while len(plans) < most:
@@ -166,7 +167,7 @@ class Planner:
                 break
             row, best = coarse.best[0].row, coarse.best[0]
             size, filled = self.clusters(kind).simulator.cluster.gpus, 0
-            while nodes != filled:  # the best split may leave nodes idle: then it is looked for on those that it needs
+            while nodes != filled:  # the best split may leave nodes idle: search on those in use
                 found, filled = self.best({**kind, BATCH: row["global_batch"]}, nodes, limits, show), nodes
                 best, tried = (found.best[0], tried + found.simulated) if found and found.best else (best, tried)
                 plans[nodes] = self.of(asked, best.point, nodes, best.row)
@@ -178,7 +179,7 @@ class Planner:
     def _coarse(
         self, asked: PlanRequest, kind: Point, space: CandidateSpace, times: float, show: SearchProgress
     ) -> SearchResult:
-        """Return the best candidate on any number of nodes, if steps took `times` as long."""
+        """Return the best candidate on any number of nodes, with all step times multiplied by `times`."""
         if (key := _name(kind)) not in self.levels:
             one = search(self.case, space, objective("step"), 1, show, Limits(simulations=1), self.shared).best
             self.levels[key] = one[0].row["expected_step_time_s"] / one[0].row["step_time_s"] if one else 1.0
@@ -186,7 +187,7 @@ class Planner:
         return search(self.case, space, wanted, 1, show, PROBED, self.shared)
 
     def _wanted(self, asked: PlanRequest, times: float) -> Objective:
-        """Return what a plan minimizes, if steps took `times` as long."""
+        """Return the objective of a plan, with all step times multiplied by `times`."""
 
         def minimized(cluster: SweepCluster, load: Load, seconds: Floats) -> Floats:
             whole = cluster.simulator.cluster
@@ -203,7 +204,7 @@ class Planner:
         return Objective("plan", minimized)
 
     def space(self, kind: Point, batches: Sequence[int]) -> CandidateSpace | None:
-        """Return the candidates on all numbers of nodes of a kind of cluster; None where no cluster can be built."""
+        """Return the candidates on all numbers of nodes of a kind of cluster; None if no cluster can be built."""
         key = _name(kind), tuple(batches)
         if key not in self.spaces:
             self.spaces[key] = None
@@ -217,7 +218,7 @@ class Planner:
         return self.spaces[key]
 
     def _most(self, kind: Point) -> int:
-        """Return the largest 2^n or 3 · 2^n nodes that a kind of cluster can have. Raises InputError where it can have none."""
+        """Return the largest number 2^n or 3 · 2^n of nodes of a kind of cluster. Raises InputError if no cluster is possible."""
         most = self.most_gpus(kind) // self.clusters(kind).simulator.cluster.gpus
         sizes = [size for power in range(20) for size in (1 << power, 3 << power) if size <= most]
         for size in sorted(sizes, reverse=True):
@@ -229,7 +230,7 @@ class Planner:
     def best(
         self, kind: Point, nodes: int, limits: Limits, show: SearchProgress = lambda *_: None
     ) -> SearchResult | None:
-        """Return the best split on a number of nodes, as `optimize` finds it; None where there can be none."""
+        """Return the best split on a number of nodes, as `optimize` finds it; None if none is possible."""
         fixed = {**kind, NODES: nodes}
         if (key := (repr(sorted(fixed.items(), key=str)), limits)) not in self.found:
             self.found[key] = None
@@ -241,17 +242,17 @@ class Planner:
         return self.found[key]
 
     def other(self, asked: PlanRequest, plan: TrainingPlan, changes: Mapping[str, object]) -> TrainingPlan | None:
-        """Return the plan on a cluster with other keys, of the same nodes and split; None where that does not run."""
+        """Return the plan on a cluster with other keys, with equal nodes and split; None if it does not run."""
         point = {**plan.point, **changes}
         row = self.shared.row(self.case, point)
         return self.of(asked, point, plan.nodes, row) if row["status"] == "ok" else None
 
     def clusters(self, kind: Point) -> SweepCluster:
-        """Return one node of a kind of cluster. Raises InputError where there can be none."""
+        """Return one node of a kind of cluster. Raises InputError if it cannot be built."""
         return self.case.cluster({**{key: value for key, value in kind.items() if key != BATCH}, NODES: 1})
 
     def most_gpus(self, kind: Point) -> int:
-        """Return the GPUs of the largest cluster of a kind: those of one node where no NICs join several."""
+        """Return the number of GPUs of the largest cluster of a kind: those of one node if it has no NICs."""
         node = self.clusters(kind).simulator.cluster
         return MOST_GPUS if node.node.wire else node.gpus
 
@@ -264,7 +265,7 @@ class Planner:
         return self.shares[key]
 
     def of(self, asked: PlanRequest, point: Point, nodes: int, row: Row) -> TrainingPlan:
-        """Return what a run with a simulated step comes to; spare nodes are paid for as the others are."""
+        """Return the plan of a run with a simulated step; spare nodes cost as much as the others."""
         share = self.share(asked, row["ranks"], nodes, row["dp"])
         days = float(_days(asked, row["global_batch"] * row["seq"], row["expected_step_time_s"], share.share))
         found = self.case.cluster(point).rates.of(days * DAY * (nodes + share.spares) / nodes)
@@ -272,12 +273,12 @@ class Planner:
 
 
 def _name(kind: Point) -> str:
-    """Return a name of a kind of cluster, whatever its batch."""
+    """Return a name for a kind of cluster that does not depend on its batch."""
     return repr(sorted((item for item in kind.items() if item[0] != BATCH), key=str))
 
 
 def _days(asked: PlanRequest, tokens: Floats | float, seconds: Floats | float, share: Floats | float) -> Floats:
-    """Return the days of a run of steps of `tokens` tokens; infinite where a run makes no progress (share 0)."""
+    """Return the days of a run with steps of `tokens` tokens and `seconds` seconds; infinite if no time is progress (share 0)."""
     with np.errstate(divide="ignore"):
         days: Floats = np.ceil(asked.tokens / tokens) * seconds / np.asarray(share) / DAY
     return days

@@ -1,4 +1,4 @@
-"""Why a kind of cluster has no plan, and which limits would let it have one: each that is named has been planned with."""
+"""Why a kind of cluster has no plan, and which limits would allow one: each named limit was verified by a plan."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from clustersim.sweeps.space import Point
 from clustersim.units import AMOUNTS, dollars, plural, three_digits
 
 LARGER = (2, 4, 8)
-"""Times a batch that was asked for which are tried."""
+"""Multiples of the requested batch that are tried."""
 
 
 class _Other(NamedTuple):
-    """What is asked for in another way, and the plan that there is then."""
+    """A changed request, and its plan."""
 
     names: Sequence[str]
     plan: TrainingPlan
 
     def said(self) -> str:
-        """Return how it is asked for, and what the plan comes to."""
+        """Return the changed request and its plan in words."""
         asked, plan = " ".join(_FORMS[name](self.plan) for name in self.names), self.plan
         usd = "" if plan.usd is None else f", {dollars(plan.usd)} USD"
         days = f"{plan.days:,.1f}" if plan.days >= 10 else f"{plan.days:.3g}"
@@ -34,7 +34,7 @@ class _Other(NamedTuple):
 
 
 def why_none(planner: Planner, asked: PlanRequest, kinds: Sequence[Point]) -> str:
-    """Return one sentence of a kind of cluster that has no plan with any of some batches: what it has plans for."""
+    """Return one sentence for a kind of cluster without a plan for any of several batches: the requests that have plans."""
     clusters, most = planner.clusters(kinds[0]), int(str(kinds[-1][BATCH]))
     gpu = clusters.simulator.cluster.gpu.name
     what = f"{gpu}, with batches of {'' if len(kinds) == 1 else 'up to '}{most} sequences,"
@@ -52,7 +52,7 @@ def why_none(planner: Planner, asked: PlanRequest, kinds: Sequence[Point]) -> st
 
 
 def _others(planner: Planner, asked: PlanRequest, kinds: Sequence[Point]) -> Iterator[_Other]:
-    """Yield each limit that would do in the place of one that was asked for, or else of all of them; and a batch."""
+    """Yield each limit that would suffice instead of a given one, or else of all; and a batch that would."""
     given = asked.given
     single = [_without(planner, asked, [name], kinds) for name in given]
     whole = any(single) or len(given) == 1
@@ -71,7 +71,7 @@ def _without(planner: Planner, asked: PlanRequest, names: Sequence[str], kinds: 
 
 
 def _round(planner: Planner, asked: PlanRequest, kind: Point) -> _Other | None:
-    """Return a plan with a power of two near a batch, which many replicas share; None where that has none either."""
+    """Return a plan with a power of two near a batch, which many replicas can share; None without one."""
     own = int(str(kind[BATCH]))
     found = planner.plan(asked, {**kind, BATCH: 1 << round(math.log2(own))})
     return _Other([BATCH], found) if found else None

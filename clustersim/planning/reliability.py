@@ -28,46 +28,46 @@ from clustersim.units import plural, scaled, seconds
 DEFAULTS = Path(__file__).with_name("reliability.yaml")
 DAY = 86400.0
 ENOUGH = 0.005
-"""Share of goodput that faster storage must bring to be worth it."""
+"""Share of goodput that faster storage must add to count as useful."""
 COUNTED = 8
-"""GPUs of the nodes whose failures are counted; nodes of more fail as much more often."""
+"""GPUs of the nodes whose failures are counted; larger nodes fail proportionally more often."""
 
 PUBLISHED = (
     ("Llama 3 405B, 16,384 H100, 54 days", "more than 90 %"),
     ("MegaScale 175B, 12,288 GPUs, weeks", "more than 90 %"),
 )
-"""Published shares of time that were effective (arXiv 2407.21783, section 3.3.4; arXiv 2402.15627, section 6.3)."""
+"""Published shares of effective training time (arXiv 2407.21783, section 3.3.4; arXiv 2402.15627, section 6.3)."""
 
 
 class Reliability(Spec):
-    """How a cluster fails and comes back."""
+    """Failure and recovery parameters of a cluster."""
 
     failures: PositiveFigure
-    """In 1,000 days of eight GPUs, which are a node of most clusters."""
+    """Failures per 1,000 days of eight GPUs, one node of most clusters."""
     detect: PositiveFigure
-    """Seconds until one is seen."""
+    """Seconds until a failure is detected."""
     init: PositiveFigure
     """Seconds to start processes and communicators."""
     state: PositiveFigure
-    """Bytes of a checkpoint a parameter."""
+    """Bytes of a checkpoint per parameter."""
     write: PositiveFigure
-    """GB/s of storage a GPU."""
+    """Write rate of storage in GB/s per GPU."""
     read: PositiveFigure
-    """GB/s of storage a GPU."""
+    """Read rate of storage in GB/s per GPU."""
     blocking: PositiveFigure
-    """Seconds that an asynchronous checkpoint stops the step, if writing it takes longer."""
+    """Seconds that an asynchronous checkpoint stops the step, unless writing is faster."""
     repair: PositiveFigure
-    """Days until a failed node is back."""
+    """Days until a failed node returns."""
     racks: PositiveFigure
-    """Share of failures that take a rack, as they are of what its nodes have in common."""
+    """Share of failures that take down a rack, because its nodes share the failed part."""
     short: PositiveFigure
-    """Share of failures that may find no spare node."""
+    """Acceptable share of failures that find no spare node."""
     jitter: PositiveFigure
-    """Standard deviation of a replica's step, as a share of it."""
+    """Standard deviation of a replica's step time, relative to the step time."""
 
 
 def load(path: str | Path | None = None) -> Reliability:
-    """Return the defaults, with the keys of a YAML file in their place. Raises ConfigError for what is wrong in it."""
+    """Return the defaults, overridden by the keys of a YAML file. Raises ConfigError for an error in it."""
     if path is None:
         return _shipped()
     written = read(path)
@@ -84,51 +84,51 @@ def _shipped() -> Reliability:
 
 
 class Checkpoint(NamedTuple):
-    """A checkpoint on a cluster, in seconds."""
+    """Size of a checkpoint on a cluster, and its times in seconds."""
 
     size: float
-    """Bytes."""
+    """Size in bytes."""
     write: float
-    """Until storage has it."""
+    """Seconds until it is on storage."""
     blocking: float
-    """That it stops the step."""
+    """Seconds that it stops the step."""
     read: float
-    """Until it is back on the GPUs."""
+    """Seconds until it is back on the GPUs."""
 
 
 class Goodput(NamedTuple):
-    """How much of a run's time its steps would take if nothing disturbed them, and why."""
+    """Undisturbed time of a run's steps over its total time, and the causes of the loss."""
 
     progress: float
-    """Share of the time that is neither a checkpoint, a restart nor work that is lost, from 0 to 1."""
+    """Share of time that is not a checkpoint, a restart or lost work, from 0 to 1."""
     mtti: float
     """Mean seconds between interruptions."""
     interval: float
     """Seconds of work between checkpoints."""
     checkpoint: Checkpoint
-    """What is written then."""
+    """The checkpoint at each interval."""
     restart: float
-    """Seconds from a failure to the next step, and of work that was not yet on storage."""
+    """Seconds from a failure to the next step, including repeated work that was not yet on storage."""
     standing_by: int
-    """Machines of eight GPUs more than the job needs: what fails and is repaired at once, a node or a part of a rack."""
+    """Spare machines of eight GPUs, the unit that fails and is repaired: a node or a part of a rack."""
     spares: int
-    """The same in nodes."""
+    """Spare nodes."""
     slowest: float
-    """How many times a replica's step the slowest of them takes."""
+    """Step time of the slowest replica over the mean."""
 
     @property
     def share(self) -> float:
-        """The goodput: `progress`, at the pace of the slowest replica."""
+        """Goodput: `progress` divided by `slowest`."""
         return self.progress / self.slowest
 
 
 def goodput(
     how: Reliability, nodes: int, gpus: int, parameters: float, replicas: int, asynchronous: bool = True
 ) -> Goodput:
-    """Return the goodput of a job on `nodes` at the best interval.
+    """Return the goodput of a job on `nodes` nodes at the best checkpoint interval.
 
-    gpus: of all nodes. parameters: of the whole model. asynchronous: checkpoints are written while the next steps run; what
-    was not on storage yet when a node fails is done again, which counts as restart.
+    gpus: of all nodes. parameters: of the whole model. asynchronous: checkpoints are written during the next steps; work that is
+    not on storage when a node fails is repeated, which counts as restart.
     """
     checkpoint = _checkpoint(how, parameters, gpus, asynchronous)
     mtti = DAY * 1000 / (how.failures.value * gpus / COUNTED)
@@ -143,7 +143,7 @@ def goodput(
 
 
 class Domains(NamedTuple):
-    """Racks of nodes: how many of them fail in a year, and the spare nodes with which one that fails is replaced whole."""
+    """Racks of nodes: number of rack failures per year, and spare nodes to replace a whole rack."""
 
     nodes: int
     failures: float
@@ -151,9 +151,9 @@ class Domains(NamedTuple):
 
 
 def rack_spares(how: Reliability, found: Goodput, nodes: int, of_rack: int) -> Domains:
-    """Return the failures of racks of `of_rack` nodes, and the spares with which a failed rack is replaced whole.
+    """Return the failures of racks of `of_rack` nodes, and the spares to replace a whole failed rack.
 
-    Of all interruptions a share is of what a rack has in common. Nodes that fail alone are replaced by nodes of spare racks.
+    A share of all interruptions concerns parts that a rack shares. Nodes that fail alone are replaced by nodes of spare racks.
     """
     racks = math.ceil(nodes / of_rack)
     yearly = how.racks.value * 365 * DAY / found.mtti
@@ -163,16 +163,16 @@ def rack_spares(how: Reliability, found: Goodput, nodes: int, of_rack: int) -> D
 
 
 def faster(how: Reliability, times: float) -> Reliability:
-    """Return the same cluster with its storage `times` as fast."""
+    """Return the parameters with storage faster by the factor `times`."""
     rates = {key: getattr(how, key) for key in ("write", "read")}
     changed = {key: rate.model_copy(update={"value": rate.value * times}) for key, rate in rates.items()}
     return how.model_copy(update=changed)
 
 
 def enough_storage(how: Reliability, at: Callable[[float], Goodput]) -> float:
-    """Return the GB/s a GPU that storage must write so that faster one brings less than `ENOUGH` of goodput.
+    """Return the write rate of storage in GB/s per GPU beyond which faster storage adds less than `ENOUGH` of goodput.
 
-    at: returns the goodput with storage faster by the given factor.
+    at: function from a factor on the storage rate to the goodput.
     """
     best = at(1e6).share
     times = next((2.0**power for power in range(-8, 20) if at(2.0**power).share >= best - ENOUGH), 2.0**20)
@@ -186,12 +186,12 @@ def _checkpoint(how: Reliability, parameters: float, gpus: int, asynchronous: bo
 
 
 def interval(blocking: float, mtti: float) -> float:
-    """Return the seconds of work between checkpoints at which a run takes least time: M (1 + W(-e^(-C/M - 1)))."""
+    """Return the seconds of work between checkpoints that minimize the time of a run: M (1 + W(-e^(-C/M - 1)))."""
     return mtti * (1 + _lambert(-math.exp(-blocking / mtti - 1)))
 
 
 def progress(mtti: float, blocking: float, restart: float, work: float) -> float:
-    """Return the share of time that is progress with `work` seconds between checkpoints: T / E."""
+    """Return the share of time that is progress (0 to 1) with `work` seconds between checkpoints: T / E."""
     if (work + blocking + restart) / mtti > 600:
         return 0.0
     return work / (mtti * math.exp(restart / mtti) * math.expm1((work + blocking) / mtti))
@@ -212,16 +212,17 @@ def _lambert(x: float) -> float:
 
 
 def spares(how: Reliability, mtti: float) -> int:
-    """Return the least number of spare machines of which a failure finds none free with the probability that is allowed.
+    """Return the smallest number of spare machines with which failures find none free with at most the accepted probability.
 
-    Machines in repair are Poisson with repair time over `mtti`, the seconds between failures, whatever the law of repairs (Palm).
+    The number of machines in repair has a Poisson distribution with mean repair time / `mtti`, the seconds between failures,
+    whatever the distribution of repair times (Palm).
     """
     return _least_spares(how.repair.value * DAY / mtti, how.short.value)
 
 
 def _least_spares(mean: float, short: float) -> int:
     term = below = math.exp(-mean)
-    if not term:  # the normal law, where the sum begins below the smallest float
+    if not term:  # normal approximation, if the sum begins below the smallest float
         return math.ceil(mean + 2.3263 * math.sqrt(mean) + 1)
     count = 1
     while 1 - below > short:
@@ -233,7 +234,7 @@ def _least_spares(mean: float, short: float) -> int:
 
 @cache
 def expected_maximum(count: int) -> float:
-    """Return the mean of the largest of `count` standard normal numbers."""
+    """Return the expected maximum of `count` standard normal variables."""
     if count <= 1:
         return 0.0
     x, cumulative = _normal()
@@ -242,7 +243,7 @@ def expected_maximum(count: int) -> float:
 
 @cache
 def _normal() -> tuple[Floats, Floats]:
-    """Return numbers and how often a standard normal one is no larger."""
+    """Return a grid of values and the standard normal distribution function at them."""
     x = np.linspace(-9, 9, 36001)
     return x, 0.5 * (1 + np.vectorize(math.erf)(x / math.sqrt(2)))
 
@@ -250,7 +251,7 @@ def _normal() -> tuple[Floats, Floats]:
 def lines(
     found: Goodput, domains: Domains, step: float, size: tuple[int, int, str], storage: float, how: Reliability
 ) -> list[str]:
-    """Return the same for a reader; size: nodes, GPUs and their name."""
+    """Return the goodput as lines of text. size: (nodes, GPUs, their name). storage: GB/s per GPU that suffices."""
     nodes, gpus, name = size
     point, every = found.checkpoint, max(1, round(found.interval / step))
     racks = plural(domains.spares // domains.nodes, "spare rack", "spare racks")
@@ -270,7 +271,7 @@ def lines(
 
 
 def fields(found: Goodput, domains: Domains, step: float, gpus: int, storage: float) -> dict[str, Any]:
-    """Return the goodput of a run with steps of `step` seconds as JSON values by name."""
+    """Return the goodput of a run with steps of `step` seconds as JSON data."""
     whole = {name: value for name, value in found._asdict().items() if name not in ("checkpoint", "standing_by")}
     whole |= {f"checkpoint_{name}": value for name, value in found.checkpoint._asdict().items()}
     whole |= {f"rack_{name}": value for name, value in domains._asdict().items()}

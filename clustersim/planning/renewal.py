@@ -1,6 +1,6 @@
-"""A run with failures, played event by event in SimPy: work, checkpoints, failures, restarts, and nodes that wait for repair.
+"""A run with failures, simulated event by event in SimPy: work, checkpoints, failures, restarts, and nodes in repair.
 
-The closed forms of `reliability.py` assume spare nodes without end; here a failure that finds none waits for the next repair.
+The closed forms of `reliability.py` assume unlimited spare nodes; here a failure without a spare waits for the next repair.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ import simpy
 
 
 class Renewal(NamedTuple):
-    """A run that is over."""
+    """A finished run."""
 
     seconds: float
-    """From its begin to its end."""
+    """Seconds from start to end."""
     failures: int
-    """How many there were."""
+    """Number of failures."""
     waited: float
     """Seconds in which no spare node was free."""
 
@@ -26,10 +26,10 @@ class Renewal(NamedTuple):
 def play(
     work: float, mtti: float, blocking: float, restart: float, interval: float, repair: float, spares: int, seed: int
 ) -> Renewal:
-    """Play a run of `work` seconds of progress with exponential times between failures, also in checkpoints and restarts.
+    """Simulate a run of `work` seconds of progress, with exponential times between failures, also in checkpoints and restarts.
 
-    blocking: seconds of a checkpoint. restart: seconds after a failure. interval: work between checkpoints. repair: seconds until
-    a failed node is a spare again. spares: nodes more than are needed.
+    Times in seconds. blocking: a checkpoint. restart: after a failure. interval: work between checkpoints. repair: until a failed
+    node is a spare again. spares: number of nodes beyond those needed.
     """
     env, random = simpy.Environment(), np.random.default_rng(seed)
     free = simpy.Container(env, init=spares) if spares else simpy.Container(env)
@@ -52,7 +52,7 @@ def play(
             yield from back()
 
     def back() -> Generator[simpy.Event, object, None]:
-        """Restart, again from its begin where another node fails meanwhile."""
+        """Restart, and restart again from the beginning if another node fails meanwhile."""
         while True:
             told["failures"] += 1
             env.process(mended())
@@ -69,6 +69,6 @@ def play(
 
 
 def _seconds(left: float, interval: float, blocking: float) -> float:
-    """Return how long the rest takes when nothing fails: the last part ends with a checkpoint too, which is the result."""
+    """Return the seconds of the remaining work without failures: the last part also ends with a checkpoint, the result."""
     parts = -(-left // interval)
     return float(left + parts * blocking)

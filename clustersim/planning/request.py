@@ -1,4 +1,4 @@
-"""What a plan is asked: how many tokens, until when, for how much, on which clusters."""
+"""The request of a plan: tokens, deadline, budget, and clusters."""
 
 from __future__ import annotations
 
@@ -16,37 +16,37 @@ from clustersim.sweeps.space import NODES, Point
 from clustersim.units import AMOUNTS, plural
 
 TOPOLOGY = "rail_optimized"
-"""The topology whose nodes are counted anew where nobody names one."""
+"""Default topology, whose number of nodes is ignored."""
 LIMITS = ("days", "budget", "nodes")
 MOST = 1e18
-"""Of tokens, days and dollars."""
+"""Largest number of tokens, days and dollars."""
 _SCALE = {"": 1.0, "G": 1e9, **AMOUNTS}
 _NUMBER = re.compile(r"([+-]?[0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]+)?)\s*([kMBGT]?)")
 
 
 @dataclass(frozen=True, slots=True)
 class PlanRequest:
-    """One training run."""
+    """Request of a plan for one training run."""
 
     tokens: float
-    """Of the whole run."""
+    """Tokens of the whole run."""
     days: float | None
-    """In which it must be over."""
+    """Largest number of days; None: no deadline."""
     budget: float | None
-    """USD that it may cost."""
+    """Largest cost in USD; None: no budget."""
     candidates: tuple[Point, ...]
-    """Keys of a topology, one mapping a kind of cluster; nodes are found."""
+    """Topology keys, one mapping per kind of cluster; the number of nodes is searched."""
     asynchronous: bool = True
-    """Checkpoints are written while the next steps run."""
+    """Whether checkpoints are written while the next steps run."""
     nodes: int | None = None
-    """That the job may use; spares are beside them."""
+    """Largest number of nodes of the job, without spares."""
 
     least: str | None = None
-    """What is minimized: days, usd or nodes; by default usd within a deadline, else days."""
+    """Quantity to minimize: days, usd or nodes; by default usd with a deadline, else days."""
 
     @property
     def said(self) -> str:
-        """The limits in words."""
+        """Limits in words."""
         limits = [f"{self.days:g} days"] if self.days else []
         limits += [f"{self.budget:,.0f} USD"] if self.budget else []
         limits += [plural(self.nodes, "node", "nodes")] if self.nodes else []
@@ -54,24 +54,24 @@ class PlanRequest:
 
     @property
     def within(self) -> str:
-        """The limits behind a plan that is looked for."""
+        """Limits in words, for after the name of a plan in a progress message."""
         return f" within {self.said}" if self.said else ", without a limit"
 
     @property
     def minimized(self) -> str:
-        """What is minimized: days, usd or nodes."""
+        """Quantity that is minimized: days, usd or nodes."""
         return self.least or ("days" if self.days is None else "usd")
 
     def best(self, priced: bool) -> str:
-        """Return what the plan is that has least of that; priced: whether anybody says what nodes cost."""
+        """Return the name of the best plan, such as the cheapest. `priced`: whether the price of nodes is known."""
         return {"days": "fastest", "usd": "cheapest" if priced else "smallest", "nodes": "smallest"}[self.minimized]
 
     def cost(self, days: float, usd: float | None, nodes: int) -> float:
-        """Return what is minimized, nodes in the place of USD where nobody says what they cost; infinite beyond a limit."""
+        """Return the minimized quantity, with nodes instead of unknown USD; infinite beyond a limit."""
         return float(self.costs(np.array(days), None if usd is None else np.array(usd), np.array(nodes)))
 
     def costs(self, days: Floats, usd: Floats | None, nodes: Floats) -> Floats:
-        """Return the same of several plans."""
+        """Return the minimized quantity of several plans (plans,), as `cost` does."""
         limits = ((days, self.days), (nodes, self.nodes), (math.inf if usd is None else usd, self.budget))
         least = {"days": days, "usd": nodes if usd is None else usd, "nodes": nodes}[self.minimized]
         within = np.logical_and.reduce([np.less_equal(value, most) for value, most in limits if most is not None])
@@ -79,26 +79,26 @@ class PlanRequest:
 
     @property
     def given(self) -> list[str]:
-        """Names of the limits that are set: days, budget, nodes."""
+        """Names of the given limits: days, budget, nodes."""
         return [name for name in LIMITS if getattr(self, name) is not None]
 
     @property
     def of_nodes(self) -> bool:
-        """Whether nothing but the nodes limits the plan, which is the fastest on them, as `optimize` finds it."""
+        """Whether only the number of nodes limits the plan, so that it is the fastest on them, as from `optimize`."""
         return self.given == ["nodes"] and self.least is None
 
     def relaxed(self, names: Sequence[str]) -> PlanRequest:
-        """Return the request without some limits, for the least of what a single one limits, else for the least dollars."""
+        """Return the request without some limits, minimizing the quantity of a single removed limit, else dollars."""
         least = {"days": "days", "nodes": "nodes"}.get(names[0], "usd") if len(names) == 1 else "usd"
         return replace(self.without(names), least=least)
 
     def without(self, names: Collection[str]) -> PlanRequest:
-        """Return the request without some of the limits: days, budget, nodes."""
+        """Return the request without some limits: days, budget, nodes."""
         days, budget, nodes = (None if name in names else getattr(self, name) for name in LIMITS)
         return replace(self, days=days, budget=budget, nodes=nodes)
 
     def misses(self, days: float, usd: float | None, nodes: int) -> list[str]:
-        """Return the limits that a plan is beyond: days, budget, nodes."""
+        """Return the limits that a plan exceeds: days, budget, nodes."""
         late = self.days is not None and days > self.days
         dear = self.budget is not None and (usd is None or usd > self.budget)
         large = self.nodes is not None and nodes > self.nodes
@@ -114,9 +114,9 @@ def plan_request(
     axes: Mapping[str, Sequence[object]],
     blocking: bool,
 ) -> PlanRequest:
-    """Return a request for every combination of the values of a cluster's keys. fixed: keys that are the same for all.
+    """Return a request for every combination of values of cluster keys. fixed: keys that are equal for all.
 
-    Raises InputError where nothing bounds it, where a limit cannot be, and for a number of nodes, which is found.
+    Raises InputError without any limit, for an impossible limit, and for a number of nodes among the keys.
     """
     if days is None and budget is None and nodes is None:
         limits = ", ".join(option(f"--{name}", f"{name}=") for name in LIMITS)
@@ -134,7 +134,7 @@ def plan_request(
 
 
 def amount(flag: str, text: str, such: str = "15T, 300B or 2.5M") -> float:
-    """Return a number above zero such as `15T`, `300B` or `2.5M`. Raises InputError."""
+    """Return a positive number in a text such as `15T`, `300B` or `2.5M`. Raises InputError that names `flag`."""
     match = _NUMBER.fullmatch(text.strip())
     value = float(match[1]) * _SCALE[match[2]] if match else 0.0
     if value > MOST:

@@ -1,4 +1,4 @@
-"""Many simulations: a space of splits, the legal points of it, a runner of processes, a ranked table.
+"""Many simulations: a space of splits, its legal points, a runner of processes, a ranked table.
 
-Not `sweep`: that is a function of `clustersim`, and an imported folder of the same name would take its place.
+Not called `sweep`, because an imported folder would replace `clustersim.sweep`, which is a function.
 """

@@ -1,4 +1,4 @@
-"""What a command line or a file says of a sweep: values of options and keys → the axes of a space."""
+"""Input of a sweep on a command line or in a file: values of options and keys → axes of a space."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from clustersim.sweeps.space import SweepSpace, degrees, listed, numbers, words
 _NAMED = {option.name: option for option in RUN_OPTIONS} | {option.key: option for option in RUN_OPTIONS}
 
 _KNOWN = sorted({*(option.name for option in RUN_OPTIONS), *Workload.model_fields, "cluster", "fabric"})
-"""What may stand at the top of a file of axes, aliases aside."""
+"""Keys at the top of a file of axes, without aliases."""
 
 
 def space(changes: Mapping[str, str | None], settings: Mapping[str, str], file: Path | None = None) -> SweepSpace:
-    """Return what is swept and what is fixed: options by key, `--set` by key, and a file of both. Raises InputError."""
+    """Return the swept and fixed values of options by key, of `--set` by key, and of a file. Raises InputError."""
     given = {option.key: changes[option.key] for option in RUN_OPTIONS if changes.get(option.key) is not None}
     written, places = _written(file) if file else ({}, {})
     for key in written.keys() & (given.keys() | settings.keys()):
@@ -43,7 +43,7 @@ def space(changes: Mapping[str, str | None], settings: Mapping[str, str], file: 
 
 
 def _values(option: Option, text: str) -> list[object]:
-    """Return the values of an option in their order. Raises InputError."""
+    """Return the values in the text of an option, in order. Raises InputError."""
     if option.form == "degree":
         return list(degrees(option.dashed, text))
     parts = words(option.dashed, text)
@@ -59,7 +59,7 @@ def _parts(key: str, text: str) -> list[object]:
 
 
 def _written(file: Path) -> tuple[dict[str, Any], dict[str, SourcePlace]]:
-    """Return the values of a file, `tp: [1, 2]`, `nodes: 64..4096x2`, `recompute: auto`, and their places, by dotted key."""
+    """Return (values, positions) of a file's keys, such as `tp: [1, 2]`, `nodes: 64..4096x2`, `recompute: auto`."""
     flat: dict[str, Any] = {}
     places: dict[str, SourcePlace] = {}
     document = read(file)
@@ -87,13 +87,13 @@ def _written(file: Path) -> tuple[dict[str, Any], dict[str, SourcePlace]]:
 
 
 def _known(key: str) -> bool:
-    """Return whether a key at the top of a file begins one of a topology or a workload, by Megatron's name too."""
+    """Return whether a key at the top of a file starts a topology or workload key, including Megatron's names."""
     first = key.partition(".")[0]
     return of_topology(key) or first in Workload.model_fields or find(key.replace("-", "_")) is not None
 
 
 def _placed(key: str, value: object, at: SourcePlace) -> list[object]:
-    """Return the values of a key of a file. Raises ConfigError at its place."""
+    """Return the values of a key of a file. Raises ConfigError at its position."""
     try:
         return _several(key, value)
     except InputError as error:

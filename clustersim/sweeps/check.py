@@ -1,4 +1,4 @@
-"""What is wrong with a sweep before any point is simulated: a value that no point can have, or points that are all illegal."""
+"""Errors in a sweep before any point is simulated: a value that no point can have, or only illegal points."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from clustersim.sweeps.space import Point
 
 
 def check(case: SweepInputs, space: Sequence[Point]) -> None:
-    """Raise the InputError of a value that is wrong in every point that has it, or else that of every point.
+    """Raise the InputError of a value that is invalid in every point that has it, or else the one of every point.
 
-    Wrong is what its key cannot be, such as a negative rate or an unknown name. A number that does not go with the others, such
-    as a tp that divides no heads, makes its points illegal, and they say so.
+    A value is invalid if its key can never have it, such as a negative rate or an unknown name. A number that only contradicts
+    others, such as a tp that divides no heads, makes its points illegal, and their rows report it.
     """
     _values((parted(point)[0] for point in space), case.cluster)
     _values((parted(point)[1] for point in space), lambda own: check_names(case.workload.unchecked(own, case.places)))
@@ -35,7 +35,7 @@ def check(case: SweepInputs, space: Sequence[Point]) -> None:
 
 
 def _values(points: Iterable[Mapping[str, object]], read: Callable[[Mapping[str, object]], object]) -> None:
-    """Raise the first error of a value with which nothing could be read."""
+    """Raise the first error of a value for which `read` fails in every point."""
     sound: set[tuple[str, str]] = set()
     wrong: dict[tuple[str, str], InputError] = {}
     for changes in points:

@@ -46,33 +46,32 @@ _MEMORY = {
 }
 
 JOBS, JOB = 32 << 20, 3_000
-"""Bytes of jobs that are kept, and of one: each is asked for by the check of the space, by the forecast of all kernels, and by
-its own row."""
+"""Bytes of cached jobs, and of one job, which is used for the check of the space, the forecast of kernels, and its row."""
 CLUSTERS = 16
-"""Clusters that are kept, with what is known of each."""
+"""Largest number of cached clusters."""
 COLUMNS = NAMES | {option.key: option.name for option in cluster_options.OPTIONS}
-"""Dotted key → name of its column, where that is shorter."""
+"""{dotted key: name of its column}, where the name is shorter."""
 Known = Mapping[str, Mapping[str, Mapping[Kernel, KnownKernel]]]
-"""What is forecast already, by GPU and predictor."""
+"""{GPU: {predictor: {kernel: forecast}}} of existing forecasts."""
 
 
 class Files(NamedTuple):
-    """The inputs of a sweep, as they were read once: `read` has the bytes of every file."""
+    """Input files of a sweep, read once: `read` has the content of every file."""
 
     topology: str
     workload: str
     read: Inputs
     engine: Engine = "auto"
-    """Who plays the steps."""
+    """Engine of the steps."""
     costs: Figures | None = None
-    """Prices, power and carbon; default those of `costs/defaults.yaml`."""
+    """Prices, power and carbon; None: those of `costs/defaults.yaml`."""
     places: Mapping[str, SourcePlace] | None = None
-    """As in SweepInputs."""
+    """Positions of overrides, as in SweepInputs."""
 
 
 @dataclass(frozen=True, slots=True)
 class SweepCluster:
-    """One of the clusters of a sweep, with what it costs a second."""
+    """One of the clusters of a sweep, with its cost per second."""
 
     simulator: Simulator
     rates: Rates
@@ -80,26 +79,26 @@ class SweepCluster:
 
 @dataclass(frozen=True, slots=True)
 class SweepInputs:
-    """What all points of a sweep share: the cluster and the workload before their overrides."""
+    """Inputs that all points of a sweep share: the cluster and the workload before overrides."""
 
     topology: Document | Topology
-    """What describes the cluster, or one that is built and takes no overrides."""
+    """Description of the cluster, or a built one, which takes no overrides."""
     workload: Unbuilt
     engine: Engine = "auto"
-    """Who plays the steps."""
+    """Engine of the steps."""
     places: Mapping[str, SourcePlace] = field(default_factory=dict)
-    """Where overrides are from, by dotted key; those that are not here are from a command line."""
+    """Source of overrides by dotted key; all others are from a command line."""
     costs: Figures = field(default_factory=figures.load)
     """Prices, power and carbon."""
     unlikely: bool = True
-    """Whether points that are unlikely to fit have a result."""
+    """Whether points that are unlikely to fit are simulated."""
 
     built: Cache = field(default_factory=lambda: Cache(JOBS, JOB), repr=False)
-    """The jobs of points that were asked for."""
+    """Cached jobs of points."""
     clusters: Cache = field(default_factory=lambda: Cache(CLUSTERS, 1), repr=False)
-    """The clusters of points that were asked for."""
+    """Cached clusters of points."""
     forecasts: dict[str, Mapping[str, Mapping[Kernel, KnownKernel]]] = field(default_factory=dict, repr=False)
-    """What was forecast elsewhere, by GPU and predictor."""
+    """Forecasts from other processes, by GPU and predictor."""
 
     def __reduce__(self) -> tuple[object, ...]:
         return SweepInputs, (
@@ -109,20 +108,20 @@ class SweepInputs:
             self.places,
             self.costs,
             self.unlikely,
-        )  # others build their own
+        )  # other processes build their own
 
     def job(self, point: Mapping[str, object]) -> Job:
-        """Return the job of a point. Raises InputError when it is illegal."""
+        """Return the job of a point. Raises InputError if it is illegal."""
         changes = parted(point)[1]
         return self.built.once(repr(changes), lambda: self.workload.job(changes, self.places))
 
     @property
     def base(self) -> Job:
-        """The job of the workload as it is written. Raises InputError when that is illegal."""
+        """The job of the workload without overrides. Raises InputError if it is illegal."""
         return self.job({})
 
     def cluster(self, point: Mapping[str, object]) -> SweepCluster:
-        """Return the cluster of a point. Raises InputError when there can be none."""
+        """Return the cluster of a point. Raises InputError if it is impossible."""
         changes = parted(point)[0]
         return self.clusters.once(repr(changes), lambda: self._cluster(changes))
 
@@ -139,7 +138,7 @@ class SweepInputs:
         return SweepCluster(simulator, rates(built, self.costs))
 
     def resolved(self, point: Point) -> str | None:
-        """Return all that is asked at a point, which is the same however the point says it; None where it is illegal."""
+        """Return a key of the complete configuration of a point, equal for equivalent points; None if it is illegal."""
         if not isinstance(self.topology, Document):
             return None
         try:
@@ -149,13 +148,13 @@ class SweepInputs:
         return json.dumps(asked, sort_keys=True)
 
     def know(self, known: Known) -> None:
-        """Take over what was forecast elsewhere, by GPU."""
+        """Add the forecasts of other processes, by GPU."""
         self.forecasts.update(known)
         for one in self._built():
             one.simulator.preparation.know(known)
 
     def known(self) -> Known:
-        """Return what is forecast, by GPU."""
+        """Return all forecasts, by GPU."""
         found: dict[str, dict[str, dict[Kernel, KnownKernel]]] = {}
         for one in self._built():
             for gpu, known in one.simulator.preparation.known().items():
@@ -168,9 +167,9 @@ class SweepInputs:
 
 
 def load(files: Files, unlikely: bool = True) -> SweepInputs:
-    """Return the cluster and the workload of files, each read once. Raises InputError for what is wrong in them.
+    """Return the cluster and the workload of files. Raises InputError for an error in them.
 
-    unlikely: whether points that are unlikely to fit have a result.
+    unlikely: whether points that are unlikely to fit are simulated.
     """
     with keeping_inputs(files.read):
         workload = unbuilt(read(Path(files.workload)))
@@ -181,7 +180,7 @@ def load(files: Files, unlikely: bool = True) -> SweepInputs:
 
 
 def learn(case: SweepInputs, points: Iterable[Point]) -> None:
-    """Forecast the kernels of points in one call a GPU; what is wrong with one of them, its own row says."""
+    """Forecast the kernels of points in one call per GPU. Errors are left to the row of the point."""
     jobs: dict[str, list[Job]] = {}
     last: dict[str, Simulator] = {}
     for point in points:
@@ -199,12 +198,12 @@ def learn(case: SweepInputs, points: Iterable[Point]) -> None:
 
 
 def named(point: Point) -> Row:
-    """Return what a point says, by column."""
+    """Return the overrides of a point by column."""
     return {COLUMNS.get(key, key): value for key, value in point.items()}
 
 
 def evaluate(case: SweepInputs, point: Point) -> Row:
-    """Simulate one point. `status` is ok, illegal or does not fit; `reason` says why a point has no result."""
+    """Simulate one point. `status` is ok, illegal or does not fit; `reason` is why a point has no result."""
     row = named(point)
     try:
         with plugins.answering():
@@ -225,7 +224,7 @@ def evaluate(case: SweepInputs, point: Point) -> Row:
 
 
 def _as_built(cluster: Topology, row: Row) -> Row:
-    """Return the oversubscription that the leaves have where it is not the one that was asked for: too few nodes fill them."""
+    """Return the actual oversubscription of the leaves if it differs from the requested one, because too few nodes fill them."""
     asked, built = row.get("oversubscription"), cluster.counts.get("oversubscription")
     if asked is None or built is None or isclose(float(str(asked)), built, rel_tol=1e-4):
         return {}
@@ -233,7 +232,7 @@ def _as_built(cluster: Topology, row: Row) -> Row:
 
 
 def _simulated(case: SweepInputs, simulator: Simulator, job: Job) -> dict[str, Any]:
-    """Return the part of a summary that a row shows; a predictor from outside is asked for all that it says in a run."""
+    """Return the part of a summary for a row. An outside predictor is called as in `run`, for all statements."""
     if plugins.outside(ROOM, job.spec.predictor):
         simulator.preparation.must_fit(simulator.placed(job), ignorable=False)
         return simulator.run(job, engine=case.engine).summary
@@ -241,7 +240,7 @@ def _simulated(case: SweepInputs, simulator: Simulator, job: Job) -> dict[str, A
 
 
 def flat(summary: dict[str, Any]) -> Row:
-    """Return the figures of a summary that a table of points shows."""
+    """Return the figures of a summary for a table of points, by column."""
     split = {k: v for k, v in summary["parallelism"].items() if k != "expert_tp"}
     speed = {k: summary[k] for k in _SPEED if summary[k] is not None}
     parts = {f"{k}_s": v for k, v in summary["breakdown_s"].items()}

@@ -1,7 +1,7 @@
-"""`auto` as the value of a key: all values that are legal with the others of a point, so that no combination is wrong.
+"""`auto` as the value of a key: all values that are legal with the other values of a point.
 
-The rules are those of `parallel/check.py` and `Job.place` the other way round: these refuse a value, here the values are that
-they let through. Degrees use all GPUs of the cluster.
+The rules invert those of `parallel/check.py` and `Job.place`: those refuse a value, these list the values that pass. Degrees use
+all GPUs of the cluster.
 """
 
 from __future__ import annotations
@@ -41,19 +41,19 @@ from clustersim.sweeps.space import SCHEDULE, VPP, Point, SweepSpace, bounded, t
 from clustersim.topology.model import Topology
 
 CUTS = ("layout", "first_layers", "last_layers", "partition")
-"""Keys of `parallelism` that say how stages share the layers."""
+"""Keys of `parallelism` that divide the layers among stages."""
 AUTO, FRAMEWORK = "auto", "training.framework"
 GRAD_REDUCE, PARAM_GATHER, P2P, TP_OVERLAP, EP_OVERLAP = OVERLAPS = tuple(
     f"parallelism.overlap.{name}" for name in ("grad_reduce", "param_gather", "p2p", "tp", "ep")
 )
-"""Keys of what runs beside computation."""
+"""Keys of communication that overlaps computation."""
 _PLACES = {key: place for place, key in enumerate([*list(COLUMNS)[len(NAMES) :], *NAMES])}
 
 
 def legal(case: SweepInputs, asked: SweepSpace) -> list[Point]:
-    """Return all points of a sweep, with every legal value of the keys that are `auto`; where there is none, the workload's.
+    """Return all points of a sweep, with every legal value of `auto` keys; the workload's value if no value is legal.
 
-    Raises InputError when they are too many, or when a key has no list of legal values.
+    Raises InputError if there are too many points, or for a key without a list of legal values.
     """
     if not asked.auto:
         return asked.space()
@@ -74,7 +74,7 @@ def legal(case: SweepInputs, asked: SweepSpace) -> list[Point]:
 
 
 def check_values(case: SweepInputs, asked: SweepSpace) -> None:
-    """Raise InputError for a value that its key can never have, before rules calculate with it."""
+    """Raise InputError for a value that its key can never have, before rules compute with it."""
     fixed = parted(asked.fixed)[1]
     case.workload.unchecked(fixed, case.places)
     for key, values in asked.axes.items():
@@ -83,34 +83,34 @@ def check_values(case: SweepInputs, asked: SweepSpace) -> None:
 
 
 def arranged(point: Point) -> Point:
-    """Return a point with its options in the order of all: those of the cluster first, then those of the workload."""
+    """Return a point with its options in the standard order: those of the cluster first, then those of the workload."""
     return {key: point[key] for key in sorted(point, key=_place)}
 
 
 def without(asked: SweepSpace, found: Sequence[Point]) -> list[Point]:
-    """Return the combinations of a written value that no point has: with the workload's own values, they say why."""
+    """Return a point for each given value that no legal point has, with the workload's other values, to report the reason."""
     has = {(key, str(point[key])) for point in found for key in asked.axes}
     return [point for point in asked.space() if any((key, str(point[key])) not in has for key in asked.axes)]
 
 
 def in_order(keys: Collection[str]) -> list[str]:
-    """Return keys that are `auto` in the order in which they get their values: each rule looks at those before it.
+    """Return `auto` keys in the order in which they get values, because each rule reads those before it.
 
-    Raises InputError when a key has no list of legal values.
+    Raises InputError for a key without a list of legal values.
     """
     _check(keys)
     return sorted(keys, key=lambda key: _ORDER.index(key if key in _ORDER else SCHEDULE))
 
 
 class LegalValues:
-    """The legal values of keys that are `auto`; what a rule finds is kept by the values of the keys that it looked at."""
+    """Legal values of `auto` keys. Results of a rule are cached by the values of the keys that it read."""
 
     def __init__(self, case: SweepInputs, auto: Collection[str]) -> None:
         self.case, self.base, self.auto = case, case.base, frozenset(auto)
         self._known: dict[str, dict[tuple[str, ...], dict[tuple[str, ...], Sequence[object]]]] = {}
 
     def filled(self, points: Iterable[Point], key: str) -> Iterator[Point]:
-        """Yield points with each legal value of a key; one whose cluster cannot be stays as it is, and its row says why."""
+        """Yield points with each legal value of a key; a point without a possible cluster is unchanged, to report the reason."""
         for point in points:
             try:
                 values = self.of(point, key)
@@ -120,7 +120,7 @@ class LegalValues:
             yield from ({**point, key: value} for value in values)
 
     def of(self, point: Point, key: str) -> Sequence[object]:
-        """Return the legal values of a key at a point that has those before it."""
+        """Return the legal values of a key at a point that has values for the keys before it."""
         known = self._known.setdefault(key, {})
         for keys, answers in known.items():
             if (found := answers.get(_values(point, keys))) is not None:
@@ -140,12 +140,12 @@ def _offered(seen: PointValues, key: str, found: Sequence[object]) -> Sequence[o
 
 
 def _values(point: Point, keys: Iterable[str]) -> tuple[str, ...]:
-    """Return what a point says of keys, as text: a value may be a mapping or a list, which nothing is kept by."""
+    """Return the values of keys at a point as text, for use as a cache key, because values may be mappings or lists."""
     return tuple(repr(point.get(key)) for key in keys)
 
 
 def _place(key: str) -> int:
-    """Return where an option stands among all: those of the cluster first, then those of the workload, then other keys."""
+    """Return the index of a key in the standard order: options of the cluster, of the workload, other keys."""
     return _PLACES.get(key, len(_PLACES))
 
 
@@ -159,18 +159,18 @@ def _check(keys: Collection[str]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class PointValues:
-    """A point that is not whole yet: what the keys say that have a value, and what the workload says of the others."""
+    """A partial point: its values so far, and the workload's values for other keys."""
 
     case: SweepInputs
     base: Job
     point: Point
     open: frozenset[str]
-    """Keys that are `auto` and have no value yet."""
+    """`auto` keys without a value so far."""
     keys: dict[str, None] = field(default_factory=dict)
-    """Those that were looked at."""
+    """Keys that a rule has read."""
 
     def __contains__(self, key: str) -> bool:
-        """Return whether the point says what a key is."""
+        """Return whether the point sets a key."""
         self.keys[key] = None
         return key in self.point
 
@@ -185,23 +185,23 @@ class PointValues:
         return found
 
     def whole(self, key: str) -> int:
-        """Return the value of a dotted key that is a whole number. Raises InputError where it is none."""
+        """Return the value of a dotted key that must be an integer. Raises InputError otherwise."""
         value = self(key)
         if not isinstance(value, int):
             raise InputError(f"{key}: {value} must be a whole number")
         return value
 
     def having(self, key: str, value: object) -> PointValues:
-        """Return the same with a value of one more key."""
+        """Return the partial point with a value for one more key."""
         return replace(self, point={**self.point, key: value}, open=self.open - {key})
 
     def job(self, **values: object) -> Job:
-        """Return the workload with the degrees of the point, and these in their place, unchecked."""
+        """Return the unchecked workload with the degrees of the point, replaced by `values`."""
         keys = ("tp", "cp", "pp", "ep", "sequence_parallel", "expert_tp", *CUTS)
         own = {key: self(f"parallelism.{key}") for key in keys}
         own |= values
         if own["tp"] == 1:
-            own["sequence_parallel"] = False  # as a workload has it with one rank
+            own["sequence_parallel"] = False  # as for a workload with one rank
         split = self.base.parallelism.model_copy(update=own)
         training = self.base.training.model_copy(update={"seq": self.whole("training.seq")})
         spec = self.base.spec.model_copy(update={"parallelism": split, "training": training})
@@ -215,27 +215,27 @@ class PointValues:
 
     @property
     def tp(self) -> int:
-        """The tensor-parallel degree."""
+        """Tensor-parallel degree."""
         return self.whole("parallelism.tp")
 
     @property
     def lanes(self) -> int:
-        """GPUs of a replica; degrees that are open count as 1."""
+        """GPUs per replica; open degrees count as 1."""
         return prod(self.degree(f"parallelism.{name}") for name in ("tp", "cp", "pp"))
 
     def degree(self, key: str) -> int:
-        """Return the value of a key, 1 while it is open."""
+        """Return the value of a key, 1 if it is open."""
         return 1 if key in self.open else self.whole(key)
 
     @property
     def layers(self) -> int:
-        """What stages share: layers, and embedding and loss where they count as one, or the loss may be alone on a stage."""
+        """Number of items that stages divide: layers, plus embedding and loss if they count, or if the loss may be alone."""
         more = bool(self("parallelism.account_for_embedding")) + bool(self("parallelism.account_for_loss"))
         more += bool(self("parallelism.partition") == "compute")
         return self.whole("model.layers") + self.whole("model.encoder_layers") + more
 
     def clusters(self, key: str, values: Iterable[object]) -> list[object]:
-        """Return the values of a key of the cluster with which there can be one."""
+        """Return the values of a cluster key for which a cluster is possible."""
         found = []
         for value in values:
             with suppress(InputError):
@@ -245,13 +245,13 @@ class PointValues:
 
     @property
     def least(self) -> int:
-        """The least dp, of which all others are multiples, that holds whole experts."""
+        """Smallest dp that holds whole experts, of which all others are multiples."""
         split = self.base.parallelism
         changed = {"tp": self.tp, "cp": self.whole("parallelism.cp"), "expert_tp": self("parallelism.expert_tp")}
         return least_dp(split.model_copy(update=changed), self.degree("parallelism.ep"))
 
     def replicas(self, micro_batch: int) -> int:
-        """Return the dp of the point with `micro_batch` sequences in a microbatch, 0 where there is none."""
+        """Return the dp of the point with `micro_batch` sequences per microbatch, 0 if impossible."""
         share, uneven = divmod(self.whole("training.global_batch"), micro_batch)
         most = self.cluster.gpus // self.lanes
         dp = self("parallelism.dp")
@@ -264,7 +264,7 @@ class PointValues:
 
     @property
     def microbatches(self) -> int:
-        """Microbatches of a replica, 0 where there are none."""
+        """Microbatches per replica, 0 if impossible."""
         size = self.whole("training.micro_batch")
         dp = self.replicas(size)
         return self.whole("training.global_batch") // (dp * size) if dp else 0
@@ -277,7 +277,7 @@ def _word(value: object) -> object:
 def _let_through(
     seen: PointValues, rule: Callable[[Job], Iterator[object]], values: Sequence[int], key: str, **others: object
 ) -> list[int]:
-    """Return the values of a key of `parallelism` in which a rule of the checks finds nothing."""
+    """Return the values of a key of `parallelism` for which a check reports nothing."""
     return [value for value in values if not any(rule(seen.job(**{key: value}, **others)))]
 
 
@@ -298,7 +298,7 @@ def _node(seen: PointValues) -> list[object]:
 
 
 def _nodes(seen: PointValues) -> list[object]:
-    """Return the parts of the cluster that replicas fill: divisors of its nodes."""
+    """Return the numbers of nodes that replicas fill: divisors of the cluster's nodes."""
     cluster = seen.cluster
     counts = [n for n in divisors(cluster.nodes) if n * cluster.gpus // cluster.nodes % seen.lanes == 0]
     return seen.clusters("cluster.nodes", counts)
@@ -313,7 +313,7 @@ def _cp(seen: PointValues) -> list[int]:
 
 
 def _global_batch(seen: PointValues) -> list[int]:
-    """Return the workload's batch if it gives every replica the cluster holds equally many microbatches, else those around it."""
+    """Return the workload's batch if all replicas get equally many microbatches, else the nearest batches that do."""
     most = seen.cluster.gpus // seen.lanes
     unit = most // seen.least * seen.least * seen.degree("training.micro_batch")
     return sorted(around(seen.base.training.global_batch, unit)) if unit else []
@@ -329,7 +329,7 @@ def _pp(seen: PointValues) -> list[int]:
 
 
 def _expert_tp(seen: PointValues) -> list[int]:
-    """Return the slices of an expert that tp ranks can hold."""
+    """Return the numbers of slices of an expert that tp ranks can hold."""
     return (
         _let_through(seen, expert_parallel, divisors(seen.tp), "expert_tp", ep=1, dp="auto")
         if seen.base.model.experts
@@ -347,7 +347,7 @@ def _ep(seen: PointValues) -> list[int]:
 
 
 def _micro_batch(seen: PointValues) -> list[int]:
-    """Return those with which as many GPUs work as with any; where the number of replicas is open all that share the batch."""
+    """Return the values that use as many GPUs as possible; all that divide the batch if the number of replicas is open."""
     if KEYS["dp"] in seen.open:
         return divisors(seen.whole("training.global_batch"))
     found = {size: seen.replicas(size) for size in divisors(seen.whole("training.global_batch"))}
@@ -356,7 +356,7 @@ def _micro_batch(seen: PointValues) -> list[int]:
 
 
 def _recompute(seen: PointValues) -> list[object]:
-    """Return the kinds that go with the modules and layers that the workload names, unless the point names others."""
+    """Return the kinds of recomputation that match the modules and layers of the workload, unless the point names others."""
     found = _alternatives(KEYS["recompute"])
     if any(f"training.{key}" in seen for key in ("recompute_modules", "recompute_layers", "recompute_method")):
         return found
@@ -365,7 +365,7 @@ def _recompute(seen: PointValues) -> list[object]:
 
 
 def _zero(seen: PointValues) -> list[int]:
-    if seen.base.parallelism.zero == 3:  # FSDP's mode, which a search of other degrees must not leave
+    if seen.base.parallelism.zero == 3:  # FSDP's mode, which a search of other degrees must keep
         return [3]
     low = PARAM_GATHER not in seen.open and seen(PARAM_GATHER) is True
     high = GRAD_REDUCE in seen.open or seen(GRAD_REDUCE) is True
@@ -384,7 +384,7 @@ def _schedule(seen: PointValues) -> list[str]:
 
 
 def _takes(seen: PointValues, name: str, chunks: int) -> bool:
-    """Return whether a schedule can have the ranks and microbatches of a point with `chunks` chunks per rank."""
+    """Return whether a schedule supports the ranks and microbatches of a point with `chunks` chunks per rank."""
     pp = seen.whole("parallelism.pp")
     if not takes(name, chunks) or schedules.misfit(name, pp, seen.microbatches, chunks):
         return False
@@ -405,7 +405,7 @@ def _vpp(seen: PointValues) -> list[int]:
 
 
 def _rounds(seen: PointValues, schedule: str) -> str | None:
-    """Return why a schedule of several chunks cannot have the microbatches of a point, None if it can."""
+    """Return why a schedule of several chunks does not support the microbatches of a point; None if it does."""
     pp = seen.whole("parallelism.pp")
     folded = schedules.pipeline(schedule, pp, 2).folded
     return None if folded else schedules.misfit(schedule, pp, seen.microbatches, 2)
@@ -416,7 +416,7 @@ def _precision(seen: PointValues) -> list[object]:
 
 
 def _grad_reduce(seen: PointValues) -> list[bool]:
-    """Return true alone where gradients are freed as they are reduced."""
+    """Return only True if gradients are freed as they are reduced, else both values."""
     whole = "parallelism.reduce_every_microbatch"
     freed = KEYS["zero"] not in seen.open and seen(KEYS["zero"]) == 2
     return [True] if freed and not seen(whole) else [False, True]
@@ -427,14 +427,14 @@ def _param_gather(seen: PointValues) -> list[bool]:
 
 
 def _tp_overlap(seen: PointValues) -> list[str]:
-    """Return the kinds of overlap that differ: all in chunks need sequence parallelism."""
+    """Return the distinct kinds of overlap: all chunked ones need sequence parallelism."""
     if seen.tp == 1:
         return ["none"]
     return ["none", "bulk", *(("ring", "async") if seen("parallelism.sequence_parallel") else ())]
 
 
 def _ep_overlap(seen: PointValues) -> list[object]:
-    """Return the kinds that the checks let through with the schedule and the recomputation of a point."""
+    """Return the kinds that pass the checks with the schedule and the recomputation of a point."""
     if not seen.base.model.experts:
         return ["none"]
     keys = ("schedule", "vpp", "zero")
@@ -482,7 +482,7 @@ _ORDER = (
 
 @cache
 def _alternatives(key: str) -> list[object]:
-    """Return the values of a key that has a few: true and false, or the words that its type lists."""
+    """Return all values of a key with few: true and false, or the words of its type."""
     if of_topology(key):
         return []
     kind: Any = Workload

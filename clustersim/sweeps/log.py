@@ -1,7 +1,7 @@
-"""The folder of a sweep: every row is on disk as soon as it is known, and a later sweep of the same question goes on from it.
+"""The folder of a sweep: every row is on disk as soon as it is known, and a later sweep of the same question resumes from it.
 
-manifest.json has the inputs, all points and whether the sweep is complete; points.jsonl one line a point, with its
-overrides and its row; points.parquet, written at the end, the ranked table. `.lock` is there while a sweep writes.
+manifest.json has the inputs, all points and whether the sweep is complete; points.jsonl one line per point, with its overrides
+and its row; points.parquet, written at the end, the ranked table. `.lock` exists while a sweep writes.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ Command = Callable[[Point], str | None]
 LOG = "points.jsonl"
 TABLE = "points.parquet"
 _LARGEST = 2**30
-"""Bytes of a log that is read: several times those of the most points of a sweep."""
+"""Largest size of a log in bytes: several times that of the largest sweep."""
 _FINAL = ("ok", "illegal", "does not fit")
-"""Statuses that the same question has again; what failed is tried anew."""
+"""Statuses that are final for a question; failed points are simulated again."""
 
 
 class SweepLog:
-    """The rows of a folder: `known` by key of their points as it was opened; `damaged` lines of it are left out.
+    """Rows in a folder. `known` has those found when it was opened, by key of their points; `damaged` counts skipped lines.
 
-    target: where the folder is. shown: as the user wrote it.
+    target: path of the folder. shown: path as the user wrote it.
     """
 
     def __init__(self, target: Path, asked: Question, shown: Path) -> None:
@@ -41,14 +41,14 @@ class SweepLog:
         self.points, self.known, self.damaged = read(target)
 
     def begin(self, space: Sequence[Point]) -> None:
-        """Write what is to be simulated, and the log without what was damaged or is tried anew. Raises OSError."""
+        """Write the list of points, and the log without damaged lines and rows to repeat. Raises OSError."""
         self._write_manifest(space, complete=False)
         lines = "".join(line(self.points[name], row) for name, row in self.known.items())
         if lines.encode() != _log(self.target):
             write(self.target / LOG, lines.encode())
 
     def take(self, folder: Path) -> None:
-        """Take over the rows of another folder of the same inputs and options. Raises InputError when it is none, and OSError."""
+        """Add the rows of another folder with the same inputs and options. Raises InputError otherwise, and OSError."""
         if (theirs := store.question(folder)) != self.asked.digest:
             what = (
                 "is a result of other inputs, fixed options or another version" if theirs else "is no folder of a sweep"
@@ -61,9 +61,9 @@ class SweepLog:
         self.damaged += damaged
 
     def found(self, case: SweepInputs, space: Sequence[Point]) -> dict[int, Row]:
-        """Return the rows of points that are known, by place in `space`; also of those that other keys have said before.
+        """Return {index in `space`: row} of the points that are known, also if other keys describe the same point.
 
-        A key that is new, at the value that it had unsaid, asks for nothing new.
+        A new key with its former default value describes the same point.
         """
         found = {i: self.known[name] for i, point in enumerate(space) if (name := key(point)) in self.known}
         left = [i for i in range(len(space)) if i not in found]
@@ -85,10 +85,10 @@ class SweepLog:
             file.write(line(point, row))
 
     def finish(self, space: Sequence[Point], rows: Sequence[Row], command: Command = lambda _: None) -> list[Row]:
-        """Write the table of all points, put the log into order, those of earlier sweeps last, and return the rows of `space`.
+        """Write the table of all points, and sort the log, rows of earlier sweeps last. Return the rows of `space`.
 
-        command: the line that simulates a point alone, for the column `run`, which they then have too; None for none. A point
-        that is illegal has none, as its reason says all; that of one that does not fit says what would.
+        command: command line for a single point, added to the rows as column `run`; None for none. Illegal points have none,
+        because their reason says all; that of a point that does not fit shows a remedy.
         """
         found = {key(point): (point, row) for point, row in zip(space, rows, strict=True)}
         found |= {name: (self.points[name], row) for name, row in self.known.items() if name not in found}
@@ -109,7 +109,7 @@ class SweepLog:
 
 @contextmanager
 def opened(target: Path, asked: Question, force: bool = False) -> Iterator[SweepLog]:
-    """Yield the log of the folder `target`, as `kept` keeps it."""
+    """Yield the log of the folder `target`, under the rules of `kept`."""
     with kept(target, asked, lambda place: _empty(place, asked), force) as (real, shown):
         yield SweepLog(real, asked, shown)
 
@@ -118,11 +118,10 @@ def opened(target: Path, asked: Question, force: bool = False) -> Iterator[Sweep
 def kept(
     target: Path, asked: Question, empty: Callable[[Path], None], force: bool = False
 ) -> Iterator[tuple[Path, Path]]:
-    """Yield where the folder `target` is and as it is written; `empty` fills it where it is not there or is replaced.
+    """Yield (real path, path as written) of the folder `target`; `empty` fills it if it is new or replaced.
 
-    Other processes are kept out of it meanwhile. Raises InputError when the folder cannot be written, holds something else
-    (another result is replaced by `force`), or another process writes it. A disk that is full before there is a line leaves no
-    folder.
+    Other processes cannot write it meanwhile. Raises InputError if it cannot be written, has other content (`force` replaces
+    another result), or is being written by another process. A disk that is full before the first line leaves no folder.
     """
     real, made = target.resolve(), False
     if store.question(real) != asked.digest:
@@ -141,7 +140,7 @@ def kept(
 
 
 def _discard(folder: Path) -> None:
-    """Remove a folder none of whose logs has a line: the disk was full before anything was known."""
+    """Remove a folder whose logs have no lines, because the disk was full from the start."""
     with suppress(OSError):
         if not any(b"\n" in path.read_bytes() for path in folder.glob("*.jsonl")):
             for path in folder.iterdir():
@@ -151,7 +150,7 @@ def _discard(folder: Path) -> None:
 
 @contextmanager
 def _alone(target: Path, real: Path) -> Iterator[None]:
-    """Hold the lock of a folder that is there. Raises InputError, which says who holds it."""
+    """Hold the lock of an existing folder. Raises InputError that names the process that holds it."""
     lock = locked(real / LOCK)
     try:
         with settled(real.parent):
@@ -170,10 +169,9 @@ def _empty(place: Path, asked: Question) -> None:
 
 
 def read(target: Path) -> tuple[dict[str, Point], dict[str, Row], int]:
-    """Return the points of a log and their rows, by `key`, and how many lines are damaged.
+    """Return the points and the rows of a log, by `key`, and the number of damaged lines.
 
-    A last line that a crash has torn is left out and not counted; no log is one without lines. Raises InputError where it
-    cannot be read.
+    A last line truncated by a crash is skipped and not counted; a missing log is empty. Raises InputError if it cannot be read.
     """
     points: dict[str, Point] = {}
     rows: dict[str, Row] = {}
@@ -190,13 +188,13 @@ def read(target: Path) -> tuple[dict[str, Point], dict[str, Row], int]:
 
 
 def _log(target: Path) -> bytes:
-    """Return the bytes of a log, none where there is none."""
+    """Return the content of a log, b"" if it is missing."""
     path = target / LOG
     return read_bytes(path, "the log of a sweep", _LARGEST) if exists(path) else b""
 
 
 def _entry(text: bytes) -> tuple[Point, Row] | None:
-    """Return the point and the row of a line; None when it is damaged."""
+    """Return the point and the row of a line; None if it is damaged."""
     try:
         found = parsed(text)
         SweepLine.model_validate(found)

@@ -1,7 +1,7 @@
-"""Points on a Ray cluster: a worker for each CPU of its nodes, rows as they come in, lost workers replaced.
+"""Points on a Ray cluster: a worker per CPU of its nodes, rows as they finish, lost workers replaced.
 
-A worker is a Ray actor that loads the sweep once, from the bytes that were read here, and is then asked for a few points at a
-time. Points that a worker had when its node was lost go to others. Nodes that join later get workers too.
+A worker is a Ray actor that loads the sweep once, from bytes read here, and then gets a few points at a time. Points of a lost
+worker go to others. Nodes that join later get workers too.
 """
 
 from __future__ import annotations
@@ -22,42 +22,42 @@ from clustersim.sweeps.space import Point
 from clustersim.version import __version__
 
 CHUNK = 8
-"""Points that a worker is asked for at once: what a call costs is spread over them."""
+"""Points per call, to spread the overhead of a call."""
 AHEAD = 2
-"""Calls that a worker has at most, so that it does not wait for the next one."""
+"""Largest number of unfinished calls per worker, so that it never waits for the next one."""
 ATTEMPTS = 3
-"""Workers that may be lost with the same points before these are given up."""
+"""Number of workers that may be lost with the same points before these are given up."""
 CONNECT = 5.0
-"""Seconds until an address answers."""
+"""Seconds within which an address must answer."""
 LOOK = 1.0
-"""Seconds after which the CPUs of the cluster are counted again."""
+"""Seconds between counts of the cluster's CPUs."""
 
 
 class PointWorker:
-    """What runs on a CPU of the cluster."""
+    """Actor on a CPU of the cluster."""
 
     def __init__(self, begin: Begin) -> None:
         self.case: SweepInputs | None = prepared(begin)
 
     def version(self) -> str:
-        """Return who works there."""
+        """Return the versions of Python and clustersim of the worker."""
         return __version__
 
     def evaluate(self, points: Sequence[Point]) -> list[Timed]:
-        """Return the rows of points, and what they took."""
-        assert self.case is not None  # a sweep's workers always begin with its inputs
+        """Return the rows of points, with the CPU time of each."""
+        assert self.case is not None  # workers of a sweep always receive its inputs
         return [timed(self.case, point) for point in points]
 
 
 def rows(
     address: str, begin: Begin, points: Sequence[Point], groups: Sequence[Sequence[int]], spent: Spent
 ) -> Generator[tuple[int, Timed], None, None]:
-    """Yield (index, row) of every point as it is done; `groups` of places are better done by one worker.
+    """Yield (index, row) of every point as it finishes. One worker should simulate each of `groups` of indices.
 
-    address: `auto`, HOST:PORT or ray://HOST:PORT. Raises InputError when no cluster answers there, and ClustersimError when
-    points are lost with every worker that tries them.
+    address: `auto`, HOST:PORT or ray://HOST:PORT. Raises InputError if no cluster answers there, and ClustersimError if points
+    are lost with every worker that tries them.
     """
-    with redirect_stdout(_Nowhere()), _connected(address) as ray:  # Ray prints what became of a lost node
+    with redirect_stdout(_Nowhere()), _connected(address) as ray:  # Ray prints messages about lost nodes
         work = _Work(ray, begin, points, deque(map(deque, groups)), spent)
         try:
             yield from work.rows()
@@ -75,7 +75,7 @@ class _Nowhere:
 
 @contextmanager
 def _connected(address: str) -> Iterator[Any]:
-    """Yield Ray, connected to a cluster. Raises InputError."""
+    """Yield the Ray module, connected to a cluster. Raises InputError."""
     import ray
 
     if ray.is_initialized():
@@ -85,7 +85,7 @@ def _connected(address: str) -> Iterator[Any]:
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
     except KeyboardInterrupt:
         raise
-    except (Exception, SystemExit) as error:  # Ray ends the process where a cluster answers and does not let it in
+    except (Exception, SystemExit) as error:  # Ray ends the process if a cluster answers but refuses the connection
         raise _unreachable(address, str(error).partition("\n")[0]) from None
     try:
         yield ray
@@ -94,7 +94,7 @@ def _connected(address: str) -> Iterator[Any]:
 
 
 def check(address: str) -> None:
-    """Raise InputError where Ray is not installed, or nothing listens at an address: Ray itself would try for minutes."""
+    """Raise InputError if Ray is not installed, or nothing listens at an address: Ray itself would try for minutes."""
     extras.need("ray", "--ray")
     host, colon, port = address.removeprefix("ray://").rpartition(":")
     if address == "auto":
@@ -113,7 +113,7 @@ def _unreachable(address: str, why: str) -> InputError:
 
 
 class _Call(NamedTuple):
-    """Points that a worker was asked for."""
+    """Points given to a worker in one call."""
 
     worker: _Worker
     places: tuple[int, ...]
@@ -121,17 +121,17 @@ class _Call(NamedTuple):
 
 @dataclass(eq=False, slots=True)
 class _Worker:
-    """A worker, as it is seen from here."""
+    """State of a remote worker."""
 
     actor: Any
     own: deque[int] = field(default_factory=deque)
-    """Places of the group that it works on, those left."""
+    """Remaining indices of the group that it works on."""
     calls: int = 0
-    """That it has not answered yet."""
+    """Number of unfinished calls."""
 
 
 class _Work:
-    """The points of a sweep, and who does them."""
+    """The points of a sweep and the workers that simulate them."""
 
     def __init__(
         self, ray: Any, begin: Begin, points: Sequence[Point], groups: deque[deque[int]], spent: Spent
@@ -145,7 +145,7 @@ class _Work:
         self.failed = Counter[int]()
 
     def rows(self) -> Iterator[tuple[int, Timed]]:
-        """Yield the rows as they come in."""
+        """Yield the rows as they finish."""
         left = len(self.points)
         while left:
             self._hire()
@@ -156,12 +156,12 @@ class _Work:
                     yield answer
 
     def end(self) -> None:
-        """Let all workers go."""
+        """End all workers."""
         for worker in (*self.workers, *self.starting.values()):
             self.ray.kill(worker.actor)
 
     def _hire(self) -> None:
-        """Start a worker for every CPU of the cluster, as far as there is work; what has no CPU yet waits."""
+        """Start a worker for every CPU of the cluster, up to the remaining work; workers without a CPU wait."""
         cpus = int(self.ray.cluster_resources().get("CPU", 0))
         have = len(self.workers) + len(self.starting)
         for _ in range(min(max(cpus, 1) - have, len(self.groups))):
@@ -169,7 +169,7 @@ class _Work:
             self.starting[worker.actor.version.remote()] = worker
 
     def _answered(self, ref: Any) -> Iterator[tuple[int, Timed]]:
-        """Yield what a finished call gives, and ask its worker for more."""
+        """Yield the rows of a finished call, and give its worker further points."""
         call = self.calls.pop(ref, None)
         worker = call.worker if call else self.starting.pop(ref)
         try:
@@ -197,7 +197,7 @@ class _Work:
             worker.calls += 1
 
     def _lost(self, worker: _Worker, call: _Call | None, error: Any) -> None:
-        """Give what a lost worker had to others. Raises ClustersimError where a worker cannot even start, or points kill all."""
+        """Give the points of a lost worker to others. Raises ClustersimError if no worker can start, or points end all."""
         if error.actor_init_failed:
             why = str(error).strip().rpartition("\n")[2]
             remedy = f"install clustersim {__version__} and the modules of --plugins on every node"
@@ -214,7 +214,7 @@ class _Work:
         if max(self.failed[place] for place in call.places) >= ATTEMPTS:
             what = f"{ATTEMPTS} workers of the Ray cluster died on the same points, perhaps for lack of memory"
             raise ClustersimError(what)
-        self.groups.extend(deque([place]) for place in call.places)  # alone, so that a bad one takes no other with it
+        self.groups.extend(deque([place]) for place in call.places)  # one by one, so that a crash loses no others
         for other in self.workers:
             self._feed(other)
 

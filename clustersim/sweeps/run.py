@@ -1,4 +1,4 @@
-"""A whole sweep: check what would fail everywhere, simulate what is not known yet, keep every row, finish the table."""
+"""A whole sweep: check for errors of all points, simulate unknown points, store every row, write the table."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from clustersim.sweeps.space import Point, SweepSpace
 from clustersim.writing import unwritable
 
 Show = Callable[[Iterator[tuple[int, Row]], int], Iterator[tuple[int, Row]]]
-"""Passes the rows on as they come in, of as many as are simulated, and may show progress."""
+"""Function (rows as they finish, their number) -> the same rows; it may show progress."""
 
 
 class Shard(NamedTuple):
     """One of several equal parts of a sweep, as one task of a Slurm array simulates it."""
 
     number: int
-    """From 1."""
+    """Number of the part, from 1."""
     parts: int
-    """How many there are."""
+    """Number of parts."""
 
     def __str__(self) -> str:
         return f"shard-{self.number}-of-{self.parts}"
@@ -44,7 +44,7 @@ class Shard(NamedTuple):
 
     @classmethod
     def read(cls, text: str) -> Shard:
-        """Return what `--shard 2/8` names. Raises InputError."""
+        """Return the part in a text such as `2/8`. Raises InputError."""
         number, _, count = text.partition("/")
         if number.isdecimal() and count.isdecimal() and 1 <= int(number) <= int(count) <= 100_000:
             return cls(int(number), int(count))
@@ -53,20 +53,20 @@ class Shard(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """The rows of a sweep in the order of its points, and their folder."""
+    """Rows of a sweep in the order of its points, and their folder."""
 
     rows: list[Row]
     folder: Path
     resumed: int
-    """How many were there from an earlier sweep of the same question."""
+    """Number of rows from an earlier sweep of the same question."""
     damaged: int
-    """Lines of its log that were left out."""
+    """Number of skipped lines of its log."""
     cpu: float
-    """Seconds of CPU that forecasting and evaluating the others took, summed over processes."""
+    """CPU seconds of forecasting and simulating new points, over all processes."""
     space: list[Point]
-    """The points."""
+    """All points."""
     lost: int = 0
-    """Workers of a Ray cluster that died, and whose points others simulated."""
+    """Number of lost workers of a Ray cluster, whose points others simulated."""
 
 
 def run(
@@ -88,13 +88,12 @@ def run(
 ) -> Sweep:
     """Simulate every point on `workers` processes, or on a Ray cluster.
 
-    out: the folder of the result, by default one below `results` that is named after the inputs and `fixed`, the overrides
-    that all points share; its log has every row from the moment it is known. Rows of the same inputs and `fixed` that are
-    there already are not simulated again. Another result is replaced by `force` alone. engine: who plays the steps. costs:
-    prices, power and carbon. command: the line of a point alone, for the table. shard: the part of the points that is simulated
-    here. merge: folders of shards, or of other sweeps of the same inputs, whose rows are taken over. ray: the address of a Ray
-    cluster that does the work. Raises InputError for what is wrong before any point is simulated, InterruptedSweepError on Ctrl-C
-    and ClustersimError when a worker dies.
+    out: folder of the result, by default one below `results` named after the inputs and `fixed`, the overrides that all points
+    share; its log gets every row immediately. Existing rows with the same inputs and `fixed` are reused. Only `force` replaces
+    another result. engine: engine of the steps. costs: prices, power and carbon. command: command line of a single point, for the
+    table. shard: part of the points to simulate. merge: folders of shards, or of other sweeps with the same inputs, whose rows
+    are included. ray: address of a Ray cluster to use. Raises InputError for an error before any point is simulated,
+    InterruptedSweepError on Ctrl-C and ClustersimError if a worker dies.
     """
     topology, workload = find("topologies", topology), find("workloads", workload)
     if ray is not None:
@@ -138,7 +137,7 @@ def _rows(
     command: log.Command,
     ray: str | None,
 ) -> list[Row]:
-    """Return the rows of all points, those that are not found simulated."""
+    """Return the rows of all points, and simulate those missing in `found`."""
     open_points = [index for index in range(len(space)) if index not in found]
     crew = partial(ray_cluster.rows, ray) if ray else None
     rows = runner.rows(files, case, [space[index] for index in open_points], workers, spent, crew)

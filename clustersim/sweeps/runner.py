@@ -1,4 +1,4 @@
-"""Points on processes, one spawned worker a core, or on a Ray cluster: rows as they come in."""
+"""Points on processes, one spawned worker per core, or on a Ray cluster: rows as they finish."""
 
 from __future__ import annotations
 
@@ -27,23 +27,23 @@ NumberedRows = Iterator[tuple[int, Row]]
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
 SPLIT = tuple(KEYS[name] for name in ("tp", "ep", "pp", "dp"))
-"""Keys that decide, with the cluster, the mesh of a point."""
+"""Keys that, with the cluster, determine the mesh of a point."""
 LEARNED = 1024
-"""Points of which the kernels are forecast in one call; of those behind them, when they are simulated."""
+"""Number of points whose kernels are forecast in one call at the start; kernels of further points are forecast on demand."""
 ELSEWHERE = 64
-"""Workers for which points are grouped where others simulate them, who may become more meanwhile."""
+"""Number of workers for which points are grouped on a Ray cluster, whose size may change."""
 
 
 class Spent:
-    """Seconds of CPU that points took, summed over processes: forecasting and evaluating, not loading."""
+    """CPU seconds of forecasting and simulating points, over all processes, without loading."""
 
     seconds = 0.0
     lost = 0
-    """Workers of a Ray cluster that died, and whose points others simulated."""
+    """Number of lost workers of a Ray cluster, whose points others simulated."""
 
 
 class Timed(NamedTuple):
-    """A row and the seconds of CPU that it took."""
+    """A row and its CPU seconds."""
 
     row: Row
     seconds: float
@@ -57,12 +57,11 @@ def rows(
     spent: Spent | None = None,
     crew: Crew | None = None,
 ) -> NumberedRows:
-    """Yield (index, row) of every point as it is done; with one worker in this process, in order.
+    """Yield (index, row) of every point as it finishes; with one worker in this process, in order.
 
-    shared: what every worker begins with, the inputs that it loads for itself from the bytes that were read, or the case.
-    case: what they give, loaded here, where all kernels are forecast. spent: counts the CPU. crew: who simulates them in place of
-    processes of this machine. Closing the iterator early ends the workers. Raises ClustersimError when one dies, after the
-    rows that are done.
+    shared: start of each worker, either files that it loads itself or the case. case: the loaded inputs, with which all kernels
+    are forecast here. spent: counter of CPU time. crew: function that simulates points elsewhere, instead of processes here.
+    Closing the iterator early ends the workers. Raises ClustersimError if a worker dies, after the finished rows.
     """
     spent = spent or Spent()
     begun = time.process_time()
@@ -88,22 +87,22 @@ def _begin(shared: Files | SweepInputs, case: SweepInputs) -> Begin:
 
 
 def timed(case: SweepInputs, point: Point) -> Timed:
-    """Simulate one point, and say what it took."""
+    """Simulate one point. Return its row and CPU time."""
     begun = time.process_time()
     with uncollected():
         row = evaluate(case, point)
-        if row.get("player") != "simpy":  # SimPy leaves cycles behind, but none of a few tasks that meet
+        if row.get("player") != "simpy":  # SimPy leaves reference cycles, the compiled loop hardly any
             aged()
     return Timed(row, time.process_time() - begun)
 
 
 def _split(point: Point) -> list[str]:
-    """Return what decides the mesh of a point, and with it most of what it shares with others."""
+    """Return the values that determine the mesh of a point, and so most of what it shares with others."""
     return [repr(parted(point)[0]), *(str(point.get(key, "")) for key in SPLIT)]
 
 
 def grouped(keys: Sequence[Any], workers: int) -> list[list[int]]:
-    """Return the places of items in groups of equal keys, which one worker had better do; none so large that others idle."""
+    """Return the indices of items in groups of equal keys, each for one worker, and small enough that no worker idles."""
     order = sorted(range(len(keys)), key=keys.__getitem__)
     groups = [list(group) for _, group in groupby(order, key=keys.__getitem__)]
     most = -(-len(keys) // (4 * workers))
@@ -111,28 +110,28 @@ def grouped(keys: Sequence[Any], workers: int) -> list[list[int]]:
 
 
 def spread(work: Callable[[Item], Row], items: Sequence[Item], workers: int, keys: Sequence[Any]) -> NumberedRows:
-    """Yield (index, work(item)) of every item as it is done, on `workers` processes of their own; otherwise as `rows`.
+    """Yield (index, work(item)) of every item as it finishes, on `workers` new processes; otherwise as `rows`.
 
-    keys: of every item; those of equal keys are done by one process, where that keeps no other waiting.
+    keys: one per item; one process handles items with equal keys, unless others would wait.
     """
     begin = Begin(None, {}, plugins.permits(), errors.asked_by_command())
     yield from _spread(work, items, workers, begin, grouped(keys, workers))
 
 
 class Begin(NamedTuple):
-    """What a worker begins with: its inputs, if any, what is forecast already, and the plugins that are permitted."""
+    """Start data of a worker: its inputs, if any, existing forecasts, and permitted plugins."""
 
     shared: Files | SweepInputs | None
     known: Known
     permits: tuple[str, ...]
     command: bool
-    """Whether a command asked, so that messages name its options."""
+    """Whether a command started the work, so that messages name its options."""
 
 
 def _spread(
     work: Callable[[Item], Answer], items: Sequence[Item], workers: int, begin: Begin, groups: Sequence[Sequence[int]]
 ) -> Generator[tuple[int, Answer], None, None]:
-    """Yield (index, work(item)); each of `groups` of places is done by one process, if it lives so long."""
+    """Yield (index, work(item)); one process handles each of `groups` of indices, unless it dies."""
     from multiprocessing import active_children
 
     others = set(active_children())
@@ -156,7 +155,7 @@ def _fed(
     pools: Sequence[ProcessPoolExecutor],
     groups: deque[deque[int]],
 ) -> Generator[tuple[int, Answer], None, None]:
-    """Yield (index, work(item)) as it is done. Every process has one item to do and one at hand."""
+    """Yield (index, work(item)) as it finishes. Every process has one item in work and one queued."""
     from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, wait
 
     own = [deque[int]() for _ in pools]
@@ -188,7 +187,7 @@ def _fed(
             feed(pool)
             left -= 1
             yield place, answer
-        for pool in dead:  # others go on with its items
+        for pool in dead:  # other processes continue with its items
             if own[pool]:
                 groups.append(own[pool])
                 own[pool] = deque()
@@ -200,7 +199,7 @@ def _fed(
 
 
 def _start_cleaner() -> None:
-    """Start Python's process that removes semaphores behind killed ones; it would warn on the terminal that it has done so."""
+    """Start Python's process that removes semaphores of killed processes; it would otherwise print a warning."""
     from multiprocessing.resource_tracker import ensure_running
 
     before = os.environ.get("PYTHONWARNINGS")
@@ -214,9 +213,9 @@ def _start_cleaner() -> None:
 
 
 def _pool(begin: Begin, told: bool) -> ProcessPoolExecutor:
-    """Return a pool of one spawned worker: a fork of a process that has used polars can hang.
+    """Return a pool of one spawned worker, because a fork of a process that has used polars can hang.
 
-    told: whether it says what every worker compiles anew.
+    told: whether it prints what every worker compiles.
     """
     from concurrent.futures import ProcessPoolExecutor
     from multiprocessing import get_context
@@ -225,10 +224,11 @@ def _pool(begin: Begin, told: bool) -> ProcessPoolExecutor:
 
 
 Crew = Callable[[Begin, Sequence[Point], Sequence[Sequence[int]], Spent], Generator[tuple[int, Timed], None, None]]
-"""Simulates points elsewhere, each of the groups of their places best on one worker, and yields (index, row) as they are done."""
+"""Function that simulates points elsewhere, each group of indices preferably on one worker. Yields (index, row) as they
+finish."""
 
 _case: list[SweepInputs] = []
-"""In a worker: the one case that it simulates points of."""
+"""In a worker: the single case whose points it simulates."""
 
 
 def _evaluate(point: Point) -> Timed:
@@ -237,7 +237,7 @@ def _evaluate(point: Point) -> Timed:
 
 
 def _prepare(begin: Begin, told: bool) -> None:
-    """Prepare a worker: it loads its inputs, if any, permits the same plugins, and ends when who started it is gone."""
+    """Prepare a worker: load its inputs, if any, permit the same plugins, and watch for the end of the parent process."""
     from multiprocessing import parent_process
 
     def wait() -> None:
@@ -252,7 +252,7 @@ def _prepare(begin: Begin, told: bool) -> None:
 
 
 def prepared(begin: Begin) -> SweepInputs | None:
-    """Return the inputs of a worker, if any, loaded; the plugins that are permitted where it began are so here."""
+    """Return the loaded inputs of a worker, if any, and permit the parent's plugins in this process."""
     plugins.inherit(begin.permits)
     errors.inherit(begin.command)
     if not begin.shared:
@@ -264,7 +264,7 @@ def prepared(begin: Begin) -> SweepInputs | None:
 
 @contextmanager
 def _deaf() -> Iterator[None]:
-    """Ignore Ctrl-C while workers start: they inherit that, and the first process alone answers it."""
+    """Ignore Ctrl-C while workers start: they inherit this, so only the first process handles it."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -17,24 +17,24 @@ from clustersim.topology import options as cluster_options
 Point = dict[str, object]
 NODES, SCHEDULE, VPP = "cluster.nodes", KEYS["schedule"], KEYS["vpp"]
 MOST = 100_000
-"""Points of one sweep."""
+"""Largest number of points of a sweep."""
 
 
 @dataclass(frozen=True, slots=True)
 class SweepSpace:
-    """What is swept and what is the same at every point, by dotted key."""
+    """Swept and fixed values of a sweep, by dotted key."""
 
     axes: Mapping[str, Sequence[object]]
     fixed: Mapping[str, object]
     by_set: frozenset[str] = frozenset()
-    """The keys that came from `--set`."""
+    """Keys that came from `--set`."""
     auto: tuple[str, ...] = ()
-    """Keys of which all legal values are tried, at each combination of the others."""
+    """Keys whose legal values are all tried, for each combination of the others."""
     places: Mapping[str, SourcePlace] = field(default_factory=dict)
-    """Where the keys that came from a file stand in it."""
+    """Positions of keys that came from a file."""
 
     def space(self) -> list[Point]:
-        """Return all points, those of `auto` still open. Raises InputError when they are too many."""
+        """Return all points, with `auto` keys still open. Raises InputError if there are too many."""
         chunks = self.fixed.get(VPP)
         axes = dict(self.axes)
         if SCHEDULE in axes and chunks is not None:
@@ -45,7 +45,7 @@ class SweepSpace:
 
 
 def varied(space: Sequence[Point]) -> list[str]:
-    """Return the keys that have more than one value in a space: those of a cluster, options of a workload, others."""
+    """Return the keys with several values in a space: those of a cluster, options of a workload, others."""
     values: dict[str, set[str]] = {}
     for point in space:
         for key, value in point.items():
@@ -55,10 +55,10 @@ def varied(space: Sequence[Point]) -> list[str]:
 
 
 def points(axes: Mapping[str, Sequence[object]]) -> Iterator[Point]:
-    """Yield every combination as overrides by dotted key, the last axis fastest; axes go by key or by name of an option.
+    """Yield every combination as overrides by dotted key, the last axis fastest; axes are named by key or by option.
 
-    Each of several schedules is crossed with the chunks that it can have: 1f1b beside interleaved keeps vpp 1. One that can have
-    a single other number, such as dualpipev, has that. Raises InputError when they are too many.
+    Each schedule is combined with the chunks that it supports: 1f1b next to interleaved keeps vpp 1. A schedule that supports a
+    single other number, such as dualpipev, gets it. Raises InputError if there are too many.
     """
     given = {KEYS.get(name, name): tuple(values) for name, values in axes.items() if values}
     names = given.get(SCHEDULE, ())
@@ -78,7 +78,7 @@ def _product(axes: Mapping[str, Sequence[object]]) -> Iterator[Point]:
 
 
 def bounded(count: int, *, whole: bool = True) -> None:
-    """Raise InputError when a sweep would have too many points; whole: these are all of them, not those up to here."""
+    """Raise InputError if a sweep has too many points. whole: whether `count` is the total and not a partial count."""
     if count > MOST:
         most = f"at most {MOST:,} combinations, or `clustersim optimize`, which simulates few of them"
         many = f"{count:,}" if whole else f"more than {MOST:,}"
@@ -86,9 +86,9 @@ def bounded(count: int, *, whole: bool = True) -> None:
 
 
 def _chunks(schedule: str, asked: Sequence[object] | None) -> dict[str, tuple[object, ...]]:
-    """Return the axis of chunks of a schedule: those asked that it can have, or the one number that it can have.
+    """Return the axis of chunks of a schedule: requested values that it supports, or its only supported number.
 
-    Where neither is so, what was asked stays, and the points say why they are illegal.
+    If neither exists, the requested values remain, and the points report why they are illegal.
     """
     can = tuple(value for value in range(1, 9) if takes(schedule, value))
     own = can if len(can) == 1 else can[:1] if can[:1] == (1,) else ()
@@ -99,7 +99,7 @@ def _chunks(schedule: str, asked: Sequence[object] | None) -> dict[str, tuple[ob
 
 
 def takes(schedule: str, chunks: int) -> bool:
-    """Return whether a schedule can have `chunks` chunks per rank; it is tried on the smallest pipeline, plugins' too."""
+    """Return whether a schedule supports `chunks` chunks per rank, tested on the smallest pipeline, also for plugins."""
     from clustersim import plugins
     from clustersim.schedules.check import ROOM
 
@@ -123,9 +123,9 @@ _RANGE = re.compile(r"(\d+)(?:(?:-|\.\.)(\d+)(?:x(\d+))?)?")
 
 
 def numbers(option: str, text: str | None, least: int = 1) -> list[int]:
-    """Return the whole numbers of an option such as `--tp 1,2,4`. Raises InputError.
+    """Return the integers of an option such as `--tp 1,2,4`. Raises InputError.
 
-    Ranges are `1-4` or `1..4`, those that multiply `64..4096x2`.
+    Ranges are `1-4` or `1..4`; `64..4096x2` multiplies by 2.
     """
     result: list[int] = []
     for part in words(option, text):
@@ -156,14 +156,14 @@ def _range(low: int, high: int, factor: int) -> list[int]:
 
 
 def degrees(option: str, text: str | None) -> list[int | str]:
-    """Return the numbers of an option that also takes `auto`, which comes last. Raises InputError."""
+    """Return the numbers of an option that also accepts `auto`, which comes last. Raises InputError."""
     parts = words(option, text)
     counted = numbers(option, ",".join(part for part in parts if part != "auto") or None)
     return [*counted, *(["auto"] if "auto" in parts else [])]
 
 
 def listed(text: str) -> list[str]:
-    """Return the parts of a YAML value between its commas, those inside brackets, braces and quotes left alone."""
+    """Return the parts of a YAML value between its commas, except those inside brackets, braces and quotes."""
     parts, depth, quote = [""], 0, ""
     for sign in text:
         if quote:
@@ -180,7 +180,7 @@ def listed(text: str) -> list[str]:
 
 
 def words(option: str, text: str | None) -> list[str]:
-    """Return the parts of a comma-separated option without repetitions. Raises InputError when it has none."""
+    """Return the distinct parts of a comma-separated option. Raises InputError if there are none."""
     parts = list(dict.fromkeys(part.strip() for part in (text or "").split(",") if part.strip()))
     if text is not None and not parts:
         raise InputError(f"--{option}: no value; write a list with commas between")

@@ -1,4 +1,4 @@
-"""The rows of a sweep on disk and in order of speed."""
+"""Rows of a sweep as a table, sorted by speed."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ COUNTED = {
     "points_illegal": "illegal",
     "points_failed": "failed",
 }
-"""Name of a count → the `status` of the rows that it counts."""
+"""{name of a count: `status` of the rows that it counts}"""
 WORDS = {option.name for option in RUN_OPTIONS if option.form == "word"}
-"""Columns of options that take words."""
+"""Columns of options whose values are words."""
 
 HIGHER = ("tokens_per_s", "tokens_per_s_per_gpu", "tokens_per_s_per_owned_gpu", "model_tflops_per_gpu", "mfu")
-"""Columns of which more is better; of all others it is less."""
+"""Columns where a higher value is better; in all others lower is better."""
 FRONT = {
     "step": "step_time_s",
     "memory": "peak_memory_bytes",
@@ -33,13 +33,13 @@ FRONT = {
     "cost": "usd_per_1t_tokens",
     "energy": "kwh_per_1t_tokens",
 }
-"""Short name → column, of what a Pareto front weighs."""
+"""{short name: column} of the objectives of a Pareto front."""
 
 
 def ranked(rows: Sequence[Row], sort: Sequence[str] = ("tokens_per_s",)) -> list[Row]:
-    """Return the rows that have a result, the best first by each of `sort` in turn; ties keep their order.
+    """Return the rows with a result, the best first by each column of `sort` in turn; ties keep their order.
 
-    A sign before a name says what is first: `-step_time_s` is the slowest. Raises InputError for a column that no row has.
+    A leading minus reverses a column: `-step_time_s` starts with the slowest. Raises InputError for an unknown column.
     """
     found = [row for row in rows if row["status"] == "ok"]
     for key in reversed(sort):
@@ -57,20 +57,20 @@ def ranked(rows: Sequence[Row], sort: Sequence[str] = ("tokens_per_s",)) -> list
 
 
 def front(rows: Sequence[Row], what: Sequence[str]) -> list[Row]:
-    """Return the rows that no other beats in one of `what` (names of `FRONT`) without being beaten in another, in their order."""
+    """Return the Pareto front for the objectives `what` (names of `FRONT`): rows that no other row dominates, in their order."""
     columns = [FRONT[name] for name in what]
     order = sorted(
         (tuple(row.get(c) or 0.0 for c in columns), place) for place, row in enumerate(rows) if row["status"] == "ok"
     )
     kept: list[tuple[tuple[float, ...], int]] = []
-    for values, place in order:  # whoever beats a row is before it
+    for values, place in order:  # a row that dominates another comes before it
         if not any(other != values and all(map(le, other, values)) for other, _ in kept):
             kept.append((values, place))
     return [rows[place] for _, place in sorted(kept, key=lambda one: one[1])]
 
 
 def counts(rows: Sequence[Row]) -> dict[str, int]:
-    """Return how many points were asked for, and how many of them came to each end."""
+    """Return the number of points, and of points with each status."""
     ends = Counter(row["status"] for row in rows)
     return {"points": len(rows), **{name: ends[status] for name, status in COUNTED.items()}}
 
@@ -78,8 +78,8 @@ def counts(rows: Sequence[Row]) -> dict[str, int]:
 def frame(rows: Sequence[Row]) -> pl.DataFrame:
     """Return all rows as a polars table, those without a result last; columns in order of appearance.
 
-    Words among numbers, such as `auto` for a degree that an illegal point leaves open, become null; of an option that takes
-    words, such as clocks of `sustained` and 0.7, both are text.
+    Words among numbers, such as `auto` for an open degree of an illegal point, become null; in a column of words, such as clocks
+    with `sustained` and 0.7, all values are text.
     """
     import polars as pl
 
