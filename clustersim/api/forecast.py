@@ -35,7 +35,7 @@ from clustersim.topology.model import Topology
 
 
 class _Known(NamedTuple):
-    """A cluster's description and its simulator."""
+    """The description of a cluster, and its simulator."""
 
     document: Document | None
     """Description of the cluster; None for one that the caller has built."""

@@ -18,24 +18,24 @@ START: dict[Loc, Position] = {(): Position(1, 1)}
 
 
 def job_config(job: Job) -> str:
-    """Return the job config of torchtitan for a placed job. Raises InputError."""
+    """Return the job config of torchtitan for a placed job. Raises InputError if torchtitan does not support it."""
     return toml(torchtitan.written(job.spec), f"{job.name} for torchtitan v0.2, as clustersim simulated it")
 
 
 def read_job_config(text: str) -> Job:
-    """Return the job of a job config that says all degrees. Raises InputError."""
+    """Return the job of a job config that contains all degrees. Raises InputError for an invalid or unsupported file."""
     return build(Document("the job config", torchtitan.imported("the job config", text, None).workload, START))
 
 
 def read_deepspeed_config(text: str, job: Job) -> Job:
-    """Return the job of a DeepSpeed configuration around the model and the sequences of another job. Raises InputError."""
+    """Return the job of a DeepSpeed configuration, with the model and the sequences of another job. Raises InputError."""
     model, path = job.spec.model.model_dump(exclude_none=True), "the configuration"
     asked = trainers.TrainerRequest(model, None, {"training.seq": job.training.seq})
     return build(Document(path, trainers.imported("deepspeed", path, text, asked).workload, START))
 
 
 def launch_script(job: Job, gpus_per_node: int) -> str:
-    """Return the script of Megatron-LM for a placed job, on as many nodes as its ranks fill. Raises InputError."""
+    """Return the Megatron-LM script for a placed job, on as many nodes as its ranks fill. Raises InputError if not supported."""
     split = job.parallelism
     stages = portions(split, job.model)
     counts = [stage.blocks for stage in stages]
@@ -54,16 +54,16 @@ DIVISION |= {f"parallelism.account_for_{key}" for key in ("embedding", "loss")}
 
 
 def differences(job: Job, back: Job) -> Iterator[tuple[str, object]]:
-    """Yield the keys of a job, with their values, that another job has otherwise, as far as both can say them."""
+    """Yield (key, value in `job`) of the keys that differ in another job, as far as a launch file can express them."""
     found = dict(flat(back.spec.model_dump()))
     for key, value in flat(job.spec.model_dump()):
-        same = found.get(key) == value or value is None  # None is a default, which a script may say in full
+        same = found.get(key) == value or value is None  # None is a default, which a script may contain explicitly
         same |= key in DIVISION and found["parallelism.layout"] is not None
         if not same and key not in ("name", "parallelism.dp", "parallelism.tp_across_nodes", "predictor"):
             yield key, str(value).lower() if isinstance(value, bool) else value
 
 
 def read_back(script: str) -> Job:
-    """Return the job that a script of Megatron-LM launches. Raises InputError."""
+    """Return the job that a Megatron-LM script launches. Raises InputError for an invalid or unsupported script."""
     found = megatron_script.imported("the script", script, megatron_script.ImportRequest({}, {}))
     return build(Document("the script", found.workload, START))

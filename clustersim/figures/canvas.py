@@ -11,7 +11,7 @@ INK, FAINT, PAPER = "#1f2933", "#7b8794", "#ffffff"
 SWITCH, TIERS = "#2f6f9f", ("#2f6f9f", "#5b4b9a", "#9a3f6b", "#b3572f", "#7d7a2a")
 SLOW, BROKEN = "#e07b00", "#c62828"
 NODE, NODE_EDGE, DEAD, GPU, NIC = "#f4f6f8", "#9fb1c1", "#f3dcd8", "#3c9d74", "#d99a2b"
-PART_COLOURS = {  # Okabe and Ito (2008), which colour-blind readers can tell apart, some lighter
+PART_COLOURS = {  # Okabe and Ito (2008), distinguishable for colour-blind readers, some lighter
     "compute": "#56b4e9",
     "tp": "#cc79a7",
     "pp": "#0072b2",

@@ -69,7 +69,7 @@ def _level(top: Floats, ground: Floats) -> Sequence[tuple[int, int]]:
 
 
 SMALLEST, LARGEST = 3.0, 16.0
-"""Pixels of a kernel that takes nothing of the step, and more of one that takes all."""
+"""Pixels of a kernel with no share of the step, and additional pixels of one with all of it."""
 
 
 def roofline(result: StepResult) -> Canvas:

@@ -247,7 +247,7 @@ def _lattice(switches: list[str], extents: tuple[int, ...], centre: Coordinates)
 
 
 def _bent(canvas: Canvas, a: Coordinates, b: Coordinates, cable: Cable) -> None:
-    """Draw a cable of a lattice. One that passes other routers is an arc around them."""
+    """Draw a cable of a lattice. A cable that passes other routers is an arc around them."""
     wide, high = abs(a[0] - b[0]), abs(a[1] - b[1])
     if wide < 221 and high < 171:
         canvas.line(a, b, 1.6, *_shade(cable, "#6b8299", 0.8))

@@ -1,6 +1,6 @@
-"""The defaults of training frameworks: one YAML a framework, every default with its source.
+"""Defaults of training frameworks: one YAML file per framework, every default with its source.
 
-`find("NeMo 24.07 (Megatron-Core + TE)", 2024)` returns the one that a published run was made with.
+`find("NeMo 24.07 (Megatron-Core + TE)", 2024)` returns the framework of a published run.
 """
 
 from clustersim.frameworks.table import (

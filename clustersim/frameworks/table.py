@@ -1,4 +1,4 @@
-"""A framework's defaults: read from its YAML, found by the words that people write for it."""
+"""Defaults of frameworks: read from YAML, and found by the words of publications."""
 
 from __future__ import annotations
 
@@ -20,63 +20,63 @@ from clustersim.hardware.formats import activation_type
 FOLDER = Path(__file__).parent
 OVERLAP_TP = "parallelism.overlap.tp"
 INHERITED = ("defaults", "always", "rules", "facts", "choices", "host", "memory", "nccl")
-"""Parts of a file whose keys stand for all that extend it."""
+"""Parts of a file that also apply to frameworks that extend it."""
 
 
 class Default(StepEvidence):
-    """One default and where it is from; `value` None: the framework has none, so a workload must give it."""
+    """A default and its source; `value` None: the framework has none, so a workload must set it."""
 
     value: Any = None
 
 
 class LaunchTime(StepEvidence):
-    """Seconds of the host and their source; `unseen` has what would be taken without its publishers."""
+    """Host time of a launch in seconds, with its source. `unseen` is the value without the publishers in `read_from`."""
 
     value: Time
 
 
 class Habit(StepEvidence):
-    """Whether a framework's host does something, and where that is from."""
+    """Whether a framework's host has a habit, and the source."""
 
     value: bool
 
 
 class OfferedValues(Spec):
-    """The values of a key that users of the framework may choose, and their source."""
+    """Values of a key that users of the framework can choose, and their source."""
 
     values: Annotated[tuple[Any, ...], Field(strict=False)]
     chunked: bool = False
-    """All but the first need several chunks a pipeline rank."""
+    """Whether all values but the first need several chunks per pipeline rank."""
     source: Name
 
     def has(self, value: object, chunks: int) -> bool:
-        """Return whether a value may be chosen with `chunks` chunks per pipeline rank."""
+        """Return whether a value can be chosen with `chunks` chunks per pipeline rank."""
         return value in self.values[: None if chunks > 1 or not self.chunked else 1]
 
 
 class HostTimes(Spec):
-    """What the host takes to launch, on the CPUs that the sources name."""
+    """Seconds of the host per launch, on the CPUs named in the sources."""
 
     kernel: LaunchTime
-    """A kernel, with the Python around it."""
+    """Seconds per kernel, including Python around it."""
     collective: LaunchTime
-    """A collective or a message."""
+    """Seconds per collective or message."""
     parameter: LaunchTime
-    """Each parameter tensor at the update of the weights."""
+    """Seconds per parameter tensor at the weight update."""
     drains: Habit
-    """Whether it waits until its GPU is idle at each message of a pipeline."""
+    """Whether the host waits until its GPU is idle at each pipeline message."""
     reads_loss: Habit | None = None
-    """Whether it waits for its GPU to read the loss of each microbatch and the norm of each bucket; default: not."""
+    """Whether the host waits for its GPU to read the loss of each microbatch and the norm of each bucket; default: False."""
     reads_counts: Habit | None = None
-    """Whether it waits for its GPU to read how many rows go to each expert before it sends them; default: not."""
+    """Whether the host waits for its GPU to read the number of rows per expert before it sends them; default: False."""
     unflattens: LaunchTime | None = None
-    """Each tensor and rank whose gathered parameters it copies back into place (ZeRO-1); default: one buffer, as Megatron's."""
+    """Seconds per tensor and rank to copy gathered parameters back into place (ZeRO-1); default: one buffer, as in Megatron."""
     launches: dict[str, Annotated[float, Field(ge=0, strict=False)]] = Field(default_factory=dict)
-    """How many launches one kernel of ours is, by its kind or kind and op."""
+    """{kind or kind.op: launches per kernel of ours}"""
 
 
 class Flag(Spec):
-    """Whether a framework does something, and where that is from."""
+    """Whether a framework has a property, and the source."""
 
     value: bool = False
     source: str = ""
@@ -86,124 +86,127 @@ class RingKind(Spec):
     """Kind of attention of context-parallel ranks with `cp_type: p2p`, and its source."""
 
     value: Literal["fused", "eager", "eager_flash2", "by_head"] = "fused"
-    """`fused`: Transformer Engine's. `eager`: each step is added in fp32 by kernels of its own, and of `eager_flash2` calls
-    FlashAttention-2. `by_head`: no ring, as a rank has neighbouring tokens, and keys and values are gathered head by head."""
+    """`fused`: Transformer Engine's. `eager`: separate kernels add each step in fp32; `eager_flash2` also calls FlashAttention-2.
+    `by_head`: no ring, because a rank has adjacent tokens, and keys and values are gathered head by head."""
     source: str = ""
 
 
 class KeptBytes(Spec):
-    """Bytes, and where that figure is from."""
+    """Bytes, with their source."""
 
     value: Size = 0.0
     source: str = ""
 
 
 class KeptTensors(Spec):
-    """What a framework keeps on a GPU beside the tensors of the model."""
+    """Tensors that a framework keeps on a GPU besides the model's."""
 
     reducer_buckets: Flag = Flag()
-    """Gradients in the type of the weights lie in buckets of PyTorch's DistributedDataParallel too, where there are replicas."""
+    """With replicas, gradients in the weights' data type are also in buckets of PyTorch's DistributedDataParallel."""
     flat_gathers: Flag = Flag()
-    """Parameters that a sharded optimizer gathers pass through one tensor of all of them, which PyTorch's allocator keeps."""
+    """Gathers of a sharded optimizer use one tensor for all parameters, which PyTorch's allocator keeps."""
     stacked_attention: Flag = Flag()
-    """Queries, keys and values of all heads stay in one tensor, and keys and values are copied once more for attention."""
+    """Queries, keys and values of all heads stay in one tensor, and keys and values are copied again for attention."""
     dummy_gradients: Flag = Flag()
-    """A tensor of each shape of weight stays, as the gradient of weights whose products add theirs to the main one."""
+    """One tensor per weight shape stays as the gradient of weights whose GEMMs add to the main gradient."""
     narrow_weights: Flag = Flag()
-    """With a `training.precision` below 16 bits, weights of linear layers stay in that format too, by rows and by columns."""
+    """With a `training.precision` below 16 bits, weights of linear layers are also stored in that format, row- and
+    column-wise."""
     separate_rows: Flag = Flag()
-    """Rows of experts are weighed, padded and put back by kernels of their own."""
+    """Separate kernels weight, pad and restore rows of experts."""
     recast_weights: Flag = Flag()
-    """With a `training.precision` below 16 bits, weights are cast in each pass; else once in a step."""
+    """With a `training.precision` below 16 bits, weights are cast in each pass; otherwise once per step."""
     wide_gradients: Flag = Flag()
-    """With a `training.precision` below 16 bits, gradients of experts' weights are made in fp32, cast and added by kernels."""
+    """With a `training.precision` below 16 bits, weight gradients of experts are computed in fp32, then cast and added by
+    kernels."""
     ring: RingKind = RingKind()
     """Attention of context-parallel ranks with `cp_type: p2p`."""
     redistributes: Flag = Flag()
-    """Eager tensors that tensor-parallel ranks gather or scatter along the sequence are copied into the order of its tokens."""
+    """Eager tensors gathered or scattered along the sequence over tp are copied into the order of its tokens."""
     workspaces: KeptBytes = KeptBytes()
-    """Of the libraries of products, as far as the framework or PyTorch allocates them."""
+    """Bytes of workspaces of GEMM libraries, as far as the framework or PyTorch allocates them."""
     grouped_workspaces: KeptBytes = KeptBytes()
-    """Those more of grouped products."""
+    """Additional bytes for grouped GEMMs."""
 
 
 Rule = Literal["zero_with_pipeline", "repeats_kv_heads", "exchanges_few_kv_heads"]
-"""`zero_with_pipeline`: the highest `parallelism.zero` with a pipeline (default: any). Whether more ranks than key/value heads
-share them (`repeats_kv_heads`), or exchange heads for tokens (`exchanges_few_kv_heads`); default: yes."""
+"""Rules for legal splits. `zero_with_pipeline`: highest `parallelism.zero` with a pipeline (default: any). Whether more ranks
+than key/value heads may share them (`repeats_kv_heads`) or exchange heads for tokens (`exchanges_few_kv_heads`); default: yes."""
 
 
 class JobRecipe(Evidence):
-    """What a script of the framework's own repository sets for one job, where a publication of that job leaves it open.
+    """Values that a script in the framework's repository sets for one job, used if a publication of that job leaves them open.
 
-    `source` is the script. Without its publisher's rows there is no recipe.
+    `source` is the script. The recipe is not used without its publisher's steps.
     """
 
     of: dict[str, int | str]
-    """The columns of a measured run by which the job is known."""
+    """{column of a measured run: value} that identify the job."""
     values: dict[str, Any]
-    """By dotted key of a workload."""
+    """{dotted key of a workload: value}"""
 
 
 class Framework(Spec):
-    """What a framework fuses, overlaps, launches and keeps."""
+    """Properties of a framework: fusion, overlap, host times, memory."""
 
     name: Name
     title: Name
     match: Annotated[tuple[Name, ...], Field(strict=False)]
-    """Names as people write them, in small letters; of several words all must stand in a text, in any order."""
+    """Names as people write them, in lower case; all words of a name must occur in a text, in any order."""
     extends: Name | None = None
-    """The framework whose defaults, facts, host and memory it has too, but for the keys that it writes itself."""
+    """Framework whose defaults, facts, host and memory this one inherits, except for keys in its own file."""
     trainer: Literal["recipes", "megatron", "deepspeed", "torch", "xla", "generic"] = "generic"
     """Kind of trainer, by which published steps are pooled: NVIDIA's recipes, Megatron-LM and its forks, DeepSpeed's pipelines,
     plain PyTorch and its sharding, XLA, and any other."""
     over: Annotated[tuple[Name, ...], Field(strict=False)] = ()
-    """Those that it is built on, whose names stand beside its own."""
+    """Frameworks on which this one is built, whose names may occur next to its own."""
     assumes: str = ""
-    """Of words that name no framework: what is assumed where nothing better is known."""
+    """For words that name no framework: what is assumed, in words."""
     since: int = 0
     until: int = 9999
-    """The years that these defaults hold."""
+    """Last year for which these defaults hold."""
     stages: Literal["even", "any"] = "even"
-    """Whether the layers must divide over pipeline stages."""
+    """Whether layers must divide evenly over pipeline stages."""
     rules: dict[Rule, Default] = Field(default_factory=dict)
-    """What splits it refuses; default: what Megatron-Core refuses."""
+    """Splits that it refuses; default: those that Megatron-Core refuses."""
     microbatch_a_stage: Habit | None = None
-    """Whether a batch is cut into as many microbatches as there are stages, unless it is said; default: as their size says."""
+    """Whether a batch is divided into as many microbatches as stages by default; otherwise by the micro-batch size."""
     reduces_whole: Habit | None = None
-    """Whether gradients are all-reduced where the optimizer is sharded, too; default: each rank gets its part alone."""
+    """Whether gradients are all-reduced even if the optimizer is sharded; default: reduce-scattered."""
     broadcasts: Habit | None = None
-    """Whether each rank that owns parameters broadcasts them after the update, one after the other; default: one all-gather."""
+    """Whether owners of parameters broadcast them one after the other after the update; default: one all-gather."""
     defaults: dict[str, Default]
-    """By dotted key of a workload, each with its source; `training.gradients` by the type that activations lie in, and where a
-    framework takes another on each, `training.attention` by the architecture of the GPU."""
+    """Default and source by dotted key of a workload; `training.gradients` by the type of activations, and, where a framework
+    differs by GPU, `training.attention` by architecture."""
     always: dict[str, Default] = Field(default_factory=dict)
-    """What it does in every run, by dotted key of a workload, which need not say it."""
+    """Values of every run by dotted key of a workload, unless the workload sets them."""
     facts: dict[str, Default] = Field(default_factory=dict)
-    """What no workload can say yet, in words."""
+    """Properties that no workload can express, in words."""
     choices: dict[str, OfferedValues] = Field(default_factory=dict)
-    """What users may choose, by dotted key. Overlap that is not here is no choice; any legal value of another key is one."""
+    """Values that users can choose, by dotted key. Overlap not listed is not available; other keys not listed take any legal
+    value."""
     host: HostTimes | None = None
-    """The host's times of launching; none where unmeasured."""
+    """Host times; None if not measured."""
     memory: KeptTensors | None = None
-    """Its memory besides the model; none where unknown."""
+    """Memory besides the model; None if unknown."""
     nccl: dict[str, Default] = Field(default_factory=dict)
-    """What its own scripts set of the communication library where there is a pipeline, by key of `nccl` of a topology."""
+    """Settings of the communication library in its own scripts with a pipeline, by key of a topology's `nccl`."""
     recipes: Annotated[tuple[JobRecipe, ...], Field(strict=False)] = ()
-    """Of published jobs."""
+    """Recipes of published jobs."""
 
     @property
     def family(self) -> str:
-        """The name that its releases share: the first word of its title."""
+        """Name that its releases share: the first word of its title."""
         return self.title.split()[0].strip(",")
 
     def named(self, text: str) -> bool:
-        """Return whether a text in small letters has one of its names."""
+        """Return whether a lower-case text contains one of its names."""
         return any(all(word in text for word in name.split()) for name in self.match)
 
     def value(self, key: str, *of: str) -> Any:
-        """Return the default of a dotted key, None where there is none; a mapping is read `of` a precision or architecture.
+        """Return the default of a dotted key, None if there is none; mappings are read for `of`, a precision or architecture.
 
-        A precision that it lacks is read as the type that activations lie in.
+        A precision that is missing in a mapping is read as the type of its activations.
         """
         found = self.defaults.get(key)
         value = None if found is None else found.value
@@ -212,9 +215,9 @@ class Framework(Spec):
         return next((value[one] for one in (*of, *map(activation_type, of)) if one in value), None)
 
     def recomputation(self, said: str, *of: str) -> tuple[str, list[str]]:
-        """Return `recompute` and `recompute_saves` of a run that says `none`, `selective` or `full`, or nothing.
+        """Return (`recompute`, `recompute_saves`) for a run that reports `none`, `selective`, `full` or nothing.
 
-        Selective is a policy's where the framework has one, else Megatron's; `of` as of `value`.
+        Selective means the framework's policy if it has one, else Megatron's; `of` as in `value`.
         """
         how, policy = said or self.value("training.recompute", *of), self.value("training.recompute_saves", *of)
         if policy and (how == "selective" or (how == "full" and not said)):
@@ -222,7 +225,7 @@ class Framework(Spec):
         return how, self.value("training.recompute_saves_full", *of) or [] if how == "full" else []
 
     def habits(self, schedule: object = None, precision: object = None) -> dict[str, Any]:
-        """Return by dotted key what it does in every run with this schedule (None: its own), and where fp8 has scales from."""
+        """Return {dotted key: value} of every run with this schedule (None: its own), and the source of fp8 scales."""
         own, scaling = self.always.get("parallelism.schedule"), self.value("training.fp8_scaling")
         kept = {} if own and schedule not in (None, own.value) else self.always
         scaled = {"training.fp8_scaling": scaling} if precision == "fp8" and scaling else {}
@@ -230,12 +233,12 @@ class Framework(Spec):
 
     @property
     def overlapped_tp(self) -> str:
-        """What `parallelism.overlap.tp` is where a run says that tensor parallelism overlaps: the most that the framework has."""
+        """Value of `parallelism.overlap.tp` for a run that reports tensor-parallel overlap: the most that the framework has."""
         choice, own = self.choices.get(OVERLAP_TP), self.value(OVERLAP_TP)
         return str(choice.values[-1]) if choice else "bulk" if own in (None, "none") else str(own)
 
     def without(self, publisher: str) -> Framework:
-        """Return the framework without what was read from the steps of a publisher, but for times of its host (`unseen`)."""
+        """Return the framework without values read from a publisher's steps; its host times become `unseen`."""
         defaults = {
             key: one.model_copy(update={"value": one.without(publisher)}) if publisher in one.read_from else one
             for key, one in self.defaults.items()
@@ -253,7 +256,7 @@ class Framework(Spec):
         return self.host.model_copy(update=changed) if self.host else None
 
     def recipe(self, job: object) -> JobRecipe | None:
-        """Return the recipe of a job that has attributes such as layers and tp; None where no script is known."""
+        """Return the recipe of a job, an object with attributes such as layers and tp; None without a known script."""
         fits = (one for one in self.recipes if all(getattr(job, name) == value for name, value in one.of.items()))
         return next(fits, None)
 
@@ -262,12 +265,12 @@ WITHOUT = " without "
 
 
 def offers(framework: object) -> Mapping[str, OfferedValues]:
-    """Return the values that a framework supports, by dotted key; missing keys are free, as are all without a framework."""
+    """Return {dotted key: values} that a framework supports; a missing key may have any value, as without a framework."""
     return load(str(framework)).choices if framework else {}
 
 
 def load(name: str) -> Framework:
-    """Return the framework of that name; `nanotron without ULTRA` leaves out what was read from the steps of a publisher.
+    """Return the framework of that name; `nanotron without ULTRA` excludes values read from a publisher's steps.
 
     Raises UnknownNameError with the nearest match.
     """
@@ -280,12 +283,12 @@ def load(name: str) -> Framework:
 
 @cache
 def everything() -> tuple[Framework, ...]:
-    """Return all frameworks, by name."""
+    """Return all frameworks, sorted by name."""
     return tuple(validate(Framework, _document(path)) for path in sorted(FOLDER.glob("*.yaml")))
 
 
 def _document(path: Path) -> Document:
-    """Return a file of the folder, with the keys that it has from the framework which it extends."""
+    """Return a file of the folder, including the keys inherited from the framework that it extends."""
     own = read(path)
     base = own.data.get("extends")
     if base is None:
@@ -297,9 +300,9 @@ def _document(path: Path) -> Document:
 
 
 def unseen(framework: Framework, source: str) -> float | None:
-    """Return the ratio of a kernel's launch time without a publisher's steps to that with them.
+    """Return the ratio of a kernel's launch time without a publisher's steps to the time with them.
 
-    That is what other sources of steps say of other hosts, their geometric mean; None where the figure is not from that source.
+    The former is the geometric mean over hosts of other sources; None if the time is not from this publisher.
     """
     own = None if framework.host is None else framework.host.kernel
     if own is None or source not in own.read_from:
@@ -310,7 +313,7 @@ def unseen(framework: Framework, source: str) -> float | None:
 
 
 def releases(framework: Framework, year: int | None = None) -> list[Framework]:
-    """Return the releases of a framework, those first that hold nearest to a year, the newer ones first; None: the newest."""
+    """Return the releases of a framework, those nearest to a year first, newer ones first if equal; None: the newest first."""
     when = 9999 if year is None else year
     names = set(framework.match)
     found = [one for one in everything() if names & set(one.match)]
@@ -318,10 +321,10 @@ def releases(framework: Framework, year: int | None = None) -> list[Framework]:
 
 
 def find(words: str, year: int | None = None) -> Framework | None:
-    """Return the framework that a text such as `NeMo 2.0 25.02` names, None when none or several do.
+    """Return the framework in a text such as `NeMo 2.0 25.02`; None if there is none, or more than one.
 
-    Of two where one is built on the other it is the upper one; of releases that of the year, without a year the newest. Where no
-    framework is named it is what words such as `DDP` or `JAX` say, with what it `assumes`.
+    If one of two is built on the other, the upper one counts; among releases, the year's, or without a year the newest. If no
+    framework is named, words such as `DDP` or `JAX` select one, with what it `assumes`.
     """
     text, when = words.lower(), 9999 if year is None else year
     hits = [one for one in everything() if one.since <= when <= one.until and one.named(text)]

@@ -156,7 +156,7 @@ def build(
 
 
 def _moved(one: Any, dtype: Any) -> Any:
-    """Return an input on the meta device; floating-point ones in `dtype`, if it is not None."""
+    """Return an input on the meta device; floating-point inputs in `dtype`, if it is not None."""
     return one.to("meta", dtype) if one.is_floating_point() else one.to("meta")
 
 

@@ -41,15 +41,15 @@ def build(config: Config, batch: int, seq: int, dtype: str = "fp32", training: b
     model = {**found.data["model"], "vocab_multiple": 1}
     positions = config.count("n_positions", "n_ctx", "max_position_embeddings", default=seq)
     if model.get("positions", "learned") != "learned":
-        model.pop("max_positions", None)  # any length can be asked of a model without a table of positions
+        model.pop("max_positions", None)  # a model without a table of positions supports any length
     elif seq > positions:
         raise InputError(f"{config.path}: --seq {seq} is more than the {positions} positions of the model; lower it")
     if not training:
-        model |= {"dropout": False, "mtp_layers": 0}  # further tokens are predicted to learn from them
+        model |= {"dropout": False, "mtp_layers": 0}  # further tokens are predicted only in training
     run: dict[str, object] = {"global_batch": batch, "micro_batch": batch, "seq": seq, "precision": dtype}
     run |= {"kernels": "eager", "gradients": "fp32" if dtype == "tf32" else dtype}
     run |= {"attention": "unfused" if config.kind in TRANSFORMERS else "flash"}
-    if config.keys.get("expert_capacity") is not None:  # every expert is counted full
+    if config.keys.get("expert_capacity") is not None:  # every expert is filled to its capacity
         rows = min(config.count("expert_capacity"), batch * seq) * model["experts"]
         run |= {"capacity_factor": rows / (batch * seq), "pad_to_capacity": True}
     document = Document(config.path, {"name": config.kind, "model": model, "training": run}, found.positions)

@@ -19,7 +19,8 @@ from clustersim.parallel.stages import Stage
 from clustersim.single_gpu.model import OUTSIDE, OperatorCall
 
 FRAMEWORK: Annotated[float, Declared("B")] = 0.53 * 2**30
-"""Bytes that no tensor holds on a GPU of its own: CUDA context and loaded kernels (about 0.5 GiB), cuBLAS' workspace (32 MiB)."""
+"""Bytes outside tensors on a GPU with a single model: CUDA context and loaded kernels (about 0.5 GiB), cuBLAS' workspace (32
+MiB)."""
 MOMENTS = 2
 """Number of Adam's moments, which PyTorch keeps in the data type of the weights (torch/optim/adamw.py)."""
 
@@ -47,12 +48,12 @@ def of_job(job: Job, stage: Stage, training: bool) -> Memory:
 
 
 def _widest(run: tuple[Layer, int]) -> float:
-    """Return the largest saved bytes of two neighbouring operators of a layer: the input and the output of one of them."""
+    """Return the largest saved bytes of two adjacent operators of a layer: the input and the output of one operator."""
     return max((one.saved + other.saved for one, other in pairwise(run[0].operators)), default=0.0)
 
 
 def alive(nodes: Sequence[OperatorCall]) -> float:
-    """Return the peak bytes of outputs that are alive at once, each from the call that makes it to the last that reads it.
+    """Return the peak bytes of outputs that exist at once, each from the call that makes it to the last call that reads it.
 
     A view shares the tensor of its source. A weight's gradient is freed at once, because it is added to an existing one.
     """

@@ -151,7 +151,7 @@ def moved(inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> float:
 
 def _read(one: Tensor, wide: int) -> float:
     if one.elements == 1:
-        return 0.0  # a number, which rides along
+        return 0.0  # a scalar operand moves no bytes
     stored = prod(n for n, step in zip(one.shape, one.strides, strict=True) if step) * BYTES[one.dtype]
     return wide * BYTES[one.dtype] if 1 < one.elements < wide and stored > CACHED else stored
 
