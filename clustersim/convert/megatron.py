@@ -8,77 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
+from clustersim.convert.conversions import rows
 from clustersim.convert.megatron_groups import LONGEST
-from clustersim.convert.peft import section
-from clustersim.convert.table import Alias, records, rows, words
+from clustersim.convert.table import Alias, records, words
 
-
-def above_zero(value: object) -> object:
-    """Return whether a probability or a norm is above zero."""
-    return value > 0 if isinstance(value, int | float) and not isinstance(value, bool) else value
-
-
-SCALING: Mapping[object, str] = {"delayed": "delayed", "tensorwise": "current", "blockwise": "block"}
-"""Of fp8_recipe, where plain fp8 has its scales from."""
-
-
-def fp8_recipe(value: object) -> object:
-    """Return the keys of Megatron's fp8 recipe: a data type, or where plain fp8 has its scales from."""
-    scaling = SCALING.get(value) if isinstance(value, str) else None
-    return {"precision": "fp8", "fp8_scaling": scaling} if scaling else {"precision": value}
-
-
-def shared_expert(value: object) -> object:
-    """Return the keys of one shared expert of that width; None for none."""
-    return {"shared_experts": 1, "shared_ffn": value} if value else None
-
-
-def real(value: object) -> object:
-    """Return a whole number as a real one, None for one below zero, which Megatron takes for none."""
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        return float(value) if value > 0 else None
-    return value
-
-
-def unless_zero(value: object) -> object:
-    """Return the value, None for 0."""
-    return value or None
-
-
-def partition(value: object) -> object:
-    """Return the keys of BigScience's division of layers, which counts the embedding and the head where it names them."""
-    ends = isinstance(value, str) and "embedding" in value
-    return {"account_for_embedding": True, "account_for_loss": True} if ends else None
-
-
-def always_full(value: object) -> object:
-    """Return `full` for any method of recomputing whole blocks."""
-    return "full" if isinstance(value, str) else value
-
-
-def several(value: object) -> object:
-    """Return a list of one for a single word."""
-    return [value] if isinstance(value, str) else value
-
-
-def ulysses(value: object) -> object:
-    """Return the keys of DeepSpeed's sequence parallelism over `value` ranks, which exchange heads for tokens."""
-    return {"cp": value, "cp_type": "a2a"} if value != 1 else None
-
-
-def context(value: object) -> object:
-    """Return how context-parallel ranks see the whole sequence, of which Megatron takes one for all layers or one for each."""
-    return value[0] if isinstance(value, list) and len(set(map(str, value))) == 1 else value
-
-
-def inner(value: object) -> object:
-    """Return the first of the two sizes of hierarchical context parallelism."""
-    return value[0] if isinstance(value, list) and len(value) == 2 else value
-
-
-_FUNCTIONS = [above_zero, always_full, context, fp8_recipe, inner, partition, real, section, several, shared_expert]
-_FUNCTIONS += [ulysses, unless_zero]
-ALIASES: Mapping[str, Alias] = rows("megatron", {one.__name__: one for one in _FUNCTIONS})
+ALIASES: Mapping[str, Alias] = rows("megatron")
 """Names of arguments, each with the key of a workload that it sets."""
 
 REMEDIES = {row["argument"]: row["remedy"] for row in records("megatron_remedies")}

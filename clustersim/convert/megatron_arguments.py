@@ -13,7 +13,8 @@ from itertools import cycle, islice
 from operator import attrgetter
 
 from clustersim.config.workload import Workload
-from clustersim.convert.megatron import ALIASES, SCALING
+from clustersim.convert.conversions import SCALING
+from clustersim.convert.megatron import ALIASES
 from clustersim.errors import InputError
 
 Argument = tuple[str, object]

@@ -93,14 +93,3 @@ def records(name: str) -> list[dict[str, str]]:
 def records_of(name: str) -> dict[str, dict[str, object]]:
     """Return the mappings of `tables/NAME.yaml` by name."""
     return dict(parse((FOLDER / f"{name}.yaml").read_text(encoding="utf-8"), foreign=True).data)
-
-
-def rows(name: str, functions: Mapping[str, Conversion]) -> dict[str, Alias]:
-    """Return the rows of `tables/NAME.csv` by the name that another tool uses. functions: those that `@name` means."""
-    found = {}
-    for record in records(name):
-        own, key, values = (record.pop(column) for column in ("argument", "key", "values"))
-        found[own] = Alias(
-            own, tuple(key.split(".")), values, functions[values[1:]] if values[:1] == "@" else None, record
-        )
-    return found

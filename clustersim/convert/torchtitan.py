@@ -11,13 +11,13 @@ import tomllib
 from collections.abc import Iterator
 
 from clustersim.config.workload import Model, Workload
-from clustersim.convert.megatron import above_zero
+from clustersim.convert.conversions import rows
 from clustersim.convert.megatron_script import Imported
 from clustersim.convert.settings import Keys, ToolSettings, flat, nested, unsayable
-from clustersim.convert.table import records_of, rows
+from clustersim.convert.table import records_of
 from clustersim.errors import InputError, suggest
 
-ROWS = rows("torchtitan", {"above_zero": above_zero})
+ROWS = rows("torchtitan")
 CONVERTERS = {"fp8": ("quantize.linear.float8", "quantize.grouped_mm.float8", "float8")}
 CONVERTERS["mxfp8"] = ("quantize.linear.mx", "quantize.grouped_mm.mx", "mx")
 """Model converters by precision: of linears, of experts' grouped products, and the older name of that of linears."""

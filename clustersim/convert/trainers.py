@@ -19,12 +19,12 @@ from typing import NamedTuple
 from clustersim.config import shipped
 from clustersim.config.workload import Workload
 from clustersim.config.yaml import parse, read
+from clustersim.convert.conversions import rows
 from clustersim.convert.hugging_face_workload import SEQ, converted, is_config
-from clustersim.convert.megatron import above_zero
 from clustersim.convert.megatron_script import Imported
 from clustersim.convert.peft import linears
 from clustersim.convert.settings import Keys, ToolSettings, flat, nested, unsayable
-from clustersim.convert.table import Alias, records_of, rows
+from clustersim.convert.table import Alias, records_of
 from clustersim.errors import InputError, shown
 from clustersim.files import read_text
 from clustersim.units import plural
@@ -53,15 +53,10 @@ class TrainerRequest(NamedTuple):
     """Values of workload keys that decide, by dotted key."""
 
 
-def whole(value: object) -> object:
-    """Return a number such as 5e8 as an integer."""
-    return int(value) if isinstance(value, float) and value.is_integer() else value
-
-
 @cache
 def table(tool: str) -> dict[str, Alias]:
     """Return the settings of a tool by dotted key."""
-    return rows(tool.replace("-", "_"), {"above_zero": above_zero, "whole": whole})
+    return rows(tool.replace("-", "_"))
 
 
 def imported(tool: str, path: str, text: str, asked: TrainerRequest) -> Imported:

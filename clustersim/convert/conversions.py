@@ -1,0 +1,51 @@
+"""Rows of the tables of names, with the conversions of values that a table calls `@name`: their value → ours."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from clustersim.convert.peft import section
+from clustersim.convert.table import Alias, Conversion, records
+
+SCALING: Mapping[object, str] = {"delayed": "delayed", "tensorwise": "current", "blockwise": "block"}
+"""Of fp8_recipe, where plain fp8 has its scales from."""
+
+
+def is_number(value: object) -> bool:
+    """Return whether a value is a number; a truth value is none."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+CONVERSIONS: Mapping[str, Conversion] = {
+    "above_zero": lambda value: value > 0 if is_number(value) else value,  # type: ignore[operator]
+    "always_full": lambda value: "full" if isinstance(value, str) else value,
+    # one kind of context parallelism for all layers, or one for each
+    "context": lambda value: value[0] if isinstance(value, list) and len(set(map(str, value))) == 1 else value,
+    "fp8_recipe": lambda value: (
+        {"precision": "fp8", "fp8_scaling": SCALING[value]} if value in SCALING else {"precision": value}
+    ),
+    # the first of the two sizes of hierarchical context parallelism
+    "inner": lambda value: value[0] if isinstance(value, list) and len(value) == 2 else value,
+    # BigScience's division of layers counts the embedding and the head where it names them
+    "partition": lambda value: (
+        {"account_for_embedding": True, "account_for_loss": True} if "embedding" in str(value) else None
+    ),
+    # Megatron takes a capacity below zero for none
+    "real": lambda value: (float(value) if value > 0 else None) if is_number(value) else value,  # type: ignore
+    "section": section,
+    "several": lambda value: [value] if isinstance(value, str) else value,
+    "shared_expert": lambda value: {"shared_experts": 1, "shared_ffn": value} if value else None,
+    "ulysses": lambda value: {"cp": value, "cp_type": "a2a"} if value != 1 else None,
+    "unless_zero": lambda value: value or None,
+    "whole": lambda value: int(value) if isinstance(value, float) and value.is_integer() else value,
+}
+
+
+def rows(name: str) -> dict[str, Alias]:
+    """Return the rows of `tables/NAME.csv` by the name that another tool uses."""
+    found = {}
+    for record in records(name):
+        own, key, values = (record.pop(column) for column in ("argument", "key", "values"))
+        function = CONVERSIONS[values[1:]] if values[:1] == "@" else None
+        found[own] = Alias(own, tuple(key.split(".")), values, function, record)
+    return found
