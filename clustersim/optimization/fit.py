@@ -6,12 +6,15 @@ kind, a loss in place, narrower gradients, more nodes. One change alone comes fi
 
 from __future__ import annotations
 
+import math
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import combinations, product
+from contextlib import suppress
+from itertools import combinations
 from typing import NamedTuple
 
 from clustersim.config.overrides import as_text, parted
-from clustersim.errors import ClustersimError, ConfigError
+from clustersim.errors import ClustersimError
 from clustersim.hardware.formats import FORMATS
 from clustersim.parallel.check import check
 from clustersim.parallel.job import Job, divisors
@@ -25,7 +28,6 @@ LONGEST = 3
 """Changes of a list at most."""
 TOGETHER = 4
 """Values of one kind that take part in lists of several changes, from the mildest to the strongest."""
-
 FINEST = 128
 """Numbers of recomputed layers that are tried at most."""
 BEYOND = 1000
@@ -64,7 +66,6 @@ class _Trial(NamedTuple):
     """A list of changes, the job with them and the bytes of its fullest GPU."""
 
     changes: Values
-    length: int
     job: Job
     memory: float
 
@@ -77,8 +78,8 @@ def remedies(simulator: Simulator, job: Job, grow: Grow | None = None, most: int
     search = _Search(simulator, job, grow)
     if search.need > BEYOND * simulator.cluster.gpu.memory:
         return []
-    for fitting in search.lists():
-        found = sorted(filter(None, map(search.verified, fitting)), key=lambda one: one.step)
+    for length, fitting in enumerate(search.lists(), 1):
+        found = sorted(filter(None, (search.verified(one, length) for one in fitting)), key=lambda one: one.step)
         if found:
             return found[:most]
     return []
@@ -94,74 +95,76 @@ def advice(found: Sequence[Remedy]) -> str:
 
 
 class _Search:
-    """Lists of changes of one job on one cluster."""
+    """Lists of changes of one job on one cluster, where a stronger value of a kind needs no more memory than a milder one."""
 
     def __init__(self, simulator: Simulator, job: Job, grow: Grow | None) -> None:
         self.simulator, self.job, self.grow = simulator, job, grow
         self.nodes = simulator.cluster.nodes
-        self.need = self._memory(job, self.nodes) or float("inf")
+        self.known: dict[str, _Trial | None] = {}
+        self.need = self._memory({})
 
     def lists(self) -> Iterator[list[_Trial]]:
         """Yield what fits, by number of changes: of the values of each kind, or of kinds together, the mildest."""
         kinds = changes(self.job, self.simulator.cluster.gpus_per_node, self.nodes if self.grow else 0)
-        yield self._mildest([(one,) for one in kind] for kind in kinds)
-        helping = [_spread([one for one in kind if self._helps(one)]) for kind in kinds]
+        kinds = [[one for one in kind if self._placed(one)] for kind in kinds]
+        fitting = [_from_first(kind, lambda one: self._fits(self._trial(one))) for kind in kinds]
+        yield list(filter(None, (self._trial(kind[0]) for kind in fitting if kind)))
+        helping = [_spread(_from_first(kind, lambda one: self._memory(one) < self.need)) for kind in kinds]
         for several in range(2, LONGEST + 1):
-            yield self._mildest(list(product(*chosen)) for chosen in combinations(helping, several))
+            groups = (self._mildest({}, chosen) for chosen in combinations(filter(None, helping), several))
+            yield list(filter(None, groups))
 
-    def verified(self, trial: _Trial) -> Remedy | None:
-        """Return a list with what its simulation says, None where that fails."""
-        try:
-            found = self._simulator(trial).outline(trial.job, "auto")
-        except ClustersimError:
-            return None
-        return Remedy(trial.changes, trial.length, found["step_time_s"], found["memory"]["peak_bytes"])
-
-    def _simulator(self, trial: _Trial) -> Simulator:
+    def verified(self, trial: _Trial, length: int) -> Remedy | None:
+        """Return a list of `length` changes with what its simulation says, None where that fails."""
         nodes = trial.changes.get("cluster.nodes")
-        return Simulator(self.grow(nodes)) if self.grow and isinstance(nodes, int) else self.simulator
+        simulator = Simulator(self.grow(nodes)) if self.grow and isinstance(nodes, int) else self.simulator
+        with suppress(ClustersimError):
+            found = simulator.outline(trial.job, "auto")
+            return Remedy(trial.changes, length, found["step_time_s"], found["memory"]["peak_bytes"])
+        return None
 
-    def _mildest(self, groups: Iterator[list[tuple[Values, ...]]]) -> list[_Trial]:
-        """Return of each group of lists the first that fits."""
-        have = self.simulator.cluster.gpu.memory
-        fits = (
-            (one for one in map(self._trial, group) if one and verdict(one.memory, have) == "likely")
-            for group in groups
-        )
-        return [first for group in fits if (first := next(group, None))]
+    def _fits(self, trial: _Trial | None) -> bool:
+        return trial is not None and verdict(trial.memory, self.simulator.cluster.gpu.memory) == "likely"
 
-    def _helps(self, one: Values) -> bool:
-        trial = self._trial((one,))
-        return trial is not None and trial.memory < self.need
+    def _mildest(self, begun: Values, kinds: Sequence[list[Values]]) -> _Trial | None:
+        """Return the first list that fits of those that have some changes and one more of each kind."""
+        strongest = self._trial({k: v for one in (begun, *(kind[-1] for kind in kinds)) for k, v in one.items()})
+        if not kinds or (strongest and not self._fits(strongest)):
+            return strongest if self._fits(strongest) else None
+        return next(filter(None, (self._mildest({**begun, **one}, kinds[1:]) for one in kinds[0])), None)
 
-    def _trial(self, several: Sequence[Values]) -> _Trial | None:
-        together = {key: value for one in several for key, value in one.items()}
-        job, nodes = changed(self.job, together), together.get("cluster.nodes", self.nodes)
-        memory = self._memory(job, nodes) if job and isinstance(nodes, int) else None
-        return _Trial(together, len(several), job, memory) if job and memory else None
+    def _memory(self, values: Values) -> float:
+        trial = self._trial(values)
+        return trial.memory if trial else math.inf
 
-    def _memory(self, job: Job, nodes: int) -> float | None:
-        """Return the peak bytes of the fullest GPU of a job on `nodes` nodes, None where it cannot be placed there."""
-        cluster = self.simulator.cluster
-        try:
-            placed = job.place(nodes * cluster.gpus // cluster.nodes, cluster.gpus_per_node)
-            return max(one.total for one in self.simulator.preparation.peaks(placed))
-        except ClustersimError:
-            return None
+    def _trial(self, values: Values) -> _Trial | None:
+        """Return the job with some changes and the bytes of its fullest GPU, None where it cannot run."""
+        if (key := repr(values)) not in self.known:
+            self.known[key] = None
+            with suppress(ClustersimError):
+                if found := self._placed(values):
+                    memory = max(one.total for one in self.simulator.preparation.peaks(found[1]))
+                    self.known[key] = _Trial(values, found[0], memory)
+        return self.known[key]
+
+    def _placed(self, values: Values) -> tuple[Job, Job] | None:
+        """Return the job with some changes, and the same placed on its number of nodes; None where it cannot be."""
+        cluster, nodes = self.simulator.cluster, int(str(values.get("cluster.nodes", self.nodes)))
+        with suppress(ClustersimError):
+            job = check(self.job.changed(parted(values)[1]))
+            return job, job.place(nodes * cluster.gpus // cluster.nodes, cluster.gpus_per_node)
+        return None
+
+
+def _from_first(values: list[Values], test: Callable[[Values], bool]) -> list[Values]:
+    """Return the values from the first on that passes a test, which all stronger ones pass too."""
+    return values[bisect_left(values, True, key=test) :]
 
 
 def _spread(values: list[Values]) -> list[Values]:
     """Return a few of many values, evenly from the mildest to the strongest."""
     last = len(values) - 1
     return values if last < TOGETHER else [values[round(i * last / (TOGETHER - 1))] for i in range(TOGETHER)]
-
-
-def changed(job: Job, values: Values) -> Job | None:
-    """Return a job with other values of its training and its split, None where they are illegal."""
-    try:
-        return check(job.changed(parted(values)[1]))
-    except ConfigError:
-        return None
 
 
 def changes(job: Job, gpus_per_node: int, nodes: int) -> list[list[Values]]:
@@ -181,11 +184,10 @@ def changes(job: Job, gpus_per_node: int, nodes: int) -> list[list[Values]]:
         recompute.append({"training.recompute": "full"})
     zero: list[Values] = [{"parallelism.zero": 1}, {"parallelism.zero": 2, "parallelism.overlap.grad_reduce": True}]
     zero.append({"parallelism.zero": 3})
-    batches = [n for n in reversed(divisors(training.micro_batch)) if n < training.micro_batch]
     return [
         recompute,
         zero[split.zero :],
-        [{"training.micro_batch": n} for n in batches],
+        [{"training.micro_batch": n} for n in reversed(divisors(training.micro_batch)[:-1])],
         [{"parallelism.sequence_parallel": True}] if split.tp > 1 and not split.sequence_parallel else [],
         *(_more(job, name, limit) for name, limit in (("tp", gpus_per_node), ("pp", job.model.layers), ("cp", 64))),
         _more(job, "ep", job.model.experts or 1),

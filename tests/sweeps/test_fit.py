@@ -2,11 +2,13 @@
 
 import subprocess
 import sys
+from collections import ChainMap
+from itertools import combinations, product
 
 import pytest
 
 from clustersim.errors import OutOfMemoryError
-from clustersim.optimization.fit import advice, remedies
+from clustersim.optimization.fit import _Search, _spread, advice, changes, remedies
 from clustersim.parallel.load import load
 from clustersim.report.verdicts import limit
 from clustersim.simulation import Simulator, simulate
@@ -92,3 +94,19 @@ def test_the_command_says_what_fits_below_the_error():
 def test_nothing_is_said_where_nothing_fits():
     beyond = load("workloads/llama3_70b.yaml", {"parallelism.tp": 8, "parallelism.pp": 1, "training.global_batch": 8})
     assert advice(remedies(Simulator(cluster(HGX)), beyond)) == ""
+
+
+def test_few_memories_are_worked_out_and_no_list_is_missed():
+    """Of three changes together, as many lists fit as trying every one of them finds; most are ruled out by stronger ones."""
+    given = {"parallelism.tp": 2, "parallelism.pp": 1, "training.global_batch": 512}
+    search = _Search(Simulator(cluster(SUPERPOD, {"cluster.nodes": 2})), load("workloads/llama3_70b.yaml", given), None)
+    *_, pairs, triples = search.lists()
+    assert len(search.known) < 400
+    kinds = [[one for one in kind if search._placed(one)] for kind in changes(search.job, 8, 0)]
+    helping = [_spread([one for one in kind if search._memory(one) < search.need]) for kind in kinds]
+    for trials, length in ((pairs, 2), (triples, 3)):
+        every = [
+            [one for several in product(*chosen) if search._fits(one := search._trial(dict(ChainMap(*several[::-1]))))]
+            for chosen in combinations(filter(None, helping), length)
+        ]
+        assert [one.memory for one in trials] == [some[0].memory for some in every if some]
