@@ -1,21 +1,21 @@
-"""Scripts of jobs + the network that they share → one program a rank cell.
+"""Scripts of jobs + the network that they share → a plan: programs of roles, and columns over rank cells.
 
-Each different text of scripts becomes one `Layout`. What its tasks do is found once for all rank cells that compute at one
-speed and whose groups have the same flows.
+Each different text of scripts becomes one `Layout`. What its tasks do is found at once for all rank cells that compute at one
+speed; those whose groups have the same flows share an activity.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import chain, repeat
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
 
-from clustersim.arrays import Ints, Mask
+from clustersim.arrays import Ints, Mask, distinct_rows, offsets
 from clustersim.collectives.plan import BUFFERED, bus_factor
 from clustersim.engine.fabric import HOST, Activity, Segment, SegmentTimes
 from clustersim.engine.flows import Flow
@@ -35,6 +35,7 @@ from clustersim.engine.program import (
     Layout,
     LayoutHandle,
     LayoutTask,
+    Message,
     PassMessage,
     Program,
     Ready,
@@ -85,60 +86,97 @@ class Work(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """What engines execute: a program for each rank cell, the folded network, and the number of rank cells of each group."""
+    """What engines execute: the programs of roles, the folded network, and columns over rank cells and their tasks."""
 
-    programs: list[Program]
-    network: Network
+    programs: Sequence[Program]
+    role: Ints
+    """Program of each rank cell."""
+    groups: Mapping[str, Ints]
+    """Group cell of each rank cell by family, -1 for none; for messages by `family/send` and `family/receive`."""
     members: Mapping[GroupCell, int]
+    """Number of rank cells of each group."""
+    activities: Sequence[Activity]
+    """The different activities."""
+    does: Ints
+    """Activity of each task of each rank cell, rank cell after rank cell."""
+    network: Network
     first: Ints
     size: Ints
     """Of each rank cell, its first rank and the number of its ranks."""
-    sources: Mapping[Activity, Source]
-    """What the activities with kernels are made of."""
+    sources: Mapping[SegmentTimes, Source]
+    """What the activities with kernels are made of, by their times."""
     hosts: tuple[Launcher, ...] = ()
     """What launches the kernels, by type of node."""
 
-    def task(self, cell: int, place: int, activity: Activity | None = None) -> Task:
-        """Return a task of a rank cell by its place in the layout. activity: what it does, if not as the program has it."""
-        program = self.programs[cell]
-        own = program.activities[place] if activity is None else activity
-        return program.task(place, own, self.placed(program, own.calls) if own.calls else NOTHING)
+    @property
+    def begins(self) -> Ints:
+        """First task of each rank cell, and the number of all tasks."""
+        return task_begins(self.programs, self.role)
+
+    def group(self, cell: int, family: str, side: str = "") -> int:
+        """Return the group cell of a rank cell; side: `send` or `receive` for messages."""
+        return int(self.groups[f"{family}/{side}" if side else family][cell])
+
+    def task(self, cell: int, place: int, activity: Activity) -> Task:
+        """Return a task of a rank cell by its place in the layout. activity: what it does."""
+        program = self.programs[self.role[cell]]
+        stream, kind, chunk, family, waits, gives, free = program.layout.tasks[place]
+
+        def message(one: PassMessage, side: str) -> Message:
+            return Message(
+                (one.family, self.group(cell, one.family, side)), program.own[one.chunk] + one.ahead, one.number
+            )
+
+        return Task(
+            stream,
+            kind,
+            program.stage(chunk),
+            None if family is None else (family, self.group(cell, family)),
+            tuple(message(one, "receive") if isinstance(one, PassMessage) else one for one in waits),
+            None if gives is None else message(gives, "send"),
+            activity,
+            free,
+            self.placed(cell, activity.calls) if activity.calls else NOTHING,
+        )
 
     def passes(self, cell: int) -> Iterator[tuple[tuple[Task, ...], int]]:
         """Yield the tasks of every pass of a rank cell, and its microbatch (-1 outside the actions)."""
-        program, made = self.programs[cell], dict[TemplateKey, tuple[Task, ...]]()
+        program, made, begin = self.programs[self.role[cell]], dict[TemplateKey, tuple[Task, ...]](), self.begins[cell]
         for key, places in program.layout.templates.items():
-            made[key] = tuple(self.task(cell, place) for place in places)
+            made[key] = tuple(self.task(cell, place, self.activities[self.does[begin + place]]) for place in places)
         for key, microbatch in program.passes():
             yield made[key], microbatch
 
-    def placed(self, program: Program, calls: Mapping[Collective, float]) -> Carried:
+    def placed(self, cell: int, calls: Mapping[Collective, float]) -> Carried:
         """Return the bytes of collectives and messages of a rank cell by variant and group cell."""
         found: dict[tuple[Variant, int], float] = {}
         for call, size in calls.items():
-            cell = program.cell(call.group, call.op)
-            to = self.network.variant(call, cell), cell
+            group = self.group(cell, call.group, "send" if call.op == "send" else "")
+            to = self.network.variant(call, group), group
             found[to] = found.get(to, 0.0) + size
         return found
 
     def carried(self) -> Carried:
         """Return the bytes of all collectives and messages of a step, by variant and group cell."""
-        often: dict[tuple[object, ...], dict[TemplateKey, int]] = {}  # ranks of one stage do all equally often
-        sums: dict[tuple[object, ...], dict[Collective, float]] = {}
+        often = [program.often() for program in self.programs]
+        sums: dict[tuple[int, bytes], dict[Collective, float]] = {}
         total: dict[tuple[Variant, int], float] = {}
-        for program in self.programs:
-            row = id(program.row), id(program.layout), *program.once
-            if row not in often:
-                often[row] = program.often()
-            key = *row, id(program.activities)
-            if key not in sums:
+        for cell, (role, begin) in enumerate(zip(self.role.tolist(), self.begins.tolist(), strict=False)):
+            layout = self.programs[role].layout
+            does = self.does[begin : begin + len(layout.tasks)]
+            if (key := (role, does.tobytes())) not in sums:
                 own = sums[key] = {}
-                for name, places in program.layout.templates.items():
-                    for place in places:
-                        for call, size in program.activities[place].calls.items():
-                            own[call] = own.get(call, 0.0) + often[row].get(name, 0) * size
-            total |= self.placed(program, sums[key])
+                for name, places in layout.templates.items():
+                    for activity in does[places.start : places.stop].tolist():
+                        for call, size in self.activities[activity].calls.items():
+                            own[call] = own.get(call, 0.0) + often[role].get(name, 0) * size
+            total |= self.placed(cell, sums[key])
         return total
+
+
+def task_begins(programs: Sequence[Program], role: Ints) -> Ints:
+    """Return the first task of each rank cell, and the number of all tasks; role: the program of each rank cell."""
+    return offsets(np.array([len(one.layout.tasks) for one in programs], np.int64)[role])
 
 
 class Draft(NamedTuple):
@@ -182,31 +220,31 @@ def _plan(work: Work, placed: Tenant, net: Network) -> Plan:
     def found() -> tuple[Ints, dict[str, Ints], dict[GroupCell, int]]:
         return roles(work.job)[ranks.first], _places(families, net), _members(families, net)
 
-    role, places, members = topology.cache.once(("ranks", net.cells.key), found)
-    speeds = topology.slowdown[work.gpus[ranks.first]], topology.kind_of(work.gpus[ranks.first])
-    apart = ranks.first.tolist() if work.apart else [-1] * len(ranks.first)
-    made, how = Activities.of(work, net), launching(work.job, work.scripts, work.seconds, work.hosts)
-    hosted, layouts = dict[float, Activity](), dict[int, _Recipes]()
-    computed, bound = dict[object, list[Activity]](), dict[object, tuple[Activity, ...]]()
-    columns = role.tolist(), map(Speed, *(column.tolist() for column in speeds), apart), _cells_of(places, len(role))
-    programs = []
-    for own, speed, cells in zip(*columns, strict=True):
-        script = work.scripts[own]
+    role, groups, members = topology.cache.once(("ranks", net.cells.key), found)
+    gpus, made, hosted = work.gpus[ranks.first], Activities.of(work, net), dict[float, int]()
+    writer, layouts = _LayoutWriter(launching(work.job, work.scripts, work.seconds, work.hosts), bool(work.hosts)), {}
+    for script in work.scripts:
         if id(script.text) not in layouts:
-            layouts[id(script.text)] = _LayoutWriter(how, bool(work.hosts)).written(script.text)
-        recipes, own_families = layouts[id(script.text)], frozenset(cells)
-        alike = {family: net.alike(family)[cells[family]] for family in recipes.inside if family in cells}
-        key = id(recipes.layout), speed, own_families, *alike.values()
-        if key not in computed:
-            binder = _Binder(made, speed, alike, own_families, hosted)
-            computed[key] = [recipe(binder) for recipe in recipes.computed]
-        does, moved = computed[key].copy(), list[int]()
-        for place, call in recipes.moved:
-            does[place] = made.transfer(call, cells[f"{call.group}/send" if call.op == "send" else call.group])
-            moved.append(id(does[place]))
-        activities = bound.setdefault((key, *moved), tuple(does))
-        programs.append(Program(recipes.layout, activities, script.row, script.own, script.once, cells))
-    return Plan(programs, net, members, ranks.first, ranks.size, made.sources, work.hosts)
+            layouts[id(script.text)] = writer.written(script.text)
+    each = [layouts[id(script.text)] for script in work.scripts]
+    inside = [family for family in dict.fromkeys(chain(*[one.inside for one in each])) if family in groups]
+    slowdown, kind = topology.slowdown[gpus], topology.kind_of(gpus)
+    number = dict(zip(layouts, range(len(layouts)), strict=True))
+    layout = np.array([number[id(script.text)] for script in work.scripts])[role]
+    apart = ranks.first if work.apart else np.full(len(role), -1)
+    same = [layout, slowdown.view(np.int64), kind, apart, *[groups[family] >= 0 for family in inside]]
+    firsts, of = distinct_rows(np.stack(same, axis=1, dtype=np.int64))
+    programs = [Program(own.layout, s.row, s.own, s.once) for own, s in zip(each, work.scripts, strict=True)]
+    begins = task_begins(programs, role)
+    does = np.empty(begins[-1], np.int64)
+    for alike, first in enumerate(firsts.tolist()):
+        cells = np.flatnonzero(of == alike)
+        speed = Speed(float(slowdown[first]), int(kind[first]), int(apart[first]))
+        binder = _Binder(made, speed, groups, cells, frozenset(f for f in inside if groups[f][first] >= 0), hosted)
+        for place, recipe in enumerate(each[role[first]].recipes):
+            does[begins[cells] + place] = recipe(binder)
+    own = made.activities, does, net, ranks.first, ranks.size, made.sources, work.hosts
+    return Plan(programs, role, groups, members, *own)
 
 
 def _places(families: Iterable[Family], net: Network) -> dict[str, Ints]:
@@ -219,13 +257,6 @@ def _places(families: Iterable[Family], net: Network) -> dict[str, Ints]:
         for place, side in sides.items():
             result[place] = cells[group_of(family, len(ranks.of), side)[ranks.first]]
     return result
-
-
-def _cells_of(places: Mapping[str, Ints], count: int) -> Iterator[dict[str, int]]:
-    """Yield {family: group cell} of each rank cell, without families in which it has no group."""
-    columns = [[(place, cell) for cell in cells.tolist()] for place, cells in places.items()]
-    rows = zip(*columns, strict=True) if columns else repeat((), count)
-    return ({place: cell for place, cell in row if cell >= 0} for row in rows)
 
 
 def _members(families: Iterable[Family], net: Network) -> dict[GroupCell, int]:
@@ -265,9 +296,8 @@ class _LayoutWriter:
         add(("finish", None), self.tasks(text.finish))
         items = chain.from_iterable(line.items for line in text.lines() if isinstance(line, Compute))
         return _Recipes(
-            Layout(tuple(task for task, _ in found), templates, text.pairing),
-            tuple(_nothing if isinstance(how, Collective) else how for _, how in found),
-            tuple((place, how) for place, (_, how) in enumerate(found) if isinstance(how, Collective)),
+            Layout(tuple([task for task, _ in found]), templates, text.pairing),
+            tuple([how for _, how in found]),
             tuple(dict.fromkeys(item.group for item in once_each(items) if isinstance(item, Collective))),
         )
 
@@ -355,33 +385,38 @@ class _LayoutWriter:
     def launched(self, line: Send | Launch) -> _Made:
         """Return the task of a message or collective on its own stream."""
         call = line.collective
+        moved = partial(_Binder.moved, call=call)
         if isinstance(line, Send):
             gives = PassMessage(call.group, line.chunk, line.ahead)
-            return LayoutTask(call.group, "send", line.chunk, None, (), gives), call
+            return LayoutTask(call.group, "send", line.chunk, None, (), gives), moved
         waits = (line.after,) if line.after else ()
-        return LayoutTask(call.group, call.op, line.chunk, call.group, waits, None), call
+        return LayoutTask(call.group, call.op, line.chunk, call.group, waits, None), moved
 
 
 @dataclass(frozen=True, slots=True)
 class _Binder:
-    """Finds what a rank computes; equal activities are one object."""
+    """Finds what rank cells of one layout and speed do: the number of one activity, or of one for each rank cell."""
 
     activities: Activities
     speed: Speed
-    cells: Mapping[str, int]
-    """A group cell with the flows of the rank's own, by family …"""
+    groups: Mapping[str, Ints]
+    """Group cells of all rank cells, by family …"""
+    cells: Ints
+    """… and the rank cells in question."""
     families: frozenset[str]
-    """… all of them."""
-    hosted: dict[float, Activity]
+    """Families that these have groups of."""
+    hosted: dict[float, int]
     """What hosts do, by seconds."""
 
-    def lead(self, one: _Bound) -> Activity:
+    def lead(self, one: _Bound) -> list[int]:
         """Return by how much the host must be ahead of a computation, as in `_LayoutWriter.following`."""
-        return self.alone(self.compute(one, fresh=True).idle - self.compute(one, fresh=False).idle)
+        both = zip(self.compute(one, fresh=True), self.compute(one, fresh=False), strict=True)
+        idle = [activity.idle for activity in self.activities.activities]
+        return [self.alone(idle[fresh] - idle[later]) for fresh, later in both]
 
-    def busy(self, one: _Bound) -> Activity:
+    def busy(self, one: _Bound) -> int:
         """Return the host's task of launching a computation."""
-        return self.alone(self.activities.launching(one.line.items, self.speed, self.families, self.extra(one)))
+        return self.alone(self.activities.text(one.line.items, self.speed, self.families, self.extra(one)).launching)
 
     def extra(self, one: _Bound) -> float:
         """Return the host's seconds for launches beside those of kernels: of collectives before, and one by one of tensors."""
@@ -390,14 +425,21 @@ class _Binder:
         host = self.activities.hosts[self.speed.kind]
         return one.calls * host.collective + one.line.tensors * host.parameter + one.line.parts * host.part
 
-    def alone(self, seconds: float) -> Activity:
+    def alone(self, seconds: float) -> int:
         """Return the activity that takes `seconds`; equal durations share one."""
-        return self.hosted.setdefault(seconds, Activity((Segment(seconds, None),)))
+        if seconds not in self.hosted:
+            self.hosted[seconds] = self.activities.add(Activity((Segment(seconds, None),)))
+        return self.hosted[seconds]
 
-    def compute(self, one: _Bound, fresh: bool) -> Activity:
+    def compute(self, one: _Bound, fresh: bool) -> list[int]:
         """Return the kernels of a computation and the collectives between them."""
         extra = self.extra(one) if fresh else None
-        return self.activities.work(one.line.items, self.speed, self.cells, self.families, extra)
+        return self.activities.work(one.line.items, self.speed, self.groups, self.cells, self.families, extra)
+
+    def moved(self, call: Collective) -> list[int]:
+        """Return a collective or message."""
+        groups = self.groups[f"{call.group}/send" if call.op == "send" else call.group]
+        return self.activities.transfers(call, groups[self.cells].tolist())
 
 
 class _Bound(NamedTuple):
@@ -408,26 +450,24 @@ class _Bound(NamedTuple):
     """Collectives and messages launched right before."""
 
 
-_Recipe = Callable[[_Binder], Activity]
-"""How the activity of a task is found on a rank."""
-_Made = tuple[LayoutTask, _Recipe | Collective]
-"""A task, and how its activity is found, or what it moves."""
+_Recipe = Callable[[_Binder], int | list[int]]
+"""How the activity of a task is found on rank cells."""
+_Made = tuple[LayoutTask, _Recipe]
+"""A task, and how its activity is found."""
 
 
 class _Recipes(NamedTuple):
     """A layout, and how the activities of its tasks are found."""
 
     layout: Layout
-    computed: tuple[_Recipe, ...]
-    """By task …"""
-    moved: tuple[tuple[int, Collective], ...]
-    """… but for these tasks, which are a collective or message each."""
+    recipes: tuple[_Recipe, ...]
+    """By task."""
     inside: tuple[str, ...]
     """Families of collectives inside computations."""
 
 
-def _nothing(_: _Binder) -> Activity:
-    return Activity.NONE
+def _nothing(_: _Binder) -> int:
+    return 0
 
 
 def _waiting(waits: Sequence[LayoutHandle]) -> _Made:
@@ -435,6 +475,8 @@ def _waiting(waits: Sequence[LayoutHandle]) -> _Made:
 
 
 # Kernels and collectives become activities: seconds of compute with flows between them.
+
+_Maker = Callable[[tuple[int, ...], tuple[int, ...]], Activity]
 
 
 @dataclass(frozen=True, slots=True)
@@ -451,43 +493,77 @@ class Activities:
     memory: float | None = 0.0
     """Share of their memory's bandwidth that it takes from kernels which that bounds; None: what NCCL moves."""
     written: dict[tuple[object, ...], _Written] = field(default_factory=dict)
-    bound: dict[tuple[object, ...], Activity] = field(default_factory=dict)
-    """Activities by what is written or called, and the group cells of its calls."""
+    activities: list[Activity] = field(default_factory=lambda: [Activity.NONE])
+    """The different activities; those with the same flows share their times."""
+    numbers: dict[Hashable, dict[tuple[int, ...], int]] = field(default_factory=dict)
+    """Place among them by what is written or called, and by the group cells of its calls."""
     times: dict[tuple[object, ...], SegmentTimes] = field(default_factory=dict)
-    """Times by what is written or taken, and the durations of its flows."""
-    sources: dict[Activity, Source] = field(default_factory=dict)
+    """Times by what is written or called, and the group cells whose flows take as long."""
+    sources: dict[SegmentTimes, Source] = field(default_factory=dict)
 
     @classmethod
     def of(cls, work: Work, network: Network) -> Activities:
         """Return the maker of the activities of a job on its network."""
         return cls(work.seconds, network, work.hosts, work.job.sms_beside, work.job.memory_beside)
 
+    def add(self, activity: Activity) -> int:
+        """Add an activity; return its number."""
+        self.activities.append(activity)
+        return len(self.activities) - 1
+
     def work(
         self,
         items: Steps,
         speed: Speed,
-        cells: Mapping[str, int],
+        groups: Mapping[str, Ints],
+        cells: Ints,
         families: frozenset[str],
         extra: float | None = None,
-    ) -> Activity:
-        """Return the activity of kernels and collectives in the order given.
+    ) -> list[int]:
+        """Return the activity of kernels and collectives in the order given on each of `cells`, rank cells of one speed.
 
-        speed: of this rank. cells: the rank's group cell by family; collectives of other `families` than these are left out.
-        extra: seconds of launches besides, where the host begins with the first; None: all is launched in time.
+        groups: group cell of all rank cells by family; collectives of other `families` than these are left out. extra: seconds
+        of launches besides, where the host begins with the first; None: all is launched in time.
         """
-        written = self.text(items, speed, families, extra)
-        key = id(written), speed.rank, *[cells[family] for family in written.families]
-        if (known := self.bound.get(key)) is not None:
-            return known
-        flows = {call: self.network.flows(call, cells[call.group]) for call in written.sizes}
-        source = Source(items, speed, families, extra, flows)
-        self.bound[key] = made = Activity.of(self.timing(source), tuple(chain(*flows.values())), written.sizes)
-        self.sources[made] = source
-        return made
+        text, of = self.text(items, speed, families, extra), (items, speed, families, extra)
+        columns = [groups[family][cells].tolist() for family in text.families]
+        flows = {call: self.network.flows(call) for call in text.sizes}
+        places = [(call, text.families.index(call.group)) for call in text.sizes]
 
-    def launching(self, items: Steps, speed: Speed, families: frozenset[str], extra: float) -> float:
-        """Return the seconds that the host takes to launch items."""
-        return self.text(items, speed, families, extra).launching
+        def made(row: tuple[int, ...], like: tuple[int, ...]) -> Activity:
+            own = [flows[call][row[place]] for call, place in places]
+            if (times := self.times.get((id(text), speed.rank, *like))) is None:
+                source = Source(*of, dict(zip(flows, own, strict=True)))
+                times = self.times[id(text), speed.rank, *like] = self.timing(source)
+                self.sources[times] = source
+            return Activity.of(times, tuple(chain(*own)), text.sizes)
+
+        return self.numbered((id(text), speed.rank), text.families, columns, len(cells), made)
+
+    def numbered(
+        self, what: Hashable, families: Iterable[str], columns: Sequence[Sequence[int]], count: int, make: _Maker
+    ) -> list[int]:
+        """Return the numbers of `count` activities. columns: their group cells in each of `families`.
+
+        what: stands for the activity apart from its groups. make(row, like): makes the activity in the group cells `row`, the
+        first that have its flows; `like` are the first whose flows take as long.
+        """
+        alike = [self.network.alike(family) for family in families]
+        rows, likes = (
+            list(
+                zip(
+                    *[[pair[side][cell] for cell in own] for pair, own in zip(alike, columns, strict=True)], strict=True
+                )
+            )
+            or [()] * count
+            for side in (0, 1)
+        )
+        known = self.numbers.setdefault(what, {})
+        for row, like in zip(rows, likes, strict=True):
+            if row not in known:
+                known[row] = len(self.activities)
+                self.activities.append(make(row, like))
+        return [known[row] for row in rows]
 
     def text(self, items: Steps, speed: Speed, families: frozenset[str], extra: float | None) -> _Written:
         """Return the seconds of kernels before, beside and after the collectives of `families`. Results are kept."""
@@ -498,24 +574,23 @@ class Activities:
         return self.written[key]
 
     def timing(self, source: Source) -> SegmentTimes:
-        """Return the times of the activity of a source; one object for sources whose flows are as long, on any links."""
-        text = self.text(*source[:4])
-        key = id(text), source.speed.rank, *[flow[:4] for flow in chain(*source.flows.values())]
-        if key not in self.times:
-            sms = self.network.topology.kinds[source.speed.kind].gpu.sms
-            self.times[key] = _timing(text, source.flows, sms)
-        return self.times[key]
+        """Return the times of the activities of a source."""
+        sms = self.network.topology.kinds[source.speed.kind].gpu.sms
+        return _timing(self.text(*source[:4]), source.flows, sms)
 
-    def transfer(self, call: Collective, cell: int) -> Activity:
-        """Return the activity of one collective or one message."""
-        if (call, cell) not in self.bound:
-            flows = self.network.flows(call, cell)
-            share, memory = self.taken(call, cell, flows)
-            key = share, memory, *[flow[:4] for flow in flows]
-            if key not in self.times:
-                self.times[key] = SegmentTimes([Segment(0.0, flow, share=share, memory=memory) for flow in flows])
-            self.bound[call, cell] = Activity.of(self.times[key], flows, {call: call.size})
-        return self.bound[call, cell]
+    def transfers(self, call: Collective, cells: Sequence[int]) -> list[int]:
+        """Return the activity of one collective or one message in each of the group cells `cells`."""
+        flows = self.network.flows(call)
+
+        def made(row: tuple[int, ...], like: tuple[int, ...]) -> Activity:
+            own = flows[row[0]]
+            if (times := self.times.get((call, *like))) is None:
+                share, memory = self.taken(call, row[0], own)
+                segments = [Segment(0.0, flow, share=share, memory=memory) for flow in own]
+                times = self.times[call, *like] = SegmentTimes(segments)
+            return Activity.of(times, own, {call: call.size})
+
+        return self.numbered(call, (call.group,), (cells,), len(cells), made)
 
     def taken(self, call: Collective, cell: int, flows: Sequence[Flow]) -> tuple[float, float]:
         """Return the shares of SMs and of the memory's bandwidth that communication takes from the passes beside it."""

@@ -28,7 +28,7 @@ def drawn(
         return
     work = work._replace(apart=True)
     [planned] = plan([work], topology, fold=False)
-    tasks = Tasks.of(planned)
+    tasks = Tasks(planned)
     kinds, usual = topology.kind_of(work.gpus).tolist(), topology.slowdown[work.gpus]
     old = list(map(Speed, usual.tolist(), kinds, range(len(work.gpus))))
     for one in factors:

@@ -13,7 +13,7 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 import simpy
 
-from clustersim.engine.flows import FITS, Flow, LinkDemand, solve
+from clustersim.engine.flows import FITS, Flow, solve
 from clustersim.model.operator import Collective
 
 HOST = "host"
@@ -91,11 +91,10 @@ class SegmentTimes:
 class Activity:
     """A fixed sequence of segments that can be started any number of times: its times, and flows on the links of its ranks.
 
-    calls: the collectives and messages inside, and the bytes of each in all. peak_link_demand: the most bytes/s that its flows
-    take of each link.
+    calls: the collectives and messages inside, and the bytes of each in all.
     """
 
-    __slots__ = ("calls", "flows", "peak_link_demand", "timing")
+    __slots__ = ("calls", "flows", "timing")
 
     NONE: ClassVar[Activity]
 
@@ -104,20 +103,17 @@ class Activity:
     ) -> None:
         self.timing, self.calls = SegmentTimes(segments, memory), calls
         self.flows = tuple([s.flow for s in self.timing.segments if s.flow is not None])
-        self.peak_link_demand = _peaks(self.flows)
 
     @classmethod
     def of(cls, timing: SegmentTimes, flows: tuple[Flow, ...], calls: Mapping[Collective, float]) -> Activity:
         """Return the activity with these times and flows, which are as long as those of the times and in their order."""
         one = cls.__new__(cls)
-        one.timing, one.flows, one.calls, one.peak_link_demand = timing, flows, calls, _peaks(flows)
+        one.timing, one.flows, one.calls = timing, flows, calls
         return one
 
     def timed(self, timing: SegmentTimes) -> Activity:
         """Return the activity with other times."""
-        one = Activity.__new__(Activity)
-        one.timing, one.flows, one.calls, one.peak_link_demand = timing, self.flows, self.calls, self.peak_link_demand
-        return one
+        return Activity.of(timing, self.flows, self.calls)
 
     @property
     def segments(self) -> list[Segment]:
@@ -146,20 +142,6 @@ class Activity:
         return self.timing.moving
 
 
-def _peaks(flows: Iterable[Flow]) -> LinkDemand:
-    """Return the distinct links of `flows`, and the largest bytes/s that one flow takes of each."""
-    loading = [flow for flow in flows if len(flow.links)]
-    if not loading:
-        return _NOTHING
-    if len(loading) == 1:
-        return LinkDemand(loading[0].links, loading[0].weights * loading[0].bound)
-    links, place = np.unique(np.concatenate([flow.links for flow in loading]), return_inverse=True)
-    most = np.zeros(len(links))
-    np.maximum.at(most, place, np.concatenate([flow.weights * flow.bound for flow in loading]))
-    return LinkDemand(links, most)
-
-
-_NOTHING = LinkDemand(np.empty(0, np.int64), np.empty(0))
 Activity.NONE = Activity(())
 
 
@@ -198,7 +180,7 @@ class Fabric:
 
     def start(self, activity: Activity, done: Callable[[list[float] | None], None]) -> None:
         """Start `activity` now; call `done` at its end with the ends of its half segments (None: as if idle)."""
-        if len(activity.peak_link_demand.links):
+        if any(len(flow.links) for flow in activity.flows):
             self.env.process(self._play(activity, done))
         else:  # on links that are never short nothing is slowed: one time-out for all of its segments
             self.env.timeout(activity.idle).callbacks.append(lambda _: done(None))

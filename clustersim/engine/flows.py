@@ -47,15 +47,6 @@ class Flow(NamedTuple):
         return self.latency + (self.size / self.bound if self.size else 0.0)
 
 
-class LinkDemand(NamedTuple):
-    """Links that an activity uses while it runs."""
-
-    links: Ints
-    """Each once."""
-    peaks: Floats
-    """The most bytes/s that it takes of each."""
-
-
 def solve(variable: Ints, link: Ints, weight: Floats, bound: Floats, capacity: Floats) -> Floats:
     """Return the max-min fair rate of every variable, in bytes/s.
 

@@ -55,9 +55,9 @@ class Network:
     """For each phase, what all groups of a group cell put on one link of each link cell."""
     kinds: Mapping[str, Sequence[GroupKind]] = field(default_factory=dict)
     """By family, the kind of each group cell, where a family may have several."""
-    known: dict[tuple[Collective, int], tuple[Flow, ...]] = field(default_factory=dict)
+    known: dict[Collective, Sequence[tuple[Flow, ...]]] = field(default_factory=dict)
     cell_rows: dict[Variant, list[tuple[list[float], list[float], list[int], LinkLoads]]] = field(default_factory=dict)
-    like: dict[str, list[int]] = field(default_factory=dict)
+    like: dict[str, tuple[list[int], list[int]]] = field(default_factory=dict)
 
     @property
     def nbytes(self) -> int:
@@ -85,35 +85,43 @@ class Network:
         """Return the variant that carries a call in groups of a cell."""
         return _variant(call, self.plan(call, cell))
 
-    def flows(self, call: Collective, cell: int) -> tuple[Flow, ...]:
-        """Return the flows of a call in a group of that cell; the first pays the launch. Those of like cells are one object."""
-        key = call, self.alike(call.group)[cell]
-        if (known := self.known.get(key)) is None:
-            own = self.plan(*key)
-            start = own.latency if own.latency is not None else self.topology.launch if own.phases else 0.0
-            found = list[Flow]()
-            for latency, bound, first, loads in self.by_cell(_variant(call, own)):
-                hops = latency[key[1]] if own.latency is None else 0.0
-                a, b, most = first[key[1]], first[key[1] + 1], min(bound[key[1]], own.rate)
-                found.append(Flow(call.group, start + hops, call.size, most, loads.link[a:b], loads.weight[a:b]))
-                start = 0.0
-            known = self.known[key] = tuple(found)
+    def flows(self, call: Collective) -> Sequence[tuple[Flow, ...]]:
+        """Return the flows of a call in a group of each cell; the first pays the launch. Those of like cells are one object."""
+        if (known := self.known.get(call)) is None:
+            first, own, made = self.alike(call.group)[0], self.plans[call], dict[int, tuple[Flow, ...]]()
+            phases = {kind: self.by_cell(_variant(call, one)) for kind, one in own.items()}
+            kinds = self.kinds[call.group] if len(own) > 1 else [*own] * len(first)
+            for cell in dict.fromkeys(first):
+                one, found = own[kinds[cell]], list[Flow]()
+                start = one.latency if one.latency is not None else self.topology.launch if one.phases else 0.0
+                for latency, bound, begin, loads in phases[kinds[cell]]:
+                    hops = latency[cell] if one.latency is None else 0.0
+                    a, b, rate = begin[cell], begin[cell + 1], one.rate if one.rate < bound[cell] else bound[cell]
+                    found += (Flow(call.group, start + hops, call.size, rate, loads.link[a:b], loads.weight[a:b]),)
+                    start = 0.0
+                made[cell] = tuple(found)
+            known = self.known[call] = [made[cell] for cell in first]
         return known
 
-    def alike(self, family: str) -> list[int]:
-        """Return, for each group cell of a family, the first one whose flows take as long and load the same links."""
+    def alike(self, family: str) -> tuple[list[int], list[int]]:
+        """Return, for each group cell of a family, the first one whose flows take as long and load the same links, and the first
+        one whose flows take as long, on any links."""
         if family not in self.like:
             plans = ((call, one) for call, own in self.plans.items() if call.group == family for one in own.values())
             variants = dict.fromkeys(_variant(*one) for one in plans)
             count, first = len(self.cells.groups[family].first), dict[object, int]()
             columns: list[Sequence[object]] = [self.kinds.get(family) or [None] * count]
+            alone = [-1] * count
             for latency, bound, start, _ in chain.from_iterable(map(self.by_cell, variants)):
-                alone = [
-                    cell if start[cell] < start[cell + 1] else -1 for cell in range(count)
-                ]  # with links of its own
-                columns += latency, bound, alone
-            keys = zip(*columns, strict=True)
-            self.like[family] = [first.setdefault(key, cell) for cell, key in enumerate(keys)]
+                # a cell with links of its own is like no other
+                alone = [cell if start[cell] < start[cell + 1] else known for cell, known in enumerate(alone)]
+                columns += latency, bound
+            keys = list(zip(*columns, strict=True))
+            long = [first.setdefault(key, cell) for cell, key in enumerate(keys)]
+            self.like[family] = (
+                [first.setdefault((one, own), cell) for cell, (one, own) in enumerate(zip(long, alone, strict=True))],
+                long,
+            )
         return self.like[family]
 
     def by_cell(self, variant: Variant) -> Sequence[tuple[list[float], list[float], list[int], LinkLoads]]:

@@ -55,7 +55,7 @@ class Player:
 
     def step(self, plan: Plan, progress: Callable[[float], None] = lambda _: None, short: bool = False) -> Record:
         """Return one step of a plan that is alone on its fabric. short: links will surely be short."""
-        tasks = Tasks.of(plan)
+        tasks = Tasks(plan)
         # what a host launches between computations depends on their seconds: such a plan serves no other times
         hosted = any(task.stream == HOST for task in tasks.lines)
         if self.structure is not None and self.cache is not None and not hosted:

@@ -1,7 +1,8 @@
 """What a rank does in a step: passes, each a template of tasks on named streams.
 
 Ranks that do alike share one `Layout`: its tasks name groups, messages and stages as the rank has them. A `Program` says which
-they are on one rank, and what its tasks do; a `Task` is a task of one rank with all of that.
+stages they are in one role. The groups of a rank, and what its tasks do, are columns of `engine/compile.py: Plan`; a `Task` is
+a task of one rank with all of that.
 
 A *task* is a computation, a collective or a message, on one stream of its rank. Tasks of one stream run in order. A task on
 the compute stream may wait for handles: messages of other ranks, or what the rank has launched on another stream. A task on
@@ -13,7 +14,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -143,19 +144,15 @@ class Layout(NamedTuple):
 
 
 class Program(NamedTuple):
-    """Passes of one rank cell, with its own stages, groups and activities."""
+    """Passes of the ranks of one role, such as a pipeline rank."""
 
     layout: Layout
-    activities: tuple[Activity, ...]
-    """What each task does."""
     row: tuple[Action, ...]
     """The actions, in order."""
     own: tuple[int, ...]
     """The global stages of the rank, by chunk."""
     once: Mapping[Action, tuple[str, int]]
     """The actions that do what is special of their pass."""
-    cells: Mapping[str, int]
-    """The group cell of the rank, by family; of messages that it sends, and receives, by `family/send` and `family/receive`."""
 
     def turns(self) -> list[Turn]:
         """Return (key, action) in order; an action that is cut appears once for each part."""
@@ -172,32 +169,9 @@ class Program(NamedTuple):
         """Return how often each template is executed."""
         return Counter(key for key, _ in self.passes())
 
-    def cell(self, family: str, op: str) -> int:
-        """Return the group cell in which the rank begins a collective, or sends a message."""
-        return self.cells[f"{family}/send" if op == "send" else family]
-
     def stage(self, chunk: int) -> int:
         """Return the global stage of a chunk; -1 for none."""
         return self.own[chunk] if chunk >= 0 else -1
-
-    def message(self, one: PassMessage, side: Literal["send", "receive"]) -> Message:
-        """Return a message that the rank sends or receives."""
-        return Message((one.family, self.cells[f"{one.family}/{side}"]), self.own[one.chunk] + one.ahead, one.number)
-
-    def task(self, place: int, activity: Activity, carried: Carried = NOTHING) -> Task:
-        """Return a task of the rank by its place in the layout. activity, carried: what it does."""
-        stream, kind, chunk, family, waits, gives, free = self.layout.tasks[place]
-        return Task(
-            stream,
-            kind,
-            self.stage(chunk),
-            None if family is None else (family, self.cells[family]),
-            tuple(self.message(one, "receive") if isinstance(one, PassMessage) else one for one in waits),
-            None if gives is None else self.message(gives, "send"),
-            activity,
-            free,
-            carried,
-        )
 
 
 class Span(NamedTuple):

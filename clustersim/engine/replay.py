@@ -8,6 +8,7 @@ apart what they do, and where, are one.
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Literal, NamedTuple
@@ -104,10 +105,9 @@ def replay(
     asked = demand(topology, [Tenant(uses, gpus, _seeds(topology, tasks))])
     every = np.ones(len(asked.links), bool)
     [network] = networks(asked, folded(asked, every, fold), every)
-    cells, writer = network.cells.ranks, _ProgramWriter(network)
-    programs = [writer.program(tasks[rank]) for rank in cells.first.tolist()]
-    plan = Plan(programs, network, writer.members(programs), cells.first, cells.size, {})
-    bound = Tasks.of(plan)
+    cells = network.cells.ranks
+    plan = _PlanWriter(network).plan([tasks[rank] for rank in cells.first.tolist()])
+    bound = Tasks(plan)
     try:
         return Replay(plan, Player(engine).execute(bound))
     except DeadlockError as error:
@@ -124,27 +124,34 @@ def _seeds(topology: Topology, tasks: Sequence[Sequence[ReplayTask]]) -> Ints:
     return np.array([known.setdefault(one, len(known)) for one in zip(kinds, same, strict=True)], np.int64)
 
 
-class _ProgramWriter:
-    """Writes the programs of rank cells: one pass each."""
+class _PlanWriter:
+    """Writes the plan of rank cells: one pass each."""
 
     def __init__(self, network: Network) -> None:
         self.network = network
         self.activities = Activities((), network)
-        self.seconds: dict[float, Activity] = {}
+        self.seconds: dict[float, int] = {}
 
-    def program(self, tasks: Sequence[ReplayTask]) -> Program:
-        """Return the program of a rank cell; at its end the rank waits for the tasks that none of them waits for."""
-        needed = {place for one in tasks for place in one.before}
-        left = tuple(place for place in range(len(tasks)) if place not in needed)
-        every = (*tasks, ReplayTask("compute", "end", left))
-        own = tuple(self.tasks(every))
-        layout = Layout(own, {("begin", None): range(len(own)), ("finish", None): range(0)})
-        cells: dict[str, int] = {}
-        for one in every:
-            if one.call is not None:
-                side = f"/{one.kind}" if one.kind in ("send", "receive") else ""
-                cells[one.call.group + side] = self.group(one)[1]
-        return Program(layout, tuple(map(self.activity, every)), (), (0,), {}, cells)
+    def plan(self, rows: Sequence[Sequence[ReplayTask]]) -> Plan:
+        """Return the plan of rank cells; at its end a rank waits for the tasks that none of them waits for."""
+        cells, programs, does = self.network.cells.ranks, list[Program](), list[int]()
+        groups = defaultdict[str, Ints](lambda: np.full(len(rows), -1))
+        members = Counter[GroupCell]()
+        for cell, tasks in enumerate(rows):
+            needed = {place for one in tasks for place in one.before}
+            left = tuple(place for place in range(len(tasks)) if place not in needed)
+            every = (*tasks, ReplayTask("compute", "end", left))
+            own = tuple(self.tasks(every))
+            layout = Layout(own, {("begin", None): range(len(own)), ("finish", None): range(0)})
+            programs.append(Program(layout, (), (0,), {}))
+            does += map(self.activity, every)
+            for one in every:
+                if one.call is not None:
+                    side = f"/{one.kind}" if one.kind in ("send", "receive") else ""
+                    groups[one.call.group + side][cell] = self.group(one)[1]
+            members.update({self.group(one) for one in tasks if one.kind == "collective"})
+        role, found = np.arange(len(rows)), self.activities.activities
+        return Plan(programs, role, groups, members, found, np.array(does), self.network, cells.first, cells.size, {})
 
     def tasks(self, tasks: Sequence[ReplayTask]) -> Iterator[LayoutTask]:
         """Yield the layout tasks of trace tasks."""
@@ -196,20 +203,10 @@ class _ProgramWriter:
         assert one.call is not None
         return one.call.group, int(self.network.cells.groups[one.call.group].of[one.group])
 
-    def activity(self, one: ReplayTask) -> Activity:
-        """Return the activity of a task. Equal ones are one object."""
+    def activity(self, one: ReplayTask) -> int:
+        """Return the number of the activity of a task."""
         if one.call is None:
-            return self.seconds.setdefault(one.seconds, Activity([Segment(one.seconds, None)]))
-        if one.kind == "receive":
-            return Activity.NONE
-        return self.activities.transfer(one.call, self.group(one)[1])
-
-    @staticmethod
-    def members(programs: Sequence[Program]) -> dict[GroupCell, int]:
-        """Return how many rank cells come to each group."""
-        found: dict[GroupCell, int] = {}
-        for program in programs:
-            for family in {task.family for task in program.layout.tasks if task.family is not None}:
-                group = family, program.cells[family]
-                found[group] = found.get(group, 0) + 1
-        return found
+            if one.seconds not in self.seconds:
+                self.seconds[one.seconds] = self.activities.add(Activity([Segment(one.seconds, None)]))
+            return self.seconds[one.seconds]
+        return 0 if one.kind == "receive" else self.activities.transfers(one.call, [self.group(one)[1]])[0]

@@ -1,6 +1,6 @@
 """A step as integers: which passes each rank runs, the tasks of each pass, and what each task waits for.
 
-A `Shape` says nothing about seconds. It is made from the programs of the rank cells (`engine/program.py`); the loops
+A `Shape` says nothing about seconds. It is made from a plan (`engine/compile.py`); the loops
 (`engine/loop.py`, `engine/_loop.c`) and SimPy (`engine/simulate.py`) execute it. No graph of the step is stored: what a
 task waits for follows from its template, its rank and the microbatch of its pass.
 
@@ -16,12 +16,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from clustersim.arrays import Ints, distinct_rows, offsets
+from clustersim.arrays import Ints, distinct_rows, entries, offsets
+from clustersim.engine.compile import Plan
 from clustersim.engine.fabric import HOST
 from clustersim.engine.program import (
     COMPUTE,
@@ -108,8 +109,12 @@ class Shape:
     streams: tuple[str, ...]
     rank_task: Ints
     """First task of each rank, and the number of tasks."""
-    programs: Sequence[Program]
-    """What it is made of, by rank cell."""
+    lines: Sequence[LayoutTask]
+    """Tasks of the layouts, one layout after the other."""
+    line: Ints
+    """Place of each task in `lines`."""
+    plan: Plan
+    """What it is made of."""
 
     @property
     def ranks(self) -> int:
@@ -173,7 +178,7 @@ class Shape:
     def stuck(self, task: int, microbatch: int) -> DeadlockError:
         """Return the error of a step that cannot end because a task cannot begin."""
         rank, place = self.place(task)
-        program = self.programs[rank]
+        program = self.plan.programs[self.plan.role[rank]]
         part, key = next(key for key, places in program.layout.templates.items() if place in places)
         what = part
         if isinstance(key, tuple):
@@ -182,199 +187,176 @@ class Shape:
         return DeadlockError(f"deadlock: rank cell {rank} cannot begin {what} of microbatch {microbatch}", task)
 
 
-def shape(programs: Sequence[Program], members: Mapping[GroupCell, int]) -> Shape:
-    """Return the shape of one step. members: number of rank cells of each group.
-
-    Raises DeadlockError when the ranks of a group do not all come to the same tasks.
-    """
-    return _ShapeWriter(members).written(programs)
-
-
 class _LayoutColumns(NamedTuple):
-    """The columns of a layout: what all of its ranks have, and the places at which each has its own groups and messages."""
+    """The columns that all ranks of a layout share."""
 
-    tasks: NDArray[np.int32]
-    """Rows op, stream, free, loses, event, chunk; a column a task."""
-    waits: NDArray[np.int32]
-    """Rows what, which, first, but, chunk; a column a wait."""
-    wait: Ints
-    """First wait of each task."""
+    tasks: list[tuple[int, ...]]
+    """By task: op, stream, free, loses, event, chunk, first wait, row of `groups` that starts it together, message given."""
+    waits: list[tuple[int, ...]]
+    """By wait: what, which, first, but, chunk, message."""
     begins: Ints
     """First task of each template …"""
     ends: Ints
     """… and the one after its last."""
-    groups: Mapping[str, Ints]
-    """Tasks that ranks of a family start together."""
-    gives: Sequence[tuple[int, PassMessage]]
-    """Tasks that send a message."""
-    receives: Sequence[tuple[int, PassMessage]]
-    """Waits for one."""
 
 
-class _ShapeWriter:
-    """Collects the columns of a Shape."""
+class _Names:
+    """Numbers of streams, rows of `Plan.groups`, families of messages, and messages as layouts name them."""
 
-    def __init__(self, members: Mapping[GroupCell, int]) -> None:
-        self.members = members
+    def __init__(self) -> None:
         self.streams: dict[str, int] = {COMPUTE: 0, HOST: 1}
-        self.groups: dict[GroupCell, int] = {}
-        self.sent: dict[tuple[str, int, int, int], int] = {}
-        """Number of each message, by family, group cell, stage and number in its pass."""
-        self.microbatches = 1
-        """Messages of each pair and stage: one per microbatch, and one outside the passes of microbatches."""
+        self.groups: dict[str, int] = {}
+        self.families: dict[str, int] = {}
+        self.messages: dict[tuple[int, ...], int] = {}
+        """By row of `Plan.groups`, family, chunk, stages ahead and number in a pass."""
 
-    def written(self, programs: Sequence[Program]) -> Shape:
-        orders = self.orders(programs)
-        self.microbatches = 2 + max(int(which.max()) for _, which in orders)
-        ranks: dict[int, list[int]] = {}
-        for rank, program in enumerate(programs):
-            ranks.setdefault(id(program.layout), []).append(rank)
-        columns = {of: self.columns(programs[own[0]].layout) for of, own in ranks.items()}
-        each = [columns[id(program.layout)] for program in programs]
-        rank_task = offsets(np.array([len(one.wait) for one in each], np.int64))
-        rank_wait = offsets(np.array([one.waits.shape[1] for one in each], np.int64))
-        tasks, waits = np.empty((6, rank_task[-1]), np.int32), np.empty((5, rank_wait[-1]), np.int32)
-        group, gives = np.full((2, rank_task[-1]), -1, np.int32)
-        wait = np.empty(rank_task[-1] + 1, np.int32)
-        wait[-1] = rank_wait[-1]
-        for of, own in ranks.items():
-            one = columns[of]
-            task = rank_task[own][:, None] + np.arange(len(one.wait))
-            begun = rank_wait[own][:, None]
-            tasks[:, task], waits[:, begun + np.arange(one.waits.shape[1])] = one.tasks[:, None], one.waits[:, None]
-            wait[task] = begun + one.wait
-            some = [programs[rank] for rank in own]
-            for family, places in one.groups.items():
-                group[task[:, places]] = np.array([self.group(family, program) for program in some])[:, None]
-            for place, message in one.gives:
-                gives[task[:, place]] = self.messages(message, "send", some)
-            for place, message in one.receives:
-                waits[1, begun[:, 0] + place] = self.messages(message, "receive", some)
-        stages = [np.array([*program.own, -1], np.int32) for program in programs]  # chunk -1 is the last entry
-        own_stage, first = np.concatenate([np.empty(0, np.int32), *stages]), offsets(np.array([*map(len, stages)]))
+    def message(self, one: PassMessage, side: str) -> int:
+        """Return the number of a message that a rank sends or receives."""
+        place = self.groups.setdefault(f"{one.family}/{side}", len(self.groups))
+        row = place, self.families.setdefault(one.family, len(self.families)), *one[1:]
+        return self.messages.setdefault(row, len(self.messages))
 
-        def stage(chunk: Ints, rank: Ints) -> Ints:
-            found: Ints = own_stage[np.where(chunk < 0, first[rank + 1] - 1, first[rank] + chunk)]
-            return found
-
-        rank_of_task = np.repeat(np.arange(len(programs)), np.diff(rank_task))
-        rank_of_wait = np.repeat(np.arange(len(programs)), np.diff(rank_wait))
-        op, stream, free, loses, event, chunk = tasks
-        starts = [begin + one.begins[number] for begin, one, (number, _) in zip(rank_task, each, orders, strict=False)]
-        ends = [begin + one.ends[number] for begin, one, (number, _) in zip(rank_task, each, orders, strict=False)]
-        pass_task, pass_end = (np.concatenate(one).astype(np.int32) for one in (starts, ends))
-        has = offsets((event >= 0).astype(np.int64))
-        begun, ended = (np.bincount(one, minlength=len(op) + 1) for one in (pass_task, pass_end))
-        used = np.cumsum(begun - ended)[:-1]  # how often each task is executed
-        launches = np.isin(op, (LAUNCH, BUSY, DRAIN))
-        count = np.bincount(
-            rank_of_task[launches] * len(self.streams) + stream[launches],
-            used[launches],
-            len(programs) * len(self.streams),
-        )
-        none = np.zeros(0, np.int32)
-        draft = Shape(
-            op=op,
-            stream=stream,
-            group=group,
-            free=free,
-            gives=gives,
-            loses=loses,
-            event=event,
-            stage=stage(chunk, rank_of_task),
-            wait=wait,
-            what=waits[0],
-            which=waits[1],
-            first=waits[2],
-            but=waits[3],
-            wait_stage=stage(waits[4], rank_of_wait),
-            rank_pass=offsets(np.array([len(which) for _, which in orders], np.int64)),
-            pass_task=pass_task,
-            pass_end=pass_end,
-            microbatch=np.concatenate([which for _, which in orders]).astype(np.int32),
-            pass_event=offsets(has[pass_end] - has[pass_task]),
-            pass_wait=offsets((wait[pass_end] - wait[pass_task]).astype(np.int64)),
-            launched=offsets(count.astype(np.int64)),
-            event_meeting=none,
-            meeting_size=none,
-            meeting_slot=none,
-            messages=len(self.sent) * self.microbatches,
-            slots=(),
-            streams=tuple(self.streams),
-            rank_task=rank_task,
-            programs=programs,
-        )
-        group_size = np.array([self.members[one] for one in self.groups], np.int32)
-        return _with_meetings(draft, group_size) if len(group_size) else draft
-
-    @staticmethod
-    def orders(programs: Sequence[Program]) -> list[tuple[Ints, Ints]]:
-        """Return the template of each pass of each rank, and its microbatch; replicas share their rows."""
-        known: dict[object, tuple[Ints, Ints]] = {}
-        found = []
-        for program in programs:
-            key = id(program.row), id(program.layout), program.own, *program.once
-            if key not in known:
-                known[key] = _order(program)
-            found.append(known[key])
-        return found
-
-    def columns(self, layout: Layout) -> _LayoutColumns:
-        """Return the columns that all ranks of a layout share."""
-        tasks, waits, wait = list[tuple[int, ...]](), list[tuple[int, ...]](), list[int]()
-        groups: dict[str, list[int]] = {}
-        gives, receives = list[tuple[int, PassMessage]](), list[tuple[int, PassMessage]]()
+    def layout(self, layout: Layout) -> _LayoutColumns:
+        """Return the columns of a layout."""
+        tasks, waits = list[tuple[int, ...]](), list[tuple[int, ...]]()
+        streams, groups = self.streams, self.groups
         for places in layout.templates.values():
             event = 0
-            for place in places:
-                task = layout.tasks[place]
+            for task in layout.tasks[places.start : places.stop]:
                 op = _op(task)
                 own = event if op not in (JOIN, DRAIN) else -1
                 event += own >= 0
                 loses = op == RUN and task.kind not in UPDATE
-                number = self.streams.setdefault(task.stream, len(self.streams))
-                tasks.append((op, number, task.free, loses, own, task.chunk))
-                if task.family is not None:
-                    groups.setdefault(task.family, []).append(place)
-                if task.gives is not None:
-                    gives.append((place, task.gives))
-                wait.append(len(waits))
-                for handle in task.waits:
-                    if isinstance(handle, PassMessage):
-                        receives.append((len(waits), handle))
-                    waits.append(self.awaited(handle))
-        return _LayoutColumns(
-            np.array(tasks, np.int32).reshape(-1, 6).T,
-            np.array(waits, np.int32).reshape(-1, 5).T,
-            np.array(wait, np.int64),
-            np.array([places.start for places in layout.templates.values()], np.int64),
-            np.array([places.stop for places in layout.templates.values()], np.int64),
-            {family: np.array(places) for family, places in groups.items()},
-            gives,
-            receives,
-        )
+                number = streams.setdefault(task.stream, len(streams))
+                group = -1 if task.family is None else groups.setdefault(task.family, len(groups))
+                gives = -1 if task.gives is None else self.message(task.gives, "send")
+                tasks.append((op, number, task.free, loses, own, task.chunk, len(waits), group, gives))
+                waits += [self.awaited(handle) for handle in task.waits]
+        begins, ends = ([getattr(places, side) for places in layout.templates.values()] for side in ("start", "stop"))
+        return _LayoutColumns(tasks, waits, np.array(begins, np.int64), np.array(ends, np.int64))
 
-    def group(self, family: str, program: Program) -> int:
-        """Return the number of a rank's group; -1 where the rank cell is alone in it."""
-        group = family, program.cells[family]
-        return self.groups.setdefault(group, len(self.groups)) if self.members[group] > 1 else -1
-
-    def messages(self, one: PassMessage, side: str, programs: Sequence[Program]) -> list[int]:
-        """Return the number of a message for microbatch -1, for each of several ranks of a layout."""
-        family, chunk, ahead, number = one
-        place, sent, each = f"{family}/{side}", self.sent, self.microbatches
-        every = [(family, own.cells[place], own.own[chunk] + ahead, number) for own in programs]
-        return [sent.setdefault(message, len(sent)) * each for message in every]
-
-    def awaited(self, handle: LayoutHandle) -> tuple[int, int, int, int, int]:
-        """Return a wait as a column: what, which (of messages, each rank has its own), first, but, chunk."""
+    def awaited(self, handle: LayoutHandle) -> tuple[int, ...]:
+        """Return a wait as a row: what, which (of messages, each rank has its own), first, but, chunk, message."""
         if isinstance(handle, PassMessage):
-            return MESSAGE, -1, 0, 0, handle.chunk
+            return MESSAGE, -1, 0, 0, handle.chunk, self.message(handle, "receive")
         if isinstance(handle, Ready):
-            return HOST_MARK, 0, 0, 0, -1
+            return HOST_MARK, 0, 0, 0, -1, -1
         if isinstance(handle, OwnTask):
-            return OWN, handle.place, 0, 0, -1
-        return STREAM, self.streams.setdefault(handle.stream, len(self.streams)), handle.first or 0, handle.but, -1
+            return OWN, handle.place, 0, 0, -1, -1
+        stream = self.streams.setdefault(handle.stream, len(self.streams))
+        return STREAM, stream, handle.first or 0, handle.but, -1, -1
+
+
+def shape(plan: Plan) -> Shape:
+    """Return the shape of one step of a plan.
+
+    Raises DeadlockError when the ranks of a group do not all come to the same tasks.
+    """
+    names, programs, role = _Names(), plan.programs, plan.role
+    layouts = {id(one.layout): one.layout for one in programs}
+    columns = [names.layout(one) for one in layouts.values()]
+    place = {layout: number for number, layout in enumerate(layouts)}
+    of_role = np.array([place[id(one.layout)] for one in programs], np.int64)
+    layout, ranks = of_role[role], np.arange(len(role))
+    # the columns of each rank are those of its layout
+    first_task, first_wait = (offsets(np.array([len(one[side]) for one in columns], np.int64)) for side in (0, 1))
+    rank_task, rank_wait = (offsets(np.diff(first)[layout]) for first in (first_task, first_wait))
+    line = entries(first_task, layout)
+    rank_of_task, rank_of_wait = (np.repeat(ranks, np.diff(first)) for first in (rank_task, rank_wait))
+    tasks = np.array([row for one in columns for row in one.tasks], np.int32).reshape(-1, 9)[line].T
+    waits = (
+        np.array([row for one in columns for row in one.waits], np.int32).reshape(-1, 6)[entries(first_wait, layout)].T
+    )
+    op, stream, free, loses, event, chunk, wait, group, gives = tasks
+    wait = np.append(wait + rank_wait[rank_of_task], rank_wait[-1])
+    what, which, first, but, wait_chunk, receives = waits
+    # what each rank has of its own: stages, messages and groups
+    stages = [[*program.own, -1] for program in programs]  # chunk -1 is the last entry
+    own_stage, first_stage = np.array([*chain(*stages)], np.int64), offsets(np.array([*map(len, stages)], np.int64))
+
+    def stage(chunk: Ints, rank: Ints) -> Ints:
+        own = role[rank]
+        found: Ints = own_stage[np.where(chunk < 0, first_stage[own + 1] - 1, first_stage[own] + chunk)]
+        return found
+
+    cells = np.array([plan.groups[name] for name in names.groups], np.int64).reshape(-1, len(ranks))
+    orders = [_order(program) for program in programs]
+    each = 2 + max([int(microbatch.max()) for _, microbatch in orders])
+    """Messages of each pair and stage: one per microbatch, and one outside the passes of microbatches."""
+    sending, receiving = np.flatnonzero(gives >= 0), np.flatnonzero(receives >= 0)
+    row, family, of_chunk, ahead, number = (
+        np.array([*names.messages], np.int64).reshape(-1, 5)[np.concatenate([gives[sending], receives[receiving]])].T
+    )
+    rank = np.concatenate([rank_of_task[sending], rank_of_wait[receiving]])
+    messages = np.stack([family, cells[row, rank], stage(of_chunk, rank) + ahead, number], axis=1, dtype=np.int64)
+    distinct_messages, message = distinct_rows(messages)
+    gives[sending] = each * message[: len(sending)]
+    which[receiving] = each * message[len(sending) :]
+    together, group_size = _groups(plan.members, list(names.groups), cells)
+    # passes
+    role_pass = offsets(np.array([len(microbatch) for _, microbatch in orders], np.int64))
+    passes, rank_pass = entries(role_pass, role), offsets(np.diff(role_pass)[role])
+    ordered = list(zip([columns[one] for one in of_role.tolist()], orders, strict=True))
+    starts = np.concatenate([one.begins[template] for one, (template, _) in ordered])
+    stops = np.concatenate([one.ends[template] for one, (template, _) in ordered])
+    first_of_rank = np.repeat(rank_task[:-1], np.diff(rank_pass))
+    pass_task, pass_end = (one[passes] + first_of_rank for one in (starts, stops))
+    has = offsets(event >= 0)
+    begun, ended = (np.bincount(one, minlength=len(op) + 1) for one in (pass_task, pass_end))
+    used = np.cumsum(begun - ended)[:-1]  # how often each task is executed
+    launches = np.isin(op, (LAUNCH, BUSY, DRAIN))
+    count = np.bincount(
+        rank_of_task[launches] * len(names.streams) + stream[launches], used[launches], len(ranks) * len(names.streams)
+    )
+    none = np.zeros(0, np.int32)
+    draft = Shape(
+        op=op,
+        stream=stream,
+        group=together[group, rank_of_task],
+        free=free,
+        gives=gives,
+        loses=loses,
+        event=event,
+        stage=stage(chunk, rank_of_task),
+        wait=wait,
+        what=what,
+        which=which,
+        first=first,
+        but=but,
+        wait_stage=stage(wait_chunk, rank_of_wait),
+        rank_pass=rank_pass,
+        pass_task=pass_task.astype(np.int32),
+        pass_end=pass_end.astype(np.int32),
+        microbatch=np.concatenate([microbatch for _, microbatch in orders])[passes].astype(np.int32),
+        pass_event=offsets(has[pass_end] - has[pass_task]),
+        pass_wait=offsets((wait[pass_end] - wait[pass_task]).astype(np.int64)),
+        launched=offsets(count.astype(np.int64)),
+        event_meeting=none,
+        meeting_size=none,
+        meeting_slot=none,
+        messages=len(distinct_messages) * each,
+        slots=(),
+        streams=tuple(names.streams),
+        rank_task=rank_task,
+        lines=[task for one in layouts.values() for task in one.tasks],
+        line=line,
+        plan=plan,
+    )
+    return _with_meetings(draft, group_size) if (group_size > 1).any() else draft
+
+
+def _groups(members: Mapping[GroupCell, int], names: Sequence[str], cells: Ints) -> tuple[Ints, Ints]:
+    """Return the number of each rank's group (names + 1, ranks), -1 where its rank cell is alone in it, and the size of groups.
+
+    members: number of rank cells of each group. cells (names, ranks): the group cell of each rank.
+    """
+    sizes, numbers = list[int](), np.full((len(names) + 1, cells.shape[1]), -1)  # no group is the last row
+    for number, (name, own) in enumerate(zip(names, cells, strict=True)):
+        size = [members.get((name, cell), 0) for cell in range(own.max() + 1)]
+        several = np.array([*size, 0])[own] > 1
+        numbers[number, several] = own[several] + len(sizes)
+        sizes += size
+    return numbers, np.array(sizes, np.int64)
 
 
 def _op(task: LayoutTask) -> int:

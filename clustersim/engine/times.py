@@ -21,7 +21,7 @@ from clustersim.engine.compile import Activities, Plan, Speed
 from clustersim.engine.fabric import HOST, Activity, Segment, SegmentTimes
 from clustersim.engine.launching import Seconds
 from clustersim.engine.program import COMPUTE, LayoutTask, Task
-from clustersim.engine.shape import Shape, shape
+from clustersim.engine.shape import shape
 
 Answer = TypeVar("Answer")
 P = ParamSpec("P")
@@ -32,24 +32,14 @@ NO_SPEEDS: Mapping[Speed, Speed] = MappingProxyType({})
 class Tasks(Sequence[Task]):
     """The tasks of a shape with their activities.
 
-    Ranks of one layout that do the same share `lines`. What does not depend on the seconds of kernels is shared by all that
+    Ranks of one layout share `lines`. What does not depend on the seconds of kernels is shared by all that
     differ in these alone.
     """
 
-    def __init__(self, shape: Shape, plan: Plan) -> None:
-        """plan: what the shape was made of."""
-        self.shape, self.plan = shape, plan
-        first: dict[int, int] = {}
-        lines = list[LayoutTask]()
-        for program in shape.programs:
-            if id(program.layout) not in first:
-                first[id(program.layout)] = len(lines)
-                lines += program.layout.tasks
-        self.lines: Sequence[LayoutTask] = lines
-        """The tasks of the different layouts."""
-        rank, begins = shape.rank_task, [first[id(program.layout)] for program in shape.programs]
-        self.line: Ints = np.arange(rank[-1]) + np.repeat(np.array(begins, np.int64) - rank[:-1], np.diff(rank))
-        """Place among them of each task of the shape."""
+    def __init__(self, plan: Plan) -> None:
+        """Make the shape of a plan. Raises DeadlockError."""
+        self.plan, self.shape = plan, shape(plan)
+        self.lines, self.line = self.shape.lines, self.shape.line
         self._known: dict[object, Any] = {}
         self._tasks: dict[int, Task] = {}
 
@@ -68,11 +58,6 @@ class Tasks(Sequence[Task]):
             self._tasks[place] = self.plan.task(rank, own, self.different[self.of_task[place]])
         return self._tasks[place]
 
-    @classmethod
-    def of(cls, plan: Plan) -> Tasks:
-        """Return the tasks of a plan, with its shape. Raises DeadlockError."""
-        return cls(shape(plan.programs, plan.members), plan)
-
     def once(self, find: Callable[Concatenate[Tasks, P], Answer], *more: P.args, **named: P.kwargs) -> Answer:
         """Return find(self, …), computed once for all tasks that differ in seconds alone: `find` must not read times."""
         if find not in self._known:
@@ -88,15 +73,12 @@ class Tasks(Sequence[Task]):
     @cached_property
     def kinds(self) -> Kinds:
         """The different activities of tasks, by identity, and of what ranks start together."""
-        each = [program.activities for program in self.shape.programs]
-        different = dict.fromkeys(chain.from_iterable(dict(zip(map(id, each), each, strict=True)).values()))
-        number = dict(zip(different, range(len(different)), strict=True))
-        of = list(map(number.__getitem__, chain.from_iterable(each)))
+        of, activities = self.plan.does.tolist(), tuple(self.plan.activities)
         merged: dict[tuple[int, ...], int] = {}
         for slot in self.shape.slots:
-            both = tuple(dict.fromkeys(of[task] for task in slot))
-            of.append(both[0] if len(both) == 1 else len(number) + merged.setdefault(both, len(merged)))
-        return Kinds.of_activities(np.array(of, np.int32), tuple(number), tuple(merged))
+            both = tuple(dict.fromkeys([of[task] for task in slot]))
+            of.append(both[0] if len(both) == 1 else len(activities) + merged.setdefault(both, len(merged)))
+        return Kinds.of_activities(np.array(of, np.int32), activities, tuple(merged))
 
     @cached_property
     def timed(self) -> list[SegmentTimes]:
@@ -125,7 +107,7 @@ class Tasks(Sequence[Task]):
     def retimed(self, seconds: Sequence[Seconds], speeds: Mapping[Speed, Speed] = NO_SPEEDS) -> Tasks:
         """Return the tasks with kernels that take these seconds, on GPUs with other speeds where `speeds` has some."""
         made, found = Activities(seconds, self.plan.network, self.plan.hosts), copy(self)
-        sources = map(self.plan.sources.get, self.kinds.first)
+        sources = map(self.plan.sources.get, self.kinds.timings)
         found.timed = self.kinds.all(
             [
                 old if source is None else made.timing(source._replace(speed=speeds.get(source.speed, source.speed)))
@@ -149,8 +131,6 @@ class Kinds(NamedTuple):
     """Group of each kind."""
     timings: tuple[SegmentTimes, ...]
     """Times of each group that one rank has; groups of what ranks start together follow."""
-    first: tuple[Activity, ...]
-    """First activity of each of them."""
     merged: tuple[tuple[int, ...], ...]
     """Groups that each group of what ranks start together is made of."""
     shared: tuple[tuple[int, ...], ...]
@@ -166,9 +146,7 @@ class Kinds(NamedTuple):
         for kinds in shared:
             own = tuple(dict.fromkeys([group[kind] for kind in kinds]))
             group.append(own[0] if len(own) == 1 else len(number) + merged.setdefault(own, len(merged)))
-        first = {one.timing: one for one in reversed(activities)}
-        firsts = tuple([first[one] for one in number])
-        return cls(of, activities, np.array(group, np.int64), tuple(number), firsts, tuple(merged), shared)
+        return cls(of, activities, np.array(group, np.int64), tuple(number), tuple(merged), shared)
 
     def all(self, timings: Sequence[SegmentTimes]) -> list[SegmentTimes]:
         """Return the times of all groups, given those that one rank has."""
@@ -269,24 +247,23 @@ def loop_times(tasks: Tasks, capacity: Floats) -> LoopTimes:
 def _link_times(tasks: Tasks, capacity: Floats) -> LoopTimes:
     """Return the columns that do not depend on the seconds of kernels."""
     each, none, empty = tasks.different, np.empty(0), np.empty(0, np.int64)
-    demands = [one.peak_link_demand for one in each]
-    count = np.array([len(links) for links, _ in demands] or [0], np.int64)
-    link = np.concatenate([empty, *[links for links, _ in demands]])
-    peak = np.concatenate([none, *[peaks for _, peaks in demands]])
-    holding = np.flatnonzero(count)
-    own = [each[kind].flows for kind in holding.tolist()]
-    kept = list(chain.from_iterable(own))
+    own = [one.flows if sum([len(flow.links) for flow in one.flows]) else () for one in each]
+    kept, first = list(chain.from_iterable(own)), offsets(np.array([*map(len, own)], np.int64))
+    holding = np.flatnonzero(np.diff(first))
     loads = np.array([len(flow.links) for flow in kept], np.int64)
-    first, link_start = offsets(np.array([*map(len, own)], np.int64)), offsets(count)
-    kind = np.repeat(np.repeat(holding, np.diff(first)), loads)
-    # links of one kind ascend: with the kind before them all do
-    places = np.searchsorted(
-        np.repeat(np.arange(len(count)), count) * len(capacity) + link,
-        kind * len(capacity) + np.concatenate([empty, *[flow.links for flow in kept]]),
-    )
+    kind = np.repeat(np.repeat(np.arange(len(each)), np.diff(first)), loads)
+    weight = np.concatenate([none, *[flow.weights for flow in kept]])
     latency, size, bound = np.array([flow[1:4] for flow in kept], float).reshape(-1, 3).T
     idle = latency + np.divide(size, bound, out=np.zeros(len(kept)), where=size > 0)
-    lengths = np.array([len(one.timing.segments) for one in each] or [0], np.int64) * (count > 0)
+    # each link of a kind once, with the largest bytes/s that one flow takes of it
+    keys, places = np.unique(
+        kind * len(capacity) + np.concatenate([empty, *[flow.links for flow in kept]]), return_inverse=True
+    )
+    link, peak = keys % max(len(capacity), 1), np.zeros(len(keys))
+    np.maximum.at(peak, places, weight * np.repeat(bound, loads))
+    count = np.bincount(keys // max(len(capacity), 1), minlength=len(each))
+    link_start = offsets(count)
+    lengths = np.array([len(one.timing.segments) for one in each], np.int64) * (count > 0)
     order = np.array(list(chain.from_iterable([each[kind].timing.order for kind in holding.tolist()])), np.int64)
     return LoopTimes(
         tasks.kinds.of,
@@ -296,11 +273,11 @@ def _link_times(tasks: Tasks, capacity: Floats) -> LoopTimes:
         peak / capacity[link],
         offsets(lengths).astype(np.int32),
         np.empty((0, 6)),
-        np.where(order < 0, -1, order + np.repeat(first[:-1], lengths[holding])).astype(np.int32),
+        np.where(order < 0, -1, order + np.repeat(first[:-1], lengths)).astype(np.int32),
         np.column_stack([latency, size, bound, idle]),
         offsets(loads).astype(np.int32),
         (places - link_start[kind]).astype(np.int32),
-        np.concatenate([none, *[flow.weights for flow in kept]]),
+        weight,
         none,
         none,
         NO_LOSSES,

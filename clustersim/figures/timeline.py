@@ -78,9 +78,9 @@ def svg(record: Record, plan: Plan, title: str = "") -> str:
 
 def picture(record: Record, plan: Plan, title: str = "") -> Canvas:
     """Return the timeline of a record. `title` is written above, with the step time."""
-    rows = min(len(plan.programs), ROWS)
+    rows = min(len(plan.first), ROWS)
     scale = (WIDTH - LEFT - RIGHT) / (record.end or 1.0)
-    spans: list[list[Span]] = [[] for _ in plan.programs]
+    spans: list[list[Span]] = [[] for _ in plan.first]
     for span in record.spans:
         spans[span.rank].append(span)
     passes = [_merged(_passes(row), 0.1 / scale) for row in spans[:rows]]
@@ -94,7 +94,7 @@ def picture(record: Record, plan: Plan, title: str = "") -> Canvas:
     _axis(canvas, record.end, scale, TOP + rows * pitch)
     for row in range(rows):
         _row(canvas, TOP + row * pitch, _name(plan, row), passes[row], flows[row], lanes, scale)
-    _legend(canvas, ran, lanes, TOP + rows * pitch + 36, len(plan.programs) - rows)
+    _legend(canvas, ran, lanes, TOP + rows * pitch + 36, len(plan.first) - rows)
     return canvas
 
 

@@ -130,7 +130,7 @@ def _together(
     def simulated(cells: Partition, kept: Mask, _: bool) -> PlayedJobs:
         plans = bound(drafted, cells, kept)
         told = lambda share: progress(f"simulate together {share:.0%}")  # noqa: E731
-        return PlayedJobs(plans, together([*map(Tasks.of, plans)], "auto", steps, starts, told))
+        return PlayedJobs(plans, together([*map(Tasks, plans)], "auto", steps, starts, told))
 
     short = saturated_links(drafted.demand, nets, under_way)
     return adapted(drafted, np.ones(len(short), bool), simulated, fold, short)

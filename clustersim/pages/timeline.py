@@ -61,7 +61,7 @@ def timeline(result: StepResult) -> dict[str, object]:
         "step": _ticks(record.end),
         "fold": _fold(fold),
         "rows": [{"cell": cell, "rank": int(plan.first[cell]), "ranks": int(plan.size[cell])} for cell in order],
-        "left_out": len(plan.programs) - len(order),
+        "left_out": len(plan.first) - len(order),
         "streams": streams.list(),
         "kinds": kinds.list(),
         "bands": [band(kind) for kind in kinds.list()],
@@ -170,7 +170,7 @@ class _Passes:
         """Return the index of a content: triples of (word, start after the previous start, length)."""
         flat: list[int] = []
         last = 0
-        for one in inside(activity, self.sources.get(activity), self.seconds, ends):
+        for one in inside(activity, self.sources.get(activity.timing), self.seconds, ends):
             start, end = _ticks(one.start), _ticks(one.end)
             if end > start:
                 flat += (self.words.number(named(one.what)), start - last, end - start)

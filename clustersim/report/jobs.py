@@ -155,7 +155,7 @@ def _flows(network: Network, link: int) -> set[int]:
             variant = network.variant(call, cell)
             if variant not in cells:
                 cells[variant] = [set(of[t.group[t.link == link]].tolist()) for t in network.phases(variant)]
-            flows = network.flows(call, cell)
+            flows = network.flows(call)[cell]
             result |= {id(flow) for own, flow in zip(cells[variant], flows, strict=True) if cell in own}
     return result
 
@@ -277,7 +277,7 @@ def _simulated(shared: Shared) -> dict[str, Any]:
     every = [one.steps[0] for one in shared.jobs]
     return {
         "ranks": sum(one.job.mesh.size for one in shared.jobs),
-        "rank_classes": sum(len(one.plan.programs) for one in shared.jobs),
+        "rank_classes": sum(len(one.plan.first) for one in shared.jobs),
         "links_that_can_be_short": len(links.of),
         "link_classes": len(links.first),
         "seconds": max(step.end for one in shared.jobs for step in one.steps),

@@ -75,7 +75,7 @@ def detailed_trace(
     """
     stage_of = stages_of(plan, summary)
     kept = dict.fromkeys(
-        range(len(plan.programs)) if ranks is None else plan.network.cells.ranks.of[list(ranks)].tolist()
+        range(len(plan.first)) if ranks is None else plan.network.cells.ranks.of[list(ranks)].tolist()
     )
     spans = by_cell(record.spans, sorted(kept))
     drawn = by_class(plan, spans) if ranks is None else of_ranks(plan, ranks)

@@ -325,7 +325,7 @@ def _ranks(topology: Topology, job: Job, plan: Plan, record: Record) -> dict[str
         "gpus": topology.gpus,
         "ranks": job.mesh.size,
         "idle_gpus": topology.gpus - job.mesh.size,
-        "rank_classes": len(plan.programs),
+        "rank_classes": len(plan.first),
         "player": record.player,
         "events": record.events,
     }

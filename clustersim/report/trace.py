@@ -221,7 +221,7 @@ def shown(kept: Sequence[int], plan: Plan) -> dict[str, int]:
     """
     size = plan.size
     return {
-        "rank_classes": len(plan.programs),
+        "rank_classes": len(plan.first),
         "rank_classes_shown": len(kept),
         "ranks": int(size.sum()),
         "ranks_shown": int(size[kept].sum()),

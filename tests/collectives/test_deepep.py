@@ -81,7 +81,7 @@ def seconds(result, op):
     """Return what the exchange takes on an idle fabric."""
     network = result.plan.network
     [call] = [one for one in network.plans if one.op == op]
-    return sum(flow.idle for flow in network.flows(call, 0))
+    return sum(flow.idle for flow in network.flows(call)[0])
 
 
 @pytest.mark.parametrize(("count", "dispatch", "combine"), MEASURED)

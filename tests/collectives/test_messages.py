@@ -32,7 +32,7 @@ def seconds(result):
     for call in (one for one in result.plan.network.plans if one.op == "send"):
         pairs = families_of(result.work, result.topology)[call.group].tolist()
         for ranks, cell in zip(pairs, result.plan.network.cells.groups[call.group].of, strict=True):
-            flows = result.plan.network.flows(call, int(cell))
+            flows = result.plan.network.flows(call)[int(cell)]
             found[tuple(ranks)] = call.size, fsum(flow.idle for flow in flows)
     return found
 

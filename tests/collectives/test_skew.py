@@ -214,12 +214,13 @@ def played(topology, ranks, given, fold):
     ends = {}
     for name in ("ep", "dp"):
         for cell, first in enumerate(net.cells.groups[name].first.tolist()):
-            flows = [flow for call in calls if call.group == name for flow in net.flows(call, cell)]
+            flows = [flow for call in calls if call.group == name for flow in net.flows(call)[cell]]
             if name == "ep":  # experts compute as long as the slowest has rows for
                 rows = (np.array(given) * slowdown[ranks[first]]).max() * 1e-3
                 activity = Activity([Segment(0.0, flows[0]), Segment(rows, flows[1])])
             else:
-                activity = Activities({}, net).transfer(calls[2], cell)
+                made = Activities({}, net)
+                activity = made.activities[made.transfers(calls[2], [cell])[0]]
             fabric.start(activity, lambda _, key=(name, cell): ends.__setitem__(key, env.now))
     env.run()
     return net, {name: [ends[name, cell] for cell in net.cells.groups[name].of.tolist()] for name in ("ep", "dp")}

@@ -135,11 +135,12 @@ def test_rings_over_one_bottleneck_take_as_many_times_as_long(op, jobs):
     fabric_ = Fabric(env, nets[0].capacity.tolist())
     ends: list[float] = []
     for net in nets:
-        fabric_.start(Activities({}, net).transfer(call, 0), lambda _: ends.append(env.now))
+        made = Activities({}, net)
+        fabric_.start(made.activities[made.transfers(call, [0])[0]], lambda _: ends.append(env.now))
     env.run()
     [phase] = phases("ring", op, Group(leaves, (leaves,)))
     uplink = topology.capacity[next(tier.first for tier in topology.tiers if tier.name == "leaf-up")]
-    latency = sum(flow.latency for flow in nets[0].flows(call, 0))
+    latency = sum(flow.latency for flow in nets[0].flows(call)[0])
     assert ends == pytest.approx([latency + jobs * phase.fraction[0] * size / uplink] * jobs, rel=1e-8)
 
 

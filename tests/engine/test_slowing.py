@@ -186,7 +186,7 @@ def test_what_was_slowed_counts_as_computation():
 
 def test_each_step_of_several_is_slowed_alike():
     result = step("buckets", 24)
-    [records] = together([Tasks.of(result.plan)], "simpy", steps=3)
+    [records] = together([Tasks(result.plan)], "simpy", steps=3)
     lengths = [record.end - record.begin for record in records]
     assert lengths == pytest.approx([step_seconds(result)] * 3, rel=1e-9)
 

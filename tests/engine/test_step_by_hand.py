@@ -1,14 +1,13 @@
 """A step of two ranks and two microbatches, executed as worked out by hand in CONTRIBUTING.md."""
 
 import numpy as np
+from random_steps import plan
 
-from clustersim.engine.compile import Plan
 from clustersim.engine.compiled import loop
 from clustersim.engine.fabric import Activity, Segment
 from clustersim.engine.flows import Flow
 from clustersim.engine.loop import LoopJob
 from clustersim.engine.program import Layout, LayoutTask, PassMessage, Program
-from clustersim.engine.shape import shape
 from clustersim.engine.times import Tasks, loop_times
 from clustersim.schedules.action import Action
 
@@ -31,15 +30,16 @@ def test_a_step_of_two_ranks_is_the_one_worked_out_by_hand():
     second = layout(LayoutTask("compute", "F", 0, None, (PassMessage("p2p", 0),), None))
     rows = [tuple(Action(stage, "F", microbatch) for microbatch in range(2)) for stage in range(2)]
     programs = [
-        Program(first, (two, sent), rows[0], own=(0,), once={}, cells={"p2p/send": 0}),
-        Program(second, (three,), rows[1], own=(1,), once={}, cells={"p2p/receive": 0}),
+        Program(first, rows[0], own=(0,), once={}),
+        Program(second, rows[1], own=(1,), once={}),
     ]
+    # both ranks are in the only pair: the one as the sender, the other as the receiver
+    tasks = Tasks(plan(programs, [(two, sent), (three,)], [{"p2p/send": 0}, {"p2p/receive": 0}], {}))
 
-    step = shape(programs, {})
+    step = tasks.shape
     assert step.op.tolist() == [0, 2, 0]  # compute, launch, compute: three tasks …
     assert step.events == 6  # … of which each is executed twice
-    plan = Plan(programs, None, {}, np.arange(2), np.ones(2, int), {})  # of two ranks without a fabric
-    times = loop_times(Tasks(step, plan), link)
+    times = loop_times(tasks, link)
     [[found]] = loop(link, [LoopJob(step, times)])
     assert found.starts.tolist() == [0.0, 2.0, 2.0, 4.0, 3.5, 6.5]
     assert found.ends.tolist() == [2.0, 3.5, 4.0, 5.5, 6.5, 9.5]

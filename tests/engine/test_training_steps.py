@@ -55,7 +55,7 @@ def test_every_engine_executes_the_same_training_step(data):
     simulator, one = drawn(data)
     work = simulator.preparation.work(one, np.arange(one.mesh.size))
     plan, wanted = simulator.alone(work, "simpy")
-    tasks = Tasks.of(plan)
+    tasks = Tasks(plan)
     step = LoopJob(tasks.shape, loop_times(tasks, plan.network.capacity))
     event("shares links" if wanted.solves else "shares no link")
     for python in (False, True):
@@ -65,7 +65,7 @@ def test_every_engine_executes_the_same_training_step(data):
         for mine, its in zip(found.waits[:-1], wanted.waits[:-1], strict=True):
             assert mine == pytest.approx(its, rel=1e-11, abs=1e-11 * wanted.end)
         if not wanted.solves and not step.times.losses:
-            passes = [plan.passes(cell) for cell in range(len(plan.programs))]
+            passes = [plan.passes(cell) for cell in range(len(plan.first))]
             assert by_task(step.shape, found.ends) == longest_path(passes, plan.members)
     for parts in breakdown(found):
         assert sum(parts.values()) == pytest.approx(wanted.end, rel=1e-12)

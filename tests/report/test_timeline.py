@@ -99,7 +99,7 @@ def test_a_title_is_escaped_and_what_is_left_out_is_said():
     tree = drawn(result, "a < b & c")
     texts = [text.text for text in tree.iter(f"{SVG}text")]
     assert texts[0].startswith("a < b & c: ")
-    left_out = len(result.plan.programs) - ROWS
+    left_out = len(result.plan.first) - ROWS
     assert left_out > 0
     assert any(f"{left_out:,} more classes" in text for text in texts)
 

@@ -30,7 +30,6 @@ from clustersim.engine.program import (
     TemplateKey,
     Wait,
 )
-from clustersim.engine.shape import shape
 from clustersim.engine.times import Tasks, loop_times
 from clustersim.schedules.action import Action
 
@@ -56,8 +55,11 @@ class PlainProgram(NamedTuple):
             yield self.special.get(action) or self.steps[action.letter, action.stage], action.microbatch
         yield self.finish, -1
 
-    def bound(self) -> Program:
-        """Return the same as engines take it: a message is a family of its own, a group is named by its family and cell."""
+    def bound(self) -> tuple[Program, list[Activity], dict[str, int]]:
+        """Return the same as engines take it, with the activities of its tasks and its group cell by family.
+
+        A message is a family of its own, a group is named by its family and cell.
+        """
         own = tuple(sorted({action.stage for action in self.row})) or (0,)
         tasks, templates, cells = list[Task](), dict[TemplateKey, range](), dict[str, int]()
 
@@ -85,7 +87,7 @@ class PlainProgram(NamedTuple):
         add(("finish", None), self.finish)
         layout = Layout(tuple(map(line, tasks)), templates)
         once = {action: (action.letter, own.index(action.stage)) for action in self.special}
-        return Program(layout, tuple(one.activity for one in tasks), self.row, own, once, cells)
+        return Program(layout, self.row, own, once), [one.activity for one in tasks], cells
 
 
 class Step(NamedTuple):
@@ -96,10 +98,26 @@ class Step(NamedTuple):
 
     def job(self, capacity: Any = CAPACITY) -> LoopJob:
         """Return the step as an engine executes it."""
-        programs = [program.bound() for program in self.programs]
-        none: Any = None
-        found, plan = shape(programs, self.members), Plan(programs, none, self.members, none, none, {})
-        return LoopJob(found, loop_times(Tasks(found, plan), capacity))
+        programs, activities, cells = zip(*(program.bound() for program in self.programs), strict=True)
+        tasks = Tasks(plan(programs, activities, cells, self.members))
+        return LoopJob(tasks.shape, loop_times(tasks, capacity))
+
+
+def plan(
+    programs: Sequence[Program],
+    activities: Sequence[Sequence[Activity]],
+    cells: Sequence[Mapping[str, int]],
+    members: Mapping[GroupCell, int],
+) -> Plan:
+    """Return the plan of rank cells without a fabric, each with a program, activities and group cells of its own."""
+    none: Any = None
+    different = list(dict.fromkeys(one for own in activities for one in own))
+    does = [different.index(one) for own in activities for one in own]
+    names = dict.fromkeys(name for own in cells for name in own)
+    groups = {name: np.array([own.get(name, -1) for own in cells]) for name in names}
+    return Plan(
+        programs, np.arange(len(programs)), groups, members, different, np.array(does, int), none, none, none, {}
+    )
 
 
 def seconds(value: float) -> Activity:

@@ -146,16 +146,11 @@ def _times(records: Sequence[Sequence[Record]], numbers: Sequence[dict[str, int]
 
 def _moved(record: Record, number: dict[str, int], asking: Mask) -> Floats:
     """Return group cell, begin and end of each collective of a step (3, collectives)."""
-    known: dict[int, list[list[tuple[str, str]]]] = {}
-    cells: list[list[int]] = []
-    for program in record.shape.programs:
-        if id(program.activities) not in known:
-            known[id(program.activities)] = [
-                list(dict.fromkeys((call.group, call.op) for call in one.calls)) for one in program.activities
-            ]
-        for calls in known[id(program.activities)]:
-            own = dict.fromkeys(number[family] + program.cell(family, op) for family, op in calls)
-            cells.append([one for one in own if asking[one]])
+    plan, cells = record.shape.plan, list[list[int]]()
+    sides = [{(call.group, "send" if call.op == "send" else "") for call in one.calls} for one in plan.activities]
+    for rank, activity in zip(record.shape.task_rank.tolist(), plan.does.tolist(), strict=True):
+        own = [number[family] + plan.group(rank, family, side) for family, side in sides[activity]]
+        cells.append([one for one in own if asking[one]])
     first = np.cumsum([0, *map(len, cells)])
     cell, task = np.array([c for own in cells for c in own], np.int64), record.shape.event_task
     event = np.repeat(np.arange(len(task)), np.diff(first)[task])
