@@ -71,7 +71,7 @@ struct Running {
     Running *next_free;
 };
 
-#define INPUTS 42
+#define INPUTS 40
 /* arrays of a step: name, entries and value at its begin, by its events e, ranks r, streams s, messages m, launches l, meetings g */
 #define STATE(X) \
     X(mate, e, -1) X(previous, e, -1) X(after, e, -1) X(task, e, -1) X(pass_of, e, -1) X(waiter, e, -1) X(next_waiter, e + r, -1) \
@@ -91,7 +91,7 @@ struct Job {
     const int64_t *rank_pass, *pass_event, *pass_wait, *launched;
     /* times */
     const int32_t *kind, *link_start, *link, *segment_start, *flow, *load_start, *load_link;
-    const double *idle, *share, *segment, *flows, *load_weight, *first_byte, *last_byte, *sms, *memory, *compute, *bound;
+    const double *idle, *share, *segment, *flows, *load_weight, *sms, *memory, *compute, *bound;
     const uint8_t *taking, *losing;
     int32_t ranks, streams, events, meetings, slowing, number;
     int64_t messages, launches, first_event;
@@ -131,7 +131,7 @@ typedef struct {
     Stop *stops;
     int64_t moved_count, moved_room, changed_count, changed_room, wide_count, wide_room, trial_count, trial_room, stops_count, stops_room,
         stop_room, rates_room, woken_room;
-    int dirty, failed, quiet; /* quiet: no task holds links; whether that was right is checked afterwards */
+    int dirty, failed;
     double now;
     Py_buffer capacity;
 } Loop;
@@ -301,7 +301,7 @@ static void start(Loop *w, Job *job, int32_t leader, int32_t slot, double time, 
         if (job->slowing)
             changes |= job->taking[job->task[event]] || job->losing[job->task[event]];
     }
-    if (!changes && (w->quiet || job->link_start[kind] == job->link_start[kind + 1])) {
+    if (!changes && job->link_start[kind] == job->link_start[kind + 1]) {
         event_over(w, job, leader, time + job->idle[kind]);
         return;
     }
@@ -1341,7 +1341,7 @@ static int read_job(Job *job, PyObject *columns)
     COLUMN(but); COLUMN(pass_task); COLUMN(pass_end); COLUMN(microbatch); COLUMN(event_meeting); COLUMN(meeting_size);
     COLUMN(meeting_slot); COLUMN(task_rank); COLUMN(rank_pass); COLUMN(pass_event); COLUMN(pass_wait); COLUMN(launched);
     COLUMN(kind); COLUMN(link_start); COLUMN(link); COLUMN(segment_start); COLUMN(flow); COLUMN(load_start); COLUMN(load_link);
-    COLUMN(idle); COLUMN(share); COLUMN(segment); COLUMN(flows); COLUMN(load_weight); COLUMN(first_byte); COLUMN(last_byte); COLUMN(sms); COLUMN(memory); COLUMN(compute);
+    COLUMN(idle); COLUMN(share); COLUMN(segment); COLUMN(flows); COLUMN(load_weight); COLUMN(sms); COLUMN(memory); COLUMN(compute);
     COLUMN(bound); COLUMN(taking); COLUMN(losing);
     const int64_t *sizes = at[n++]; /* streams, messages, slowing, first event */
     job->ranks = (int32_t)(job->in[17].len / 8 - 1);
@@ -1422,7 +1422,7 @@ static void fill(int32_t *array, int64_t count, int32_t value)
         array[i] = value;
 }
 
-/* again(loop, job, begin, quiet, columns): let a job begin a step at a time, with new columns for what it returns. */
+/* again(loop, job, begin, columns): let a job begin a step at a time, with new columns for what it returns. */
 static PyObject *again(PyObject *module, PyObject *args)
 {
     PyObject *capsule, *columns;
@@ -1431,10 +1431,8 @@ static PyObject *again(PyObject *module, PyObject *args)
     Loop *w;
     Job *job;
     (void)module;
-    int quiet;
-    if (!PyArg_ParseTuple(args, "OidpO!", &capsule, &number, &begin_time, &quiet, &PyTuple_Type, &columns) || !(w = loop_of(capsule)))
+    if (!PyArg_ParseTuple(args, "OidO!", &capsule, &number, &begin_time, &PyTuple_Type, &columns) || !(w = loop_of(capsule)))
         return NULL;
-    w->quiet = quiet;
     job = &w->jobs[number];
     for (int i = 0; i < job->outs; i++)
         PyBuffer_Release(&job->out[i]);
@@ -1568,171 +1566,12 @@ static PyObject *stuck(PyObject *module, PyObject *args)
     Py_RETURN_NONE;
 }
 
-/* --- whether a step in which no task held links could have overfilled one ------------------------------------------------- */
-
-typedef struct { double begun, over, share; } Use; /* a task uses a link */
-
-static int32_t slot_of(const Job *job, int32_t event)
-{
-    int32_t meeting = job->meetings ? job->event_meeting[event] : -1;
-    return meeting < 0 ? job->task[event] : job->meeting_slot[meeting];
-}
-
-typedef struct { double time, change; } Change;
-
-static int by_time(const void *a, const void *b) /* of one time, what ends makes room for what begins */
-{
-    const Change *one = a, *other = b;
-    if (one->time != other->time)
-        return one->time < other->time ? -1 : 1;
-    return one->change < other->change ? -1 : one->change > other->change;
-}
-
-/* The uses of a link by two streams, each in order: 1 where both together ask for more than there is. */
-static int two_overfill(const Use *a, int64_t n, const Use *b, int64_t m)
-{
-    for (int64_t i = 0, j = 0; i < n && j < m;) {
-        if (a[i].over > b[j].begun && b[j].over > a[i].begun && a[i].share + b[j].share > FITS)
-            return 1;
-        if (a[i].over < b[j].over)
-            i++;
-        else
-            j++;
-    }
-    return 0;
-}
-
-/* Return 1 where the uses of a link, run after run, could overfill it; run[] has where each stream's begin. */
-static int overfills(const Use *uses, const int64_t *run, int32_t runs, Change **room, int64_t *size)
-{
-    int64_t count = run[runs] - run[0], n = 0;
-    double level = 0.0, most = 0.0;
-    for (int32_t i = 0; i < runs; i++) {
-        double own = 0.0;
-        for (int64_t k = run[i]; k < run[i + 1]; k++)
-            if (uses[k].share > own)
-                own = uses[k].share;
-        if (own > FITS)
-            return 1;
-        most += own;
-    }
-    if (most <= FITS)
-        return 0;
-    if (runs == 2)
-        return two_overfill(uses + run[0], run[1] - run[0], uses + run[1], run[2] - run[1]);
-    if (!grow(room, size, 2 * count, sizeof **room))
-        return -1;
-    for (int64_t i = run[0]; i < run[runs]; i++)
-        if (uses[i].over > uses[i].begun) {
-            (*room)[n++] = (Change){uses[i].begun, uses[i].share};
-            (*room)[n++] = (Change){uses[i].over, -uses[i].share};
-        }
-    qsort(*room, (size_t)n, sizeof **room, by_time);
-    for (int64_t i = 0; i < n; i++) {
-        level += (*room)[i].change;
-        if (level > FITS)
-            return 1;
-    }
-    return 0;
-}
-
-/* The next event of a stream of a rank, from place *at on: computations stand in the passes, the rest among what was launched. */
-static int32_t next_of_stream(const Job *job, int32_t rank, int32_t stream, int64_t *at, int64_t *p, int32_t *task)
-{
-    if (stream) {
-        int64_t number = (int64_t)rank * job->streams + stream;
-        return *at < job->count[number] ? job->launched_events[job->launched[number] + (*at)++] : -2;
-    }
-    for (; *p < job->rank_pass[rank + 1]; *task = ++*p < job->rank_pass[rank + 1] ? job->pass_task[*p] : 0)
-        for (; *task < job->pass_end[*p]; ++*task)
-            if (job->op[*task] == RUN) {
-                int32_t event = (int32_t)job->pass_event[*p] + job->event[*task];
-                ++*task;
-                return event;
-            }
-    return -2;
-}
-
-/* crowded(loop, job): whether what a quiet step had under way at one time could have overfilled a link. */
-static PyObject *crowded(PyObject *module, PyObject *args)
-{
-    int found = 0;
-    Loop *w;
-    Job *job = job_of(args, &w);
-    int64_t *first, *filled, *run = NULL, runs_room = 0, change_room = 0, total = 0;
-    int32_t *owner = NULL;
-    Use *uses = NULL;
-    Change *changes = NULL;
-    (void)module;
-    if (!job)
-        return NULL;
-    first = calloc((size_t)w->link_count + 2, sizeof *first);
-    filled = calloc((size_t)w->link_count + 1, sizeof *filled);
-    if (!first || !filled)
-        found = -1;
-    /* uses are counted, then written link after link; those of one stream stand together, in their order */
-    for (int round = 0; round < 2 && found == 0; round++) {
-        for (int32_t rank = 0; rank < job->ranks; rank++)
-            for (int32_t stream = 0; stream < job->streams; stream++) {
-                int64_t at = 0, p = job->rank_pass[rank];
-                int32_t task = job->pass_task[p], event, own = rank * job->streams + stream;
-                if (stream == HOST_STREAM)
-                    continue;
-                while ((event = next_of_stream(job, rank, stream, &at, &p, &task)) != -2) {
-                    int32_t kind;
-                    if (event < 0 || job->leader[event] != event)
-                        continue;
-                    kind = job->kind[slot_of(job, event)];
-                    for (int32_t i = job->link_start[kind]; i < job->link_start[kind + 1]; i++) {
-                        int32_t link = job->link[i];
-                        if (!round) {
-                            first[link + 1]++;
-                            total++;
-                        } else {
-                            int64_t place = first[link] + filled[link]++;
-                            uses[place] = (Use){job->start[event] + job->first_byte[kind], job->end[event] - job->last_byte[kind], job->share[i]};
-                            owner[place] = own;
-                        }
-                    }
-                }
-            }
-        if (!round) {
-            for (int32_t link = 0; link < w->link_count; link++)
-                first[link + 1] += first[link];
-            uses = malloc((size_t)(total + 1) * sizeof *uses);
-            owner = malloc((size_t)(total + 1) * sizeof *owner);
-            if (!uses || !owner)
-                found = -1;
-        }
-    }
-    for (int32_t link = 0; link < w->link_count && !found; link++) {
-        int32_t runs = 0;
-        for (int64_t i = first[link]; i < first[link + 1]; i++)
-            if (i == first[link] || owner[i] != owner[i - 1]) {
-                if (!grow(&run, &runs_room, runs + 2, sizeof *run)) {
-                    found = -1;
-                    break;
-                }
-                run[runs++] = i;
-            }
-        if (runs && !found) {
-            run[runs] = first[link + 1];
-            found = overfills(uses, run, runs, &changes, &change_room);
-        }
-    }
-    free(first); free(filled); free(uses); free(owner); free(run); free(changes);
-    if (found < 0)
-        return PyErr_NoMemory();
-    return PyBool_FromLong(found);
-}
-
 static PyMethodDef methods[] = {
     {"create", create, METH_VARARGS, "Return a loop for jobs that share links."},
     {"again", again, METH_VARARGS, "Let a job begin a step."},
     {"play", play, METH_O, "Process events until a job ends a step."},
     {"ends_now", ends_now, METH_VARARGS, "Return whether a job ends a step at a time."},
     {"facts", facts, METH_VARARGS, "Return what a step leaves behind besides its columns."},
-    {"crowded", crowded, METH_VARARGS, "Return whether a quiet step could have overfilled a link."},
     {"stuck", stuck, METH_VARARGS, "Return where a job cannot go on."},
     {NULL, NULL, 0, NULL},
 };

@@ -37,20 +37,10 @@ def loop(
     steps: int = 1,
     starts: Sequence[float] = (),
     progress: Callable[[float], None] = lambda _: None,
-    short: bool = False,
 ) -> tuple[list[LoopStep], ...]:
-    """Return the complete steps of jobs that share links; the arguments are those of `engine.simulate.simulate`.
-
-    short: links will surely be short, so that it need not be tried whether a step is quiet.
-    """
+    """Return the complete steps of jobs that share links; the arguments are those of `engine.simulate.simulate`."""
     starts = starts or [0.0] * len(jobs)
     own, since, found = new_loop(capacity, jobs), max(starts), tuple(list[LoopStep]() for _ in jobs)
-    if not short and len(jobs) == steps == 1 and not jobs[0].times.losses and not jobs[0].shape.free.any():
-        # most steps are quiet: then nothing has to be an event, and that is checked afterwards
-        own.again(0, starts[0], quiet=True)
-        own.play()
-        if not own.crowded(0):
-            return ([own.step(0)],)
     for number, start in enumerate(starts):
         own.again(number, start)
     left, now = [steps] * len(jobs), 0.0
@@ -77,15 +67,15 @@ class CompiledLoop:
         self.loop: Any = _loop.create(np.ascontiguousarray(capacity, float), columns)
         self.columns: list[tuple[NDArray[Any], ...]] = [()] * len(jobs)
 
-    def again(self, number: int, begin: float, quiet: bool = False) -> None:
-        """Let a job begin a step at a time; quiet: as if no link was ever short."""
+    def again(self, number: int, begin: float) -> None:
+        """Let a job begin a step at a time."""
         shape, times = self.jobs[number]
         events, waits = shape.events, int(shape.pass_wait[-1])
         floats = [np.zeros(events) for _ in range(3)]
         integers = [np.empty(events, np.int32) for _ in range(2)]
         slowed = np.zeros(events if times.losses else 0)
         self.columns[number] = (*floats, *integers, np.empty(waits, np.int32), np.zeros(waits), slowed)
-        _loop.again(self.loop, number, begin, quiet, self.columns[number])
+        _loop.again(self.loop, number, begin, self.columns[number])
 
     def play(self) -> int:
         """Process events until a job ends a step; return its number. Raises DeadlockError."""
@@ -93,10 +83,6 @@ class CompiledLoop:
         if number < 0:
             raise self.jobs[-1 - number].shape.stuck(*_loop.stuck(self.loop, -1 - number))
         return number
-
-    def crowded(self, number: int) -> bool:
-        """Return whether a quiet step could have overfilled a link."""
-        return bool(_loop.crowded(self.loop, number))
 
     def ends_now(self, now: float) -> bool:
         """Return whether another job ends a step at this time."""
@@ -116,13 +102,13 @@ class CompiledLoop:
         return LoopStep(begin, end, *columns, halves, own, events, solves)
 
 
-INPUTS = 42
+INPUTS = 40
 """Columns of a job."""
 TASKS = "op stream free gives event wait what which first but"
 PASSES = "pass_task pass_end microbatch event_meeting meeting_size meeting_slot task_rank"
 LONG = "rank_pass pass_event pass_wait launched"
 TIMES = "kind link_start link segment_start flow load_start load_link"
-SECONDS = "idle share segment flows load_weight first_byte last_byte"
+SECONDS = "idle share segment flows load_weight"
 
 
 def _columns(job: LoopJob, first_event: int) -> tuple[NDArray[Any], ...]:

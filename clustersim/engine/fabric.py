@@ -79,14 +79,6 @@ class SegmentTimes:
             self.ends += computed, now
         self.idle, self.order = now, own if order is None else order
 
-    @property
-    def around(self) -> tuple[float, float]:
-        """Seconds before the first byte moves, and after the last one has."""
-        if not self.segments:
-            return 0.0, 0.0
-        first, last = self.segments[0], self.segments[-1]
-        return first.compute + (first.flow.latency if first.flow else 0.0), 0.0 if last.flow else last.compute
-
 
 class Activity:
     """A fixed sequence of segments that can be started any number of times: its times, and flows on the links of its ranks.

@@ -264,13 +264,13 @@ class Loop:
         self.number = self.events = self.solves = self.stamp = 0
         self.moved: list[_Running] = []
         self.changed: list[_Link] = []
-        self.dirty, self.quiet, self.now = False, False, 0.0
+        self.dirty, self.now = False, 0.0
         for job, first in zip(self.jobs, offsets(np.array([job.events for job in self.jobs])), strict=False):
             job.first_event = int(first)
 
-    def again(self, number: int, begin: float, quiet: bool = False) -> None:
-        """Let a job begin a step at a time; quiet: as if no link was ever short."""
-        job, self.quiet = self.jobs[number], quiet
+    def again(self, number: int, begin: float) -> None:
+        """Let a job begin a step at a time."""
+        job = self.jobs[number]
         job.begin, job.step.call = begin, FIRST
         job.reset()
         self.push(job.step, begin)
@@ -299,27 +299,6 @@ class Loop:
                 return task.job.number
             else:
                 self.wake_up(task, now)
-
-    def crowded(self, number: int) -> bool:
-        """Return whether what a quiet step had under way at one time could have overfilled a link."""
-        job, times = self.jobs[number], self.jobs[number].times
-        changes: dict[int, list[tuple[float, float]]] = {}
-        for event in range(job.events):
-            if job.leader[event] != event:
-                continue
-            kind = job.kind[job.shape.slot(event)]
-            begun, over = job.start[event] + times.first_byte[kind], job.end[event] - times.last_byte[kind]
-            if over > begun:
-                for place in range(job.link_start[kind], job.link_start[kind + 1]):
-                    share = job.share[place]
-                    changes.setdefault(job.link[place], []).extend(((begun, share), (over, -share)))
-        for own in changes.values():
-            level = 0.0
-            for _, change in sorted(own):  # of one time, what ends makes room for what begins
-                level += change
-                if level > FITS:
-                    return True
-        return False
 
     def ends_now(self, now: float) -> bool:
         """Return whether another job ends a step at this time."""
@@ -543,7 +522,7 @@ class Loop:
             task = job.task[event]
             changes |= job.slowing and bool(job.taking[task] or job.losing[task])
             event = job.mate[event]
-        if not changes and (self.quiet or job.link_start[kind] == job.link_start[kind + 1]):
+        if not changes and job.link_start[kind] == job.link_start[kind + 1]:
             self.over(job, leader, time + job.idle[kind])
             return
         job.under_way += 1

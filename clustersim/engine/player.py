@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Literal
 
 from clustersim.cache import Cache
@@ -53,18 +52,18 @@ class Player:
         found = self.cache.kept.get(self.structure)
         return None if found is None else (found.plan, self.execute(found.retimed(seconds)))
 
-    def step(self, plan: Plan, progress: Callable[[float], None] = lambda _: None, short: bool = False) -> Record:
-        """Return one step of a plan that is alone on its fabric. short: links will surely be short."""
+    def step(self, plan: Plan, progress: Callable[[float], None] = lambda _: None) -> Record:
+        """Return one step of a plan that is alone on its fabric."""
         tasks = Tasks(plan)
         # what a host launches between computations depends on their seconds: such a plan serves no other times
         hosted = any(task.stream == HOST for task in tasks.lines)
         if self.structure is not None and self.cache is not None and not hosted:
             self.cache.kept.keep(self.structure, tasks)
-        return self.execute(tasks, progress, short)
+        return self.execute(tasks, progress)
 
-    def execute(self, tasks: Tasks, progress: Callable[[float], None] = lambda _: None, short: bool = False) -> Record:
-        """Return the record of one step; short: links will surely be short."""
-        [[record]] = together([tasks], self.engine, progress=progress, short=short)
+    def execute(self, tasks: Tasks, progress: Callable[[float], None] = lambda _: None) -> Record:
+        """Return the record of one step."""
+        [[record]] = together([tasks], self.engine, progress=progress)
         return record
 
 
@@ -74,13 +73,11 @@ def together(
     steps: int = 1,
     starts: Sequence[float] = (),
     progress: Callable[[float], None] = lambda _: None,
-    short: bool = False,
 ) -> tuple[list[Record], ...]:
     """Return the complete steps of jobs that share a fabric; the arguments are those of `engine.compiled.loop`."""
     capacity = jobs[0].plan.network.capacity
     own = [LoopJob(tasks.shape, loop_times(tasks, capacity)) for tasks in jobs]
-    name = "simpy" if engine == "simpy" else "loop"
-    execute = simulate if engine == "simpy" else partial(loop, short=short)
+    name, execute = ("simpy", simulate) if engine == "simpy" else ("loop", loop)
     lines = execute(capacity, own, steps, starts, progress)
     return tuple([Record.of(tasks, step, name) for step in line] for tasks, line in zip(jobs, lines, strict=True))
 

@@ -223,10 +223,6 @@ class LoopTimes(NamedTuple):
     """… its link, by its place among those of the kind …"""
     load_weight: Floats
     """… and the bytes over it for each byte of the flow."""
-    first_byte: Floats
-    """Seconds before the first byte of each kind moves …"""
-    last_byte: Floats
-    """… and after the last one has."""
     losses: Losses
     tasks: Tasks
     """The tasks that these columns are of."""
@@ -239,9 +235,8 @@ def loop_times(tasks: Tasks, capacity: Floats) -> LoopTimes:
     rows = [_segments(one) for one in timed] if len(held) else []
     start = offsets(np.array([*map(len, rows)] or [0], np.int64))
     segment = np.array([*chain.from_iterable(rows)], float).reshape(-1, 6)[entries(start, held)]
-    idle, first_byte, last_byte = np.array([(one.idle, *one.around) for one in timed]).reshape(-1, 3)[group].T
-    columns = {"idle": idle, "first_byte": first_byte, "last_byte": last_byte, "segment": segment}
-    return times._replace(**columns, losses=_losses(tasks), tasks=tasks)
+    idle = np.array([one.idle for one in timed])[group]
+    return times._replace(idle=idle, segment=segment, losses=_losses(tasks), tasks=tasks)
 
 
 def _link_times(tasks: Tasks, capacity: Floats) -> LoopTimes:
@@ -278,8 +273,6 @@ def _link_times(tasks: Tasks, capacity: Floats) -> LoopTimes:
         offsets(loads).astype(np.int32),
         (places - link_start[kind]).astype(np.int32),
         weight,
-        none,
-        none,
         NO_LOSSES,
         cast(
             Tasks, None

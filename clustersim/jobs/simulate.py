@@ -127,7 +127,7 @@ def _together(
     if not jobs_contend(drafted.demand, nets, under_way):
         return PlayedJobs(plans, complete)
 
-    def simulated(cells: Partition, kept: Mask, _: bool) -> PlayedJobs:
+    def simulated(cells: Partition, kept: Mask) -> PlayedJobs:
         plans = bound(drafted, cells, kept)
         told = lambda share: progress(f"simulate together {share:.0%}")  # noqa: E731
         return PlayedJobs(plans, together([*map(Tasks, plans)], "auto", steps, starts, told))

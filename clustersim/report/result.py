@@ -74,9 +74,7 @@ def detailed_trace(
     node type; if empty, kernels are not drawn.
     """
     stage_of = stages_of(plan, summary)
-    kept = dict.fromkeys(
-        range(len(plan.first)) if ranks is None else plan.network.cells.ranks.of[list(ranks)].tolist()
-    )
+    kept = dict.fromkeys(range(len(plan.first)) if ranks is None else plan.network.cells.ranks.of[list(ranks)].tolist())
     spans = by_cell(record.spans, sorted(kept))
     drawn = by_class(plan, spans) if ranks is None else of_ranks(plan, ranks)
     shares = summary["predictor"]["clock_shares"].get(product_type(summary["parallelism"]["precision"]), {})

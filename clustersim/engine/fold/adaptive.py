@@ -38,8 +38,8 @@ class PlayedJobs(NamedTuple):
     """Of each job, all steps that were under way, in which links are looked for that could have been short."""
 
 
-JobsPlayer = Callable[[Partition, Mask, bool], PlayedJobs]
-"""Simulates jobs on the cells that they fold to with some of `Demand.links`; last, whether links will surely be short."""
+JobsPlayer = Callable[[Partition, Mask], PlayedJobs]
+"""Simulates jobs on the cells that they fold to with some of `Demand.links`."""
 
 
 def play(
@@ -55,10 +55,10 @@ def play(
     drafted = draft([work], topology)
     every: Mask = np.ones(len(drafted.demand.links), bool)
 
-    def simulated(cells: Partition, kept: Mask, short: bool) -> PlayedJobs:
+    def simulated(cells: Partition, kept: Mask) -> PlayedJobs:
         own = player if kept is every else replace(player, structure=None)  # else it holds for these times alone
         [plan] = bound(drafted, cells, kept)
-        return PlayedJobs((plan,), ((own.step(plan, progress, short),),))
+        return PlayedJobs((plan,), ((own.step(plan, progress),),))
 
     found = adapted(drafted, every, simulated, fold)
     return found.plans[0], found.records[0][0]
@@ -72,17 +72,17 @@ def adapted(
     every: all of the links. kept: those to begin with, if not with none.
     """
     whole = folded(drafted.demand, every, fold)
-    kept, known = ~every if kept is None else kept, False
+    kept = ~every if kept is None else kept
     while fold and _worth(whole, kept):
         cells = folded(drafted.demand, kept)
         if MIN_FOLDING_GAIN * len(cells.ranks.first) > len(whole.ranks.first):
             break
-        found = simulated(cells, kept, known)
+        found = simulated(cells, kept)
         short = saturated_links(drafted.demand, [plan.network for plan in found.plans], found.records) & ~kept
         if not short.any():
             return found
-        kept, known = kept | short, True
-    return simulated(whole, every, known)
+        kept = kept | short
+    return simulated(whole, every)
 
 
 def _worth(whole: Partition, kept: Mask) -> bool:
