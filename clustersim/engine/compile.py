@@ -9,9 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import chain
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -241,10 +240,14 @@ def _plan(work: Work, placed: Tenant, net: Network) -> Plan:
         cells = np.flatnonzero(of == alike)
         speed = Speed(float(slowdown[first]), int(kind[first]), int(apart[first]))
         binder = _Binder(made, speed, groups, cells, frozenset(f for f in inside if groups[f][first] >= 0), hosted)
-        for place, recipe in enumerate(each[role[first]].recipes):
-            does[begins[cells] + place] = recipe(binder)
-    own = made.activities, does, net, ranks.first, ranks.size, made.sources, work.hosts
-    return Plan(programs, role, groups, members, *own)
+        own = each[role[first]]
+        different = np.empty((len(own.recipes), len(cells)), np.int64)
+        for row, (how, *what) in enumerate(own.recipes):
+            different[row] = how(binder, *what)
+        does[begins[cells] + np.arange(len(own.which))[:, np.newaxis]] = different[own.which]
+    return Plan(
+        programs, role, groups, members, made.activities, does, net, ranks.first, ranks.size, made.sources, work.hosts
+    )
 
 
 def _places(families: Iterable[Family], net: Network) -> dict[str, Ints]:
@@ -295,9 +298,14 @@ class _LayoutWriter:
             add(("special", one), self.tasks(lines))
         add(("finish", None), self.tasks(text.finish))
         items = chain.from_iterable(line.items for line in text.lines() if isinstance(line, Compute))
+        # tasks of like layers have one recipe
+        keys = [(how, id(what), *counts) for _, (how, what, *counts) in found]
+        recipes = dict(zip(keys, [how for _, how in found], strict=True))
+        number = {key: place for place, key in enumerate(recipes)}
         return _Recipes(
             Layout(tuple([task for task, _ in found]), templates, text.pairing),
-            tuple([how for _, how in found]),
+            list(recipes.values()),
+            np.array([number[key] for key in keys], np.int64),
             tuple(dict.fromkeys(item.group for item in once_each(items) if isinstance(item, Collective))),
         )
 
@@ -305,7 +313,7 @@ class _LayoutWriter:
         """Yield the wait for the first launches of a step; from then on the host is ahead of the GPU."""
         if self.launching.start:
             task = LayoutTask(HOST, READY, -1, None, (), None)
-            yield task, lambda rank: rank.alone(self.launching.start)
+            yield task, (_Binder.alone, self.launching.start)
             yield _waiting([Ready()])
 
     def tasks(self, lines: Sequence[Instruction]) -> Iterator[_Made]:
@@ -320,14 +328,14 @@ class _LayoutWriter:
             if isinstance(line, Wait | PassMessage):
                 waits.append(line)
             elif isinstance(line, Compute):
-                one = _Bound(line, calls)
+                one = line, calls
                 if place in behind:
-                    yield from self.following(one, tuple(waits))
+                    yield from self.following(*one, tuple(waits))
                 elif place < last:
-                    yield from self.leading(one, tuple(waits))
+                    yield from self.leading(*one, tuple(waits))
                 else:
                     fresh = self.launching.mode == "synchronised" or line.kind in UPDATE
-                    yield self.computation(one, tuple(waits), fresh and self.hosted)
+                    yield self.computation(*one, tuple(waits), fresh and self.hosted)
                 waits, calls = [], 0
             elif isinstance(line, Drain):
                 if self.launching.mode == "ahead" or place < last:  # else the next pass begins so anyway
@@ -349,43 +357,43 @@ class _LayoutWriter:
         places = [place for place, line in enumerate(lines) if isinstance(line, Compute) and line.kind not in UPDATE]
         return places if self.launching.mode == "ahead" else places[1:]
 
-    def computation(self, one: _Bound, waits: tuple[LayoutHandle, ...], fresh: bool) -> _Made:
-        """Return a computation; fresh: its host begins to launch it when it begins."""
-        line = one.line
+    def computation(self, line: Compute, calls: int, waits: tuple[LayoutHandle, ...], fresh: bool) -> _Made:
+        """Return a computation; calls: collectives and messages launched right before; fresh: its host begins to launch it when
+        it begins."""
         task = LayoutTask(COMPUTE, line.kind, line.chunk, line.family or None, waits, None)
-        return task, partial(_Binder.compute, one=one, fresh=fresh)
+        return task, (_Binder.compute, line.items, fresh, calls, line.tensors, line.parts)
 
     def drained(self, waits: Sequence[LayoutHandle]) -> Iterator[_Made]:
         """Yield a synchronisation: the host waits until its GPU is idle; before that, the GPU waits for `waits`."""
         if waits:
             yield _waiting(waits)
-        yield LayoutTask(HOST, SYNCHRONISE, -1, None, (), None), _nothing
+        yield LayoutTask(HOST, SYNCHRONISE, -1, None, (), None), _NOTHING
 
-    def leading(self, one: _Bound, waits: tuple[LayoutHandle, ...]) -> Iterator[_Made]:
+    def leading(self, line: Compute, calls: int, waits: tuple[LayoutHandle, ...]) -> Iterator[_Made]:
         """Yield a computation before which the host waits for its GPU, and from which it launches ahead."""
         yield from self.drained(waits)
-        yield self.computation(one, (), fresh=True)
-        yield self.busy(one)
+        yield self.computation(line, calls, (), fresh=True)
+        yield self.launches(line, calls, line.kind)
 
-    def following(self, one: _Bound, waits: tuple[LayoutHandle, ...]) -> Iterator[_Made]:
+    def following(self, line: Compute, calls: int, waits: tuple[LayoutHandle, ...]) -> Iterator[_Made]:
         """Yield a computation whose kernels the host launches when it has launched all those before, whatever its GPU does.
 
         With D and H when GPU and host are free, G what the kernels take in a row and K what they take when launched from 0, it
         is over at max(D + G, H + K): as if it could not begin before H + K - G.
         """
-        ready = LayoutTask(HOST, READY, one.line.chunk, None, (), None)
-        yield ready, partial(_Binder.lead, one=one)
-        yield self.computation(one, (*waits, Ready()), fresh=False)
-        yield self.busy(one)
+        yield self.launches(line, calls, READY)
+        yield self.computation(line, calls, (*waits, Ready()), fresh=False)
+        yield self.launches(line, calls, line.kind)
 
-    def busy(self, one: _Bound) -> _Made:
-        """Return the host's task of launching a computation."""
-        return LayoutTask(HOST, one.line.kind, one.line.chunk, None, (), None), partial(_Binder.busy, one=one)
+    def launches(self, line: Compute, calls: int, kind: str) -> _Made:
+        """Return the host's task of launching a computation, or the mark that it is so far ahead that this may begin."""
+        how = _Binder.lead if kind == READY else _Binder.busy
+        return LayoutTask(HOST, kind, line.chunk, None, (), None), (how, line.items, calls, line.tensors, line.parts)
 
     def launched(self, line: Send | Launch) -> _Made:
         """Return the task of a message or collective on its own stream."""
         call = line.collective
-        moved = partial(_Binder.moved, call=call)
+        moved = _Binder.moved, call
         if isinstance(line, Send):
             gives = PassMessage(call.group, line.chunk, line.ahead)
             return LayoutTask(call.group, "send", line.chunk, None, (), gives), moved
@@ -408,22 +416,26 @@ class _Binder:
     hosted: dict[float, int]
     """What hosts do, by seconds."""
 
-    def lead(self, one: _Bound) -> list[int]:
+    def nothing(self, _: object) -> int:
+        """Return the activity of tasks that only wait."""
+        return 0
+
+    def lead(self, items: Steps, *counts: int) -> list[int]:
         """Return by how much the host must be ahead of a computation, as in `_LayoutWriter.following`."""
-        both = zip(self.compute(one, fresh=True), self.compute(one, fresh=False), strict=True)
+        both = zip(self.compute(items, True, *counts), self.compute(items, False, *counts), strict=True)
         idle = [activity.idle for activity in self.activities.activities]
         return [self.alone(idle[fresh] - idle[later]) for fresh, later in both]
 
-    def busy(self, one: _Bound) -> int:
+    def busy(self, items: Steps, *counts: int) -> int:
         """Return the host's task of launching a computation."""
-        return self.alone(self.activities.text(one.line.items, self.speed, self.families, self.extra(one)).launching)
+        return self.alone(self.activities.text(items, self.speed, self.families, self.extra(*counts)).launching)
 
-    def extra(self, one: _Bound) -> float:
+    def extra(self, calls: int, tensors: int, parts: int) -> float:
         """Return the host's seconds for launches beside those of kernels: of collectives before, and one by one of tensors."""
         if not self.activities.hosts:
             return 0.0
         host = self.activities.hosts[self.speed.kind]
-        return one.calls * host.collective + one.line.tensors * host.parameter + one.line.parts * host.part
+        return calls * host.collective + tensors * host.parameter + parts * host.part
 
     def alone(self, seconds: float) -> int:
         """Return the activity that takes `seconds`; equal durations share one."""
@@ -431,10 +443,11 @@ class _Binder:
             self.hosted[seconds] = self.activities.add(Activity((Segment(seconds, None),)))
         return self.hosted[seconds]
 
-    def compute(self, one: _Bound, fresh: bool) -> list[int]:
-        """Return the kernels of a computation and the collectives between them."""
-        extra = self.extra(one) if fresh else None
-        return self.activities.work(one.line.items, self.speed, self.groups, self.cells, self.families, extra)
+    def compute(self, items: Steps, fresh: bool, *counts: int) -> list[int]:
+        """Return the kernels of a computation and the collectives between them; counts: as in `extra`, of which the host begins
+        with the first if it is `fresh`."""
+        extra = self.extra(*counts) if fresh else None
+        return self.activities.work(items, self.speed, self.groups, self.cells, self.families, extra)
 
     def moved(self, call: Collective) -> list[int]:
         """Return a collective or message."""
@@ -442,16 +455,9 @@ class _Binder:
         return self.activities.transfers(call, groups[self.cells].tolist())
 
 
-class _Bound(NamedTuple):
-    """A computation, with the launches before it."""
-
-    line: Compute
-    calls: int
-    """Collectives and messages launched right before."""
-
-
-_Recipe = Callable[[_Binder], int | list[int]]
-"""How the activity of a task is found on rank cells."""
+_Recipe = tuple[Any, ...]
+"""How the activity of a task is found on rank cells: a method of `_Binder` and its arguments."""
+_NOTHING: _Recipe = _Binder.nothing, None
 _Made = tuple[LayoutTask, _Recipe]
 """A task, and how its activity is found."""
 
@@ -460,18 +466,16 @@ class _Recipes(NamedTuple):
     """A layout, and how the activities of its tasks are found."""
 
     layout: Layout
-    recipes: tuple[_Recipe, ...]
-    """By task."""
+    recipes: Sequence[_Recipe]
+    """The different ones."""
+    which: Ints
+    """The recipe of each task."""
     inside: tuple[str, ...]
     """Families of collectives inside computations."""
 
 
-def _nothing(_: _Binder) -> int:
-    return 0
-
-
 def _waiting(waits: Sequence[LayoutHandle]) -> _Made:
-    return LayoutTask(COMPUTE, "", -1, None, tuple(waits), None), _nothing
+    return LayoutTask(COMPUTE, "", -1, None, tuple(waits), None), _NOTHING
 
 
 # Kernels and collectives become activities: seconds of compute with flows between them.

@@ -164,6 +164,8 @@ class WrittenPasses(NamedTuple):
     """All global ones."""
     passes: dict[tuple[object, ...], tuple[Instruction, ...]]
     """Lines of passes by letter, stage object and options; written for the first of equal stages."""
+    parts: dict[tuple[int, ...], Steps]
+    """Consecutive steps of passes, by the identities of the steps."""
     updates: dict[tuple[int, int], tuple[Steps, Steps]]
     """(gradient norm, optimizer) by the number of parameters and of experts' parameters."""
     texts: dict[tuple[object, ...], ScriptText]
@@ -172,7 +174,7 @@ class WrittenPasses(NamedTuple):
     @classmethod
     def of(cls, stages: Sequence[Stage]) -> WrittenPasses:
         """Return the empty collection for a job with these stages."""
-        return cls(tuple(stages), {}, {}, {})
+        return cls(tuple(stages), {}, {}, {}, {})
 
 
 @dataclass(frozen=True)
@@ -362,6 +364,7 @@ class _Writer:
         places = [i for i, item in enumerate(map(id, items)) if item in apart] if apart else []
         for begin, end in pairwise([-1, *places, len(items)]):
             part = items[begin + 1 : end]
+            part = self.written.parts.setdefault(tuple(map(id, part)), part)  # like layers have one
             alone = split.etp != split.tp and not any(isinstance(item, Collective) for item in part)
             if part or not items:
                 yield Compute(letter, chunk, part, None if alone else lock)
