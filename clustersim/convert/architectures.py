@@ -119,20 +119,10 @@ def _nemotron_h(config: Config, found: Shapes) -> Shapes:
 
 def _mamba2(config: Config) -> Shapes:
     """Return a model of state spaces alone, without MLPs; attention's heads are there for the format and have no weights."""
-    mamba, hidden = state_space(config), config.count("hidden_size")
-    return {
-        "layers": config.layers("num_hidden_layers"),
-        "hidden": hidden,
-        "heads": 1,
-        "vocab": config.count("vocab_size"),
-        "norm": "rmsnorm",
-        "positions": "none",
-        "bias": False,
-        "mixer": "mamba2",
-        "mamba": mamba,
-        "feed_forward": False,
-        "tied_embeddings": config.flag("tie_word_embeddings", default=True),
-    }
+    found: Shapes = {"layers": config.layers("num_hidden_layers"), "hidden": config.count("hidden_size")}
+    found |= {"heads": 1, "norm": "rmsnorm", "positions": "none", "bias": False}
+    found |= {"vocab": config.count("vocab_size"), "mixer": "mamba2", "mamba": state_space(config)}
+    return {**found, "feed_forward": False, "tied_embeddings": config.flag("tie_word_embeddings", default=True)}
 
 
 def _lfm2(config: Config, found: Shapes) -> Shapes:
@@ -158,15 +148,9 @@ def _longcat(config: Config, found: Shapes) -> Shapes:
     config.choice("zero_expert_type", ("identity",), "identity")
     config.choice("attention_method", ("MLA",), "MLA")
     real, visited = int(str(found["experts"])), int(str(found["topk"]))
-    dense = config.count("ffn_hidden_size")
-    return {
-        **found,
-        "layers": 2 * layers,
-        "topk": max(round(visited * real / (real + zero)), 1),
-        "shared_experts": 1,
-        "shared_ffn": dense,
-        "blocks": [{"experts": 0, "ffn": dense}, {}],
-    }
+    dense, topk = config.count("ffn_hidden_size"), max(round(visited * real / (real + zero)), 1)
+    shared = {"shared_experts": 1, "shared_ffn": dense, "blocks": [{"experts": 0, "ffn": dense}, {}]}
+    return {**found, **shared, "layers": 2 * layers, "topk": topk}
 
 
 def _arctic(config: Config, found: Shapes) -> Shapes:
@@ -231,12 +215,8 @@ def _by_keys(config: Config, keys: Mapping[str, object], vision: tuple[str, ...]
     rotary = rms or any("rope" in key or "rotary" in key for key in keys)
     norm = "RMSNorm" if rms else "LayerNorm"
     own = f"what the code of {config.kind} does otherwise than a decoder with {norm} before each half"
-    fixed = {
-        "norm": "rmsnorm" if rms else "layernorm",
-        "positions": "rotary" if rotary else "learned",
-        "bias": not rms,
-        "qkv_bias": not rms,
-    }
+    fixed: Shapes = {"norm": norm.lower(), "positions": "rotary" if rotary else "learned"}
+    fixed |= {"bias": not rms, "qkv_bias": not rms}
     named = any(keys.get(name) is not None for name in (*KEYS["ffn"], "moe_intermediate_size"))
     wide = {} if named or rms else {"intermediate_size": 4 * text_model(config).count(*KEYS["hidden"])}
     return Architecture((own, *vision), fixed, {"tie_word_embeddings": True, **wide}, gate=gate)

@@ -80,9 +80,7 @@ def _node(spec: AstraNetwork) -> dict[str, object]:
         scale_up = {"kind": kind, "link": _rate(spec.bandwidth[0]), "latency": f"{delay}ns"}
     node: dict[str, object] = {"gpus": {"model": spec.gpu, "count": gpus}, "scale_up": scale_up}
     if len(spec.topology) > 1:
-        most = (
-            math.fsum(_egress(spec, i) for i in range(1, len(spec.topology))) or spec.bandwidth[1]
-        )  # one node: any rate
+        most = math.fsum(_egress(spec, i) for i in range(1, len(spec.topology))) or spec.bandwidth[1]  # one node: any
         node["nics"] = {"count": gpus, "rate": _rate(most), "attach": "integrated", "efficiency": 1.0, "latency": "0s"}
     return node
 

@@ -27,16 +27,8 @@ WHAT = "a Chakra execution trace"
 
 NodeType = IntEnum("NodeType", "INVALID METADATA MEM_LOAD MEM_STORE COMP SEND RECV COLL", start=0)
 """Kinds of nodes of an execution trace, by the numbers of its protobuf schema."""
-TYPES = {
-    "all_reduce": 0,
-    "reduce": 1,
-    "all_gather": 2,
-    "broadcast": 5,
-    "all_to_all": 6,
-    "dispatch": 6,
-    "combine": 6,
-    "reduce_scatter": 7,
-}
+TYPES = {"all_reduce": 0, "reduce": 1, "all_gather": 2, "broadcast": 5, "reduce_scatter": 7}
+TYPES |= dict.fromkeys(("all_to_all", "dispatch", "combine"), 6)
 """Collective → `CollectiveCommType`."""
 OPS = {number: op for op, number in reversed(TYPES.items())} | {8: "reduce_scatter", 9: "barrier"}
 """The collective of each `CollectiveCommType` that can be played; an attribute `op` says which of several of one type it is."""
@@ -255,23 +247,21 @@ def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
 
 
 def _read_node(message: bytes) -> TraceNode:
-    number, name, kind, micros, inputs = 0, "", 0, 0, ""
+    numbers, name, inputs = {1: 0, 3: 0, 7: 0}, "", ""
     before: dict[int, None] = {}
     attributes: dict[str, AttributeValue] = {}
     for place, value in _fields(message):
         if place in (4, 5):
             before |= dict.fromkeys(_packed(value))
         elif isinstance(value, int):
-            number, kind, micros = (
-                value if place == own else old for own, old in ((1, number), (3, kind), (7, micros))
-            )
+            numbers |= {place: value}
         elif place == 2:
             name = value.decode()
         elif place == 8:
             inputs = next((text.decode() for own, text in _fields(value) if own == 1 and isinstance(text, bytes)), "")
         elif place == 10:
             attributes |= _read_attribute(value)
-    return TraceNode(number, name, kind, tuple(before), micros, attributes, inputs)
+    return TraceNode(numbers[1], name, numbers[3], tuple(before), numbers[7], attributes, inputs)
 
 
 def _packed(value: int | bytes) -> Iterator[int]:

@@ -22,7 +22,7 @@ CONVERSIONS: Mapping[str, Conversion] = {
     # one kind of context parallelism for all layers, or one for each
     "context": lambda value: value[0] if isinstance(value, list) and len(set(map(str, value))) == 1 else value,
     "fp8_recipe": lambda value: (
-        {"precision": "fp8", "fp8_scaling": SCALING[value]} if value in SCALING else {"precision": value}
+        {"precision": "fp8", "fp8_scaling": SCALING[value]} if str(value) in SCALING else {"precision": value}
     ),
     # the first of the two sizes of hierarchical context parallelism
     "inner": lambda value: value[0] if isinstance(value, list) and len(value) == 2 else value,

@@ -113,15 +113,8 @@ def text_model(config: Config, sections: Iterable[str] = ()) -> Config:
 
 def unread(config: Config, family: Architecture) -> None:
     """Raise InputError for keys that are on, that may change shapes, and that were not read."""
-    left = [
-        key
-        for key, value in config.keys.items()
-        if value not in (None, False, 0, "", [], {})
-        and key not in config.read
-        and key not in family.ignored
-        and not NEUTRAL.fullmatch(key)
-    ]
-    if left:
+    on = [key for key, value in config.keys.items() if value not in (None, False, 0, "", [], {})]
+    if left := [key for key in on if key not in {*config.read, *family.ignored} and not NEUTRAL.fullmatch(key)]:
         what = ", ".join(left[:4]) + (f" and {len(left) - 4} more" if len(left) > 4 else "")
         raise InputError(
             f"{config.path}: {what}: not read for model_type {config.kind!r}, and may change its shapes; write a workload "
@@ -134,20 +127,12 @@ def decoder(config: Config, family: Architecture) -> Shapes:
     layers, heads = config.layers(*KEYS["layers"]), config.count(*KEYS["heads"])
     act = [name for name in ("hidden_act", "activation_function", "hidden_activation") if config.get(name)]
     known = GATED if family.gate else {**PLAIN, "xielu": "squared_relu"}
-    found: Shapes = {
-        "layers": layers,
-        "hidden": config.count(*KEYS["hidden"]),
-        "heads": heads,
-        **attention_shapes(config, heads),
-        "vocab": config.count(*KEYS["vocab"]),
-        **optional(config, "max_positions", *KEYS["max_positions"]),
-        "norm": "rmsnorm",
-        "activation": known[
-            config.choice(act[-1] if act else "hidden_act", tuple(known), "silu" if family.gate else "gelu")
-        ],
-        "positions": "rotary",
-        **family.fixed,
-    }
+    found: Shapes = {"layers": layers, "heads": heads, "norm": "rmsnorm", "positions": "rotary"}
+    found |= {"hidden": config.count(*KEYS["hidden"]), **attention_shapes(config, heads)}
+    found |= {"vocab": config.count(*KEYS["vocab"]), **optional(config, "max_positions", *KEYS["max_positions"])}
+    default = "silu" if family.gate else "gelu"
+    found["activation"] = known[config.choice(act[-1] if act else "hidden_act", tuple(known), default)]
+    found |= family.fixed
     flags: dict[str, tuple[str, ...]] = {
         "bias": ("mlp_bias", "use_bias", "bias"),
         "qkv_bias": ("attention_bias", "use_qkv_bias", "qkv_bias"),
@@ -215,15 +200,11 @@ def feed_forward(config: Config, family: Architecture) -> Shapes:
     shared = config.index(*KEYS["shared_experts"], default=1 if wide else 0)
     further = config.index(*KEYS["mtp_layers"], default=0) * config.count("mtp_transformer_layers", default=1)
     further = further if config.flag("use_mtp", default=True) else 0
-    return {
-        **({"router_groups": groups, "router_group_topk": chosen} if groups > 1 else {}),
-        "experts": config.count(*KEYS["experts"]),
-        "topk": config.count(*KEYS["topk"], default=2),
-        "ffn": config.count(*WIDTHS),
-        "shared_experts": family.fixed.get("shared_experts", shared),
-        **({"shared_ffn": wide} if wide and shared else {}),
-        "mtp_layers": family.fixed.get("mtp_layers", further),
-    }
+    found: Shapes = {"router_groups": groups, "router_group_topk": chosen} if groups > 1 else {}
+    found |= {"experts": config.count(*KEYS["experts"]), "topk": config.count(*KEYS["topk"], default=2)}
+    found |= {"shared_experts": shared, "mtp_layers": further, **({"shared_ffn": wide} if wide and shared else {})}
+    own = {key: family.fixed[key] for key in ("shared_experts", "mtp_layers") if key in family.fixed}
+    return {**found, **own, "ffn": config.count(*WIDTHS)}
 
 
 def by_layer(found: Shapes, each: list[Shapes]) -> Shapes:

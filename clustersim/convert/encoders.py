@@ -16,12 +16,12 @@ GPT2_NAMES, BERT_NAMES, OPT_NAMES = (single_names(kind) for kind in ("gpt2", "be
 
 def gpt_like(config: Config, names: dict[str, str], activation: str, default: str) -> Shapes:
     """Return a model with LayerNorm, biases and no gate; names: keys → those of the config; activation: the key of its name."""
-    return {
-        **{key: config.count(name) for key, name in names.items() if key != "layers"},
+    found: Shapes = {key: config.count(name) for key, name in names.items() if key != "layers"}
+    found |= {
         "layers": config.layers(names["layers"]),
-        "activation": PLAIN[config.choice(activation, tuple(PLAIN), default)],
         "tied_embeddings": config.flag("tie_word_embeddings", default=True),
     }
+    return {**found, "activation": PLAIN[config.choice(activation, tuple(PLAIN), default)]}
 
 
 def bert(config: Config) -> Shapes:
@@ -64,20 +64,11 @@ def opt(config: Config) -> Shapes:
 def t5(config: Config) -> Shapes:
     """An encoder and a decoder without biases; without num_decoder_layers both have as many layers."""
     encoder = config.layers("num_layers")
-    return {
-        "layers": config.count("num_decoder_layers", default=encoder),
-        "encoder_layers": encoder,
-        "hidden": config.count("d_model"),
-        "heads": config.count("num_heads"),
-        "head_dim": config.count("d_kv"),
-        "ffn": config.count("d_ff"),
-        "vocab": config.count("vocab_size"),
-        "norm": "rmsnorm",
-        "activation": T5_FORWARD[config.choice("feed_forward_proj", tuple(T5_FORWARD), "relu")],
-        "positions": "none",
-        "bias": False,
-        "tied_embeddings": config.flag("tie_word_embeddings", default=True),
-    }
+    found: Shapes = {key: config.count(name) for key, name in single_names("t5").items()}
+    found |= {"encoder_layers": encoder, "layers": config.count("num_decoder_layers", default=encoder)}
+    found |= {"norm": "rmsnorm", "positions": "none", "bias": False}
+    found["activation"] = T5_FORWARD[config.choice("feed_forward_proj", tuple(T5_FORWARD), "relu")]
+    return {**found, "tied_embeddings": config.flag("tie_word_embeddings", default=True)}
 
 
 def switch(config: Config) -> Shapes:

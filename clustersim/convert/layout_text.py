@@ -24,9 +24,8 @@ def written_out(layout: str) -> str:
             raise InputError(f"{layout!r} is too long; name at most {LONGEST} layers")
         text = pattern.sub(lambda found: found[1] * int(found[2]), text)
     if wrong := sorted(set(text) - set("EtmL|")):
-        raise InputError(
-            f"{layout!r} has {wrong[0]!r}; write E (embedding), t (block), m (MTP), L (loss), | between stages, (…)*3 to repeat"
-        )
+        letters = "E (embedding), t (block), m (MTP), L (loss), | between stages, (…)*3 to repeat"
+        raise InputError(f"{layout!r} has {wrong[0]!r}; write {letters}")
     return text
 
 

@@ -66,9 +66,8 @@ def implied(given: Mapping[str, object], pp: int) -> dict[str, tuple[object, str
     """Return the keys of a workload that DeepSpeed has otherwise than Megatron, each with its value and why."""
     if not given.get("deepspeed"):
         return {}
-    found: dict[str, tuple[object, str]] = {
-        "training.attention": ("unfused", "Megatron-DeepSpeed's without --use-flash-attn")
-    }
+    found = dict[str, tuple[object, str]]()
+    found["training.attention"] = "unfused", "Megatron-DeepSpeed's without --use-flash-attn"
     if given.get("zero_stage") == 2 and pp == 1:
         found["parallelism.reduce_every_microbatch"] = True, "DeepSpeed's of ZeRO-2"
     if given.get("zero_stage") == 3:

@@ -23,14 +23,10 @@ LINE = 100
 """Letters of a line of the script at most."""
 NARROW = {"mxfp8": "mxfp8", **{ours: str(name) for name, ours in SCALING.items()}}
 """Precision or fp8_scaling → fp8_recipe."""
-BUILT = {
-    **dict.fromkeys(("mamba", "delta", "conv", "indexer"), (None,)),
-    **dict.fromkeys(("output_gate", "head_transform"), (False,)),
-    **dict.fromkeys(("feed_forward", "causal"), (True,)),
-    "norm_position": ("pre",),
-    "encoder_layers": (0,),
-    "activation": ("gelu", "gelu_new", "squared_relu", "swiglu", "geglu"),
-}
+BUILT: dict[str, tuple[object, ...]] = dict.fromkeys(("mamba", "delta", "conv", "indexer"), (None,))
+BUILT |= {"output_gate": (False,), "head_transform": (False,), "feed_forward": (True,), "causal": (True,)}
+BUILT |= {"norm_position": ("pre",), "encoder_layers": (0,)}
+BUILT["activation"] = ("gelu", "gelu_new", "squared_relu", "swiglu", "geglu")
 """Keys of a model, and the values of each that pretrain_gpt.py can build."""
 OF_EXPERTS = ("moe", "moe_act", "shared_experts")
 """Modules to recompute that a model without experts does not have."""
@@ -38,11 +34,8 @@ OPTIMIZERS = ("adam", "sgd", "muon")
 """Optimizers that a workload and `--optimizer` both have."""
 PLACEHOLDERS = "--lr 1e-4 --train-iters 100 --mock-data --tokenizer-type NullTokenizer"
 """Arguments that Megatron-LM requires and that do not change the time of a step."""
-RENDEZVOUS = {
-    "NODE_RANK": "the number of this node from 0",
-    "MASTER_ADDR": "the name of node 0",
-    "MASTER_PORT": "a free port there",
-}
+RENDEZVOUS = {"NODE_RANK": "the number of this node from 0", "MASTER_ADDR": "the name of node 0"}
+RENDEZVOUS["MASTER_PORT"] = "a free port there"
 """Environment variables of a launch on several nodes, with the value that the user must set."""
 
 
@@ -52,14 +45,7 @@ def script(spec: Workload, nodes: int, gpus: int, layout: str | None = None) -> 
     layout: which stage has which layers, where Megatron-LM would not divide them so itself. Raises InputError for what
     pretrain_gpt.py cannot build: the script would launch another model.
     """
-    unknown = [f"model.{key}" for key, values in BUILT.items() if getattr(spec.model, key) not in values]
-    unknown += ["training.lora"] * (spec.training.lora is not None)
-    unknown += ["training.optimizer"] * (spec.training.optimizer not in OPTIMIZERS)
-    if unknown:
-        raise _no_argument(unknown[0])
-    for key, wrong, why in refused(spec):
-        if wrong:
-            raise InputError(f"{key}: Megatron-LM does not start with it: {why}; change it")
+    refuse_unbuildable(spec)
     groups = [("MODEL", model(spec)), ("TRAINING", training(spec)), ("PARALLEL", parallelism(spec, layout))]
     text = ["#!/bin/bash", f"# {spec.name}, as clustersim simulated it.", connections(spec)]
     text += [f': "${{{name}:?placeholder, set it to {what}}}"' for name, what in RENDEZVOUS.items() if nodes > 1]
@@ -71,6 +57,18 @@ def script(spec: Workload, nodes: int, gpus: int, layout: str | None = None) -> 
     launched = ["torchrun", f"--nproc_per_node {gpus}", f"--nnodes {nodes}", *rendezvous, "pretrain_gpt.py"]
     names = [*(name for name, _ in groups), "PLACEHOLDER"]
     return "\n".join([*text, " ".join([*launched, *(f'"${{{name}_ARGS[@]}}"' for name in names)]), ""])
+
+
+def refuse_unbuildable(spec: Workload) -> None:
+    """Raise InputError for the first key that Megatron cannot build or refuses."""
+    unknown = [f"model.{key}" for key, values in BUILT.items() if getattr(spec.model, key) not in values]
+    unknown += ["training.lora"] * (spec.training.lora is not None)
+    unknown += ["training.optimizer"] * (spec.training.optimizer not in OPTIMIZERS)
+    if unknown:
+        raise _no_argument(unknown[0])
+    for key, wrong, why in refused(spec):
+        if wrong:
+            raise InputError(f"{key}: Megatron-LM does not start with it: {why}; change it")
 
 
 def _no_argument(key: str) -> InputError:

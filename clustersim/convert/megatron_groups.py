@@ -8,25 +8,20 @@ megatron/core/models/gpt/gpt_layer_specs.py (`moe_layer_pattern`), megatron/core
 
 from __future__ import annotations
 
-import ast
 import re
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import NamedTuple
 
 from clustersim.config.yaml import Loc
+from clustersim.convert.arithmetic import UNREADABLE, evaluated
 from clustersim.convert.decoders import runs, single_names
 from clustersim.convert.layout_text import stages_of
 from clustersim.convert.table import words
 from clustersim.errors import InputError, shown
 
-LATENT: Mapping[str, int | None] = {
-    "q_lora_rank": None,
-    "kv_lora_rank": 32,
-    "qk_head_dim": 128,
-    "qk_pos_emb_head_dim": 64,
-    "v_head_dim": 128,
-}
+LATENT: dict[str, int | None] = {"q_lora_rank": None, "kv_lora_rank": 32, "qk_head_dim": 128}
+LATENT |= {"qk_pos_emb_head_dim": 64, "v_head_dim": 128}
 """Widths of latent attention and their defaults; without `multi_latent_attention` they say nothing."""
 STRATEGIES = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
 """What Megatron-FSDP shards by its data_parallel_sharding_strategy, of which the last is the default, as parallelism.zero."""
@@ -52,12 +47,8 @@ DELTA = {name: key for key, name in single_names("delta").items()}
 GROUPED = frozenset(words("megatron_grouped.txt"))
 UNDER_LATENT = frozenset({"kv_channels", "qk_layernorm", "num_query_groups"})
 """Arguments that latent attention has no use for: it has widths and norms of its own."""
-PATTERNS = {
-    "moe_layer_freq": (0, 1),
-    "window_attn_skip_freq": (1, 0),
-    "no_rope_freq": (1, 1),
-    "linear_attention_freq": (1, 0),
-}
+PATTERNS = {"moe_layer_freq": (0, 1), "no_rope_freq": (1, 1)}
+PATTERNS |= dict.fromkeys(("window_attn_skip_freq", "linear_attention_freq"), (1, 0))
 """Arguments that differ by layer: for a number n, whether layers are counted from 0 or 1, and the flag of each n-th."""
 WINDOW = re.compile(r"\(?\s*(-?[0-9]{1,9})\s*(,|\)|$)")
 LONGEST = 10_000
@@ -204,12 +195,12 @@ def _layers(given: Mapping[str, object]) -> list[Joined]:
     if names == ["moe_layer_freq"] and experts == sorted(experts) and len(set(experts)) == 2:
         more = [Joined(names[0], ("model", "dense_ffn"), width)] if width else []
         return [*found, Joined(names[0], ("model", "dense_layers"), experts.count(0)), *more]
-    kinds: Mapping[str, tuple[dict[str, object], dict[str, object]]] = {
-        "moe_layer_freq": (dense, {}),
-        "window_attn_skip_freq": ({}, {"window": window}),
-        "no_rope_freq": ({}, {"positions": "none"}),
-        "linear_attention_freq": ({}, {"mixer": "delta"}),
+    own: dict[str, dict[str, object]] = {
+        "window_attn_skip_freq": {"window": window},
+        "no_rope_freq": {"positions": "none"},
     }
+    own["linear_attention_freq"] = {"mixer": "delta"}
+    kinds = {"moe_layer_freq": (dense, {}), **{name: ({}, keys) for name, keys in own.items()}}
     if "linear_attention_freq" in names:
         if given.get("experimental_attention_variant") != "gated_delta_net":
             why = "is understood with experimental_attention_variant gated_delta_net alone"
@@ -241,30 +232,9 @@ def frequency(name: str, said: object, layers: int) -> list[int]:
         first, hit = PATTERNS[name]
         return [hit if (layer + first) % number == 0 else 1 - hit for layer in range(layers)]
     try:
-        flags = list(said) if isinstance(said, list) else _value(ast.parse(str(said).strip(), mode="eval").body)
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        flags = list(said) if isinstance(said, list) else evaluated(str(said).strip())
+    except UNREADABLE as error:
         raise GroupError(name, f"{shown(said)} is not a pattern of layers; write a number or ([0]*3+[1]*58)") from error
     if not isinstance(flags, list) or len(flags) != layers or any(flag not in (0, 1) for flag in flags):
         raise GroupError(name, f"{shown(said)} is not a list of {layers} zeros and ones, one for each layer")
-    return [int(flag) for flag in flags]
-
-
-def _value(node: ast.expr) -> object:
-    """Return the value of lists of numbers, their sums and repetitions."""
-    if isinstance(node, ast.Constant) and isinstance(node.value, int):
-        return node.value
-    if isinstance(node, ast.List):
-        return [_value(one) for one in node.elts]
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add | ast.Mult):
-        left, right = _value(node.left), _value(node.right)
-        if isinstance(node.op, ast.Add) and isinstance(left, list) and isinstance(right, list):
-            return left + right
-        part, times = (left, right) if isinstance(left, list) else (right, left)
-        if (
-            isinstance(node.op, ast.Mult)
-            and isinstance(part, list)
-            and isinstance(times, int)
-            and len(part) * times <= LONGEST
-        ):
-            return part * times
-    raise ValueError(ast.dump(node)[:100])
+    return [int(flag == 1) for flag in flags]

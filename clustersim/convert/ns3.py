@@ -53,9 +53,8 @@ def translated(path: str, text: str) -> Document:
     count = header.nvswitches + header.switches
     switches = [int(word) for word in words if word.isdecimal() and len(word) < 10]
     if len(set(switches)) != count or len(words) != count or any(one >= header.vertices for one in switches):
-        raise ConfigError(
-            path, 2, 1, f"is no list of the {count} switches of {header.vertices} vertices; list each once"
-        )
+        why = f"is no list of the {count} switches of {header.vertices} vertices; list each once"
+        raise ConfigError(path, 2, 1, why)
     cables = list(_cables(path, lines, header))
     if len(cables) != header.links:
         raise ConfigError(path, 1, 1, f"says {header.links} links and has {len(cables)}; write as many rows as it says")
@@ -88,12 +87,10 @@ def _cables(path: str, lines: Sequence[str], header: _Header) -> Iterator[Writte
         if rate is None or delay is None or len(ends) < 2:
             raise ConfigError(path, number, 1, f"{shown(line)} is no cable; write like `0 8 400Gbps 0.0005ms 0`")
         if max(ends) >= header.vertices or ends[0] == ends[1]:
-            raise ConfigError(
-                path, number, 1, f"joins {ends[0]} and {ends[1]}; write two of 0 to {header.vertices - 1}"
-            )
-        yield WrittenLink(
-            ends[0], ends[1], f"{float(rate[1]):.12g}{_UNITS[rate[2]]}", f"{float(delay[1]):.12g}{delay[2]}"
-        )
+            why = f"joins {ends[0]} and {ends[1]}; write two of 0 to {header.vertices - 1}"
+            raise ConfigError(path, number, 1, why)
+        speed = f"{float(rate[1]):.12g}{_UNITS[rate[2]]}"
+        yield WrittenLink(ends[0], ends[1], speed, f"{float(delay[1]):.12g}{delay[2]}")
 
 
 def _data(path: str, header: _Header, switches: Sequence[int], cables: Sequence[WrittenLink]) -> dict[str, object]:
@@ -130,9 +127,8 @@ def _inside(
         return {"kind": "pairs", "pairs": pairs, "latency": delays.pop(), "payload_efficiency": 1.0}
     own = [cable for cable in cables if min(place) in (cable.a, cable.b) and {cable.a, cable.b} & inner]
     total = sum(parse(cable.rate, "bandwidth") for cable in own)
-    return (
-        {"kind": "nvswitch", "link": f"{total / 1e9:.12g}GB/s", "payload_efficiency": 1.0} if own else {"kind": "none"}
-    )
+    crossbar = {"kind": "nvswitch", "link": f"{total / 1e9:.12g}GB/s", "payload_efficiency": 1.0}
+    return crossbar if own else {"kind": "none"}
 
 
 def _nics(path: str, place: dict[int, int], out: Sequence[WrittenLink], server: int) -> dict[str, object]:

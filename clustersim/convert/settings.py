@@ -7,13 +7,13 @@ nothing but the default can be said.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from operator import attrgetter
 
 from clustersim.config.overrides import replace
 from clustersim.config.workload import Workload
-from clustersim.convert.table import Alias, plain
+from clustersim.convert.table import Alias, plain, same
 from clustersim.errors import InputError, nearest, shown
 
 Keys = dict[str, object]
@@ -56,6 +56,17 @@ def _sections(data: Mapping[str, object], at: str) -> Iterator[str]:
 def unsayable(key: str, why: str) -> InputError:
     """Return the error of a workload's key that another tool cannot say."""
     return InputError(f"{key}: cannot be expressed: {why}; change it before you export")
+
+
+ToolRefusal = tuple[str, object, str]
+"""A key of a workload, whether another tool cannot say its value, and why."""
+
+
+def refuse(rules: Iterable[ToolRefusal]) -> None:
+    """Raise InputError for the first key that another tool cannot say."""
+    for key, wrong, why in rules:
+        if wrong:
+            raise unsayable(key, why)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,9 +132,7 @@ class ToolSettings:
             elif row.key == ("!",):
                 if value not in (plain(row.columns["default"]), None, False, "", []):
                     raise self.error(own, "cannot be expressed in a workload; leave it out")
-            elif (
-                row.words and value is not None and (value, type(value)) not in [(one, type(one)) for one in row.words]
-            ):
+            elif row.words and value is not None and not any(same(value, word) for word in row.words):
                 words = ", ".join(map(json.dumps, row.words))
                 raise self.error(own, f"cannot be expressed in a workload; write {words}")
             elif row.key != ("*",) and (meant := row.read(value)) is not None:

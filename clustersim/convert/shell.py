@@ -8,13 +8,13 @@ environment or the arguments of the script (`$1`) would set is not set.
 
 from __future__ import annotations
 
-import ast
 import operator
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
 
+from clustersim.convert.arithmetic import UNREADABLE, evaluated
 from clustersim.convert.launchers import LaunchSettings, of_command, of_header
 from clustersim.errors import InputError
 
@@ -35,17 +35,7 @@ _PRINTED = "\0"
 """Stands for what another program prints, until all variables are replaced."""
 _AFTER = {"|", "|&", "||", "&"}
 """Words behind which another command begins."""
-_OPERATORS: Mapping[type[ast.operator], Callable[[int, int], int]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Div: operator.floordiv,
-    ast.FloorDiv: operator.floordiv,
-    ast.Mod: operator.mod,
-}
-_COMPARE: Mapping[str, Callable[[int, int], bool]] = {
-    f"-{name}": getattr(operator, name) for name in ("eq", "ne", "gt", "ge", "lt", "le")
-}
+_COMPARE = {f"-{name}": getattr(operator, name) for name in ("eq", "ne", "gt", "ge", "lt", "le")}
 
 
 @dataclass(slots=True)
@@ -99,9 +89,7 @@ class Shell:
             parts = condition.split(joint)
             if len(parts) > 1:
                 return every(self._true(part) for part in parts)
-        words = self.expand(
-            condition.replace("[[", " ").replace("]]", " ").replace("[ ", " ").replace(" ]", " "), empty=True
-        )
+        words = self.expand(re.sub(r"\[\[| ?\]\]|\[ | \]", " ", condition), empty=True)
         wanted = words[:1] != ["!"]
         words = words if wanted else words[1:]
         return self._test(words) == wanted
@@ -115,7 +103,7 @@ class Shell:
             case [left, "=" | "==" | "!=" as sign, right]:
                 return (left == right) == (sign != "!=")
             case [left, sign, right] if sign in _COMPARE and all(one.lstrip("-").isdecimal() for one in (left, right)):
-                return _COMPARE[sign](int(left), int(right))
+                return bool(_COMPARE[sign](int(left), int(right)))
         return False
 
     def _statement(self, statement: str) -> None:
@@ -189,19 +177,10 @@ class Shell:
             return ""
         bare = re.sub(r"(?<![\w${}])([A-Za-z_]\w*)", r"$\1", text)
         try:
-            return str(_number(ast.parse(self._replaced(bare, depth + 1).strip(), mode="eval").body))
-        except (SyntaxError, ValueError, ZeroDivisionError, RecursionError, MemoryError):
+            found = evaluated(self._replaced(bare, depth + 1).strip())
+        except UNREADABLE:
             return ""
-
-
-def _number(node: ast.expr) -> int:
-    if isinstance(node, ast.Constant) and isinstance(node.value, int):
-        return node.value
-    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
-        return -_number(node.operand)
-    if isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
-        return _OPERATORS[type(node.op)](_number(node.left), _number(node.right)) % 10**18
-    raise ValueError("no sum of whole numbers")
+        return str(found) if isinstance(found, int) else ""
 
 
 def _own(words: Sequence[str]) -> Iterator[str]:

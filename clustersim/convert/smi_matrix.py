@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from itertools import combinations
 
 from clustersim.config.yaml import Document, Position
 from clustersim.convert.nccl_xml import wired
@@ -61,12 +62,8 @@ def _rows(path: str, text: str) -> dict[str, list[str]]:
 def _scale_up(matrix: Sequence[Sequence[str]]) -> dict[str, object]:
     """Return the links of GPUs: a crossbar where every pair shows the links of a whole GPU, else those of each pair."""
     count = len(matrix)
-    pairs = [
-        (a, b, int(found[1]))
-        for a in range(count)
-        for b in range(a + 1, count)
-        if (found := _LINKS.fullmatch(matrix[a][b])) and int(found[1])
-    ]
+    cells = {(a, b): _LINKS.fullmatch(matrix[a][b]) for a, b in combinations(range(count), 2)}
+    pairs = [(a, b, int(found[1])) for (a, b), found in cells.items() if found and int(found[1])]
     if not pairs:
         return {"kind": "none"}
     links = {each for _, _, each in pairs}

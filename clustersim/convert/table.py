@@ -39,7 +39,7 @@ class Alias(NamedTuple):
         if not self.values:
             return value
         left_out = None if value is False else value
-        return next((ours for theirs, ours in self._pairs() if _same(theirs, value)), left_out)
+        return next((ours for theirs, ours in self._pairs() if same(theirs, value)), left_out)
 
     def write(self, value: object) -> object:
         """Return their value for ours, None where no value of theirs means it."""
@@ -47,7 +47,7 @@ class Alias(NamedTuple):
             return not value if isinstance(value, bool) else None
         if self.function is not None or not self.values:
             return value
-        return next((theirs for theirs, ours in self._pairs() if _same(ours, value)), None)
+        return next((theirs for theirs, ours in self._pairs() if same(ours, value)), None)
 
     @property
     def words(self) -> list[object]:
@@ -59,7 +59,7 @@ class Alias(NamedTuple):
         return [(plain(theirs), plain(ours)) for theirs, _, ours in halves]
 
 
-def _same(one: object, other: object) -> bool:
+def same(one: object, other: object) -> bool:
     """Return whether two values are equal, and of one type: true is not 1."""
     return one == other and type(one) is type(other)
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from clustersim.config.workload import Model, Workload
 from clustersim.convert.conversions import rows
 from clustersim.convert.megatron_script import Imported
-from clustersim.convert.settings import Keys, ToolSettings, flat, nested, unsayable
+from clustersim.convert.settings import Keys, ToolRefusal, ToolSettings, flat, nested, refuse, unsayable
 from clustersim.convert.table import records_of
 from clustersim.errors import InputError, suggest
 
@@ -113,9 +113,7 @@ def _training(said: ToolSettings) -> Keys:
 
 def written(spec: Workload) -> Keys:
     """Return the settings of a placed workload by section, for `toml`. Raises InputError for a key without one."""
-    for key, wrong, why in _refused(spec):
-        if wrong:
-            raise unsayable(key, why)
+    refuse(_refused(spec))
     flavor = next((name for name, shapes in models().items() if _shapes(Model(**shapes)) == _shapes(spec.model)), None)  # type: ignore[arg-type]
     if flavor is None:
         raise unsayable("model", "no flavor of torchtitan has these shapes")
@@ -124,19 +122,14 @@ def written(spec: Workload) -> Keys:
     own = CONVERTERS.get(train.precision, ())[: 2 if spec.model.experts else 1]
     parts = ["model"] * (train.kernels == "fused") + ["loss"] * (train.cross_entropy == "native")
     selective = train.recompute != "none" and (train.recompute_saves == ("op",) or train.recompute_every)
-    found: Keys = {
-        **dict(zip(("model.name", "model.flavor"), flavor.split("/"), strict=True)),
-        "model.converters": list(own),
-        "training.local_batch_size": train.global_batch // dp if one.pp > 1 else train.micro_batch,
-        "training.max_norm": float(train.clip_gradients),
-        **ToolSettings("", "", ROWS, {}).plain(spec),
-        f"{SPLIT}data_parallel_replicate_degree": dp // shard,
-        f"{SPLIT}data_parallel_shard_degree": shard,
-        f"{SPLIT}expert_tensor_parallel_degree": one.etp if one.ep > 1 else 1,
-        "compile.enable": bool(parts),
-        "activation_checkpoint.mode": "selective" if selective else train.recompute,
-        "activation_checkpoint.early_stop": train.recompute_saves == ("mlpwo",),
-    }
+    found: Keys = dict(zip(("model.name", "model.flavor"), flavor.split("/"), strict=True))
+    found |= {"model.converters": list(own), "training.max_norm": float(train.clip_gradients)}
+    found["training.local_batch_size"] = train.global_batch // dp if one.pp > 1 else train.micro_batch
+    found |= ToolSettings("", "", ROWS, {}).plain(spec)
+    found |= {f"{SPLIT}data_parallel_{kind}_degree": n for kind, n in (("replicate", dp // shard), ("shard", shard))}
+    found |= {f"{SPLIT}expert_tensor_parallel_degree": one.etp if one.ep > 1 else 1, "compile.enable": bool(parts)}
+    found["activation_checkpoint.mode"] = "selective" if selective else train.recompute
+    found["activation_checkpoint.early_stop"] = train.recompute_saves == ("mlpwo",)
     if one.pp > 1:
         found |= {f"{STAGES}layers_per_stage": _per_stage(spec), f"{STAGES}microbatch_size": train.micro_batch}
     found |= {"compile.components": parts} if parts else {}
@@ -151,7 +144,7 @@ def _per_stage(spec: Workload) -> int:
     return math.ceil((spec.model.layers + one.account_for_embedding + one.account_for_loss) / (one.pp * one.vpp))
 
 
-def _refused(spec: Workload) -> Iterator[tuple[str, object, str]]:
+def _refused(spec: Workload) -> Iterator[ToolRefusal]:
     """Yield keys of a workload, whether torchtitan has no setting for their values, and what it has."""
     one, train, offload = spec.parallelism, spec.training, spec.training.offload
     yield "training.main_params", train.main_params not in (None, train.moments), "weights have the type of the moments"
@@ -176,11 +169,7 @@ def _refused(spec: Workload) -> Iterator[tuple[str, object, str]]:
 def _shapes(model: Model) -> Keys:
     """Return the shapes of a model with its defaults filled in, without what changes no weight."""
     usual: Keys = {"kv_heads": model.heads, "head_dim": model.hidden // model.heads, "ffn": 4 * model.hidden}
-    usual |= {
-        "qkv_bias": model.bias,
-        "shared_ffn": model.ffn,
-        "dense_ffn": model.ffn,
-        "router_group_topk": model.router_groups,
-    }
+    usual |= {"qkv_bias": model.bias, **dict.fromkeys(("shared_ffn", "dense_ffn"), model.ffn)}
+    usual["router_group_topk"] = model.router_groups
     unused = {"max_positions", "vocab_multiple"} | ({"kv_heads", "head_dim"} if model.mla else set())
     return {key: usual.get(key) if value is None else value for key, value in model.model_dump(exclude=unused).items()}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -23,7 +23,7 @@ from clustersim.convert.conversions import rows
 from clustersim.convert.hugging_face_workload import SEQ, converted, is_config
 from clustersim.convert.megatron_script import Imported
 from clustersim.convert.peft import linears
-from clustersim.convert.settings import Keys, ToolSettings, flat, nested, unsayable
+from clustersim.convert.settings import Keys, ToolRefusal, ToolSettings, flat, nested, refuse
 from clustersim.convert.table import Alias, records_of
 from clustersim.errors import InputError, shown
 from clustersim.files import read_text
@@ -305,31 +305,7 @@ def nearest_file(path: str, name: str) -> Path:
 def deepspeed_config(spec: Workload) -> str:
     """Return the DeepSpeed configuration of a placed workload as JSON. Raises InputError for a key without a setting."""
     one, train, offload = spec.parallelism, spec.training, spec.training.offload
-    for key, wrong, why in (
-        ("training.precision", train.precision not in ("fp32", "bf16", "fp16"), "it has fp32, bf16 and fp16"),
-        ("parallelism.pp", one.pp > 1, "a pipeline is code of the model, not a setting"),
-        ("parallelism.ep", one.spread, "experts are spread by code of the model, not by a setting"),
-        ("parallelism.sequence_parallel", one.sequence_parallel, "AutoTP keeps whole activations on each rank"),
-        (
-            "training.moments",
-            train.moments not in ("fp32", train.main_params),
-            "with 16-bit main_params they may be bf16",
-        ),
-        (
-            "training.main_params",
-            train.main_params in ("bf16", "fp16") and not one.zero,
-            "ZeRO alone has them in 16 bits",
-        ),
-        (
-            "training.offload.optimizer_states",
-            0 < offload.optimizer_states < 1 and one.zero < 3,
-            "ZeRO-3 alone has a part",
-        ),
-        ("training.offload.optimizer_states", offload.optimizer_states and not one.zero, "ZeRO alone offloads it"),
-        ("parallelism.cp_type", one.cp > 1 and one.cp_type != "a2a", "it exchanges heads for tokens, a2a"),
-    ):
-        if wrong:
-            raise unsayable(key, why)
+    refuse(_refused(spec))
     half, zero = train.precision if train.precision != "fp32" else "bf16", "zero_optimization."
     found = ToolSettings("", "", table("deepspeed"), {}).plain(spec)
     found |= {"optimizer.params": {"lr": 1e-4}, "gradient_clipping": float(train.clip_gradients)}
@@ -348,3 +324,19 @@ def deepspeed_config(spec: Workload) -> str:
         found |= {f"{zero}offload_optimizer": {"device": "cpu", "ratio": offload.optimizer_states}}
     found |= {f"{zero}offload_param": {"device": "cpu"}} if offload.parameters else {}
     return json.dumps(nested(found), indent=2) + "\n"
+
+
+def _refused(spec: Workload) -> Iterator[ToolRefusal]:
+    """Yield keys of a workload, whether DeepSpeed has no setting for their values, and what it has."""
+    one, train, states = spec.parallelism, spec.training, spec.training.offload.optimizer_states
+    yield "training.precision", train.precision not in ("fp32", "bf16", "fp16"), "it has fp32, bf16 and fp16"
+    yield "parallelism.pp", one.pp > 1, "a pipeline is code of the model, not a setting"
+    yield "parallelism.ep", one.spread, "experts are spread by code of the model, not by a setting"
+    yield "parallelism.sequence_parallel", one.sequence_parallel, "AutoTP keeps whole activations on each rank"
+    mixed = train.moments not in ("fp32", train.main_params)
+    yield "training.moments", mixed, "with 16-bit main_params they may be bf16"
+    half = train.main_params in ("bf16", "fp16") and not one.zero
+    yield "training.main_params", half, "ZeRO alone has them in 16 bits"
+    yield "training.offload.optimizer_states", 0 < states < 1 and one.zero < 3, "ZeRO-3 alone has a part"
+    yield "training.offload.optimizer_states", states and not one.zero, "ZeRO alone offloads it"
+    yield "parallelism.cp_type", one.cp > 1 and one.cp_type != "a2a", "it exchanges heads for tokens, a2a"

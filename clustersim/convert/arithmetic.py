@@ -1,0 +1,36 @@
+"""Sums of whole numbers, and sums and repetitions of lists of them, as launch files write them: `(4 * 8)`, `([0]*3+[1]*58)`."""
+
+from __future__ import annotations
+
+import ast
+import operator
+
+LONGEST = 10_000
+"""Numbers of a list at most."""
+_OPERATORS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Mod: operator.mod}
+_OPERATORS |= {ast.Div: operator.floordiv, ast.FloorDiv: operator.floordiv}
+UNREADABLE = (SyntaxError, ValueError, TypeError, ZeroDivisionError, RecursionError, MemoryError)
+"""Errors of `evaluated` for what is no such sum."""
+
+
+def evaluated(text: str) -> int | list[object]:
+    """Return the value of a sum; whole numbers are cut to 18 digits. Raises one of UNREADABLE."""
+    return _value(ast.parse(text, mode="eval").body)
+
+
+def _value(node: ast.expr) -> int | list[object]:
+    match node:
+        case ast.Constant(value=int(number)):
+            return number
+        case ast.UnaryOp(op=ast.USub(), operand=inner):
+            return -_value(inner)  # type: ignore[operator]
+        case ast.List(elts=items):
+            return [_value(item) for item in items]
+        case ast.BinOp(left=first, op=op, right=second) if type(op) in _OPERATORS:
+            left, right = _value(first), _value(second)
+            sizes = [len(side) if isinstance(side, list) else side for side in (left, right)]
+            if isinstance(left, list) != isinstance(right, list) and sizes[0] * sizes[1] > LONGEST:
+                raise ValueError("a list that is too long")
+            found = _OPERATORS[type(op)](left, right)
+            return found % 10**18 if isinstance(found, int) else found
+    raise ValueError("no sum of whole numbers")
