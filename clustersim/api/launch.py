@@ -1,11 +1,13 @@
-"""Launch files of Megatron-LM, torchtitan and DeepSpeed: written for a placed job, and read back as a job."""
+"""Launch files of Megatron, NeMo, Megatron-Bridge, torchtitan and DeepSpeed: written for a placed job, and read back as a job."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from clustersim.config.yaml import Document, Loc, Position
-from clustersim.convert import megatron_script, torchtitan, trainers
+import yaml
+
+from clustersim.config.yaml import Document, Position
+from clustersim.convert import megatron_script, megatron_yaml, torchtitan, trainers
 from clustersim.convert.layout_text import joined
 from clustersim.convert.megatron_arguments import script
 from clustersim.convert.settings import toml
@@ -14,28 +16,38 @@ from clustersim.parallel.job import Job
 from clustersim.parallel.layout import portions
 from clustersim.parallel.load import build
 
-START: dict[Loc, Position] = {(): Position(1, 1)}
+
+def written(tool: str, job: Job, gpus_per_node: int) -> str:
+    """Return the launch file of a tool, by the name of its command, for a placed job. Raises InputError."""
+    if tool == "torchtitan":
+        return toml(torchtitan.written(job.spec), f"{job.name} for torchtitan v0.2, as clustersim simulated it")
+    if tool == "deepspeed":
+        return trainers.deepspeed_config(job.spec)
+    launch = _launch(job, gpus_per_node)
+    if tool == "megatron":
+        return script(job.spec, *launch)
+    text = yaml.safe_dump(megatron_yaml.written(tool, job.spec, *launch), width=120)
+    return f"# {job.name} for {tool}, as clustersim simulated it\n{text}"
 
 
-def job_config(job: Job) -> str:
-    """Return the job config of torchtitan for a placed job. Raises InputError if torchtitan does not support it."""
-    return toml(torchtitan.written(job.spec), f"{job.name} for torchtitan v0.2, as clustersim simulated it")
+def read_back(tool: str, text: str, job: Job) -> Job:
+    """Return the job of a tool's launch file; `job` has the model of one that describes none. Raises InputError."""
+    path = "the file"
+    if tool == "deepspeed":
+        model = job.spec.model.model_dump(exclude_none=True)
+        asked = trainers.TrainerRequest(model, None, {"training.seq": job.training.seq})
+        found = trainers.imported(tool, path, text, asked)
+    elif tool == "torchtitan":
+        found = torchtitan.imported(path, text, None)
+    elif tool == "megatron":
+        found = megatron_script.imported(path, text, megatron_script.ImportRequest({}, {}))
+    else:
+        found = megatron_yaml.imported(tool, path, text, {})
+    return build(Document(path, found.workload, {(): Position(1, 1)}))
 
 
-def read_job_config(text: str) -> Job:
-    """Return the job of a job config that contains all degrees. Raises InputError for an invalid or unsupported file."""
-    return build(Document("the job config", torchtitan.imported("the job config", text, None).workload, START))
-
-
-def read_deepspeed_config(text: str, job: Job) -> Job:
-    """Return the job of a DeepSpeed configuration, with the model and the sequences of another job. Raises InputError."""
-    model, path = job.spec.model.model_dump(exclude_none=True), "the configuration"
-    asked = trainers.TrainerRequest(model, None, {"training.seq": job.training.seq})
-    return build(Document(path, trainers.imported("deepspeed", path, text, asked).workload, START))
-
-
-def launch_script(job: Job, gpus_per_node: int) -> str:
-    """Return the Megatron-LM script for a placed job, on as many nodes as its ranks fill. Raises InputError if not supported."""
+def _launch(job: Job, gpus_per_node: int) -> tuple[int, int, str | None]:
+    """Return nodes, GPUs of each, and which stage has which layers, where Megatron would not divide them so itself."""
     split = job.parallelism
     stages = portions(split, job.model)
     counts = [stage.blocks for stage in stages]
@@ -45,7 +57,7 @@ def launch_script(job: Job, gpus_per_node: int) -> str:
     free = {count for at, count in enumerate(counts) if fixed.get(job.pipeline.rank(at)) is None}
     ranks = split.lanes * job.dp
     each = max(count for count in range(1, gpus_per_node + 1) if ranks % count == 0)
-    return script(job.spec, ranks // each, each, joined(stages) if len(free) > 1 else None)
+    return ranks // each, each, joined(stages) if len(free) > 1 else None
 
 
 DIVISION = {f"parallelism.{key}" for key in ("first_layers", "last_layers", "partition")}
@@ -61,9 +73,3 @@ def differences(job: Job, back: Job) -> Iterator[tuple[str, object]]:
         same |= key in DIVISION and found["parallelism.layout"] is not None
         if not same and key not in ("name", "parallelism.dp", "parallelism.tp_across_nodes", "predictor"):
             yield key, str(value).lower() if isinstance(value, bool) else value
-
-
-def read_back(script: str) -> Job:
-    """Return the job that a Megatron-LM script launches. Raises InputError for an invalid or unsupported script."""
-    found = megatron_script.imported("the script", script, megatron_script.ImportRequest({}, {}))
-    return build(Document("the script", found.workload, START))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -27,7 +26,6 @@ from clustersim.errors import ConfigError, InputError
 
 if TYPE_CHECKING:
     from clustersim.convert.megatron_script import Imported
-    from clustersim.parallel.job import Job
 
 
 def out_option(metavar: str) -> Any:
@@ -77,35 +75,52 @@ def megatron(
 
     The script is read, never run.
     """
-    from clustersim.config.overrides import scalar
     from clustersim.convert.megatron_script import ImportRequest, imported
     from clustersim.files import read_text
 
-    given = {key: scalar(key, value) for key, value in by_key(settings).items()}
     called = {str(number): value for number, value in enumerate(arguments or (), 1)}
-    asked = ImportRequest({**called, **dict(map(_variable, variables or ()))}, given)
+    asked = ImportRequest({**called, **dict(map(_variable, variables or ()))}, _given(settings))
     _answer(script, imported(str(script), read_text(script, "a shell script"), asked), out)
 
 
+ConfigFile = Annotated[Path, typer.Argument(metavar="FILE", help="The settings of the run.")]
 GpuCount = Annotated[int | None, typer.Option(min=1, help="Those that it runs on, which the file may leave open.")]
+YamlFile = Annotated[Path | None, out_option("FILE.yaml")]
 
 
 @app.command()
-def torchtitan(
-    config: Annotated[Path, typer.Argument(metavar="FILE.toml", help="A job config of torchtitan v0.2.")],
-    gpus: GpuCount = None,
-    out: Annotated[Path | None, out_option("FILE.yaml")] = None,
-    settings: ImportSetting = None,
-) -> None:
-    """Write a workload from a job config of torchtitan, and say what was ignored."""
-    from clustersim.config.overrides import replace, scalar
+def torchtitan(config: ConfigFile, gpus: GpuCount = None, out: YamlFile = None, settings: ImportSetting = None) -> None:
+    """Write a workload from a job config of torchtitan v0.2 in TOML, and say what was ignored."""
+    from clustersim.config.overrides import replace
     from clustersim.convert.torchtitan import imported
     from clustersim.files import read_text
 
     found = imported(str(config), read_text(config, "a job config of torchtitan"), gpus)
-    for key, value in by_key(settings).items():
-        replace(found.workload, tuple(key.split(".")), scalar(key, value), key)
+    for key, value in _given(settings).items():
+        replace(found.workload, tuple(key.split(".")), value, key)
     _answer(config, found, out)
+
+
+def _given(settings: list[str] | None) -> dict[str, object]:
+    """Return the values of `--set` by dotted key."""
+    from clustersim.config.overrides import scalar
+
+    return {key: scalar(key, value) for key, value in by_key(settings).items()}
+
+
+def _megatron_yaml(tool: str, file: str) -> None:
+    """Add the command that reads a YAML whose settings stand for Megatron's arguments."""
+
+    @app.command(tool, help=f"Write a workload from {file}, and say what was ignored and what assumed.")
+    def _read(config: ConfigFile, out: YamlFile = None, settings: ImportSetting = None) -> None:
+        from clustersim.convert.megatron_yaml import imported
+        from clustersim.files import read_text
+
+        _answer(config, imported(tool, str(config), read_text(config, file), _given(settings)), out)
+
+
+_megatron_yaml("nemo", "a launch file of NeMo up to 1.23 in YAML")
+_megatron_yaml("megatron-bridge", "a ConfigContainer of Megatron-Bridge in YAML, such as its run_config.yaml")
 
 
 def _trainer(tool: str, file: str) -> None:
@@ -113,19 +128,18 @@ def _trainer(tool: str, file: str) -> None:
 
     @app.command(tool, help=f"Write a workload from {file}, and say what was ignored and what assumed.")
     def _read(
-        config: Annotated[Path, typer.Argument(metavar="FILE", help="The settings of the run.")],
+        config: ConfigFile,
         model: Annotated[
             str | None, typer.Option(help="The model's config.json, or a workload with its shapes.", metavar="FILE")
         ] = None,
         gpus: GpuCount = None,
-        out: Annotated[Path | None, out_option("FILE.yaml")] = None,
+        out: YamlFile = None,
         settings: ImportSetting = None,
     ) -> None:
-        from clustersim.config.overrides import scalar
         from clustersim.convert.trainers import TrainerRequest, imported
         from clustersim.files import read_text
 
-        asked = TrainerRequest(model, gpus, {key: scalar(key, value) for key, value in by_key(settings).items()})
+        asked = TrainerRequest(model, gpus, _given(settings))
         _answer(config, imported(tool, str(config), read_text(config, file), asked), out)
 
 
@@ -231,92 +245,42 @@ def _exports() -> None:
     pass
 
 
-@export_app.command("megatron")
-def export_megatron(
-    result: ResultFolder,
-    out: Annotated[Path | None, out_option("FILE.sh")] = None,
-    plugins: Plugins = None,
-) -> None:
-    """Write the script of Megatron-LM that launches a result's job, and say what its arguments cannot.
+def _exporter(tool: str, file: str, says: str, *endings: str) -> None:
+    """Add the command that writes a result's job as the launch file of a tool; says: what the file is made of."""
 
-    `clustersim import megatron` reads the same job from it, but for that.
-    """
-    from clustersim.api.launch import launch_script, read_back
-
-    _export(result, out, (".sh", ".bash"), "Megatron-LM's arguments", launch_script, lambda text, _: read_back(text))
-
-
-@export_app.command("torchtitan")
-def export_torchtitan(
-    result: ResultFolder,
-    out: Annotated[Path | None, out_option("FILE.toml")] = None,
-    plugins: Plugins = None,
-) -> None:
-    """Write the job config of torchtitan v0.2 for a result's job, and say what its settings cannot.
-
-    `clustersim import torchtitan` reads the same job from it, but for that.
-    """
-    from clustersim.api.launch import job_config, read_job_config
-
-    _export(
-        result,
-        out,
-        (".toml",),
-        "torchtitan's settings",
-        lambda job, _: job_config(job),
-        lambda text, _: read_job_config(text),
+    @export_app.command(
+        tool,
+        help=f"Write {file} for a result's job, and say what {says} cannot. `clustersim import {tool}` reads the same job "
+        "from it, but for that.",
     )
+    def _export(
+        result: ResultFolder, out: Annotated[Path | None, out_option("FILE")] = None, plugins: Plugins = None
+    ) -> None:
+        from clustersim.api.launch import differences, read_back, written
+        from clustersim.question import StoredRun
+        from clustersim.writing import check_output, save
+
+        if out:
+            check_output("--out", out, endings)
+        stored = StoredRun.of(result)
+        with stored.holding():
+            cluster = stored.question.cluster
+            job = stored.question.job.place(cluster.gpus, cluster.gpus_per_node)
+        text = written(tool, job, cluster.gpus_per_node)
+        missing = differences(job, read_back(tool, text, job))
+        said = [f"not said by {says}: {key}: {value}" for key, value in missing]
+        if out:
+            save(out, text)
+            typer.echo("\n".join([*said, f"written to {out}"]))
+        else:
+            typer.echo(text + "".join(f"# {line}\n" for line in said), nl=False)
 
 
-@export_app.command("deepspeed")
-def export_deepspeed(
-    result: ResultFolder,
-    out: Annotated[Path | None, out_option("FILE.json")] = None,
-    plugins: Plugins = None,
-) -> None:
-    """Write the DeepSpeed configuration of a result's job, and say what its settings cannot.
-
-    `clustersim import deepspeed` reads the same job from it around the same model, but for that.
-    """
-    from clustersim.api.launch import read_deepspeed_config
-    from clustersim.convert.trainers import deepspeed_config
-
-    _export(
-        result,
-        out,
-        (".json",),
-        "DeepSpeed's settings",
-        lambda job, _: deepspeed_config(job.spec),
-        read_deepspeed_config,
-    )
-
-
-def _export(
-    result: Path,
-    out: Path | None,
-    endings: tuple[str, ...],
-    what: str,
-    write: Callable[[Job, int], str],
-    read: Callable[[str, Job], Job],
-) -> None:
-    """Write a result's job by `write`, or print it, and report the keys that `read` does not get back. Raises InputError."""
-    from clustersim.api.launch import differences
-    from clustersim.question import StoredRun
-    from clustersim.writing import check_output, save
-
-    if out:
-        check_output("--out", out, endings)
-    stored = StoredRun.of(result)
-    with stored.holding():
-        cluster = stored.question.cluster
-        job = stored.question.job.place(cluster.gpus, cluster.gpus_per_node)
-    text = write(job, cluster.gpus_per_node)
-    said = [f"not said by {what}: {key}: {value}" for key, value in differences(job, read(text, job))]
-    if out:
-        save(out, text)
-        typer.echo("\n".join([*said, f"written to {out}"]))
-    else:
-        typer.echo(text + "".join(f"# {line}\n" for line in said), nl=False)
+_exporter("megatron", "the script of Megatron-LM", "Megatron-LM's arguments", ".sh", ".bash")
+_exporter("nemo", "the launch file of NeMo 1.23", "NeMo's settings", ".yaml", ".yml")
+_exporter("megatron-bridge", "overrides of a recipe of Megatron-Bridge", "its ConfigContainer", ".yaml", ".yml")
+_exporter("torchtitan", "the job config of torchtitan v0.2", "torchtitan's settings", ".toml")
+_exporter("deepspeed", "the DeepSpeed configuration", "DeepSpeed's settings", ".json")
 
 
 @export_app.command("chakra")

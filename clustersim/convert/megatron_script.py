@@ -6,7 +6,7 @@ Arguments are those of megatron/training/arguments.py; where a script leaves one
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import PurePath
@@ -21,6 +21,7 @@ from clustersim.convert.launchers import of_command, of_header
 from clustersim.convert.layout_text import stages_of
 from clustersim.convert.megatron import NO_EFFECT, NOT_MODELLED, implied, translated
 from clustersim.convert.megatron_groups import GROUPED, GroupError, joined, silent
+from clustersim.convert.settings import Keys
 from clustersim.convert.shell import Shell, commands
 from clustersim.convert.table import records
 from clustersim.errors import ConfigError, InputError, shown
@@ -86,7 +87,7 @@ def imported(path: str, text: str, asked: ImportRequest) -> Imported:
     nodes = next((one.nodes for one in launches if one.nodes), None)
     machine = {name: count for name, count in zip(GPUS, (gpus, nodes), strict=True) if count}
     threads = _threads(shell, launcher, gpus or 1)
-    return _Import(path, program, {**translated(given), **machine, **threads}).result(asked)
+    return ArgumentImport(path, program, {**translated(given), **machine, **threads}).result(asked)
 
 
 def _configured(path: str, text: str, asked: ImportRequest) -> Imported:
@@ -105,7 +106,7 @@ def _configured(path: str, text: str, asked: ImportRequest) -> Imported:
             words += [str(name)] if value is True else [str(name), *(word.strip(",'") for word in several)]
     given = translated(arguments(words))
     bert = "bert" in str(given.get("data_path", given.get("vocab_file"))) and "decoder_num_layers" not in given
-    found = _Import(path, "pretrain_bert" if bert else "", given)
+    found = ArgumentImport(path, "pretrain_bert" if bert else "", given)
     environment = variables if isinstance(variables, dict) else {}
     found.dropped += [f"{name}={value}" for name, value in environment.items() if str(name) in TUNED]
     if (mode := document.data.get("MODE")) not in (None, "pretraining"):
@@ -128,11 +129,11 @@ def _valueless(path: str, text: str, variables: Mapping[str, str], shell: Shell,
     unset = list(dict.fromkeys(re.findall(r"@(\w+)@", str(arguments(_program(path, marked)[2]).get(name)))))
     if not unset:
         why = f"has no value that is known without running the script; give --set {_key(name)}=…"
-        return InputError(f"{path}: --{_dashed(name)} {why}")
+        return InputError(f"{path}: {_flag(name)} {why}")
     names = ", ".join(f"${one}" + " (an argument of the script)" * one.isdecimal() for one in unset)
     called = "the script's arguments behind its name, " if any(map(str.isdecimal, unset)) else ""
     why = f"; {names} {'is' if len(unset) == 1 else 'are'} not set, give {called}--var {unset[0]}=… or --set {_key(name)}=…"
-    return InputError(f"{path}: --{_dashed(name)} has no value{why}")
+    return InputError(f"{path}: {_flag(name)} has no value{why}")
 
 
 def _key(name: str) -> str:
@@ -173,13 +174,17 @@ def _value(text: str) -> int | float | str:
     return text
 
 
-class _Import:
-    """An import under way."""
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
 
-    def __init__(self, path: str, program: str, given: dict[str, object]) -> None:
-        self.path, self.program, self.given = path, program, given
+
+class ArgumentImport:
+    """An import of Megatron's arguments under way. flag: what the file calls an argument."""
+
+    def __init__(self, path: str, program: str, given: Keys, flag: Callable[[str], str] = _flag) -> None:
+        self.path, self.program, self.given, self.flag = path, program, given, flag
         place = PurePath(path)
-        name = place.parent.name if place.stem == "model_config" else place.stem
+        name = place.parent.name if place.stem in ("model_config", "run_config") else place.stem
         self.spec: dict[str, object] = {"name": name[:200], "model": {}, "training": {}, "parallelism": {}}
         self.assumed: list[str] = []
         self.dropped: list[str] = []
@@ -194,7 +199,7 @@ class _Import:
             for together in joined(self.given):
                 self.put(together.key, together.value)
         except GroupError as error:
-            raise InputError(f"{self.path}: --{_dashed(error.name)}: {error.why}") from error
+            raise InputError(f"{self.path}: {self.flag(error.name)}: {error.why}") from error
         self._set(asked.settings)
         self._check(asked.settings)
         self._model()
@@ -202,7 +207,7 @@ class _Import:
         self._parallelism()
         self._set(asked.settings)
         known = {*megatron.ALIASES, *megatron.REMEDIES, *GROUPED, *OWN, *GPUS, THREADS}
-        rest = {name: f"--{_dashed(name)}" for name in self.given if name not in known}
+        rest = {name: self.flag(name) for name in self.given if name not in known}
         ignored = tuple(flag for name, flag in rest.items() if name in NO_EFFECT)
         without = (*self.dropped, *(flag for name, flag in rest.items() if name in NOT_MODELLED))
         unknown = tuple(flag for name, flag in rest.items() if name not in NO_EFFECT | NOT_MODELLED)
@@ -224,14 +229,14 @@ class _Import:
         """
         aliases = {name: alias.key for name in self.given if (alias := megatron.find(name))}
         said = {tuple(key.split(".")) for key in settings}
-        names = {key: Position(0, 0, name=f"--{_dashed(name)}") for name, key in aliases.items() if key not in said}
+        names = {key: Position(0, 0, name=self.flag(name)) for name, key in aliases.items() if key not in said}
         try:
             validate_given(Workload, Document(self.path, self.spec, {(): Position(0, 0), **names}))
         except ConfigError as error:
             raise InputError(f"{error}; --set changes a key of the workload") from error
         each = self.given.get(EACH)
         if each is not None and (not isinstance(each, int) or each < 1):
-            raise InputError(f"{self.path}: --{_dashed(EACH)}: {shown(each)} must be a whole number of at least 1")
+            raise InputError(f"{self.path}: {self.flag(EACH)}: {shown(each)} must be a whole number of at least 1")
 
     def _settled(self) -> dict[str, object]:
         """Return the arguments without those that a more precise one decides, or that say nothing without another."""
@@ -246,7 +251,8 @@ class _Import:
             self._drop("num_query_groups", "says nothing without --group-query-attention")
             given.pop("num_query_groups")
         if given.get("tensor_model_parallel_size", 1) == 1 and given.pop("sequence_parallel", None):
-            self.assumed.append("--sequence-parallel is off with one tensor-parallel rank, as Megatron turns it off")
+            off = "is off with one tensor-parallel rank, as Megatron turns it off"
+            self.assumed.append(f"{self.flag('sequence_parallel')} {off}")
         if "position_embedding_type" in given or "use_rotary_position_embeddings" in given:
             given.pop("no_position_embedding", None)
         return given
@@ -261,7 +267,7 @@ class _Import:
             self.put(alias.key, converted)
 
     def _drop(self, name: str, why: str) -> None:
-        self.dropped.append(f"--{_dashed(name)} ({why})")
+        self.dropped.append(f"{self.flag(name)} ({why})")
 
     def put(self, key: Sequence[str | int], value: object) -> None:
         """Set a value of the workload; a mapping joins what is there."""
@@ -302,12 +308,12 @@ class _Import:
         for name in UNBUILT:
             if self.given.get(name):
                 why = "layers of that kind are not built; give another model"
-                raise InputError(f"{self.path}: --{_dashed(name)}: {why}")
+                raise InputError(f"{self.path}: {self.flag(name)}: {why}")
         model.update(PROGRAMS.get(self.program, {}))
         for name, key in (("num_layers", "layers"), ("hidden_size", "hidden"), ("num_attention_heads", "heads")):
             if key not in model:
-                why = f"which says model.{key}; give the script that has it"
-                raise InputError(f"{self.path}: lacks --{_dashed(name)}, {why}")
+                why = f"which says model.{key}; give the file that has it"
+                raise InputError(f"{self.path}: lacks {self.flag(name)}, {why}")
         self._vocabulary()
         self.default("model.positions", "learned", "Megatron's --position-embedding-type learned_absolute")
         self.default("model.dropout", True, "Megatron's --hidden-dropout 0.1")
@@ -325,14 +331,14 @@ class _Import:
         elif "vocab" not in model and not kind and "vocab_file" in self.given:
             self.default("model.vocab", 50257, "GPT-2's, whose vocabulary the script names")
         elif "vocab" not in model:
-            what = f"the vocabulary of {shown(kind)} lies in its files" if kind else "the script names no tokenizer"
-            raise InputError(f"{self.path}: lacks --vocab-size, and {what}; give --set model.vocab=…")
+            what = f"the vocabulary of {shown(kind)} lies in its files" if kind else "the file names no tokenizer"
+            raise InputError(f"{self.path}: lacks {self.flag('vocab_size')}, and {what}; give --set model.vocab=…")
 
     def _training(self) -> None:
         training = self._section("training")
         if "micro_batch" not in training or "seq" not in training:
-            missing = "--micro-batch-size" if "micro_batch" not in training else "--seq-length"
-            raise InputError(f"{self.path}: lacks {missing}; give the script that has it")
+            missing = self.flag("micro_batch_size" if "micro_batch" not in training else "seq_length")
+            raise InputError(f"{self.path}: lacks {missing}; give the file that has it")
         for key, (value, why) in implied(self.given, self._whole("parallelism", "pp")).items():
             self.default(key, value, why)
         self.default("training.precision", "fp32", "Megatron's without --bf16, --fp16, --fp8-format and --fp4-format")
@@ -370,18 +376,10 @@ class _Import:
         self.default("parallelism.dp", "auto", "as many replicas as the cluster holds and the batch allows")
 
 
-def _dashed(name: str) -> str:
-    return name.replace("_", "-")
-
-
 def lines(found: Imported) -> Iterator[str]:
     """Yield the arguments left out of the workload, one line for each reason."""
     if found.machine:
         yield f"launched on: {found.machine}; give `run` a topology of that size"
-    said = {
-        "assumed": found.assumed,
-        "not modelled": found.not_modelled,
-        "unknown": found.unknown,
-        "ignored, no effect on the time of a step": found.ignored,
-    }
+    said = {"assumed": found.assumed, "not modelled": found.not_modelled, "unknown": found.unknown}
+    said["ignored, no effect on the time of a step"] = found.ignored
     yield from (f"{what}: {', '.join(listed)}" for what, listed in said.items() if listed)

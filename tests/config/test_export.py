@@ -36,7 +36,7 @@ def test_what_a_script_says_is_read_back(name, changes):
     except InputError:
         return
     split = job.parallelism
-    said = dict(differences(job, read_back(script(job.spec, 16, 8))))
+    said = dict(differences(job, read_back("megatron", script(job.spec, 16, 8), job)))
     allowed = {"parallelism.tp_across_nodes"}
     allowed |= {"parallelism.cp_type"} if split.cp == 1 else set()
     # Megatron: without overlap "pipeline-model-parallel size should be greater than 2" (arguments.py, interleaved schedules)

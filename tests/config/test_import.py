@@ -272,8 +272,8 @@ def test_settings_decide():
 
 WRONG = {
     "no program": ("echo hello", "train.sh: launches no program such as `torchrun … pretrain_gpt.py"),
-    "no layers": (BASE.replace("--num-layers 8", ""), "lacks --num-layers, which says model.layers; give the script"),
-    "no batch": (BASE.replace("--micro-batch-size 2", ""), "lacks --micro-batch-size; give the script that has it"),
+    "no layers": (BASE.replace("--num-layers 8", ""), "lacks --num-layers, which says model.layers; give the file"),
+    "no batch": (BASE.replace("--micro-batch-size 2", ""), "lacks --micro-batch-size; give the file that has it"),
     "a variable that nobody sets": (
         BASE.replace("--hidden-size 1024", "--hidden-size $HIDDEN"),
         "--hidden-size has no value; $HIDDEN is not set, give --var HIDDEN=… or --set model.hidden=…",
@@ -289,7 +289,7 @@ WRONG = {
     ),
     "no tokenizer": (
         BASE.replace("--vocab-size 32000", ""),
-        "lacks --vocab-size, and the script names no tokenizer; give --set model.vocab=…",
+        "lacks --vocab-size, and the file names no tokenizer; give --set model.vocab=…",
     ),
     "a tokenizer of Megatron-Patch": (
         BASE.replace("--vocab-size 32000", "--patch-tokenizer-type Qwen2Tokenizer"),

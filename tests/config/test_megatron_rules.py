@@ -11,7 +11,7 @@ from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clustersim.api.launch import differences, launch_script, read_back
+from clustersim.api.launch import differences, read_back, written
 from clustersim.config import shipped
 from clustersim.convert.shell import commands
 from clustersim.errors import InputError
@@ -102,15 +102,15 @@ def obeys(text):
 @pytest.mark.parametrize("name", sorted(shipped.files("workloads").keys() - REFUSED.keys()))
 def test_scripts_of_shipped_workloads_start_in_megatron(name):
     job = placed(name)
-    text = launch_script(job, 8)
+    text = written("megatron", job, 8)
     obeys(text)
-    assert not [key for key, _ in differences(job, read_back(text)) if key.startswith("model.")]
+    assert not [key for key, _ in differences(job, read_back("megatron", text, job)) if key.startswith("model.")]
 
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_a_model_without_arguments_is_refused_by_its_key(name):
     with pytest.raises(InputError, match=rf"^{re.escape(REFUSED[name])}: pretrain_gpt\.py has no argument for it"):
-        launch_script(placed(name), 8)
+        written("megatron", placed(name), 8)
 
 
 DRAWN = {
@@ -151,16 +151,16 @@ CHANGES = st.fixed_dictionaries({}, optional={key: st.sampled_from(values) for k
 def test_scripts_of_any_split_start_in_megatron_and_have_the_same_stages_read_back(name, changes):
     try:
         job = placed(name, changes)
-        text = launch_script(job, 8)
+        text = written("megatron", job, 8)
     except InputError:
         return
     obeys(text)
-    back = read_back(text)
+    back = read_back("megatron", text, job)
     assert portions(back.parallelism, back.model) == portions(job.parallelism, job.model)
 
 
 def test_a_launch_on_several_nodes_says_what_is_to_be_set(tmp_path):
-    (tmp_path / "mine.sh").write_text(launch_script(placed("llama3_70b"), 8), encoding="utf-8")
+    (tmp_path / "mine.sh").write_text(written("megatron", placed("llama3_70b"), 8), encoding="utf-8")
     result = subprocess.run(["bash", "mine.sh"], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert result.returncode != 0
     assert "NODE_RANK: placeholder, set it to the number of this node from 0" in result.stderr

@@ -10,7 +10,7 @@ from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clustersim.api.launch import differences, job_config, read_job_config
+from clustersim.api.launch import differences, read_back, written
 from clustersim.config.workload import Model
 from clustersim.config.yaml import Document, Position
 from clustersim.convert.settings import flat
@@ -217,7 +217,7 @@ def test_a_job_config_read_back_is_the_same_job(name, changes):
     """What JobConfig has no type or choice for, and what ParallelDims and the batch refuse, is never written."""
     try:
         job = load(name, {"parallelism.zero": 3, **changes}).place(512, 8)
-        text = job_config(job)
+        text = written("torchtitan", job, 8)
     except InputError:
         return
     said = flat(tomllib.loads(text), ROWS)
@@ -229,7 +229,7 @@ def test_a_job_config_read_back_is_the_same_job(name, changes):
     dp = said["parallelism.data_parallel_replicate_degree"] * said["parallelism.data_parallel_shard_degree"]
     assert said["training.global_batch_size"] % (said["training.local_batch_size"] * dp) == 0
     assert said["parallelism.expert_tensor_parallel_degree"] in (1, said["parallelism.tensor_parallel_degree"])
-    back = read_job_config(text)
+    back = read_back("torchtitan", text, job)
     assert {key for key, _ in differences(job, back)} <= silent(job)
     assert portions(back.parallelism, back.model) == portions(job.parallelism, job.model)
 
@@ -249,4 +249,4 @@ def test_a_job_config_read_back_is_the_same_job(name, changes):
 def test_a_key_that_cannot_be_said_is_refused_by_its_name(changes, key):
     job = load("llama3_8b", {"parallelism.zero": 3, "parallelism.tp": 1, **changes}).place(64, 8)
     with pytest.raises(InputError, match=rf"^{re.escape(key)}: cannot be expressed: .*; change it before you export$"):
-        job_config(job)
+        written("torchtitan", job, 8)

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from clustersim.api.launch import differences, read_deepspeed_config
+from clustersim.api.launch import differences, read_back
 from clustersim.config.workload import Workload
 from clustersim.config.yaml import Document, Position
 from clustersim.convert.trainers import TITLES, TrainerRequest, deepspeed_config, imported, table
@@ -349,7 +349,7 @@ def test_a_deepspeed_configuration_read_back_is_the_same_job(name, changes):
     }
     job = load(name, {**PLAIN, "parallelism.tp": 1, **offloads, **zero3, **changes}).place(64, 8)
     text = deepspeed_config(job.spec)
-    back = read_deepspeed_config(text, job)
+    back = read_back("deepspeed", text, job)
     assert {key for key, _ in differences(job, back)} <= AROUND
     said = json.loads(text)
     micro, steps = said["train_micro_batch_size_per_gpu"], said["gradient_accumulation_steps"]

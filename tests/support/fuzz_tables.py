@@ -52,6 +52,8 @@ BASES: dict[Path_, tuple[tuple[str, ...], ...]] = {
     ("predict",): (("config.json", "--gpu", "h100", "--predictor", "roofline"),),
     ("import", "megatron"): (("m.sh",), ("m.sh", "-o", "o.yaml")),
     ("import", "torchtitan"): (("t.toml", "--gpus", "8"), ("t.toml", "--gpus", "8", "-o", "o.yaml")),
+    ("import", "nemo"): (("n.yaml",),),
+    ("import", "megatron-bridge"): (("mb.yaml",),),
     ("import", "deepspeed"): (("ds.json", "--model", "j.yaml", "--gpus", "8"),),
     ("import", "accelerate"): (("acc.yaml", "--model", "j.yaml"),),
     ("import", "axolotl"): (("ax.yaml", "--model", "j.yaml", "--gpus", "8"),),
@@ -59,6 +61,8 @@ BASES: dict[Path_, tuple[tuple[str, ...], ...]] = {
     ("import", "chakra"): (("et", "c.yaml"),),
     ("export", "chakra"): (("r", "--out", "o"),),
     ("export", "megatron"): (("r",), ("r", "--out", "o.sh")),
+    ("export", "nemo"): (("r",), ("r", "--out", "o.yaml")),
+    ("export", "megatron-bridge"): (("r",),),
     ("export", "deepspeed"): (("r2",), ("r2", "--out", "o.json")),
     ("export", "torchtitan"): (("rt",), ("rt", "--out", "o.toml")),
     ("list",): (("gpus",), ("kinds",)),
@@ -87,6 +91,9 @@ torchrun --nproc_per_node $GPUS --nnodes ${NNODES:-2} pretrain_gpt.py \\
   --pipeline-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 1 --swiglu --use-distributed-optimizer \\
   --num-experts 4 --moe-layer-freq 2 --window-size 64,0 --deepspeed --expert-interval 2
 """
+LAUNCHED = {"num_layers": 2, "hidden_size": 64, "num_attention_heads": 4, "seq_length": 64, "micro_batch_size": 1}
+LAUNCHED |= {"vocab_size": 256, "tensor_model_parallel_size": 2}
+"""Settings of `model` in files of NeMo and Megatron-Bridge."""
 JOB_CONFIG = """
 [model]
 name = "qwen3"
@@ -298,6 +305,8 @@ def pool(place: Path, files: dict[str, Any]) -> None:
     more = {
         "m.sh": SCRIPT,
         "t.toml": JOB_CONFIG,
+        "n.yaml": {"trainer": {"devices": 8, "num_nodes": 1, "precision": "bf16"}, "model": LAUNCHED},
+        "mb.yaml": {"model": LAUNCHED, "train": {"micro_batch_size": 1}, "dataset": {"seq_length": 64}},
         "ds.json": {"train_micro_batch_size_per_gpu": 1, "bf16": {"enabled": True}, "zero_optimization": {"stage": 3}},
         "ax.yaml": {"sequence_len": 128, "adapter": "lora", "lora_r": 8, "lora_target_linear": True, "bf16": "auto"},
         "lf.yaml": {"finetuning_type": "full", "cutoff_len": 128, "bf16": True, "deepspeed": "ds.json"},

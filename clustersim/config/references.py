@@ -1,0 +1,63 @@
+"""What Hydra and OmegaConf write in YAML: references such as `${.heads}` or `${multiply:4, ${model.heads}}`, and `_target_`."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from clustersim.config.overrides import scalar
+
+_INNERMOST = re.compile(r"\$\{([^${}]*)\}")
+_MOST = 50
+"""References that one value may lead through; longer chains stay as they are."""
+_SUMS: Mapping[str, Callable[[Iterable[Any]], Any]] = {"multiply": math.prod, "sum": sum, "add": sum}
+"""Resolvers by name, of NeMo's launcher and of NeMo (nlp/parts/nlp_overrides.py)."""
+
+
+def resolved(data: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return a file's values with references replaced; what refers to nothing in the file stays as it is written.
+
+    prefix: name of the section that the file becomes where another includes it, with which absolute references may begin.
+    """
+
+    def walked(value: Any, at: tuple[str, ...], depth: int = 0) -> Any:
+        if isinstance(value, dict):
+            return {key: walked(inner, (*at, key)) for key, inner in value.items()}
+        text = value
+        while isinstance(text, str) and (found := _INNERMOST.search(text)) and depth < _MOST:
+            depth += 1
+            inner = named(found[1], at, depth)
+            if inner is None or isinstance(inner, dict | list) or "${" in str(inner):
+                break
+            text = inner if found[0] == text else text.replace(found[0], str(inner))
+        return text
+
+    def named(name: str, at: tuple[str, ...], depth: int) -> Any:
+        operation, colon, rest = name.partition(":")
+        if colon:
+            terms = [scalar(name, term.strip()) for term in rest.split(",")]
+            known = operation in _SUMS and all(isinstance(term, int | float) for term in terms)
+            return _SUMS[operation](terms) if known else None
+        up = len(name) - len(name.lstrip("."))
+        path = (*at[: -up or None], *name[up:].split(".")) if up else tuple(name.removeprefix(prefix).split("."))
+        inner: Any = data
+        for part in path:
+            inner = inner.get(part) if isinstance(inner, dict) else None
+        return walked(inner, path, depth) if isinstance(inner, str) else inner
+
+    return {key: walked(value, (key,)) for key, value in data.items()}
+
+
+def without_classes(value: Any) -> Any:
+    """Return a value without the Python classes that Hydra would build: a function by its name, an enumeration as NAME.NUMBER."""
+    if isinstance(value, list):
+        return [without_classes(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    inner = {key: without_classes(one) for key, one in value.items() if key not in ("_target_", "_call_", "_partial_")}
+    words = inner.get("_args_") or []
+    if "_target_" in value and (value.get("_call_") is False or words or not inner):
+        return ".".join([str(value["_target_"]).rpartition(".")[2], *map(str, words)])
+    return inner

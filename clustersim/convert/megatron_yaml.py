@@ -1,0 +1,170 @@
+"""YAML of NeMo up to 1.23 and of Megatron-Bridge, whose settings stand for Megatron's arguments: read as a workload, and written.
+
+`tables/nemo.csv` and `tables/megatron_bridge.csv` have the settings whose names or values are not Megatron's; all others are
+Megatron's arguments (`tables/megatron.csv`), in whatever section.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from functools import cache
+from itertools import chain
+from operator import attrgetter
+
+from clustersim.config.references import resolved, without_classes
+from clustersim.config.workload import Workload
+from clustersim.config.yaml import parse
+from clustersim.convert.conversions import rows
+from clustersim.convert.decoders import GATED, PLAIN
+from clustersim.convert.megatron import ALIASES, NO_EFFECT, NOT_MODELLED, REMEDIES, translated
+from clustersim.convert.megatron_arguments import Argument, model, parallelism, refuse_unbuildable, training
+from clustersim.convert.megatron_groups import GROUPED, PATTERNS, frequency
+from clustersim.convert.megatron_script import TOKENIZERS, ArgumentImport, Imported, ImportRequest
+from clustersim.convert.settings import Keys, ToolRefusal, ToolSettings, flat, nested, refuse, unsayable
+from clustersim.convert.table import Alias, records_of
+
+NEUTRAL = ("dataset", "dist", "tokenizer", "trainer")
+"""Sections without effect on the time of a step, but for the settings in the table."""
+FUNCTION, GATE = "model.activation_func", "model.gated_linear_unit"
+LAYERS = {"embedding": "E", "decoder": "t", "mtp": "m", "loss": "L"}
+"""Layers of a pipeline layout that is a list of stages, by their letter."""
+UNSAID = {"bf16", "fp16", "fp8_format", "fp8_recipe", "fp4_format", "first_last_layers_bf16", "group_query_attention"}
+UNSAID |= {"num_layers_at_start_in_bf16", "num_layers_at_end_in_bf16", "no_bias_gelu_fusion", "ckpt_format"}
+UNSAID |= {"optimizer", "vocab_size"}
+"""Arguments that are said otherwise, or that only Megatron-LM's parser needs."""
+PRECISIONS = records_of("megatron_bridge_precisions")
+"""Keys of a workload that each mixed-precision recipe of Megatron-Bridge sets."""
+ONLY_WITH = {"_num_sms": ("moe_token_dispatcher_type", "flex"), "e_modules": ("recompute_granularity", "selective")}
+"""Ends of arguments that a saved file always has and that say nothing without another's value."""
+
+
+@cache
+def table(tool: str) -> dict[str, Alias]:
+    """Return the settings of a tool that are not Megatron's, by dotted key."""
+    return rows(tool.replace("-", "_"))
+
+
+def imported(tool: str, path: str, text: str, settings: Mapping[str, object]) -> Imported:
+    """Return the workload of a launch file. Raises InputError with the setting that is unknown or cannot be expressed."""
+    known, data = table(tool), parse(text, path, foreign=True).data
+    whole = flat(resolved(data, "training.") if tool == "nemo" else _bridge(data), known)
+    given = {name: value for name, value in whole.items() if value is not None}
+    strict = [name for name in given if name not in known and name.partition(".")[0] not in NEUTRAL]
+    own = {name: Alias(name, (kind,), "", None, {"default": ""}) for name in strict if (kind := _kind(name))}
+    said = ToolSettings(path, tool, {**known, **own}, given, NEUTRAL)
+    meant = {name: value for name, value in said.spec("", {}).items() if name != "name"}
+    keys = {name: value for name, value in meant.items() if "." in name}
+    found: Keys = {"group_query_attention": True}
+    found |= {name: value for name, value in meant.items() if "." not in name and _says(name, value)}
+    if tool == "megatron-bridge":
+        keys |= _core(said)
+    if keys.get("training.precision") == "fp16":
+        found.pop("grad_reduce_in_bf16", None)  # gradients have the type of the weights
+    idle = [end for end, (name, value) in ONLY_WITH.items() if found.get(name) != value]
+    found = {name: value for name, value in found.items() if not name.endswith(tuple(idle))}
+    if isinstance(layout := given.get("model.pipeline_model_parallel_layout"), list):
+        stages = (stage if isinstance(stage, list) else [stage] for stage in layout)
+        letters = ("".join(LAYERS.get(str(one), str(one)) for one in stage) for stage in stages)
+        found["pipeline_model_parallel_layout"] = "|".join(letters)
+    if given.get("model.override_vocab_size") or (tool != "nemo" and said["model.should_pad_vocab"] is not True):
+        found["make_vocab_size_divisible_by"] = 1
+    names = {str(said.rows[name].key[0]): name for name in (*known, *given) if name in said.rows}
+    request = ImportRequest({}, {**keys, **settings})
+    result = ArgumentImport(path, "", translated(found), lambda name: names.get(name, f"model.{name}")).result(request)
+    return replace(result, ignored=tuple(said.ignored), not_modelled=(*said.not_modelled, *result.not_modelled))
+
+
+def _kind(name: str) -> str | None:
+    """Return what a setting with Megatron's name is in a table: its argument, - or ~; None for an unknown one."""
+    leaf = name.rpartition(".")[2]
+    if leaf in ALIASES or leaf in GROUPED or leaf in REMEDIES:
+        return leaf
+    return "-" if leaf in NO_EFFECT else "~" if leaf in NOT_MODELLED else None
+
+
+def _says(name: str, value: object) -> bool:
+    """Return whether a value says something: a flag that is false does not, where Megatron has no argument for it."""
+    return value is not False or (name in ALIASES and ALIASES[name].read(False) is not None)
+
+
+def _core(said: ToolSettings) -> Keys:
+    """Return the keys of a ConfigContainer's activation and of its mixed-precision recipe. Raises InputError."""
+    kinds = GATED if said[GATE] is True else PLAIN
+    function = said.rows[FUNCTION].read(said[FUNCTION])
+    if function not in kinds:
+        raise said.error(FUNCTION, f"with gated_linear_unit {said[GATE]} cannot be expressed in a workload")
+    return {"model.activation": kinds[str(function)], **PRECISIONS.get(str(said["mixed_precision.recipe"]), {})}
+
+
+def _bridge(data: Mapping[str, object]) -> dict[str, object]:
+    """Return the settings of a ConfigContainer without Python's classes, those of the transformer as the model's."""
+    found = {key: without_classes(value) for key, value in data.items() if key != "_target_"}
+    if isinstance(whole := found.get("model"), dict) and isinstance(inner := whole.pop("transformer", None), dict):
+        found["model"] = {**whole, **inner}
+    if isinstance(name := found.get("mixed_precision"), str):
+        found["mixed_precision"] = {"recipe": name.replace("-", "_")}
+    return found
+
+
+def written(tool: str, spec: Workload, nodes: int, gpus: int, layout: str | None = None) -> dict[str, object]:
+    """Return the settings of a placed workload by section, on nodes of some GPUs each. Raises InputError for a key without one.
+
+    layout: which stage has which layers, where Megatron would not divide them so itself.
+    """
+    refuse_unbuildable(spec)
+    refuse(_refused(spec) if tool == "nemo" else ())
+    known = table(tool)
+    found = ToolSettings("", "", known, {}).plain(spec)
+    taken = {row.key for row in known.values() if row.columns["export"] == "x"} | {("model", "activation")}
+    names = {row.key[0]: row for row in known.values() if row.columns["export"] == "s"}
+    for name, value in chain(model(spec), training(spec), parallelism(spec, layout)):
+        alias = ALIASES.get(name)
+        if value is None or value is False or name in UNSAID or (alias and alias.key in taken):
+            continue
+        several = frequency(name, value, spec.model.layers) if name in PATTERNS else value
+        row = names.get(name)
+        found[row.name if row else f"model.{name}"] = row.write(several) if row else several
+    return nested(found | dict(_nemo_settings(spec, nodes, gpus) if tool == "nemo" else _core_settings(spec)))
+
+
+def _refused(spec: Workload) -> Iterator[ToolRefusal]:
+    """Yield keys of a workload, whether NeMo has no setting for their values, and what it has."""
+    train = spec.training
+    narrow = train.precision == "fp8" and train.fp8_scaling != "delayed"
+    yield "training.fp8_scaling", narrow, "its fp8 has delayed scaling"
+    yield "training.optimizer", train.optimizer != "adam", "its launch files have adam"
+    states = (train.main_params or "fp32", train.moments, bool(train.offload.optimizer_states))
+    yield "training.moments", states != ("fp32", "fp32", False), "optimizer states are in fp32 on the GPUs"
+
+
+def _nemo_settings(spec: Workload, nodes: int, gpus: int) -> Iterator[Argument]:
+    """Yield NeMo's settings that no argument of Megatron has."""
+    one, narrow, multiple = (
+        spec.model,
+        spec.training.precision == "fp8",
+        spec.model.vocab_multiple * spec.parallelism.tp,
+    )
+    yield "defaults", ["megatron_gpt_config", "_self_"]
+    yield from (("trainer.num_nodes", nodes), ("trainer.devices", gpus), ("trainer.accelerator", "gpu"))
+    yield from (("model.fp8", narrow), ("model.fp8_hybrid", narrow), ("model.mcore_gpt", True))
+    yield from (("model.transformer_engine", True), ("model.megatron_amp_O2", True))
+    names = (name for name, tokens in TOKENIZERS.items() if tokens == one.vocab and ("/" in name or "GPT2" in name))
+    if name := next(names, None):
+        yield from (
+            ("model.tokenizer.library", "huggingface" if "/" in name else "megatron"),
+            ("model.tokenizer.type", name),
+        )
+    else:
+        yield "model.override_vocab_size", -(-one.vocab // multiple) * multiple
+
+
+def _core_settings(spec: Workload) -> Iterator[Argument]:
+    """Yield Megatron-Bridge's settings that no argument of Megatron-LM has. Raises InputError for a precision without one."""
+    row, gated = table("megatron-bridge")[FUNCTION], spec.model.activation in GATED.values()
+    names = (row.write(name) for name, act in (GATED if gated else PLAIN).items() if act == spec.model.activation)
+    yield from ((GATE, gated), (FUNCTION, next(filter(None, names))))
+    fits = (name for name, keys in PRECISIONS.items() if all(attrgetter(key)(spec) == keys[key] for key in keys))
+    if (name := next(fits, None)) is None:
+        raise unsayable("training.precision", "no mixed-precision recipe of Megatron-Bridge has it")
+    yield from (("mixed_precision", name), ("model.should_pad_vocab", True), ("model.seq_length", spec.training.seq))

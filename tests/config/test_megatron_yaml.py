@@ -1,0 +1,328 @@
+"""YAML of NeMo and of Megatron-Bridge: read as the workload that the same arguments of Megatron-LM launch, and written back."""
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+from examples import examples
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from clustersim.api.launch import differences, read_back, written
+from clustersim.config.references import resolved, without_classes
+from clustersim.config.workload import Workload
+from clustersim.config.yaml import Document, Position
+from clustersim.convert.megatron import ALIASES, NO_EFFECT
+from clustersim.convert.megatron_groups import GROUPED
+from clustersim.convert.megatron_script import ImportRequest
+from clustersim.convert.megatron_script import imported as script_imported
+from clustersim.convert.megatron_yaml import PRECISIONS, imported, table
+from clustersim.convert.table import records
+from clustersim.errors import InputError
+from clustersim.model.parameters import parameters
+from clustersim.parallel.load import build, load
+
+TOOLS = ("nemo", "megatron-bridge")
+NEMO = """
+run: {name: gpt, results_dir: "${base_results_dir}/${.name}"}
+trainer: {num_nodes: 16, devices: 8, precision: bf16, gradient_clip_val: 1.0, accumulate_grad_batches: 1, max_steps: 10}
+exp_manager: {resume_if_exists: true}
+model:
+  mcore_gpt: true
+  megatron_amp_O2: true
+  transformer_engine: true
+  micro_batch_size: 2
+  global_batch_size: 256
+  tensor_model_parallel_size: 4
+  pipeline_model_parallel_size: 4
+  virtual_pipeline_model_parallel_size: 2
+  sequence_parallel: true
+  encoder_seq_length: 4096
+  max_position_embeddings: ${.encoder_seq_length}
+  num_layers: 32
+  hidden_size: 4096
+  ffn_hidden_size: ${multiply:4, ${training.model.hidden_size}}
+  num_attention_heads: 32
+  num_query_groups: 8
+  hidden_dropout: 0.0
+  bias: false
+  activation: fast-swiglu
+  normalization: rmsnorm
+  position_embedding_type: rope
+  share_embeddings_and_output_weights: false
+  apply_rope_fusion: true
+  gradient_accumulation_fusion: true
+  activations_checkpoint_granularity: full
+  activations_checkpoint_method: block
+  activations_checkpoint_num_layers: 2
+  overlap_p2p_comm: true
+  ub_tp_comm_overlap: true
+  fp8: true
+  fp8_hybrid: true
+  fp8_wgrad: true
+  kv_channels: null
+  tokenizer: {library: huggingface, type: meta-llama/Meta-Llama-3-8B, use_fast: true}
+  optim:
+    name: mcore_distributed_optim
+    overlap_grad_sync: true
+    overlap_param_sync: true
+    grad_sync_dtype: bf16
+    check_for_nan_in_grad: true
+    sched: {name: CosineAnnealing, warmup_steps: 500}
+  data: {seq_length: 4096, data_prefix: [1.0, "${data_dir}/text"]}
+"""
+SCRIPT = """
+torchrun --nproc_per_node 8 --nnodes 16 pretrain_gpt.py --micro-batch-size 2 --global-batch-size 256 \\
+  --tensor-model-parallel-size 4 --pipeline-model-parallel-size 4 --num-virtual-stages-per-pipeline-rank 2 \\
+  --sequence-parallel --seq-length 4096 --max-position-embeddings 4096 --num-layers 32 --hidden-size 4096 \\
+  --ffn-hidden-size 16384 --num-attention-heads 32 --group-query-attention --num-query-groups 8 \\
+  --hidden-dropout 0.0 --disable-bias-linear --swiglu --normalization RMSNorm --position-embedding-type rope \\
+  --untie-embeddings-and-output-weights --recompute-granularity full --recompute-method block \\
+  --recompute-num-layers 2 --tp-comm-overlap --fp8-format hybrid --bf16 --vocab-size 128256 --clip-grad 1.0 \\
+  --use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather --grad-reduce-in-bf16
+"""
+BRIDGE = """
+_target_: megatron.bridge.training.config.ConfigContainer
+comm_overlap: null
+dataset: {_target_: megatron.bridge.training.config.GPTDatasetConfig, seq_length: 4096, split: "1,1,1"}
+ddp:
+  _target_: megatron.bridge.training.config.DistributedDataParallelConfig
+  use_distributed_optimizer: true
+  overlap_grad_reduce: true
+  overlap_param_gather: true
+  grad_reduce_in_fp32: false
+  use_megatron_fsdp: false
+  data_parallel_sharding_strategy: no_shard
+mixed_precision: bf16_with_fp8_delayed_scaling_mixed
+model:
+  _target_: megatron.bridge.models.gpt.model_config.BridgeGPTModelConfig
+  vocab_size: 128256
+  should_pad_vocab: true
+  share_embeddings_and_output_weights: false
+  position_embedding_type: rope
+  seq_length: 4096
+  transformer:
+    _target_: megatron.core.transformer.transformer_config.TransformerConfig
+    activation_func: {_target_: torch.nn.functional.silu, _call_: false}
+    gated_linear_unit: true
+    add_bias_linear: false
+    apply_rope_fusion: true
+    attention_backend: {_target_: megatron.core.transformer.enums.AttnBackend, _call_: true, _args_: [1]}
+    init_method: {_target_: torch.nn.init.normal_, _partial_: true, _args_: [], mean: 0.0, std: 0.02}
+    params_dtype: {_target_: torch.bfloat16, _call_: false}
+    num_layers: 32
+    hidden_size: 4096
+    ffn_hidden_size: 16384
+    num_attention_heads: 32
+    num_query_groups: 8
+    kv_channels: null
+    hidden_dropout: 0.0
+    normalization: RMSNorm
+    num_moe_experts: null
+    moe_router_topk: 2
+    moe_deepep_num_sms: 20
+    tensor_model_parallel_size: 4
+    pipeline_model_parallel_size: 4
+    virtual_pipeline_model_parallel_size: 2
+    sequence_parallel: true
+    overlap_p2p_comm: true
+    tp_comm_overlap: true
+    recompute_granularity: full
+    recompute_method: block
+    recompute_num_layers: 2
+    recompute_modules: [core_attn]
+optimizer: {optimizer: adam, clip_grad: 1.0, exp_avg_dtype: {_target_: torch.float32, _call_: false}, lr: 0.0003}
+train: {micro_batch_size: 2, global_batch_size: 256, train_iters: 10}
+"""
+FILES = dict(zip(TOOLS, (NEMO, BRIDGE), strict=True))
+
+
+def job_of(found):
+    return build(Document("a.yaml", found.workload, {(): Position(1, 1)}))
+
+
+def read(tool, text=None, **settings):
+    return imported(tool, "a.yaml", text or FILES[tool], settings)
+
+
+@pytest.mark.parametrize("tool", TOOLS)
+def test_a_file_is_the_job_that_a_script_of_megatron_launches(tool):
+    """But for the positions that the rotary model does not use, and for what Megatron-LM turns on by default."""
+    wanted = job_of(script_imported("a.sh", SCRIPT, ImportRequest({}, {})))
+    found = job_of(read(tool))
+    left = {key for job, other in ((wanted, found), (found, wanted)) for key, _ in differences(job, other)}
+    assert left <= {"training.rope_kernels", "training.check_nan", "training.main_params"}
+    assert read("nemo").machine == "16 nodes of 8 GPUs"
+
+
+def test_what_a_file_leaves_out_is_the_tools_own_default():
+    """NeMo neither fuses rotary positions nor the accumulation of gradients, nor looks for NaN in them, unless told to."""
+    names = ("apply_rope_fusion", "gradient_accumulation_fusion", "check_for_nan_in_grad", "overlap_p2p_comm")
+    text = "\n".join(line for line in NEMO.splitlines() if not line.strip().startswith(names))
+    training = job_of(read("nemo", text)).training
+    assert (training.rope_kernels, training.fused_accumulation, training.check_nan) == ("eager", False, False)
+    bridge = BRIDGE.replace("  should_pad_vocab: true\n", "")
+    assert job_of(read("megatron-bridge", bridge)).model.vocab_multiple == 1
+
+
+def test_what_has_no_effect_is_listed_by_the_files_own_name():
+    nemo, bridge = read("nemo"), read("megatron-bridge")
+    assert {"run", "exp_manager", "trainer.max_steps", "model.data", "model.optim.sched"} <= set(nemo.ignored)
+    assert {"model.init_method", "optimizer.lr", "train.train_iters", "dataset.split"} <= set(bridge.ignored)
+    assert "model.fp8_wgrad" in nemo.not_modelled
+    assert not [name for found in (nemo, bridge) for name in (*found.ignored, *found.not_modelled) if "--" in name]
+
+
+WRONG = {
+    ("nemo", "model.foo", 1): "model.foo: is not a known setting of nemo",
+    ("nemo", "model.fsdp", True): "model.fsdp: True cannot be expressed",
+    ("nemo", "model.headscale", True): "model.headscale: True cannot be expressed",
+    (
+        "nemo",
+        "model.megatron_amp_O2",
+        False,
+    ): "model.megatron_amp_O2: False cannot be expressed in a workload; write true",
+    ("nemo", "model.name", "megatron_falcon_gpt"): "model.name: 'megatron_falcon_gpt' cannot be expressed",
+    ("nemo", "model.activation", "reglu"): "model.activation: 'reglu' cannot be expressed",
+    ("nemo", "model.optim.name", "lamb"): "model.optim.name: 'lamb' cannot be expressed",
+    ("nemo", "model.transformer_block_type", "normformer"): "model.transformer_block_type: 'normformer' cannot",
+    ("nemo", "model.num_layers", None): "lacks model.num_layers",
+    ("nemo", "model.hidden_size", "wide"): "model.hidden_size",
+    ("nemo", "model.tokenizer.type", None): "lacks model.tokenizer.vocab_size, and the file names no tokenizer",
+    ("nemo", "model.tokenizer.type", "own"): "the vocabulary of 'own' lies in its files; give --set model.vocab=",
+    ("nemo", "trainer.accumulate_grad_batches", 4): "trainer.accumulate_grad_batches: 4 cannot be expressed",
+    ("megatron-bridge", "model.foo", 1): "model.foo: is not a known setting of megatron-bridge",
+    ("megatron-bridge", "train.foo", 1): "train.foo: is not a known setting of megatron-bridge",
+    ("megatron-bridge", "model.num_layers", None): "lacks model.num_layers",
+    ("megatron-bridge", "model.activation_func", "tanh"): "model.activation_func: 'tanh' cannot be expressed",
+    ("megatron-bridge", "model.activation_func", "relu2"): "model.activation_func: 'relu2' with gated_linear_unit True",
+    ("megatron-bridge", "model.dsa_indexer_topk", 64): "model.dsa_indexer_topk: 64 cannot be expressed",
+    ("megatron-bridge", "model.moe_latent_size", 64): "model.moe_latent_size: 64 cannot be expressed",
+    ("megatron-bridge", "mixed_precision", "int4"): "mixed_precision.recipe: 'int4' cannot be expressed",
+}
+
+
+@pytest.mark.parametrize(("tool", "key", "value"), WRONG)
+def test_what_cannot_be_said_is_named(tool, key, value):
+    data = yaml.safe_load(FILES[tool])
+    if "transformer" in data["model"]:
+        data["model"] |= data["model"].pop("transformer")
+    *parents, last = key.split(".")
+    here = data
+    for part in parents:
+        here = here[part]
+    here[last] = value
+    with pytest.raises(InputError, match=re.escape(WRONG[tool, key, value])):
+        read(tool, yaml.safe_dump(data))
+
+
+@pytest.mark.parametrize("tool", TOOLS)
+def test_every_row_names_an_argument_of_megatron_or_a_key_of_a_workload(tool):
+    known = {*ALIASES, *GROUPED, *NO_EFFECT, "tokenizer_type", "nnodes", "nproc_per_node", "use_custom_fsdp"}
+    for name, row in table(tool).items():
+        key = ".".join(map(str, row.key))
+        if "." in key:
+            section, field = key.split(".", 1)
+            here = Workload.model_fields[section].annotation
+            for part in field.split("."):
+                assert part in here.model_fields, name
+                here = here.model_fields[part].annotation
+        else:
+            assert key in known | {"-", "~", "!", "*"}, name
+        assert row.columns["export"] in ("", "s", "x")
+
+
+@pytest.mark.parametrize("tool", TOOLS)
+def test_no_setting_stands_in_the_table_twice(tool):
+    names = [row["argument"] for row in records(tool.replace("-", "_"))]
+    assert len(names) == len(set(names))
+
+
+def test_every_mixed_precision_recipe_sets_keys_of_a_workload():
+    for name, keys in PRECISIONS.items():
+        text = BRIDGE.replace("bf16_with_fp8_delayed_scaling_mixed", name)
+        job = job_of(read("megatron-bridge", text))
+        assert all(getattr(job.training, key.removeprefix("training.")) == value for key, value in keys.items())
+
+
+def test_a_pipeline_layout_may_be_a_list_of_stages():
+    stages = [["embedding", *["decoder"] * 8], ["decoder"] * 8, ["decoder"] * 8, [*["decoder"] * 8, "loss"]]
+    data = yaml.safe_load(BRIDGE)
+    data["model"]["transformer"] |= {"pipeline_model_parallel_layout": stages, "overlap_p2p_comm": False}
+    data["model"]["transformer"]["virtual_pipeline_model_parallel_size"] = None
+    found = job_of(read("megatron-bridge", yaml.safe_dump(data)))
+    assert found.parallelism.layout == "|".join(["E" + "t" * 8, "t" * 8, "t" * 8, "t" * 8 + "L"])
+
+
+SPLITS = st.fixed_dictionaries(
+    {},
+    optional={
+        "parallelism.tp": st.sampled_from((1, 2, 4)),
+        "parallelism.pp": st.sampled_from((1, 2, 4)),
+        "parallelism.cp": st.sampled_from((1, 2)),
+        "parallelism.zero": st.sampled_from((0, 1)),
+        "parallelism.overlap.grad_reduce": st.booleans(),
+        "training.micro_batch": st.sampled_from((1, 2)),
+        "training.precision": st.sampled_from(("bf16", "fp16", "fp8", "mxfp8", "nvfp4")),
+        "training.recompute": st.sampled_from(("none", "selective", "full")),
+        "training.rope_kernels": st.sampled_from(("fused", "eager")),
+        "training.fused_accumulation": st.booleans(),
+        "training.clip_gradients": st.booleans(),
+        "training.check_nan": st.booleans(),
+    },
+)
+READABLE = (
+    "llama3_8b",
+    "llama3_70b",
+    "gpt3_xl",
+    "mixtral_8x7b",
+    "qwen3_30b_a3b",
+    "gpt_oss_20b",
+    "kimi_k2",
+    "nemotron4_340b",
+)
+
+
+@pytest.mark.parametrize("tool", TOOLS)
+@settings(max_examples=examples(30), deadline=None)
+@given(name=st.sampled_from(READABLE), changes=SPLITS)
+def test_what_is_written_is_read_back_as_the_same_job(tool, name, changes):
+    """As Megatron-LM's own script is, but for NeMo's vocabulary, which a tokenizer says, and for unused positions."""
+    try:
+        job = load(name, changes).place(1024, 8)
+        text, script = written(tool, job, 8), written("megatron", job, 8)
+    except InputError as error:
+        assert ": " in str(error)
+        return
+    back = read_back(tool, text, job)
+    left = {key for key, _ in differences(job, back)}
+    unsaid = {key for key, _ in differences(job, read_back("megatron", script, job))}
+    assert left <= unsaid | {"model.vocab", "model.vocab_multiple", "model.max_positions"}
+    if "model.vocab" not in left:
+        assert parameters(back.model) == parameters(job.model)
+
+
+@pytest.mark.parametrize("tool", TOOLS)
+def test_a_result_is_written_and_read_on_the_command_line(call, tool):
+    assert call("run", "hgx_h100_8", "llama3_8b", "--tp", "2", "--zero", "1", "--out", "result", "--quiet")[0] == 0
+    code, out, err = call("export", tool, "result", "--out", "mine.yaml")
+    assert (code, err) == (0, "") and "written to mine.yaml" in out
+    assert call("import", tool, "mine.yaml", "--out", "again.yaml")[0] == 0
+    assert load(Path("again.yaml")).parallelism.tp == 2
+    code, _, err = call("export", tool, "result", "--out", "mine.toml")
+    assert code == 2 and "--out mine.toml" in err
+
+
+def test_references_are_replaced_and_others_stay():
+    data = {"a": {"b": 3, "c": "${.b}", "d": "${multiply:4, ${a.b}}", "e": "${sum:${.b},-1}", "f": "${x.a.b}"}}
+    data |= {"g": "${nowhere}/b", "h": "n-${a.c}", "i": "${.i}", "j": ["${a.b}"], "k": "${divide:1, 2}"}
+    found = resolved(data, "x.")
+    assert found["a"] == {"b": 3, "c": 3, "d": 12, "e": 2, "f": 3}
+    assert (found["g"], found["h"], found["i"], found["k"]) == ("${nowhere}/b", "n-3", "${.i}", "${divide:1, 2}")
+
+
+def test_a_class_is_its_fields_and_a_function_its_name():
+    value = {"_target_": "a.B", "x": {"_target_": "c.d", "_call_": False}, "y": [{"_target_": "e.F", "_args_": [5]}]}
+    assert without_classes(value) == {"x": "d", "y": ["F.5"]}
+    assert without_classes({"_target_": "a.recipe", "_call_": True}) == "recipe"
