@@ -57,7 +57,7 @@ def without_classes(value: Any) -> Any:
     if not isinstance(value, dict):
         return value
     inner = {key: without_classes(one) for key, one in value.items() if key not in ("_target_", "_call_", "_partial_")}
-    words = inner.get("_args_") or []
+    words = listed if isinstance(listed := inner.get("_args_"), list) else []
     if "_target_" in value and (value.get("_call_") is False or words or not inner):
         return ".".join([str(value["_target_"]).rpartition(".")[2], *map(str, words)])
     return inner

@@ -102,6 +102,8 @@ def _bridge(data: Mapping[str, object]) -> dict[str, object]:
     found = {key: without_classes(value) for key, value in data.items() if key != "_target_"}
     if isinstance(whole := found.get("model"), dict) and isinstance(inner := whole.pop("transformer", None), dict):
         found["model"] = {**whole, **inner}
+    if isinstance(peft := data.get("peft"), dict) and "_target_" in peft:
+        found["peft"] = {**peft, "type": str(peft["_target_"]).rpartition(".")[2].lower()}
     if isinstance(name := found.get("mixed_precision"), str):
         found["mixed_precision"] = {"recipe": name.replace("-", "_")}
     return found

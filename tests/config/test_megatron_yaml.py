@@ -246,6 +246,16 @@ def test_every_mixed_precision_recipe_sets_keys_of_a_workload():
         assert all(getattr(job.training, key.removeprefix("training.")) == value for key, value in keys.items())
 
 
+def test_adapters_are_those_of_lora_alone():
+    lora = "peft: {_target_: megatron.bridge.peft.lora.LoRA, dim: 8, alpha: 16, target_modules: [linear_qkv]}\n"
+    adapters = job_of(read("megatron-bridge", BRIDGE + lora)).training.lora
+    assert (adapters.rank, adapters.alpha, adapters.targets) == (8, 16, ("linear_qkv",))
+    nemo = NEMO + "  peft: {peft_scheme: lora, lora_tuning: {adapter_dim: 16, target_modules: [attention_qkv]}}\n"
+    assert job_of(read("nemo", nemo.replace("[attention_qkv]", "[attention]"))).training.lora.rank == 16
+    with pytest.raises(InputError, match="peft_scheme"):
+        job_of(read("megatron-bridge", BRIDGE + lora.replace("lora.LoRA", "dora.DoRA")))
+
+
 def test_a_pipeline_layout_may_be_a_list_of_stages():
     stages = [["embedding", *["decoder"] * 8], ["decoder"] * 8, ["decoder"] * 8, [*["decoder"] * 8, "loss"]]
     data = yaml.safe_load(BRIDGE)
@@ -253,6 +263,31 @@ def test_a_pipeline_layout_may_be_a_list_of_stages():
     data["model"]["transformer"]["virtual_pipeline_model_parallel_size"] = None
     found = job_of(read("megatron-bridge", yaml.safe_dump(data)))
     assert found.parallelism.layout == "|".join(["E" + "t" * 8, "t" * 8, "t" * 8, "t" * 8 + "L"])
+
+
+def places(data, at=()):
+    """Return the paths of all values of nested sections."""
+    inner = [place for key, value in data.items() if isinstance(value, dict) for place in places(value, (*at, key))]
+    return [*((*at, key) for key in data), *inner]
+
+
+PLACES = {tool: places(yaml.safe_load(text)) for tool, text in FILES.items()}
+ODD = (None, True, -1, 1.5, 10**12, "x", "${.a}", "1,0", (), [[1]], {"a": 1}, {"_target_": 3, "_call_": False})
+
+
+@settings(max_examples=examples(150), deadline=None)
+@given(tool=st.sampled_from(TOOLS), data=st.data(), value=st.sampled_from(ODD))
+def test_any_other_value_is_read_or_refused_in_one_sentence(tool, data, value):
+    whole = yaml.safe_load(FILES[tool])
+    *parents, last = data.draw(st.sampled_from(PLACES[tool]))
+    here = whole
+    for part in parents:
+        here = here[part]
+    here[last] = list(value) if isinstance(value, tuple) else value
+    try:
+        job_of(read(tool, yaml.safe_dump(whole)))
+    except InputError as error:
+        assert "\n" not in str(error)
 
 
 SPLITS = st.fixed_dictionaries(
