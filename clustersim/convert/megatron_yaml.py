@@ -27,16 +27,16 @@ from clustersim.convert.table import Alias, records_of
 NEUTRAL = ("dataset", "dist", "tokenizer", "trainer")
 """Sections without effect on the time of a step, but for the settings in the table."""
 FUNCTION, GATE = "model.activation_func", "model.gated_linear_unit"
-LAYERS = {"embedding": "E", "decoder": "t", "mtp": "m", "loss": "L"}
-"""Layers of a pipeline layout that is a list of stages, by their letter."""
+LAYERS = {"embedding": "E", "decoder": "t", "mtp": "m", "loss": "L"}  # of a pipeline layout that is a list of stages
 UNSAID = {"bf16", "fp16", "fp8_format", "fp8_recipe", "fp4_format", "first_last_layers_bf16", "group_query_attention"}
 UNSAID |= {"num_layers_at_start_in_bf16", "num_layers_at_end_in_bf16", "no_bias_gelu_fusion", "ckpt_format"}
 UNSAID |= {"optimizer", "vocab_size"}
 """Arguments that are said otherwise, or that only Megatron-LM's parser needs."""
 PRECISIONS = records_of("megatron_bridge_precisions")
 """Keys of a workload that each mixed-precision recipe of Megatron-Bridge sets."""
-ONLY_WITH = {"_num_sms": ("moe_token_dispatcher_type", "flex"), "e_modules": ("recompute_granularity", "selective")}
-"""Ends of arguments that a saved file always has and that say nothing without another's value."""
+ONLY_WITH = {"recompute_method": ("recompute_granularity", "full"), "e_modules": ("recompute_granularity", "selective")}
+ONLY_WITH["_num_sms"] = ("moe_token_dispatcher_type", "flex")
+"""Ends of arguments that say nothing without another's value; a saved file has them all the same."""
 
 
 @cache
@@ -57,12 +57,12 @@ def imported(tool: str, path: str, text: str, settings: Mapping[str, object]) ->
     keys = {name: value for name, value in meant.items() if "." in name}
     found: Keys = {"group_query_attention": True}
     found |= {name: value for name, value in meant.items() if "." not in name and _says(name, value)}
-    if tool == "megatron-bridge":
-        keys |= _core(said)
+    keys |= _core(said) if tool == "megatron-bridge" else {}
     if keys.get("training.precision") == "fp16":
         found.pop("grad_reduce_in_bf16", None)  # gradients have the type of the weights
-    idle = [end for end, (name, value) in ONLY_WITH.items() if found.get(name) != value]
-    found = {name: value for name, value in found.items() if not name.endswith(tuple(idle))}
+    idle = tuple(end for end, (name, value) in ONLY_WITH.items() if found.get(name) != value)
+    unused = () if "num_experts" in found else ("moe_",)
+    found = {name: one for name, one in found.items() if not name.endswith(idle) and not name.startswith(unused)}
     if isinstance(layout := given.get("model.pipeline_model_parallel_layout"), list):
         stages = (stage if isinstance(stage, list) else [stage] for stage in layout)
         letters = ("".join(LAYERS.get(str(one), str(one)) for one in stage) for stage in stages)

@@ -160,7 +160,9 @@ def test_what_a_file_leaves_out_is_the_tools_own_default():
     """NeMo neither fuses rotary positions nor the accumulation of gradients, nor looks for NaN in them, unless told to."""
     names = ("apply_rope_fusion", "gradient_accumulation_fusion", "check_for_nan_in_grad", "overlap_p2p_comm")
     text = "\n".join(line for line in NEMO.splitlines() if not line.strip().startswith(names))
-    training = job_of(read("nemo", text)).training
+    job = job_of(read("nemo", text))
+    assert not job.parallelism.overlap.p2p
+    training = job.training
     assert (training.rope_kernels, training.fused_accumulation, training.check_nan) == ("eager", False, False)
     bridge = BRIDGE.replace("  should_pad_vocab: true\n", "")
     assert job_of(read("megatron-bridge", bridge)).model.vocab_multiple == 1
