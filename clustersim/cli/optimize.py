@@ -121,7 +121,7 @@ def _fields(found: SearchResult, words: Words) -> dict[str, Any]:
     counts: dict[str, float] = {"points": found.points, "points_simulated": found.simulated}
     counts |= {"points_bounded": found.bounded, "points_same": found.twins}
     counts |= {} if found.gap is None else {"points_open": found.open_points, "gap": found.gap}
-    reasons = {f"points_{name.replace('does not fit', 'not_fitting')}": n for name, n in found.reasons.items()}
+    reasons = {f"points_{name.replace('does not fit', 'not_fitting')}": n for name, n in found.refused.counts.items()}
     return {"objective": found.goal, **counts, **reasons, "best_run": rows[0]["run"], "rows": rows}
 
 
@@ -135,7 +135,10 @@ def _lines(found: SearchResult, words: Words) -> list[str]:
         f"{found.simulated:,} of {found.points:,} points were simulated; {found.bounded:,} are worse by a lower bound"
     )
     out = [f"{found.twins:,} take the same step as one of these"] if found.twins else []
-    out += [f"{n:,} {'are not likely to fit' if name == 'does not fit' else name}" for name, n in found.reasons.items()]
+    out += [
+        f"{n:,} {'are not likely to fit' if name == 'does not fit' else name}"
+        for name, n in found.refused.counts.items()
+    ]
     such = [f"  {kind}, such as: {why}" for kind, why in found.refused.examples.items() if kind != "does not fit"]
     return [*lines, ", ".join([counts, *out]), *such, *_open(found)]
 

@@ -40,7 +40,7 @@ from clustersim.parallel.optimizer import bucket, main_bytes, state_bytes, updat
 from clustersim.parallel.stages import Layers, temporary_bytes
 from clustersim.preparation import Preparation
 from clustersim.schedules import check as schedules
-from clustersim.schedules.pipeline import Pipeline
+from clustersim.schedules.pipeline import Pipeline, together
 
 ROUNDED = 1 - 1e-9
 """Factor of a bound, as other sums have other digits."""
@@ -253,25 +253,39 @@ class _Columns:
         def backward(of: Floats) -> Floats:
             return np.where(whole, of[at][..., 1], of[at][..., 2] + of[at][..., 3])
 
-        forward, low_back, weights = low[at][..., 0], backward(low), low[at][..., 2]
-        both = np.maximum(busy[at][..., 0] + backward(busy), busy[at][..., 4]) + waits * sent.sum(axis=2)
-        fill = np.cumsum(onwards := forward + low_sent[..., 0], axis=1) - onwards
+        least = pack.least @ self.times
+        forward, weights = low[at][..., 0] + low[at][..., 7], low[at][..., 2]
+        low_back = backward(low) + low[at][..., 8]
         share = (rows.batch / self.copies)[:, None]
+        single = self._unpaired()
+        computed = share * (busy[at][..., 0] + backward(busy)) + single * least[at][..., 7:].sum(axis=2)
+        exchanged = share * busy[at][..., 4] + single * (least[at][..., 0] + backward(least))
+        both = np.maximum(computed, exchanged) + share * waits * sent.sum(axis=2)
+        fill = np.cumsum(onwards := forward + low_sent[..., 0], axis=1) - onwards
         inputs = low_back - split * weights
-        home, paired = np.zeros(len(at)), self.copies > 1
+        paired, returned = self.copies > 1, np.zeros(1)
         if paired.any():  # microbatches enter at both ends: a rank waits for those from the nearer one
             mirror = np.clip(pack.length[at][:, None] - 1 - np.arange(fill.shape[1]), 0, None)
             back = np.cumsum(inputs, axis=1) - inputs
             near, returned = (np.minimum(one, np.take_along_axis(one, mirror, 1)) for one in (fill, back))
             fill = np.where(paired[:, None], near, fill)
-            ends = fill + share * (both - split * busy[at][..., 2]) + returned
-            home = np.where(paired, np.where(pack.ranks[at], ends, 0.0).max(axis=1), 0.0)
-        ends = fill + share * both
-        away = low_sent[..., 1] * waits
-        through = fill + share * (both - split * busy[at][..., 2]) - away
-        last = np.where(paired[:, None], ends, _followed(through, inputs, low_sent[..., 1]))
+        ends, away = fill + both, low_sent[..., 1] * waits
+        through = ends - share * split * busy[at][..., 2]
+        home = np.where(paired[:, None] & pack.ranks[at], through + returned, 0.0).max(axis=1)
+        last = np.where(paired[:, None], ends, _followed(through - away, inputs, low_sent[..., 1]))
         ends = np.where(paired[:, None], ends, np.maximum(ends, last + away + split * weights))
         return _PassBounds(ends, last, forward, low_back, home)
+
+    def _unpaired(self) -> Floats:
+        """Return how many forward passes of each rank have no backward pass of another microbatch beside them (rows, ranks)."""
+        if self.job.parallelism.overlap.ep != "microbatch":
+            return np.zeros((1, 1))
+        each, width = (
+            zip(self.rows.schedule, self.rows.shape, self.rows.batch.tolist(), strict=True),
+            len(self.pack.busy[0]),
+        )
+        enough = ((name, own.pp, schedules.settled(name, own.pp, batch, own.vpp), own.vpp) for name, own, batch in each)
+        return np.array([np.pad(_unpaired(*one), (0, width - one[1])) for one in enough])
 
     def _messages(self) -> Floats:
         """Return the seconds of a message between stages, which may be inside a node where a stage does not fill one."""
@@ -445,3 +459,10 @@ def _letters(schedule: str, chunks: int) -> tuple[bool, bool]:
     """Return whether a schedule runs weight gradients as passes of their own, and whether some backward passes yield both."""
     found = {action.letter for row in schedules.load(schedule, 2, 4, chunks) for action in row}
     return bool(found & {"I", "W"}), "B" in found
+
+
+@lru_cache(maxsize=1024)
+def _unpaired(schedule: str, stages: int, microbatches: int, chunks: int) -> Ints:
+    """Return how many forward passes of each rank do not directly follow a backward pass, which both would overlap."""
+    rows = schedules.load(schedule, stages, microbatches, chunks)
+    return np.array([sum(unit[-1].letter == "F" and len(unit) == 1 for unit in together(row, True)) for row in rows])

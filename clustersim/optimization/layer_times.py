@@ -55,6 +55,10 @@ class PassSeconds(NamedTuple):
     """Of kernels from the last operator with parameters to the end of the forward pass."""
     ready: float
     """Of kernels from the begin of the backward pass until that operator has its gradients."""
+    forward_waits: float
+    """For exchanges among experts in a forward pass that runs alone, where `forward` has none as others overlap with them."""
+    backward_waits: float
+    """The same of a backward pass."""
 
 
 class LayerSteps(NamedTuple):
@@ -104,12 +108,14 @@ class LayerTimes:
         forward, backward, weights, inputs, *ends = (
             math.fsum(n * least[i] for i, n in part.items()) for part in one[1:7]
         )
-        apart = computed or job.parallelism.overlap.ep == "microbatch"
-        exchanged = 0.0
-        for part in (one.forward, one.backward) if apart else ():
-            waited = ((item.collective, n) for item, n in part.items() if isinstance(item, Waited))
-            exchanged += math.fsum(n * self._alone_in(job, call) for call, n in waited if call.group == EXCHANGE)
-        return PassSeconds(forward, backward, weights, inputs, exchanged, *ends)
+        apart, exchanged, waits = computed or job.parallelism.overlap.ep == "microbatch", 0.0, [0.0, 0.0]
+        for place, part in enumerate((one.forward, one.backward) if apart else ()):
+            for item, n in part.items():
+                if isinstance(item, Waited) and item.collective.group == EXCHANGE:
+                    whole = self._alone_in(job, item.collective)
+                    exchanged += n * whole
+                    waits[place] += n * max(0.0, whole - math.fsum(least[i] for i in item.beside)) * (not computed)
+        return PassSeconds(forward, backward, weights, inputs, exchanged, *ends, *waits)
 
     def _least(self, job: Job, one: LayerSteps, computed: bool) -> dict[Kernel | Waited, float]:
         """Return the seconds that each kernel and collective of a layer adds at least.

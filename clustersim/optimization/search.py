@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from heapq import heapify, heappop, heappush
@@ -76,11 +76,6 @@ class SearchResult:
     """Of a search that was interrupted, how many may be better than the best that are known."""
     gap: float | None = None
     """Of such a search, the share by which none of those is better than the first; None for one that went to its end."""
-
-    @property
-    def reasons(self) -> Mapping[str, int]:
-        """How many points were out, by kind."""
-        return self.refused.counts
 
 
 class Limits(NamedTuple):
@@ -172,10 +167,6 @@ class _Item(NamedTuple):
     row: int = -1
     """Place in the order of the tile's rows; -1: no bounds yet."""
 
-    @property
-    def kind(self) -> tuple[object, ...]:
-        return self.tile.kind(self.row)
-
 
 @dataclass(slots=True, eq=False)
 class _Tile:
@@ -187,6 +178,8 @@ class _Tile:
     """What is minimized, at the lower bounds of rows that may fit, in ascending order."""
     each: list[tuple[SizedSplit, Order]] = field(default_factory=list)
     order: list[int] = field(default_factory=list)
+    kind: tuple[object, ...] = ()
+    """What the ratio of steps and their bounds depends on, of tiles whose rows are of one kind."""
 
     def point(self, row: int) -> tuple[PlaceInSpace, Point]:
         return self.rows.point(*self.each[self.order[row]])
@@ -195,20 +188,16 @@ class _Tile:
         first, second = self.values[row].tolist()
         return first, second
 
-    def kind(self, row: int) -> tuple[object, ...]:
-        return self._kind(self.order[row])
-
-    def _kind(self, place: int) -> tuple[object, ...]:
-        order = self.each[place][1]
-        return order.schedule, order.vpp > 1, order.experts, self.rows.job.parallelism.overlap.tp
-
     def kinds(self) -> list[_Tile]:
         """Return the rows by kind."""
         found: dict[tuple[object, ...], list[int]] = {}
         for row, place in enumerate(self.order):
-            found.setdefault(self._kind(place), []).append(row)
+            order = self.each[place][1]
+            kind = order.schedule, order.vpp > 1, order.experts, self.rows.job.parallelism.overlap.tp
+            found.setdefault(kind, []).append(row)
         return [
-            replace(self, values=self.values[rows], order=[self.order[row] for row in rows]) for rows in found.values()
+            replace(self, values=self.values[rows], order=[self.order[row] for row in rows], kind=kind)
+            for kind, rows in found.items()
         ]
 
 
@@ -290,8 +279,7 @@ class _CandidateSearch:
 
     def _values(self, tile: _Tile, seconds: Floats) -> Floats:
         """Return what is minimized for each row, and its seconds (rows, 2)."""
-        load = tile.rows.load if tile.each is tile.rows.rows else tile.rows.load_of(tile.each)
-        return np.stack([self.wanted.minimized(tile.rows.cluster, load, seconds), seconds], axis=1)
+        return np.stack([self.wanted.minimized(tile.rows.cluster, tile.rows.load(tile.each), seconds), seconds], axis=1)
 
     def _push_row(self, tile: _Tile, row: int) -> None:
         if row < len(tile.order):
@@ -303,14 +291,14 @@ class _CandidateSearch:
 
     def _expected(self, item: _Item) -> tuple[float, int]:
         """Return what is minimized if a candidate is as far above its bound as the others of its kind."""
-        total, count = self.ratios.get(item.kind, (1.0, 1))
+        total, count = self.ratios.get(item.tile.kind, (1.0, 1))
         return item.value[0] * total / count, item.number
 
     def _learn(self, item: _Item, found: ObjectiveValue) -> None:
         """Take in by how much what was found is above a bound."""
-        total, count = self.ratios.get(item.kind, (0.0, 0))
+        total, count = self.ratios.get(item.tile.kind, (0.0, 0))
         if 0 < item.value[1] < math.inf:
-            self.ratios[item.kind] = total + found[1] / item.value[1], count + 1
+            self.ratios[item.tile.kind] = total + found[1] / item.value[1], count + 1
 
     def _follow(self, tile: _Tile, layers: EstimatedTile, seconds: Floats) -> None:
         """Put the tiles into the heap whose bounds follow from this one: more recomputed, other overlap, more in a microbatch."""

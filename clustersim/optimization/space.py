@@ -133,12 +133,7 @@ class TileRows:
         place = (one.split.place, *self.path, *order.path)
         return place, arranged({**one.split.point, **self.changes, **order.point, **one.changes})
 
-    @cached_property
-    def load(self) -> Load:
-        """What each of `rows` computes, in columns."""
-        return self.load_of(self.rows)
-
-    def load_of(self, rows: Sequence[tuple[SizedSplit, Order]]) -> Load:
+    def load(self, rows: Sequence[tuple[SizedSplit, Order]]) -> Load:
         """Return what candidates compute, in columns."""
         replicas = np.array([one.dp for one, _ in rows], float)
         batch = np.array([one.batch for one, _ in rows], float) * replicas
@@ -204,7 +199,7 @@ class CandidateSpace:
             self.families = self._families()
             for split in self._unused():
                 self.splits.append(split)
-                self.out.add(*self._refused(split.point))
+                self.out.add("illegal", self._refused(split.point))
 
     @property
     def points(self) -> int:
@@ -224,7 +219,7 @@ class CandidateSpace:
             return
         points: Iterator[Point] = iter(self.asked.space())
         for key in self.outer:
-            points = self._filled(points, key)
+            points = self.values.filled(points, key)
         yield from (Split(place, point) for place, point in enumerate(points, 1))
 
     def _unused(self) -> list[Split]:
@@ -233,15 +228,8 @@ class CandidateSpace:
             return []
         tiles = (tile for family in self.families for row in family.tiles.values() for tile in row)
         found = [{**own.split.point, **o.point} for tile in tiles for own in tile.splits for o in own.orders[:1]]
-        found += self._illegal
-        more = without(self.asked, found)
-        if not found and not more:
-            named = " and ".join(f"{key}=auto" for key in self.asked.auto)
-            raise InputError(f"{named}: no value is legal with the others; write some, and the points say why")
+        more = without(self.asked, found + self._illegal)
         return [Split(len(self.splits) + place, point) for place, point in enumerate(more, 1)]
-
-    def _filled(self, points: Iterator[Point], key: str) -> Iterator[Point]:
-        return (whole for point in points for _, whole in self.below(point, (key,)))
 
     def below(self, point: Point, keys: Sequence[str], path: PlaceInSpace = ()) -> Iterator[tuple[PlaceInSpace, Point]]:
         """Yield a point with all legal values of keys; one whose cluster cannot be stays as it is."""
@@ -267,12 +255,12 @@ class CandidateSpace:
         differ = pp > 1 if key == P2P else pp > 1 or replicas if key in TRAFFIC_KEYS else True
         return found if differ else found[:1]
 
-    def _refused(self, point: Point) -> tuple[str, str]:
-        """Return which kind of point one is that has no candidate, and why."""
+    def _refused(self, point: Point) -> str:
+        """Return why a point has no candidate."""
         try:
-            return "illegal", _said(self.case.cluster(point), self.case.job(point))
+            return _said(self.case.cluster(point), self.case.job(point))
         except InputError as error:
-            return "illegal", str(error)
+            return str(error)
 
     def _families(self) -> list[CandidateFamily]:
         """Return all candidates by what their layers depend on."""

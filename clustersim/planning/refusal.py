@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from clustersim.errors import option
@@ -88,13 +88,11 @@ def _budget(plan: TrainingPlan) -> str:
     return option(f"--budget {usd / size:.10g}{letter}", f"budget={usd:.10g}")
 
 
-def _nodes(plan: TrainingPlan) -> str:
-    return option(f"--nodes {plan.nodes}", f"nodes={plan.nodes}")
-
-
-def _batch(plan: TrainingPlan) -> str:
-    size = plan.row["global_batch"]
-    return option(f"--global-batch {size}", f"global_batch={size}")
-
-
-_FORMS = {"days": _days, "budget": _budget, "nodes": _nodes, BATCH: _batch}
+_FORMS: Mapping[str, Callable[[TrainingPlan], str]] = {
+    "days": _days,
+    "budget": _budget,
+    "nodes": lambda plan: option(f"--nodes {plan.nodes}", f"nodes={plan.nodes}"),
+    BATCH: lambda plan: option(
+        f"--global-batch {plan.row['global_batch']}", f"global_batch={plan.row['global_batch']}"
+    ),
+}

@@ -32,7 +32,7 @@ def space(changes: Mapping[str, str | None], settings: Mapping[str, str], file: 
         raise InputError(f"--set {key} is also an axis of the sweep; give one of the two")
     values = {option.key: _values(option, str(given[option.key])) for option in RUN_OPTIONS if option.key in given}
     values |= {key: _placed(key, value, places[key]) for key, value in written.items()}
-    values |= {key: _parts(key, value) for key, value in settings.items()}
+    values |= {key: list(listed(value)) for key, value in settings.items()}
     unswept = {option.key for option in RUN_OPTIONS if not option.swept} | settings.keys()
     auto = tuple(key for key, found in values.items() if found == [AUTO] and key != "parallelism.dp")
     fixed = {key: found[0] for key, found in values.items() if key in unswept and len(found) == 1 and key not in auto}
@@ -52,10 +52,6 @@ def _values(option: Option, text: str) -> list[object]:
     if option.form == "word" or AUTO in parts:
         return list(parts)
     return list(numbers(option.dashed, text, least=0 if option.form == "number" else 1))
-
-
-def _parts(key: str, text: str) -> list[object]:
-    return list(listed(text))
 
 
 def _written(file: Path) -> tuple[dict[str, Any], dict[str, SourcePlace]]:

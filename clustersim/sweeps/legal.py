@@ -66,11 +66,7 @@ def legal(case: SweepInputs, asked: SweepSpace) -> list[Point]:
     for point in points:
         found.append(arranged(point))
         bounded(len(found), whole=False)
-    found += without(asked, found)
-    if not found:
-        named = " and ".join(f"{key}=auto" for key in asked.auto)
-        raise InputError(f"{named}: no value is legal with the others; write some, and the points say why")
-    return found
+    return found + without(asked, found)
 
 
 def check_values(case: SweepInputs, asked: SweepSpace) -> None:
@@ -88,9 +84,16 @@ def arranged(point: Point) -> Point:
 
 
 def without(asked: SweepSpace, found: Sequence[Point]) -> list[Point]:
-    """Return a point for each given value that no legal point has, with the workload's other values, to report the reason."""
+    """Return a point for each given value that no legal point has, with the workload's other values, to report the reason.
+
+    Raises InputError where there are neither points nor such values.
+    """
     has = {(key, str(point[key])) for point in found for key in asked.axes}
-    return [point for point in asked.space() if any((key, str(point[key])) not in has for key in asked.axes)]
+    more = [point for point in asked.space() if any((key, str(point[key])) not in has for key in asked.axes)]
+    if not found and not more:
+        named = " and ".join(f"{key}=auto" for key in asked.auto)
+        raise InputError(f"{named}: no value is legal with the others; write some, and the points say why")
+    return more
 
 
 def in_order(keys: Collection[str]) -> list[str]:

@@ -218,6 +218,25 @@ def test_the_bound_of_a_pipeline_of_pairs_is_close_however_many_microbatches_it_
 
 
 @pytest.mark.parametrize(
+    ("schedule", "pp", "vpp", "least"), [("1f1b", 1, 1, 0.9), ("interleaved", 2, 4, 0.85), ("dualpipe", 4, 1, 0.8)]
+)
+def test_exchanges_that_no_other_microbatch_hides_are_in_the_bound(schedule, pp, vpp, least):
+    """Two microbatches per replica: before the first backward pass and after the last forward pass, passes run alone."""
+    files = evaluate.Files(
+        str(ROOT / "topologies/superpod_h100_128.yaml"), str(ROOT / "workloads/qwen3_30b_a3b.yaml"), {}
+    )
+    case = evaluate.load(files)
+    point = {KEYS["pp"]: pp, KEYS["vpp"]: vpp, KEYS["schedule"]: schedule, KEYS["tp"]: 1, KEYS["ep"]: 8}
+    point |= {"cluster.nodes": 4, "training.global_batch": 64, "training.micro_batch": 1, "predictor": "roofline"}
+    point |= {EP_OVERLAP: "microbatch", "training.recompute": "none", "parallelism.expert_tp": 1}
+    simulator = case.cluster(point).simulator
+    row = evaluate.evaluate(case, point)
+    assert row["status"] == "ok", row
+    bound = bounds(simulator, simulator.placed(case.job(point))).seconds
+    assert least * row["step_time_s"] < bound <= row["step_time_s"]
+
+
+@pytest.mark.parametrize(
     ("schedule", "chunks"),
     [
         ("zero_bubble", 1),
@@ -322,7 +341,7 @@ def test_the_answer_is_that_of_trying_every_point(cases, tried, wanted):
         [value, [points[place] for place in places]] for value, places in grouped(done)[:4]
     ]
     assert found.simulated < len(done)
-    counted = found.simulated + found.bounded + found.twins + sum(found.reasons.values())
+    counted = found.simulated + found.bounded + found.twins + sum(found.refused.counts.values())
     assert counted == found.points == len(points)
 
 
@@ -389,7 +408,7 @@ def test_what_runs_beside_is_chosen_as_by_trying_each(name):
     found = search(case, tree, objective("step"), 4)
     assert [one.row["step_time_s"] for one in found.best] == pytest.approx(distinct[:4], rel=1e-9)
     assert found.simulated < len(points) / 2
-    counted = found.simulated + found.bounded + found.twins + sum(found.reasons.values())
+    counted = found.simulated + found.bounded + found.twins + sum(found.refused.counts.values())
     assert counted == found.points == len(points)
 
 
