@@ -1,1 +1,1 @@
-"""Text of other programs → specs of ours."""
+"""Conversion of other programs' files into specs of ours."""

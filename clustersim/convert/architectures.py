@@ -1,4 +1,4 @@
-"""Hugging Face models by `model_type`: a row for each family of what its code decides, and what a workload cannot say of it."""
+"""Hugging Face models by `model_type`: one row per family with the choices of its code, and the features that workloads lack."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ VISION = "the vision encoder"
 
 
 def _qwen_windows(config: Config, layers: int) -> list[Shapes]:
-    """Return no window for layers before max_window_layers, unless `layer_types` says which layers slide."""
+    """Return per layer no window before max_window_layers, unless `layer_types` selects the layers with a window."""
     first, named = config.index("max_window_layers", default=28), config.listed("layer_types", "words")
     slides = config.flag("use_sliding_window", default=False) and not named
     return [{"window": 0} if slides and layer < first else {} for layer in range(layers)]
 
 
 def _llama4_layers(config: Config, layers: int) -> list[Shapes]:
-    """Return all tokens without rotary positions for layers that no_rope_layers marks with 0, by default each fourth."""
+    """Return per layer full attention without rotary positions where no_rope_layers has 0, by default every fourth layer."""
     marks = config.listed("no_rope_layers", "0 and 1") or [int((i + 1) % 4 != 0) for i in range(layers)]
     return [{} if mark else {"window": 0, "positions": "none"} for mark in marks]
 
 
 def _all_attend(config: Config, layers: int) -> list[Shapes]:
-    """Return nothing for layers that all attend. Raises InputError where attn_type_list names lightning attention (0)."""
+    """Return no changes per layer, as all layers attend. Raises InputError if attn_type_list has lightning attention (0)."""
     kinds = config.listed("attn_type_list", "0 and 1") or [1]
     if kinds != [1] * len(kinds):
         raise InputError(f"{config.path}: attn_type_list names layers of lightning attention, which are not modelled")
@@ -43,14 +43,14 @@ def _all_attend(config: Config, layers: int) -> list[Shapes]:
 
 
 def _gemma4_layers(config: Config, layers: int) -> list[Shapes]:
-    """Return wider heads and fewer key/value heads for the layers that see all tokens."""
+    """Return per layer wider heads and fewer key/value heads for layers with full attention."""
     wide = optional(config, "head_dim", "global_head_dim") | optional(config, "kv_heads", "num_global_key_value_heads")
     kinds = config.listed("layer_types", "words")
     return [dict(wide) if kind == "full_attention" else {} for kind in kinds or [""] * layers]
 
 
 def _delta(config: Config, found: Shapes) -> Shapes:
-    """Return a gated delta net beside attention whose output is gated (Qwen3-Next)."""
+    """Return the shapes with a gated delta net as a second mixer, and gated attention (Qwen3-Next)."""
     delta = {key: config.count(name) for key, name in single_names("delta").items()}
     return {**found, "delta": delta, "output_gate": config.flag("attn_output_gate", default=True)}
 
@@ -63,7 +63,7 @@ def _kimi_section(config: Config) -> Config:
 
 
 def _kimi(config: Config, found: Shapes) -> Shapes:
-    """Return Kimi Delta Attention, whose gates are by channel."""
+    """Return the shapes with Kimi Delta Attention, which has gates per channel."""
     section = _kimi_section(config)
     dim = section.count("head_dim")
     conv = section.count("short_conv_kernel_size", default=4)
@@ -72,7 +72,7 @@ def _kimi(config: Config, found: Shapes) -> Shapes:
 
 
 def _kimi_layers(config: Config, layers: int) -> list[Shapes]:
-    """Return the mixers of layers, which the section counts from 1."""
+    """Return the mixer of each layer; the section counts layers from 1."""
     full = _kimi_section(config).listed("full_attn_layers", "layers")
     _kimi_section(config).listed("kda_layers", "layers")
     rotary: Shapes = {"positions": "none"}  # mla_use_nope
@@ -84,7 +84,8 @@ def _mamba(config: Config, found: Shapes) -> Shapes:
 
 
 def _granite(config: Config, found: Shapes) -> Shapes:
-    """Return a state space and no rotary positions where none are named; without experts the shared MLP is the only one."""
+    """Return the shapes with a state space, without rotary positions if unnamed; without experts the shared MLP is the only
+    one."""
     found = _mamba(config, found)
     rotary = config.choice("position_embedding_type", ("rope", "nope"), "nope") == "rope"
     if "experts" not in found:
@@ -93,7 +94,7 @@ def _granite(config: Config, found: Shapes) -> Shapes:
 
 
 NEMOTRON = {"M": "mamba2", "*": "attention", "-": "none", "E": "none"}
-"""Letters of Nemotron-H's hybrid_override_pattern → the mixer of a block."""
+"""{letter of Nemotron-H's hybrid_override_pattern: mixer of a block}"""
 
 
 def _nemotron_layers(config: Config, layers: int) -> list[Shapes]:
@@ -118,7 +119,7 @@ def _nemotron_h(config: Config, found: Shapes) -> Shapes:
 
 
 def _mamba2(config: Config) -> Shapes:
-    """Return a model of state spaces alone, without MLPs; attention's heads are there for the format and have no weights."""
+    """Return the shapes of a model of state spaces without MLPs; its attention heads have no weights."""
     found: Shapes = {"layers": config.layers("num_hidden_layers"), "hidden": config.count("hidden_size")}
     found |= {"heads": 1, "norm": "rmsnorm", "positions": "none", "bias": False}
     found |= {"vocab": config.count("vocab_size"), "mixer": "mamba2", "mamba": state_space(config)}
@@ -126,7 +127,7 @@ def _mamba2(config: Config) -> Shapes:
 
 
 def _lfm2(config: Config, found: Shapes) -> Shapes:
-    """Return short convolutions; the width of the MLP is adjusted to two thirds and a multiple (Lfm2MLP)."""
+    """Return the shapes with short convolutions; the width of the MLP is two thirds, rounded up to a multiple (Lfm2MLP)."""
     width = config.count("block_ff_dim", "intermediate_size")
     if config.flag("block_auto_adjust_ff_dim", default=False):
         several, times = config.count("block_multiple_of", default=256), config.get("block_ffn_dim_multiplier")
@@ -139,7 +140,7 @@ def _lfm2(config: Config, found: Shapes) -> Shapes:
 
 
 def _longcat(config: Config, found: Shapes) -> Shapes:
-    """Return two blocks a layer, and experts beside the MLP of the second; visited ones without weights are left out.
+    """Return the shapes with two blocks per layer, experts in addition to the second block's MLP, and no experts without weights.
 
     Source: LongCat-Flash (arXiv 2509.01322), section 2: each layer has two halves of attention and a dense MLP, and a mixture of
     which 256 of 768 experts return their input.
@@ -154,13 +155,13 @@ def _longcat(config: Config, found: Shapes) -> Shapes:
 
 
 def _arctic(config: Config, found: Shapes) -> Shapes:
-    """Return experts beside a dense MLP as wide as the model (modeling_arctic.py, residual_mlp)."""
+    """Return the shapes with experts in addition to a dense MLP as wide as the model (modeling_arctic.py, residual_mlp)."""
     residual = config.flag("parallel_attn_mlp_res", "use_residual", default=False)
     return {**found, "shared_experts": 1, "shared_ffn": found["hidden"]} if residual else found
 
 
 def _falcon(config: Config, found: Shapes) -> Shapes:
-    """Return an MLP four times as wide, and one key/value head unless the newer code reads how many."""
+    """Return the shapes with an MLP of four times the width, and one key/value head unless the newer code reads their number."""
     found = _wide(config, found)
     newer = config.flag("new_decoder_architecture", default=False)
     shared = config.flag("multi_query", default=True)
@@ -177,7 +178,7 @@ def _wide(config: Config, found: Shapes) -> Shapes:
 
 
 def _mpt(config: Config, found: Shapes) -> Shapes:
-    """Return an MLP of expansion_ratio, and biases unless there are none."""
+    """Return the shapes with an MLP of expansion_ratio, and with biases unless the file excludes them."""
     biased = not config.flag("no_bias", default=True)
     config.flag("learned_pos_emb", default=True)
     learned = not config.flag("alibi", default=False)
@@ -186,11 +187,11 @@ def _mpt(config: Config, found: Shapes) -> Shapes:
 
 
 ARCHITECTURES = families(__name__, encoders.__name__)
-"""Reader of each `model_type`."""
+"""{model_type: reader}"""
 
 
 def architecture(config: Config) -> Architecture:
-    """Return the family of a config, or of its text model; of one that is not built in a row by its keys. Raises InputError."""
+    """Return the family of a config or of its text model; for an unknown one, a row derived from its keys. Raises InputError."""
     for kind in (config.kind, config.kind.removesuffix("_text")):
         if kind in ARCHITECTURES:
             return ARCHITECTURES[kind]
@@ -204,10 +205,10 @@ def architecture(config: Config) -> Architecture:
 
 
 def _by_keys(config: Config, keys: Mapping[str, object], vision: tuple[str, ...]) -> Architecture:
-    """Return the row of a decoder whose own code is unknown.
+    """Return a row for a decoder whose own code is unknown.
 
-    RMSNorm where the keys have its epsilon, a gate with it or with SiLU, rotary positions with it or where a key says so, an MLP
-    four times as wide where none does.
+    RMSNorm if the keys have its epsilon; a gate with RMSNorm or SiLU; rotary positions with RMSNorm or if a key names them; an
+    MLP of four times the width if no key has one.
     """
     rms = keys.get("rms_norm_eps") is not None
     acts = [keys.get(name) for name in ("hidden_act", "activation_function", "hidden_activation")]

@@ -1,7 +1,7 @@
 """ASTRA-sim's network.yml → a topology file.
 
-Dimension 0 becomes the links inside a node, the others a grid between nodes in which every NPU has its own ports, so a path
-goes dimension by dimension as in ASTRA-sim (Won et al. 2023). Its GB/s is 2^30 B/s (Common.cc, bw_GBps_to_Bpns).
+Dimension 0 becomes the links inside a node, the others a grid between nodes in which every NPU has its own ports, so a path goes
+dimension by dimension as in ASTRA-sim (Won et al. 2023). Its GB/s is 2^30 B/s (Common.cc, bw_GBps_to_Bpns).
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ _Delay = Annotated[float, Field(strict=False, ge=0, le=1e12)]
 
 
 class AstraNetwork(Spec):
-    """The network file of ASTRA-sim's analytical model: one entry a dimension, from the inside outwards."""
+    """The network file of ASTRA-sim's analytical model: one entry per dimension, from the inside outwards."""
 
     topology: Annotated[tuple[Literal["Ring", "FullyConnected", "Switch"], ...], Field(strict=False), between(1, 6)]
     """Kind of network of each dimension."""
     npus_count: Annotated[tuple[Extent, ...], Field(strict=False), between(1, 6)]
-    """Positions."""
+    """Number of positions per dimension."""
     bandwidth: Annotated[tuple[_Rate, ...], Field(strict=False), between(1, 6)]
-    """GiB/s of each link and direction (its GB is 2^30)."""
+    """GiB/s of each link and direction (ASTRA-sim's GB is 2^30)."""
     latency: Annotated[tuple[_Delay, ...], Field(strict=False), between(1, 6)]
-    """ns of each link."""
+    """Latency of each link in ns."""
     gpu: Name = "h100-sxm"
-    """The GPU model, which ASTRA-sim leaves out."""
+    """GPU model, which ASTRA-sim leaves out."""
 
 
 def is_astra(document: Document) -> bool:
@@ -44,7 +44,7 @@ def is_astra(document: Document) -> bool:
 
 
 def translated(document: Document) -> Document:
-    """Return the topology file that means the same. Raises ConfigError for what is wrong in the given one."""
+    """Return the equivalent topology file. Raises ConfigError for errors in the given one."""
     spec = validate(AstraNetwork, document)
     for key, values in (("npus_count", spec.npus_count), ("bandwidth", spec.bandwidth), ("latency", spec.latency)):
         if len(values) != len(spec.topology):
@@ -86,7 +86,7 @@ def _node(spec: AstraNetwork) -> dict[str, object]:
 
 
 def _egress(spec: AstraNetwork, i: int) -> float:
-    """Return the GiB/s that an NPU can send into a dimension: all its links there."""
+    """Return the GiB/s that an NPU can send into a dimension over all its links there."""
     others = spec.npus_count[i] - 1
     links = {"Ring": min(2, others), "FullyConnected": others, "Switch": min(1, others)}
     return spec.bandwidth[i] * links[spec.topology[i]]

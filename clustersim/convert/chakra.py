@@ -1,9 +1,9 @@
-"""Chakra's execution traces (mlcommons/chakra, schema/protobuf/et_def.proto) as nodes, and back: one file a rank.
+"""Chakra's execution traces (mlcommons/chakra, schema/protobuf/et_def.proto) as nodes, and back: one file per rank.
 
-A file is a row of protobuf messages, each behind its length: one `GlobalMetadata`, then `Node` after `Node`. A node computes, is
-part of a collective, sends or receives; its dependencies must be over before it. Ranks of a collective are named by `pg_name`,
-whose members stand in `comm_groups.json`. `comm_size` are the bytes that a rank puts in, as Chakra's converter of PyTorch's
-traces writes them and ASTRA-sim reads them: of an all-gather the shard of one rank.
+A file is a sequence of protobuf messages, each preceded by its length: one `GlobalMetadata`, then `Node` after `Node`. A node
+computes, takes part in a collective, sends or receives, after its dependencies have ended. `pg_name` is the group of a
+collective, whose members are in `comm_groups.json`. `comm_size` is the bytes that a rank contributes, as written by Chakra's
+converter of PyTorch's traces and read by ASTRA-sim: for an all-gather, the shard of one rank.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from clustersim.errors import InputError
 from clustersim.files import DESCRIPTION, TABLE, read_bytes, read_text
 
 VERSION = "0.0.4"
-"""Of the schema."""
+"""Version of the schema."""
 GROUPS = "comm_groups.json"
-"""The file that has the ranks of every group by its name."""
+"""Name of the file with the ranks of every group."""
 WHAT = "a Chakra execution trace"
 
 
 NodeType = IntEnum("NodeType", "INVALID METADATA MEM_LOAD MEM_STORE COMP SEND RECV COLL", start=0)
-"""Kinds of nodes of an execution trace, by the numbers of its protobuf schema."""
+"""Kinds of nodes in an execution trace, by the numbers of its protobuf schema."""
 TYPES = {"all_reduce": 0, "reduce": 1, "all_gather": 2, "broadcast": 5, "reduce_scatter": 7}
 TYPES |= dict.fromkeys(("all_to_all", "dispatch", "combine"), 6)
-"""Collective → `CollectiveCommType`."""
+"""{collective: `CollectiveCommType`}"""
 OPS = {number: op for op, number in reversed(TYPES.items())} | {8: "reduce_scatter", 9: "barrier"}
-"""The collective of each `CollectiveCommType` that can be played; an attribute `op` says which of several of one type it is."""
+"""{`CollectiveCommType`: collective} of those that can be simulated; the attribute `op` distinguishes several of one type."""
 SECONDS, BYTES = "seconds", "bytes"
-"""Attributes of our own: what `duration_micros` and `comm_size` round, as it is."""
+"""Names of our own attributes, with the exact values that `duration_micros` and `comm_size` round."""
 
 AttributeValue = int | float | bool | str | tuple[bool, ...]
 
@@ -46,41 +46,41 @@ class TraceNode(NamedTuple):
     type: int
     """A NodeType."""
     before: tuple[int, ...]
-    """The nodes that must be over before it: of data and of control."""
+    """Indices of the nodes that must end before it: data and control dependencies."""
     micros: int
-    """Its duration in microseconds; 0: not said."""
+    """Duration in microseconds; 0: not set."""
     attributes: Mapping[str, AttributeValue]
     inputs: str = ""
-    """The values of its inputs."""
+    """Values of its inputs, as text."""
 
     @property
     def seconds(self) -> float:
-        """Its duration."""
+        """Duration in seconds."""
         return self.number(SECONDS, self.micros / 1e6)
 
     @property
     def bytes(self) -> float:
-        """What a rank puts into it."""
+        """Bytes that a rank contributes."""
         return self.number(BYTES, self.number("comm_size"))
 
     def number(self, name: str, otherwise: float = 0.0) -> float:
-        """Return an attribute that is a number of 0 or more, `otherwise` where there is none."""
+        """Return an attribute that is a number of 0 or more, `otherwise` if it is missing."""
         value = self.attributes.get(name, otherwise)
         return float(value) if isinstance(value, int | float) and 0 <= value < float("inf") else otherwise
 
 
 class TraceSet(NamedTuple):
-    """The traces of all ranks of a job."""
+    """Traces of all ranks of a job."""
 
     name: str
     nodes: list[list[TraceNode]]
-    """By rank."""
+    """Nodes of each rank."""
     groups: dict[str, tuple[int, ...]]
-    """The ranks of each group by its name."""
+    """{name of a group: its ranks}"""
 
 
 def read(folder: Path) -> TraceSet:
-    """Return the traces NAME.RANK.et of a folder and its comm_groups.json. Raises InputError for what is no complete set."""
+    """Return the traces NAME.RANK.et of a folder, with its comm_groups.json. Raises InputError for an incomplete set."""
     files = _files(folder)
     nodes = [list(decoded(read_bytes(path, WHAT, TABLE), str(path))) for path in files]
     groups = {**_groups(folder / GROUPS), **_said(row for one in nodes for row in one)}
@@ -92,7 +92,7 @@ def read(folder: Path) -> TraceSet:
 
 
 def _files(folder: Path) -> list[Path]:
-    """Return the files of all ranks."""
+    """Return the files of all ranks, in order."""
     found: dict[int, Path] = {}
     for path in sorted(folder.glob("*.et")) if folder.is_dir() else ():
         _, _, rank = path.stem.rpartition(".")
@@ -110,7 +110,7 @@ def _files(folder: Path) -> list[Path]:
 
 
 def _groups(path: Path) -> dict[str, tuple[int, ...]]:
-    """Return the groups of a file {name: [rank, …]}; none where there is no such file."""
+    """Return the groups in a file {name: [rank, …]}; {} without the file."""
     if not path.exists():
         return {}
     try:
@@ -121,7 +121,7 @@ def _groups(path: Path) -> dict[str, tuple[int, ...]]:
 
 
 def _said(nodes: Iterable[TraceNode]) -> dict[str, tuple[int, ...]]:
-    """Return the groups that the traces of PyTorch say themselves, in metadata nodes."""
+    """Return the groups in metadata nodes of PyTorch's traces."""
     found: dict[str, tuple[int, ...]] = {}
     for node in nodes:
         if node.type == NodeType.METADATA and "pg_name" in node.inputs:
@@ -139,11 +139,11 @@ def _said(nodes: Iterable[TraceNode]) -> dict[str, tuple[int, ...]]:
 
 _INT32, _INT64, _UINT64, _DOUBLE, _BOOL, _TEXT = 7, 9, 13, 3, 27, 29
 _KINDS = {"comm_src": _INT32, "comm_dst": _INT32, "comm_tag": _INT32, "tensor_size": _UINT64}
-"""The fields that Chakra's feeder reads these whole numbers from; all others are int64."""
+"""Wire types of fields that Chakra's feeder does not read as int64."""
 
 
 def encoded(nodes: Sequence[TraceNode]) -> bytes:
-    """Return the file of a rank."""
+    """Return the content of a rank's file."""
     return b"".join(_delimited(one) for one in (_text(1, VERSION), *map(_node, nodes)))
 
 
@@ -181,7 +181,7 @@ def _delimited(content: bytes) -> bytes:
 
 
 def _attribute(name: str, value: AttributeValue) -> bytes:
-    """Return an `AttributeProto`."""
+    """Return an `AttributeProto` as bytes."""
     if isinstance(value, bool):
         return _text(1, name) + _number(_BOOL, value)
     if isinstance(value, float):
@@ -192,7 +192,7 @@ def _attribute(name: str, value: AttributeValue) -> bytes:
 
 
 def decoded(data: bytes, where: str) -> Iterator[TraceNode]:
-    """Yield the nodes of a file. Raises InputError, which names the file `where`, for what is none."""
+    """Yield the nodes of a file. Raises InputError, which names the file `where`, for invalid content."""
     try:
         messages = _messages(data)
         next(messages, None)  # of the file
@@ -225,7 +225,7 @@ def _read_varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """Yield the fields of a message by number: whole numbers, or bytes of what is none."""
+    """Yield (number, value) of the fields of a message: integers, or bytes for other types."""
     at = 0
     while at < len(data):
         key, at = _read_varint(data, at)
@@ -265,7 +265,7 @@ def _read_node(message: bytes) -> TraceNode:
 
 
 def _packed(value: int | bytes) -> Iterator[int]:
-    """Yield whole numbers that stand in a row, or one."""
+    """Yield the integers in a packed field, or a single one."""
     if isinstance(value, int):
         yield value
         return
@@ -290,7 +290,7 @@ def _read_attribute(message: bytes) -> dict[str, AttributeValue]:
 
 
 def _value(place: int, value: int | bytes) -> AttributeValue | None:
-    """Return the value of an attribute; None for lists of what is no truth value, which nothing here asks for."""
+    """Return the value of an attribute; None for lists other than of booleans, which are not used here."""
     if isinstance(value, int):
         if place == _BOOL:
             return bool(value)

@@ -1,7 +1,7 @@
-"""A decoder by the keys of its config.json: one reader for all families, with a row each for what its code decides alone.
+"""A decoder from the keys of its config.json: one reader for all families, with a row each for the choices of its code.
 
-What differs from layer to layer is read by rules, each of which returns one mapping a layer: windows, positions, experts, mixers.
-An unread key that may change shapes raises an InputError that names it.
+Differences between layers are read by rules, each of which returns one mapping per layer: windows, positions, experts, mixers. An
+unread key that may change shapes raises an InputError that names it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from clustersim.errors import InputError, shown
 Shapes = dict[str, object]
 
 PLAIN, GATED = ({row["name"]: row[kind] for row in records("activations") if row[kind]} for kind in ("plain", "gated"))
-"""hidden_act → activation, without a gate beside the first linear and with one."""
+"""{hidden_act: activation}, without a gate (PLAIN) and with one (GATED)."""
 TYPES = ("full_attention", "sliding_attention", "chunked_attention")
 """Values of `layer_types` for attention layers."""
 LINEAR = {"mamba": "mamba2", "linear_attention": "delta", "conv": "conv", "short_conv": "conv"}
@@ -27,17 +27,17 @@ LINEAR = {"mamba": "mamba2", "linear_attention": "delta", "conv": "conv", "short
 
 
 def names_of(section: str) -> dict[str, tuple[str, ...]]:
-    """Return the names in a config.json of each key of a section of the table."""
+    """Return {key of a section: its names in a config.json}."""
     return {row["key"]: tuple(row["names"].split()) for row in records("hugging_face") if row["section"] == section}
 
 
 def single_names(section: str) -> dict[str, str]:
-    """Return the one name in a config.json of each key of a section of the table."""
+    """Return {key of a section: its single name in a config.json}."""
     return {key: name for key, (name,) in names_of(section).items()}
 
 
 KEYS = names_of("model")
-"""This project's keys → what decoders call them."""
+"""{key of this project: its names in decoders}"""
 WIDTHS = ("moe_intermediate_size", "expert_ffn_hidden_size", *KEYS["ffn"])
 """Names of the width of one expert."""
 LATENT = single_names("mla")
@@ -45,37 +45,37 @@ LATENT = single_names("mla")
 STATE_SPACE = names_of("mamba")
 """Keys of a state space; the inner width is heads times their width."""
 INNER = ("mamba_expand", "mamba_d_ssm", "expand")
-"""Names of the same width, or of its ratio to hidden_size."""
+"""Names of the inner width, or of its ratio to hidden_size."""
 NEUTRAL = re.compile(f"_?(?:{'|'.join(words('hugging_face_neutral.txt'))})")
-"""Keys that change no shape: types, tokens, rates, rotary positions, scales, routers' scores, what other inputs need."""
+"""Pattern of keys that change no shape: types, tokens, rates, rotary positions, scales, router scores, other inputs."""
 
 
 class Architecture(NamedTuple):
-    """One row of the table of architectures: what a family's code decides and its config does not say."""
+    """A row of the table of architectures: choices of a family's code that its config does not contain."""
 
     left_out: tuple[str, ...] = ()
-    """What of the model a workload cannot say, in words."""
+    """Features of the model that a workload cannot express, in words."""
     fixed: Mapping[str, object] = {}
     """Keys of a workload's `model` that all models of the family share."""
     defaults: Mapping[str, object] = {}
-    """Keys of a config.json with the values that they have where a file leaves them out."""
+    """Default values of keys of a config.json."""
     gate: bool = True
-    """Whether a linear beside the first one of the MLP gates it."""
+    """Whether a second linear of the MLP gates the first one."""
     rules: tuple[Callable[[Config, int], list[Shapes]], ...] = ()
-    """Rules of layers beyond those of all decoders: (config, layers) → what each layer has otherwise."""
+    """Rules for layers in addition to those of all decoders: functions (config, layers) -> changes of each layer."""
     more: Callable[[Config, Shapes], Shapes] = lambda _, found: found
-    """Shapes of the whole model that follow from others."""
+    """Function from shapes to those of the whole model that depend on others."""
     experts: str | None = ""
-    """The key that a mixture must have; None: no model of the family is one, and a file that says so is refused."""
+    """Key that a mixture must have; None: no model of the family has experts, and a file with experts is refused."""
     sections: tuple[str, ...] = ()
-    """Nested objects whose keys count as the file's own."""
+    """Nested objects whose keys count as keys of the file."""
     ignored: tuple[str, ...] = ()
-    """Further keys that change no shape in this family."""
+    """Additional keys that change no shape in this family."""
     reader: Callable[[Config], Shapes] | None = None
-    """Reads the whole file where the reader of decoders does not fit."""
+    """Reader of the whole file, for models that the reader of decoders does not support."""
 
     def shapes(self, config: Config) -> Shapes:
-        """Return the section `model` of a workload. Raises InputError, also for structural keys that it did not read."""
+        """Return the section `model` of a workload. Raises InputError, also for unread keys that may change shapes."""
         config = text_model(config, self.sections)
         config = config.of({**self.defaults, **{key: one for key, one in config.keys.items() if one is not None}})
         found = self.reader(config) if self.reader else decoder(config, self)
@@ -84,7 +84,7 @@ class Architecture(NamedTuple):
 
 
 def families(*modules: str) -> dict[str, Architecture]:
-    """Return the table of architectures by `model_type`; modules: where its functions are, besides here."""
+    """Return {model_type: architecture}. modules: where its functions are, besides this one."""
     named: dict[str, object] = {}
     for module in (__name__, *modules):
         named |= vars(sys.modules[module])
@@ -101,7 +101,7 @@ def families(*modules: str) -> dict[str, Architecture]:
 
 
 def text_model(config: Config, sections: Iterable[str] = ()) -> Config:
-    """Return the keys of the text model of a config, those of named sections among them. Raises InputError."""
+    """Return the keys of the text model of a config, including those of named sections. Raises InputError."""
     keys = dict(config.keys)
     for name in ("text_config", *sections):
         part = keys.pop(name, {})
@@ -112,7 +112,7 @@ def text_model(config: Config, sections: Iterable[str] = ()) -> Config:
 
 
 def unread(config: Config, family: Architecture) -> None:
-    """Raise InputError for keys that are on, that may change shapes, and that were not read."""
+    """Raise InputError for keys that are set, may change shapes, and were not read."""
     on = [key for key, value in config.keys.items() if value not in (None, False, 0, "", [], {})]
     if left := [key for key in on if key not in {*config.read, *family.ignored} and not NEUTRAL.fullmatch(key)]:
         what = ", ".join(left[:4]) + (f" and {len(left) - 4} more" if len(left) > 4 else "")
@@ -123,7 +123,7 @@ def unread(config: Config, family: Architecture) -> None:
 
 
 def decoder(config: Config, family: Architecture) -> Shapes:
-    """Return a decoder's shapes by its keys and the row of its family: RMSNorm, a gate, rotary positions unless that differs."""
+    """Return a decoder's shapes from its keys and its family's row; by default RMSNorm, a gate and rotary positions."""
     layers, heads = config.layers(*KEYS["layers"]), config.count(*KEYS["heads"])
     act = [name for name in ("hidden_act", "activation_function", "hidden_activation") if config.get(name)]
     known = GATED if family.gate else {**PLAIN, "xielu": "squared_relu"}
@@ -165,7 +165,7 @@ def decoder(config: Config, family: Architecture) -> Shapes:
 
 
 def attention_shapes(config: Config, heads: int) -> Shapes:
-    """Return key and value heads and the width of a head, or the shapes of latent attention with its indexer."""
+    """Return key/value heads and the width of a head, or the shapes of latent attention and its indexer."""
     if config.get("kv_lora_rank") is None:
         own = {"kv_heads": config.count(*KEYS["kv_heads"], default=heads)}
         return {**own, **optional(config, "head_dim", *KEYS["head_dim"])}
@@ -181,7 +181,7 @@ def attention_shapes(config: Config, heads: int) -> Shapes:
 
 
 def feed_forward(config: Config, family: Architecture) -> Shapes:
-    """Return the width of the MLP, or experts, the shared ones, first dense layers, groups of routers, further predictions."""
+    """Return the width of the MLP, or experts, shared experts, first dense layers, router groups, further predictions."""
     if family.experts:
         config.count(family.experts)
     several = config.index(*KEYS["experts"], default=0)
@@ -208,7 +208,7 @@ def feed_forward(config: Config, family: Architecture) -> Shapes:
 
 
 def by_layer(found: Shapes, each: list[Shapes]) -> Shapes:
-    """Return shapes with what each layer has otherwise: on the whole where all do, as first dense layers, or as blocks."""
+    """Return shapes with the changes of each layer: on the whole if all agree, as first dense layers, or as blocks."""
     dense = [one.get("experts") == 0 for one in each]
     first = dense.index(False) if False in dense else len(each)
     if 0 < first < len(each) and each == [each[0]] * first + [{}] * (len(each) - first):
@@ -219,7 +219,7 @@ def by_layer(found: Shapes, each: list[Shapes]) -> Shapes:
 
 
 def runs(layers: list[Shapes]) -> list[Shapes]:
-    """Return blocks of a workload for a list of layers: the shortest ones that repeat to all, equal neighbours counted."""
+    """Return the blocks of a workload for a list of layers: the shortest sequence that repeats, with equal neighbours counted."""
     for length in range(1, len(layers) + 1):
         if layers[length:] == layers[:-length]:
             found = [(block, len(list(several))) for block, several in groupby(layers[:length])]
@@ -228,12 +228,12 @@ def runs(layers: list[Shapes]) -> list[Shapes]:
 
 
 def optional(config: Config, key: str, *names: str) -> dict[str, int]:
-    """Return {key: number} where a config has one of the names."""
+    """Return {key: number} if a config has one of the names, else {}."""
     return {key: config.count(*names)} if [name for name in names if config.get(name) is not None] else {}
 
 
 def windows(config: Config, layers: int) -> list[Shapes]:
-    """Return the windows of layers: `layer_types` or a pattern says which slide, else all do where a window is set."""
+    """Return the window of each layer: from `layer_types` or a pattern, else the same for all if one is set."""
     kinds = config.listed("layer_types", "words")
     if kinds and len(kinds) != layers:
         raise InputError(f"{config.path}: layer_types must name each of the {layers} layers; list as many")
@@ -256,7 +256,7 @@ def windows(config: Config, layers: int) -> list[Shapes]:
 
 
 def unrotated(config: Config, layers: int) -> list[Shapes]:
-    """Return no positions for layers that `no_rope_layers` marks with 0."""
+    """Return per layer no position encoding where `no_rope_layers` has 0."""
     marks = config.listed("no_rope_layers", "0 and 1") or [1] * layers
     config.get("no_rope_layer_interval")
     if len(marks) != layers:
@@ -265,7 +265,7 @@ def unrotated(config: Config, layers: int) -> list[Shapes]:
 
 
 def sparse_layers(config: Config, layers: int) -> list[Shapes]:
-    """Return one MLP for layers of a mixture that its keys name as dense: the first ones, listed ones, all but every n-th."""
+    """Return per layer a dense MLP where the keys name it: the first ones, listed ones, or all but every n-th."""
     first = config.index(*KEYS["dense_layers"], "moe_layer_start_index", default=0)
     last = config.index("moe_layer_end_index", default=layers - 1)
     steps = ("decoder_sparse_step", "interleave_moe_layer_step", "moe_layer_freq", "moe_layer_interval")
@@ -295,7 +295,7 @@ def state_space(config: Config) -> dict[str, int]:
 
 
 def mixed_layers(config: Config, layers: int) -> list[Shapes]:
-    """Return the mixers of layers by `layer_types`, or attention every n-th or at listed layers and another mixer elsewhere."""
+    """Return the mixer of each layer by `layer_types`, or attention at every n-th or listed layer and another mixer elsewhere."""
     kinds, every = config.listed("layer_types", "words"), config.count("full_attention_interval", default=layers + 1)
     listed = [*config.listed("full_attn_idxs", "layers"), *config.listed("attn_layer_indices", "layers")]
     other = "delta" if config.get("linear_key_head_dim") else "conv" if config.get("conv_L_cache") else "mamba2"

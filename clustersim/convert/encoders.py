@@ -1,4 +1,4 @@
-"""Encoders, models with both, and decoders with learned positions or the names of their time: BERT, T5, GPT-2, GPT-NeoX, OPT."""
+"""Encoders, encoder-decoders, and decoders with learned positions or older key names: BERT, T5, GPT-2, GPT-NeoX, OPT."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from clustersim.convert.hugging_face import Config
 from clustersim.errors import InputError
 
 T5_FORWARD = {"relu": "relu", "gated-gelu": "geglu", "gelu": "gelu", "gated-silu": "swiglu"}
-"""feed_forward_proj → activation."""
+"""{feed_forward_proj: activation}"""
 OPT_OFFSET = 2
 """Rows of OPT's table of positions beyond `max_position_embeddings` (OPTLearnedPositionalEmbedding)."""
 GPT2_NAMES, BERT_NAMES, OPT_NAMES = (single_names(kind) for kind in ("gpt2", "bert", "opt"))
-"""This project's keys → those of a config."""
+"""{key of this project: key of a config}"""
 
 
 def gpt_like(config: Config, names: dict[str, str], activation: str, default: str) -> Shapes:
-    """Return a model with LayerNorm, biases and no gate; names: keys → those of the config; activation: the key of its name."""
+    """Return a model with LayerNorm, biases and no gate. names: {our key: the config's}; activation: name of its key."""
     found: Shapes = {key: config.count(name) for key, name in names.items() if key != "layers"}
     found |= {
         "layers": config.layers(names["layers"]),
@@ -25,7 +25,7 @@ def gpt_like(config: Config, names: dict[str, str], activation: str, default: st
 
 
 def bert(config: Config) -> Shapes:
-    """An encoder with norms after each half, and its head for masked words."""
+    """Return an encoder with a norm after each half, and its head for masked words."""
     found = gpt_like(config, BERT_NAMES, "hidden_act", "gelu")
     drops = _drops(config, hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1)
     return {**found, "norm_position": "post", "causal": False, "head_transform": True, "dropout": drops}
@@ -36,7 +36,7 @@ def _drops(config: Config, **defaults: float) -> bool:
 
 
 def gpt2(config: Config) -> Shapes:
-    """GPT-3 too, by its shapes."""
+    """Return GPT-2's shapes, which are also GPT-3's."""
     found = gpt_like(config, GPT2_NAMES, "activation_function", "gelu_new")
     width = config.count("n_inner", default=4 * config.count("n_embd"))
     drops = _drops(config, embd_pdrop=0.1, attn_pdrop=0.1, resid_pdrop=0.1)
@@ -44,13 +44,13 @@ def gpt2(config: Config) -> Shapes:
 
 
 def gpt_neox(config: Config) -> Shapes:
-    """The head has weights of its own."""
+    """Return GPT-NeoX's shapes; its head has separate weights."""
     found = gpt_like(config, BERT_NAMES, "hidden_act", "gelu")
     return {**found, "positions": "rotary", "tied_embeddings": config.flag("tie_word_embeddings", default=False)}
 
 
 def opt(config: Config) -> Shapes:
-    """Raises InputError for OPT-350m, whose embedding is narrower than its blocks."""
+    """Return OPT's shapes. Raises InputError for OPT-350m, whose embedding is narrower than its blocks."""
     found = gpt_like(config, OPT_NAMES, "activation_function", "relu")
     if config.count("word_embed_proj_dim", default=config.count("hidden_size")) != found["hidden"]:
         why = "word_embed_proj_dim differs from hidden_size, which is not supported; make them equal"
@@ -62,7 +62,7 @@ def opt(config: Config) -> Shapes:
 
 
 def t5(config: Config) -> Shapes:
-    """An encoder and a decoder without biases; without num_decoder_layers both have as many layers."""
+    """Return an encoder and a decoder without biases; without num_decoder_layers both have equally many layers."""
     encoder = config.layers("num_layers")
     found: Shapes = {key: config.count(name) for key, name in single_names("t5").items()}
     found |= {"encoder_layers": encoder, "layers": config.count("num_decoder_layers", default=encoder)}
@@ -72,7 +72,7 @@ def t5(config: Config) -> Shapes:
 
 
 def switch(config: Config) -> Shapes:
-    """T5 with one of many experts for a token in every n-th block, the same in encoder and decoder (else InputError)."""
+    """Return T5 with one of many experts per token in every n-th block. Raises InputError if encoder and decoder differ."""
     step = config.count("encoder_sparse_step", default=2)
     if step != config.count("decoder_sparse_step", default=2):
         raise InputError(f"{config.path}: encoder_sparse_step and decoder_sparse_step differ; make them equal")

@@ -1,4 +1,4 @@
-"""Topologies that other tools write, known by what stands in them: NCCL's XML, `nvidia-smi topo -m`, ns-3's links; else YAML."""
+"""Topologies written by other tools, recognized by content: NCCL's XML, `nvidia-smi topo -m`, ns-3's links; else YAML."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _NUMBERS = re.compile(r"\s*\d+(\s+\d+){2,4}(\s+[A-Za-z]\w*)?\s*$")
 
 
 def read_topology(path: Path) -> Document:
-    """Return a topology file of another tool as one of this project's. Raises InputError and ConfigError for what is wrong."""
+    """Return another tool's topology file as one of this project. Raises InputError and ConfigError for errors in it."""
     text = read_text(path, "a topology")
     if path.suffix.lower() == ".xml" or text.lstrip("\ufeff \t\r\n").startswith("<"):
         from clustersim.convert.nccl_xml import read as read_xml
@@ -34,13 +34,13 @@ def read_topology(path: Path) -> Document:
 
 
 SLOTS = {"pascal": 3, "volta": 3, "turing": 3, "ampere": 4, "ada": 4}
-"""PCIe generation of GPUs before the fifth."""
+"""PCIe generation of the slots of GPUs that have less than the fifth."""
 NIC_RATES = {3: "100Gb/s", 4: "200Gb/s", 5: "400Gb/s", 6: "800Gb/s"}
-"""Rate of the NICs that servers with slots of a generation have, where a file does not say it."""
+"""Rate of the NICs in servers with slots of a generation, if a file does not contain it."""
 
 
 def filled(node: dict[str, object], document: Document, at: Loc) -> dict[str, object]:
-    """Return a node of another tool's file with the slots and NICs of its GPU's generation. Raises ConfigError without a GPU."""
+    """Return another tool's node completed with its GPU generation's slots and NICs. Raises ConfigError without a GPU."""
     own, written, nics = node.get("gpus"), node.get("host"), node.get("nics")
     if not isinstance(own, dict) or "model" not in own:
         named = "the file names no GPU; give --gpu h100, or write {extends: FILE, gpus: {model: h100-sxm}}"

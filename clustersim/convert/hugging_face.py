@@ -11,20 +11,20 @@ from clustersim.errors import InputError, shown, suggest
 from clustersim.files import read_text
 
 LAYERS = 10_000
-"""The most layers that a workload file may have, too."""
+"""Largest number of layers, as in a workload file."""
 DTYPES = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
-"""torch_dtype, which transformers 5 calls dtype → this project's word."""
+"""{torch_dtype, called dtype in transformers 5: our data type}"""
 _DIGITS = 18
 
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """The keys of one config.json, read with an error that names the file."""
+    """Keys of one config.json, read with errors that name the file."""
 
     path: str
     keys: Mapping[str, object]
     read: set[str] = field(default_factory=set, compare=False)
-    """Names of the keys that were asked for, of this object and of all that share its file."""
+    """Names of the keys that were read, of this object and all that share its file."""
 
     @property
     def kind(self) -> str:
@@ -32,7 +32,7 @@ class Config:
         return str(self.keys.get("model_type", ""))
 
     def count(self, *names: str, default: int | None = None) -> int:
-        """Return the first of the keys that is given, a positive whole number. Raises InputError."""
+        """Return the first given key, a positive integer. Raises InputError."""
         for name in names:
             value = self.get(name)
             if value is None:
@@ -48,28 +48,28 @@ class Config:
         return default
 
     def of(self, keys: Mapping[str, object]) -> Config:
-        """Return other keys of the same file."""
+        """Return a Config of other keys of the same file."""
         return Config(self.path, keys, self.read)
 
     def get(self, name: str) -> object:
-        """Return the value of a key and count it as read; None where it is missing."""
+        """Return the value of a key and record it as read; None if it is missing."""
         self.read.add(name)
         return self.keys.get(name)
 
     def index(self, *names: str, default: int) -> int:
-        """Return the first of the keys that is given, a whole number of 0 or more. Raises InputError."""
+        """Return the first given key, an integer of 0 or more. Raises InputError."""
         given = [name for name in names if self.get(name) is not None]
         return 0 if given and self.keys[given[0]] in (0, False) else self.count(*given[:1], default=default)
 
     def listed(self, name: str, what: str) -> list[object]:
-        """Return a list, empty where the key is missing; `what` it holds is for the message. Raises InputError."""
+        """Return a list, [] if the key is missing; `what` describes its items in messages. Raises InputError."""
         value = self.get(name)
         if value is not None and not isinstance(value, list):
             raise InputError(f"{self.path}: {name} is {shown(value)}; it is a list of {what}")
         return value or []
 
     def flag(self, *names: str, default: bool) -> bool:
-        """Return the first of the keys that is given, a truth value. Raises InputError."""
+        """Return the first given key, a boolean. Raises InputError."""
         name = next((one for one in names if self.get(one) is not None), None)
         if name is None:
             return default
@@ -85,7 +85,7 @@ class Config:
         return float(value)
 
     def layers(self, *names: str) -> int:
-        """Return the number of layers. Raises InputError for more than anyone builds."""
+        """Return the number of layers. Raises InputError for more than a model can have."""
         found = self.count(*names)
         if found > LAYERS:
             name = next(name for name in names if self.keys.get(name) is not None)
@@ -94,19 +94,19 @@ class Config:
 
     @property
     def dtype(self) -> str | None:
-        """The type that weights are published in, in this project's word; None where none, or none of these, is named."""
+        """Our name of the data type of the published weights; None if it is missing or unknown."""
         return DTYPES.get(str(self.keys.get("torch_dtype") or self.keys.get("dtype")))
 
     @property
     def architecture(self) -> str:
-        """The class of model that `architectures` names; empty where none is named. Raises InputError."""
+        """Model class in `architectures`; "" if it is missing. Raises InputError."""
         named = self.keys.get("architectures") or [""]
         if not isinstance(named, list) or len(named) != 1 or not isinstance(named[0], str):
             raise InputError(f"{self.path}: architectures is {shown(named)}; it is a list with one name")
         return named[0]
 
     def choice(self, name: str, known: tuple[str, ...], default: str) -> str:
-        """Return a key that takes one of several words. Raises InputError."""
+        """Return a key with one of several words. Raises InputError for another word."""
         value = self.get(name) or default
         if value not in known:
             raise InputError(f"{self.path}: {name} {shown(value)} is not supported; {suggest(str(value), known)}")
@@ -114,12 +114,12 @@ class Config:
 
 
 def _whole(text: str) -> int | str:
-    """Return a whole number, as text where it has more digits than anything in a model: the key that it stands at says so."""
+    """Return an integer, as text if it has more digits than any model needs, so that the error names its key."""
     return int(text) if len(text) <= _DIGITS else text
 
 
 def read(path: str | Path) -> Config:
-    """Return the config of a JSON file. Raises InputError when it cannot be read or is no JSON object."""
+    """Return the config of a JSON file. Raises InputError if it cannot be read or is not a JSON object."""
     try:
         found = json.loads(read_text(path, "a config.json"), parse_int=_whole)
     except RecursionError as error:

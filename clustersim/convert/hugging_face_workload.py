@@ -12,16 +12,16 @@ from clustersim.convert.decoders import KEYS, LATENT, names_of
 from clustersim.convert.hugging_face import Config
 
 TOKENS = 4 * 2**20
-"""Default tokens of a step, as Llama 3 began with (arXiv 2407.21783, section 3.4.1)."""
+"""Default number of tokens per step, as at the start of Llama 3's training (arXiv 2407.21783, section 3.4.1)."""
 SEQ = 4096
-"""Default tokens of a sequence, where the model takes as many."""
+"""Default number of tokens per sequence, if the model supports it."""
 
 NAMES = {**KEYS, **names_of("message"), **{f"mla.{key}": (name,) for key, name in LATENT.items()}}
-"""What configs call keys of `model`: messages say the first that a file has."""
+"""{key of `model`: its names in configs}; messages use the first one in the file."""
 
 
 class Assumption(NamedTuple):
-    """A key that neither file nor command line said, the value that it has instead, and why."""
+    """A key that neither file nor command line sets, its assumed value, and the reason."""
 
     key: str
     value: object
@@ -33,14 +33,14 @@ class Assumption(NamedTuple):
 
 
 def is_config(data: Mapping[str, object]) -> bool:
-    """Return whether a file is a config.json and no workload."""
+    """Return whether a file is a config.json and not a workload."""
     return "model_type" in data and "model" not in data
 
 
 def converted(document: Document) -> Document:
-    """Return a workload with the name and the shapes of a config.json, whose names its errors say.
+    """Return a workload with the name and shapes of a config.json, whose own key names appear in errors.
 
-    Raises InputError for what lacks or contradicts.
+    Raises InputError for missing and contradictory keys.
     """
     from clustersim.convert.architectures import architecture  # 20 ms that no other file needs
 
@@ -52,7 +52,7 @@ def converted(document: Document) -> Document:
 
 
 def _positions(document: Document) -> Iterator[tuple[Loc, Position]]:
-    """Yield where the keys of a model stand in a config.json, and what they are called there."""
+    """Yield (key of the model, position and name in the config.json)."""
     outer: Loc = ("text_config",) if isinstance(document.data.get("text_config"), dict) else ()
     keys = document.data["text_config"] if outer else document.data
     for key, names in NAMES.items():
@@ -69,20 +69,20 @@ def left_out(path: str, data: Mapping[str, object]) -> tuple[str, ...]:
 
 
 def _name(path: str, config: Config) -> str:
-    """Return the name of the config, else of its folder, else its type."""
+    """Return the name in the config, else of its folder, else its type."""
     said = config.keys.get("_name_or_path")
     found = said if isinstance(said, str) and said.strip("./") else Path(path).parent.name
     return (found.rstrip("/").rsplit("/", 1)[-1] or config.kind)[:200]
 
 
 def _section(data: Mapping[str, object], name: str) -> Mapping[str, object]:
-    """Return a section of a workload, none where there is nothing of that kind."""
+    """Return a section of a workload, {} if it is missing or not a mapping."""
     found = data.get(name)
     return found if isinstance(found, dict) else {}
 
 
 def defaults(data: Mapping[str, object], config: Mapping[str, object]) -> Iterator[Assumption]:
-    """Yield the keys that a workload made of a config.json still lacks after the command line's overrides."""
+    """Yield the keys that a workload from a config.json still lacks after the command line's overrides."""
     model, training, split = (_section(data, name) for name in ("model", "training", "parallelism"))
     most = model.get("max_positions") or (512 if model.get("encoder_layers") else None)
     seq = training.get("seq")

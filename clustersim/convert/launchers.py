@@ -1,4 +1,4 @@
-"""The GPUs that a launcher asks for, and the variables that it sets: Slurm's header and `srun`, `torchrun`, OpenMPI's `mpirun`.
+"""GPUs and variables of launchers: Slurm's header and `srun`, `torchrun`, OpenMPI's `mpirun`.
 
 Sources: Slurm's man pages of sbatch and srun (INPUT and OUTPUT ENVIRONMENT VARIABLES), torch/distributed/run.py, and the OpenMPI
 FAQ ("What environment variables will be set in MPI processes?").
@@ -14,7 +14,7 @@ from clustersim.convert.table import records
 
 _HEADER = re.compile(r"^#SBATCH[ \t]+(.*)$", re.MULTILINE)
 _LAST = re.compile(r"(?:^|[:\-])(\d{1,7})$")
-"""The number at the end of `8`, `a100:8`, `gpu:a100:8` or a range of nodes such as `4-8`."""
+"""Pattern of the number at the end of `8`, `a100:8`, `gpu:a100:8` or a range of nodes such as `4-8`."""
 _SHORT = {"N": "nodes", "n": "ntasks", "G": "gpus", "c": "cpus-per-task"}
 _MPI = {"np": "ntasks", "n": "ntasks", "npernode": "ntasks-per-node", "N": "ntasks-per-node"}
 _TORCH = {"nproc-per-node": "gpus-per-node", "nnodes": "nodes"}
@@ -25,24 +25,24 @@ def _variables(launcher: str) -> dict[str, str]:
 
 
 class LaunchSettings(NamedTuple):
-    """The processes and GPUs that a launcher asks for."""
+    """Processes and GPUs requested by a launcher."""
 
     variables: Mapping[str, str]
-    """Variables of the environment that it sets, by name."""
+    """Environment variables that the launcher sets, by name."""
     nodes: int | None = None
-    """Number of nodes; None where it does not say."""
+    """Number of nodes; None if unknown."""
     gpus: int | None = None
-    """GPUs of a node; None where it does not say."""
+    """GPUs per node; None if unknown."""
 
 
 def of_header(text: str) -> LaunchSettings:
-    """Return the settings of a launch that the `#SBATCH` lines of a script name."""
+    """Return the launch settings in the `#SBATCH` lines of a script."""
     words = [word for line in _HEADER.findall(text) for word in line.partition(" #")[0].split()]
     return _launch(_options(words, _SHORT, {}), _variables("srun")) if words else LaunchSettings({})
 
 
 def of_command(words: Sequence[str]) -> LaunchSettings:
-    """Return what a command that launches others asks for: `srun`, `mpirun`, `torchrun` or `python -m torch.distributed.run`."""
+    """Return the launch settings of a launcher command: `srun`, `mpirun`, `torchrun` or `python -m torch.distributed.run`."""
     names = [word.rsplit("/", 1)[-1] for word in words]
     if "srun" in names:
         return _launch(_options(words, _SHORT, {}), _variables("srun"))
@@ -54,7 +54,7 @@ def of_command(words: Sequence[str]) -> LaunchSettings:
 
 
 def _options(words: Sequence[str], short: Mapping[str, str], long: Mapping[str, str]) -> dict[str, int]:
-    """Return the numbers of options by Slurm's long names; `short` and `long` rename those of other launchers."""
+    """Return {Slurm's long name: number} of options; `short` and `long` map the names of other launchers."""
     found: dict[str, int] = {}
     for name, value in _pairs(words):
         key = long.get(name, name) if len(name) > 1 else short.get(name, name)
@@ -66,7 +66,7 @@ def _options(words: Sequence[str], short: Mapping[str, str], long: Mapping[str, 
 
 
 def _pairs(words: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Yield the options of a command with their values: `--nodes=4`, `--nodes 4`, `-N 4` and `-N4` are ("nodes" or "N", "4")."""
+    """Yield (option, value) of a command: `--nodes=4`, `--nodes 4`, `-N 4` and `-N4` give ("nodes" or "N", "4")."""
     for word, after in zip(words, [*words[1:], ""], strict=True):
         if not word.startswith("-"):
             continue
@@ -79,7 +79,7 @@ def _pairs(words: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 
 def _launch(said: Mapping[str, int], names: Mapping[str, str]) -> LaunchSettings:
-    """Return the launch of numbers by name, those that follow from others added; `names`: the variables of each number."""
+    """Return the launch settings for given numbers, with derived ones added. `names`: variables of each number."""
     found = dict(said)
     for whole, part, each in (
         ("ntasks", "nodes", "ntasks-per-node"),

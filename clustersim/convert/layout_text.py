@@ -1,4 +1,4 @@
-"""Megatron's text for which pipeline stage has which layers, such as `Ettt|(tt|)*29,m|L`, with its repetitions written out.
+"""Megatron's text for the layers of pipeline stages, such as `Ettt|(tt|)*29,m|L`, with repetitions expanded.
 
 Source: megatron/core/transformer/pipeline_parallel_layer_layout.py, `parse_str_to_list`.
 """
@@ -11,13 +11,13 @@ from collections.abc import Iterable
 from clustersim.errors import InputError
 
 LONGEST = 100_000
-"""Letters of a layout with its repetitions written out."""
+"""Largest number of letters of an expanded layout."""
 REPEATED = (re.compile(r"\(([^()]+)\)\*0*([0-9]{1,9})(?![0-9])"), re.compile(r"([^()*])\*0*([0-9]{1,9})(?![0-9])"))
-"""A part in parentheses, then a single letter, as often as the number after the star says."""
+"""Patterns of repeated parts: in parentheses, and single letters."""
 
 
 def written_out(layout: str) -> str:
-    """Return a layout without repetitions: `E(t|)*2,L` is `Et|t|L`. Raises InputError for what is not understood."""
+    """Return a layout without repetitions: `E(t|)*2,L` gives `Et|t|L`. Raises InputError if it is invalid."""
     text = "".join(layout.replace(",", "").replace("\\", "").split())  # shells keep | and ( by a backslash
     for pattern in REPEATED:
         if sum(len(part) * int(times) for part, times in pattern.findall(text)) > LONGEST:
@@ -30,12 +30,12 @@ def written_out(layout: str) -> str:
 
 
 def joined(stages: Iterable[tuple[bool, int, int, bool]]) -> str:
-    """Return the layout of stages, each of which has (embedding, number of blocks, number of MTP layers, loss)."""
+    """Return the layout of stages, each given as (embedding, number of blocks, number of MTP layers, loss)."""
     return "|".join(
         "E" * first + f"t*{blocks}" * (blocks > 0) + "m" * mtp + "L" * last for first, blocks, mtp, last in stages
     )
 
 
 def stages_of(layout: str) -> int:
-    """Return how many stages a layout has. Raises InputError for what is no layout."""
+    """Return the number of stages of a layout. Raises InputError if it is invalid."""
     return written_out(layout).count("|") + 1

@@ -1,4 +1,4 @@
-"""Megatron's names of arguments, how their values read here (`tables/megatron.csv`), and which of them are ignored.
+"""Megatron's arguments: names, conversion of values (`tables/megatron.csv`), and ignored ones.
 
 An alias may stand at the top level or in any section, with hyphens or underscores.
 """
@@ -13,36 +13,36 @@ from clustersim.convert.megatron_groups import LONGEST
 from clustersim.convert.table import Alias, records, words
 
 ALIASES: Mapping[str, Alias] = rows("megatron")
-"""Names of arguments, each with the key of a workload that it sets."""
+"""{argument: the workload key that it sets}"""
 
 REMEDIES = {row["argument"]: row["remedy"] for row in records("megatron_remedies")}
-"""Names that have no counterpart, and what to write instead."""
+"""{argument without counterpart: what to write instead}"""
 
 YIELDS = {name: frozenset(row.columns["unless"].split()) for name, row in ALIASES.items() if row.columns["unless"]}
-"""Names that Megatron takes together with a more precise one, which decides."""
+"""{argument: more precise arguments that override it}"""
 NEEDS = {name: frozenset(row.columns["with"].split()) for name, row in ALIASES.items() if row.columns["with"]}
-"""Names that say nothing without one of these."""
+"""{argument: arguments without which it has no effect}"""
 
 
 def find(key: str) -> Alias | None:
-    """Return where an alias belongs and how its value converts, or None when `key` is no alias."""
+    """Return the key and value conversion of an alias, or None if `key` is not an alias."""
     return ALIASES.get(key.replace("-", "_"))
 
 
 def refused(key: str, value: object) -> str | None:
-    """Return the key to write instead of a name that has no counterpart; None for other names, and where it is off."""
+    """Return what to write instead of an argument without counterpart; None for others, and if it is off."""
     remedy = REMEDIES.get(key)
     return None if remedy is None or value in (None, False, 0) else remedy
 
 
 INTERVAL = 2
-"""Every second layer has experts by default."""
+"""Default interval of layers with experts: every second layer."""
 OF_EXPERTS = words("megatron_deepspeed_experts.txt")
-"""Arguments that say nothing without experts."""
+"""Arguments that have no effect without experts."""
 
 
 def translated(given: Mapping[str, object]) -> dict[str, object]:
-    """Return arguments as Megatron would be given them; those of other programs as they are."""
+    """Return arguments under Megatron's names; other programs' arguments unchanged."""
     found = dict(given)
     if not found.get("deepspeed"):
         return found
@@ -63,7 +63,7 @@ def translated(given: Mapping[str, object]) -> dict[str, object]:
 
 
 def implied(given: Mapping[str, object], pp: int) -> dict[str, tuple[object, str]]:
-    """Return the keys of a workload that DeepSpeed has otherwise than Megatron, each with its value and why."""
+    """Return {workload key: (value, reason)} where DeepSpeed differs from Megatron."""
     if not given.get("deepspeed"):
         return {}
     found = dict[str, tuple[object, str]]()
@@ -76,7 +76,7 @@ def implied(given: Mapping[str, object], pp: int) -> dict[str, tuple[object, str
 
 
 class Ignored(NamedTuple):
-    """Arguments of a file that were left out, as written there: those without effect on time, and those not modelled."""
+    """Ignored arguments of a file, as written there: those without effect on time, and those not modelled."""
 
     no_effect: tuple[str, ...] = ()
     not_modelled: tuple[str, ...] = ()
@@ -86,14 +86,14 @@ NOTHING = Ignored()
 
 
 def sorted_out(keys: Iterable[object]) -> Ignored:
-    """Return which of some keys are ignored, and why; hyphens count as underscores."""
+    """Return the ignored ones among `keys` by reason; hyphens count as underscores."""
     names = {str(key): str(key).rsplit(".", 1)[-1].replace("-", "_") for key in keys}
     return Ignored(*(tuple(key for key, name in names.items() if name in kind) for kind in (NO_EFFECT, NOT_MODELLED)))
 
 
 NO_EFFECT = frozenset(words("megatron_no_effect.txt"))
-"""Learning rates, data, tokenizers, checkpoints, logs, numerics, what other arguments say in full: a step takes as long with them
-as without."""
+"""Arguments that do not change the time of a step: learning rates, data, tokenizers, checkpoints, logs, numerics, redundant
+ones."""
 
 NOT_MODELLED = frozenset(words("megatron_not_modelled.txt"))
-"""Fusions, CUDA graphs and overlaps that change a step somewhat, and that clustersim does not tell apart."""
+"""Arguments of fusions, CUDA graphs and overlaps that change a step slightly, and are not modelled."""

@@ -1,8 +1,8 @@
 """The launch script of Megatron-LM for a workload: what `clustersim import megatron` reads back.
 
-`tables/megatron.csv` has the arguments that say one key; here are those that say several, or that Megatron-LM accepts only beside
-others (megatron/training/arguments.py, `validate_args`; megatron/core/transformer/transformer_config.py; NVIDIA/Megatron-LM
-d98e8a64). What a workload says and no argument can is found by reading the script back.
+`tables/megatron.csv` has the arguments for single keys; here are those for several keys, or that Megatron-LM accepts only
+together with others (megatron/training/arguments.py, `validate_args`; megatron/core/transformer/transformer_config.py;
+NVIDIA/Megatron-LM d98e8a64). Keys that no argument can express are found by reading the script back.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from clustersim.convert.megatron import ALIASES
 from clustersim.errors import InputError
 
 Argument = tuple[str, object]
-"""A name with underscores, and its value; True: it stands alone, None or False: it is left out."""
+"""(name with underscores, value); True: a flag, None or False: left out."""
 LINE = 100
-"""Letters of a line of the script at most."""
+"""Largest number of characters in a line of the script."""
 NARROW = {"mxfp8": "mxfp8", **{ours: str(name) for name, ours in SCALING.items()}}
-"""Precision or fp8_scaling → fp8_recipe."""
+"""{precision or fp8_scaling: fp8_recipe}"""
 BUILT: dict[str, tuple[object, ...]] = dict.fromkeys(("mamba", "delta", "conv", "indexer"), (None,))
 BUILT |= {"output_gate": (False,), "head_transform": (False,), "feed_forward": (True,), "causal": (True,)}
 BUILT |= {"norm_position": ("pre",), "encoder_layers": (0,)}
 BUILT["activation"] = ("gelu", "gelu_new", "squared_relu", "swiglu", "geglu")
-"""Keys of a model, and the values of each that pretrain_gpt.py can build."""
+"""{key of a model: values that pretrain_gpt.py can build}"""
 OF_EXPERTS = ("moe", "moe_act", "shared_experts")
-"""Modules to recompute that a model without experts does not have."""
+"""Recomputation modules that only a model with experts has."""
 OPTIMIZERS = ("adam", "sgd", "muon")
-"""Optimizers that a workload and `--optimizer` both have."""
+"""Optimizers that workloads and `--optimizer` share."""
 PLACEHOLDERS = "--lr 1e-4 --train-iters 100 --mock-data --tokenizer-type NullTokenizer"
 """Arguments that Megatron-LM requires and that do not change the time of a step."""
 RENDEZVOUS = {"NODE_RANK": "the number of this node from 0", "MASTER_ADDR": "the name of node 0"}
@@ -40,10 +40,10 @@ RENDEZVOUS["MASTER_PORT"] = "a free port there"
 
 
 def script(spec: Workload, nodes: int, gpus: int, layout: str | None = None) -> str:
-    """Return the script that launches a workload on nodes of some GPUs each.
+    """Return the script that launches a workload on `nodes` nodes of `gpus` GPUs.
 
-    layout: which stage has which layers, where Megatron-LM would not divide them so itself. Raises InputError for what
-    pretrain_gpt.py cannot build: the script would launch another model.
+    layout: layers of each stage, if Megatron-LM would divide them differently. Raises InputError for a model that pretrain_gpt.py
+    cannot build.
     """
     refuse_unbuildable(spec)
     groups = [("MODEL", model(spec)), ("TRAINING", training(spec)), ("PARALLEL", parallelism(spec, layout))]
@@ -76,7 +76,7 @@ def _no_argument(key: str) -> InputError:
 
 
 def refused(spec: Workload) -> Iterator[tuple[str, bool, str]]:
-    """Yield a key of a workload, whether Megatron-LM refuses its value beside the others, and why."""
+    """Yield (key, whether Megatron-LM refuses its value in this workload, reason)."""
     one, train, split = spec.model, spec.training, spec.parallelism
     why = "Megatron-FSDP updates with adam or sgd alone"
     yield "training.optimizer", split.zero > 1 and train.optimizer == "muon", why
@@ -91,7 +91,7 @@ def refused(spec: Workload) -> Iterator[tuple[str, bool, str]]:
 
 
 def connections(spec: Workload) -> str:
-    """Return the line that sets how many queues a GPU has: 1 keeps collectives before the kernels under which they run."""
+    """Return the line that sets the number of GPU queues: 1 keeps collectives before the kernels that they overlap."""
     split = spec.parallelism
     if split.zero > 1:
         return "unset CUDA_DEVICE_MAX_CONNECTIONS  # FSDP needs more than one"
@@ -101,7 +101,7 @@ def connections(spec: Workload) -> str:
 
 
 def _overlaps_microbatches(spec: Workload) -> bool:
-    """Return whether a forward pass can run under the exchanges of another microbatch's backward pass."""
+    """Return whether a forward pass can overlap the exchanges of another microbatch's backward pass."""
     split = spec.parallelism
     chunked = split.ep > 1 and spec.training.recompute != "full" and (split.pp == 1 or split.vpp > 1)
     return split.overlap.ep == "microbatch" and chunked
@@ -124,7 +124,7 @@ def _wrapped(said: Iterator[Argument]) -> Iterator[str]:
 
 
 def _plain(spec: Workload, section: str) -> Iterator[Argument]:
-    """Yield the arguments that say one key of a section, in the order of the table."""
+    """Yield the arguments for single keys of a section, in the order of the table."""
     for name, row in ALIASES.items():
         if row.key[0] == section and row.columns["export"] == "x":
             yield name, row.write(attrgetter(".".join(map(str, row.key)))(spec)) or None
@@ -157,7 +157,7 @@ def _experts(spec: Workload) -> Iterator[Argument]:
 
 
 def _layers(spec: Workload) -> Iterator[Argument]:
-    """Yield widths, and which layers have experts, a window or no rotary positions. Raises InputError where more differs."""
+    """Yield the arguments of widths, and of layers with experts, windows or no rotary positions. Raises InputError for others."""
     one = spec.model
     repeated = cycle(block for block in one.blocks for _ in range(block.count))
     blocks = list(islice(repeated, one.layers if one.blocks else 0))
@@ -187,7 +187,7 @@ def _layers(spec: Workload) -> Iterator[Argument]:
 
 
 def pattern(flags: Sequence[int]) -> str | None:
-    """Return one 0 or 1 for each layer as Megatron-LM's patterns write it, `([0]*3+[1]*1)*12`; None where all are 1."""
+    """Return flags per layer in the notation of Megatron-LM's patterns, `([0]*3+[1]*1)*12`; None if all are 1."""
     if all(flags):
         return None
     count, own = len(flags), list(flags)

@@ -1,4 +1,4 @@
-"""Megatron's arguments that say something only together: latent attention, which layers have experts or stay in bf16, groups of
+"""Megatron's arguments that have an effect only together: latent attention, layers with experts or in bf16, groups of
 microbatches, and Megatron-FSDP.
 
 Sources: megatron/training/arguments.py (`moe_freq_type`, `data_parallel_sharding_strategy`),
@@ -22,41 +22,41 @@ from clustersim.errors import InputError, shown
 
 LATENT: dict[str, int | None] = {"q_lora_rank": None, "kv_lora_rank": 32, "qk_head_dim": 128}
 LATENT |= {"qk_pos_emb_head_dim": 64, "v_head_dim": 128}
-"""Widths of latent attention and their defaults; without `multi_latent_attention` they say nothing."""
+"""Widths of latent attention with their defaults; they have no effect without `multi_latent_attention`."""
 STRATEGIES = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
-"""What Megatron-FSDP shards by its data_parallel_sharding_strategy, of which the last is the default, as parallelism.zero."""
+"""{data_parallel_sharding_strategy of Megatron-FSDP: parallelism.zero}; the last one is the default."""
 IN_PLACE = {"copy_out": False, "copy_in": False}
-"""Megatron-FSDP gathers into the parameters' own buffers, and reduces those of gradients (core/distributed/fsdp, README)."""
+"""Keys for Megatron-FSDP, which gathers and reduces in the tensors' own buffers (core/distributed/fsdp, README)."""
 SHARDED = frozenset({"use_megatron_fsdp", "use_custom_fsdp"})
-"""Megatron-FSDP by its names."""
+"""Names of the argument that selects Megatron-FSDP."""
 ENDS = {"num_layers_at_start_in_bf16": "bf16_first_layers", "num_layers_at_end_in_bf16": "bf16_last_layers"}
-"""How many layers stay in bf16, and as what they are known here; 1 by default, 0 without `first_last_layers_bf16`."""
+"""{argument for the number of layers that stay in bf16: our key}; 1 by default, 0 without `first_last_layers_bf16`."""
 ROUNDS = ("microbatch_group_size_per_vp_stage", "microbatch_group_size_per_virtual_pipeline_stage")
-"""Microbatches that an interleaved schedule runs on one chunk before the next, by the names of config and argument."""
+"""Names of the number of microbatches per chunk of an interleaved schedule, in config and arguments."""
 CHUNKED = {"vpp", "virtual_pipeline_model_parallel_size"}
 CHUNKED |= {f"num_{one}" for one in ("virtual_stages_per_pipeline_rank", "layers_per_virtual_pipeline_stage")}
 """Names that give a pipeline rank several chunks; without one, groups of microbatches say nothing."""
 OFFLOADED = ("optimizer_cpu_offload", "cpu_optimizer")
-"""Names that put the optimizer on the host; without one, how it is done says nothing."""
+"""Names that move the optimizer to the host; other offload arguments have no effect without one."""
 HYBRID = ("hybrid_layer_pattern", "hybrid_override_pattern")
-"""Layers by letter, such as `M-M*-`, of which `|` ends a pipeline stage (core/models/hybrid/hybrid_layer_allocation.py)."""
+"""Names of the layer pattern, such as `M-M*-`, where `|` ends a stage (core/models/hybrid/hybrid_layer_allocation.py)."""
 MAMBA = {"mamba_head_dim": 64, "mamba_state_dim": 128, "mamba_num_groups": 8, "mamba_num_heads": None}
-"""Shapes of a Mamba-2 layer and their defaults; heads are those of twice the width, chunks 128 (ssm/mamba_mixer.py)."""
+"""Shapes of a Mamba-2 layer with their defaults; heads follow from twice the width, chunks are 128 (ssm/mamba_mixer.py)."""
 DELTA = {name: key for key, name in single_names("delta").items()}
-"""Megatron's arguments for the shapes of a gated delta net, with the keys of `model.delta`."""
+"""{Megatron's argument: key of `model.delta`}"""
 GROUPED = frozenset(words("megatron_grouped.txt"))
 UNDER_LATENT = frozenset({"kv_channels", "qk_layernorm", "num_query_groups"})
-"""Arguments that latent attention has no use for: it has widths and norms of its own."""
+"""Arguments that do not apply to latent attention, which has its own widths and norms."""
 PATTERNS = {"moe_layer_freq": (0, 1), "no_rope_freq": (1, 1)}
 PATTERNS |= dict.fromkeys(("window_attn_skip_freq", "linear_attention_freq"), (1, 0))
-"""Arguments that differ by layer: for a number n, whether layers are counted from 0 or 1, and the flag of each n-th."""
+"""{argument that differs by layer: (first layer index, 0 or 1; flag of each n-th layer)}"""
 WINDOW = re.compile(r"\(?\s*(-?[0-9]{1,9})\s*(,|\)|$)")
 LONGEST = 10_000
-"""Layers of a pattern at most."""
+"""Largest number of layers of a pattern."""
 
 
 class GroupError(InputError):
-    """What is wrong with one of the arguments; name: which, by which errors find the place."""
+    """Error in one of the arguments, with its name, by which callers find the position."""
 
     def __init__(self, name: str, why: str) -> None:
         super().__init__(f"{name} {why}")
@@ -64,7 +64,7 @@ class GroupError(InputError):
 
 
 class Joined(NamedTuple):
-    """What arguments say together: the name of one of them, by which errors find the place, a key of a workload, its value."""
+    """Result of several arguments: the name of one of them, for the position of errors; a workload key; its value."""
 
     name: str
     key: Loc
@@ -72,7 +72,7 @@ class Joined(NamedTuple):
 
 
 def silent(name: str, given: Mapping[str, object]) -> bool:
-    """Return whether an argument says nothing beside the others: those of groups, and what these decide in its place."""
+    """Return whether an argument has no effect beside the others: those of groups, and those that groups override."""
     if name == "schedule":
         return given.get(name) == "interleaved" and bool(_rounds(given))
     if name in ("moe_token_dispatcher_type", "moe_flex_dispatcher_backend"):  # the latter decides beside flex alone
@@ -82,13 +82,13 @@ def silent(name: str, given: Mapping[str, object]) -> bool:
 
 
 def joined(given: Mapping[str, object]) -> list[Joined]:
-    """Return the keys that those of `given`, by name with underscores, mean. Raises GroupError for one that cannot be."""
+    """Return the workload keys for the groups of arguments in `given`. Raises GroupError for an invalid one."""
     groups = (_encoder, _latent, _hybrid, _layers, _sharded, _ends, _rounds, _offloaded)
     return [one for group in groups for one in group(given)]
 
 
 def _offloaded(given: Mapping[str, object]) -> list[Joined]:
-    """Return what is on the host: the optimizer or a part of it, and the activations of all layers or the first of them."""
+    """Return what is on the host: all or part of the optimizer, and the activations of all or the first layers."""
     found, offload = list[Joined](), ("training", "offload")
     if name := next((one for one in OFFLOADED if given.get(one) is True), None):
         share, overlap = given.get("optimizer_offload_fraction", 1.0), given.get("overlap_cpu_optimizer_d2h_h2d", False)
@@ -101,7 +101,7 @@ def _offloaded(given: Mapping[str, object]) -> list[Joined]:
 
 
 def _rounds(given: Mapping[str, object]) -> list[Joined]:
-    """Return the schedule whose groups of microbatches have a size of their own."""
+    """Return the schedule with its own size of microbatch groups."""
     name = next((one for one in ROUNDS if given.get(one) is not None), None)
     layout = given.get("layout") or given.get("pipeline_model_parallel_layout")
     stages = given.get("pp") or given.get("pipeline_model_parallel_size")
@@ -126,7 +126,7 @@ def _latent(given: Mapping[str, object]) -> list[Joined]:
 
 
 def _sharded(given: Mapping[str, object]) -> list[Joined]:
-    """Return the tensors that Megatron-FSDP shards; with two buffers one block is gathered while another runs."""
+    """Return the keys of Megatron-FSDP's sharding; with two buffers, one block is gathered while another runs."""
     name = next((one for one in sorted(SHARDED) if given.get(one)), None)
     if name is None:
         return []
@@ -149,7 +149,7 @@ def _encoder(given: Mapping[str, object]) -> list[Joined]:
 
 
 def _hybrid(given: Mapping[str, object]) -> list[Joined]:
-    """Return the layers that a pattern of letters names: Mamba-2, attention, an MLP or experts, each a block of its own."""
+    """Return the layers of a letter pattern: Mamba-2, attention, MLP or experts, each as a separate block."""
     name = next((one for one in HYBRID if given.get(one)), None)
     if name is None:
         return []
@@ -177,8 +177,8 @@ def _hybrid(given: Mapping[str, object]) -> list[Joined]:
 
 
 def _layers(given: Mapping[str, object]) -> list[Joined]:
-    """Return which layers have experts (moe_layer_freq, every n-th from the first), see all tokens instead of a window
-    (window_attn_skip_freq, every n-th) and have no rotary positions (no_rope_freq, every n-th), or those of patterns such as
+    """Return the layers with experts (moe_layer_freq, every n-th from the first), with full attention instead of a window
+    (window_attn_skip_freq, every n-th) and without rotary positions (no_rope_freq, every n-th), or by patterns such as
     `([0]*3+[1]*58)` (megatron/core/transformer/utils.py, is_layer_window_attention)."""
     window, layers = _window(given.get("window_size")), given.get("num_layers") or given.get("layers")
     names = [name for name in PATTERNS if given.get(name) not in (None, False, 0)]
@@ -213,9 +213,9 @@ def _layers(given: Mapping[str, object]) -> list[Joined]:
 
 
 def _window(said: object) -> int:
-    """Return the number of keys that a query sees, itself among them, from widths to both sides such as `127,0`; 0 for all.
+    """Return the number of keys that a query sees, including itself, from widths on both sides such as `127,0`; 0 for all.
 
-    Raises GroupError.
+    Raises GroupError for an invalid or unsupported window.
     """
     if said in (None, True, False):
         return 0
@@ -226,7 +226,7 @@ def _window(said: object) -> int:
 
 
 def frequency(name: str, said: object, layers: int) -> list[int]:
-    """Return 0 or 1 for each layer, as a number or a pattern says it. Raises GroupError."""
+    """Return 0 or 1 for each layer, from a number or a pattern. Raises GroupError if it is invalid."""
     number = int(said) if isinstance(said, str) and said.strip().isdecimal() else said
     if isinstance(number, int) and not isinstance(number, bool) and number > 0:
         first, hit = PATTERNS[name]

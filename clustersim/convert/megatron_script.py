@@ -1,6 +1,6 @@
 """A launch script of Megatron-LM as a workload, with what was ignored and what was assumed.
 
-Arguments are those of megatron/training/arguments.py; where a script leaves one out, Megatron's default is said in the workload.
+Arguments are those of megatron/training/arguments.py; for missing arguments, the workload contains Megatron's default.
 """
 
 from __future__ import annotations
@@ -28,51 +28,51 @@ from clustersim.errors import ConfigError, InputError, shown
 from clustersim.units import plural
 
 TOKENIZERS = {row["tokenizer"]: int(row["tokens"]) for row in records("tokenizers")}
-"""Tokens of the tokenizers that always have as many; of others the script says `--vocab-size`, or it is unknown."""
+"""{tokenizer: size of its vocabulary}, where it is fixed; other scripts give `--vocab-size`."""
 TUNED = ("NCCL_ALGO", "NCCL_PROTO", "NCCL_NVLS_ENABLE", "NCCL_MAX_NCHANNELS", "NVTE_FLASH_ATTN", "NVTE_FUSED_ATTN")
-"""Variables of the environment that change the time of a step somewhat."""
+"""Environment variables that change the time of a step slightly."""
 GPUS = ("nproc_per_node", "nnodes")
 THREADS = "omp_num_threads"
 DIGITS, NUMBER = 18, re.compile(r"-?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 EACH = "num_layers_per_virtual_pipeline_stage"
 OWN = frozenset({"tokenizer_type", EACH})
-"""Arguments that are read here and nowhere else."""
+"""Arguments that only this module reads."""
 PROGRAMS = {"pretrain_bert": {"causal": False, "head_transform": True}}
-"""What the program says of the model: BERT sees all tokens, and its head transforms first (core/models/bert)."""
+"""{program: its model keys}: BERT sees all tokens, and has a transform before its head (core/models/bert)."""
 
 UNBUILT = ("hybrid_attention_ratio", "hybrid_mlp_ratio", "dsa_indexer_n_heads", "heterogeneous_layers_config_path")
-"""Arguments of layers that are not built."""
+"""Arguments of layers that are not supported."""
 
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """A workload as plain data, and in words what is not in it."""
+    """A workload as plain data, and the parts of the source that it leaves out, in words."""
 
     workload: dict[str, object]
-    """By the keys of a workload file."""
+    """Keys of a workload file."""
     ignored: tuple[str, ...]
-    """Arguments that change no time."""
+    """Arguments that do not change the time of a step."""
     not_modelled: tuple[str, ...]
-    """Arguments that do, and are left out."""
+    """Arguments that change it, and are left out."""
     unknown: tuple[str, ...]
     """Unknown arguments."""
     assumed: tuple[str, ...]
-    """What the script leaves to Megatron, or to us."""
+    """Assumed values that the script does not set, in words."""
     machine: str = ""
-    """The nodes and GPUs that it is launched on, as far as it says so."""
+    """Nodes and GPUs of the launch, as far as known."""
 
 
 class ImportRequest(NamedTuple):
-    """What is asked of an import beside the script."""
+    """Options of an import besides the script."""
 
     variables: Mapping[str, str]
-    """Of the environment, such as NNODES."""
+    """Environment variables, such as NNODES."""
     settings: Mapping[str, object]
-    """Keys of the workload that decide, by dotted key."""
+    """Overriding values of the workload, by dotted key."""
 
 
 def imported(path: str, text: str, asked: ImportRequest) -> Imported:
-    """Return the workload of a script. Raises InputError for what it lacks, with the variable that is not set."""
+    """Return the workload of a script. Raises InputError for missing values, naming the unset variable."""
     if PurePath(path).suffix in (".yaml", ".yml"):
         return _configured(path, text, asked)
     shell = commands(path, text, asked.variables)
@@ -91,8 +91,8 @@ def imported(path: str, text: str, asked: ImportRequest) -> Imported:
 
 
 def _configured(path: str, text: str, asked: ImportRequest) -> Imported:
-    """Return the workload of a `model_config.yaml`: arguments under MODEL_ARGS, the environment under ENV_VARS, as Megatron-LM's
-    tests/functional_tests/shell_test_utils/_run_training.sh reads it. Raises InputError."""
+    """Return the workload of a `model_config.yaml`, which has arguments under MODEL_ARGS and the environment under ENV_VARS, as
+    read by Megatron-LM's tests/functional_tests/shell_test_utils/_run_training.sh. Raises InputError."""
     document = parse(text, path, foreign=True)
     said, variables = document.data.get("MODEL_ARGS"), document.data.get("ENV_VARS")
     if not isinstance(said, dict):
@@ -115,7 +115,7 @@ def _configured(path: str, text: str, asked: ImportRequest) -> Imported:
 
 
 def _threads(shell: Shell, launcher: Sequence[str], gpus: int) -> dict[str, int]:
-    """Return the threads of a process: OMP_NUM_THREADS, which torchrun sets to 1 for several (torch distributed/run.py)."""
+    """Return the threads per process: OMP_NUM_THREADS, which torchrun sets to 1 for several (torch distributed/run.py)."""
     said = "".join(shell.variables.get("OMP_NUM_THREADS", []))
     if said.isdecimal() and int(said):
         return {THREADS: int(said)}
@@ -124,7 +124,7 @@ def _threads(shell: Shell, launcher: Sequence[str], gpus: int) -> dict[str, int]
 
 
 def _valueless(path: str, text: str, variables: Mapping[str, str], shell: Shell, name: str) -> InputError:
-    """Return the error of a number that is none, with the variables that would set it, as a second reading finds."""
+    """Return the error for a value that is not a number, naming the variables that would set it, found by a second reading."""
     marked = commands(path, text, {**variables, **{one: f"@{one}@" for one in shell.unset}})
     unset = list(dict.fromkeys(re.findall(r"@(\w+)@", str(arguments(_program(path, marked)[2]).get(name)))))
     if not unset:
@@ -137,13 +137,13 @@ def _valueless(path: str, text: str, variables: Mapping[str, str], shell: Shell,
 
 
 def _key(name: str) -> str:
-    """Return the dotted key of a workload that an argument sets, KEY for one that sets none."""
+    """Return the dotted workload key of an argument, KEY for an argument that sets none."""
     alias = megatron.find(name)
     return ".".join(map(str, alias.key)) if alias else "KEY"
 
 
 def _program(path: str, shell: Shell) -> tuple[str, list[str], list[str]]:
-    """Return the Python program that is launched, what launches it, and its arguments; of several the last."""
+    """Return (Python program, its launcher, its arguments); the last one if there are several."""
     for words in reversed(shell.commands):
         at = next((place for place, word in enumerate(words) if word.endswith(".py")), None)
         if at is not None and any(word.startswith("--") for word in words[at:]):
@@ -153,7 +153,7 @@ def _program(path: str, shell: Shell) -> tuple[str, list[str], list[str]]:
 
 
 def arguments(words: Sequence[str]) -> dict[str, object]:
-    """Return the arguments of a command by name with underscores: a value, a list of several, or True for a flag."""
+    """Return {argument with underscores: value, list of values, or True for a flag} of a command."""
     found: dict[str, list[object]] = {}
     values: list[object] = []
     for word in words:
@@ -168,7 +168,7 @@ def arguments(words: Sequence[str]) -> dict[str, object]:
 
 
 def _value(text: str) -> int | float | str:
-    """Return a number of at most 18 digits as one, and anything else as text."""
+    """Return a number of at most 18 digits as a number, and other text unchanged."""
     if len(text) <= DIGITS and NUMBER.fullmatch(text):
         return float(text) if set(text) & set(".eE") else int(text)
     return text
@@ -215,7 +215,7 @@ class ArgumentImport:
         return Imported(spec, ignored, without, unknown, tuple(self.assumed), self._machine())
 
     def _machine(self) -> str:
-        """Return the nodes that the script is launched on in words: `32 nodes of 4 GPUs`."""
+        """Return the nodes of the launch in words: `32 nodes of 4 GPUs`."""
         gpus, nodes = (self.given.get(name) for name in GPUS)
         if not isinstance(gpus, int):
             return plural(nodes, "node", "nodes") if isinstance(nodes, int) else ""
@@ -223,9 +223,9 @@ class ArgumentImport:
         return f"{plural(nodes, 'node', 'nodes')} of {each}" if isinstance(nodes, int) else f"nodes of {each}"
 
     def _check(self, settings: Mapping[str, object]) -> None:
-        """Raise InputError where a value is none that its key can have, under the name that the script has for it.
+        """Raise InputError for a value that its key cannot have, named as in the script.
 
-        What follows calculates with them: layers by stages, a batch by ranks.
+        Later steps compute with these values: layers by stages, a batch by ranks.
         """
         aliases = {name: alias.key for name in self.given if (alias := megatron.find(name))}
         said = {tuple(key.split(".")) for key in settings}
@@ -239,7 +239,7 @@ class ArgumentImport:
             raise InputError(f"{self.path}: {self.flag(EACH)}: {shown(each)} must be a whole number of at least 1")
 
     def _settled(self) -> dict[str, object]:
-        """Return the arguments without those that a more precise one decides, or that say nothing without another."""
+        """Return the arguments without those overridden by a more precise one, and those without effect."""
         given = dict(self.given)
         for name in self.given:
             yields = megatron.YIELDS.get(name, frozenset()) & given.keys()
@@ -258,7 +258,7 @@ class ArgumentImport:
         return given
 
     def _take(self, name: str, value: object) -> None:
-        """Put one argument where it belongs; one without a counterpart is left out, in words."""
+        """Set the workload key of one argument; an argument without counterpart is recorded in words."""
         if name in OWN or silent(name, self.given):
             return
         if (remedy := megatron.refused(name, value)) is not None:
@@ -270,14 +270,14 @@ class ArgumentImport:
         self.dropped.append(f"{self.flag(name)} ({why})")
 
     def put(self, key: Sequence[str | int], value: object) -> None:
-        """Set a value of the workload; a mapping joins what is there."""
+        """Set a value of the workload; a mapping is merged with an existing one."""
         *parents, last = map(str, key)
         here = self._section(*parents)
         there = here.get(last, {})
         here[last] = {**value, **there} if isinstance(value, dict) and isinstance(there, dict) else value
 
     def _section(self, *keys: str) -> Section:
-        """Return a section of the workload, a new one where there is none. Raises InputError for a single value."""
+        """Return a section of the workload, created if missing. Raises InputError for a single value."""
         here = self.spec
         for key in keys:
             inner = here.setdefault(key, {})
@@ -287,7 +287,7 @@ class ArgumentImport:
         return here
 
     def _whole(self, section: str, key: str, default: int = 1) -> int:
-        """Return a whole number of a section that was validated, the default where there is none."""
+        """Return an integer of a validated section, the default if it is missing."""
         found = self._section(section).get(key)
         return found if isinstance(found, int) else default
 
@@ -296,7 +296,7 @@ class ArgumentImport:
             replace(self.spec, tuple(key.split(".")), value, key)
 
     def default(self, key: str, value: object, why: str) -> None:
-        """Say a default of Megatron's where the script says nothing."""
+        """Set a default of Megatron's for a missing argument, and record it in words."""
         *parents, last = key.split(".")
         here = self._section(*parents)
         if last not in here:
@@ -377,7 +377,7 @@ class ArgumentImport:
 
 
 def lines(found: Imported) -> Iterator[str]:
-    """Yield the arguments left out of the workload, one line for each reason."""
+    """Yield the arguments left out of the workload, one line per reason."""
     if found.machine:
         yield f"launched on: {found.machine}; give `run` a topology of that size"
     said = {"assumed": found.assumed, "not modelled": found.not_modelled, "unknown": found.unknown}

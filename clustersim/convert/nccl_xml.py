@@ -1,8 +1,8 @@
 """NCCL's topology XML (NCCL_TOPO_DUMP_FILE, NCCL_TOPO_FILE) → a node.
 
 The file is system > cpu > pci > {gpu > nvlink, nic > net} (NCCL 2.30, src/graph/xml.cc): compute capabilities, counts of NVLink,
-PCIe links and speeds of NICs in Mb/s. It says nothing beyond the NIC. What clouds ship lacks what NCCL detects itself: GPUs and
-NICs are PCI devices of their class, and the model is to be given.
+PCIe links and speeds of NICs in Mb/s. It describes nothing beyond the NIC. Clouds' files lack what NCCL detects itself: GPUs and
+NICs are PCI devices of their class, and the user must name the model.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _MODELS = {row["id"]: row["gpu"] for row in records("pci_gpus")}
 _GENERATION = {2.5: 1, 5.0: 2, 8.0: 3, 16.0: 4, 32.0: 5, 64.0: 6}  # GT/s
 _SWITCH = "0x068000"
 _MOST, _MEGABITS = 1000, 1e8
-"""Beyond any count of links, any compute capability, and any speed of a port (100 Tb/s)."""
+"""Upper limits of any count of links or compute capability, and of any port speed (100 Tb/s)."""
 _VENDORS = {"GenuineIntel": "intel", "AuthenticAMD": "amd"}
 
 
@@ -35,12 +35,12 @@ _GPU_CLASSES, _NIC_CLASSES = ("0x0302", "0x0300", "0x1200"), ("0x0207", "0x0200"
 
 class _Gpu(NamedTuple):
     element: ElementTree.Element | None
-    """Its <gpu>; None for a PCI device that its class alone names."""
+    """Its <gpu> element; None for a PCI device identified only by its class."""
     pci: ElementTree.Element
 
 
 def read(path: str | Path) -> Document:
-    """Return the topology file of one node that an XML file describes. Raises InputError for what is wrong in it."""
+    """Return the topology file of the node in an XML file. Raises InputError for errors in it."""
     root = _parse(Path(path))
     gpus = list(_gpus(root))
     if root.tag != "system" or not gpus:
@@ -65,7 +65,7 @@ def read(path: str | Path) -> Document:
 
 
 def _host(root: ElementTree.Element, gpus: Sequence[_Gpu], pcie: str | None) -> dict[str, object]:
-    """Return the CPUs: vendor, slot, sockets with GPUs, and GPUs that share a switch, where all do alike."""
+    """Return the CPUs: vendor, slot, sockets with GPUs, and GPUs per switch if equal everywhere."""
     cpus = list(root.iter("cpu"))
     host: dict[str, object] = {"pcie": pcie} if pcie else {}
     if cpus:
@@ -82,7 +82,7 @@ def _host(root: ElementTree.Element, gpus: Sequence[_Gpu], pcie: str | None) -> 
 
 
 def _parse(path: Path) -> ElementTree.Element:
-    """Return the root of the file: UTF-8, whatever encoding it declares, as NCCL writes it."""
+    """Return the root of the file, decoded as UTF-8 whatever encoding it declares, as NCCL writes it."""
     text = read_text(path, "an XML file of NCCL's")
     if "<!" in text.replace("<!--", ""):
         raise InputError(f"{path}: no topology of NCCL's: it declares entities; give a plain file")
@@ -94,7 +94,7 @@ def _parse(path: Path) -> ElementTree.Element:
 
 
 def _gpus(root: ElementTree.Element) -> Iterator[_Gpu]:
-    """Yield each GPU that a process used, or all when none has a rank, with the PCI device that it is.
+    """Yield the GPUs that a process used (all if none has a rank), with their PCI devices.
 
     Without any <gpu> all PCI devices of a GPU's class are GPUs.
     """
@@ -105,9 +105,9 @@ def _gpus(root: ElementTree.Element) -> Iterator[_Gpu]:
 
 
 def _nics(root: ElementTree.Element, path: object) -> tuple[int, list[float]]:
-    """Return how many NICs there are, and Mb/s of each port that is up and not a way through the operating system's sockets.
+    """Return (number of NICs, Mb/s of each port that is up and not an operating-system socket).
 
-    Without any <net> they are the PCI devices of a NIC's class, whose rate is not said.
+    Without any <net>, NICs are the PCI devices of a NIC's class, with unknown rates.
     """
     ports = list(root.iter("net"))
     up = [net for net in ports if net.get("speed") not in (None, "0", "-1") and net.get("keep", "1") != "0"]
@@ -117,7 +117,7 @@ def _nics(root: ElementTree.Element, path: object) -> tuple[int, list[float]]:
 
 
 def _number(element: ElementTree.Element, key: str, path: object, most: float) -> float:
-    """Return a number from 1 to `most`. Raises InputError."""
+    """Return a number from 1 to `most` in an attribute. Raises InputError."""
     text = element.get(key, "")
     try:
         found = float(text)
@@ -130,7 +130,7 @@ def _number(element: ElementTree.Element, key: str, path: object, most: float) -
 
 
 def _count(element: ElementTree.Element, key: str, path: object) -> int:
-    """Return a whole number of links or a compute capability. Raises InputError."""
+    """Return an integer attribute: number of links or compute capability. Raises InputError."""
     found = _number(element, key, path, _MOST)
     if found != int(found):
         why = f"{key} of <{element.tag[:40]}> is {found:g}; it is whole in the file that NCCL writes"
@@ -139,7 +139,7 @@ def _count(element: ElementTree.Element, key: str, path: object) -> int:
 
 
 def _model(gpu: _Gpu, path: object) -> str | None:
-    """Return the GPU by device or compute capability, None where the file says neither. Raises InputError."""
+    """Return the GPU model by device or compute capability, None if the file has neither. Raises InputError."""
     device = gpu.pci.get("device", "")
     capability = "" if gpu.element is None else gpu.element.get("sm", "")
     if not device and not capability:
@@ -152,7 +152,7 @@ def _model(gpu: _Gpu, path: object) -> str | None:
 
 
 def _slot(pci: ElementTree.Element, path: object) -> str | None:
-    """Return generation and lanes of a slot, None where the file leaves its speed open. Raises InputError."""
+    """Return generation and lanes of a slot, None without a speed. Raises InputError."""
     speed, width = (pci.get(key, "").strip() for key in ("link_speed", "link_width"))
     if speed.lower() in ("", "unknown", "unknown speed"):
         return None
@@ -165,16 +165,16 @@ def _slot(pci: ElementTree.Element, path: object) -> str | None:
 
 
 def _gigabits(slot: str) -> float:
-    """Return the raw Gb/s of a slot, which a NIC named faster than that cannot pass."""
+    """Return the raw Gb/s of a slot, an upper limit for its NIC."""
     from clustersim.config.topology import Host
 
     return Host(pcie=slot).raw * 8e-9
 
 
 def _scale_up(gpus: Sequence[_Gpu], path: object) -> dict[str, object] | None:
-    """Return the links inside the node: through switches a crossbar, straight from GPU to GPU what their counts say.
+    """Return the links inside the node: a crossbar for links to switches, or pairs of GPUs with their link counts.
 
-    None where no GPU is more than a PCI device, so that the file leaves them to NCCL.
+    None if GPUs are only PCI devices, whose links the file leaves to NCCL.
     """
     elements = [gpu.element for gpu in gpus if gpu.element is not None]
     if not elements:
@@ -210,7 +210,7 @@ def _multicast(gpu: ElementTree.Element) -> bool:
 
 
 def wired(gpus: int, pairs: Sequence[tuple[int, int, int]]) -> dict[str, object]:
-    """Return links between pairs of GPUs as `scale_up`: a mesh where every two have as many, else pair by pair."""
+    """Return links between pairs of GPUs as `scale_up`: a mesh if all pairs have equally many, else the list of pairs."""
     counts = {links for _, _, links in pairs}
     if gpus > 2 and len(pairs) == gpus * (gpus - 1) // 2 and len(counts) == 1:
         return {"kind": "mesh", "links_per_peer": counts.pop()}

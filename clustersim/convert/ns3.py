@@ -1,8 +1,8 @@
 """Links as ns-3 takes them in ASTRA-sim and SimAI → a topology: GPUs, switches, and a row for each cable.
 
-The first line counts vertices, switches and links (ASTRA-sim), or vertices, GPUs of a server, NVSwitches, switches, links and
-names the GPU (SimAI, astra-sim-alibabacloud/inputs/topo). The second lists the switches; all other vertices are GPUs. A row
-has two vertices, rate, delay and an error rate. Cables between GPUs, and between a GPU and an NVSwitch, are inside nodes.
+The first line has the numbers of vertices, switches and links (ASTRA-sim), or of vertices, GPUs per server, NVSwitches, switches,
+links, and the GPU's name (SimAI, astra-sim-alibabacloud/inputs/topo). The second lists the switches; all other vertices are GPUs.
+A row has two vertices, rate, delay and an error rate. Cables between GPUs, and between a GPU and an NVSwitch, are inside nodes.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from clustersim.errors import ConfigError, shown
 from clustersim.units import parse
 
 _GPU = "h100-sxm"
-"""The GPU of a file that names none, as for ASTRA-sim's network.yml."""
+"""Default GPU of a file without a name, as for ASTRA-sim's network.yml."""
 _RATE = re.compile(r"(\d{1,12}(?:\.\d{1,12})?(?:[eE]-?\d{1,2})?)([KMGT]?bps)")
 _DELAY = re.compile(r"(\d{1,12}(?:\.\d{1,24})?(?:[eE]-?\d{1,2})?)(ns|us|ms|s)")
 _UNITS = {"bps": "b/s", "Kbps": "kb/s", "Mbps": "Mb/s", "Gbps": "Gb/s", "Tbps": "Tb/s"}
 MOST = 200_000
-"""Vertices and cables of a file."""
+"""Largest number of vertices and of cables in a file."""
 
 
 class WrittenLink(NamedTuple):
@@ -31,9 +31,9 @@ class WrittenLink(NamedTuple):
     a: int
     b: int
     rate: str
-    """As a quantity of this project: `400Gb/s`."""
+    """Rate as a quantity of this project: `400Gb/s`."""
     delay: str
-    """As a quantity of this project: `500ns`."""
+    """Delay as a quantity of this project: `500ns`."""
 
 
 class _Header(NamedTuple):
@@ -46,7 +46,7 @@ class _Header(NamedTuple):
 
 
 def translated(path: str, text: str) -> Document:
-    """Return the topology file that means the same. Raises ConfigError for what is wrong in the given one."""
+    """Return the equivalent topology file. Raises ConfigError for errors in the given one."""
     lines = text.splitlines()
     header = _header(path, lines[0].split())
     words = lines[1].split() if len(lines) > 1 else []
@@ -117,7 +117,7 @@ def _data(path: str, header: _Header, switches: Sequence[int], cables: Sequence[
 def _inside(
     path: str, place: dict[int, int], inner: set[int], direct: Sequence[WrittenLink], cables: Sequence[WrittenLink]
 ) -> dict[str, object]:
-    """Return the links inside a node: of pairs, or to NVSwitches, whose cables of one GPU add up."""
+    """Return the links inside a node: pairs, or links to NVSwitches, summed per GPU."""
     if direct:
         delays = {cable.delay for cable in direct}
         if len(delays) > 1:
@@ -142,7 +142,7 @@ def _nics(path: str, place: dict[int, int], out: Sequence[WrittenLink], server: 
 
 
 def _fabric(place: dict[int, int], out: Sequence[WrittenLink]) -> dict[str, object]:
-    """Return the switches and cables between NICs, parallel cables counted."""
+    """Return the switches and cables between NICs, with parallel cables counted."""
     with_nic = sorted({place[end] for cable in out for end in (cable.a, cable.b) if end in place})
     nic = {gpu: number for number, gpu in enumerate(with_nic)}
 

@@ -1,7 +1,7 @@
 """A topology's file with values replaced by dotted key: `cluster.nodes`, `fabric.tiers.0.radix`, `cluster.node.nics.rate`.
 
-Two keys are short for others. `cluster.gpu` is the shipped type of node that has this GPU. `cluster.nic` is the line rate of
-every NIC, and of the cables of a fabric that says one. Of a cluster of several types of nodes, `cluster.pools.0.node` is one.
+Two keys are shortcuts. `cluster.gpu` means the shipped node type with this GPU. `cluster.nic` means the line rate of every NIC,
+and of the fabric's cables if it has a rate. In a cluster of several node types, `cluster.pools.0.node` is the type of one.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from clustersim.errors import InputError, UnknownNameError, suggest
 from clustersim.hardware import gpus
 
 NODE: Loc = ("cluster", "node")
-"""Where the type of all nodes stands."""
+"""Position of the type of all nodes."""
 SectionOrList = Section | list[object]
 """A section of a file, or a list in it."""
 _PLACE = re.compile(r"[0-9]{1,9}")
@@ -30,9 +30,9 @@ PRESETS = Path(__file__).parents[1] / "hardware" / "nodes"
 
 
 def override(document: Document, overrides: Overrides, from_: Mapping[str, SourcePlace] | None = None) -> Document:
-    """Return the document with values replaced; unknown keys fail in validation like those of the file. Raises InputError.
+    """Return the document with values replaced; unknown keys fail in validation like the file's own. Raises InputError.
 
-    from_: where values are from, by dotted key; those that are not there are from a command line.
+    from_: sources of values by dotted key; all others are from a command line.
     """
     if not overrides:
         return document
@@ -56,7 +56,7 @@ def override(document: Document, overrides: Overrides, from_: Mapping[str, Sourc
 def _with(
     document: Overridden, overrides: Overrides, from_: Mapping[str, SourcePlace], shape: TopologyShape
 ) -> Overridden:
-    """Return a document, of a shape, with values put in it."""
+    """Return a document of a known shape with values replaced."""
     places: dict[Loc, SourcePlace] = {}
     asked = [(*one, key) for key, raw in overrides.items() for one in _targets(shape, key, scalar(key, raw))]
     for target, value, key in sorted(asked, key=lambda one: len(one[0])):  # a whole node before what it has
@@ -66,7 +66,7 @@ def _with(
 
 
 def _targets(shape: TopologyShape, key: str, value: object) -> list[tuple[Loc, object]]:
-    """Return the places that a key overrides in a document of that shape, and their values."""
+    """Return (position, value) pairs that a key overrides in a document of that shape."""
     if key == "cluster.gpu":
         return _with_gpu(shape, str(value))
     if key == "cluster.nic":
@@ -79,7 +79,7 @@ def _targets(shape: TopologyShape, key: str, value: object) -> list[tuple[Loc, o
 
 
 def _with_gpu(shape: TopologyShape, gpu: str) -> list[tuple[Loc, object]]:
-    """Return the shipped node of a GPU in the place of the file's; where the file leaves the GPU open, below what it says."""
+    """Return the shipped node of a GPU instead of the file's; or below it, if the file leaves the GPU open."""
     own = shape.cluster.node
     named = own.get("gpus") if isinstance(own, dict) else None
     if not isinstance(own, dict) or "extends" in own or not isinstance(named, dict) or "model" in named:
@@ -91,12 +91,12 @@ def _with_gpu(shape: TopologyShape, gpu: str) -> list[tuple[Loc, object]]:
 
 
 def _is_node(target: Loc) -> bool:
-    """Return whether a type of node stands at a place: that of all, or of a pool."""
+    """Return whether a position holds a node type: that of all nodes, or of a pool."""
     return target == NODE or (target[:2] == ("cluster", "pools") and len(target) == 4 and target[3] == "node")
 
 
 def _put(data: Section, target: Loc, value: object, key: str) -> None:
-    """Put a value in its place: into lists by number, and into a type of node, called by its name, as one that extends it."""
+    """Set a value at its position; a list is indexed, and a named node type becomes one that extends it."""
     here: SectionOrList = data
     for depth, part in enumerate(target[:-1], 1):
         if isinstance(here, list):
@@ -113,7 +113,7 @@ def _put(data: Section, target: Loc, value: object, key: str) -> None:
 
 
 def _section(found: object, place: Loc, key: str) -> SectionOrList:
-    """Return a section or a list of its own, in the place of what is found there. Raises InputError for a single value."""
+    """Return a copy of a section or list, placed where `found` was. Raises InputError for a single value."""
     if isinstance(found, str) and _is_node(place):
         return {"extends": found}
     if isinstance(found, dict | list | None):
@@ -128,25 +128,25 @@ def _index(items: list[object], part: str | int, key: str) -> int:
 
 
 def presets() -> dict[str, Path]:
-    """Return the shipped node types by name."""
+    """Return {name: file} of the shipped node types."""
     return {path.stem: path for path in sorted(PRESETS.glob("*.yaml"))}
 
 
 @cache
 def preset(name: str) -> dict[str, object]:
-    """Return a shipped node type as it is written."""
+    """Return a shipped node type as in its file."""
     return own(PRESETS / f"{name}.yaml").data
 
 
 @cache
 def preset_node(name: str) -> Node:
-    """Return a shipped node type as it is checked."""
+    """Return a shipped node type, validated."""
     return validate(Node, own(PRESETS / f"{name}.yaml"))
 
 
 @cache
 def nodes_by_gpu() -> dict[str, str]:
-    """Return the shipped node of each GPU that one has, of several that with the fastest NICs in all, then the most links."""
+    """Return {GPU: shipped node type}; among several, the one with the fastest NICs in total, then the most links."""
     shipped = {name: Node.model_validate(preset(name)) for name in presets()}
     order = sorted((_wire(node), node.scale_up.links_per_gpu, name) for name, node in shipped.items())
     return {shipped[name].gpus.model: name for *_, name in order}
@@ -158,7 +158,7 @@ def _wire(node: Node) -> float:
 
 @cache
 def node_with(gpu: str) -> str:
-    """Return the shipped type of node that has a GPU, or that is called so. Raises UnknownNameError when there is none."""
+    """Return the shipped node type with a GPU, or with that name. Raises UnknownNameError if there is none."""
     if gpu in presets():
         return gpu
     wanted, has = gpus.load(gpu).name, nodes_by_gpu()

@@ -17,9 +17,9 @@ from clustersim.files import read_text
 BESIDE = "adapter_config.json"
 """Name of PEFT's file, which is read beside a config.json."""
 MODULES = {row["module"]: row["target"] for row in records("peft")}
-"""Names of a model's modules → targets here."""
+"""{name of a model's module: our target}"""
 ALL = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
-"""The modules of `all-linear`, of which a model without a gate has no gate_proj."""
+"""Modules of `all-linear`; a model without a gate has no gate_proj."""
 NEMO: Mapping[str, tuple[str, ...]] = {
     "attention": ("linear_qkv", "linear_proj"),
     "mlp": ("linear_fc1", "linear_fc2"),
@@ -27,13 +27,14 @@ NEMO: Mapping[str, tuple[str, ...]] = {
 }
 """NeMo's groups of targets before 2.0."""
 REFUSED = ("use_dora", "rank_pattern", "modules_to_save", "layers_to_transform", "layer_replication", "megatron_config")
-"""Keys of PEFT that train something else, or more."""
+"""Keys of PEFT that train something else or more, which are refused."""
 
 
 def beside(path: str, gated: bool, config: Mapping[str, object]) -> dict[str, object]:
-    """Return `training.lora` of the adapter_config.json beside a config.json, nothing where there is none.
+    """Return `training.lora` from the adapter_config.json next to a config.json, {} without one.
 
-    gated: whether the model's MLP has a gate. Weights lie in nf4 where the config.json says so (bitsandbytes). Raises InputError.
+    gated: whether the model's MLP has a gate. Frozen weights are in nf4 if the config.json says so (bitsandbytes). Raises
+    InputError.
     """
     place = Path(path).with_name(BESIDE)
     if not place.is_file():
@@ -57,13 +58,13 @@ def beside(path: str, gated: bool, config: Mapping[str, object]) -> dict[str, ob
 
 
 def linears(path: str, said: object, gated: bool) -> list[str]:
-    """Return the targets of PEFT's `target_modules`: names of modules, or all-linear. Raises InputError."""
+    """Return the targets for PEFT's `target_modules`: names of modules, or all-linear. Raises InputError."""
     names = ALL if said == "all-linear" else said if isinstance(said, list) else [said]
     return list(dict.fromkeys(_target(path, name, gated) for name in names if gated or name != "gate_proj"))
 
 
 def _target(path: str, name: object, gated: bool) -> str:
-    """Return the target of a module's name, with or without those of the modules around it. Raises InputError."""
+    """Return the target of a module name, with or without the names of enclosing modules. Raises InputError."""
     parts = str(name).split(".")
     found = next((MODULES[one] for one in (".".join(parts[-2:]), parts[-1]) if one in MODULES), None)
     if found is None:
@@ -73,7 +74,7 @@ def _target(path: str, name: object, gated: bool) -> str:
 
 
 def section(value: object) -> object:
-    """Return `training.lora` of a `peft` section of Megatron-Bridge or NeMo; None for another scheme than LoRA, or none."""
+    """Return `training.lora` for a `peft` section of Megatron-Bridge or NeMo; None for a scheme other than LoRA."""
     if not isinstance(value, Mapping):
         return {"rank": 32} if value == "lora" else None if value in (None, False, "none") else value  # LoRA's defaults
     scheme = value.get("peft_scheme", value.get("type", "lora"))

@@ -1,7 +1,7 @@
-"""Settings files of other tools by a table of their dotted keys: what each means, what has no effect or cannot be expressed.
+"""Settings files of other tools by tables of dotted keys: meaning of each, no effect, or not supported.
 
-Column `key` of such a table is a key of a workload, `*` where code says it, `-` without effect, `~` not modelled, and `!` where
-nothing but the default can be said.
+Column `key` of a table is a workload key, `*` if code converts the setting, `-` without effect, `~` not modelled, and `!` if only
+the default is supported.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Keys = dict[str, object]
 
 
 def flat(data: Mapping[str, object], known: Mapping[str, object], at: str = "") -> dict[str, object]:
-    """Return nested settings by dotted key; a section that the table knows as one setting stays whole."""
+    """Return nested settings by dotted key; a section that the table lists as one setting stays whole."""
     found: dict[str, object] = {}
     for key, value in data.items():
         name = f"{at}{key}"
@@ -31,7 +31,7 @@ def flat(data: Mapping[str, object], known: Mapping[str, object], at: str = "") 
 
 
 def nested(found: Mapping[str, object]) -> dict[str, object]:
-    """Return settings by dotted key as sections in sections."""
+    """Return settings by dotted key as nested sections."""
     data: dict[str, object] = {}
     for key, value in found.items():
         replace(data, tuple(key.split(".")), value, key)
@@ -39,7 +39,7 @@ def nested(found: Mapping[str, object]) -> dict[str, object]:
 
 
 def toml(data: Mapping[str, object], title: str) -> str:
-    """Return sections of settings as TOML behind a comment."""
+    """Return sections of settings as TOML after a comment with `title`."""
     return "\n".join([f"# {title}", *_sections(data, ""), ""])
 
 
@@ -54,7 +54,7 @@ def _sections(data: Mapping[str, object], at: str) -> Iterator[str]:
 
 
 def unsayable(key: str, why: str) -> InputError:
-    """Return the error of a workload's key that another tool cannot say."""
+    """Return the error for a workload key that another tool cannot express."""
     return InputError(f"{key}: cannot be expressed: {why}; change it before you export")
 
 
@@ -71,7 +71,7 @@ def refuse(rules: Iterable[ToolRefusal]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ToolSettings:
-    """The settings of a file, with the defaults of its tool."""
+    """Settings of a file, with the defaults of its tool."""
 
     path: str
     tool: str
@@ -84,16 +84,16 @@ class ToolSettings:
     not_modelled: list[str] = field(default_factory=list)
 
     def error(self, name: str, why: str) -> InputError:
-        """Return the error of one setting."""
+        """Return an error at one setting."""
         return InputError(f"{self.path}: {name}: {shown(self[name])} {why}")
 
     def __getitem__(self, name: str) -> object:
-        """Return a setting, its default where the file leaves it out."""
+        """Return a setting, its default if the file leaves it out."""
         row = self.rows[name]
         return self.given.get(name, plain(row.columns["default"]))
 
     def plain(self, spec: Workload) -> Keys:
-        """Return the settings that say one key each for a workload. Raises InputError for a value that none has."""
+        """Return the workload keys as settings, for keys with one setting. Raises InputError for a value without one."""
         found: Keys = {}
         for name, row in self.rows.items():
             if row.columns["export"] == "x":
@@ -104,21 +104,21 @@ class ToolSettings:
         return found
 
     def number(self, name: str, least: int = 1) -> int:
-        """Return a setting that is a whole number of at least `least`. Raises InputError."""
+        """Return an integer setting of at least `least`. Raises InputError."""
         value = self[name]
         if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= 10**9:
             raise self.error(name, f"must be a whole number of at least {least}")
         return value
 
     def several(self, name: str) -> list[object]:
-        """Return a setting that is a list, or words. Raises InputError."""
+        """Return a setting that is a list, or words, as a list. Raises InputError."""
         value = self[name]
         if isinstance(value, list):
             return value
         return list(value.split()) if isinstance(value, str) else []
 
     def spec(self, name: str, model: Mapping[str, object]) -> dict[str, object]:
-        """Return the keys of a workload that the settings mean one by one. Raises InputError for what cannot be expressed."""
+        """Return the workload keys of settings with one key each. Raises InputError if a value cannot be expressed."""
         found: dict[str, object] = {"name": name, **{f"model.{key}": value for key, value in model.items()}}
         for own, value in {**{name: self[name] for name in self.rows}, **self.given}.items():
             row = self.rows.get(own)

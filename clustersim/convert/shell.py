@@ -1,9 +1,9 @@
-"""What a launch script would run, read and never run: variables, arrays, continued lines, sums and simple conditions of bash.
+"""Reader of launch scripts that never runs them: variables, arrays, continued lines, sums and simple conditions of bash.
 
-Known are assignments (`A=1`, `A=(…)`, `A+=…`, export, local, declare), `$A`, `${A}`, `${A:-default}`, `${A[@]}`, `$((…))`,
-quotes, comments, `if` with `[ … ]` or `[[ … ]]`, commands up to a pipe, without redirections, and what `eval` or `bash -c "…"`
-would run. Loops, functions, groups, `case` and what other programs print (`$(…)`) are left out; a variable that only they, the
-environment or the arguments of the script (`$1`) would set is not set.
+Supported are assignments (`A=1`, `A=(…)`, `A+=…`, export, local, declare), `$A`, `${A}`, `${A:-default}`, `${A[@]}`, `$((…))`,
+quotes, comments, `if` with `[ … ]` or `[[ … ]]`, commands up to a pipe, without redirections, and the text of `eval` or `bash -c
+"…"`. Loops, functions, groups, `case` and output of other programs (`$(…)`) are left out; a variable that only they, the
+environment or the script's arguments (`$1`) would set stays unset.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from clustersim.convert.launchers import LaunchSettings, of_command, of_header
 from clustersim.errors import InputError
 
 DEEPEST = 20
-"""Levels of defaults inside defaults, and of shells inside shells."""
+"""Largest number of nested defaults, and of nested shells."""
 LONGEST = 100_000
-"""Words of one array, and values that expansions may reach."""
+"""Largest number of words of an array, and of values that expansions may produce."""
 _ASSIGN = re.compile(r"([A-Za-z_]\w*)(\+?)=(.*)", re.DOTALL)
 _VARIABLE = re.compile(
     r"\$(?:\(\((?P<sum>[^()]*(?:\([^()]*\)[^()]*)*)\)\)|\{(?P<brace>(?:[^{}]|\{[^{}]*\})*)\}|(?P<name>[A-Za-z_]\w*|\d|[@*#?]))"
@@ -32,15 +32,15 @@ _SHELLS = {"bash", "sh"}
 _FUNCTION = re.compile(r"(function\s+\w+\s*(\(\s*\))?|\w+\s*\(\s*\))\s*(\{.*)?", re.DOTALL)
 _REDIRECTION = re.compile(r"(?:\d*|&)(?:>>?|<{1,3})(?P<target>.*)", re.DOTALL)
 _PRINTED = "\0"
-"""Stands for what another program prints, until all variables are replaced."""
+"""Placeholder for output of another program, until all variables are replaced."""
 _AFTER = {"|", "|&", "||", "&"}
-"""Words behind which another command begins."""
+"""Words after which another command begins."""
 _COMPARE = {f"-{name}": getattr(operator, name) for name in ("eq", "ne", "gt", "ge", "lt", "le")}
 
 
 @dataclass(slots=True)
 class Shell:
-    """What is known while a script is read: variables as lists of words, commands, launches of shells, and unset variables."""
+    """State while a script is read: variables as lists of words, commands, launches of shells, and unset variables."""
 
     path: str
     variables: dict[str, list[str]]
@@ -84,7 +84,7 @@ class Shell:
                 self._statement(rest)
 
     def _true(self, condition: str) -> bool:
-        """Return whether a condition holds; one that is not understood does not."""
+        """Return whether a condition holds; False for a condition that is not supported."""
         for joint, every in (("||", any), ("&&", all)):
             parts = condition.split(joint)
             if len(parts) > 1:
@@ -142,7 +142,7 @@ class Shell:
         self.variables[name] = value
 
     def expand(self, text: str, empty: bool = False, whole: bool = False) -> list[str]:
-        """Return the words of a text with its variables replaced; empty: also quoted words of nothing; whole: as one word."""
+        """Return the words of a text with variables replaced. empty: keep empty quoted words; whole: as a single word."""
         result: list[str] = []
         for word in [text] if whole else split(text):
             quoted, single = _quoted(word), word[:1] == "'" and word[-1:] == "'"
@@ -172,7 +172,7 @@ class Shell:
         return value
 
     def _sum(self, text: str, depth: int) -> str:
-        """Return a sum of whole numbers, nothing where it has none or what a program prints is in it."""
+        """Return the value of a sum of integers, None if it is empty or depends on a program's output."""
         if _PRINTED in text:
             return ""
         bare = re.sub(r"(?<![\w${}])([A-Za-z_]\w*)", r"$\1", text)
@@ -184,7 +184,7 @@ class Shell:
 
 
 def _own(words: Sequence[str]) -> Iterator[str]:
-    """Yield the words of a command up to a pipe or the next one, without redirections and their targets."""
+    """Yield the words of a command up to a pipe or the next command, without redirections and their targets."""
     targets = 0
     for word in words:
         if word in _AFTER:
@@ -196,7 +196,7 @@ def _own(words: Sequence[str]) -> Iterator[str]:
 
 
 def _inner(words: Sequence[str]) -> str:
-    """Return the text that `eval` or a shell among the words would run (`srun … bash -x -c "…"`), nothing where there is none."""
+    """Return the text run by `eval` or a shell among the words (`srun … bash -x -c "…"`), or None."""
     if words[:1] == ["eval"]:
         return " ".join(words[1:])
     for at, word in enumerate(words):
@@ -217,7 +217,7 @@ def _bare(word: str) -> str:
 
 
 def _unquoted(word: str) -> str:
-    """Return a word without its quotes, those inside of it too."""
+    """Return a word without its quotes, including those inside it."""
     return re.sub(r"""(["'])(.*?)\1""", r"\2", word, flags=re.DOTALL) if not _quoted(word) else word[1:-1]
 
 
@@ -243,7 +243,7 @@ def split(text: str) -> list[str]:
 
 
 def statements(path: str, text: str) -> Iterator[str]:
-    """Yield the statements of a script, comments and continued lines gone; an array or a quote may span lines."""
+    """Yield the statements of a script without comments and with continued lines joined; arrays and quotes may span lines."""
     found, quote, depth = "", "", 0
     joined = text.replace("\r\n", "\n")
     place = 0
@@ -283,9 +283,9 @@ def statements(path: str, text: str) -> Iterator[str]:
 
 
 def commands(path: str, text: str, variables: Mapping[str, str]) -> Shell:
-    """Return a script that was read, with its commands. Raises InputError.
+    """Return the state after a script was read, with its commands. Raises InputError.
 
-    `variables` are those of the environment, before which come those that Slurm sets by the script's header.
+    `variables` are those of the environment; variables that Slurm sets from the script's header come before.
     """
     known = {**of_header(text).variables, **variables}
     shell = Shell(path, {name: [value] for name, value in known.items()})

@@ -1,6 +1,6 @@
 """The matrix of `nvidia-smi topo -m` → a node: NVLinks of each pair of GPUs, PCIe switches, sockets, NICs.
 
-It names no GPU, and no rate: these are to be given (`--gpu`), or follow from the generation.
+It has no GPU name and no rates: the user gives them (`--gpu`), or they follow from the generation.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ _NIC = re.compile(r"(NIC\d+|mlx\d+_\w+|\w*ib\d+|rdma\w*|efa\w*)", re.IGNORECASE)
 _CLOSE = ("PIX", "PXB")
 _LINKS = re.compile(r"NV(\d{1,3})")
 _MOST_LINKS = 18
-"""NVLinks of a GPU at most, of Hopper and Blackwell: with more to all peers together, a pair's links lead to a switch."""
+"""Largest number of NVLinks per GPU (Hopper, Blackwell): if a GPU's pairs have more in total, its links go to a switch."""
 
 
 def translated(path: str, text: str) -> Document:
-    """Return the topology of one node that a matrix describes. Raises InputError for what is wrong in it."""
+    """Return the topology of the node in a matrix. Raises InputError for errors in it."""
     rows = _rows(path, _ESCAPES.sub("", text))
     gpus = [name for name in rows if re.fullmatch(r"GPU\d+", name)]
     nics = sum(bool(_NIC.fullmatch(name)) for name in rows)
@@ -35,7 +35,7 @@ def translated(path: str, text: str) -> Document:
 
 
 def _rows(path: str, text: str) -> dict[str, list[str]]:
-    """Return the cells of each row by its name, as far as the header has columns of GPUs and NICs. Raises InputError."""
+    """Return {row name: cells}, for the header's columns of GPUs and NICs. Raises InputError."""
     lines = [line.split() for line in text.splitlines() if line.split()]
     start = next(i for i, line in enumerate(lines) if line[0] == "GPU0")
     columns = [word for word in lines[start] if re.fullmatch(r"GPU\d+", word) or _NIC.fullmatch(word)]
@@ -60,7 +60,7 @@ def _rows(path: str, text: str) -> dict[str, list[str]]:
 
 
 def _scale_up(matrix: Sequence[Sequence[str]]) -> dict[str, object]:
-    """Return the links of GPUs: a crossbar where every pair shows the links of a whole GPU, else those of each pair."""
+    """Return the links of GPUs: a crossbar if every pair shows all links of a GPU, else the links of each pair."""
     count = len(matrix)
     cells = {(a, b): _LINKS.fullmatch(matrix[a][b]) for a, b in combinations(range(count), 2)}
     pairs = [(a, b, int(found[1])) for (a, b), found in cells.items() if found and int(found[1])]
@@ -73,7 +73,7 @@ def _scale_up(matrix: Sequence[Sequence[str]]) -> dict[str, object]:
 
 
 def _host(matrix: Sequence[Sequence[str]]) -> dict[str, object]:
-    """Return sockets and GPUs behind one PCIe switch, where all are of one size."""
+    """Return sockets and GPUs per PCIe switch, if all have equal sizes."""
     host: dict[str, object] = {}
     far = [[cell in ("SYS", "SOC") for cell in row] for row in matrix]
     sockets = _groups([[not one for one in row] for row in far]) if any(map(any, far)) else []
@@ -86,7 +86,7 @@ def _host(matrix: Sequence[Sequence[str]]) -> dict[str, object]:
 
 
 def _groups(joined: Sequence[Sequence[bool]]) -> list[int]:
-    """Return the sizes of runs of neighbours that are all joined with the first of them."""
+    """Return the sizes of runs of neighbours that are all connected with the first one."""
     sizes: list[int] = []
     first = 0
     for gpu in range(len(joined)):

@@ -1,7 +1,7 @@
-"""Tables of names that other tools use: `tables/*.csv` say which key of a workload each means, and how values read both ways.
+"""Tables of names in other tools: `tables/*.csv` have the workload key of each, and the conversion of values in both directions.
 
-A column `values` is empty where the value is the same in both, `not` where a truth value is the opposite, pairs such as
-`rope=rotary yarn=rotary true=fused` (theirs=ours, the first of several is written, `-` sets nothing), or `@name` of a function.
+A column `values` is empty if values are equal, `not` if booleans are inverted, pairs such as `rope=rotary yarn=rotary true=fused`
+(theirs=ours; the first of several is written, `-` sets nothing), or `@name` of a function.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Alias(NamedTuple):
     """Further columns of the row, by name."""
 
     def read(self, value: object) -> object:
-        """Return our value for theirs, None where it sets nothing; an unknown word stays, for validation to judge."""
+        """Return our value for theirs, None if it sets nothing; unknown words are kept for validation to reject."""
         if self.function is not None:
             return self.function(value)
         if self.values == "not":
@@ -42,7 +42,7 @@ class Alias(NamedTuple):
         return next((ours for theirs, ours in self._pairs() if same(theirs, value)), left_out)
 
     def write(self, value: object) -> object:
-        """Return their value for ours, None where no value of theirs means it."""
+        """Return their value for ours, None if none of theirs means it."""
         if self.values == "not":
             return not value if isinstance(value, bool) else None
         if self.function is not None or not self.values:
@@ -60,12 +60,12 @@ class Alias(NamedTuple):
 
 
 def same(one: object, other: object) -> bool:
-    """Return whether two values are equal, and of one type: true is not 1."""
+    """Return whether two values are equal and of one type: true is not 1."""
     return one == other and type(one) is type(other)
 
 
 def plain(word: str) -> object:
-    """Return a word of a table as the value that it stands for, None for nothing or `-`."""
+    """Return the value of a word in a table, None for nothing or `-`."""
     if word.lstrip("-").isdecimal():
         return int(word)
     return float(word) if word.replace(".", "", 1).isdecimal() else PLAIN.get(word, word)
@@ -73,7 +73,7 @@ def plain(word: str) -> object:
 
 @cache
 def lines(name: str) -> list[str]:
-    """Return the lines of a file in `tables/` without its comments."""
+    """Return the lines of a file in `tables/` without comments."""
     text = (FOLDER / name).read_text(encoding="utf-8")
     return [line for line in text.splitlines() if line and not line.startswith("#")]
 
@@ -84,12 +84,12 @@ def words(name: str) -> tuple[str, ...]:
 
 
 def records(name: str) -> list[dict[str, str]]:
-    """Return the rows of `tables/NAME.csv` by column; values of the last one alone may have commas."""
+    """Return the rows of `tables/NAME.csv` by column; only values of the last column may contain commas."""
     first, *rest = lines(f"{name}.csv")
     head = first.split(",")
     return [dict(zip(head, row.split(",", len(head) - 1), strict=True)) for row in rest]
 
 
 def records_of(name: str) -> dict[str, dict[str, object]]:
-    """Return the mappings of `tables/NAME.yaml` by name."""
+    """Return {name: mapping} of `tables/NAME.yaml`."""
     return dict(parse((FOLDER / f"{name}.yaml").read_text(encoding="utf-8"), foreign=True).data)

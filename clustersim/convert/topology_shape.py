@@ -1,7 +1,7 @@
-"""The shape of a topology file: which keys hold sections, lists and names, before any value in them is judged.
+"""The shape of a topology file: keys of sections, lists and names, before their values are validated.
 
-Values are replaced in a file of this shape, and what comes out is validated as `TopologySpec`: so a value that is replaced may
-be wrong in the file, and a section may not be a number.
+Values are replaced in a file of this shape, and the result is validated as `TopologySpec`. So a replaced value may be invalid in
+the file, but a section may not be a number.
 """
 
 from pydantic import ConfigDict
@@ -10,31 +10,31 @@ from clustersim.config.fields import Section, Spec
 
 
 class OpenSection(Spec):
-    """Base of the sections whose other keys are judged later."""
+    """Base of sections whose other keys are validated later."""
 
     model_config = ConfigDict(extra="allow")
 
 
 class PoolShape(OpenSection):
-    """The nodes of one type."""
+    """Nodes of one type."""
 
     node: str | Section | None = None
-    """By its name, or as it is."""
+    """Name of the node type, or its section."""
 
 
 class ClusterShape(PoolShape):
-    """The nodes: of one type, or several pools."""
+    """Nodes of one type, or several pools."""
 
     pools: list[PoolShape] | None = None
-    """One for each type of nodes."""
+    """Node types."""
 
 
 class TopologyShape(OpenSection):
     """A topology file."""
 
     cluster: ClusterShape = ClusterShape()
-    """Its nodes."""
+    """Nodes of the cluster."""
     fabric: Section | None = None
-    """The network between them; without it there is one node."""
+    """Network between nodes; None: one node."""
     nodes: Section | None = None
-    """Types of nodes by name."""
+    """Node types by name."""

@@ -1,6 +1,6 @@
 """torchtitan's job configs in TOML (pytorch/torchtitan v0.2.2, torchtitan/config/job_config.py): read as a workload, and written.
 
-`tables/torchtitan.csv` has the settings that say one key; here are those that say several. A model is a flavor of
+`tables/torchtitan.csv` has the settings for single keys; here are those for several keys. A model is a flavor of
 `tables/torchtitan_models.yaml`.
 """
 
@@ -20,18 +20,18 @@ from clustersim.errors import InputError, suggest
 ROWS = rows("torchtitan")
 CONVERTERS = {"fp8": ("quantize.linear.float8", "quantize.grouped_mm.float8", "float8")}
 CONVERTERS["mxfp8"] = ("quantize.linear.mx", "quantize.grouped_mm.mx", "mx")
-"""Model converters by precision: of linears, of experts' grouped products, and the older name of that of linears."""
+"""Model converters by precision: for linears, experts' grouped GEMMs, and the older name for linears."""
 RECIPE, OPTION = "quantize.linear.float8.recipe_name", "activation_checkpoint.selective_ac_option"
 NEUTRAL: tuple[str, ...] = ("job", "profiling", "metrics", "lr_scheduler", "checkpoint")
 NEUTRAL += ("comm", "memory_estimation", "validation", "debug")
 """Sections without effect on the time of a step."""
 USUAL: Keys = {"norm_kernels": "torch", "fused_projections": False, "framework": "torchtitan"}
-"""Training keys that every torchtitan model has (clustersim/frameworks/torchtitan.yaml)."""
+"""Training keys of every torchtitan model (clustersim/frameworks/torchtitan.yaml)."""
 SPLIT, STAGES = "parallelism.", "parallelism.pipeline_parallel_"
 
 
 def models() -> dict[str, Keys]:
-    """Return the shapes of each flavor by `name/flavor`."""
+    """Return {`name/flavor`: shapes} of all flavors."""
     families = records_of("torchtitan_models").items()
     own = {f"{name}/{flavor}": one for name, found in families if name != "base" for flavor, one in found.items()}
     return {name: one for name, one in own.items() if isinstance(one, dict)}
@@ -55,7 +55,7 @@ def imported(path: str, text: str, gpus: int | None) -> Imported:
 
 
 def _batch(said: ToolSettings, gpus: int | None) -> Keys:
-    """Return replicas, what is sharded over them, and batches."""
+    """Return the keys of replicas, of sharding over them, and of batches."""
     names = ("tensor", "pipeline", "context", "expert")
     tp, pp, cp, ep = (said.number(f"{SPLIT}{name}_parallel_degree") for name in names)
     copies = said.number(f"{SPLIT}data_parallel_replicate_degree")
@@ -76,7 +76,7 @@ def _batch(said: ToolSettings, gpus: int | None) -> Keys:
 
 
 def _chunks(said: ToolSettings, layers: int) -> int:
-    """Return the stages of each pipeline rank."""
+    """Return the number of stages per pipeline rank."""
     pp, name = said.number(f"{STAGES}degree"), f"{STAGES}layers_per_stage"
     ends = sum(said.number(f"{STAGES}{end}_stage_less_layers", 0) for end in ("first", "last"))
     single = said[f"{STAGES}schedule"] in ("1F1B", "GPipe") or pp == 1
@@ -87,7 +87,7 @@ def _chunks(said: ToolSettings, layers: int) -> int:
 
 
 def _training(said: ToolSettings) -> Keys:
-    """Return precision, kernels, recomputation and what is on the hosts."""
+    """Return the keys of precision, kernels, recomputation and offloading."""
     found: Keys = {f"training.{key}": value for key, value in USUAL.items()}
     names = said.several("model.converters")
     meant = [precision for precision, own in CONVERTERS.items() if set(own) & set(names)]
@@ -139,13 +139,13 @@ def written(spec: Workload) -> Keys:
 
 
 def _per_stage(spec: Workload) -> int:
-    """Return the layers of the fullest stage, the ends counted as layers where they are."""
+    """Return the largest number of layers per stage, counting the ends as layers if they count."""
     one = spec.parallelism
     return math.ceil((spec.model.layers + one.account_for_embedding + one.account_for_loss) / (one.pp * one.vpp))
 
 
 def _refused(spec: Workload) -> Iterator[ToolRefusal]:
-    """Yield keys of a workload, whether torchtitan has no setting for their values, and what it has."""
+    """Yield (key, whether torchtitan lacks a setting for its value, what it supports)."""
     one, train, offload = spec.parallelism, spec.training, spec.training.offload
     yield "training.main_params", train.main_params not in (None, train.moments), "weights have the type of the moments"
     shards = "torchtitan shards parameters too, 3, or replicates them, 0 without cp"
@@ -167,7 +167,7 @@ def _refused(spec: Workload) -> Iterator[ToolRefusal]:
 
 
 def _shapes(model: Model) -> Keys:
-    """Return the shapes of a model with its defaults filled in, without what changes no weight."""
+    """Return the shapes of a model with defaults filled in, without keys that change no weight."""
     usual: Keys = {"kv_heads": model.heads, "head_dim": model.hidden // model.heads, "ffn": 4 * model.hidden}
     usual |= {"qkv_bias": model.bias, **dict.fromkeys(("shared_ffn", "dense_ffn"), model.ffn)}
     usual["router_group_topk"] = model.router_groups

@@ -1,7 +1,7 @@
 """Settings files of trainers around a Hugging Face model as workloads: DeepSpeed, accelerate, axolotl and LLaMA-Factory.
 
-`tables/NAME.csv` has the settings of each tool. Keys there that begin with `*.` are facts, such as `*.accumulation`, which this
-module joins to keys of a workload. `tables/trainers.yaml` has the keys that hold in every run.
+`tables/NAME.csv` has the settings of each tool. Keys there that begin with `*.` are intermediate values, such as
+`*.accumulation`, which this module combines into keys of a workload. `tables/trainers.yaml` has the keys that hold in every run.
 """
 
 from __future__ import annotations
@@ -33,29 +33,29 @@ TITLES = {"deepspeed": "DeepSpeed 0.19.8", "accelerate": "accelerate 1.15.0"}
 TITLES |= {"axolotl": "axolotl 0.19.0", "llama-factory": "LLaMA-Factory 0.9.5"}
 """Tools by the name of their command, with the release that their tables were read from."""
 SECTIONS = {"deepspeed_config": "DEEPSPEED", "fsdp_config": "FSDP", "megatron_lm_config": "MEGATRON_LM"}
-"""Sections of a configuration that accelerate 1.15.0 reads with one distributed_type alone (commands/launch.py)."""
+"""Sections of a configuration that accelerate 1.15.0 reads for only one distributed_type (commands/launch.py)."""
 AUTO: Mapping[str, Callable[[int], int]] = {
     "*.bucket": lambda hidden: hidden**2,
     "parallelism.zero3.prefetch_bucket_size": lambda hidden: int(0.9 * hidden**2),
     "parallelism.zero3.param_persistence_threshold": lambda hidden: 10 * hidden,
 }
-"""Values of DeepSpeed's settings that say "auto", by the width of the model (transformers 4.57.1, integrations/deepspeed.py)."""
+"""{setting: function from the model's width to its value} for "auto" (transformers 4.57.1, integrations/deepspeed.py)."""
 
 
 class TrainerRequest(NamedTuple):
-    """What an import needs beside the settings file."""
+    """Options of an import besides the settings file."""
 
     model: str | Mapping[str, object] | None = None
     """A config.json, its folder, a workload's file or name, or the section `model` of a workload."""
     gpus: int | None = None
     """Number of GPUs that the job runs on."""
     settings: Mapping[str, object] = {}
-    """Values of workload keys that decide, by dotted key."""
+    """Overriding values of workload keys, by dotted key."""
 
 
 @cache
 def table(tool: str) -> dict[str, Alias]:
-    """Return the settings of a tool by dotted key."""
+    """Return {dotted key: alias} of a tool's settings."""
     return rows(tool.replace("-", "_"))
 
 
@@ -72,18 +72,18 @@ def imported(tool: str, path: str, text: str, asked: TrainerRequest) -> Imported
 
 @dataclass
 class TrainerImport:
-    """An import under way: keys of the workload and facts that the settings say."""
+    """State of an import: keys of the workload, and intermediate values from settings."""
 
     said: ToolSettings
     keys: Keys
     facts: Keys
     auto: set[str]
-    """Keys, and facts as `*.NAME`, of settings whose value is "auto"."""
+    """Keys, and intermediate values as `*.NAME`, of settings whose value is "auto"."""
     assumed: list[str]
 
     @classmethod
     def of(cls, tool: str, path: str, text: str) -> TrainerImport:
-        """Return what a settings file says. Raises InputError."""
+        """Return the state after a settings file was read. Raises InputError."""
         known = table(tool)
         sections = {name[:at] for name in known for at, letter in enumerate(name) if letter == "."}
         said = flat(_data(path, text, TITLES[tool]), known)
@@ -116,17 +116,17 @@ class TrainerImport:
         self.said.not_modelled.extend(f"{place.name}: {name}" for name in inner.said.not_modelled)
 
     def error(self, why: str) -> InputError:
-        """Return the error of the whole file."""
+        """Return an error of the whole file."""
         return InputError(f"{self.said.path}: {why}")
 
     def assume(self, key: str, value: object, why: str) -> None:
-        """Set a key that no setting says, and list it as assumed."""
+        """Set a key that no setting sets, and record it as assumed."""
         if key not in self.keys:
             self.keys[key] = value
             self.assumed.append(f"{key}: {str(value).lower() if isinstance(value, bool) else value} ({why})")
 
     def number(self, name: str, found: Keys, default: int = 0) -> int:
-        """Return a positive whole number of the keys or the facts, the default where there is none. Raises InputError."""
+        """Return a positive integer among the keys or intermediate values, the default if missing. Raises InputError."""
         value = found.get(name)
         if value is None:
             return default
@@ -135,7 +135,7 @@ class TrainerImport:
         return value
 
     def workload(self, tool: str, asked: TrainerRequest) -> Imported:
-        """Return the workload of all settings. Raises InputError for what they lack."""
+        """Return the workload of all settings. Raises InputError for missing ones."""
         usual, trainer = records_of("trainers"), str(self.facts["trainer"])
         self.keys |= asked.settings
         if "training.global_batch" in asked.settings:  # which decides over the steps of the file
@@ -174,7 +174,7 @@ class TrainerImport:
         return Imported(spec, tuple(self.said.ignored), tuple(self.said.not_modelled), (), tuple(self.assumed), machine)
 
     def _model(self, asked: TrainerRequest) -> str:
-        """Set the shapes of the model, the length of a sequence, and what depends on the width. Return the model's name."""
+        """Set the model's shapes, the sequence length, and keys that depend on the width. Return the model's name."""
         if isinstance(asked.model, Mapping):
             model, name, training = asked.model, "model", {}
         else:
@@ -218,7 +218,7 @@ class TrainerImport:
         self.keys["training.lora"] = lora | ({"base": "nf4"} if self.facts.get("packed") is True else {})
 
     def _precision(self) -> None:
-        """Set the data type of products, and the same for gradients unless a setting or DistributedDataParallel has another."""
+        """Set the data type of GEMMs, and of gradients unless a setting or DistributedDataParallel changes it."""
         said = next((name for name in ("fp8", "bf16", "fp16") if self.facts.get(name) is True), self.facts.get("mixed"))
         if said is None and self.auto & {"*.bf16", "*.fp16"}:
             self.assume("training.precision", "bf16", '"auto", which the command line of the training script decides')
@@ -227,7 +227,7 @@ class TrainerImport:
             self.keys.setdefault("training.gradients", precision if precision in ("fp32", "fp16") else "bf16")
 
     def _deepspeed(self) -> None:
-        """Set what ZeRO's stage and buckets mean (deepspeed 0.19.8, runtime/zero/config.py, stage_1_and_2.py)."""
+        """Set the keys of ZeRO's stage and buckets (deepspeed 0.19.8, runtime/zero/config.py, stage_1_and_2.py)."""
         stage = self.keys.setdefault("parallelism.zero", self.facts.get("stage", 0))
         inner = [key for key in self.keys if key.startswith("parallelism.zero3.")]
         if stage == 3:
@@ -242,7 +242,7 @@ class TrainerImport:
             self.keys["parallelism.reduce_every_microbatch"] = stage == 2
 
     def _sharding(self, usual: Mapping[str, object], gpus: int) -> None:
-        """Set what FSDP shards and gathers, by the keys of its sharding strategy."""
+        """Set the keys of FSDP's sharding and gathers, by its sharding strategy."""
         keys = dict(usual)
         if keys.get("parallelism.fsdp.shard") == "node":
             if not gpus:
@@ -261,7 +261,7 @@ class TrainerImport:
         self.keys = {**keys, **self.keys}
 
     def _batch(self, gpus: int) -> None:
-        """Set the micro batch, the global batch and the replicas, two of which and the GPUs say the third. Raises InputError."""
+        """Set micro batch, global batch and replicas; two of them and the GPUs determine the third. Raises InputError."""
         lanes = prod(self.number(f"parallelism.{name}", self.keys, 1) for name in ("tp", "pp", "cp"))
         if gpus % lanes:
             raise self.error(f"{gpus} GPUs do not divide into replicas of {lanes}; give --gpus N")
@@ -294,7 +294,7 @@ def _data(path: str, text: str, title: str) -> dict[str, object]:
 
 
 def nearest_file(path: str, name: str) -> Path:
-    """Return the file that a settings file names: from here, or from the file's folder or one around it. Raises InputError."""
+    """Return the file named in a settings file: relative to here, or to the file's folder or one above it. Raises InputError."""
     places = [Path(name), *(folder / name for folder in Path(path).absolute().parents)]
     found = next((place for place in places if place.is_file()), None)
     if found is None:
