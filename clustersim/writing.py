@@ -273,14 +273,14 @@ def check_output(option: str, path: Path, endings: Collection[str], inputs: Iter
     if streams(path):
         return
     if not str(path).isprintable():
-        raise InputError(f"{option} {str(path)!r}: is no name of a file; choose another")
+        raise InputError(f"{option} {str(path)!r}: not a valid file name; choose another")
     if path.suffix.lower() not in endings:
         named = [f"that ends in {' or '.join(filter(None, endings))}"] if any(endings) else []
         kinds = " or ".join([*named, "without an ending"] if "" in endings else named)
         raise InputError(f"{option} {path}: the ending says what is written; write a name {kinds}")
     try:
         if path.exists() and not path.is_file():
-            raise InputError(f"{option} {path}: is no file; choose another name")
+            raise InputError(f"{option} {path}: not a file; choose another path")
         for other in inputs:
             if path.exists() and other.exists() and path.samefile(other):
                 raise InputError(f"{option} {path}: is read as an input ({other}); choose another name")

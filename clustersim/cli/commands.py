@@ -43,8 +43,8 @@ RULES: Mapping[str, str] = {
 }
 ELSEWHERE: Mapping[str, str] = {
     "--set": "--set changes keys of a topology or a workload where a command takes it; change the file instead",
-    "--topology": "the topology is no option; write it first, before the workload",
-    "--workload": "the workload is no option; write it after the topology",
+    "--topology": "the topology is not an option; write it first, before the workload",
+    "--workload": "the workload is not an option; write it after the topology",
 }
 """{option that users look for: where to find it}"""
 

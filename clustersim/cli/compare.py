@@ -33,11 +33,9 @@ def compare(
     """Say what differs between the inputs of results, and where the seconds went; or lay a profiler's trace beside a result."""
     traces = [path for path in results if path.name.endswith(TRACES) and not path.is_dir()]
     if len(results) < 2:
-        raise InputError(
-            f"{results[0]}: one result has nothing to be compared with; give two or more, or a trace beside it"
-        )
+        raise InputError(f"{results[0]}: a single result cannot be compared; give two or more, or one and a trace")
     if traces and (len(results) > 2 or len(traces) > 1):
-        raise InputError(f"{traces[0]}: a trace is laid beside one result; give that and the trace alone")
+        raise InputError(f"{traces[0]}: a trace is compared with one result; give only that and the trace")
     if rank is not None and not traces:
         raise InputError(f"--rank {rank}: is for a trace; give one behind the result")
     if traces:

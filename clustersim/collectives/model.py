@@ -223,7 +223,7 @@ def algorithm(name: str) -> Algorithm:
         if isinstance(home, Algorithm) and home.phases is found:
             return home
         if home is not None and "OPS" in vars(home):
-            lacks = "its module has OPS, but not both phases and steps beside it"
+            lacks = "its module has OPS, but not both phases and steps"
             raise TypeError(f"{lacks}; write a class that derives from clustersim.collectives.model.Algorithm")
         return FunctionAlgorithm(found)
 

@@ -52,7 +52,7 @@ def _name_free_of_brackets(value: str) -> str:
     if re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", value) and value not in _TAKEN:
         return value
     raise ValueError(
-        f"{value!r} is no name of a tier; write a word such as leaf, spine, core ({', '.join(sorted(_TAKEN))} are taken)"
+        f"{value!r} is not a valid tier name; write a word such as leaf, spine, core ({', '.join(sorted(_TAKEN))} are taken)"
     )
 
 

@@ -40,7 +40,7 @@ class _MappingReader:
         result: dict[str, Any] = {}
         for key, value in given.items():
             if not isinstance(key, str):
-                raise self.error(loc, f"the key {shown(key)} is no text; write it in quotes")
+                raise self.error(loc, f"the key {shown(key)} is not text; write it in quotes")
             self.positions[(*loc, key, KEY)] = self.at((*loc, key))
             result[key] = self.value(value, (*loc, key))
         return result

@@ -18,7 +18,7 @@ def parse(text: str) -> tuple[int, ...]:
         match = _PART.fullmatch(part)
         first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
         if first > last:
-            raise InputError(f"{shown(part)} is no range of nodes; write 0-7, or 0-3,8-11, the lower number first")
+            raise InputError(f"{shown(part)} is not a range of nodes; write 0-7, or 0-3,8-11, the lower number first")
         if last - first + len(nodes) > _MOST:
             raise InputError(f"{shown(text)} names more than {_MOST} nodes; write fewer")
         nodes += range(first, last + 1)

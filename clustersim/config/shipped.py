@@ -96,7 +96,7 @@ def _absent(room: Room, path: Path, new: str | None) -> str:
     name = new or path.stem
     if "," in str(path):
         several = "; `clustersim jobs` takes several workloads, with blanks between them" if room == "workloads" else ""
-        return f"{path}: no such file; a list with commas is no {what}, so give one{several}"
+        return f"{path}: no such file; a list with commas is not a {what}, so give one{several}"
     if path.suffix in SUFFIXES:
         shipped = f", and the bare name {name} finds the shipped one" if name in known else ""
         return f"{path}: no such file; `ls {path.parent}` shows what is there{shipped}"

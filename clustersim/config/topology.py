@@ -61,7 +61,7 @@ def _slot(value: str) -> str:
 def _version(value: str) -> str:
     if _RELEASE.fullmatch(value):
         return value
-    raise ValueError(f'{value!r} is no version of NCCL; write one in quotes, like "2.27" or "2.27.3"')
+    raise ValueError(f'{value!r} is not a version of NCCL; write one in quotes, like "2.27" or "2.27.3"')
 
 
 def nccl_algorithm(value: str) -> str | None:
@@ -77,7 +77,7 @@ def nccl_protocol(value: str) -> str | None:
 def _algo(value: str) -> str:
     if found := nccl_algorithm(value):
         return found
-    raise ValueError(f"{value!r} is no algorithm of NCCL; write one of {', '.join(NCCL_ALGORITHMS)}")
+    raise ValueError(f"{value!r} is not an algorithm of NCCL; write one of {', '.join(NCCL_ALGORITHMS)}")
 
 
 def _proto(value: object) -> object:

@@ -120,7 +120,7 @@ def _read(path: Path) -> dict[str, Any]:
             raw = gzip.decompress(raw)
         data = json.loads(raw)
     except (ValueError, RecursionError, zlib.error, EOFError, gzip.BadGzipFile) as error:
-        raise InputError(f"{path}: is no JSON ({str(error)[:60]}); give what torch.profiler exports") from error
+        raise InputError(f"{path}: not valid JSON ({str(error)[:60]}); give what torch.profiler exports") from error
     data = {"traceEvents": data} if isinstance(data, list) else data
     if not isinstance(data, dict) or not isinstance(data.get("traceEvents"), list):
         raise InputError(f"{path}: has no traceEvents; give what `export_chrome_trace` of torch.profiler writes")

@@ -262,7 +262,7 @@ def trace_lines(found: TraceComparison, strong: Emphasis = str) -> list[str]:
         else "no ProfilerStep mark: all of it is one step"
     )
     what = "kernels of a GPU" if trace.on_gpu else "operators of a CPU, as it has no kernels of a GPU"
-    said = [f"rank {found.rank} of the forecast beside the trace: {what}; {marked}"]
+    said = [f"rank {found.rank} of the forecast and the trace: {what}; {marked}"]
     table = [("", ["forecast", "trace", "trace / forecast"])]
     for section, rows in found.rows.items():
         if rows:

@@ -190,7 +190,7 @@ def _overlaps(job: Job) -> Iterator[WhatIf]:
         key: value for key, value in found.items() if getattr(split.overlap, key.rpartition(".")[2]) in (False, "none")
     }
     if not off:
-        why = "all of it is on" if found else "there is no communication that could run beside computation"
+        why = "all overlap is on" if found else "there is no communication that could overlap computation"
         yield WhatIf("overlap on", {}, why)
     yield from (WhatIf(f"{OVERLAP}{key.rpartition('.')[2]} on", {key: value}) for key, value in off.items())
     if len(off) > 1:

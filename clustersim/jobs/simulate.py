@@ -177,7 +177,7 @@ def _check_length(placed: Sequence[PlacedJob], alone: Sequence[Alone], steps: in
     )
     if most == longest:
         raise InputError(f"{what}; lower steps or training.global_batch")
-    beside = f"beside {steps} of {placed[longest].name}, {what}"
+    beside = f"during {steps} of {placed[longest].name}, {what}"
     raise InputError(f"{beside}; lower steps, or give {placed[most].name} a larger training.global_batch")
 
 

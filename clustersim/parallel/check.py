@@ -239,10 +239,10 @@ def expert_overlap(job: Job) -> Iterator[Finding]:
     elif not any(kind.shared_experts for kind, _ in distinct(job.model)):
         yield (
             key,
-            "shared runs experts that every token visits beside the exchanges; set model.shared_experts or write none",
+            "shared overlaps the exchanges with experts that every token visits; set model.shared_experts or write none",
         )
     elif p.ep == 1:
-        yield key, "shared runs beside exchanges between ranks, and ep is 1; raise parallelism.ep or write none"
+        yield key, "shared overlaps exchanges between ranks, and ep is 1; raise parallelism.ep or write none"
     elif "shared_experts" in t.recompute_modules:
         yield key, "shared and training.recompute_modules: shared_experts exclude each other; leave one of them out"
 
@@ -251,7 +251,7 @@ def beside_microbatch(job: Job) -> Iterator[Finding]:
     """Yield a finding for settings that exclude overlap between microbatches (Megatron's core transformer_config.py)."""
     p, t, key = job.parallelism, job.training, "parallelism.overlap.ep"
     if p.ep == 1:
-        yield key, "microbatch runs beside exchanges between ranks, and ep is 1; raise parallelism.ep or write none"
+        yield key, "microbatch overlaps exchanges between ranks, and ep is 1; raise parallelism.ep or write none"
     if not job.pipeline.paired and not p.schedule.startswith("interleaved") and (p.schedule != "1f1b" or p.pp > 1):
         yield (
             key,
@@ -262,7 +262,7 @@ def beside_microbatch(job: Job) -> Iterator[Finding]:
         what = "full" if t.recompute == "full" else "moe"
         yield (
             key,
-            f"microbatch cannot run beside exchanges that are recomputed ({what}); recompute other modules or write none",
+            f"microbatch cannot overlap exchanges that are recomputed ({what}); recompute other modules or write none",
         )
     if (p.zero == 3 and (p.reshard_after_forward or not p.no_sync)) or p.reduce_every_microbatch:
         what = "parallelism.zero: 3" if p.zero == 3 else "parallelism.reduce_every_microbatch"
@@ -573,7 +573,7 @@ def recomputed(job: Job) -> Iterator[Finding]:
             yield f"training.{key}", "needs a model without an encoder; leave it out"
     for i, name in enumerate(t.recompute_modules):
         if name == "mla_up_proj" and m.mla is None:
-            yield f"training.recompute_modules.{i}", "mla_up_proj is no part of this model; leave it out"
+            yield f"training.recompute_modules.{i}", "mla_up_proj is not part of this model; leave it out"
         if name == "layernorm" and m.norm_position != "pre":
             yield f"training.recompute_modules.{i}", "layernorm needs model.norm_position: pre; leave it out"
 

@@ -40,7 +40,7 @@ def why_none(planner: Planner, asked: PlanRequest, kinds: Sequence[Point]) -> st
     what = f"{gpu}, with batches of {'' if len(kinds) == 1 else 'up to '}{most} sequences,"
     if asked.budget is not None and clusters.rates.rent is None:
         price, budget = option("--price", "price"), option("--budget", "budget")
-        return f"nobody says what {gpu} costs; add {price}, in USD a GPU-hour, or leave out {budget}"
+        return f"the price of {gpu} is unknown; add {price}, in USD per GPU-hour, or leave out {budget}"
     if found := list(_others(planner, asked, kinds)):
         return f"{what} has one with {' or '.join(one.said() for one in found)}"
     if other := _round(planner, asked, kinds[-1]):

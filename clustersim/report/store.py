@@ -154,10 +154,10 @@ def read_summary(folder: Path) -> dict[str, Any]:
         found = parsed(read_bytes(path, "the summary of a result", _MANIFEST_BYTES))
     except ValueError as error:
         raise InputError(
-            f"{path}: is no JSON ({str(error)[:60]}); write the result again with `clustersim run`"
+            f"{path}: not valid JSON ({str(error)[:60]}); write the result again with `clustersim run`"
         ) from error
     if not isinstance(found, dict):
-        raise InputError(f"{path}: is no summary of a result; write it again with `clustersim run`")
+        raise InputError(f"{path}: not a summary of a result; write it again with `clustersim run`")
     return found
 
 
@@ -248,13 +248,13 @@ def check_target(target: Path, asked: Question | None = None) -> None:
     cannot be replaced: they must be empty or have an answer to the question `asked`, once it is known.
     """
     if not str(target).isprintable():
-        raise InputError(f"{str(target)!r}: is no name of a folder; {ELSEWHERE}")
+        raise InputError(f"{str(target)!r}: not a valid folder name; {ELSEWHERE}")
     try:
         real = _real(target)
         if _is_file(real):
             raise InputError(f"{target}: is a file, not a folder; {ELSEWHERE}")
         if (stranger := _stranger(real)) is not None:
-            raise InputError(f"{target}: holds files that are no result ({stranger}); {_NEW}")
+            raise InputError(f"{target}: has files that do not belong to a result ({stranger}); {_NEW}")
         if asked and _stands(real) and not _is_empty(real) and question(real) != asked.digest:
             what = "a mounted file system" if os.path.ismount(real) else "the working folder"
             raise InputError(f"{target}: is {what}, which cannot be replaced; name a folder inside with --out")

@@ -100,7 +100,7 @@ def check(address: str) -> None:
     if address == "auto":
         return
     if not (colon and host and port.isdecimal() and 0 < int(port) < 65536):
-        raise InputError(f"--ray {address}: is no address; write auto, HOST:PORT or ray://HOST:PORT")
+        raise InputError(f"--ray {address}: not an address; write auto, HOST:PORT or ray://HOST:PORT")
     try:
         socket.create_connection((host, int(port)), CONNECT).close()
     except OSError as error:

@@ -68,7 +68,7 @@ def _check_routes(built: Topology, links: int) -> None:
         if routes.start.shape != (len(gpus) + 1,) or (np.diff(routes.start) < 0).any():
             raise ValueError("hops does not return one row for each pair")
         if not ((routes.links >= 0) & (routes.links < links)).all():
-            raise ValueError("hops leads over links that are none of its own; they count from 0, and -1 is no link")
+            raise ValueError("hops uses links that it does not have; they count from 0, and -1 means no link")
         if not np.isfinite(routes.latency).all() or (routes.latency < 0).any():
             raise ValueError("a path has no finite latency of at least 0")
         for link in {*routes.links.tolist()}:

@@ -135,7 +135,7 @@ DEEP["deeper"] = DEEP
             changed("model", to={"hiden": 1, "layres": 2}),
             "'hiden' (['model']['hiden']; did you mean 'hidden'?), 'layres' ([",
         ),
-        (changed("model", to={3: 1}), "workload['model']: the key 3 is no text"),
+        (changed("model", to={3: 1}), "workload['model']: the key 3 is not text"),
         (changed("model", to=[DEEP]), "levels; give fewer"),
         (changed("model", to=4), "workload['model']: model: 4 must be a mapping of keys"),
         ({"cluster": {}}, "workload['cluster']: this is a topology, not a workload"),

@@ -225,9 +225,9 @@ COMMANDS: dict[str, tuple[list[str], str]] = {
         "is a file, not a folder; choose another place with --out",
     ),
     "--out below a file": (["run", "C", "J", "--out", "J/x"], "is a file); choose another place with --out"),
-    "--out that is full of other things": (["run", "C", "J", "--out", "."], "holds files that are no result"),
+    "--out that is full of other things": (["run", "C", "J", "--out", "."], "has files that do not belong to a result"),
     "--out nowhere": (["run", "C", "J", "--out", "/proc/no/where"], "cannot be written"),
-    "--out that is no name": (["run", "C", "J", "--out", "a\nb"], "is no name of a folder"),
+    "--out that is no name": (["run", "C", "J", "--out", "a\nb"], "not a valid folder name"),
     "nothing to show": (["show"], "nothing to show; give a topology file (`clustersim schedule 1f1b` draws"),
     "show of an absent file": (["show", "absent.yaml"], "no such file"),
     "an unknown schedule drawn": (
@@ -382,7 +382,7 @@ def test_permissions(place, monkeypatch, capsys):
 def test_names_that_are_not_unicode(place, monkeypatch, capsys):
     name = os.fsdecode(b"\xff.yaml")
     assert "no such file" in refused(["run", name, "J", "--no-save"], monkeypatch, capsys)
-    assert "is no name of a folder" in refused(["run", "C", "J", "--out", name], monkeypatch, capsys)
+    assert "not a valid folder name" in refused(["run", "C", "J", "--out", name], monkeypatch, capsys)
 
 
 SHIPPED = Path(__file__).parents[2]

@@ -93,7 +93,10 @@ def test_a_shell_completes_commands_and_names():
             "list gpus --set a=b",
             "no such option: --set; --set changes keys of a topology or a workload where a command takes it",
         ),
-        ("run --workload gpt3", "no such option: --workload; the workload is no option; write it after the topology;"),
+        (
+            "run --workload gpt3",
+            "no such option: --workload; the workload is not an option; write it after the topology;",
+        ),
         ("run hgx_h100_8 gpt3 more", "Got unexpected extra argument (more); `clustersim run --help`"),
         ("list", "Missing argument 'WHAT'. Choose from: topologies, workloads, gpus,"),
     ],

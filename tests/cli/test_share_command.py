@@ -234,7 +234,7 @@ ERRORS = [
     (
         "jobs.yaml",
         "jobs: [{workload: tiny.yaml, nodes: 6-3}]",
-        "jobs.yaml:1:37: jobs.0.nodes: '6-3' is no range of nodes; write 0-7, or 0-3,8-11, the lower number first",
+        "jobs.yaml:1:37: jobs.0.nodes: '6-3' is not a range of nodes; write 0-7, or 0-3,8-11, the lower number first",
     ),
     (
         "jobs.yaml",
@@ -303,7 +303,7 @@ ERRORS = [
         "jobs.yaml --ignore-memory --steps 10",
         "jobs: [{workload: tiny.yaml, name: long, set: {training.global_batch: 480, model.hidden: 4096, model.layers: 2000}}, "
         "{workload: tiny.yaml, name: short, set: {model.layers: 1}}]",
-        "beside 10 of long, * steps of short are * passes, too many to play (1,000,000); lower steps, or give short a larger "
+        "during 10 of long, * steps of short are * passes, too many to play (1,000,000); lower steps, or give short a larger "
         "training.global_batch",
     ),
     (

@@ -267,7 +267,7 @@ def test_operations_that_are_not_read_are_not_ignored(tmp_path: Path, monkeypatc
     monkeypatch.syspath_prepend(str(tmp_path))
     with (
         plugins.permitted("outside_half:phases"),
-        pytest.raises(InputError, match="its module has OPS, but not both phases and steps beside it; write a class"),
+        pytest.raises(InputError, match="its module has OPS, but not both phases and steps; write a class"),
     ):
         model.phases("outside_half:phases", "reduce", Group(4, (4,)))
 

@@ -490,8 +490,8 @@ def test_what_cannot_be_is_said(message):
     ("nccl", "message"),
     [
         ("{version: 2}", "nccl.version"),
-        ('{version: "3.1"}', "'3.1' is no version of NCCL; write one in quotes"),
-        ("{algo: rign}", "'rign' is no algorithm of NCCL; write one of ring, tree, nvls"),
+        ('{version: "3.1"}', "'3.1' is not a version of NCCL; write one in quotes"),
+        ("{algo: rign}", "'rign' is not an algorithm of NCCL; write one of ring, tree, nvls"),
         ("{proto: fast}", "nccl.proto"),
     ],
 )

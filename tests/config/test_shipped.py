@@ -110,7 +110,11 @@ def test_a_path_that_exists_wins(tmp_path, monkeypatch):
         ("workloads", "no/own.yaml", "no/own.yaml: no such file; `ls no` shows what is there"),
         ("topologies", "no/grid_64.yaml", "the bare name grid_32 finds the shipped one"),
         ("topologies", "\0", "no such file"),
-        ("topologies", "a.yaml,b.yaml", "a.yaml,b.yaml: no such file; a list with commas is no topology, so give one"),
+        (
+            "topologies",
+            "a.yaml,b.yaml",
+            "a.yaml,b.yaml: no such file; a list with commas is not a topology, so give one",
+        ),
         (
             "workloads",
             "gpt3,gpt3_xl",

@@ -157,7 +157,7 @@ BROKEN = {
     ),
     "a module that there is not": (
         {"training__recompute": "selective", "training__recompute_modules": ["mla_up_proj"], "model__mla": None},
-        "training.recompute_modules.0: mla_up_proj is no part of this model; leave it out",
+        "training.recompute_modules.0: mla_up_proj is not part of this model; leave it out",
     ),
     "a module that nobody knows": (
         {"training__recompute": "selective", "training__recompute_modules": ["rope"]},

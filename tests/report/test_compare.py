@@ -193,7 +193,7 @@ def test_a_trace_lies_beside_the_forecast_of_its_rank(results, call):
     assert step["forecast_s"] == summary["step_time_s"]
     code, out, err = call("compare", "a", "trace.json", "--rank", "0")
     assert (code, err) == (0, "")
-    assert out.startswith("rank 0 of the forecast beside the trace: kernels of a GPU; the mean of 2 marked steps\n")
+    assert out.startswith("rank 0 of the forecast and the trace: kernels of a GPU; the mean of 2 marked steps\n")
 
 
 @pytest.mark.parametrize(
@@ -216,8 +216,8 @@ def test_what_is_no_trace_is_one_sentence(tmp_path, text, sentence):
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (("a",), "a: one result has nothing to be compared with; give two or more, or a trace beside it"),
-        (("a", "b", "x.json"), "x.json: a trace is laid beside one result; give that and the trace alone"),
+        (("a",), "a: a single result cannot be compared; give two or more, or one and a trace"),
+        (("a", "b", "x.json"), "x.json: a trace is compared with one result; give only that and the trace"),
         (("a", "b", "--rank", "3"), "--rank 3: is for a trace; give one behind the result"),
         (("a", "b"), "a: is no result; give the folder of a run, such as one below results/"),
     ],

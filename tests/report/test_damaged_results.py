@@ -141,7 +141,7 @@ def test_an_infinite_step_is_no_step(results, call):
     for words in (("rerun", "run"), ("compare", "run", "run")):
         code, out, err = call(*words)
         assert (code, out) == (2, "")
-        assert err.startswith("clustersim: run/summary.json: is no JSON (1e999 is not a finite number)")
+        assert err.startswith("clustersim: run/summary.json: not valid JSON (1e999 is not a finite number)")
 
 
 def test_a_sweep_without_its_log_begins_anew_and_has_nothing_to_show(results, call):

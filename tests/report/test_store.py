@@ -61,13 +61,13 @@ def test_a_folder_that_is_no_result_is_never_touched(call, content, command, for
         else:
             (place / name).write_text(text)
     before = {path: path.read_bytes() for path in place.rglob("*") if path.is_file()}
-    assert "holds files that are no result" in refused(call, *command, "--out", "p", *force)
+    assert "has files that do not belong to a result" in refused(call, *command, "--out", "p", *force)
     assert {path: path.read_bytes() for path in place.rglob("*") if path.is_file()} == before
 
 
 def test_a_working_folder_with_files_is_refused_before_the_simulation(call):
     Path("note.txt").touch()
-    assert ".: holds files that are no result (note.txt)" in refused(call, *RUN, "--out", ".")
+    assert ".: has files that do not belong to a result (note.txt)" in refused(call, *RUN, "--out", ".")
     assert [path.name for path in Path().iterdir()] == ["note.txt"]
 
 
@@ -265,7 +265,7 @@ WRONG = [
         "--timeline a.gif: the ending says what is written; write a name that ends in .svg or .png or .pdf",
     ),
     ([*RUN, "--timeline", "job.yaml.svg"], "is read as an input"),
-    ([*RUN, "--timeline", "folder.svg"], "is no file"),
+    ([*RUN, "--timeline", "folder.svg"], "not a file"),
     ([*RUN, "--timeline", "file/a.svg"], "cannot be written"),
     ([*RUN, "--timeline", "x/a.svg", "--out", "x"], "lies in the folder of the result"),
     (["show", NODE, "--draw", "a.gif"], "write a name that ends in .svg or .png"),

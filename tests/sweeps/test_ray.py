@@ -161,9 +161,9 @@ def call(monkeypatch, capsys, *words):
             "no Ray cluster answers (Connection refused); start one with `ray start --head`, and give",
         ),
         ("ray://127.0.0.1:{port}", "no Ray cluster answers (Connection refused); start one with `ray start --head`"),
-        ("nowhere", "is no address; write auto, HOST:PORT or ray://HOST:PORT"),
-        ("127.0.0.1:x", "is no address; write auto, HOST:PORT or ray://HOST:PORT"),
-        (":6379", "is no address; write auto, HOST:PORT or ray://HOST:PORT"),
+        ("nowhere", "not an address; write auto, HOST:PORT or ray://HOST:PORT"),
+        ("127.0.0.1:x", "not an address; write auto, HOST:PORT or ray://HOST:PORT"),
+        (":6379", "not an address; write auto, HOST:PORT or ray://HOST:PORT"),
     ],
 )
 def test_an_address_without_a_cluster_is_one_sentence(monkeypatch, capsys, tmp_path, address, why):
