@@ -26,17 +26,15 @@ def written(tool: str, job: Job, gpus_per_node: int) -> str:
     launch = _launch(job, gpus_per_node)
     if tool == "megatron":
         return script(job.spec, *launch)
-    text = yaml.safe_dump(megatron_yaml.written(tool, job.spec, *launch), width=120)
-    return f"# {job.name} for {tool}, as clustersim simulated it\n{text}"
+    return f"# {job.name} for {tool}\n" + yaml.safe_dump(megatron_yaml.written(tool, job.spec, *launch), width=120)
 
 
-def read_back(tool: str, text: str, job: Job) -> Job:
+def read_back(tool: str, text: str, job: Job, path: str = "the file") -> Job:
     """Return the job of a tool's launch file; `job` has the model of one that describes none. Raises InputError."""
-    path = "the file"
     if tool == "deepspeed":
         model = job.spec.model.model_dump(exclude_none=True)
-        asked = trainers.TrainerRequest(model, None, {"training.seq": job.training.seq})
-        found = trainers.imported(tool, path, text, asked)
+        request = trainers.TrainerRequest(model, None, {"training.seq": job.training.seq})
+        found = trainers.imported(tool, path, text, request)
     elif tool == "torchtitan":
         found = torchtitan.imported(path, text, None)
     elif tool == "megatron":
@@ -48,11 +46,9 @@ def read_back(tool: str, text: str, job: Job) -> Job:
 
 def _launch(job: Job, gpus_per_node: int) -> tuple[int, int, str | None]:
     """Return nodes, GPUs of each, and which stage has which layers, where Megatron would not divide them so itself."""
-    split = job.parallelism
-    stages = portions(split, job.model)
-    counts = [stage.blocks for stage in stages]
-    counts[0] += split.account_for_embedding
-    counts[-1] += split.account_for_loss
+    split, stages = job.parallelism, portions(job.parallelism, job.model)
+    ends = split.account_for_embedding, split.account_for_loss
+    counts = [one.blocks + ends[0] * one.embedding + ends[1] * one.loss for one in stages]
     fixed = {0: split.first_layers, split.pp - 1: split.last_layers}
     free = {count for at, count in enumerate(counts) if fixed.get(job.pipeline.rank(at)) is None}
     ranks = split.lanes * job.dp

@@ -85,6 +85,7 @@ def megatron(
 
 ConfigFile = Annotated[Path, typer.Argument(metavar="FILE", help="The settings of the run.")]
 GpuCount = Annotated[int | None, typer.Option(min=1, help="Those that it runs on, which the file may leave open.")]
+LaunchFile = Annotated[Path | None, out_option("FILE")]
 YamlFile = Annotated[Path | None, out_option("FILE.yaml")]
 
 
@@ -247,15 +248,10 @@ def _exports() -> None:
 
 def _exporter(tool: str, file: str, says: str, *endings: str) -> None:
     """Add the command that writes a result's job as the launch file of a tool; says: what the file is made of."""
+    back = f"`clustersim import {tool}` reads the same job from it, but for that."
 
-    @export_app.command(
-        tool,
-        help=f"Write {file} for a result's job, and say what {says} cannot. `clustersim import {tool}` reads the same job "
-        "from it, but for that.",
-    )
-    def _export(
-        result: ResultFolder, out: Annotated[Path | None, out_option("FILE")] = None, plugins: Plugins = None
-    ) -> None:
+    @export_app.command(tool, help=f"Write {file} for a result's job, and say what {says} cannot. {back}")
+    def _export(result: ResultFolder, out: LaunchFile = None, plugins: Plugins = None) -> None:
         from clustersim.api.launch import differences, read_back, written
         from clustersim.question import StoredRun
         from clustersim.writing import check_output, save

@@ -168,13 +168,8 @@ def _falcon(config: Config, found: Shapes) -> Shapes:
     return found if newer else {**found, "kv_heads": 1 if shared else found["heads"]}
 
 
-def _four_times(config: Config) -> int:
-    ratio = config.count("expansion_ratio", default=4)
-    return ratio * config.count(*KEYS["hidden"])
-
-
 def _wide(config: Config, found: Shapes) -> Shapes:
-    return {**found, "ffn": _four_times(config)}
+    return {**found, "ffn": config.count("expansion_ratio", default=4) * config.count(*KEYS["hidden"])}
 
 
 def _mpt(config: Config, found: Shapes) -> Shapes:

@@ -135,7 +135,7 @@ class Shell:
             value = self.expand(text[1:-1])
             value = [*self.variables.get(name, []), *value] if more else value
         else:
-            value = ["".join(self.expand(f'"{_bare(text)}"' if _quoted(text) else text, whole=True))]
+            value = ["".join(self.expand(f'"{text[1:-1]}"' if _quoted(text) else text, whole=True))]
             value = ["".join(self.variables.get(name, [])) + value[0]] if more else value
         if len(value) > LONGEST or sum(map(len, value)) > 100 * LONGEST:
             raise InputError(f"{self.path}: {name} grows without end; give the script that sets it once")
@@ -210,10 +210,6 @@ def _inner(words: Sequence[str]) -> str:
 
 def _quoted(word: str) -> bool:
     return len(word) > 1 and word[0] == word[-1] and word[0] in "\"'"
-
-
-def _bare(word: str) -> str:
-    return word[1:-1] if _quoted(word) else word
 
 
 def _unquoted(word: str) -> str:
