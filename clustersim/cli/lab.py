@@ -174,13 +174,13 @@ def profile(
         "kernels.csv"
     ),
     minutes: Annotated[float | None, typer.Option(help="Minutes after which nothing new starts.")] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Only the most valuable cases, in bursts.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Only the most valuable cases.")] = False,
     gpu: Annotated[str | None, typer.Option(help="Name or YAML file of this GPU where it is not known.")] = None,
     device: Annotated[str, typer.Option(hidden=True, help="cpu: tiny shapes, to test that all cases run.")] = "cuda",
 ) -> None:
     """Measure kernels, layers and training steps on this machine's CUDA GPU, row by row, the most valuable first.
 
-    Suites: gemm, attention, vector, grouped, launch, step. Rows that the files hold already are not measured again.
+    Suites: gemm, attention, vector, grouped, launch, models, mixtures. Rows that the files hold already are not measured again.
     """
     from clustersim.lab.measure import device as devices
     from clustersim.lab.measure.profile import Bench, MeasurementPlan, wholes_file

@@ -15,7 +15,7 @@ from clustersim.errors import DataError, InputError
 from clustersim.hardware import gpus
 from clustersim.lab.data import own_measurements
 from clustersim.lab.data.own_measurements import COLUMNS, read
-from clustersim.lab.measure import cases, device, profile, timing
+from clustersim.lab.measure import cases, decoder, device, profile, timing
 from clustersim.lab.measure.cases import GPT3, LLAMA70, Case, Trial, linears
 from clustersim.lab.measure.log import KEY, WHOLE_COLUMNS, WHOLE_KEY, MeasurementLog
 from clustersim.lab.measure.profile import Bench, MeasurementPlan
@@ -33,10 +33,10 @@ def slow_cpu(monkeypatch):
 
 LACKING = {  # what torch cannot do on a CPU
     "torch adds 16-bit products to fp32 on CUDA only",
-    "FlashAttention-3 is not installed",
     "RuntimeError: No viable backend for scaled_dot_product_attention was found.",
     "a CPU has neither streams nor graphs",
     "liger-kernel is not installed",
+    "transformers is not installed",
     "liger-kernel computes the gradient of logits in the forward pass",
 }
 
@@ -46,16 +46,39 @@ def cpu():
     return device.cpu("h200")
 
 
-@pytest.mark.parametrize("suite", [s for s in profile.EVERY if s not in ("step", "models")])
+@pytest.mark.parametrize("suite", [s for s in profile.EVERY if s not in ("models", "mixtures")])
 def test_every_case_of_a_suite_runs_on_a_cpu(suite, cpu, tmp_path):
     _all_run(suite, cpu, tmp_path)
 
 
 @pytest.mark.slow
-def test_every_step_runs_on_a_cpu(cpu, tmp_path):
+@pytest.mark.parametrize("suite", ["models", "mixtures"])
+def test_every_step_runs_on_a_cpu(suite, cpu, tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch's compiler warns of its own deprecations
-        _all_run("step", cpu, tmp_path)
+        _all_run(suite, cpu, tmp_path)
+
+
+MIXTURE = profile.small_trial(next(profile.mixture_steps())).model
+
+
+def test_experts_in_groups_and_one_by_one_give_the_same(cpu):
+    w, x = decoder.weights(MIXTURE, cpu), cpu.normal((2, 16, MIXTURE.hidden), "bf16", grad=True)
+    inputs = (x, w["router"], w["fc1"], w["fc2"])
+    both = [mixture(MIXTURE, w, x) for mixture in (decoder.grouped_mixture, decoder.looped_mixture)]
+    slopes = [torch.autograd.grad(out.float().square().sum(), inputs) for out in both]
+    for one, other in [both, *zip(*slopes, strict=True)]:
+        assert torch.linalg.vector_norm((one - other).float()) < 0.02 * torch.linalg.vector_norm(other.float())
+
+
+def test_rows_of_experts_are_tokens_in_the_order_of_experts(cpu):
+    x, chosen = cpu.normal((16, MIXTURE.hidden), "bf16"), torch.stack([torch.randperm(4)[:2] for _ in range(16)])
+    rows, order, ends = decoder.permuted(MIXTURE, x, chosen)
+    experts = chosen.flatten()[order]
+    assert (experts.diff() >= 0).all()
+    assert ends.tolist() == chosen.flatten().bincount(minlength=4).cumsum(0).tolist()
+    assert (rows == x[order // 2]).all()
+    assert (decoder.unpermuted(MIXTURE, rows, order, torch.full((16, 2), 0.5)) == x).all()
 
 
 def _all_run(suite, cpu, tmp_path):
@@ -71,15 +94,15 @@ def _all_run(suite, cpu, tmp_path):
 
 
 def test_a_row_is_the_case_that_was_measured(cpu, tmp_path):
-    case = profile.small_case(next(c for c in cases.cases(["gemm"]) if c.sustained))
+    case = profile.small_case(cases.cases(["gemm"])[0])
     bench = Bench(cpu, tmp_path / "k.csv", lambda _: None)
-    list(bench._one(case, MeasurementPlan()))
+    list(bench._one(case))
     found = read(tmp_path / "k.csv")
-    assert found.mode.tolist() == ["burst", "sustained"]
+    assert found.mode.tolist() == ["burst"]
     same = columns([case.kernel])
     for name in same.__slots__:
         assert (getattr(found.samples.table, name) == getattr(same, name)).all(), name
-    assert found.layout.tolist() == ["tn", "tn"]
+    assert found.layout.tolist() == ["tn"]
     assert (found.low <= found.samples.seconds).all()
 
 
@@ -99,7 +122,7 @@ def test_suites_are_plain_and_complete():
     assert len({(c.kernel, c.layout, c.note) for c in every}) == len(every)
     assert max(c.kernel.flop for c in every) <= cases.MOST_FLOP
     columns([c.kernel for c in every])
-    assert {t.mode for t in profile.trials(["step"])} == {"eager", "compiled", "graph"}
+    assert {t.mode for t in profile.trials(["models"])} == {"eager", "compiled"}
 
 
 def test_linears_of_a_rank_are_megatrons():
@@ -169,7 +192,7 @@ def test_time_is_up(cpu, tmp_path):
     assert said[-1].startswith("time is up after 0 of")
 
 
-def test_quick_takes_the_first_tier_in_bursts(cpu, tmp_path):
+def test_quick_takes_the_first_tier(cpu, tmp_path):
     quick = MeasurementPlan.of("attention", None, True)
     assert all(one.tier == 0 for one in quick.work(False))
     assert any(isinstance(one, Trial) for one in MeasurementPlan.of(None, 5, True).work(True))
@@ -310,12 +333,10 @@ def test_a_cuda_clock_tells_the_time_of_one_launch(captures, monkeypatch):
     assert found.samples == 20
     assert (found.seconds, found.low, found.high) == pytest.approx((1e-5, 1e-5, 1e-5))
     assert gpu.graphs == [51]  # three sets, often enough for half a millisecond
-    chunks = watch.sustain([gpu.launch] * 3, 0.01)
-    assert chunks == pytest.approx([1e-5] * len(chunks))
     gc.unfreeze()
 
 
-def test_a_cuda_clock_times_launches_and_layers(monkeypatch):
+def test_a_cuda_clock_times_launches(monkeypatch):
     from clustersim.lab.measure import trials
 
     gpu = Gpu(True)
@@ -324,9 +345,6 @@ def test_a_cuda_clock_times_launches_and_layers(monkeypatch):
     for variant in ("stream", "graph"):
         found = trials.launch_cost(Trial("launch", variant=variant), cpu, watch)
         assert found["samples"] == 20
-    for mode in ("eager", "graph"):
-        trial = profile.small_trial(next(t for t in profile.trials(["step"]) if t.what == "layer" and t.mode == mode))
-        assert trials.layer(trial, cpu, watch)["tokens"] == 16
     gc.unfreeze()
 
 

@@ -1,4 +1,4 @@
-"""A decoder in plain PyTorch as in training: norms, rotary or learned positions, fused attention, GELU or SwiGLU."""
+"""A decoder in plain PyTorch as in training: norms, rotary positions, fused attention, an MLP or a mixture of experts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ def weights(model: DecoderShape, device: Device) -> dict[str, Any]:
     h, inner = model.hidden, (2 if model.gated else 1) * model.ffn
     columns = h + 2 * model.kv_heads * model.dim
     shapes = {"norm1": (h,), "qkv": (columns, h), "projection": (h, h), "norm2": (h,)}
-    shapes |= {"fc1": (inner, h), "fc2": (h, model.ffn)}
+    experts = (model.experts,) * (model.experts > 0)
+    shapes |= {"fc1": (*experts, inner, h), "fc2": (*experts, h, model.ffn)}
+    shapes |= {"router": (model.experts, h)} if model.experts else {}
     return {name: _parameter(device, shape) for name, shape in shapes.items()}
 
 
@@ -26,18 +28,87 @@ def _parameter(device: Device, shape: tuple[int, ...]) -> Any:
     return made.requires_grad_()
 
 
-def layer(model: DecoderShape, w: dict[str, Any], x: Any, angles: tuple[Any, Any]) -> Any:
-    """Return the output of one layer for x (batch, sequence, hidden)."""
+def layer(model: DecoderShape, w: dict[str, Any], x: Any, angles: tuple[Any, Any], loop: bool = False) -> Any:
+    """Return the output of one layer for x (batch, sequence, hidden). `loop`: one GEMM per expert, as in `looped_mixture`."""
     from torch.nn import functional
 
     x = x + functional.linear(
         _attention(model, functional.linear(_norm(x, w["norm1"]), w["qkv"]), angles), w["projection"]
     )
-    inner = functional.linear(_norm(x, w["norm2"]), w["fc1"])
+    mlp = looped_mixture if loop else grouped_mixture if model.experts else _mlp
+    return x + mlp(model, w, _norm(x, w["norm2"]))
+
+
+def _mlp(model: DecoderShape, w: dict[str, Any], x: Any) -> Any:
+    from torch.nn import functional
+
+    return functional.linear(_activated(model, functional.linear(x, w["fc1"])), w["fc2"])
+
+
+def _activated(model: DecoderShape, inner: Any) -> Any:
+    from torch.nn import functional
+
     if model.gated:
         gate, value = inner.chunk(2, dim=-1)
-        return x + functional.linear(functional.silu(gate) * value, w["fc2"])
-    return x + functional.linear(functional.gelu(inner, approximate="tanh"), w["fc2"])
+        return functional.silu(gate) * value
+    return functional.gelu(inner, approximate="tanh")
+
+
+def grouped_mixture(model: DecoderShape, w: dict[str, Any], x: Any) -> Any:
+    """Return the output of the experts for x (batch, sequence, hidden): rows sorted by expert, one grouped GEMM per matrix."""
+    tokens = x.flatten(0, -2)
+    shares, chosen = routed(model, w, tokens)
+    rows, order, ends = permuted(model, tokens, chosen)
+    return unpermuted(model, expert_rows(model, w, rows, ends), order, shares).view_as(x)
+
+
+def routed(model: DecoderShape, w: dict[str, Any], x: Any) -> tuple[Any, Any]:
+    """Return (weights in bf16, indices) of each token's experts, both (tokens, top k), for x (tokens, hidden)."""
+    import torch
+    from torch.nn import functional
+
+    shares, chosen = functional.linear(x, w["router"]).softmax(-1, dtype=torch.float32).topk(model.topk)
+    return (shares / shares.sum(-1, keepdim=True)).to(x.dtype), chosen
+
+
+def permuted(model: DecoderShape, x: Any, chosen: Any) -> tuple[Any, Any, Any]:
+    """Return the rows of x by expert, their positions in `chosen`, and the index after each expert's last row."""
+    import torch
+
+    experts, order = chosen.flatten().sort()
+    ends = torch.searchsorted(experts, torch.arange(model.experts, device=x.device), right=True, out_int32=True)
+    return x[order // model.topk], order, ends
+
+
+def expert_rows(model: DecoderShape, w: dict[str, Any], rows: Any, ends: Any) -> Any:
+    """Return each row's output of its expert, by two grouped GEMMs."""
+    import torch
+
+    inner = torch._grouped_mm(rows, w["fc1"].transpose(1, 2), offs=ends)
+    return torch._grouped_mm(_activated(model, inner), w["fc2"].transpose(1, 2), offs=ends)
+
+
+def unpermuted(model: DecoderShape, rows: Any, order: Any, shares: Any) -> Any:
+    """Return each token's sum of its experts' rows times their weights, (tokens, hidden)."""
+    scaled = rows * shares.flatten()[order].unsqueeze(-1)
+    return scaled.new_zeros(len(shares), rows.shape[-1]).index_add_(0, order // model.topk, scaled)
+
+
+def looped_mixture(model: DecoderShape, w: dict[str, Any], x: Any) -> Any:
+    """Return the output of the experts for x (batch, sequence, hidden), expert by expert. The host waits for each one's tokens.
+
+    So do models of Hugging Face that keep each expert's matrices apart (MixtralSparseMoeBlock.forward in transformers 4).
+    """
+    import torch
+
+    tokens = x.flatten(0, -2)
+    shares, chosen = routed(model, w, tokens)
+    out = torch.zeros_like(tokens)
+    for expert, (fc1, fc2) in enumerate(zip(w["fc1"].unbind(), w["fc2"].unbind(), strict=True)):
+        token, place = torch.where(chosen == expert)
+        inner = _mlp(model, {"fc1": fc1, "fc2": fc2}, tokens[token])
+        out.index_add_(0, token, inner * shares[token, place, None])
+    return out.view_as(x)
 
 
 def _norm(x: Any, weight: Any) -> Any:

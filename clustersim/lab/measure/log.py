@@ -95,7 +95,19 @@ TRACE_COLUMNS = (*TRACE_KEY, "name", "calls", "seconds", "steps", "torch", "cuda
 KEY = ("gpu", "kind", "op", "dtype", "layout", "batch", "m", "n", "k", "heads", "kv_heads", "causal", "mode", "note")
 WHOLE_COLUMNS = (
     *("gpu", "what", "variant", "mode", "model", "layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "seq"),
-    *("micro_batch", "amount", "tokens", "parameters", "latency_s", "low_s", "high_s", "samples", "tokens_per_s"),
+    *(
+        "experts",
+        "topk",
+        "micro_batch",
+        "amount",
+        "tokens",
+        "parameters",
+        "latency_s",
+        "low_s",
+        "high_s",
+        "samples",
+        "tokens_per_s",
+    ),
     *("peak_memory_bytes", "clock_mhz", "power_w", "torch", "cuda"),
 )
 WHOLE_KEY = ("gpu", "what", "variant", "mode", "model", "seq", "micro_batch", "amount")

@@ -13,12 +13,9 @@ from clustersim.errors import ClustersimError, InputError, suggest
 from clustersim.lab.data.own_measurements import COLUMNS
 from clustersim.lab.measure.cases import (
     BELOW_2B,
-    LLAMA8,
-    LLAMA70,
-    SMALL,
+    MIXTURES,
     SUITES,
     Case,
-    DecoderShape,
     DutyCase,
     Trial,
     Unavailable,
@@ -43,46 +40,18 @@ from clustersim.lab.measure.log import (
     trial_row,
 )
 from clustersim.lab.measure.runners import BUILDERS
-from clustersim.lab.measure.timing import Chunk, Clock, KernelLaunch, Timing, clock
-from clustersim.lab.measure.trials import FULL, RUNS
+from clustersim.lab.measure.timing import Chunk, Clock, Timing, clock
+from clustersim.lab.measure.trials import FULL, LOOP, RUNS, TRANSFORMERS, WHOLE
 from clustersim.model.kernel import Kernel, attention, gemm
 
 
 def launches() -> Iterator[Trial]:
-    """Yield trials of launches, copies to and from the host, losses, and attention without a fused kernel."""
+    """Yield trials of launches, and of copies to and from the host."""
     for variant in ("dispatch", "stream", "graph"):
         yield Trial("launch", variant=variant)
     for variant in ("to_gpu", "from_gpu"):
         for amount in (2**16, 2**20, 2**24, 2**28, 2**30):
             yield Trial("copy", variant=variant, amount=amount, tier=0 if amount == 2**28 else 1)
-    for entries in (32_000, 50_304, 128_256, 256_000):
-        yield Trial("loss", amount=entries, tier=0 if entries == 128_256 else 1)
-    for seq, heads in ((2048, 16), (4096, 16)):
-        for variant in ("forward", "backward"):
-            yield Trial("unfused", None, seq, 1, variant=variant, amount=heads, tier=1)
-
-
-def steps() -> Iterator[Trial]:
-    """Yield trials of layers (eager, graph, compiled) and of training steps with several micro-batches and recomputation."""
-    for tier, model in ((0, LLAMA8), (1, LLAMA70)):
-        for seq, micro_batch in ((8192, 1), (4096, 2)):
-            for mode in ("eager", "graph", "compiled"):
-                yield Trial("layer", model, seq, micro_batch, mode, tier=tier + (seq < 8192))
-    gpt, larger, llama = SMALL
-    for tier, model, micro_batch, mode, variant in (
-        (0, gpt, 4, "eager", ""),
-        (0, gpt, 4, "eager", FULL),
-        (0, llama, 2, "eager", ""),
-        (1, larger, 4, "eager", ""),
-        (1, gpt, 1, "eager", ""),
-        (1, gpt, 8, "eager", ""),
-        (1, gpt, 16, "eager", FULL),
-        (1, larger, 8, "eager", FULL),
-        (1, llama, 4, "eager", FULL),
-        (2, gpt, 4, "compiled", ""),
-        (2, llama, 2, "compiled", ""),
-    ):
-        yield Trial("step", model, 2048, micro_batch, mode, variant, tier=tier)
 
 
 def model_steps() -> Iterator[Trial]:
@@ -112,7 +81,23 @@ def model_steps() -> Iterator[Trial]:
         yield Trial("step", model, seq, micro_batch, mode, variant, tier=tier)
 
 
-TRIALS: dict[str, Callable[[], Iterable[Trial]]] = {"launch": launches, "step": steps, "models": model_steps}
+def mixture_steps() -> Iterator[Trial]:
+    """Yield parts of a layer of experts, and training steps of mixtures by implementation."""
+    for tier, micro_batch in ((0, 1), (1, 4)):
+        for model in MIXTURES:
+            for part in ("router", "permute", "experts", "unpermute", WHOLE, f"{WHOLE}, {LOOP}"):
+                yield Trial("mixture", model, 4096, micro_batch, variant=part, tier=tier)
+            for variant in ("", LOOP, TRANSFORMERS, f"{TRANSFORMERS} {LOOP}"):
+                yield Trial("step", model, 4096, micro_batch, "eager", variant, tier=tier)
+                yield Trial("step", model, 4096, micro_batch, "eager", f"{variant} {FULL}".strip(), tier=tier)
+            yield Trial("step", model, 4096, micro_batch, "compiled", tier=tier)
+
+
+TRIALS: dict[str, Callable[[], Iterable[Trial]]] = {
+    "launch": launches,
+    "models": model_steps,
+    "mixtures": mixture_steps,
+}
 
 
 def trials(names: Iterable[str]) -> list[Trial]:
@@ -166,7 +151,9 @@ def _vector(kernel: Kernel) -> Kernel:
 
 def small_trial(one: Trial) -> Trial:
     """Return a trial with two narrow layers and short sequences."""
-    model = one.model and DecoderShape(one.model.name, 2, 32, 2, 1 if one.model.gated else 2, 64, 64, one.model.gated)
+    if (model := one.model) is not None:
+        model = model._replace(layers=2, hidden=32, heads=2, kv_heads=1 if model.gated else 2, ffn=64, vocab=64)
+        model = model._replace(experts=min(model.experts, 4), topk=min(model.topk, 2))
     amount = min(one.amount, 64)
     return one._replace(model=model, seq=min(one.seq, 16), micro_batch=min(one.micro_batch, 2), amount=amount)
 
@@ -178,7 +165,7 @@ EVERY = (*SUITES, *TRIALS, DUTY)
 
 @dataclass(frozen=True, slots=True)
 class MeasurementPlan:
-    """Suites of a run, `seconds` after which nothing new starts, and `quick`: only tier 0 and bursts."""
+    """Suites of a run, `seconds` after which nothing new starts, and `quick`: only tier 0."""
 
     suites: tuple[str, ...] = EVERY
     seconds: float = float("inf")
@@ -204,8 +191,6 @@ class MeasurementPlan:
 
 
 SAMPLES = 20
-SUSTAINED = 10.0
-"""Seconds of a sustained run. Boards reach their power limit within one second, and thermal clocks within several."""
 SETS = 32
 """Largest number of sets of operands."""
 
@@ -231,15 +216,15 @@ class Bench:
                 self.say(f"time is up after {number - 1} of {len(work)}; run again to go on")
                 break
             head = f"[{number}/{len(work)}] {name(one)}"
-            for text in self._tried(one, plan):
+            for text in self._tried(one):
                 self.say(f"{head} {text}")
             self.device.release()
         return self._rows() - before
 
-    def _tried(self, one: WorkItem, plan: MeasurementPlan) -> Iterator[str]:
+    def _tried(self, one: WorkItem) -> Iterator[str]:
         """Yield a line per measured row, or the reason without one. A kernel that a GPU or torch refuses must not end the run."""
         try:
-            yield from self._one(one, plan)
+            yield from self._one(one)
         except ClustersimError:
             raise  # a file that cannot be written
         except Unavailable as reason:
@@ -250,28 +235,26 @@ class Bench:
     def _rows(self) -> int:
         return len(self.kernels.known) + len(self.wholes.known) + len(self.clocks.known)
 
-    def _one(self, one: WorkItem, plan: MeasurementPlan) -> Iterator[str]:
+    def _one(self, one: WorkItem) -> Iterator[str]:
         if isinstance(one, Trial):
             return self._trial(one)
         if isinstance(one, DutyCase):
             return self._duty(one)
-        return self._case(one, plan.quick)
+        return self._case(one)
 
-    def _case(self, case: Case, quick: bool) -> Iterator[str]:
-        modes = ("burst", "sustained") if case.sustained and not quick else ("burst",)
-        missing = [mode for mode in modes if kernel_row(case, mode, self.device) not in self.kernels]
-        if not missing:
+    def _case(self, case: Case) -> Iterator[str]:
+        row = kernel_row(case, "burst", self.device)
+        if row in self.kernels:
             return
         build = BUILDERS[case.runner]
         with self.clock.scope():
             launches = [build(case, self.device) for _ in range(self._sets(case))]
-        for mode in missing:
-            timing, reading = self._sustained(launches) if mode == "sustained" else (self._burst(launches), Reading())
-            self.kernels.append(kernel_row(case, mode, self.device) | measured(timing, reading))
-            yield rate(case, mode, timing, reading)
+        timing = self.clock.time(launches, SAMPLES)
+        self.kernels.append(row | measured(timing, Reading()))
+        yield rate(case, "burst", timing, Reading())
 
     def _duty(self, duty: DutyCase) -> Iterator[str]:
-        yield from self._case(duty.case, quick=True)
+        yield from self._case(duty.case)
         row = duty_row(duty, self.device)
         if row in self.clocks:
             return
@@ -289,15 +272,6 @@ class Bench:
         """Return the number of sets of operands: more than the L2 cache holds, and far less than the memory."""
         bytes_ = max(case.kernel.bytes, 1.0)
         return int(np.clip(min(2 * self.device.l2, self.device.memory / 8) / bytes_ + 1, 1, SETS))
-
-    def _burst(self, launches: Sequence[KernelLaunch]) -> Timing:
-        return self.clock.time(launches, SAMPLES)
-
-    def _sustained(self, launches: Sequence[KernelLaunch]) -> tuple[Timing, Reading]:
-        with BoardMeter(self.look) as meter:
-            chunks = self.clock.sustain(launches, SUSTAINED if self.device.real else 0.02)
-        late = chunks[len(chunks) // 2 :]
-        return Timing(float(np.median(late)), min(late), max(late), len(late)), meter.reading(skip=0.5)
 
     def _trial(self, trial: Trial) -> Iterator[str]:
         row = trial_row(trial, self.device)

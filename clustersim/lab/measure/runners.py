@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from clustersim.lab.measure.cases import ACCUMULATE, COMPILED, FLASH3, LIGER, LOOP, Case, Unavailable
+from clustersim.lab.measure.cases import ACCUMULATE, COMPILED, LIGER, Case, Unavailable
 from clustersim.lab.measure.device import Device, compiled
 from clustersim.lab.measure.timing import KernelLaunch
 
@@ -109,7 +109,7 @@ def attention(case: Case, device: Device) -> KernelLaunch:
 
     backward = case.kernel.op == "backward"
     q, k, v = attention_operands(case, device, backward)
-    attend = _flash3(case) if case.note == FLASH3 else _torch(case)
+    attend = _torch(case)
     if not backward:
         return lambda: attend(q, k, v)
     out = attend(q, k, v)
@@ -137,19 +137,6 @@ def _torch(case: Case) -> Callable[[Any, Any, Any], Any]:
             return scaled_dot_product_attention(
                 q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), is_causal=kernel.causal, enable_gqa=grouped
             )
-
-    return attend
-
-
-def _flash3(case: Case) -> Callable[[Any, Any, Any], Any]:
-    try:
-        from flash_attn_interface import flash_attn_func  # type: ignore[import-not-found,unused-ignore]
-    except ImportError as error:
-        raise Unavailable("FlashAttention-3 is not installed") from error
-
-    def attend(q: Any, k: Any, v: Any) -> Any:
-        found = flash_attn_func(q, k, v, causal=case.kernel.causal)
-        return found[0] if isinstance(found, tuple) else found
 
     return attend
 
@@ -317,8 +304,6 @@ def grouped(case: Case, device: Device) -> KernelLaunch:
         a = device.normal((kernel.batch * kernel.m, kernel.k), kernel.dtype)
         b = _weights(case, device)
         each = kernel.m
-    if case.note == LOOP:
-        return _loop(case, a, b, each)
     if not hasattr(torch, "_grouped_mm"):
         raise Unavailable("this torch has no grouped product")
     ends = torch.arange(1, kernel.batch + 1, dtype=torch.int32, device=device.kind) * each
@@ -330,16 +315,6 @@ def _weights(case: Case, device: Device) -> Any:
     if case.layout == "tn":
         return device.normal((kernel.batch, kernel.n, kernel.k), kernel.dtype).transpose(1, 2)
     return device.normal((kernel.batch, kernel.k, kernel.n), kernel.dtype)
-
-
-def _loop(case: Case, a: Any, b: Any, each: int) -> KernelLaunch:
-    import torch
-
-    if case.kernel.op == "wgrad":
-        pairs = list(zip(a.split(each, dim=1), b.split(each), strict=True))
-    else:
-        pairs = list(zip(a.split(each), b, strict=True))
-    return lambda: [torch.mm(one, other) for one, other in pairs]
 
 
 VOCABULARY = 128_256

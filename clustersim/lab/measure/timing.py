@@ -50,9 +50,6 @@ class Clock(Protocol):
     def time(self, launches: Sequence[KernelLaunch], samples: int) -> Timing:
         """Return the seconds of one launch. `launches` alternate."""
 
-    def sustain(self, launches: Sequence[KernelLaunch], seconds: float) -> list[float]:
-        """Return the seconds of one launch in each chunk of a run of about `seconds` without pause."""
-
     def series(self, launches: Sequence[KernelLaunch], share: float, filler: str, seconds: float) -> TimedChunks:
         """Return the host's time of the start, and the chunks. `launches` take `share` of the time, `filler` the rest."""
 
@@ -116,25 +113,6 @@ class CudaClock:
                 return summary([self.events(launches[i % len(launches)], 1)[0] for i in range(samples)])
             self.events(play, 2)
             return summary([seconds / len(pieces) for seconds in self.events(play, samples)])
-
-    def sustain(self, launches: Sequence[KernelLaunch], seconds: float) -> list[float]:
-        """Return the seconds of one launch in chunks of about 0.1 s, without a pause between them."""
-        with self.scope():
-            rough = min(self.events(lambda: play_all(launches), 2)) / len(launches)
-            pieces = one_pass(launches, rough)
-            play = self.captured(pieces) or (lambda: play_all(pieces))
-            repeats = max(1, int(0.1 / (rough * len(pieces))))
-            events = [self._event()]
-            end = time.perf_counter() + seconds
-            while time.perf_counter() < end:
-                for _ in range(repeats):
-                    play()
-                events.append(self._event())
-                if len(events) > 3:
-                    events[-3].synchronize()  # two chunks ahead of the GPU: it never waits, the queue stays short
-            events[-1].synchronize()
-        count = repeats * len(pieces)
-        return [one.elapsed_time(two) / 1e3 / count for one, two in pairwise(events)]
 
     def series(self, launches: Sequence[KernelLaunch], share: float, filler: str, seconds: float) -> TimedChunks:
         """Return the chunks of a run, each about `TURN` long: launches, then `idle` waiting or a `copy` of memory."""
@@ -237,13 +215,6 @@ class WallClock:
         for launch in launches:
             launch()
         return summary([_wall(launches) for _ in range(samples)])
-
-    def sustain(self, launches: Sequence[KernelLaunch], seconds: float) -> list[float]:
-        """Return the seconds of one launch for each chunk."""
-        end, chunks = time.perf_counter() + seconds, [_wall(launches)]
-        while time.perf_counter() < end:
-            chunks.append(_wall(launches))
-        return chunks
 
     def series(self, launches: Sequence[KernelLaunch], share: float, filler: str, seconds: float) -> TimedChunks:
         """Return the chunks of a run. The filler is a pause."""

@@ -1,10 +1,12 @@
-"""Measurements of launches, copies to and from the host, layers and training steps."""
+"""Measurements of launches, copies to and from the host, training steps, and parts of a mixture of experts."""
 
 from __future__ import annotations
 
 import gc
 import time
 from collections.abc import Callable
+from functools import partial
+from importlib.util import find_spec
 from typing import Any
 
 from clustersim.lab.measure import decoder
@@ -58,56 +60,11 @@ def _dispatch(device: Device, value: Any) -> float:
     return (time.perf_counter() - start) / (COUNT // 10)
 
 
-def layer(trial: Trial, device: Device, clock: Clock) -> dict[str, Any]:
-    """Return the seconds of a layer's forward and backward pass. Raises Unavailable."""
-    import torch
-
-    model = trial.model
-    if model is None:
-        raise Unavailable("a layer needs a model")
-    with clock.scope():
-        w, turns = decoder.weights(model, device), decoder.angles(model, trial.seq, device)
-        x = device.normal((trial.micro_batch, trial.seq, model.hidden), "bf16", grad=True)
-        gradient = torch.randn_like(x)
-        call = compiled(decoder.layer, device) if trial.mode == "compiled" else decoder.layer
-
-        def launch() -> object:
-            return torch.autograd.grad(call(model, w, x, turns), (x, *w.values()), gradient)
-
-        return _timed(trial, clock, launch) | {"tokens": trial.micro_batch * trial.seq}
-
-
-def _timed(trial: Trial, clock: Clock, launch: Any) -> dict[str, Any]:
-    if trial.mode == "graph" or not isinstance(clock, CudaClock):
-        return clock.time([launch], 20)._asdict()
-    for _ in range(3):
-        launch()
-    return summary(clock.events(launch, 20))._asdict()  # eager launches: dispatch is a part of what is measured
-
-
-TOKENS = 4096
-
-
-def cross_entropy_loss(trial: Trial, device: Device, clock: Clock) -> dict[str, Any]:
-    """Return the seconds of forward and backward pass over `amount` vocabulary entries."""
-    import torch
-    from torch.nn.functional import cross_entropy
-
-    tokens = TOKENS if device.real else 8
-    with clock.scope():
-        logits = device.normal((tokens, trial.amount), "bf16", grad=True)
-        targets = device.integers(tokens, trial.amount)
-
-        def launch() -> object:
-            return torch.autograd.grad(cross_entropy(logits.float(), targets), logits)
-
-        return clock.time([launch], 20)._asdict() | {"tokens": tokens}
-
-
 WARMUP, STEPS, TRACED = 3, 10, 2
 LONG = 5.0
 """Smallest duration of measured steps in seconds. Boards reach their power limit within one."""
-FULL = "full recompute"
+FULL, LOOP, TRANSFORMERS, WHOLE = "full recompute", "loop", "transformers", "whole"
+"""Words of variants: recomputation, one GEMM per expert, the decoder of Hugging Face, and all parts of a mixture."""
 
 
 def training_step(trial: Trial, device: Device, clock: Clock) -> dict[str, Any]:
@@ -120,7 +77,7 @@ def training_step(trial: Trial, device: Device, clock: Clock) -> dict[str, Any]:
     if device.real and 20 * model.parameters > device.memory:
         raise Unavailable(f"{model.name} needs {20 * model.parameters / 2**30:.0f} GiB for weights, gradients and Adam")
     before = _allocated(device)
-    step = TrainingStep(trial, model, device)
+    step = (TransformersStep if TRANSFORMERS in trial.variant else TrainingStep)(trial, model, device)
     for _ in range(WARMUP):
         step()
     if device.real:
@@ -134,7 +91,7 @@ def training_step(trial: Trial, device: Device, clock: Clock) -> dict[str, Any]:
     return timing._asdict() | facts | {"between": (since, until), "kernels": step_kernels(step, device)}
 
 
-def _steady_steps(step: TrainingStep, device: Device, least: float) -> list[float]:
+def _steady_steps(step: Callable[[], object], device: Device, least: float) -> list[float]:
     """Return the seconds of the second half of at least `STEPS` steps and `least` seconds, when clocks have settled."""
     seconds: list[float] = []
     while len(seconds) < (STEPS if device.real else 2) or sum(seconds) < least:
@@ -150,7 +107,7 @@ def _allocated(device: Device) -> float:
     return float(torch.cuda.memory_allocated()) if device.real else 0.0
 
 
-def step_kernels(step: TrainingStep, device: Device) -> list[dict[str, object]]:
+def step_kernels(step: Callable[[], object], device: Device) -> list[dict[str, object]]:
     """Return the name, calls and seconds of each kernel in `TRACED` steps, by torch.profiler."""
     from torch.profiler import ProfilerActivity, profile
 
@@ -167,7 +124,7 @@ def step_kernels(step: TrainingStep, device: Device) -> list[dict[str, object]]:
     ]
 
 
-def _wall(step: TrainingStep, device: Device) -> float:
+def _wall(step: Callable[[], object], device: Device) -> float:
     """Return the wall time of one step in seconds, from idle GPU to idle GPU."""
     import torch
 
@@ -189,16 +146,25 @@ class TrainingStep:
         self.trial, self.model, self.device = trial, model, device
         self.turns = decoder.angles(model, trial.seq, device)
         self.layers = [decoder.weights(model, device) for _ in range(model.layers)]
-        self.table = (device.normal((model.vocab, model.hidden), "bf16") * 0.02).requires_grad_()
+        self.table = device.normal(
+            (model.vocab, model.hidden), "bf16", grad=True
+        )  # wide: else experts get uneven loads
         logits = (device.normal((model.vocab, model.hidden), "bf16") * 0.02).requires_grad_()
         norm = torch.ones(model.hidden, dtype=torch.bfloat16, device=device.kind).requires_grad_()
         self.head = {"norm": norm, "logits": logits}
-        self.narrow = [self.table, *self.head.values(), *(w for layer in self.layers for w in layer.values())]
+        layer = partial(decoder.layer, loop=LOOP in trial.variant)
+        self.layer: Any = compiled(layer, device, again=False) if trial.mode == "compiled" else layer
+        self._optimize([self.table, *self.head.values(), *(w for layer in self.layers for w in layer.values())])
+
+    def _optimize(self, narrow: list[Any]) -> None:
+        """Make fp32 master weights of bf16 ones, and their optimizer. Routing stays balanced at a learning rate near 0."""
+        import torch
+
+        self.narrow = narrow
         self.master = [w.detach().float() for w in self.narrow]
         for wide in self.master:
             wide.grad = torch.zeros_like(wide)
-        self.optimizer = torch.optim.AdamW(self.master, lr=1e-4, fused=True)
-        self.layer = compiled(decoder.layer, device, again=False) if trial.mode == "compiled" else decoder.layer
+        self.optimizer = torch.optim.AdamW(self.master, lr=1e-7, fused=True)
 
     def __call__(self) -> None:
         """Run one step."""
@@ -206,7 +172,7 @@ class TrainingStep:
 
         trial = self.trial
         tokens = self.device.integers(trial.micro_batch * trial.seq, self.model.vocab).view(trial.micro_batch, -1)
-        decoder.loss(self.model, self.table, self.head, self.layers, tokens, self._run).backward()
+        self._loss(tokens).backward()
         narrow = [weight.grad for weight in self.narrow]
         wide = [weight.grad for weight in self.master]
         torch._foreach_copy_(wide, narrow)
@@ -217,39 +183,101 @@ class TrainingStep:
         for weight in self.narrow:
             weight.grad = None
 
+    def _loss(self, tokens: Any) -> Any:
+        return decoder.loss(self.model, self.table, self.head, self.layers, tokens, self._run)
+
     def _run(self, weights: dict[str, Any], x: Any) -> Any:
         from torch.utils.checkpoint import checkpoint
 
-        if self.trial.variant == FULL:
+        if FULL in self.trial.variant:
             return checkpoint(self.layer, self.model, weights, x, self.turns, use_reentrant=False)
         return self.layer(self.model, weights, x, self.turns)
 
 
-def unfused_attention(trial: Trial, device: Device, clock: Clock) -> dict[str, Any]:
-    """Return the seconds of causal attention with `amount` heads, `forward` only, or forward and `backward`."""
+class TransformersStep(TrainingStep):
+    """A mixture of Hugging Face's transformers with its optimizer. A call runs one step."""
+
+    def __init__(self, trial: Trial, model: DecoderShape, device: Device) -> None:
+        if find_spec("transformers") is None:
+            raise Unavailable("transformers is not installed")
+        import torch
+        import transformers  # type: ignore[import-not-found,unused-ignore]
+
+        self.trial, self.model, self.device = trial, model, device
+        qwen3 = "qwen3" in model.name
+        config = (transformers.Qwen3MoeConfig if qwen3 else transformers.MixtralConfig)(
+            hidden_size=model.hidden,
+            intermediate_size=model.ffn,
+            moe_intermediate_size=model.ffn,
+            num_hidden_layers=model.layers,
+            num_attention_heads=model.heads,
+            num_key_value_heads=model.kv_heads,
+            head_dim=model.dim,
+            vocab_size=model.vocab,
+            num_experts_per_tok=model.topk,
+            norm_topk_prob=True,
+            use_cache=False,
+            **{"num_experts" if qwen3 else "num_local_experts": model.experts},
+        )
+        with torch.device(device.kind):
+            self.causal = transformers.AutoModelForCausalLM.from_config(
+                config,
+                dtype=torch.bfloat16,
+                attn_implementation="sdpa",
+                experts_implementation="eager" if LOOP in trial.variant else "grouped_mm",
+            )
+        torch.nn.init.normal_(self.causal.get_input_embeddings().weight)
+        self.causal.train()
+        if FULL in trial.variant:
+            self.causal.gradient_checkpointing_enable()
+        self._optimize(list(self.causal.parameters()))
+
+    def _loss(self, tokens: Any) -> Any:
+        return self.causal(input_ids=tokens, labels=tokens).loss
+
+
+PART_CALLS = 10
+
+
+def mixture_part(trial: Trial, device: Device, clock: Clock) -> dict[str, Any]:
+    """Return the seconds of one part of a mixture's layer, forward and backward pass, of `PART_CALLS` in a row.
+
+    That is the larger of the host's and the GPU's time. `kernels` has the GPU's. Raises Unavailable.
+    """
     import torch
-    from torch.nn.attention import SDPBackend, sdpa_kernel
-    from torch.nn.functional import scaled_dot_product_attention
 
-    backward = trial.variant == "backward"
-    with clock.scope():
-        q, k, v = (device.normal((trial.micro_batch, trial.amount, trial.seq, 128), "bf16", backward) for _ in range(3))
-        gradient = torch.randn_like(q)
+    model = trial.model
+    if model is None:
+        raise Unavailable("a part of a mixture needs a model")
+    w = decoder.weights(model, device)
+    x = device.normal((trial.micro_batch * trial.seq, model.hidden), "bf16", grad=True)
+    shares, chosen = (value.detach() for value in decoder.routed(model, w, x))
+    rows, order, ends = (value.detach() for value in decoder.permuted(model, x, chosen))
+    rows.requires_grad_(), shares.requires_grad_()
+    every = (x, w["router"], w["fc1"], w["fc2"])
+    parts: dict[str, tuple[Callable[[], Any], tuple[Any, ...]]] = {
+        "router": (lambda: decoder.routed(model, w, x)[0], (x, w["router"])),
+        "permute": (lambda: decoder.permuted(model, x, chosen)[0], (x,)),
+        "experts": (lambda: decoder.expert_rows(model, w, rows, ends), (rows, w["fc1"], w["fc2"])),
+        "unpermute": (lambda: decoder.unpermuted(model, rows, order, shares), (rows, shares)),
+        WHOLE: (lambda: decoder.grouped_mixture(model, w, x), every),
+        f"{WHOLE}, {LOOP}": (lambda: decoder.looped_mixture(model, w, x), every),
+    }
+    call, inputs = parts[trial.variant]
+    gradient = torch.randn_like(call())
 
-        def launch() -> object:
-            with sdpa_kernel(SDPBackend.MATH):
-                out = scaled_dot_product_attention(q, k, v, is_causal=True)
-            return torch.autograd.grad(out, (q, k, v), gradient) if backward else out
+    def play() -> object:
+        return torch.autograd.grad(call(), inputs, gradient)
 
-        return clock.time([launch], 20)._asdict() | {"tokens": trial.micro_batch * trial.seq}
+    seconds = [_wall(lambda: [play() for _ in range(PART_CALLS)], device) / PART_CALLS for _ in range(4)]
+    facts = {"tokens": len(x), "kernels": step_kernels(play, device)}
+    return summary(seconds[1:])._asdict() | facts
 
 
 RUNS: dict[str, Callable[[Trial, Device, Clock], dict[str, Any]]] = {
     "copy": copy,
     "launch": launch_cost,
-    "layer": layer,
-    "loss": cross_entropy_loss,
+    "mixture": mixture_part,
     "step": training_step,
-    "unfused": unfused_attention,
 }
 """{`what` of a trial: function that returns the cells of its row}"""
