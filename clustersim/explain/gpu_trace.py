@@ -31,7 +31,7 @@ SMALL, DENSEST = 32 * 2**20, 100
 ON_GPU = ("kernel", "gpu_memcpy", "gpu_memset")
 CLASSES = {
     "communication": r"nccl|rccl|all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|c10d::",
-    "optimizer": r"multi_tensor_apply|fused_?adam|_foreach|optimizer|lamb|Optimizer\.step",
+    "optimizer": r"multi_tensor_apply|fused_?adam|_foreach|optimizer|lamb(?!da)|Optimizer\.step",
     "attention": r"flash|fmha|attention|sdpa|mha_",
     "products": r"gemm|cutlass|cublas|xmma|nvjet|wgmma|addmm|::mm|::bmm|matmul|::linear|conv",
     "norm and softmax": r"norm|softmax|nll_loss|cross_?entropy",

@@ -148,6 +148,12 @@ def traced(path, events=EVENTS, **more):
     return path
 
 
+def test_a_lambda_is_no_lamb(tmp_path):
+    silu = "void at::native::vectorized_elementwise_kernel<4, silu_kernel(at::TensorIteratorBase&)::{lambda()#1}>"
+    found = measured(traced(tmp_path / "t.json", [kernel(silu, 0, 10, 7), kernel("fused_lamb_stage1", 10, 20, 7)]))
+    assert found.by_class == pytest.approx({"element-wise and memory": 10e-6, "optimizer": 20e-6})
+
+
 @pytest.mark.parametrize("name", ["trace.json", "trace.json.gz"])
 def test_a_trace_is_the_mean_of_its_marked_steps(tmp_path, name):
     found = measured(traced(tmp_path / name, distributedInfo={"rank": 5, "world_size": 8}))
