@@ -75,11 +75,18 @@ def frozen(answer: object) -> int:
 
 
 def _frozen(answer: object) -> int:
-    if isinstance(answer, np.ndarray):
-        answer.flags.writeable = False
-        return 0 if 0 in answer.strides else answer.nbytes
-    parts = answer if isinstance(answer, tuple) else answer.values() if isinstance(answer, dict) else ()
-    return sum([_frozen(part) for part in parts if isinstance(part, np.ndarray | tuple | dict)])
+    size, left = 0, [answer]
+    for one in left:  # to which the parts are added
+        if one.__class__ is np.ndarray:
+            one.flags.writeable = False
+            size += 0 if 0 in one.strides else one.nbytes
+        elif one.__class__ not in _SCALARS:
+            left += one.values() if isinstance(one, dict) else one if isinstance(one, tuple) else ()
+    return size
+
+
+_SCALARS = frozenset((int, float, bool, str, type(None)))
+"""Types of most parts of answers, which have no parts themselves."""
 
 
 def fingerprint(numbers: NDArray[np.int64]) -> bytes:

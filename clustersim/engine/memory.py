@@ -41,29 +41,32 @@ class Moments(NamedTuple):
 
 def moments(schedule: Schedule, every: bool = False) -> Moments:
     """Return the moments of a legal schedule at which memory may peak, each at its first place; every: one for each action."""
-    rows = [_of_row(row, every) for row in schedule]
-    start = np.cumsum([0, *(len(row[0]) for row in rows)])
-    return Moments(start, *(np.concatenate(column) for column in zip(*rows, strict=True)))
-
-
-def _of_row(row: Sequence[Action], every: bool) -> tuple[Ints, Mask, Ints, Mask]:
-    """Return stage, whether forward, microbatches in flight and unreduced gradients of the moments of a rank."""
-    own, at = np.unique([action.stage for action in row], return_inverse=True)
-    letters = np.array([action.letter for action in row])
-    forward, backward, number = letters == "F", (letters == "B") | (letters == "W"), np.arange(len(row))
-    change = np.zeros((len(row), len(own)), np.int64)
+    # columns over all actions, rank after rank
+    rank = np.repeat(np.arange(len(schedule)), [len(row) for row in schedule])
+    stage = np.array([action.stage for row in schedule for action in row], np.int64)
+    letters = np.array([action.letter for row in schedule for action in row], str)
+    forward, backward, number = letters == "F", (letters == "B") | (letters == "W"), np.arange(len(rank))
+    stages = stage.max(initial=-1) + 1
+    own, place = np.unique(rank * stages + stage, return_inverse=True)
+    first = np.searchsorted(own, np.arange(len(schedule)) * stages)  # stage of each rank
+    at = place - first[rank]
+    change = np.zeros((len(rank), at.max(initial=-1) + 1), np.int64)
     change[number, at] = forward.astype(np.int64) - backward
-    kept = np.cumsum(change, axis=0) + (change < 0)  # what ends with a pass is there while it runs
-    unreduced = np.zeros(kept.shape, bool)
-    for stage in range(len(own)):
-        adds = np.flatnonzero(backward & (at == stage))
-        if len(adds):
-            unreduced[adds[0] : adds[-1] + 2, stage] = True  # the reduction runs beside the pass after the last of them
-    found = at, forward, kept, unreduced
+    start = np.searchsorted(rank, np.arange(len(schedule) + 1))
+    flight = np.zeros((len(rank) + 1, change.shape[1]), np.int64)
+    change.cumsum(axis=0, out=flight[1:])
+    kept = flight[1:] - flight[start[:-1]][rank] + (change < 0)  # what ends with a pass is there while it runs
+    # the reduction runs beside the pass after the last one that adds gradients
+    adds = np.flatnonzero(backward)
+    begins, ends = np.full((2, len(schedule), change.shape[1]), len(rank))
+    np.minimum.at(begins, (rank[adds], at[adds]), adds)
+    ends[rank[adds], at[adds]] = adds + 1  # of those that are written to one place the last one stays
+    unreduced = (begins[rank] <= number[:, np.newaxis]) & (number[:, np.newaxis] <= ends[rank])
     if every:
-        return found
-    first = np.sort(distinct_rows(np.column_stack(found))[0])
-    return at[first], forward[first], kept[first], unreduced[first]
+        return Moments(start, at, forward, kept, unreduced)
+    kinds = np.sort(distinct_rows(np.column_stack([rank, at, forward, kept, unreduced]))[0])
+    start = np.searchsorted(rank[kinds], np.arange(len(schedule) + 1))
+    return Moments(start, at[kinds], forward[kinds], kept[kinds], unreduced[kinds])
 
 
 class RankMemory(NamedTuple):
@@ -139,7 +142,7 @@ def peaks(job: Job, parts: Sequence[Sequence[Stage]], found: Moments) -> list[Me
         most = [begin + int(total[begin:end].argmax()) for begin, end in ends]
         kinds = columns[:, most].T.tolist()
         ranks.append([_running(own, *one) for own, one in zip(rest, kinds, strict=True)])
-    return [max(lane, key=lambda one: one.total) for lane in zip(*ranks, strict=True)]
+    return ranks[0] if len(ranks) == 1 else [max(lane, key=lambda one: one.total) for lane in zip(*ranks, strict=True)]
 
 
 def _running(rest: Memory, activations: float, workspace: float, gradients: float, gathered: float) -> Memory:
