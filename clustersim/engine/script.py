@@ -14,6 +14,8 @@ from itertools import chain, pairwise
 from operator import itemgetter
 from typing import NamedTuple, cast
 
+import numpy as np
+
 from clustersim.engine.instruction import Compute, Drain, Instruction, Launch, Send
 from clustersim.engine.microbatch_overlap import ALONE, Pairing, StepKey, launched_between, turns
 from clustersim.engine.program import PassMessage, Wait
@@ -50,6 +52,8 @@ _PASS = itemgetter(Action._fields.index("letter"), Action._fields.index("stage")
 
 Pass = tuple[str, int]
 """A letter and a chunk."""
+Neighbours = tuple[int, int, bool, bool]
+"""How far the stages before and after one are, whether its chunk is reversed, and whether it ends the model."""
 Mark = tuple[int, Instruction]
 """A position in a pass, and what happens there."""
 
@@ -97,13 +101,26 @@ def scripts(job: Job, stages: Sequence[Stage], schedule: Schedule) -> tuple[Scri
 
 def scripts_of(job: Job, written: WrittenPasses, rows: Sequence[RowEnds]) -> tuple[Script, ...]:
     """Return the script of every pipeline rank. `written` keeps texts for jobs with other numbers of microbatches."""
-    owned = map(job.pipeline.own, range(len(rows)))
+    owned, around = map(job.pipeline.own, range(len(rows))), neighbours(job.pipeline)
     return tuple(
         [
-            _Writer(job, written, rank, ends, own).script()
-            for rank, (ends, own) in enumerate(zip(rows, owned, strict=True))
+            _Writer(job, written, ends, own, [around[stage] for stage in own]).script()
+            for ends, own in zip(rows, owned, strict=True)
         ]
     )
+
+
+def neighbours(pipeline: Pipeline) -> list[Neighbours]:
+    """Return for each global stage how far the stages before and after it are, 0 where there is none or it is on the same rank;
+    whether its chunk is reversed, and whether it ends the model."""
+    stage = np.arange(pipeline.stages * pipeline.copies)
+    chunk, place = np.divmod(stage, pipeline.ranks)
+    back = pipeline.folded & (chunk % 2 == 1)
+    rank = np.where(back, pipeline.ranks - 1 - place, place)
+    last = (stage + 1) % pipeline.stages == 0
+    joined = (np.diff(rank, append=-1) != 0) & ~last
+    before = -np.append(False, joined[:-1]).astype(int)
+    return list(zip(before.tolist(), joined.astype(int).tolist(), back.tolist(), last.tolist(), strict=True))
 
 
 def lines(scripts: Iterable[Script]) -> tuple[int, int]:
@@ -215,25 +232,15 @@ def _of_chunk(line: Instruction, chunk: int) -> Instruction:
 class _Writer:
     job: Job
     written: WrittenPasses
-    rank: int
     ends: RowEnds
     own: tuple[int, ...]
     """Global stages of the rank, by chunk."""
+    neighbours: list[Neighbours]
+    """By chunk."""
 
     @property
     def pipeline(self) -> Pipeline:
         return self.job.pipeline
-
-    @cached_property
-    def neighbours(self) -> list[tuple[int, int, bool, bool]]:
-        """For each chunk, how far the stages before and after it are, 0 where there is none or it is on this rank; whether the
-        chunk is reversed, and whether it ends the model."""
-        pipeline, found = self.pipeline, list[tuple[int, int, bool, bool]]()
-        for stage in self.own:
-            before, after = pipeline.before(stage), pipeline.after(stage)
-            back, on = (0 if s is None or pipeline.rank(s) == self.rank else s - stage for s in (before, after))
-            found.append((back, on, pipeline.back(stage), after is None))
-        return found
 
     def stage(self, chunk: int) -> Stage:
         """Return the stage of a chunk."""

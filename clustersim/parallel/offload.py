@@ -103,6 +103,8 @@ def block_copies(job: Job, stage: Stage, letter: str) -> Iterator[tuple[int, Col
 def activations_moved(job: Job, stage: Stage) -> tuple[float, float]:
     """Return two sizes in bytes per microbatch: activations that are on the host between passes, and activations of two blocks,
     the one that computes and the one being copied, which are on the GPU during a pass."""
+    if not job.training.offload.activations:
+        return 0.0, 0.0
     sizes = [(moved(job, stage, layer), count) for layer, count in stage.layers]
     total = math.fsum(size * count for size, count in sizes)
     return total, min(total, 2 * max((size for size, _ in sizes), default=0.0))

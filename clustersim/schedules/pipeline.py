@@ -45,9 +45,9 @@ class Pipeline(NamedTuple):
 
     def own(self, rank: int) -> tuple[int, ...]:
         """Return the global stages of a rank in ascending order."""
-        starts = range(0, self.stages * self.copies, self.ranks)
         if not self.folded:
-            return tuple(start + rank for start in starts)
+            return tuple(range(rank, self.stages * self.copies, self.ranks))
+        starts = range(0, self.stages * self.copies, self.ranks)
         return tuple(start + (self.ranks - 1 - rank if self.back(start) else rank) for start in starts)
 
     def before(self, stage: int) -> int | None:
