@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from functools import cached_property
-from itertools import chain
+from itertools import chain, compress
 from types import MappingProxyType
 from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar, cast, overload
 
@@ -242,11 +242,15 @@ def loop_times(tasks: Tasks, capacity: Floats) -> LoopTimes:
 def _link_times(tasks: Tasks, capacity: Floats) -> LoopTimes:
     """Return the columns that do not depend on the seconds of kernels."""
     each, none, empty = tasks.different, np.empty(0), np.empty(0, np.int64)
-    own = [one.flows if sum([len(flow.links) for flow in one.flows]) else () for one in each]
-    kept, first = list(chain.from_iterable(own)), offsets(np.array([*map(len, own)], np.int64))
-    holding = np.flatnonzero(np.diff(first))
-    loads = np.array([len(flow.links) for flow in kept], np.int64)
-    kind = np.repeat(np.repeat(np.arange(len(each)), np.diff(first)), loads)
+    own = [one.flows for one in each]
+    every = list(chain.from_iterable(own))
+    of_flow = np.repeat(np.arange(len(each)), np.array([*map(len, own)], np.int64))
+    crossed = np.array([flow.links.size for flow in every], np.int64)
+    holds = np.bincount(of_flow, crossed, len(each)) > 0
+    holding, moves = np.flatnonzero(holds), holds[of_flow]
+    kept, loads = list(compress(every, moves)), crossed[moves]
+    first = offsets(np.bincount(of_flow[moves], minlength=len(each)))
+    kind = np.repeat(of_flow[moves], loads)
     weight = np.concatenate([none, *[flow.weights for flow in kept]])
     latency, size, bound = np.array([flow[1:4] for flow in kept], float).reshape(-1, 3).T
     idle = latency + np.divide(size, bound, out=np.zeros(len(kept)), where=size > 0)
