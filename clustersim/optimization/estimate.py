@@ -108,6 +108,7 @@ class Estimator:
         self.preparation, self.cluster = preparation, preparation.cluster
         self.layers = LayerTimes(preparation)
         self.shapes = SplitShapes()
+        self._shapes: dict[tuple[Mesh, int], CommunicatorShape] = {}
         self._rates: dict[tuple[Mesh, int, str, int], float] = {}
         self._updates: dict[tuple[object, ...], tuple[float, float]] = {}
 
@@ -177,8 +178,9 @@ class Estimator:
     def rate(self, mesh: Mesh, pipeline: Pipeline, op: str, power: int) -> float:
         """Return the least seconds of a byte in a collective of 2^power bytes among ranks with the same parameters."""
         if (key := (mesh, pipeline.copies, op, power)) not in self._rates:
-            shape = layout(self.cluster, np.sort(holders(mesh, pipeline)[0]))[0]
-            choice = choose(op, size := 2.0**power, shape, self.cluster.node)
+            if key[:2] not in self._shapes:
+                self._shapes[key[:2]] = layout(self.cluster, np.sort(holders(mesh, pipeline)[0]))[0]
+            choice = choose(op, size := 2.0**power, self._shapes[key[:2]], self.cluster.node)
             self._rates[key] = collective_seconds(choice, size, self.cluster.node.nccl.launch) / size
         return self._rates[key]
 
@@ -245,21 +247,20 @@ class _Columns:
 
     def _passes(self) -> _PassBounds:
         rows, pack, at = self.rows, self.pack, self.at
-        busy, low = pack.busy @ self.times, pack.low @ self.times
+        busy, low, least = ((part @ self.times)[at] for part in (pack.busy, pack.low, pack.least))
         whole, split = self.whole[:, None], self.split[:, None]
         message, waits = self._messages()[:, None], ~rows.away[:, None]
         sent, low_sent = pack.sent[at] * message[..., None], pack.low_sent[at] * message[..., None]
 
         def backward(of: Floats) -> Floats:
-            return np.where(whole, of[at][..., 1], of[at][..., 2] + of[at][..., 3])
+            return np.where(whole, of[..., 1], of[..., 2] + of[..., 3])
 
-        least = pack.least @ self.times
-        forward, weights = low[at][..., 0] + low[at][..., 7], low[at][..., 2]
-        low_back = backward(low) + low[at][..., 8]
+        forward, weights = low[..., 0] + low[..., 7], low[..., 2]
+        low_back = backward(low) + low[..., 8]
         share = (rows.batch / self.copies)[:, None]
         single = self._unpaired()
-        computed = share * (busy[at][..., 0] + backward(busy)) + single * least[at][..., 7:].sum(axis=2)
-        exchanged = share * busy[at][..., 4] + single * (least[at][..., 0] + backward(least))
+        computed = share * (busy[..., 0] + backward(busy)) + single * least[..., 7:].sum(axis=2)
+        exchanged = share * busy[..., 4] + single * (least[..., 0] + backward(least))
         both = np.maximum(computed, exchanged) + share * waits * sent.sum(axis=2)
         fill = np.cumsum(onwards := forward + low_sent[..., 0], axis=1) - onwards
         inputs = low_back - split * weights
@@ -270,7 +271,7 @@ class _Columns:
             near, returned = (np.minimum(one, np.take_along_axis(one, mirror, 1)) for one in (fill, back))
             fill = np.where(paired[:, None], near, fill)
         ends, away = fill + both, low_sent[..., 1] * waits
-        through = ends - share * split * busy[at][..., 2]
+        through = ends - share * split * busy[..., 2]
         home = np.where(paired[:, None] & pack.ranks[at], through + returned, 0.0).max(axis=1)
         last = np.where(paired[:, None], ends, _followed(through - away, inputs, low_sent[..., 1]))
         ends = np.where(paired[:, None], ends, np.maximum(ends, last + away + split * weights))
@@ -376,8 +377,9 @@ class _Columns:
         """Return the seconds of each rank's update (rows, ranks)."""
         if self.job.training.optimizer in ("none", "muon"):
             return np.zeros((len(self.at), 1))
-        pairs = zip(self.rows.zero.tolist(), (self.rows.dp * self.copies).tolist(), strict=True)
-        rates = np.array([self.own.update(self.job, *pair) for pair in pairs])
+        pairs = list(zip(self.rows.zero.tolist(), (self.rows.dp * self.copies).tolist(), strict=True))
+        known = {pair: self.own.update(self.job, *pair) for pair in set(pairs)}
+        rates = np.array([known[pair] for pair in pairs])
         seconds: Floats = (self.params[self.at] * rates[:, None, :]).sum(axis=2)
         return seconds
 

@@ -57,8 +57,6 @@ SHARED: Mapping[str, type] = {
 }
 """Keys that are set in a job without building another, and the type of their values."""
 UNSHARED = "no number of replicas shares the batch"
-
-
 _Below = tuple[PlaceInSpace, Point]
 """A point with further keys, and the place of their values."""
 
@@ -114,7 +112,7 @@ class TileRows:
     computed: CandidateBounds | None = None
     """Bounds without communication that some overlap may hide."""
 
-    @property
+    @cached_property
     def count(self) -> int:
         """How many candidates."""
         return sum(1 + len(order.others) for one in self.splits for order in self.open(one))
