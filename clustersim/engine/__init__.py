@@ -1,1 +1,1 @@
-"""The only room that knows SimPy: programs, streams, fabric, folding, recorder."""
+"""Execution of a step: programs, streams, fabric, folding, recorder. The only room that uses SimPy."""

@@ -1,4 +1,4 @@
-"""Chakra's execution traces as tasks that a cluster can be asked to replay."""
+"""Chakra's execution traces as tasks that are replayed on a cluster."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from clustersim.model.operator import Collective
 from clustersim.topology.model import Topology
 
 BARRIER = 4.0
-"""Bytes: PyTorch's barrier reduces one number."""
+"""Bytes of a barrier: PyTorch's reduces one number."""
 PRECISION = "bf16"
-"""As which matrix products run that a node says FLOP of and nothing else."""
+"""Data type of GEMMs in nodes that contain only FLOP."""
 
 
 class ReplayTasks(NamedTuple):
@@ -28,16 +28,16 @@ class ReplayTasks(NamedTuple):
     tasks: list[list[ReplayTask]]
     families: dict[str, Ints]
     communicators: dict[str, Ints]
-    """As `engine.replay.replay` takes them."""
+    """Communicators as in `engine.replay.replay`."""
     notes: list[str]
-    """What had to be assumed, in words."""
+    """Assumptions, in words."""
 
 
 def replay_tasks(traces: TraceSet, topology: Topology, roofline: bool = False) -> ReplayTasks:
     """Return the tasks of traces on a cluster, rank i on GPU i.
 
-    roofline: whether computations take what their FLOP and bytes need at least on the cluster's GPUs, not as long as the traces
-    say. Raises InputError for traces that no cluster can play, or that need more GPUs.
+    roofline: whether computations take their roofline time on the cluster's GPUs, from FLOP and bytes, instead of the traces'
+    durations. Raises InputError for traces that cannot be replayed, or that need more GPUs.
     """
     if len(traces.nodes) > topology.gpus:
         raise InputError(f"{traces.name}: {len(traces.nodes)} ranks, and {topology.name} has {topology.gpus} GPUs")
@@ -53,7 +53,7 @@ def replay_tasks(traces: TraceSet, topology: Topology, roofline: bool = False) -
 
 
 def _ordered(nodes: Sequence[TraceNode], rank: int) -> list[TraceNode]:
-    """Return the nodes of a rank so that each comes after what it needs, by their numbers where that is free."""
+    """Return the nodes of a rank such that each comes after its dependencies, otherwise by number."""
     of = {node.id: node for node in nodes}
     if len(of) < len(nodes):
         twice = next(number for number, often in Counter(node.id for node in nodes).items() if often > 1)
@@ -80,14 +80,14 @@ def _ordered(nodes: Sequence[TraceNode], rank: int) -> list[TraceNode]:
 
 
 class _Place(NamedTuple):
-    """A group or a pair: its family, and which it is of that."""
+    """A group or pair: its family, and its index in the family."""
 
     family: str
     group: int
 
 
 class _Groups:
-    """The groups that collectives run in and the pairs that messages go between, as families in which no rank is twice."""
+    """Groups of collectives and pairs of messages, arranged as families in which no rank appears twice."""
 
     def __init__(self, traces: TraceSet, ordered: Sequence[Sequence[TraceNode]]) -> None:
         self.traces = traces
@@ -130,16 +130,16 @@ class _Groups:
         return found
 
     def peer(self, node: TraceNode, rank: int, which: str) -> int:
-        """Return the rank that a message goes to, or is from."""
+        """Return the rank to which a message goes, or from which it comes."""
         found = node.attributes.get(which, -1)
         if not isinstance(found, int) or not 0 <= found < len(self.traces.nodes) or found == rank:
             raise InputError(f"rank {rank}: node {node.id} ({node.name}) has the {which} {found}; name another rank")
         return found
 
     def place(self, base: str, ranks: tuple[int, ...], wide: tuple[int, ...] = ()) -> _Place:
-        """Put a group into the first family of a name in which none of its ranks is, of a pair in the same place.
+        """Add a group to the first family of a name that has none of its ranks; a pair's ranks keep their positions.
 
-        wide: the communicator in which a pair's messages go, which is as large for all of a family.
+        wide: communicator of a pair's messages, which has the same size for all pairs of a family.
         """
         keys = {(rank, place if wide else 0) for place, rank in enumerate(ranks)}
         number = 1
@@ -167,12 +167,12 @@ class _Groups:
 
 
 def _on_gpu(nodes: Sequence[TraceNode]) -> list[TraceNode]:
-    """Return the nodes that are not what a CPU does, such as to call for a collective that has a node of its own."""
+    """Return the nodes without CPU operations, such as the call of a collective that has its own node."""
     return [node for node in nodes if node.attributes.get("is_cpu_op") is not True]
 
 
 def _group_name(node: TraceNode) -> str:
-    """Return the name of the group of a collective: two groups of the same ranks are two, whose collectives do not wait."""
+    """Return the name of a collective's group. Two groups with equal ranks are distinct, and their collectives independent."""
     return str(node.attributes.get("pg_name", ""))
 
 
@@ -181,12 +181,13 @@ def _pair_name(source: int, target: int, desc: str) -> str:
 
 
 def _tag(node: TraceNode) -> int:
+    """Return the tag of a message, 0 if the trace has none."""
     found = node.attributes.get("comm_tag", 0)
     return found if isinstance(found, int) else 0
 
 
 class _TraceBinder:
-    """Turns nodes into tasks, with the seconds of computations and the group of everything that is communicated."""
+    """Converts nodes into tasks, with the seconds of computations and the groups of all communication."""
 
     def __init__(self, topology: Topology, roofline: bool, groups: _Groups) -> None:
         self.topology, self.roofline, self.groups = topology, roofline, groups
@@ -212,7 +213,7 @@ class _TraceBinder:
         return found
 
     def collective(self, node: TraceNode, before: tuple[int, ...], number: int, rank: int) -> ReplayTask:
-        """Return a collective; that of a single rank has nothing to do."""
+        """Return the task of a collective; for a single rank an empty one."""
         ranks = self.groups.ranks(node, rank)
         kind = node.attributes.get("comm_type", 0)
         if kind not in OPS:
@@ -231,7 +232,7 @@ class _TraceBinder:
     def message(
         self, node: TraceNode, before: tuple[int, ...], taken: Counter[tuple[int, int, int]], rank: int
     ) -> ReplayTask:
-        """Return a message where it is sent, or received: the first with that tag that was not received yet."""
+        """Return the task of a message's send, or of its receive: the first message with that tag not received yet."""
         sends = node.type == NodeType.SEND
         peer = self.groups.peer(node, rank, "comm_dst" if sends else "comm_src")
         key = (rank, peer, _tag(node)) if sends else (peer, rank, _tag(node))
@@ -246,14 +247,14 @@ class _TraceBinder:
         return ReplayTask("send" if sends else "receive", node.name, before, 0.0, call, at.group, number)
 
     def work(self, node: TraceNode, before: tuple[int, ...], rank: int) -> ReplayTask:
-        """Return a computation, what a CPU does, or a node that does nothing."""
+        """Return the task of a computation, a CPU operation, or an empty node."""
         if node.type not in (NodeType.COMP, NodeType.MEM_LOAD, NodeType.MEM_STORE):
             return ReplayTask("wait", node.name, before)
         self.memory += node.type != NodeType.COMP
         return ReplayTask("compute", node.name, before, self.seconds(node, rank))
 
     def seconds(self, node: TraceNode, rank: int) -> float:
-        """Return how long a computation takes: as the trace says, or at the peak rates of the rank's GPU."""
+        """Return the seconds of a computation: from the trace, or from the peak rates of the rank's GPU."""
         if node.seconds and not self.roofline:
             return node.seconds
         flop, size = node.number("num_ops"), node.number("tensor_size")
@@ -266,7 +267,7 @@ class _TraceBinder:
         return float(slowest * self.topology.slowdown[rank])
 
     def notes(self) -> list[str]:
-        """Return what was assumed."""
+        """Return the assumptions, in words."""
         said = {
             f"computations take what their FLOP ({PRECISION}) and bytes need at least on the GPU": self.guessed,
             "computations say neither FLOP nor bytes and take as long as the traces say": self.timeless,
@@ -301,4 +302,5 @@ def _check_calls(tasks: Sequence[Sequence[ReplayTask]], groups: _Groups) -> None
 
 
 def _told(calls: Sequence[Collective], which: int) -> str:
+    """Return words on call `which` of a rank, for an error that compares ranks."""
     return f"runs {calls[which].op} of {calls[which].size:g} bytes" if which < len(calls) else "runs none"

@@ -54,34 +54,34 @@ from clustersim.topology.model import Topology
 
 
 class Speed(NamedTuple):
-    """How fast a rank computes."""
+    """Speed of a rank's computation."""
 
     slowdown: float = 1.0
-    """How many times as long as a nominal GPU of its type."""
+    """Time of the GPU over that of a nominal GPU of its type."""
     kind: int = 0
-    """The type of its node, by its place in `Topology.kinds`."""
+    """Type of its node, as an index into `Topology.kinds`."""
     rank: int = -1
-    """The rank whose computations are activities of their own; -1: those of equal ranks are one."""
+    """Rank whose computations have their own activities; -1: equal ranks share them."""
 
 
 class Work(NamedTuple):
     """A placed job with the script of each role, and the seconds of every kernel on a nominal GPU.
 
-    A role is a pipeline rank, and where ep ranks have different loads a position in the ep group, the latter counting faster.
+    A role is a pipeline rank, combined with a position in the ep group if loads differ there; the position counts faster.
     """
 
     job: Job
     scripts: tuple[Script, ...]
     kernels: tuple[Kernel, ...]
-    """The distinct ones of all scripts, in order of appearance."""
+    """Distinct kernels of all scripts, in order of appearance."""
     seconds: tuple[Seconds, ...]
-    """By type of node of the cluster; those of types that the job is not on are empty."""
+    """Seconds of each kernel by node type; empty for types that the job does not use."""
     gpus: Ints
-    """The GPU of every rank."""
+    """GPU of every rank (ranks,)."""
     hosts: tuple[Launcher, ...] = ()
-    """What launches the kernels, by type of node; none: hosts that are never late."""
+    """Launchers of the kernels by node type; () if launches never delay a kernel."""
     apart: bool = False
-    """No two ranks share an activity, so that each can be given another speed."""
+    """Whether no two ranks share an activity, so that each can have its own speed."""
 
 
 class Plan(NamedTuple):
@@ -105,7 +105,7 @@ class Plan(NamedTuple):
     sources: Mapping[SegmentTimes, Source]
     """What the activities with kernels are made of, by their times."""
     hosts: tuple[Launcher, ...] = ()
-    """What launches the kernels, by type of node."""
+    """Launchers of the kernels by node type."""
 
     @property
     def begins(self) -> Ints:
@@ -179,7 +179,7 @@ def task_begins(programs: Sequence[Program], role: Ints) -> Ints:
 
 
 class Draft(NamedTuple):
-    """Jobs that share a cluster, before folding, and their loads."""
+    """Jobs that share a cluster, and their loads, before folding."""
 
     works: tuple[Work, ...]
     demand: Demand
@@ -208,7 +208,7 @@ def plan(works: Sequence[Work], topology: Topology, fold: bool = True) -> tuple[
 
 
 def bound(drafted: Draft, cells: Partition, kept: Mask) -> tuple[Plan, ...]:
-    """Return the plan of every job on the `cells` that they fold to with those links that are `kept`."""
+    """Return the plan of every job on folded `cells`, with only the links that are `kept`."""
     nets = networks(drafted.demand, cells, kept)
     return tuple(map(_plan, drafted.works, drafted.demand.tenants, nets))
 
@@ -274,7 +274,7 @@ def _members(families: Iterable[Family], net: Network) -> dict[GroupCell, int]:
 
 @dataclass(frozen=True, slots=True)
 class _LayoutWriter:
-    """Turns the text of a script into a layout, and notes for each task how its activity is found on a rank."""
+    """Turns the text of a script into a layout, with a recipe for the activity of each task."""
 
     launching: Launching
     """How the host launches passes."""
@@ -319,7 +319,7 @@ class _LayoutWriter:
     def tasks(self, lines: Sequence[Instruction]) -> Iterator[_Made]:
         """Yield the tasks of a pass.
 
-        What is waited for belongs to the next computation; before a launch, and at the end, a task waits and does nothing else.
+        Waits belong to the next computation; before a launch, and at the end, a separate task waits.
         """
         waits: list[LayoutHandle] = []
         behind, calls = self.behind(lines), 0
@@ -351,7 +351,7 @@ class _LayoutWriter:
             yield _waiting(waits)
 
     def behind(self, lines: Sequence[Instruction]) -> list[int]:
-        """Return the indices of computations that are launched right after the launches before, whatever the GPU does."""
+        """Return the indices of computations whose launches directly follow earlier launches, whatever the GPU does."""
         if self.launching.mode == "prompt":
             return []
         places = [place for place, line in enumerate(lines) if isinstance(line, Compute) and line.kind not in UPDATE]
@@ -378,8 +378,8 @@ class _LayoutWriter:
     def following(self, line: Compute, calls: int, waits: tuple[LayoutHandle, ...]) -> Iterator[_Made]:
         """Yield a computation whose kernels the host launches when it has launched all those before, whatever its GPU does.
 
-        With D and H when GPU and host are free, G what the kernels take in a row and K what they take when launched from 0, it
-        is over at max(D + G, H + K): as if it could not begin before H + K - G.
+        With GPU and host free at D and H, G the duration of the kernels in a row, and K their duration when launched from 0, it
+        ends at max(D + G, H + K), as if it could not start before H + K - G.
         """
         yield self.launches(line, calls, READY)
         yield self.computation(line, calls, (*waits, Ready()), fresh=False)
@@ -414,14 +414,14 @@ class _Binder:
     families: frozenset[str]
     """Families that these have groups of."""
     hosted: dict[float, int]
-    """What hosts do, by seconds."""
+    """Activities of hosts, by seconds."""
 
     def nothing(self, _: object) -> int:
         """Return the activity of tasks that only wait."""
         return 0
 
     def lead(self, items: Steps, *counts: int) -> list[int]:
-        """Return by how much the host must be ahead of a computation, as in `_LayoutWriter.following`."""
+        """Return the lead of the host that a computation needs, as in `_LayoutWriter.following`."""
         both = zip(self.compute(items, True, *counts), self.compute(items, False, *counts), strict=True)
         idle = [activity.idle for activity in self.activities.activities]
         return [self.alone(idle[fresh] - idle[later]) for fresh, later in both]
@@ -431,7 +431,7 @@ class _Binder:
         return self.alone(self.activities.text(items, self.speed, self.families, self.extra(*counts)).launching)
 
     def extra(self, calls: int, tensors: int, parts: int) -> float:
-        """Return the host's seconds for launches beside those of kernels: of collectives before, and one by one of tensors."""
+        """Return the host's seconds for launches other than of kernels: collectives before, and tensors one by one."""
         if not self.activities.hosts:
             return 0.0
         host = self.activities.hosts[self.speed.kind]
@@ -463,7 +463,7 @@ _Made = tuple[LayoutTask, _Recipe]
 
 
 class _Recipes(NamedTuple):
-    """A layout, and how the activities of its tasks are found."""
+    """A layout, and the recipes for the activities of its tasks."""
 
     layout: Layout
     recipes: Sequence[_Recipe]
@@ -475,6 +475,7 @@ class _Recipes(NamedTuple):
 
 
 def _waiting(waits: Sequence[LayoutHandle]) -> _Made:
+    """Return a task of the compute stream that only waits and takes no time."""
     return LayoutTask(COMPUTE, "", -1, None, tuple(waits), None), _NOTHING
 
 
@@ -485,17 +486,17 @@ _Maker = Callable[[tuple[int, ...], tuple[int, ...]], Activity]
 
 @dataclass(frozen=True, slots=True)
 class Activities:
-    """Makes the activities of a job on its network; those with the same flows share their segments."""
+    """Creates the activities of a job on its network; those with equal flows share their segments."""
 
     seconds: Sequence[Seconds]
-    """Of each kernel on a nominal GPU, by type of node."""
+    """Seconds of each kernel on a nominal GPU, by node type."""
     network: Network
     hosts: Sequence[Launcher] = ()
-    """What launches them, by type of node; none: they are never late."""
+    """Launchers by node type; () if launches never delay a kernel."""
     sms: int | None = 0
-    """SMs that communication on streams of its own takes from passes; None: one a channel of NCCL."""
+    """SMs that communication on separate streams takes from passes; None: one per NCCL channel."""
     memory: float | None = 0.0
-    """Share of their memory's bandwidth that it takes from kernels which that bounds; None: what NCCL moves."""
+    """Share of memory bandwidth that it takes from memory-bound kernels; None: computed from NCCL's traffic."""
     written: dict[tuple[object, ...], _Written] = field(default_factory=dict)
     activities: list[Activity] = field(default_factory=lambda: [Activity.NONE])
     """The different activities; those with the same flows share their times."""
@@ -507,7 +508,7 @@ class Activities:
 
     @classmethod
     def of(cls, work: Work, network: Network) -> Activities:
-        """Return the maker of the activities of a job on its network."""
+        """Return the creator of activities for a job on its network."""
         return cls(work.seconds, network, work.hosts, work.job.sms_beside, work.job.memory_beside)
 
     def add(self, activity: Activity) -> int:
@@ -570,7 +571,7 @@ class Activities:
         return [known[row] for row in rows]
 
     def text(self, items: Steps, speed: Speed, families: frozenset[str], extra: float | None) -> _Written:
-        """Return the seconds of kernels before, beside and after the collectives of `families`. Results are kept."""
+        """Return the seconds of kernels before, during and after the collectives of `families`. Cached."""
         key = id(items), *speed[:2], families, extra
         if key not in self.written:
             host = None if extra is None or not self.hosts else Launches(self.hosts[speed.kind], items, extra)
@@ -597,7 +598,7 @@ class Activities:
         return self.numbered(call, (call.group,), (cells,), len(cells), made)
 
     def taken(self, call: Collective, cell: int, flows: Sequence[Flow]) -> tuple[float, float]:
-        """Return the shares of SMs and of the memory's bandwidth that communication takes from the passes beside it."""
+        """Return the shares of SMs and memory bandwidth that communication takes from concurrent passes."""
         if call.group in WAYS or (self.sms == 0 and self.memory == 0.0):  # copy engines take neither
             return 0.0, 0.0
         plan, gpus = self.network.plan(call, cell), [kind.gpu for kind in self.network.topology.kinds]
@@ -615,14 +616,14 @@ class Source(NamedTuple):
     items: Steps
     speed: Speed
     families: frozenset[str]
-    """Collectives of other families are left out."""
+    """Families of collectives that are included."""
     extra: float | None
-    """Seconds of launches besides, where the host begins with the first; None: all is launched in time."""
+    """Seconds of other launches, if the host starts with the first item; None: all launches are in time."""
     flows: Mapping[Collective, tuple[Flow, ...]]
 
 
 class _Part(NamedTuple):
-    """A collective, with the seconds of kernels before and beside it, and its earliest launch in seconds from the begin."""
+    """A collective, with the seconds of kernels before and during it, and its earliest launch in seconds from the start."""
 
     before: float
     launched: float
@@ -631,21 +632,22 @@ class _Part(NamedTuple):
 
 
 class _Written(NamedTuple):
-    """Seconds of kernels around the collectives of a computation, and the bytes of each distinct collective in all."""
+    """Seconds of kernels around the collectives of a computation, and the total bytes of each distinct collective."""
 
     parts: tuple[_Part, ...]
     rest: tuple[float, float]
     sizes: Mapping[Collective, float]
     families: tuple[str, ...]
-    """Of the calls, each once."""
+    """Distinct families of the calls."""
     launching: float = 0.0
     memory: float = 0.0
-    """Seconds of kernels that memory's bandwidth bounds."""
+    """Seconds of memory-bound kernels."""
 
 
 def _write(
     items: Steps, seconds: Seconds, slowdown: float, families: frozenset[str], host: Launches | None = None
 ) -> _Written:
+    """Return the parts of a computation, split at its collectives, with seconds of kernels times `slowdown`."""
     parts: list[_Part] = []
     sizes: dict[Collective, float] = {}
     compute, over, memory = 0.0, 0, 0.0
@@ -674,7 +676,7 @@ def _write(
 
 
 def _timing(written: _Written, flows: Mapping[Collective, Sequence[Flow]], sms: float) -> SegmentTimes:
-    """Return the times of an activity. flows: those of each call, as long as the activity's. sms: number of SMs of the GPU."""
+    """Return the times of an activity. flows: flows of each call with the activity's durations. sms: SMs of the GPU."""
     segments, order, phases = list[Segment](), list[int](), dict[Collective, list[tuple[int, Flow, float]]]()
     first = 0
     for call, own in flows.items():

@@ -22,12 +22,12 @@ PYTHON = "CLUSTERSIM_LOOP"
 
 
 def is_compiled() -> bool:
-    """Return whether the loop in C is there, of this version, and not switched off."""
+    """Return whether the loop in C exists in this version and is not switched off."""
     return getattr(_loop, "INPUTS", 0) == INPUTS and os.environ.get(PYTHON) != "python"
 
 
 def new_loop(capacity: Floats, jobs: Sequence[LoopJob]) -> Loop | CompiledLoop:
-    """Return a loop in C, or in plain Python where that is not built; the arguments are those of `loop.Loop`."""
+    """Return a loop in C, or in plain Python if that is not built; the arguments are those of `loop.Loop`."""
     return (CompiledLoop if is_compiled() else Loop)(capacity, jobs)
 
 

@@ -1,4 +1,4 @@
-"""When transfers use a link while all that use it could overfill it, given when each begins and ends."""
+"""The times at which transfers use a link while all its users could overfill it, given when each starts and ends."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from clustersim.engine.flows import FITS
 class Contention(NamedTuple):
     """Transfers that use a link while its users could overfill it; one row for each transfer and link.
 
-    On each link the times without a break at which that is so are numbered; a node sees those from `first` to `last`.
+    The contiguous times of contention on each link are numbered; a node uses the link during those from `first` to `last`.
     """
 
     node: Ints
@@ -22,7 +22,7 @@ class Contention(NamedTuple):
     last: Ints
 
     def groups(self) -> list[Ints]:
-        """Return the nodes that may slow each other, each array sorted; no node of one slows one of another."""
+        """Return groups of nodes that may slow each other, each array sorted; nodes of different groups never do."""
         if not len(self.node):
             return []
         nodes, vertex = np.unique(self.node, return_inverse=True)
@@ -40,9 +40,9 @@ NO_CONTENTION = Contention(*[np.empty(0, np.int64)] * 3)
 
 
 def contended(user: Ints, link: Ints, share: Floats, begun: Floats, over: Floats) -> Contention:
-    """Return which transfers contend for links, given when each begins and ends. At one time, ends come before begins.
+    """Return which transfers contend for links, given when each starts and ends. At equal times, ends come before starts.
 
-    user, link, share: a row each: which of the users, a link, and the share of it that the user takes at most.
+    user, link, share: one row each: index of the user, a link, and the largest share of it that the user takes.
     """
     users, links = len(begun), np.concatenate([link, link]).astype(np.int64)
     turn = np.empty(
@@ -62,12 +62,12 @@ def contended(user: Ints, link: Ints, share: Floats, begun: Floats, over: Floats
 
 
 def _begins(row: Ints) -> Ints:
-    """Return where the entries of each row begin; row: that of each, sorted."""
+    """Return the index of the first entry of each row. row: row of each entry, sorted."""
     return np.flatnonzero(np.diff(row, prepend=-1))
 
 
 def peaks(row: Ints, begun: Floats, over: Floats, share: Floats, rows: int) -> Floats:
-    """Return the largest sum of `share` of each row at any time (rows,). At one time, ends come before begins."""
+    """Return the largest sum of `share` of each row at any time (rows,). At equal times, ends come before starts."""
     change, time, row = np.concatenate([share, -share]), np.concatenate([begun, over]), np.concatenate([row, row])
     order, most = np.lexsort((change, time, row)), np.zeros(rows)
     row = row[order]

@@ -1,4 +1,4 @@
-"""Steps of one job whose GPUs compute faster or slower from step to step: one plan of all ranks, timed anew for each draw."""
+"""Steps of one job whose GPU speeds vary from step to step: one plan of all ranks, timed again for each draw."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from clustersim.topology.model import Topology
 def drawn(
     work: Work, topology: Topology, factors: Iterable[Floats], player: Player, anew: bool = False
 ) -> Iterator[Record]:
-    """Yield the step of a job for each of `factors`, which multiply the time that each GPU of the cluster computes (GPUs,).
+    """Yield the step of a job for each of `factors`, arrays that multiply the compute time of each GPU (GPUs,).
 
-    Every rank is simulated, as each has a speed of its own. anew: compile each draw, because its times decide where GPUs wait
-    for hosts.
+    Every rank is simulated, because each has its own speed. anew: compile each draw, because its times decide where GPUs wait for
+    hosts.
     """
     if anew:
         for one in factors:

@@ -1,7 +1,7 @@
-"""What tasks do, computation and transfers in turn, and the fabric on which SimPy plays those: transfers are fluids.
+"""The activities of tasks, computations alternating with transfers, and SimPy's fabric, where transfers are fluids.
 
-The bytes of transfers under way move at max-min fair rates, which are solved anew whenever one begins or ends, for all that
-share full links with it. This is the reference of the event loop (`loop.py`): plain before fast.
+The bytes of concurrent transfers move at max-min fair rates, which are solved again whenever a transfer starts or ends, for all
+that share full links with it. This is the reference of the event loop (`loop.py`): plain before fast.
 """
 
 from __future__ import annotations
@@ -17,33 +17,33 @@ from clustersim.engine.flows import FITS, Flow, solve
 from clustersim.model.operator import Collective
 
 HOST = "host"
-"""Name of waiting for the host, beside the families of flows."""
+"""Name of waits for the host, next to the families of flows."""
 NO_CALLS: Mapping[Collective, float] = {}
 _SAME = 1e-12
-"""A relative change of a rate that is none: it differs by rounding."""
+"""Relative change of a rate that counts as rounding."""
 
 
 class Segment(NamedTuple):
-    """`compute` seconds, then one flow or none; with it begins what is computed `beside` it, and both are waited for."""
+    """`compute` seconds, then at most one flow; overlapping computation (`beside`) starts with it, and both must end."""
 
     compute: float
     flow: Flow | None
     launched: float = 0.0
-    """Seconds after the begin of the activity before which the computation is not over: the host launches it too late."""
+    """Seconds after the start of the activity before which the computation cannot end, because of late launches."""
     beside: float = 0.0
     """Seconds of computation while the flow moves, or after it."""
     share: float = 0.0
-    """What the flow takes of the GPU from that computation as long as it moves: SMs, of all that the GPU has …"""
+    """Share of the GPU's SMs that the flow takes from that computation while it moves …"""
     memory: float = 0.0
-    """… and of its memory's bandwidth, which what is computed beside it in its own activity, products, does not miss."""
+    """… and share of the memory bandwidth, which overlapping GEMMs of the same activity do not need."""
 
     def over(self, moving: float) -> float:
-        """Return the seconds that a flow which moves so long takes together with what is computed beside it."""
+        """Return the seconds of a flow that moves for `moving` seconds, together with its overlapping computation."""
         return max(moving, self.beside + self.share * moving) if self.beside else moving
 
 
 class SegmentTimes:
-    """Seconds of segments in order, shared by activities whose flows take as long on other links."""
+    """Seconds of segments in order, shared by activities whose flows take equal times on other links."""
 
     __slots__ = ("compute", "ends", "idle", "launched", "memory", "moving", "order", "segments")
 
@@ -98,7 +98,7 @@ class Activity:
 
     @classmethod
     def of(cls, timing: SegmentTimes, flows: tuple[Flow, ...], calls: Mapping[Collective, float]) -> Activity:
-        """Return the activity with these times and flows, which are as long as those of the times and in their order."""
+        """Return the activity with these times and flows, which have the durations and the order of the times."""
         one = cls.__new__(cls)
         one.timing, one.flows, one.calls = timing, flows, calls
         return one
@@ -155,7 +155,7 @@ class Transfer:
 
 
 class Fabric:
-    """Links that transfers share. capacity: bytes/s of each that can be short."""
+    """Links that transfers share. capacity: bytes/s of each link that can be a bottleneck."""
 
     def __init__(self, env: simpy.Environment, capacity: Iterable[float]) -> None:
         self.env, self.capacity = env, np.array(list(capacity), float)
@@ -171,7 +171,7 @@ class Fabric:
         self.solves = 0
 
     def start(self, activity: Activity, done: Callable[[list[float] | None], None]) -> None:
-        """Start `activity` now; call `done` at its end with the ends of its half segments (None: as if idle)."""
+        """Start `activity` now. `done` is called at its end with the ends of its half segments (None: as if idle)."""
         if any(len(flow.links) for flow in activity.flows):
             self.env.process(self._play(activity, done))
         else:  # on links that are never short nothing is slowed: one time-out for all of its segments
@@ -238,7 +238,7 @@ class Fabric:
         return changes
 
     def _solve(self) -> None:
-        """Solve the max-min rates of all transfers on the links that are short."""
+        """Solve the max-min rates of all transfers on the bottleneck links."""
         self.solving, self.solves = False, self.solves + 1
         flows = [one.flow for one in self.moving]
         if not flows:

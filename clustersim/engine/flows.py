@@ -1,4 +1,4 @@
-"""What transfers ask of links, and the rates that they get: weighted max-min fair ones.
+"""Demands of transfers on links, and their rates: weighted max-min fair.
 
 All rates rise together; a transfer stops when it reaches its own bound or when one of its links is full. The result is the
 unique allocation in which no rate can rise without lowering a smaller one (Bertsekas & Gallager, Data Networks, 6.5.2).
@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from clustersim.arrays import Floats, Ints
 
 FITS = 1 + 1e-9
-"""Bounds that fill a link up to here fit into it: they may be sums of many."""
+"""Tolerance by which bounds may exceed a link's capacity and still fit: they may be long sums."""
 _SAME = 1 + 1e-12
-"""Shares that differ by less are equal: sums of the same weights in another order."""
+"""Ratio below which shares are equal: sums of equal weights in different order."""
 
 
 class Flow(NamedTuple):
@@ -28,9 +28,9 @@ class Flow(NamedTuple):
     size: float
     bound: float
     links: Ints
-    """Those that can be short, each once."""
+    """Distinct links that can be a bottleneck."""
     weights: Floats
-    """The bytes over each link for each byte of `size`."""
+    """Bytes over each link per byte of `size`."""
 
     @classmethod
     def of(cls, family: str, latency: float, size: float, bound: float, *loads: tuple[int, float]) -> Flow:
@@ -77,14 +77,14 @@ def solve(variable: Ints, link: Ints, weight: Floats, bound: Floats, capacity: F
 
 
 def _shares(link: Ints, weight: Floats, free: Floats) -> Floats:
-    """Return the bytes/s that each link has for each unit of weight on it."""
+    """Return the bytes/s that each link has per unit of weight on it."""
     total = np.bincount(link, weight, len(free))
     share: Floats = np.divide(free, total, out=np.full(len(free), np.inf), where=total > 0)
     return share
 
 
 def _tightest(link: Ints, share: Floats, limit: Floats, links: int) -> NDArray[np.bool_]:
-    """Return the entries whose link is the tightest of all its variables, and tighter than their bounds.
+    """Return a mask of the entries whose link is the tightest of all its variables, and tighter than their bounds.
 
     share: of the link of each entry. limit: of the variable of each entry.
     """

@@ -1,4 +1,4 @@
-"""The communication groups of a job on its mesh, as families of the fabric."""
+"""Communication groups of a job on its mesh, as families of the fabric."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from clustersim.schedules.pipeline import Pipeline
 from clustersim.topology.model import Topology
 
 PIPELINES = "pp"
-"""The name under which the ranks of pipelines stand among families."""
+"""Family name of the ranks of pipelines."""
 
 
 class Use(NamedTuple):
@@ -40,10 +40,10 @@ class Use(NamedTuple):
 
 
 def tenant(job: Job, topology: Topology, gpus: Ints, collectives: Iterable[Collective]) -> Tenant:
-    """Return a placed job as the network meets it: the families that its `collectives` name, and what tells its ranks apart.
+    """Return a placed job as input of the network: the families of its `collectives`, and a seed for each rank.
 
-    gpus: the GPU of every rank. What depends on the split and not on sizes is worked out once for each cluster. Raises
-    ConfigError at the place of an algorithm that cannot do what its groups need, or needs switches that are not there.
+    gpus: GPU of every rank. Results that depend on the split and not on sizes are cached per cluster. Raises ConfigError at the
+    key of an algorithm that does not support its groups, or needs missing switches.
     """
     by_name: dict[str, dict[Collective, None]] = {}
     for one in collectives:
@@ -80,11 +80,11 @@ def tenant(job: Job, topology: Topology, gpus: Ints, collectives: Iterable[Colle
 def families(
     job: Job, topology: Topology, gpus: Ints, ops: Iterable[tuple[str, tuple[str, ...]]]
 ) -> tuple[Family, ...]:
-    """Return the families of a placed job of which it runs the `ops`, by name.
+    """Return the families of a placed job, by name, for the operations `ops`.
 
-    Eras: the gradient norm needs the reduced gradients of a whole replica, and those need the backward passes of every
-    replica; the parameters are gathered after every norm, unless that is put off to the next forward passes. So the three
-    never meet on a link. Where shards are reduced over their copies, those of other replicas may still be under way at a norm.
+    Eras: the gradient norm needs the reduced gradients of a whole replica, and those need the backward passes of every replica;
+    parameters are gathered after every norm, unless that overlaps the next forward passes. So collectives of the three eras never
+    share a link. If shards are reduced over copies, those of other replicas may still be in progress at a norm.
     """
     wanted = dict(ops)
     late = 2 if "model" in wanted and not job.parallelism.overlap.param_gather else 0
@@ -115,7 +115,7 @@ def families(
 
 
 def _seeds(job: Job, topology: Topology, gpus: Ints) -> Ints:
-    """Return a number a rank that says its script, its type of node and its speed."""
+    """Return a number per rank that identifies its script, node type and speed (ranks,)."""
     _, speed = np.unique(topology.slowdown[gpus], return_inverse=True)
     if topology.pools:
         speed = speed + (speed.max() + 1) * topology.kind_of(gpus)
@@ -130,7 +130,7 @@ def roles(job: Job) -> Ints:
 
 
 def _algorithm(algorithms: Algorithms, family: str) -> str:
-    """Return the algorithm of a family. Counts of rows are gathered by NCCL, as DeepEP has no gather."""
+    """Return the algorithm of a family. Row counts are gathered by NCCL, because DeepEP has no gather."""
     found: str = getattr(algorithms, _setting(family))
     return NCCL if family == COUNTS and found in TOKENS else found
 
@@ -162,7 +162,7 @@ def _ranks(mesh: Mesh, experts: Mesh, pipeline: Pipeline) -> dict[str, Callable[
 def holders(mesh: Mesh, pipeline: Pipeline) -> Ints:
     """Return the groups of ranks that hold the same parameters.
 
-    With two copies of the model both ranks at one distance from the ends of a pipeline hold the same two stages.
+    With two copies of the model, the two ranks at equal distance from the ends of a pipeline hold the same two stages.
     """
     found = mesh.groups("dp", "cp")
     if pipeline.copies == 1:
@@ -204,7 +204,7 @@ def _shard_groups(job: Job) -> dict[str, Callable[[], Ints]]:
 def _fitted(
     job: Job, topology: Topology, gpus: Ints, upwards: tuple[int, ...], family: Family, ops: tuple[str, ...]
 ) -> Family:
-    """Return the family with the levels that its algorithm uses. Raises as `tenant` does."""
+    """Return the family with the levels that its algorithm uses. Raises ConfigError as `tenant` does."""
     placed = gpus[family.ranks]
     if family.algorithm in ("", NCCL):
         return family._replace(levels=levels(topology.numbering.node_of(placed), upwards))
@@ -216,7 +216,7 @@ def _fitted(
 
 
 def _neighbours(mesh: Mesh, pipeline: Pipeline) -> Ints:
-    """Return (source, destination) pairs of neighbouring pipeline ranks; the last meets the first where chunks begin there."""
+    """Return (source, destination) pairs of neighbouring pipeline ranks, including (last, first) if chunks wrap around."""
     stages = mesh.ranks.reshape(mesh.pp, -1)
     following = np.roll(stages, -1, axis=0)
     last = mesh.pp if pipeline.chunks > 1 and not pipeline.folded and mesh.pp > 1 else mesh.pp - 1
@@ -224,16 +224,16 @@ def _neighbours(mesh: Mesh, pipeline: Pipeline) -> Ints:
 
 
 def pipelines(job: Job) -> Ints:
-    """Return the ranks of every pipeline (pipelines, pp), in the order in which neighbours of one stage stand.
+    """Return the ranks of every pipeline (pipelines, pp), in the order of the neighbours of one stage.
 
-    Messages that are waited for are sent and received in one call (batch_isend_irecv of PyTorch, as Megatron and its own
-    pipelines do), which takes the communicator of the pipeline; others that of the two ranks.
+    Messages with waits are sent and received in one call (batch_isend_irecv of PyTorch, as in Megatron and in its own pipelines),
+    which uses the pipeline's communicator; others use one of the two ranks.
     """
     return np.ascontiguousarray(job.mesh.ranks.reshape(job.mesh.pp, -1).T)
 
 
 def group_of(family: Family, ranks: int, position: int | None = None) -> Ints:
-    """Return the group of each rank in a family (-1: none); `position` asks for the groups where it stands there."""
+    """Return the group of each rank in a family (-1: none); with `position`, only where the rank has that position."""
     result = np.full(ranks, -1, np.int64)
     columns = family.ranks if position is None else family.ranks[:, [position]]
     result[columns.ravel()] = np.repeat(np.arange(len(columns)), columns.shape[1])

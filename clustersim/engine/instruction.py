@@ -1,6 +1,6 @@
-"""The instructions of a script: kernels with the collectives between them, messages, and collectives that run beside them.
+"""Instructions of a script: kernels with the collectives between them, messages, and concurrent collectives.
 
-`chunk` is the place of a stage among those of the rank, so that ranks which do alike have the same instructions; -1: no stage.
+`chunk` is the index of a stage among those of the rank, so that equivalent ranks have equal instructions; -1: no stage.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ class Compute(NamedTuple):
     items: Steps
     family: str | None
     tensors: int = 0
-    """Parameter tensors that it launches something for, one by one."""
+    """Number of parameter tensors with a launch each."""
     parts: int = 0
-    """Parts of gathered tensors that it copies into place, one by one."""
+    """Number of parts of gathered tensors that are copied into place, with a launch each."""
 
 
 class Send(NamedTuple):
-    """A message to the rank that holds the stage `ahead` (1, or -1) of that of `chunk`."""
+    """A message to the rank of the stage `ahead` (1 or -1) of the stage of `chunk`."""
 
     chunk: int
     ahead: int
@@ -34,7 +34,7 @@ class Send(NamedTuple):
 
 
 class Launch(NamedTuple):
-    """Begin a collective on its stream, not before what was launched on another is over."""
+    """Start of a collective on its stream, after the launches on another stream that it waits for."""
 
     chunk: int
     collective: Collective
@@ -42,7 +42,7 @@ class Launch(NamedTuple):
 
 
 class Drain(NamedTuple):
-    """The host waits here until its GPU is idle."""
+    """Point where the host waits until its GPU is idle."""
 
     chunk: int
 

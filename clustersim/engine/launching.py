@@ -1,4 +1,4 @@
-"""How a job's host keeps up with its GPUs: launched in time, behind, or waiting for them before each pass."""
+"""How a job's host keeps up with its GPUs: in time, behind, or waiting for them before each pass."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ Seconds = Mapping[Kernel, float]
 class Launching(NamedTuple):
     """How the host launches the passes of a job.
 
-    prompt: in time, all but the first kernels of the step, for which GPUs wait `start` seconds. synchronised: from the moment a
-    pass begins, as the host waits for its GPU before each. ahead: one pass after the other, whatever the GPU does.
+    prompt: launches are in time, except for the first kernels of the step, for which GPUs wait `start` seconds. synchronised:
+    launches begin when a pass starts, because the host waits for its GPU before each pass. ahead: pass after pass, whatever the
+    GPU does.
     """
 
     mode: Literal["prompt", "synchronised", "ahead"]
@@ -29,7 +30,7 @@ class Launching(NamedTuple):
 
 
 def launching(job: Job, scripts: Sequence[Script], seconds: Sequence[Seconds], hosts: Sequence[Launcher]) -> Launching:
-    """Return how the host launches the passes of these scripts; seconds, hosts: by type of node, none where nothing is late."""
+    """Return how the host launches the passes of these scripts. seconds, hosts: by node type, empty without delays."""
     if not any(host.late for host in hosts):
         return Launching("prompt")
     if hosts[0].synchronised(job):
@@ -42,7 +43,7 @@ def launching(job: Job, scripts: Sequence[Script], seconds: Sequence[Seconds], h
 
 
 class _Row(NamedTuple):
-    """A pass: seconds to launch it and to run it, and by how much launches delay it when both begin at once."""
+    """A pass: seconds to launch it, seconds to run it, and the delay by launches if both start together."""
 
     launch: float
     run: float
@@ -50,11 +51,10 @@ class _Row(NamedTuple):
 
 
 def _start(script: Script, seconds: Seconds, host: Launcher) -> float | None:
-    """Return by how much a host delays the first pass of a rank; None where it may delay others.
+    """Return the delay of a rank's first pass by its host, in seconds; None if later passes may be delayed.
 
-    Where it waits for its GPU inside of passes, it does. Else, as a GPU takes at least what the kernels take: when no pass takes
-    longer to launch than to run, the lead that the host has after the first pass only grows, and a pass waits for it only if it
-    would be delayed by more than that lead.
+    A host that waits for its GPU inside passes may delay all of them. Otherwise, if no pass takes longer to launch than to run,
+    the host's lead after the first pass only grows, and a pass waits only if its delay exceeds that lead.
     """
     if not script.row:
         return 0.0
@@ -79,6 +79,7 @@ def _row(lines: Iterable[Instruction], seconds: Seconds, host: Launcher) -> _Row
 
 
 def _items(lines: Iterable[Instruction]) -> Iterator[Kernel | Collective]:
+    """Yield the kernels and collectives that the host launches in lines of a script, without the optimizer's."""
     for line in lines:
         if isinstance(line, Compute) and line.kind not in UPDATE:
             yield from (item for item in line.items if isinstance(item, Kernel | Collective))
@@ -87,7 +88,7 @@ def _items(lines: Iterable[Instruction]) -> Iterator[Kernel | Collective]:
 
 
 class Launches:
-    """When the host has launched the parts of an activity that it begins with; extra: seconds of launches besides its kernels."""
+    """Times when the host has launched the parts of an activity that it starts with. extra: seconds of other launches."""
 
     def __init__(self, host: Launcher, items: Steps, extra: float) -> None:
         self.host, self.queue = host, LaunchQueue()
@@ -98,7 +99,7 @@ class Launches:
         self.queue.run(self.host.seconds(kernel) + self.extra, seconds)
 
     def call(self, call: Collective) -> float:
-        """Launch a collective, and return before when it cannot begin; what comes after it waits for it anyway."""
+        """Launch a collective. Return the time in seconds before which it cannot start; later items wait for it anyway."""
         self.queue.run(self.host.seconds(call), 0.0)
         over, self.queue.over = self.queue.over, 0.0
         return over

@@ -35,7 +35,7 @@ BEGIN, OVER, END, LANDED, MOVE, LAND, FIRST, LAST = range(8)
 """What a task waits for: to begin; asleep, to be over; awake, for the end of a half segment and of what is in it; for a step to
 begin, and to end."""
 LATER = 1 << 56
-"""More than all events. At one time, what ends makes room for what begins, and rates are solved when everything has changed."""
+"""More than the number of events: in the queue, at one time, tasks that end come first, then those that begin, then `solve`."""
 NEARLY = 1e-9
 """Relative error that a difference of sums may have."""
 SAME = 1e-12
@@ -60,17 +60,17 @@ class LoopStep:
     starts: Floats
     ends: Floats
     asked: Floats
-    """When the rank came to the task."""
+    """Time when the rank reached the task."""
     cause: Ints
-    """Event whose end let the task begin; -1: the begin of the step."""
+    """Event whose end allowed the task to start; -1: the start of the step."""
     leader: Ints
-    """One event for all that start together."""
+    """Representative event of all that start together."""
     wait_event: Ints
-    """By wait, the event that was waited for; -1 for waits without one …"""
+    """By wait, the event waited for; -1 for waits without one …"""
     wait_asked: Floats
-    """… and when the wait began."""
+    """… and the time when the wait began."""
     segment_ends: Mapping[int, list[float]]
-    """Ends of the half segments of tasks that shared a link, by the event of their leader; others ran as if alone."""
+    """Ends of the half segments of tasks that shared a link, by their leader's event; others ran as if alone."""
     slowed: Floats | None
     """Seconds by which overlapping communication made each task longer; None if it slowed none."""
     events: int
@@ -94,7 +94,7 @@ class _Link:
 
 
 class _Rank:
-    """What communication takes of a rank: shares now, and their integrals (engine/slowing.py)."""
+    """Shares of a rank taken by communication: current shares, and their integrals (engine/slowing.py)."""
 
     __slots__ = ("late", "lost", "lost_bound", "memory", "since", "sms", "taken", "taken_bound")
 
@@ -103,7 +103,7 @@ class _Rank:
         self.late: dict[_Loss, None] = {}
 
     def advance(self, now: float) -> None:
-        """Bring the integrals to a time, and what is left of the losses that are made up for."""
+        """Advance to time `now` (s): the integrals, and the seconds left of the losses that are being made up for."""
         past = now - self.since
         if past == 0.0:
             return
@@ -115,7 +115,7 @@ class _Rank:
 
 
 class _Loss:
-    """A task that computes on a rank: the parts of it in kernels that memory does not bound (`other`) and that it bounds."""
+    """A task computing on a rank: fractions of its time in kernels that memory bandwidth bounds (`memory`) or not (`other`)."""
 
     __slots__ = ("before", "before_bound", "end", "left", "memory", "other", "rank", "task")
 
@@ -124,12 +124,12 @@ class _Loss:
         self.before = self.before_bound = self.left = self.end = 0.0
 
     def speed(self) -> float:
-        """Return how fast the rank makes up for what was lost."""
+        """Return the seconds of lost computation that the rank makes up for in one second (0 to 1)."""
         return 1.0 - self.other * self.rank.taken - self.memory * self.rank.taken_bound
 
 
 class _Running:
-    """A task under way, or to begin, whose end is not known when it begins."""
+    """A task whose end is not known when it starts, in progress or about to start."""
 
     __slots__ = (
         *(
@@ -196,7 +196,7 @@ class _Job:
         self.reset()
 
     def reset(self) -> None:
-        """Make the job ready for another step."""
+        """Reset the state of the step, so that the job can begin another one."""
         events, ranks = self.events, self.ranks
         self.start, self.end = [-1.0] * events, [-1.0] * events
         self.asked, self.cause, self.pass_of = [0.0] * events, [-1] * events, [-1] * events
@@ -227,11 +227,11 @@ class _Job:
         return self.link[self.link_start[kind] : self.link_start[kind + 1]]
 
     def rank_of(self, event: int) -> _Rank:
-        """Return what communication takes of the rank of an event."""
+        """Return the shares that communication takes of the rank of an event."""
         return self.rank_state.setdefault(self.task_rank[self.task[event]], _Rank())
 
     def stuck(self) -> SimulationError:
-        """Return the error of a step in which a rank, or a launched task, cannot go on."""
+        """Return the error for a step in which a rank or a launched task waits for ever."""
         for rank in range(self.ranks):
             if self.cursor[rank] < self.rank_pass[rank + 1]:
                 return self.shape.stuck(self.current[rank], self.microbatch[self.cursor[rank]])
@@ -239,7 +239,7 @@ class _Job:
         return self.shape.stuck(self.task[event], self.microbatch[self.pass_of[event]])
 
     def time(self, event: int) -> float:
-        """Return the end of an event, the begin of the step for -1; below 0 if it is not known."""
+        """Return the time (s) when an event ends, negative if not known yet; for event -1, the time when the step began."""
         return self.begin if event < 0 else self.end[event]
 
 
@@ -269,14 +269,14 @@ class Loop:
             job.first_event = int(first)
 
     def again(self, number: int, begin: float) -> None:
-        """Let a job begin a step at a time."""
+        """Begin a step of job `number` at time `begin` (s)."""
         job = self.jobs[number]
         job.begin, job.step.call = begin, FIRST
         job.reset()
         self.push(job.step, begin)
 
     def play(self) -> int:
-        """Process events until a job ends a step; return its number."""
+        """Process events until some job ends a step; return the number of this job."""
         now = self.now  # rates of that time may still have to be solved
         while True:
             if self.dirty and (not self.queue or self.queue[0][0] > now):
@@ -301,13 +301,13 @@ class Loop:
                 self.wake_up(task, now)
 
     def ends_now(self, now: float) -> bool:
-        """Return whether another job ends a step at this time."""
+        """Return whether a further job ends a step at time `now` (s) or before."""
         return any(one.call == LAST and at <= now and version == one.version for at, _, version, one in self.queue)
 
     # ranks and streams
 
     def go_on(self, job: _Job) -> None:
-        """Continue the ranks and launched tasks of a job that have become ready; let its step end if all of it is known."""
+        """Continue all ready ranks and launched tasks of a job; schedule the end of its step once all ends are known."""
         ready = job.ready
         while ready:
             one = ready.pop()
@@ -323,7 +323,7 @@ class Loop:
             self.push(job.step, job.over)
 
     def advance(self, job: _Job, rank: int) -> None:
-        """Execute the tasks of a rank up to the first whose end is not known."""
+        """Execute the tasks of a rank until the first one whose end is not known yet."""
         last = job.rank_pass[rank + 1]
         while (p := job.cursor[rank]) < last:
             task, end = job.current[rank], job.pass_end[p]
@@ -351,7 +351,7 @@ class Loop:
         job.left -= 1
 
     def waited(self, job: _Job, rank: int, p: int, task: int) -> bool:
-        """Let a rank wait for all that a task needs, one after the other; return False where the end of one is not known."""
+        """Let a rank wait for each event a task depends on; return False, to retry later, if the end of one is not known."""
         offset = job.pass_wait[p] - job.wait[job.pass_task[p]]
         for wait in range(job.waiting[rank], job.wait[task + 1]):
             job.waiting[rank] = wait
@@ -381,7 +381,7 @@ class Loop:
         return True
 
     def so_far(self, job: _Job, rank: int, wait: int) -> tuple[int, bool]:
-        """Return the last task that a wait for a stream is for, and whether there is one."""
+        """Return the event of the last task on a stream that a wait refers to, and whether there is such a task."""
         number = rank * job.streams + job.which[wait]
         count = job.count[number]
         if count <= job.but[wait]:
@@ -390,7 +390,7 @@ class Loop:
         return job.launched_events[job.launch_start[number] + which - 1], True
 
     def ran(self, job: _Job, rank: int, p: int, task: int) -> bool:
-        """Compute; return False where the end is not known yet."""
+        """Execute a task that the rank itself computes; return False, to retry later, if its end is not known yet."""
         event = job.pass_event[p] + job.event[task]
         if job.task[event] < 0:  # not begun
             job.task[event], job.asked[event] = task, job.now[rank]
@@ -406,7 +406,7 @@ class Loop:
         return True
 
     def launched(self, job: _Job, rank: int, p: int, task: int) -> None:
-        """Launch a task on another stream."""
+        """Launch a task on another stream; the rank goes on without waiting for the task."""
         event, number = job.pass_event[p] + job.event[task], rank * job.streams + job.stream[task]
         count = job.count[number]
         job.task[event], job.asked[event], job.cause[event] = task, job.now[rank], job.now_event[rank]
@@ -428,7 +428,7 @@ class Loop:
         self.launch(job, event)
 
     def launch(self, job: _Job, event: int) -> None:
-        """Let a launched task begin if all that it waits for is over; else it becomes ready with the first that is not."""
+        """Start a launched task if every event it waits for has ended; otherwise retry when the first unfinished one ends."""
         task, time, cause = job.task[event], job.begin, -1
         first = True
         for before in (job.previous[event], job.after[event]):
@@ -451,7 +451,7 @@ class Loop:
             self.start(job, event, task, time, cause)
 
     def free_waits(self, job: _Job, event: int, task: int) -> bool:
-        """Find when a free task may begin; return False where the end of something that it waits for is not known."""
+        """Set when a free task may begin; return False, to retry later, if an event it waits for has no known end."""
         p = job.pass_of[event]
         offset, own = job.pass_wait[p] - job.wait[job.pass_task[p]], job.stream[task] == 0
         time, cause = job.begin, -1
@@ -476,9 +476,9 @@ class Loop:
         return True
 
     def host(self, job: _Job, rank: int, p: int, task: int, op: int) -> None:
-        """Let the host launch kernels, mark how far it is, or wait for its GPU.
+        """Execute a task of the host: launch kernels, mark its progress (MARK), or wait for its GPU (DRAIN).
 
-        Its stream begins with the pass of its first task and continues whatever the others do.
+        The stream of the host begins with the pass of its first task and does not wait for other streams, except in DRAIN.
         """
         number = rank * job.streams + HOST_STREAM
         count = job.count[number]
@@ -497,7 +497,7 @@ class Loop:
         job.count[number] = count + 1
 
     def arrive(self, job: _Job, event: int, time: float, cause: int) -> None:
-        """Let a rank come to a task that several start together; the last one starts it."""
+        """Note that a rank has reached a task that several ranks start together; the last rank to arrive starts the task."""
         meeting = job.meeting[event]
         leader = job.meeting_leader[meeting]
         if leader < 0:
@@ -514,7 +514,7 @@ class Loop:
             self.start(job, leader, slot, job.meeting_time[meeting], job.meeting_cause[meeting])
 
     def start(self, job: _Job, leader: int, slot: int, time: float, cause: int) -> None:
-        """Let the events of a leader begin at a time."""
+        """Start a task, i.e. all events of leader `leader`, at time `time` (s)."""
         kind, changes = job.kind[slot], False
         event = leader
         while event >= 0:
@@ -530,7 +530,7 @@ class Loop:
         heappush(self.queue, (time, 2 * LATER + job.first_event + leader, 0, running))
 
     def over(self, job: _Job, leader: int, end: float) -> None:
-        """Let the events of a leader end at a time, and make ready all that waits for them."""
+        """End all events of a leader at time `end` (s) and make every rank and task ready that waits for them."""
         event = leader
         while event >= 0:
             job.end[event] = end
@@ -540,23 +540,23 @@ class Loop:
             event = job.mate[event]
 
     def wake_waiters(self, job: _Job, waiter: int) -> None:
-        """Make ready a waiter and those that follow it in its list."""
+        """Make a waiter ready, and all waiters after it in its linked list."""
         while waiter >= 0:
             job.ready.append(waiter if waiter < job.events else job.events - 1 - waiter)
             waiter = job.next_waiter[waiter]
 
     def register(self, job: _Job, event: int, waiter: int) -> None:
-        """Let a launched task, or a rank (its number plus that of the events), become ready when an event ends."""
+        """Make a waiter ready when an event ends: a launched task by its event, or a rank as number of events + rank."""
         job.next_waiter[waiter], job.waiter[event] = job.waiter[event], waiter
 
     def register_message(self, job: _Job, message: int, waiter: int) -> None:
-        """Let a waiter become ready when a message is launched."""
+        """Make a waiter (as in `register`) ready when a message is launched."""
         job.next_waiter[waiter], job.message_waiter[message] = job.message_waiter[message], waiter
 
     # tasks whose ends depend on others
 
     def push(self, task: _Running, time: float) -> None:
-        """Let a task wait until a time, for what `call` says and for nothing else."""
+        """Schedule the next event of a task, whose kind is `call`, at time `time` (s); an earlier schedule becomes invalid."""
         self.number += 1
         task.version += 1
         # what ends frees its links before what begins at that time takes them: else both would seem to share them
@@ -564,7 +564,7 @@ class Loop:
         heappush(self.queue, (time, later + self.number, task.version, task))
 
     def begin(self, task: _Running, now: float) -> None:
-        """Let a task begin: with those that it could slow, or asleep."""
+        """Begin a task: asleep until its end if its links fit, else awake together with the tasks that it could slow."""
         job = task.job
         task.started = task.begun = now
         if job.slowing:
@@ -583,7 +583,7 @@ class Loop:
             self.wake(other, now)
 
     def asleep(self, task: _Running) -> list[_Running]:
-        """Return the tasks that sleep on links of a task that could be overfilled; from now on they are awake."""
+        """Return the sleeping tasks on those links of a task that could be overfilled, and mark them awake."""
         found = []
         for number in task.links:
             link = self.links[number]
@@ -595,7 +595,7 @@ class Loop:
         return sorted(found, key=lambda one: (one.job.number, one.leader))
 
     def finish(self, task: _Running, now: float) -> None:
-        """Let a sleeper end, and all that waited for it begin; first it makes up for what it has lost."""
+        """End a sleeping task, after it has made up for lost computation, and continue all that waited for the task."""
         job = task.job
         if task.late:
             self.no_longer_late(task, now)
@@ -623,7 +623,7 @@ class Loop:
         return task.job.segment_start[task.kind + 1] - task.job.segment_start[task.kind]
 
     def alone(self, task: _Running, index: int, begun: float) -> float:
-        """Return when a half segment that began at a time ends, if nothing slows it from there on."""
+        """Return the time (s) when half segment `index`, begun at time `begun`, ends if no other task slows it."""
         job, place = task.job, task.job.segment_start[task.kind] + index // 2
         compute, launched, _, _, computed, over = job.segment[place]
         if task.on_time:
@@ -634,12 +634,12 @@ class Loop:
         return begun + self.beside(task, index, job.flows[flow][3]) if flow >= 0 else begun
 
     def beside(self, task: _Running, index: int, moving: float) -> float:
-        """Return the seconds of a flow that moves so long, with the computation that overlaps with it."""
+        """Return the seconds of a flow that moves for `moving` seconds, with the computation that overlaps with the flow."""
         _, _, beside, share, _, _ = task.job.segment[task.job.segment_start[task.kind] + index // 2]
         return max(moving, beside + share * moving) if beside else moving
 
     def reach(self, task: _Running, time: float) -> None:
-        """Bring a sleeper to the half segment in which it is at a time, at most its last one."""
+        """Advance a sleeping task to the half segment that it has reached at time `time` (s), at most the last one."""
         # in the last one it waits for its end anyway, however sums are rounded
         while task.index < 2 * self.segments(task) - 1:
             end = self.alone(task, task.index, task.begun)
@@ -650,7 +650,7 @@ class Loop:
             task.begun = end
 
     def wake(self, task: _Running, now: float) -> None:
-        """Let a task continue event by event from where it is now."""
+        """Wake a sleeping task: from time `now` (s), it continues event by event."""
         task.version += 1  # whatever it waits for
         self.reach(task, now)
         if task.index:
@@ -659,7 +659,7 @@ class Loop:
         self.enter(task, now)
 
     def enter(self, task: _Running, now: float) -> None:
-        """Continue with a half segment that has begun before now or just now."""
+        """Continue a task in its current half segment, which began at time `now` (s) or before."""
         while True:
             if task.index % 2:
                 self.transfer(task, now)
@@ -681,7 +681,7 @@ class Loop:
         return task.job.segment[task.job.segment_start[task.kind] + task.index // 2][2] > 0.0
 
     def transfer(self, task: _Running, now: float) -> None:
-        """Continue with a flow, or with the computation that overlaps with it."""
+        """Continue a task in the half segment of a flow: its latency, its bytes, or the computation that overlaps with it."""
         flow, begun = self.flow_of(task), task.begun
         if flow < 0 or now >= begun + task.job.flows[flow][3]:
             # nothing moves any more: what is computed beside it takes longer
@@ -700,7 +700,7 @@ class Loop:
             self.push(task, begun + latency)
 
     def goes_on(self, task: _Running, now: float) -> bool:
-        """End a half segment. Return whether the task stays awake for the next one; else it sleeps to its end."""
+        """End a half segment; return whether the task stays awake for the next one. Otherwise it sleeps until its end."""
         task.ends.append(now)
         task.index += 1
         task.begun = now
@@ -715,7 +715,7 @@ class Loop:
         return False
 
     def loads(self, task: _Running, flow: int) -> list[tuple[_Link, float]]:
-        """Return the links of a flow, and the bytes over each for each byte of the flow."""
+        """Return the links of a flow, each with the bytes that cross the link per byte of the flow."""
         job = task.job
         return [
             (self.links[task.links[job.load_link[load]]], job.load_weight[load])
@@ -723,7 +723,7 @@ class Loop:
         ]
 
     def move(self, task: _Running, now: float) -> None:
-        """Let the bytes of a flow move: its latency is over."""
+        """Begin to move the bytes of a flow, whose latency is over."""
         flow = self.flow_of(task)
         latency, size, bound, idle = task.job.flows[flow]
         lands = task.begun + idle
@@ -743,7 +743,7 @@ class Loop:
         self.dirty = True
 
     def land(self, task: _Running) -> None:
-        """Take away a flow that is over."""
+        """Remove a flow that has ended from its links."""
         for link, weight in self.loads(task, task.moving):
             del link.crossing[task]
             if link.full and not link.changed:
@@ -757,7 +757,7 @@ class Loop:
         self.dirty = True
 
     def wake_up(self, task: _Running, now: float) -> None:
-        """Do what an awake task waited for."""
+        """Process the event, of kind `call`, that an awake task waited for."""
         self.events += 1
         if task.call == MOVE:
             self.move(task, now)
@@ -777,7 +777,7 @@ class Loop:
     # max-min fair rates
 
     def solve(self, now: float) -> None:
-        """Bring the rates up to date, on the links that are known to be full and on those that this would overfill.
+        """Update the rates of flows on the full links that changes reach, and on links that the new rates would overfill.
 
         Of thousands of links a hundred are full, and a solution that keeps within a limit stays when that limit is added.
         """
@@ -795,7 +795,7 @@ class Loop:
             link.full = link.used > NEARLY_FULL * link.limit
 
     def joined(self) -> tuple[list[_Running], list[_Link]]:
-        """Return the flows that chains of full links join to changes, and these links."""
+        """Return the flows connected to changed flows or links by chains of full links, and the links in these chains."""
         self.stamp += 1
         stamp, tasks, wide = self.stamp, list[_Running](), list[_Link]()
         for link in self.changed:
@@ -854,7 +854,7 @@ class Loop:
     def stopping(
         self, level: float, place: int, wide: list[_Link], rates: list[float], stops: list[tuple[float, int]]
     ) -> list[int]:
-        """Return who stops at a rate: a flow (a negative place) or all that still rise on a link."""
+        """Return the places of the flows that stop rising at a rate: one flow (negative place) or all rising ones on a link."""
         if place < 0:
             return [-1 - place] if rates[-1 - place] < 0.0 else []
         link = wide[place]
@@ -871,7 +871,7 @@ class Loop:
         return [number for number, _ in some]
 
     def overfilled(self, tasks: list[_Running], rates: list[float]) -> bool:
-        """Try rates; return whether they overfill links that were not known to be full, which are changed too, then."""
+        """Try rates (bytes/s); return whether they overfill links not yet marked full, and mark these as full and changed."""
         over = False
         before = [task.tried for task in tasks]
         for task, rate in zip(tasks, rates, strict=True):
@@ -893,7 +893,7 @@ class Loop:
         return found
 
     def settle(self, task: _Running, now: float) -> None:
-        """Give a flow its new rate from now on; what hardly changes stays."""
+        """Give a flow its new rate from time `now` (s) on, unless the change is within rounding."""
         rate, time = task.tried, task.lands
         # a rate that differs by rounding alone would move the end by some digits, and cost an event
         if abs(rate - task.rate) <= SAME * task.rate:
@@ -909,7 +909,7 @@ class Loop:
     # losses to communication that overlaps
 
     def overlap(self, task: _Running, now: float) -> None:
-        """Let a task that begins take what it takes of its ranks, and note what is taken of those on which it computes."""
+        """Begin a task's use of SMs and memory bandwidth; note the losses so far of the ranks on which it computes."""
         job, event = task.job, task.leader
         idle = job.idle[task.kind]
         while event >= 0:
@@ -928,7 +928,7 @@ class Loop:
             loss.before, loss.before_bound = loss.rank.lost, loss.rank.lost_bound
 
     def take(self, task: _Running, sign: float, now: float) -> None:
-        """Take from ranks what a task takes while it runs, or give it back; who makes up for losses there ends anew."""
+        """Add (sign 1) or remove (-1) a task's shares of its ranks; reschedule tasks that make up for losses there."""
         for rank, sms, memory in task.takes:
             rank.advance(now)
             rank.sms += sign * sms
@@ -943,11 +943,11 @@ class Loop:
                     self.wait_late(loss.task)
 
     def wait_late(self, task: _Running) -> None:
-        """Let a task wait until its losses are made up for on all of its ranks."""
+        """Schedule the end of a task for the time when its losses are made up for on all of its ranks."""
         self.push(task, max(loss.end for loss in task.losses))
 
     def loses(self, task: _Running, now: float) -> bool:
-        """Begin to make up for what a task has lost, which would be over now; return whether it has lost anything."""
+        """Return whether a task, at its end, has lost computation to communication; if so, begin to make up for the loss."""
         late = False
         for loss in task.losses:
             rank = loss.rank
@@ -967,7 +967,7 @@ class Loop:
         return True
 
     def no_longer_late(self, task: _Running, now: float) -> None:
-        """Take away a task that has made up for its losses."""
+        """Note by how much a task became longer, now that it has made up for its losses, and remove it from its ranks."""
         event = task.leader
         while event >= 0:
             task.job.longer[event] = now - task.since
@@ -977,7 +977,7 @@ class Loop:
             del loss.rank.late[loss]
 
     def step(self, number: int) -> LoopStep:
-        """Return the step that a job has just ended."""
+        """Return the times of the step that job `number` has just ended."""
         job = self.jobs[number]
         slowed = None
         if job.slowing:

@@ -1,12 +1,12 @@
-"""Bytes on one GPU of each pipeline rank while its passes run, at every pass or at those moments alone at which they may peak.
+"""Bytes on one GPU of each pipeline rank during its passes, at every pass or only at possible peaks.
 
-A forward pass keeps the activations of its stage and microbatch until the backward pass (or its half that yields the gradients
-of the weights) is over (Korthikanti et al. 2022). With several stages a rank, the most of one and the most of another need not
-come at one moment: the peak is that of the running sum, never the sum of the peaks.
+A forward pass saves the activations of its stage and microbatch until the backward pass (or its weight-gradient half) ends
+(Korthikanti et al. 2022). With several stages per rank, the peaks of different stages need not coincide: the peak is that of the
+running sum, never the sum of the peaks.
 
-What a rank holds at a pass follows from how many microbatches each of its stages has in flight then, from the letter and from
-which gradients are not reduced yet. A schedule has few different moments of this kind, whatever the job; so they are found once
-for each schedule, and a job that does not fit is known at once.
+The memory at a pass follows from the number of microbatches in flight of each stage, the letter, and which gradients are not
+reduced yet. A schedule has few distinct moments of this kind, whatever the job; so they are found once per schedule, which tells
+quickly whether a job fits.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ from clustersim.schedules.action import Action, Schedule
 
 
 class Moments(NamedTuple):
-    """Moments of a schedule, rank by rank; those of rank r are start[r] to start[r + 1]."""
+    """Moments of a schedule, rank by rank; rank r has the rows start[r] to start[r + 1]."""
 
     start: Ints
     at: Ints
-    """Which of its stages the rank runs."""
+    """Index of the stage that the rank runs, among its own."""
     forward: Mask
     kept: Ints
     """Microbatches in flight while the pass runs, by stage of the rank: (moments, stages)."""
     unreduced: Mask
-    """Whether a stage has gradients that are not reduced yet, from its first backward pass to the one after its last."""
+    """Whether a stage has unreduced gradients, from its first backward pass to the pass after its last (moments, stages)."""
 
 
 def moments(schedule: Schedule, every: bool = False) -> Moments:
-    """Return the moments of a legal schedule at which memory may peak, each at its first place; every: one for each action."""
+    """Return the moments of a legal schedule at which memory may peak, each once. every: one per action."""
     # columns over all actions, rank after rank
     rank = np.repeat(np.arange(len(schedule)), [len(row) for row in schedule])
     stage = np.array([action.stage for row in schedule for action in row], np.int64)
@@ -70,26 +70,26 @@ def moments(schedule: Schedule, every: bool = False) -> Moments:
 
 
 class RankMemory(NamedTuple):
-    """What one GPU of a pipeline rank holds at moments of its schedule, in bytes."""
+    """Memory of one GPU of a pipeline rank at moments of its schedule, in bytes."""
 
     rest: Memory
-    """Between steps."""
+    """Memory between steps."""
     activations: Floats
-    """What every microbatch in flight keeps at the fullest moment of the pass, with what recomputation brings back (moments,)."""
+    """Activations of all microbatches in flight at the peak of the pass, including recomputed ones (moments,)."""
     workspace: Floats
-    """The largest temporaries of the pass (moments,)."""
+    """Largest temporary buffers of the pass (moments,)."""
     gradients: Floats
-    """All of them (moments,)."""
+    """All gradients (moments,)."""
     gathered: Floats
     """Sharded parameters that are gathered (moments,)."""
     row: tuple[Action, ...] = ()
-    """The actions, where there is a moment for each."""
+    """Actions, if there is a moment for each."""
     host: float = 0.0
-    """Peak bytes of host memory for what is offloaded."""
+    """Peak bytes of host memory for offloaded data."""
 
     @property
     def peak(self) -> Memory:
-        """The bytes by kind at the first of the fullest moments."""
+        """Bytes by kind at the first of the peak moments."""
         if not len(self.activations):
             return self.rest
         most = int((self.activations + self.workspace + self.gradients + self.gathered).argmax())
@@ -97,7 +97,7 @@ class RankMemory(NamedTuple):
 
 
 def of_lanes(job: Job, lanes: Sequence[Sequence[Stage]], found: Moments) -> list[RankMemory]:
-    """Return what each rank with stages of `lanes` holds at the moments of the job's schedule."""
+    """Return the memory of each rank with stages of `lanes` at the moments of the job's schedule."""
     rest, columns = _held(job, lanes, found)
     ends = pairwise(found.start.tolist())
     return [RankMemory(own, *columns[:, begin:end]) for own, (begin, end) in zip(rest, ends, strict=True)]
@@ -131,7 +131,7 @@ def _held(job: Job, lanes: Sequence[Sequence[Stage]], found: Moments) -> tuple[l
 
 
 def peaks(job: Job, parts: Sequence[Sequence[Stage]], found: Moments) -> list[Memory]:
-    """Return what the fullest GPU of each pipeline rank holds at its fullest moment.
+    """Return the peak memory of the fullest GPU of each pipeline rank.
 
     parts: all stages, by position in the ep group. found: the moments of the job's schedule, whose rows are legal.
     """
@@ -151,7 +151,7 @@ def _running(rest: Memory, activations: float, workspace: float, gradients: floa
 
 
 def memory_by_rank(job: Job, parts: Sequence[Sequence[Stage]], schedule: Schedule) -> list[RankMemory]:
-    """Return what the fullest GPU of each pipeline rank holds at every pass; parts: all stages, by position in the ep group."""
+    """Return the memory of the fullest GPU of each pipeline rank at every pass. parts: all stages, by ep position."""
     rows = memory_order(schedule, job.pipeline.paired)
     every = moments(rows, every=True)
     ranks = (of_lanes(job, job.lanes(part), every) for part in parts)
@@ -161,11 +161,11 @@ def memory_by_rank(job: Job, parts: Sequence[Sequence[Stage]], schedule: Schedul
 
 
 def beside(job: Job, stage: Stage) -> tuple[float, float]:
-    """Return the bytes that a backward pass finds kept more, and those of temporaries, where a forward pass runs beside it.
+    """Return the additional saved and temporary bytes of a backward pass that overlaps a forward pass.
 
-    Layer by layer the one frees what the other keeps, so that there is one layer more (Megatron-Core,
-    models/common/model_chunk_schedule_plan.py: the first layer of the one chunk runs beside the last of the other, which is
-    released behind it). Schedules that pair passes by themselves count both whole.
+    Layer by layer, the backward pass frees what the forward pass saves, so that there is one additional layer (Megatron-Core,
+    models/common/model_chunk_schedule_plan.py: the first layer of one chunk overlaps the last of the other, which is freed after
+    it). Schedules that pair passes themselves count both in full.
     """
     if job.parallelism.overlap.ep != "microbatch" or job.pipeline.paired:
         return 0.0, 0.0

@@ -1,10 +1,10 @@
-"""In which turns a rank runs its passes: one after the other, or two of different microbatches in parts, beside each other.
+"""Order of a rank's passes: one after the other, or two of different microbatches interleaved in parts.
 
-A pass that exchanges rows with experts on other ranks stands still at each exchange. Where `overlap.ep: microbatch` asks for it,
-a backward pass and the forward pass behind it are cut at their exchanges, and their parts take turns: what the one exchanges
-moves while the other computes. So Megatron's overlap_moe_expert_parallel_comm, with this order on both streams
-(core/models/common/model_chunk_schedule_plan.py, core/pipeline_parallel/combined_1f1b.py). In a schedule of pairs
-(`Pipeline.paired`) both have received before either computes, and neither sends before both are over, as in DualPipe.
+A pass that exchanges rows with experts on other ranks idles at each exchange. With `overlap.ep: microbatch`, a backward pass and
+the next forward pass are cut at their exchanges, and their parts alternate: one exchanges while the other computes. This is
+Megatron's overlap_moe_expert_parallel_comm, with its order on both streams (core/models/common/model_chunk_schedule_plan.py,
+core/pipeline_parallel/combined_1f1b.py). In a schedule of pairs (`Pipeline.paired`) both have received before either computes,
+and neither sends before both have ended, as in DualPipe.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from clustersim.schedules.action import Action, Schedule
 from clustersim.schedules.pipeline import together
 
 StepKey = tuple[str, int] | tuple[str, int, int, int]
-"""A pass by its letter and chunk, the place of its stage among those of the rank; of one in parts also which part, and how many
-exchanges the pass beside it has. Part -1 of a pair receives, and the part behind the last one sends."""
+"""A pass by letter and chunk (index of its stage among the rank's); for a pass in parts also the index of the part and the number
+of exchanges of the overlapping pass. Part -1 of a pair receives, and the part after the last one sends."""
 Turn = tuple[StepKey, Action]
 
 
 class Pairing(NamedTuple):
-    """Which passes run beside each other: a backward pass and a forward pass right behind it, or none."""
+    """Passes that overlap: a backward pass and the forward pass right after it, or none."""
 
     exchanges: Mapping[tuple[str, int], int] = {}
-    """Of passes that are cut there, by letter and chunk."""
+    """Number of exchanges of passes that are cut, by letter and chunk."""
     paired: bool = False
 
     def __bool__(self) -> bool:
@@ -36,7 +36,7 @@ ALONE = Pairing()
 
 
 def turns(row: Sequence[Action], own: Sequence[int], pairing: Pairing) -> list[Turn]:
-    """Return what a rank does, in order. own: its stages."""
+    """Return the turns of a rank, in order. own: its stages."""
     chunk = {stage: place for place, stage in enumerate(own)}
     if not pairing:
         return [((action.letter, chunk[action.stage]), action) for action in row]
@@ -53,7 +53,7 @@ def turns(row: Sequence[Action], own: Sequence[int], pairing: Pairing) -> list[T
 
 
 def _side_by_side(backward: int, forward: int, pairing: Pairing) -> Iterator[tuple[StepKey, int]]:
-    """Yield the parts of a backward pass (0) and a forward pass (1) of two chunks, the backward one's first."""
+    """Yield the parts of a backward pass (0) and a forward pass (1) of two chunks, backward parts first."""
     passes = ("B", backward), ("F", forward)
     exchanges = [pairing.exchanges.get(one, 0) for one in passes]
 
@@ -69,13 +69,13 @@ def _side_by_side(backward: int, forward: int, pairing: Pairing) -> Iterator[tup
 
 
 def launched_between(key: tuple[str, int, int, int]) -> int:
-    """Return how many exchanges the pass beside launches between the last one of a pass and the part that waits for it."""
+    """Return the number of exchanges of the overlapping pass between a pass's last exchange and the part that waits for it."""
     letter, _, part, beside = key
     return int(part <= beside if letter == "B" else part < beside)
 
 
 def memory_order(schedule: Schedule, beside: bool) -> Schedule:
-    """Return a schedule as memory sees it. beside: passes run beside each other, and what the forward one keeps comes on top."""
+    """Return a schedule in the order of memory. beside: passes overlap, and the forward pass's activations come on top."""
     if not beside:
         return schedule
     return tuple(tuple(action for unit in together(row, True) for action in reversed(unit)) for row in schedule)

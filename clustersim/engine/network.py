@@ -1,4 +1,4 @@
-"""What folded jobs see of the network that they share: flows of representative groups on representative links."""
+"""The shared network of folded jobs: flows of representative groups on representative links."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from clustersim.model.operator import Collective
 from clustersim.topology.model import Topology
 
 GroupKind = tuple[int, ...] | CommunicatorShape
-"""The types of the nodes of a group by their place in `Topology.kinds`, none in a cluster of one type; of a message, the shape of
-the communicator in which it goes."""
+"""Node types of a group, as indices into `Topology.kinds`, () in a cluster of one type; for a message, the shape of its
+communicator."""
 GroupPlans = Mapping[GroupKind, CollectivePlan]
-"""How a collective is carried, by the kind of group."""
+"""{kind of group: plan of the collective}"""
 
 
 class LinkLoads(NamedTuple):
-    """Bytes over links for each byte of a collective. The rows of group cell c are start[c] to start[c + 1]."""
+    """Bytes over links per byte of a collective. Rows of group cell c are start[c] to start[c + 1]."""
 
     start: Ints
     link: Ints
-    """Each once in a group cell."""
+    """Link of each row, distinct within a group cell."""
     weight: Floats
 
 
@@ -44,17 +44,17 @@ class Network:
 
     topology: Topology
     plans: Mapping[Collective, GroupPlans]
-    """How each collective is carried."""
+    """Plan of each collective, by kind of group."""
     traffic: Mapping[Variant, tuple[Traffic, ...]]
-    """That of each variant, by phases; `phases` has all that it puts on links."""
+    """Traffic of each variant by phase; the method `phases` gives its loads on all links."""
     cells: Partition
-    """Which ranks and groups of the job are alike, and which links; link cells are those of all jobs on the cluster."""
+    """Equivalence of ranks and groups of the job, and of links; link cells are shared by all jobs on the cluster."""
     capacity: Floats
-    """Bytes/s of each link cell that can be short."""
+    """Bytes/s of each link cell that can be a bottleneck."""
     loads: Mapping[Variant, tuple[LinkLoads, ...]]
-    """For each phase, what all groups of a group cell put on one link of each link cell."""
+    """For each phase, loads of all groups of a group cell on one link of each link cell."""
     kinds: Mapping[str, Sequence[GroupKind]] = field(default_factory=dict)
-    """By family, the kind of each group cell, where a family may have several."""
+    """{family: kind of each group cell}, for families with several kinds."""
     known: dict[Collective, Sequence[tuple[Flow, ...]]] = field(default_factory=dict)
     cell_rows: dict[Variant, list[tuple[list[float], list[float], list[int], LinkLoads]]] = field(default_factory=dict)
     like: dict[str, tuple[list[int], list[int]]] = field(default_factory=dict)
@@ -74,7 +74,7 @@ class Network:
         return self.topology.cache.once(("phases", self.cells.key, variant), found)
 
     def plan(self, call: Collective, cell: int) -> CollectivePlan:
-        """Return how a call is carried in groups of a cell."""
+        """Return the plan of a call in groups of a cell."""
         own = self.plans[call]
         if len(own) > 1:
             return own[self.kinds[call.group][cell]]
@@ -82,7 +82,7 @@ class Network:
         return carried
 
     def variant(self, call: Collective, cell: int) -> Variant:
-        """Return the variant that carries a call in groups of a cell."""
+        """Return the variant of a call in groups of a cell."""
         return _variant(call, self.plan(call, cell))
 
     def flows(self, call: Collective) -> Sequence[tuple[Flow, ...]]:
@@ -135,7 +135,7 @@ class Network:
         return self.cell_rows[variant]
 
     def bytes_by_link(self, sizes: Mapping[tuple[Variant, int], float]) -> Floats:
-        """Return the bytes over every link, given those of the collectives of each group by variant and group cell."""
+        """Return the bytes over every link (links,), given {(variant, group cell): bytes} of each group's collectives."""
 
         def found() -> Floats:
             total = np.zeros(len(self.topology.capacity))
@@ -150,20 +150,20 @@ class Network:
 
 
 class Tenant(NamedTuple):
-    """A placed job as the network meets it."""
+    """A placed job as input of the network."""
 
     families: Sequence[tuple[Family, Sequence[Collective]]]
-    """Each with the collectives it runs; their `ranks` are those of the job."""
+    """Families, each with its collectives; their `ranks` are ranks of the job."""
     gpus: Ints
-    """The GPU of every rank."""
+    """GPU of every rank (ranks,)."""
     seeds: Ints
-    """An integer of 0 or more a rank; ranks of different seeds are never folded."""
+    """Integer of 0 or more per rank; ranks of different seeds are never folded (ranks,)."""
     key: Hashable = None
-    """Stands for all of this but the sizes of collectives in questions to the cluster's cache (None: it is found out)."""
+    """Key in the cluster's cache for everything but the sizes of collectives; None: computed."""
 
 
 class JobTraffic(NamedTuple):
-    """How each collective of a job is carried, and the traffic of each variant, with the latency and bound of its collectives."""
+    """Plans of a job's collectives, and the traffic of each variant, with latency and bound."""
 
     plans: Mapping[Collective, GroupPlans]
     phases: Mapping[Variant, tuple[Traffic, ...]]
@@ -177,11 +177,11 @@ class Demand(NamedTuple):
     traffic: tuple[JobTraffic, ...]
     """By job."""
     links: Ints
-    """Those that could be short, sorted."""
+    """Links that could be bottlenecks, sorted."""
     loads: tuple[ScarceLoads, ...]
-    """What all phases, one after the other, put on them."""
+    """Loads of all phases, one after the other, on those links."""
     key: Hashable
-    """Stands for all of this but the sizes of collectives, and what depends on these alone."""
+    """Key for everything but the sizes of collectives, and for what depends only on that."""
 
 
 class _TrafficKey(NamedTuple):
@@ -191,13 +191,13 @@ class _TrafficKey(NamedTuple):
     rate: float
     hops: bool
     messages: tuple[tuple[float, float], ...] = ()
-    """Seconds and bytes/s of the messages of each kind of group, where there are several."""
+    """(seconds, bytes/s) of the messages of each kind of group, if there are several."""
 
 
 def demand(topology: Topology, tenants: Sequence[Tenant]) -> Demand:
-    """Return what the jobs that share a cluster may put on its links.
+    """Return the loads that jobs sharing a cluster may put on its links.
 
-    Jobs that were met before are answered from the cluster's cache: what their collectives' sizes change are plans.
+    Results for known jobs are cached with the cluster: sizes of collectives change only plans.
     """
     tenants = tuple(one if one.key is not None else one._replace(key=_key(one)) for one in tenants)
     plans = [_plans(topology, one) for one in tenants]
@@ -231,7 +231,7 @@ def _flat(of_jobs: Iterable[Mapping[Variant, tuple[Traffic, ...]]]) -> list[Traf
 
 
 def folded(demand: Demand, kept: Mask, fold: bool = True) -> Partition:
-    """Return which ranks, groups and links are alike on those of `demand.links` that are `kept`; `fold` off: none are."""
+    """Return the equivalence of ranks, groups and links on the `kept` links of `demand.links`; `fold` off: none."""
     question = ("folded", demand.key, _mark(kept), fold)
 
     def found() -> Partition:
@@ -249,7 +249,7 @@ def _mark(kept: Mask) -> bytes | bool:
 
 
 def networks(demand: Demand, cells: Partition, kept: Mask) -> tuple[Network, ...]:
-    """Return the network of every job; they share its links, and only those: cells of ranks and groups never mix jobs."""
+    """Return the network of every job; they share only links: cells of ranks and groups never mix jobs."""
 
     def found() -> tuple[Floats, tuple[tuple[Partition, Mapping[Variant, tuple[LinkLoads, ...]]], ...]]:
         capacity = demand.topology.capacity[demand.links[kept]][cells.links.first]
@@ -278,7 +278,7 @@ def networks(demand: Demand, cells: Partition, kept: Mask) -> tuple[Network, ...
 
 
 def _kinds(topology: Topology, tenant: Tenant, cells: Partition) -> dict[str, list[GroupKind]]:
-    """Return, by family, the kind of each group cell; nothing where all groups of a family are of one."""
+    """Return {family: kind of each group cell}, without families of a single kind."""
     found: dict[str, list[GroupKind]] = {}
     for family, collectives in tenant.families:
         first = cells.groups[family.name].first
@@ -291,14 +291,14 @@ def _kinds(topology: Topology, tenant: Tenant, cells: Partition) -> dict[str, li
 
 
 def _sends(collectives: Sequence[Collective]) -> bool:
-    """Return whether a family has messages alone."""
+    """Return whether a family has only messages."""
     return all(one.op == "send" for one in collectives)
 
 
 def _message_shapes(topology: Topology, tenant: Tenant, family: Family) -> tuple[tuple[CommunicatorShape, ...], Ints]:
-    """Return the different shapes of the communicators in which messages between two ranks go, and which of them each has.
+    """Return the distinct communicator shapes of messages between two ranks, and the index of each pair's shape.
 
-    A communicator of more ranks has the messages' own latencies, and says whether they stay in a node.
+    A communicator of more ranks has the latencies of messages, and tells whether they stay in a node.
     """
 
     def asked() -> tuple[tuple[CommunicatorShape, ...], Ints]:
@@ -324,7 +324,7 @@ def _message_shapes(topology: Topology, tenant: Tenant, family: Family) -> tuple
 
 
 def _kept(demand: Demand, kept: Mask) -> tuple[ScarceLoads, ...]:
-    """Return the loads on the kept links, which are numbered anew."""
+    """Return the loads on the kept links, which are renumbered."""
     if kept.all():
         return demand.loads
     place = np.cumsum(kept) - 1
@@ -346,6 +346,7 @@ def _plans(topology: Topology, tenant: Tenant) -> dict[Collective, GroupPlans]:
 
 
 def _plan(topology: Topology, tenant: Tenant, family: Family, collective: Collective) -> GroupPlans:
+    """Return the plan of a collective for each kind of group in a family, by the kind's key."""
     by_kind: Mapping[GroupKind, tuple[CommunicatorShape, ...]] = {(): ()}
     if family.host:
         return {(): CollectivePlan("", "", (), (), None, math.inf, ())}
@@ -363,6 +364,7 @@ def _plan(topology: Topology, tenant: Tenant, family: Family, collective: Collec
 
 
 def _variant(call: Collective, plan: CollectivePlan) -> Variant:
+    """Return the key of the traffic of a call: calls with equal keys load links alike."""
     return call.group, call.op, plan.algorithm, plan.levels, plan.sizes
 
 

@@ -1,4 +1,4 @@
-"""Which engine executes a step: SimPy, the reference, or the event loop, which finds the same much sooner."""
+"""Engines of a step: SimPy, the reference, or the event loop, which is faster with equal results."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from clustersim.engine.simulate import simulate
 from clustersim.engine.times import Tasks, loop_times
 
 Engine = Literal["simpy", "auto"]
-"""Which engine executes a step: `simpy`, or `auto` for the event loop."""
+"""Engine of a step: `simpy`, or `auto` for the event loop."""
 ROOM = 640 << 20
-"""Bytes of compiled plans that are kept."""
+"""Largest number of bytes of cached compiled plans."""
 EVENT, TASK = 33, 1_500
 """Bytes of an event of a shape with its labels, and of a task with its activity."""
 
 
 class PlanCache:
-    """The compiled plans of a sweep, by what the jobs have in common, up to a bound in bytes."""
+    """Compiled plans of a sweep, by the structure that jobs share, up to a bound in bytes."""
 
     __slots__ = ("kept",)
 
@@ -41,12 +41,12 @@ class Player:
 
     engine: Engine = "simpy"
     cache: PlanCache | None = None
-    """Where compiled plans are kept for other jobs; None: they are not."""
+    """Cache of compiled plans for other jobs; None: no cache."""
     structure: Hashable = None
-    """What jobs have in common that differ in the seconds of their kernels alone; None: nothing compiled is kept."""
+    """Key shared by jobs that differ only in kernel seconds; None: compiled plans are not cached."""
 
     def replay_cached(self, seconds: Sequence[Seconds]) -> tuple[Plan, Record] | None:
-        """Execute what was compiled for another job of the structure; None where there is none."""
+        """Execute the plan compiled for another job of the structure; None if there is none."""
         if self.cache is None or self.structure is None or self.engine == "simpy":
             return None
         found = self.cache.kept.get(self.structure)

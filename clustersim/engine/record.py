@@ -1,4 +1,4 @@
-"""What a step leaves behind: when every event began and ended, by whichever engine, and the spans of that."""
+"""Result of executing a step: start and end of every event, from either engine, and the spans derived from them."""
 
 from __future__ import annotations
 
@@ -19,30 +19,30 @@ _ROUNDING = 1e-12  # of the step: a shorter wait is the difference of two sums
 
 
 class Waits(NamedTuple):
-    """What the compute streams of ranks wait for, one row per wait, rank after rank in the order of their passes."""
+    """Waits of compute streams, one row per wait, rank after rank in the order of their passes."""
 
     rank: Ints
     kind: Ints
-    """Place in `kinds`."""
+    """Index into `kinds`."""
     stage: Ints
     """Global stage that a message is for; -1 for other waits."""
     microbatch: Ints
     """-1 outside the passes of microbatches."""
     asked: Floats
-    """When the rank begins to wait."""
+    """Time when the rank begins to wait."""
     over: Floats
-    """When it goes on."""
+    """Time when the rank continues."""
     sent: Floats
-    """When the sender of a message came to it; the begin of the step for other waits."""
+    """Time when the sender of a message reached it; for other waits the start of the step."""
     event: Ints
-    """Event that is waited for."""
+    """Event that the wait is for."""
     kinds: tuple[str, ...]
-    """Names of what is waited for."""
+    """Names of the kinds of waits."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Record(LoopStep):
-    """One step of a job with its tasks; columns by event."""
+    """One step of a job with its tasks, as columns over events."""
 
     tasks: Tasks
     player: str
@@ -58,7 +58,7 @@ class Record(LoopStep):
         return self.tasks.shape
 
     def begun(self, begin: float) -> Record:
-        """Return the same step, begun `begin` seconds later."""
+        """Return the same step, started `begin` seconds later."""
         own = {event: [begin + end for end in ends] for event, ends in self.segment_ends.items()}
         times = {
             name: begin + getattr(self, name) for name in ("starts", "ends", "asked", "wait_asked", "begin", "end")
@@ -67,14 +67,14 @@ class Record(LoopStep):
 
     @cached_property
     def spans(self) -> list[Span]:
-        """What every rank cell did and waited for, in the order in which it ended; waits of no length are left out."""
+        """Activities and waits of every rank cell, sorted by their end, without waits of zero length."""
         spans = [*self.done(np.arange(self.shape.events)), *self._waited()]
         spans.sort(key=lambda span: span.end)
         return spans
 
     @cached_property
     def waits(self) -> Waits:
-        """Waits for messages, streams and the host, with and without length."""
+        """Waits for messages, streams and the host, including zero-length ones."""
         shape = self.shape
         kinds, kind = self.tasks.once(_kinds_of_waits)
         stage = shape.wait_stage
@@ -121,12 +121,14 @@ class Record(LoopStep):
     def _span(
         self, rank: int, leader: int, number: int, microbatch: int, asked: float, start: float, end: float
     ) -> Span:
+        """Return the record of one task of a rank; times in seconds."""
         task = self.tasks[number]
         which = microbatch if task.stream == COMPUTE or task.gives else -1
         ends = self.segment_ends.get(leader)
         return Span(rank, *task[:3], which, asked, start, end, task.activity, ends, task.carried)
 
     def _waited(self) -> list[Span]:
+        """Return the records of all waits longer than zero."""
         waits, long = self.waits, self.waited
         start = np.where(waits.stage >= 0, np.maximum(waits.asked, waits.sent), waits.asked)
         rows = (waits.rank, waits.stage, waits.microbatch, waits.asked, np.minimum(start, waits.over), waits.over)
@@ -138,14 +140,14 @@ class Record(LoopStep):
 
 
 def _ranges(begin: Ints, end: Ints) -> Ints:
-    """Return the numbers from begin[i] to end[i], one range after the other."""
+    """Return the integers from begin[i] to end[i], range after range."""
     count = (end - begin).astype(np.int64)
     found: Ints = np.arange(count.sum()) + np.repeat(begin - np.cumsum(count) + count, count)
     return found
 
 
 def _kind(handle: LayoutHandle) -> str:
-    """Return the name of spans that wait for a handle; empty where they are not shown."""
+    """Return the name of spans that wait for a handle; empty if they are not shown."""
     if isinstance(handle, Wait):
         return "send" if handle.stream.startswith("p2p") else handle.stream
     return handle.kind if isinstance(handle, OwnTask) else HOST if isinstance(handle, Ready) else "receive"

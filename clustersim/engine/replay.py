@@ -1,4 +1,4 @@
-"""What ranks are said to do, task by task with what must be over before each: a pass of free tasks.
+"""Replay of traces: tasks of ranks with their dependencies, as a pass of free tasks.
 
 
 A rank's computations run one after the other, in the order in which it has them. So do the collectives of each of its groups
@@ -46,25 +46,25 @@ class ReplayTask(NamedTuple):
     """One task of a rank in a trace."""
 
     kind: ReplayKind
-    """`wait` does nothing but wait."""
+    """Kind of task; `wait` only waits."""
     name: str
     before: tuple[int, ...]
-    """Places among the tasks of its rank, all lower, of those that must be over."""
+    """Indices of its dependencies among the tasks of its rank, all lower."""
     seconds: float = 0.0
-    """Of a computation, and of the host."""
+    """Seconds of a computation or host task."""
     call: Collective | None = None
-    """A collective, or a message both where it is sent and where it is received."""
+    """The collective; or the message, both in its send and its receive."""
     group: int = -1
-    """Which group of `call.group`."""
+    """Index of the group in `call.group`."""
     number: int = -1
-    """How many collectives or messages of the group came before it."""
+    """Number of earlier collectives or messages of the group."""
 
 
 class Replay(NamedTuple):
-    """Tasks of ranks that were played on a cluster."""
+    """Result of replaying tasks of ranks on a cluster."""
 
     plan: Plan
-    """Its programs have one pass with all tasks."""
+    """Plan, whose programs have one pass with all tasks."""
     record: Record
 
 
@@ -76,11 +76,11 @@ def replay(
     fold: bool = True,
     communicators: Mapping[str, Ints] = MappingProxyType({}),
 ) -> Replay:
-    """Play the tasks of all ranks, rank i on GPU i.
+    """Replay the tasks of all ranks, rank i on GPU i.
 
-    families: the ranks of all groups by name (groups, n), no rank in two of a family; those of messages, from the first rank to
-    the second, begin with p2p. communicators: of families of messages, the ranks of those in which they go (groups, m), where
-    these are not the two ranks. Raises SimulationError at a deadlock.
+    families: ranks of all groups by name (groups, n), with no rank in two groups of a family; families of messages, from the
+    first rank to the second, begin with p2p. communicators: for families of messages, ranks of their communicators (groups, m),
+    if other than the two ranks. Raises SimulationError at a deadlock.
     """
     gpus = np.arange(len(tasks))
     upwards = fanouts(np.unique(topology.numbering.node_of(gpus)), topology)
@@ -117,7 +117,7 @@ def replay(
 
 
 def _seeds(topology: Topology, tasks: Sequence[Sequence[ReplayTask]]) -> Ints:
-    """Return a number a rank: ranks of one number do the same, in groups that may be others, on nodes of one type."""
+    """Return a number per rank: ranks with equal numbers have equal tasks, possibly in other groups, on nodes of one type."""
     kinds = topology.kind_of(np.arange(len(tasks))).tolist() if topology.pools else [0] * len(tasks)
     known: dict[object, int] = {}
     same = (tuple(one._replace(name="", group=-1) for one in row) for row in tasks)
@@ -177,7 +177,7 @@ class _PlanWriter:
             yield LayoutTask(stream, kind, -1, group, tuple(waits), gives, free=True)
 
     def order(self, one: ReplayTask) -> tuple[str, object]:
-        """Return the stream of a task, and what it is in order with; None for tasks that only wait for what they need."""
+        """Return the stream of a task and the key of its order; None for tasks that only wait for dependencies."""
         if one.kind == "compute":
             return COMPUTE, COMPUTE
         if one.kind in ("collective", "send"):
@@ -186,7 +186,7 @@ class _PlanWriter:
         return HOST, None
 
     def awaited(self, tasks: Sequence[ReplayTask], place: int) -> OwnTask:
-        """Return the wait for an earlier task; the family is empty where it is not shown as a wait."""
+        """Return the wait for an earlier task; the family is empty if it is not shown as a wait."""
         one = tasks[place]
         named = {"host": HOST, "send": "send"}
         family = self.group(one)[0] if one.kind == "collective" else named.get(one.kind, "")

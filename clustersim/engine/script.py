@@ -1,8 +1,8 @@
-"""What a pipeline rank does in a step, before anyone says on which links: kernels, collectives and messages by size.
+"""Scripts: the kernels, collectives and messages of a pipeline rank in a step, without links.
 
-A script depends on the job alone; `plan` binds it to the cells of a network. From the scripts of all pipeline ranks follow all
-collectives of a job, with their sizes, on which the choice of an algorithm depends. Ranks that differ in the numbers of their
-stages alone, as those in the middle of a pipeline do, have one text.
+A script depends only on the job; `plan` binds it to the cells of a network. The scripts of all pipeline ranks contain all
+collectives of a job with their sizes, on which the choice of an algorithm depends. Ranks that differ only in stage numbers, as
+those in the middle of a pipeline, share one text.
 """
 
 from __future__ import annotations
@@ -46,30 +46,30 @@ from clustersim.schedules.pipeline import Pipeline
 
 FORWARD, BACKWARD = "p2p-forward", "p2p-backward"
 EXCHANGE = "ep"
-"""The group over which rows travel to experts on other ranks and back."""
+"""Group of the exchange of rows with experts on other ranks."""
 
 _PASS = itemgetter(Action._fields.index("letter"), Action._fields.index("stage"))
 
 Pass = tuple[str, int]
-"""A letter and a chunk."""
+"""(letter, chunk)"""
 Neighbours = tuple[int, int, bool, bool]
 """How far the stages before and after one are, whether its chunk is reversed, and whether it ends the model."""
 Mark = tuple[int, Instruction]
-"""A position in a pass, and what happens there."""
+"""(position in a pass, instruction there)"""
 
 
 class ScriptText(NamedTuple):
-    """The lines of pipeline ranks that do alike; as engine.program.Layout, unbound."""
+    """Lines of equivalent pipeline ranks, structured as engine.program.Layout but unbound."""
 
     begin: tuple[Instruction, ...]
     steps: Mapping[StepKey, tuple[Instruction, ...]]
     special: Mapping[Pass, tuple[Instruction, ...]]
-    """What one action of a pass does instead."""
+    """Lines of a pass's special action, which replace the usual ones."""
     finish: tuple[Instruction, ...]
     pairing: Pairing = ALONE
 
     def parts(self) -> Iterator[tuple[Instruction, ...]]:
-        """Yield all parts."""
+        """Yield the lines of each part."""
         return chain((self.begin,), self.steps.values(), self.special.values(), (self.finish,))
 
     def lines(self) -> Iterator[Instruction]:
@@ -78,17 +78,17 @@ class ScriptText(NamedTuple):
 
 
 class Script(NamedTuple):
-    """What one pipeline rank does."""
+    """Script of one pipeline rank."""
 
     text: ScriptText
     row: tuple[Action, ...]
     own: tuple[int, ...]
-    """Its stages, by chunk."""
+    """Stages of the rank, by chunk."""
     once: Mapping[Action, Pass]
-    """The actions that do what is special of their pass."""
+    """{action: pass} of the actions that run the special lines of their pass."""
 
     def of(self, action: Action) -> tuple[Instruction, ...]:
-        """Return the lines of an action that is not cut into parts."""
+        """Return the lines of an action that is not in parts."""
         if action in self.once:
             return self.text.special[self.once[action]]
         return self.text.steps[action.letter, self.own.index(action.stage)]
@@ -124,7 +124,7 @@ def neighbours(pipeline: Pipeline) -> list[Neighbours]:
 
 
 def lines(scripts: Iterable[Script]) -> tuple[int, int]:
-    """Return the number of instructions that run once a step, and of those that run for every microbatch."""
+    """Return the number of instructions that run once per step, and of those that run for every microbatch."""
     once = each = 0
     for text, _, _, _ in scripts:
         once += sum(map(len, (text.begin, *text.special.values(), text.finish)))
@@ -178,7 +178,7 @@ class WrittenPasses(NamedTuple):
     """Parts of scripts that do not depend on the number of microbatches. Equal parts are one object."""
 
     stages: tuple[Stage, ...]
-    """All global ones."""
+    """All global stages."""
     passes: dict[tuple[object, ...], tuple[Instruction, ...]]
     """Lines of passes by letter, stage object and options; written for the first of equal stages."""
     parts: dict[tuple[int, ...], Steps]
@@ -214,7 +214,7 @@ class RowEnds:
 
     @cached_property
     def complete(self) -> Collection[Action]:
-        """The last pass of each stage that yields gradients of weights: with it they are complete."""
+        """Last pass of each stage that computes weight gradients, after which they are complete."""
         found = [action for action in self.last.values() if action.letter in "BW"]
         several = len({action.stage for action in found}) < len(found)  # some passes are whole, others in halves
         row = (action for action in self.row if action.letter in "BW") if several else found
@@ -419,8 +419,8 @@ class _Writer:
         return (Send(one[1], ahead, Collective(self.way(one), "send", size), wait),)
 
     def beyond(self, one: Pass, onwards: bool) -> int:
-        """Return how far the stage after that of a pass, or before, is from it (1, -1), if it is on another rank and the two
-        exchange messages; else 0."""
+        """Return the offset (1, -1) from a pass's stage to the next or previous one, if it is on another rank that exchanges
+        messages; else 0."""
         return 0 if one[0] == "W" else self.neighbours[one[1]][onwards]
 
     def way(self, one: Pass) -> str:
@@ -428,9 +428,9 @@ class _Writer:
         return FORWARD if (one[0] == "F") != self.neighbours[one[1]][2] else BACKWARD
 
     def sharded(self, one: Pass, once: bool = False) -> Iterator[Instruction]:
-        """Yield a pass that gathers its parameters, and reduces their gradients behind it.
+        """Yield a pass that gathers its parameters, and reduces their gradients after it.
 
-        once: it is the one of a step that does what the others leave out.
+        once: whether it is the pass of a step that does what others leave out.
         """
         job, forward = self.job, one[0] == "F"
         gathers = (job.parallelism.reshard_after_forward or (forward and (once or job.parallelism.pp == 1))) and one[
@@ -461,7 +461,7 @@ class _Writer:
 
     @property
     def kinds(self) -> list[tuple[str, bool]]:
-        """[(family, whether experts')] of the groups that hold the same parameters, as in `parallel.optimizer.copied`."""
+        """[(family, whether experts')] of the groups with the same parameters, as in `parallel.optimizer.copied`."""
         return copied(self.job)
 
     @property
@@ -516,7 +516,7 @@ class _Writer:
         yield from (Wait(family) for family, _ in self.kinds)
 
     def gathered(self, firsts: Iterable[Pass]) -> tuple[tuple[Instruction, ...], dict[Pass, tuple[Instruction, ...]]]:
-        """Launch all gathers at once; the first forward pass of each stage waits for each bucket where it reads it."""
+        """Launch all gathers at once; the first forward pass of each stage waits for each bucket before its first use."""
         starts: dict[str, list[Instruction]] = {family: [] for family, _ in self.kinds}
         special: dict[Pass, tuple[Instruction, ...]] = {}
         for first in firsts:

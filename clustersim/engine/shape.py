@@ -1,4 +1,4 @@
-"""A step as integers: which passes each rank runs, the tasks of each pass, and what each task waits for.
+"""A step as integers: the passes of each rank, the tasks of each pass, and the conditions of each task.
 
 A `Shape` says nothing about seconds. It is made from a plan (`engine/compile.py`); the loops
 (`engine/loop.py`, `engine/_loop.c`) and SimPy (`engine/simulate.py`) execute it. No graph of the step is stored: what a
@@ -41,74 +41,75 @@ from clustersim.engine.program import (
 from clustersim.errors import DeadlockError
 
 RUN, JOIN, LAUNCH, BUSY, MARK, DRAIN = range(6)
-"""What a task does: compute; only wait; start something on another stream; launch kernels on the host; mark how far the host
-is; let the host wait for its GPU."""
+"""Operation of a task: compute; only wait; launch on another stream; launch kernels on the host; mark the host's progress; wait
+of the host for its GPU."""
 MESSAGE, STREAM, HOST_MARK, OWN = range(4)
-"""What a wait is for: a message; tasks launched on a stream; the last mark of the host; an earlier task of the same pass."""
+"""Kind of a wait: for a message; for tasks launched on a stream; for the last mark of the host; for an earlier task of the same
+pass."""
 
 
 @dataclass(frozen=True)
 class Shape:
-    """The passes, tasks and waits of all rank cells of a job. Tasks and passes stand rank after rank."""
+    """Passes, tasks and waits of all rank cells of a job. Tasks and passes are ordered rank after rank."""
 
     # per task
     op: Ints
-    """What the task does: RUN, JOIN, LAUNCH, BUSY, MARK or DRAIN."""
+    """Operation of the task: RUN, JOIN, LAUNCH, BUSY, MARK or DRAIN."""
     stream: Ints
-    """Number of the stream, by its place in `streams`."""
+    """Stream, as an index into `streams`."""
     group: Ints
-    """Group that starts the task together; -1 where the rank starts it alone."""
+    """Group that starts the task together; -1 if the rank starts it alone."""
     free: Ints
-    """Whether the task begins when what it waits for is over, and not after the previous one of its stream."""
+    """Whether the task starts when its waits are over, and not after the previous task of its stream."""
     gives: Ints
-    """Message that is complete when the task ends, for microbatch -1; -1 for none."""
+    """Number of the message that is complete when the task ends, for microbatch -1; -1 without one."""
     loses: Ints
     """Whether communication on other streams slows the task: it computes, and is not part of the update."""
     event: Ints
-    """Place of the event among those of its pass; -1 for tasks without one."""
+    """Index of the event among those of its pass; -1 for tasks without one."""
     stage: Ints
-    """Global stage; -1 for what belongs to none."""
+    """Global stage; -1 without a stage."""
     wait: Ints
-    """First wait of each task; one entry more than tasks."""
+    """First wait of each task, followed by the number of waits (tasks + 1,)."""
     # per wait
     what: Ints
     which: Ints
-    """Message for microbatch -1, stream, or place of the own task in its template."""
+    """Message for microbatch -1, stream, or index of the own task in its template."""
     first: Ints
-    """Waits for the first `first` tasks of the stream in the step; 0: for all so far."""
+    """Number of first tasks of the stream in the step that are waited for; 0: all so far."""
     but: Ints
     """Number of the last tasks of the stream that are not waited for."""
     wait_stage: Ints
-    """Global stage that a message is for; -1 for other waits."""
+    """Global stage of a message; -1 for other waits."""
     # per pass
     rank_pass: Ints
-    """First pass of each rank, and the number of passes."""
+    """First pass of each rank, followed by the number of passes."""
     pass_task: Ints
     """First task of each pass …"""
     pass_end: Ints
-    """… and the one after its last."""
+    """… and last task of each pass, plus 1."""
     microbatch: Ints
     """-1 outside the passes of microbatches."""
     pass_event: Ints
-    """First event of each pass, and the number of events."""
+    """First event of each pass, followed by the number of events."""
     pass_wait: Ints
-    """First wait of each pass among all that the step executes, and their number."""
+    """First wait of each pass among all executed waits, followed by their number."""
     # per rank and stream, per event, per meeting
     launched: Ints
-    """First launch of each rank and stream (rank-major), and the number of launches."""
+    """First launch of each rank and stream (rank-major), followed by the number of launches."""
     event_meeting: Ints
-    """Meeting of each event: the ranks of a group start a task together; -1 for none. Empty if there are no meetings."""
+    """Meeting of each event, in which the ranks of a group start a task together; -1 for none. Empty without meetings."""
     meeting_size: Ints
-    """Rank cells of each meeting …"""
+    """Number of rank cells of each meeting …"""
     meeting_slot: Ints
     """… and its slot: the tasks that start together."""
     messages: int
     """Number of messages, microbatches included."""
     slots: tuple[tuple[int, ...], ...]
-    """Tasks that start together, one tuple for each combination; slot len(op) + i of `meeting_slot`."""
+    """Tasks that start together, one tuple per combination; numbered from len(op) on in `meeting_slot`."""
     streams: tuple[str, ...]
     rank_task: Ints
-    """First task of each rank, and the number of tasks."""
+    """First task of each rank, followed by the number of tasks."""
     lines: Sequence[LayoutTask]
     """Tasks of the layouts, one layout after the other."""
     line: Ints
@@ -166,7 +167,7 @@ class Shape:
         return np.repeat(np.arange(self.ranks, dtype=np.int32), np.diff(self.rank_task))
 
     def place(self, task: int) -> tuple[int, int]:
-        """Return the rank of a task, and its place among the tasks of the rank's layout."""
+        """Return the rank of a task, and its index in the rank's layout."""
         rank = int(np.searchsorted(self.rank_task, task, side="right")) - 1
         return rank, task - int(self.rank_task[rank])
 
@@ -250,7 +251,7 @@ class _Names:
 def shape(plan: Plan) -> Shape:
     """Return the shape of one step of a plan.
 
-    Raises DeadlockError when the ranks of a group do not all come to the same tasks.
+    Raises DeadlockError if the ranks of a group do not all reach the same tasks.
     """
     names, programs, role = _Names(), plan.programs, plan.role
     layouts = {id(one.layout): one.layout for one in programs}
@@ -360,6 +361,7 @@ def _groups(members: Mapping[GroupCell, int], names: Sequence[str], cells: Ints)
 
 
 def _op(task: LayoutTask) -> int:
+    """Return the loop's operation (engine/loop.py) that executes a task."""
     if task.free:
         return LAUNCH
     if task.stream == COMPUTE:
@@ -391,7 +393,7 @@ def _order(program: Program) -> tuple[Ints, Ints]:
 
 
 def _with_meetings(draft: Shape, group_size: Ints) -> Shape:
-    """Return a shape with its meetings: which tasks start together at each call of each group. Raises DeadlockError."""
+    """Return a shape with its meetings: the tasks that start together at each call of each group. Raises DeadlockError."""
     task = draft.event_task
     event = np.flatnonzero(draft.group[task] >= 0)
     group, rank = draft.group[task[event]].astype(np.int64), draft.event_rank[event]

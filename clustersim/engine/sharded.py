@@ -1,6 +1,6 @@
-"""A pass over parameters that are sharded: gathers ahead of what runs, reductions behind it, copies between.
+"""A pass over sharded parameters: gathers ahead of the computation, reductions after it, copies between.
 
-Gathers and reductions of a unit are on one stream, that of their NCCL communicator, in the order in which they are launched.
+Gathers and reductions of a unit are on one stream, the one of their NCCL communicator, in the order of their launches.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from clustersim.parallel.offload import INTO, OUT, RELOAD, SAVE, leaving
 from clustersim.parallel.optimizer import main_bytes, weight_bytes
 
 SHARED = {"dp": "fsdp", "edp": "efsdp"}
-"""The family that shares one copy of what is sharded, by that of all who hold the same parameters (of several copies: the same
-shard of them)."""
+"""{family of all ranks with the same parameters: family that shares one copy of sharded tensors}; with several copies, the former
+holds the same shard of each."""
 
 
 @dataclass(slots=True)
@@ -38,11 +38,11 @@ class ShardedPass:
     """{(family, unit): number of collectives launched on the stream before its gather}."""
     reductions: dict[str, list[int]] = field(default_factory=dict)
     written: dict[int, tuple[Instruction, ...]] = field(default_factory=dict)
-    """The computation of units by their items; those of equal blocks are one."""
+    """Computation of units by their items; equal blocks share one object."""
     copies: dict[Kernel, Steps] = field(default_factory=dict)
 
     def lines(self, events: Events, reduces: bool) -> Iterator[Instruction]:
-        """Yield the instructions of a pass; reduces: whether it waits for reductions at its end."""
+        """Yield the instructions of a pass. reduces: whether it waits for reductions at its end."""
         events, forward, share = list(events), self.letter == "F", self.job.training.offload.activations
         sizes, done = [share * unit.saved for what, _, unit in events if what == "run" and share * unit.saved], 0
         for what, place, unit in events:

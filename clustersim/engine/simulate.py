@@ -1,7 +1,7 @@
 """SimPy executes the shapes of jobs that share a fabric, step after step: the reference of the event loop.
 
-Each rank cell is a process that goes through the tasks of its passes; each launched task is a process that waits for what it
-needs. Nothing is computed ahead of time and nothing is left out: plain before fast. `loop.py` finds the same times.
+Each rank cell is a process that executes the tasks of its passes; each launched task is a process that waits for its conditions.
+Nothing is computed ahead of time and nothing is left out: plain before fast. `loop.py` gives the same times.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ def simulate(
 ) -> tuple[list[LoopStep], ...]:
     """Return the complete steps of jobs that share a cluster.
 
-    capacity: bytes/s of each link that can be short. Every job starts at its time of `starts` (seconds; default: 0) and repeats
-    its step until each has completed `steps` that began when all had started. A step begins when all ranks of the job have
-    ended the one before. progress receives the share of the tasks that are done, a hundred times at most. Raises
+    capacity: bytes/s of each link that can be a bottleneck. Every job starts at its time in `starts` (seconds; default: 0) and
+    repeats its step until each job has completed `steps` steps that began when all had started. A step begins when all ranks of
+    the job have ended the previous one. progress receives the share of completed tasks, at most a hundred times. Raises
     SimulationError at a deadlock.
     """
     env = Environment()
@@ -79,7 +79,7 @@ class _Meter:
         self.total, self.report, self.done, self.next = total or 1, report, 0, 0
 
     def tick(self) -> None:
-        """Count one."""
+        """Count one event."""
         self.done += 1
         if self.done >= self.next:
             self.next += self.total // 100 + 1
@@ -93,7 +93,7 @@ class _Target:
         self.stop, self.since, self.left = stop, since, left
 
     def reached(self, job: int, begin: float) -> bool:
-        """Count a step of a job; return whether every job has its steps."""
+        """Count a step of a job. Return whether every job has its steps."""
         if begin >= self.since:
             self.left[job] -= 1
         over = max(self.left) <= 0
@@ -115,7 +115,7 @@ class _RepeatedJob:
         self.left = 0
 
     def repeat(self, start: float) -> SimpyProcess:
-        """Execute step after step from a time on."""
+        """Execute step after step from `start` seconds on."""
         yield self.env.timeout(start)
         while True:
             begin, shape, none = self.env.now, self.shape, [-1] * self.shape.events
@@ -203,7 +203,7 @@ class _RepeatedJob:
         self.left -= 1
 
     def awaited(self, rank: int, p: int, wait: int, mark: int) -> Generator[simpy.Event, Any, int | None]:
-        """Return the event that a wait is for; None where the rank has launched nothing on the stream."""
+        """Return the event that a wait is for; None if the rank has launched nothing on the stream."""
         shape, which = self.shape, int(self.shape.which[wait])
         what = shape.what[wait]
         if what == MESSAGE:
@@ -249,7 +249,7 @@ class _RepeatedJob:
             self.env.process(self.after(before, event, now))
 
     def free(self, rank: int, p: int, task: int, event: int) -> SimpyProcess:
-        """Let a free task begin when all that it waits for is over."""
+        """Start a free task when all its waits are over."""
         shape, env, cause = self.shape, self.env, -1
         for wait in range(shape.wait[task], shape.wait[task + 1]):
             asked = env.now
@@ -267,7 +267,7 @@ class _RepeatedJob:
         self.arrive(event, cause)
 
     def after(self, before: Iterable[int], event: int, cause: int) -> SimpyProcess:
-        """Let an event begin when others are over."""
+        """Start an event when other events have ended."""
         for one in before:
             since = self.env.now
             if one >= 0 and not self.over[one].processed:
@@ -277,9 +277,9 @@ class _RepeatedJob:
         self.arrive(event, cause)
 
     def host(self, rank: int, task: int, event: int, now: int, entered: int, mark: int) -> int:
-        """Let the host launch kernels, mark how far it is, or wait for its GPU; return its last mark.
+        """Execute a host task: launch kernels, mark progress, or wait for the GPU. Return its last mark.
 
-        now, entered: events that ended last on the compute stream, and when the pass began.
+        now: event that ended last on the compute stream. entered: time when the pass began.
         """
         stream, op = self.launched[rank, HOST_STREAM], self.shape.op[task]
         if op == DRAIN:
@@ -305,7 +305,7 @@ class _RepeatedJob:
         self.over[event].succeed()
 
     def arrive(self, event: int, cause: int) -> None:
-        """Let a rank come to a task; the last of those that start it together starts it."""
+        """Record that a rank has reached a task; the last of the ranks that start it together starts it."""
         shape = self.shape
         meeting = int(shape.event_meeting[event]) if len(shape.event_meeting) else -1
         if meeting < 0:
@@ -318,7 +318,7 @@ class _RepeatedJob:
             self.begin_task([one for _, one, _ in come], int(shape.meeting_slot[meeting]), latest[2])
 
     def begin_task(self, events: list[int], slot: int, cause: int) -> None:
-        """Start what events do together."""
+        """Start the common activity of events."""
         kind = self.kind[slot]
         for event in events:
             self.start[event], self.cause[event], self.leader[event] = self.env.now, cause, events[0]
@@ -332,7 +332,7 @@ class _RepeatedJob:
         self.fabric.start(self.activities[kind], done)
 
     def done(self, events: list[int], segment_ends: list[float] | None) -> None:
-        """End events; segment_ends: the ends of the half segments where a link was shared."""
+        """End events. segment_ends: ends of the half segments if a link was shared."""
         if segment_ends is not None:
             self.ends[events[0]] = segment_ends
         for event in events:

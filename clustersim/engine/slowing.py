@@ -1,9 +1,8 @@
-"""Computation that communication slows: as long as both run, it proceeds at the part of its GPU that is left.
+"""Computation slowed by communication: while both run, it proceeds with the remaining share of its GPU.
 
-A collective or message on a stream of its own takes a share of its rank's SMs while it runs, and a share of its memory's
-bandwidth. Kernels that memory bounds lose the larger of both, others that of the SMs. With S and B the integrals of these
-losses over time, m and f the parts of a pass that are kernels which memory bounds and others, a pass that began at t and would
-end at n ends at e, where
+A collective or message on a separate stream takes a share of its rank's SMs while it runs, and a share of the memory bandwidth.
+Memory-bound kernels lose the larger of the two, others the share of SMs. With S and B the integrals of these losses over time, m
+and f the parts of a pass in memory-bound kernels and others, a pass that began at t and would end at n ends at e, where
 
     e = n + f · (S(e) - S(t)) + m · (B(e) - B(t)).
 
@@ -22,7 +21,7 @@ import simpy
 from clustersim.engine.times import Losses
 
 LEAST = 1e-14
-"""A smaller share is what is left of sums of others."""
+"""Smaller shares are rounding errors of sums."""
 MOST = 1 - 1 / 128
 """Largest share of a GPU's SMs and of its memory's bandwidth that may be taken at one time: a pass keeps about one SM."""
 Done = Callable[[list[float] | None], None]
@@ -45,7 +44,7 @@ class _RankBeside:
         return self.integral
 
     def take(self, share: Shares, sign: int) -> None:
-        """Take a share of the rank, or give it back."""
+        """Take a share of the rank (sign 1), or return it (-1)."""
         self.until_now()
         self.demand = sms, memory = self.demand[0] + sign * share[0], self.demand[1] + sign * share[1]
         # kernels that memory bounds lose the larger of both shares; of neither can all be taken
@@ -54,7 +53,7 @@ class _RankBeside:
         changed.succeed()
 
     def make_up(self, part: Shares, left: float) -> Generator[simpy.Event, object, None]:
-        """Compute what a pass has lost, `left` seconds alone, at the speed that what is taken leaves it."""
+        """Compute a pass's lost part, `left` seconds when alone, at the remaining speed."""
         while left > 0.0:
             begun, speed = self.env.now, 1.0 - _inner(part, self.taken)
             over = self.env.timeout(left / speed)
@@ -65,7 +64,7 @@ class _RankBeside:
 
 
 class SlowedFabric:
-    """Makes computation longer in SimPy's time while communication of its rank takes SMs and memory bandwidth from it."""
+    """Extends computation in SimPy's time while communication takes SMs and memory bandwidth of its rank."""
 
     def __init__(self, env: simpy.Environment, losses: Losses) -> None:
         self.env, self.losses = env, losses
@@ -74,9 +73,9 @@ class SlowedFabric:
         """By the first event of those that run together, how much longer they took, in seconds."""
 
     def begin(self, event: int, tasks: Iterable[tuple[int, int]], kind: Sequence[int], idle: float, done: Done) -> Done:
-        """Begin an event of tasks (task, rank), and return what is to be called when it would be over alone.
+        """Start an event of tasks (task, rank). Return the function to call when it would end alone.
 
-        kind: of each task. idle: seconds of the event if nothing slows it. done: called when it is over.
+        kind: of each task. idle: seconds of the event if nothing slows it. done: called at its end.
         """
         takes, passes = [], []
         for task, rank in tasks:
@@ -109,7 +108,7 @@ class SlowedFabric:
     def made_up(
         self, event: int, late: Sequence[simpy.Process], follows: Callable[[], None]
     ) -> Generator[simpy.Event, object, None]:
-        """End an event when it has made up for what it lost on all of its ranks."""
+        """End an event when all its ranks have made up for their losses."""
         since = self.env.now
         yield self.env.all_of(late)
         self.more[event] = self.env.now - since
@@ -117,6 +116,7 @@ class SlowedFabric:
 
 
 def _taken(demand: float) -> float:
+    """Return the share that communication takes for a demand: at most MOST, and zero up to LEAST."""
     return min(demand, MOST) if demand > LEAST else 0.0
 
 

@@ -1,7 +1,7 @@
-"""How long the tasks of a shape take and which links they use: columns over tasks and slots, and the same for other kernels.
+"""Times of the tasks of a shape and the links they use: columns over tasks and slots, and the same for other kernels.
 
-A *slot* is what one event executes: the task of one rank, or the tasks of several ranks that start together. Slot i is task i
-for i below the number of tasks; then follow `Shape.slots`.
+A *slot* is the content of one event: the task of one rank, or the tasks of several ranks that start together. Slot i is task i
+for i below the number of tasks; the others follow `Shape.slots`.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Tasks(Sequence[Task]):
         return self._tasks[place]
 
     def once(self, find: Callable[Concatenate[Tasks, P], Answer], *more: P.args, **named: P.kwargs) -> Answer:
-        """Return find(self, …), computed once for all tasks that differ in seconds alone: `find` must not read times."""
+        """Return find(self, …), computed once for all tasks that differ only in seconds: `find` must not read times."""
         if find not in self._known:
             self._known[find] = find(self, *more, **named)
         return cast(Answer, self._known[find])
@@ -72,7 +72,7 @@ class Tasks(Sequence[Task]):
 
     @cached_property
     def kinds(self) -> Kinds:
-        """The different activities of tasks, by identity, and of what ranks start together."""
+        """Distinct activities of tasks, by identity, and of tasks started together."""
         of, activities = self.plan.does.tolist(), tuple(self.plan.activities)
         merged: dict[tuple[int, ...], int] = {}
         for slot in self.shape.slots:
@@ -87,7 +87,7 @@ class Tasks(Sequence[Task]):
 
     @cached_property
     def different(self) -> list[Activity]:
-        """Activity of each kind, with its times; ranks that start together have the flows of the first."""
+        """Activity of each kind, with its times; tasks started together have the flows of the first."""
         kinds = self.kinds
         every = [*kinds.activities, *(kinds.activities[shared[0]] for shared in kinds.shared)]
         times = [self.timed[group] for group in kinds.group.tolist()]
@@ -105,7 +105,7 @@ class Tasks(Sequence[Task]):
         return found
 
     def retimed(self, seconds: Sequence[Seconds], speeds: Mapping[Speed, Speed] = NO_SPEEDS) -> Tasks:
-        """Return the tasks with kernels that take these seconds, on GPUs with other speeds where `speeds` has some."""
+        """Return the tasks with these kernel seconds, and with other GPU speeds as mapped in `speeds`."""
         made, found = Activities(seconds, self.plan.network, self.plan.hosts), copy(self)
         sources = map(self.plan.sources.get, self.kinds.timings)
         found.timed = self.kinds.all(
@@ -121,20 +121,20 @@ class Tasks(Sequence[Task]):
 
 
 class Kinds(NamedTuple):
-    """The different activities of a step, and which of them take equally long: these are a group."""
+    """Distinct activities of a step; those with equal times form a group."""
 
     of: Ints
     """Kind of each slot."""
     activities: tuple[Activity, ...]
-    """The activity of each kind that one rank has; kinds of what ranks start together follow."""
+    """Activity of each kind of a single rank; kinds of ranks that start together follow."""
     group: Ints
     """Group of each kind."""
     timings: tuple[SegmentTimes, ...]
-    """Times of each group that one rank has; groups of what ranks start together follow."""
+    """Times of each group of a single rank; groups of ranks that start together follow."""
     merged: tuple[tuple[int, ...], ...]
-    """Groups that each group of what ranks start together is made of."""
+    """Groups combined in each group of ranks that start together."""
     shared: tuple[tuple[int, ...], ...]
-    """Kinds that each kind of what ranks start together is made of."""
+    """Kinds combined in each kind of ranks that start together."""
 
     @classmethod
     def of_activities(cls, of: Ints, activities: tuple[Activity, ...], shared: tuple[tuple[int, ...], ...]) -> Kinds:
@@ -149,7 +149,7 @@ class Kinds(NamedTuple):
         return cls(of, activities, np.array(group, np.int64), tuple(number), tuple(merged), shared)
 
     def all(self, timings: Sequence[SegmentTimes]) -> list[SegmentTimes]:
-        """Return the times of all groups, given those that one rank has."""
+        """Return the times of all groups, given those of single ranks."""
         return [*timings, *(together([timings[group] for group in own]) for own in self.merged)]
 
 
@@ -181,7 +181,7 @@ class Losses(NamedTuple):
     compute: Floats
     """Seconds of computation of each kind …"""
     bound: Floats
-    """… and those in kernels that memory bounds."""
+    """… and seconds in memory-bound kernels."""
     taking: Mask
     """Whether each task takes from the passes of its rank …"""
     losing: Mask
@@ -197,20 +197,20 @@ NO_LOSSES = Losses(_NONE, _NONE, _NONE, _NONE, _NOT, _NOT)
 
 
 class LoopTimes(NamedTuple):
-    """The columns by which a loop executes slots."""
+    """Columns with which a loop executes slots."""
 
     kind: Ints
-    """By slot."""
+    """Kind of each slot."""
     idle: Floats
     """Seconds of each kind if nothing slows it."""
     link_start: Ints
-    """First link of each kind, and the number of all …"""
+    """First link of each kind, followed by the number of all …"""
     link: Ints
     """… the links that a kind holds while it runs …"""
     share: Floats
     """… and the largest share of each that its flows take."""
     segment_start: Ints
-    """First segment of each kind that holds links, and the number of all."""
+    """First segment of each kind that holds links, followed by the number of all."""
     segment: Floats
     """Rows (compute, launched, beside, share, computed, over): as in Segment, then the ends of both halves if alone."""
     flow: Ints
@@ -218,18 +218,18 @@ class LoopTimes(NamedTuple):
     flows: Floats
     """Rows (latency, size, bound, idle)."""
     load_start: Ints
-    """First load of each flow, and the number of all …"""
+    """First load of each flow, followed by the number of all …"""
     load_link: Ints
-    """… its link, by its place among those of the kind …"""
+    """… its link, as an index among those of the kind …"""
     load_weight: Floats
-    """… and the bytes over it for each byte of the flow."""
+    """… and the bytes over it per byte of the flow."""
     losses: Losses
     tasks: Tasks
-    """The tasks that these columns are of."""
+    """Tasks of these columns."""
 
 
 def loop_times(tasks: Tasks, capacity: Floats) -> LoopTimes:
-    """Return the columns of tasks. capacity: bytes/s of each link that can be short."""
+    """Return the columns of tasks. capacity: bytes/s of each link that can be a bottleneck."""
     times, group, timed = tasks.once(_link_times, capacity), tasks.kinds.group, tasks.timed
     held = group[np.flatnonzero(np.diff(times.link_start))]
     rows = [_segments(one) for one in timed] if len(held) else []
@@ -291,7 +291,7 @@ def _segments(one: SegmentTimes) -> list[tuple[float, ...]]:
 
 
 def _losses(tasks: Tasks) -> Losses:
-    """Return what communication takes from the computation of its ranks."""
+    """Return the shares that communication takes from computation on its ranks."""
     group, beside, timed = tasks.kinds.group, tasks.column(_beside), tasks.timed
     taken = [max([(s.share, s.memory) for s in one.segments], default=(0.0, 0.0)) for one in timed]
     sms, bandwidth = np.array(taken).reshape(-1, 2)[group].T
@@ -309,5 +309,5 @@ def _losses(tasks: Tasks) -> Losses:
 
 
 def _beside(tasks: Sequence[LayoutTask]) -> Mask:
-    """Return which tasks run on communication streams."""
+    """Return a mask of the tasks on communication streams."""
     return np.array([task.stream not in (COMPUTE, HOST) for task in tasks], bool)

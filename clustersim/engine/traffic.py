@@ -1,6 +1,6 @@
-"""The transfers of jobs as loads on links, before anything is folded.
+"""Transfers of jobs as loads on links, before folding.
 
-A family is a set of like groups of ranks: all tensor-parallel groups, all data-parallel groups, all pairs of neighbouring
+A family is a set of similar groups of ranks: all tensor-parallel groups, all data-parallel groups, all pairs of neighbouring
 pipeline stages. One phase of one collective over all groups of a family is one `Traffic`.
 """
 
@@ -30,47 +30,46 @@ class Family(NamedTuple):
 
     name: str
     ranks: Ints
-    """The GPUs, position by position (groups, n)."""
+    """GPUs of the groups, by position (groups, n)."""
     levels: tuple[int, ...]
     """As in collectives.Group."""
     algorithm: str
     eras: Mapping[str, int] = MappingProxyType({})
-    """By collective; a job's of different eras never run at once."""
+    """{collective: era}; collectives of one job in different eras never run at the same time."""
     job: int = 0
-    """The number of the job that it belongs to."""
+    """Index of its job."""
     shares: tuple[float, ...] = ()
-    """By position, as in collectives.Group."""
+    """Shares by position, as in collectives.Group."""
     router: ExpertRouter | None = None
     """As in collectives.Group."""
     communicators: Ints | None = None
-    """The GPUs of the communicators (communicators, m) in which messages go, the groups dealt to them in turn; None: each group
-    is one."""
+    """GPUs of the communicators that messages use (communicators, m), assigned to groups in rotation; None: one per group."""
     host: tuple[str, int | None] | None = None
-    """Of copies to and from hosts and updates there, the links that they use and the threads of an update; None: others."""
+    """For copies to and from hosts and updates there: the links that they use and the threads of an update; None for others."""
 
 
 class Traffic(NamedTuple):
     """One phase of collective `op` over all groups of a family of a job.
 
-    The arrays `group`, `link` and `weight` are of one length, sorted by group.
+    The arrays `group`, `link` and `weight` have equal length and are sorted by group.
     """
 
     family: str
     op: str
     era: int
     latency: Floats
-    """Seconds by group."""
+    """Latency in seconds of each group (groups,)."""
     bound: Floats
-    """Bytes/s of the collective's size on an idle fabric, by group."""
+    """Bytes/s of the collective's size on an idle fabric (groups,)."""
     group: Ints
     link: Ints
     weight: Floats
-    """The bytes that cross a link for each byte of the collective."""
+    """Bytes that cross a link per byte of the collective."""
     find: Callable[[], tuple[Feeders, Feeders]]
-    """As in PhaseLoads."""
+    """Function that computes `feeders`, as in PhaseLoads."""
     job: int = 0
     near: tuple[Ints, Phase] | None = None
-    """The GPUs of the groups and the phase, if links that can never be short are left out; None: all are there."""
+    """GPUs of the groups and the phase, if links that are never a bottleneck are left out; None: all links are present."""
 
     @property
     def feeders(self) -> tuple[Feeders, Feeders]:
@@ -78,7 +77,7 @@ class Traffic(NamedTuple):
         return self.find()
 
     def bare(self) -> Traffic:
-        """Return the same without its loads if `everywhere` finds them again: they take a hundred times as much memory."""
+        """Return the traffic without its loads if `everywhere` can recompute them: they take a hundred times the memory."""
         none = np.empty(0, np.int64)
         return self if self.near is None else self._replace(group=none, link=none, weight=np.empty(0), find=_no_feeders)
 
@@ -90,7 +89,7 @@ class Traffic(NamedTuple):
         return self._replace(group=group, link=link, weight=weight, find=find, near=None)
 
     def of_groups(self, topology: Topology, groups: Ints) -> tuple[Ints, Ints, Floats]:
-        """Return the loads of some groups on all links that they cross: the place of each group in the list, link and weight."""
+        """Return the loads of some groups on all links they cross: (index of the group in `groups`, link, weight)."""
         if self.near is not None:
             ranks, phase = self.near
             return unbounded_loads(topology, ranks[groups], phase)[2:5]
@@ -113,9 +112,9 @@ def _no_feeders() -> tuple[Feeders, Feeders]:
 def traffic(
     topology: Topology, family: Family, op: str, phases: Sequence[Phase | AllPairs], hops: bool = True
 ) -> tuple[Traffic, ...]:
-    """Return the phases of collective `op` over every group of `family`; none where there is no group of two or more.
+    """Return the phases of collective `op` over every group of `family`; () if no group has two or more ranks.
 
-    Links between switches that can never be short are left out. hops: whether the latency of routes is asked for.
+    Links between switches that can never be bottlenecks are left out. hops: whether to compute the latency of routes.
     """
     groups, n = family.ranks.shape
     if family.host:
@@ -124,6 +123,7 @@ def traffic(
 
 
 def _phase(topology: Topology, family: Family, op: str, part: Phase | AllPairs, hops: bool) -> Traffic:
+    """Return the traffic of one phase of a collective on the links; latencies are zero without `hops`."""
     close, near = topology.up_to_nics(), None
     if close and isinstance(part, Phase):
         near = family.ranks, part
@@ -180,6 +180,7 @@ def scarce(topology: Topology, all_traffic: Sequence[Traffic]) -> tuple[Ints, tu
 
 
 def _scarce(topology: Topology, all_traffic: Sequence[Traffic]) -> Mask:
+    """Return which links can be overfilled, shape (links,), without links that another scarce link implies."""
     candidates: Mask = _demand(topology, all_traffic) > topology.capacity * FITS
     if not candidates.any():
         return candidates

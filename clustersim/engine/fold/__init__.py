@@ -1,1 +1,1 @@
-"""Ranks that nothing can tell apart become one, exactly."""
+"""Equivalent ranks are simulated once, exactly."""

@@ -1,9 +1,9 @@
-"""A job is folded on the links that prove to be short, and on no others.
+"""A job is folded on only the links that prove to be bottlenecks.
 
-Every link that the simulation knows tells ranks apart, also one that is never full. So it begins without those that cost
-classes, and then looks whether the transfers, as they were under way, could have filled one of them. If none could, they moved
-as they would have with all links: a max-min solution that keeps within a limit stays the solution when that limit is added,
-and the ranks of a class stay alike. If some could, they come in, and the step is simulated again.
+Every link in a simulation separates ranks, even if it is never full. So the simulation starts without links that cost classes,
+and then checks whether the transfers, at their simulated times, could have filled one of them. If none could, they moved as with
+all links: a max-min solution that respects a limit remains the solution when the limit is added, and the ranks of a class remain
+equivalent. If some could, these links are added, and the step is simulated again.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from clustersim.engine.record import Record
 from clustersim.topology.model import Topology
 
 MIN_CLASSES_TO_FOLD = 64
-"""So few classes are simulated sooner than it is found out which links they need."""
+"""Number of classes below which simulating all links is faster than finding the necessary ones."""
 
 MIN_FOLDING_GAIN = 2
-"""How many times fewer classes and links are worth a simulation that may prove wrong."""
+"""Reduction factor of classes and links that is worth a simulation that may have to be repeated."""
 
 
 class PlayedJobs(NamedTuple):
@@ -35,7 +35,7 @@ class PlayedJobs(NamedTuple):
 
     plans: tuple[Plan, ...]
     records: tuple[Sequence[Record], ...]
-    """Of each job, all steps that were under way, in which links are looked for that could have been short."""
+    """All steps of each job that were in progress, in which bottleneck links are searched."""
 
 
 JobsPlayer = Callable[[Partition, Mask], PlayedJobs]
@@ -69,7 +69,7 @@ def adapted(
 ) -> PlayedJobs:
     """Simulate jobs with only the links that prove to be short, or with all links if that takes less time.
 
-    every: all of the links. kept: those to begin with, if not with none.
+    every: mask of all links. kept: links to start with (default: none).
     """
     whole = folded(drafted.demand, every, fold)
     kept = ~every if kept is None else kept

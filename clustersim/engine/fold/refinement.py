@@ -1,4 +1,4 @@
-"""Ranks, groups and links that are alike become one, by colour refinement.
+"""Equivalent ranks, groups and links are merged by colour refinement.
 
 The vertices are the job's ranks, its communication groups and the links that can be short; edges say who is a member of
 which group and which group loads which link by how much. Refinement splits vertices until all of one colour see the same
@@ -31,15 +31,15 @@ class Cells(NamedTuple):
 
 
 class Partition(NamedTuple):
-    """Cells of like ranks, groups and links."""
+    """Cells of equivalent ranks, groups and links."""
 
     ranks: Cells
     groups: dict[str, Cells]
-    """By name of the family."""
+    """{family: cells of its groups}"""
     links: Cells
-    """By position among the links that can be short."""
+    """Cells of links, by index among the links that can be bottlenecks."""
     key: Hashable = None
-    """Stands for all of this in questions to the cluster's cache."""
+    """Key of this partition in the cluster's cache."""
 
 
 def partition(
@@ -50,10 +50,10 @@ def partition(
     capacity: NDArray[np.float64],
     fold: bool = True,
 ) -> Partition:
-    """Return the coarsest equitable partition, or with `fold` off the finest: every vertex by itself.
+    """Return the coarsest equitable partition; with `fold` off the finest, with every vertex in its own cell.
 
-    seeds: an integer for each rank; ranks of different seeds (stage, speed) stay apart. loads: those of each traffic on the
-    links that can be short. capacity: of those links, in bytes/s.
+    seeds: an integer per rank; ranks of different seeds (stage, speed) stay separate. loads: loads of each traffic on the links
+    that can be bottlenecks. capacity: bytes/s of those links.
     """
     starts = dict(zip((f.name for f in families), _starts(families), strict=False))
     count = sum(len(f.ranks) for f in families)
@@ -75,6 +75,7 @@ def _starts(families: Sequence[Family]) -> list[int]:
 def _group_colours(
     families: Sequence[Family], all_traffic: Sequence[Traffic], starts: Mapping[str, int], count: int
 ) -> Colours:
+    """Return first colours of all groups: equal for groups of one family with the same latency and rate bound."""
     colours = np.zeros(count, np.uint64)
     for i, family in enumerate(families):
         colours[starts[family.name] :][: len(family.ranks)] = _mix(np.array([1000 + i], np.uint64))
@@ -120,9 +121,9 @@ def _roles(family: Family, n: int) -> Ints:
 def _refine(
     ranks: Colours, groups: Colours, links: Colours, members: _Edges, loads: _Edges
 ) -> tuple[Colours, Colours, Colours]:
-    """Let every vertex hear the multiset of its neighbours' colours until no colour splits any more.
+    """Give every vertex the multiset of its neighbours' colours until no colour splits.
 
-    Ranks and groups first, which most jobs settle at once; links have many more neighbours, and are asked when those are settled.
+    Ranks and groups come first, which settles most jobs; links, with many more neighbours, follow afterwards.
     """
     while True:
         while True:
@@ -152,7 +153,7 @@ def _hear(own: Colours, others: Colours, listens: Ints, speaks: Ints, label: Col
 
 
 def alike(count: int, row: Ints, column: Ints, value: NDArray[np.float64]) -> tuple[Ints, Ints]:
-    """Return the first of each kind of the `count` rows of a sparse matrix, and which kind each row is (hashes as above)."""
+    """Return the first row of each distinct kind of the `count` rows of a sparse matrix, and the kind of each row."""
     heard = np.zeros(count, np.uint64)
     np.add.at(heard, row, _mix(_rounded(value) ^ _mix(column.astype(np.uint64))))
     _, first, of = np.unique(heard, return_index=True, return_inverse=True)
@@ -160,7 +161,7 @@ def alike(count: int, row: Ints, column: Ints, value: NDArray[np.float64]) -> tu
 
 
 def _mix(x: Colours) -> Colours:
-    """Scramble 64 bits (the finalizer of splitmix64, Steele et al. 2014)."""
+    """Return 64-bit values scrambled by the finalizer of splitmix64 (Steele et al. 2014)."""
     x = x + np.uint64(0x9E3779B97F4A7C15)
     high = x >> np.uint64(30)
     for factor, shift in ((0xBF58476D1CE4E5B9, 27), (0x94D049BB133111EB, 31)):  # in place: memory is what takes time

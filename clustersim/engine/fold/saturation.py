@@ -1,4 +1,4 @@
-"""Which links could have been short in a simulation that did not know them."""
+"""Links that could have been bottlenecks in a simulation that ignored them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _CELL = 32  # bits of a group cell's number
 
 
 class _Shares(NamedTuple):
-    """The share of a link that all groups of a group cell take at most: those of link i are start[i] to start[i + 1]."""
+    """Largest share of a link that all groups of a group cell take: rows of link i are start[i] to start[i + 1]."""
 
     start: Ints
     cell: Ints
@@ -37,7 +37,7 @@ class _Shares(NamedTuple):
 
 
 class _Times(NamedTuple):
-    """When the groups of each cell were under way, in seconds: those of cell c are start[c] to start[c + 1]."""
+    """Times in seconds when the groups of each cell were active: those of cell c are start[c] to start[c + 1]."""
 
     start: Ints
     begun: Floats
@@ -45,9 +45,9 @@ class _Times(NamedTuple):
 
 
 def saturated_links(demand: Demand, nets: Sequence[Network], records: Sequence[Sequence[Record]]) -> Mask:
-    """Return the mask of `demand.links` that all that was under way at one time could fill at its bounds.
+    """Return a mask of `demand.links` that the transfers active at one time could fill at their bounds.
 
-    nets, records: of each of its jobs, from a simulation of them, whether or not that knew these links; each has all steps.
+    nets, records: of each job, from a simulation with or without these links; each record list has all steps.
     """
     number, shares = _numbers(nets), _shares(demand, nets)
     first = [0, *(own[""] for own in number)]
@@ -68,7 +68,7 @@ def saturated_links(demand: Demand, nets: Sequence[Network], records: Sequence[S
 def jobs_contend(demand: Demand, nets: Sequence[Network], records: Sequence[Sequence[Record]]) -> bool:
     """Return whether transfers of several jobs could have filled a link together; the arguments are those of `saturated_links`.
 
-    Where none could, each job moves as if it was alone, also on links that it fills itself at other times.
+    If none could, each job moves as if alone, also on links that it fills itself at other times.
     """
     number, shares = _numbers(nets), _shares(demand, nets)
     ends = [own[""] for own in number]
@@ -99,7 +99,7 @@ def _most(shares: _Shares, records: Sequence[Sequence[Record]], number: Sequence
 
 
 def _numbers(nets: Sequence[Network]) -> list[dict[str, int]]:
-    """Return, by job, where the group cells of each family begin when those of all are numbered through, and where they end."""
+    """Return for each job the first number of each family's group cells in a consecutive numbering, and the total."""
     number, result = 0, []
     for net in nets:
         own = {}
