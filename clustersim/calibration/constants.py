@@ -24,7 +24,7 @@ FAMILIES: Mapping[str, Declared] = {
     for known in key.metadata
     if isinstance(known, Declared)
 }
-"""What is known of each family of constants without any step, as its key declares it."""
+"""Knowledge about each family of constants without any step, as declared at its key."""
 SOFTWARE = "software level"
 FAMILIES = {
     SOFTWARE: Declared(
@@ -33,53 +33,53 @@ FAMILIES = {
     **FAMILIES,
 }
 LEVEL = "software.level"
-"""The key of a machine file that multiplies the expected time of every step."""
+"""Key of a machine file that multiplies the expected time of every step."""
 
 
 def family(constant: str) -> str:
-    """Return the family of a constant by its name: what stands before the first comma."""
+    """Return the family of a constant: the part of its name before the first comma."""
     return constant.partition(",")[0]
 
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """One figure that a forecast rests on, as a factor on keys of the files of a run."""
+    """A figure that a forecast depends on, as a factor on keys of a run's files."""
 
     name: str
-    """Such as `clock under load, 16-bit, hopper`; what stands before the first comma is its family."""
+    """Name, such as `clock under load, 16-bit, hopper`; the part before the first comma is its family."""
     scope: ConstantScope
     spread: float
-    """Standard deviation of its logarithm among machines."""
+    """Standard deviation of its logarithm between machines."""
     source: str
-    """Where the spread is from."""
+    """Source of the spread."""
     keys: Mapping[str, float]
-    """The keys that it multiplies, as `--set` takes them, and their values now."""
+    """{key that it multiplies, as for `--set`: current value}"""
     beside: Mapping[str, float] = field(default_factory=dict)
-    """Keys that are written with these, as they are now: a file that has one of them must have all."""
+    """{key that must be written together with these: current value}."""
     most: float = float("inf")
-    """The largest factor that keys can take: shares are at most 1."""
+    """Largest factor that the keys allow: shares are at most 1."""
     slows: bool = False
-    """Whether a step is longer, not shorter, where it is larger: it is a time, not a speed."""
+    """Whether a larger value makes a step longer: it is a time, not a speed."""
 
     @property
     def family(self) -> str:
-        """What constants of this kind are called."""
+        """Name of this kind of constants."""
         return family(self.name)
 
     @property
     def value(self) -> float:
-        """What its first key is now."""
+        """Current value of its first key."""
         return next(iter(self.keys.values()))
 
     def changes(self, factor: float) -> dict[str, object]:
-        """Return the keys, with the values that they have where the constant is `factor` times as large, at most `most`."""
+        """Return the values of the keys for a constant `factor` times as large, at most `most`."""
         return {**self.beside, **{key: value * min(factor, self.most) for key, value in self.keys.items()}}
 
 
 def constants_of(cluster: Document, job: Job) -> list[Constant]:
     """Return the constants that can matter to a step of a placed job on a cluster. Raises ConfigError.
 
-    Those of several types of nodes that share a name are one.
+    Constants of several node types that share a name are one.
     """
     found: dict[str, Constant] = {}
     for at, pool in node_types(cluster):
@@ -126,7 +126,7 @@ def _of_gpu(at: str, gpu: Gpu, job: Job) -> Iterator[Constant]:
 
 
 def _of_clocks(at: str, gpu: Gpu, precision: str) -> Iterator[Constant]:
-    """Yield the shares of their burst rate that products of a precision hold, and those of the activations' type."""
+    """Yield the shares of the burst rate of GEMMs in a precision, and in the activations' type."""
     shares = {str(dtype): clocks.sustained(gpu, dtype) for dtype in gpu.matrix if clocks.follows_power(gpu, dtype)}
     groups: dict[str, list[str]] = {}
     for dtype in shares:

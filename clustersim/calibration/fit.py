@@ -1,7 +1,7 @@
-"""Measurements of one machine → what its constants are, how sure that is, and what probably differs.
+"""Measurements of one machine → estimates of its constants, their uncertainty, and what probably differs.
 
-Forecasts bend where a step begins to wait for its host or its links, so the posterior is found in rounds (Gauss–Newton): each
-takes the forecasts, and the slopes of what has moved, anew where the last one has found the constants.
+Forecasts are nonlinear where a step begins to wait for its host or its links, so the posterior is found in rounds (Gauss–Newton):
+each recomputes the forecasts, and the slopes of constants that moved, at the last estimate.
 """
 
 from __future__ import annotations
@@ -30,38 +30,38 @@ ChangedKeys = Mapping[str, object]
 """Values by dotted key."""
 ROUNDS = 2
 MOVED = 0.02
-"""Change of a logarithm from which on slopes are taken anew."""
+"""Change of a logarithm above which slopes are recomputed."""
 WITHIN: Mapping[str, float] = {"host": 0.2}
 """Standard deviation of the logarithm by which steps of one machine differ in a family of constants: a host's time for a kernel
 differs with what is launched, so that host-bound steps of one machine (VTRAINS) do not tell of each other to the last percent."""
 BOUND = 1.2816
-"""Standard deviations of ln(measured / forecast) that hold 80 % of a normal distribution."""
+"""Standard deviations of ln(measured / forecast) that cover 80 % of a normal distribution."""
 CHOSEN = 0.5
-"""Likelihood from which on a slow GPU is what differs."""
+"""Likelihood above which a slow GPU counts as the difference."""
 NOTHING = "nothing"
-"""What differs where no constant does."""
+"""Name of the hypothesis that no constant differs."""
 
 
 class Measurement(NamedTuple):
-    """Something that was measured, and how it is forecast."""
+    """A measured quantity and its forecast."""
 
     name: str
     measured: float
     forecast: Callable[[ChangedKeys], float]
-    """Returns it, in the unit of what was measured, with keys changed."""
+    """Function from changed keys to its forecast, in the unit of the measurement."""
     constants: tuple[Constant, ...]
-    """What the forecast rests on."""
+    """Constants that the forecast depends on."""
     spread: float
-    """Standard deviation of ln(measured / forecast) where all constants are known."""
+    """Standard deviation of ln(measured / forecast) if all constants are known."""
 
 
 class SlowestGpu(Constant):
-    """How many times as fast as the others one GPU computes, for which they wait: at most 1."""
+    """Speed of one GPU relative to the others, which wait for it: at most 1."""
 
     __slots__ = ()
 
     def changes(self, factor: float) -> dict[str, object]:
-        """Return the fault of that GPU."""
+        """Return the fault of that GPU, as a key."""
         return {"faults": [{"gpu": 0, "slowdown": 1 / min(factor, 1.0)}]}
 
 
@@ -71,34 +71,34 @@ SLOWEST = SlowestGpu(_FAULT.family, _FAULT.scope, _FAULT.spread, _FAULT.chosen_o
 
 @dataclass(frozen=True, slots=True)
 class MachineEstimate:
-    """What measurements say of a machine."""
+    """Estimate of a machine from measurements."""
 
     measurements: tuple[Measurement, ...]
     constants: tuple[Constant, ...]
-    """As they are without them, in the order of the posterior."""
+    """Constants with their usual values, in the order of the posterior."""
     found: MachinePosterior
     logs: Floats
-    """Logarithms of how many times as large each constant is, within what its keys can say (constants,)."""
+    """Logarithm of each constant's factor, within the limits of its keys (constants,)."""
     before: Floats
-    """ln(measured / forecast) of each measurement without any of them (measurements,) …"""
+    """ln(measured / forecast) of each measurement with usual constants (measurements,) …"""
     after: Floats
-    """… with all of them …"""
+    """… with all estimates …"""
     left_out: Floats
-    """… and with all but itself."""
+    """… and with estimates from all other measurements."""
     likely: Mapping[str, float]
-    """How likely it is that one family of constants alone differs, or nothing; sums up to 1."""
+    """{family: likelihood that only this family differs}, or nothing does; with sum 1."""
 
     @property
     def changes(self) -> dict[str, object]:
-        """The keys of the machine by what was found."""
+        """Values of the machine's keys from the estimate."""
         return changes(self.constants, self.logs)
 
     def keys_of(self, constant: Constant) -> dict[str, object]:
-        """Return the keys of one constant, and those beside them, as they are on this machine."""
+        """Return the values of one constant's keys, and those written with them, on this machine."""
         return {key: value for key, value in self.changes.items() if key in (*constant.keys, *constant.beside)}
 
     def spread_of(self, one: Measurement) -> float:
-        """Return the standard deviation of the logarithm of something else's forecast, with slopes where constants are usual."""
+        """Return the standard deviation of the log of another forecast, with slopes at usual constants."""
         usual = log(one.forecast({}))
 
         def change(constant: Constant, factor: float) -> float:
@@ -113,10 +113,10 @@ class MachineEstimate:
 
 
 def fitted(measurements: Sequence[Measurement], show: Callable[[str], None] = lambda _: None) -> MachineEstimate:
-    """Return the estimate of the machine that all measurements are of. show: receives progress.
+    """Return the estimate of the machine from all measurements. show: receives progress.
 
-    A slow GPU is one of the constants only where it is the likeliest thing to differ, as it looks much like a slow clock of all.
-    Raises InputError for what cannot be simulated.
+    A slow GPU is included only if it is the likeliest difference, because it resembles a slow clock of all. Raises InputError for
+    what cannot be simulated.
     """
     constants = tuple({one.name: one for own in measurements for one in own.constants}.values())
     slopes = np.zeros((len(measurements), len(constants)))
@@ -143,7 +143,7 @@ def fitted(measurements: Sequence[Measurement], show: Callable[[str], None] = la
 
 
 def _prior(constants: Sequence[Constant], logs: Floats | float = 0.0) -> Population:
-    """Return the prior of constants; outlying `logs` widen their own spread, as tails are heavy (Huber weights)."""
+    """Return the prior of constants; outlying `logs` widen their own spread, because tails are heavy (Huber weights)."""
     spreads = np.array([one.spread for one in constants])
     wider = np.maximum(np.abs(logs) / spreads / TUNING, 1.0)
     return Population(tuple(one.name for one in constants), np.diag(spreads**2 * wider))
@@ -157,7 +157,7 @@ def _likely(observations: Sequence[Observation], constants: Sequence[Constant]) 
 
 
 def changes(constants: Sequence[Constant], logs: Floats) -> dict[str, object]:
-    """Return the values of constants scaled by exp(`logs`), by key; those that stay are left out."""
+    """Return {key: value} of constants scaled by exp(`logs`), without unchanged ones."""
     moved = [(one, one.changes(exp(x))) for one, x in zip(constants, logs.tolist(), strict=True) if x]
     found = {key: value for _, own in moved for key, value in own.items()}
     return found | {key: own[key] for one, own in moved for key in one.keys}  # not what others write beside theirs
@@ -166,7 +166,7 @@ def changes(constants: Sequence[Constant], logs: Floats) -> dict[str, object]:
 def _observations(
     measurements: Sequence[Measurement], constants: Sequence[Constant], ratios: Floats, slopes: Floats
 ) -> list[Observation]:
-    """Return measurements as the posterior takes them; ratios, slopes: as if forecasts were linear from the usual constants."""
+    """Return measurements as input of the posterior. ratios, slopes: forecasts linearized at the usual constants."""
     found = []
     for one, ratio, row in zip(measurements, ratios.tolist(), slopes.tolist(), strict=True):
         own = {constant.name: value for constant, value in zip(constants, row, strict=True)}
@@ -175,9 +175,9 @@ def _observations(
 
 
 def remainder(spread: float, constants: Sequence[Constant], slopes: Mapping[str, float]) -> float:
-    """Return the standard deviation of the logarithm of what is left where a machine's constants are known.
+    """Return the standard deviation of the logarithm that remains if a machine's constants are known.
 
-    spread: the same of what rests on no constant that differs within a machine. slopes: of the forecast, by constant.
+    spread: the part from no constant that differs within a machine. slopes: of the forecast, by constant.
     """
     return hypot(spread, *(WITHIN.get(one.family, 0.0) * slopes[one.name] for one in constants))
 
@@ -190,9 +190,9 @@ def _linearized(
     stale: Sequence[bool],
     show: Callable[[str], None],
 ) -> tuple[Floats, Floats]:
-    """Return ln(measured / forecast) (measurements,), and slopes (measurements, constants), where constants are as `at` says.
+    """Return ln(measured / forecast) (measurements,), and slopes (measurements, constants), at the constants `at`.
 
-    slopes: as they were; those of constants that are not stale stay.
+    slopes: previous slopes, kept for constants that are not stale.
     """
     ratios, found = np.empty(len(measurements)), slopes.copy()
     for row, one in enumerate(measurements):
@@ -219,18 +219,18 @@ def _log_ratio(one: Measurement, constants: Sequence[Constant], logs: Floats) ->
 
 
 def own_changes(one: Measurement, constants: Sequence[Constant], logs: Floats) -> dict[str, object]:
-    """Return the keys of a measurement whose constants differ by `logs`: those of one name have other values on another GPU."""
+    """Return the keys of a measurement whose constants differ by `logs`: equal names have other values on another GPU."""
     known = {constant.name: x for constant, x in zip(constants, logs.tolist(), strict=True)}
     own = [constant for constant in one.constants if constant.name in known]
     return changes(own, np.array([known[constant.name] for constant in own]))
 
 
 _PINNED = 1e-6
-"""Spread of what keys hold a constant at."""
+"""Spread of a constant that is fixed by the limits of its keys."""
 
 
 def _possible(observations: Sequence[Observation], found: MachinePosterior, constants: Sequence[Constant]) -> Floats:
-    """Return the mean (constants,) within what keys can say; where one is at its most, the others explain what is left."""
+    """Return the mean (constants,) within the limits of keys; if one is at its limit, the others explain the rest."""
     held: dict[str, Observation] = {}
     mean = found.mean
     for _ in constants:

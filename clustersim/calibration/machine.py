@@ -1,4 +1,4 @@
-"""A machine file in use: values in the place of a cluster's own, and a narrower interval."""
+"""Use of a machine file: its values replace a cluster's own, and narrow the interval."""
 
 from __future__ import annotations
 
@@ -32,23 +32,23 @@ from clustersim.simulation import Simulator, StepResult
 from clustersim.topology.build import document_of, node_types, overridden
 
 FAULTS = "faults"
-"""The key whose values are beside those of a topology, not in their place."""
+"""Key whose values are added to those of a topology, not replaced."""
 _PARTS = {"nics": "cluster.node.nics.", "scale_up": "cluster.node.scale_up."}
-"""Keys of what a node may lack."""
+"""Keys of parts that a node may lack."""
 _KEYS = ("cluster.node.gpus.", "cluster.node.host.", *_PARTS.values(), "nccl.", FAULTS, LEVEL)
-"""Where the keys of constants begin: a machine file says how fast a cluster is, not what it is or what runs on it."""
+"""Prefixes of the keys of constants: a machine file describes speeds of a cluster, not its parts or jobs."""
 
 
 @dataclass(frozen=True)
 class Machine:
-    """What measured steps say of one cluster."""
+    """Constants of one cluster, estimated from measured steps."""
 
     document: Document
     spec: MachineSpec
 
     @classmethod
     def read(cls, path: str | Path) -> Machine:
-        """Return the machine of a file. Raises InputError when it cannot be read and ConfigError for what is wrong in it."""
+        """Return the machine of a file. Raises InputError if it cannot be read, and ConfigError for an error in it."""
         if Path(path).suffix == ".csv":
             raise InputError(f"--machine {path}: a table of runs; clustersim calibrate {path} --out mine.yaml reads it")
         document = read(path)
@@ -79,20 +79,20 @@ class Machine:
 
     @property
     def level(self) -> float:
-        """How many times as long as expected every step takes."""
+        """Factor on the expected time of every step."""
         return float(next((one.keys[LEVEL] for one in self.spec.constants if LEVEL in one.keys), 1.0))
 
     @cached_property
     def covariance(self) -> Floats:
-        """Of the logarithms of the factors (constants, constants)."""
+        """Covariance of the logarithms of the factors (constants, constants)."""
         spreads = np.array([one.spread for one in self.spec.constants])
         return _correlations(self.spec) * np.outer(spreads, spreads)
 
     def overrides(self, topology: Path, given: Overrides) -> dict[str, object]:
-        """Return `given` with the values of this machine by dotted key, where nothing else is given.
+        """Return `given` completed by the values of this machine, by dotted key.
 
-        Keys of parts that the nodes lack are left out. Raises InputError for a cluster of other GPUs, and ConfigError, with its
-        place in the machine file, for a value that its key cannot have.
+        Keys of parts that the nodes lack are left out. Raises InputError for a cluster of other GPUs, and ConfigError, with the
+        position in the machine file, for a value that its key cannot have.
         """
         cluster = overridden(document_of(topology), {key: value for key, value in given.items() if of_topology(key)})
         types = node_types(cluster)
@@ -115,7 +115,7 @@ class Machine:
         return {**values, **given}
 
     def besides(self, overrides: Overrides) -> dict[str, object]:
-        """Return the values by dotted key that this file does not give."""
+        """Return the overrides that are not from this file."""
         said = {key: value for key, value, _ in self._values()}
         return {key: value for key, value in overrides.items() if key not in said or said[key] != value}
 
@@ -128,9 +128,9 @@ class Machine:
                 yield key, value, (self.document.path, *(at[:2] if at else (0, 0)))
 
     def known(self, constants: Sequence[Constant]) -> Floats:
-        """Return the covariance of the logarithms of constants of a step (constants, constants).
+        """Return the covariance of the logarithms of a step's constants (constants, constants).
 
-        For constants that this file does not name it is the spread among machines.
+        Constants not in this file have their spread between machines.
         """
         places = {one.name: place for place, one in enumerate(self.spec.constants)}
         found = np.diag([one.spread**2 for one in constants])
@@ -141,7 +141,7 @@ class Machine:
         return found
 
     def spreads(self, constants: Sequence[Constant]) -> dict[str, tuple[float, str]]:
-        """Return the standard deviation of the logarithm of each constant that measurements have narrowed, and their source."""
+        """Return {constant: (standard deviation of its logarithm, source)} of those that measurements have narrowed."""
         source = f"{self.document.path}: {', '.join(self.spec.evidence)}"
         known = {one.name: one for one in self.spec.constants if one.spread < NARROWED * one.usual_spread}
         return {one.name: (known[one.name].spread, source) for one in constants if one.name in known}
@@ -157,9 +157,9 @@ class Machine:
 
 
 def narrow(result: StepResult, cluster: Document, path: Path) -> None:
-    """Write into the summary of a step the interval that a machine file leaves of it. cluster: with the file's values.
+    """Write the interval narrowed by a machine file into the summary of a step. cluster: with the file's values.
 
-    Raises InputError for what is wrong in the file.
+    Raises InputError for errors in the file.
     """
     machine, summary, job = Machine.read(path), result.summary, result.job
     constants = constants_of(cluster, job)
@@ -189,7 +189,7 @@ def narrow(result: StepResult, cluster: Document, path: Path) -> None:
 
 
 def written(found: MachineEstimate, gpu: str, evidence: Sequence[str], remainder: float) -> str:
-    """Return a machine file of what was found. gpu: of the cluster; evidence: what was measured; remainder: as in the file."""
+    """Return an estimate as a machine file. gpu: of the cluster; evidence: measurements in words; remainder: as in the file."""
     import yaml
 
     posterior = found.found
@@ -216,7 +216,7 @@ def written(found: MachineEstimate, gpu: str, evidence: Sequence[str], remainder
 
 
 def _plain(value: object) -> object:
-    """Return the value of a key as a file has it, numbers to five digits."""
+    """Return the value of a key as in a file, with numbers of five digits."""
     if isinstance(value, list):
         return [{key: _rounded(one) for key, one in item.items()} for item in value]
     return _rounded(value)
@@ -227,11 +227,11 @@ def _rounded(value: Any) -> Any:
 
 
 NARROWED = 0.95
-"""Share of its usual spread below which a constant was measured."""
+"""Share of its usual spread below which a constant counts as measured."""
 STILL = 0.002
-"""Change of a logarithm below which a machine's constant is the usual one."""
+"""Change of a logarithm below which a machine's constant counts as usual."""
 _ROUNDING = 0.02
-"""What correlations of two digits may be off."""
+"""Largest rounding error of correlations with two digits."""
 
 
 def _correlations(spec: MachineSpec) -> Floats:

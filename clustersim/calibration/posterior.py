@@ -1,4 +1,4 @@
-"""What measurements say of constants: linear and Gaussian in the logarithm, with less weight on what is far off.
+"""Estimates of constants from measurements: linear and Gaussian in the logarithm, with less weight on outliers.
 
     ln(measured / forecast)_r = sum_c S_rc m_c + e_r,   m ~ N(0, P),   e_r ~ N(0, s_r^2)
 
@@ -19,44 +19,44 @@ import numpy as np
 from clustersim.arrays import Floats
 
 TUNING = 1.345
-"""Spreads beyond which an error weighs less: 95 % as precise as least squares where errors are Gaussian (Huber 1981)."""
+"""Errors, in standard deviations, above which weights fall: 95 % as precise as least squares for Gaussian errors (Huber 1981)."""
 ROUNDS = 50
-"""Most passes in which the weights settle."""
+"""Largest number of iterations of the weights."""
 _SETTLED = 0.01
-"""Change of a weight from which on there is another pass: constants then move by less than a hundred-thousandth."""
+"""Change of a weight above which another iteration follows: constants then move by less than a hundred-thousandth."""
 
 
 class Observation(NamedTuple):
-    """A measurement beside its forecast."""
+    """A measurement and its forecast."""
 
     name: str
     log_ratio: float
     """ln(measured / forecast)."""
     sensitivities: Mapping[str, float]
-    """d ln(forecast) / d ln(constant), by constant."""
+    """{constant: d ln(forecast) / d ln(constant)}"""
     spread: float
     """Standard deviation of the logarithm that no constant explains."""
 
 
 class Population(NamedTuple):
-    """How constants differ among machines."""
+    """Variation of constants between machines."""
 
     names: tuple[str, ...]
     covariance: Floats
-    """Of their logarithms (constants, constants)."""
+    """Covariance of their logarithms (constants, constants)."""
 
 
 @dataclass(frozen=True, slots=True)
 class MachinePosterior:
-    """What is known of the constants of a machine after its measurements."""
+    """Distribution of the constants of a machine given its measurements."""
 
     prior: Population
     mean: Floats
-    """Of the logarithm of how many times the usual each constant is (constants,)."""
+    """Mean logarithm of each constant's factor on its usual value (constants,)."""
     covariance: Floats
-    """(constants, constants)."""
+    """Covariance of these logarithms (constants, constants)."""
     weights: Floats
-    """Of each measurement, at most 1 (measurements,)."""
+    """Weight of each measurement, at most 1 (measurements,)."""
 
     def spread(self, name: str) -> float:
         """Return the standard deviation of the logarithm of a constant."""
@@ -64,7 +64,7 @@ class MachinePosterior:
         return sqrt(float(self.covariance[place, place]))
 
     def factor(self, name: str) -> float:
-        """Return how many times its usual value a constant is."""
+        """Return the estimated factor of a constant on its usual value."""
         return exp(float(self.mean[self.prior.names.index(name)]))
 
 
@@ -95,7 +95,7 @@ def _arrays(observations: Sequence[Observation], names: Sequence[str]) -> tuple[
 def likelihoods(
     observations: Sequence[Observation], prior: Population, groups: Mapping[str, Sequence[str]]
 ) -> dict[str, float]:
-    """Return how likely it is that one group of constants, and no other, is what differs; they add up to 1.
+    """Return {group: likelihood that only this group of constants differs}, with sum 1.
 
     groups: names of constants by what is said to differ, none of them for nothing. All are as likely before anything is measured;
     each is weighed by the density of the measurements where the others are as usual, errors with the weights that all of

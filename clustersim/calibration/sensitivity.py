@@ -1,4 +1,4 @@
-"""How much longer a step takes where a constant is larger: differences of simulated steps."""
+"""Effect of a constant on a step: differences of simulated steps."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NARROW, WIDE = 0.04, 0.15
 """Least and largest change of a logarithm that a difference is taken over, within which it is the constant's spread: a step of
 rates that NCCL takes from rows of a table must not decide."""
 NONE = 1e-4
-"""A slower part that changes the step's logarithm by less has no share in it, so that a faster one is not looked at."""
+"""Change of the step's logarithm by a slower part below which the part has no share, so that a faster one is not simulated."""
 
 
 def sensitivities(
@@ -39,9 +39,9 @@ def sensitivities(
 
 
 def slope(constant: Constant, change: Callable[[float], float]) -> float:
-    """Return d log / d log(constant) of what is forecast.
+    """Return d log(forecast) / d log(constant).
 
-    change: returns the change of the log of the forecast when the constant is multiplied by the given factor.
+    change: function from a factor on the constant to the change of the log of the forecast.
     """
     wide = min(max(constant.spread, NARROW), WIDE)
     slower, faster = (wide, -wide) if constant.slows else (-wide, min(wide, log(constant.most)))
@@ -52,7 +52,7 @@ def slope(constant: Constant, change: Callable[[float], float]) -> float:
 
 
 def changed_step(cluster: Document, job: Job, changes: dict[str, object], known: Simulator) -> float:
-    """Return the seconds of the step with keys of the cluster changed; kernels are not forecast again."""
+    """Return the seconds of the step with changed keys of the cluster; kernel forecasts are reused."""
     of_cluster, of_job = parted(changes)
     made = known.like(build(override(cluster, of_cluster))) if of_cluster else known
     return made.seconds(job.changed(of_job) if of_job else job)

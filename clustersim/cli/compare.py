@@ -30,7 +30,7 @@ def compare(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Say what differs between the inputs of results, and where the seconds went; or lay a profiler's trace beside a result."""
+    """Print the differences between the inputs of results and where time goes; or compare a profiler's trace with a result."""
     traces = [path for path in results if path.name.endswith(TRACES) and not path.is_dir()]
     if len(results) < 2:
         raise InputError(f"{results[0]}: a single result cannot be compared; give two or more, or one and a trace")

@@ -25,7 +25,7 @@ def explain(
 ) -> None:
     """Say where the critical path of a result goes, which link is its bottleneck, and what would make the step shorter.
 
-    Every what-if is simulated: its step is that of a run with the flags beside it.
+    Every what-if is simulated: its step is that of `run` with the flags next to it.
     """
     from clustersim.explain.explanation import explained
     from clustersim.explain.text import lines

@@ -30,7 +30,7 @@ def goodput(
     reliability: ReliabilityFile = None,
     as_json: Json = False,
 ) -> None:
-    """Say how much of a run's time is progress on a cluster that fails: checkpoints, restarts, spares and storage to buy."""
+    """Print how much of a run's time is progress on a cluster with failures: checkpoints, restarts, spares and storage to buy."""
     from clustersim.config.shipped import find
     from clustersim.planning import reliability as rules
     from clustersim.planning.request import amount

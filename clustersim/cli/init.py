@@ -23,7 +23,7 @@ def init(
     ] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace existing files.")] = False,
 ) -> None:
-    """Write a cluster and a workload to begin with: two commented YAML files that run as they are."""
+    """Write a commented cluster and workload that run as they are."""
     made = {name: (TEMPLATES / name).read_text(encoding="utf-8") for name in FILES.values()}
     if schemas:
         for what, name in FILES.items():

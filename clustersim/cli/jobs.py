@@ -67,7 +67,7 @@ def jobs(
     verbose: Verbose = False,
     quiet: Quiet = False,
 ) -> None:
-    """Simulate jobs that share a cluster: how much slower each gets beside the others, and on which links they meet."""
+    """Simulate jobs that share a cluster: how much each slows down the others, and on which links."""
     from clustersim.config.overrides import parted
     from clustersim.files import keeping_inputs
     from clustersim.jobs.request import load

@@ -37,7 +37,7 @@ def show_list(
     what: Annotated[What, typer.Argument(metavar="WHAT", help="What to list.", show_default=False)],
     as_json: Json = False,
 ) -> None:
-    """List what there is by name: shipped topologies and workloads, GPUs, node types, kinds of fabric, algorithms and more."""
+    """List names: shipped topologies and workloads, GPUs, node types, kinds of fabric, algorithms and more."""
     rows = _LISTS[what]()
     if as_json:
         print_json("list", {what: rows})

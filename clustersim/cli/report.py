@@ -23,8 +23,7 @@ def report(
 ) -> None:
     """Write the result of a run as one HTML file: where the step goes, what would change it, timeline, memory, links, kernels.
 
-    The run is simulated once more from its manifest, which gives the same numbers, and then each what-if.
-    The page asks no other computer for anything.
+    The run and each what-if are simulated again from its manifest, with equal numbers. The page makes no requests.
     """
     from clustersim.explain.explanation import explained
     from clustersim.pages.run import run_page
@@ -57,7 +56,7 @@ def explore(
 ) -> None:
     """Write a sweep as one HTML file: Pareto front, heat map, parallel coordinates, filter, and each point with its command.
 
-    Points that do not fit or are illegal are in it, with the reason. The page asks no other computer for anything.
+    Points that do not fit or are illegal are included, with the reason. The page makes no requests.
     """
     from clustersim.pages.sweep import sweep_page
     from clustersim.writing import check_output, save

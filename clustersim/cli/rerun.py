@@ -19,7 +19,7 @@ def rerun(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Simulate a result again from its manifest, and say whether the same comes out.
+    """Simulate a result again from its manifest, and compare the results.
 
     Files that it was made of and that are gone are taken from the result; the others must be as they were, and what has changed
     is named. The exit code is 1 where another result comes out, as of another version. Nothing is written.

@@ -31,7 +31,7 @@ def trace(
     plugins: Plugins = None,
     quiet: Quiet = False,
 ) -> None:
-    """Write the trace of a result for Perfetto: of as many ranks as asked, with the load of links and the power state.
+    """Write the trace of a result for Perfetto: for the given ranks, with the load of links and the power state.
 
     Nothing is cut. The trace.json.gz of a result shows one rank of each kind without kernels.
     """

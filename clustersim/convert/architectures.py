@@ -84,8 +84,7 @@ def _mamba(config: Config, found: Shapes) -> Shapes:
 
 
 def _granite(config: Config, found: Shapes) -> Shapes:
-    """Return the shapes with a state space, without rotary positions if unnamed; without experts the shared MLP is the only
-    one."""
+    """Return the shapes with a state space, without rotary positions if unnamed; without experts one shared MLP."""
     found = _mamba(config, found)
     rotary = config.choice("position_embedding_type", ("rope", "nope"), "nope") == "rope"
     if "experts" not in found:

@@ -92,8 +92,7 @@ def sorted_out(keys: Iterable[object]) -> Ignored:
 
 
 NO_EFFECT = frozenset(words("megatron_no_effect.txt"))
-"""Arguments that do not change the time of a step: learning rates, data, tokenizers, checkpoints, logs, numerics, redundant
-ones."""
+"""Arguments that do not change a step's time: learning rates, data, tokenizers, checkpoints, logs, numerics, redundant ones."""
 
 NOT_MODELLED = frozenset(words("megatron_not_modelled.txt"))
 """Arguments of fusions, CUDA graphs and overlaps that change a step slightly, and are not modelled."""

@@ -42,8 +42,7 @@ RENDEZVOUS["MASTER_PORT"] = "a free port there"
 def script(spec: Workload, nodes: int, gpus: int, layout: str | None = None) -> str:
     """Return the script that launches a workload on `nodes` nodes of `gpus` GPUs.
 
-    layout: layers of each stage, if Megatron-LM would divide them differently. Raises InputError for a model that pretrain_gpt.py
-    cannot build.
+    layout: layers of each stage, if Megatron-LM divides them differently. Raises InputError if pretrain_gpt.py lacks the model.
     """
     refuse_unbuildable(spec)
     groups = [("MODEL", model(spec)), ("TRAINING", training(spec)), ("PARALLEL", parallelism(spec, layout))]

@@ -33,8 +33,7 @@ REFUSED = ("use_dora", "rank_pattern", "modules_to_save", "layers_to_transform",
 def beside(path: str, gated: bool, config: Mapping[str, object]) -> dict[str, object]:
     """Return `training.lora` from the adapter_config.json next to a config.json, {} without one.
 
-    gated: whether the model's MLP has a gate. Frozen weights are in nf4 if the config.json says so (bitsandbytes). Raises
-    InputError.
+    gated: whether the MLP has a gate. Frozen weights are in nf4 if the config.json says so (bitsandbytes). Raises InputError.
     """
     place = Path(path).with_name(BESIDE)
     if not place.is_file():

@@ -110,15 +110,13 @@ class KeptTensors(Spec):
     dummy_gradients: Flag = Flag()
     """One tensor per weight shape stays as the gradient of weights whose GEMMs add to the main gradient."""
     narrow_weights: Flag = Flag()
-    """With a `training.precision` below 16 bits, weights of linear layers are also stored in that format, row- and
-    column-wise."""
+    """With a `training.precision` below 16 bits, weights of linear layers are also stored in it, row- and column-wise."""
     separate_rows: Flag = Flag()
     """Separate kernels weight, pad and restore rows of experts."""
     recast_weights: Flag = Flag()
     """With a `training.precision` below 16 bits, weights are cast in each pass; otherwise once per step."""
     wide_gradients: Flag = Flag()
-    """With a `training.precision` below 16 bits, weight gradients of experts are computed in fp32, then cast and added by
-    kernels."""
+    """With a `training.precision` below 16 bits, weight gradients of experts are made in fp32, cast and added by kernels."""
     ring: RingKind = RingKind()
     """Attention of context-parallel ranks with `cp_type: p2p`."""
     redistributes: Flag = Flag()
@@ -183,7 +181,7 @@ class Framework(Spec):
     facts: dict[str, Default] = Field(default_factory=dict)
     """Properties that no workload can express, in words."""
     choices: dict[str, OfferedValues] = Field(default_factory=dict)
-    """Values that users can choose, by dotted key. Overlap not listed is not available; other keys not listed take any legal
+    """Values that users can choose, by dotted key. Unlisted overlap is not available; other unlisted keys take any legal
     value."""
     host: HostTimes | None = None
     """Host times; None if not measured."""

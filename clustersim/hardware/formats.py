@@ -22,8 +22,7 @@ class Format(NamedTuple):
     scale: float = 0.0
     """Bytes of scales per value."""
     reads: int = 1
-    """Number of times that an operand is read for the cast: twice if the largest value of the whole tensor must be known
-    first."""
+    """Number of times that an operand is read for the cast: twice if the tensor's largest value comes first."""
     needs: DType = "fp8"
     """Data type that a GPU's datasheet must list: block scales came with fp4 (Blackwell, CDNA 4)."""
     vendors: tuple[str, ...] = ("nvidia", "amd")
@@ -55,7 +54,7 @@ FP8: Mapping[str, Format] = {
     # parallelize_llama.py, enable_float8_tensorwise_tp); gradients are scaled after their GEMMs (pytorch/ao issue 2184)
     "row": Format("fp8", reads=3, travels=False, rescales=True),
 }
-"""{`training.fp8_scaling`: format}: DelayedScaling, Float8CurrentScaling, Float8BlockScaling of Transformer Engine, and torchao's
+"""{`training.fp8_scaling`: format}: Transformer Engine's DelayedScaling, Float8CurrentScaling, Float8BlockScaling; torchao's
 rowwise."""
 
 

@@ -126,6 +126,7 @@ def experts(shard: ShardedModel, name: str, inputs: int, parts: Sequence[tuple[s
 
 
 def _added(shard: ShardedModel, rows: int, columns: int) -> tuple[Kernel, ...]:
+    """Return the kernels that add experts' weight gradients (rows × columns) to the accumulated ones; none if the GEMM adds."""
     if shard.format is None or not shard.wide_gradients:
         return accumulate(shard, rows, columns) if shard.eager else ()
     # the sum that the GEMM adds to: cleared in fp32 (4 bytes per value), cast to 16 bits (6) and added there (6)

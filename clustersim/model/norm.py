@@ -57,6 +57,7 @@ def _upcast(shard: ShardedModel, rows: int, columns: int) -> tuple[tuple[Kernel,
 
 
 def _parts(shard: ShardedModel, rows: int, columns: int, op: str, traffic: tuple[int, ...]) -> tuple[Kernel, ...]:
+    """Return one elementwise kernel for each entry of `traffic`, in bytes of memory traffic per value."""
     return tuple(pointwise(shard, op, rows, columns, each) for each in traffic)
 
 

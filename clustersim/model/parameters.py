@@ -19,6 +19,7 @@ def kinds(model: Model) -> tuple[Model, ...]:
 
 
 def _different(model: Model) -> tuple[Model, ...]:
+    """Return the model of each layer, equal layers as the same object: a block's changes applied, or dense layers first."""
     whole = model.model_copy(update={"blocks": (), "dense_layers": 0, "dense_ffn": None})
     if model.blocks:
         same: dict[Model, Model] = {}
@@ -104,10 +105,12 @@ def _indexer(kind: Model, indexer: Indexer) -> int:
 
 
 def _norm(model: Model, width: int) -> int:
+    """Return the parameters of one norm over `width` features."""
     return width * (2 if model.norm == "layernorm" else 1)
 
 
 def _attention(model: Model) -> int:
+    """Return the parameters of one layer's attention (not MLA): projections, biases and norms of queries and keys."""
     h, dim = model.hidden, head_width(model)
     inner = model.heads * dim
     outer = (model.heads * (2 if model.output_gate else 1) + 2 * (model.kv_heads or model.heads)) * dim
@@ -126,11 +129,13 @@ def _latent_attention(model: Model, mla: LatentAttention) -> int:
 
 
 def _mlp(model: Model, ffn: int) -> int:
+    """Return the parameters of one dense MLP with `ffn` inner features."""
     inner = 2 * ffn if gated(model) else ffn
     return model.hidden * inner + ffn * model.hidden + (inner + model.hidden if model.bias else 0)
 
 
 def _experts(model: Model, active: bool) -> int:
+    """Return the parameters of one MoE layer with router and shared experts: `active`: only topk experts."""
     h, factor, shared = model.hidden, 3 if gated(model) else 2, model.shared_experts
     beside = shared * (model.shared_ffn or width(model))
     visited = (model.topk if active else model.experts or 1) * width(model)
@@ -162,6 +167,7 @@ def named_products(kind: Model) -> dict[str, int]:
 
 
 def _attention_products(kind: Model) -> dict[str, int]:
+    """Return {projection: weights, i.e. multiply-adds per token} of queries, keys and values; with MLA, from latents."""
     h, heads, mla = kind.hidden, kind.heads, kind.mla
     if mla is None:
         kv = h * (kind.kv_heads or heads) * head_width(kind)

@@ -116,6 +116,7 @@ class Marker:
         return layer if left else self._marked(layer, 1)
 
     def _marked(self, layer: Layer, blocks: int) -> Layer:
+        """Return a layer with what its backward pass recomputes, for a stage of `blocks` blocks; equal layers stay one object."""
         together = (
             min(self.training.recompute_layers or 1, blocks) if self.training.recompute_method == "uniform" else 1
         )
@@ -196,6 +197,7 @@ def _modules(names: Sequence[str], layer: Layer) -> list[Rerun]:
 
 
 def _inside(one: Rerun, other: Rerun) -> bool:
+    """Return whether one recomputation repeats only operators that another one repeats too."""
     return one is not other and dict(one.operators).keys() < dict(other.operators).keys()
 
 

@@ -31,6 +31,7 @@ def visited(router: ExpertRouter, places: int) -> float:
 
 @lru_cache(maxsize=1024)
 def _visited(places: int, experts: int, topk: int, groups: int, group_topk: int) -> float:
+    """Return the mean number of ranks (`places`) to which the router sends a token, experts spread evenly over them."""
     router, each = ExpertRouter(experts, topk, groups, group_topk), experts / places
     return fsum(_hit(router, round(place * each), round((place + 1) * each)) for place in range(places))
 

@@ -1,1 +1,1 @@
-"""The best of very many splits, each of which is held against a proved lower bound before it is simulated."""
+"""Search for the best of very many splits, each compared with a proved lower bound before it is simulated."""

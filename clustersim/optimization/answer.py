@@ -1,4 +1,4 @@
-"""The best points of a space; where none is an answer, why, and what would be one: each figure that is named was simulated."""
+"""The best points of a space; or why there is none, and what would have a result: each named figure was simulated."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from clustersim.units import gibibytes, plural, three_digits
 CP, SEQ, EXPERT_TP = KEYS["cp"], KEYS["seq"], "parallelism.expert_tp"
 SEQUENCE_PARALLEL = "parallelism.sequence_parallel"
 PART = 2048
-"""Tokens of a sequence that a context-parallel rank has at least where nobody asks for other degrees."""
+"""Smallest number of tokens of a sequence per context-parallel rank, unless the user asks for other degrees."""
 SMALLEST: Point = {GRAD_REDUCE: True, TP_OVERLAP: "none"}
-"""What runs beside computation in the points that need least memory: 2 of `zero` frees gradients as they are reduced."""
+"""Overlap settings of the points that need least memory: 2 of `zero` frees gradients as they are reduced."""
 CHECKED = 64
-"""Splits whose cluster and workload are checked before anything is bounded."""
+"""Number of splits whose cluster and workload are checked before anything is bounded."""
 DOUBLED = 8
-"""Times that the nodes are doubled to find how many would do."""
+"""Largest number of times that the nodes are doubled to find a sufficient number."""
 
 
 def answer(
@@ -44,8 +44,8 @@ def answer(
 ) -> SearchResult:
     """Return the `top` points of a space that minimize an objective.
 
-    Keys that the space does not have are the workload's, but for those of `wider`. Raises InputError where no point is an answer,
-    with what would be one.
+    Keys missing in the space have the workload's values, except those added by `wider`. Raises InputError with a remedy if no
+    point has a result.
     """
     check_values(case, asked)
     asked = wider(case, asked)
@@ -59,10 +59,10 @@ def answer(
 
 
 def wider(case: SweepInputs, asked: SweepSpace) -> SweepSpace:
-    """Return a space with degrees of context parallelism and slices of experts that may matter, where nobody says which.
+    """Return a space with useful degrees of context parallelism and slices of experts, where the user sets none.
 
-    Of cp those that leave at least `PART` tokens of a sequence together; of a mixture of experts all slices. A cut of the layers
-    that the workload writes out is of its own stages: others are cut by what the layers compute.
+    Values of cp that leave at least `PART` tokens of a sequence together; for a mixture of experts, all slices. A layout in the
+    workload applies only to its own number of stages: other stages are cut by computation.
     """
     given, axes, auto, fixed = {*asked.axes, *asked.fixed, *asked.auto}, dict(asked.axes), asked.auto, asked.fixed
     *written, cut = ((f"parallelism.{key}", getattr(case.base.parallelism, key)) for key in CUTS)
@@ -77,7 +77,7 @@ def wider(case: SweepInputs, asked: SweepSpace) -> SweepSpace:
 
 
 def untried(case: SweepInputs, asked: SweepSpace) -> str:
-    """Return which choice that changes steps is not tried, as neither the workload nor who asks names it; nothing without one."""
+    """Return a note on a choice that changes steps but is not tried, because nothing names it; "" without one."""
     said = {
         *asked.axes,
         *asked.fixed,
@@ -90,7 +90,7 @@ def untried(case: SweepInputs, asked: SweepSpace) -> str:
 
 
 def _context_degrees(case: SweepInputs, asked: SweepSpace) -> list[int]:
-    """Return the legal degrees of cp that leave enough tokens together, on the first cluster of a space; or none."""
+    """Return the legal degrees of cp that leave enough tokens together, on the first cluster of a space; () if none."""
     with suppress(InputError):
         first = asked.space()[0]
         gpus, seq = case.cluster(first).simulator.cluster.gpus, str(first.get(SEQ, case.base.training.seq))
@@ -121,14 +121,14 @@ def _too_slow(fastest: SearchResult) -> InputError:
 
 
 def _wrong(case: SweepInputs, space: CandidateSpace) -> ClustersimError:
-    """Return what is wrong with the first point, which is legal for all that it needs, or is not."""
+    """Return the error of the first point, either of its keys or of its memory."""
     row = evaluate(case, space.whole(space.splits[0]))
     kind = SimulationError if row["status"] == "failed" else InputError
     return kind(f"none of {plural(space.points, 'point', 'points')} has a result, such as the first: {row['reason']}")
 
 
 def _too_large(case: SweepInputs, asked: SweepSpace, space: CandidateSpace) -> OutOfMemoryError | None:
-    """Return how much even the smallest point needs, and what would fit; None where no point is legal."""
+    """Return the error with the memory of the smallest point, and changes that would fit; None if no point is legal."""
     asked = replace(asked, fixed={**asked.fixed, **{key: SMALLEST[key] for key in space.chosen if key in SMALLEST}})
     found = _smallest(case, CandidateSpace(case, asked))
     if found is None:
@@ -146,7 +146,7 @@ def _too_large(case: SweepInputs, asked: SweepSpace, space: CandidateSpace) -> O
 
 
 def _nodes(case: SweepInputs, asked: SweepSpace, nodes: int) -> str:
-    """Return on how many nodes the smallest point of the space fits, and what else to give."""
+    """Return the number of nodes on which the smallest point of the space fits, and other remedies, in words."""
     other = "GPUs with more memory or a smaller model"
     axes = {key: values for key, values in asked.axes.items() if key != NODES}
     for count in (nodes * 2**power for power in range(1, DOUBLED + 1)):
@@ -163,7 +163,7 @@ def _said(point: Point) -> str:
 
 
 def _smallest(case: SweepInputs, space: CandidateSpace) -> tuple[float, Point] | None:
-    """Return the point that needs least memory, and the bytes of its fullest GPU."""
+    """Return (bytes of its fullest GPU, point) of the point that needs least memory; None if no point is legal."""
     best: tuple[float, Point] | None = None
     for least, point in by_memory(space):
         if best and least >= best[0]:

@@ -1,6 +1,6 @@
-"""The best points so far, and those that are out.
+"""The best points so far, and counts of the excluded ones.
 
-Points as good as each other are one answer, and so are those of a split, the best of which counts.
+Equally good points count as one answer; among the points of one split the best counts.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from clustersim.sweeps.evaluate import Row
 from clustersim.sweeps.space import Point
 
 SAME = 1e-9
-"""Relative difference up to which two points are as good as each other."""
+"""Relative difference up to which two points are equally good."""
 PlaceInSpace = tuple[int, ...]
-"""Where a point is in its space: simpler splits come first."""
+"""Index of a point in its space, as a tuple of indices of its keys; simpler splits come first."""
 
 
 class Best(NamedTuple):
@@ -30,40 +30,40 @@ class Best(NamedTuple):
     point: Point
     row: Row
     same: tuple[Point, ...] = ()
-    """Points that are as good: not as simple, or unlikely to fit."""
+    """Equally good points: less simple, or unlikely to fit."""
 
     @property
     def likely(self) -> bool:
-        """Whether it likely fits."""
+        """Whether the point likely fits into memory."""
         return bool(self.row["memory_verdict"] == "likely")
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """Points that are out, by kind: illegal, does not fit, failed."""
+    """Counts of excluded points by kind: illegal, does not fit, failed."""
 
     counts: Counter[str] = field(default_factory=Counter)
     examples: dict[str, str] = field(default_factory=dict)
-    """Why the first of a kind is, where that was asked."""
+    """{kind: reason of its first point}, where a reason was computed."""
 
     def add(self, kind: str, why: str = "", count: int = 1) -> None:
-        """Count points of a kind, and keep why the first is out."""
+        """Count points of a kind, and store the reason of the first."""
         self.counts[kind] += count
         if why:
             self.examples.setdefault(kind, why)
 
 
 class Answers:
-    """The best points so far, each another answer."""
+    """The best points so far, each a different answer."""
 
     def __init__(self, top: int, chosen: Collection[str] = ()) -> None:
-        """Chosen: keys of which each split has the value that suits it best; of all others every value is a split of its own."""
+        """chosen: keys that are optimized within each split; all other keys distinguish splits."""
         self.top, self.chosen = top, frozenset(chosen)
         self.found = list[Best]()
         self._splits: dict[tuple[str, bool], Best] = {}
 
     def add(self, new: Best) -> None:
-        """Take a point in: one that is as good as another joins it, and of points of one split the best is kept."""
+        """Add a point: an equally good one joins an existing answer, and only the best point of each split remains."""
         key = self._split(new.point), new.likely
         if (old := self._splits.get(key)) and _order(old) <= _order(new):
             return
@@ -71,17 +71,17 @@ class Answers:
         self.found = _merged(sorted(self._splits.values(), key=_order))
 
     def behind(self, point: Point, value: ObjectiveValue) -> bool:
-        """Return whether a point whose value is no less than this is worse than another of its split that likely fits."""
+        """Return whether a point with at least this value is worse than another of its split that likely fits."""
         best = self._splits.get((self._split(point), True)) if self.chosen else None
         return best is not None and best.value < value
 
     @property
     def worst(self) -> ObjectiveValue:
-        """What a point must not be above to be among them."""
+        """Largest value with which a point can still be among the best."""
         return self.found[self.top - 1].value if self.top <= len(self.found) else (math.inf, math.inf)
 
     def best(self) -> list[Best]:
-        """Return them, best first."""
+        """Return the best points, the best first."""
         return self.found[: self.top]
 
     def _split(self, point: Point) -> str:
@@ -93,7 +93,7 @@ def _order(one: Best) -> tuple[ObjectiveValue, PlaceInSpace]:
 
 
 def _merged(found: list[Best]) -> list[Best]:
-    """Return one answer for points that are as good as each other: of those that likely fit the first in the space."""
+    """Return one answer for equally good points: the first one in the space among those that likely fit."""
     groups: list[list[Best]] = []
     for one in found:
         if groups and all(map(partial(math.isclose, rel_tol=SAME), groups[-1][0].value, one.value)):

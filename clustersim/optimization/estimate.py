@@ -1,4 +1,4 @@
-"""Lower bounds of steps and memory in columns: all orders, replicas and overlaps of a split at once, without playing any.
+"""Lower bounds of steps and memory in columns: all orders, replicas and overlaps of a split at once, without simulation.
 
 Layers of one tensor-, context- and expert-parallel split, micro-batch and recomputation take the same time on all pipelines. So
 their seconds are found once (`layer_times.py`), and a matrix of how many layers of each kind a rank has (`shapes.py`) gives those
@@ -43,17 +43,17 @@ from clustersim.schedules import check as schedules
 from clustersim.schedules.pipeline import Pipeline, together
 
 ROUNDED = 1 - 1e-9
-"""Factor of a bound, as other sums have other digits."""
+"""Factor on bounds that absorbs rounding, because other sums have other digits."""
 CHUNKS = 0.8
-"""Share of equal chunks that the chunks of a rank keep at least."""
+"""Smallest memory of the chunks of a rank as a share of equal chunks'."""
 BALANCED = {"zbv": (1.0, 0), "v_half": (0.5, 0), "v_min": (1 / 3, 0), "dualpipev": (1.0, 0), "dualpipe": (1.0, 1)}
 """Microbatches that each rank keeps as a share of its ranks, and more ranks (Qi et al. 2024, table 1; DeepSeek-V3, table 2)."""
 MANY = 1_000_000_000
-"""Parameters of which an update is forecast: of fewer each takes no less."""
+"""Number of parameters for which an update is forecast: per parameter, no smaller update is faster."""
 
 
 class CandidateRows(NamedTuple):
-    """Candidates of one tile in columns."""
+    """Candidates of one tile as columns."""
 
     shape: Sequence[SplitShape]
     schedule: Sequence[str]
@@ -65,15 +65,15 @@ class CandidateRows(NamedTuple):
     gather: Mask
     """Whether parameters are gathered during forward passes."""
     away: Mask
-    """Whether no rank waits until its message is away."""
+    """Whether ranks continue while their messages are sent."""
 
 
 class CandidateBounds(NamedTuple):
-    """Lower bounds of candidates in columns."""
+    """Lower bounds of candidates as columns."""
 
     seconds: Floats
     memory: Floats
-    """Bytes of the GPU that needs most."""
+    """Bytes of the fullest GPU."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -83,26 +83,26 @@ class EstimatedTile:
     job: Job
     kinds: LayerKinds
     steps: tuple[LayerSteps, ...]
-    """What each kind of layer runs and keeps."""
+    """Steps and saved bytes of each kind of layer."""
     saved: Floats
-    """Bytes that each kind of layer keeps for one microbatch."""
+    """Bytes that each kind of layer saves per microbatch (kinds,)."""
     temporary: Floats
     """Bytes of temporary buffers of each kind while its backward pass runs."""
     parameters: Floats
-    """Parameters of each kind of layer: those that all replicas hold, and those of experts (kinds, 2)."""
+    """Number of parameters of each kind of layer: on all replicas, and in experts (kinds, 2)."""
     frozen: Floats
-    """The same of its frozen weights, in weights of the activations' type."""
+    """Number of frozen weights in the same shape, counted in weights of the activations' type."""
     message: float
-    """Bytes that a stage hands on."""
+    """Bytes that a stage sends to the next."""
 
     @property
     def kernels(self) -> Iterable[Kernel]:
-        """The kernels of both passes."""
+        """Kernels of both passes."""
         return (kernel for one in self.steps for kernel in one.kernels)
 
 
 class Estimator:
-    """Lower bounds of jobs on one cluster, or on others of the same nodes."""
+    """Lower bounds of jobs on one cluster, or on clusters of equal nodes."""
 
     def __init__(self, preparation: Preparation) -> None:
         self.preparation, self.cluster = preparation, preparation.cluster
@@ -113,7 +113,7 @@ class Estimator:
         self._updates: dict[tuple[object, ...], tuple[float, float]] = {}
 
     def tile(self, job: Job) -> EstimatedTile:
-        """Return the layers of a job, whatever its pipeline and replicas."""
+        """Return the layers of a job, independently of its pipeline and replicas."""
         own = job.changed({"parallelism.pp": 1, "parallelism.vpp": 1, "parallelism.dp": 1, "training.global_batch": 1})
         own = own.changed({"parallelism.schedule": "1f1b", "parallelism.layout": None})
         own = own.changed({"parallelism.first_layers": None, "parallelism.last_layers": None})
@@ -135,7 +135,7 @@ class Estimator:
         return EstimatedTile(job, kinds, steps, saved, temporary, parameters, frozen, layers.own / job.message_parts)
 
     def learn(self, tiles: Sequence[EstimatedTile]) -> None:
-        """Forecast the kernels of tiles, in one call a predictor; what is wrong with one, its own bound says."""
+        """Forecast the kernels of tiles in one call per predictor. Errors are left to the bound of the tile."""
         found: dict[tuple[object, ...], tuple[Job, dict[Kernel, None]]] = {}
         for tile in tiles:
             job = tile.job
@@ -146,7 +146,7 @@ class Estimator:
                 self.preparation.seconds(job, tuple(kernels))
 
     def memory(self, tile: EstimatedTile, rows: CandidateRows, times: float = 1.0) -> Floats:
-        """Return a lower bound of peak bytes per candidate, or of theirs at `times` the micro-batch with any recomputation."""
+        """Return a lower bound of peak bytes per candidate, also valid for any recomputation, at `times` the micro-batch."""
         if times > 1:
             inputs = [min(one.layer.input_bytes or one.saved, one.saved) for one in tile.steps]
             tile = replace(tile, saved=np.array(inputs) * times, temporary=tile.temporary * 0)
@@ -155,20 +155,20 @@ class Estimator:
     def bounds(self, tile: EstimatedTile, rows: CandidateRows, computed: bool = False) -> CandidateBounds:
         """Return lower bounds of the candidates of a tile. Raises ConfigError.
 
-        computed: without communication that some overlap may hide.
+        computed: whether to leave out communication that some overlap may hide.
         """
         times = np.array([self.layers.seconds(tile.job, one, computed) for one in tile.steps])
         return _Columns(self, tile, rows, times).bounds(computed)
 
     def token(self, tile: EstimatedTile) -> float:
-        """Return the least seconds of both passes of all layers a sequence. Raises ConfigError."""
+        """Return the least seconds of both passes of all layers per sequence. Raises ConfigError."""
         counts = np.bincount(tile.kinds.blocks, minlength=len(tile.steps))
         times = [self.layers.seconds(tile.job, one) for one in tile.steps]
         whole = sum(n * max(one.forward + one.backward, one.exchanged) for n, one in zip(counts, times, strict=True))
         return float(whole) / tile.job.training.micro_batch
 
     def message(self, size: float, far: bool) -> float:
-        """Return the least seconds of a message: in a communicator of more ranks it has no more channels."""
+        """Return the least seconds of a message of `size` bytes; a communicator of more ranks has no more channels."""
         pair = CommunicatorShape(2, 2, 1, 1) if far else CommunicatorShape(1, 2, 2, 0)
         launch = self.cluster.node.nccl.launch
         return min(
@@ -176,7 +176,7 @@ class Estimator:
         )
 
     def rate(self, mesh: Mesh, pipeline: Pipeline, op: str, power: int) -> float:
-        """Return the least seconds of a byte in a collective of 2^power bytes among ranks with the same parameters."""
+        """Return the least seconds per byte of a collective of 2^power bytes among ranks with the same parameters."""
         if (key := (mesh, pipeline.copies, op, power)) not in self._rates:
             if key[:2] not in self._shapes:
                 self._shapes[key[:2]] = layout(self.cluster, np.sort(holders(mesh, pipeline)[0]))[0]
@@ -185,7 +185,7 @@ class Estimator:
         return self._rates[key]
 
     def update(self, job: Job, zero: int, dp: int) -> tuple[float, float]:
-        """Return the seconds that a parameter takes in the update of very many, of those of all replicas, and of experts."""
+        """Return the seconds per parameter of a very large update: of parameters on all replicas, and of experts'."""
         split = job.parallelism
         own = job.spec.predictor, job.spec.clocks, job.training, split.fsdp, split.optimizer_instances
         key = (*own, zero, dp, split.tp, split.cp, split.ep, split.etp)
@@ -203,19 +203,19 @@ class _PassBounds(NamedTuple):
     """Least seconds of the passes of candidates (rows, ranks)."""
 
     ends: Floats
-    """Until a rank is done with its passes."""
+    """Seconds until a rank has ended its passes."""
     last: Floats
-    """Until its last backward pass ends."""
+    """Seconds until its last backward pass ends."""
     forward: Floats
-    """Of a forward pass of its lowest stage."""
+    """Seconds of a forward pass of its lowest stage."""
     backward: Floats
-    """Of a backward pass of that stage."""
+    """Seconds of a backward pass of that stage."""
     home: Floats
-    """Until the last gradients are back at an end of a pipeline that microbatches enter at both; 0 for others (rows,)."""
+    """Seconds until the last gradients return to an end of a pipeline fed from both ends; 0 for others (rows,)."""
 
 
 class _Columns:
-    """The bounds of one tile's rows under way."""
+    """Computation of the bounds of one tile's rows."""
 
     def __init__(self, own: Estimator, tile: EstimatedTile, rows: CandidateRows, times: Floats) -> None:
         self.own, self.tile, self.rows = own, tile, rows
@@ -289,7 +289,7 @@ class _Columns:
         return np.array([np.pad(_unpaired(*one), (0, width - one[1])) for one in enough])
 
     def _messages(self) -> Floats:
-        """Return the seconds of a message between stages, which may be inside a node where a stage does not fill one."""
+        """Return the seconds of a message between stages, inside a node if a stage does not fill one."""
         split, size = self.job.parallelism, self.tile.message
         near = self.own.message(size, False)
         far = self.own.message(size, True) if self.own.cluster.nodes > 1 else near
@@ -297,7 +297,7 @@ class _Columns:
         return np.where(split.tp * split.cp * self.rows.dp >= width, far, min(near, far))
 
     def _traffic(self, passes: _PassBounds) -> tuple[Floats, Floats, Floats]:
-        """Return what data-parallel traffic adds after a rank's last pass, after its update, and before the first pass."""
+        """Return the seconds of data-parallel traffic after a rank's last pass, after its update, and before its first pass."""
         rows, pack, at, job = self.rows, self.pack, self.at, self.job
         none = np.zeros((len(at), 1))
         split = job.parallelism
@@ -331,7 +331,7 @@ class _Columns:
         return np.maximum(behind, 0.0), after, np.maximum(before, 0.0)
 
     def _rates(self, params: Floats) -> tuple[Floats, Floats]:
-        """Return the seconds of a byte of gradients and of parameters: of those of all replicas, and of experts (rows, 2).
+        """Return the seconds per byte of gradients and of parameters: on all replicas, and of experts (each: rows, 2).
 
         params: parameters of the largest collective of a shape, by rank and family (shapes, ranks, 2).
         """
@@ -367,7 +367,7 @@ class _Columns:
 
     @property
     def _shards(self) -> Floats:
-        """Ranks among which one copy of the optimizer's state is spread (rows, 2)."""
+        """Number of ranks that share one copy of the optimizer's state (rows, 2)."""
         split = self.job.parallelism
         whole = np.where((self.rows.zero > 0)[:, None], self.held // split.optimizer_instances, 1)
         limit = split.fsdp.shard if split.zero == 3 else None
@@ -384,7 +384,7 @@ class _Columns:
         return seconds
 
     def memory(self) -> Floats:
-        """Return the bytes that the fullest rank needs at least."""
+        """Return the bytes that the fullest rank needs at least (rows,)."""
         job, shards = self.job, self._shards[:, None, :]
         params = self.params[self.at]
         share, all_of = (params / shards).sum(axis=2), params.sum(axis=2)
@@ -412,7 +412,8 @@ class _Columns:
         return needed
 
     def _in_flight(self) -> tuple[Floats, Mask]:
-        """Return how many microbatches each rank keeps at least at its peak, and whether its one stage does (rows, ranks)."""
+        """Return the smallest number of microbatches of each rank at its peak, and whether its one stage has them (both: rows,
+        ranks)."""
         rows, length = self.rows, self.pack.length[self.at][:, None]
         rank = np.arange(self.pack.busy.shape[1])[None]
         batch, left = rows.batch[:, None], np.clip(length - rank, 1, None)
@@ -439,7 +440,7 @@ def _temporary(layer: Layer) -> float:
 
 
 def _followed(last: Floats, backward: Floats, message: Floats) -> Floats:
-    """Return when each rank's last backward pass ends at the earliest: after its own work, or those of all ranks behind."""
+    """Return the earliest end of each rank's last backward pass: after its own work, or that of all ranks after it."""
     step = backward[:, :-1] + message[:, 1:]
     between = np.concatenate([np.zeros((len(last), 1)), np.cumsum(step, axis=1)], axis=1)
     ends: Floats = np.maximum.accumulate((last + between)[:, ::-1], axis=1)[:, ::-1] - between
@@ -447,7 +448,7 @@ def _followed(last: Floats, backward: Floats, message: Floats) -> Floats:
 
 
 def _marked_alike(job: Job) -> Job:
-    """Return the job, or where a stage recomputes only some of its blocks one that recomputes none."""
+    """Return the job, without recomputation if a stage recomputes only some of its blocks."""
     how = job.training
     some = how.recompute_every or how.recompute_layers
     if how.recompute == "none" or not some:
@@ -458,7 +459,7 @@ def _marked_alike(job: Job) -> Job:
 
 @lru_cache(maxsize=256)
 def _letters(schedule: str, chunks: int) -> tuple[bool, bool]:
-    """Return whether a schedule runs weight gradients as passes of their own, and whether some backward passes yield both."""
+    """Return whether a schedule has separate weight-gradient passes, and whether some backward passes compute both gradients."""
     found = {action.letter for row in schedules.load(schedule, 2, 4, chunks) for action in row}
     return bool(found & {"I", "W"}), "B" in found
 

@@ -1,7 +1,7 @@
-"""What makes a job fit that does not: the shortest lists of changes, found by its memory and each verified by simulating it.
+"""Changes that make a job fit: the shortest lists, found by its memory and each verified by a simulation.
 
-A change is what a practitioner would try: more recomputation, a higher stage of ZeRO, a smaller microbatch, more ranks of a
-kind, a loss in place, narrower gradients, more nodes. One change alone comes first, then pairs, then three together.
+Changes are those that a practitioner would try: more recomputation, a higher stage of ZeRO, a smaller microbatch, more ranks of a
+kind, a loss in place, narrower gradients, more nodes. Single changes come first, then pairs, then three together.
 """
 
 from __future__ import annotations
@@ -25,29 +25,29 @@ from clustersim.topology.model import Topology
 from clustersim.units import duration, gibibytes
 
 LONGEST = 3
-"""Changes of a list at most."""
+"""Largest number of changes in a list."""
 TOGETHER = 4
-"""Values of one kind that take part in lists of several changes, from the mildest to the strongest."""
+"""Number of values of one kind used in lists of several changes, from the mildest to the strongest."""
 FINEST = 128
-"""Numbers of recomputed layers that are tried at most."""
+"""Largest number of recomputed layers that are tried."""
 BEYOND = 1000
-"""No change is sought for a job that needs this many times the memory of a GPU: it is taken for a typing error."""
+"""Ratio of needed memory to a GPU's above which no change is searched: it is probably a typing error."""
 
 Values = Mapping[str, object]
-"""By dotted key."""
+"""Values by dotted key."""
 Grow = Callable[[int], Topology]
-"""Returns the cluster with the given number of nodes. Raises ClustersimError for a number it cannot have."""
+"""Function from a number of nodes to the cluster. Raises ClustersimError for an impossible number."""
 
 
 class Remedy(NamedTuple):
-    """One list of changes that makes a job fit, as its simulation found it."""
+    """A list of changes that makes a job fit, with the result of its simulation."""
 
     changes: Values
-    """What to set, by dotted key."""
+    """Values to set, by dotted key."""
     length: int
-    """Of how many changes it is: one may set several keys."""
+    """Number of changes; one may set several keys."""
     step: float
-    """Seconds of a step with them."""
+    """Seconds of a step with the changes."""
     memory: float
     """Bytes of the fullest GPU."""
 
@@ -63,7 +63,7 @@ class Remedy(NamedTuple):
 
 
 class _Trial(NamedTuple):
-    """A list of changes, the job with them and the bytes of its fullest GPU."""
+    """A list of changes, the changed job and the bytes of its fullest GPU."""
 
     changes: Values
     job: Job
@@ -71,9 +71,9 @@ class _Trial(NamedTuple):
 
 
 def remedies(simulator: Simulator, job: Job, grow: Grow | None = None, most: int = 3) -> list[Remedy]:
-    """Return the shortest lists of changes that make a loaded job fit on a cluster, the fastest of them first; none without any.
+    """Return the shortest lists of changes that make a loaded job fit on a cluster, the fastest of them first; [] if none.
 
-    grow: makes the cluster of more nodes, if they may be asked for. Each list has been simulated.
+    grow: creates a cluster with more nodes, if these are allowed. Each list has been simulated.
     """
     search = _Search(simulator, job, grow)
     if search.need > BEYOND * simulator.cluster.gpu.memory:
@@ -86,7 +86,7 @@ def remedies(simulator: Simulator, job: Job, grow: Grow | None = None, most: int
 
 
 def advice(found: Sequence[Remedy]) -> str:
-    """Return these lists of changes for a reader, as options and as keys, a line each; nothing without any."""
+    """Return these lists of changes as text, as options and as keys, one per line; "" without any."""
     if not found:
         return ""
     words = "one change" if found[0].length == 1 else f"{found[0].length} changes"
@@ -104,7 +104,7 @@ class _Search:
         self.need = self._memory({})
 
     def lists(self) -> Iterator[list[_Trial]]:
-        """Yield what fits, by number of changes: of the values of each kind, or of kinds together, the mildest."""
+        """Yield the lists that fit, by number of changes: the mildest values of each kind, or of kinds together."""
         kinds = changes(self.job, self.simulator.cluster.gpus_per_node, self.nodes if self.grow else 0)
         kinds = [[one for one in kind if self._placed(one)] for kind in kinds]
         fitting = [_from_first(kind, lambda one: self._fits(self._trial(one))) for kind in kinds]
@@ -162,15 +162,15 @@ def _from_first(values: list[Values], test: Callable[[Values], bool]) -> list[Va
 
 
 def _spread(values: list[Values]) -> list[Values]:
-    """Return a few of many values, evenly from the mildest to the strongest."""
+    """Return a few of many values, evenly spaced from the mildest to the strongest."""
     last = len(values) - 1
     return values if last < TOGETHER else [values[round(i * last / (TOGETHER - 1))] for i in range(TOGETHER)]
 
 
 def changes(job: Job, gpus_per_node: int, nodes: int) -> list[list[Values]]:
-    """Return what may be changed to need less memory, by kind and each from the mildest to the strongest value.
+    """Return the possible changes that need less memory, by kind, each from the mildest to the strongest value.
 
-    nodes: of the cluster, where it may get more; else 0.
+    nodes: number of nodes of the cluster if it may be increased; else 0.
     """
     training, split = job.training, job.parallelism
     recompute: list[Values] = []
@@ -201,7 +201,7 @@ def changes(job: Job, gpus_per_node: int, nodes: int) -> list[list[Values]]:
 
 
 def _more(job: Job, degree: str, limit: int) -> list[Values]:
-    """Return higher values of a degree up to a limit, with as many fewer replicas where their number is given."""
+    """Return higher values of a degree up to a limit, with correspondingly fewer replicas if their number is fixed."""
     now, dp = getattr(job.parallelism, degree), job.parallelism.dp
     found: list[Values] = []
     for times in (2, 4, 8, 16, 32):

@@ -1,7 +1,7 @@
-"""The least seconds of passes: kernels, and tensor- and context-parallel communication that these cannot hide, on an idle fabric.
+"""The least seconds of passes: kernels, plus tensor- and context-parallel communication that they cannot hide.
 
-A collective is waited for where it stands, but for the part that runs beside kernels: with k seconds of these, its c seconds add
-max(0, c - k) to them. Layers that are alike are looked at once, whatever the stages that they are in.
+On an idle fabric. A collective is waited for at its position, except for the part that overlaps kernels: with k seconds of these,
+its c seconds add max(0, c - k). Equal layers are computed once, whatever their stages.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from clustersim.parallel.stages import Stage
 from clustersim.preparation import Preparation
 
 OVERLAPPED = ("tp", "etp", EXCHANGE)
-"""Groups whose collectives may run beside kernels."""
+"""Groups whose collectives may overlap kernels."""
 
 
 class Waited(NamedTuple):
-    """A collective where it is waited for."""
+    """A collective at the position where it is waited for."""
 
     collective: Collective
     beside: tuple[Kernel | Waited, ...]
-    """What runs meanwhile."""
+    """Items that run meanwhile."""
 
 
 class PassSeconds(NamedTuple):
@@ -46,15 +46,15 @@ class PassSeconds(NamedTuple):
     forward: float
     backward: float
     weights: float
-    """Of the weight gradients, part of `backward`."""
+    """Seconds of weight gradients, part of `backward`."""
     inputs: float
-    """Of the rest where the two are passes of their own, in which less runs beside collectives."""
+    """Seconds of the rest of `backward` if the two are separate passes, in which less overlaps collectives."""
     exchanged: float
-    """Of exchanges among experts in both passes that run beside another microbatch."""
+    """Seconds of expert exchanges in both passes that overlap another microbatch."""
     read: float
-    """Of kernels from the last operator with parameters to the end of the forward pass."""
+    """Seconds of kernels from the last operator with parameters to the end of the forward pass."""
     ready: float
-    """Of kernels from the begin of the backward pass until that operator has its gradients."""
+    """Seconds of kernels from the start of the backward pass until that operator has its gradients."""
     forward_waits: float
     """For exchanges among experts in a forward pass that runs alone, where `forward` has none as others overlap with them."""
     backward_waits: float
@@ -62,30 +62,30 @@ class PassSeconds(NamedTuple):
 
 
 class LayerSteps(NamedTuple):
-    """What a layer runs and keeps for one microbatch."""
+    """Kernels, collectives and saved bytes of a layer for one microbatch."""
 
     layer: Layer
     forward: Counter[Kernel | Waited]
     backward: Counter[Kernel | Waited]
     weights: Counter[Kernel | Waited]
-    """Of those of `backward` that yield the gradients of the weights."""
+    """Items of `backward` that compute weight gradients."""
     inputs: Counter[Kernel | Waited]
-    """Where those are a pass of their own, the rest of `backward`."""
+    """Other items of `backward`, if the two are separate passes."""
     read: Counter[Kernel]
-    """Of `forward`, from the last operator with parameters on."""
+    """Items of `forward` from the last operator with parameters on."""
     ready: Counter[Kernel]
-    """Of `backward`, until that operator has its gradients."""
+    """Items of `backward` until that operator has its gradients."""
     saved: float
-    """Bytes."""
+    """Bytes of saved activations."""
 
     @property
     def kernels(self) -> tuple[Kernel, ...]:
-        """The different kernels of both passes."""
+        """Distinct kernels of both passes."""
         return tuple({item: None for part in self[1:3] for item in part if isinstance(item, Kernel)})
 
 
 class LayerTimes:
-    """The least seconds of the passes of layers on one cluster."""
+    """Least seconds of the passes of layers on one cluster."""
 
     def __init__(self, preparation: Preparation) -> None:
         self.preparation = preparation
@@ -94,7 +94,7 @@ class LayerTimes:
 
     @staticmethod
     def steps(stage: Stage, layer: Layer) -> LayerSteps:
-        """Return how often each kernel and collective stands in the passes of a layer, and what it keeps."""
+        """Return the number of each kernel and collective in the passes of a layer, and the layer's saved bytes."""
         passes = (_waited(stage.steps(layer, letter)) for letter in "FBWI")
         forward, backward, weights, inputs = map(Counter, passes)
         last = max((place for place, op in enumerate(layer.operators) if op.parameters), default=len(layer.operators))
@@ -103,7 +103,7 @@ class LayerTimes:
         return LayerSteps(layer, forward, backward, weights, inputs, read, ready, stage.saved(layer))
 
     def seconds(self, job: Job, one: LayerSteps, computed: bool = False) -> PassSeconds:
-        """Return the least seconds of the passes of one layer; computed: without communication that some overlap may hide."""
+        """Return the least seconds of the passes of one layer. computed: leave out communication that some overlap may hide."""
         least = self._least(job, one, computed)
         forward, backward, weights, inputs, *ends = (
             math.fsum(n * least[i] for i, n in part.items()) for part in one[1:7]
@@ -120,7 +120,7 @@ class LayerTimes:
     def _least(self, job: Job, one: LayerSteps, computed: bool) -> dict[Kernel | Waited, float]:
         """Return the seconds that each kernel and collective of a layer adds at least.
 
-        computed: those that some overlap may hide add none.
+        computed: collectives that some overlap may hide add none.
         """
         known = self.preparation.seconds(job, one.kernels)
 
@@ -134,15 +134,15 @@ class LayerTimes:
         return {item: least(item) for part in (one.forward, one.backward, one.inputs) for item in part}
 
     def _collective(self, job: Job, call: Collective) -> float:
-        """Return seconds that a collective takes on an idle fabric in the fastest of its groups, 0 where that is not bounded.
+        """Return the seconds of a collective on an idle fabric in the fastest of its groups, 0 if there is no bound.
 
-        It is not where the cluster has no room for a group, nor where exchanges run beside another microbatch.
+        There is none if the cluster has no room for a group, or exchanges overlap another microbatch.
         """
         beside = call.group == EXCHANGE and job.parallelism.overlap.ep == "microbatch"
         return 0.0 if call.group not in _GROUPS or beside else self._alone_in(job, call)
 
     def _alone_in(self, job: Job, call: Collective) -> float:
-        """Return the seconds of a collective on an idle fabric in the fastest of its groups, 0 where that is not bounded."""
+        """Return the seconds of a collective on an idle fabric in the fastest of its groups, 0 if there is no bound."""
         kind = _GROUPS[call.group]
         n, apart = kind.of(job)
         algorithm = getattr(job.parallelism.algorithms, kind.algorithm)
@@ -157,7 +157,7 @@ class LayerTimes:
         return self._collectives[key]
 
     def _rows(self, n: int, apart: int) -> Sequence[Ints]:
-        """Return the first group of n GPUs, so far apart, of each layout on nodes (1, n)."""
+        """Return the first group of n GPUs, `apart` GPUs from each other, for each layout on nodes (1, n)."""
         if (key := (n, apart)) not in self._layouts:
             topology = self.preparation.cluster
             room = topology.gpus // (n * apart) * n * apart
@@ -169,7 +169,7 @@ class LayerTimes:
         return self._layouts[key]
 
     def _alone(self, rows: Ints, algorithm: str, group: Group, call: Collective) -> float:
-        """Return the seconds of a collective in a group that is alone on the fabric, carried as it is in a simulation."""
+        """Return the seconds of a collective in a group that has the fabric to itself, planned as in a simulation."""
         topology = self.preparation.cluster
         [kind], _ = shapes(topology, rows, group.shares)
         carried = plan(topology, algorithm, [kind], group, call)
@@ -182,10 +182,10 @@ class LayerTimes:
 
 
 class _GroupKind(NamedTuple):
-    """Groups whose collectives passes wait for."""
+    """Groups whose collectives are waited for by passes."""
 
     of: Callable[[Job], tuple[int, int]]
-    """Returns the ranks of a group, and how far apart neighbours are."""
+    """Function from a job to (ranks of a group, distance of neighbours)."""
     algorithm: str
     """Field of `parallelism.algorithms`."""
 
@@ -211,7 +211,7 @@ def _kernels(steps: Iterable[OperatorStep]) -> Iterator[Kernel]:
 
 
 def _waited(steps: Steps) -> Iterator[Kernel | Waited]:
-    """Yield the kernel of each step, or the collective that is waited for there; nothing where one is only started."""
+    """Yield the kernel of each step, or the collective that is waited for there; nothing if it is only started."""
     started: dict[str, tuple[Collective, list[Kernel | Waited]]] = {}
     for place, step in enumerate(steps):
         item: Kernel | Waited | None = None

@@ -1,4 +1,4 @@
-"""What a search minimizes: seconds, dollars or energy a token, or the GPUs that reach a speed."""
+"""Objective of a search: seconds, dollars or energy per token, or the GPUs that reach a speed."""
 
 from __future__ import annotations
 
@@ -13,33 +13,33 @@ from clustersim.errors import InputError, option
 from clustersim.sweeps.evaluate import SweepCluster
 
 ObjectiveValue = tuple[float, float]
-"""What is minimized, and the seconds of a step that break ties."""
+"""(minimized value, seconds of a step as tie-breaker)"""
 
 
 class Load(NamedTuple):
-    """Steps of which the objective is asked: numbers, or columns of them."""
+    """Load of steps for the objective: numbers, or columns of them."""
 
     tokens: Floats | float
-    """Of a step."""
+    """Tokens per step."""
     gpus: Floats | float
-    """GPUs that have a rank."""
+    """Number of GPUs that have a rank."""
     replicas: Floats | float
-    """Data-parallel replicas."""
+    """Number of data-parallel replicas."""
 
 
 class Objective(NamedTuple):
-    """What is minimized, as a function of a step's seconds that never falls."""
+    """The minimized quantity, a non-decreasing function of a step's seconds."""
 
     name: str
     minimized: Callable[[SweepCluster, Load, Floats], Floats]
 
     def value(self, cluster: SweepCluster, load: Load, seconds: float) -> ObjectiveValue:
-        """Return what is minimized of a step that takes `seconds`, and `seconds` itself."""
+        """Return (minimized value of a step of `seconds`, `seconds`)."""
         return float(self.minimized(cluster, load, np.array(seconds))), seconds
 
 
 def objective(name: str, target: float | None = None) -> Objective:
-    """Return what `--objective` names: step, cost, energy or gpus. target: tokens/s that gpus must reach. Raises InputError."""
+    """Return the objective `name`: step, cost, energy or gpus. target: tokens/s that gpus must reach. Raises InputError."""
     asked, speed = option("--objective gpus", "goal='gpus'"), option("--target", "target=")
     if name == "gpus":
         if target is None or not 0 < target < math.inf:

@@ -1,8 +1,8 @@
-"""The best candidates of a space: all are estimated in columns, the most promising are played, and lower bounds close the gap.
+"""Search for the best candidates of a space: estimates in columns, simulation of promising ones, lower bounds to close the gap.
 
-A tile of candidates has the same layers (`space.py`), whose bounds are worked out together (`estimate.py`). Of a family the
-tile that computes least comes first; from its bounds follows what the others are at best. So an answer is there as soon as a few
-tiles are known, and the search ends when nothing that is left can be among the best. Points that are as good are one answer.
+A tile of candidates has equal layers (`space.py`), whose bounds are computed together (`estimate.py`). The tile of a family with
+the least computation comes first; its bounds give bounds of the others. So there is a result as soon as a few tiles are known,
+and the search ends when no remaining candidate can be among the best. Equally good points are one answer.
 """
 
 from __future__ import annotations
@@ -40,60 +40,60 @@ from clustersim.sweeps.space import Point, SweepSpace
 
 TOO_LARGE = "does not fit"
 SearchProgress = Callable[[int, int, float | None], None]
-"""Receives how many points were simulated, how many more could be better, and by which share at most; None before any answer."""
+"""Callback: number of simulated points, number that could be better, largest possible gain (None: no result yet)."""
 FREE = tuple(KEYS[name] for name in ("tp", "pp", "ep", "micro_batch", "recompute", "schedule", "vpp", "zero"))
-"""Keys of which all legal values are tried where nobody gives any; `answer.wider` and `space.beside` add others."""
+"""Keys whose legal values are all tried unless the user sets them; `answer.wider` and `space.beside` add others."""
 LARGEST = 16
-"""Times a micro-batch after which larger ones are no faster."""
+"""Multiple of a micro-batch above which larger ones are no faster."""
 SPREAD = 0.98
-"""Share of a token's time with the largest useful micro-batch that one between may take, as tiles of products fit it better."""
+"""Share of a token's time with the largest useful micro-batch that one in between may reach, when GEMM tiles fit better."""
 DIVE = 24
-"""Tiles that are bounded together; then the candidate is played that is the best by what is expected."""
+"""Number of tiles that are bounded together, before the candidate with the best expected value is simulated."""
 PLAYED = 6
-"""Candidates that are played by their bounds before one is played by what is expected."""
+"""Number of candidates simulated by bound, before one is simulated by expected value."""
 
 
 def free(given: Collection[str]) -> list[str]:
-    """Return the keys of which all legal values are tried; given: keys that have values."""
+    """Return the keys whose legal values are all tried. given: keys that have values."""
     return [key for key in FREE if key not in given]
 
 
 @dataclass(frozen=True, slots=True)
 class SearchResult:
-    """What a search came to."""
+    """Result of a search."""
 
     best: list[Best]
     points: int
     simulated: int
     bounded: int
-    """How many no simulation needs, as their lower bound is no better than the best, or than another of their split."""
+    """Points excluded without simulation: their bound is no better than the best, or than another of their split."""
     twins: int
-    """How many no simulation needs, as they take the same step as one that was simulated."""
+    """Points without simulation, because their step equals that of a simulated one."""
     refused: Refused
-    """All others."""
+    """All other points."""
     goal: str
     open_points: int = 0
-    """Of a search that was interrupted, how many may be better than the best that are known."""
+    """Points of an interrupted search that may be better than the best known ones."""
     gap: float | None = None
-    """Of such a search, the share by which none of those is better than the first; None for one that went to its end."""
+    """For an interrupted search, largest share by which these may be better than the best; None for a finished one."""
 
 
 class Limits(NamedTuple):
-    """When a search ends before it has its proof."""
+    """Limits at which a search ends before its proof is complete."""
 
     anytime: bool = False
     """Whether Ctrl-C ends it with the best so far, once there is one."""
     within: float = math.inf
-    """Seconds after which it does so by itself."""
+    """Seconds after which it ends."""
     simulations: float = math.inf
-    """Simulations after which it does so."""
+    """Number of simulations after which it ends."""
     gap: float = 0.0
-    """Relative gap between the best and the bound of what is open, below which it does so."""
+    """Relative gap between the best and the bound of open candidates below which it ends."""
 
 
 @dataclass(frozen=True, slots=True)
 class SharedWork:
-    """Bounds and simulated steps that several searches on the same kinds of nodes share."""
+    """Bounds and simulated steps shared by several searches on equal nodes."""
 
     estimators: dict[str, Estimator] = field(default_factory=dict)
     """Bounds of layers by kind of node."""
@@ -101,7 +101,7 @@ class SharedWork:
     """Simulated steps by point."""
 
     def row(self, case: SweepInputs, point: Point) -> Row:
-        """Return the row of a point, which is simulated once."""
+        """Return the row of a point, simulated the first time."""
         if (key := repr(point)) not in self.rows:
             self.rows[key] = evaluate(case, point)
         return self.rows[key]
@@ -119,10 +119,10 @@ def search(
     limits: Limits = TO_THE_END,
     shared: SharedWork | None = None,
 ) -> SearchResult:
-    """Return the `top` points that minimize an objective, in order; ties go to the one that comes first in the space.
+    """Return the `top` points that minimize an objective, in order; ties go to the first one in the space.
 
-    points: a space, whose splits each have one answer, with the overlap that suits it best, or a list. shared: what searches on
-    other numbers of the same nodes found. Raises InputError where the objective is not known.
+    points: a space, with one answer per split and its best overlap, or a list of points. shared: results of searches on other
+    numbers of equal nodes. Raises InputError if the objective is unknown.
     """
     begun = time.monotonic()
     space = points if isinstance(points, CandidateSpace) else CandidateSpace(case, points)
@@ -143,7 +143,7 @@ def search(
 
 
 def by_memory(space: CandidateSpace) -> Iterator[tuple[float, Point]]:
-    """Yield the candidates of a space with the bytes that each needs at least, the smallest first."""
+    """Yield (least bytes, candidate) of a space, the smallest first."""
     found: list[tuple[float, int, _Tile, int]] = []
     own = _CandidateSearch(space, objective("step"), Answers(1), Refused(), SharedWork())
     for number, rows in enumerate(tile for family in space.families for some in family.tiles.values() for tile in some):
@@ -157,25 +157,25 @@ def by_memory(space: CandidateSpace) -> Iterator[tuple[float, Point]]:
 
 
 class _Item(NamedTuple):
-    """Candidates of the heap: a tile that has no bounds yet, or the next row of one that has."""
+    """Heap entry: a tile without bounds, or the next row of one with bounds."""
 
     value: ObjectiveValue
-    """What is minimized, at a lower bound."""
+    """Lower bound of the minimized value."""
     place: PlaceInSpace
     number: int
     tile: _Tile
     row: int = -1
-    """Place in the order of the tile's rows; -1: no bounds yet."""
+    """Index in the order of the tile's rows; -1: no bounds yet."""
 
 
 @dataclass(slots=True, eq=False)
 class _Tile:
-    """A tile under way."""
+    """State of a tile."""
 
     rows: TileRows
     family: CandidateFamily
     values: Floats = field(default_factory=lambda: np.zeros((0, 2)))
-    """What is minimized, at the lower bounds of rows that may fit, in ascending order."""
+    """Lower bounds of the minimized value for rows that may fit, ascending (rows, 2)."""
     each: list[tuple[SizedSplit, Order]] = field(default_factory=list)
     order: list[int] = field(default_factory=list)
     kind: tuple[object, ...] = ()
@@ -189,7 +189,7 @@ class _Tile:
         return first, second
 
     def kinds(self) -> list[_Tile]:
-        """Return the rows by kind."""
+        """Return the tile's rows, divided by kind."""
         found: dict[tuple[object, ...], list[int]] = {}
         for row, place in enumerate(self.order):
             order = self.each[place][1]
@@ -203,7 +203,7 @@ class _Tile:
 
 @dataclass(slots=True)
 class _CandidateSearch:
-    """What is known so far."""
+    """State of a search."""
 
     space: CandidateSpace
     wanted: Objective
@@ -219,18 +219,18 @@ class _CandidateSearch:
     """Number of simulations that this search added to the shared ones."""
     twins: int = 0
     resized: bool = False
-    """Whether clusters of other sizes have the bounds of layers too."""
+    """Whether clusters of other sizes share the bounds of layers."""
     ratios: dict[tuple[object, ...], tuple[float, int]] = field(default_factory=dict)
-    """Sum of how many times its bound a candidate of a kind took, and of how many."""
+    """{kind of candidate: (sum of ratios of value to bound, number of candidates)}"""
 
     def begin(self) -> None:
-        """Bound the tile of each family that computes least."""
+        """Bound the tile of each family with the least computation."""
         first = [_Tile(family.tiles[min(family.tiles)][0], family) for family in self.space.families]
         for place in range(0, len(first), DIVE):
             self.open(first[place : place + DIVE])
 
     def open(self, tiles: Sequence[_Tile]) -> None:
-        """Bound tiles, and put their rows and the tiles that follow from them into the heap."""
+        """Bound tiles, and push their rows and the tiles derived from them onto the heap."""
         fresh = [tile for tile in tiles if tile.rows.layers is None]
         for tile in fresh:
             tile.rows.layers = self._layers(tile)
@@ -243,7 +243,7 @@ class _CandidateSearch:
                 self.out.add("illegal", str(error), tile.rows.count)
 
     def estimator(self, tile: _Tile) -> Estimator:
-        """Return what bounds the layers on the nodes of a tile."""
+        """Return the estimator for the nodes of a tile."""
         cluster = tile.rows.cluster.simulator
         key = _kind(cluster) + ("" if self.resized else f" × {cluster.cluster.nodes}")
         if key not in self.shared.estimators:
@@ -257,7 +257,7 @@ class _CandidateSearch:
             return None
 
     def _bound(self, tile: _Tile, more: bool = True) -> None:
-        """Bound the rows of a tile; more: and push the tiles that follow from it. Raises InputError where all are illegal."""
+        """Bound the rows of a tile. more: push derived tiles too. Raises InputError if all rows are illegal."""
         estimator, simulator = self.estimator(tile), tile.rows.cluster.simulator
         layers = tile.rows.layers or estimator.tile(tile.rows.job)  # raises what is wrong
         if tile.each:
@@ -278,7 +278,7 @@ class _CandidateSearch:
             self._follow(tile, layers, bounds.seconds)
 
     def _values(self, tile: _Tile, seconds: Floats) -> Floats:
-        """Return what is minimized for each row, and its seconds (rows, 2)."""
+        """Return (minimized value, seconds) of each row (rows, 2)."""
         return np.stack([self.wanted.minimized(tile.rows.cluster, tile.rows.load(tile.each), seconds), seconds], axis=1)
 
     def _push_row(self, tile: _Tile, row: int) -> None:
@@ -290,18 +290,18 @@ class _CandidateSearch:
         heappush(self.heap, _Item(value, place, self.number, tile, row))
 
     def _expected(self, item: _Item) -> tuple[float, int]:
-        """Return what is minimized if a candidate is as far above its bound as the others of its kind."""
+        """Return the expected value, if a candidate exceeds its bound as much as others of its kind."""
         total, count = self.ratios.get(item.tile.kind, (1.0, 1))
         return item.value[0] * total / count, item.number
 
     def _learn(self, item: _Item, found: ObjectiveValue) -> None:
-        """Take in by how much what was found is above a bound."""
+        """Record the ratio of a value to its bound."""
         total, count = self.ratios.get(item.tile.kind, (0.0, 0))
         if 0 < item.value[1] < math.inf:
             self.ratios[item.tile.kind] = total + found[1] / item.value[1], count + 1
 
     def _follow(self, tile: _Tile, layers: EstimatedTile, seconds: Floats) -> None:
-        """Put the tiles into the heap whose bounds follow from this one: more recomputed, other overlap, more in a microbatch."""
+        """Push the tiles whose bounds follow from this one: more recomputation, other overlap, larger microbatches."""
         micro_batch = tile.rows.job.training.micro_batch
         several = tile.family.tiles[micro_batch]
         if tile.rows is not several[0] or not len(seconds):
@@ -321,14 +321,14 @@ class _CandidateSearch:
             self._push(least, place, _Tile(tile.family.tiles[larger[0]][0], tile.family))
 
     def _may_fit(self, tile: _Tile, times: float) -> bool:
-        """Return whether any row may fit in memory at `times` its micro-batch."""
+        """Return whether any row may fit into memory at `times` its micro-batch."""
         assert tile.rows.layers is not None
         simulator = tile.rows.cluster.simulator
         least = self.estimator(tile).memory(tile.rows.layers, columns(tile.each), times)
         return bool((least <= simulator.preparation.fullest * simulator.cluster.memory).any())
 
     def _faster(self, tile: _Tile) -> float:
-        """Return which share of a token's time larger microbatches take at least, by the largest useful one."""
+        """Return the smallest share of a token's time that larger microbatches can reach."""
         estimator, job = self.estimator(tile), tile.rows.job
         if tile.family.fastest is None:
             size = min(max(tile.family.tiles), LARGEST * job.training.micro_batch)
@@ -339,7 +339,7 @@ class _CandidateSearch:
         return min(1.0, tile.family.fastest / estimator.token(tile.rows.layers) * SPREAD)
 
     def explore(self, show: SearchProgress, begun: float, limits: Limits) -> bool:
-        """Play and bound what may be among the best until nothing is left; return whether that is so."""
+        """Simulate and bound possible best candidates until none is left or a limit is reached. Return whether none is left."""
         bounded = 0
         show(self.simulated, len(self.heap), self.gap)
         self._dive()
@@ -369,7 +369,7 @@ class _CandidateSearch:
         return True
 
     def _dive(self) -> None:
-        """Play the most promising candidate that has a bound, though others may be better at best."""
+        """Simulate the most promising candidate with a bound, even if others have lower bounds."""
         for item in sorted((item for item in self.heap if item.row >= 0), key=self._expected):
             if item.value > self.answers.worst or item.value[0] == math.inf:
                 continue
@@ -382,13 +382,13 @@ class _CandidateSearch:
 
     @property
     def gap(self) -> float | None:
-        """The share by which nothing that is open is better than the best; None without any."""
+        """Largest share by which an open candidate may be better than the best; None without a best one."""
         best = self.answers.best()
         least = self.heap[0].value[0] if self.heap else math.inf
         return max(0.0, 1 - least / best[0].value[0]) if best else None
 
     def _try(self, item: _Item) -> None:
-        """Take in a row, and put the next one of its tile into the heap."""
+        """Simulate a row, and push the next one of its tile."""
         tile, row = item.tile, item.row
         self._push_row(tile, row + 1)
         split, order = tile.each[tile.order[row]]
@@ -412,7 +412,7 @@ class _CandidateSearch:
                 self.answers.add(best)
 
     def _simulated(self, point: Point) -> Row | None:
-        """Return the row of a point, None where it does not fit, which is known before anything is simulated."""
+        """Return the row of a point, None if it does not fit, which is checked before the simulation."""
         if (memory := _memory(point)) in self.too_large:
             self.out.add(TOO_LARGE)
             return None
@@ -427,7 +427,7 @@ class _CandidateSearch:
         return None
 
     def result(self, best: list[Best], ended: bool) -> SearchResult:
-        """Return what the search came to; ended: whether nothing is left that may be better."""
+        """Return the result of the search. ended: whether no better candidate is left."""
         points = self.space.points
         out = sum(self.out.counts.values())
         worst = self.answers.worst
@@ -451,16 +451,16 @@ def _least(values: Floats) -> ObjectiveValue:
 
 
 def _kind(simulator: Simulator) -> str:
-    """Return what tells nodes from others, whose layers take other times."""
+    """Return a key of the nodes, equal if their layers take equal times."""
     cluster = simulator.cluster
     return repr((cluster.gpu, cluster.node, cluster.gpus_per_node, cluster.name if cluster.pools else ""))
 
 
 def _memory(point: Point) -> str:
-    """Return what the memory of a point depends on: not on whether data-parallel traffic and messages run beside computation."""
+    """Return a key of the memory of a point, without overlap of data-parallel traffic and messages."""
     return repr([(key, value) for key, value in point.items() if key not in TRAFFIC_KEYS])
 
 
 def _step(point: Point) -> str:
-    """Return what the step of a point depends on: zero 2 differs from 1 in memory alone, of which it takes no more."""
+    """Return a key of the step of a point: zero 2 differs from 1 only in memory, of which it takes no more."""
     return repr({**point, ZERO: 1} if point.get(ZERO) == 2 else point)

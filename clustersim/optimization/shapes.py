@@ -1,4 +1,4 @@
-"""Which layers each pipeline rank has, as matrices of counts: rank by kind of layer, for all pipelines of a model."""
+"""Layers of each pipeline rank as count matrices, rank by kind of layer, for all pipelines of a model."""
 
 from __future__ import annotations
 
@@ -16,30 +16,30 @@ from clustersim.schedules import check as schedules
 
 
 class SplitShape(NamedTuple):
-    """A pipeline."""
+    """Shape of a pipeline."""
 
     pp: int
     vpp: int
     order: str
-    """A schedule that has the same stages on each rank."""
+    """Name of a schedule with the same stages on each rank."""
     copies: int
-    """Copies of the model."""
+    """Number of copies of the model."""
 
 
 class LayerKinds(NamedTuple):
-    """The different layers of a model, and where they are."""
+    """Distinct layers of a model, and their positions."""
 
     layers: tuple[Layer, ...]
     blocks: tuple[int, ...]
-    """Kind of each block, in order; of a decoder's entry before its first block too."""
+    """Kind of each block, in order, including a decoder's entry before its first block."""
     entry: int
     """Index of the first block of a decoder, -1 without an encoder."""
     ends: tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
-    """Kinds of the layers before the blocks, of those that come with the loss, and of those that every stage has."""
+    """Kinds of the layers before the blocks, of those with the loss, and of those on every stage."""
 
     @classmethod
     def of(cls, layers: Layers, whole: Stage) -> LayerKinds:
-        """Return the kinds of a model's layers; whole: all of them as one stage."""
+        """Return the kinds of a model's layers. whole: all layers as one stage."""
         row = [layer for layer, count in whole.layers for _ in range(count)]
         kinds: dict[int, int] = {}
         found: list[Layer] = []
@@ -57,40 +57,40 @@ class LayerKinds(NamedTuple):
 
     @property
     def key(self) -> tuple[object, ...]:
-        """What shapes depend on: where the kinds are."""
+        """Positions of the kinds, on which shapes depend."""
         return self.blocks, self.entry, self.ends
 
 
 class Pack(NamedTuple):
-    """Different pipelines in padded arrays: shapes, ranks, kinds of layers."""
+    """Distinct pipelines in padded arrays: shapes, ranks, kinds of layers."""
 
     busy: Floats
-    """Layers of a rank."""
+    """Number of layers of each rank."""
     low: Floats
-    """Layers of the rank's lowest stage."""
+    """Number of layers of the rank's lowest stage."""
     least: Floats
-    """Layers that each stage of the rank has at least: of a V the last stage's loss is not among them."""
+    """Number of layers that each stage of the rank has at least, without the last stage's loss in a folded pipeline."""
     top: Floats
-    """The last layer of the rank's lowest stage."""
+    """Last layer of the rank's lowest stage."""
     sent: Floats
-    """Stages of a rank that hand on activations, and gradients (shapes, ranks, 2)."""
+    """Number of the rank's stages that send activations, and gradients (shapes, ranks, 2)."""
     low_sent: Floats
-    """The same of its lowest stage."""
+    """Number of sends of its lowest stage, likewise."""
     length: Ints
     ranks: Mask
-    """Whether a place is a rank (shapes, ranks)."""
+    """Whether a position is a rank (shapes, ranks)."""
     copies: Ints
 
 
 class SplitShapes:
-    """The matrices of pipelines, each made once."""
+    """Matrices of pipelines, each created once."""
 
     def __init__(self) -> None:
         self._made: dict[tuple[object, ...], tuple[Floats, ...]] = {}
         self._packs: dict[tuple[object, ...], Pack] = {}
 
     def pack(self, kinds: LayerKinds, job: Job, shapes: Sequence[SplitShape]) -> tuple[Pack, Ints]:
-        """Return the different pipelines of rows, and which of them each row has."""
+        """Return the distinct pipelines of rows, and the index of each row's pipeline."""
         places: dict[SplitShape, int] = {}
         at = np.array([places.setdefault(shape, len(places)) for shape in shapes])
         split = job.parallelism

@@ -1,7 +1,7 @@
-"""The candidates of a search: one table of all that a workload, a cluster and a named framework can run.
+"""Candidates of a search: one table of all that a workload, a cluster and a framework can run.
 
-Legal degrees make splits (`sweeps/legal.py`). Orders (zero, schedule, chunks) and traffic beside computation are listed once for
-all splits of equal pipelines, so that hundreds of thousands of candidates are a few thousand rows.
+Legal degrees make splits (`sweeps/legal.py`). Orders (zero, schedule, chunks) and overlapping traffic are listed once for all
+splits with equal pipelines, so that hundreds of thousands of candidates are a few thousand rows.
 """
 
 from __future__ import annotations
@@ -47,22 +47,22 @@ TP, CP, PP, EP, EXPERT_TP = KEYS["tp"], KEYS["cp"], KEYS["pp"], KEYS["ep"], "par
 MICRO_BATCH, BATCH = KEYS["micro_batch"], KEYS["global_batch"]
 ORDERS = (ZERO, SCHEDULE, VPP, EP_OVERLAP)
 TRAFFIC_KEYS = (GRAD_REDUCE, PARAM_GATHER, P2P)
-"""Keys of what runs beside computation that no memory depends on."""
+"""Keys of overlap that do not affect memory."""
 VARIANTS = (RECOMPUTE, TP_OVERLAP)
-"""Keys of which a split has all legal values."""
+"""Keys whose legal values are all tried for each split."""
 SHARED: Mapping[str, type] = {
     **dict.fromkeys((PP, EP, EXPERT_TP, MICRO_BATCH, BATCH, DP, ZERO, VPP), int),
     **dict.fromkeys((SCHEDULE, TP_OVERLAP, EP_OVERLAP), str),
     **dict.fromkeys(TRAFFIC_KEYS, bool),
 }
-"""Keys that are set in a job without building another, and the type of their values."""
+"""{key that can be changed in a job without rebuilding it: type of its values}"""
 UNSHARED = "no number of replicas shares the batch"
 _Below = tuple[PlaceInSpace, Point]
-"""A point with further keys, and the place of their values."""
+"""A point with further keys, and the index of their values."""
 
 
 class Split(NamedTuple):
-    """A point whose orders, traffic, recomputation and overlap of tensor-parallel communication are open."""
+    """A point with open orders, traffic, recomputation and overlap of tensor-parallel communication."""
 
     place: int
     point: Point
@@ -81,11 +81,11 @@ class Order(NamedTuple):
     gather: bool
     away: bool
     others: tuple[Order, ...] = ()
-    """The same with less beside computation: their bounds are no less."""
+    """The same order with less overlap: its bounds are no smaller."""
 
 
 class SizedSplit(NamedTuple):
-    """A split of a tile, with what its orders depend on."""
+    """A split of a tile, with the values that its orders depend on."""
 
     split: Split
     pp: int
@@ -94,12 +94,12 @@ class SizedSplit(NamedTuple):
     gpus: int
     orders: Sequence[Order]
     changes: Point
-    """The nodes that its replicas fill, where the number of replicas is open."""
+    """Number of nodes that its replicas fill, as an override, if the number of replicas is open."""
 
 
 @dataclass(eq=False)
 class TileRows:
-    """The candidates of one tile: splits that differ in their pipeline, and their orders. Other searches have its bounds too."""
+    """Candidates of one tile: splits that differ in their pipeline, and their orders. Searches share its bounds."""
 
     job: Job
     cluster: SweepCluster
@@ -114,7 +114,7 @@ class TileRows:
 
     @cached_property
     def count(self) -> int:
-        """How many candidates."""
+        """Number of candidates."""
         return sum(1 + len(order.others) for one in self.splits for order in self.open(one))
 
     def open(self, one: SizedSplit) -> Sequence[Order]:
@@ -123,16 +123,16 @@ class TileRows:
 
     @cached_property
     def rows(self) -> list[tuple[SizedSplit, Order]]:
-        """Candidates whose bounds are the least of those that differ in traffic."""
+        """Candidates with the least bounds among those that differ only in traffic."""
         return [(split, order) for split in self.splits for order in self.open(split)]
 
     def point(self, one: SizedSplit, order: Order) -> tuple[PlaceInSpace, Point]:
-        """Return a candidate's place and point."""
+        """Return (index, point) of a candidate."""
         place = (one.split.place, *self.path, *order.path)
         return place, arranged({**one.split.point, **self.changes, **order.point, **one.changes})
 
     def load(self, rows: Sequence[tuple[SizedSplit, Order]]) -> Load:
-        """Return what candidates compute, in columns."""
+        """Return the load of candidates, as columns."""
         replicas = np.array([one.dp for one, _ in rows], float)
         batch = np.array([one.batch for one, _ in rows], float) * replicas
         gpus = np.array([one.gpus for one, _ in rows], float)
@@ -140,7 +140,7 @@ class TileRows:
 
 
 def columns(each: Sequence[tuple[SizedSplit, Order]]) -> CandidateRows:
-    """Return candidates in columns."""
+    """Return candidates as columns."""
     shapes = [shape_of(order.schedule, split.pp, order.vpp) for split, order in each]
     numbers = np.array([(s.batch, s.dp, o.zero, o.reduce, o.gather, o.away) for s, o in each], int).reshape(-1, 6).T
     return CandidateRows(shapes, [order.schedule for _, order in each], *numbers[:3], *numbers[3:].astype(bool))
@@ -148,26 +148,26 @@ def columns(each: Sequence[tuple[SizedSplit, Order]]) -> CandidateRows:
 
 @dataclass(slots=True, eq=False)
 class CandidateFamily:
-    """Tiles that differ in micro-batch and variant: the least of each first."""
+    """Tiles that differ in micro-batch and variant, the one with the least computation first."""
 
     tiles: dict[int, list[TileRows]]
-    """By micro-batch; of each the variants, that which computes least first."""
+    """{micro-batch: its variants}, the variant with the least computation first."""
     fastest: float | None = None
-    """Seconds of a sequence in a microbatch so large that a larger one is no faster, once that is known."""
+    """Seconds per sequence in a microbatch so large that a larger one is no faster; None if unknown."""
 
 
 @lru_cache(maxsize=4096)
 def shape_of(schedule: str, pp: int, vpp: int) -> SplitShape:
-    """Return the pipeline that a schedule runs on."""
+    """Return the pipeline shape of a schedule."""
     found = pipeline(schedule, pp, vpp)
     return SplitShape(pp, vpp, schedule if found.folded or found.copies > 1 else "1f1b", found.copies)
 
 
 class CandidateSpace:
-    """The candidates of a space, or of a list of points."""
+    """Candidates of a space, or of a list of points."""
 
     def __init__(self, case: SweepInputs, asked: SweepSpace | Sequence[Point], resized: bool = False) -> None:
-        """Resized: any number of replicas is a candidate, on the nodes that it fills, up to those of the cluster."""
+        """resized: any number of replicas is a candidate, on the nodes that it fills, up to those of the cluster."""
         self.case, self.asked, self.resized = case, asked, resized
         self.chosen: tuple[str, ...] = ()
         """Keys of overlap that nobody gives: each split has the values that suit it best."""
@@ -201,17 +201,17 @@ class CandidateSpace:
 
     @property
     def points(self) -> int:
-        """How many candidates there are."""
+        """Number of candidates."""
         tiles = (tile for family in self.families for row in family.tiles.values() for tile in row)
         return sum(tile.count for tile in tiles) + sum(self.out.counts.values())
 
     def whole(self, split: Split) -> Point:
-        """Return a split with the first legal value of each key that is open."""
+        """Return a split with the first legal value of each open key."""
         keys = [key for key in self.inner if key not in split.point]
         return arranged(next(self.below(split.point, keys), ((), split.point))[1])
 
     def _listed(self) -> Iterator[Split]:
-        """Yield the splits, and the combinations of written values that none has."""
+        """Yield the splits, and the combinations of given values without a split."""
         if not isinstance(self.asked, SweepSpace):
             yield from (Split(place, point) for place, point in enumerate(self.asked))
             return
@@ -221,7 +221,7 @@ class CandidateSpace:
         yield from (Split(place, point) for place, point in enumerate(points, 1))
 
     def _unused(self) -> list[Split]:
-        """Return the combinations of written values that no candidate has; with the workload's own values they say why."""
+        """Return the combinations of given values without a candidate, completed by the workload's values, for the reason."""
         if not isinstance(self.asked, SweepSpace):
             return []
         tiles = (tile for family in self.families for row in family.tiles.values() for tile in row)
@@ -230,7 +230,7 @@ class CandidateSpace:
         return [Split(len(self.splits) + place, point) for place, point in enumerate(more, 1)]
 
     def below(self, point: Point, keys: Sequence[str], path: PlaceInSpace = ()) -> Iterator[tuple[PlaceInSpace, Point]]:
-        """Yield a point with all legal values of keys; one whose cluster cannot be stays as it is."""
+        """Yield a point with all legal values of keys; a point without a possible cluster is unchanged."""
         values: Sequence[object] | None = None
         if keys:
             with suppress(InputError):
@@ -242,7 +242,7 @@ class CandidateSpace:
             yield from self.below({**point, keys[0]: value}, keys[1:], (*path, place))
 
     def _legal(self, point: Point, key: str) -> Sequence[object]:
-        """Return the legal values of a key; where nobody gave it, those that differ."""
+        """Return the legal values of a key; if the user did not set it, only those that differ in effect."""
         found = self.values.of(point, key)
         if key not in self.chosen or len(found) < 2:
             return found
@@ -261,7 +261,7 @@ class CandidateSpace:
             return str(error)
 
     def _families(self) -> list[CandidateFamily]:
-        """Return all candidates by what their layers depend on."""
+        """Return all candidates, grouped by what their layers depend on."""
         for split in self.splits:
             for path, point in self.below(split.point, self.variants):
                 try:
@@ -272,11 +272,11 @@ class CandidateSpace:
         return list(self._found.values())
 
     def _closed(self, point: Point) -> int:
-        """Return how many candidates a split has that none is legal of."""
+        """Return the number of candidates of a split of which none is legal."""
         return sum(1 for _ in self.below(point, (*self.orders, *self.traffic)))
 
     def _add(self, split: Split, path: PlaceInSpace, point: Point) -> None:
-        """Add a split with one variant to the tile of its layers. Raises InputError where it is illegal."""
+        """Add a split with one variant to the tile of its layers. Raises InputError if it is illegal."""
         own = {key: value for key, value in point.items() if key in SHARED and type(value) is SHARED[key]}
         base = tuple((key, str(value)) for key, value in point.items() if key not in own)
         if base not in self._jobs:  # one that is legal stands for all that have its layers
@@ -306,7 +306,7 @@ class CandidateSpace:
             self._made[key].splits += sizes
 
     def _sized(self, split: Split, point: Point, job: Job, own: Point, cluster: SweepCluster) -> list[SizedSplit]:
-        """Return a split with its replicas, or with each number that is open. Raises InputError where there can be none."""
+        """Return a split with its replicas, or with each possible number. Raises InputError if there is none."""
         place = (split.place, own.get(RECOMPUTE, job.training.recompute) if EP_OVERLAP in self.orders else "")
         if place in self._sizes:
             return self._sizes[place]
@@ -346,7 +346,7 @@ class CandidateSpace:
         return self._orders[key]
 
     def _schedules(self, point: Point, same: tuple[object, ...], experts: tuple[object, ...]) -> Iterator[_Below]:
-        """Yield the legal values of zero, schedule and chunks, and with each those of the overlap of experts' exchanges."""
+        """Yield the legal values of zero, schedule and chunks, each with those of the overlap of expert exchanges."""
         keys = [key for key in self.orders if key != EP_OVERLAP]
         if same not in self._known:
             self._known[same] = list(self.below({k: v for k, v in point.items() if k != RECOMPUTE}, keys))
@@ -362,7 +362,7 @@ class CandidateSpace:
                 yield (*path, *more), {**own, EP_OVERLAP: found[EP_OVERLAP]}
 
     def _open(self, point: Point, job: Job, same: tuple[object, ...], experts: tuple[object, ...]) -> Iterator[Order]:
-        """Yield the legal values of all keys that a split leaves open; same, experts: what these depend on."""
+        """Yield the legal values of all open keys of a split. same, experts: cache keys of what these depend on."""
         split = job.parallelism
         for path, own in self._schedules(point, same, experts):
             zero, chunks = int(str(own.get(ZERO, split.zero))), int(str(own.get(VPP, split.vpp)))
@@ -396,7 +396,7 @@ def _said(cluster: SweepCluster, job: Job) -> str:
 
 
 def beside(case: SweepInputs, asked: SweepSpace) -> tuple[str, ...]:
-    """Return the keys of what may run beside computation that nobody gives, and that the framework of the workload offers."""
+    """Return the overlap keys that the user does not set and the workload's framework offers."""
     given = {*asked.axes, *asked.fixed, *asked.auto}
     framework = scalar(FRAMEWORK, asked.fixed.get(FRAMEWORK, case.base.training.framework))
     keys = [key for key in OVERLAPS if key not in given and (not framework or key in offers(framework))]

@@ -1,7 +1,7 @@
-"""Why the best of a search is the best: one sentence for each that comes behind it, in what was minimized.
+"""Reasons why the best of a search is the best: one sentence per runner-up, in the minimized quantity.
 
-What a token takes is that of a step: seconds, or dollars or kWh of all GPUs of the cluster. The parts of a step share it, as
-means of all ranks, and GPUs that have no rank.
+A token's cost is that of a step: seconds, or dollars or kWh of all GPUs of the cluster. It is divided over the parts of a step,
+as means of all ranks, and over GPUs without a rank.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from clustersim.sweeps.evaluate import Row, named
 from clustersim.units import plural, seconds
 
 REST = 0.25
-"""Share of the difference that the parts may come to that are not named."""
+"""Share of the difference that unnamed parts may have."""
 
 
 class Measure(NamedTuple):
-    """What a token takes."""
+    """Quantity per token."""
 
     column: str
-    """Of a row, for 10^12 tokens."""
+    """Column of a row, for 10^12 tokens."""
     name: str
-    """Before `a token`."""
+    """Text before `a token`."""
     said: Callable[[float], str]
-    """Writes an amount for 10^12 tokens."""
+    """Function that formats an amount for 10^12 tokens."""
 
 
 COST = Measure("usd_per_1t_tokens", " USD", lambda usd: f"{usd:,.0f} USD")
@@ -35,9 +35,9 @@ ENERGY = Measure("kwh_per_1t_tokens", " kWh", lambda kwh: f"{kwh:,.0f} kWh")
 
 
 def why(best: Row, other: Row, goal: str = "step") -> str:
-    """Return how much more of what is minimized another takes than the best, and what it spends more and less on.
+    """Return how much more of the minimized quantity a row takes than the best, and its largest differences by part.
 
-    goal: as in `objective`. Seconds are for as many tokens as the best takes in a step, dollars and kWh for 10^12 tokens.
+    goal: as in `objective`. Seconds are for as many tokens as the best has per step, dollars and kWh for 10^12 tokens.
     """
     if goal == "gpus" and other["ranks"] != best["ranks"]:
         return f"{plural(other['ranks'] - best['ranks'], 'GPU', 'GPUs')} more"
@@ -54,18 +54,18 @@ def why(best: Row, other: Row, goal: str = "step") -> str:
 
 
 def _parts(row: Row, whole: float) -> dict[str, float]:
-    """Return how the parts of a step share what the whole takes."""
+    """Return the minimized quantity `whole` divided over the parts of a step."""
     return {_name(part): row.get(f"{part}_s", 0.0) / row["step_time_s"] * whole for part in NAMES}
 
 
 def _shared(row: Row, whole: float) -> dict[str, float]:
-    """Return how the parts of a step share what all GPUs take, with that of GPUs without a rank."""
+    """Return the quantity of all GPUs divided over the parts of a step and GPUs without a rank."""
     used = row["ranks"] / row["gpus"]
     return {**_parts(row, whole * used), "idle GPUs": whole * (1 - used)}
 
 
 def _difference(best: Mapping[str, float], other: Mapping[str, float], said: Callable[[float], str]) -> str:
-    """Return what another takes more of, and what less: the largest parts, as many as make up most of the difference."""
+    """Return the largest parts with more and with less in `other`, which make up most of the difference."""
     more = {part: other[part] - own for part, own in best.items()}
     order = sorted(more, key=lambda part: -abs(more[part]))
     rests = (abs(sum(more[part] for part in order[count:])) for count in range(len(order)))
@@ -80,13 +80,13 @@ def _listed(parts: Sequence[str]) -> str:
 
 
 def same(one: Best) -> str:
-    """Return with which other values a step is as good; none: nothing."""
+    """Return in words the other values with which a step is equally good; "" for none."""
     others = (", ".join(f"{name} {value}" for name, value in _changed(one.row, named(point))) for point in one.same)
     return f"the same with {' or with '.join(filter(None, others))}" if one.same else ""
 
 
 def _changed(row: Row, other: Row) -> list[tuple[str, object]]:
-    """Return the values in which another differs."""
+    """Return (key, value) of the values in which another row differs."""
     names = (name for name in other if str(other[name]) != str(row.get(name)))
     return [(name, other[name]) for name in names]
 

@@ -204,6 +204,7 @@ def tensor_parallel(job: Job) -> Iterator[Finding]:
 
 
 def _divided(kind: Model, tp: int, repeats: bool) -> bool:
+    """Return whether heads, KV heads and the inner width of a model divide by tp."""
     return kind.heads % tp == 0 and _shared(kind, tp, repeats) and width(kind) % tp == 0
 
 

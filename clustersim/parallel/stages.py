@@ -119,6 +119,7 @@ class Stage:
 
     @cached_property
     def _owned(self) -> tuple[int, int]:
+        """Return the trained parameters of all layers: on all data-parallel ranks, and in spread experts."""
         each = [(self.of_layer(layer), count) for layer, count in self.layers]
         return sum([own[0] * count for own, count in each]), sum([own[1] * count for own, count in each])
 
@@ -253,6 +254,7 @@ class Stage:
 
     @cached_property
     def _kept(self) -> list[tuple[Layer, float]]:
+        """Return (layer, bytes of activations that all its repetitions save per microbatch)."""
         return [(layer, self.saved(layer) * count) for layer, count in self.layers]
 
     def _pass(self, layer: Layer) -> _Backward:

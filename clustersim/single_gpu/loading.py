@@ -90,8 +90,7 @@ softmax. All other models have fused attention."""
 
 
 def _has_logits(config: Config, training: bool) -> bool:
-    """Return whether the model ends with logits, True if `architectures` is missing. Raises InputError in training without a
-    loss."""
+    """Return whether the model ends with logits (True without `architectures`). Raises InputError in training without a loss."""
     name = config.architecture
     if training and name.endswith("Model") and not name.endswith(LOGIT_MODELS):
         raise InputError(

@@ -19,8 +19,7 @@ from clustersim.parallel.stages import Stage
 from clustersim.single_gpu.model import OUTSIDE, OperatorCall
 
 FRAMEWORK: Annotated[float, Declared("B")] = 0.53 * 2**30
-"""Bytes outside tensors on a GPU with a single model: CUDA context and loaded kernels (about 0.5 GiB), cuBLAS' workspace (32
-MiB)."""
+"""Bytes outside tensors on a GPU with one model: CUDA context and kernels (about 0.5 GiB), cuBLAS' workspace (32 MiB)."""
 MOMENTS = 2
 """Number of Adam's moments, which PyTorch keeps in the data type of the weights (torch/optim/adamw.py)."""
 

@@ -268,6 +268,7 @@ class FatTreeHops(Wired):
 
 
 def _choice(level: Level, port: Ints, key: UInts | None, shift: int) -> tuple[Ints, Ints]:
+    """Return each route's uplink port (hashed from `key`, or `port` modulo the ports) and a number that picks a cable down."""
     if key is None:
         chosen = divide(port + shift, level.ports)[1]
         return chosen, chosen // level.spread + shift // level.ports

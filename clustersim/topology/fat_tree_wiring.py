@@ -188,6 +188,7 @@ def _unit(cluster: NodeSpecs, spec: FatTree, tier: Ports, rails: int) -> int:
 
 
 def _levels(cluster: NodeSpecs, spec: FatTree, tiers: tuple[Ports, ...], leaves: Leaves, even: bool) -> Iterable[Level]:
+    """Yield the levels above the leaves. Raises ConfigError if a tier has too few ports to join the groups below it."""
     groups, span, planes = leaves.total, 1, 1
     if len(tiers) == 1 and groups > 1:
         switches = groups * leaves.networks
@@ -209,6 +210,7 @@ def _levels(cluster: NodeSpecs, spec: FatTree, tiers: tuple[Ports, ...], leaves:
 
 
 def _pod(cluster: NodeSpecs, spec: FatTree, tiers: tuple[Ports, ...], t: int, groups: int) -> int:
+    """Return how many groups of tier t - 1 a pod of tier `t` joins; the top tier must join all `groups`, else ConfigError."""
     asked = spec.tiers[t].pod
     if t < len(tiers) - 1:
         return min(asked or tiers[t].down, groups)

@@ -71,6 +71,7 @@ def _hosted(topology: Topology) -> Topology:
 
 
 def _facts(topology: Topology, gpus: Ints) -> list[HostFacts]:
+    """Return the facts of the host of each given GPU. Raises InputError if a node has no known host."""
     hosts = [topology.kinds[kind].facts.host for kind in topology.kind_of(gpus).tolist()]
     if None in hosts:
         raise InputError("offloading needs nodes whose host is known; give the topology as YAML")

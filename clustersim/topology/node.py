@@ -96,6 +96,7 @@ def check(cluster: NodeSpecs) -> None:
 
 
 def _misplaced(scale_up: ScaleUp) -> Iterator[tuple[str, str]]:
+    """Yield (key, problem) for each key that does not belong to this kind of scale-up network."""
     kind, counts = scale_up.kind, ("links_per_gpu", "links_per_peer", "pairs")
     right = next(key for key in counts if kind in KINDS_OF[key])
     for wrong in counts:
@@ -119,6 +120,7 @@ def _misshapen(scale_up: ScaleUp, gpus: int) -> Iterator[tuple[str, str]]:
 
 
 def _mispaired(scale_up: ScaleUp, gpus: int) -> Iterator[tuple[str, str]]:
+    """Yield (key, problem) for each error in the list of GPU pairs that links join."""
     if scale_up.kind != "pairs":
         return
     if not scale_up.pairs:

@@ -81,6 +81,7 @@ class GpuRouter(Router):
         return joined([self._part(source[i : i + _BATCH], destination[i : i + _BATCH]) for i in starts])
 
     def _part(self, source: Ints, destination: Ints) -> Routes:
+        """Return the routes of pairs of GPUs, within a node or through NICs (PXN where rails differ)."""
         away = self.numbering.node_of(source) != self.numbering.node_of(destination)
         if not away.any():
             columns = self.inner(source, destination)

@@ -1,1 +1,1 @@
-"""Forecasts against measured steps: a CSV of published runs → the same runs simulated, their errors and their intervals."""
+"""Forecasts compared with measured steps: a CSV of published runs is simulated, with errors and intervals."""

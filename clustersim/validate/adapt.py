@@ -1,4 +1,4 @@
-"""A measured run → what `clustersim run` would be given: the text of two YAML files. The one door to the simulation."""
+"""Conversion of a measured run into the input of `clustersim run`: the text of two YAML files. The only way to the simulation."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ if TYPE_CHECKING:
     from clustersim.simulation import Simulator, StepResult
 
 NEVER_LATE = 1e-9
-"""How many times as long a host takes that is never in the way."""
+"""Factor on the launch times of a host that never delays anything."""
 
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """A run as two YAML texts (JSON is YAML), and what neither its row nor its columns say."""
+    """A run as two YAML texts (JSON is YAML), and the assumptions about it."""
 
     topology: str
     workload: str
     assumed: tuple[str, ...]
     sources: frozenset[str] = frozenset()
-    """Framework, recipe, node and phrases that it rests on, as `strangers` names them."""
+    """Framework, recipe, node and phrases that it depends on, as named in `strangers`."""
 
 
 def adapt(run: Run, ablation: Mapping[str, str] | None = None, view: Knowledge = EVERYTHING) -> Setup:
     """Return the files of a run, changed by an `ablation` such as {"predictor": "roofline"}. Raises Refusal.
 
-    view: what is known; figures that were read from its `without` are what they would be without.
+    view: knowledge of the forecast; figures read from the steps of its `without` have their values without them.
     """
     if run.unreadable:
         raise Refusal("unreadable row", run.unreadable)
@@ -62,7 +62,7 @@ def adapt(run: Run, ablation: Mapping[str, str] | None = None, view: Knowledge =
 
 
 def _leave_out_host(machine: dict[str, Any], run: Run, view: Knowledge) -> None:
-    """Give a node the host that other publishers say of hosts, where that of its framework was read from the one left out."""
+    """Give a node the host times of other publishers, if its framework's were read from the excluded publisher."""
     slowdown, node = unseen_host(framework_of(run, view), view.without), machine["cluster"]["node"]
     if slowdown is not None:
         own = preset_node(node["extends"]).host.slowdown if "extends" in node else 1.0
@@ -70,7 +70,7 @@ def _leave_out_host(machine: dict[str, Any], run: Run, view: Knowledge) -> None:
 
 
 def _job(run: Run, machine: Mapping[str, Any], domain: int, view: Knowledge) -> InputDraft:
-    """Return the workload of a run; where its source says neither tp nor pp, that of the fewest GPUs on which a replica fits."""
+    """Return the workload of a run; if its source has neither tp nor pp, the split with the fewest GPUs per replica that fits."""
     if run.tp or run.pp or run.dp or run.launch or None in (run.layers, run.num_gpus):
         return workload(run, domain, view=view)
     framework = framework_of(run, view)
@@ -104,7 +104,7 @@ def _fits(topology: str, job: Mapping[str, Any]) -> bool:
 
 
 def _overridden(machine: dict[str, Any], run: Run) -> dict[str, Any]:
-    """Return a topology file with what the row's column `cluster_set` decides. Raises Refusal."""
+    """Return a topology file with the values of the row's column `cluster_set`. Raises Refusal."""
     if not run.cluster_set:
         return machine
     from clustersim.config.yaml import parse
@@ -117,7 +117,7 @@ def _overridden(machine: dict[str, Any], run: Run) -> dict[str, Any]:
 
 
 def simulate(setup: Setup, engine: Engine = "auto") -> StepResult:
-    """Simulate a run as `clustersim run --ignore-memory` does: it was measured, so it did fit. Raises Refusal."""
+    """Simulate a run as `clustersim run --ignore-memory` does, because a measured run did fit. Raises Refusal."""
     from clustersim.config.yaml import parse
     from clustersim.parallel.load import build
 
@@ -150,7 +150,7 @@ def _nccl(machine: dict[str, Any], _: dict[str, Any], value: str) -> None:
 
 
 def _fabric(machine: dict[str, Any], _: dict[str, Any], value: str) -> None:
-    """Links without latency that are never short, inside nodes and between them."""
+    """Give links zero latency and unlimited rate, inside nodes and between them."""
     node = machine["cluster"]["node"]
     node["scale_up"] = {"kind": "nvswitch", "links_per_gpu": 1, "link": "1e6GB/s", "multicast": False, "latency": "0s"}
     node["nics"].update(rate="1e6GB/s", attach="integrated", latency="0s")
@@ -165,4 +165,4 @@ def _host(machine: dict[str, Any], _: dict[str, Any], value: str) -> None:
 
 
 ABLATIONS = {"predictor": _predictor, "clocks": _clocks, "nccl": _nccl, "fabric": _fabric, "host": _host}
-"""What `--ablate` can change, and how."""
+"""{part that `--ablate` can change: function that changes it}"""

@@ -1,11 +1,10 @@
-"""The table behind the intervals of step times: the log errors of published runs, each publisher weighing as much.
+"""The table behind the intervals of step times: log errors of published runs, with equal weight per publisher.
 
-The score of a run is its log error over the width of its kind (`report.calibration.PublishedSteps`), and an interval holds the
-scores up to a `bound`. Publishers differ more than their runs do, so a publisher is what is drawn: the bound is the quantile of
-the scores of publishers, each weighing as much (as in hierarchical conformal prediction; Lee, Barber and Willett 2023, arXiv
-2306.06342, whose guarantee for few publishers counts one more, beyond all: with it more lie inside than is promised). Each is
-judged by the bound and the steps of the others, and by forecasts without what was read from it. None is left out because its
-runs fail.
+The score of a run is its log error over the width of its kind (`report.calibration.PublishedSteps`), and an interval contains the
+scores up to a `bound`. Publishers differ more than their runs do, so the publisher is the sampling unit: the bound is the
+quantile of publishers' scores, with equal weights (as in hierarchical conformal prediction; Lee, Barber and Willett 2023, arXiv
+2306.06342, whose guarantee for few publishers adds one infinite score, with which coverage exceeds the promise). Each publisher
+is evaluated with the bound and the steps of the others, and without values read from it. None is excluded because its runs fail.
 """
 
 from __future__ import annotations
@@ -20,15 +19,15 @@ from clustersim.validate.evaluate import Outcome, expected_again, kind, log_erro
 from clustersim.validate.strangers import publisher_group
 
 SHARE = 0.8
-"""Of the steps that an interval promises to hold."""
+"""Share of steps that an interval promises to contain."""
 PUBLISHERS = 5
-"""Fewest publishers of a table: four for a bound, and one to be judged by it."""
+"""Smallest number of publishers of a table: four for a bound, and one to be evaluated by it."""
 
 
 def table(outcomes: Sequence[Outcome]) -> dict[str, Any]:
-    """Return the calibrated table of outcomes: the bound, those with each publisher left out, and what they rest on.
+    """Return the calibrated table of outcomes: the bound, those with each publisher left out, and their basis.
 
-    outcomes: each as a stranger's. Raises InputError for fewer than five publishers.
+    outcomes: forecast as a stranger's. Raises InputError for fewer than five publishers.
     """
     rows = [one for one in outcomes if one["status"] == "ok" and one["measured_s"]]
     names = sorted({one["publisher"] for one in rows})
@@ -60,12 +59,12 @@ def table(outcomes: Sequence[Outcome]) -> dict[str, Any]:
 
 
 def held(outcomes: Sequence[Outcome], table: Mapping[str, Any]) -> list[Outcome]:
-    """Return outcomes with the expected times and intervals of a calibrated table in the place of the shipped ones."""
+    """Return outcomes with the expected times and intervals of a calibrated table instead of the shipped one."""
     return [expected_again(one, one["without"], table) for one in outcomes]
 
 
 def score(one: Outcome, seen: Mapping[str, Any], levels: Mapping[str, Any]) -> float:
-    """Return how far off the expected time of an outcome is without its kin, in widths of its interval."""
+    """Return the deviation of an outcome's expected time without its kin, in widths of its interval."""
     own = publisher_group(one["publisher"])
     off = log_error(one) - software_level(kind(one), {"levels": levels}, own).log
     return abs(off) / PublishedSteps(seen, own).width(kind(one))
@@ -95,7 +94,7 @@ def levels_of(rows: Sequence[Outcome]) -> dict[str, dict[str, Any]]:
 
 
 def seen(rows: Sequence[Outcome]) -> dict[str, dict[str, Any]]:
-    """Return {publisher: {grouping: groups of which it has steps, most_gpus, runs}}."""
+    """Return {publisher: {grouping: groups with steps, most_gpus, runs}}."""
     found: defaultdict[str, list[Outcome]] = defaultdict(list)
     for one in rows:
         found[one["publisher"]].append(one)

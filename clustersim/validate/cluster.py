@@ -1,4 +1,4 @@
-"""The cluster of a measured run, as a topology file would say it."""
+"""The cluster of a measured run, in the form of a topology file."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ PRESETS: Mapping[str, str] = {
     "mi350x": "mi355x",
     "mi355x": "mi355x",
 }
-"""The shipped node of each GPU."""
+"""{GPU: shipped node}"""
 NICS: Mapping[str, float] = {
     "dgx1-v100": 100.0,
     "jean-zay-v100": 100.0,
@@ -63,15 +63,15 @@ NICS: Mapping[str, float] = {
     "mi325x": 400.0,
     "mi355x": 400.0,
 }
-"""Gb/s of the NICs of each node: those of the shipped presets."""
+"""{node: Gb/s of its NICs} of the shipped presets."""
 CLOUDS: Mapping[tuple[str, str], str] = {
     ("aws efa", "hgx-h100"): "aws-p5",
     ("omni-path", "dgx1-v100"): "jean-zay-v100",
     ("omni-path", "hgx-a100"): "jean-zay-a100",
 }
-"""The shipped node of a cloud or site, by words of the source (in small letters) and the node without them."""
+"""{(words of the source in lower case, node without them): shipped node of a cloud or site}"""
 ROCE = re.compile(r"(?<!/)\broce\b")
-"""What says that a network is RoCE; `IB/RoCE` says nothing."""
+"""Pattern of networks that are RoCE; `IB/RoCE` is undecided."""
 LIBRARIES: Mapping[str, dict[str, str]] = {"aws-p5": {"proto": "Simple"}}
 """What a cloud's plugin sets of NCCL. AWS's sets NCCL_PROTO=simple where adapters do not say that they write 128 bytes in order,
 and asks P5 or not by its release (aws/aws-ofi-nccl, src/platform-aws.c)."""
@@ -79,29 +79,28 @@ PLUGIN = Evidence(source="ULTRA's steps with tp 16 and 32 say that it was set", 
 SHARED = Evidence(
     source="VTRAINM's steps: 4 NICs of 200 Gb/s for 8 GPUs that have 100 each", read_from=("VTRAINM", "VTRAINS")
 )
-"""GPUs that are said to have less than their usual NIC share those; without it each has a slower one."""
+"""Evidence that GPUs with less than their usual NIC rate share NICs; without it each has a slower NIC."""
 FOREIGN = re.compile(
     r"tpu|trainium|trn[12]|gaudi|ascend|cerebras|inferentia|ponte vecchio|intel|graphcore|biren|cambricon"
 )
-"""Makers and accelerators of which no figure is shipped."""
+"""Pattern of makers and accelerators without shipped figures."""
 FABRIC: Mapping[str, Any] = {"kind": "mesh", "links_per_peer": 1, "link": "50GB/s", "payload_efficiency": 0.72}
 """Infinity Fabric between the dies of an MI250X node: 8 links each; a link's payload by RCCL,
 src/graph/topo.h (MI200_XGMI_WIDTH)."""
 PLAIN: Mapping[str, Any] = {"scale_up": {"kind": "none"}, "host": {"pcie": "gen4x16"}}
-"""A node of GPUs without links of their own, of which none is shipped."""
+"""A node of GPUs without links between them, for which none is shipped."""
 RELEASES: Mapping[int, str] = {2022: "2.18", 2023: "2.19", 2024: "2.22", 2025: "2.27", 2026: "2.29"}
-"""NCCL's release in the containers of a year (NVIDIA's PyTorch release notes), up to which the first holds."""
+"""{year: NCCL's release in its containers} (NVIDIA's PyTorch release notes); earlier years use the first."""
 DGX_2H = "v100-sxm3-32gb-450w"
-"""The V100 of nodes of 16, which have no SXM2 boards (arXiv 1909.08053, section 5: 32 DGX-2H)."""
+"""V100 of nodes of 16, which are not SXM2 boards (arXiv 1909.08053, section 5: 32 DGX-2H)."""
 RACK = 64
-"""GPUs that a job takes of an NVL72 rack when it spans several: 72 has no large power of two."""
+"""GPUs per NVL72 rack in a job that spans several racks: 72 has no large power of two as a factor."""
 
 
 def cluster(run: Run, view: Knowledge = EVERYTHING) -> InputDraft:
     """Return the topology of a run. Raises Refusal for a GPU that is not shipped.
 
-    A node is one NVLink domain with its usual NICs, which GPUs share where the row gives each less; the fabric is one switch
-    that never blocks.
+    A node is one NVLink domain with its usual NICs, shared if the row has a lower rate; the fabric is one non-blocking switch.
     """
     without, sources = view.without, set[str]()
     said = run.gpu.lower()
@@ -144,7 +143,7 @@ def cluster(run: Run, view: Knowledge = EVERYTHING) -> InputDraft:
 
 
 def _leave_out(node: dict[str, Any], preset: str, gpu: str, publisher: str) -> None:
-    """Give a node the figures that it would have without a publisher's rows."""
+    """Give a node the figures that it would have without a publisher's steps."""
     for key, evidence in (preset_node(preset).evidence if preset else {}).items():
         if publisher in evidence.read_from:
             put(node, tuple(key.split(".")), evidence.without(publisher), key)
@@ -164,14 +163,14 @@ def _leave_out(node: dict[str, Any], preset: str, gpu: str, publisher: str) -> N
 
 
 def _gpus(run: Run) -> int | None:
-    """Return the GPUs of a run, where it does not say how many the product of its degrees."""
+    """Return the number of GPUs of a run; if missing, the product of its degrees."""
     if run.num_gpus or None in (run.tp, run.pp, run.dp):
         return run.num_gpus
     return (run.tp or 1) * (run.pp or 1) * (run.dp or 1) * (run.cp or 1)
 
 
 def _gpu(name: str) -> str:
-    """Return the shipped GPU that a name says. Raises Refusal for one that is not shipped."""
+    """Return the shipped GPU with a name. Raises Refusal if it is not shipped."""
     if (found := spelled(name)) is not None:
         return found.name
     if maker := FOREIGN.search(name.lower()):
@@ -183,9 +182,9 @@ def _gpu(name: str) -> str:
 
 
 def _preset(run: Run, gpu: str, view: Knowledge, sources: set[str]) -> str:
-    """Return the shipped node of a run: of its GPU, or of the cloud that its source names; empty where there is none.
+    """Return the shipped node of a run, of its GPU or of the cloud in its source; "" if there is none.
 
-    gpu: in the source's own words, in small letters: an A800 is an A100 with slower links. A cloud's node is added to `sources`.
+    gpu: the source's own words in lower case: an A800 is an A100 with slower links. A cloud's node is added to `sources`.
     """
     usual, said = "hgx-a800" if "a800" in gpu else PRESETS.get(run.gpu, ""), run.original_interconnect.lower()
     for (words, node), cloud in CLOUDS.items():
@@ -196,7 +195,7 @@ def _preset(run: Run, gpu: str, view: Knowledge, sources: set[str]) -> str:
 
 
 def _library(spec: dict[str, Any], run: Run, preset: str, view: Knowledge) -> list[str]:
-    """Put the settings of the communication library of a run's year, framework and cloud; return what was assumed."""
+    """Set the communication library of a run's year, framework and cloud. Return the assumptions."""
     assumed = []
     if run.year is not None:
         version = RELEASES[max(min(run.year, max(RELEASES)), min(RELEASES))]
@@ -214,9 +213,9 @@ def _library(spec: dict[str, Any], run: Run, preset: str, view: Knowledge) -> li
 
 
 def _nics(preset: str, count: int, rate: float | None, shared: bool = True) -> dict[str, Any]:
-    """Return the NICs of a node that give each of `count` GPUs a rate in Gb/s: the GPU's usual NICs, shared where it is less.
+    """Return the NICs of a node that give each of `count` GPUs a rate in Gb/s: the usual NICs, shared if the rate is lower.
 
-    shared: else each GPU has a NIC of its own, however slow.
+    shared: if False, each GPU has its own NIC, however slow.
     """
     port = NICS.get(preset, 200.0)
     sharers = port / rate if rate else 1.0
@@ -226,7 +225,7 @@ def _nics(preset: str, count: int, rate: float | None, shared: bool = True) -> d
 
 
 def _domain(run: Run) -> tuple[int, int, list[str]]:
-    """Return the GPUs of the run, those of one NVLink domain, and what was assumed of it."""
+    """Return (GPUs of the run, GPUs per NVLink domain, assumptions)."""
     if run.num_gpus is None:
         raise Refusal("incomplete source", "num_gpus is blank")
     assumed = []

@@ -1,4 +1,4 @@
-"""The degrees of a measured run, and how its layers lie on pipeline stages, where the source leaves some of it open."""
+"""Degrees of a measured run and its pipeline layout, completed where the source leaves them open."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from clustersim.validate.refusal import Refusal
 from clustersim.validate.runs import Run
 
 PUBLISHED = "as NeMo's recipe of Llama 3.1 405B"
-"""What cuts layers that do not divide over chunks: the embedding and the loss count as a layer each (nemo/collections/llm)."""
+"""Rule for layers that do not divide over chunks: embedding and loss count as a layer each (nemo/collections/llm)."""
 
 
 class Degrees(NamedTuple):
-    """How a run is split over its GPUs; `assumed` says in words what the source leaves open."""
+    """Split of a run over its GPUs; `assumed` lists in words what the source leaves open."""
 
     tp: int
     cp: int
@@ -28,9 +28,9 @@ class Degrees(NamedTuple):
 
 
 def degrees(run: Run, launch: Mapping[str, object], domain: int) -> Degrees | None:
-    """Return the degrees of a run; None where neither tp nor pp is known, and memory must decide.
+    """Return the degrees of a run; None if tp and pp are unknown, so that memory must decide.
 
-    launch: those of the file in the run's column `launch`, for blank columns. domain: GPUs of one NVLink domain. Raises Refusal.
+    launch: degrees of the file in the run's column `launch`, for blank columns. domain: GPUs per NVLink domain. Raises Refusal.
     """
     tp, pp, dp = (getattr(run, name) or _degree(launch.get(name)) for name in ("tp", "pp", "dp"))
     cp = run.cp or _degree(launch.get("cp")) or 1
@@ -67,7 +67,7 @@ def _part(run: Run, gpus: int, known: int) -> int:
 
 
 def _checked(run: Run, found: Degrees) -> Degrees:
-    """Return degrees that are as many GPUs as the run has; a dp that counts cp's ranks too is divided by them."""
+    """Return degrees whose product is the number of GPUs; a dp that includes cp's ranks is divided by cp."""
     tp, cp, pp, dp, _ = found
     if found.gpus == run.num_gpus:
         return found
@@ -78,7 +78,7 @@ def _checked(run: Run, found: Degrees) -> Degrees:
 
 
 def smallest_first(run: Run, layers: int, heads: int, domain: int) -> Iterator[Degrees]:
-    """Yield the splits of a run's GPUs over tp and pp, those of the fewest GPUs a replica first, of equal ones the widest tp."""
+    """Yield the splits of a run's GPUs over tp and pp, fewest GPUs per replica first, then the widest tp."""
     gpus, cp = run.num_gpus or 1, run.cp or 1
     powers = [2**k for k in range(domain.bit_length()) if 2**k <= domain]
     splits = [
@@ -93,7 +93,7 @@ def smallest_first(run: Run, layers: int, heads: int, domain: int) -> Iterator[D
 
 
 def accounted(layers: int, chunks: int) -> Mapping[str, bool]:
-    """Return the keys of `parallelism` that cut layers over chunks which they do not divide over."""
+    """Return the keys of `parallelism` that cut layers over chunks which do not divide them."""
     if layers % chunks == 0:
         return {}
     if (layers + 1) % chunks == 0:

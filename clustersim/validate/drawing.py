@@ -27,7 +27,7 @@ MARKS = (
 )
 """Shapes around a point: an architecture has its own mark too, for readers who cannot tell colours apart."""
 MOST_TITLES = 5_000
-"""Most points with a tooltip; of more only the place is drawn."""
+"""Largest number of points with a tooltip; with more, only positions are drawn."""
 MOST_TICKS = 400
 PARTS = ("compute", "tp", "pp", "dp", "ep", "cp", "optimizer", "bubble")
 
@@ -119,7 +119,7 @@ def legend(names: Sequence[str]) -> str:
 
 
 def spread(groups: Mapping[str, Sequence[float]]) -> str:
-    """Return a row a group of signed errors: each run a tick, a box from the 10th to the 90th percentile, its median a line."""
+    """Return one row per group of signed errors: a tick per run, a box from 10th to 90th percentile, a line at the median."""
     most = min(1.0, max(0.2, *(abs(_percentile(v, q)) for v in groups.values() for q in (0.05, 0.95))))
     plot = Rows(most, 26.0 * len(groups))
     lines = [f'<svg viewBox="0 0 760 {plot.height + 30:g}" role="img" aria-label="Errors by group">', *_errors(plot)]
@@ -136,7 +136,7 @@ class Rows:
     height: float
 
     def across(self, error: float) -> float:
-        """Return the x of an error; those beyond the ends lie on them."""
+        """Return the x of an error; errors beyond the ends are drawn at the ends."""
         return 240 + (max(-self.most, min(self.most, error)) + self.most) / (2 * self.most) * 455
 
 
@@ -161,7 +161,7 @@ def _group(plot: Rows, y: float, name: str, values: Sequence[float]) -> Iterator
 
 
 def bar(one: Outcome) -> str:
-    """Return where the step of an outcome goes, as one bar; its whole width is the longer of the two times."""
+    """Return the parts of an outcome's step as one bar; its full width is the longer of the two times."""
     scale = 260 / max(one["measured_s"], one["predicted_s"])
     lines = ['<svg viewBox="0 0 260 22" width="260" height="22" role="img" aria-label="Where the step goes">']
     x = 0.0
@@ -175,7 +175,7 @@ def bar(one: Outcome) -> str:
 
 
 def parts_legend(used: Callable[[str], bool]) -> str:
-    """Return the names of the parts that occur beside their colours, as HTML."""
+    """Return the names of the occurring parts with their colours, as HTML."""
     box = '<svg viewBox="0 0 10 10" width="10" height="10"><rect class="p-{0}" width="10" height="10"/></svg>'
     line = '<svg viewBox="0 0 14 10" width="14" height="10"><path class="measured" d="M0 5H14"/></svg>'
     return (

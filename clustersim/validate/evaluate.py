@@ -1,4 +1,4 @@
-"""One measured run against its simulation: a flat outcome that JSON and parquet can hold."""
+"""Comparison of one measured run with its simulation: a flat outcome for JSON and parquet."""
 
 from __future__ import annotations
 
@@ -50,10 +50,10 @@ _UNKNOWN: Outcome = {
     "assumed": [],
     "breakdown_s": {},
 }
-"""What an outcome has where there is no forecast."""
+"""Fields of an outcome without a forecast."""
 _OF_RUN = ("publisher", "measured_s", "ran", "measured_memory_gb", "peers_s")
 FIELDS = frozenset((*_SHOWN, *_OF_RUN, *_UNKNOWN))
-"""What every outcome has."""
+"""Fields of every outcome."""
 
 
 def evaluate(
@@ -61,11 +61,11 @@ def evaluate(
 ) -> Outcome:
     """Simulate one run. status: ok, refused (the source or the model has what cannot be simulated) or failed.
 
-    simulated_s, predicted_s: seconds of the step simulated and expected, None unless ok. error: predicted / measured - 1. low_s,
-    high_s: the interval of `clustersim run`. Expected time and interval rest on all publishers but the view's `without` and its
-    kin. reason, reason_kind: why there is no forecast. assumed: what the row leaves open and how that was filled. memory_gib: of
-    the fullest GPU; allocated_gib: without CUDA's and NCCL's own, as torch.cuda.max_memory_allocated counts. launching: the share
-    of the step that launching its kernels takes at 12 us each. view: what is known when it is forecast.
+    simulated_s, predicted_s: simulated and expected seconds of the step, None unless ok. error: predicted / measured - 1. low_s,
+    high_s: interval of `clustersim run`. Expected time and interval are based on all publishers except the view's `without` and
+    its kin. reason, reason_kind: cause of a missing forecast. assumed: how open values were filled. memory_gib: of the fullest
+    GPU; allocated_gib: without the memory of CUDA and NCCL, as torch.cuda.max_memory_allocated counts. launching: share of the
+    step for launching its kernels at 12 us each. view: knowledge of the forecast.
     """
     outcome = _said(run) | _UNKNOWN
     try:
@@ -80,7 +80,7 @@ def evaluate(
 
 
 def _said(run: Run) -> Outcome:
-    """Return the cells of its row that an outcome carries."""
+    """Return the cells of the run's row that an outcome contains."""
     measured = (run.publisher, run.sec_per_iter, run.ran, run.memory_gb, dict(run.peers))
     return {name: getattr(run, name) for name in _SHOWN} | dict(zip(_OF_RUN, measured, strict=True))
 
@@ -91,7 +91,7 @@ def log_error(outcome: Outcome) -> float:
 
 
 def kind(one: Outcome) -> Kind:
-    """Return the kind of step that an outcome with a forecast is, among those that `clustersim run` forecasts by default."""
+    """Return the kind of step of an outcome with a forecast, for the intervals of `clustersim run`."""
     return Kind(
         one["architecture"],
         one["precision"],
@@ -139,9 +139,9 @@ def _found(run: Run, view: Knowledge, result: StepResult) -> Outcome:
 
 
 def expected_again(one: Outcome, without: str, table: Mapping[str, Any] | None = None) -> Outcome:
-    """Return an outcome with the expected time and interval that rest on all publishers but a group.
+    """Return an outcome with the expected time and interval based on all publishers except a group.
 
-    table: of published steps, default the shipped one.
+    table: published steps (default: the shipped table).
     """
     if one["status"] != "ok" or one["simulated_s"] is None:  # a published run that failed has no forecast
         return one
@@ -153,7 +153,7 @@ def expected_again(one: Outcome, without: str, table: Mapping[str, Any] | None =
 
 
 def expectation(facts: Outcome, step: float, without: str, summary: Mapping[str, Any]) -> Expected:
-    """Return the expected step of `clustersim run` with what only a measured run says; no interval where that has none."""
+    """Return the expected step of `clustersim run`, using properties that only a measured run has; maybe no interval."""
     found = expected(step, kind(facts), without)
     if summary["step_time_low_s"] is None:
         return found._replace(margin=Margin(None, None, summary["step_time_interval"]))

@@ -1,4 +1,4 @@
-"""Shapes of models that many publish with: what a row that names one may leave out. `known_models.csv` has them."""
+"""Shapes of well-known models, which complete rows that name one. `known_models.csv` has them."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from clustersim.validate.runs import Run
 TABLE = Path(__file__).parent / "known_models.csv"
 """Shapes as each model's config.json (Hugging Face) or paper has them; `more`: further keys of `model:` in a workload."""
 TELLING = ("hidden", "ffn_hidden", "experts")
-"""Columns in which a row that says otherwise means another model. Layers and vocabularies are often cut or padded."""
+"""Columns in which another value means another model. Layers and vocabularies are often cut or padded."""
 NEAR = 1.25
-"""How many times larger or smaller a known model may be whose shapes stand for one of a stated size."""
+"""Largest size ratio between a model of a given size and a known model whose shapes it takes."""
 OTHER_LAYERS = re.compile(
     r"mamba|rwkv|jamba|zamba|nemotron-?h\b|qwen3-?next|minimax|kimi-?linear|falcon-?h1|granite-?4|hyena|retnet|lfm2"
 )
@@ -39,10 +39,10 @@ class KnownModel:
 
 
 def completed(run: Run) -> tuple[Run, tuple[str, ...]]:
-    """Return a run with the shapes that its model's name says where it leaves them blank, and what was filled in.
+    """Return a run with blank shapes completed from its model's name, and the completed values in words.
 
-    An unknown model, of a size in its name and without shapes, takes those of the known dense one nearest in size.
-    Raises Refusal for models with other layers than attention and MLPs.
+    An unknown model without shapes, with a size in its name, takes those of the known dense model nearest in size. Raises Refusal
+    for models with layers other than attention and MLPs.
     """
     if run.launch:
         return run, ()
@@ -70,7 +70,7 @@ def completed(run: Run) -> tuple[Run, tuple[str, ...]]:
 
 
 def known_model(run: Run) -> KnownModel | None:
-    """Return the model of the table that a run's name begins with, of several the most exact; None where shapes contradict."""
+    """Return the model of the table with which a run's name begins, the longest match; None if shapes contradict."""
     words, table = _words(run.model), _table()
     found = next((table[words[:count]] for count in range(len(words), 0, -1) if words[:count] in table), None)
     if found is None or any(getattr(run, name) not in (None, found.columns.get(name)) for name in TELLING):
@@ -83,7 +83,7 @@ def known_model(run: Run) -> KnownModel | None:
 
 
 def size(name: str) -> float | None:
-    """Return the parameters that a model's name says, such as 7e9 of `InternLM-7B`; None where it says none."""
+    """Return the number of parameters in a model's name, such as 7e9 for `InternLM-7B`; None without one."""
     found = re.search(r"(\d+(?:\.\d+)?)\s*([bmt])(?![a-z])|(\d+(?:\.\d+)?)\s*billion", name.lower())
     if found is None:
         return None
@@ -91,7 +91,7 @@ def size(name: str) -> float | None:
 
 
 def _of_size(run: Run) -> KnownModel | None:
-    """Return the dense model nearest in size, a GPT for one, else a Llama or Qwen; None for mixtures and odd sizes."""
+    """Return the known dense model nearest in size, a GPT for a GPT, else a Llama or Qwen; None for mixtures or odd sizes."""
     wanted = size(run.model)
     if wanted is None or re.search(r"moe|\d+x\d|-a\d+(\.\d+)?b", run.model.lower()):
         return None
@@ -106,7 +106,7 @@ def _of_size(run: Run) -> KnownModel | None:
 
 
 def _words(name: str) -> tuple[str, ...]:
-    """Return a name as words and numbers: (`llama`, `3.1`, `70b`) of `Meta-Llama-3.1-70B` and of `llama3_1_70b`."""
+    """Return a name as words and numbers: (`llama`, `3.1`, `70b`) for `Meta-Llama-3.1-70B` and for `llama3_1_70b`."""
     text = re.sub(r"^(meta|megatron|nvidia|google|facebook|microsoft|mistralai|qwen/|hf)[-_/ ]+", "", name.lower())
     text = re.sub(r"(?<=\d)_(?=\d_|\d-)", ".", text)
     return _parts(re.sub(r"\((.*?)\)", " ", text))

@@ -1,4 +1,4 @@
-"""The folder of a validation: every outcome is on disk as soon as it is known; the same command goes on where one stopped."""
+"""The folder of a validation: every outcome is on disk as soon as it is known, and the same command resumes it."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from clustersim.writing import unwritable, write
 
 LOG = "runs.jsonl"
 Key = tuple[str, str]
-"""What was changed, such as `clocks=boost` or nothing, and the id of the run."""
+"""(change such as `clocks=boost`, or "", id of the run)"""
 
 
 class ValidationLog:
-    """The outcomes of a folder; `known` as it was opened. folder: where it is; shown: as the user wrote it."""
+    """Outcomes in a folder; `known` has those found when it was opened. folder: real path; shown: as the user wrote it."""
 
     def __init__(self, folder: Path, shown: Path, asked: Question) -> None:
         self.folder, self.shown, self.asked = folder, shown, asked
@@ -43,10 +43,9 @@ class ValidationLog:
 
 @contextmanager
 def opened(target: Path, asked: Question, force: bool = False) -> Iterator[ValidationLog]:
-    """Yield the log of the folder `target`: what a validation of the same question left, else an empty one.
+    """Yield the log of the folder `target`, with the outcomes of an earlier validation of the same question.
 
-    force: a finished one is forecast anew. Raises InputError as `clustersim.sweeps.log.kept`, and OSError where nothing
-    can be written.
+    force: forecast a finished one again. Raises InputError as `clustersim.sweeps.log.kept`, and OSError if it cannot be written.
     """
 
     def empty(place: Path) -> None:
@@ -60,7 +59,7 @@ def opened(target: Path, asked: Question, force: bool = False) -> Iterator[Valid
 
 
 def frame(outcomes: Sequence[Outcome]) -> Any:
-    """Return outcomes as a polars table, the parts of the step as columns of their own."""
+    """Return outcomes as a polars table, with a column for each part of the step."""
     import polars as pl
 
     parts = dict.fromkeys(name for one in outcomes for name in one["breakdown_s"])
@@ -78,7 +77,7 @@ def frame(outcomes: Sequence[Outcome]) -> Any:
 
 
 def _read(path: Path) -> dict[Key, Outcome]:
-    """Return the outcomes of a log. What a crash or a full disk has torn is cut out, and what failed is tried anew."""
+    """Return the outcomes of a log. Truncated lines are removed, and failed runs are left out to be repeated."""
     *lines, torn = path.read_bytes().split(b"\n")
     found = [(text, entry) for text in lines if (entry := _entry(text)) is not None]
     if torn or len(found) < len(lines):
@@ -87,7 +86,7 @@ def _read(path: Path) -> dict[Key, Outcome]:
 
 
 def _entry(text: bytes) -> tuple[Key, Outcome] | None:
-    """Return the key and the outcome of a line; None for one that is damaged, of another release, or of what failed."""
+    """Return the key and the outcome of a line; None if it is damaged, from another release, or of a failed run."""
     try:
         entry = json.loads(text)
         change, outcome = entry["ablation"], dict(entry["run"])

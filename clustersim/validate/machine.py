@@ -1,4 +1,4 @@
-"""What a user measured on one cluster, as measurements beside forecasts: steps, logs of nccl-tests, traces of a profiler."""
+"""A user's measurements on one cluster, paired with forecasts: steps, logs of nccl-tests, traces of a profiler."""
 
 from __future__ import annotations
 
@@ -37,34 +37,34 @@ from clustersim.validate.strangers import EVERYTHING, Knowledge, publisher_group
 from clustersim.validate.workload import framework_of
 
 REMAINDER = 0.10
-"""Standard deviation of the logarithm of a step's error where its machine is known: the median of 30 publishers'."""
+"""Standard deviation of the log error of a step on a known machine: the median over 30 publishers."""
 KERNELS = 0.10
-"""The same of the seconds of a class of kernels, which a trace tells by their names."""
+"""Standard deviation of the log error of a class of kernels, which a trace identifies by name."""
 LARGE, SMALL = 0.05, 0.20
-"""The same of a collective of many bytes and of few."""
+"""Standard deviations of the log error of a collective with many bytes and with few."""
 MANY, FEW = 64 * 2**20, 64 * 2**10
-"""Bytes from which on a collective's rate counts, and up to which its latency does."""
+"""Bytes from which a collective's rate is used, and up to which its latency is."""
 UNITS = 20.0
-"""How many times off a step is that was written in another unit."""
+"""Ratio of measured to forecast steps that indicates another unit."""
 FAR = 3.0
-"""How many times off steps are whose unit or configuration must be wrong; below it, it is the software level."""
+"""Ratio of steps above which unit or configuration must be wrong; below, it is the software level."""
 SAME = 1.5
-"""How many times as long one job took as itself where the rows contradict each other."""
+"""Ratio of two times of the same job above which the rows contradict each other."""
 CLASSES = {
     "products": ("products",),
     "attention": ("attention",),
     "vector kernels": ("norm and softmax", "element-wise and memory"),
 }
-"""Classes of kernels of a trace whose seconds are compared."""
+"""{class of the forecast: classes of kernels in a trace}"""
 ON_LINKS = ("NVLink", "network between nodes", "latency of collectives")
-"""Families of constants that collectives alone rest on."""
+"""Families of constants that only collectives depend on."""
 
 
 class MeasuredRun:
-    """A row of a table of measured steps, as it is simulated."""
+    """A row of a table of measured steps, ready for simulation."""
 
     def __init__(self, run: Run, view: Knowledge = EVERYTHING) -> None:
-        """Build the cluster and the job of a row. view: what is known. Raises Refusal and InputError."""
+        """Build the cluster and the job of a row. view: knowledge of the forecast. Raises Refusal and InputError."""
         if run.sec_per_iter is None or not run.ran:
             raise Refusal("no time", f"{run.id} has no sec_per_iter; measure the step")
         self.run, self.seconds = run, run.sec_per_iter
@@ -82,12 +82,12 @@ class MeasuredRun:
 
     @cached_property
     def constants(self) -> tuple[Constant, ...]:
-        """What its step rests on."""
+        """Constants that its step depends on."""
         own = constants_of(self.cluster, self.job)
         return (software_constant(), *own, *[SLOWEST] * (self.job.mesh.size > 1))
 
     def same_job(self, other: MeasuredRun) -> bool:
-        """Return whether another row is simulated as this one is."""
+        """Return whether another row has the same simulation."""
         jobs = [{**json.loads(one.setup.workload), "name": ""} for one in (self, other)]
         return self.setup.topology == other.setup.topology and jobs[0] == jobs[1]
 
@@ -96,7 +96,7 @@ class MeasuredRun:
         return Measurement(self.run.id, self.seconds, self._step, self.constants, REMAINDER)
 
     def _step(self, changes: ChangedKeys) -> float:
-        """Return the expected seconds of the step with keys changed, that of the software level among them."""
+        """Return the expected seconds of the step with changed keys, including the software level."""
         simulated = {key: value for key, value in changes.items() if key != LEVEL}
         name = json.dumps(simulated, sort_keys=True)
         if name not in self.known:
@@ -104,7 +104,7 @@ class MeasuredRun:
         return self.known[name] * self.level * float(str(changes.get(LEVEL, 1.0)))
 
     def kernels(self, path: Path, trace: MeasuredStep) -> list[Measurement]:
-        """Return the classes of kernels in a trace of this step as measurements. Raises InputError where it has none of a GPU."""
+        """Return the kernel classes in a trace of this step as measurements. Raises InputError without GPU kernels."""
         if not trace.on_gpu:
             raise InputError(f"{path}: has operators of a CPU and no kernels; profile with ProfilerActivity.CUDA too")
         known = Cache(256, 1)
@@ -131,7 +131,7 @@ class MeasuredRun:
         return found
 
     def collectives(self, path: Path) -> list[Measurement]:
-        """Return a log of nccl-tests on this cluster as measurements, of many bytes and of few. Raises InputError."""
+        """Return a log of nccl-tests on this cluster as measurements, for large and small sizes. Raises InputError."""
         lines = nccl_tests_log.lines_of(read_text(path, "what nccl-tests printed"))
         if not any(map(nccl_tests_log.head, lines)):
             raise InputError(f"{path}: is no log of nccl-tests; give all that all_reduce_perf and its kin print")
@@ -189,19 +189,19 @@ def _mean(values: Iterable[float]) -> float:
 
 
 class MeasuredMachine(NamedTuple):
-    """What was measured of a machine, and what that says."""
+    """Measurements of a machine, and the estimate from them."""
 
     gpu: str
-    """Of all steps."""
+    """GPU of all steps."""
     gpus: int
-    """Of the largest one."""
+    """Number of GPUs of the largest step."""
     fit: MachineEstimate
     steps: int
-    """How many of the measurements, the first ones, are steps."""
+    """Number of measurements that are steps; these come first."""
     refused: tuple[str, ...]
-    """Why rows were left out."""
+    """Reasons of excluded rows."""
     evidence: tuple[str, ...]
-    """What was measured, in words."""
+    """Measurements in words."""
 
 
 def machine(
@@ -209,7 +209,7 @@ def machine(
 ) -> MeasuredMachine:
     """Return the machine of a table of steps, traces `[ID=]FILE` and logs of nccl-tests, all of one cluster.
 
-    Raises InputError for what cannot be read, is of several kinds of GPU, contradicts itself or is in another unit.
+    Raises InputError for unreadable input, several kinds of GPU, contradictions, or another unit.
     """
     runs, refused = _runs(path)
     gpus = sorted({one.gpu for one in runs})
@@ -232,7 +232,7 @@ def machine(
 
 
 def _check_fit(path: Path, fit: MachineEstimate, steps: int) -> None:
-    """Raise InputError for steps that are FAR from their forecasts all alike, or from each other."""
+    """Raise InputError for steps that all differ from their forecasts, or from each other, by a ratio above FAR."""
     before = fit.before[:steps]
     usual = float(np.median(before))
     if abs(usual) > log(FAR) and exp(float(np.median(np.abs(before - usual)))) <= SAME:
@@ -245,7 +245,7 @@ def _check_fit(path: Path, fit: MachineEstimate, steps: int) -> None:
 
 
 def _runs(path: Path) -> tuple[list[MeasuredRun], tuple[str, ...]]:
-    """Return the rows that can be simulated, and why others cannot. Raises InputError where none can."""
+    """Return the rows that can be simulated, and the reasons of the others. Raises InputError if there are none."""
     found, refused = [], []
     for run in load([path]):
         try:
@@ -275,7 +275,7 @@ def _check(path: Path, runs: Sequence[MeasuredRun]) -> None:
 
 
 def _traced(text: str, runs: Sequence[MeasuredRun], path: Path) -> tuple[MeasuredRun, Path]:
-    """Return the step of `[ID=]FILE`, and the file. Raises InputError where it is not clear which step was traced."""
+    """Return the step and the file of `[ID=]FILE`. Raises InputError if the traced step is ambiguous."""
     name, equals, file = text.partition("=")
     if equals and not Path(text).exists():
         known = {one.run.id: one for one in runs}

@@ -1,4 +1,4 @@
-"""What a validation found as Markdown, for docs/validation.md and the README, and its picture as one SVG file."""
+"""Results of a validation as Markdown, for docs/validation.md and the README, and its picture as one SVG file."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from clustersim.validate.page import STYLE, known_errors, sentence, tables
 from clustersim.validate.statistics import FEWEST, compared
 
 FIRST_CONTACTS = Path(__file__).parent / "first_contacts.csv"
-"""Forecasts of new publishers before anyone had looked at their runs: never computed again, only added to."""
+"""Forecasts of new publishers made before their runs were examined; this file is only appended to."""
 FEW = 40
-"""Runs of a cell below which its errors say little."""
+"""Number of runs of a cell below which its errors are not shown."""
 Found = Mapping[str, Any]
-"""What `clustersim validate --json` prints."""
+"""Content of `clustersim validate --json`."""
 
 
 def publishers(found: Found) -> str:
-    """Return the answer and the errors by publisher."""
+    """Return the main result and the errors by publisher."""
     several = {name: one for name, one in found["groups"]["publisher"].items() if one["runs"] >= FEWEST}
     rows = [[name, *_figures(one), *known_errors(found, name)] for name, one in several.items()]
     if others := [one for name, one in found["groups"]["publisher"].items() if name not in several]:
@@ -31,7 +31,7 @@ def publishers(found: Found) -> str:
 
 
 def _together(each: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the figures of several groups as those of one."""
+    """Return the combined figures of several groups."""
     runs, bounded = (sum(one[count] for one in each) for count in ("runs", "with_interval"))
     means = {name: sum(one["runs"] * one[name] for one in each) / runs for name in ("mean_error", "bias")}
     inside = sum(one["with_interval"] * (one["inside"] or 0) for one in each) / bounded if bounded else None
@@ -39,7 +39,7 @@ def _together(each: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def first_contacts() -> str:
-    """Return the record of forecasts of publishers as they were made before anyone had looked at their runs."""
+    """Return the record of forecasts for publishers, made before their runs were examined."""
     with FIRST_CONTACTS.open(encoding="utf-8", newline="") as file:
         head, *rows = csv.reader(file)
     shown = [[*row[:4], f"{row[4]}%", f"{float(row[5]):+.1f}%", f"{row[6]}%"] for row in rows]
@@ -47,7 +47,7 @@ def first_contacts() -> str:
 
 
 def cells(found: Found) -> str:
-    """Return the errors by cell of FEW runs and more, and what was not simulated."""
+    """Return the errors by cell with at least FEW runs, and the runs that were not simulated."""
     several = {name: one for name, one in found["groups"]["cell"].items() if one["runs"] >= FEW}
     refused = ", ".join(f"{count} {kind}" for kind, count in found["refused"].items())
     parts = [_errors("GPU, precision, tensor parallelism, sequence, scale", several)]
@@ -60,12 +60,12 @@ def peers(found: Found) -> str:
 
 
 def ablations(found: Found) -> str:
-    """Return the errors as they are and with each part changed."""
+    """Return the errors without changes and with each part changed."""
     return _errors("one part changed", {"none": found["in_sample"], **found["ablations"]})
 
 
 def mappings(found: Found) -> str:
-    """Return the errors of all mappings and of the sound ones, their ranking and the verdicts whether they fit."""
+    """Return the errors of all mappings and of the sound ones, their ranking, and the verdicts on memory."""
     parts = [
         _only(found, title) for title in ("Mappings of which many were late", "Ranking of mappings", "Does it fit?")
     ]
@@ -77,7 +77,7 @@ def mappings(found: Found) -> str:
 
 
 def intervals(table: Mapping[str, Any]) -> str:
-    """Return how many steps of each group lie inside their intervals, each with its own publisher left out."""
+    """Return the share of each group's steps inside their intervals, each without its own publisher."""
     low, high = (100 * (math.exp(sign * table["bound"]) - 1) for sign in (-1, 1))
     head = (
         f"{100 * table['inside_when_left_out']:.0f} % of {table['rows']:,} runs of {len(table['seen'])} publishers lie inside. "

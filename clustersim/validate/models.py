@@ -1,6 +1,6 @@
-"""What a model's name says of its blocks: norm, activation, positions, biases, tied embeddings.
+"""Block properties implied by a model's name: norm, activation, positions, biases, tied embeddings.
 
-A family of models is a default, never a condition: an unknown name is a decoder, gated or not as its shapes have it.
+A model family only gives defaults: an unknown name is a decoder, gated or not depending on its shapes.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ _LLAMA: Mapping[str, Any] = {"norm": "rmsnorm", "activation": "swiglu", "positio
 
 @dataclass(frozen=True, slots=True)
 class ModelFamily:
-    """A line of models."""
+    """A family of models."""
 
     name: str
     words: tuple[str, ...]
-    """How their names begin, in small letters."""
+    """Beginnings of their names, in lower case."""
     shapes: Mapping[str, Any]
     """Keys of `model:` in a workload."""
     tied: bool
     dropout: bool
     source: str
     layers: Callable[[Run], Mapping[str, Any]] | None = None
-    """Keys of `model:` that follow from the shapes of a run: which of its layers are of which kind."""
+    """Function from a run to keys of `model:` that depend on its shapes, such as the kind of each layer."""
     vocab: int = 50_257
-    """Tokens of its usual tokenizer; by default GPT-2's."""
+    """Vocabulary of its usual tokenizer; by default GPT-2's."""
     alibi: bool = False
     """Attention adds biases that grow with distance."""
 
@@ -44,7 +44,7 @@ _DENSE = {"deepseek-v2": (1, 12288), "deepseek-v3": (3, 18432), "deepseek-r1": (
 
 
 def _latent(run: Run) -> Mapping[str, Any]:
-    """Return latent attention and the first layers without experts: one in a model that was cut short, as SimuMax's is."""
+    """Return latent attention and the number of first layers without experts: one in a shortened model, as in SimuMax."""
     latents = _V2 if (run.hidden or 0) > 2048 else {**_V2, "q_lora_rank": None}  # V2-Lite has none of the queries
     if not run.experts:
         return {"mla": latents}
@@ -54,7 +54,7 @@ def _latent(run: Run) -> Mapping[str, Any]:
 
 
 def _every_other(run: Run) -> Mapping[str, Any]:
-    """Return Llama 4's blocks: three of four in windows; with 128 experts every other layer has some, with 16 all."""
+    """Return Llama 4's blocks: three of four with windows; experts in every second layer with 128 experts, in all with 16."""
     window, dense = {"window": 8192}, {"experts": 0, "ffn": 16384}
     if (run.experts or 0) < 128:
         return {"head_dim": 128, "blocks": [{"count": 3, **window}, {"positions": "none"}]}
@@ -144,11 +144,10 @@ FAMILIES = (
 
 
 def family(run: Run, framework: Framework) -> ModelFamily:
-    """Return the family of a run's model: that whose words its name begins with, the longest first, else a decoder.
+    """Return the family of a run's model: the longest beginning that matches its name, else a decoder.
 
-    A decoder is gated (SwiGLU, RMS norm, rotary positions) if the size in its name says so, else if its MLP is not four times as
-    wide as the model, else if its heads share keys and values, else if models of that framework are (they have no dropout).
-    Otherwise it is a GPT.
+    A decoder is gated (SwiGLU, RMS norm, rotary positions) if the size in its name implies it; else if its MLP is not four times
+    as wide as the model; else if its heads share keys and values; else if models of that framework are. Otherwise it is a GPT.
     """
     text = _spelled(run.model)
     hits = [(len(word), one) for one in FAMILIES for word in one.words if text.startswith(word)]
@@ -188,14 +187,14 @@ def _gated(run: Run, framework: Framework) -> tuple[bool, str]:
 
 
 def _spelled(name: str) -> str:
-    """Return a name as words of families are written."""
+    """Return a name in the spelling of family words."""
     return re.sub(r"[_ ]", "-", name.lower()).removeprefix("meta-").removeprefix("megatron-")
 
 
 def tied(run: Run, found: ModelFamily) -> tuple[bool, str]:
-    """Return whether embedding and head share weights, and why: the family's habit unless the size in the name says otherwise.
+    """Return whether embedding and head share weights, and why: as usual in the family, unless the size in the name contradicts.
 
-    A size such as `3.57B` decides when the habit misses it by more than 3 % and the opposite meets it within 1 %.
+    A size such as `3.57B` decides if the usual choice misses it by more than 3 % and the opposite matches within 1 %.
     """
     if (wanted := _size(run)) is not None:
         habit, other = (abs(parameters(run, found, tie) / wanted - 1) for tie in (found.tied, not found.tied))
@@ -211,7 +210,7 @@ def _size(run: Run) -> float | None:
 
 
 def parameters(run: Run, found: ModelFamily, tie: bool) -> float:
-    """Return the parameters of a run's model without norms and biases; every count of the run must be known."""
+    """Return the number of parameters of a run's model without norms and biases; all its shapes must be known."""
     hidden, heads = run.hidden or 0, run.heads or 1
     kv = run.kv_heads if isinstance(run.kv_heads, int) else heads
     ffn = run.ffn_hidden or 4 * hidden

@@ -30,7 +30,7 @@ TableRows = Sequence[Sequence[str]]
 
 
 def page(found: Mapping[str, Any], outcomes: Sequence[Outcome], title: str) -> str:
-    """Return the page of what `report` found; the same outcomes give the same text."""
+    """Return the page of the result of `report`; equal outcomes give equal text."""
     body = "\n".join(_sections(found, outcomes))
     style = STYLE.read_text(encoding="utf-8")
     return (
@@ -60,7 +60,7 @@ def _sections(found: Mapping[str, Any], outcomes: Sequence[Outcome]) -> Iterator
 
 
 def sentence(found: Mapping[str, Any]) -> str:
-    """Return the answer: how far off strangers' runs are, how often inside the interval, and then the runs that were seen."""
+    """Return the main result: errors and coverage of strangers' runs, then of runs that were used."""
     every = found["stranger"]
     if not every["runs"]:
         return f"None of {found['runs_read']} runs could be compared."
@@ -110,12 +110,12 @@ PUBLISHERS = ("publisher", *HEAD[1:], "left out", "in sample")
 
 
 def publishers(found: Mapping[str, Any]) -> TableRows:
-    """Return the errors by publisher as a stranger, and those left out of constants alone and in sample where they differ."""
+    """Return the errors by publisher as a stranger, and, if they differ, left out of constants only and in sample."""
     return [[name, *figures(one), *known_errors(found, name)] for name, one in found["groups"]["publisher"].items()]
 
 
 def known_errors(found: Mapping[str, Any], publisher: str) -> list[str]:
-    """Return a publisher's mean errors left out of constants alone and in sample; blank where equal to the figure before."""
+    """Return a publisher's mean errors, left out of constants only and in sample; blank if equal to the previous figure."""
     kinds = (found["groups"]["publisher"], found["publishers_left_out"], found["publishers_in_sample"])
     means = [kind[publisher]["mean_error"] for kind in kinds]
     return ["" if own == before else f"{100 * own:.1f}%" for before, own in pairwise(means)]
@@ -150,7 +150,7 @@ def _far(one: Outcome) -> str:
 
 
 def tables(found: Mapping[str, Any]) -> Iterator[tuple[str, Sequence[str], TableRows]]:
-    """Yield (title, head, rows) of the tables that not every validation has."""
+    """Yield (title, head, rows) of the tables that only some validations have."""
     if found["ablations"]:
         rows = [
             ["as it is", *figures(found["in_sample"]), ""],
@@ -182,7 +182,7 @@ def tables(found: Mapping[str, Any]) -> Iterator[tuple[str, Sequence[str], Table
 
 
 def _moved(errors: Mapping[str, Any]) -> str:
-    """Return how many forecasts a change moves, and how far at most, such as `23, by up to 0.02 %`."""
+    """Return the number of forecasts moved by a change and the largest move, such as `23, by up to 0.02 %`."""
     most = 100 * errors["moved_most"]
     return f"{errors['moved']}, by up to {most:.{2 if most < 1 else 0}f} %" if errors["moved"] else "none"
 
@@ -205,7 +205,7 @@ def _peak(one: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def example(outcomes: Sequence[Outcome], kind: str) -> str:
-    """Return the first run that was refused for a kind of reason, and the reason."""
+    """Return the first run refused for a kind of reason, and the reason."""
     one = next(one for one in outcomes if one["reason_kind"] == kind)
     return f"{one['id']}: {one['reason']}"
 

@@ -1,4 +1,4 @@
-"""Published peaks of memory against those of the simulation."""
+"""Comparison of published memory peaks with simulated ones."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ REQUIRED = ("id", "allocated_gib")
 
 
 def compare(path: Path, outcomes: Sequence[Outcome]) -> dict[str, Any]:
-    """Return the errors of the memory of runs whose peak (allocated, GiB, fullest GPU) a CSV has, by id.
+    """Return the errors of memory for the runs whose peak (allocated GiB of the fullest GPU) is in a CSV, by id.
 
-    Raises as `read`.
+    Raises InputError as `read` does.
     """
     known = {one["id"]: one for one in outcomes}
     measured = read(path, known)
@@ -34,7 +34,7 @@ def compare(path: Path, outcomes: Sequence[Outcome]) -> dict[str, Any]:
 
 
 def read(path: Path, runs: Collection[str]) -> dict[str, float]:
-    """Return the measured GiB by id. Raises InputError for what is wrong in the file, and when it shares no id with the runs."""
+    """Return {id: measured GiB}. Raises InputError for errors in the file, or if it shares no id with the runs."""
     found: dict[str, float] = {}
     for line, row in table(path, REQUIRED):
         cells = by_column(path, line, row)

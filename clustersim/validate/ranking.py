@@ -1,4 +1,4 @@
-"""Sweeps of one model on one cluster: does the forecast put its mappings in the right order, and which fit?"""
+"""Sweeps of one model on one cluster: whether the forecast ranks mappings correctly, and whether they fit."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from clustersim.validate.evaluate import Outcome
 from clustersim.validate.statistics import errors
 
 FEWEST = 5
-"""Mappings that make a sweep."""
+"""Smallest number of mappings of a sweep."""
 
 
 SWEEP = ("publisher", "model", "gpu", "num_gpus", "global_batch", "seq", "precision")
-"""What all mappings of a sweep have in common."""
+"""Columns that all mappings of a sweep share."""
 POLLED = "nanotron"
-"""The framework of whose measured mappings over half are late for reasons outside any model (docs/validation.md)."""
+"""Framework for which over half of the measured mappings are slowed by causes outside any model (docs/validation.md)."""
 LATE = 1.5
-"""Times as long as a mapping of the same GPUs, dp and tp that asks no less of them, above which one is late."""
+"""Ratio to a mapping with equal GPUs, dp and tp and no less work, above which a mapping is late."""
 WIDEST = 256
-"""GPUs above which all of them may be late."""
+"""Number of GPUs above which all mappings may be late."""
 POLLING = {2: 0.45}
-"""Seconds of a microbatch, by pipeline stages, above which messages were polled for …"""
+"""{pipeline stages: seconds of a microbatch above which messages were polled} …"""
 POLLING_DEEPER = 0.9
-"""… and with more stages."""
+"""… and the seconds with more stages."""
 
 
 def sound(outcomes: Sequence[Outcome]) -> list[Outcome]:
-    """Return the outcomes without the late ones among nanotron's mappings, by their columns and measured times alone.
+    """Return the outcomes without late ones among nanotron's mappings, judged only by columns and measured times.
 
     Of a mapping that stands twice the faster one counts. Without a pipeline a run counts unless one with the same GPUs, dp and
     tp, the same or a smaller micro-batch and any ZeRO stage is LATE times faster; with one it counts only with tp 1, if its
@@ -60,8 +60,7 @@ def _on_time(one: Outcome, others: Sequence[Outcome]) -> bool:
 def sweeps(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
     """Return the figures of every sweep: runs of one publisher, model, GPU, number of GPUs, batch and sequence.
 
-    spearman: rank correlation of predicted and measured time. regret: how much slower than the fastest measured mapping the
-    one forecast to be fastest is.
+    spearman: rank correlation of predicted and measured time. regret: slowdown of the mapping forecast fastest over the fastest.
     """
     found: defaultdict[tuple[Any, ...], list[Outcome]] = defaultdict(list)
     for one in outcomes:
@@ -72,9 +71,9 @@ def sweeps(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
 
 
 def first_picks(outcomes: Sequence[Outcome]) -> list[Outcome]:
-    """Return of each sweep the mapping that is forecast to be the fastest of those that likely fit, crashed ones among them.
+    """Return for each sweep the mapping forecast to be fastest among those that likely fit, including crashed ones.
 
-    One that ran in one job and crashed in another ran.
+    A mapping that ran in one job and crashed in another counts as having run.
     """
     found: defaultdict[tuple[Any, ...], list[Outcome]] = defaultdict(list)
     for one in outcomes:
@@ -101,7 +100,7 @@ def _sweep(key: tuple[Any, ...], rows: Sequence[Outcome]) -> dict[str, Any]:
 
 
 def spearman(first: Sequence[float], second: Sequence[float]) -> float | None:
-    """Return the rank correlation of two lists, ties at their mean rank; None when one of them is all alike."""
+    """Return the rank correlation of two lists, ties at their mean rank; None if all values of one list are equal."""
     import numpy as np
 
     one, two = (np.array(_ranks(values)) for values in (first, second))
@@ -125,9 +124,9 @@ def _ranks(values: Sequence[float]) -> list[float]:
 
 
 def verdicts(outcomes: Sequence[Outcome]) -> dict[str, Any] | None:
-    """Return how often the verdict whether a run fits was right, of runs that ran and of those that did not; None without those.
+    """Return how often the verdict on memory was right, for runs that ran and runs that crashed; None without crashes.
 
-    A crash need not be for lack of memory, so a run that crashed and would fit is no proof of an error.
+    A crash may have other causes, so a crashed run that should fit does not prove an error.
     """
     picks = first_picks(outcomes)
     judged = [one for one in outcomes if one["fits"] is not None]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class Refusal(Exception):  # noqa: N818 - it is no fault of anyone's
-    """A run that cannot be simulated as it was. kind: under which such runs are counted; why: one sentence."""
+    """A run that cannot be simulated. kind: category for counts; why: one sentence."""
 
     def __init__(self, kind: str, why: str) -> None:
         super().__init__(why)

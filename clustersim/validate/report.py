@@ -1,4 +1,4 @@
-"""What a validation found, as plain data: figures in all, by group, refused runs, ablations, rankings, memory."""
+"""Results of a validation as plain data: total figures, by group, refused runs, ablations, rankings, memory."""
 
 from __future__ import annotations
 
@@ -27,12 +27,11 @@ def report(
     unseen: Sequence[Outcome] = (),
     strangers: Sequence[Outcome] = (),
 ) -> dict[str, Any]:
-    """Return the figures of outcomes: as strangers' first, then with each run's own publisher left out, then as they are.
+    """Return the figures of outcomes: as strangers' first, then with each run's publisher left out, then in sample.
 
-    changed: outcomes of ablations by name; every figure is over the runs that it could simulate. memory: the comparison of peaks.
-    unseen, strangers: outcomes without what was read from the run's publisher, and also without what it alone uses, of the runs
-    whose forecast differs so. Groups are those of strangers; rankings and verdicts have the publisher left out. Errors are
-    fractions of the measured time.
+    changed: outcomes of ablations by name, each with figures over the runs that it can simulate. memory: comparison of peaks.
+    unseen, strangers: outcomes of runs that change without values read from their publisher, or also without its own sources.
+    Groups are of strangers; rankings and verdicts have the publisher left out. Errors are fractions of measured times.
     """
     left_out = judged(outcomes, unseen)
     found = judged(left_out, strangers)
@@ -55,6 +54,6 @@ def report(
 
 
 def sound_figures(outcomes: Sequence[Outcome]) -> dict[str, Any] | None:
-    """Return the errors and rankings of the sound ones among outcomes of mappings; None where all outcomes are sound."""
+    """Return the errors and rankings of the sound outcomes among mappings; None if all outcomes are sound."""
     kept = sound(outcomes)
     return None if len(kept) == len(outcomes) else {**errors(kept), "sweeps": sweeps(kept)}

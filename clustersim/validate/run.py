@@ -1,4 +1,4 @@
-"""A whole validation: read the files, simulate every run, keep each on disk, hand back what was found."""
+"""A whole validation: read the files, simulate every run, store each outcome, return the results."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ from clustersim.validate.strangers import EVERYTHING, Knowledge, hidden_sources,
 from clustersim.writing import unwritable
 
 Ablation = tuple[str, str]
-"""What is changed and to what: ("predictor", "roofline")."""
+"""(changed part, value), such as ("predictor", "roofline")."""
 UNSEEN: Ablation = ("publisher", "unseen")
-"""Each run without all constants that were read from its own publisher's steps, where it rests on some."""
+"""Change that removes all constants read from the run's own publisher's steps, for runs that use some."""
 STRANGER: Ablation = ("publisher", "stranger")
-"""Each run also without the framework, recipe, node and phrases that only its own publisher uses, where it rests on some."""
+"""Change that also removes the framework, recipe, node and phrases that only its own publisher uses, for runs that use some."""
 ForecastTask = tuple[Ablation | None, Run, Knowledge]
 Tracked = Iterator[tuple[int, Outcome]]
 ShowOutcomes = Callable[[Tracked, int], Tracked]
-"""Passes outcomes on as they come in, and may show progress out of a total."""
+"""Function that passes outcomes on as they finish, of a total number, and may show progress."""
 WAVE = 4096
-"""Runs handed to the workers at a time."""
+"""Number of runs given to the workers at a time."""
 
 
 def load(paths: Sequence[Path]) -> list[Run]:
-    """Return the runs of all files; one id may stand once in all of them. Raises InputError where no row can be read."""
+    """Return the runs of all files, each id once. Raises InputError if no row can be read."""
     result: list[Run] = []
     where: dict[str, Path] = {}
     for path in paths:
@@ -84,10 +84,10 @@ def simulate(
     show: ShowOutcomes = lambda rows, _: rows,
     engine: Engine = "auto",
 ) -> dict[Ablation | None, list[Outcome]]:
-    """Simulate every run as it is and under each change, on `workers` processes; return the outcomes in order.
+    """Simulate every run unchanged and under each change, on `workers` processes. Return the outcomes in order.
 
-    Under UNSEEN and STRANGER only runs whose inputs differ are simulated again, and nothing that the log knows. Raises
-    InterruptedSweepError on Ctrl-C, with everything kept, and ClustersimError when a worker dies.
+    Under UNSEEN and STRANGER only runs whose inputs differ are simulated again, and none that the log has. Raises
+    InterruptedSweepError on Ctrl-C, with everything stored, and ClustersimError if a worker dies.
     """
     asked: list[ForecastTask] = [(version, run, EVERYTHING) for version in (None, *changes) for run in runs]
     asked += differing(runs)
@@ -117,14 +117,14 @@ def simulate(
 
 
 def _without_own(one: Outcome) -> Outcome:
-    """Return an outcome whose inputs rest on nothing of its publisher, with an expected time that does not either."""
+    """Return an outcome whose inputs do not depend on its publisher, with an expected time that does not either."""
     return expected_again(one, publisher_group(one["publisher"]))
 
 
 def differing(runs: Sequence[Run]) -> list[ForecastTask]:
-    """Return the runs whose forecast without their publisher (UNSEEN) or as a stranger's (STRANGER) has other inputs.
+    """Return the runs whose inputs differ without their publisher (UNSEEN) or as a stranger's (STRANGER).
 
-    A source is hidden from a stranger if all of its users among the shipped publishers' runs are the stranger's kin.
+    A source is hidden from a stranger if all its users among the shipped publishers' runs are the stranger's kin.
     """
     shipped = read(TABLE)
     publishers = {publisher_group(run.publisher) for run in shipped}
@@ -148,7 +148,7 @@ def differing(runs: Sequence[Run]) -> list[ForecastTask]:
 
 
 def _setup(run: Run, view: Knowledge) -> Setup | None:
-    """Return the files of a run; None where they are refused."""
+    """Return the files of a run; None if it is refused."""
     try:
         return adapt(run, view=view)
     except (Refusal, InputError):
@@ -160,7 +160,7 @@ def _name(version: Ablation | None) -> str:
 
 
 def _each(tasks: Sequence[ForecastTask], workers: int, engine: Engine) -> Tracked:
-    """Yield (index, outcome); runs of one cluster come together, so that it is built once."""
+    """Yield (index, outcome); runs of one cluster are adjacent, so that it is built once."""
     clusters = [(run.gpu, run.num_gpus or 0) for _, run, _ in tasks]
     order = sorted(range(len(tasks)), key=clusters.__getitem__)
     evaluate_one = partial(_evaluate, engine=engine)

@@ -1,6 +1,6 @@
-"""A CSV of measured training steps → rows. `COLUMNS` is the list of what is read; other columns are left alone.
+"""A CSV of measured training steps → rows. `COLUMNS` lists the columns that are read; others are ignored.
 
-A row that cannot be read says why in `unreadable` and is counted as refused; the others of its file are compared.
+A row that cannot be read has the reason in `unreadable` and counts as refused; the other rows of its file are compared.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from clustersim.files import TABLE, read_bytes, read_text
 
 MOST_ROWS = 100_000
 SHORTEST, LONGEST = 1e-6, 1e6
-"""Seconds of a step that a measurement can be."""
+"""Smallest and largest seconds of a plausible step."""
 KeyValues = tuple[tuple[str, str], ...]
 """Keys and values of a cell such as `training.cuda_graphs=full; parallelism.vpp=2`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One measured step, as its source describes it; None is a blank: the source does not say.
+    """One measured step, as its source describes it; None is a blank: the source does not specify it.
 
-    Times are seconds of one step, the network Gb/s a GPU and direction.
+    Times are seconds per step; the network is Gb/s per GPU and direction.
     """
 
     id: str
     line: int
-    """Where it stands."""
+    """Line in the file."""
     gpu: str
     num_gpus: int | None
     gpus_per_node: int | None
@@ -81,19 +81,19 @@ class Run:
     comment: str
     """The source's own words."""
     launch: Path | None
-    """A launch script of Megatron, a config.json or a workload file that says what the columns leave blank."""
+    """A Megatron launch script, a config.json or a workload file that completes blank columns."""
     set: KeyValues
-    """Values by dotted key of the workload, which decide."""
+    """Overriding values by dotted key of the workload."""
     cluster_set: KeyValues
-    """Values by dotted key of the cluster, which decide."""
+    """Overriding values by dotted key of the cluster."""
     peers: tuple[tuple[str, float], ...] = ()
-    """What other tools forecast, from columns such as `peer_simumax_s`."""
+    """(tool, forecast) of other tools, from columns such as `peer_simumax_s`."""
     unreadable: str = ""
-    """What is wrong with the row, with file and line; empty where it was read."""
+    """Error in the row, with file and line; "" if it was read."""
 
     @property
     def publisher(self) -> str:
-        """Its publisher: the first word of its id, such as `VTRAINS` of `VTRAINS-017`."""
+        """Publisher: the first word of the id, such as `VTRAINS` of `VTRAINS-017`."""
         word = re.split(r"[-_ ]", self.id, maxsplit=1)[0]
         if word == self.id:
             return self.id.rstrip("0123456789") or self.id
@@ -101,7 +101,7 @@ class Run:
 
     @property
     def ran(self) -> bool:
-        """Whether a step was measured; `status` of those that crashed says something else than ok."""
+        """Whether a step was measured; for crashed runs `status` is not ok."""
         return self.status in ("", "ok")
 
 
@@ -145,7 +145,7 @@ def _word_or_count(text: str) -> int | str:
 
 
 def _stage(text: str) -> int:
-    """Return the stage of ZeRO that people write as a number, as its name or as the library that does the same."""
+    """Return the stage of ZeRO written as a number, as its name or as an equivalent library."""
     plain = re.sub(r"[\s_-]+|^(?:zero|stage)+", "", text.lower()).removeprefix("stage")
     return STAGES[plain] if plain in STAGES else _index(plain)
 
@@ -175,7 +175,7 @@ def _flag(text: str) -> bool:
 
 
 def _flash(text: str) -> bool:
-    """Return whether attention is fused; the kernel's name says that it is."""
+    """Return whether attention is fused, which the name of its kernel implies."""
     if re.search(r"unfused|eager|naive|math", text.lower()):
         return False
     return bool(
@@ -205,14 +205,14 @@ STAGES = {
     **dict.fromkeys(("2", "osg", "shardgradop", "sdp"), 2),
     **dict.fromkeys(("3", "fsdp", "fsdp1", "fsdp2", "fullshard", "hsdp", "hybrid", "hybridshard", "megatronfsdp"), 3),
 }
-"""Stages of ZeRO by other names, in small letters without spaces and hyphens."""
+"""{other name in lower case, without spaces and hyphens: stage of ZeRO}"""
 BLANK = frozenset(
     (
         *("n/a", "na", "n.a.", "-", "–", "—", "?", "null", "nan", "tbd"),
         *("unknown", "unspecified", "not stated", "not published"),
     )
 )
-"""What people write where there is nothing to write, in small letters."""
+"""Words for a blank cell, in lower case."""
 NONE = frozenset(("none", "no", "n", "off", "0", "false", "f", "disabled", "without", "w/o"))
 """What people write of a setting that a run does without, in small letters; a blank cell is the framework's default instead."""
 Reader = Callable[[str], Any]
@@ -244,17 +244,17 @@ COLUMNS: Mapping[str, tuple[Reader, str]] = {
     "launch": (_path, "the path of a file"),
     **dict.fromkeys(("set", "cluster_set"), (_pairs, "key=value, several of them with ; between")),
 }
-"""Every column that is read, what reads it and what it holds."""
+"""{column: (reader, description of its values)}"""
 REQUIRED = ("id", "gpu", "framework", "sec_per_iter")
-"""Columns that a file must have; of the others, and of single cells, each may be left out where something else says it."""
+"""Columns that a file must have; other columns and single cells may be blank if another source has the value."""
 MISSING = "\0"
-"""Stands for a cell without a column, or the other way round; no text file holds it."""
+"""Placeholder for a missing column or cell; no text file contains it."""
 PEER = re.compile(r"peer_(\w+)_s")
 assert set(COLUMNS) | {"line", "peers", "unreadable"} == {field.name for field in fields(Run)}
 
 
 def read(path: Path) -> list[Run]:
-    """Return the rows of one file, unreadable ones with their reason. Raises InputError for what is no table of runs."""
+    """Return the rows of one file, unreadable ones with their reason. Raises InputError if it is not a table of runs."""
     seen: dict[str, int] = {}
     result: list[Run] = []
     for line, cells in table(path, REQUIRED):
@@ -272,7 +272,7 @@ def read(path: Path) -> list[Run]:
 
 
 def repeated(path: Path, run: Run, where: str) -> Run:
-    """Return a run whose id stands somewhere else already, as one that cannot be read, under an id of its own."""
+    """Return a run whose id is already used, as an unreadable one with a unique id."""
     what = f"id: {shown(run.id)} stands in {where} already; give every run its own"
     error = ConfigError(str(path), run.line, 1, what)
     return replace(run, id=f"{run.id} ({path.name}:{run.line})", unreadable=run.unreadable or str(error))
@@ -281,7 +281,7 @@ def repeated(path: Path, run: Run, where: str) -> Run:
 def table(path: Path, required: tuple[str, ...]) -> Iterator[tuple[int, list[tuple[str, str]]]]:
     """Yield (line, [(column, cell)]) of a CSV file that has the `required` columns.
 
-    A row may have more or fewer cells than there are columns: `by_column` tells. Raises InputError.
+    A row may have more or fewer cells than there are columns: `by_column` checks that. Raises InputError.
     """
     csv.field_size_limit(TABLE)  # a cell may be as long as its file
     rows = csv.reader(io.StringIO(_content(path, required), newline=""), strict=True)
@@ -298,7 +298,7 @@ def table(path: Path, required: tuple[str, ...]) -> Iterator[tuple[int, list[tup
 
 
 def by_column(path: Path, line: int, cells: Sequence[tuple[str, str]]) -> dict[str, str]:
-    """Return the cells of a row by column. Raises ConfigError for a row with more or fewer of them."""
+    """Return {column: cell} of a row. Raises ConfigError for a row with more or fewer cells."""
     names, texts = (sum(one is not MISSING for one in column) for column in zip(*cells, strict=True))
     if names != texts:
         what = f"{texts} cells under {names} columns; put text that holds commas in quotes"
@@ -320,7 +320,7 @@ def _check_header(path: Path, header: list[str], required: tuple[str, ...]) -> N
 
 
 def _content(path: Path, required: tuple[str, ...]) -> str:
-    """Return the text of a file. A byte that is none is � where the first line names columns, so that its row alone has it."""
+    """Return the text of a file. Invalid bytes become � if the first line has column names: only their row is affected."""
     what = "a CSV file of measured runs"
     try:
         text = read_text(path, what, TABLE)
@@ -334,7 +334,7 @@ def _content(path: Path, required: tuple[str, ...]) -> str:
 
 
 def _cell(path: Path, line: int, name: str, text: str, reader: Reader, what: str) -> Any:
-    """Return the value of a cell; None when it is blank, but text stays text. Raises ConfigError."""
+    """Return the value of a cell; None if it is blank, except for text. Raises ConfigError."""
     if reader is _text:
         return "" if text.lower() in BLANK else text
     if text.lower() in BLANK and name != "sec_per_iter":
@@ -348,7 +348,7 @@ def _cell(path: Path, line: int, name: str, text: str, reader: Reader, what: str
 
 
 def _run(path: Path, line: int, cells: Sequence[tuple[str, str]]) -> Run:
-    """Return the run of a row; what is wrong with it stands in `unreadable`, and cells that say nothing are blank."""
+    """Return the run of a row; errors are in `unreadable`, and blank words count as blank."""
     wrong: list[ConfigError] = []
 
     def cell(name: str, text: str, reader: Reader, what: str) -> Any:

@@ -1,4 +1,4 @@
-"""The table of published runs that is shipped: each with its public source and the forecast that this release makes."""
+"""The shipped table of published runs: each with its public source and this release's forecast."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from clustersim.validate.runs import Run
 
 TABLE = Path(__file__).parent / "published_runs.csv"
 EACH = 4
-"""Most runs of one source."""
+"""Largest number of runs per source."""
 LONGEST = 4_000
-"""Most passes of a run, so that all of them take seconds."""
+"""Largest number of passes of a run, so that each takes seconds."""
 
 
 def chosen(runs: Sequence[Run], outcomes: Mapping[str, Mapping[str, Any]]) -> Iterator[Run]:
-    """Yield the runs of the table: of every source that is simulated, EACH at equal steps through it."""
+    """Yield the runs of the table: for every source that is simulated, EACH runs at equal steps through it."""
     found: defaultdict[str, list[Run]] = defaultdict(list)
     for run in runs:
         if outcomes[run.id]["status"] == "ok" and _passes(run) <= LONGEST:
@@ -28,5 +28,5 @@ def chosen(runs: Sequence[Run], outcomes: Mapping[str, Mapping[str, Any]]) -> It
 
 
 def _passes(run: Run) -> int:
-    """Return the forward passes of all stages of a replica."""
+    """Return the number of forward passes of all stages of a replica."""
     return (run.global_batch or 0) // ((run.dp or 1) * (run.micro_batch or 1)) * (run.pp or 1)

@@ -1,4 +1,4 @@
-"""Errors of outcomes, in all and by group."""
+"""Errors of outcomes, in total and by group."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from clustersim.validate.evaluate import Outcome, kind
 
 
 def group(grouping: str) -> Callable[[Outcome], str]:
-    """Return a function that names the group of an outcome, as intervals part them: by `machine`, `launching` or `gpus`."""
+    """Return a function from an outcome to its group, as used for intervals: by `machine`, `launching` or `gpus`."""
     return lambda one: kind(one).groups[grouping]
 
 
 def split(outcome: Outcome) -> str:
-    """Return which degrees of a run are above one, such as `tp pp`."""
+    """Return the degrees of a run that exceed one, such as `tp pp`."""
     names = [name for name in ("tp", "pp", "dp", "cp", "ep") if (outcome[name] or 1) > 1]
     return " ".join(names) or "one GPU"
 
 
 def cell(outcome: Outcome) -> str:
-    """Return GPU, precision, tp or not, sequence and scale of a run: inside a publisher errors of cells can cancel."""
+    """Return GPU, precision, tp or not, sequence and scale of a run: errors of cells can cancel within a publisher."""
     tp = "tp" if (outcome["tp"] or 1) > 1 else "no tp"
     length = "long" if (outcome["seq"] or 0) > LONG else "short"
     return f"{outcome['gpu']} {outcome['precision']}, {tp}, {length}, {group('gpus')(outcome)} GPUs"
@@ -47,7 +47,7 @@ def compared(outcomes: Sequence[Outcome]) -> list[Outcome]:
 
 
 def errors(outcomes: Sequence[Outcome]) -> dict[str, Any]:
-    """Return figures of the errors of outcomes that have one; fractions, not per cent. inside: of those with an interval."""
+    """Return figures of the errors of outcomes; fractions, not per cent. inside: share among those with an interval."""
     rows = compared(outcomes)
     if not rows:
         return {"runs": 0}
@@ -66,7 +66,7 @@ def errors(outcomes: Sequence[Outcome]) -> dict[str, Any]:
 
 
 def moved(before: Sequence[Outcome], after: Sequence[Outcome]) -> dict[str, Any]:
-    """Return how many forecasts of the same runs differ, by more than rounding, and by how much at most, as a fraction."""
+    """Return the number of forecasts of the same runs that differ by more than rounding, and the largest relative difference."""
     pairs = [(one["predicted_s"], other["predicted_s"]) for one, other in zip(before, after, strict=True)]
     sizes = [abs(now / then - 1) for then, now in pairs if then and now]
     return {"moved": sum(size > 1e-9 for size in sizes), "moved_most": max(sizes, default=0.0)}
@@ -86,7 +86,7 @@ def grouped(outcomes: Sequence[Outcome], of: Callable[[Outcome], str]) -> dict[s
 
 
 def peers(outcomes: Sequence[Outcome]) -> dict[str, dict[str, Any]]:
-    """Return, by other tool, its errors and ours on the runs that both forecast."""
+    """Return {other tool: its errors and ours on the runs that both forecast}."""
     found: dict[str, dict[str, Any]] = {}
     for name in dict.fromkeys(name for one in outcomes for name in one["peers_s"]):
         rows = [one for one in compared(outcomes) if name in one["peers_s"]]
@@ -97,17 +97,17 @@ def peers(outcomes: Sequence[Outcome]) -> dict[str, dict[str, Any]]:
 
 
 def judged(outcomes: Sequence[Outcome], differing: Sequence[Outcome]) -> list[Outcome]:
-    """Return the outcomes with those of `differing` in the place of the same runs."""
+    """Return the outcomes, with those of `differing` replacing the same runs."""
     own = {one["id"]: one for one in differing}
     return [own.get(one["id"], one) for one in outcomes]
 
 
 FEWEST = 4
-"""Runs from which on a publisher counts by itself in the mean over publishers; the others count as one."""
+"""Smallest number of runs of a publisher that counts separately in the mean over publishers; the others count as one."""
 
 
 def by_publisher(outcomes: Sequence[Outcome]) -> dict[str, Any]:
-    """Return the errors of outcomes, with the mean over publishers of their means, where each weighs as much."""
+    """Return the errors of outcomes, including the mean over publishers' means, with equal weights."""
     rows = compared(outcomes)
     counts = Counter(one["publisher"] for one in rows)
     each = grouped(rows, lambda one: one["publisher"] if counts[one["publisher"]] >= FEWEST else "")
@@ -119,12 +119,12 @@ def by_publisher(outcomes: Sequence[Outcome]) -> dict[str, Any]:
 
 
 def refusals(outcomes: Sequence[Outcome]) -> dict[str, int]:
-    """Return how many runs were refused or failed, by kind of reason, most first."""
+    """Return {kind of reason: number of refused or failed runs}, the largest first."""
     return dict(Counter(one["reason_kind"] for one in outcomes if one["status"] != "ok").most_common())
 
 
 def worst(outcomes: Sequence[Outcome], count: int = 10) -> list[Outcome]:
-    """Return the outcomes that are farthest off, by the ratio of the two times."""
+    """Return the outcomes with the largest ratio between the two times."""
     return sorted(compared(outcomes), key=lambda one: -_factor(one))[:count]
 
 

@@ -1,8 +1,7 @@
-"""What a forecast of a measured run may rest on, if nobody had read its publisher's rows.
+"""Knowledge that a forecast of a measured run may use, as if its publisher's rows had never been read.
 
-Framework files, recipes, nodes of clouds and phrases were written after looking at measured runs. A *source* is the name of
-one of them, such as `framework internevo` or `words ulysses`. A stranger's forecast uses no source that only its own publisher
-uses.
+Framework files, recipes, nodes of clouds and phrases were written after looking at measured runs. A *source* is the name of one
+of them, such as `framework internevo` or `words ulysses`. A stranger's forecast uses no source that only its own publisher uses.
 """
 
 from __future__ import annotations
@@ -14,26 +13,26 @@ from dataclasses import dataclass
 from clustersim.frameworks import load, releases
 
 KIN: Mapping[str, str] = {"VTRAINM": "VTRAINS", "BSV100": "BSPREQ", "BLOOM": "BSPREQ"}
-"""Publishers whose runs have the authors and machines of another one."""
+"""{publisher: another one with the same authors and machines}"""
 FRAMEWORK = "framework "
-"""What names of sources that are framework files begin with."""
+"""Prefix of the source names of framework files."""
 MLPERF = "MLPERF"
-"""NVIDIA's reference code of MLPerf, which every submitter runs; their ids begin with MP."""
+"""Publisher group of NVIDIA's MLPerf reference code, which every submitter runs; their ids begin with MP."""
 
 
 def publisher_group(publisher: str) -> str:
-    """Return the name that stands for a publisher and all others whose runs are of the same people or code."""
+    """Return the name of the group of publishers with the same people or code."""
     return MLPERF if publisher.startswith(("MP", MLPERF)) else KIN.get(publisher, publisher)
 
 
 @dataclass(frozen=True, slots=True)
 class Knowledge:
-    """What is known when a run is forecast: everything by default."""
+    """Knowledge of a forecast: everything by default."""
 
     without: str = ""
-    """Publisher whose measured steps no constant rests on."""
+    """Publisher whose measured steps no constant is based on."""
     hidden: frozenset[str] = frozenset()
-    """Sources that are unknown."""
+    """Sources that count as unknown."""
 
 
 EVERYTHING = Knowledge()
@@ -42,7 +41,7 @@ EVERYTHING = Knowledge()
 def hidden_sources(used: Iterable[tuple[str, frozenset[str]]]) -> dict[str, frozenset[str]]:
     """Return {kin: sources that no other publisher uses}. used: (publisher, sources) of each run.
 
-    A release of a hidden framework that nobody uses is hidden too, as it was written beside that one.
+    A release of a hidden framework that nobody uses is hidden too, because it was written together with it.
     """
     users: defaultdict[str, set[str]] = defaultdict(set)
     for publisher, sources in used:

@@ -1,4 +1,4 @@
-"""What a source says in its own words beside the columns: graphs, eager mode, schedules, dispatchers, formats."""
+"""Information in a source's own words besides the columns: graphs, eager mode, schedules, dispatchers, formats."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from clustersim.validate.runs import Run
 
 
 class Phrase(NamedTuple):
-    """What a phrase of a source says of a workload."""
+    """A phrase of a source and its meaning for a workload."""
 
     pattern: str
-    """Regular expression, in small letters."""
+    """Regular expression, in lower case."""
     key: str
     """Dotted key of a workload."""
     value: object
@@ -22,7 +22,7 @@ class Phrase(NamedTuple):
 
     @property
     def source(self) -> str:
-        """Its name among sources (`strangers`)."""
+        """Its name as a source (`strangers`)."""
         return f"words {self.pattern}"
 
 
@@ -53,7 +53,7 @@ PHRASES = (
     Phrase(r"block[- ]?wise(?! recompute)|block[- ]scaling|subchannel", "training.fp8_scaling", "block"),
     Phrase(r"fp8 dispatch", "training.dispatch", "fp8"),
 )
-"""The first that matches says what a key is."""
+"""All phrases; the first match determines a key."""
 _NOT = re.compile(r"(?:\bno|\bnot|\bwithout|\bw/o|\boff:?|non|\bdisabled?:?)[ -]*$")
 _THEN_NOT = re.compile(
     r"^s?\)?[ :=-]*(?:are |is |was |were )?(?:off\b|not\b|none\b|no\b|false\b|0\b|disabled|rejected|unused|tried)"
@@ -63,7 +63,7 @@ _ONLY = re.compile(r"^s? on (blackwell|hopper|ampere)")
 
 
 def words(run: Run) -> str:
-    """Return all that a source says in words, in small letters."""
+    """Return all words of a source in lower case."""
     said = (
         *(run.framework, run.original_overlap, run.original_recompute),
         *(run.original_precision, run.precision, run.comment),
@@ -72,7 +72,7 @@ def words(run: Run) -> str:
 
 
 def phrases(run: Run, architecture: str, hidden: Container[str] = ()) -> Iterator[tuple[Phrase, str]]:
-    """Yield the keys of a workload that the words of a run mean, with the words.
+    """Yield (phrase, matched words) for the phrases in the words of a run.
 
     hidden: sources whose phrases are not read. A phrase that is denied (`no CUDA graphs`) says what is without it. One that is
     said of other GPUs (`CUDA graphs on Blackwell`), or to be unknown, does not count.
@@ -101,11 +101,11 @@ FORMATS = (
     (r"tf32", "tf32"),
     (r"fp32|float32|f32|single|32-true", "fp32"),
 )
-"""How people write formats, the narrowest first: of `fp8 linear + bf16` the products are in fp8."""
+"""Spellings of formats, the narrowest first: `fp8 linear + bf16` means fp8 GEMMs."""
 
 
 def precision(run: Run) -> str:
-    """Return the precision of a run; `fp8` is `mxfp8` where the source names that recipe, `fp4` the format of the GPU's maker."""
+    """Return the precision of a run; `fp8` is `mxfp8` if the source names that recipe, `fp4` the format of the GPU's maker."""
     micro = re.search(r"(?<!not )(?:\bmx[- ]?fp8\b|\bfp8[- ]mx\b)", run.original_precision.lower())
     text = run.precision.lower()
     text = "" if text in ("amp", "mixed", "mixed precision") else text

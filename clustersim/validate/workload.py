@@ -1,4 +1,4 @@
-"""The workload of a measured run, as a workload file would say it: its columns, its source's words, its framework's defaults."""
+"""The workload of a measured run, like a workload file: from its columns, its source's words and its framework's defaults."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SPELLED_RECOMPUTE = re.compile(
     r"(?:activation|gradient)[- _]?(?:re)?(?:checkpointing|computation|compute)"
     r"|^\s*(?:1|yes|true|on|enabled)\b|every layer|per[- ]block"
 )
-"""Words that say of activations that all are made again, where no word says which."""
+"""Pattern of words for full recomputation, if no other word specifies the kind."""
 NEEDED = ("model.layers", "model.hidden", "training.seq", "training.global_batch", "training.precision")
 HABITS: Mapping[str, Mapping[str, str | None]] = {
     "training": {
@@ -41,9 +41,9 @@ HABITS: Mapping[str, Mapping[str, str | None]] = {
     },
     "parallelism": {"overlap.ep": "ep", "algorithms.ep": "ep", "keep_gathered": "tp"},
 }
-"""Further keys of which a framework may have a default, and the degree above 1 that they need."""
+"""Further keys with possible framework defaults, and the degree above 1 that they need."""
 HYBRID = re.compile(r"\bhsdp\b|hybrid[- _]?shard")
-"""Words of a source whose parameters are sharded over a node and copied to each."""
+"""Pattern of words for parameters that are sharded over a node and replicated between nodes."""
 OLD = ("pascal", "volta", "turing")
 """Architectures without bf16."""
 ALIBI = 2024
@@ -53,13 +53,13 @@ USUAL = 8_192
 """Tokens of a microbatch where a source says neither its size nor a pipeline: the median over 41 publishers who say it. With a
 pipeline it is one sequence, as many microbatches fill it."""
 TOPK = 2
-"""Experts that a token visits where the source does not say."""
+"""Default number of experts per token."""
 HEAD = 128
-"""Width of a head where the source says neither how many there are nor how wide they are."""
+"""Default width of a head, if the source gives neither number nor width."""
 
 
 class InputDraft(NamedTuple):
-    """A workload or topology file as plain data, what was assumed with where it is from, and the sources that it rests on."""
+    """A workload or topology file as plain data, its assumptions with their sources, and the sources that it depends on."""
 
     spec: dict[str, Any]
     assumed: list[str]
@@ -69,7 +69,7 @@ class InputDraft(NamedTuple):
 def workload(run: Run, domain: int, split: Degrees | None = None, view: Knowledge = EVERYTHING) -> InputDraft:
     """Return the workload of a run. Raises Refusal.
 
-    domain: GPUs of one NVLink domain. split: the degrees, where the source leaves tp and pp open.
+    domain: GPUs per NVLink domain. split: the degrees, if the source leaves tp and pp open.
     """
     draft = _Draft(run, view)
     draft.model()
@@ -82,7 +82,7 @@ def workload(run: Run, domain: int, split: Degrees | None = None, view: Knowledg
 
 
 def framework_of(run: Run, view: Knowledge = EVERYTHING) -> Framework:
-    """Return the framework of a run: of hidden ones the nearest release that is not, and where there is none a generic one."""
+    """Return the framework of a run; if it is hidden, the nearest release that is not, or else a generic one."""
     found = find(run.framework, run.year)
     for release in [] if found is None else [found, *releases(found, run.year)]:
         if _source(release) not in view.hidden:
@@ -91,7 +91,7 @@ def framework_of(run: Run, view: Knowledge = EVERYTHING) -> Framework:
 
 
 def _source(framework: Framework) -> str:
-    """Return its name among sources (`strangers`)."""
+    """Return the framework's name as a source (`strangers`)."""
     return f"{FRAMEWORK}{framework.name}"
 
 
@@ -102,14 +102,14 @@ def known(run: Run, view: Knowledge = EVERYTHING) -> bool:
 
 
 def _usual(run: Run) -> str:
-    """Return the generic trainer that splits a model as a run does, by name."""
+    """Return the name of the generic trainer that splits models as a run does."""
     return (
         "fully_shard" if run.zero_stage == 3 and max(run.tp or 1, run.pp or 1, run.ep or 1) == 1 else "generic trainer"
     )
 
 
 def launched(run: Run) -> dict[str, Any]:
-    """Return the workload of the file in a run's column `launch`, empty without one. Raises Refusal."""
+    """Return the workload of the file in a run's column `launch`, {} without one. Raises Refusal."""
     if run.launch is None:
         return {}
     from clustersim.config.yaml import read
@@ -127,7 +127,7 @@ def launched(run: Run) -> dict[str, Any]:
 
 
 class _Draft:
-    """A workload under way: `spec` grows, `assumed` lists what the row does not say."""
+    """A workload under construction: `spec` grows, `assumed` lists values that the row leaves open."""
 
     def __init__(self, run: Run, view: Knowledge) -> None:
         framework, without = framework_of(run, view), view.without
@@ -150,14 +150,14 @@ class _Draft:
         self.overrides()  # what the row decides is not assumed
 
     def read(self, source: str) -> bool:
-        """Return whether a source is known, and note that the workload rests on it."""
+        """Return whether a source is known, and record that the workload depends on it."""
         if source in self.view.hidden:
             return False
         self.sources.add(source)
         return True
 
     def has(self, key: str) -> Any:
-        """Return the value of a dotted key so far, None where there is none."""
+        """Return the value of a dotted key so far, None if it is not set."""
         here: Any = self.spec
         for part in key.split("."):
             here = here.get(part) if isinstance(here, Mapping) else None
@@ -171,9 +171,9 @@ class _Draft:
         here[last] = value
 
     def default(self, key: str, given: Any, name: str = "") -> Any:
-        """Put what the row says, else a recipe of that job, else the framework's default, and note what the row leaves open.
+        """Set the row's value, else the job's recipe's, else the framework's default, and record an assumption.
 
-        name: of another default of the table.
+        name: name of the default, if other than the key.
         """
         value = given
         if value in (None, "") and self.has(key) is not None:
@@ -193,12 +193,12 @@ class _Draft:
         return self.framework.value(name, dtype, self.architecture), self.framework.name
 
     def assume(self, key: str, value: Any, why: str) -> None:
-        """Fill in a missing value, and note why."""
+        """Set a missing value, and record the reason."""
         self.put(key, value)
         self.assumed.append(f"{key}: {str(value).lower() if isinstance(value, bool) else value} ({why})")
 
     def model(self) -> None:
-        """The shapes: of the row, else of its launch file, and of the family of models that its name says."""
+        """Set the shapes, from the row, else its launch file, and from the family of its model's name."""
         run, shapes = self.run, self.spec["model"]
         columns = {name: getattr(run, name) for name in ("layers", "hidden", "heads", "vocab", "experts", "topk")}
         columns |= {"ffn": run.ffn_hidden, "shared_experts": run.shared_experts}
@@ -233,7 +233,7 @@ class _Draft:
         self.default("model.vocab_multiple", None)
 
     def family(self, found: ModelFamily) -> None:
-        """What a family of models says of blocks, embeddings and dropout."""
+        """Set the family's blocks, embeddings and dropout."""
         run, self.alibi = self.run, found.alibi
         if found.layers and found.name != "decoder" and None in (run.experts, run.topk, run.ffn_hidden):
             raise Refusal("incomplete source", f"the source does not say experts, topk and ffn_hidden of {run.model}")
@@ -254,7 +254,7 @@ class _Draft:
             self.default("model.dropout", None)
 
     def training(self) -> None:
-        """Batch, precision, attention, recomputation, gradients, optimizer."""
+        """Set batch, precision, attention, recomputation, gradients, optimizer."""
         run = self.run
         for key, value in (("global_batch", run.global_batch), ("seq", run.seq), ("precision", precision(run))):
             if value:
@@ -294,7 +294,7 @@ class _Draft:
             self.assume("training.micro_batch", usual, "the usual number of tokens" if usual > 1 else "the smallest")
 
     def recompute(self) -> None:
-        """What is made again in the backward pass: as the row, the names in its source's words and the framework have it."""
+        """Set the recomputation, from the row, the names in its source's words, and the framework."""
         run, said = self.run, f"{self.run.recompute} {self.run.original_recompute}".lower()
         own = [name for name in typing.get_args(Saved) if re.search(rf"\b{name}\b", said)]
         modules = [name for name in typing.get_args(RecomputeModule) if re.search(rf"(?<!for )\b{name}\b", said)]
@@ -329,7 +329,7 @@ class _Draft:
             self.assume("training.recompute_modules", modules, "as the source says")
 
     def attention(self) -> None:
-        """The attention of the row: of those that are fused, the framework's own, where that runs on the GPU."""
+        """Set the attention of the row; if it is fused, the framework's own kernel if the GPU supports it."""
         run, said = self.run, self.run.flash_attention
         own = self.framework.value("training.attention", self.architecture) or "flash"
         if said is False:
@@ -343,7 +343,7 @@ class _Draft:
             self.default("training.attention", said and ("flash" if own == "unfused" else own))
 
     def wire(self) -> str | None:
-        """Return the type in which gradients are reduced where a row names FSDP's mixed precision as Composer does."""
+        """Return the type in which gradients are reduced, if a row names FSDP's mixed precision as Composer does."""
         words = self.run.original_precision
         found = next((word for word in ("DEFAULT", "PURE") if word in words.split("mixed_precision ")[-1]), None)
         if found is None or "mixed_precision " not in words or not self.read("words mixed_precision"):
@@ -351,7 +351,7 @@ class _Draft:
         return {"DEFAULT": "fp32", "PURE": "bf16"}[found]
 
     def parallelism(self, domain: int, given: Degrees | None) -> None:
-        """Degrees, stages, schedule, sharding, overlap."""
+        """Set degrees, stages, schedule, sharding, overlap."""
         run, split = self.run, self.spec["parallelism"]
         found = given or degrees(run, self.launch.get("parallelism", {}), domain)
         if found is None:
@@ -382,7 +382,7 @@ class _Draft:
         self.overlap(found, vpp)
 
     def experts(self, found: Degrees, domain: int) -> None:
-        """How experts lie on ranks: as the row says, whole where ep spans ranks of tp, and spread over a node if unstated."""
+        """Set the layout of experts: the row's; else whole experts if ep spans ranks of tp, spread over a node by default."""
         run, experts = self.run, self.has("model.experts")
         if run.ep:
             self.put("parallelism.ep", run.ep)
@@ -398,12 +398,12 @@ class _Draft:
 
     @property
     def windowed(self) -> bool:
-        """Whether some layer attends to a window."""
+        """Whether some layer has a window."""
         blocks = self.has("model.blocks") or ()
         return bool(self.has("model.window")) or any(block.get("window") for block in blocks)
 
     def stages(self, chunks: int) -> None:
-        """How layers that do not divide over chunks lie on them, where the framework has them divide."""
+        """Set the layout of layers that do not divide over chunks, if the framework needs equal division."""
         split, layers = self.spec["parallelism"], self.has("model.layers")
         fixed = ("layout", "first_layers", "last_layers", "account_for_embedding", "account_for_loss")
         if self.framework.stages == "any" or any(split.get(key) for key in fixed):
@@ -412,7 +412,7 @@ class _Draft:
             self.assume(f"parallelism.{key}", value, f"{layers} layers over {chunks} chunks, {PUBLISHED}")
 
     def sharding(self, found: Degrees, domain: int) -> None:
-        """What is sharded over the replicas; domain: GPUs of one NVLink domain."""
+        """Set the sharding over replicas. domain: GPUs per NVLink domain."""
         run, split = self.run, self.spec["parallelism"]
         zero = self.default("parallelism.zero", run.zero_stage)
         if zero == 2:
@@ -433,7 +433,7 @@ class _Draft:
                 self.assume("parallelism.fsdp.shard", domain, "hybrid sharding: inside of a node")
 
     def overlap(self, found: Degrees, vpp: int) -> None:
-        """What communication runs beside computation."""
+        """Set the overlap of communication with computation."""
         run, zero = self.run, self.has("parallelism.zero")
         sharded = "parallelism.overlap.grad_reduce_sharded"
         name = sharded if zero in (1, 2) and sharded in self.framework.defaults else ""
@@ -449,7 +449,7 @@ class _Draft:
         self.default("parallelism.overlap.memory", None)
 
     def beside_products(self, found: Degrees) -> str | None:
-        """Return which tensor-parallel communication runs beside products; None: as the framework has it by itself.
+        """Return the tensor-parallel communication that overlaps GEMMs; None: the framework's default.
 
         A 1 in the row is the most that its users can choose, which needs the sequence split; a 0 leaves what it always does.
         """
@@ -463,7 +463,7 @@ class _Draft:
         return "bulk" if most in ("ring", "async") and not self.has("parallelism.sequence_parallel") else most
 
     def habits(self) -> None:
-        """What else the framework does by itself, as far as it concerns this model and split."""
+        """Set the framework's other habits, as far as they concern this model and split."""
         if not known(self.run, self.view):
             self.assumed.append(f"framework: as {self.framework.title} ({self.run.framework!r} is not in the table)")
         if self.framework.assumes:
@@ -481,19 +481,19 @@ class _Draft:
                 self.default(key, None)
 
     def turns(self, key: str) -> bool:
-        """Return whether passes can take turns, where the framework has them do so: one stage, or several chunks a stage."""
+        """Return whether passes can alternate, if the framework has them do so: with one stage, or several chunks per stage."""
         split = self.spec["parallelism"]
         beside = self._elsewhere(key, key)[0] == "microbatch"
         return not beside or split["pp"] == 1 or split["schedule"] == "interleaved"
 
     def reruns_modules(self) -> bool:
-        """Return whether the modules that frameworks recompute by themselves, of latent attention and experts, are there."""
+        """Return whether the model has the modules that frameworks recompute by default: latent attention and experts."""
         shapes = self.spec["model"]
         modules = bool(shapes.get("mla")) or bool(self.recipe and "training.recompute_modules" in self.recipe.values)
         return bool(self.has("training.recompute") == "selective" and modules and shapes.get("experts"))
 
     def words(self) -> None:
-        """What the source says in words, where it concerns this split."""
+        """Set what the source says in words, as far as it concerns this split."""
         needs = {"parallelism.algorithms.ep": "ep", "training.dispatch": "ep", "parallelism.cp_type": "cp"}
         for phrase, said in phrases(self.run, self.architecture, self.view.hidden):
             if phrase.key in needs and (self.has(f"parallelism.{needs[phrase.key]}") or 1) == 1:
@@ -508,7 +508,7 @@ class _Draft:
             self.assume(phrase.key, phrase.value, f"the source says {said!r}")
 
     def overrides(self) -> None:
-        """What the row's column `set` decides."""
+        """Set the values of the row's column `set`."""
         for key, text in self.run.set:
             if of_topology(key):
                 raise Refusal("set", f"set: {key} is a key of the cluster; write it in the column cluster_set")
@@ -518,7 +518,7 @@ class _Draft:
                 raise Refusal("set", f"set: {error}") from error
 
     def sharded(self) -> None:
-        """How sharded parameters are gathered: as the framework does where it shards them, else as FSDP2."""
+        """Set how sharded parameters are gathered: as in the framework if it shards them, else as in FSDP2."""
         own = [key for key in self.framework.defaults if key.startswith(("parallelism.fsdp.", "parallelism.zero3."))]
         for key in own:
             self.default(key, None)

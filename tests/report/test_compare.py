@@ -205,7 +205,7 @@ def test_a_trace_lies_beside_the_forecast_of_its_rank(results, call):
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("{", "is no JSON"),
+        ("{", "not valid JSON"),
         ("3", "has no traceEvents"),
         ('{"traceEvents": 3}', "has no traceEvents"),
         ('{"traceEvents": []}', "has neither kernels (cat: kernel) nor operators"),

@@ -118,6 +118,7 @@ def _ranges(spec: FatTree, link: Link, hops: FatTreeHops) -> Iterator[LinkRange]
 
 
 def _counts(cluster: NodeSpecs, spec: FatTree, link: Link, built: Tree) -> dict[str, float]:
+    """Return numbers of switches, ports and cables, the bisection in bytes/s, and the oversubscription."""
     cables = [cluster.endpoints * spec.planes, *(level.cables * built.leaves.networks for level in built.levels)]
     switches = [built.switches(t) for t in range(len(built.tiers))]
     return {
