@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from clustersim.arrays import Ints, distinct_rows
+from clustersim.collectives.levels import levels
 from clustersim.collectives.model import Group
 from clustersim.collectives.nccl.shape import shapes
 from clustersim.collectives.plan import MESSAGES, NCCL, plan
@@ -134,10 +135,7 @@ class LayerTimes:
         return {item: least(item) for part in (one.forward, one.backward, one.inputs) for item in part}
 
     def _collective(self, job: Job, call: Collective) -> float:
-        """Return the seconds of a collective on an idle fabric in the fastest of its groups, 0 if there is no bound.
-
-        There is none if the cluster has no room for a group, or exchanges overlap another microbatch.
-        """
+        """Return the seconds of a collective as `_alone_in`, 0 if exchanges overlap another microbatch."""
         beside = call.group == EXCHANGE and job.parallelism.overlap.ep == "microbatch"
         return 0.0 if call.group not in _GROUPS or beside else self._alone_in(job, call)
 
@@ -171,6 +169,7 @@ class LayerTimes:
     def _alone(self, rows: Ints, algorithm: str, group: Group, call: Collective) -> float:
         """Return the seconds of a collective in a group that has the fabric to itself, planned as in a simulation."""
         topology = self.preparation.cluster
+        group = group._replace(levels=levels(topology.numbering.node_of(rows), ()))
         [kind], _ = shapes(topology, rows, group.shares)
         carried = plan(topology, algorithm, [kind], group, call)
         family = Family(call.group, rows, group.levels, algorithm, shares=group.shares, router=group.router)
