@@ -110,7 +110,7 @@ def test_the_command_says_whether_the_same_comes_out(folder, call, tmp_path):
     (other / "summary.json").write_text("[")
     code, _, err = call("rerun", str(other))
     assert code == 2
-    assert f"{other}/summary.json: is no JSON" in err
+    assert f"{other}/summary.json: not valid JSON" in err
     code, _, err = call("rerun", str(tmp_path))
     assert code == 2
     assert "give the folder of a run" in err
