@@ -190,8 +190,7 @@ class Preparation:
         return found
 
     def peaks(self, job: Job) -> list[Memory]:
-        """Return the peak memory of the fullest GPU of each pipeline rank of a placed job. Raises ConfigError for an invalid
-        job."""
+        """Return the peak memory of the fullest GPU of each pipeline rank of a placed job. Raises ConfigError."""
 
         def found() -> list[Memory]:
             moments = self._moments_of(job)
@@ -200,16 +199,14 @@ class Preparation:
         return self._peaks.once(self.structure(job), found)
 
     def _moments_of(self, job: Job) -> Moments:
-        """Return the memory over the passes of a placed job, at the moments where it may peak. Raises ConfigError for an invalid
-        job."""
+        """Return the memory of a placed job at the moments of its passes where it may peak. Raises ConfigError."""
         split, beside = job.parallelism, job.pipeline.paired
         enough = schedules.settled(split.schedule, split.pp, job.microbatches, split.vpp)
         question = split.schedule, split.pp, enough, split.vpp, beside
         return self._moments.once(question, lambda: moments(memory_order(self.schedule(job, enough).schedule, beside)))
 
     def must_fit(self, job: Job, gpus: Ints | None = None, *, ignorable: bool = True) -> None:
-        """Raise OutOfMemoryError if a placed job needs more memory than allowed on `gpus`, one per rank (default: the first
-        GPUs).
+        """Raise OutOfMemoryError if a placed job needs more memory than allowed on `gpus`, one per rank (default: the first).
 
         ignorable: whether the caller has an option to continue, which the message then names.
         """
@@ -234,8 +231,7 @@ class Preparation:
             raise OutOfMemoryError(str(job.error("parallelism", what)))
 
     def written(self, job: Job, microbatches: int | None = None) -> Written:
-        """Return the scripts of a placed job with `microbatches` per step (default: its own). Raises ConfigError for an invalid
-        job."""
+        """Return the scripts of a placed job with `microbatches` per step (default: its own). Raises ConfigError."""
         kept, structure = self.schedule(job, microbatches or job.microbatches), self.structure(job)
         if (known := kept.written.get(structure)) is not None:
             return cast(Written, known)

@@ -101,8 +101,7 @@ def block_copies(job: Job, stage: Stage, letter: str) -> Iterator[tuple[int, Col
 
 
 def activations_moved(job: Job, stage: Stage) -> tuple[float, float]:
-    """Return two sizes in bytes per microbatch: activations that are on the host between passes, and activations of two blocks,
-    the one that computes and the one being copied, which are on the GPU during a pass."""
+    """Return bytes of activations per microbatch: on the host between passes, and on the GPU for the two blocks in use."""
     if not job.training.offload.activations:
         return 0.0, 0.0
     sizes = [(moved(job, stage, layer), count) for layer, count in stage.layers]
