@@ -1,7 +1,6 @@
 """The pictures of docs/gallery.md and docs/trust.md: each drawn by what a command of the page draws, from shipped files."""
 
 import csv
-from collections import defaultdict
 from collections.abc import Callable, Mapping
 
 from documents import ROOT
@@ -9,6 +8,7 @@ from documents import ROOT
 from clustersim.figures import canvas
 from clustersim.figures.bars import splits
 from clustersim.figures.timeline import svg as timeline
+from clustersim.hardware.gpus import load as load_gpu
 from clustersim.simulation import simulate
 from clustersim.sweeps.evaluate import Files, Row, evaluate, load
 from clustersim.validate.markdown import picture
@@ -77,11 +77,7 @@ def trust() -> str:
     """Return forecasts against measured steps, of the table that is shipped."""
     with TABLE.open(encoding="utf-8", newline="") as file:
         table = list(csv.DictReader(file))
-    found = [outcome(row) for row in table]
-    groups: dict[str, dict[str, object]] = defaultdict(dict)
-    for one in found:
-        groups[one["publisher"]] = {}
-    return picture({"runs": found, "groups": {"publisher": dict(sorted(groups.items()))}})
+    return picture({"runs": [outcome(row) for row in table]})
 
 
 def outcome(row: Mapping[str, str]) -> dict[str, object]:
@@ -89,7 +85,7 @@ def outcome(row: Mapping[str, str]) -> dict[str, object]:
     measured, predicted = float(row["sec_per_iter"]), float(row["predicted_s"])
     return {
         **{key: row[key] for key in ("id", "gpu", "model", "tp", "pp", "dp", "num_gpus")},
-        "publisher": row["id"].partition("-")[0],
+        "architecture": load_gpu(row["gpu"]).architecture,
         "measured_s": measured,
         "predicted_s": predicted,
         "error": predicted / measured - 1,
