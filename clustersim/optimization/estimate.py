@@ -308,8 +308,10 @@ class _Columns:
         wide, narrow = BYTES[job.training.gradients], weight_bytes(job)
 
         def over(part: Floats, rate: Floats) -> Floats:
-            summed: Floats = (part[at] * rate[:, None, :]).sum(axis=2)
-            return summed
+            return np.asarray((part[at] * rate[:, None, :]).sum(axis=2))
+
+        def beside(part: Floats, rate: Floats) -> Floats:  # on streams of their own: experts and all else
+            return np.asarray((part[at] * rate[:, None, :]).max(axis=2))
 
         table, kind = np.zeros_like(self.tile.parameters), self.tile.kinds.ends[0][0]
         table[kind] = self.tile.parameters[kind]
@@ -318,15 +320,15 @@ class _Columns:
         reduce_one, gather_one = self._rates(table)
         whole = over(held, reduce) * wide
         ends = (pack.top @ self.times)[at]  # of a stage's last layer, whose parameters are read last and ready first
-        first = over(low, reduce) * wide - passes.backward + ends[..., 6]
-        first = np.maximum(first, over(table, reduce_one) * wide)
+        first = beside(low, reduce) * wide - passes.backward + ends[..., 6]
+        first = np.maximum(first, beside(table, reduce_one) * wide)
         behind = np.where(
-            rows.reduce[:, None], np.where(self.split[:, None], over(least, reduce) * wide / 2, first), whole
+            rows.reduce[:, None], np.where(self.split[:, None], beside(least, reduce) * wide / 2, first), whole
         )
         sharded = (rows.zero > 0)[:, None]
         after = np.where(sharded & ~rows.gather[:, None], over(held, gather) * narrow, 0.0)
-        late = over(low, gather) * narrow - passes.forward + ends[..., 5]
-        late = np.maximum(late, over(table, gather_one) * narrow)[:, 0]
+        late = beside(low, gather) * narrow - passes.forward + ends[..., 5]
+        late = np.maximum(late, beside(table, gather_one) * narrow)[:, 0]
         before = np.where((rows.zero > 0) & rows.gather & (self.copies == 1), late, 0.0)
         return np.maximum(behind, 0.0), after, np.maximum(before, 0.0)
 
