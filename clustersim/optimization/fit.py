@@ -10,7 +10,7 @@ import math
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from itertools import combinations
+from itertools import combinations, product
 from typing import NamedTuple
 
 from clustersim.config.overrides import as_text, parted
@@ -95,7 +95,7 @@ def advice(found: Sequence[Remedy]) -> str:
 
 
 class _Search:
-    """Lists of changes of one job on one cluster, where a stronger value of a kind needs no more memory than a milder one."""
+    """Lists of changes of one job on one cluster."""
 
     def __init__(self, simulator: Simulator, job: Job, grow: Grow | None) -> None:
         self.simulator, self.job, self.grow = simulator, job, grow
@@ -107,11 +107,11 @@ class _Search:
         """Yield the lists that fit, by number of changes: the mildest values of each kind, or of kinds together."""
         kinds = changes(self.job, self.simulator.cluster.gpus_per_node, self.nodes if self.grow else 0)
         kinds = [[one for one in kind if self._placed(one)] for kind in kinds]
-        fitting = [_from_first(kind, lambda one: self._fits(self._trial(one))) for kind in kinds]
+        fitting = [_passing(kind, lambda one: self._fits(self._trial(one))) for kind in kinds]
         yield list(filter(None, (self._trial(kind[0]) for kind in fitting if kind)))
-        helping = [_spread(_from_first(kind, lambda one: self._memory(one) < self.need)) for kind in kinds]
+        helping = [_spread(_passing(kind, lambda one: self._memory(one) < self.need)) for kind in kinds]
         for several in range(2, LONGEST + 1):
-            groups = (self._mildest({}, chosen) for chosen in combinations(filter(None, helping), several))
+            groups = (self._mildest(chosen) for chosen in combinations(filter(None, helping), several))
             yield list(filter(None, groups))
 
     def verified(self, trial: _Trial, length: int) -> Remedy | None:
@@ -126,12 +126,10 @@ class _Search:
     def _fits(self, trial: _Trial | None) -> bool:
         return trial is not None and verdict(trial.memory, self.simulator.cluster.gpu.memory) == "likely"
 
-    def _mildest(self, begun: Values, kinds: Sequence[list[Values]]) -> _Trial | None:
-        """Return the first list that fits of those that have some changes and one more of each kind."""
-        strongest = self._trial({k: v for one in (begun, *(kind[-1] for kind in kinds)) for k, v in one.items()})
-        if not kinds or (strongest and not self._fits(strongest)):
-            return strongest if self._fits(strongest) else None
-        return next(filter(None, (self._mildest({**begun, **one}, kinds[1:]) for one in kinds[0])), None)
+    def _mildest(self, kinds: Sequence[list[Values]]) -> _Trial | None:
+        """Return the first list that fits of one change of each kind."""
+        trials = (self._trial({k: v for one in several for k, v in one.items()}) for several in product(*kinds))
+        return next(filter(self._fits, trials), None)
 
     def _memory(self, values: Values) -> float:
         trial = self._trial(values)
@@ -156,9 +154,12 @@ class _Search:
         return None
 
 
-def _from_first(values: list[Values], test: Callable[[Values], bool]) -> list[Values]:
-    """Return the values from the first on that passes a test, which all stronger ones pass too."""
-    return values[bisect_left(values, True, key=test) :]
+def _passing(values: list[Values], test: Callable[[Values], bool]) -> list[Values]:
+    """Return the values that pass a test. Numbers of recomputed layers all pass from the first on: more need no more memory."""
+    layers = [one for one in values if "training.recompute_layers" in one]
+    few = [one for one in values if one not in layers and test(one)]
+    passing = (*few, *layers[bisect_left(layers, True, key=test) :])
+    return [one for one in values if one in passing]
 
 
 def _spread(values: list[Values]) -> list[Values]:
