@@ -8,10 +8,11 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from clustersim.config.overrides import scalar
+from clustersim.errors import InputError
 
 _INNERMOST = re.compile(r"\$\{([^${}]*)\}")
-_MOST = 50
-"""References that one value may lead through; longer chains stay as they are."""
+_CHAIN, _TEXT, _NUMBER = 50, 10_000, 1e18
+"""Most references in a chain, characters of a value, and its largest number; beyond these a reference stays as written."""
 _SUMS: Mapping[str, Callable[[Iterable[Any]], Any]] = {"multiply": math.prod, "sum": sum, "add": sum}
 """Resolvers by name, of NeMo's launcher and of NeMo (nlp/parts/nlp_overrides.py)."""
 
@@ -21,33 +22,44 @@ def resolved(data: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
     prefix: name of the section that the file becomes where another includes it, with which absolute references may begin.
     """
+    known: dict[tuple[str, ...], Any] = {}
 
     def walked(value: Any, at: tuple[str, ...], depth: int = 0) -> Any:
         if isinstance(value, dict):
             return {key: walked(inner, (*at, key)) for key, inner in value.items()}
         text = value
-        while isinstance(text, str) and (found := _INNERMOST.search(text)) and depth < _MOST:
-            depth += 1
+        while isinstance(text, str) and len(text) <= _TEXT and (found := _INNERMOST.search(text)):
             inner = named(found[1], at, depth)
             if inner is None or isinstance(inner, dict | list) or "${" in str(inner):
                 break
             text = inner if found[0] == text else text.replace(found[0], str(inner))
-        return text
+        return value if isinstance(text, str) and len(text) > _TEXT else text
 
     def named(name: str, at: tuple[str, ...], depth: int) -> Any:
         operation, colon, rest = name.partition(":")
         if colon:
-            terms = [scalar(name, term.strip()) for term in rest.split(",")]
-            known = operation in _SUMS and all(isinstance(term, int | float) for term in terms)
-            return _SUMS[operation](terms) if known else None
+            return computed(operation, rest.split(","))
         up = len(name) - len(name.lstrip("."))
         path = (*at[: -up or None], *name[up:].split(".")) if up else tuple(name.removeprefix(prefix).split("."))
-        inner: Any = data
-        for part in path:
-            inner = inner.get(part) if isinstance(inner, dict) else None
-        return walked(inner, path, depth) if isinstance(inner, str) else inner
+        if path not in known and depth < _CHAIN:
+            inner: Any = data
+            for part in path:
+                inner = inner.get(part) if isinstance(inner, dict) else None
+            known[path] = None  # while it is replaced: what refers to itself refers to nothing
+            known[path] = walked(inner, path, depth + 1) if isinstance(inner, str) else inner
+        return known.get(path)
 
     return {key: walked(value, (key,)) for key, value in data.items()}
+
+
+def computed(operation: str, terms: Iterable[str]) -> int | float | None:
+    """Return the result of a resolver in `_SUMS`; None for another one, for terms that are no numbers, and beyond `_NUMBER`."""
+    try:
+        values = [scalar(operation, term.strip()) for term in terms] if operation in _SUMS else [None]
+    except InputError:
+        return None
+    found = _SUMS[operation](values) if all(isinstance(one, int | float) for one in values) else math.nan
+    return None if not abs(found) <= _NUMBER else int(found) if found == int(found) else found
 
 
 def without_classes(value: Any) -> Any:

@@ -6,6 +6,7 @@ Megatron's arguments (`tables/megatron.csv`), in whatever section.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cache
@@ -20,9 +21,10 @@ from clustersim.convert.decoders import GATED, PLAIN
 from clustersim.convert.megatron import ALIASES, NO_EFFECT, NOT_MODELLED, REMEDIES, translated
 from clustersim.convert.megatron_arguments import Argument, model, parallelism, refuse_unbuildable, training
 from clustersim.convert.megatron_groups import GROUPED, PATTERNS, frequency
-from clustersim.convert.megatron_script import TOKENIZERS, ArgumentImport, Imported, ImportRequest
+from clustersim.convert.megatron_script import GPUS, TOKENIZERS, ArgumentImport, Imported, ImportRequest
 from clustersim.convert.settings import Keys, ToolRefusal, ToolSettings, flat, nested, refuse, unsayable
 from clustersim.convert.table import Alias, records_of
+from clustersim.errors import InputError
 
 NEUTRAL = ("dataset", "dist", "tokenizer", "trainer")
 """Sections without effect on the time of a step, but for the settings in the table."""
@@ -38,6 +40,9 @@ ONLY_WITH = {"recompute_method": ("recompute_granularity", "full"), "e_modules":
 ONLY_WITH["_num_sms"] = ("moe_token_dispatcher_type", "flex")
 """Ends of arguments that say nothing without another's value; a saved file has them all the same."""
 
+DECIDES = (("mixed_precision", "grad_reduce_in_fp32", "ddp", True), ("comm_overlap", "tp_comm_overlap", "model", None))
+"""Settings of Megatron-Bridge that it copies over those of another section, with their defaults (training/mixed_precision.py)."""
+
 
 @cache
 def table(tool: str) -> dict[str, Alias]:
@@ -48,11 +53,16 @@ def table(tool: str) -> dict[str, Alias]:
 def imported(tool: str, path: str, text: str, settings: Mapping[str, object]) -> Imported:
     """Return the workload of a launch file. Raises InputError with the setting that is unknown or cannot be expressed."""
     known, data = table(tool), parse(text, path, foreign=True).data
+    if not isinstance(data.get("model") or {}, dict):
+        raise InputError(f"{path}: model: must be a section with the settings of the model")
     whole = flat(resolved(data, "training.") if tool == "nemo" else _bridge(data), known)
     given = {name: value for name, value in whole.items() if value is not None}
     strict = [name for name in given if name not in known and name.partition(".")[0] not in NEUTRAL]
     own = {name: Alias(name, (kind,), "", None, {"default": ""}) for name in strict if (kind := _kind(name))}
     said = ToolSettings(path, tool, {**known, **own}, given, NEUTRAL)
+    read = (name for name, row in said.rows.items() if row.key not in (("-",), ("~",)) and name in given)
+    if missing := next((name for name in read if re.fullmatch(r"\$\{[^:]*\}", str(given[name]))), None):
+        raise said.error(missing, "refers to nothing in the file; write its value")
     meant = {name: value for name, value in said.spec("", {}).items() if name != "name"}
     keys = {name: value for name, value in meant.items() if "." in name}
     found: Keys = {"group_query_attention": True}
@@ -70,6 +80,14 @@ def imported(tool: str, path: str, text: str, settings: Mapping[str, object]) ->
     if given.get("model.override_vocab_size") or (tool != "nemo" and said["model.should_pad_vocab"] is not True):
         found["make_vocab_size_divisible_by"] = 1
     names = {str(said.rows[name].key[0]): name for name in (*known, *given) if name in said.rows}
+    if all(str(found.get(name)) not in ("None", "-1", "auto") for name in GPUS):
+        for name in GPUS:
+            said.number(names[name])
+    else:  # all GPUs of a node, however many those are
+        found = {name: one for name, one in found.items() if name not in GPUS}
+        if not {"global_batch_size", "training.global_batch"} & {*found, *settings}:
+            why = "and does not say on how many GPUs it runs; give --set training.global_batch=…"
+            raise InputError(f"{path}: lacks {names.get('global_batch_size', 'model.global_batch_size')}, {why}")
     request = ImportRequest({}, {**keys, **settings})
     result = ArgumentImport(path, "", translated(found), lambda name: names.get(name, f"model.{name}")).result(request)
     return replace(result, ignored=tuple(said.ignored), not_modelled=(*said.not_modelled, *result.not_modelled))
@@ -99,14 +117,18 @@ def _core(said: ToolSettings) -> Keys:
 
 def _bridge(data: Mapping[str, object]) -> dict[str, object]:
     """Return the settings of a ConfigContainer without Python's classes, those of the transformer as the model's."""
-    found = {key: without_classes(value) for key, value in data.items() if key != "_target_"}
+    found = resolved({key: without_classes(value) for key, value in data.items() if key != "_target_"})
     if isinstance(whole := found.get("model"), dict) and isinstance(inner := whole.pop("transformer", None), dict):
         found["model"] = {**whole, **inner}
     if isinstance(peft := data.get("peft"), dict) and "_target_" in peft:
         found["peft"] = {**peft, "type": str(peft["_target_"]).rpartition(".")[2].lower()}
     if isinstance(name := found.get("mixed_precision"), str):
         found["mixed_precision"] = {"recipe": name.replace("-", "_")}
-    return found
+    for section, name, target, value in DECIDES:
+        whole, own = found.get(target) or {}, found.get(section)
+        if isinstance(own, dict) and isinstance(whole, dict) and (value := own.pop(name, value)) is not None:
+            found[target] = {**whole, name: value}
+    return {key: value for key, value in found.items() if value != {}}
 
 
 def written(tool: str, spec: Workload, nodes: int, gpus: int, layout: str | None = None) -> dict[str, object]:

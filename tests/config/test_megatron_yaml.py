@@ -148,8 +148,13 @@ def read(tool, text=None, **settings):
 
 @pytest.mark.parametrize("tool", TOOLS)
 def test_a_file_is_the_job_that_a_script_of_megatron_launches(tool):
-    """But for the positions that the rotary model does not use, and for what Megatron-LM turns on by default."""
-    wanted = job_of(script_imported("a.sh", SCRIPT, ImportRequest({}, {})))
+    """But for the positions that the rotary model does not use, and for what Megatron-LM turns on by default.
+
+    Megatron-Bridge's recipe of a precision decides how gradients are reduced, whatever `ddp` says.
+    """
+    reduced = "--grad-reduce-in-bf16" if tool == "nemo" else ""
+    script = SCRIPT.replace("--grad-reduce-in-bf16", reduced)
+    wanted = job_of(script_imported("a.sh", script, ImportRequest({}, {})))
     found = job_of(read(tool))
     left = {key for job, other in ((wanted, found), (found, wanted)) for key, _ in differences(job, other)}
     assert left <= {"training.rope_kernels", "training.check_nan", "training.main_params"}
@@ -168,6 +173,70 @@ def test_what_a_file_leaves_out_is_the_tools_own_default():
     assert job_of(read("megatron-bridge", bridge)).model.vocab_multiple == 1
 
 
+@pytest.mark.parametrize(
+    ("mixed", "ddp", "gradients"),
+    [
+        ("bf16_mixed", False, "fp32"),
+        ({"recipe": "bf16_mixed"}, False, "fp32"),
+        ({"recipe": "bf16_mixed", "grad_reduce_in_fp32": False}, None, "bf16"),
+        ({"recipe": "bf16_mixed", "grad_reduce_in_fp32": False}, True, "bf16"),
+        (None, False, "bf16"),
+        (None, True, "fp32"),
+    ],
+)
+def test_mixed_precision_of_megatron_bridge_decides_the_type_of_gradients(mixed, ddp, gradients):
+    """Its setup copies grad_reduce_in_fp32, true by default, over that of `ddp` (training/mixed_precision.py)."""
+    data = yaml.safe_load(BRIDGE)
+    data |= {"mixed_precision": mixed, "ddp": data["ddp"] | {"grad_reduce_in_fp32": ddp}}
+    if mixed is None:
+        data["model"]["transformer"] |= {"bf16": True}
+    found = read("megatron-bridge", yaml.safe_dump(data))
+    assert job_of(found).training.gradients == gradients
+    assert not [name for name in found.ignored if "grad_reduce" in name]
+
+
+def test_overlapped_communication_of_megatron_bridge_decides_that_of_the_model():
+    for whole, own, overlap in ((True, False, "bulk"), (False, True, "none"), (None, True, "bulk")):
+        data = yaml.safe_load(BRIDGE)
+        data["comm_overlap"] = {"tp_comm_overlap": whole}
+        data["model"]["transformer"]["tp_comm_overlap"] = own
+        found = job_of(read("megatron-bridge", yaml.safe_dump(data)))
+        assert (found.parallelism.overlap.tp == "none") == (overlap == "none")
+
+
+def test_a_file_that_leaves_the_gpus_open_needs_a_batch():
+    text = NEMO.replace("devices: 8", "devices: -1")
+    assert read("nemo", text).machine == ""
+    assert job_of(read("nemo", text)).training.global_batch == 256
+    for tool, name in (("nemo", "model.global_batch_size"), ("megatron-bridge", "train.global_batch_size")):
+        file = re.sub(
+            r"global_batch_size: 256,? ?", "", (NEMO.replace("devices: 8", "devices: auto"), BRIDGE)[tool != "nemo"]
+        )
+        with pytest.raises(InputError, match=f"lacks {name}, and does not say on how many GPUs it runs"):
+            read(tool, file)
+        assert job_of(read(tool, file, **{"training.global_batch": 64})).training.global_batch == 64
+
+
+def test_references_that_cannot_be_replaced_are_left_and_none_grows_without_end():
+    doubled = {"x0": "a" * 64} | {f"x{i}": f"${{x{i - 1}}}" * 2 for i in range(1, 60)}
+    assert max(map(len, resolved(doubled).values())) <= 10_000
+    pairs = {"x0": "1", "y0": "2"}
+    for i in range(1, 60):
+        pairs |= {f"x{i}": f"${{.x{i - 1}}}${{.y{i - 1}}}", f"y{i}": f"${{.y{i - 1}}}${{.x{i - 1}}}"}
+    assert max(map(len, resolved({"run": pairs})["run"].values())) <= 10_000
+    assert resolved({f"x{i}": f"${{x{i - 1}}}" for i in range(1, 3000)} | {"x0": 5})["x40"] == 5
+    kept = {
+        "time": "run-${now:%Y-%m-%d_%H-%M}",
+        "user": "${oc.env:A,@x}",
+        "open": "${multiply:[,2}",
+        "large": f"${{multiply:{','.join(['9' * 40] * 200)}}}",
+        "infinite": "${multiply:1e308,1e308}",
+        "itself": "${itself}",
+    }
+    assert resolved(kept) == kept
+    assert resolved({"a": "${multiply:0.5,256}"}) == {"a": 128}
+
+
 def test_what_has_no_effect_is_listed_by_the_files_own_name():
     nemo, bridge = read("nemo"), read("megatron-bridge")
     assert {"run", "exp_manager", "trainer.max_steps", "model.data", "model.optim.sched"} <= set(nemo.ignored)
@@ -178,6 +247,9 @@ def test_what_has_no_effect_is_listed_by_the_files_own_name():
 
 WRONG = {
     ("nemo", "model.foo", 1): "model.foo: is not a known setting of nemo",
+    ("nemo", "model", 3): "model: must be a section with the settings of the model",
+    ("nemo", "model.num_layers", "${base.layers}"): "model.num_layers: '${base.layers}' refers to nothing in the file",
+    ("nemo", "trainer.devices", 0): "trainer.devices",
     ("nemo", "model.fsdp", True): "model.fsdp: True cannot be expressed",
     ("nemo", "model.headscale", True): "model.headscale: True cannot be expressed",
     (

@@ -33,21 +33,21 @@ BUDGETS = {
 """Lines of Python and C that each room of `clustersim/`, or several rooms together, may have."""
 
 NOT_YET = {
-    "engine": 8_595,
+    "engine": 8_585,
     "the top: simulation, preparation, question, cache, writing, plugins and other files": 2_330,
     "topology": 5_020,
     "collectives": 4_580,
     "cli": 4_700,
     "report": 4_360,
     "validate": 3_845,
-    "predictors": 3_270,
+    "predictors": 3_265,
     "parallel": 3_340,
-    "config": 2_935,
-    "model": 3_555,
-    "convert": 4_500,
-    "optimization, planning, sweeps, explain, costs": 7_240,
+    "config": 2_945,
+    "model": 3_550,
+    "convert": 4_515,
+    "optimization, planning, sweeps, explain, costs": 7_245,
     "figures, pages, serve": 3_785,
-    "calibration": 830,
+    "calibration": 820,
     "single_gpu, jobs, schedules, frameworks, hardware, api": 4_380,
     "lab": 6_100,
 }
