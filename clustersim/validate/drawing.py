@@ -60,10 +60,7 @@ def architectures(rows: Sequence[Outcome]) -> list[str]:
 
 
 def scatter(rows: Sequence[Outcome]) -> str:
-    """Return predicted over measured seconds, both logarithmic, with lines at equal times and at 10 and 30 % off.
-
-    The mark of a run is that of its GPU's architecture.
-    """
+    """Return predicted over measured seconds, logarithmic, marked by GPU architecture, with lines at 0, 10 and 30 % off."""
     times = [one[key] for one in rows for key in ("measured_s", "predicted_s")]
     plot = Square(math.floor(2 * math.log10(min(times)) - 0.2) / 2, math.ceil(2 * math.log10(max(times)) + 0.2) / 2)
     frame = f"M{plot.left} {plot.top}H{plot.right}V{plot.bottom}H{plot.left}z"

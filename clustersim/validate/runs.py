@@ -141,7 +141,7 @@ def _index(text: str) -> int:
 def _word_or_count(text: str) -> int | str:
     if text.upper() == "MQA":
         return 1
-    return text if text.isalpha() and text.isascii() else _count(text)
+    return "MLA" if text.upper() == "MLA" else _count(text)
 
 
 def _stage(text: str) -> int:
@@ -185,7 +185,8 @@ def _flash(text: str) -> bool:
 
 def _overlap_tp(text: str) -> bool | str:
     """Return a value of `parallelism.overlap.tp`, or whether the option of the framework (`--tp-comm-overlap`) is set."""
-    return text if text in ("none", "bulk", "ring", "async") else _flag(text)
+    plain = "none" if text.lower() in NONE - {"0", "false", "f"} else text.lower()
+    return plain if plain in ("none", "bulk", "ring", "async") else _flag(text)
 
 
 def _path(text: str) -> Path:

@@ -28,13 +28,13 @@ class Phrase(NamedTuple):
 
 PHRASES = (
     Phrase(
-        r"full[- ]?(?:iteration|step|model)?[- ]?(?:cuda[- ]?)?graphs?|whole[- ]iteration graphs?",
+        r"(?:full[- ]?(?:iteration|step|model)?|whole.iteration)[- ]?(?:cuda[- ]?)?graphs?",
         "training.cuda_graphs",
         "full",
     ),
     Phrase(r"(?:cuda|per-layer|layer)[- ]?graphs?", "training.cuda_graphs", "layer", "none"),
     Phrase(r"(?:^|[;,(+] ?)eager(?: mode)?(?=$|[;,)+])", "training.kernels", "eager"),
-    Phrase(r"\b(?:torch\.)?compile\b", "training.kernels", "fused", "eager"),
+    Phrase(r"\btorch\.compile\b|(?<!not )(?<!to )(?<!torch\.)\bcompile\b", "training.kernels", "fused", "eager"),
     Phrase(r"tp-comm-overlap|userbuffers?", "parallelism.overlap.tp", "ring"),
     Phrase(r"async(?:hronous)?[- ]?t(?:p|ensor)", "parallelism.overlap.tp", "async"),
     Phrase(r"hybrid[- ]?ep", "parallelism.algorithms.ep", "hybridep", "nccl"),
@@ -54,7 +54,9 @@ PHRASES = (
     Phrase(r"fp8 dispatch", "training.dispatch", "fp8"),
 )
 """All phrases; the first match determines a key."""
-_NOT = re.compile(r"(?:\bno|\bnot|\bwithout|\bw/o|\boff:?|non|\bdisabled?:?)[ -]*$")
+_NOT = re.compile(
+    r"(?:\bno|\bnot|\bwithout|\bw/o|\boff:?|non|\bdisabled?:?)[ -]*(?:full[ -](?:(?:iteration|step|model)[ -])?)?$"
+)
 _THEN_NOT = re.compile(
     r"^s?\)?[ :=-]*(?:are |is |was |were )?(?:off\b|not\b|none\b|no\b|false\b|0\b|disabled|rejected|unused|tried)"
 )
@@ -82,12 +84,12 @@ def phrases(run: Run, architecture: str, hidden: Container[str] = ()) -> Iterato
     for denials in (False, True):  # what a source says of one part counts more than what it denies of another
         for phrase, hit in hits:
             before, after = said[: hit.start()], said[hit.end() :]
-            denied = bool(_NOT.search(before) or _THEN_NOT.search(after))
+            denied = any(no := (_NOT.search(before), _THEN_NOT.search(after)))
             value, only = phrase.without if denied else phrase.value, _ONLY.match(after)
             other = (only and not architecture.startswith(only[1])) or _SILENT.match(after)
             if denied == denials and value and not other and phrase.source not in hidden and phrase.key not in known:
                 known.add(phrase.key)
-                yield phrase._replace(value=value), f"not {hit[0]}" if denied else hit[0]
+                yield phrase._replace(value=value), "".join(one[0] for one in (no[0], hit, no[1]) if one)
 
 
 FORMATS = (

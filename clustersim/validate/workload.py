@@ -73,8 +73,9 @@ def workload(run: Run, domain: int, split: Degrees | None = None, view: Knowledg
     """
     draft = _Draft(run, view)
     draft.model()
-    draft.training()
-    draft.parallelism(domain, split)
+    own = None if split else degrees(run, draft.launch.get("parallelism", {}), domain)
+    draft.training(own)
+    draft.parallelism(domain, split or own, searched=split is not None)
     draft.habits()
     draft.words()
     draft.overrides()
@@ -253,7 +254,7 @@ class _Draft:
         if found.dropout:
             self.default("model.dropout", None)
 
-    def training(self) -> None:
+    def training(self, split: Degrees | None) -> None:
         """Set batch, precision, attention, recomputation, gradients, optimizer."""
         run = self.run
         for key, value in (("global_batch", run.global_batch), ("seq", run.seq), ("precision", precision(run))):
@@ -269,7 +270,7 @@ class _Draft:
         if self.has("training.precision") not in PRECISIONS:
             what = f"precision {run.precision}: only {', '.join(PRECISIONS)} are modelled"
             raise Refusal("precision", what)
-        self.micro_batch()
+        self.micro_batch(split)
         self.attention()
         self.default("training.cross_entropy", None)
         self.recompute()
@@ -281,15 +282,15 @@ class _Draft:
         if self.framework.host is not None or self.framework.memory is not None:
             self.put("training.framework", self.name)
 
-    def micro_batch(self) -> None:
+    def micro_batch(self, split: Degrees | None) -> None:
         """Sequences of a microbatch: of the row, else as the framework cuts a batch, else without a pipeline the usual tokens."""
         run, by_stage = self.run, self.framework.microbatch_a_stage
-        if run.micro_batch is None and by_stage is not None and by_stage.value and run.pp and run.dp:
-            cut = max(self.has("training.global_batch") // (run.dp * run.pp), 1)
+        if run.micro_batch is None and by_stage is not None and by_stage.value and split:
+            cut = max(self.has("training.global_batch") // (split.dp * split.pp), 1)
             self.assume("training.micro_batch", cut, f"{self.framework.name}: a microbatch a stage")
         elif self.default("training.micro_batch", run.micro_batch) is None:
-            most = USUAL // self.has("training.seq") if run.pp == 1 and run.dp else 1
-            share = self.has("training.global_batch") // (run.dp or 1)
+            most = USUAL // self.has("training.seq") if split and split.pp == 1 else 1
+            share = self.has("training.global_batch") // (split.dp if split else 1)
             usual = max(size for size in range(1, max(most, 1) + 1) if share % size == 0)
             self.assume("training.micro_batch", usual, "the usual number of tokens" if usual > 1 else "the smallest")
 
@@ -350,10 +351,9 @@ class _Draft:
             return None
         return {"DEFAULT": "fp32", "PURE": "bf16"}[found]
 
-    def parallelism(self, domain: int, given: Degrees | None) -> None:
-        """Set degrees, stages, schedule, sharding, overlap."""
+    def parallelism(self, domain: int, found: Degrees | None, searched: bool) -> None:
+        """Set degrees, stages, schedule, sharding, overlap. searched: the source leaves tp and pp open."""
         run, split = self.run, self.spec["parallelism"]
-        found = given or degrees(run, self.launch.get("parallelism", {}), domain)
         if found is None:
             raise Refusal("incomplete source", "the source says neither tp nor pp")
         self.assumed += found.assumed
@@ -374,9 +374,9 @@ class _Draft:
         split.setdefault("schedule", "interleaved" if vpp > 1 else "1f1b")
         self.sharding(found, domain)
         sequence = run.sequence_parallel if found.tp > 1 else False  # without tp there is nothing to split
-        if sequence is None and (given is not None or (self.has("parallelism.ep") or 1) > 1):
+        if sequence is None and (searched or (self.has("parallelism.ep") or 1) > 1):
             sequence = True
-            why = "experts spread over ranks need it" if given is None else "with a tp that the source does not say"
+            why = "experts spread over ranks need it" if not searched else "with a tp that the source does not say"
             self.assumed.append(f"parallelism.sequence_parallel: true ({why})")
         self.default("parallelism.sequence_parallel", sequence)
         self.overlap(found, vpp)

@@ -313,6 +313,13 @@ def test_a_launch_file_says_what_columns_leave_blank(tmp_path):
     assert evaluate(cells(tmp_path, launch="none.sh"))["reason_kind"] == "launch"
 
 
+@pytest.mark.parametrize("open_", [(), ("dp",), ("pp",), ("dp", "pp")])
+def test_a_blank_micro_batch_has_the_usual_tokens_whichever_degrees_are_written(tmp_path, open_):
+    row = {"tp": "2", "pp": "1", "dp": "4", "seq": "1024", "global_batch": "64", "micro_batch": ""}
+    _, job = specs(adapt(cells(tmp_path, **row | dict.fromkeys(open_, ""))))
+    assert (job["parallelism"]["dp"], job["training"]["micro_batch"]) == (4, 8)
+
+
 @pytest.mark.parametrize(
     ("model", "year", "flash", "kernel"),
     [
@@ -369,6 +376,9 @@ def test_what_a_source_says_in_words_is_read(tmp_path):
     assert said("no CUDA graphs in attention; per-layer CUDA graphs")["training"]["cuda_graphs"] == "layer"
     assert said("compile", framework="torchtitan")["training"]["kernels"] == "fused"
     assert said("without torch.compile")["training"]["kernels"] == "eager"
+    assert said("FA3 did not compile here, and failed to compile there")["training"] == said("")["training"]
+    for denied in ("no full CUDA graphs", "without full-iteration CUDA graphs"):
+        assert said(denied)["training"]["cuda_graphs"] == "none", denied
     assert said("eager")["training"]["kernels"] == "eager"
     assert said("users are eager to know")["training"]["kernels"] == "fused"
     assert said("zero-bubble was tried and rejected", pp="2")["parallelism"]["schedule"] == "1f1b"

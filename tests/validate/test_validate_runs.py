@@ -32,10 +32,16 @@ def test_none_is_another_value_than_a_blank_cell(tmp_path, column, value):
     [stated] = runs.read(write(tmp_path / "runs.csv", {column: "none"}, names=names))
     [blank] = runs.read(write(tmp_path / "runs.csv", {column: ""}, names=names))
     assert (getattr(stated, column), getattr(blank, column)) == (value, "" if column == "recompute" else None)
-    for word in runs.NONE - {"none", "0"}:
+    for word in runs.NONE - {"none", "0"} - ({"false", "f"} if column == "overlap_tp" else set()):
         [found] = runs.read(write(tmp_path / "runs.csv", {column: word}, names=names))
         assert not found.unreadable
-        assert getattr(found, column) in ({value, False} if column == "overlap_tp" else {value, word}), word
+        assert getattr(found, column) in {value, word}, word
+
+
+def test_words_of_kv_heads_are_mla_and_mqa_alone(tmp_path):
+    for word, heads in (("mla", "MLA"), ("MQA", 1), ("8", 8), ("foo", None), ("none", None), ("GQA", None)):
+        [found] = runs.read(write(tmp_path / "runs.csv", {"kv_heads": word}))
+        assert (found.kv_heads, bool(found.unreadable)) == (heads, heads is None)
 
 
 def test_a_byte_order_mark_extra_columns_and_blank_lines_do_not_matter(tmp_path):
