@@ -34,7 +34,7 @@ def out_option(metavar: str) -> Any:
 
 
 ImportSetting = Annotated[
-    list[str] | None, typer.Option("--set", help="A key of the workload that decides.", metavar="KEY=VALUE")
+    list[str] | None, typer.Option("--set", help="Override a key of the workload.", metavar="KEY=VALUE")
 ]
 ResultFolder = Annotated[Path, typer.Argument(metavar="RESULT", help="The folder that `clustersim run` wrote.")]
 app = CommandGroup(
@@ -84,7 +84,7 @@ def megatron(
 
 
 ConfigFile = Annotated[Path, typer.Argument(metavar="FILE", help="The settings of the run.")]
-GpuCount = Annotated[int | None, typer.Option(min=1, help="Those that it runs on, which the file may leave open.")]
+GpuCount = Annotated[int | None, typer.Option(min=1, help="Number of GPUs, if the file does not state it.")]
 LaunchFile = Annotated[Path | None, out_option("FILE")]
 YamlFile = Annotated[Path | None, out_option("FILE.yaml")]
 
@@ -248,7 +248,7 @@ def _exports() -> None:
 
 def _exporter(tool: str, file: str, says: str, *endings: str) -> None:
     """Add the command that writes a result's job as the launch file of a tool; says: what the file is made of."""
-    back = f"`clustersim import {tool}` reads the same job from it, but for that."
+    back = f"`clustersim import {tool}` reads the same job from it, except for these keys."
 
     @export_app.command(tool, help=f"Write {file} for a result's job, and say what {says} cannot. {back}")
     def _export(result: ResultFolder, out: LaunchFile = None, plugins: Plugins = None) -> None:

@@ -423,8 +423,8 @@ class _Binder:
     def lead(self, items: Steps, *counts: int) -> list[int]:
         """Return the lead of the host that a computation needs, as in `_LayoutWriter.following`."""
         both = zip(self.compute(items, True, *counts), self.compute(items, False, *counts), strict=True)
-        idle = [activity.idle for activity in self.activities.activities]
-        return [self.alone(idle[fresh] - idle[later]) for fresh, later in both]
+        every = self.activities.activities
+        return [self.alone(every[fresh].idle - every[later].idle) for fresh, later in both]
 
     def busy(self, items: Steps, *counts: int) -> int:
         """Return the host's task of launching a computation."""

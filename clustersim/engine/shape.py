@@ -115,7 +115,7 @@ class Shape:
     line: Ints
     """Place of each task in `lines`."""
     plan: Plan
-    """What it is made of."""
+    """Plan that the shape was made from."""
 
     @property
     def ranks(self) -> int:
