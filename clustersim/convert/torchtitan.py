@@ -162,6 +162,8 @@ def _refused(spec: Workload) -> Iterator[ToolRefusal]:
     yield "training.offload", not together, "parameters and optimizer are offloaded together, or neither"
     uneven = one.layout or one.first_layers or one.last_layers or one.partition != "layers"
     yield "parallelism.layout", uneven and one.pp > 1, "stages share the layers evenly"
+    paired = one.overlap.ep == "microbatch" and one.pp == 1
+    yield "parallelism.overlap.ep", paired, "passes of two microbatches overlap in pipelines alone"
     stages = math.ceil((spec.model.layers + one.account_for_embedding + one.account_for_loss) / _per_stage(spec))
     yield "parallelism.vpp", stages != one.pp * one.vpp, f"{_per_stage(spec)} layers a stage make {stages} stages"
 

@@ -117,8 +117,8 @@ class _Search:
     def verified(self, trial: _Trial, length: int) -> Remedy | None:
         """Return a list of `length` changes with what its simulation says, None where that fails."""
         nodes = trial.changes.get("cluster.nodes")
-        simulator = Simulator(self.grow(nodes)) if self.grow and isinstance(nodes, int) else self.simulator
         with suppress(ClustersimError):
+            simulator = Simulator(self.grow(nodes)) if self.grow and isinstance(nodes, int) else self.simulator
             found = simulator.outline(trial.job, "auto")
             return Remedy(trial.changes, length, found["step_time_s"], found["memory"]["peak_bytes"])
         return None

@@ -231,7 +231,8 @@ def test_a_job_config_read_back_is_the_same_job(name, changes):
     assert said["parallelism.expert_tensor_parallel_degree"] in (1, said["parallelism.tensor_parallel_degree"])
     back = read_back("torchtitan", text, job)
     assert {key for key, _ in differences(job, back)} <= silent(job)
-    assert portions(back.parallelism, back.model) == portions(job.parallelism, job.model)
+    if job.parallelism.pp > 1:  # one rank has all layers, in however many chunks
+        assert portions(back.parallelism, back.model) == portions(job.parallelism, job.model)
 
 
 @pytest.mark.parametrize(

@@ -67,8 +67,8 @@ MUTANTS = (
     Mutant(
         "the peak leaves out the activations of a pass that ends",
         "clustersim/engine/memory.py",
-        "kept = np.cumsum(change, axis=0) + (change < 0)",
-        "kept = np.cumsum(change, axis=0)",
+        "kept = flight[1:] - flight[start[:-1]][rank] + (change < 0)",
+        "kept = flight[1:] - flight[start[:-1]][rank]",
     ),
     Mutant(
         "interleaved ranks warm up one chunk less",
