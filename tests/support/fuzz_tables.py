@@ -92,7 +92,7 @@ torchrun --nproc_per_node $GPUS --nnodes ${NNODES:-2} pretrain_gpt.py \\
   --num-experts 4 --moe-layer-freq 2 --window-size 64,0 --deepspeed --expert-interval 2
 """
 LAUNCHED = {"num_layers": 2, "hidden_size": 64, "num_attention_heads": 4, "seq_length": 64, "micro_batch_size": 1}
-LAUNCHED |= {"vocab_size": 256, "tensor_model_parallel_size": 2}
+LAUNCHED |= {"vocab_size": 256, "tensor_model_parallel_size": 2, "ffn_hidden_size": "${multiply:4, ${.hidden_size}}"}
 """Settings of `model` in files of NeMo and Megatron-Bridge."""
 JOB_CONFIG = """
 [model]
@@ -306,7 +306,11 @@ def pool(place: Path, files: dict[str, Any]) -> None:
         "m.sh": SCRIPT,
         "t.toml": JOB_CONFIG,
         "n.yaml": {"trainer": {"devices": 8, "num_nodes": 1, "precision": "bf16"}, "model": LAUNCHED},
-        "mb.yaml": {"model": LAUNCHED, "train": {"micro_batch_size": 1}, "dataset": {"seq_length": 64}},
+        "mb.yaml": {
+            "model": LAUNCHED,
+            "train": {"micro_batch_size": 1, "global_batch_size": 8},
+            "dataset": {"seq_length": 64},
+        },
         "ds.json": {"train_micro_batch_size_per_gpu": 1, "bf16": {"enabled": True}, "zero_optimization": {"stage": 3}},
         "ax.yaml": {"sequence_len": 128, "adapter": "lora", "lora_r": 8, "lora_target_linear": True, "bf16": "auto"},
         "lf.yaml": {"finetuning_type": "full", "cutoff_len": 128, "bf16": True, "deepspeed": "ds.json"},
