@@ -1,4 +1,4 @@
-"""What Hydra and OmegaConf write in YAML: references such as `${.heads}` or `${multiply:4, ${model.heads}}`, and `_target_`."""
+"""References and Python classes in YAML of Hydra and OmegaConf: `${.heads}`, `${multiply:4, ${model.heads}}`, `_target_`."""
 
 from __future__ import annotations
 

@@ -185,7 +185,7 @@ class LinkTime(StoredSpec):
     link: str | None = None
     """Name of one of the links."""
     what: str = ""
-    """Category, if there is no link."""
+    """Category of other time, such as `compute`; "" for time on links."""
     path_s: float
 
 

@@ -10,7 +10,7 @@ LONGEST = 10_000
 _OPERATORS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Mod: operator.mod}
 _OPERATORS |= {ast.Div: operator.floordiv, ast.FloorDiv: operator.floordiv}
 UNREADABLE = (SyntaxError, ValueError, TypeError, ZeroDivisionError, RecursionError, MemoryError)
-"""Errors of `evaluated` for what is no such sum."""
+"""Errors that `evaluated` raises for text that is not an arithmetic expression."""
 
 
 def evaluated(text: str) -> int | list[object]:

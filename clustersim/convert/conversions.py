@@ -8,7 +8,7 @@ from clustersim.convert.peft import section
 from clustersim.convert.table import Alias, Conversion, records
 
 SCALING: Mapping[object, str] = {"delayed": "delayed", "tensorwise": "current", "blockwise": "block"}
-"""Of fp8_recipe, where plain fp8 has its scales from."""
+"""Value of `training.fp8_scaling` for each fp8_recipe of Megatron-LM that computes in plain fp8."""
 
 
 def is_number(value: object) -> bool:

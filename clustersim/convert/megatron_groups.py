@@ -88,7 +88,7 @@ def joined(given: Mapping[str, object]) -> list[Joined]:
 
 
 def _offloaded(given: Mapping[str, object]) -> list[Joined]:
-    """Return what is on the host: all or part of the optimizer, and the activations of all or the first layers."""
+    """Return the keys of `training.offload`: share of the optimizer on the host, and layers whose activations are there."""
     found, offload = list[Joined](), ("training", "offload")
     if name := next((one for one in OFFLOADED if given.get(one) is True), None):
         share, overlap = given.get("optimizer_offload_fraction", 1.0), given.get("overlap_cpu_optimizer_d2h_h2d", False)

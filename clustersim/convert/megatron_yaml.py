@@ -94,7 +94,7 @@ def imported(tool: str, path: str, text: str, settings: Mapping[str, object]) ->
 
 
 def _kind(name: str) -> str | None:
-    """Return what a setting with Megatron's name is in a table: its argument, - or ~; None for an unknown one."""
+    """Return the Megatron-LM argument of a setting by its last name; - without effect, ~ not modelled, None if unknown."""
     leaf = name.rpartition(".")[2]
     if leaf in ALIASES or leaf in GROUPED or leaf in REMEDIES:
         return leaf
@@ -112,7 +112,10 @@ def _core(said: ToolSettings) -> Keys:
     function = said.rows[FUNCTION].read(said[FUNCTION])
     if function not in kinds:
         raise said.error(FUNCTION, f"with gated_linear_unit {said[GATE]} cannot be expressed in a workload")
-    return {"model.activation": kinds[str(function)], **PRECISIONS.get(str(said["mixed_precision.recipe"]), {})}
+    recipe = said["mixed_precision.recipe"]
+    if recipe is not None and str(recipe) not in PRECISIONS:
+        raise said.error("mixed_precision.recipe", f"cannot be expressed in a workload; write {', '.join(PRECISIONS)}")
+    return {"model.activation": kinds[str(function)], **PRECISIONS.get(str(recipe), {})}
 
 
 def _bridge(data: Mapping[str, object]) -> dict[str, object]:

@@ -53,8 +53,7 @@ def translated(path: str, text: str) -> Document:
     count = header.nvswitches + header.switches
     switches = [int(word) for word in words if word.isdecimal() and len(word) < 10]
     if len(set(switches)) != count or len(words) != count or any(one >= header.vertices for one in switches):
-        why = f"is no list of the {count} switches of {header.vertices} vertices; list each once"
-        raise ConfigError(path, 2, 1, why)
+        raise ConfigError(path, 2, 1, f"must list each of the {count} switches of {header.vertices} vertices once")
     cables = list(_cables(path, lines, header))
     if len(cables) != header.links:
         raise ConfigError(path, 1, 1, f"says {header.links} links and has {len(cables)}; write as many rows as it says")

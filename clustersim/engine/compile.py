@@ -85,7 +85,7 @@ class Work(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """What engines execute: the programs of roles, the folded network, and columns over rank cells and their tasks."""
+    """Input of the engines: the programs of roles, the folded network, and columns over rank cells and their tasks."""
 
     programs: Sequence[Program]
     role: Ints
@@ -95,15 +95,15 @@ class Plan(NamedTuple):
     members: Mapping[GroupCell, int]
     """Number of rank cells of each group."""
     activities: Sequence[Activity]
-    """The different activities."""
+    """Distinct activities."""
     does: Ints
     """Activity of each task of each rank cell, rank cell after rank cell."""
     network: Network
     first: Ints
     size: Ints
-    """Of each rank cell, its first rank and the number of its ranks."""
+    """First rank of each rank cell, and its number of ranks (cells,)."""
     sources: Mapping[SegmentTimes, Source]
-    """What the activities with kernels are made of, by their times."""
+    """{times of an activity: its kernels, collectives and flows}, for activities with kernels."""
     hosts: tuple[Launcher, ...] = ()
     """Launchers of the kernels by node type."""
 
@@ -467,7 +467,7 @@ class _Recipes(NamedTuple):
 
     layout: Layout
     recipes: Sequence[_Recipe]
-    """The different ones."""
+    """Distinct recipes."""
     which: Ints
     """The recipe of each task."""
     inside: tuple[str, ...]

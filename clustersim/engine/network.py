@@ -52,7 +52,7 @@ class Network:
     capacity: Floats
     """Bytes/s of each link cell that can be a bottleneck."""
     loads: Mapping[Variant, tuple[LinkLoads, ...]]
-    """For each phase, loads of all groups of a group cell on one link of each link cell."""
+    """Loads, by phase, of all groups of a group cell on one link of each link cell."""
     kinds: Mapping[str, Sequence[GroupKind]] = field(default_factory=dict)
     """{family: kind of each group cell}, for families with several kinds."""
     known: dict[Collective, Sequence[tuple[Flow, ...]]] = field(default_factory=dict)

@@ -49,7 +49,7 @@ class PassMessage(NamedTuple):
     chunk: int
     """Index of the pass's stage among those of the rank."""
     ahead: int = 0
-    """Offset from that stage to the stage of the message."""
+    """Global stage of the message minus that of the pass."""
     number: int = 0
     """Index as in Message."""
 

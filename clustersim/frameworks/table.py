@@ -159,7 +159,7 @@ class Framework(Spec):
     over: Annotated[tuple[Name, ...], Field(strict=False)] = ()
     """Frameworks on which this one is built, whose names may occur next to its own."""
     assumes: str = ""
-    """For words that name no framework: what is assumed, in words."""
+    """Assumptions, in words, if the file describes a generic trainer rather than a named release."""
     since: int = 0
     until: int = 9999
     """Last year for which these defaults hold."""

@@ -57,9 +57,9 @@ class PassSeconds(NamedTuple):
     ready: float
     """Seconds of kernels from the start of the backward pass until that operator has its gradients."""
     forward_waits: float
-    """For exchanges among experts in a forward pass that runs alone, where `forward` has none as others overlap with them."""
+    """Seconds of expert exchanges in a forward pass that overlaps no other microbatch; not in `forward`."""
     backward_waits: float
-    """The same of a backward pass."""
+    """Seconds of expert exchanges in a backward pass that overlaps no other microbatch; not in `backward`."""
 
 
 class LayerSteps(NamedTuple):

@@ -75,7 +75,7 @@ class SearchResult:
     open_points: int = 0
     """Points of an interrupted search that may be better than the best known ones."""
     gap: float | None = None
-    """For an interrupted search, largest share by which these may be better than the best; None for a finished one."""
+    """Largest share by which the open points may be better than the best point; None if the search finished."""
 
 
 class Limits(NamedTuple):
@@ -179,7 +179,7 @@ class _Tile:
     each: list[tuple[SizedSplit, Order]] = field(default_factory=list)
     order: list[int] = field(default_factory=list)
     kind: tuple[object, ...] = ()
-    """What the ratio of steps and their bounds depends on, of tiles whose rows are of one kind."""
+    """Properties on which the ratio of step to bound depends, equal for all rows of the tile."""
 
     def point(self, row: int) -> tuple[PlaceInSpace, Point]:
         return self.rows.point(*self.each[self.order[row]])

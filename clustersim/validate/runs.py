@@ -215,7 +215,7 @@ BLANK = frozenset(
 )
 """Words for a blank cell, in lower case."""
 NONE = frozenset(("none", "no", "n", "off", "0", "false", "f", "disabled", "without", "w/o"))
-"""What people write of a setting that a run does without, in small letters; a blank cell is the framework's default instead."""
+"""Words for a setting that a run does without, in lower case; a blank cell means the framework's default."""
 Reader = Callable[[str], Any]
 DEEPEST = 1_000
 """Layers of the deepest Transformer that was trained (DeepNet, arXiv 2203.00555); more take minutes to cut into stages."""
