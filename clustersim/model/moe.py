@@ -81,13 +81,13 @@ def permute(shard: ShardedModel) -> Operator:
     gather = shard.exchange("all_gather", *whole) if shard.sequence_parallel else ()
     reduce = shard.exchange("reduce_scatter" if shard.sequence_parallel else "all_reduce", *whole)
     forward = copy(shard, "permute", *whole, (1 + k) * z)
-    backward = copy(shard, "permute_backward", *whole, (1 + k) * z)
+    backward = summed(shard, copy(shard, "permute_backward", *whole, (1 + k) * z), k * shard.tokens)
     ahead, behind = weighed_rows(shard), padded_rows(shard, 1)
     alive = z * (1 + k) * shard.tokens * hidden
     return Operator(
         "permute",
         (*gather, forward, *ahead[0], *behind),
-        (*behind, *ahead[1], backward, *reduce, add(shard, shard.local, hidden)),
+        (*behind, *ahead[1], *backward, *reduce, add(shard, shard.local, hidden)),
         backward_alive=alive,
     )
 
@@ -221,14 +221,55 @@ def unpermute(shard: ShardedModel) -> Operator:
     reduce = shard.exchange("reduce_scatter" if shard.sequence_parallel else "all_reduce", *whole)
     gather = shard.exchange("all_gather", *whole) if shard.sequence_parallel else ()
     joined = (add(shard, *whole),) if shard.model.shared_experts else ()
+    weights, back = weighed_outputs(shard)
     return Operator(
         "unpermute",
-        (*padded_rows(shard, 1), copy(shard, "unpermute", *whole, (1 + k) * z), *joined, *reduce),
-        (*gather, copy(shard, "unpermute_backward", *whole, (1 + 2 * k) * z), *padded_rows(shard, 1)),
+        (
+            *padded_rows(shard, 1),
+            *weights,
+            *summed(shard, copy(shard, "unpermute", *whole, (1 + k) * z), k * shard.tokens),
+            *joined,
+            *reduce,
+        ),
+        (*gather, copy(shard, "unpermute_backward", *whole, unpermuted(shard) * z), *back, *padded_rows(shard, 1)),
         saved=weighed(shard, shard.tokens),
-        forward_alive=z * (1 + k) * shard.tokens * hidden,
+        forward_alive=z * (1 + k + len(weights) * k) * shard.tokens * hidden,
         backward_alive=z * (1 + k) * shard.tokens * hidden,
     )
+
+
+def summed(shard: ShardedModel, fused: Kernel, rows: float, tokens: float | None = None) -> tuple[Kernel, ...]:
+    """Return the kernels that sum rows of experts into tokens: `fused`, or a cleared tensor and atomic additions.
+
+    Megatron without --moe-permute-fusion calls scatter_add_, and index_select, whose gradient is index_add_
+    (core/transformer/moe/moe_utils.py; PyTorch's derivatives.yaml). Indexing, as in Hugging Face's models, sorts in its gradient,
+    which took hardly longer than one fused kernel (docs/measured-h200.md). `tokens`: number of tokens, if not those of `fused`.
+    """
+    if not shard.scatters_rows or (shard.eager and fused.op == "permute_backward"):
+        return (fused,)
+    z, hidden = shard.size, shard.model.hidden
+    cleared = copy(shard, "clear", fused.m if tokens is None else round(tokens), hidden, z)
+    return (cleared, copy(shard, "scatter_rows", round(rows), hidden, 3 * z))
+
+
+def weighed_outputs(shard: ShardedModel) -> tuple[tuple[Kernel, ...], tuple[Kernel, ...]]:
+    """Return the kernels of eager PyTorch that multiply the experts' outputs by their weights, forward and backward.
+
+    The gradient of the rows reads and writes a value, the product for that of the weights reads two and writes one, and its sum
+    reads one. Weights that are applied elsewhere need none.
+    """
+    if not (shard.eager and shard.scatters_rows) or shard.separate_rows:
+        return (), ()
+    shape, z = (shard.local, shard.model.hidden), shard.visits * shard.size
+    return (copy(shard, "weigh_rows", *shape, 2 * z),), (copy(shard, "weigh_rows_backward", *shape, 6 * z),)
+
+
+def unpermuted(shard: ShardedModel) -> float:
+    """Return the values that the gradient of the experts' sum reads and writes, per value of a token.
+
+    Each row is written, and read where the kernel also makes the gradient of its weight.
+    """
+    return 1 + (1 if shard.scatters_rows else 2) * shard.visits
 
 
 def weighed_rows(shard: ShardedModel) -> tuple[tuple[Kernel, ...], tuple[Kernel, ...]]:
@@ -296,13 +337,14 @@ def _out(shard: ShardedModel, name: str, moved: float) -> Steps:
     return (copy(shard, name, *shape, moved * shard.size), *send, *gather, *sort(shard))
 
 
-def _back(shard: ShardedModel, name: str, moved: float) -> Steps:
-    """Return the steps of a combine, at whose end the rows of a token are summed. `moved` is as in `_out`."""
+def _back(shard: ShardedModel, name: str, moved: float, weights: Steps = ()) -> Steps:
+    """Return the steps of a combine, at whose end the rows of a token are weighed by `weights` and summed. `moved` is as in `_out`."""
     shape = shard.local, shard.model.hidden
     gather, send = shard.sliced("reduce_scatter"), shard.across("combine")
     if shard.arrived is not None:
-        return (_rows_of(shard, name), *gather, *send)
-    return (*sort(shard), *gather, *send, copy(shard, name, *shape, moved * shard.size))
+        return (*summed(shard, _rows_of(shard, name), shard.rows, shard.arrived), *gather, *send)
+    last = copy(shard, name, *shape, moved * shard.size)
+    return (*sort(shard), *gather, *send, *weights, *summed(shard, last, shard.visits * shape[0]))
 
 
 def _rows_of(shard: ShardedModel, name: str) -> Kernel:
@@ -325,10 +367,11 @@ def combine(shard: ShardedModel) -> Operator:
     """
     k, shape, z = shard.visits, (shard.local, shard.model.hidden), shard.size
     joined = (add(shard, *shape),) if shard.model.shared_experts else ()
+    weights, back = weighed_outputs(shard) if shard.arrived is None else ((), ())
     return Operator(
         "combine",
-        (*_back(shard, "unpermute", 1 + k), *joined),
-        _out(shard, "unpermute_backward", 1 + 2 * k),
+        (*_back(shard, "unpermute", 1 + k, weights), *joined),
+        (*back, *_out(shard, "unpermute_backward", unpermuted(shard))),
         outputs=(Output("combine", shape[1], z * shape[0] * k * shape[1]),),
         saved=weighed(shard, shape[0]),
         forward_alive=2 * travelling(shard),

@@ -242,6 +242,11 @@ class ShardedModel:
         """Whether queries and keys are rotated operation by operation."""
         return (self.training.rope_kernels or self.training.kernels) == "eager"
 
+    @cached_property
+    def scatters_rows(self) -> bool:
+        """Whether PyTorch's atomic additions, not one fused kernel, sum the rows of experts into their tokens."""
+        return (self.training.permute_kernels or self.training.kernels) == "eager"
+
     @property
     def fused_softmax(self) -> bool:
         """Whether the softmax of unfused attention includes scale and mask.

@@ -23,6 +23,8 @@ EXPERT_OPS = (
     "sort_rows",
     "unpermute",
     "unpermute_backward",
+    "clear",
+    "scatter_rows",
     "clamp",
     "clamp_backward",
     "expert_bias",

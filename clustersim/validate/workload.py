@@ -34,7 +34,8 @@ HABITS: Mapping[str, Mapping[str, str | None]] = {
         **dict.fromkeys(
             (
                 *("recompute_modules", "moments", "cuda_graphs"),
-                *("norm_kernels", "rope_kernels", "fused_experts", "fused_projections", "fused_accumulation"),
+                *("norm_kernels", "rope_kernels", "permute_kernels"),
+                *("fused_experts", "fused_projections", "fused_accumulation"),
             )
         ),
         "dispatch": "ep",

@@ -219,6 +219,7 @@ MODEL_ARGS=" \\
     --multi-latent-attention --kv-lora-rank 512 --v-head-dim 128 --q-lora-rank 1536 --qk-head-dim 128 \\
     --qk-layernorm --qk-pos-emb-head-dim 64 --num-experts 256 --moe-layer-freq [0]*3+[1]*58 \\
     --moe-ffn-hidden-size 2048 --moe-router-topk 8 --moe-shared-expert-intermediate-size 2048 --mtp-num-layers 1 \\
+    --moe-permute-fusion \\
     --seq-length 4096 --max-position-embeddings 163840 --swiglu --disable-bias-linear --normalization RMSNorm \\
     --untie-embeddings-and-output-weights --position-embedding-type rope --hidden-dropout 0 --micro-batch-size 1 \\
 "

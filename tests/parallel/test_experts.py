@@ -521,6 +521,21 @@ def test_inputs_of_experts_activation_are_limited_before_the_fused_kernel_and_au
     assert activation(model__activation_clamp=7.0, **eager) == activation(**eager)
 
 
+@pytest.mark.parametrize("dispatcher", ["nccl", "deepep"])
+@pytest.mark.parametrize(("tp", "ep", "slices"), SPLITS)
+def test_rows_that_no_fused_kernel_sums_are_added_once_in_each_pass(tp, ep, slices, dispatcher):
+    """Megatron without --moe-permute-fusion: scatter_add_ forward, index_select and so index_add_ backward."""
+    split = {"tp": tp, "ep": ep, "expert_tp": slices, "dp": max(1, ep * slices // tp), "pp": 1}
+    options = {f"parallelism__{name}": value for name, value in split.items()}
+    options |= {"parallelism__algorithms__ep": dispatcher, "parallelism__sequence_parallel": tp > 1}
+    fused = [one for one in kernels_of(job(**options)) if one.op in ("unpermute", "permute_backward")]
+    eager = kernels_of(job(training__permute_kernels="eager", **options))
+    added, cleared = ([one for one in eager if one.op == op] for op in ("scatter_rows", "clear"))
+    assert len(added) == len(cleared) == len(fused) > 0
+    moved = sum(one.bytes / 3 for one in added) + sum(one.bytes for one in cleared)
+    assert moved == pytest.approx(sum(one.bytes for one in fused), rel=0.01)  # DeepEP: whole tokens arrive
+
+
 def test_fused_products_of_experts_leave_no_kernel_between_them():
     """Transformer Engine's op fuser: what arrives is cast, both ways; activation, biases and other casts are taken in."""
     narrow = {"training__precision": "mxfp8", "parallelism__tp": 1, "parallelism__pp": 1, "parallelism__ep": 1}

@@ -14,6 +14,7 @@ from clustersim.model.attention import softmax as softmax_forward
 from clustersim.model.elementwise import activation, activation_backward
 from clustersim.model.head import parallel_loss
 from clustersim.model.kernel import Kernel
+from clustersim.model.moe import unpermute
 from clustersim.model.norm import norm_kernels
 from clustersim.parallel.load import build
 from clustersim.predictors.load import get
@@ -180,3 +181,20 @@ def test_a_launch_belongs_to_each_kernel():
     eager, fused = (shard(model__norm="rmsnorm", training__norm_kernels=whose) for whose in ("eager", "fused"))
     least = [seconds(norm_kernels(one, 1, 64)[0], A100) for one in (eager, fused)]
     assert least[0] - least[1] == pytest.approx(5 * LAUNCH, rel=0.3)
+
+
+@pytest.mark.parametrize(
+    ("hidden", "topk", "seqs", "measured"),
+    [(2048, 8, 1, 1.11e-3), (2048, 8, 4, 4.40e-3), (4096, 2, 1, 0.69e-3), (4096, 2, 4, 2.27e-3)],
+)
+def test_rows_of_experts_that_pytorch_adds_with_atomics_take_as_long_as_on_an_h200(hidden, topk, seqs, measured):
+    # docs/measured-h200.md: rows weighed in a kernel, a cleared tensor, index_add_, and their gradients
+    shape = {"model__hidden": hidden, "model__heads": 32, "model__experts": 16, "model__topk": topk}
+    sizes = {"training__micro_batch": seqs, "training__global_batch": seqs, "training__seq": 4096}
+
+    def took(**kernels):
+        found = unpermute(shard(**shape, **sizes, **kernels))
+        return seconds((*found.forward, *found.backward_input), "h200-sxm")
+
+    assert took(training__kernels="eager") == pytest.approx(measured, rel=0.2)
+    assert took() < took(training__permute_kernels="eager") < took(training__kernels="eager")

@@ -45,6 +45,9 @@ INSTRUCTIONS: Annotated[dict[str, Rate], Declared("slots/element", "vidur (A100,
     "rotation": Rate(47.0, 0.1, f"{LIGER}: Hugging Face's rotation on A100 and B200"),
     "rotation_backward": Rate(28.5, 0.15, f"{LIGER}: Hugging Face's rotation on A100 and B200"),
     "quantize": Rate(35.0, 0.13, QUANTIZE),
+    "scatter_rows": Rate(
+        200.0, None, "H200 (docs/measured-h200.md): index_add_ of bf16 rows, 64 to 87 billion values a second"
+    ),
 }
 """Issue slots per element of PyTorch's gather of rows, its kernels on slices and rows spread over heads, and kernels of inference
 servers, which process one value at a time."""
