@@ -12,8 +12,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { RUN, JOIN, LAUNCH, BUSY, MARK, DRAIN };            /* what a task does (shape.py) */
-enum { MESSAGE, STREAM, HOST_MARK, OWN };                 /* what a wait is for (shape.py) */
+enum { RUN, JOIN, LAUNCH, BUSY, DRAIN };                  /* what a task does (shape.py) */
+enum { MESSAGE, STREAM, OWN };                            /* what a wait is for (shape.py) */
 enum { BEGIN, OVER, END, LANDED, MOVE, LAND, FIRST, LAST }; /* what a task waits for (loop.py) */
 
 #define LATER ((int64_t)1 << 56)
@@ -77,7 +77,7 @@ struct Running {
     X(mate, e, -1) X(previous, e, -1) X(after, e, -1) X(task, e, -1) X(pass_of, e, -1) X(waiter, e, -1) X(next_waiter, e + r, -1) \
     X(message_event, m, -1) X(message_waiter, m, -1) X(launched_events, l, -1) X(count, r * s, 0) X(arrived, g, 0) \
     X(meeting_cause, g, -1) X(meeting_first, g, -1) X(meeting_leader, g, -1) X(current, r, 0) X(waiting, r, 0) \
-    X(now_event, r, -1) X(entered, r, -1) X(mark, r, -1)
+    X(now_event, r, -1) X(entered, r, -1)
 #define SIZES(job) \
     int64_t e = (job)->events, r = (job)->ranks, s = (job)->streams, m = (job)->messages, l = (job)->launches, g = (job)->meetings
 
@@ -377,9 +377,6 @@ static int waited(Job *job, int32_t rank, int64_t p, int32_t task)
             if (event == -2)
                 continue;
             break;
-        case HOST_MARK:
-            event = job->mark[rank];
-            break;
         default:
             event = own_event(job, p, wait);
         }
@@ -513,25 +510,19 @@ static void launched(Loop *w, Job *job, int32_t rank, int64_t p, int32_t task)
 
 static void host(Job *job, int32_t rank, int64_t p, int32_t task, int32_t op)
 {
-    int64_t number = (int64_t)rank * job->streams + HOST_STREAM;
-    int32_t count = job->count[number], event;
-    if (op == DRAIN)
-        event = job->now_event[rank];
-    else {
-        int32_t last = count ? job->launched_events[job->launched[number] + count - 1] : job->entered[rank];
+    int64_t first = (int64_t)rank * job->streams, number = first + job->stream[task];
+    int32_t event = job->now_event[rank];
+    if (op == BUSY) {
+        int32_t count = job->count[first + HOST_STREAM];
+        int32_t last = count ? job->launched_events[job->launched[first + HOST_STREAM] + count - 1] : job->entered[rank];
         double time = time_of(job, last);
         event = (int32_t)job->pass_event[p] + job->event[task];
         job->task[event] = task;
         job->asked[event] = job->start[event] = time;
         job->cause[event] = last;
         job->end[event] = time + job->idle[job->kind[task]];
-        if (op == MARK) {
-            job->mark[rank] = event;
-            return;
-        }
     }
-    job->launched_events[job->launched[number] + count] = event;
-    job->count[number] = count + 1;
+    job->launched_events[job->launched[number] + job->count[number]++] = event;
 }
 
 static void advance(Loop *w, Job *job, int32_t rank)

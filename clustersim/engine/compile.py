@@ -37,7 +37,6 @@ from clustersim.engine.program import (
     Message,
     PassMessage,
     Program,
-    Ready,
     Task,
     TemplateKey,
     Wait,
@@ -314,7 +313,7 @@ class _LayoutWriter:
         if self.launching.start:
             task = LayoutTask(HOST, READY, -1, None, (), None)
             yield task, (_Binder.alone, self.launching.start)
-            yield _waiting([Ready()])
+            yield _waiting([Wait(READY)])
 
     def tasks(self, lines: Sequence[Instruction]) -> Iterator[_Made]:
         """Yield the tasks of a pass.
@@ -382,7 +381,7 @@ class _LayoutWriter:
         ends at max(D + G, H + K), as if it could not start before H + K - G.
         """
         yield self.launches(line, calls, READY)
-        yield self.computation(line, calls, (*waits, Ready()), fresh=False)
+        yield self.computation(line, calls, (*waits, Wait(READY)), fresh=False)
         yield self.launches(line, calls, line.kind)
 
     def launches(self, line: Compute, calls: int, kind: str) -> _Made:

@@ -26,7 +26,7 @@ import numpy as np
 
 from clustersim.arrays import Floats, Ints, offsets
 from clustersim.engine.flows import FITS
-from clustersim.engine.shape import DRAIN, HOST_MARK, JOIN, LAUNCH, MARK, MESSAGE, RUN, STREAM, Shape
+from clustersim.engine.shape import BUSY, JOIN, LAUNCH, MESSAGE, RUN, STREAM, Shape
 from clustersim.engine.slowing import LEAST, MOST
 from clustersim.engine.times import LoopTimes
 from clustersim.errors import SimulationError
@@ -213,7 +213,7 @@ class _Job:
         self.meeting_leader = [-1] * len(self.meeting_size)
         self.cursor, self.current = self.rank_pass[:-1].copy(), [self.pass_task[p] for p in self.rank_pass[:-1]]
         self.waiting = [self.wait[task] for task in self.current]
-        self.now, self.now_event, self.mark = [self.begin] * ranks, [-1] * ranks, [-1] * ranks
+        self.now, self.now_event = [self.begin] * ranks, [-1] * ranks
         self.entered = [-1] * ranks
         """Event that ended last on each rank when its current pass began."""
         self.left, self.pending = ranks, 0
@@ -366,8 +366,6 @@ class Loop:
                 event, some = self.so_far(job, rank, wait)
                 if not some:
                     continue  # the rank has launched nothing there
-            elif what == HOST_MARK:
-                event = job.mark[rank]
             else:
                 event = job.pass_event[p] + job.event[job.pass_task[p] + job.which[wait]]
             end = job.time(event)
@@ -476,25 +474,22 @@ class Loop:
         return True
 
     def host(self, job: _Job, rank: int, p: int, task: int, op: int) -> None:
-        """Execute a task of the host: launch kernels, mark its progress (MARK), or wait for its GPU (DRAIN).
+        """Execute a task of the host: launch kernels or mark its progress (BUSY), or wait for its GPU (DRAIN).
 
         The stream of the host begins with the pass of its first task and does not wait for other streams, except in DRAIN.
         """
-        number = rank * job.streams + HOST_STREAM
-        count = job.count[number]
-        if op == DRAIN:
-            event = job.now_event[rank]
-        else:
-            before = job.launched_events[job.launch_start[number] + count - 1] if count else job.entered[rank]
+        first, event = rank * job.streams, job.now_event[rank]
+        number = first + job.stream[task]
+        if op == BUSY:
+            count = job.count[first + HOST_STREAM]
+            last = job.launch_start[first + HOST_STREAM] + count - 1
+            before = job.launched_events[last] if count else job.entered[rank]
             event = job.pass_event[p] + job.event[task]
             time = job.time(before)
             job.task[event], job.asked[event], job.cause[event] = task, time, before
             job.start[event], job.end[event] = time, time + job.idle[job.kind[task]]
-            if op == MARK:
-                job.mark[rank] = event
-                return
-        job.launched_events[job.launch_start[number] + count] = event
-        job.count[number] = count + 1
+        job.launched_events[job.launch_start[number] + job.count[number]] = event
+        job.count[number] += 1
 
     def arrive(self, job: _Job, event: int, time: float, cause: int) -> None:
         """Note that a rank has reached a task that several ranks start together; the last rank to arrive starts the task."""

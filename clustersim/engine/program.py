@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from clustersim.arrays import Mask
-from clustersim.engine.fabric import HOST, Activity
+from clustersim.engine.fabric import Activity
 from clustersim.engine.microbatch_overlap import ALONE, Pairing, Turn, turns
 from clustersim.engine.traffic import Variant
 from clustersim.schedules.action import Action
@@ -55,18 +55,13 @@ class PassMessage(NamedTuple):
 
 
 class Wait(NamedTuple):
-    """Handle of all tasks that a rank has launched on a stream so far, or of the first `first` of the step."""
+    """Handle of all tasks that a rank has launched on a stream so far, or of the first `first` of the step; for READY, of the
+    last mark of the host: the computation that waits for it is never delayed by a launch."""
 
     stream: str
     first: int | None = None
     but: int = 0
     """Number of the last tasks that are left out."""
-
-
-class Ready(NamedTuple):
-    """Handle of the host's launches: the computation that waits for it is never delayed by a launch."""
-
-    stream: str = HOST
 
 
 class OwnTask(NamedTuple):
@@ -77,8 +72,8 @@ class OwnTask(NamedTuple):
     """Name of the span of the wait; empty if it is not shown as a wait."""
 
 
-LayoutHandle = PassMessage | Wait | Ready | OwnTask
-Handle = Message | Wait | Ready | OwnTask
+LayoutHandle = PassMessage | Wait | OwnTask
+Handle = Message | Wait | OwnTask
 """Condition that a task waits for."""
 Carried = Mapping[tuple[Variant, int], float]
 """{(variant, group cell): bytes}"""

@@ -11,7 +11,7 @@ import numpy as np
 from clustersim.arrays import Floats, Ints, entries, offsets
 from clustersim.engine.fabric import HOST
 from clustersim.engine.loop import LoopStep
-from clustersim.engine.program import COMPUTE, LayoutHandle, OwnTask, Ready, Span, Wait
+from clustersim.engine.program import COMPUTE, READY, LayoutHandle, OwnTask, Span, Wait
 from clustersim.engine.shape import Shape
 from clustersim.engine.times import Tasks
 
@@ -149,8 +149,8 @@ def _ranges(begin: Ints, end: Ints) -> Ints:
 def _kind(handle: LayoutHandle) -> str:
     """Return the name of spans that wait for a handle; empty if they are not shown."""
     if isinstance(handle, Wait):
-        return "send" if handle.stream.startswith("p2p") else handle.stream
-    return handle.kind if isinstance(handle, OwnTask) else HOST if isinstance(handle, Ready) else "receive"
+        return "send" if handle.stream.startswith("p2p") else HOST if handle.stream == READY else handle.stream
+    return handle.kind if isinstance(handle, OwnTask) else "receive"
 
 
 def _kinds_of_waits(tasks: Tasks) -> tuple[tuple[str, ...], Ints]:

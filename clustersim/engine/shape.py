@@ -36,16 +36,14 @@ from clustersim.engine.program import (
     OwnTask,
     PassMessage,
     Program,
-    Ready,
 )
 from clustersim.errors import DeadlockError
 
-RUN, JOIN, LAUNCH, BUSY, MARK, DRAIN = range(6)
-"""Operation of a task: compute; only wait; launch on another stream; launch kernels on the host; mark the host's progress; wait
-of the host for its GPU."""
-MESSAGE, STREAM, HOST_MARK, OWN = range(4)
-"""Kind of a wait: for a message; for tasks launched on a stream; for the last mark of the host; for an earlier task of the same
-pass."""
+RUN, JOIN, LAUNCH, BUSY, DRAIN = range(5)
+"""Operation of a task: compute; only wait; launch on another stream; launch kernels on the host, or mark its progress; wait of
+the host for its GPU."""
+MESSAGE, STREAM, OWN = range(3)
+"""Kind of a wait: for a message; for tasks launched on a stream; for an earlier task of the same pass."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +52,7 @@ class Shape:
 
     # per task
     op: Ints
-    """Operation of the task: RUN, JOIN, LAUNCH, BUSY, MARK or DRAIN."""
+    """Operation of the task: RUN, JOIN, LAUNCH, BUSY or DRAIN."""
     stream: Ints
     """Stream, as an index into `streams`."""
     group: Ints
@@ -228,7 +226,8 @@ class _Names:
                 own = event if op not in (JOIN, DRAIN) else -1
                 event += own >= 0
                 loses = op == RUN and task.kind not in UPDATE
-                number = streams.setdefault(task.stream, len(streams))
+                # marks are on a stream of their own: the launches after them do not wait for their ends
+                number = streams.setdefault(READY if task.kind == READY else task.stream, len(streams))
                 group = -1 if task.family is None else groups.setdefault(task.family, len(groups))
                 gives = -1 if task.gives is None else self.message(task.gives, "send")
                 tasks.append((op, number, task.free, loses, own, task.chunk, len(waits), group, gives))
@@ -240,8 +239,6 @@ class _Names:
         """Return a wait as a row: what, which (of messages, each rank has its own), first, but, chunk, message."""
         if isinstance(handle, PassMessage):
             return MESSAGE, -1, 0, 0, handle.chunk, self.message(handle, "receive")
-        if isinstance(handle, Ready):
-            return HOST_MARK, 0, 0, 0, -1, -1
         if isinstance(handle, OwnTask):
             return OWN, handle.place, 0, 0, -1, -1
         stream = self.streams.setdefault(handle.stream, len(self.streams))
@@ -367,7 +364,7 @@ def _op(task: LayoutTask) -> int:
     if task.stream == COMPUTE:
         return RUN if task.kind else JOIN
     if task.stream == HOST:
-        return {READY: MARK, SYNCHRONISE: DRAIN}.get(task.kind, BUSY)
+        return DRAIN if task.kind == SYNCHRONISE else BUSY
     return LAUNCH
 
 

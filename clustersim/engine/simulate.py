@@ -19,7 +19,7 @@ from simpy.events import NORMAL
 from clustersim.arrays import Floats
 from clustersim.engine.fabric import Fabric
 from clustersim.engine.loop import HOST_STREAM, LoopJob, LoopStep
-from clustersim.engine.shape import BUSY, DRAIN, HOST_MARK, JOIN, LAUNCH, MARK, MESSAGE, OWN, RUN
+from clustersim.engine.shape import DRAIN, JOIN, LAUNCH, MESSAGE, OWN, RUN
 from clustersim.engine.slowing import Done, SlowedFabric
 from clustersim.errors import SimulationError
 from clustersim.garbage import uncollected
@@ -172,7 +172,7 @@ class _RepeatedJob:
     def rank(self, rank: int) -> SimpyProcess:
         """Execute the passes of a rank."""
         shape, env = self.shape, self.env
-        now, mark = -1, -1  # the event that ended last on the compute stream, and the last mark of the host
+        now = -1  # the event that ended last on the compute stream
         for p in range(shape.rank_pass[rank], shape.rank_pass[rank + 1]):
             begin, microbatch, entered = int(shape.pass_task[p]), int(shape.microbatch[p]), now
             for task in range(begin, shape.pass_end[p]):
@@ -181,7 +181,7 @@ class _RepeatedJob:
                 if op in (RUN, JOIN):
                     for wait in range(shape.wait[task], shape.wait[task + 1]):
                         asked = env.now
-                        awaited = yield from self.awaited(rank, p, wait, mark)
+                        awaited = yield from self.awaited(rank, p, wait)
                         if awaited is None:
                             continue
                         if awaited >= 0 and not self.over[awaited].processed:
@@ -198,19 +198,17 @@ class _RepeatedJob:
                 elif op == LAUNCH:
                     self.launch(rank, p, task, event, now)
                 else:
-                    mark = self.host(rank, task, event, now, entered, mark)
+                    self.host(rank, task, event, now, entered)
         self.at[rank] = -1, -1
         self.left -= 1
 
-    def awaited(self, rank: int, p: int, wait: int, mark: int) -> Generator[simpy.Event, Any, int | None]:
+    def awaited(self, rank: int, p: int, wait: int) -> Generator[simpy.Event, Any, int | None]:
         """Return the event that a wait is for; None if the rank has launched nothing on the stream."""
         shape, which = self.shape, int(self.shape.which[wait])
         what = shape.what[wait]
         if what == MESSAGE:
             event: int = yield self.sent[which + 1 + int(shape.microbatch[p])]
             return event
-        if what == HOST_MARK:
-            return mark
         if what == OWN:
             return self.own(p, wait)
         return self.so_far(rank, wait)
@@ -253,7 +251,7 @@ class _RepeatedJob:
         shape, env, cause = self.shape, self.env, -1
         for wait in range(shape.wait[task], shape.wait[task + 1]):
             asked = env.now
-            awaited = yield from self.awaited(rank, p, wait, -1)
+            awaited = yield from self.awaited(rank, p, wait)
             if awaited is None:
                 continue
             if not self.over[awaited].processed:
@@ -276,15 +274,15 @@ class _RepeatedJob:
                 cause = one
         self.arrive(event, cause)
 
-    def host(self, rank: int, task: int, event: int, now: int, entered: int, mark: int) -> int:
-        """Execute a host task: launch kernels, mark progress, or wait for the GPU. Return its last mark.
+    def host(self, rank: int, task: int, event: int, now: int, entered: int) -> None:
+        """Execute a host task: launch kernels, mark progress, or wait for the GPU.
 
         now: event that ended last on the compute stream. entered: time when the pass began.
         """
-        stream, op = self.launched[rank, HOST_STREAM], self.shape.op[task]
-        if op == DRAIN:
+        stream = self.launched[rank, HOST_STREAM]
+        if self.shape.op[task] == DRAIN:
             stream.append(now)
-            return mark
+            return
         before = stream[-1] if stream else entered
         # its stream continues whatever the others do, so that it may be behind the GPU or far ahead of it
         time = self.begin if before < 0 else self.end[before]
@@ -295,9 +293,7 @@ class _RepeatedJob:
             self.env.process(self.end_at(event))
         else:
             self.over[event].succeed()
-        if op == BUSY:
-            stream.append(event)
-        return event if op == MARK else mark
+        self.launched[rank, int(self.shape.stream[task])].append(event)
 
     def end_at(self, event: int) -> SimpyProcess:
         """End a host event at its time."""

@@ -14,7 +14,7 @@ from clustersim.convert.chakra import BYTES, OPS, SECONDS, TYPES, AttributeValue
 from clustersim.engine.compile import Plan, Source
 from clustersim.engine.fabric import HOST
 from clustersim.engine.groups import PIPELINES
-from clustersim.engine.program import COMPUTE, READY, SYNCHRONISE, Handle, Message, Ready, Task, Wait
+from clustersim.engine.program import COMPUTE, READY, SYNCHRONISE, Handle, Message, Task, Wait
 from clustersim.errors import InputError
 from clustersim.model.kernel import Kernel
 from clustersim.model.operator import Collective
@@ -33,8 +33,6 @@ class RankTrace:
     nodes: list[TraceNode] = field(default_factory=list)
     last: int | None = None
     """Last node on the compute stream."""
-    ready: int | None = None
-    """Node of the host's launches that the next computation waits for."""
     launched: defaultdict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
     """{stream: nodes} of the other streams."""
 
@@ -77,10 +75,7 @@ class RankTrace:
             stream += self._now()
             return
         node = self._node(NodeType.COMP, f"launch {task.kind}", stream[-1:] or self._now(), task.activity.idle, CPU)
-        if task.kind == READY:
-            self.ready = node
-        else:
-            stream.append(node)
+        self.launched[task.kind if task.kind == READY else HOST].append(node)
 
     def _awaited(self, handle: Handle, microbatch: int) -> Iterator[int]:
         """Yield the nodes of a handle. A message has its own receiving node."""
@@ -95,8 +90,6 @@ class RankTrace:
             own = self.launched[handle.stream]
             done = own[: handle.first] if handle.first is not None else own[: len(own) - handle.but]
             yield from done[-1:]
-        elif isinstance(handle, Ready) and self.ready is not None:
-            yield self.ready
 
     @property
     def _communicator(self) -> Attributes:

@@ -15,7 +15,7 @@ from clustersim.engine.compiled import PYTHON, is_compiled, loop, new_loop
 from clustersim.engine.fabric import Activity, Segment
 from clustersim.engine.flows import Flow
 from clustersim.engine.loop import Loop
-from clustersim.engine.program import Message, Ready, Wait
+from clustersim.engine.program import Message, Wait
 from clustersim.engine.record import Record
 from clustersim.engine.simulate import simulate
 from clustersim.errors import DeadlockError
@@ -175,7 +175,8 @@ def test_a_message_is_waited_for_and_ranks_of_a_group_start_together():
 def test_the_host_launches_from_the_begin_of_its_first_pass():
     """It launches 3 s of kernels for each pass: the second pass waits for 6 s, the first for 1 s."""
     passes = [
-        (task("ready", at, stream="host"), task("F", 1.0, Ready()), task("F", 3.0, stream="host")) for at in (1.0, 3.0)
+        (task("ready", at, stream="host"), task("F", 1.0, Wait("ready")), task("F", 3.0, stream="host"))
+        for at in (1.0, 3.0)
     ]
     assert ends(program(*passes)) == 7.0
 

@@ -12,7 +12,7 @@ from graphlib import CycleError, TopologicalSorter
 from typing import NamedTuple
 
 from clustersim.engine.fabric import HOST
-from clustersim.engine.program import COMPUTE, READY, SYNCHRONISE, GroupCell, Message, OwnTask, Task, Wait
+from clustersim.engine.program import COMPUTE, READY, SYNCHRONISE, GroupCell, Message, Task, Wait
 
 Node = Hashable
 Passes = Iterable[tuple[Sequence[Task], int]]
@@ -69,7 +69,6 @@ class _Walk:
     def rank(self, rank: int, passes: Passes) -> None:
         """Walk the passes of a rank."""
         here: list[Node] = []  # what the rank has waited for so far
-        mark: list[Node] = []
         streams: dict[str, list[Node]] = defaultdict(list)
         for number, (template, microbatch) in enumerate(passes):
             own, entered = list[Node](), here
@@ -83,7 +82,7 @@ class _Walk:
                         last = min(handle.first, count) if handle.first else count
                         waited += streams[handle.stream][: last if handle.first else last - handle.but]
                     else:
-                        waited += [own[handle.place]] if isinstance(handle, OwnTask) else mark
+                        waited.append(own[handle.place])
                 done = streams[task.stream]
                 if task.free:
                     node = self.begin(event, task, waited)
@@ -98,8 +97,7 @@ class _Walk:
                     done.append(node)
                 elif task.stream == HOST:
                     node = self.begin(event, task, done[-1:] or entered)
-                    mark = [node] if task.kind == READY else mark
-                    done += [node] if task.kind != READY else []
+                    streams |= {READY: [node]} if task.kind == READY else {HOST: [*done, node]}
                 else:
                     node = self.begin(event, task, [*here, *done[-1:], *waited])
                     done.append(node)

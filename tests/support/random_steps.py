@@ -25,7 +25,6 @@ from clustersim.engine.program import (
     OwnTask,
     PassMessage,
     Program,
-    Ready,
     Task,
     TemplateKey,
     Wait,
@@ -198,7 +197,7 @@ class _Writer:
             choices += [OwnTask(place) for place in range(len(self.templates[-1][rank]))]
         else:
             choices += [Wait(stream, *more) for stream in STREAMS for more in ((), (None, 1), (2,))]
-            choices += [Ready()] if rank in self.marked else []
+            choices += [Wait("ready")] if rank in self.marked else []
         return tuple(self.dice.choices(choices, k=self.dice.randint(0, 3))) if choices else ()
 
     def alone(self, rank: int, free: bool) -> None:
