@@ -55,18 +55,6 @@ def distinct_rows(rows: Ints) -> tuple[Ints, Ints]:
     return first[order], np.argsort(order)[of]
 
 
-def connected(count: int, one: Ints, other: Ints) -> Ints:
-    """Return the smallest vertex connected to each of `count` vertices by edges from `one` to `other` (count,)."""
-    least = np.arange(count)
-    while True:
-        known = least.copy()
-        np.minimum.at(least, one, known[other])
-        np.minimum.at(least, other, known[one])
-        if (least == known).all():
-            return least
-        least = least[least]  # halves a long chain each time
-
-
 def divide(x: Ints, by: int) -> tuple[Ints, Ints]:
     """Return (x // by, x % by) for x >= 0; numpy's division by a constant is fast, its remainder is not."""
     if by & (by - 1) == 0:

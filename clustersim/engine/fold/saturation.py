@@ -8,7 +8,6 @@ from typing import NamedTuple
 import numpy as np
 
 from clustersim.arrays import Floats, Ints, Mask, distinct, entries, offsets, summed
-from clustersim.engine.contention import contended, peaks
 from clustersim.engine.fold.refinement import alike
 from clustersim.engine.network import Demand, Network
 from clustersim.engine.record import Record
@@ -18,7 +17,7 @@ _MAX_TRANSFERS = 4_000_000  # beginnings of transfers that are looked at in one 
 _CELL = 32  # bits of a group cell's number
 
 
-class _Shares(NamedTuple):
+class LinkShares(NamedTuple):
     """Largest share of a link that all groups of a group cell take: rows of link i are start[i] to start[i + 1]."""
 
     start: Ints
@@ -30,18 +29,25 @@ class _Shares(NamedTuple):
         """Link of each row (rows,)."""
         return np.repeat(np.arange(len(self.start) - 1), np.diff(self.start))
 
-    def some(self, rows: Mask) -> _Shares:
+    def some(self, rows: Mask) -> LinkShares:
         """Return the shares of the masked rows."""
         start = offsets(rows)[self.start]
-        return _Shares(start, self.cell[rows], self.share[rows])
+        return LinkShares(start, self.cell[rows], self.share[rows])
 
 
-class _Times(NamedTuple):
-    """Times in seconds when the groups of each cell were active: those of cell c are start[c] to start[c + 1]."""
+class Transfers(NamedTuple):
+    """Transfers of the groups of each cell, at times of their own: those of cell c are start[c] to start[c + 1]."""
 
     start: Ints
-    begun: Floats
-    over: Floats
+    turn: Ints
+    """Place of the begin and of the end of each transfer in the order of all (2, transfers): at one time, ends come first."""
+
+    @classmethod
+    def of(cls, cells: int, cell: Ints, begun: Floats, over: Floats) -> Transfers:
+        """Return transfers by cell, sorted, of `cells` cells; begun, over: their times in seconds."""
+        turn = np.empty(2 * len(cell), np.int64)
+        turn[np.argsort(np.concatenate([over, begun]), kind="stable")] = np.arange(2 * len(cell))
+        return cls(np.searchsorted(cell, np.arange(cells + 1)), turn.reshape(2, -1)[::-1])
 
 
 def saturated_links(demand: Demand, nets: Sequence[Network], records: Sequence[Sequence[Record]]) -> Mask:
@@ -49,20 +55,15 @@ def saturated_links(demand: Demand, nets: Sequence[Network], records: Sequence[S
 
     nets, records: of each job, from a simulation with or without these links; each record list has all steps.
     """
-    number, shares = _numbers(nets), _shares(demand, nets)
-    first = [0, *(own[""] for own in number)]
-    each = np.array(
-        [
-            _most(shares.some((shares.cell >= begin) & (shares.cell < own[""])), [steps], [own])
-            for begin, own, steps in zip(first, number, records, strict=False)
-        ]
-    )
-    most: Floats = each.max(axis=0)
-    several = (most <= FITS) & (each.sum(axis=0) > FITS)
-    if several.any():
-        most = np.maximum(most, _most(shares.some(several[shares.link]), records, number))
-    short: Mask = most > FITS
-    return short
+    shares = _shares(demand, nets)
+    times = _times(records, _numbers(nets), shares)
+    first, of = alike(len(shares.start) - 1, shares.link, shares.cell, shares.share)
+    short = np.zeros(len(first), bool)
+    for part in _parts(shares, times, first):
+        row, _, level = levels(shares, times, first[part])
+        short[part[row[level > FITS]]] = True
+    found: Mask = short[of]
+    return found
 
 
 def jobs_contend(demand: Demand, nets: Sequence[Network], records: Sequence[Sequence[Record]]) -> bool:
@@ -74,28 +75,16 @@ def jobs_contend(demand: Demand, nets: Sequence[Network], records: Sequence[Sequ
     ends = [own[""] for own in number]
     pairs = distinct(shares.link * len(nets) + np.searchsorted(ends, shares.cell, side="right"))
     shares = shares.some((np.bincount(pairs // len(nets), minlength=len(demand.links)) > 1)[shares.link])
-    if not len(shares.cell):
-        return False
-    asking = np.zeros(ends[-1], bool)
-    asking[shares.cell] = True
-    times = _times(records, number, asking)
-    transfer, often = entries(times.start, shares.cell), np.diff(times.start)[shares.cell]
-    job = np.searchsorted(ends, np.repeat(np.arange(ends[-1]), np.diff(times.start)), side="right")
-    link, share = np.repeat(shares.link, often), np.repeat(shares.share, often)
-    found = contended(transfer, link, share, times.begun, times.over)
-    return any(len(distinct(job[group])) > 1 for group in found.groups())
-
-
-def _most(shares: _Shares, records: Sequence[Sequence[Record]], number: Sequence[dict[str, int]]) -> Floats:
-    """Return the largest share of each link that was in use at one time (links,)."""
-    asking = np.zeros(number[-1][""], bool)
-    asking[shares.cell] = True
-    times = _times(records, number, asking)
-    first, of = alike(len(shares.start) - 1, shares.link, shares.cell, shares.share)
-    found: Floats = np.concatenate(
-        [np.empty(0), *(_peaks(shares, times, part) for part in _parts(shares, times, first))]
-    )[of]
-    return found
+    times, links = _times(records, number, shares), np.arange(len(demand.links))
+    for part in _parts(shares, times, links):
+        row, change, level = levels(shares, times, links[part])
+        tight = level > FITS
+        if tight.any():
+            job = np.searchsorted(ends, np.abs(change) - 1, side="right")
+            active = [_running(row, np.sign(change) * (job == own)) > 0 for own in range(len(nets))]
+            if (np.sum(active, axis=0)[tight] > 1).any():
+                return True
+    return False
 
 
 def _numbers(nets: Sequence[Network]) -> list[dict[str, int]]:
@@ -110,7 +99,7 @@ def _numbers(nets: Sequence[Network]) -> list[dict[str, int]]:
     return result
 
 
-def _shares(demand: Demand, nets: Sequence[Network]) -> _Shares:
+def _shares(demand: Demand, nets: Sequence[Network]) -> LinkShares:
     """Return the largest share of each link that a group cell takes in any phase, if all cells could overfill it."""
     keys: list[Ints] = [np.empty(0, np.int64)]
     shares: list[Floats] = [np.empty(0)]
@@ -130,18 +119,19 @@ def _shares(demand: Demand, nets: Sequence[Network]) -> _Shares:
     np.maximum.at(most, inverse, np.concatenate(shares))
     link, links = key >> _CELL, len(demand.links)
     most /= demand.topology.capacity[demand.links[link]]
-    found = _Shares(np.searchsorted(link, np.arange(links + 1)), key & ((1 << _CELL) - 1), most)
+    found = LinkShares(np.searchsorted(link, np.arange(links + 1)), key & ((1 << _CELL) - 1), most)
     return found.some((summed(link, most, links) > FITS)[link])
 
 
-def _times(records: Sequence[Sequence[Record]], numbers: Sequence[dict[str, int]], asking: Mask) -> _Times:
-    """Return the distinct (begin, end) times of the collectives of each group cell that uses a link of interest."""
+def _times(records: Sequence[Sequence[Record]], numbers: Sequence[dict[str, int]], shares: LinkShares) -> Transfers:
+    """Return the distinct transfers of the group cells that take a share of a link."""
+    asking = np.zeros(numbers[-1][""], bool)
+    asking[shares.cell] = True
     every = [_moved(record, own, asking) for steps, own in zip(records, numbers, strict=True) for record in steps]
     columns = np.concatenate(every, axis=1)
     columns = columns[:, np.lexsort(columns[::-1])]
     new = np.append(True, (columns[:, 1:] != columns[:, :-1]).any(axis=0))[: columns.shape[1]]
-    start = np.searchsorted(columns[0, new], np.arange(numbers[-1][""] + 1))
-    return _Times(start, columns[1, new], columns[2, new])
+    return Transfers.of(len(asking), *columns[:, new])
 
 
 def _moved(record: Record, number: dict[str, int], asking: Mask) -> Floats:
@@ -157,20 +147,30 @@ def _moved(record: Record, number: dict[str, int], asking: Mask) -> Floats:
     return np.array([cell[entries(first, task)], record.starts[event], record.ends[event]])
 
 
-def _parts(shares: _Shares, times: _Times, links: Ints) -> Iterator[Ints]:
-    """Yield parts of `links` with at most _MAX_TRANSFERS transfers each."""
+def _parts(shares: LinkShares, times: Transfers, links: Ints) -> Iterator[Ints]:
+    """Yield places in `links`, part after part with at most _MAX_TRANSFERS transfers each."""
     each = offsets(np.diff(times.start)[shares.cell])
     count = np.cumsum(each[shares.start[links + 1]] - each[shares.start[links]])
     cuts = np.flatnonzero(np.diff(count // _MAX_TRANSFERS)) + 1
-    yield from np.split(links, cuts)
+    yield from np.split(np.arange(len(links)), cuts)
 
 
-def _peaks(shares: _Shares, times: _Times, links: Ints) -> Floats:
-    """Return the largest share of each link in use at one time (links,)."""
+def levels(shares: LinkShares, times: Transfers, links: Ints) -> tuple[Ints, Ints, Floats]:
+    """Return each begin and end of a transfer on some links, in the order of links and times: the place of the link in `links`,
+    the transfer's cell + 1 (negative where it ends), and the share of the link that is in use from then on."""
     asked = entries(shares.start, links)
     cell = shares.cell[asked]
-    when = entries(times.start, cell)
-    often = np.diff(times.start)[cell]
+    when, often = entries(times.start, cell), np.diff(times.start)[cell]
     row = np.repeat(np.repeat(np.arange(len(links)), np.diff(shares.start)[links]), often)
-    share = np.repeat(shares.share[asked], often)
-    return peaks(row, times.begun[when], times.over[when], share, len(links))
+    # one sort of whole numbers takes a fifth of sorting rows by link and time
+    order = np.argsort(np.concatenate(row * times.turn.size + times.turn[:, when]))
+    cell, share, row = np.repeat(cell + 1, often), np.repeat(shares.share[asked], often), np.tile(row, 2)[order]
+    return row, np.append(cell, -cell)[order], _running(row, np.append(share, -share)[order])
+
+
+def _running(row: Ints, change: Floats | Ints) -> Floats:
+    """Return the running sum of `change` within each row; row: the row of each change, sorted."""
+    level = np.cumsum(change, dtype=float)
+    start = np.flatnonzero(np.diff(row, prepend=-1))
+    level -= np.repeat(np.append(0.0, level)[start], np.diff(np.append(start, len(row))))
+    return level
