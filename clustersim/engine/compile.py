@@ -7,6 +7,7 @@ speed; those whose groups have the same flows share an activity.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
@@ -16,7 +17,7 @@ import numpy as np
 
 from clustersim.arrays import Ints, Mask, distinct_rows, offsets
 from clustersim.collectives.plan import BUFFERED, bus_factor
-from clustersim.engine.fabric import HOST, Activity, Segment, SegmentTimes
+from clustersim.engine.fabric import HOST, Activity, Segment, SegmentRow, SegmentTimes
 from clustersim.engine.flows import Flow
 from clustersim.engine.fold.refinement import Partition
 from clustersim.engine.groups import PIPELINES, group_of, roles, tenant
@@ -101,8 +102,6 @@ class Plan(NamedTuple):
     first: Ints
     size: Ints
     """First rank of each rank cell, and its number of ranks (cells,)."""
-    sources: Mapping[SegmentTimes, Source]
-    """{times of an activity: its kernels, collectives and flows}, for activities with kernels."""
     hosts: tuple[Launcher, ...] = ()
     """Launchers of the kernels by node type."""
 
@@ -244,9 +243,7 @@ def _plan(work: Work, placed: Tenant, net: Network) -> Plan:
         for row, (how, *what) in enumerate(own.recipes):
             different[row] = how(binder, *what)
         does[begins[cells] + np.arange(len(own.which))[:, np.newaxis]] = different[own.which]
-    return Plan(
-        programs, role, groups, members, made.activities, does, net, ranks.first, ranks.size, made.sources, work.hosts
-    )
+    return Plan(programs, role, groups, members, made.activities, does, net, ranks.first, ranks.size, work.hosts)
 
 
 def _places(families: Iterable[Family], net: Network) -> dict[str, Ints]:
@@ -503,7 +500,6 @@ class Activities:
     """Place among them by what is written or called, and by the group cells of its calls."""
     times: dict[tuple[object, ...], SegmentTimes] = field(default_factory=dict)
     """Times by what is written or called, and the group cells whose flows take as long."""
-    sources: dict[SegmentTimes, Source] = field(default_factory=dict)
 
     @classmethod
     def of(cls, work: Work, network: Network) -> Activities:
@@ -539,7 +535,6 @@ class Activities:
             if (times := self.times.get((id(text), speed.rank, *like))) is None:
                 source = Source(*of, dict(zip(flows, own, strict=True)))
                 times = self.times[id(text), speed.rank, *like] = self.timing(source)
-                self.sources[times] = source
             return Activity.of(times, tuple(chain(*own)), text.sizes)
 
         return self.numbered((id(text), speed.rank), text.families, columns, len(cells), made)
@@ -579,8 +574,7 @@ class Activities:
 
     def timing(self, source: Source) -> SegmentTimes:
         """Return the times of the activities of a source."""
-        sms = self.network.topology.kinds[source.speed.kind].gpu.sms
-        return _timing(self.text(*source[:4]), source.flows, sms)
+        return _timing(self.text(*source[:4]), source, self.network.topology.kinds[source.speed.kind].gpu.sms)
 
     def transfers(self, call: Collective, cells: Sequence[int]) -> list[int]:
         """Return the activity of one collective or one message in each of the group cells `cells`."""
@@ -589,9 +583,8 @@ class Activities:
         def made(row: tuple[int, ...], like: tuple[int, ...]) -> Activity:
             own = flows[row[0]]
             if (times := self.times.get((call, *like))) is None:
-                share, memory = self.taken(call, row[0], own)
-                segments = [Segment(0.0, flow, share=share, memory=memory) for flow in own]
-                times = self.times[call, *like] = SegmentTimes(segments)
+                rows = [(0.0, 0.0, 0.0, *self.taken(call, row[0], own))] * len(own)
+                times = self.times[call, *like] = SegmentTimes(rows, own, range(len(own)))
             return Activity.of(times, own, {call: call.size})
 
         return self.numbered(call, (call.group,), (cells,), len(cells), made)
@@ -620,26 +613,27 @@ class Source(NamedTuple):
     """Seconds of other launches, if the host starts with the first item; None: all launches are in time."""
     flows: Mapping[Collective, tuple[Flow, ...]]
 
-
-class _Part(NamedTuple):
-    """A collective, with the seconds of kernels before and during it, and its earliest launch in seconds from the start."""
-
-    before: float
-    launched: float
-    call: Collective
-    beside: float = 0.0
+    def at(self, speed: Speed) -> Source:
+        """Return the same content at another speed."""
+        return self._replace(speed=speed)
 
 
 class _Written(NamedTuple):
     """Seconds of kernels around the collectives of a computation, and the total bytes of each distinct collective."""
 
-    parts: tuple[_Part, ...]
-    rest: tuple[float, float]
+    calls: Sequence[Collective]
+    """Collectives in order …"""
+    before: Sequence[float]
+    """… the seconds of kernels before each, and after the last …"""
+    beside: Sequence[float]
+    """… of kernels during it …"""
+    launched: Sequence[float]
+    """… and its earliest launch, and that of the kernels after the last, in seconds from the start."""
     sizes: Mapping[Collective, float]
     families: tuple[str, ...]
     """Distinct families of the calls."""
-    launching: float = 0.0
-    memory: float = 0.0
+    launching: float
+    memory: float
     """Seconds of memory-bound kernels."""
 
 
@@ -647,50 +641,57 @@ def _write(
     items: Steps, seconds: Seconds, slowdown: float, families: frozenset[str], host: Launches | None = None
 ) -> _Written:
     """Return the parts of a computation, split at its collectives, with seconds of kernels times `slowdown`."""
-    parts: list[_Part] = []
-    sizes: dict[Collective, float] = {}
+    calls, before, beside, launched = list[Collective](), list[float](), list[float](), list[float]()
     compute, over, memory = 0.0, 0, 0.0
-    kernels = [item for item in once_each(items) if isinstance(item, Kernel)]
-    took_of = [(kernel, seconds[kernel] * slowdown, kernel.kind in VECTOR) for kernel in kernels]
-    known = dict(zip(map(id, kernels), took_of, strict=True))
-    for item, kernel in zip(items, map(known.get, map(id, items)), strict=True):
-        if kernel is not None:
-            one, took, bound = kernel
+    distinct = once_each(items)
+    kernels = {
+        id(one): (one, seconds[one] * slowdown, one.kind in VECTOR) for one in distinct if isinstance(one, Kernel)
+    }
+    inside = {id(one): one for one in distinct if isinstance(one, Collective) and one.group in families}
+    for key in map(id, items):
+        if key in kernels:
+            kernel, took, bound = kernels[key]
             if bound:
                 memory += took
             if over:
-                parts[-1], over = parts[-1]._replace(beside=parts[-1].beside + took), over - 1
+                beside[-1] += took
+                over -= 1
             else:
                 compute += took
             if host is not None:
-                host.kernel(one, took)
-        elif isinstance(item, Collective) and item.group in families:
-            parts.append(_Part(compute, host.call(item) if host else 0.0, item))
-            sizes[item] = sizes.get(item, 0.0) + item.size
-            compute, over = 0.0, item.over
-    called = tuple(dict.fromkeys(call.group for call in sizes))
-    if host is None:
-        return _Written(tuple(parts), (compute, 0.0), sizes, called, memory=memory)
-    return _Written(tuple(parts), (compute, host.queue.over), sizes, called, host.queue.launched, memory)
+                host.kernel(kernel, took)
+        elif key in inside:
+            call = inside[key]
+            calls += (call,)
+            before += (compute,)
+            beside += (0.0,)
+            launched += (host.call(call) if host else 0.0,)
+            compute, over = 0.0, call.over
+    sizes = {call: often * call.size for call, often in Counter(calls).items()}
+    begun, launching = (host.queue.over, host.queue.launched) if host else (0.0, 0.0)
+    called = tuple(dict.fromkeys([call.group for call in sizes]))
+    return _Written(calls, [*before, compute], beside, [*launched, begun], sizes, called, launching, memory)
 
 
-def _timing(written: _Written, flows: Mapping[Collective, Sequence[Flow]], sms: float) -> SegmentTimes:
-    """Return the times of an activity. flows: flows of each call with the activity's durations. sms: SMs of the GPU."""
-    segments, order, phases = list[Segment](), list[int](), dict[Collective, list[tuple[int, Flow, float]]]()
-    first = 0
-    for call, own in flows.items():
+def _timing(written: _Written, source: Source, sms: float) -> SegmentTimes:
+    """Return the times of an activity. sms: SMs of the GPU."""
+    rows, order, phases, first = list[SegmentRow](), list[int](), dict[Collective, list[tuple[int, float]]](), 0
+    for call, own in source.flows.items():
         idle = [flow.idle for flow in own]
         total = math.fsum(idle) or 1.0  # computation overlaps with all phases, in proportion to their times
-        phases[call] = [(first + i, flow, took / total) for i, (flow, took) in enumerate(zip(own, idle, strict=True))]
+        phases[call] = [(first + i, took / total) for i, took in enumerate(idle)]
         first += len(own)
     compute = launched = 0.0
-    for before, begun, call, beside in written.parts:
-        compute, launched = compute + before, max(launched, begun)
-        for place, flow, part in phases[call]:
-            segments.append(Segment(compute, flow, launched, beside * part, (call.sms or 0) / sms))
-            order.append(place)
+    for call, before, beside, begun in zip(
+        written.calls, written.before, written.beside, written.launched, strict=False
+    ):
+        compute += before
+        launched = begun if begun > launched else launched
+        for place, part in phases[call]:
+            rows += ((compute, launched, beside * part, (call.sms or 0) / sms, 0.0),)
+            order += (place,)
             compute = launched = 0.0
         if not phases[call]:
             compute += beside
-    segments.append(Segment(compute + written.rest[0], None, max(launched, written.rest[1])))
-    return SegmentTimes(segments, written.memory, [*order, -1])
+    rows += ((compute + written.before[-1], max(launched, written.launched[-1]), 0.0, 0.0, 0.0),)
+    return SegmentTimes(rows, [*chain(*source.flows.values())], [*order, -1], written.memory, source)

@@ -7,8 +7,10 @@ that share full links with it. This is the reference of the event loop (`loop.py
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from typing import ClassVar, NamedTuple
+from itertools import accumulate
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import simpy
@@ -42,42 +44,54 @@ class Segment(NamedTuple):
         return max(moving, self.beside + self.share * moving) if self.beside else moving
 
 
+SegmentRow = tuple[float, float, float, float, float]
+"""A segment without its flow: compute, launched, beside, share, memory."""
+
+
 class SegmentTimes:
     """Seconds of segments in order, shared by activities whose flows take equal times on other links."""
 
-    __slots__ = ("compute", "ends", "idle", "launched", "memory", "moving", "order", "segments")
+    __slots__ = ("compute", "ends", "flows", "idle", "launched", "memory", "moving", "order", "rows", "source")
 
-    def __init__(self, segments: Iterable[Segment], memory: float = 0.0, order: Sequence[int] | None = None) -> None:
+    def __init__(
+        self,
+        rows: Sequence[SegmentRow],
+        flows: Sequence[Flow],
+        order: Sequence[int],
+        memory: float = 0.0,
+        source: Any = None,
+    ) -> None:
         """Compute the times on an idle fabric.
 
-        memory: seconds of kernels that the GPU's memory bounds. order: place of the flow of each segment among the flows of an
-        activity, -1 for none; None: each segment has a flow of its own.
+        flows: those of an activity with these times. order: index of the flow of each segment among them, -1 for none. memory:
+        seconds of kernels that the GPU's memory bounds. source: the activity's content without seconds (engine.compile.Source);
+        None if its kernels are unknown.
         """
-        self.segments, self.memory = tuple(segments), memory
-        self.compute = math.fsum([s.compute + s.beside for s in self.segments])
-        self.launched = max([s.launched for s in self.segments], default=0.0) > 0.0
-        """Whether any segment may wait for the host's launches."""
+        self.rows, self.flows, self.order, self.memory, self.source = rows, flows, order, memory, source
+        alone, moving = [(flow.idle, flow.family) for flow in flows], defaultdict[str, float](float)
+        self.moving: Mapping[str, float] = moving
+        """Seconds of flows by family that no computation overlaps with, and of waiting for the host."""
         self.ends: list[float] = []
         """End of the computation and of the flow of each segment."""
-        self.moving: dict[str, float] = {}
-        """Seconds of flows by family that no computation overlaps with, and of waiting for the host."""
-        now, flows, moving = 0.0, 0, self.moving
-        own = list[int]()
-        for segment in self.segments:
-            compute, flow, launched, beside, *_ = segment
+        now = seconds = latest = 0.0
+        for (compute, launched, beside, share, _), place in zip(rows, order, strict=True):
+            seconds += compute + beside
+            latest = launched or latest
             now += compute
             if launched > now:
-                moving[HOST] = moving.get(HOST, 0.0) + launched - now
+                moving[HOST] += launched - now
                 now = launched
             computed = now
-            if flow is not None:
-                took = segment.over(flow.idle) if beside else flow.idle
+            if place >= 0:
+                took, family = alone[place]
+                if beside:
+                    took = max(took, beside + share * took)
                 now += took
-                moving[flow.family] = moving.get(flow.family, 0.0) + took - beside
-            own += (-1 if flow is None else flows,)
-            flows += flow is not None
+                moving[family] += took - beside
             self.ends += computed, now
-        self.idle, self.order = now, own if order is None else order
+        self.idle, self.compute = now, seconds
+        self.launched = latest > 0.0
+        """Whether any segment may wait for the host's launches."""
 
 
 class Activity:
@@ -93,8 +107,11 @@ class Activity:
     def __init__(
         self, segments: Iterable[Segment], calls: Mapping[Collective, float] = NO_CALLS, memory: float = 0.0
     ) -> None:
-        self.timing, self.calls = SegmentTimes(segments, memory), calls
-        self.flows = tuple([s.flow for s in self.timing.segments if s.flow is not None])
+        own = list(segments)
+        self.flows, self.calls = tuple([s.flow for s in own if s.flow is not None]), calls
+        places = accumulate([s.flow is not None for s in own])
+        order = [-1 if s.flow is None else place - 1 for s, place in zip(own, places, strict=True)]
+        self.timing = SegmentTimes([(s.compute, *s[2:]) for s in own], self.flows, order, memory)
 
     @classmethod
     def of(cls, timing: SegmentTimes, flows: tuple[Flow, ...], calls: Mapping[Collective, float]) -> Activity:
@@ -110,8 +127,8 @@ class Activity:
     @property
     def segments(self) -> list[Segment]:
         """Segments in order, with the flows of this activity."""
-        pairs = zip(self.timing.segments, self.timing.order, strict=True)
-        return [one if place < 0 else one._replace(flow=self.flows[place]) for one, place in pairs]
+        own = zip(self.timing.rows, self.timing.order, strict=True)
+        return [Segment(row[0], None if place < 0 else self.flows[place], *row[1:]) for row, place in own]
 
     @property
     def compute(self) -> float:
@@ -129,7 +146,7 @@ class Activity:
         return self.timing.ends
 
     @property
-    def moving(self) -> dict[str, float]:
+    def moving(self) -> Mapping[str, float]:
         """Seconds of flows by family that no computation overlaps with, and of waiting for the host."""
         return self.timing.moving
 

@@ -151,7 +151,7 @@ class _PlanWriter:
                     groups[one.call.group + side][cell] = self.group(one)[1]
             members.update({self.group(one) for one in tasks if one.kind == "collective"})
         role, found = np.arange(len(rows)), self.activities.activities
-        return Plan(programs, role, groups, members, found, np.array(does), self.network, cells.first, cells.size, {})
+        return Plan(programs, role, groups, members, found, np.array(does), self.network, cells.first, cells.size)
 
     def tasks(self, tasks: Sequence[ReplayTask]) -> Iterator[LayoutTask]:
         """Yield the layout tasks of trace tasks."""

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from clustersim.arrays import Floats, Ints, Mask, entries, offsets
 from clustersim.engine.compile import Activities, Plan, Speed
-from clustersim.engine.fabric import HOST, Activity, Segment, SegmentTimes
+from clustersim.engine.fabric import HOST, Activity, SegmentTimes
 from clustersim.engine.launching import Seconds
 from clustersim.engine.program import COMPUTE, LayoutTask, Task
 from clustersim.engine.shape import shape
@@ -107,11 +107,12 @@ class Tasks(Sequence[Task]):
     def retimed(self, seconds: Sequence[Seconds], speeds: Mapping[Speed, Speed] = NO_SPEEDS) -> Tasks:
         """Return the tasks with these kernel seconds, and with other GPU speeds as mapped in `speeds`."""
         made, found = Activities(seconds, self.plan.network, self.plan.hosts), copy(self)
-        sources = map(self.plan.sources.get, self.kinds.timings)
         found.timed = self.kinds.all(
             [
-                old if source is None else made.timing(source._replace(speed=speeds.get(source.speed, source.speed)))
-                for old, source in zip(self.kinds.timings, sources, strict=True)
+                old
+                if old.source is None
+                else made.timing(old.source.at(speeds.get(old.source.speed, old.source.speed)))
+                for old in self.kinds.timings
             ]
         )
         found._tasks = {}
@@ -157,18 +158,9 @@ def together(timings: Sequence[SegmentTimes]) -> SegmentTimes:
     """Return the times of ranks in lock-step: each segment takes as long as its slowest computation."""
     if len(timings) == 1:
         return timings[0]
-    columns = zip(*(one.segments for one in timings), strict=True)
-    segments = (
-        Segment(
-            max(s.compute for s in column),
-            column[0].flow,
-            max(s.launched for s in column),
-            max(s.beside for s in column),
-            column[0].share,
-        )
-        for column in columns
-    )
-    return SegmentTimes(segments, order=timings[0].order)
+    columns = (zip(*rows, strict=True) for rows in zip(*(one.rows for one in timings), strict=True))
+    rows = [(max(own), max(launched), max(beside), share[0], 0.0) for own, launched, beside, share, _ in columns]
+    return SegmentTimes(rows, timings[0].flows, timings[0].order)
 
 
 class Losses(NamedTuple):
@@ -232,7 +224,10 @@ def loop_times(tasks: Tasks, capacity: Floats) -> LoopTimes:
     """Return the columns of tasks. capacity: bytes/s of each link that can be a bottleneck."""
     times, group, timed = tasks.once(_link_times, capacity), tasks.kinds.group, tasks.timed
     held = group[np.flatnonzero(np.diff(times.link_start))]
-    rows = [_segments(one) for one in timed] if len(held) else []
+    rows = [
+        [(*row[:4], *both) for row, *both in zip(one.rows, one.ends[::2], one.ends[1::2], strict=True)]
+        for one in (timed if len(held) else ())
+    ]
     start = offsets(np.array([*map(len, rows)] or [0], np.int64))
     segment = np.array([*chain.from_iterable(rows)], float).reshape(-1, 6)[entries(start, held)]
     idle = np.array([one.idle for one in timed])[group]
@@ -262,7 +257,7 @@ def _link_times(tasks: Tasks, capacity: Floats) -> LoopTimes:
     np.maximum.at(peak, places, weight * np.repeat(bound, loads))
     count = np.bincount(keys // max(len(capacity), 1), minlength=len(each))
     link_start = offsets(count)
-    lengths = np.array([len(one.timing.segments) for one in each], np.int64) * (count > 0)
+    lengths = np.array([len(one.timing.rows) for one in each], np.int64) * (count > 0)
     order = np.array(list(chain.from_iterable([each[kind].timing.order for kind in holding.tolist()])), np.int64)
     return LoopTimes(
         tasks.kinds.of,
@@ -284,16 +279,12 @@ def _link_times(tasks: Tasks, capacity: Floats) -> LoopTimes:
     )
 
 
-def _segments(one: SegmentTimes) -> list[tuple[float, ...]]:
-    """Return the rows of LoopTimes.segment."""
-    rows = zip(one.segments, one.ends[::2], one.ends[1::2], strict=True)
-    return [(s.compute, s.launched, s.beside, s.share, computed, over) for s, computed, over in rows]
-
-
 def _losses(tasks: Tasks) -> Losses:
     """Return the shares that communication takes from computation on its ranks."""
     group, beside, timed = tasks.kinds.group, tasks.column(_beside), tasks.timed
-    taken = [max([(s.share, s.memory) for s in one.segments], default=(0.0, 0.0)) for one in timed]
+    taken = [
+        one.rows[0][3:] if one.rows else (0.0, 0.0) for one in timed
+    ]  # what communication takes, it takes throughout
     sms, bandwidth = np.array(taken).reshape(-1, 2)[group].T
     takes: Mask = (sms > 0.0) | (bandwidth > 0.0)
     taking: Mask = beside & takes[tasks.of_task]

@@ -125,7 +125,7 @@ class TraceComparison:
         if span.stream != COMPUTE:
             yield span.kind, took
             return
-        source = self.result.plan.sources.get(span.activity.timing)
+        source = span.activity.timing.source
         calls = [item for item in source.items if isinstance(item, Collective)] if source else []
         idle = [
             sum(flow.idle for flow in source.flows[call]) if source and call in source.flows else 0.0 for call in calls

@@ -147,7 +147,7 @@ class _Passes:
     """Distinct contents of passes, each a list of numbers."""
 
     def __init__(self, result: StepResult) -> None:
-        self.sources, self.seconds = result.plan.sources, result.work.seconds
+        self.seconds = result.work.seconds
         self.words = NumberedTexts()
         self.found: list[list[int]] = []
         self.numbers: dict[tuple[int, ...], int] = {}
@@ -170,7 +170,7 @@ class _Passes:
         """Return the index of a content: triples of (word, start after the previous start, length)."""
         flat: list[int] = []
         last = 0
-        for one in inside(activity, self.sources.get(activity.timing), self.seconds, ends):
+        for one in inside(activity, activity.timing.source, self.seconds, ends):
             start, end = _ticks(one.start), _ticks(one.end)
             if end > start:
                 flat += (self.words.number(named(one.what)), start - last, end - start)

@@ -108,7 +108,7 @@ class RankTrace:
 
     def _computes(self, task: Task, microbatch: int, waits: list[int]) -> None:
         """Add the nodes of a pass: each run of kernels between its collectives, and late launches of its host."""
-        source = self.plan.sources.get(task.activity.timing)
+        source = task.activity.timing.source
         name = f"{task.stage}{task.kind}{microbatch}" if task.stage >= 0 else task.kind or "wait"
         segments, host, begun = iter(task.activity.segments), 0.0, waits
         for before, call, phases, beside in _runs(source) if source else ():

@@ -229,7 +229,7 @@ class StepTrace:
 
     def _kernels(self, span: Span, seconds: Sequence[Seconds]) -> Iterator[str]:
         """Yield the slices of a pass's kernels, inside its slice."""
-        source = self.plan.sources.get(span.activity.timing) if span.activity else None
+        source = span.activity.timing.source if span.activity else None
         if span.activity is None or source is None:
             return
         ends = [end - span.start for end in span.segment_ends] if span.segment_ends else None
@@ -262,7 +262,7 @@ class StepTrace:
         return self._known[key]
 
     def _computes(self, activity: Activity) -> dict[str, Any]:
-        source = self.plan.sources.get(activity.timing)
+        source = activity.timing.source
         kernels = [item for item in source.items if isinstance(item, Kernel)] if source else []
         flop, size = (sum(getattr(one, what) for one in kernels) for what in ("flop", "bytes"))
         return {"FLOP": flop, "memory bytes": size, "kernels": len(kernels)} if kernels else {}

@@ -200,7 +200,7 @@ def _slices(record: Record) -> Ints:
 
 def _pieces(tasks: Tasks) -> Ints:
     """Return the number of slices of each task: its span and the flows inside."""
-    flows = np.array([sum(segment.flow is not None for segment in one.segments) for one in tasks.timed] or [0])
+    flows = np.array([sum(place >= 0 for place in one.order) for one in tasks.timed] or [0])
     found: Ints = 1 + flows[tasks.kinds.group[tasks.of_task]] * tasks.column(computing)
     return found
 

@@ -16,7 +16,7 @@ from engine_cases import ROOT, cluster, job
 
 from clustersim.cache import Cache, fingerprint, frozen, of_arrays
 from clustersim.collectives.nccl.table import line
-from clustersim.engine.fabric import Activity, Segment, SegmentTimes
+from clustersim.engine.fabric import Activity, Segment
 from clustersim.engine.player import PlanCache
 from clustersim.garbage import aged, uncollected
 from clustersim.simulation import run
@@ -188,7 +188,7 @@ def test_an_activity_is_gone_with_the_last_who_refers_to_it() -> None:
     with uncollected():
         gc.collect()
         for _ in range(100):
-            Activity((Segment(1.0, None),)).timed(SegmentTimes((Segment(2.0, None),)))
+            Activity((Segment(1.0, None),)).timed(Activity((Segment(2.0, None),)).timing)
         assert gc.collect() == 0
 
 

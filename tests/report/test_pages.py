@@ -38,8 +38,8 @@ def data(result):
 
 
 def test_the_kernels_and_flows_of_a_pass_fill_it(result):
-    for activity in (one for one in result.plan.activities if one.timing in result.plan.sources):
-        source = result.plan.sources[activity.timing]
+    for activity in (one for one in result.plan.activities if one.timing.source):
+        source = activity.timing.source
         parts = list(inside(activity, source, result.work.seconds))
         assert sum(isinstance(part.what, Kernel) for part in parts) == sum(isinstance(i, Kernel) for i in source.items)
         assert math.fsum(part.end - part.start for part in parts) == pytest.approx(activity.idle, rel=1e-9)
@@ -48,7 +48,7 @@ def test_the_kernels_and_flows_of_a_pass_fill_it(result):
 
 
 def test_without_their_kernels_passes_are_computation_and_flows(result):
-    activity = next(one for one in result.plan.activities if one.timing in result.plan.sources)
+    activity = next(one for one in result.plan.activities if one.timing.source)
     parts = list(inside(activity, None, {}))
     assert math.fsum(p.end - p.start for p in parts if p.what == "compute") == pytest.approx(activity.compute, rel=1e-9)
 
