@@ -76,7 +76,7 @@ struct Running {
 #define STATE(X) \
     X(mate, e, -1) X(previous, e, -1) X(after, e, -1) X(task, e, -1) X(pass_of, e, -1) X(waiter, e, -1) X(next_waiter, e + r, -1) \
     X(message_event, m, -1) X(message_waiter, m, -1) X(launched_events, l, -1) X(count, r * s, 0) X(arrived, g, 0) \
-    X(meeting_cause, g, -1) X(meeting_first, g, -1) X(meeting_leader, g, -1) X(current, r, 0) X(waiting, r, 0) \
+    X(meeting_cause, g, -1) X(meeting_first, g, -1) X(meeting_leader, g, -1) X(current, r, 0) X(waiting, e + r, 0) \
     X(now_event, r, -1) X(entered, r, -1)
 #define SIZES(job) \
     int64_t e = (job)->events, r = (job)->ranks, s = (job)->streams, m = (job)->messages, l = (job)->launches, g = (job)->meetings
@@ -350,49 +350,42 @@ static int32_t so_far(const Job *job, int32_t rank, int32_t wait)
     return job->launched_events[job->launched[number] + which - 1];
 }
 
-static inline int32_t own_event(const Job *job, int64_t p, int32_t wait)
-{
-    return (int32_t)job->pass_event[p] + job->event[job->pass_task[p] + job->which[wait]];
-}
-
-static int waited(Job *job, int32_t rank, int64_t p, int32_t task)
+/* A waiter is an event or a rank, as above; now[own] is the time that it has reached, and cause[own] the event that ended then. */
+static int waited(Job *job, int32_t waiter, int32_t rank, int64_t p, int32_t task, double *now, int32_t *cause, int32_t own)
 {
     int64_t offset = job->pass_wait[p] - job->wait[job->pass_task[p]];
-    for (int32_t wait = job->waiting[rank]; wait < job->wait[task + 1]; wait++) {
+    for (int32_t wait = job->waiting[waiter]; wait < job->wait[task + 1]; wait++) {
         int32_t event;
         double end;
-        job->waiting[rank] = wait;
-        switch (job->what[wait]) {
-        case MESSAGE: {
+        job->waiting[waiter] = wait;
+        if (job->what[wait] == MESSAGE) {
             int32_t message = job->which[wait] + 1 + job->microbatch[p];
             event = job->message_event[message];
             if (event < 0) {
-                register_waiter(job, &job->message_waiter[message], job->events + rank);
+                register_waiter(job, &job->message_waiter[message], waiter);
                 return 0;
             }
-            break;
-        }
-        case STREAM:
+        } else if (job->what[wait] == STREAM) {
             event = so_far(job, rank, wait);
             if (event == -2)
                 continue;
-            break;
-        default:
-            event = own_event(job, p, wait);
-        }
+        } else
+            event = (int32_t)job->pass_event[p] + job->event[job->pass_task[p] + job->which[wait]];
         end = time_of(job, event);
         if (end < 0.0) {
-            register_waiter(job, &job->waiter[event], job->events + rank);
+            register_waiter(job, &job->waiter[event], waiter);
             return 0;
         }
-        job->wait_event[offset + wait] = event;
-        job->wait_asked[offset + wait] = job->now[rank];
-        if (end > job->now[rank]) {
-            job->now[rank] = end;
-            job->now_event[rank] = event;
+        if (job->stream[task] == 0) {
+            job->wait_event[offset + wait] = event;
+            job->wait_asked[offset + wait] = now[own];
+        }
+        if (end > now[own]) {
+            now[own] = end;
+            cause[own] = event;
         }
     }
-    job->waiting[rank] = job->wait[task + 1];
+    job->waiting[waiter] = job->wait[task + 1];
     return 1;
 }
 
@@ -415,65 +408,25 @@ static int ran(Loop *w, Job *job, int32_t rank, int64_t p, int32_t task)
     return 1;
 }
 
-static int free_waits(Job *job, int32_t event, int32_t task)
-{
-    int64_t p = job->pass_of[event], offset = job->pass_wait[p] - job->wait[job->pass_task[p]];
-    double time = job->begin;
-    int32_t cause = -1;
-    for (int32_t wait = job->wait[task]; wait < job->wait[task + 1]; wait++) {
-        int32_t before_it;
-        double end;
-        if (job->what[wait] == MESSAGE) {
-            int32_t message = job->which[wait] + 1 + job->microbatch[p];
-            before_it = job->message_event[message];
-            if (before_it < 0) {
-                register_waiter(job, &job->message_waiter[message], event);
-                return 0;
-            }
-        } else
-            before_it = own_event(job, p, wait);
-        end = job->end[before_it];
-        if (end < 0.0) {
-            register_waiter(job, &job->waiter[before_it], event);
-            return 0;
-        }
-        if (job->stream[task] == 0) {
-            job->wait_event[offset + wait] = before_it;
-            job->wait_asked[offset + wait] = time;
-        }
-        if (end > time) {
-            time = end;
-            cause = before_it;
-        }
-    }
-    job->asked[event] = time;
-    job->cause[event] = cause;
-    return 1;
-}
-
 static void launch(Loop *w, Job *job, int32_t event)
 {
-    int32_t task = job->task[event], cause = -1, wanted[2] = {job->previous[event], job->after[event]};
-    double time = job->begin;
-    int first = 1;
-    for (int i = 0; i < 2; i++) {
-        double end;
-        if (wanted[i] < 0)
-            continue;
-        end = job->end[wanted[i]];
-        if (end < 0.0) {
-            register_waiter(job, &job->waiter[wanted[i]], event);
+    int32_t task = job->task[event], cause = job->cause[event], wanted[2] = {job->previous[event], job->after[event]};
+    double time = job->asked[event];
+    for (int i = 0; i < 2; i++)
+        if (wanted[i] >= 0) {
+            double end = job->end[wanted[i]];
+            if (end < 0.0) {
+                register_waiter(job, &job->waiter[wanted[i]], event);
+                return;
+            }
+            if (end > time) {
+                time = end;
+                cause = wanted[i];
+            }
+        }
+    if (job->free[task]) {
+        if (!waited(job, event, job->task_rank[task], job->pass_of[event], task, job->asked, job->cause, event))
             return;
-        }
-        if (first || end > time) {
-            time = end;
-            cause = wanted[i];
-        }
-        first = 0;
-    }
-    if (job->free[task] && !free_waits(job, event, task))
-        return;
-    if (job->free[task] || job->asked[event] >= time) {
         time = job->asked[event];
         cause = job->cause[event];
     }
@@ -489,6 +442,7 @@ static void launched(Loop *w, Job *job, int32_t rank, int64_t p, int32_t task)
     job->asked[event] = job->now[rank];
     job->cause[event] = job->now_event[rank];
     job->pass_of[event] = (int32_t)p;
+    job->waiting[event] = job->wait[task];
     if (count && !job->free[task])
         job->previous[event] = job->launched_events[job->launched[number] + count - 1];
     for (int32_t wait = job->wait[task]; wait < job->wait[task + 1]; wait++)
@@ -534,7 +488,7 @@ static void advance(Loop *w, Job *job, int32_t rank)
         while (task < end) {
             int32_t op = job->op[task];
             if (op <= JOIN) {
-                if (!waited(job, rank, p, task) || (op == RUN && !ran(w, job, rank, p, task))) {
+                if (!waited(job, job->events + rank, rank, p, task, job->now, job->now_event, rank) || (op == RUN && !ran(w, job, rank, p, task))) {
                     job->current[rank] = task;
                     return;
                 }
@@ -544,12 +498,12 @@ static void advance(Loop *w, Job *job, int32_t rank)
                 host(job, rank, p, task, op);
             if (w->failed)
                 return;
-            job->waiting[rank] = job->wait[++task];
+            job->waiting[job->events + rank] = job->wait[++task];
         }
         job->cursor[rank] = ++p;
         if (p < last) {
             job->current[rank] = job->pass_task[p];
-            job->waiting[rank] = job->wait[job->current[rank]];
+            job->waiting[job->events + rank] = job->wait[job->current[rank]];
             job->entered[rank] = job->now_event[rank];
         }
     }
@@ -1451,7 +1405,7 @@ static PyObject *again(PyObject *module, PyObject *args)
     for (int32_t i = 0; i < job->ranks; i++) {
         job->cursor[i] = job->rank_pass[i];
         job->current[i] = job->pass_task[job->rank_pass[i]];
-        job->waiting[i] = job->wait[job->current[i]];
+        job->waiting[job->events + i] = job->wait[job->current[i]];
         job->now[i] = begin_time;
         job->rank[i].since = begin_time;
         add_ready(w, job, i - job->ranks);

@@ -212,7 +212,8 @@ class _Job:
         self.meeting_cause, self.meeting_first = [-1] * len(self.meeting_size), [-1] * len(self.meeting_size)
         self.meeting_leader = [-1] * len(self.meeting_size)
         self.cursor, self.current = self.rank_pass[:-1].copy(), [self.pass_task[p] for p in self.rank_pass[:-1]]
-        self.waiting = [self.wait[task] for task in self.current]
+        self.waiting = [-1] * events + [self.wait[task] for task in self.current]
+        """By waiter, the wait that it is at."""
         self.now, self.now_event = [self.begin] * ranks, [-1] * ranks
         self.entered = [-1] * ranks
         """Event that ended last on each rank when its current pass began."""
@@ -330,7 +331,7 @@ class Loop:
             while task < end:
                 op = job.op[task]
                 if op <= JOIN:
-                    if not self.waited(job, rank, p, task):
+                    if not self.waited(job, job.events + rank, rank, p, task, job.now, job.now_event, rank):
                         job.current[rank] = task
                         return
                     if op == RUN and not self.ran(job, rank, p, task):
@@ -341,28 +342,33 @@ class Loop:
                 else:
                     self.host(job, rank, p, task, op)
                 task += 1
-                job.waiting[rank] = job.wait[task]
+                job.waiting[job.events + rank] = job.wait[task]
             p += 1
             job.cursor[rank] = p
             if p < last:
                 job.current[rank] = job.pass_task[p]
-                job.waiting[rank] = job.wait[job.current[rank]]
+                job.waiting[job.events + rank] = job.wait[job.current[rank]]
                 job.entered[rank] = job.now_event[rank]
         job.left -= 1
 
-    def waited(self, job: _Job, rank: int, p: int, task: int) -> bool:
-        """Let a rank wait for each event a task depends on; return False, to retry later, if the end of one is not known."""
+    def waited(
+        self, job: _Job, waiter: int, rank: int, p: int, task: int, now: list[float], cause: list[int], own: int
+    ) -> bool:
+        """Wait for each event a task depends on; return False, to retry later, if the end of one is not known.
+
+        waiter: as in `register`: the rank that reaches the task, or the event of a free task. now, cause: time that this waiter
+        has reached (s) and the event that ended then, at place `own` of these lists.
+        """
         offset = job.pass_wait[p] - job.wait[job.pass_task[p]]
-        for wait in range(job.waiting[rank], job.wait[task + 1]):
-            job.waiting[rank] = wait
-            what = job.what[wait]
-            if what == MESSAGE:
+        for wait in range(job.waiting[waiter], job.wait[task + 1]):
+            job.waiting[waiter] = wait
+            if job.what[wait] == MESSAGE:
                 message = job.which[wait] + 1 + job.microbatch[p]
                 event = job.message_event[message]
                 if event < 0:
-                    self.register_message(job, message, job.events + rank)
+                    job.next_waiter[waiter], job.message_waiter[message] = job.message_waiter[message], waiter
                     return False
-            elif what == STREAM:
+            elif job.what[wait] == STREAM:
                 event, some = self.so_far(job, rank, wait)
                 if not some:
                     continue  # the rank has launched nothing there
@@ -370,12 +376,13 @@ class Loop:
                 event = job.pass_event[p] + job.event[job.pass_task[p] + job.which[wait]]
             end = job.time(event)
             if end < 0.0:
-                self.register(job, event, job.events + rank)
+                self.register(job, event, waiter)
                 return False
-            job.wait_event[offset + wait], job.wait_asked[offset + wait] = event, job.now[rank]
-            if end > job.now[rank]:
-                job.now[rank], job.now_event[rank] = end, event
-        job.waiting[rank] = job.wait[task + 1]
+            if job.stream[task] == 0:
+                job.wait_event[offset + wait], job.wait_asked[offset + wait] = event, now[own]
+            if end > now[own]:
+                now[own], cause[own] = end, event
+        job.waiting[waiter] = job.wait[task + 1]
         return True
 
     def so_far(self, job: _Job, rank: int, wait: int) -> tuple[int, bool]:
@@ -408,7 +415,7 @@ class Loop:
         event, number = job.pass_event[p] + job.event[task], rank * job.streams + job.stream[task]
         count = job.count[number]
         job.task[event], job.asked[event], job.cause[event] = task, job.now[rank], job.now_event[rank]
-        job.pass_of[event] = p
+        job.pass_of[event], job.waiting[event] = p, job.wait[task]
         if count and not job.free[task]:
             job.previous[event] = job.launched_events[job.launch_start[number] + count - 1]
         for wait in range(job.wait[task], job.wait[task + 1]):
@@ -427,51 +434,24 @@ class Loop:
 
     def launch(self, job: _Job, event: int) -> None:
         """Start a launched task if every event it waits for has ended; otherwise retry when the first unfinished one ends."""
-        task, time, cause = job.task[event], job.begin, -1
-        first = True
+        task, time, cause = job.task[event], job.asked[event], job.cause[event]
         for before in (job.previous[event], job.after[event]):
-            if before < 0:
-                continue
-            end = job.end[before]
-            if end < 0.0:
-                self.register(job, before, event)
+            if before >= 0:
+                end = job.end[before]
+                if end < 0.0:
+                    self.register(job, before, event)
+                    return
+                if end > time:
+                    time, cause = end, before
+        if job.free[task]:
+            rank, p = job.task_rank[task], job.pass_of[event]
+            if not self.waited(job, event, rank, p, task, job.asked, job.cause, event):
                 return
-            if first or end > time:
-                time, cause = end, before
-            first = False
-        if job.free[task] and not self.free_waits(job, event, task):
-            return
-        if job.free[task] or job.asked[event] >= time:
             time, cause = job.asked[event], job.cause[event]
         if job.meeting and job.meeting[event] >= 0:
             self.arrive(job, event, time, cause)
         else:
             self.start(job, event, task, time, cause)
-
-    def free_waits(self, job: _Job, event: int, task: int) -> bool:
-        """Set when a free task may begin; return False, to retry later, if an event it waits for has no known end."""
-        p = job.pass_of[event]
-        offset, own = job.pass_wait[p] - job.wait[job.pass_task[p]], job.stream[task] == 0
-        time, cause = job.begin, -1
-        for wait in range(job.wait[task], job.wait[task + 1]):
-            if job.what[wait] == MESSAGE:
-                message = job.which[wait] + 1 + job.microbatch[p]
-                before = job.message_event[message]
-                if before < 0:
-                    self.register_message(job, message, event)
-                    return False
-            else:
-                before = job.pass_event[p] + job.event[job.pass_task[p] + job.which[wait]]
-            end = job.end[before]
-            if end < 0.0:
-                self.register(job, before, event)
-                return False
-            if own:
-                job.wait_event[offset + wait], job.wait_asked[offset + wait] = before, time
-            if end > time:
-                time, cause = end, before
-        job.asked[event], job.cause[event] = time, cause
-        return True
 
     def host(self, job: _Job, rank: int, p: int, task: int, op: int) -> None:
         """Execute a task of the host: launch kernels or mark its progress (BUSY), or wait for its GPU (DRAIN).
@@ -543,10 +523,6 @@ class Loop:
     def register(self, job: _Job, event: int, waiter: int) -> None:
         """Make a waiter ready when an event ends: a launched task by its event, or a rank as number of events + rank."""
         job.next_waiter[waiter], job.waiter[event] = job.waiter[event], waiter
-
-    def register_message(self, job: _Job, message: int, waiter: int) -> None:
-        """Make a waiter (as in `register`) ready when a message is launched."""
-        job.next_waiter[waiter], job.message_waiter[message] = job.message_waiter[message], waiter
 
     # tasks whose ends depend on others
 
