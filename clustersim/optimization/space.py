@@ -22,7 +22,7 @@ from clustersim.optimization.best import PlaceInSpace, Refused
 from clustersim.optimization.estimate import CandidateBounds, CandidateRows, EstimatedTile
 from clustersim.optimization.objective import Load
 from clustersim.optimization.shapes import SplitShape
-from clustersim.parallel.job import Job, divisors, least_dp
+from clustersim.parallel.job import MAX_PASSES, Job, divisors, least_dp
 from clustersim.parallel.options import KEYS
 from clustersim.schedules.check import misfit, pipeline
 from clustersim.sweeps.evaluate import SweepCluster, SweepInputs
@@ -367,7 +367,8 @@ class CandidateSpace:
         for path, own in self._schedules(point, same, experts):
             zero, chunks = int(str(own.get(ZERO, split.zero))), int(str(own.get(VPP, split.vpp)))
             schedule, kind = str(own.get(SCHEDULE, split.schedule)), str(own.get(EP_OVERLAP, split.overlap.ep))
-            if misfit(schedule, split.pp, int(str(same[3])), chunks):
+            batch = int(str(same[3]))
+            if misfit(schedule, split.pp, batch, chunks) or batch * split.pp * chunks > MAX_PASSES:
                 continue
             whole = {**point, **own}
             key = (same[0], *same[5:], zero, chunks)
