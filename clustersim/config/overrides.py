@@ -18,6 +18,7 @@ Overrides = Mapping[str, object]
 _TOPOLOGY = frozenset({"cluster", "fabric", "faults", "nccl", "nodes"})
 
 
+@lru_cache(maxsize=1024)
 def of_topology(key: str) -> bool:
     """Return whether a dotted key belongs to a topology; all other keys belong to a workload."""
     return key.partition(".")[0] in _TOPOLOGY

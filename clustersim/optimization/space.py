@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -84,6 +85,14 @@ class Order(NamedTuple):
     """The same order with less overlap: its bounds are no smaller."""
 
 
+class Orders(NamedTuple):
+    """Orders of equal pipelines with one overlap of expert exchanges."""
+
+    rows: list[Order]
+    count: int
+    """Number of orders, including those with less overlap."""
+
+
 class SizedSplit(NamedTuple):
     """A split of a tile, with the values that its orders depend on."""
 
@@ -92,7 +101,8 @@ class SizedSplit(NamedTuple):
     dp: int
     batch: int
     gpus: int
-    orders: Sequence[Order]
+    orders: Mapping[str, Orders]
+    """Orders by overlap of expert exchanges."""
     changes: Point
     """Number of nodes that its replicas fill, as an override, if the number of replicas is open."""
 
@@ -115,16 +125,13 @@ class TileRows:
     @cached_property
     def count(self) -> int:
         """Number of candidates."""
-        return sum(1 + len(order.others) for one in self.splits for order in self.open(one))
-
-    def open(self, one: SizedSplit) -> Sequence[Order]:
-        """Return the orders of a split that belong to the tile."""
-        return [order for order in one.orders if order.experts == self.experts]
+        return sum(one.orders[self.experts].count for one in self.splits if self.experts in one.orders)
 
     @cached_property
     def rows(self) -> list[tuple[SizedSplit, Order]]:
         """Candidates with the least bounds among those that differ only in traffic."""
-        return [(split, order) for split in self.splits for order in self.open(split)]
+        several = ((one, one.orders[self.experts].rows) for one in self.splits if self.experts in one.orders)
+        return [(one, order) for one, orders in several for order in orders]
 
     def point(self, one: SizedSplit, order: Order) -> tuple[PlaceInSpace, Point]:
         """Return (index, point) of a candidate."""
@@ -181,7 +188,7 @@ class CandidateSpace:
         self.variants = tuple(key for key in VARIANTS if key in auto)
         self.inner = (*self.variants, *self.orders, *self.traffic)
         self.outer = in_order([key for key in auto if key not in self.inner])
-        self._orders: dict[tuple[object, ...], list[Order]] = {}
+        self._orders: dict[tuple[object, ...], dict[str, Orders]] = {}
         self._traffic: dict[tuple[object, ...], list[_Below]] = {}
         self._sizes: dict[tuple[int, object], list[SizedSplit]] = {}
         self._known: dict[tuple[object, ...], list[_Below]] = {}
@@ -225,7 +232,7 @@ class CandidateSpace:
         if not isinstance(self.asked, SweepSpace):
             return []
         tiles = (tile for family in self.families for row in family.tiles.values() for tile in row)
-        found = [{**own.split.point, **o.point} for tile in tiles for own in tile.splits for o in own.orders[:1]]
+        found = [own.split.point for tile in tiles for own in tile.splits]
         more = without(self.asked, found + self._illegal)
         return [Split(len(self.splits) + place, point) for place, point in enumerate(more, 1)]
 
@@ -263,9 +270,11 @@ class CandidateSpace:
     def _families(self) -> list[CandidateFamily]:
         """Return all candidates, grouped by what their layers depend on."""
         for split in self.splits:
+            own = {key: value for key, value in split.point.items() if type(value) is SHARED.get(key)}
+            base = tuple((key, str(value)) for key, value in split.point.items() if key not in own)
             for path, point in self.below(split.point, self.variants):
                 try:
-                    self._add(split, path, point)
+                    self._add(split, path, point, own, base)
                 except InputError as error:
                     self._illegal.append(point)
                     self.out.add("illegal", str(error), 1 if self.resized else self._closed(point))
@@ -275,10 +284,16 @@ class CandidateSpace:
         """Return the number of candidates of a split of which none is legal."""
         return sum(1 for _ in self.below(point, (*self.orders, *self.traffic)))
 
-    def _add(self, split: Split, path: PlaceInSpace, point: Point) -> None:
-        """Add a split with one variant to the tile of its layers. Raises InputError if it is illegal."""
-        own = {key: value for key, value in point.items() if key in SHARED and type(value) is SHARED[key]}
-        base = tuple((key, str(value)) for key, value in point.items() if key not in own)
+    def _add(
+        self, split: Split, path: PlaceInSpace, point: Point, own: Point, base: tuple[tuple[str, str], ...]
+    ) -> None:
+        """Add a split with one variant to the tile of its layers. Raises InputError if it is illegal.
+
+        own, base: keys of the split that a job can change without rebuilding, and all others as text.
+        """
+        variant = {key: point[key] for key in self.variants if key in point}
+        own = {**own, **{key: value for key, value in variant.items() if key in SHARED}}
+        base = (*base, *((key, str(value)) for key, value in variant.items() if key not in SHARED))
         if base not in self._jobs:  # one that is legal stands for all that have its layers
             ranks = base, tuple(own.get(key) for key in (PP, EP, EXPERT_TP))
             if self.resized and ranks in self._refusals:  # whatever its micro-batch
@@ -293,7 +308,7 @@ class CandidateSpace:
         size = int(str(own.get(MICRO_BATCH, job.training.micro_batch)))
         zero = own.get(ZERO, job.parallelism.zero) == 3
         layers = tuple((key, own.get(key)) for key in (EP, EXPERT_TP, TP_OVERLAP, EP_OVERLAP))
-        for experts in dict.fromkeys(order.experts for sized in sizes for order in sized.orders):
+        for experts in dict.fromkeys(chain.from_iterable(sized.orders for sized in sizes)):
             key = base, layers, zero, size, experts
             if key not in self._made:
                 changes = {name: point[name] for name in self.variants}
@@ -335,14 +350,18 @@ class CandidateSpace:
         self._sizes[place] = found
         return found
 
-    def _orders_of(self, point: Point, job: Job, dp: int, batch: int, gpus: int) -> list[Order]:
+    def _orders_of(self, point: Point, job: Job, dp: int, batch: int, gpus: int) -> Mapping[str, Orders]:
         own = job.parallelism
         spare = gpus >= 2 * own.lanes or own.cp > 1
         given = tuple((key, str(point[key])) for key in (*ORDERS, *TRAFFIC_KEYS, FRAMEWORK) if key in point)
         same = own.pp, own.tp > 1, own.cp > 1, batch, dp > 1, spare, given
         experts = (own.ep > 1, own.etp > 1, job.training.recompute) if EP_OVERLAP in self.orders else ()
         if (key := (*same, experts)) not in self._orders:
-            self._orders[key] = list(self._open(point, job, same, experts))
+            found: dict[str, list[Order]] = {}
+            for order in self._open(point, job, same, experts):
+                found.setdefault(order.experts, []).append(order)
+            counts = {kind: sum(1 + len(one.others) for one in rows) for kind, rows in found.items()}
+            self._orders[key] = {kind: Orders(rows, counts[kind]) for kind, rows in found.items()}
         return self._orders[key]
 
     def _schedules(self, point: Point, same: tuple[object, ...], experts: tuple[object, ...]) -> Iterator[_Below]:

@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -113,8 +114,14 @@ class Planner:
     """Callback that receives the progress before each simulation."""
 
     def first(self, asked: PlanRequest, kinds: Sequence[Sequence[Point]]) -> TrainingPlan | None:
-        """Return the plan of the first of several lists of clusters that has one, as `plan` finds it."""
-        return next(filter(None, (self.plan(asked, *some) for some in kinds)), None)
+        """Return the plan of the first of several lists of clusters that has one, as `plan` finds it.
+
+        Later lists are searched one by one only if there is a plan on all of them together.
+        """
+        found = self.plan(asked, *kinds[0])
+        if found or len(kinds) == 1 or not self.plan(asked, *chain(*kinds)):
+            return found
+        return next(filter(None, (self.plan(asked, *some) for some in kinds[1:])), None)
 
     def plan(self, asked: PlanRequest, *kinds: Point) -> TrainingPlan | None:
         """Return the cheapest plan on clusters of one kind, within `NEAR`; None if no plan meets all limits.
