@@ -17,10 +17,8 @@ GPT2_NAMES, BERT_NAMES, OPT_NAMES = (single_names(kind) for kind in ("gpt2", "be
 def gpt_like(config: Config, names: dict[str, str], activation: str, default: str) -> Shapes:
     """Return a model with LayerNorm, biases and no gate. names: {our key: the config's}; activation: name of its key."""
     found: Shapes = {key: config.count(name) for key, name in names.items() if key != "layers"}
-    found |= {
-        "layers": config.layers(names["layers"]),
-        "tied_embeddings": config.flag("tie_word_embeddings", default=True),
-    }
+    found |= {"layers": config.layers(names["layers"])}
+    found["tied_embeddings"] = config.flag("tie_word_embeddings", default=True)
     return {**found, "activation": PLAIN[config.choice(activation, tuple(PLAIN), default)]}
 
 

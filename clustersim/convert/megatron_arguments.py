@@ -170,10 +170,8 @@ def _layers(spec: Workload) -> Iterator[Argument]:
         experts = [0] * one.dense_layers + [1] * (one.layers - one.dense_layers)
         widths = [(0, one.dense_ffn or one.ffn), (1, one.ffn)]
     fits = all(block.model_fields_set <= said and block.experts in (None, 0, one.experts) for block in blocks)
-    fits = (
-        fits
-        and max(len(set(widths)) - len(set(experts)), len({*windows} - {0}) - 1, len({*places} - {"none"}) - 1) <= 0
-    )
+    fits = fits and len(set(widths)) <= len(set(experts))
+    fits = fits and len({*windows} - {0}) <= 1 and len({*places} - {"none"}) <= 1
     if not fits or ("none" in places and one.positions != "rotary"):
         raise _no_argument("model.blocks")
     own = dict(widths)

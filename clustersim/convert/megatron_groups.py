@@ -163,10 +163,8 @@ def _hybrid(given: Mapping[str, object]) -> list[Joined]:
         return []
     stages, width = str(given[name]).split("|"), given.get("hidden_size")
     dense = {"experts": 0} if given.get("num_experts") else {}
-    kinds: dict[str, dict[str, object]] = {
-        "M": {"mixer": "mamba2", "feed_forward": False},
-        "*": {"feed_forward": False},
-    }
+    attention: dict[str, object] = {"feed_forward": False}
+    kinds = {"M": {"mixer": "mamba2", **attention}, "*": attention}
     kinds |= {"-": {"mixer": "none", **dense}, "E": {"mixer": "none"}}
     letters = "".join(stages)
     if wrong := sorted(set(letters) - kinds.keys()):
@@ -203,12 +201,9 @@ def _layers(given: Mapping[str, object]) -> list[Joined]:
     if names == ["moe_layer_freq"] and experts == sorted(experts) and len(set(experts)) == 2:
         more = [Joined(names[0], ("model", "dense_ffn"), width)] if width else []
         return [*found, Joined(names[0], ("model", "dense_layers"), experts.count(0)), *more]
-    own: dict[str, dict[str, object]] = {
-        "window_attn_skip_freq": {"window": window},
-        "no_rope_freq": {"positions": "none"},
-    }
-    own["linear_attention_freq"] = {"mixer": "delta"}
-    kinds = {"moe_layer_freq": (dense, {}), **{name: ({}, keys) for name, keys in own.items()}}
+    kinds: dict[str, tuple[dict[str, object], ...]] = {"moe_layer_freq": (dense, {})}
+    kinds |= {"window_attn_skip_freq": ({}, {"window": window}), "no_rope_freq": ({}, {"positions": "none"})}
+    kinds["linear_attention_freq"] = ({}, {"mixer": "delta"})
     if "linear_attention_freq" in names:
         if given.get("experimental_attention_variant") != "gated_delta_net":
             why = "is understood with experimental_attention_variant gated_delta_net alone"

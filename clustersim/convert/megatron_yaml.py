@@ -1,7 +1,7 @@
 """YAML of NeMo up to 1.23 and of Megatron-Bridge, whose settings stand for Megatron's arguments: read as a workload, and written.
 
 `tables/nemo.csv` and `tables/megatron_bridge.csv` have the settings whose names or values are not Megatron's; all others are
-Megatron's arguments (`tables/megatron.csv`), in whatever section.
+Megatron's arguments (`tables/megatron.csv`), or have no key (`tables/megatron_config_*.txt`), in whatever section.
 """
 
 from __future__ import annotations
@@ -22,13 +22,16 @@ from clustersim.convert.megatron import ALIASES, NO_EFFECT, NOT_MODELLED, REMEDI
 from clustersim.convert.megatron_arguments import Argument, model, parallelism, refuse_unbuildable, training
 from clustersim.convert.megatron_groups import GROUPED, PATTERNS, frequency
 from clustersim.convert.megatron_script import GPUS, TOKENIZERS, ArgumentImport, Imported, ImportRequest
-from clustersim.convert.settings import Keys, ToolRefusal, ToolSettings, flat, nested, refuse, unsayable
-from clustersim.convert.table import Alias, records_of
+from clustersim.convert.settings import Keys, ToolRefusal, ToolSettings, flat, nested, refuse, under, unsayable
+from clustersim.convert.table import Alias, records_of, words
 from clustersim.errors import InputError
 
-NEUTRAL = ("dataset", "dist", "tokenizer", "trainer")
+NEUTRAL = ("dataset", "dist", "model.tokenizer", "tokenizer", "trainer")
 """Sections without effect on the time of a step, but for the settings in the table."""
-FUNCTION, GATE = "model.activation_func", "model.gated_linear_unit"
+KINDS = {"-": NO_EFFECT | {*words("megatron_config_no_effect.txt")}}
+KINDS["~"] = NOT_MODELLED | {*words("megatron_config_not_modelled.txt")}
+"""Last names of settings without effect on the time of a step, and of those whose effect is not modelled."""
+FUNCTION, GATE, O2 = "model.activation_func", "model.gated_linear_unit", "model.megatron_amp_O2"
 LAYERS = {"embedding": "E", "decoder": "t", "mtp": "m", "loss": "L"}  # of a pipeline layout that is a list of stages
 UNSAID = {"bf16", "fp16", "fp8_format", "fp8_recipe", "fp4_format", "first_last_layers_bf16", "group_query_attention"}
 UNSAID |= {"num_layers_at_start_in_bf16", "num_layers_at_end_in_bf16", "no_bias_gelu_fusion", "ckpt_format"}
@@ -55,13 +58,14 @@ def imported(tool: str, path: str, text: str, settings: Mapping[str, object]) ->
     known, data = table(tool), parse(text, path, foreign=True).data
     if not isinstance(data.get("model") or {}, dict):
         raise InputError(f"{path}: model: must be a section with the settings of the model")
-    whole = flat(resolved(data, "training.") if tool == "nemo" else _bridge(data), known)
+    sections = resolved(data, "training.") if tool == "nemo" else _bridge(data)
+    whole = flat(sections, lambda name: name in known or _kind(name) in KINDS)
     given = {name: value for name, value in whole.items() if value is not None}
-    strict = [name for name in given if name not in known and name.partition(".")[0] not in NEUTRAL]
+    strict = [name for name in given if name not in known and not under(name, NEUTRAL)]
     own = {name: Alias(name, (kind,), "", None, {"default": ""}) for name in strict if (kind := _kind(name))}
     said = ToolSettings(path, tool, {**known, **own}, given, NEUTRAL)
-    read = (name for name, row in said.rows.items() if row.key not in (("-",), ("~",)) and name in given)
-    if missing := next((name for name in read if re.fullmatch(r"\$\{[^:]*\}", str(given[name]))), None):
+    read_names = (name for name, row in said.rows.items() if row.key[0] not in KINDS and name in given)
+    if missing := next((name for name in read_names if re.fullmatch(r"\$\{[^:]*\}", str(given[name]))), None):
         raise said.error(missing, "refers to nothing in the file; write its value")
     meant = {name: value for name, value in said.spec("", {}).items() if name != "name"}
     keys = {name: value for name, value in meant.items() if "." in name}
@@ -98,7 +102,7 @@ def _kind(name: str) -> str | None:
     leaf = name.rpartition(".")[2]
     if leaf in ALIASES or leaf in GROUPED or leaf in REMEDIES:
         return leaf
-    return "-" if leaf in NO_EFFECT else "~" if leaf in NOT_MODELLED else None
+    return next((kind for kind, names in KINDS.items() if leaf in names), None)
 
 
 def _says(name: str, value: object) -> bool:
@@ -167,23 +171,17 @@ def _refused(spec: Workload) -> Iterator[ToolRefusal]:
 
 def _nemo_settings(spec: Workload, nodes: int, gpus: int) -> Iterator[Argument]:
     """Yield NeMo's settings that no argument of Megatron has."""
-    one, narrow, multiple = (
-        spec.model,
-        spec.training.precision == "fp8",
-        spec.model.vocab_multiple * spec.parallelism.tp,
-    )
+    vocab, multiple = spec.model.vocab, spec.model.vocab_multiple * spec.parallelism.tp
     yield "defaults", ["megatron_gpt_config", "_self_"]
     yield from (("trainer.num_nodes", nodes), ("trainer.devices", gpus), ("trainer.accelerator", "gpu"))
-    yield from (("model.fp8", narrow), ("model.fp8_hybrid", narrow), ("model.mcore_gpt", True))
-    yield from (("model.transformer_engine", True), ("model.megatron_amp_O2", True))
-    names = (name for name, tokens in TOKENIZERS.items() if tokens == one.vocab and ("/" in name or "GPT2" in name))
+    yield from ((f"model.{name}", spec.training.precision == "fp8") for name in ("fp8", "fp8_hybrid"))
+    yield from ((name, True) for name in ("model.mcore_gpt", "model.transformer_engine", O2))
+    names = (name for name, tokens in TOKENIZERS.items() if tokens == vocab and ("/" in name or "GPT2" in name))
     if name := next(names, None):
-        yield from (
-            ("model.tokenizer.library", "huggingface" if "/" in name else "megatron"),
-            ("model.tokenizer.type", name),
-        )
+        library = "huggingface" if "/" in name else "megatron"
+        yield from (("model.tokenizer.library", library), ("model.tokenizer.type", name))
     else:
-        yield "model.override_vocab_size", -(-one.vocab // multiple) * multiple
+        yield "model.override_vocab_size", -(-vocab // multiple) * multiple
 
 
 def _core_settings(spec: Workload) -> Iterator[Argument]:

@@ -7,7 +7,7 @@ the default is supported.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from operator import attrgetter
 
@@ -20,14 +20,19 @@ Keys = dict[str, object]
 """Values by dotted key, of a workload or of settings."""
 
 
-def flat(data: Mapping[str, object], known: Mapping[str, object], at: str = "") -> dict[str, object]:
-    """Return nested settings by dotted key; a section that the table lists as one setting stays whole."""
+def flat(data: Mapping[str, object], whole: Callable[[str], object], at: str = "") -> dict[str, object]:
+    """Return nested settings by dotted key; a section stays one setting if `whole` of its dotted key is true."""
     found: dict[str, object] = {}
     for key, value in data.items():
         name = f"{at}{key}"
-        inner = value if isinstance(value, dict) and name not in known else {}
-        found |= flat(inner, known, f"{name}.") if inner else {name: value}
+        inner = value if isinstance(value, dict) and not whole(name) else {}
+        found |= flat(inner, whole, f"{name}.") if inner else {name: value}
     return found
+
+
+def under(name: str, sections: Iterable[str]) -> bool:
+    """Return whether a dotted key is one of the sections, which are dotted keys too, or lies in one."""
+    return any(f"{name}.".startswith(f"{section}.") for section in sections)
 
 
 def nested(found: Mapping[str, object]) -> dict[str, object]:
@@ -123,7 +128,7 @@ class ToolSettings:
         for own, value in {**{name: self[name] for name in self.rows}, **self.given}.items():
             row = self.rows.get(own)
             if row is None:
-                if own.partition(".")[0] not in self.neutral:
+                if not under(own, self.neutral):
                     hint = nearest(own, self.rows) or "leave it out"
                     raise InputError(f"{self.path}: {own}: is not a known setting of {self.tool}; {hint.strip()}")
                 self.ignored.append(own)

@@ -43,7 +43,7 @@ def imported(path: str, text: str, gpus: int | None) -> Imported:
         data = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise InputError(f"{path}: is not valid TOML ({error}); give a job config of torchtitan") from error
-    said = ToolSettings(path, "torchtitan v0.2.2", ROWS, flat(data, ROWS), NEUTRAL)
+    said = ToolSettings(path, "torchtitan v0.2.2", ROWS, flat(data, ROWS.__contains__), NEUTRAL)
     flavor, known = f"{said['model.name']}/{said['model.flavor']}", models()
     if flavor not in known:
         raise InputError(f"{path}: model.flavor: {flavor} is not known; {suggest(flavor, known)}")

@@ -86,7 +86,7 @@ class TrainerImport:
         """Return the state after a settings file was read. Raises InputError."""
         known = table(tool)
         sections = {name[:at] for name in known for at, letter in enumerate(name) if letter == "."}
-        said = flat(_data(path, text, TITLES[tool]), known)
+        said = flat(_data(path, text, TITLES[tool]), known.__contains__)
         given = {name: value for name, value in said.items() if value or name not in sections}
         unset = {name for name in given.keys() & known if given[name] == "auto" and "auto" not in known[name].words}
         auto = {name for name in unset if known[name].key[0] not in ("-", "~", "!")}

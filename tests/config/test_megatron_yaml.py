@@ -13,12 +13,12 @@ from clustersim.api.launch import differences, read_back, written
 from clustersim.config.references import resolved, without_classes
 from clustersim.config.workload import Workload
 from clustersim.config.yaml import Document, Position
-from clustersim.convert.megatron import ALIASES, NO_EFFECT
+from clustersim.convert.megatron import ALIASES, NO_EFFECT, NOT_MODELLED, REMEDIES
 from clustersim.convert.megatron_groups import GROUPED
 from clustersim.convert.megatron_script import ImportRequest
 from clustersim.convert.megatron_script import imported as script_imported
 from clustersim.convert.megatron_yaml import PRECISIONS, imported, table
-from clustersim.convert.table import records
+from clustersim.convert.table import records, words
 from clustersim.errors import InputError
 from clustersim.model.parameters import parameters
 from clustersim.parallel.load import build, load
@@ -311,6 +311,12 @@ def test_every_row_names_an_argument_of_megatron_or_a_key_of_a_workload(tool):
 def test_no_setting_stands_in_the_table_twice(tool):
     names = [row["argument"] for row in records(tool.replace("-", "_"))]
     assert len(names) == len(set(names))
+
+
+def test_no_setting_has_two_meanings_in_the_shared_tables():
+    none, left_out = (words(f"megatron_config_{kind}.txt") for kind in ("no_effect", "not_modelled"))
+    whole = [*none, *left_out, *ALIASES, *GROUPED, *NO_EFFECT, *NOT_MODELLED, *REMEDIES]
+    assert len(whole) == len(set(whole))
 
 
 def test_every_mixed_precision_recipe_sets_keys_of_a_workload():
