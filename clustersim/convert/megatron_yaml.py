@@ -69,6 +69,9 @@ def imported(tool: str, path: str, text: str, settings: Mapping[str, object]) ->
         raise said.error(missing, "refers to nothing in the file; write its value")
     meant = {name: value for name, value in said.spec("", {}).items() if name != "name"}
     keys = {name: value for name, value in meant.items() if "." in name}
+    if tool == "nemo" and said[O2] is not True and keys.get("training.precision", "fp32") != "fp32":
+        why = "keeps weights in fp32 under autocast (NeMo's default), which is not supported; write true"
+        raise said.error(O2, why)
     found: Keys = {"group_query_attention": True}
     found |= {name: value for name, value in meant.items() if "." not in name and _says(name, value)}
     keys |= _core(said) if tool == "megatron-bridge" else {}

@@ -52,7 +52,8 @@ class Alias(NamedTuple):
     @property
     def words(self) -> list[object]:
         """Values of the other tool that the table lists; empty if it accepts any value."""
-        return [theirs for theirs, _ in self._pairs()] if "=" in self.values else []
+        texts = dict.fromkeys(pair.partition("=")[0] for pair in self.values.split())
+        return [plain(text) for text in texts] if "=" in self.values else []
 
     def _pairs(self) -> list[tuple[object, object]]:
         halves = (pair.partition("=") for pair in self.values.split())

@@ -256,7 +256,8 @@ WRONG = {
         "nemo",
         "model.megatron_amp_O2",
         False,
-    ): "model.megatron_amp_O2: False cannot be expressed in a workload; write true",
+    ): "model.megatron_amp_O2: False keeps weights in fp32 under autocast (NeMo's default), which is not supported",
+    ("nemo", "model.megatron_amp_O2", None): "model.megatron_amp_O2: False keeps weights in fp32 under autocast",
     ("nemo", "model.name", "megatron_falcon_gpt"): "model.name: 'megatron_falcon_gpt' cannot be expressed",
     ("nemo", "model.activation", "reglu"): "model.activation: 'reglu' cannot be expressed",
     ("nemo", "model.optim.name", "lamb"): "model.optim.name: 'lamb' cannot be expressed",
@@ -317,6 +318,11 @@ def test_no_setting_has_two_meanings_in_the_shared_tables():
     none, left_out = (words(f"megatron_config_{kind}.txt") for kind in ("no_effect", "not_modelled"))
     whole = [*none, *left_out, *ALIASES, *GROUPED, *NO_EFFECT, *NOT_MODELLED, *REMEDIES]
     assert len(whole) == len(set(whole))
+
+
+def test_a_message_lists_each_word_of_another_tool_once():
+    said = table("nemo")["trainer.precision"].words
+    assert said.count("bf16") == 1 and said == ["bf16", "bf16-mixed", "16-mixed", 16, 32, "32-true"]
 
 
 def test_every_mixed_precision_recipe_sets_keys_of_a_workload():
