@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations
@@ -95,10 +95,9 @@ def meeting(shared: Shared, a: int, b: int) -> dict[str, Any]:
     use = np.where(both, shared.rates.sum(axis=0) / shared.cluster.capacity, -1.0)
     tiers = []
     for tier in shared.cluster.tiers:
-        links = slice(tier.first, tier.first + tier.links)
-        if both[links].any():
-            busiest = tier.first + int(use[links].argmax())
-            tiers.append({"tier": tier.name, "links": int(both[links].sum()), **_link(shared, busiest, a, b)})
+        if both[tier.span].any():
+            busiest = tier.first + int(use[tier.span].argmax())
+            tiers.append({"tier": tier.name, "links": int(both[tier.span].sum()), **_link(shared, busiest, a, b)})
     tiers.sort(key=lambda one: -one["utilization"])
     return {"jobs": [shared.jobs[a].name, shared.jobs[b].name], "links": int(both.sum()), "tiers": tiers}
 
@@ -131,14 +130,11 @@ def _active(one: JobSteps, link: int) -> set[Interval]:
     """Return the intervals in which a transfer of a job over a link is in progress."""
     wanted = _flows(one.plan.network, link)
     found: set[Interval] = set()
-    crossing: dict[int, list[list[int]]] = {}
+    places = [  # all steps of a job have the same tasks
+        [i for i, segment in enumerate(activity.segments) if id(segment.flow) in wanted]
+        for activity in one.counted[0].tasks.different
+    ]
     for step in one.counted:
-        if id(step.tasks) not in crossing:  # all steps of a job have the same tasks
-            crossing[id(step.tasks)] = [
-                [i for i, segment in enumerate(activity.segments) if id(segment.flow) in wanted]
-                for activity in step.tasks.different
-            ]
-        places = crossing[id(step.tasks)]
         kind = step.tasks.of_task[step.shape.event_task]
         for event in np.flatnonzero(np.array([*map(bool, places)], bool)[kind]).tolist():
             found.update(_intervals(step, event, places[kind[event]]))
@@ -175,10 +171,9 @@ def merged(intervals: Iterable[Interval]) -> Iterator[Interval]:
     begun: float | None = None
     last = 0.0
     for first, end in sorted(intervals):
-        if begun is None:
-            begun, last = first, end
-        elif first > last:
-            yield begun, last
+        if begun is None or first > last:
+            if begun is not None:
+                yield begun, last
             begun, last = first, end
         else:
             last = max(last, end)
@@ -219,10 +214,13 @@ def summary(shared: Shared) -> dict[str, Any]:
 
 
 def _job(shared: Shared, one: JobSteps) -> dict[str, Any]:
+    """Return the facts of a job: its nodes, split, memory, and steps alone and with the other jobs."""
     cluster = shared.cluster
     times = [step.end - step.begin for step in one.counted]
-    alone = parts(one.alone.plan, one.alone.record)
-    together = mean_parts([parts(one.plan, step) for step in one.counted])
+    early = len(one.steps) - len(one.counted)
+    alone = _parts(one.alone.plan, one.alone.record)
+    each = [_parts(one.plan, step) for step in one.counted]
+    together = {name: float(np.mean([own.get(name, 0.0) for own in each])) for name in each[0]}
     return {
         "name": one.name,
         "workload": one.job.document.path,
@@ -238,49 +236,38 @@ def _job(shared: Shared, one: JobSteps) -> dict[str, Any]:
         "step_together_min_s": min(times),
         "step_together_max_s": max(times),
         "slowdown": one.mean / one.alone.record.end,
-        "exposed_alone_s": exposed(alone),
-        "exposed_together_s": exposed(together),
+        "exposed_alone_s": _exposed(alone),
+        "exposed_together_s": _exposed(together),
         "breakdown_alone_s": alone,
         "breakdown_together_s": together,
         "trace": shown(one.traced(len(shared.jobs)), one.plan),
-        "steps": _steps(one),
+        "steps": [
+            {"begin_s": step.begin, "step_s": step.end - step.begin, "counted": number >= early}
+            for number, step in enumerate(one.steps)
+        ],
     }
 
 
-def _steps(one: JobSteps) -> list[dict[str, Any]]:
-    early = len(one.steps) - len(one.counted)
-    return [
-        {"begin_s": step.begin, "step_s": step.end - step.begin, "counted": number >= early}
-        for number, step in enumerate(one.steps)
-    ]
-
-
-def parts(plan: Plan, step: Record) -> dict[str, float]:
+def _parts(plan: Plan, step: Record) -> dict[str, float]:
     """Return {part: seconds} of a job's step, mean of its ranks."""
     return mean(breakdown(step), plan.size.tolist())
 
 
-def mean_parts(steps: Sequence[dict[str, float]]) -> dict[str, float]:
-    """Return the mean of the parts of several steps."""
-    return {name: float(np.mean([step.get(name, 0.0) for step in steps])) for name in steps[0]}
-
-
-def exposed(found: dict[str, float]) -> float:
+def _exposed(parts: dict[str, float]) -> float:
     """Return the seconds of communication that a rank waits for."""
-    return math.fsum(found.get(name, 0.0) for name in COMMUNICATION)
+    return math.fsum(parts.get(name, 0.0) for name in COMMUNICATION)
 
 
 def _simulated(shared: Shared) -> dict[str, Any]:
-    links = max(
-        (one.plan.network.cells.links for one in shared.jobs), key=lambda one: len(one.of)
-    )  # of the largest simulation
-    every = [one.steps[0] for one in shared.jobs]
+    """Return the number of simulated ranks, classes and events. Links are those of the largest simulation."""
+    links = max((one.plan.network.cells.links for one in shared.jobs), key=lambda one: len(one.of))
+    first = shared.jobs[0].steps[0]
     return {
         "ranks": sum(one.job.mesh.size for one in shared.jobs),
         "rank_classes": sum(len(one.plan.first) for one in shared.jobs),
         "links_that_can_be_short": len(links.of),
         "link_classes": len(links.first),
         "seconds": max(step.end for one in shared.jobs for step in one.steps),
-        "events": every[0].events,
-        "maxmin_solves": every[0].solves,
+        "events": first.events,
+        "maxmin_solves": first.solves,
     }

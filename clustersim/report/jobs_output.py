@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,7 @@ from clustersim.config.node_ranges import written
 from clustersim.report.jobs import Shared
 from clustersim.report.names import document
 from clustersim.report.store import SUMMARY, Question, put, write_json, write_manifest, write_table
-from clustersim.report.terminal import NAMES, folded, left_out
+from clustersim.report.terminal import NAMES, basis, counted, degrees, left_out, paragraphs, simulated, table
 from clustersim.report.trace import by_cell, slices, streams
 from clustersim.report.trace_events import FIRST, said_of, write_events
 from clustersim.report.verdicts import WORDS
@@ -29,6 +29,7 @@ def save(target: Path, summary: Mapping[str, Any], shared: Shared, asked: Questi
     """
 
     def fill(place: Path) -> None:
+        """Write the files to the folder `place`."""
         write_manifest(place, asked.manifest())
         write_json(place / SUMMARY, document(asked.command, summary))
         write_table(place / "jobs.parquet", jobs_table(summary))
@@ -44,31 +45,27 @@ def jobs_table(summary: Mapping[str, Any]) -> pl.DataFrame:
     """Return one row per job: name, nodes, GPUs, degrees, its step alone and with the other jobs, and their parts (in s)."""
     import polars as pl
 
-    return pl.DataFrame([_flat(job) for job in summary["jobs"]])
-
-
-def _flat(job: Mapping[str, Any]) -> dict[str, Any]:
-    flat = {key: value for key, value in job.items() if not isinstance(value, dict) and key != "steps"}
-    degrees = {key: job["parallelism"][key] for key in ("tp", "pp", "dp", "schedule", "microbatches")}
-    known = {"peak_memory_bytes": job["memory"]["peak_bytes"], "predictor": job["predictor"]["name"]}
-    places = [
-        {f"{part}_{how}_s": seconds for part, seconds in job[f"breakdown_{how}_s"].items()}
-        for how in ("alone", "together")
-    ]
-    return {**flat, **degrees, **known, **places[0], **places[1]}
+    return pl.DataFrame(
+        [
+            {
+                **{key: value for key, value in job.items() if not isinstance(value, dict) and key != "steps"},
+                **{key: job["parallelism"][key] for key in ("tp", "pp", "dp", "schedule", "microbatches")},
+                "peak_memory_bytes": job["memory"]["peak_bytes"],
+                "predictor": job["predictor"]["name"],
+                **{f"{part}_alone_s": seconds for part, seconds in job["breakdown_alone_s"].items()},
+                **{f"{part}_together_s": seconds for part, seconds in job["breakdown_together_s"].items()},
+            }
+            for job in summary["jobs"]
+        ]
+    )
 
 
 def steps_table(summary: Mapping[str, Any]) -> pl.DataFrame:
     """Return one row per complete step of a job: start and duration (s), and whether the means count it."""
     import polars as pl
 
-    return pl.DataFrame(
-        [
-            {"job": job["name"], "step": number, **step}
-            for job in summary["jobs"]
-            for number, step in enumerate(job["steps"])
-        ]
-    )
+    steps = [(job["name"], number, step) for job in summary["jobs"] for number, step in enumerate(job["steps"])]
+    return pl.DataFrame([{"job": job, "step": number, **step} for job, number, step in steps])
 
 
 def links_table(shared: Shared) -> pl.DataFrame:
@@ -109,7 +106,8 @@ def _events(shared: Shared) -> Iterator[str]:
                 yield from slices(span, number, track)
 
 
-RUNS = 3  # number of separate ranges of nodes that the table shows per job
+RUNS = 3
+"""Number of separate ranges of nodes that the table shows per job."""
 
 
 def lines(summary: dict[str, Any], took: float, verbose: bool = False) -> list[str]:
@@ -117,56 +115,52 @@ def lines(summary: dict[str, Any], took: float, verbose: bool = False) -> list[s
 
     `took` is the wall time of the simulation in seconds.
     """
-    meetings = [_meeting(one) for one in summary["meetings"]]
-    last = _how(summary, took) if verbose else _caveats(summary)
-    parts = (_head(summary), _times(summary), _exposed(summary), *meetings, last)
-    return [line for part in parts if part for line in (*part, "")][:-1]
+    predictors = [job["predictor"] for job in summary["jobs"]]
+    length = f" for {seconds(summary['simulated']['seconds'])}"
+    last = [f"kernel times by {' and '.join(dict.fromkeys(p['name'] for p in predictors))}", *left_out(summary)]
+    if verbose:
+        last = [simulated(summary, took, length), *basis(summary, predictors)]
+    return paragraphs(_head(summary), _times(summary), _exposed(summary), *map(_meeting, summary["meetings"]), last)
 
 
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     """Return rows under their heads, the first column aligned left, the others right."""
-    every = [head, *rows]
-    widths = [max(len(row[i]) for row in every) for i in range(len(head))]
-    return [
-        "  " + "  ".join([row[0].ljust(widths[0]), *(c.rjust(w) for c, w in zip(row[1:], widths[1:], strict=True))])
-        for row in every
-    ]
-
-
-def _degrees(split: dict[str, Any]) -> str:
-    cp = f" × cp {split['cp']}" if split["cp"] > 1 else ""
-    return f"tp {split['tp']}{cp} × pp {split['pp']} × dp {split['dp']}"
+    width = max(len(name) for name, *_ in (head, *rows))
+    return table([(f"  {name:<{width}}", *cells) for name, *cells in (head, *rows)])
 
 
 def _head(summary: dict[str, Any]) -> list[str]:
+    """Return the lines on the cluster, its warnings, and the nodes, split and memory of each job."""
     cluster, jobs = summary["cluster"], summary["jobs"]
-    count = "1 job" if len(jobs) == 1 else f"{len(jobs)} jobs"
     rows = [
         (
             job["name"],
             written(job["nodes"], RUNS),
             str(job["gpus"]),
-            _degrees(job["parallelism"]),
+            degrees(job["parallelism"]),
             gibibytes(job["memory"]["peak_bytes"])
             + ("" if job["memory"]["fits"] else f", {WORDS[job['memory']['verdict']]}"),
         )
         for job in jobs
     ]
     free = f", {summary['free_nodes']} of {cluster['nodes']} nodes free" if summary["free_nodes"] else ""
-    placed = (
-        f"{count} on {cluster['name']}: {cluster['gpus']} × {cluster['gpu']}, placement {summary['placement']}{free}"
-    )
+    where = f"{cluster['name']}: {cluster['gpus']} × {cluster['gpu']}, placement {summary['placement']}{free}"
     said = [f"warning: {warning}" for warning in summary["warnings"]]
-    return [placed, *said, *_table(("job", "nodes", "GPUs", "split", "memory"), rows)]
+    return [
+        f"{counted(len(jobs), 'job')} on {where}",
+        *said,
+        *_table(("job", "nodes", "GPUs", "split", "memory"), rows),
+    ]
 
 
 def _times(summary: dict[str, Any]) -> list[str]:
+    """Return the table of step times: alone, with the other jobs, and their ratio."""
     rows = [
         (
             job["name"],
             duration(job["step_alone_s"]),
             duration(job["step_together_s"]),
-            _range(job),
+            " to ".join(dict.fromkeys(duration(job[f"step_together_{end}_s"]) for end in ("min", "max"))),
             str(sum(step["counted"] for step in job["steps"])),
             f"{job['slowdown']:.3f}",
         )
@@ -174,11 +168,6 @@ def _times(summary: dict[str, Any]) -> list[str]:
     ]
     head = ("job", "alone", "together", "shortest to longest", "steps", "slowdown")
     return ["step time", *_table(head, rows)]
-
-
-def _range(job: dict[str, Any]) -> str:
-    low, high = duration(job["step_together_min_s"]), duration(job["step_together_max_s"])
-    return low if low == high else f"{low} to {high}"
 
 
 def _exposed(summary: dict[str, Any]) -> list[str]:
@@ -202,6 +191,7 @@ def _changed(job: dict[str, Any]) -> list[str]:
 
 
 def _meeting(meeting: dict[str, Any]) -> list[str]:
+    """Return the table of the links that two jobs share: load by tier, each job's share, and how long both use them."""
     one, two = meeting["jobs"]
     if not meeting["links"]:
         return [f"{one} and {two} share no link"]
@@ -218,31 +208,3 @@ def _meeting(meeting: dict[str, Any]) -> list[str]:
     ]
     head = ("tier", "links", "the busiest", one, two, "utilization", "both at once")
     return [f"{one} and {two} share {meeting['links']:,} links", *_table(head, rows)]
-
-
-def _caveats(summary: dict[str, Any]) -> list[str]:
-    names = dict.fromkeys(job["predictor"]["name"] for job in summary["jobs"])
-    return [f"kernel times by {' and '.join(names)}", *left_out(summary)]
-
-
-def _how(summary: dict[str, Any], took: float) -> list[str]:
-    s = summary["simulated"]
-    classes = "class" if s["rank_classes"] == 1 else "classes"
-    return [
-        f"simulated {s['ranks']:,} ranks as {s['rank_classes']:,} {classes} for {seconds(s['seconds'])}; "
-        f"{s['events']:,} events in {seconds(took)}",
-        *_kernels(summary),
-        *folded("not modelled: " + "; ".join(summary["not_modelled"])),
-    ]
-
-
-def _kernels(summary: dict[str, Any]) -> Iterable[str]:
-    """Yield the lines on errors of kernel times, equal ones once."""
-    predictors = [job["predictor"] for job in summary["jobs"]]
-    for name in dict.fromkeys(p["name"] for p in predictors):
-        yield f"kernel times by {name}; error on held-out kernels:"
-        yield from (
-            f"  {line}" for line in dict.fromkeys(x for p in predictors if p["name"] == name for x in p["error"])
-        )
-    for clocks in dict.fromkeys(p["clocks"] for p in predictors):
-        yield from folded(f"clocks: {clocks}")

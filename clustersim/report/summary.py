@@ -183,14 +183,20 @@ def split_facts(job: Job) -> dict[str, Any]:
 
 
 def _speed(topology: Topology, work: Work, end: float, kernels: StepKernels, full_attention: bool) -> dict[str, Any]:
+    """Return step time with interval, tokens/s, FLOP/s and MFU of a step that is simulated to take `end` seconds."""
     job, used = work.job, work.job.mesh.size
-    found = expected_step(topology, work, end, kernels)
+    found = _expected_step(topology, work, end, kernels)
     likely, margin = found.seconds, found.margin
     tokens = tokens_of_step(job) / likely
     flop = model_flop(job, full_attention)
     rate = flop / likely / used
-    peak = mean_peak(topology, work)
+    each = [(gpu.matrix_peak(job.training.precision), count) for gpu, count in topology.counted(work.gpus)]
+    peak = each[0][0] if len(each) == 1 else sum(peak * count for peak, count in each) / used
     recomputes = job.training.recompute != "none"
+    attention = (
+        "causal attention counted half" if job.model.causal and not full_attention else "attention counted in full"
+    )
+    times = "3 x forward" + (" (frozen linears 2 x: no gradients of their weights)" if job.training.lora else "")
     return {
         "step_time_s": end,
         "expected_step_time_s": likely,
@@ -207,17 +213,11 @@ def _speed(topology: Topology, work: Work, end: float, kernels: StepKernels, ful
         **({"hfu": hardware_flop(job, full_attention) / likely / used / peak} if recomputes else {}),
         "peak_tflops_per_gpu": peak / 1e12,
         "model_flop": flop,
-        "flop_rule": _rule(job, full_attention),
+        "flop_rule": f"{times}, 2mnk a matrix product, {attention}, nothing recomputed; hfu adds what is recomputed",
     }
 
 
-def mean_peak(topology: Topology, work: Work) -> float:
-    """Return the mean peak FLOP/s of a job's GPUs."""
-    each = [(gpu.matrix_peak(work.job.training.precision), count) for gpu, count in topology.counted(work.gpus)]
-    return each[0][0] if len(each) == 1 else sum(peak * count for peak, count in each) / work.job.mesh.size
-
-
-def expected_step(topology: Topology, work: Work, end: float, kernels: StepKernels) -> Expected:
+def _expected_step(topology: Topology, work: Work, end: float, kernels: StepKernels) -> Expected:
     """Return the expected time of a step that is simulated to take `end` seconds, and its interval, from published steps.
 
     If no published step applies, as for bounds, the expected time is the simulated one and there is no interval.
@@ -237,17 +237,13 @@ def expected_step(topology: Topology, work: Work, end: float, kernels: StepKerne
     )
     found = expected(end, kind)
     if None in (kernels.margin.low, kernels.margin.high):
-        return Expected(end, kernels.margin, SoftwareLevel(0.0, 0))
-    if others:
+        found = found._replace(margin=kernels.margin)
+    elif others:
         note = "none: no published step on GPUs of several kinds has been compared"
-        return Expected(end, Margin(None, None, note), SoftwareLevel(0.0, 0))
-    return found if found.margin.low is not None else found._replace(seconds=end, level=SoftwareLevel(0.0, 0))
-
-
-def _rule(job: Job, full: bool) -> str:
-    attention = "causal attention counted half" if job.model.causal and not full else "attention counted in full"
-    times = "3 x forward" + (" (frozen linears 2 x: no gradients of their weights)" if job.training.lora else "")
-    return f"{times}, 2mnk a matrix product, {attention}, nothing recomputed; hfu adds what is recomputed"
+        found = found._replace(margin=Margin(None, None, note))
+    if None in (found.margin.low, found.margin.high):
+        return found._replace(seconds=end, level=SoftwareLevel(0.0, 0))
+    return found
 
 
 def memory_facts(topology: Topology, gpus: Ints, memory: list[RankMemory]) -> dict[str, Any]:
@@ -256,17 +252,16 @@ def memory_facts(topology: Topology, gpus: Ints, memory: list[RankMemory]) -> di
     If GPUs have different memories, the overall figures are those of the rank that fills its GPU most.
     """
     peaks = [one.peak for one in memory]
-    stages = [{f"{kind}_bytes": value for kind, value in m._asdict().items()} | {"total_bytes": m.total} for m in peaks]
-    hosts = [one.host for one in memory]
-    pair = zip(
-        ("host_bytes", "host_capacity_bytes"), fullest_host(topology, gpus, hosts) if any(hosts) else (), strict=False
-    )
-    return {
-        **_verdict(*fullest(topology, gpus, peaks)[1:]),
-        **dict(pair),
-        "by_pipeline_rank": stages,
-        **({"gpu_by_pipeline_rank": _gpus_by_rank(topology, gpus, len(peaks))} if topology.pools else {}),
-    }
+    found = _verdict(*fullest(topology, gpus, peaks)[1:])
+    if any(hosts := [one.host for one in memory]):
+        found["host_bytes"], found["host_capacity_bytes"] = fullest_host(topology, gpus, hosts)
+    found["by_pipeline_rank"] = [
+        {f"{kind}_bytes": value for kind, value in one._asdict().items()} | {"total_bytes": one.total} for one in peaks
+    ]
+    if topology.pools:
+        each = [topology.counted(own) for own in np.reshape(gpus, (len(peaks), -1))]
+        found["gpu_by_pipeline_rank"] = [" + ".join(dict.fromkeys(gpu.name for gpu, _ in own)) for own in each]
+    return found
 
 
 class FullestGpu(NamedTuple):
@@ -288,23 +283,22 @@ def fullest(topology: Topology, gpus: Ints, peaks: Sequence[Memory]) -> FullestG
 
 
 def _verdict(need: float, have: float) -> dict[str, Any]:
+    """Return whether `need` fits into `have` bytes, and the published runs at this memory level."""
     said, published = verdict(need, have), band(need, have)
-    evidence = {
+    return {
+        "fits": said == "likely",
+        "verdict": said,
         "ran_share": published.share,
         "ran": published.ran,
         "published": published.published,
         "evidence": published.said,
+        "peak_bytes": need,
+        "capacity_bytes": have,
     }
-    return {"fits": said == "likely", "verdict": said, **evidence, "peak_bytes": need, "capacity_bytes": have}
-
-
-def _gpus_by_rank(topology: Topology, gpus: Ints, ranks: int) -> list[str]:
-    """Return the types of GPUs of each pipeline rank in words."""
-    each = [topology.counted(own) for own in np.reshape(gpus, (ranks, -1))]
-    return [" + ".join(dict.fromkeys(gpu.name for gpu, _ in own)) for own in each]
 
 
 def _simulated(topology: Topology, work: Work, plan: Plan, record: Record) -> dict[str, Any]:
+    """Return the number of ranks, groups and links, of their simulated classes, and of events."""
     cells = plan.network.cells
     ranks = _ranks(topology, work.job, plan, record)
     events = ranks.pop("events")

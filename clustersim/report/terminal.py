@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from shutil import get_terminal_size
 from textwrap import wrap
@@ -17,8 +17,9 @@ from clustersim.engine.program import COMPUTE, UPDATE, Span
 from clustersim.engine.record import Record
 from clustersim.predictors.uncertainty import between
 from clustersim.report.folded_time import FoldedTime, folded_time
+from clustersim.report.trace import by_cell
 from clustersim.report.verdicts import WORDS, band, verdict
-from clustersim.units import duration, gibibytes, scaled, seconds
+from clustersim.units import duration, gibibytes, plural, scaled, seconds
 
 COLUMNS, ROWS = 72, 16
 LETTERS = ".FBWo-"
@@ -33,10 +34,7 @@ def timeline(record: Record, stage_of: Sequence[int]) -> list[str]:
     stages = sorted(first)
     places = dict.fromkeys(np.linspace(0, len(stages) - 1, min(len(stages), ROWS)).round().astype(int).tolist())
     shown = {first[stages[place]]: stages[place] for place in places}
-    spans: dict[int, list[Span]] = {cell: [] for cell in shown}
-    for span in record.spans:
-        if span.rank in spans:
-            spans[span.rank].append(span)
+    spans = by_cell(record.spans, shown)
     fold = folded_time(record, len(stages))
     width = (record.end - fold.left_out) / COLUMNS
     count = f", {len(shown)} of {len(stages)} pipeline ranks" if len(shown) < len(stages) else ""
@@ -51,6 +49,7 @@ def timeline(record: Record, stage_of: Sequence[int]) -> list[str]:
 
 
 def _row(spans: Sequence[Span], width: float, fold: FoldedTime) -> str:
+    """Return the line of one class of ranks, a letter per column of `width` seconds, with `|` where periods are left out."""
     spent = np.zeros((len(LETTERS), COLUMNS))
     starts = np.array([span.start for span in spans])
     moved = (starts - fold.folded(starts)).tolist()
@@ -65,6 +64,7 @@ def _row(spans: Sequence[Span], width: float, fold: FoldedTime) -> str:
 
 
 def _kind(span: Span) -> int:
+    """Return the index into `LETTERS` of a span; 0 if the timeline does not show it."""
     if span.stream == "wait":
         return 5
     if span.stream != COMPUTE:
@@ -134,36 +134,42 @@ def lines(
     if brief:
         return [*_head(summary, look, False)[:4], *_warned(summary, look)]
     known = (_memory(summary), link_lines(summary), _how(summary, took)) if verbose else (_caveats(summary),)
-    ignored = [*_assumed(summary.get("assumed", ())), *_ignored(summary.get("ignored_arguments", {}))]
-    parts = (_head(summary, look, verbose), _warned(summary, look), where_it_goes(summary), *known, ignored)
+    return paragraphs(
+        _head(summary, look, verbose), _warned(summary, look), where_it_goes(summary), *known, _settings(summary)
+    )
+
+
+def paragraphs(*parts: list[str]) -> list[str]:
+    """Return the lines of all parts with an empty line between two parts. Parts without lines are left out."""
     return [line for part in parts if part for line in (*part, "")][:-1]
 
 
-def _assumed(said: Sequence[str]) -> list[str]:
-    """Return the lines on settings that neither file nor command line gave."""
-    return folded(f"assumed: {', '.join(said)}") if said else []
+def _settings(summary: dict[str, Any]) -> list[str]:
+    """Return the lines on settings that neither file nor command line gave, and on ignored arguments of Megatron."""
+    ignored = summary.get("ignored_arguments", {})
+    names = {
+        "assumed": summary.get("assumed"),
+        "ignored, no effect on the time of a step": ignored.get("no_effect"),
+        "ignored, not modelled": ignored.get("not_modelled"),
+    }
+    return [line for what, listed in names.items() if listed for line in folded(f"{what}: {', '.join(listed)}")]
 
 
-def _ignored(arguments: dict[str, tuple[str, ...]]) -> list[str]:
-    """Return the lines on Megatron arguments that were ignored, each once."""
-    said = {"no_effect": "no effect on the time of a step", "not_modelled": "not modelled"}
-    names = {why: ", ".join(arguments[key]) for key, why in said.items() if arguments.get(key)}
-    return [line for why, listed in names.items() for line in folded(f"ignored, {why}: {listed}")]
-
-
-def _rows(pairs: Iterable[tuple[str, str]]) -> list[str]:
-    pairs = list(pairs)
+def _rows(pairs: Sequence[tuple[str, str]]) -> list[str]:
+    """Return (name, value) pairs as lines, the values aligned in a second column."""
     width = max(len(name) for name, _ in pairs)
     under = " " * (width + 2)
     return [line for name, value in pairs for line in folded(f"{name:<{width}}  {value}", "  ", under)]
 
 
 def _head(summary: dict[str, Any], look: Look, verbose: bool) -> list[str]:
+    """Return the lines on job and cluster, step time, throughput, memory, idle GPUs, batch and clocks."""
     cluster = summary["cluster"]
     speed = f"{summary['tokens_per_s']:,.0f} tokens/s, {summary['tokens_per_s_per_gpu']:,.1f} a GPU"
     peak = f"{summary['peak_tflops_per_gpu']:.0f} ({summary['parallelism']['precision']})"
+    interval = between(summary["step_time_low_s"], summary["step_time_high_s"])
     rows = [
-        ("step time", look.strong(duration(summary["expected_step_time_s"])) + _between(summary)),
+        ("step time", look.strong(duration(summary["expected_step_time_s"])) + interval),
         *_jitter(summary),
         ("throughput", f"{look.strong(speed)}, MFU {100 * summary['mfu']:.1f} %"),
         *_fits(summary["memory"], look),
@@ -186,14 +192,21 @@ def _jitter(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield "jitter", f"half of {counted(found['draws'], 'step')} take at most {half}, 99 of 100 at most {most}"
 
 
+def degrees(split: dict[str, Any]) -> str:
+    """Return the parallel degrees of a job, such as `tp 4 × pp 2 × dp 8`."""
+    cp = f" × cp {split['cp']}" if split["cp"] > 1 else ""
+    return f"tp {split['tp']}{cp} × pp {split['pp']} × dp {split['dp']}"
+
+
 def _layout(split: dict[str, Any]) -> str:
+    """Return the parallel degrees of a job with its schedule, such as `tp 4 × pp 2 × dp 8 (ep 8), 1f1b`."""
     ep = f" (ep {split['ep']})" if split["ep"] > 1 else ""
     chunks = f" × {split['vpp']} chunks" if split["vpp"] > 1 else ""
-    cp = f" × cp {split['cp']}" if split["cp"] > 1 else ""
-    return f"tp {split['tp']}{cp} × pp {split['pp']} × dp {split['dp']}{ep}, {split['schedule']}{chunks}"
+    return f"{degrees(split)}{ep}, {split['schedule']}{chunks}"
 
 
 def _batch(split: dict[str, Any]) -> str:
+    """Return the global batch of a job and its microbatches in words."""
     sequences = counted(split["global_batch"], "sequence")
     return (
         f"{sequences} of {split['seq']} tokens, in {counted(split['microbatches'], 'microbatch', 'microbatches')} "
@@ -242,6 +255,7 @@ def _clocks(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _warned(summary: dict[str, Any], look: Look) -> list[str]:
+    """Return the warnings of a summary as lines."""
     return [look.doubtful(line) for warning in summary["warnings"] for line in folded(f"warning: {warning}")]
 
 
@@ -284,11 +298,8 @@ def table(cells: Sequence[Sequence[str]]) -> list[str]:
     ]
 
 
-def _between(summary: dict[str, Any]) -> str:
-    return between(summary["step_time_low_s"], summary["step_time_high_s"])
-
-
 def _gpus(summary: dict[str, Any]) -> str:
+    """Return the GPUs of a job in words, such as `96 of 128 × h100-sxm`."""
     cluster, ranks = summary["cluster"], summary["simulated"]["ranks"]
     every, used = cluster["gpus"], "" if ranks == cluster["gpus"] else f"{ranks} of "
     pools = cluster.get("pools", [{"gpu": cluster["gpu"], "gpus": every}])
@@ -320,10 +331,12 @@ def unexplained(summary: dict[str, Any]) -> list[str]:
 
 
 def _part(seconds: float | None, total: float) -> str:
+    """Return a part of a step as seconds and percent of `total`; empty if it is unknown."""
     return "" if seconds is None else f"{duration(seconds):>9}  {100 * seconds / total:5.1f} %"
 
 
 def _memory(summary: dict[str, Any]) -> list[str]:
+    """Return the memory by kind of the pipeline rank with the highest peak, as lines."""
     ranks = summary["memory"]["by_pipeline_rank"]
     peak = max(ranks, key=lambda rank: rank["total_bytes"])
     kinds = [(k.removesuffix("_bytes"), f"{gibibytes(v):>10}") for k, v in peak.items() if k != "total_bytes" and v]
@@ -338,7 +351,8 @@ def link_lines(summary: dict[str, Any]) -> list[str]:
     rows = [
         (
             f"{one['link']}: {one['from']} to {one['to']}",
-            f"{scaled(one['bytes'], 'B'):>9}  {100 * one['utilization']:5.1f} %" + _limits(one["limiting_s"]),
+            f"{scaled(one['bytes'], 'B'):>9}  {100 * one['utilization']:5.1f} %"
+            + (f", limits {duration(one['limiting_s'])}" if one["limiting_s"] > 1e-9 else ""),
         )
         for one in links
     ]
@@ -346,10 +360,6 @@ def link_lines(summary: dict[str, Any]) -> list[str]:
         *folded("busiest link of each tier, and its share of the step; those first that limit the critical path"),
         *_rows(rows),
     ]
-
-
-def _limits(time: float) -> str:
-    return f", limits {duration(time)}" if time > 1e-9 else ""
 
 
 def _caveats(summary: dict[str, Any]) -> list[str]:
@@ -366,16 +376,30 @@ def left_out(summary: dict[str, Any]) -> list[str]:
 
 
 def _how(summary: dict[str, Any], took: float) -> list[str]:
-    s, cluster = summary["simulated"], summary["cluster"]
-    classes = "class" if s["rank_classes"] == 1 else "classes"
-    how = f"{s['events']:,} events"
-    predictor = summary["predictor"]
-    return [
-        f"simulated {s['ranks']:,} ranks as {s['rank_classes']:,} {classes}; {how} in {seconds(took)}",
-        f"{cluster['cables']:,} cables, {cluster['links']:,} directed links or bundles",
-        f"kernel times by {predictor['name']}; error on held-out kernels:",
-        *(line for error in predictor["error"] for line in folded(error, "  ")),
-        *folded(f"interval of the step time: {summary['step_time_interval']}"),
-        *folded(f"clocks: {predictor['clocks']}"),
-        *folded("not modelled: " + "; ".join(summary["not_modelled"])),
-    ]
+    """Return the lines on what was simulated and its basis; `took` is the wall time in seconds."""
+    cluster = summary["cluster"]
+    cables = f"{cluster['cables']:,} cables, {cluster['links']:,} directed links or bundles"
+    interval = folded(f"interval of the step time: {summary['step_time_interval']}")
+    return [simulated(summary, took), cables, *basis(summary, [summary["predictor"]], interval)]
+
+
+def simulated(summary: dict[str, Any], took: float, length: str = "") -> str:
+    """Return the line on the simulated ranks and events; `took` is the wall time in seconds, `length` what it covers."""
+    s = summary["simulated"]
+    classes = plural(s["rank_classes"], "class", "classes")
+    return f"simulated {s['ranks']:,} ranks as {classes}{length}; {s['events']:,} events in {seconds(took)}"
+
+
+def basis(summary: dict[str, Any], predictors: Sequence[dict[str, Any]], interval: Sequence[str] = ()) -> list[str]:
+    """Return the lines on the errors of kernel times, the clocks, and what is not modelled. Equal lines appear once.
+
+    `predictors` are of the jobs; `interval` are the lines on the interval of the step time.
+    """
+    found = list[str]()
+    for name in dict.fromkeys(p["name"] for p in predictors):
+        found.append(f"kernel times by {name}; error on held-out kernels:")
+        errors = dict.fromkeys(error for p in predictors if p["name"] == name for error in p["error"])
+        found += [line for error in errors for line in folded(error, "  ")]
+    clocks = dict.fromkeys(f"clocks: {p['clocks']}" for p in predictors)
+    missing = "not modelled: " + "; ".join(summary["not_modelled"])
+    return [*found, *interval, *(line for sentence in (*clocks, missing) for line in folded(sentence))]
