@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable
 from typing import TypedDict
 
 import numpy as np
@@ -83,7 +84,7 @@ def kernels(result: StepResult) -> KernelRates:
         for row, kernel in own
     ]
     found.sort(key=lambda one: -one["share"])
-    return {"rows": found, "roofs": _roofs(gpu, {kernel for _, kernel in own}), "bandwidth": gpu.memory_bandwidth}
+    return {"rows": found, "roofs": _roofs(gpu, launches), "bandwidth": gpu.memory_bandwidth}
 
 
 def _rated(
@@ -121,12 +122,13 @@ def _rated(
 
 
 def _peak(gpu: Gpu, kernel: Kernel) -> float:
+    """Return the peak FLOP/s of the units that a kernel uses."""
     return gpu.matrix_peak(kernel.dtype) if kernel.kind in PRODUCTS else gpu.vector_peak(kernel.dtype)
 
 
-def _roofs(gpu: Gpu, own: set[Kernel]) -> list[Roof]:
-    """Return the peaks that the kernels can reach, the highest first."""
-    found = {(kernel.dtype, kernel.kind in PRODUCTS): _peak(gpu, kernel) for kernel in own}
+def _roofs(gpu: Gpu, used: Iterable[Kernel]) -> list[Roof]:
+    """Return the peaks that the kernels can reach, the highest first, equal ones in the order of the kernels."""
+    found = {(kernel.dtype, kernel.kind in PRODUCTS): _peak(gpu, kernel) for kernel in used}
     return [
         {"dtype": dtype, "unit": "matrix" if matrix else "vector", "peak": peak}
         for (dtype, matrix), peak in sorted(found.items(), key=lambda one: -one[1])

@@ -13,12 +13,13 @@ from typing import NamedTuple
 
 from clustersim.engine.compile import Plan
 from clustersim.engine.fabric import HOST
-from clustersim.engine.program import Span
+from clustersim.engine.program import COMPUTE, Span
 from clustersim.engine.record import Record
 from clustersim.figures import files as pictures
 from clustersim.figures.canvas import PART_COLOURS, Canvas, Coordinates
 from clustersim.figures.canvas import svg as text
 from clustersim.report.breakdown import PART_OF
+from clustersim.report.trace_events import inner_flows
 from clustersim.units import seconds
 
 ROWS = 64
@@ -116,7 +117,7 @@ def _passes(spans: Iterable[Span]) -> Iterator[Bar]:
     yield from (
         Bar(PASSES.get(s.kind, "optimizer"), s.start, s.end, str(s.microbatch) if s.microbatch >= 0 else "")
         for s in spans
-        if s.stream == "compute"
+        if s.stream == COMPUTE
     )
 
 
@@ -125,13 +126,9 @@ def _flows(spans: Iterable[Span]) -> Iterator[Bar]:
     for span in spans:
         if span.activity is None or span.stream == HOST:
             continue
-        if span.stream != "compute":
+        if span.stream != COMPUTE:
             yield Bar(_lane(span.stream), span.start, span.end)
-            continue
-        ends = span.segment_ends or [span.start + end for end in span.activity.ends]
-        for i, segment in enumerate(span.activity.segments):
-            if segment.flow:
-                yield Bar(_lane(segment.flow.family), ends[2 * i], ends[2 * i + 1])
+        yield from (Bar(_lane(flow.family), start, end) for flow, start, end in inner_flows(span))
 
 
 def _lane(family: str) -> str:

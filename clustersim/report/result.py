@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from clustersim.hardware.formats import product_type
 from clustersim.report.names import document
-from clustersim.report.step_trace import StepTrace, TraceDetails
+from clustersim.report.step_trace import StepTrace
 from clustersim.report.store import SUMMARY, Question, put, write_columns, write_json, write_manifest
 from clustersim.report.tables import links_table, memory_table, ranks_table, spans_table
 from clustersim.report.trace import by_cell, by_class, chosen, of_ranks
@@ -43,6 +43,7 @@ def save(
     stage_of = stages_of(plan, summary)
 
     def fill(place: Path) -> None:
+        """Write the files to the folder `place`."""
         write_manifest(place, asked.manifest())
         write_json(place / SUMMARY, document("run", summary))
         write_columns(place / "spans.parquet", spans_table(record, plan))
@@ -78,9 +79,9 @@ def detailed_trace(
     spans = by_cell(record.spans, sorted(kept))
     drawn = by_class(plan, spans) if ranks is None else of_ranks(plan, ranks)
     shares = summary["predictor"]["clock_shares"].get(product_type(summary["parallelism"]["precision"]), {})
-    details = TraceDetails(seconds, _links(summary, plan), shares.get("share", 1.0))
-    held = memory_table(memory, record, stage_of)
-    return StepTrace(record, plan, spans, drawn, held, stage_of, {} if ranks is None else families, details)
+    held, families = memory_table(memory, record, stage_of), {} if ranks is None else families
+    links, clock = _links(summary, plan), shares.get("share", 1.0)
+    return StepTrace(record, plan, spans, drawn, held, stage_of, families, seconds, links, clock)
 
 
 def write_trace(
@@ -91,18 +92,17 @@ def write_trace(
     `question` is the digest of the question. Raises InputError if the path cannot be written, and DiskFullError if the disk is
     full.
     """
-    kernels = trace.details is not None and bool(trace.details.seconds)
     shown = {"ranks": int(trace.plan.size.sum()), "ranks_shown": sum(one.ranks for one in trace.drawn)}
-    facts = trace_facts(summary, question, {**shown, "kernels_shown": kernels})
+    facts = trace_facts(summary, question, {**shown, "kernels_shown": bool(trace.seconds)})
     with saving(path) as file:
         return pack_events(file, facts, trace.events(progress))
 
 
 def _links(summary: dict[str, Any], plan: Plan) -> list[int]:
     """Return the numbers of the links that limit the critical path."""
-    names = [row["link"] for row in summary["critical_path"]["by_link"] if row["link"]]
     tiers = {tier.name: tier.first for tier in plan.network.topology.tiers}
-    return [tiers[name.partition("[")[0]] + int(name.partition("[")[2][:-1]) for name in names]
+    names = (row["link"].partition("[") for row in summary["critical_path"]["by_link"] if row["link"])
+    return [tiers[tier] + int(number[:-1]) for tier, _, number in names]
 
 
 def trace_facts(summary: dict[str, Any], question: str, shown: Mapping[str, Any]) -> dict[str, Any]:

@@ -14,15 +14,16 @@ import numpy as np
 from clustersim.arrays import Floats, Ints
 from clustersim.engine.compile import Plan, Source
 from clustersim.engine.fabric import Activity
+from clustersim.engine.flows import Flow
 from clustersim.engine.launching import Seconds
-from clustersim.engine.program import COMPUTE, READY, Span
+from clustersim.engine.program import COMPUTE, Span
 from clustersim.engine.record import Record
 from clustersim.engine.traffic import Variant
 from clustersim.model.kernel import Kernel
 from clustersim.model.operator import Collective
 from clustersim.report.links import limits
 from clustersim.report.parquet import TableColumns
-from clustersim.report.trace import Arrows, DrawnRank, Spans, name_of, streams
+from clustersim.report.trace import Arrows, DrawnRank, Spans, slices, streams
 from clustersim.report.trace_events import (
     FIRST,
     LEVEL,
@@ -122,17 +123,6 @@ class TraceSize(NamedTuple):
     """Bytes of its compressed file."""
 
 
-class TraceDetails(NamedTuple):
-    """Optional content of a trace."""
-
-    seconds: Sequence[Seconds]
-    """Kernel times on a nominal GPU, by node type; if empty, passes are drawn without kernels."""
-    links: Sequence[int]
-    """Links whose load is drawn."""
-    clock: float
-    """Share of a short burst's clock that power leaves to GEMMs; if 1, no power state is drawn."""
-
-
 @dataclass(frozen=True)
 class StepTrace:
     """Content of a step's trace."""
@@ -149,8 +139,12 @@ class StepTrace:
     """Pipeline rank of each rank cell."""
     families: Mapping[str, Ints] = field(default_factory=dict)
     """{family: ranks of all its groups (groups, n)} if single ranks are drawn instead of one of each class."""
-    details: TraceDetails | None = None
-    """Optional content, if requested."""
+    seconds: Sequence[Seconds] = ()
+    """Kernel times on a nominal GPU, by node type; if empty, passes are drawn without kernels."""
+    links: Sequence[int] = ()
+    """Links whose load is drawn."""
+    clock: float = 1.0
+    """Share of a short burst's clock that power leaves to GEMMs; if 1, no power state is drawn."""
 
     def events(self, progress: Callable[[str], None] = lambda _: None) -> Iterator[str]:
         """Yield the events of one rank at a time as text. Ranks of a cell differ only in their number."""
@@ -175,6 +169,7 @@ class StepTrace:
 
     @property
     def _arrows(self) -> Arrows:
+        """Dependencies between the drawn ranks."""
         return Arrows(self.record, self.plan, self.drawn, self.families, self.tracks)
 
     @cached_property
@@ -184,6 +179,7 @@ class StepTrace:
         return {name: i for i, name in enumerate([COMPUTE, *sorted(names - {COMPUTE})], FIRST)}
 
     def _metadata(self, drawn: Sequence[DrawnRank]) -> Iterator[str]:
+        """Yield the names and the order of the processes and threads of drawn ranks."""
         for place, one in enumerate(drawn):
             like = f" (and {one.ranks - 1} like it)" if one.ranks > 1 else ""
             stage = f", pipeline rank {self.stage_of[one.cell]}" if self.stage_of else ""
@@ -197,43 +193,23 @@ class StepTrace:
     # ranks
 
     def _text_of(self, cell: int) -> str:
-        return SEPARATOR.join(self._events_of(cell))
-
-    def _events_of(self, cell: int) -> Iterator[str]:
-        """Yield the slices and counters of the ranks of a cell."""
+        """Return the slices and counters of the ranks of a cell."""
+        events = list[str]()
         for span in self.spans[cell]:
-            yield from self._slices(span)
+            events += (*slices(span, NUMBER, self.tracks, self._said), *self._kernels(span))
         if self.memory and (self.families or cell in self._first_of_stage):
-            yield from self._memory(cell)
-        if self.details and self.details.clock < 1:
-            for time, clock in power_state(self.spans[cell], self.details.clock):
-                yield count_of(NUMBER, "clock of products", time, [("share", clock)])
+            events += self._memory(cell)
+        clocks = power_state(self.spans[cell], self.clock) if self.clock < 1 else ()
+        events += (count_of(NUMBER, "clock of products", time, [("share", share)]) for time, share in clocks)
+        return SEPARATOR.join(events)
 
-    def _slices(self, span: Span) -> Iterator[str]:
-        """Yield the slice of a span, and those of the collectives inside it on the tracks of their streams."""
-        if span.kind == READY:
-            return
-        if span.end > span.start:
-            said = self._said(span)
-            yield slice_of(NUMBER, self.tracks[span.stream], name_of(span), span.start, span.end, said)
-        if span.stream != COMPUTE or span.activity is None:
-            return
-        if self.details and self.details.seconds:
-            yield from self._kernels(span, self.details.seconds)
-        ends = span.segment_ends or [span.start + end for end in span.activity.ends]
-        for i, segment in enumerate(span.activity.segments):
-            if segment.flow and ends[2 * i + 1] > ends[2 * i]:
-                family = segment.flow.family
-                inside = self._inside(span, family, segment.flow.size)
-                yield slice_of(NUMBER, self.tracks[family], family, ends[2 * i], ends[2 * i + 1], inside)
-
-    def _kernels(self, span: Span, seconds: Sequence[Seconds]) -> Iterator[str]:
+    def _kernels(self, span: Span) -> Iterator[str]:
         """Yield the slices of a pass's kernels, inside its slice."""
-        source = span.activity.timing.source if span.activity else None
-        if span.activity is None or source is None:
+        source = span.activity.timing.source if span.activity and self.seconds else None
+        if span.stream != COMPUTE or span.activity is None or source is None:
             return
         ends = [end - span.start for end in span.segment_ends] if span.segment_ends else None
-        for one in inside(span.activity, source, seconds, ends):
+        for one in inside(span.activity, source, self.seconds, ends):
             if isinstance(kernel := one.what, Kernel):
                 shape = (
                     f"{kernel.batch}x" * (kernel.batch > 1) + f"{kernel.m}x{kernel.n}" + f"x{kernel.k}" * (kernel.k > 0)
@@ -243,52 +219,43 @@ class StepTrace:
                 start, end = span.start + one.start, min(span.start + one.end, span.end)
                 yield slice_of(NUMBER, self.tracks[COMPUTE], f"{kernel.kind} {kernel.op}", start, end, said)
 
-    def _said(self, span: Span) -> str:
-        """Return the arguments of a slice as JSON without braces."""
-        place = f'"stage":{span.stage},' * (span.stage >= 0) + f'"microbatch":{span.microbatch},' * (
-            span.microbatch >= 0
-        )
-        return (place + self._work(span, span.activity)).rstrip(",") if span.activity else place.rstrip(",")
+    def _said(self, span: Span, flow: Flow | None) -> str:
+        """Return the arguments of the slice of a span, or of a flow inside it, as JSON without braces."""
+        key = id(span.activity), id(span.carried), span.stream == COMPUTE, (flow.family, flow.size) if flow else None
+        if key not in self._known:
+            work = self._moves(span, flow) if flow or span.stream != COMPUTE else self._computes(span)
+            self._known[key] = [f'"{name}":{json.dumps(value)}' for name, value in work.items()]
+        place = {} if flow else {"stage": span.stage, "microbatch": span.microbatch}
+        return ",".join([*(f'"{name}":{n}' for name, n in place.items() if n >= 0), *self._known[key]])
 
     @cached_property
-    def _known(self) -> dict[tuple[object, ...], str]:
+    def _known(self) -> dict[tuple[object, ...], list[str]]:
+        """Cache of `_said`."""
         return {}
 
-    def _work(self, span: Span, activity: Activity) -> str:
-        key = id(activity), id(span.carried), span.stream == COMPUTE
-        if key not in self._known:
-            found = self._computes(activity) if span.stream == COMPUTE else self._moves(span)
-            self._known[key] = "".join(f'"{name}":{json.dumps(value)},' for name, value in found.items())
-        return self._known[key]
-
-    def _computes(self, activity: Activity) -> dict[str, Any]:
-        source = activity.timing.source
+    def _computes(self, span: Span) -> dict[str, Any]:
+        """Return FLOP, bytes of memory traffic and number of kernels of a pass; empty if they are unknown."""
+        source = span.activity.timing.source if span.activity else None
         kernels = [item for item in source.items if isinstance(item, Kernel)] if source else []
         flop, size = (sum(getattr(one, what) for one in kernels) for what in ("flop", "bytes"))
         return {"FLOP": flop, "memory bytes": size, "kernels": len(kernels)} if kernels else {}
 
-    def _moves(self, span: Span) -> dict[str, Any]:
-        """Return bytes, algorithm, protocol and limiting link of a collective or message."""
-        for call, size in span.carried.items():
-            group, op, algorithm, *_ = call[0]
-            found: dict[str, Any] = {"bytes": size, "algorithm": algorithm or op}
-            found |= {"protocol": self._protocols[group, op, size]} if self._protocols.get((group, op, size)) else {}
-            found |= {"link": self._limiting[call]} if call in self._limiting else {}
-            return found
-        return {}
-
-    def _inside(self, span: Span, family: str, size: float) -> str:
-        key = id(span.carried), family, size
-        if key not in self._known:
-            own = {call: one for call, one in span.carried.items() if call[0][0] == family}
-            found: dict[str, Any] = {"bytes": size, "algorithm": "/".join(dict.fromkeys(call[0][2] for call in own))}
-            links = dict.fromkeys(self._limiting[call] for call in own if call in self._limiting)
-            found |= {"link": "/".join(links)} if links else {}
-            self._known[key] = "".join(f'"{name}":{json.dumps(value)},' for name, value in found.items()).rstrip(",")
-        return self._known[key]
+    def _moves(self, span: Span, flow: Flow | None) -> dict[str, Any]:
+        """Return bytes, algorithm, protocol and limiting links of a collective or message, or of a flow inside a pass."""
+        calls = [call for call in span.carried if flow is None or call[0][0] == flow.family]
+        if span.activity is None or not calls:
+            return {}
+        size = flow.size if flow else span.carried[calls[0]]
+        found: dict[str, Any] = {"bytes": size, "algorithm": "/".join(dict.fromkeys(c[0][2] or c[0][1] for c in calls))}
+        if flow is None and (protocol := self._protocols.get((*calls[0][0][:2], size))):
+            found["protocol"] = protocol
+        if links := dict.fromkeys(self._limiting[call] for call in calls if call in self._limiting):
+            found["link"] = "/".join(links)
+        return found
 
     @cached_property
     def _protocols(self) -> dict[tuple[str, str, float], str]:
+        """{(family, operation, bytes): protocols of the collective or message}"""
         plans = self.plan.network.plans.items()
         return {
             (call.group, call.op, float(call.size)): "/".join(dict.fromkeys(one.protocol for one in own.values()))
@@ -313,12 +280,9 @@ class StepTrace:
     def _held(self) -> tuple[Ints, Floats, dict[str, Floats]]:
         """Columns over passes: pipeline rank, start, and memory of each kind that changes during the step."""
         ranks, begun = (np.asarray(self.memory[name]) for name in ("pipeline_rank", "start_s"))
-        kinds = {
-            name.removesuffix("_bytes"): np.asarray(self.memory[name])
-            for name in self.memory
-            if name.endswith("_bytes")
-        }
-        return ranks, begun, {kind: column for kind, column in kinds.items() if np.ptp(column) > 0}
+        kinds = {name: np.asarray(self.memory[name]) for name in self.memory if name.endswith("_bytes")}
+        changing = {name.removesuffix("_bytes"): column for name, column in kinds.items() if np.ptp(column) > 0}
+        return ranks, begun, changing
 
     def _memory(self, cell: int) -> Iterator[str]:
         """Yield counters of memory by kind at the starts of the passes of a cell's pipeline rank."""
@@ -329,11 +293,11 @@ class StepTrace:
 
     def _loads(self) -> Iterator[str]:
         """Yield the load of links, in a separate process after the ranks."""
-        if self.details is None or not self.details.links:
+        if not self.links:
             return
         topology, number = self.plan.network.topology, max(one.number for one in self.drawn) + 1
         yield said_of(number, None, "process_name", "name", "links")
         yield said_of(number, None, "process_sort_index", "sort_index", len(self.drawn))
-        for link in self.details.links:
+        for link in self.links:
             for time, load in link_load(self.record, self.plan, link):
                 yield count_of(number, f"load of {topology.link_name(link)}", time, [("share", load)])

@@ -5,7 +5,7 @@ If one rank represents identical ones, arrows join the representatives.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
@@ -15,10 +15,11 @@ import numpy as np
 
 from clustersim.arrays import Floats, Ints, Mask
 from clustersim.engine.compile import Plan
+from clustersim.engine.flows import Flow
 from clustersim.engine.program import COMPUTE, READY, GroupCell, LayoutTask, Span, computing
 from clustersim.engine.record import Record
 from clustersim.engine.times import Tasks
-from clustersim.report.trace_events import FIRST, arrow_of, slice_of
+from clustersim.report.trace_events import FIRST, Process, arrow_of, inner_flows, slice_of
 
 Arrow = tuple[str, list[tuple[int, int, float]]]
 """Kind of an arrow, and its ends: (process, thread, start of the slice there in seconds)."""
@@ -99,6 +100,7 @@ class Arrows:
 
     @cached_property
     def _known(self) -> dict[str, dict[int, list[int]]]:
+        """Cache of `_senders` by stream."""
         return {}
 
     def _begins(self) -> dict[int, Floats]:
@@ -241,27 +243,26 @@ def left_out(summary: Mapping[str, Any]) -> list[str]:
 
 def streams(span: Span) -> set[str]:
     """Return the streams on which a span is drawn: its own, and those of the flows inside."""
-    inner = {segment.flow.family for segment in span.activity.segments if segment.flow} if span.activity else set()
-    return {span.stream} | (inner if span.stream == "compute" else set())
+    return {span.stream, *(flow.family for flow, _, _ in inner_flows(span))}
 
 
-def slices(span: Span, process: int, track: Mapping[str, int]) -> Iterator[str]:
-    """Yield the slices of a span on the tracks of its streams. A mark of the host is on its launches."""
+def slices(
+    span: Span, process: Process, track: Mapping[str, int], said: Callable[[Span, Flow | None], str] = lambda *_: ""
+) -> Iterator[str]:
+    """Yield the slices of a span on the tracks of its streams. A mark of the host is on its launches.
+
+    `said` returns the arguments of the slice of a span, or of a flow inside it, as JSON without braces.
+    """
     if span.kind == READY:
         return
     if span.end > span.start:
-        yield slice_of(process, track[span.stream], name_of(span), span.start, span.end)
-    if span.stream != "compute" or span.activity is None:
-        return
-    ends = span.segment_ends or [span.start + end for end in span.activity.ends]
-    for i, segment in enumerate(span.activity.segments):
-        if segment.flow and ends[2 * i + 1] > ends[2 * i]:
-            family = segment.flow.family
-            yield slice_of(process, track[family], family, ends[2 * i], ends[2 * i + 1])
+        yield slice_of(process, track[span.stream], _name(span), span.start, span.end, said(span, None))
+    for flow, start, end in inner_flows(span):
+        yield slice_of(process, track[flow.family], flow.family, start, end, said(span, flow))
 
 
-def name_of(span: Span) -> str:
+def _name(span: Span) -> str:
     """Return the name of a span's slice; a pass in PyTorch's notation."""
-    if span.stream == "compute" and span.stage >= 0:
+    if span.stream == COMPUTE and span.stage >= 0:
         return f"{span.stage}{span.kind}{span.microbatch}"
     return f"{span.kind} {span.microbatch}" if span.microbatch >= 0 else span.kind

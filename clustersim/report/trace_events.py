@@ -13,6 +13,7 @@ from typing import IO
 import numpy as np
 
 from clustersim.engine.compile import Plan
+from clustersim.engine.flows import Flow
 from clustersim.engine.program import COMPUTE, UPDATE, Span
 from clustersim.engine.record import Record
 from clustersim.engine.traffic import Variant
@@ -141,10 +142,19 @@ def _moved(spans: Iterable[Span], wanted: Mapping[Call, float]) -> Iterator[tupl
             yield from ((call, span.start, span.end, span.carried[call]) for call in calls)
             continue
         by_family = {call[0][0]: call for call in calls}
-        ends = span.segment_ends or [span.start + end for end in span.activity.ends]
-        for i, segment in enumerate(span.activity.segments):
-            if segment.flow and segment.flow.family in by_family and ends[2 * i + 1] > ends[2 * i]:
-                yield by_family[segment.flow.family], ends[2 * i], ends[2 * i + 1], segment.flow.size
+        for flow, start, end in inner_flows(span):
+            if flow.family in by_family:
+                yield by_family[flow.family], start, end, flow.size
+
+
+def inner_flows(span: Span) -> Iterator[tuple[Flow, float, float]]:
+    """Yield (flow, start, end) of the collectives inside a pass, in seconds, without those of zero length."""
+    if span.stream != COMPUTE or span.activity is None:
+        return
+    ends = span.segment_ends or [span.start + end for end in span.activity.ends]
+    for i, segment in enumerate(span.activity.segments):
+        if segment.flow and ends[2 * i + 1] > ends[2 * i]:
+            yield segment.flow, ends[2 * i], ends[2 * i + 1]
 
 
 def power_state(spans: Iterable[Span], share: float) -> list[tuple[float, float]]:
