@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from dataclasses import replace
+from itertools import groupby
 from math import prod
 from typing import NamedTuple
 
 from clustersim.config.yaml import Document
 from clustersim.figures import cluster_cards
+from clustersim.figures import cluster_layout as layout
 from clustersim.figures.canvas import BROKEN, DEAD, FAINT, GPU, NODE, NODE_EDGE, SLOW, TIERS, Canvas, Coordinates
 from clustersim.figures.canvas import svg as text
 from clustersim.figures.cluster_cards import around
@@ -16,13 +17,10 @@ from clustersim.topology.build import build
 from clustersim.topology.describe import diameter, faults
 from clustersim.topology.export import cabled, numbers
 from clustersim.topology.model import Topology
-from clustersim.topology.numbering import Numbering
 from clustersim.units import scaled, seconds
 
-INNER = frozenset({"nvlink", "pcie", "mesh", "ring"})
 
-
-class Cable(NamedTuple):
+class DrawnCable(NamedTuple):
     """Parallel cables between two ends."""
 
     a: str
@@ -46,7 +44,7 @@ class DrawnParts(NamedTuple):
     """All nodes, dead ones included."""
     levels: tuple[tuple[str, ...], ...]
     """Switches at each distance from the nodes, the nearest level first."""
-    cables: tuple[Cable, ...]
+    cables: tuple[DrawnCable, ...]
     """Cables of the fabric. Cables of NICs end at nodes."""
 
     @property
@@ -61,48 +59,22 @@ def parts(topology: Topology, sound: Topology) -> DrawnParts:
 
     `topology` has one link per cable; `sound` is the same cluster without faults.
     """
-    cables = _found_cables(topology, sound)
-    nodes = tuple(f"node[{n}]" for n in range(topology.numbering.built.nodes))
-    neighbours = defaultdict(list)
-    for cable in cables:
-        neighbours[cable.a].append(cable.b)
-        neighbours[cable.b].append(cable.a)
-    seen, front, levels = set(nodes), list(nodes), []
-    while front := list(dict.fromkeys(s for v in front for s in neighbours[v] if s not in seen)):
-        seen.update(front)
-        levels.append(tuple(sorted(front, key=_order)))
-    return DrawnParts(nodes, tuple(levels), cables)
-
-
-def _order(name: str) -> tuple[str, int]:
-    kind, _, number = name.partition("[")
-    return kind, int(number[:-1]) if number else 0
-
-
-def _found_cables(topology: Topology, sound: Topology) -> tuple[Cable, ...]:
-    """Return the cables outside nodes. Parallel links between the same two ends are one Cable."""
     ill = topology.capacity < sound.capacity * (1 - 1e-9)
-    found: dict[tuple[str, str], Cable] = {}
-    for tier in topology.tiers:
-        if tier.name.split("-")[0] in INNER or tier.name.endswith("-down"):
-            continue
-        back = next((t.first - tier.first for t in topology.tiers if t.name == tier.name[:-3] + "-down"), 0)
-        for link in range(tier.first, tier.first + tier.links):
-            a, b = (_joined(end, topology.numbering.built) for end in topology.ends(link))
-            if a == b:
-                continue
-            old = found.get((a, b), Cable(a, b, 0, 0.0, dead=True))
-            cables, rate = int(sound.cables[link]), float(sound.capacity[link] / sound.cables[link])
-            slow = old.slow or bool(ill[link] or ill[link + back])
-            gone = topology.cables[link] == 0 and topology.cables[link + back] == 0
-            found[a, b] = Cable(a, b, old.cables + cables, rate, old.dead and bool(gone), slow)
-    return tuple(found.values())
-
-
-def _joined(end: str, numbering: Numbering) -> str:
-    """Return the name of an end as drawn: the node for its NICs and ports."""
-    kind, _, number = end.partition("[")
-    return f"node[{numbering.place(kind, int(number[:-1]))[0]}]" if kind in ("nic", "ports") else end
+    cables = tuple(
+        DrawnCable(
+            a,
+            b,
+            int(sound.cables[links].sum()) // 2,
+            float(sound.capacity[links[0]] / sound.cables[links[0]]),
+            not topology.cables[links].any(),
+            bool(ill[links].any()),
+        )
+        for a, b, links in layout.cables(topology, range(len(topology.capacity)))
+    )
+    nodes = tuple(f"node[{n}]" for n in range(topology.numbering.built.nodes))
+    level = layout.levels(nodes, (cable[:2] for cable in cables))
+    switches = sorted((name for name in level if level[name]), key=lambda name: (level[name], *layout.order(name)))
+    return DrawnParts(nodes, tuple(tuple(own) for _, own in groupby(switches, level.__getitem__)), cables)
 
 
 WIDTH = 1200.0
@@ -143,7 +115,7 @@ def _pitch(names: tuple[str, ...]) -> float:
     return (WIDTH - _CAPTION - 2 * _MARGIN) / len(names)
 
 
-def _cables(canvas: Canvas, cables: tuple[Cable, ...], places: dict[str, Coordinates]) -> None:
+def _cables(canvas: Canvas, cables: tuple[DrawnCable, ...], places: dict[str, Coordinates]) -> None:
     most = max((c.cables for c in cables), default=1)
     faint = 0.75 if len(cables) < 60 else 0.4
     for cable in cables:
@@ -154,7 +126,7 @@ def _cables(canvas: Canvas, cables: tuple[Cable, ...], places: dict[str, Coordin
             canvas.line(a, b, width, *_shade(cable, "#6b8299", faint))
 
 
-def _shade(cable: Cable, colour: str, opacity: float) -> tuple[str, float]:
+def _shade(cable: DrawnCable, colour: str, opacity: float) -> tuple[str, float]:
     """Return (colour, opacity) of a cable: `colour` and `opacity` if it is sound."""
     return (BROKEN, 1.0) if cable.dead else (SLOW, 1.0) if cable.slow else (colour, opacity)
 
@@ -246,7 +218,7 @@ def _lattice(switches: list[str], extents: tuple[int, ...], centre: Coordinates)
     return {name: (left + i % wide * across, top + i // wide * down) for i, name in enumerate(switches)}
 
 
-def _bent(canvas: Canvas, a: Coordinates, b: Coordinates, cable: Cable) -> None:
+def _bent(canvas: Canvas, a: Coordinates, b: Coordinates, cable: DrawnCable) -> None:
     """Draw a cable of a lattice. A cable that passes other routers is an arc around them."""
     wide, high = abs(a[0] - b[0]), abs(a[1] - b[1])
     if wide < 221 and high < 171:

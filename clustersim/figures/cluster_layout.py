@@ -1,0 +1,73 @@
+"""Ends, cables and levels of a cluster as its pictures show them: a node is one end if there are several nodes."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import numpy as np
+
+from clustersim.arrays import Ints
+from clustersim.topology.model import Topology
+
+INSIDE = ("gpu", "nic", "ports", "nvswitch", "pcie")
+"""Kinds of ends inside a node."""
+
+
+class Cable(NamedTuple):
+    """Parallel links in both directions between two ends."""
+
+    a: str
+    b: str
+    links: Ints
+
+
+def cables(topology: Topology, links: Iterable[int]) -> list[Cable]:
+    """Return the cables of some links. Links between the same two ends are one cable, and links inside a node none."""
+    found: dict[tuple[str, str], list[int]] = {}
+    for link in links:
+        a, b = drawn_ends(topology, link)
+        if a != b:
+            found.setdefault((b, a) if (b, a) in found else (a, b), []).append(link)
+    return [Cable(a, b, np.array(own)) for (a, b), own in found.items()]
+
+
+def drawn_ends(topology: Topology, link: int) -> tuple[str, str]:
+    """Return the names of the ends of a link as drawn: the node for everything inside one, if there are several nodes."""
+    a, b = topology.ends(link)
+    return (_drawn(topology, a), _drawn(topology, b)) if topology.nodes > 1 else (a, b)
+
+
+def _drawn(topology: Topology, end: str) -> str:
+    """Return the name of an end as drawn in a cluster of several nodes."""
+    part = kind(end)
+    if part not in INSIDE or part == end:
+        return end
+    number = order(end)[1]
+    return f"node[{topology.numbering.built.place(part, number)[0] if part in ('gpu', 'nic', 'ports') else number}]"
+
+
+def levels(lowest: Iterable[str], pairs: Iterable[tuple[str, str]]) -> dict[str, int]:
+    """Return {end: number of cables to the nearest end of `lowest`} of all ends that `pairs` of ends reach."""
+    neighbours = defaultdict[str, list[str]](list)
+    for a, b in pairs:
+        neighbours[a].append(b)
+        neighbours[b].append(a)
+    front, level = list(lowest), 0
+    found = dict.fromkeys(front, level)
+    while front := list(dict.fromkeys(other for name in front for other in neighbours[name] if other not in found)):
+        level += 1
+        found |= dict.fromkeys(front, level)
+    return found
+
+
+def kind(end: str) -> str:
+    """Return the kind of an end: `leaf` of `leaf[3]`."""
+    return end.partition("[")[0]
+
+
+def order(end: str) -> tuple[str, int]:
+    """Return the kind and the number of an end, by which ends are sorted; -1 without a number."""
+    part, _, number = end.partition("[")
+    return part, int(number.rstrip("]")) if number.rstrip("]").isdecimal() else -1
