@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import singledispatch
 from typing import NamedTuple
 from xml.sax.saxutils import escape
 
@@ -41,6 +40,17 @@ class Line(NamedTuple):
     dashed: bool = False
     """Whether the line is dashed."""
 
+    @property
+    def svg(self) -> str:
+        """Element of an SVG document."""
+        style = f'stroke="{self.colour}" stroke-width="{self.width:.2g}" stroke-opacity="{self.opacity:.2g}"'
+        style += ' stroke-dasharray="6 4"' * self.dashed
+        if len(self.points) == 2:
+            a, b = self.points
+            return f'<line x1="{a[0]:.1f}" y1="{a[1]:.1f}" x2="{b[0]:.1f}" y2="{b[1]:.1f}" {style}/>'
+        (x0, y0), (x1, y1), (x2, y2) = self.points
+        return f'<path d="M{x0:.1f} {y0:.1f}Q{x1:.1f} {y1:.1f} {x2:.1f} {y2:.1f}" fill="none" {style}/>'
+
 
 class Box(NamedTuple):
     """A rectangle with round corners."""
@@ -58,6 +68,15 @@ class Box(NamedTuple):
     tip: str = ""
     """Text shown when a reader points at the box."""
 
+    @property
+    def svg(self) -> str:
+        """Element of an SVG document."""
+        (x, y), (wide, high) = self.corner, self.size
+        place = f'x="{x:.1f}" y="{y:.1f}" width="{wide:.1f}" height="{high:.1f}" rx="{self.radius:g}"'
+        look = f'fill="{self.fill}" stroke="{self.edge}"'
+        tip = f"<title>{escape(self.tip)}</title></rect>"
+        return f"<rect {place} {look}>{tip}" if self.tip else f"<rect {place} {look}/>"
+
 
 class Dot(NamedTuple):
     """A filled circle."""
@@ -68,6 +87,11 @@ class Dot(NamedTuple):
     """Radius in pixels."""
     fill: str
     """Colour inside."""
+
+    @property
+    def svg(self) -> str:
+        """Element of an SVG document."""
+        return f'<circle cx="{self.at[0]:.1f}" cy="{self.at[1]:.1f}" r="{self.radius:.1f}" fill="{self.fill}"/>'
 
 
 class Text(NamedTuple):
@@ -85,6 +109,13 @@ class Text(NamedTuple):
     """Part of the text at `at`: start, middle or end."""
     bold: bool
     """Whether the text is bold."""
+
+    @property
+    def svg(self) -> str:
+        """Element of an SVG document."""
+        weight = ' font-weight="600"' if self.bold else ""
+        place = f'x="{self.at[0]:.1f}" y="{self.at[1]:.1f}" font-size="{self.size:g}" text-anchor="{self.anchor}"'
+        return f'<text {place} fill="{self.colour}"{weight}>{escape(self.words)}</text>'
 
 
 class Canvas:
@@ -151,50 +182,6 @@ def svg(canvas: Canvas) -> str:
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {w} {h}" width="{w}" height="{h}" '
         'font-family="Helvetica, Arial, sans-serif" role="img">'
     )
+    title = [f"<title>{escape(canvas.title)}</title>"] if canvas.title else []
     ground = f'<rect width="{w}" height="{h}" fill="{PAPER}"/>'
-    return "\n".join(
-        [
-            head,
-            *([f"<title>{escape(canvas.title)}</title>"] if canvas.title else []),
-            ground,
-            *map(_element, canvas.shapes),
-            "</svg>",
-            "",
-        ]
-    )
-
-
-@singledispatch
-def _element(shape: object) -> str:
-    raise NotImplementedError(shape)
-
-
-@_element.register
-def _line(shape: Line) -> str:
-    style = f'stroke="{shape.colour}" stroke-width="{shape.width:.2g}" stroke-opacity="{shape.opacity:.2g}"'
-    style += ' stroke-dasharray="6 4"' * shape.dashed
-    if len(shape.points) == 2:
-        a, b = shape.points
-        return f'<line x1="{a[0]:.1f}" y1="{a[1]:.1f}" x2="{b[0]:.1f}" y2="{b[1]:.1f}" {style}/>'
-    (x0, y0), (x1, y1), (x2, y2) = shape.points
-    return f'<path d="M{x0:.1f} {y0:.1f}Q{x1:.1f} {y1:.1f} {x2:.1f} {y2:.1f}" fill="none" {style}/>'
-
-
-@_element.register
-def _box(shape: Box) -> str:
-    (x, y), (wide, high) = shape.corner, shape.size
-    place = f'x="{x:.1f}" y="{y:.1f}" width="{wide:.1f}" height="{high:.1f}" rx="{shape.radius:g}"'
-    look = f'fill="{shape.fill}" stroke="{shape.edge}"'
-    return f"<rect {place} {look}><title>{escape(shape.tip)}</title></rect>" if shape.tip else f"<rect {place} {look}/>"
-
-
-@_element.register
-def _dot(shape: Dot) -> str:
-    return f'<circle cx="{shape.at[0]:.1f}" cy="{shape.at[1]:.1f}" r="{shape.radius:.1f}" fill="{shape.fill}"/>'
-
-
-@_element.register
-def _text(shape: Text) -> str:
-    weight = ' font-weight="600"' if shape.bold else ""
-    place = f'x="{shape.at[0]:.1f}" y="{shape.at[1]:.1f}" font-size="{shape.size:g}" text-anchor="{shape.anchor}"'
-    return f'<text {place} fill="{shape.colour}"{weight}>{escape(shape.words)}</text>'
+    return "\n".join([head, *title, ground, *(shape.svg for shape in canvas.shapes), "</svg>", ""])

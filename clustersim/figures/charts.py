@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from clustersim.arrays import Floats
 from clustersim.errors import InputError
 from clustersim.figures.canvas import Canvas
-from clustersim.figures.kernels import PRODUCTS, KernelRates, Rated, Roof, kernels
+from clustersim.figures.kernels import PRODUCTS, KernelRates, kernels
 from clustersim.figures.plot import AxisRange, Plot
 from clustersim.report.result import stages_of
 from clustersim.report.tables import memory_table
@@ -78,10 +79,10 @@ def roofline(result: StepResult) -> Canvas:
     Circles are GEMMs and attention, squares all other kernels. Their size is the share of the step.
     """
     found = kernels(result)
-    rows = [row for row in found["rows"] if row["flop"] and row["bytes"]]
+    rows = [row for row in found.rows if row["flop"] and row["bytes"]]
     plot = _axes(result, found, rows)
-    for roof in found["roofs"]:
-        _roof(plot, roof, found["bandwidth"])
+    for roof in found.roofs:
+        _roof(plot, roof, found.bandwidth)
     for row in rows:
         _kernel(plot, row)
     plot.canvas.dot((plot.left + 14, plot.top + 14), 6, "#56b4e9")
@@ -91,11 +92,12 @@ def roofline(result: StepResult) -> Canvas:
     return plot.canvas
 
 
-def _axes(result: StepResult, found: KernelRates, rows: list[Rated]) -> Plot:
-    peak = max(roof["peak"] for roof in found["roofs"])
+def _axes(result: StepResult, found: KernelRates, rows: list[dict[str, Any]]) -> Plot:
+    """Return the empty chart of a roofline, with axes that show all kernels and the highest roof."""
+    peak = max(roof["peak"] for roof in found.roofs)
     intensity = [row["flop"] / row["bytes"] for row in rows] or [1.0]
     rates = [row["flop"] / row["seconds"] for row in rows] or [peak]
-    x = AxisRange(min(intensity) / 2, max(*intensity, 2 * peak / found["bandwidth"]) * 2, True)
+    x = AxisRange(min(intensity) / 2, max(*intensity, 2 * peak / found.bandwidth) * 2, True)
     plot = Plot(
         f"Kernels of {result.job.name} on {result.topology.gpu.name}", x, AxisRange(min(rates) / 2, peak * 2, True)
     )
@@ -103,7 +105,7 @@ def _axes(result: StepResult, found: KernelRates, rows: list[Rated]) -> Plot:
     return plot
 
 
-def _roof(plot: Plot, roof: Roof, bandwidth: float) -> None:
+def _roof(plot: Plot, roof: dict[str, Any], bandwidth: float) -> None:
     """Draw one roof: the memory bandwidth up to the ridge, then the peak, with its label."""
     peak, knee = roof["peak"], roof["peak"] / bandwidth
     first = max(plot.x.low, plot.y.low / bandwidth)
@@ -114,7 +116,8 @@ def _roof(plot: Plot, roof: Roof, bandwidth: float) -> None:
     plot.canvas.text((x - 4, y - 9), words, 12, anchor="end")
 
 
-def _kernel(plot: Plot, row: Rated) -> None:
+def _kernel(plot: Plot, row: dict[str, Any]) -> None:
+    """Draw one kernel at its intensity and rate, as large as its share of the step."""
     x, y = plot.at((row["flop"] / row["bytes"], row["flop"] / row["seconds"]))
     size = SMALLEST + (LARGEST - SMALLEST) * row["share"] ** 0.5
     if row["kind"] in PRODUCTS:
@@ -129,26 +132,18 @@ def scaling(rows: Sequence[Row]) -> Canvas:
 
     Raises InputError if all points use the same number of GPUs.
     """
-    best: dict[int, Row] = {}
+    best: dict[int, float] = {}
     for row in rows:
-        if (
-            row["status"] == "ok"
-            and row["tokens_per_s"] > best.get(row["ranks"], {"tokens_per_s": 0.0})["tokens_per_s"]
-        ):
-            best[row["ranks"]] = row
+        if row["status"] == "ok":
+            best[row["ranks"]] = max(best.get(row["ranks"], 0.0), row["tokens_per_s"])
     if len(best) < 2:
         what = "all points with a result use the same number of GPUs, so there is no scaling to draw"
         raise InputError(f"{what}; sweep several sizes, such as --nodes 8..128x2")
-    points = [(gpus, best[gpus]["tokens_per_s"]) for gpus in sorted(best)]
-    return _plot(points)
-
-
-def _plot(points: Sequence[tuple[int, float]]) -> Canvas:
+    points = sorted(best.items())
     (first, rate), (last, _) = points[0], points[-1]
     ideal = rate / first
-    plot = Plot(
-        "Throughput by GPUs, the best split of each", AxisRange(first / 1.3, last * 1.3, True), _rates(points, ideal)
-    )
+    rates = AxisRange(min(best.values()) / 1.5, max(last * ideal, *best.values()) * 1.5, True)
+    plot = Plot("Throughput by GPUs, the best split of each", AxisRange(first / 1.3, last * 1.3, True), rates)
     plot.frame("GPUs", "tokens/s", lambda value: f"{value:,.0f}", lambda value: scaled(value, ""))
     plot.line((first, rate), (last, ideal * last), "#7b8794", dashed=True)
     said = f"dashed, 100 %: as many tokens/s a GPU as {first:,} GPUs have"
@@ -160,9 +155,3 @@ def _plot(points: Sequence[tuple[int, float]]) -> Canvas:
         plot.canvas.dot((x, y), 5, "#0b5cad")
         plot.canvas.text((x, y + 18), f"{gpus:,}: {tokens / gpus / ideal:.0%}", 12)
     return plot.canvas
-
-
-def _rates(points: Sequence[tuple[int, float]], ideal: float) -> AxisRange:
-    return AxisRange(
-        min(rate for _, rate in points) / 1.5, max(points[-1][0] * ideal, *(rate for _, rate in points)) * 1.5, True
-    )

@@ -81,20 +81,16 @@ WIDTH = 1200.0
 _MARGIN, _CAPTION, _ROW, _TOP, _RADIUS, _ARC = 40.0, 190.0, 150.0, 110.0, 330.0, 80.0
 
 
-def rows_height(parts: DrawnParts) -> float:
-    """Return the height of a picture in rows, in pixels."""
-    return _TOP + _ROW * len(parts.levels) + 90
-
-
-def rows(canvas: Canvas, parts: DrawnParts, topology: Topology) -> None:
+def _rows(canvas: Canvas, parts: DrawnParts, topology: Topology) -> None:
     """Draw the levels of switches above each other, with the nodes at the bottom."""
     places: dict[str, Coordinates] = {}
     levels = [parts.nodes, *parts.levels]
     colours: dict[str, list[str]] = {}
     for gpu, slow in zip(numbers(topology).tolist(), (topology.slowdown != 1).tolist(), strict=True):
         colours.setdefault(f"node[{topology.numbering.built.place('gpu', gpu)[0]}]", []).append(SLOW if slow else GPU)
-    for i, names in enumerate(levels):
-        places |= _spread(names, _TOP + _ROW * (len(levels) - 1 - i))
+    for i, names in enumerate(reversed(levels)):
+        pitch = _pitch(names)
+        places |= {name: (_CAPTION + _MARGIN + pitch * (k + 0.5), _TOP + _ROW * i) for k, name in enumerate(names)}
     _cables(canvas, parts.cables, places)
     for i, names in enumerate(levels):
         _caption(canvas, parts, names, len(names) if i else len(colours), i, places[names[0]][1])
@@ -105,17 +101,13 @@ def rows(canvas: Canvas, parts: DrawnParts, topology: Topology) -> None:
                 _node(canvas, places[name], name, colours.get(name, []), _pitch(names))
 
 
-def _spread(names: tuple[str, ...], y: float) -> dict[str, Coordinates]:
-    """Return {name: centre} of one level, spread evenly at the height `y`."""
-    pitch = _pitch(names)
-    return {name: (_CAPTION + _MARGIN + pitch * (i + 0.5), y) for i, name in enumerate(names)}
-
-
 def _pitch(names: tuple[str, ...]) -> float:
+    """Return the pixels between the centres of neighbours on a level."""
     return (WIDTH - _CAPTION - 2 * _MARGIN) / len(names)
 
 
 def _cables(canvas: Canvas, cables: tuple[DrawnCable, ...], places: dict[str, Coordinates]) -> None:
+    """Draw cables between the centres of their ends, as wide as their number. A cable within a level is an arc."""
     most = max((c.cables for c in cables), default=1)
     faint = 0.75 if len(cables) < 60 else 0.4
     for cable in cables:
@@ -147,6 +139,7 @@ def _caption(canvas: Canvas, parts: DrawnParts, names: tuple[str, ...], alive: i
 
 
 def _switch(canvas: Canvas, at: Coordinates, name: str, level: int, pitch: float) -> None:
+    """Draw a switch around its centre, with its name or number if there is room."""
     width = min(84.0, pitch - 4)
     canvas.box(at, (width, 26), TIERS[level % len(TIERS)])
     number = name.partition("[")[2][:-1] or name
@@ -172,28 +165,19 @@ def _node(canvas: Canvas, at: Coordinates, name: str, gpus: list[str], pitch: fl
     canvas.text((at[0], at[1] + 33), f"node {number}" if width > 60 else number, 11 if width > 18 else 8, FAINT)
 
 
-def flat_height(parts: DrawnParts) -> float:
-    """Return the height of a picture of a network without levels, in pixels."""
-    return _TOP + 2 * _RADIUS + 80
-
-
 def is_lattice(topology: Topology, parts: DrawnParts) -> bool:
     """Return whether the routers form a torus of two dimensions."""
     extents, rings = topology.fanouts, topology.kind == "torus"
     return rings and len(extents) == 2 and prod(extents) == sum(map(len, parts.levels))
 
 
-def flat(canvas: Canvas, parts: DrawnParts, topology: Topology) -> None:
+def _flat(canvas: Canvas, parts: DrawnParts, topology: Topology) -> None:
     """Draw routers that are joined to each other: a torus of two dimensions as a lattice, all others on a circle."""
     switches = [name for names in parts.levels for name in names]
     centre = (WIDTH / 2, _TOP + _RADIUS + 20)
-    lattice, extents = is_lattice(topology, parts), topology.fanouts
-    radii = (1.3 * _RADIUS, _RADIUS)
-    places = (
-        _lattice(switches, extents, centre)
-        if lattice
-        else dict(zip(switches, around(centre, radii, len(switches)), strict=True))
-    )
+    circle = around(centre, (1.3 * _RADIUS, _RADIUS), len(switches))
+    lattice = is_lattice(topology, parts)
+    places = _lattice(switches, topology.fanouts, centre) if lattice else dict(zip(switches, circle, strict=True))
     hosts: dict[str, list[str]] = {}
     for cable in parts.cables:
         if cable.a.startswith("node["):
@@ -212,6 +196,7 @@ def flat(canvas: Canvas, parts: DrawnParts, topology: Topology) -> None:
 
 
 def _lattice(switches: list[str], extents: tuple[int, ...], centre: Coordinates) -> dict[str, Coordinates]:
+    """Return {router: position} on a lattice around `centre`. `extents` are its columns and rows."""
     wide, high = extents
     across, down = min(1040 / wide, 220), min((2 * _RADIUS + 30) / high, 170)
     left, top = centre[0] - across * (wide - 1) / 2, centre[1] - down * (high - 1) / 2
@@ -246,18 +231,26 @@ def picture(document: Document) -> Canvas:
     counts = topology.counts
     few = topology.nodes <= MOST_NODES and max(counts.get("switches", 0), counts.get("routers", 0)) <= _MOST_SWITCHES
     if topology.nodes == 1:
-        return _alone(topology)
+        canvas = _canvas(topology, cluster_cards.NODE_WIDTH + 80, cluster_cards.NODE_HEIGHT + 130)
+        centre = canvas.width / 2, 90 + cluster_cards.NODE_HEIGHT / 2
+        cluster_cards.draw_node(canvas, centre, topology, f"{topology.gpus} × {topology.gpu.name}")
+        return canvas
     if few:
         cables = cabled(document)
         found = parts(cables, cabled(_sound(document)))
         if _fits(cables, found):
-            return _whole(replace(cables, counts=counts), found)
+            whole = replace(cables, counts=counts)
+            height = _TOP + (_ROW * len(found.levels) + 90 if found.hierarchical else 2 * _RADIUS + 80)
+            canvas = _canvas(whole, WIDTH, height)
+            (_rows if found.hierarchical else _flat)(canvas, found, whole)
+            return canvas
     canvas = _canvas(topology, cluster_cards.CARDS_WIDTH, cluster_cards.cards_height(topology))
     cluster_cards.draw_cards(canvas, topology)
     return canvas
 
 
 def _sound(document: Document) -> Document:
+    """Return a topology file without its faults."""
     if "faults" not in document.data:
         return document
     return replace(document, data={key: value for key, value in document.data.items() if key != "faults"})
@@ -270,25 +263,8 @@ def _fits(topology: Topology, found: DrawnParts) -> bool:
     return is_lattice(topology, found) or sum(map(len, found.levels)) <= _MOST_AROUND
 
 
-def _alone(topology: Topology) -> Canvas:
-    canvas = _canvas(topology, cluster_cards.NODE_WIDTH + 80, cluster_cards.NODE_HEIGHT + 130)
-    cluster_cards.draw_node(
-        canvas,
-        (canvas.width / 2, 90 + cluster_cards.NODE_HEIGHT / 2),
-        topology,
-        f"{topology.gpus} × {topology.gpu.name}",
-    )
-    return canvas
-
-
-def _whole(topology: Topology, found: DrawnParts) -> Canvas:
-    height = rows_height(found) if found.hierarchical else flat_height(found)
-    canvas = _canvas(topology, WIDTH, height)
-    (rows if found.hierarchical else flat)(canvas, found, topology)
-    return canvas
-
-
 def _canvas(topology: Topology, width: float, height: float) -> Canvas:
+    """Return a canvas with the name of a cluster, its main figures and its faults."""
     title = f"{topology.name} ({topology.kind})"
     canvas = Canvas(width, height, title)
     canvas.text((40, 32), title, 20, anchor="start", bold=True)

@@ -17,7 +17,7 @@ _SHOWN = 16
 NODE_WIDTH, NODE_HEIGHT = 460.0, 210.0
 
 
-def inner_pairs(topology: Topology) -> list[tuple[int, int]]:
+def _inner_pairs(topology: Topology) -> list[tuple[int, int]]:
     """Return the pairs of GPUs of the first node that a wire joins; empty if they share a switch."""
     pairs = []
     for tier in topology.tiers:
@@ -28,18 +28,13 @@ def inner_pairs(topology: Topology) -> list[tuple[int, int]]:
     return [(a, b) for a, b in pairs]
 
 
-def rate_inside(topology: Topology) -> float:
-    """Return the bytes/s of one link inside a node: from a GPU to the switch, or of a wire."""
-    return float(np.max(topology.capacity[: topology.tiers[0].links], initial=0.0))
-
-
 def draw_node(canvas: Canvas, at: Coordinates, topology: Topology, title: str) -> None:
     """Draw a node of NODE_WIDTH by NODE_HEIGHT around the centre `at`: GPUs, their links, and NICs."""
     canvas.box(at, (NODE_WIDTH, NODE_HEIGHT), NODE, NODE_EDGE, 10)
     left, top = at[0] - NODE_WIDTH / 2, at[1] - NODE_HEIGHT / 2
     canvas.text((left + 16, top + 20), title, 14, anchor="start", bold=True)
-    pairs, gpus = inner_pairs(topology), topology.numbering.widths[-1]
-    rate = scaled(rate_inside(topology), "B/s")
+    pairs, gpus = _inner_pairs(topology), topology.numbering.widths[-1]
+    rate = scaled(float(np.max(topology.capacity[topology.tiers[0].span], initial=0.0)), "B/s")
     nics = int(topology.counts.get("nics", 0)) // topology.numbering.built.nodes
     if pairs and gpus <= _SHOWN:
         _wired(canvas, (at[0] - 70, at[1] + 12), pairs, gpus)
@@ -52,6 +47,7 @@ def draw_node(canvas: Canvas, at: Coordinates, topology: Topology, title: str) -
 
 
 def _wired(canvas: Canvas, at: Coordinates, pairs: list[tuple[int, int]], gpus: int) -> None:
+    """Draw the GPUs of a node on an ellipse around `at`, and the wires between them."""
     places = around(at, (90.0, 72.0), gpus)
     for a, b in pairs:
         canvas.line(places[a], places[b], 1.4, SWITCH, 0.55)
@@ -67,6 +63,7 @@ def around(at: Coordinates, radii: Coordinates, count: int) -> list[Coordinates]
 
 
 def _switched(canvas: Canvas, at: Coordinates, topology: Topology, rate: str, nics: int) -> None:
+    """Draw the GPUs of a node under their switch, with the node's `nics` below. `rate` is that of a GPU's link."""
     gpus = topology.numbering.widths[-1]
     shown = min(gpus, _SHOWN)
     pitch = min(52.0, (NODE_WIDTH - 40) / shown)
@@ -129,6 +126,7 @@ def _tiers(topology: Topology) -> list[tuple[str, int, int]]:
 
 
 def _stack(canvas: Canvas, topology: Topology, x: float, bottom: float) -> None:
+    """Draw the tiers above each other around `x`, joined by their cables, down to the node at `bottom`."""
     tiers = _tiers(topology)
     ys = [_TOP + _STEP * (len(tiers) - 1 - i) for i in range(len(tiers))]
     canvas.line((x, ys[-1]), (x, bottom), 3, "#c2ccd5")
@@ -156,6 +154,7 @@ def _rate(topology: Topology, tier: str) -> float:
 
 
 def _pictogram(canvas: Canvas, at: Coordinates, topology: Topology) -> None:
+    """Draw a network without tiers around `at`: groups of a dragonfly, dimensions of a grid, or a part of a lattice."""
     counts = topology.counts
     if "groups" in counts and counts["groups"] <= _MOST_GROUPS:
         _dragonfly(canvas, at, topology)
@@ -174,6 +173,7 @@ def _pictogram(canvas: Canvas, at: Coordinates, topology: Topology) -> None:
 
 
 def _dragonfly(canvas: Canvas, at: Coordinates, topology: Topology) -> None:
+    """Draw the groups of a dragonfly on a circle around `at`, with the cables between them."""
     groups = int(topology.counts["groups"])
     places = around(at, (165, 165), groups)
     copies = int(topology.counts["global_cables"]) * 2 // max(1, groups * (groups - 1))

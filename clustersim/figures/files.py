@@ -6,7 +6,6 @@ matplotlib draws PNG and PDF, with the same shapes, text and colours as SVG. The
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import singledispatch
 from importlib.util import find_spec
 from io import BytesIO
 from pathlib import Path
@@ -54,49 +53,31 @@ def content(canvas: Canvas, ending: str) -> bytes:
     return target.getvalue()
 
 
-@singledispatch
-def _artist(shape: object) -> Any:
-    raise NotImplementedError(shape)
-
-
-@_artist.register
-def _line(shape: Line) -> Any:
-    from matplotlib.patches import PathPatch
-    from matplotlib.path import Path
-
-    codes = [Path.MOVETO, Path.LINETO] if len(shape.points) == 2 else [Path.MOVETO, Path.CURVE3, Path.CURVE3]
-    style = (0, (4, 3)) if shape.dashed else "solid"
-    look: dict[str, Any] = {"edgecolor": shape.colour, "linewidth": shape.width * _POINTS, "alpha": shape.opacity}
-    return PathPatch(Path(shape.points, codes), facecolor="none", capstyle="butt", linestyle=style, **look)
-
-
-@_artist.register
-def _box(shape: Box) -> Any:
-    from matplotlib.patches import FancyBboxPatch
-
-    round_corners = f"round,pad=0,rounding_size={min(shape.radius, *(side / 2 for side in shape.size))}"
-    look: dict[str, Any] = {"facecolor": shape.fill, "edgecolor": shape.edge, "linewidth": _POINTS}
-    return FancyBboxPatch(shape.corner, *shape.size, boxstyle=round_corners, **look)
-
-
-@_artist.register
-def _dot(shape: Dot) -> Any:
-    from matplotlib.patches import Circle
-
-    return Circle(shape.at, shape.radius, facecolor=shape.fill, edgecolor="none")
-
-
-@_artist.register
-def _text(shape: Text) -> Any:
+def _artist(shape: Line | Box | Dot | Text) -> Any:
+    """Return matplotlib's artist of a shape."""
+    from matplotlib import patches
     from matplotlib.font_manager import fontManager
+    from matplotlib.path import Path
     from matplotlib.text import Text as Words
 
+    look: dict[str, Any]
+    match shape:
+        case Line(points, width, colour, opacity, dashed):
+            codes = [Path.MOVETO, *([Path.LINETO] if len(points) == 2 else [Path.CURVE3, Path.CURVE3])]
+            look = {"edgecolor": colour, "linewidth": width * _POINTS, "alpha": opacity, "facecolor": "none"}
+            look |= {"capstyle": "butt", "linestyle": (0, (4, 3)) if dashed else "solid"}
+            return patches.PathPatch(Path(points, codes), **look)
+        case Box(corner, size, fill, edge, radius):
+            corners = f"round,pad=0,rounding_size={min(radius, *(side / 2 for side in size))}"
+            look = {"facecolor": fill, "edgecolor": edge, "linewidth": _POINTS}
+            return patches.FancyBboxPatch(corner, *size, boxstyle=corners, **look)
+        case Dot(at, radius, fill):
+            return patches.Circle(at, radius, facecolor=fill, edgecolor="none")
     font = next(name for name in _FONTS if name in fontManager.get_font_names())
-    look: dict[str, Any] = {"color": shape.colour, "fontfamily": font, "fontsize": shape.size * _POINTS * _FONTS[font]}
-    place: dict[str, Any] = {"ha": {"middle": "center", "end": "right"}.get(shape.anchor, "left"), "va": "baseline"}
+    look = {"color": shape.colour, "fontfamily": font, "fontsize": shape.size * _POINTS * _FONTS[font]}
+    look |= {"ha": {"middle": "center", "end": "right"}.get(shape.anchor, "left"), "va": "baseline"}
     weight = "bold" if shape.bold else "normal"
-    x, y = shape.at
-    return Words(x, y, shape.words, fontweight=weight, parse_math=False, **look, **place)
+    return Words(*shape.at, shape.words, fontweight=weight, parse_math=False, **look)
 
 
 ENDINGS = (".svg", ".png", ".pdf")

@@ -19,6 +19,7 @@ from clustersim.figures import files as pictures
 from clustersim.figures.canvas import PART_COLOURS, Canvas, Coordinates
 from clustersim.figures.canvas import svg as text
 from clustersim.report.breakdown import PART_OF
+from clustersim.report.trace import by_cell
 from clustersim.report.trace_events import inner_flows
 from clustersim.units import seconds
 
@@ -81,11 +82,9 @@ def picture(record: Record, plan: Plan, title: str = "") -> Canvas:
     """Return the timeline of a record. `title` is written above, with the step time."""
     rows = min(len(plan.first), ROWS)
     scale = (WIDTH - LEFT - RIGHT) / (record.end or 1.0)
-    spans: list[list[Span]] = [[] for _ in plan.first]
-    for span in record.spans:
-        spans[span.rank].append(span)
-    passes = [_merged(_passes(row), 0.1 / scale) for row in spans[:rows]]
-    flows = [_merged(_flows(row), 1.0 / scale) for row in spans[:rows]]
+    spans = by_cell(record.spans, range(rows)).values()
+    passes = [_merged(_passes(row), 0.1 / scale) for row in spans]
+    flows = [_merged(_flows(row), 1.0 / scale) for row in spans]
     ran, moved = ({bar.kind for row in bars for bar in row} for bars in (passes, flows))
     lanes = {kind: PASS + GAP + i * (LANE + GAP) for i, kind in enumerate(kind for kind in COLOURS if kind in moved)}
     pitch = PASS + GAP + len(lanes) * (LANE + GAP) + BETWEEN
@@ -108,6 +107,7 @@ def write(path: Path, record: Record, plan: Plan, title: str = "") -> None:
 
 
 def _name(plan: Plan, cell: int) -> str:
+    """Return the label of a class of ranks, such as `rank 0 +31`."""
     others = int(plan.size[cell]) - 1
     return f"rank {plan.first[cell]}" + (f" +{others:,}" if others else "")
 
@@ -132,6 +132,7 @@ def _flows(spans: Iterable[Span]) -> Iterator[Bar]:
 
 
 def _lane(family: str) -> str:
+    """Return the kind of communication of a stream or family of flows, the name of its lane."""
     return LANES.get(PART_OF.get(family, family), "pipeline")
 
 
@@ -156,6 +157,7 @@ def _row(
     lanes: Mapping[str, float],
     scale: float,
 ) -> None:
+    """Draw one class of ranks at `y`: its name, its passes, and its communication in lanes. `scale` is pixels/s."""
     canvas.text((LEFT - 8, y + PASS / 2), name, 11, anchor="end")
     wide = WIDTH - LEFT - RIGHT
     canvas.bar((LEFT, y), (wide, PASS), GROUND)
@@ -172,6 +174,7 @@ def _row(
 
 
 def _bar(canvas: Canvas, bar: Bar, y: float, height: float, scale: float) -> None:
+    """Draw one bar at `y`, at least 0.2 pixels wide."""
     at: Coordinates = (LEFT + bar.start * scale, y)
     width = max((bar.end - bar.start) * scale, 0.2)
     edge = "#ffffff" if height > LANE and width > 2 else "none"

@@ -47,7 +47,7 @@ def run_data(
         "timeline": timeline(result),
         "memory": memory(result, folded_time(result.record, result.job.parallelism.pp)),
         "network": network(result),
-        "kernels": kernels(result),
+        "kernels": kernels(result)._asdict(),
         "command": command,
         "manifest": manifest.model_dump(
             include={"clustersim", "inputs", "options", "versions", "seed"}, exclude_unset=True
