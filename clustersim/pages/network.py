@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from clustersim.arrays import Floats, Ints
+from clustersim.arrays import Floats
 from clustersim.figures.charts import KINDS
+from clustersim.figures.cluster_layout import kind
 from clustersim.pages.cluster_picture import HIGH, LOW, LinkFigures, picture, slow_links
 from clustersim.report.folded_time import FoldedTime
 from clustersim.report.links import carried, ends, limiting_seconds, limits, link_bytes
@@ -44,25 +45,20 @@ def network(result: StepResult) -> dict[str, object]:
 
 def _tier(topology: Topology, tier: LinkTier, figures: LinkFigures) -> dict[str, object]:
     """Return the links of a tier as a row of cells."""
-    own = slice(tier.first, tier.first + tier.links)
-    use, holds, slow = (one[own] for one in figures)
+    use, holds, slow = (one[tier.span] for one in figures)
     cells = min(tier.links, MOST_CELLS)
     edges = np.arange(cells) * tier.links // cells
     fullest = np.maximum.reduceat(use, edges)
     return {
         "name": tier.name,
         "links": tier.links,
-        "ends": [_kind_of_end(end) for end in topology.ends(tier.first)],
-        "capacity": float(np.median(topology.capacity[own])),
+        "ends": [kind(end) for end in topology.ends(tier.first)],
+        "capacity": float(np.median(topology.capacity[tier.span])),
         "use": [round(value, HIGH) for value in fullest.tolist()],
         "limits": [round(value, LOW) for value in np.maximum.reduceat(holds, edges).tolist()],
         "ill": np.flatnonzero(np.logical_or.reduceat(slow, edges)).tolist(),
         "mean": round(float(use.mean()), HIGH),
     }
-
-
-def _kind_of_end(end: str) -> str:
-    return end.partition("[")[0]
 
 
 def _listed(topology: Topology, crossed: Floats, use: Floats, holds: Floats) -> list[dict[str, object]]:
@@ -75,16 +71,13 @@ def _listed(topology: Topology, crossed: Floats, use: Floats, holds: Floats) -> 
     many = np.bincount(run, np.diff(np.append(runs, len(figures))))
     order = np.lexsort((-alike[:, 2], -alike[:, 1]))
     place = place[runs[first]]
-    shown = list(dict.fromkeys([*order[:LISTED].tolist(), *_first_of_each_tier(alike, order)]))
+    first_of_tier = {int(alike[i, 0]): i for i in reversed(order.tolist())}
+    shown = dict.fromkeys([*order[:LISTED].tolist(), *reversed(first_of_tier.values())])
     return [_link(topology, int(place[i]), int(many[i]), crossed, use, holds) for i in shown]
 
 
-def _first_of_each_tier(alike: Floats, order: Ints) -> list[int]:
-    """Return the first link of each tier in `order`. `alike` are distinct rows (tier, limits, use, capacity)."""
-    return list({int(alike[i, 0]): i for i in reversed(order.tolist())}.values())[::-1]
-
-
 def _link(topology: Topology, i: int, many: int, crossed: Floats, use: Floats, holds: Floats) -> dict[str, object]:
+    """Return the row of link `i`, which stands for `many` identical ones."""
     a, b = ends(topology, i)
     return {
         "link": topology.link_name(i),
@@ -110,7 +103,7 @@ def memory(result: StepResult, fold: FoldedTime) -> dict[str, object]:
     start, ranks = np.asarray(table["start_s"], float), np.asarray(table["pipeline_rank"])
     drawn = np.isfinite(start)
     drawn[drawn] &= fold.shown(start[drawn])
-    held = {kind: np.rint(np.asarray(table[f"{kind}_bytes"], float) / UNIT).astype(int) for kind in KINDS}
+    held = {what: np.rint(np.asarray(table[f"{what}_bytes"], float) / UNIT).astype(int) for what in KINDS}
     series = []
     for rank, own in enumerate(result.facts.memory):
         rows = np.flatnonzero(drawn & (ranks == rank))
@@ -118,8 +111,8 @@ def memory(result: StepResult, fold: FoldedTime) -> dict[str, object]:
         series.append(
             {
                 "start": times.tolist(),
-                "held": {kind: _short(held[kind][rows].tolist()) for kind in KINDS if held[kind][rows].any()},
-                "peak": {kind: round(value / UNIT) for kind, value in own.peak._asdict().items() if value},
+                "held": {what: _short(held[what][rows].tolist()) for what in KINDS if held[what][rows].any()},
+                "peak": {what: round(value / UNIT) for what, value in own.peak._asdict().items() if value},
             }
         )
     return {

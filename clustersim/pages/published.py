@@ -24,13 +24,15 @@ OTHER_ARCHITECTURE, OTHER_GPU, OTHER_PRECISION, EXPERTS = 6.0, 1.0, 2.0, 4.0
 
 def nearest(topology: Topology, job: Job, count: int = SHOWN) -> list[dict[str, object]]:
     """Return the `count` published runs nearest to a job, with measured and forecast seconds per step."""
-    found = sorted(_runs().items(), key=lambda one: sum(_distances(topology, job, one[1]).values()))
-    return [_row(run, _forecasts()[name], _distances(topology, job, run)) for name, run in found[:count]]
+    apart = [(run, dict(_distances(topology, job, run))) for run in _runs()]
+    apart.sort(key=lambda one: sum(one[1].values()))
+    return [_row(run, _forecasts()[run.id], distances) for run, distances in apart[:count]]
 
 
 @cache
-def _runs() -> Mapping[str, Run]:
-    return {run.id: run for run in read(TABLE)}
+def _runs() -> list[Run]:
+    """Return all published runs."""
+    return list({run.id: run for run in read(TABLE)}.values())
 
 
 @cache
@@ -63,11 +65,8 @@ def _row(run: Run, predicted: float, apart: Mapping[str, float]) -> dict[str, ob
     }
 
 
-def _distances(topology: Topology, job: Job, run: Run) -> dict[str, float]:
-    return dict(_each_distance(topology, job, run))
-
-
-def _each_distance(topology: Topology, job: Job, run: Run) -> Iterator[tuple[str, float]]:
+def _distances(topology: Topology, job: Job, run: Run) -> Iterator[tuple[str, float]]:
+    """Yield (property, doublings by which a run differs from a job in it)."""
     yield "GPU", _other_gpu(topology, run)
     wide = job.training.precision
     same = wide == run.precision or {wide, run.precision} <= {"fp16", "bf16"}
@@ -78,13 +77,12 @@ def _each_distance(topology: Topology, job: Job, run: Run) -> Iterator[tuple[str
     split = job.parallelism
     for name, degree in (("tp", split.tp), ("pp", split.pp), ("cp", split.cp)):
         yield name, 0.5 * _ratio(degree, getattr(run, name))
-    yield (
-        "microbatch",
-        0.5 * _ratio(job.training.micro_batch * job.training.seq, (run.micro_batch or 1) * (run.seq or 1)),
-    )
+    tokens = (run.micro_batch or 1) * (run.seq or 1)
+    yield "microbatch", 0.5 * _ratio(job.training.micro_batch * job.training.seq, tokens)
 
 
 def _other_gpu(topology: Topology, run: Run) -> float:
+    """Return the distance between the GPUs of a cluster and of a run."""
     if run.gpu == topology.gpu.name:
         return 0.0
     return OTHER_GPU if _architecture(run.gpu) == topology.gpu.architecture else OTHER_ARCHITECTURE
@@ -92,8 +90,10 @@ def _other_gpu(topology: Topology, run: Run) -> float:
 
 @cache
 def _architecture(gpu: str) -> str:
+    """Return the architecture of a GPU by its name; empty if it is unknown."""
     return gpus.load(gpu).architecture if gpu in gpus.names() else ""
 
 
 def _ratio(one: int, other: int | None) -> float:
+    """Return the number of doublings between two sizes. An unknown one counts as 1."""
     return abs(log2(one / (other or 1)))

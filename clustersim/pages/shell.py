@@ -40,6 +40,7 @@ def page(title: str, scripts: Sequence[str], styles: Sequence[str], data: Mappin
 
 
 def _script(names: Sequence[str]) -> str:
+    """Return scripts of `assets/` as the one script of a page, in strict mode and a scope of its own."""
     text = "\n".join(_asset(name) for name in names)
     return f'\n"use strict";\n{{\n{text}}}\n'
 
@@ -56,4 +57,5 @@ def _printable(text: str) -> str:
 
 
 def _asset(name: str) -> str:
+    """Return the text of a file in `assets/`."""
     return (ASSETS / name).read_text(encoding="utf-8")

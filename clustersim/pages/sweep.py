@@ -55,16 +55,15 @@ def sweep_data(found: Sequence[tuple[Point, Row]], manifest: Manifest) -> dict[s
     space = [point for point, _ in found]
     axes = [COLUMNS.get(key, key) for key in varied(space)]
     asked = [{COLUMNS.get(key, key): value for key, value in point.items()} for point in space]
-    table = [
-        row | {name: own[name] for name in axes if name in own} for (_, row), own in zip(found, asked, strict=True)
-    ]
+    pairs = zip(found, asked, strict=True)
+    table = [row | {name: own[name] for name in axes if name in own} for (_, row), own in pairs]
     names = dict.fromkeys(name for row in table for name in row)
     columns = {name: [row.get(name) for row in table] for name in names}
-    ok = [row["status"] == "ok" for row in table]
+    finished = [row for row in table if row["status"] == "ok"] or [{}]
     same = {
-        name: _first_value(values, ok)
-        for name, values in columns.items()
-        if name not in axes and _is_constant(values, ok)
+        name: finished[0].get(name)
+        for name in columns
+        if name not in axes and all(row.get(name) == finished[0].get(name) for row in finished)
     }
     kept = [name for name in columns if name in axes or name in ("status", "reason") or name not in same]
     return {
@@ -81,27 +80,13 @@ def sweep_data(found: Sequence[tuple[Point, Row]], manifest: Manifest) -> dict[s
     }
 
 
-def _is_constant(values: Sequence[object], ok: Sequence[bool]) -> bool:
-    """Return whether a column is the same at all points with a result."""
-    first = _first_value(values, ok)
-    return all(value == first for value, has in zip(values, ok, strict=True) if has)
-
-
-def _first_value(values: Sequence[object], ok: Sequence[bool]) -> object:
-    return next((value for value, has in zip(values, ok, strict=True) if has), None)
-
-
 def _packed(values: Sequence[object]) -> dict[str, object]:
     """Return a column: numbers as they are, or distinct texts with an index for each point."""
     if all(value is None or (isinstance(value, int | float) and not isinstance(value, bool)) for value in values):
-        return {"numbers": [_rounded(value) for value in values]}
+        return {"numbers": [float(f"{v:.{DIGITS}g}") if isinstance(v, float) else v for v in values]}
     texts: dict[str, int] = {}
     places = [-1 if value is None else texts.setdefault(str(value), len(texts)) for value in values]
     return {"texts": list(texts), "places": places}
-
-
-def _rounded(value: object) -> object:
-    return float(f"{value:.{DIGITS}g}") if isinstance(value, float) else value
 
 
 def _flags(space: Sequence[Point]) -> list[list[str]]:

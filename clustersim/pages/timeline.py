@@ -7,7 +7,7 @@ from itertools import groupby
 
 import numpy as np
 
-from clustersim.arrays import Ints, Mask
+from clustersim.arrays import Mask
 from clustersim.engine.fabric import HOST, Activity
 from clustersim.engine.program import COMPUTE, READY, Span
 from clustersim.figures.timeline import band
@@ -54,7 +54,7 @@ def timeline(result: StepResult) -> dict[str, object]:
     kept.sort(key=lambda one: (row_of[one[0].rank], _above(one[0].stream), one[0].stream, one[0].start, one[0].end))
     streams, kinds = NumberedTexts(), NumberedTexts()
     passes = _Passes(result)
-    lanes, columns = [], _columns(kept, kinds, passes, fold)
+    lanes, columns = [], _columns(kept, kinds, passes)
     for (rank, stream), own in groupby(kept, lambda one: (one[0].rank, one[0].stream)):
         lanes.append([row_of[rank], streams.number(stream), len(list(own))])
     return {
@@ -74,10 +74,11 @@ def timeline(result: StepResult) -> dict[str, object]:
 
 def _above(stream: str) -> int:
     """Return the drawing order of a stream: computation, launches, then communication."""
-    return (COMPUTE, HOST).index(stream) if stream in (COMPUTE, HOST) else 2
+    return {COMPUTE: 0, HOST: 1}.get(stream, 2)
 
 
 def _fold(fold: FoldedTime) -> dict[str, object] | None:
+    """Return the periods that are left out, as JSON data; None without any."""
     if fold == NOT_FOLDED:
         return None
     return {
@@ -89,28 +90,21 @@ def _fold(fold: FoldedTime) -> dict[str, object] | None:
 
 
 def _spans(result: StepResult, fold: FoldedTime) -> tuple[list[Span], list[int]]:
-    """Return the spans to draw at their folded times, and for each how often it is on the critical path."""
+    """Return the spans to draw at their folded times, and for each how often it is on the critical path.
+
+    `asked` is the start of a span in the step that is not folded.
+    """
     record = result.record
-    rows = record.shape.events
-    often = np.zeros(rows, np.int64)
-    often[critical_path(record).events] = 1
-    done, waited = record.done(np.arange(rows)), [span for span in record.spans if span.stream == "wait"]
-    every = [*done, *waited]
-    critical: Ints = np.concatenate([often, np.zeros(len(waited), np.int64)])
+    done = record.done(np.arange(record.shape.events))
+    every = [*done, *(span for span in record.spans if span.stream == "wait")]
+    critical = np.zeros(len(every), np.int64)
+    critical[critical_path(record).events] = 1
     start = np.array([span.start for span in every])
     drawn: Mask = fold.shown(start) & np.array([span.end > span.start and span.kind != READY for span in every], bool)
     moved = (start - fold.folded(start)).tolist()
-    found = [_moved(every[i], moved[i]) for i in np.flatnonzero(drawn).tolist()]
-    return found, critical[drawn].tolist()
-
-
-def _moved(span: Span, by: float) -> Span:
-    """Return a span `by` seconds earlier, with its original start in `asked`."""
-    return (
-        span._replace(start=span.start - by, end=span.end - by, asked=span.start)
-        if by
-        else span._replace(asked=span.start)
-    )
+    found = [(every[i], moved[i]) for i in np.flatnonzero(drawn).tolist()]
+    earlier = [span._replace(start=span.start - by, end=span.end - by, asked=span.start) for span, by in found]
+    return earlier, critical[drawn].tolist()
 
 
 def _rows(result: StepResult, spans: Iterable[Span]) -> list[int]:
@@ -124,16 +118,13 @@ def _rows(result: StepResult, spans: Iterable[Span]) -> list[int]:
     )
 
 
-def _columns(
-    kept: Sequence[tuple[Span, int]], kinds: NumberedTexts, passes: _Passes, fold: FoldedTime
-) -> dict[str, list[int]]:
+def _columns(kept: Sequence[tuple[Span, int]], kinds: NumberedTexts, passes: _Passes) -> dict[str, list[int]]:
+    """Return the columns over drawn spans of the page's data."""
     starts = [_ticks(span.start) for span, _ in kept]
-    same = [
-        i and kept[i][0].rank == kept[i - 1][0].rank and kept[i][0].stream == kept[i - 1][0].stream
-        for i in range(len(kept))
-    ]
+    tracks = [(span.rank, span.stream) for span, _ in kept]
+    before = [start if one == two else 0 for start, one, two in zip(starts, tracks, tracks[1:], strict=False)]
     return {
-        "start": [start - starts[i - 1] if same[i] else start for i, start in enumerate(starts)],
+        "start": [start - last for start, last in zip(starts, [0, *before], strict=False)],
         "took": [_ticks(span.end) - start for (span, _), start in zip(kept, starts, strict=True)],
         "kind": [kinds.number(span.kind or "-") for span, _ in kept],
         "stage": [span.stage for span, _ in kept],
@@ -157,7 +148,7 @@ class _Passes:
     def number(self, span: Span) -> int:
         """Return the index of a span's content; -1 if there is none."""
         activity = span.activity
-        if activity is None or span.stream != COMPUTE or len(activity.segments) < 1:
+        if activity is None or span.stream != COMPUTE or not activity.segments:
             return -1
         if span.segment_ends is not None:
             begun = span.asked  # when it began in the step
@@ -190,12 +181,10 @@ def named(what: Kernel | str) -> str:
     if isinstance(what, str):
         return what
     sizes = "×".join(str(size) for size in (what.batch if what.batch > 1 else 0, what.m, what.n, what.k) if size)
-    return (
-        f"{what.kind.replace('_', ' ')} {what.op} {sizes} {what.dtype}"
-        if what.op != what.kind
-        else f"{what.op} {sizes} {what.dtype}"
-    )
+    name = what.op if what.op == what.kind else f"{what.kind.replace('_', ' ')} {what.op}"
+    return f"{name} {sizes} {what.dtype}"
 
 
 def _ticks(seconds: float) -> int:
+    """Return a time in units of the page."""
     return round(seconds / TICK)

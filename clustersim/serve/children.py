@@ -126,29 +126,27 @@ class Children:
             child.ended = time.time()
             child.over.set()
 
-    @property
-    def _late(self) -> str:
-        return f"took longer than the {self.limits.seconds} s that the server allows; raise --seconds"
-
     async def _run(self, child: Child) -> None:
+        """Run a command in its process until it ends, is stopped or exceeds a limit."""
         child.state, child.begun = "running", time.time()
         process = await self._begin(child)
         watched = asyncio.gather(_read(process.stdout), _read_errors(process.stderr, child), process.wait())
-        late = ""
+        ended = late = False
         try:
             async with asyncio.timeout(self.limits.seconds):
                 ended = await _first(asyncio.shield(watched), child.stopping)
         except TimeoutError:
-            ended, late = False, self._late
+            late = True
         if not ended:
             await _end(process)
         child.out, said, code = await watched
-        if code == -signal.SIGXCPU:  # the limit of CPU seconds ends before the clock's
-            late = self._late
         if code == 0:
             child.state = "done"
         elif not child.stopping.is_set():
-            child.state, child.error = "failed", late or said or _silent(code)
+            child.state, child.error = "failed", said or _silent(code)
+            if late or code == -signal.SIGXCPU:  # the limit of CPU seconds ends before the clock's
+                limit = self.limits.seconds
+                child.error = f"took longer than the {limit} s that the server allows; raise --seconds"
 
     async def _begin(self, child: Child) -> asyncio.subprocess.Process:
         """Start the process of a command in its own session, so that Ctrl-C on the server does not reach it directly."""

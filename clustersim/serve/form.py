@@ -68,6 +68,7 @@ class RunForm:
         return RunCommand(("run", topology, workload, *(f"{flag}={text}" for flag, text in pairs), "--html"), shown)
 
     def _file(self, room: Room, what: str, name: object) -> str:
+        """Return the file of a name in the form. Raises InputError if `name` is not listed."""
         found = self.files[room].get(name) if isinstance(name, str) else None
         if found is None:
             raise InputError(f"{what}: none of that name is listed here; choose one of the form")
@@ -75,6 +76,7 @@ class RunForm:
 
 
 def _files(room: Room, more: Iterable[Path]) -> dict[str, str]:
+    """Return {name in the form: shipped name or path} of the shipped files and of further ones."""
     found = {name: name for name in shipped.files(room)}
     for path in more:
         if not path.is_file():
@@ -84,11 +86,13 @@ def _files(room: Room, more: Iterable[Path]) -> dict[str, str]:
 
 
 def _field(option: Option) -> dict[str, Any]:
+    """Return the JSON data of the field of an option."""
     values = list(plugins.names("clustersim.schedules")) if option.name == "schedule" else []
     return {"name": option.name, "flag": option.flag, "what": option.what, "values": values, "form": option.form}
 
 
 def _options(given: object) -> list[tuple[str, str]]:
+    """Return (flag, value) of each option of a request. Raises InputError unless it is {name: text}."""
     flags = {option.name: option.flag for option in (*OF_TOPOLOGY, *OF_WORKLOAD)}
     if not isinstance(given, dict) or not given.keys() <= flags.keys():
         raise InputError("options: an object with names of options of `clustersim run`, such as tp")
@@ -96,19 +100,20 @@ def _options(given: object) -> list[tuple[str, str]]:
 
 
 def _settings(given: object) -> list[tuple[str, str]]:
+    """Return (`--set`, key=value) of each further key of a request. Raises InputError for other texts."""
     if not isinstance(given, list) or len(given) > KEYS:
         raise InputError(f"set: a list of at most {KEYS} texts, each key=value")
-    return [("--set", _setting(text)) for text in given]
-
-
-def _setting(text: object) -> str:
-    key, equals, value = text.partition("=") if isinstance(text, str) else ("", "", "")
-    if not equals or not _KEY.fullmatch(key.strip()):
-        raise InputError("further keys: each line is key=value, such as training.clip_gradients=false")
-    return f"{key.strip()}={_value(key.strip(), value.strip())}"
+    found = []
+    for text in given:
+        key, equals, value = (part.strip() for part in text.partition("=")) if isinstance(text, str) else ("", "", "")
+        if not equals or not _KEY.fullmatch(key):
+            raise InputError("further keys: each line is key=value, such as training.clip_gradients=false")
+        found.append(("--set", f"{key}={_value(key, value)}"))
+    return found
 
 
 def _value(key: str, value: object) -> str:
+    """Return a value of a request. Raises InputError unless it is one line that names no file elsewhere."""
     if not isinstance(value, str) or not value.isprintable() or len(value) > LETTERS:
         raise InputError(f"{key}: write at most {LETTERS} letters in one line")
     if _ELSEWHERE.search(value):

@@ -106,6 +106,7 @@ class Guard:
             await body(scope, receive, secured)
 
     def _refused(self, method: str, headers: Headers, client: str) -> Response | None:
+        """Return the response to a request of another host, site or form, or of a flood; None if it is allowed."""
         host = headers.get("host", "")
         if self.requests.count(client):
             return PlainTextResponse("Too many requests; wait a second.", 429, {"Retry-After": "1"})
@@ -160,6 +161,7 @@ class Guard:
 
 
 def _is_address(name: str) -> bool:
+    """Return whether a name is an IP address."""
     try:
         ipaddress.ip_address(name)
     except ValueError:
@@ -168,6 +170,7 @@ def _is_address(name: str) -> bool:
 
 
 def _cookies(headers: Headers) -> Mapping[str, str]:
+    """Return {name: value} of the cookies of a request; empty if they cannot be read."""
     try:
         return {name: one.value for name, one in SimpleCookie(headers.get("cookie", "")).items()}
     except CookieError:

@@ -77,9 +77,11 @@ class Address:
         return None if every else LOOPBACK | {self.host.lower(), *map(str, self._addresses())}
 
     def _addresses(self) -> list[ipaddress.IPv4Address | ipaddress.IPv6Address]:
+        """Return the IP addresses of the host."""
         return [ipaddress.ip_address(str(found[4][0]).partition("%")[0]) for found in self._resolved()]
 
     def _resolved(self) -> list[Any]:
+        """Return the socket addresses of the host, as `socket.getaddrinfo`. Raises InputError if there is none."""
         try:
             return socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)
         except (OSError, UnicodeError) as error:
@@ -98,6 +100,7 @@ class _Protocol(H11Protocol):
     """Time of its creation on the loop's clock."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Accept a connection, and close the oldest idle one if all are taken."""
         super().connection_made(transport)
         loop = asyncio.get_running_loop()
         self.since = loop.time()
@@ -113,6 +116,7 @@ class _Protocol(H11Protocol):
         return self.cycle is None or self.cycle.response_complete
 
     def _close_unasked(self) -> None:
+        """Close the connection if no request has begun."""
         if self.cycle is None:
             self.transport.close()
 
@@ -125,15 +129,18 @@ class _Server(uvicorn.Server):
         self._children, self._said = children, started
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """End the server at the first signal, and without waiting at the second."""
         self.force_exit, self.should_exit = self.should_exit, True
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start to serve, and say so."""
         if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:  # its terminal is closed
             asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self.handle_exit, signal.SIGHUP, None)
         await super().startup(sockets)
         self._said()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Stop all commands, then the server."""
         await self._children.close()
         await super().shutdown(sockets)
 
@@ -145,24 +152,19 @@ def serve(results: Path, address: Address, form: RunForm, limits: ChildLimits, s
     listening = address.listen()
     place = working_folder(folder.root)
     try:
-        asyncio.run(_serve(folder, str(results), address, form, limits, listening, place, say))
+        children = Children(limits)
+        site = Site(folder, str(results), form, children, place)
+        asyncio.run(_serve(site, children, address, listening, say))
     finally:
         shutil.rmtree(place, ignore_errors=True)
 
 
 async def _serve(
-    folder: ResultsFolder,
-    shown: str,
-    address: Address,
-    form: RunForm,
-    limits: ChildLimits,
-    listening: socket.socket,
-    place: Path,
-    say: Callable[[str], None],
+    site: Site, children: Children, address: Address, listening: socket.socket, say: Callable[[str], None]
 ) -> None:
+    """Serve a site on a listening socket until the server is ended."""
     host, port = address.host, listening.getsockname()[1]
-    children = Children(limits)
-    app = Site(folder, shown, form, children, place).app()
+    app = site.app()
     guard = Guard(app, address.names, address.token, f"clustersim-{port}", door_page() if address.token else None)
     if address.token:
         app.router.routes.append(login(guard))

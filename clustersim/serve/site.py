@@ -86,8 +86,9 @@ class Site:
     def result(self, request: Request) -> Response:
         """Return the page of a result: its main figures, command, pages and files."""
         folder = self._folder(request.path_params["name"])
-        row = self.folder.row(folder) or {}
-        files = [(name, (folder / name).stat().st_size) for name in sorted(store.NAMES) if self._has(folder, name)]
+        row, name = self.folder.row(folder) or {}, folder.relative_to(self.folder.root).as_posix()
+        found = [path for file in sorted(store.NAMES) if (path := self.folder.file(name, file))]
+        files = [(path.name, path.stat().st_size) for path in found]
         data = {"row": row, "files": files, "writer": _WRITERS.get(row.get("command", "")), **_answer(folder)}
         return _page(str(row.get("name", "")), RESULT, {**data, "children": self._state()["children"]})
 
@@ -154,9 +155,11 @@ class Site:
         return JSONResponse({})
 
     def _begun(self, words: list[str], shown: str, cwd: Path | None = None) -> Response:
+        """Start a command and return its number as JSON."""
         return JSONResponse({"number": self._start(words, shown, cwd).number}, 202)
 
     def _start(self, words: list[str], shown: str, cwd: Path | None = None) -> Child:
+        """Start a command, or queue it. Raises HTTPException if too many wait already."""
         if self.children.full:
             most = self.children.limits
             said = f"{most.at_once} run and {most.waiting} wait already; stop one, or wait for one to end."
@@ -164,6 +167,7 @@ class Site:
         return self.children.start(words, shown, cwd)
 
     def _state(self) -> dict[str, Any]:
+        """Return the results and commands as JSON data, the newest command first."""
         asked = [one for one in list(self.children.all.values()) if one.words[0] != "compare"]
         children = [{**one.facts, "result": self._result_of(one)} for one in reversed(asked)]
         return {"results": self.folder.rows(), "children": children}
@@ -178,19 +182,18 @@ class Site:
         return found[1] if found else None
 
     def _folder(self, name: str) -> Path:
+        """Return the folder of a result. Raises HTTPException if there is none of that name."""
         found = self.folder.find(name)
         if found is None:
             raise HTTPException(404, "No such result.")
         return found
-
-    def _has(self, folder: Path, file: str) -> bool:
-        return self.folder.file(folder.relative_to(self.folder.root).as_posix(), file) is not None
 
 
 def login(guard: Guard) -> Route:
     """Return the route that receives the token and sets a cookie."""
 
     async def admit(request: Request) -> Response:
+        """Set the cookie if the request has the token."""
         asked, client = await _json(request), request.client.host if request.client else ""
         given = asked.get("token") if isinstance(asked, dict) else None
         if guard.failures.left(client) < 1:
@@ -210,6 +213,7 @@ def door_page() -> Response:
 
 
 def _page(title: str, scripts: tuple[str, ...], data: Mapping[str, Any], status: int = 200) -> Response:
+    """Return a page of the server with its content security policy."""
     own = f"{policy(scripts, OWN)}; frame-ancestors 'none'"
     return HTMLResponse(page(title, scripts, STYLES, data, OWN), status, {"Content-Security-Policy": own})
 
@@ -226,6 +230,7 @@ def _answer(folder: Path) -> dict[str, Any]:
 
 
 async def _json(request: Request) -> Any:
+    """Return the JSON data of a request. Raises InputError if its body is not JSON."""
     try:
         return json.loads(await request.body())
     except (ValueError, RecursionError) as error:
@@ -233,6 +238,7 @@ async def _json(request: Request) -> Any:
 
 
 async def _wrong(_: Request, error: Exception) -> Response:
+    """Return the response to an invalid request: the message of its error."""
     return PlainTextResponse(str(error), 400)
 
 
@@ -249,6 +255,7 @@ def _opened(path: Path) -> int | None:
 
 
 def _chunks(descriptor: int) -> Iterator[bytes]:
+    """Yield the content of an open file, and close it."""
     with os.fdopen(descriptor, "rb") as file:
         while chunk := file.read(1 << 18):
             yield chunk
