@@ -124,18 +124,20 @@ def of_path(path: Iterable[Span]) -> dict[str, float]:
     """Return {part: seconds} of the critical path. Messages count as pp, collectives on their own stream as their kind."""
     parts = {name: 0.0 for name in PARTS if name != "bubble"}
     for span in path:
-        took = span.end - span.start
-        if span.stream != COMPUTE or span.kind in UPDATE:
-            name = "optimizer" if span.kind in UPDATE else "pp" if span.kind == "send" else span.stream
-            name = PART_OF.get(name, name)
-            parts[name] = parts.get(name, 0.0) + took
-            continue
-        shares = _shares(span.activity) if span.activity else {}
-        work = min(span.activity.compute, took) if shares and span.activity else took
-        parts["compute"] += work
-        for name, share in shares.items():
-            parts[name] = parts.get(name, 0.0) + (took - work) * share
+        for stream, seconds in by_stream(span).items():
+            name = "optimizer" if span.kind in UPDATE else "pp" if span.kind == "send" else stream
+            name = PART_OF.get(name, name) if span.stream != COMPUTE else name
+            parts[name] = parts.get(name, 0.0) + seconds
     return parts
+
+
+def by_stream(span: Span) -> dict[str, float]:
+    """Return {stream: seconds} of a span. Communication inside a pass counts for the streams of its collectives."""
+    took, activity = span.end - span.start, span.activity
+    if span.stream != COMPUTE or activity is None or not activity.moving:
+        return {span.stream: took}
+    work = min(activity.compute, took)
+    return {COMPUTE: work, **{name: (took - work) * share for name, share in _shares(activity).items()}}
 
 
 Part = tuple[str, Ints, Floats]
@@ -179,6 +181,7 @@ def _launched(tasks: Tasks) -> bool:
 
 
 def _inside(tasks: Tasks) -> _Inside:
+    """Return the communication inside the computations of a step."""
     of_kind = [_shares(one) for one in tasks.timed]
     found = [of_kind[group] for group in tasks.kinds.group.tolist()]
     passes = tasks.column(computing) & ~tasks.column(_updates)

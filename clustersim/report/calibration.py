@@ -123,6 +123,7 @@ class PublishedSteps:
 
 
 def _bucket(value: float, edges: tuple[tuple[float, str], ...]) -> str:
+    """Return the name of the range of a value. `edges` are (largest value, name) of each range, ascending."""
     return next(name for most, name in edges if value <= most)
 
 

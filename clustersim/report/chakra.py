@@ -44,6 +44,7 @@ class RankTrace:
         return self.nodes
 
     def _task(self, task: Task, microbatch: int) -> None:
+        """Add the nodes of a task."""
         if task.stream == COMPUTE:
             before = [node for handle in task.waits for node in self._awaited(handle, microbatch)]
             self._computes(task, microbatch, [*self._now(), *before])
@@ -60,9 +61,11 @@ class RankTrace:
             self._launch(task, NodeType.COLL, self._collective(family, op, moved))
 
     def _now(self) -> list[int]:
+        """Return the last node on the compute stream, if any."""
         return [] if self.last is None else [self.last]
 
     def _launch(self, task: Task, kind: NodeType, attributes: Attributes) -> None:
+        """Add a node to the stream of a task, after the computation so far and what the task waits for."""
         stream = self.launched[task.stream]
         before = [*self._now(), *stream[-1:]]
         before += [node for handle in task.waits for node in self._awaited(handle, -1)]
@@ -122,7 +125,9 @@ class RankTrace:
             if call is None:
                 break
             hidden = segment.beside + sum(next(segments).beside for _ in range(1, phases))
-            moved = self._node(NodeType.COLL, f"{call.op} {call.group}", waits, 0.0, self._called(call))
+            moved = self._node(
+                NodeType.COLL, f"{call.op} {call.group}", waits, 0.0, self._collective(call.group, call.op, call.size)
+            )
             waits = [self._node(NodeType.COMP, name, waits, hidden, _work(beside))] if hidden else []
             waits.append(moved)
         if source is None and task.activity.idle:
@@ -131,10 +136,11 @@ class RankTrace:
             waits = [self._node(NodeType.COMP, "wait", waits, 0.0, {})]
         self.last = waits[0] if waits else None
 
-    def _called(self, call: Collective) -> Attributes:
-        return self._collective(call.group, call.op, call.size)
-
     def _collective(self, family: str, op: str, size: float) -> Attributes:
+        """Return the attributes of a collective of `size` bytes in the rank's group of a family.
+
+        Raises InputError for an operation that Chakra does not have.
+        """
         if op not in TYPES:
             raise InputError(f"Chakra has no collective like {op} (of {family}); export a job without it")
         put_in = size / self.families[family].shape[1] if op == "all_gather" else size
@@ -147,6 +153,7 @@ class RankTrace:
         }
 
     def _node(self, kind: NodeType, name: str, before: Sequence[int], seconds: float, said: Attributes) -> int:
+        """Add a node that depends on the nodes `before`, and return its number."""
         number = len(self.nodes) + 1
         exact = {SECONDS: seconds} if kind == NodeType.COMP else {}
         attributes = {"is_cpu_op": False, **said, **exact}
@@ -180,6 +187,7 @@ def _runs(source: Source) -> list[_Run]:
 
 
 def _work(kernels: Sequence[Kernel]) -> Attributes:
+    """Return the FLOP and bytes of memory traffic of kernels as attributes."""
     return {"num_ops": int(sum(k.flop for k in kernels)), "tensor_size": int(sum(k.bytes for k in kernels))}
 
 

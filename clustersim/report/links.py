@@ -98,9 +98,7 @@ def busiest(topology: Topology, crossed: Floats, limiting: Floats, end: float) -
     use = crossed / topology.capacity / end
     slows = np.round(limiting, 9)
     tops = [
-        tier.first + int(np.lexsort((use[tier.first :][: tier.links], slows[tier.first :][: tier.links]))[-1])
-        for tier in topology.tiers
-        if tier.links
+        tier.first + int(np.lexsort((use[tier.span], slows[tier.span]))[-1]) for tier in topology.tiers if tier.links
     ]
     return [
         {
@@ -122,6 +120,7 @@ def ends(topology: Topology, link: int) -> tuple[str, str]:
 
 
 def _place(topology: Topology, name: str) -> str:
+    """Return an end of a link in words: a GPU or NIC by its node, such as `node 3 GPU 1`, a switch by its name."""
     kind, _, number = name.partition("[")
     if kind not in ("gpu", "nic"):
         return name

@@ -22,18 +22,14 @@ def default(parts: Sequence[str | Path], overrides: Mapping[str, object], flags:
     are cut and end in a digest.
     """
     words = [_short(_stem(part) if isinstance(part, Path) else part, STEM) for part in parts]
-    changes = [_short(_change(key, value), STEM) for key, value in overrides.items()]
+    pairs = ((key.rpartition(".")[2], str(value)) for key, value in overrides.items())
+    changes = [_short(f"{key}{'' if text.isdecimal() else '-'}{text}", STEM) for key, text in pairs]
     return _short("-".join([*words, *changes, *(word for word, said in flags.items() if said)]), ALL)
 
 
 def _stem(path: Path) -> str:
     """Return the name of a file without suffix; for config.json the name of its folder."""
     return path.resolve().parent.name or path.stem if path.name == "config.json" else path.stem
-
-
-def _change(key: str, value: object) -> str:
-    text = str(value)
-    return f"{key.rpartition('.')[2]}{'' if text.isdecimal() else '-'}{text}"
 
 
 def _short(text: str, most: int) -> str:

@@ -8,8 +8,8 @@ compact protocol. Polars, pyarrow and DuckDB read it. Equal tables give equal by
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,26 +44,13 @@ class Texts(NamedTuple):
 
 TableColumns = Mapping[str, Floats | Ints | NDArray[np.int32] | Texts]
 """{column name: values}, all of equal length. NaN stands for a missing value."""
+_Struct = dict[int, Any]
+"""{number of a field: value}, in ascending order."""
 _Column = NDArray[np.float64] | NDArray[np.int64] | NDArray[np.int32] | Texts
-_Field = tuple[int, "int | bytes | _Long | _List | _Struct"]
 
 
-class _Long(NamedTuple):
-    """A 64-bit integer; plain integers have 32 bits."""
-
-    value: int
-
-
-class _List(NamedTuple):
-    """A list of numbers, texts or structs."""
-
-    items: Sequence[int | bytes | _Struct]
-
-
-class _Struct(NamedTuple):
-    """Fields with ascending numbers."""
-
-    fields: Sequence[_Field]
+class _Long(int):
+    """A 64-bit integer of Thrift; plain integers have 32 bits."""
 
 
 def encoded(columns: TableColumns) -> bytes:
@@ -75,17 +62,19 @@ def encoded(columns: TableColumns) -> bytes:
         count = min(ROWS, rows - first)
         chunks = [_chunk(out, n, _part(c, first, count), count, optional[n]) for n, c in columns.items()]
         size = sum(before for _, before in chunks)
-        groups.append(_Struct(((1, _List([one for one, _ in chunks])), (2, _Long(size)), (3, _Long(count)))))
-    schema = [_Struct(((4, b"schema"), (5, len(columns)))), *(_schema(n, c, optional[n]) for n, c in columns.items())]
-    footer = _struct(((1, 1), (2, _List(schema)), (3, _Long(rows)), (4, _List(groups)), (6, b"clustersim")))
+        groups.append({1: [one for one, _ in chunks], 2: _Long(size), 3: _Long(count)})
+    schema = [{4: b"schema", 5: len(columns)}, *(_schema(n, c, optional[n]) for n, c in columns.items())]
+    footer = _thrift({1: 1, 2: schema, 3: _Long(rows), 4: groups, 6: b"clustersim"})
     return bytes(out) + footer + len(footer).to_bytes(4, "little") + _MAGIC
 
 
 def _rows(column: _Column) -> int:
+    """Return the number of rows of a column."""
     return len(column.which if isinstance(column, Texts) else column)
 
 
 def _part(column: _Column, first: int, count: int) -> _Column:
+    """Return `count` rows of a column from row `first` on."""
     own = slice(first, first + count)
     return column._replace(which=column.which[own]) if isinstance(column, Texts) else column[own]
 
@@ -96,32 +85,31 @@ def _optional(column: _Column) -> bool:
 
 
 def _type(column: _Column) -> int:
+    """Return the physical type of a column."""
     return _TEXT if isinstance(column, Texts) else _TYPES[column.dtype.str[1:]]
 
 
 def _schema(name: str, column: _Column, optional: bool) -> _Struct:
-    fields: list[_Field] = [(1, _type(column)), (3, int(optional)), (4, name.encode())]
-    return _Struct([*fields, (6, 0), (10, _Struct([(1, _Struct(()))]))] if isinstance(column, Texts) else fields)
+    """Return the description of a column in the footer; texts are marked as UTF-8."""
+    text: _Struct = {6: 0, 10: {1: {}}} if isinstance(column, Texts) else {}
+    return {1: _type(column), 3: int(optional), 4: name.encode(), **text}
 
 
 def _chunk(out: bytearray, name: str, column: _Column, rows: int, optional: bool) -> tuple[_Struct, int]:
     """Write the pages of one column of a row group. Return its footer entry and its size before compression."""
     start, size = len(out), 0
     if isinstance(column, Texts):
-        size += _page(out, _texts(column.names), _DICTIONARY, (7, _Struct(((1, len(column.names)), (2, _PLAIN)))))
+        texts = (text.encode() for text in column.names)
+        words = b"".join(len(text).to_bytes(4, "little") + text for text in texts)
+        size += _page(out, words, {1: _DICTIONARY}, {7: {1: len(column.names), 2: _PLAIN}})
     data = len(out)
     body, encoding = _body(column, optional)
-    size += _page(out, body, _DATA, (5, _Struct(((1, rows), (2, encoding), (3, _RLE), (4, _RLE)))))
-    encodings = _List(sorted({_PLAIN, _RLE, encoding}))
-    fields: list[_Field] = [(1, _type(column)), (2, encodings), (3, _List([name.encode()])), (4, _GZIP)]
-    fields += [(5, _Long(rows)), (6, _Long(size)), (7, _Long(len(out) - start)), (9, _Long(data))]
+    size += _page(out, body, {1: _DATA}, {5: {1: rows, 2: encoding, 3: _RLE, 4: _RLE}})
+    facts: _Struct = {1: _type(column), 2: sorted({_PLAIN, _RLE, encoding}), 3: [name.encode()], 4: _GZIP}
+    facts |= {5: _Long(rows), 6: _Long(size), 7: _Long(len(out) - start), 9: _Long(data)}
     if data > start:
-        fields.append((11, _Long(start)))
-    return _Struct(((2, _Long(start)), (3, _Struct(fields)))), size
-
-
-def _texts(names: Iterable[str]) -> bytes:
-    return b"".join(len(text).to_bytes(4, "little") + text for text in (name.encode() for name in names))
+        facts[11] = _Long(start)
+    return {2: _Long(start), 3: facts}, size
 
 
 def _body(column: _Column, optional: bool) -> tuple[bytes, int]:
@@ -136,11 +124,11 @@ def _body(column: _Column, optional: bool) -> tuple[bytes, int]:
     return len(levels).to_bytes(4, "little") + levels + _body(column[known], False)[0], _PLAIN
 
 
-def _page(out: bytearray, body: bytes, kind: int, header: _Field) -> int:
+def _page(out: bytearray, body: bytes, kind: _Struct, header: _Struct) -> int:
     """Write a page. Return its size with header before compression."""
     squeeze = zlib.compressobj(_LEVEL, zlib.DEFLATED, 31)  # 31: in the frame of a gzip file, without a time
     packed = squeeze.compress(body) + squeeze.flush()
-    head = _struct([(1, kind), (2, len(body)), (3, len(packed)), header])
+    head = _thrift({**kind, 2: len(body), 3: len(packed), **header})
     out += head + packed
     return len(head) + len(body)
 
@@ -154,41 +142,27 @@ def _packed(values: Ints | Mask, width: int) -> bytes:
     return _varint(groups << 1 | 1) + np.packbits(bits.astype(np.uint8), bitorder="little").tobytes()
 
 
-# Thrift's compact protocol, as much as the headers need.
+_KINDS = {int: 5, _Long: 6, bytes: 8, list: 9, dict: 12}
+"""{type: its number in Thrift's compact protocol}"""
 
 
-def _struct(fields: Iterable[_Field]) -> bytes:
-    return b"".join(_fields(fields)) + b"\0"
-
-
-def _fields(fields: Iterable[_Field]) -> Iterator[bytes]:
-    before = 0
-    for number, value in fields:
-        yield bytes([number - before << 4 | _kind(value)]) + _value(value)
-        before = number
-
-
-def _kind(value: object) -> int:
-    return {int: 5, _Long: 6, bytes: 8, _List: 9, _Struct: 12}[type(value)]
-
-
-def _value(value: object) -> bytes:
-    match value:
-        case int() | _Long():
-            number = value if isinstance(value, int) else value.value
-            return _varint(number << 1)  # zigzag: none is negative
-        case bytes():
-            return _varint(len(value)) + value
-        case _List(items):
-            kind = _kind(items[0]) if items else 5
-            length = bytes([len(items) << 4 | kind]) if len(items) < 15 else bytes([0xF0 | kind]) + _varint(len(items))
-            return length + b"".join(map(_value, items))
-        case _Struct(fields):
-            return _struct(fields)
-    raise TypeError(value)
+def _thrift(value: Any) -> bytes:
+    """Return a number, text, list, or struct {field in ascending order: value} in Thrift's compact protocol."""
+    if isinstance(value, int):
+        return _varint(value << 1)  # zigzag: none is negative
+    if isinstance(value, bytes):
+        return _varint(len(value)) + value
+    if isinstance(value, list):
+        kind = _KINDS[type(value[0])] if value else 5
+        length = bytes([len(value) << 4 | kind]) if len(value) < 15 else bytes([0xF0 | kind]) + _varint(len(value))
+        return length + b"".join(map(_thrift, value))
+    numbers = zip([0, *value], value.items(), strict=False)
+    fields = (bytes([number - last << 4 | _KINDS[type(own)]]) + _thrift(own) for last, (number, own) in numbers)
+    return b"".join(fields) + b"\0"
 
 
 def _varint(number: int) -> bytes:
+    """Return a number in groups of seven bits, lowest first; a set highest bit says that more follow."""
     found = bytearray()
     while number > 0x7F:
         found.append(number & 0x7F | 0x80)

@@ -9,17 +9,17 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from clustersim.arrays import Floats, Ints
+from clustersim.arrays import Floats, Ints, Mask
 from clustersim.engine.compile import Plan
 from clustersim.engine.fabric import HOST, Activity
-from clustersim.engine.program import COMPUTE, Span
+from clustersim.engine.program import COMPUTE
 from clustersim.engine.traffic import Variant
-from clustersim.report.breakdown import Path
+from clustersim.report.breakdown import Path, by_stream
 from clustersim.report.links import Limit, ends
 from clustersim.topology.model import Topology
 
@@ -52,37 +52,23 @@ def path_shares(path: Path, plan: Plan, topology: Topology, limits: Iterable[Lim
     ranks: defaultdict[int, float] = defaultdict(float)
     for span in path:
         ranks[span.rank] += span.end - span.start
-        for stream, seconds in _cut(span):
+        for stream, seconds in by_stream(span).items():
             streams[stream] += seconds
-    return PathShares(dict(_sorted(streams)), _by_link(path, topology, limits), _ranks(ranks, plan, width))
-
-
-def _sorted(shares: dict[Any, float]) -> list[tuple[Any, float]]:
-    return sorted(((what, seconds) for what, seconds in shares.items() if seconds), key=lambda one: -one[1])
-
-
-def _cut(span: Span) -> Iterator[tuple[str, float]]:
-    """Yield (stream, seconds) of a span. Communication inside a pass counts for the stream of its collectives."""
-    took, activity = span.end - span.start, span.activity
-    if span.stream != COMPUTE or activity is None or not activity.moving:
-        yield span.stream, took
-        return
-    work = min(activity.compute, took)
-    total = math.fsum(activity.moving.values()) or 1.0
-    yield COMPUTE, work
-    yield from ((family, (took - work) * seconds / total) for family, seconds in activity.moving.items())
-
-
-def _ranks(seconds: dict[int, float], plan: Plan, width: int) -> list[dict[str, Any]]:
-    return [
+    by_rank = [
         {
             "rank": int(plan.first[cell]),
             "ranks": int(plan.size[cell]),
             "pipeline_rank": int(plan.first[cell]) // width,
             "path_s": spent,
         }
-        for cell, spent in _sorted(seconds)
+        for cell, spent in _longest_first(ranks)
     ]
+    return PathShares(dict(_longest_first(streams)), _by_link(path, topology, limits), by_rank)
+
+
+def _longest_first(shares: dict[Any, float]) -> list[tuple[Any, float]]:
+    """Return (key, seconds) of the shares without empty ones, the longest first."""
+    return sorted(((what, seconds) for what, seconds in shares.items() if seconds), key=lambda one: -one[1])
 
 
 class _Exposed(NamedTuple):
@@ -97,11 +83,12 @@ class _Exposed(NamedTuple):
 
 
 def _exposed(path: Path) -> _Exposed:
+    """Return the communication on a path that no computation hides."""
     total, shared = 0.0, 0.0
     sizes: defaultdict[tuple[Variant, int], float] = defaultdict(float)
     visible: dict[Activity, dict[str, float]] = {}
     for span in path:
-        seconds = math.fsum(s for stream, s in _cut(span) if stream not in (COMPUTE, HOST))
+        seconds = math.fsum(s for stream, s in by_stream(span).items() if stream not in (COMPUTE, HOST))
         total += seconds
         if span.activity is None:
             continue
@@ -124,6 +111,7 @@ def _visible(activity: Activity) -> dict[str, float]:
 
 
 def _by_link(path: Path, topology: Topology, limits: Iterable[Limit]) -> list[dict[str, Any]]:
+    """Return the rows of links that limit transfers on the path, and of all other time, the longest first."""
     exposed = _exposed(path)
     step = math.fsum(span.end - span.start for span in path)
     found: dict[tuple[object, ...], tuple[float, set[int]]] = {}
@@ -144,11 +132,16 @@ def _by_link(path: Path, topology: Topology, limits: Iterable[Limit]) -> list[di
 
 def _key(links: Ints, topology: Topology) -> tuple[object, ...]:
     """Return the names under which limiting links are counted: degraded cables, else their tiers."""
-    tiers = np.searchsorted([tier.first for tier in topology.tiers], links, side="right") - 1
-    slow = topology.capacity[links] < _SLOW * sound_rates(topology)[tiers]
+    tiers, slow = _tiers(topology, links)
     if slow.any():
         return tuple(sorted({cable(topology.link_name(link)) for link in links[slow].tolist()}))
     return (*sorted({cable(topology.tiers[tier].name) for tier in np.unique(tiers).tolist()}), 0)
+
+
+def _tiers(topology: Topology, links: Ints | list[int]) -> tuple[Ints, Mask]:
+    """Return the index of the tier of each link, and whether the link is slower than healthy ones there."""
+    tiers = np.searchsorted([tier.first for tier in topology.tiers], links, side="right") - 1
+    return tiers, topology.capacity[links] < _SLOW * sound_rates(topology)[tiers]
 
 
 def cable(link: str) -> str:
@@ -159,7 +152,7 @@ def cable(link: str) -> str:
 def sound_links(topology: Topology, kind: str) -> dict[str, Any] | None:
     """Return the row of all healthy links of a kind, such as `nvlink`, that do not limit anything; None without any."""
     own = [
-        tier.first + np.flatnonzero(topology.capacity[tier.first :][: tier.links] >= _SLOW * rate)
+        tier.first + np.flatnonzero(topology.capacity[tier.span] >= _SLOW * rate)
         for tier, rate in zip(topology.tiers, sound_rates(topology).tolist(), strict=True)
         if cable(tier.name) == kind
     ]
@@ -171,21 +164,22 @@ def sound_rates(topology: Topology) -> Floats:
     """Return the bytes/s of a healthy link of each tier: the fastest, or that of the slowest node type in mixed clusters."""
 
     def found() -> Floats:
-        own = [topology.capacity[tier.first :][: tier.links] for tier in topology.tiers]
+        """Return the rate of each tier, 0 for one without links."""
+        own = [topology.capacity[tier.span] for tier in topology.tiers]
         return np.array([_sound(one, bool(topology.pools)) if len(one) else 0.0 for one in own])
 
     return topology.cache.once("sound links of each tier", found)
 
 
 def _sound(capacity: Floats, mixed: bool) -> float:
+    """Return the bytes/s of a healthy link of a tier from those of all its links; `mixed` if node types differ."""
     rates, often = np.unique(capacity, return_counts=True)
     return float(rates[often >= len(capacity) / _SEVERAL][0] if mixed and len(rates) <= _SEVERAL else rates[-1])
 
 
 def _link(links: list[int], seconds: float, topology: Topology) -> dict[str, Any]:
     """Return the row of identical links, named by the first, or by one that is slower than its tier."""
-    tiers = np.searchsorted([tier.first for tier in topology.tiers], links, side="right") - 1
-    behind = topology.capacity[links] < _SLOW * sound_rates(topology)[tiers]
+    tiers, behind = _tiers(topology, links)
     slow = [topology.link_name(link) for link, late in zip(links, behind, strict=True) if late]
     named = links[int(np.argmax(behind))]
     source, target = ends(topology, named)

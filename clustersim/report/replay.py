@@ -18,7 +18,7 @@ from clustersim.report.path_shares import path_shares
 from clustersim.report.step_trace import StepTrace
 from clustersim.report.summary import cluster_facts
 from clustersim.report.terminal import Look, counted, folded, link_lines, printable, where_it_goes
-from clustersim.report.trace import Spans, by_class
+from clustersim.report.trace import by_cell, by_class
 from clustersim.report.trace_events import write_events
 from clustersim.topology.model import Topology
 from clustersim.units import duration
@@ -55,6 +55,7 @@ def facts(topology: Topology, traces: TraceSet, asked: ReplayTasks, found: Repla
 
 
 def _counts(traces: TraceSet) -> Counter[str]:
+    """Return {kind of node: number of nodes} of all traces."""
     known = {int(kind): kind.name.lower() for kind in NodeType}
     return Counter(known.get(node.type, "unknown") for nodes in traces.nodes for node in nodes)
 
@@ -84,9 +85,7 @@ def lines(summary: dict[str, Any], look: Look) -> list[str]:
 
 def write_trace(path: Path, summary: dict[str, Any], found: Replay) -> None:
     """Write the step as a trace for Perfetto, with one rank of each class."""
-    spans: Spans = {cell: [] for cell in range(len(found.plan.first))}
-    for span in found.record.spans:
-        spans[span.rank].append(span)
+    spans = by_cell(found.record.spans, range(len(found.plan.first)))
     trace = StepTrace(found.record, found.plan, spans, by_class(found.plan, spans))
     said = {key: summary[key] for key in ("name", "cluster", "step_time_s", "simulated")}
     write_events(path, said, trace.events())

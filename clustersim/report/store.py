@@ -123,12 +123,15 @@ def place(asked: Question, out: Path | None, default: str, force: bool = False) 
     """
     if out is not None:
         check_target(out, asked)
-        _check_question(out, asked, force)
+        found = manifest(_real(out))
+        if found and found.question != asked.digest and not force:
+            raise InputError(f"{out}: holds another result ({_said(found)}); {ELSEWHERE}, or replace it with --force")
         return out
     return next(path for path in _counted(RESULTS / default) if _free(path, asked))
 
 
 def _counted(path: Path) -> Iterator[Path]:
+    """Yield a path, then the same with the numbers from 2 on at its end."""
     yield path
     yield from (path.with_name(f"{path.name}-{number}") for number in count(2))
 
@@ -273,12 +276,6 @@ def in_use(target: Path, who: str) -> InputError:
     return InputError(f"{target}: is being written by {who}; wait for it, or {ELSEWHERE}")
 
 
-def _check_question(target: Path, asked: Question, force: bool) -> None:
-    found = manifest(_real(target))
-    if found and found.question != asked.digest and not force:
-        raise InputError(f"{target}: holds another result ({_said(found)}); {ELSEWHERE}, or replace it with --force")
-
-
 def _said(manifest: Manifest) -> str:
     """Return the question of a manifest in words."""
     names = [Path(one.path).name for one in manifest.inputs.values()]
@@ -324,6 +321,7 @@ def _identity(folder: Path) -> tuple[int, int] | None:
 
 
 def _stranger_now(folder: Path) -> str | None:
+    """Return the reason not to replace a folder, as `_stranger`, from one reading of its content."""
     names = sorted(path for path in folder.iterdir() if not unfinished(path.name))
     for path in names:
         if path.name not in NAMES or not stat.S_ISREG(path.lstat().st_mode):
@@ -367,6 +365,7 @@ def put(target: Path, asked: Question, fill: Callable[[Path], None], force: bool
 
 
 def _may_replace(path: Path, asked: Question, force: bool) -> bool:
+    """Return whether an answer may be put at a path: nothing is there, or a result that it replaces."""
     if not os.path.lexists(path):
         return True
     replaceable = path.is_dir() and _stranger(path) is None and not holder(path)

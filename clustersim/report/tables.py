@@ -9,7 +9,6 @@ import numpy as np
 from clustersim.arrays import Floats
 from clustersim.engine.compile import Plan
 from clustersim.engine.memory import RankMemory
-from clustersim.engine.program import Span
 from clustersim.engine.record import Record
 from clustersim.report.links import link_bytes
 from clustersim.report.parquet import TableColumns, Texts
@@ -21,7 +20,7 @@ def spans_table(record: Record, plan: Plan) -> TableColumns:
 
     `asked_s` is when the rank requested it, `start_s` when it started, `compute_s` the seconds of computation in it.
     """
-    spans = _ordered(record)
+    spans = sorted(record.spans, key=lambda s: (s.rank, s.stream, s.start, s.end))
     cell = np.array([s.rank for s in spans], np.int64)
     return {
         "rank": plan.first[cell],
@@ -38,11 +37,8 @@ def spans_table(record: Record, plan: Plan) -> TableColumns:
 
 
 def _floats(values: Iterable[float]) -> Floats:
+    """Return numbers as a column."""
     return np.fromiter(values, float)
-
-
-def _ordered(record: Record) -> list[Span]:
-    return sorted(record.spans, key=lambda s: (s.rank, s.stream, s.start, s.end))
 
 
 def ranks_table(plan: Plan, parts: list[dict[str, float]], stage_of: list[int]) -> TableColumns:
@@ -65,10 +61,7 @@ def memory_table(memory: list[RankMemory], record: Record, stage_of: list[int]) 
     count = [len(one.row) for one in memory]
     held = {
         **{f"{kind}_bytes": np.concatenate([getattr(one, kind) for one in memory]) for kind in _BY_PASS},
-        **{
-            f"{kind}_bytes": np.repeat([float(getattr(one.rest, kind)) for one in memory], count)
-            for kind in _THROUGHOUT
-        },
+        **{f"{kind}_bytes": np.repeat([getattr(one.rest, kind) for one in memory], count) for kind in _THROUGHOUT},
     }
     return {
         "pipeline_rank": np.array([rank for rank, _ in passes], np.int64),

@@ -92,6 +92,7 @@ class Guard:
         headers, client = Headers(scope=scope), (scope.get("client") or ("",))[0]
 
         async def secured(message: Message) -> None:
+            """Send a message with the headers of every response."""
             if message["type"] == "http.response.start":
                 out = MutableHeaders(scope=message)
                 for name, value in {**HEADERS, "Content-Security-Policy": NOTHING}.items():
@@ -205,6 +206,7 @@ def _replayed(body: bytes, receive: Receive) -> Receive:
     given = False
 
     async def replay() -> Message:
+        """Return the body at first, then what the stream has."""
         nonlocal given
         if given:
             return await receive()
