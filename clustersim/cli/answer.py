@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -39,6 +38,17 @@ def print_json(command: str, fields: Mapping[str, Any]) -> None:
     typer.echo(json.dumps(document(command, fields), indent=2))
 
 
+def table(cells: Iterable[Sequence[str]], sides: str) -> list[str]:
+    """Return rows of cells as lines, each column as wide as its widest cell.
+
+    sides: alignment of each column, `<` or `>`; the last one is that of all further columns.
+    """
+    rows = list(cells)
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    columns = list(zip(sides.ljust(len(widths), sides[-1]), widths, strict=True))
+    return ["  ".join(f"{c:{side}{w}}" for c, (side, w) in zip(row, columns, strict=True)).rstrip() for row in rows]
+
+
 def written_out(made: Mapping[str, Any]) -> str:
     """Return a document that is a file of its own, such as a schema, as JSON."""
     return json.dumps(made, indent=1)
@@ -48,23 +58,3 @@ def read_back(fields: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields as a JSON reader sees them: tuples become lists, keys become text."""
     found: dict[str, Any] = json.loads(json.dumps(fields))
     return found
-
-
-def printed(
-    command: str,
-    summary: dict[str, Any],
-    text: Callable[[], Iterable[str]],
-    target: Path | None,
-    as_json: bool,
-    quiet: bool,
-) -> None:
-    """Print the result of a command: its summary as JSON, or its text and the folder of its files."""
-    from clustersim.report.trace import left_out
-
-    if as_json:
-        print_json(command, summary)
-    elif not quiet:
-        typer.echo("\n".join(text()))
-        if target:
-            typer.echo(f"written to {target}/ (open trace.json.gz at https://ui.perfetto.dev)")
-            typer.echo("".join(f"{line}\n" for line in left_out(summary)), nl=False)

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from clustersim.cli.answer import print_json
-from clustersim.cli.options import Json, Plugins, Quiet
-from clustersim.cli.progress import progressing
+from clustersim.cli.commands import option_group
+from clustersim.cli.options import CommandOutput
 from clustersim.units import plural
 
 if TYPE_CHECKING:
@@ -26,6 +25,7 @@ def calibrate(
         Path,
         typer.Argument(metavar="RUNS.csv", help="Measured steps of one cluster, with the columns of `validate`."),
     ],
+    *,
     trace: Annotated[
         list[str] | None,
         typer.Option(
@@ -34,12 +34,11 @@ def calibrate(
         ),
     ] = None,
     nccl: Annotated[
-        list[Path] | None, typer.Option(metavar="LOG", help="Output of nccl-tests on this cluster; can be repeated.")
+        list[Path] | None,
+        typer.Option(metavar="LOG", help="Output of nccl-tests on this cluster; can be repeated."),
     ] = None,
     out: Annotated[Path | None, typer.Option(metavar="FILE.yaml", help="Write the machine file for --machine.")] = None,
-    as_json: Json = False,
-    quiet: Quiet = False,
-    plugins: Plugins = None,
+    output: Annotated[CommandOutput, option_group(CommandOutput, "as_json", "quiet", "plugins")],
 ) -> None:
     """Say what probably differs on a cluster that ran these steps, how sure that is, and write it for `run --machine`.
 
@@ -51,14 +50,11 @@ def calibrate(
 
     if out:
         check_output("--out", out, ENDINGS, (runs, *(nccl or ())))
-    with progressing(quiet or as_json) as progress:
+    with output.progress() as progress:
         found = machine(runs, trace or (), nccl or (), progress)
     if out:
         save(out, written(found.fit, found.gpu, found.evidence, REMAINDER))
-    if as_json:
-        print_json("calibrate", _fields(found, out))
-    elif not quiet:
-        typer.echo("\n".join(_lines(found, out)))
+    output.show("calibrate", lambda: _fields(found, out), lambda: _lines(found, out))
 
 
 def _fields(found: MeasuredMachine, out: Path | None) -> dict[str, Any]:

@@ -2,29 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from clustersim.cli.answer import print_json
-from clustersim.cli.options import (
-    Changes,
-    Json,
-    Plugins,
-    Setting,
-    cluster_options,
-    completing,
-    naming,
-    overrides,
-    topology_file,
-)
+from clustersim.cli.options import TOPOLOGY, ClusterKeys, JsonOutput, Setting, naming, overrides
 from clustersim.errors import InputError
 
 MOST_LINES = 200
 
 
-@cluster_options()
 def collective(
     op: Annotated[
         str,
@@ -33,18 +22,9 @@ def collective(
             "each GPU to the one with the next number, the last to the first, all at once, as sendrecv_perf."
         ),
     ],
-    topology: Annotated[
-        Path,
-        typer.Option(
-            "--topology",
-            "-t",
-            metavar="TOPOLOGY",
-            help="A topology file, or the name of a shipped one.",
-            parser=topology_file,
-            autocompletion=completing("topologies"),
-        ),
-    ],
-    changes: Changes,
+    *,
+    topology: Annotated[Path, typer.Option("--topology", "-t", **TOPOLOGY)],
+    changes: ClusterKeys,
     settings: Setting = None,
     begin: Annotated[
         str, typer.Option("--begin", "-b", help="Smallest size: 8, 1M (2^20, as nccl-tests has it), 1MB (10^6), 1MiB.")
@@ -86,8 +66,7 @@ def collective(
     source: Annotated[
         str | None, typer.Option(help="Part of the source's name, for a CSV with several sources.")
     ] = None,
-    plugins: Plugins = None,
-    as_json: Json = False,
+    output: JsonOutput,
 ) -> None:
     """Print nccl-tests' table for a collective: size, algorithm, protocol, time, algbw, busbw."""
     from clustersim.collectives.nccl import request, table
@@ -110,10 +89,10 @@ def collective(
         )
     with naming("--algo"):
         lines = [table.line(cluster, group, op, size, times.get(size), shares, named) for size in wanted]
-    if as_json:
-        print_json("collective", table.document(cluster, group, op, lines))
-        return
-    typer.echo(table.title(cluster, group, op))
-    typer.echo(table.text(lines))
-    if why:
-        typer.echo(considered(cluster, group, op, lines[-1], shares))
+
+    def text() -> Iterator[str]:
+        yield from (table.title(cluster, group, op), table.text(lines))
+        if why:
+            yield considered(cluster, group, op, lines[-1], shares)
+
+    output.show("collective", lambda: table.document(cluster, group, op, lines), text)

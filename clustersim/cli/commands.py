@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from dataclasses import MISSING, fields
+from functools import wraps
+from typing import Any, NamedTuple, get_type_hints
 
 import typer
 from typer.core import TyperCommand
@@ -27,12 +30,68 @@ class StrictCommand(TyperCommand):
         return super().parse_args(ctx, args)
 
 
+class OptionGroup(NamedTuple):
+    """Options that reach a command as one value: metadata in the annotation of its parameter."""
+
+    options: Sequence[inspect.Parameter]
+    """The options, in the order of `--help`."""
+    value: Callable[..., Any]
+    """Function from the options, as keywords, to the value."""
+
+
+def option_group(kind: type, *names: str) -> OptionGroup:
+    """Return the group of options that are fields of a dataclass; the fields without an option keep their defaults.
+
+    names: fields in the order of `--help`; default: all fields.
+    """
+    hints = get_type_hints(kind, include_extras=True)
+    defaults = {one.name: inspect.Parameter.empty if one.default is MISSING else one.default for one in fields(kind)}
+    return OptionGroup([option(name, hints[name], defaults[name]) for name in names or defaults], kind)
+
+
+def option(name: str, annotation: Any, default: Any = None) -> inspect.Parameter:
+    """Return the parameter of an option or an argument of a command."""
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
 class CommandGroup(typer.Typer):
-    """A group of such commands."""
+    """A group of commands that refuse an option given twice, and whose parameters may be groups of options."""
 
     def command(self, name: str | None = None, **options: Any) -> Callable[[Any], Any]:
         """Return the decorator of a command."""
-        return super().command(name, cls=StrictCommand, **options)
+        register = super().command(name, cls=StrictCommand, **options)
+
+        def decorate(command: Callable[..., None]) -> Callable[..., None]:
+            register(_with_single_options(command))
+            return command
+
+        return decorate
+
+
+def _with_single_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Return a command for typer that has, instead of each group of options, the options of that group."""
+    signature = inspect.signature(command, eval_str=True)
+    groups = {
+        name: part
+        for name, one in signature.parameters.items()
+        for part in getattr(one.annotation, "__metadata__", ())
+        if isinstance(part, OptionGroup)
+    }
+    parameters = [
+        each
+        for name, one in signature.parameters.items()
+        for each in (groups[name].options if name in groups else [option(name, one.annotation, one.default)])
+    ]
+
+    @wraps(command)
+    def run(**given: Any) -> None:
+        for name, group in groups.items():
+            given[name] = group.value(**{each.name: given.pop(each.name) for each in group.options})
+        command(**given)
+
+    run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {one.name: one.annotation for one in parameters}
+    return run
 
 
 RULES: Mapping[str, str] = {

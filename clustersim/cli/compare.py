@@ -7,9 +7,8 @@ from typing import Annotated
 
 import typer
 
-from clustersim.cli.answer import look, print_json
-from clustersim.cli.options import Json, Plugins, Quiet
-from clustersim.cli.progress import progressing
+from clustersim.cli.answer import look
+from clustersim.cli.options import CommandOutput, StandardOutput
 from clustersim.errors import InputError
 
 TRACES = (".json", ".json.gz", ".pt.trace.json", ".gz")
@@ -23,12 +22,11 @@ def compare(
             help="Folders that `clustersim run` wrote; or one, and a trace of torch.profiler (.json, .json.gz).",
         ),
     ],
+    *,
     rank: Annotated[
         int | None, typer.Option(help="Rank of the trace; default: the rank that it names, else 0.")
     ] = None,
-    plugins: Plugins = None,
-    as_json: Json = False,
-    quiet: Quiet = False,
+    output: StandardOutput,
 ) -> None:
     """Print the differences between the inputs of results and where time goes; or compare a profiler's trace with a result."""
     traces = [path for path in results if path.name.endswith(TRACES) and not path.is_dir()]
@@ -40,33 +38,24 @@ def compare(
         raise InputError(f"--rank {rank}: is for a trace; give one behind the result")
     if traces:
         folder = next(path for path in results if path != traces[0])
-        _beside(folder, traces[0], rank, as_json, quiet)
-    else:
-        _compare(results, as_json, quiet)
-
-
-def _compare(results: list[Path], as_json: bool, quiet: bool) -> None:
+        _compare_with_trace(folder, traces[0], rank, output)
+        return
     from clustersim.explain.differences import compared
     from clustersim.explain.text import compared as lines
 
     found = compared(results)
-    if as_json:
-        print_json("compare", found.facts())
-    elif not quiet:
-        typer.echo("\n".join(lines(found, look().strong)))
+    output.show("compare", found.facts, lambda: lines(found, look().strong))
 
 
-def _beside(folder: Path, trace: Path, rank: int | None, as_json: bool, quiet: bool) -> None:
+def _compare_with_trace(folder: Path, trace: Path, rank: int | None, output: CommandOutput) -> None:
+    """Print where the time of a result and of a rank in a profiler's trace goes, next to each other."""
     from clustersim.explain.beside_trace import beside
     from clustersim.explain.gpu_trace import measured
     from clustersim.explain.text import trace_lines
     from clustersim.question import StoredRun
 
-    with progressing(quiet or as_json) as progress:
+    with output.progress() as progress:
         stored = StoredRun.of(folder)
         progress("read the trace")
         found = beside(stored.again(progress), measured(trace), rank)
-    if as_json:
-        print_json("compare", found.facts())
-    elif not quiet:
-        typer.echo("\n".join(trace_lines(found, look().strong)))
+    output.show("compare", found.facts, lambda: trace_lines(found, look().strong))

@@ -3,26 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from clustersim.cli.answer import look, print_json
-from clustersim.cli.options import Json, MachineOption, Plugins, Quiet, on_machine
-from clustersim.cli.progress import progressing
-
-if TYPE_CHECKING:
-    pass
+from clustersim.cli.answer import look
+from clustersim.cli.options import MachineOption, ResultFolder, StandardOutput, on_machine
 
 
-def explain(
-    result: Annotated[Path, typer.Argument(metavar="RESULT", help="The folder that `clustersim run` wrote.")],
-    machine: MachineOption = None,
-    plugins: Plugins = None,
-    as_json: Json = False,
-    quiet: Quiet = False,
-) -> None:
+def explain(result: ResultFolder, *, machine: MachineOption = None, output: StandardOutput) -> None:
     """Say where the critical path of a result goes, which link is its bottleneck, and what would make the step shorter.
 
     Every what-if is simulated: its step is that of `run` with the flags next to it.
@@ -32,13 +18,10 @@ def explain(
     from clustersim.question import StoredRun
 
     stored = StoredRun.of(result)
-    with progressing(quiet or as_json) as progress, stored.holding():
+    with output.progress() as progress, stored.holding():
         again, question = stored.again(progress), stored.question
         if machine:
             changed = on_machine(machine, question.parts["topology"], question.overrides)
             question = replace(question, overrides=changed, machine=machine)
         found = explained(question, progress, None if machine else again)
-    if as_json:
-        print_json("explain", found.facts())
-    elif not quiet:
-        typer.echo("\n".join(lines(found, look())))
+    output.show("explain", found.facts, lambda: lines(found, look()))

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clustersim.cli.answer import print_json
-from clustersim.cli.options import Json, ReliabilityFile
+from clustersim.cli.commands import option_group
+from clustersim.cli.options import CommandOutput, ReliabilityFile
 from clustersim.errors import InputError
 from clustersim.units import parse
 
@@ -21,6 +21,7 @@ REPLICA, PARAMETERS = 128, 25e6
 def goodput(
     step: Annotated[str, typer.Option(help="Time of a step if nothing disturbs it, such as 5s.", metavar="TIME")],
     nodes: Annotated[int, typer.Option(min=1, max=1_000_000, help="Number of nodes of the job.")],
+    *,
     gpu: Annotated[str, typer.Option(help="The GPU: a type of node.")] = "h100",
     parameters: Annotated[
         str | None, typer.Option(help="Parameters of the model, such as 405B; default 25 million a GPU.", metavar="N")
@@ -28,7 +29,7 @@ def goodput(
     rack: Annotated[int, typer.Option(min=1, max=10_000, help="Nodes per rack, which fail together.")] = 4,
     blocking: Annotated[bool, typer.Option("--blocking", help="Steps wait while a checkpoint is written.")] = False,
     reliability: ReliabilityFile = None,
-    as_json: Json = False,
+    output: Annotated[CommandOutput, option_group(CommandOutput, "as_json")],
 ) -> None:
     """Print how much of a run's time is progress on a cluster with failures: checkpoints, restarts, spares and storage to buy."""
     from clustersim.config.shipped import find
@@ -50,7 +51,8 @@ def goodput(
     found = at(1.0)
     domains = rules.rack_spares(how, found, nodes, rack)
     storage = rules.enough_storage(how, at) * gpus
-    if as_json:
-        print_json("goodput", rules.fields(found, domains, length, gpus, storage))
-    else:
-        typer.echo("\n".join(rules.lines(found, domains, length, (nodes, gpus, node.gpu.name), storage, how)))
+    output.show(
+        "goodput",
+        lambda: rules.fields(found, domains, length, gpus, storage),
+        lambda: rules.lines(found, domains, length, (nodes, gpus, node.gpu.name), storage, how),
+    )

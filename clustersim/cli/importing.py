@@ -7,20 +7,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from clustersim.cli.answer import look, print_json
-from clustersim.cli.commands import CommandGroup
+from clustersim.cli.answer import look
+from clustersim.cli.commands import CommandGroup, option_group
 from clustersim.cli.options import (
-    Changes,
-    Json,
-    Plugins,
-    Quiet,
+    ClusterKeys,
+    CommandOutput,
+    NoFold,
+    ResultFolder,
     Setting,
+    StandardOutput,
+    TextOutput,
     TopologyFile,
     by_key,
-    cluster_options,
     overrides,
 )
-from clustersim.cli.progress import progressing
 from clustersim.cli.trace import numbers
 from clustersim.errors import ConfigError, InputError
 
@@ -36,7 +36,6 @@ def out_option(metavar: str) -> Any:
 ImportSetting = Annotated[
     list[str] | None, typer.Option("--set", help="Override a key of the workload.", metavar="KEY=VALUE")
 ]
-ResultFolder = Annotated[Path, typer.Argument(metavar="RESULT", help="The folder that `clustersim run` wrote.")]
 app = CommandGroup(
     help="Take a step from another tool: a launch script or job config as a workload, or execution traces to play."
 )
@@ -174,7 +173,6 @@ def _answer(source: Path, found: Imported, out: Path | None) -> None:
 
 
 @app.command()
-@cluster_options()
 def chakra(
     traces: Annotated[
         Path,
@@ -183,17 +181,16 @@ def chakra(
         ),
     ],
     topology: TopologyFile,
+    *,
     roofline: Annotated[
         bool,
         typer.Option("--roofline", help="Compute times by this cluster's rooflines from FLOP and bytes."),
     ] = False,
     trace: Annotated[Path | None, typer.Option(help="Write a trace for Perfetto.", metavar="FILE.json.gz")] = None,
-    no_fold: Annotated[bool, typer.Option("--no-fold", help="Simulate every rank, also identical ones.")] = False,
-    changes: Changes = None,  # type: ignore[assignment]  # the options of a cluster
+    no_fold: NoFold = False,
+    changes: ClusterKeys,
     settings: Setting = None,
-    plugins: Plugins = None,
-    as_json: Json = False,
-    quiet: Quiet = False,
+    output: StandardOutput,
 ) -> None:
     """Play Chakra execution traces on a cluster, rank i on GPU i, and say how long the step takes and why."""
     from clustersim.convert.chakra import read
@@ -205,7 +202,7 @@ def chakra(
 
     if trace:
         check_output("--trace", trace, (".gz",))
-    with progressing(quiet or as_json) as progress:
+    with output.progress() as progress:
         progress("load")
         cluster = load(topology, overrides(changes, settings))
         read_traces = read(traces)
@@ -215,10 +212,7 @@ def chakra(
         summary = facts(cluster, read_traces, asked, found)
         if trace:
             write_trace(trace, summary, found)
-    if as_json:
-        print_json("import chakra", summary)
-    elif not quiet:
-        typer.echo("\n".join(lines(summary, look())))
+    output.show("import chakra", lambda: summary, lambda: lines(summary, look()))
 
 
 def _variable(text: str) -> tuple[str, str]:
@@ -251,7 +245,12 @@ def _exporter(tool: str, file: str, says: str, *endings: str) -> None:
     back = f"`clustersim import {tool}` reads the same job from it, except for these keys."
 
     @export_app.command(tool, help=f"Write {file} for a result's job, and say what {says} cannot. {back}")
-    def _export(result: ResultFolder, out: LaunchFile = None, plugins: Plugins = None) -> None:
+    def _export(
+        result: ResultFolder,
+        *,
+        out: LaunchFile = None,
+        output: Annotated[CommandOutput, option_group(CommandOutput, "plugins")],
+    ) -> None:
         from clustersim.api.launch import differences, read_back, written
         from clustersim.question import StoredRun
         from clustersim.writing import check_output, save
@@ -282,10 +281,10 @@ _exporter("deepspeed", "the DeepSpeed configuration", "DeepSpeed's settings", ".
 @export_app.command("chakra")
 def export_chakra(
     result: ResultFolder,
+    *,
     out: Annotated[Path, typer.Option("--out", "-o", help="A new or empty folder.", metavar="FOLDER")],
     ranks: Annotated[str, typer.Option(help="all, or numbers such as 0,8-15.", metavar="RANKS")] = "all",
-    plugins: Plugins = None,
-    quiet: Quiet = False,
+    output: TextOutput,
 ) -> None:
     """Write the step of a result as Chakra execution traces: NAME.RANK.et for each rank, and comm_groups.json.
 
@@ -300,7 +299,7 @@ def export_chakra(
 
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise InputError(f"--out {out}: is there and not an empty folder; choose a new one")
-    with progressing(quiet) as progress:
+    with output.progress() as progress:
         found = StoredRun.of(result).again(progress)
         wanted = numbers(ranks, found.job.mesh.size)
         families = families_of(found.work, found.topology)
@@ -312,5 +311,4 @@ def export_chakra(
                 write_json(place / GROUPS, groups(families))
         except OSError as error:
             raise unwritable(out, error) from error
-    if not quiet:
-        typer.echo(f"{len(wanted)} execution traces written to {out}/")
+    output.say(f"{len(wanted)} execution traces written to {out}/")

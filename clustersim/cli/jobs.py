@@ -4,37 +4,27 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from clustersim.cli.answer import printed
+from clustersim.cli.commands import option_group
 from clustersim.cli.options import (
-    Changes,
+    CommandOutput,
     Force,
     IgnoreMemory,
-    Json,
     NoFold,
     NoSave,
-    Plugins,
-    Quiet,
+    RunKeys,
     Setting,
     TopologyFile,
-    Verbose,
     completing,
     naming,
     overrides,
     workload_file,
-    workload_options,
 )
-from clustersim.cli.progress import progressing
-
-if TYPE_CHECKING:
-    from clustersim.jobs.simulate import JobsResult
-    from clustersim.report.store import Question
 
 
-@workload_options(lists=False, cluster=True)
 def jobs(
     context: typer.Context,
     topology: TopologyFile,
@@ -47,7 +37,8 @@ def jobs(
             autocompletion=completing("workloads"),
         ),
     ],
-    changes: Changes,
+    changes: RunKeys,
+    *,
     placement: Annotated[
         str | None, typer.Option(help="Nodes of the jobs: packed (default), spread, random or random:SEED.")
     ] = None,
@@ -62,17 +53,14 @@ def jobs(
     ] = None,
     force: Force = False,
     no_save: NoSave = False,
-    plugins: Plugins = None,
-    as_json: Json = False,
-    verbose: Verbose = False,
-    quiet: Quiet = False,
+    output: Annotated[CommandOutput, option_group(CommandOutput, "plugins", "as_json", "verbose", "quiet")],
 ) -> None:
     """Simulate jobs that share a cluster: how much each slows down the others, and on which links."""
     from clustersim.config.overrides import parted
     from clustersim.files import keeping_inputs
     from clustersim.jobs.request import load
     from clustersim.jobs.simulate import share as play
-    from clustersim.report import names
+    from clustersim.report import jobs_output, names
     from clustersim.report.store import Question, check_target, place
     from clustersim.topology.build import load as load_topology
 
@@ -82,7 +70,7 @@ def jobs(
     if out and not no_save:
         check_target(out)
     target: Path | None = None
-    with progressing(quiet or as_json) as progress, keeping_inputs() as read:
+    with output.progress() as progress, keeping_inputs() as read:
         progress("load")
         with naming("--placement") if placement else nullcontext():
             wanted = load(files, of_jobs, placement, steps)
@@ -101,17 +89,7 @@ def jobs(
             result = play(cluster, wanted, fold=not no_fold, ignore_memory=ignore_memory, progress=progress)
         if target:
             progress("save")
-            target = _save(result, target, asked, force)
-    printed(command, result.summary, lambda: _lines(result, verbose), target, as_json, quiet)
-
-
-def _save(result: JobsResult, target: Path, asked: Question, force: bool) -> Path:
-    from clustersim.report.jobs_output import save
-
-    return save(target, result.summary, result.shared, asked, force)
-
-
-def _lines(result: JobsResult, verbose: bool) -> list[str]:
-    from clustersim.report.jobs_output import lines
-
-    return lines(result.summary, result.seconds, verbose)
+            target = jobs_output.save(target, result.summary, result.shared, asked, force)
+    output.show_saved(
+        command, result.summary, lambda: jobs_output.lines(result.summary, result.seconds, output.verbose), target
+    )

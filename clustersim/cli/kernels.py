@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from clustersim.cli.answer import print_json
-from clustersim.cli.listing import show_table
-from clustersim.cli.options import Plugins, WorkloadFile
+from clustersim.cli.answer import table
+from clustersim.cli.options import JsonOutput, WorkloadFile
 from clustersim.errors import InputError
 
 if TYPE_CHECKING:
@@ -22,16 +21,15 @@ if TYPE_CHECKING:
 
 COLUMNS = ("layer", "operator", "direction", "kind", "op", "shape", "dtype", "launches", "GFLOP", "MB")
 SECONDS = ("seconds", "seconds_low", "seconds_high")
-WIDTH = 150  # columns that the widest row needs; a pipe reports 80
 
 
 def kernels(
     workload: WorkloadFile,
+    *,
     gpus: Annotated[int | None, typer.Option(min=1, help="Number of GPUs of the job; default: one replica.")] = None,
     stage: Annotated[int | None, typer.Option(min=0, help="Pipeline stage; default: all stages.")] = None,
     gpu: Annotated[str | None, typer.Option(help="GPU, or path to its YAML file, for forecasts.")] = None,
-    plugins: Plugins = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    output: JsonOutput,
 ) -> None:
     """Print the kernels of one step: for each its place in the model, shape, count, FLOP and bytes.
 
@@ -46,11 +44,13 @@ def kernels(
     _check_stage(job, stage)
     found = rows(job, stage)
     times = _times(job, found, gpu) if gpu else {}
-    if as_json:
-        records = [_record(row, times) for row in found]
-        print_json("kernels", {"workload": job.name, "kernels": records, "total": _total(found)})
-    else:
-        _print(job, found, times)
+    records = [_record(row, times) for row in found]
+    total = _total(found)
+    output.show(
+        "kernels",
+        lambda: {"workload": job.name, "kernels": records, "total": total},
+        lambda: [_title(job), *_table(records, bool(times)), _sentence(total)],
+    )
 
 
 def _placed(job: Job, gpus: int | None) -> Job:
@@ -124,26 +124,27 @@ def _total(found: list[KernelRow]) -> dict[str, float]:
     }
 
 
-def _print(job: Job, found: list[KernelRow], times: Times) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    from clustersim.units import duration, plural
+def _title(job: Job) -> str:
+    """Return the job's name, its split and its number of microbatches."""
+    from clustersim.units import plural
 
     p = job.parallelism
     ep = f", ep {p.ep}" if p.ep > 1 else ""
-    title = f"{job.name}: tp {p.tp}, pp {p.pp}, dp {job.dp}{ep}, {plural(job.microbatches, 'microbatch', 'microbatches')} a step"
-    table = Table(*COLUMNS[:7], title=title, title_justify="left", box=None)
-    for name in (*COLUMNS[7:], *(("time", "low", "high") if times else ())):
-        table.add_column(name, justify="right")
-    for row in found:
-        record = _record(row, times)
-        numbers = (f"{row.launches}", f"{row.flop / 1e9:.4g}", f"{row.bytes / 1e6:.4g}")
-        spans = [duration(record[key]) if record[key] else "" for key in SECONDS] if times else []
-        table.add_row(*(record[name] for name in COLUMNS[:7]), *numbers, *spans)
-    console = Console(width=max(Console().width, WIDTH + 33 * bool(times)))
-    show_table(console, table)
-    console.print(_sentence(_total(found)))
+    many = plural(job.microbatches, "microbatch", "microbatches")
+    return f"{job.name}: tp {p.tp}, pp {p.pp}, dp {job.dp}{ep}, {many} a step"
+
+
+def _table(records: list[dict[str, Any]], timed: bool) -> list[str]:
+    """Return the kernels as a table, with a column for each of their times if these are known."""
+    from clustersim.units import duration
+
+    def cells(row: dict[str, Any]) -> list[str]:
+        numbers = [f"{row['launches']}", f"{row['flop'] / 1e9:.4g}", f"{row['bytes'] / 1e6:.4g}"]
+        times = [duration(row[key]) if row[key] else "" for key in SECONDS] if timed else []
+        return [*(row[name] for name in COLUMNS[:7]), *numbers, *times]
+
+    head = [*COLUMNS, *(("time", "low", "high") if timed else ())]
+    return table([head, *map(cells, records)], "<<<<<<<>")
 
 
 def _sentence(total: dict[str, float]) -> str:

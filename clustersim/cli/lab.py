@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from clustersim.cli import lab_tables
-from clustersim.cli.answer import print_json
-from clustersim.cli.commands import CommandGroup
-from clustersim.cli.options import Plugins, naming
+from clustersim.cli.commands import CommandGroup, option_group
+from clustersim.cli.options import CommandOutput, JsonOutput, Plugins, naming
 from clustersim.errors import InputError
 
 if TYPE_CHECKING:
@@ -35,6 +34,7 @@ LeaveOut = Annotated[
     list[str] | None,
     typer.Option("--leave-out", help="A GPU that nothing is learned from; may be given several times.", metavar="GPU"),
 ]
+WeightsFile = Annotated[Path | None, typer.Option(help="Weights file for the one predictor named.")]
 Names = Annotated[list[str] | None, typer.Option("--predictor", "-p", help="A predictor; default: all of them.")]
 
 app = CommandGroup(help="Train, evaluate and describe the predictors of kernel times.", no_args_is_help=True)
@@ -89,16 +89,16 @@ def train(
         weights = _with_progress(name, lambda report: learn(given, seed, report, scratch))
         weights_file.save(path, weights)
     training.discard(scratch)
-    typer.echo(f"wrote {path}")
-    lab_tables.show(model_card.errors(weights.meta))
+    typer.echo("\n".join([f"wrote {path}", *lab_tables.text(model_card.errors(weights.meta))]))
 
 
 @app.command()
 def evaluate(
+    *,
     data: DataOption = None,
     predictor: Names = None,
     split: Annotated[str, typer.Option(help="Split of the FP32 kernels: test or train.")] = "test",
-    weights: Annotated[Path | None, typer.Option(help="Weights file for the one predictor named.")] = None,
+    weights: WeightsFile = None,
     by: Annotated[
         str,
         typer.Option(
@@ -115,8 +115,7 @@ def evaluate(
     ] = None,
     png: Annotated[bool, typer.Option("--png", help="With --plots: also as PNG files; needs matplotlib.")] = False,
     models: Annotated[bool, typer.Option("--models", help="Whole models instead of kernels.")] = False,
-    permits: Plugins = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    output: JsonOutput,
 ) -> None:
     """Print the errors of predictors on measured kernels, with the weights as they are, and how many the interval holds.
 
@@ -139,18 +138,24 @@ def evaluate(
     with naming("--predictor"):
         opened = _opened(predictor, weights)
     if models:
-        lab_tables.show_models(sources.places(sources.given(data)), opened, as_json)
+        runs = lab_tables.models(sources.places(sources.given(data)), opened)
+        output.show(
+            "lab evaluate",
+            lambda: {"models": {name: list(map(lab_tables.model_record, part)) for name, part in runs.items()}},
+            lambda: [line for name, part in runs.items() for line in lab_tables.model_lines(name, part)],
+        )
         return
     samples = test_samples(sources.given(data), split)
     with naming("--predictor"):
         frames = [errors.judge(one, samples, split, scalar) for one in opened]
     rows = [row for frame in frames for row in errors.errors(frame, keys)]
-    if as_json:
-        print_json("lab evaluate", {"split": split, "by": keys, "errors": rows})
-    else:
-        lab_tables.show(lab_tables.judged(rows, keys, split))
-        if scalar and all(row["scalar_mean"] is None for row in rows):
-            typer.echo("no scalar: it needs products of tensor cores, more than 64 of a GPU and data type", err=True)
+    output.show(
+        "lab evaluate",
+        lambda: {"split": split, "by": keys, "errors": rows},
+        lambda: lab_tables.text(lab_tables.judged(rows, keys, split)),
+    )
+    if scalar and not output.as_json and all(row["scalar_mean"] is None for row in rows):
+        typer.echo("no scalar: it needs products of tensor cores, more than 64 of a GPU and data type", err=True)
     if plots is not None:
         _draw(plots, frames, split, png)
 
@@ -195,11 +200,12 @@ def profile(
 
 @app.command()
 def show(
+    *,
     predictor: Names = None,
-    weights: Annotated[Path | None, typer.Option(help="Weights file for the one predictor named.")] = None,
+    weights: WeightsFile = None,
     full: Annotated[bool, typer.Option("--full", help="Every GPU, intervals, constants and data.")] = False,
     card: Annotated[Path | None, typer.Option(help="Write the model card of neusight instead.", metavar="FILE")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    output: Annotated[CommandOutput, option_group(CommandOutput, "as_json")],
 ) -> None:
     """Print what weights learned from, and their errors on what they had not seen.
 
@@ -221,13 +227,12 @@ def show(
     if card is not None:
         model_card.write(card, found[CARD])
         typer.echo(f"wrote {card}")
-    elif as_json:
-        print_json("lab show", {"predictors": {name: one.meta for name, one in found.items()}})
-    else:
-        for one in found.values():
-            typer.echo(lab_tables.heading(one.meta, full))
-            for table in lab_tables.tables(one, full):
-                lab_tables.show(table)
+        return
+    output.show(
+        "lab show",
+        lambda: {"predictors": {name: one.meta for name, one in found.items()}},
+        lambda: [line for one in found.values() for line in lab_tables.lines(one, full)],
+    )
 
 
 def _with_progress(name: str, work: Any) -> Any:

@@ -6,8 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from clustersim.cli.answer import print_json
-from clustersim.cli.listing import show_table
+from clustersim.cli.answer import table
 
 if TYPE_CHECKING:
     from clustersim.lab.model_card import WeightsTable
@@ -15,51 +14,31 @@ if TYPE_CHECKING:
     from clustersim.predictors.base import Predictor
     from clustersim.predictors.weights_file import Weights
 
-WIDEST = 1000
 
-
-def tables(weights: Weights, full: bool) -> Iterator[WeightsTable]:
-    """Yield the tables of one predictor's weights: an overview, or all of them."""
+def lines(weights: Weights, full: bool) -> Iterator[str]:
+    """Yield what one predictor's weights learned from, and tables of their errors: an overview, or all of them."""
     from clustersim.lab import model_card
 
-    yield model_card.overview(weights.meta)
-    if full:
-        yield from (
-            model_card.errors(weights.meta),
-            model_card.wide(weights.meta),
-            model_card.own(weights.meta),
-        )
-        yield from (
-            model_card.intervals(weights.meta),
-            model_card.learned(weights),
-            model_card.boards(weights),
-        )
-        yield from (model_card.rows(weights.meta), model_card.sources(weights.meta))
-
-
-def heading(meta: Mapping[str, Any], full: bool) -> str:
-    """Return the lines above the tables: seed, split, GPUs left out of training, and where to find more."""
+    meta = weights.meta
     out = f"\n  left out of training: {', '.join(meta['left_out'])}" if meta.get("left_out") else ""
     more = "" if full else "\n  every GPU, intervals, constants and data: --full; all figures: --json"
-    return f"{meta['predictor']}: seed {meta['seed']}; {meta['split']}{out}{more}"
+    yield f"{meta['predictor']}: seed {meta['seed']}; {meta['split']}{out}{more}"
+    tables = [model_card.overview(meta)]
+    if full:
+        tables += [model_card.errors(meta), model_card.wide(meta), model_card.own(meta), model_card.intervals(meta)]
+        tables += [model_card.learned(weights), model_card.boards(weights)]
+        tables += [model_card.rows(meta), model_card.sources(meta)]
+    for made in tables:
+        yield from text(made)
 
 
-def show(table: WeightsTable) -> None:
-    """Print a table without empty columns; nothing if it has no rows."""
-    from rich.console import Console
-    from rich.measure import Measurement
-    from rich.table import Table
-
-    if not table.rows:
-        return
-    kept = [i for i, _ in enumerate(table.header) if any(row[i] for row in table.rows)]
-    drawn = Table(title=table.title, title_justify="left", box=None)
-    for i in kept:
-        drawn.add_column(table.header[i], justify="left" if i < table.names else "right", no_wrap=True)
-    for row in table.rows:
-        drawn.add_row(*(row[i] for i in kept))
-    whole = Measurement.get(Console(width=WIDEST), Console(width=WIDEST).options, drawn).maximum
-    show_table(Console(width=max(Console().width, whole), highlight=False), drawn)
+def text(made: WeightsTable) -> list[str]:
+    """Return a table as lines with its title, without empty columns; nothing if it has no rows."""
+    if not made.rows:
+        return []
+    kept = [i for i, _ in enumerate(made.header) if any(row[i] for row in made.rows)]
+    sides = "".join("<" if i < made.names else ">" for i in kept)
+    return [made.title, *table([[row[i] for i in kept] for row in (made.header, *made.rows)], sides)]
 
 
 def judged(rows: Iterable[Mapping[str, Any]], keys: Sequence[str], split: str) -> WeightsTable:
@@ -90,46 +69,29 @@ def _figures(row: Mapping[str, Any]) -> Iterator[str]:
     yield row["new"]
 
 
-def show_models(places: Sequence[Path], predictors: Sequence[Predictor], as_json: bool) -> None:
-    """Print every measured run with its forecast, and the mean errors; runs with contradictory labels last.
-
-    Raises DataError for a folder without the table.
-    """
+def models(places: Sequence[Path], predictors: Sequence[Predictor]) -> dict[str, list[ModelRun]]:
+    """Return {predictor: every measured run with its forecast}. Raises DataError for a folder without the table."""
     from clustersim.lab.whole_models import TABLE, runs
 
     data = next((place for place in places if (place / TABLE).is_file()), places[0])
-    found = {predictor.name: list(runs(data, predictor)) for predictor in predictors}
-    if as_json:
-        records = {name: [_record(run) for run in part] for name, part in found.items()}
-        print_json("lab evaluate", {"models": records})
-        return
-    for name, part in found.items():
-        _print(name, part)
+    return {predictor.name: list(runs(data, predictor)) for predictor in predictors}
 
 
-def _record(run: ModelRun) -> dict[str, Any]:
+def model_record(run: ModelRun) -> dict[str, Any]:
+    """Return a measured run with its forecast and the errors of it and of NeuSight's, as JSON data."""
     return run._asdict() | {"error": run.error, "their_error": run.their_error}
 
 
-def _print(name: str, found: list[ModelRun]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
+def model_lines(name: str, found: list[ModelRun]) -> list[str]:
+    """Return two tables of a predictor: every run, those with contradictory labels last, and the mean absolute errors."""
     from clustersim.lab.whole_models import means
 
-    console = Console(width=max(Console().width, 120))
-    rows = Table("model", "GPU", "mode", "option", title=f"{name}: whole models", title_justify="left", box=None)
-    for column in ("seq", "batch", "measured", name, "error", "NeuSight", "label"):
-        rows.add_column(column, justify="right")
-    for run in found:
-        rows.add_row(*_cells(run))
-    show_table(console, rows)
-    table = Table("GPU", "mode", "option", title=f"{name}: mean absolute errors", title_justify="left", box=None)
-    for column in ("runs", name, "NeuSight", "label"):
-        table.add_column(column, justify="right")
-    for mean in means(found):
-        table.add_row(*_mean(mean))
-    show_table(console, table)
+    each = ["model", "GPU", "mode", "option", "seq", "batch", "measured", name, "error", "NeuSight", "label"]
+    mean = ["GPU", "mode", "option", "runs", name, "NeuSight", "label"]
+    return [
+        *(f"{name}: whole models", *table([each, *map(_cells, found)], "<<<<>")),
+        *(f"{name}: mean absolute errors", *table([mean, *map(_mean, means(found))], "<<<>")),
+    ]
 
 
 def _cells(run: ModelRun) -> tuple[str, ...]:

@@ -1,31 +1,20 @@
-"""Tables of rich without trailing blanks."""
+"""`clustersim list WHAT`: names that files and commands may use, with what they stand for."""
 
 from __future__ import annotations
 
 import importlib
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from shutil import get_terminal_size
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
-from clustersim.cli.answer import print_json
-from clustersim.cli.options import Json
-
-if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.table import Table
-
-
-def show_table(console: Console, table: Table) -> None:
-    """Print a table as the console lays it out, without trailing blanks."""
-    with console.capture() as text:
-        console.print(table)
-    typer.echo("\n".join(line.rstrip() for line in text.get().splitlines()))
-
+from clustersim.cli.answer import table
+from clustersim.cli.commands import option_group
+from clustersim.cli.options import CommandOutput
 
 What = Literal[
     "topologies", "workloads", "gpus", "nodes", "kinds", "schedules", "placements", "algorithms", "predictors"
@@ -35,15 +24,12 @@ ListRow = dict[str, Any]
 
 def show_list(
     what: Annotated[What, typer.Argument(metavar="WHAT", help="What to list.", show_default=False)],
-    as_json: Json = False,
+    output: Annotated[CommandOutput, option_group(CommandOutput, "as_json")],
 ) -> None:
     """List names: shipped topologies and workloads, GPUs, node types, kinds of fabric, algorithms and more."""
     rows = _LISTS[what]()
-    if as_json:
-        print_json("list", {what: rows})
-        return
     width = get_terminal_size().columns if sys.stdout.isatty() else None
-    typer.echo("\n".join(line[:width] for line in _table(rows)))
+    output.show("list", lambda: {what: rows}, lambda: [line[:width] for line in _table(rows)])
 
 
 def _topologies() -> list[ListRow]:
@@ -158,8 +144,8 @@ _LISTS: Mapping[What, Callable[[], list[ListRow]]] = {
 }
 
 
-def _table(rows: list[ListRow]) -> Iterable[str]:
-    """Yield the lines of a table: numbers aligned right, text left, nothing after the last column."""
+def _table(rows: list[ListRow]) -> list[str]:
+    """Return the lines of a table: numbers aligned right, text left."""
     from clustersim.units import scaled
 
     heads = {"memory_bytes": "memory", "bandwidth_bytes_per_s": "bandwidth", "bf16_flop_per_s": "bf16"}
@@ -172,10 +158,6 @@ def _table(rows: list[ListRow]) -> Iterable[str]:
             return f"{value / 1e12:.3g} trillion" if value >= 1e12 else f"{value / 1e9:.3g} billion"
         return scaled(value, units[key]) if key in units else f"{value:,}" if isinstance(value, int) else str(value)
 
-    keys = list(rows[0])
-    cells = [[heads.get(key, key.replace("_", " ")) for key in keys], *([cell(k, r[k]) for k in keys] for r in rows)]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    right = [not isinstance(rows[0][key], str) for key in keys]
-    for line in cells:
-        padded = (t.rjust(w) if r else t.ljust(w) for t, w, r in zip(line, widths, right, strict=True))
-        yield "  ".join(padded).rstrip()
+    head = [heads.get(key, key.replace("_", " ")) for key in rows[0]]
+    sides = "".join("<" if isinstance(value, str) else ">" for value in rows[0].values())
+    return table([head, *([cell(*pair) for pair in row.items()] for row in rows)], sides)

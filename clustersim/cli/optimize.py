@@ -9,27 +9,20 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from clustersim.cli.answer import print_json
 from clustersim.cli.main import INTERRUPTED
 from clustersim.cli.options import (
-    Changes,
-    CostsOption,
     EngineName,
-    Json,
     MachineOption,
-    Plugins,
-    Quiet,
-    RentOption,
+    PriceOptions,
     Settings,
+    StandardOutput,
+    SweptKeys,
     TopologyFile,
     Unlikely,
-    WorkloadFile,
+    WorkloadOrModel,
     by_key,
-    figures,
     on_machine,
-    workload_options,
 )
-from clustersim.cli.progress import progressing
 from clustersim.cli.sweep_table import best_lines, likely, point_table
 from clustersim.units import parse, plural
 
@@ -42,11 +35,11 @@ if TYPE_CHECKING:
     """What gives the words of the command of a point."""
 
 
-@workload_options(lists=True, cluster=True)
 def optimize(
     topology: TopologyFile,
-    workload: WorkloadFile,
-    changes: Changes,
+    workload: WorkloadOrModel,
+    changes: SweptKeys,
+    *,
     settings: Settings = None,
     machine: MachineOption = None,
     objective: Annotated[
@@ -61,11 +54,8 @@ def optimize(
     within: Annotated[str | None, typer.Option(help="Time limit, such as 60s.", metavar="TIME")] = None,
     unlikely: Unlikely = False,
     engine: EngineName = "auto",
-    price: RentOption = None,
-    costs: CostsOption = None,
-    plugins: Plugins = None,
-    as_json: Json = False,
-    quiet: Quiet = False,
+    prices: PriceOptions,
+    output: StandardOutput,
 ) -> None:
     """Find the best split of a model on a cluster, over all legal degrees and options, and say why it is the best.
 
@@ -87,9 +77,9 @@ def optimize(
     asked = space({**changes, **dict.fromkeys(free(given), "auto")}, written)
     asked = replace(asked, fixed=on_machine(machine, topology, asked.fixed, asked.axes))
     wanted = objective_of(objective, target)
-    with progressing(quiet or as_json) as progress, keeping_inputs() as read:
+    with output.progress() as progress, keeping_inputs() as read:
         progress("load")
-        case = load(Files(str(topology), str(workload), read, engine, figures(costs, price)), unlikely)
+        case = load(Files(str(topology), str(workload), read, engine, prices.figures()), unlikely)
 
         def tell(done: int, left: int, gap: float | None) -> None:
             better = "" if gap is None else f", none better by more than {gap:.1%}"
@@ -98,10 +88,11 @@ def optimize(
         limits = Limits(True, parse(within, "time") if within else math.inf, trials or math.inf)
         found = answer(case, asked, wanted, top, tell, limits)
     words = StepQuestion(topology, workload, engine=engine, machine=machine).commands(asked.by_set)
-    if as_json:
-        print_json("optimize", _fields(found, words))
-    elif not quiet:
-        typer.echo("\n".join([*_lines(found, words), *filter(None, [untried(case, asked)])]))
+    output.show(
+        "optimize",
+        lambda: _fields(found, words),
+        lambda: [*_lines(found, words), *filter(None, [untried(case, asked)])],
+    )
     if found.gap is not None and within is None and trials is None:
         raise typer.Exit(INTERRUPTED[0])
 

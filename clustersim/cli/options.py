@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from functools import wraps
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from clustersim import plugins
+from clustersim.cli.answer import print_json
+from clustersim.cli.commands import OptionGroup, option, option_group
+from clustersim.cli.progress import progressing
 from clustersim.config.options import Option
 from clustersim.config.shipped import Room, files, find, renamed
 from clustersim.errors import InputError
-from clustersim.parallel.options import FLAGS, OPTIONS
+from clustersim.parallel.options import FLAGS, RUN_OPTIONS
 from clustersim.topology import options as cluster_keys
 
 if TYPE_CHECKING:
     from clustersim.costs.figures import Figures
+    from clustersim.simulation import Progress
 
 
 def topology_file(given: str) -> Path:
@@ -51,28 +54,22 @@ def completing(room: Room) -> Callable[[str], list[str]]:
     return complete
 
 
-TopologyFile = Annotated[
-    Path,
-    typer.Argument(
-        metavar="TOPOLOGY",
-        help="A topology file, or the name of a shipped one, such as fattree_3840.",
-        parser=topology_file,
-        autocompletion=completing("topologies"),
-    ),
-]
-WorkloadFile = Annotated[
-    Path,
-    typer.Argument(
-        metavar="WORKLOAD",
-        help="A workload file, the name of a shipped one, such as gpt3, or a model's config.json.",
-        parser=workload_file,
-        autocompletion=completing("workloads"),
-    ),
-]
-ModelFile = Annotated[
-    Path | None,
-    typer.Option("--model", help="A model's config.json, instead of a workload.", parser=workload_file, metavar="FILE"),
-]
+TOPOLOGY: dict[str, Any] = {
+    "metavar": "TOPOLOGY",
+    "help": "A topology file, or the name of a shipped one, such as fattree_3840.",
+    "parser": topology_file,
+    "autocompletion": completing("topologies"),
+}
+"""Properties of an argument or an option that names a topology."""
+TopologyFile = Annotated[Path, typer.Argument(**TOPOLOGY)]
+WORKLOAD = typer.Argument(
+    metavar="WORKLOAD",
+    help="A workload file, the name of a shipped one, such as gpt3, or a model's config.json.",
+    parser=workload_file,
+    autocompletion=completing("workloads"),
+)
+WorkloadFile = Annotated[Path, WORKLOAD]
+ResultFolder = Annotated[Path, typer.Argument(metavar="RESULT", help="The folder that `clustersim run` wrote.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print only errors.")]
 Force = Annotated[bool, typer.Option("--force", help="Let --out replace the result of another question.")]
@@ -107,9 +104,6 @@ Settings = Annotated[
         metavar="KEY=VALUE",
     ),
 ]
-RentOption = Annotated[
-    float | None, typer.Option(help="Rent in USD per GPU-hour; default by GPU (docs/planning.md).", metavar="USD")
-]
 ReliabilityFile = Annotated[
     Path | None,
     typer.Option(help="A YAML file of failures, restarts and storage, instead of the defaults.", metavar="FILE"),
@@ -123,73 +117,45 @@ MachineOption = Annotated[
         "--machine", help="Measured constants of this cluster: a file of `clustersim calibrate`.", metavar="FILE.yaml"
     ),
 ]
-Changes = dict[str, Any]
-"""Values of options for topology and workload keys, by dotted key; None if an option is not given."""
 
 
-def workload_options(lists: bool, cluster: bool = False) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Return a decorator that replaces a command's parameter `changes: Changes` by options for the keys of a workload.
-
-    lists: whether an option takes several values, separated by commas, as one text. cluster: whether to include the topology's.
-    """
-    return _key_options((*(cluster_keys.OPTIONS if cluster else ()), *OPTIONS), lists)
-
-
-def cluster_options() -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Return the same decorator for a command that has a topology and no workload."""
-    return _key_options(cluster_keys.OPTIONS, lists=False)
-
-
-def _key_options(options: Sequence[Option], lists: bool) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        own = inspect.signature(command, eval_str=True)
-        parameters: list[inspect.Parameter] = []
-        for one in own.parameters.values():
-            parameters += _replaced(one, options, lists)
-
-        @wraps(command)
-        def taken(**given: Any) -> None:
-            changes = {option.key: given.pop(option.name) for option in options}
-            if "model" in given:
-                given["workload"] = _workload(given["workload"], given.pop("model"))
-            command(**given, changes=changes)
-
-        taken.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
-        taken.__annotations__ = {one.name: one.annotation for one in parameters}
-        return taken
-
-    return decorate
-
-
-def _replaced(one: inspect.Parameter, options: Sequence[Option], lists: bool) -> list[inspect.Parameter]:
-    """Return the parameters that replace one: options for `changes`, and a workload or --model for `workload`."""
-    if one.name == "changes":
-        return [_parameter(option, lists) for option in options]
-    if one.annotation != WorkloadFile:
-        return [one]
-    argument = Annotated[Path | None, *WorkloadFile.__metadata__]
-    model = inspect.Parameter("model", one.kind, default=None, annotation=ModelFile)
-    return [one.replace(annotation=argument, default=None), model]
-
-
-def _workload(given: Path | None, model: Path | None) -> Path:
+def _workload(workload: Path | None, model: Path | None) -> Path:
     """Return the file of a workload, or of a model instead. Raises InputError for none and for both."""
-    if given is None and model is None:
+    if workload is None and model is None:
         raise InputError("Missing argument 'WORKLOAD'; give a workload, or a model's config.json with --model")
-    if given is not None and model is not None:
-        raise InputError(f"--model {model}: and the workload {given} exclude each other; give one of them")
-    return given or model  # type: ignore[return-value]
+    if workload is not None and model is not None:
+        raise InputError(f"--model {model}: and the workload {workload} exclude each other; give one of them")
+    return workload or model  # type: ignore[return-value]
 
 
-def _parameter(option: Option, lists: bool) -> inspect.Parameter:
-    kind = str if lists or option.form in ("word", "degree") else int
-    shown = typer.Option(*_flags(option), help=option.what, metavar=option.values if lists else None)
-    annotation = Annotated[kind | None, shown]  # type: ignore[valid-type]
-    return inspect.Parameter(option.name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=None, annotation=annotation)
+_MODEL = typer.Option(help="A model's config.json, instead of a workload.", parser=workload_file, metavar="FILE")
+_FILES = [option("workload", Annotated[Path | None, WORKLOAD]), option("model", Annotated[Path | None, _MODEL])]
+WorkloadOrModel = Annotated[Path, OptionGroup(_FILES, _workload)]
+"""File of a workload, or of `--model`."""
 
 
-def _flags(option: Option) -> tuple[str, ...]:
-    return (option.flag, "--sequence") if option.name == "seq" else (option.flag,)
+def key_options(options: Sequence[Option], lists: bool = False) -> OptionGroup:
+    """Return the options of keys of a topology or a workload; their value is {dotted key: value, or None if not given}.
+
+    lists: whether an option takes several values, separated by commas, as one text.
+    """
+
+    def parameter(one: Option) -> Any:
+        kind = str if lists or one.form in ("word", "degree") else int
+        flags = (one.flag, "--sequence") if one.name == "seq" else (one.flag,)
+        shown = typer.Option(*flags, help=one.what, metavar=one.values if lists else None)
+        return option(one.name, Annotated[kind | None, shown])
+
+    keys = {one.name: one.key for one in options}
+    return OptionGroup([parameter(one) for one in options], lambda **given: {keys[name]: given[name] for name in keys})
+
+
+RunKeys = Annotated[dict[str, Any], key_options(RUN_OPTIONS)]
+"""Options of the keys of a topology and a workload; None if an option is not given."""
+SweptKeys = Annotated[dict[str, Any], key_options(RUN_OPTIONS, lists=True)]
+"""The same options, each with one or several values as text."""
+ClusterKeys = Annotated[dict[str, Any], key_options(cluster_keys.OPTIONS)]
+"""Options of the keys of a topology; None if an option is not given."""
 
 
 def _permit(context: typer.Context, given: list[str] | None) -> list[str] | None:
@@ -212,6 +178,78 @@ Plugins = Annotated[
         metavar="MODULE:NAME",
     ),
 ]
+
+
+@dataclass(frozen=True)
+class CommandOutput:
+    """Options on what a command prints, and on the outside code that it may run."""
+
+    plugins: Plugins = None
+    as_json: Json = False
+    verbose: Verbose = False
+    brief: Annotated[bool, typer.Option("--brief", help="Print the three numbers and warnings alone.")] = False
+    quiet: Quiet = False
+
+    def progress(self) -> AbstractContextManager[Progress]:
+        """Show the current phase of the command on standard error, unless only errors or JSON are printed."""
+        return progressing(self.silent)
+
+    @property
+    def silent(self) -> bool:
+        """Whether no progress is shown."""
+        return self.quiet or self.as_json
+
+    def show(self, command: str, data: Callable[[], Mapping[str, Any]], lines: Callable[[], Iterable[str]]) -> None:
+        """Print the result of a command: its data with --json, otherwise its lines of text unless --quiet."""
+        if self.as_json:
+            print_json(command, data())
+        elif not self.quiet:
+            self.say(*lines())
+
+    def show_saved(
+        self, command: str, summary: Mapping[str, Any], lines: Callable[[], Iterable[str]], folder: Path | None
+    ) -> None:
+        """Print the result of a simulation, its summary or its lines of text, and the folder that it was saved in."""
+
+        def text() -> Iterator[str]:
+            from clustersim.report.trace import left_out
+
+            yield from lines()
+            if folder:
+                yield f"written to {folder}/ (open trace.json.gz at https://ui.perfetto.dev)"
+                yield from left_out(summary)
+
+        self.show(command, lambda: summary, text)
+
+    def say(self, *lines: str) -> None:
+        """Print lines of text unless --quiet or --json."""
+        if not self.silent:
+            typer.echo("\n".join(lines))
+
+
+FullOutput = Annotated[CommandOutput, option_group(CommandOutput)]
+StandardOutput = Annotated[CommandOutput, option_group(CommandOutput, "plugins", "as_json", "quiet")]
+JsonOutput = Annotated[CommandOutput, option_group(CommandOutput, "plugins", "as_json")]
+TextOutput = Annotated[CommandOutput, option_group(CommandOutput, "plugins", "quiet")]
+
+
+@dataclass(frozen=True)
+class Prices:
+    """Options on prices, power and carbon."""
+
+    price: Annotated[
+        float | None, typer.Option(help="Rent in USD per GPU-hour; default by GPU (docs/planning.md).", metavar="USD")
+    ] = None
+    costs: CostsOption = None
+
+    def figures(self) -> Figures | None:
+        """Return the prices, power and carbon of these options; None for the defaults. Raises InputError."""
+        from clustersim.costs.figures import load
+
+        return None if self.costs is None and self.price is None else load(self.costs, self.price)
+
+
+PriceOptions = Annotated[Prices, option_group(Prices)]
 
 
 def overrides(changes: Mapping[str, object | None], settings: Sequence[str] | None) -> dict[str, object]:
@@ -245,13 +283,6 @@ def on_machine(
         point = {key: values[0] for key, values in several.items()} | ({"cluster.gpu": gpu} if gpu is not None else {})
         found = measured.overrides(topology, {**given, **point})
     return {key: value for key, value in found.items() if key not in several}
-
-
-def figures(costs: Path | None, price: float | None) -> Figures | None:
-    """Return the prices, power and carbon given by a command line; None for the defaults. Raises InputError."""
-    from clustersim.costs.figures import load
-
-    return None if costs is None and price is None else load(costs, price)
 
 
 def words(option: str, text: str) -> tuple[str, ...]:

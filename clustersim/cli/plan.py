@@ -8,24 +8,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from clustersim.cli.answer import print_json
 from clustersim.cli.options import (
-    CostsOption,
-    Json,
     MachineOption,
-    Plugins,
-    Quiet,
+    PriceOptions,
     ReliabilityFile,
-    RentOption,
     Settings,
+    StandardOutput,
     Unlikely,
     WorkloadFile,
-    figures,
     on_machine,
     overrides,
     words,
 )
-from clustersim.cli.progress import progressing
 from clustersim.cli.sweep_table import best_lines, doubtful, doubts
 from clustersim.errors import InputError
 from clustersim.parallel.options import FLAGS
@@ -52,6 +46,7 @@ _BEYOND = {"days": "too late", "budget": "too dear", "nodes": "too large"}
 
 def plan(
     workload: WorkloadFile,
+    *,
     tokens: Annotated[str, typer.Option(help="Tokens of the run, such as 15T.", metavar="N")],
     days: Annotated[float | None, typer.Option(help="Largest number of days of the run.")] = None,
     budget: Annotated[str | None, typer.Option(help="Largest cost in USD, such as 20M.", metavar="USD")] = None,
@@ -74,11 +69,8 @@ def plan(
     blocking: Annotated[bool, typer.Option("--blocking", help="Steps wait while a checkpoint is written.")] = False,
     reliability: ReliabilityFile = None,
     unlikely: Unlikely = False,
-    price: RentOption = None,
-    costs: CostsOption = None,
-    plugins: Plugins = None,
-    as_json: Json = False,
-    quiet: Quiet = False,
+    prices: PriceOptions,
+    output: StandardOutput,
 ) -> None:
     """Find the cheapest cluster and split that train on the given tokens in time, failures, checkpoints and spares included.
 
@@ -108,20 +100,19 @@ def plan(
     fixed = on_machine(machine, where, fixed, given)
     usd = amount("--budget", budget, "20M or 1.5B") if budget else None
     asked = plan_request(amount("--tokens", tokens), days, usd, nodes, fixed, given, blocking)
-    with progressing(quiet or as_json) as progress, keeping_inputs() as read:
+    with output.progress() as progress, keeping_inputs() as read:
         progress("plan")
-        case = load(Files(str(where), str(workload), read, ENGINE, figures(costs, price)), unlikely)
+        case = load(Files(str(where), str(workload), read, ENGINE, prices.figures()), unlikely)
         planner = Planner(case, load_reliability(reliability), show=lambda now: progress(_under_way(now)))
         found = answer(planner, asked)
         command = StepQuestion(where, workload, engine=ENGINE, machine=machine).commands()
-        if as_json:
+        if output.as_json:
             found = replace(found, changes=tuple(changes(planner, found)))
-            print_json("plan", _fields(found, command))
-        elif not quiet:
-            typer.echo("\n".join(_lines(found, command, workload.stem)))
+        output.show("plan", lambda: _fields(found, command), lambda: _lines(found, command, workload.stem))
+        if not output.silent:
             for place, one in enumerate(changes(planner, found)):  # a plan is shown while others are still searched
                 said = f"  {_change(found.asked, found.plans[0][1], one)}"
-                typer.echo(said if place else f"what a change is worth:\n{said}")
+                output.say(said if place else f"what a change is worth:\n{said}")
 
 
 def _under_way(now: PlanUnderWay) -> str:

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clustersim.cli.options import Plugins, Quiet
-from clustersim.cli.progress import progressing
+from clustersim.cli.options import CommandOutput, TextOutput
 from clustersim.errors import InputError, suggest
 
 if TYPE_CHECKING:
@@ -26,8 +25,7 @@ def plot(
     out: Annotated[
         Path, typer.Option(metavar="FILE", help="An .svg, .png or .pdf file; the last two need matplotlib.")
     ],
-    plugins: Plugins = None,
-    quiet: Quiet = False,
+    output: TextOutput,
 ) -> None:
     """Draw a result as a figure: its timeline, where the step goes, memory, kernels under the roof, or how a sweep scales."""
     from clustersim.figures import kinds
@@ -36,19 +34,20 @@ def plot(
     if kind not in (known := [*kinds.RUN, *kinds.SWEEP]):
         raise InputError(f"--kind {kind}: no such figure; {suggest(kind, known)}")
     check("--out", out)
-    write(out, kinds.SWEEP[kind](_sweep(result)) if kind in kinds.SWEEP else kinds.RUN[kind](_run(result, quiet)))
-    if not quiet:
-        typer.echo(f"written to {out}")
+    write(out, kinds.SWEEP[kind](_sweep(result)) if kind in kinds.SWEEP else kinds.RUN[kind](_run(result, output)))
+    output.say(f"written to {out}")
 
 
-def _run(folder: Path, quiet: bool) -> StepResult:
+def _run(folder: Path, output: CommandOutput) -> StepResult:
+    """Simulate the run of a result folder again and return its result."""
     from clustersim.question import StoredRun
 
-    with progressing(quiet) as progress:
+    with output.progress() as progress:
         return StoredRun.of(folder).again(progress)
 
 
 def _sweep(folder: Path) -> list[Row]:
+    """Return the rows of all points in the folder of a sweep."""
     from clustersim.pages.sweep import sweep_rows
 
     return [row for _, row in sweep_rows(folder)]

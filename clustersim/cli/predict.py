@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from clustersim.cli.answer import print_json
-from clustersim.cli.listing import show_table
-from clustersim.cli.options import Json, Plugins, completing, model_file, naming
+from clustersim.cli.answer import table
+from clustersim.cli.options import JsonOutput, completing, model_file, naming
 from clustersim.errors import InputError
 
 if TYPE_CHECKING:
@@ -36,6 +35,7 @@ def predict(
             autocompletion=completing("workloads"),
         ),
     ],
+    *,
     gpu: Annotated[str, typer.Option(help="Name of a GPU, or a path to its YAML file.")],
     mode: Annotated[
         Literal["inference", "training"], typer.Option(help="Forward pass only, or forward and backward.")
@@ -49,8 +49,7 @@ def predict(
     predictor: Annotated[str, typer.Option(help="Kernel predictor, such as neusight or roofline.")] = "neusight",
     clocks: Annotated[str, typer.Option(help="sustained, boost, or a share such as 0.85.")] = "sustained",
     per_kernel: Annotated[bool, typer.Option("--per-kernel", help="List every distinct kernel.")] = False,
-    plugins: Plugins = None,
-    as_json: Json = False,
+    output: JsonOutput,
 ) -> None:
     """Predict one pass of a whole model on one GPU: no cluster, no optimizer, every kernel as PyTorch launches it."""
     import numpy as np
@@ -81,10 +80,7 @@ def predict(
             | said
             | ({"kernels": _kernels(found, off)} if per_kernel else {})
         )
-    if as_json:
-        print_json("predict", record)
-    else:
-        _print(record, per_kernel)
+    output.show("predict", lambda: record, lambda: _lines(record))
 
 
 def _memory(graph: Graph, gpu: Gpu) -> dict[str, Any]:
@@ -201,22 +197,18 @@ def _between(seconds: float, low: float | None, high: float | None) -> dict[str,
     return {"seconds_low": low and seconds * low, "seconds_high": high and seconds * high}
 
 
-def _print(record: dict[str, Any], per_kernel: bool) -> None:
-    from rich.console import Console
-
-    console = Console(width=max(Console().width, 120), highlight=False, markup=False)
-    for line in _head(record):
-        console.print(line, soft_wrap=True)
-    show_table(console, _table(record["classes"], ("kind",)))
-    if per_kernel:
-        show_table(console, _table(record["kernels"], ("kind", "op", "dtype", "shape")))
+def _lines(record: dict[str, Any]) -> Iterator[str]:
+    """Yield the text of a prediction: its times, tables of kernels, and how sure they are."""
+    yield from _head(record)
+    yield from _table(record["classes"], ("kind",))
+    if "kernels" in record:
+        yield from _table(record["kernels"], ("kind", "op", "dtype", "shape"))
     for name in record["priced_by_bytes_alone"]:
-        console.print(f"  {name}: not in the table of operators, priced by the bytes it reads and writes")
-    console.print(f"kernel times by {record['predictor']}; error on held-out kernels:")
-    for line in record["errors"]:
-        console.print(f"  {line}", soft_wrap=True)
-    console.print(f"clocks: {record['clocks']}", soft_wrap=True)
-    console.print(f"interval: {record['interval']}", soft_wrap=True)
+        yield f"  {name}: not in the table of operators, priced by the bytes it reads and writes"
+    yield f"kernel times by {record['predictor']}; error on held-out kernels:"
+    yield from (f"  {line}" for line in record["errors"])
+    yield f"clocks: {record['clocks']}"
+    yield f"interval: {record['interval']}"
 
 
 def _head(record: dict[str, Any]) -> Iterator[str]:
@@ -236,20 +228,18 @@ def _head(record: dict[str, Any]) -> Iterator[str]:
     yield f"  {'waiting':10} {duration(record['waiting_for_cpu']):>9} for calls of the CPU"
 
 
-def _table(rows: list[dict[str, Any]], names: tuple[str, ...]) -> Any:
-    from rich.table import Table
-
+def _table(rows: list[dict[str, Any]], names: tuple[str, ...]) -> list[str]:
+    """Return kernels, or classes of kernels, as a table of their launches, times and share of the sum of all times."""
     from clustersim.units import duration
 
-    table = Table(*names, box=None)
-    within = bool(rows) and "seconds_low" in rows[0]
-    for name in ("launches", "one", "all", "share", *(("low", "high") if within else ())):
-        table.add_column(name, justify="right")
+    ends = ("low", "high") if rows and "seconds_low" in rows[0] else ()
     whole = math.fsum(row["launches"] * row["seconds"] for row in rows) or 1.0
-    for row in rows:
+
+    def cells(row: dict[str, Any]) -> list[str]:
         every = row["launches"] * row["seconds"]
-        share = f"{100 * every / whole:.1f} %"
-        cells = (f"{row['launches']:,}", duration(row["seconds"]), duration(every), share)
-        ends = [duration(row[key]) if row[key] else "" for key in ("seconds_low", "seconds_high")] if within else []
-        table.add_row(*(row[name] for name in names), *cells, *ends)
-    return table
+        times = [duration(row["seconds"]), duration(every), f"{100 * every / whole:.1f} %"]
+        bounds = [duration(seconds) if (seconds := row[f"seconds_{end}"]) else "" for end in ends]
+        return [*(row[name] for name in names), f"{row['launches']:,}", *times, *bounds]
+
+    head = [*names, "launches", "one", "all", "share", *ends]
+    return table([head, *map(cells, rows)], "<" * len(names) + ">")

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from clustersim.cli.options import Plugins, Quiet
-from clustersim.cli.progress import progressing
+from clustersim.cli.commands import option_group
+from clustersim.cli.options import CommandOutput, TextOutput
+from clustersim.writing import check_output, save
 
 PAGE = "report.html"
+PageFile = Annotated[
+    Path | None, typer.Option(metavar="FILE.html", help=f"Where to write it; default: {PAGE} in that folder.")
+]
 
 
 def report(
     result: Annotated[Path, typer.Argument(metavar="RESULT", help="The folder of a run, such as one in results/.")],
-    out: Annotated[
-        Path | None, typer.Option(metavar="FILE.html", help=f"Where to write it; default: {PAGE} in that folder.")
-    ] = None,
-    plugins: Plugins = None,
-    quiet: Quiet = False,
+    *,
+    out: PageFile = None,
+    output: TextOutput,
 ) -> None:
     """Write the result of a run as one HTML file: where the step goes, what would change it, timeline, memory, links, kernels.
 
@@ -28,42 +31,41 @@ def report(
     from clustersim.explain.explanation import explained
     from clustersim.pages.run import run_page
     from clustersim.question import StoredRun
-    from clustersim.writing import check_output, save
 
     stored = StoredRun.of(result)
-    target = out or result / PAGE
-    if out:
-        check_output("--out", out, (".html", ".htm"), [path for path, _ in stored.inputs.values()])
-    with progressing(quiet) as progress, stored.holding():
+    target = _page_file(out, result, [path for path, _ in stored.inputs.values()])
+    with output.progress() as progress, stored.holding():
         found = stored.again(progress)
         why = explained(stored.question, progress, found).facts()
         progress("draw")
         text = run_page(found, stored.command, stored.manifest, why)
-    save(target, text)
-    if not quiet:
-        typer.echo(f"written to {target} (open it in a browser)")
-
-
-SWEEP_PAGE = "report.html"
+    _save(target, text, output)
 
 
 def explore(
     sweep: Annotated[Path, typer.Argument(metavar="SWEEP", help="The folder of a sweep, such as one in results/.")],
-    out: Annotated[
-        Path | None, typer.Option(metavar="FILE.html", help=f"Where to write it; default: {PAGE} in that folder.")
-    ] = None,
-    quiet: Quiet = False,
+    *,
+    out: PageFile = None,
+    output: Annotated[CommandOutput, option_group(CommandOutput, "quiet")],
 ) -> None:
     """Write a sweep as one HTML file: Pareto front, heat map, parallel coordinates, filter, and each point with its command.
 
     Points that do not fit or are illegal are included, with the reason. The page makes no requests.
     """
     from clustersim.pages.sweep import sweep_page
-    from clustersim.writing import check_output, save
 
-    target = out or sweep / SWEEP_PAGE
+    target = _page_file(out, sweep)
+    _save(target, sweep_page(sweep), output)
+
+
+def _page_file(out: Path | None, folder: Path, inputs: Sequence[Path] = ()) -> Path:
+    """Return the file of a page: `--out`, or the page in the result's folder. Raises InputError if it cannot be written."""
     if out:
-        check_output("--out", out, (".html", ".htm"))
-    save(target, sweep_page(sweep))
-    if not quiet:
-        typer.echo(f"written to {target} (open it in a browser)")
+        check_output("--out", out, (".html", ".htm"), inputs)
+    return out or folder / PAGE
+
+
+def _save(target: Path, text: str, output: CommandOutput) -> None:
+    """Write a page and print where it is."""
+    save(target, text)
+    output.say(f"written to {target} (open it in a browser)")

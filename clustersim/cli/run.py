@@ -9,29 +9,25 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from clustersim.cli.answer import look, printed
+from clustersim.cli.answer import look
 from clustersim.cli.options import (
-    Changes,
-    CostsOption,
+    CommandOutput,
     EngineName,
     Force,
+    FullOutput,
     IgnoreMemory,
-    Json,
     MachineOption,
     NoFold,
     NoSave,
-    Plugins,
-    Quiet,
-    RentOption,
+    PriceOptions,
+    Prices,
+    RunKeys,
     Setting,
     TopologyFile,
-    Verbose,
-    WorkloadFile,
+    WorkloadOrModel,
     on_machine,
     overrides,
-    workload_options,
 )
-from clustersim.cli.progress import progressing
 from clustersim.errors import InputError, OutOfMemoryError
 
 if TYPE_CHECKING:
@@ -43,11 +39,11 @@ if TYPE_CHECKING:
     from clustersim.topology.model import Topology
 
 
-@workload_options(lists=False, cluster=True)
 def run(
     topology: TopologyFile,
-    workload: WorkloadFile,
-    changes: Changes,
+    workload: WorkloadOrModel,
+    changes: RunKeys,
+    *,
     settings: Setting = None,
     machine: MachineOption = None,
     no_fold: NoFold = False,
@@ -65,8 +61,7 @@ def run(
         int | None, typer.Option(min=1, metavar="N", help="Draw N steps whose GPUs differ as cluster.jitter says.")
     ] = None,
     cost: Annotated[bool, typer.Option("--cost", help="Say what the step costs in dollars, kWh and CO2.")] = False,
-    price: RentOption = None,
-    costs: CostsOption = None,
+    prices: PriceOptions,
     why: Annotated[
         bool, typer.Option("--why", help="Say what its critical path is, and what would make the step shorter.")
     ] = False,
@@ -77,11 +72,7 @@ def run(
     timeline: Annotated[
         Path | None, typer.Option(metavar="FILE.svg", help="Draw the timeline, also as .png or .pdf.")
     ] = None,
-    plugins: Plugins = None,
-    as_json: Json = False,
-    verbose: Verbose = False,
-    brief: Annotated[bool, typer.Option("--brief", help="Print the three numbers and warnings alone.")] = False,
-    quiet: Quiet = False,
+    output: FullOutput,
 ) -> None:
     """Simulate one training step and say how long it takes, why, and whether it fits."""
     from clustersim.files import keeping_inputs
@@ -89,7 +80,7 @@ def run(
     from clustersim.report import names
     from clustersim.report.store import Question, check_target, place
 
-    if brief and verbose:
+    if output.brief and output.verbose:
         raise InputError("--brief and --verbose exclude each other; give one of them")
     given = {**overrides(changes, settings), **({"cluster.jitter.draws": draws} if draws else {})}
     if timeline:
@@ -101,7 +92,7 @@ def run(
     if out and not no_save:
         check_target(out)
     target: Path | None = None
-    with progressing(quiet or as_json) as progress, keeping_inputs() as files:
+    with output.progress() as progress, keeping_inputs() as files:
         progress("load")
         wanted = on_machine(machine, topology, given)
         how = not no_fold, ignore_memory, flops == "full", engine
@@ -119,7 +110,7 @@ def run(
                     f"--timeline {timeline}: lies in the folder of the result, which is replaced whole; choose another place"
                 )
         result = _simulated(question, cluster, job, progress)
-        _add_costs(result, cost, costs, price)
+        _add_costs(result, cost, prices)
         explained = _explained(question, result, progress) if why else None
         if target:
             progress("save")
@@ -128,7 +119,7 @@ def run(
     if timeline:
         _draw(result, timeline)
     summary = result.summary | ({"why": explained.facts()} if explained else {})
-    printed("run", summary, lambda: [*_lines(result, verbose, brief), *_why(explained)], target, as_json, quiet)
+    output.show_saved("run", summary, lambda: [*_lines(result, output), *_why(explained)], target)
 
 
 def _simulated(question: StepQuestion, cluster: Topology, job: Job, progress: Progress) -> StepResult:
@@ -148,13 +139,15 @@ def _simulated(question: StepQuestion, cluster: Topology, job: Job, progress: Pr
         raise
 
 
-def _add_costs(result: StepResult, wanted: bool, costs: Path | None, price: float | None) -> None:
-    if not wanted and price is None and not costs:
+def _add_costs(result: StepResult, wanted: bool, prices: Prices) -> None:
+    """Add the costs of the step to its summary if `--cost`, or a price, asks for them."""
+    figures = prices.figures()
+    if not wanted and figures is None:
         return
     from clustersim.costs.bill import of_step, rates
     from clustersim.costs.figures import load
 
-    found, step = rates(result.topology, load(costs, price)), result.summary["expected_step_time_s"]
+    found, step = rates(result.topology, figures or load()), result.summary["expected_step_time_s"]
     result.summary["costs"] = of_step(found, step, result.summary["tokens_per_s"] * step)
 
 
@@ -193,12 +186,12 @@ def _draw(result: StepResult, path: Path) -> None:
     write(path, result.record, result.plan, f"{result.job.name} on {result.topology.name}")
 
 
-def _lines(result: StepResult, verbose: bool, brief: bool) -> list[str]:
-    from clustersim.report.terminal import lines
+def _lines(result: StepResult, output: CommandOutput) -> list[str]:
+    """Return the text of a result, with its costs if they are known, as short or long as `output` says."""
+    from clustersim.report import terminal
 
-    shown = lines(result.summary, result.seconds, verbose, look(), brief)
-    if verbose:
-        from clustersim.report import terminal
+    shown = terminal.lines(result.summary, result.seconds, output.verbose, look(), output.brief)
+    if output.verbose:
         from clustersim.report.result import stages_of
 
         shown += ["", *terminal.timeline(result.record, stages_of(result.plan, result.summary))]

@@ -3,27 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from clustersim import writing
-from clustersim.cli import schedule as schedules
-from clustersim.cli.answer import print_json
-from clustersim.cli.options import (
-    Changes,
-    CostsOption,
-    Json,
-    Plugins,
-    Setting,
-    cluster_options,
-    completing,
-    naming,
-    overrides,
-    topology_file,
-)
+from clustersim.cli.answer import table
+from clustersim.cli.options import TOPOLOGY, ClusterKeys, CostsOption, JsonOutput, Setting, naming, overrides
+from clustersim.cli.schedule import check_size
 from clustersim.errors import InputError, suggest
 from clustersim.files import keeping_inputs
 
@@ -35,18 +24,10 @@ FORMATS = {"ns3": (".txt", ".topo", ""), "graphml": (".graphml", ".xml")}
 """Suffixes of files of other programs."""
 
 
-@cluster_options()
 def show(
-    topology: Annotated[
-        Path | None,
-        typer.Argument(
-            metavar="TOPOLOGY",
-            help="A topology file, or the name of a shipped one.",
-            parser=topology_file,
-            autocompletion=completing("topologies"),
-        ),
-    ] = None,
-    changes: Changes = None,  # type: ignore[assignment]  # the options of a cluster
+    topology: Annotated[Path | None, typer.Argument(**TOPOLOGY)] = None,
+    *,
+    changes: ClusterKeys,
     settings: Setting = None,
     schedule: Annotated[str | None, typer.Option(hidden=True)] = None,  # former name of `clustersim schedule`
     stages: Annotated[int, typer.Option(min=1, max=512, hidden=True)] = 4,
@@ -62,68 +43,56 @@ def show(
         ),
     ] = None,
     costs: CostsOption = None,
-    plugins: Plugins = None,
-    as_json: Json = False,
+    output: JsonOutput,
 ) -> None:
     """Print what a topology file describes, or what it would with other nodes: switches, cables, bisection, and its bill.
 
     ASTRA-sim's network.yml and the XML of NCCL_TOPO_DUMP_FILE are topology files too.
     """
+    from clustersim.schedules.draw import schedule_facts, schedule_text
+    from clustersim.topology.build import document_of, overridden
+
+    size = stages, microbatches, chunks
     if schedule:
-        schedules.check_size(stages, microbatches, chunks)
-    if (draw or export) and not topology:
-        raise InputError("nothing to draw or export; give a topology file first")
-    if draw and topology:
+        check_size(*size)
+    _check_files(topology, draw, export)
+    with keeping_inputs():
+        document = overridden(document_of(topology), overrides(changes, settings)) if topology else None
+        if not schedule and not document:
+            raise InputError("nothing to show; give a topology file (`clustersim schedule 1f1b` draws a schedule)")
+        with naming("--schedule"):  # before anything is written
+            facts = {"schedule": schedule_facts(schedule, *size)} if schedule and output.as_json else {}
+            text = [schedule_text(schedule, *size)] if schedule and not output.as_json else []
+        if document and draw:
+            _draw(document, draw)
+        if document and export:
+            _export(document, *export)
+        output.show(
+            "show",
+            lambda: facts | (_cluster_facts(document, costs) if document else {}),
+            lambda: text + (_cluster(document, costs) if document else []),
+        )
+
+
+def _check_files(topology: Path | None, draw: Path | None, export: tuple[str, Path] | None) -> None:
+    """Raise InputError if a picture, or a file for another program, is requested that cannot be written."""
+    if not topology:
+        if draw or export:
+            raise InputError("nothing to draw or export; give a topology file first")
+        return
+    if draw:
         from clustersim.figures.files import check
 
         check("--draw", draw, [topology])
-    if export and export[0] not in FORMATS:
-        raise InputError(f"--export {export[0]}: no such format; {suggest(export[0], FORMATS)}")
-    if export and topology:
-        writing.check_output(f"--export {export[0]}", export[1], FORMATS[export[0]], [topology])
-    with keeping_inputs():
-        wanted = overrides(changes or {}, settings)
-        document = _document(topology, wanted) if topology else None
-        _show(document, schedule, stages, microbatches, chunks, draw, export, costs, as_json)
-
-
-def _document(path: Path, wanted: Mapping[str, object]) -> Document:
-    from clustersim.topology.build import document_of, overridden
-
-    return overridden(document_of(path), wanted)
-
-
-def _show(
-    topology: Document | None,
-    schedule: str | None,
-    stages: int,
-    microbatches: int,
-    chunks: int,
-    draw: Path | None,
-    export: tuple[str, Path] | None,
-    costs: Path | None,
-    as_json: bool,
-) -> None:
-    if not schedule and not topology:
-        raise InputError("nothing to show; give a topology file (`clustersim schedule 1f1b` draws a schedule)")
-    with naming("--schedule"):  # before anything is written
-        size = (stages, microbatches, chunks)
-        facts = schedules.facts(schedule, *size) if schedule and as_json else {}
-        text = schedules.text(schedule, *size) if schedule and not as_json else ""
-    if topology and draw:
-        _draw(topology, draw)
-    if topology and export:
-        _export(topology, *export)
-    if as_json:
-        print_json("show", facts | (_cluster_facts(topology, costs) if topology else {}))
-        return
-    if schedule:
-        typer.echo(text)
-    if topology:
-        _cluster(topology, costs)
+    if export:
+        form, target = export
+        if form not in FORMATS:
+            raise InputError(f"--export {form}: no such format; {suggest(form, FORMATS)}")
+        writing.check_output(f"--export {form}", target, FORMATS[form], [topology])
 
 
 def _cluster_facts(document: Document, costs: Path | None) -> dict[str, Any]:
+    """Return the properties of a cluster, and its bill, as JSON data."""
     from clustersim.costs.bill import bill
     from clustersim.costs.figures import load
     from clustersim.report.summary import gpu_facts
@@ -150,17 +119,15 @@ def _cluster_facts(document: Document, costs: Path | None) -> dict[str, Any]:
     return {**head, **counts, **reach, "bill": items, "warnings": list(topology.warnings)}
 
 
-def _cluster(document: Document, costs: Path | None) -> None:
+def _cluster(document: Document, costs: Path | None) -> list[str]:
+    """Return the properties of a cluster, and its bill, as lines of text."""
     from clustersim.costs.bill import bill
     from clustersim.costs.figures import load
     from clustersim.topology.build import build
     from clustersim.topology.describe import describe
 
     topology = build(document)
-    rows = describe(topology)
-    width = max(len(label) for label, _ in rows)
-    typer.echo("\n".join(f"{label:<{width}}  {value}" for label, value in rows))
-    typer.echo("\n".join(["", *_bill(bill(topology, load(costs)))]))
+    return [*table(describe(topology), "<"), "", *_bill(bill(topology, load(costs)))]
 
 
 def _bill(items: Sequence[Item]) -> list[str]:
@@ -173,12 +140,11 @@ def _bill(items: Sequence[Item]) -> list[str]:
     dollars, watts = math.fsum(one.usd or 0.0 for one in items), math.fsum(one.number * one.power for one in items)
     label = "in all that has a price" if any(one.price is None for one in items) else "in all"
     cells.append((label, "", "", "", f"{dollars:,.0f}" if dollars else "-", f"{watts / 1e3:,.1f}", ""))
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    side = "<<>>>><"
-    return ["  ".join(f"{c:{s}{w}}" for c, s, w in zip(line, side, widths, strict=True)).rstrip() for line in cells]
+    return table(cells, "<<>>>><")
 
 
 def _draw(document: Document, target: Path) -> None:
+    """Write a picture of a cluster."""
     from clustersim.figures.cluster import picture
     from clustersim.figures.files import write
 
@@ -187,14 +153,10 @@ def _draw(document: Document, target: Path) -> None:
 
 
 def _export(document: Document, form: str, target: Path) -> None:
+    """Write a cluster in a format of another program."""
     from clustersim.topology import export
     from clustersim.topology.build import build
-    from clustersim.topology.export import cabled
 
-    text = export.ns3(cabled(document)) if form == "ns3" else export.graphml(build(document))
-    _write(target, text.encode())
-
-
-def _write(target: Path, content: bytes) -> None:
-    writing.save(target, content)
+    text = export.ns3(export.cabled(document)) if form == "ns3" else export.graphml(build(document))
+    writing.save(target, text)
     typer.echo(f"written to {target}", err=True)

@@ -10,25 +10,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clustersim.cli.answer import print_json
 from clustersim.cli.options import (
-    Changes,
-    CostsOption,
     EngineName,
     Force,
-    Json,
     MachineOption,
-    Plugins,
-    Quiet,
-    RentOption,
+    PriceOptions,
     Settings,
+    StandardOutput,
+    SweptKeys,
     TopologyFile,
-    WorkloadFile,
+    WorkloadOrModel,
     by_key,
-    figures,
     on_machine,
     words,
-    workload_options,
 )
 from clustersim.cli.progress import cores, tracked
 from clustersim.cli.sweep_table import FRONT, SHOWN, Shown, View
@@ -39,11 +33,11 @@ if TYPE_CHECKING:
     from clustersim.sweeps.evaluate import Row
 
 
-@workload_options(lists=True, cluster=True)
 def sweep(
     topology: TopologyFile,
-    workload: WorkloadFile,
-    changes: Changes,
+    workload: WorkloadOrModel,
+    changes: SweptKeys,
+    *,
     settings: Settings = None,
     machine: MachineOption = None,
     axes: Annotated[
@@ -79,11 +73,8 @@ def sweep(
         str | None,
         typer.Option(help="Simulate on the Ray cluster there (extra ray): auto, HOST:PORT, ray://…", metavar="ADDRESS"),
     ] = None,
-    price: RentOption = None,
-    costs: CostsOption = None,
-    plugins: Plugins = None,
-    as_json: Json = False,
-    quiet: Quiet = False,
+    prices: PriceOptions,
+    output: StandardOutput,
 ) -> None:
     """Simulate every legal combination of the given values and rank them by throughput.
 
@@ -102,10 +93,9 @@ def sweep(
         check_target(out)
     if csv:
         check_output("--csv", csv, (".csv",), (topology, workload))
-    silent = quiet or as_json
 
     def show(rows: Iterator[tuple[int, Row]], count: int) -> Iterator[tuple[int, Row]]:
-        return tracked(rows, count, silent)
+        return tracked(rows, count, output.silent)
 
     words_of = StepQuestion(topology, workload, engine=engine, machine=machine).commands(asked.by_set)
     found = run(
@@ -118,7 +108,7 @@ def sweep(
         fixed=asked.fixed,
         force=force,
         engine=engine,
-        costs=figures(costs, price),
+        costs=prices.figures(),
         shard=Shard.read(shard) if shard else None,
         merge=merge or (),
         ray=ray,
@@ -131,9 +121,6 @@ def sweep(
         typer.echo(f"{found.damaged} damaged lines of {found.folder}/points.jsonl were left out", err=True)
     if found.lost:
         typer.echo(f"{plural(found.lost, 'worker', 'workers')} died; others simulated the points again", err=True)
-    if as_json:
-        print_json("sweep", shown.fields(top))
-    elif not quiet:
-        typer.echo(shown.text(top or SHOWN))
+    output.show("sweep", lambda: shown.fields(top), lambda: [shown.text(top or SHOWN)])
     if (nothing := shown.nothing()) and not shard:  # other shards may have some
         raise nothing

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clustersim.cli.options import Plugins, Quiet
-from clustersim.cli.progress import progressing
+from clustersim.cli.options import ResultFolder, TextOutput
 from clustersim.errors import InputError
 
 if TYPE_CHECKING:
@@ -19,7 +18,8 @@ NAME = "trace-detailed.json.gz"
 
 
 def trace(
-    result: Annotated[Path, typer.Argument(metavar="RESULT", help="The folder that `clustersim run` wrote.")],
+    result: ResultFolder,
+    *,
     out: Annotated[
         Path | None,
         typer.Option("--out", "-o", metavar="FILE.json.gz", help=f"Where to write it; default: {NAME} in that folder."),
@@ -28,8 +28,7 @@ def trace(
         str, typer.Option(help="kinds: one rank of each kind; all; or a list, such as 0,8-15.", metavar="RANKS")
     ] = "kinds",
     kernels: Annotated[bool, typer.Option("--kernels", help="Draw every kernel inside its pass.")] = False,
-    plugins: Plugins = None,
-    quiet: Quiet = False,
+    output: TextOutput,
 ) -> None:
     """Write the trace of a result for Perfetto: for the given ranks, with the load of links and the power state.
 
@@ -42,18 +41,17 @@ def trace(
 
     stored, target = StoredRun.of(result), out or result / NAME
     check_output("--out", target, (".gz",))
-    with progressing(quiet) as progress:
+    with output.progress() as progress:
         found = stored.again(progress)
         wanted = None if ranks == "kinds" else numbers(ranks, found.job.mesh.size)
         progress("draw")
         seconds = found.work.seconds if kernels else ()
         parts = found.summary, found.plan, found.record, found.facts.memory
         drawn = detailed_trace(*parts, wanted, families_of(found.work, found.topology), seconds)
-        if not quiet and (large := _large(drawn.size())):
+        if not output.quiet and (large := _large(drawn.size())):
             typer.echo(large, err=True)
         events = write_trace(target, drawn, found.summary, stored.manifest.question or "", progress)
-    if not quiet:
-        typer.echo(f"{events:,} events written to {target} (open it at https://ui.perfetto.dev)")
+    output.say(f"{events:,} events written to {target} (open it at https://ui.perfetto.dev)")
 
 
 def _large(size: TraceSize) -> str:

@@ -9,8 +9,9 @@ from typing import Annotated, Any
 
 import typer
 
-from clustersim.cli.answer import print_json
-from clustersim.cli.options import EngineName, Force, Json, Plugins, Quiet
+from clustersim.cli.answer import table
+from clustersim.cli.commands import option_group
+from clustersim.cli.options import CommandOutput, EngineName, Force
 from clustersim.cli.progress import cores, tracked
 
 Outcomes = list[dict[str, Any]]
@@ -21,6 +22,7 @@ def validate(
         list[Path] | None,
         typer.Argument(metavar="FILE.csv …", help="Measured runs; default: the shipped published runs."),
     ] = None,
+    *,
     ablate: Annotated[
         list[str] | None,
         typer.Option(
@@ -42,9 +44,7 @@ def validate(
         typer.Option(metavar="TABLE.json", help="Write the table of intervals from these runs, and use it."),
     ] = None,
     force: Force = False,
-    as_json: Json = False,
-    quiet: Quiet = False,
-    plugins: Plugins = None,
+    output: Annotated[CommandOutput, option_group(CommandOutput, "as_json", "quiet", "plugins")],
 ) -> None:
     """Simulate measured training steps with defaults alone, and compare the times, the memory and the ranking."""
     from clustersim.files import keeping_inputs
@@ -67,9 +67,8 @@ def validate(
         options |= {"engine": engine} if engine != "auto" else {}
         asked = Question.of("validate", parts, read, options)
         target = place(asked, out, default(["validate", *paths], {}, {f"engine-{engine}": engine != "auto"}), force)
-        silent = quiet or as_json
         with log.opened(target, asked, force) as kept:
-            show = partial(tracked, silent=silent)
+            show = partial(tracked, silent=output.silent)
             found = simulate(runs, changes, workers or cores(), kept, show, engine)
             outcomes, unseen, strangers = found[None], found[UNSEEN], found[STRANGER]
             title = " ".join(path.name for path in paths)
@@ -81,13 +80,12 @@ def validate(
             left_out = judged(outcomes, unseen)
             shown = judged(left_out, strangers)
             kept.finish(shown, page(figures, shown, title))
-    if as_json:
-        every = {"runs": shown, "runs_left_out": left_out, "runs_in_sample": outcomes}
-        print_json("validate", {**figures, "folder": str(kept.shown), **every})
-    elif not quiet:
-        typer.echo(
-            "\n".join([*_lines(figures, outcomes), "", f"written to {kept.shown}/ (open report.html in a browser)"])
-        )
+    every = {"runs": shown, "runs_left_out": left_out, "runs_in_sample": outcomes}
+    output.show(
+        "validate",
+        lambda: {**figures, "folder": str(kept.shown), **every},
+        lambda: [*_lines(figures, outcomes), "", f"written to {kept.shown}/ (open report.html in a browser)"],
+    )
 
 
 def _calibrated(path: Path, several: Sequence[Outcomes], title: str) -> list[Outcomes]:
@@ -112,23 +110,12 @@ def _lines(found: Mapping[str, Any], outcomes: Sequence[dict[str, Any]]) -> Iter
     yield sentence(found)
     if found["groups"]["publisher"]:
         yield ""
-        yield from _table(PUBLISHERS, publishers(found))
+        yield from table([PUBLISHERS, *publishers(found)], "<>")
     for title, head, rows in tables(found):
         yield ""
         yield title
-        yield from _table(head, rows)
+        yield from table([head, *rows], "<>")
     if found["refused"]:
         yield ""
         yield "not simulated"
         yield from (f"  {count} {kind}, such as {example(outcomes, kind)}" for kind, count in found["refused"].items())
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    lines = [head, *rows]
-    widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
-    return [
-        "  ".join(
-            cell.ljust(w) if i == 0 else cell.rjust(w) for i, (cell, w) in enumerate(zip(line, widths, strict=True))
-        )
-        for line in lines
-    ]

@@ -215,10 +215,11 @@ def test_the_table_has_what_the_stages_run(name, tp, pp, recompute):
 
 def test_printed_table_and_json_agree(capsys):
     from clustersim.cli.kernels import kernels
+    from clustersim.cli.options import CommandOutput
 
-    kernels(FOLDER / "gpt3.yaml", as_json=True)
+    kernels(FOLDER / "gpt3.yaml", output=CommandOutput(as_json=True))
     data = json.loads(capsys.readouterr().out)
-    kernels(FOLDER / "gpt3.yaml", gpus=None, stage=None, as_json=False)
+    kernels(FOLDER / "gpt3.yaml", output=CommandOutput())
     text = capsys.readouterr().out
     assert "fc1" in text
     assert f"{data['total']['launches']:,} launches" in text
@@ -227,9 +228,10 @@ def test_printed_table_and_json_agree(capsys):
 
 def test_a_stage_that_does_not_exist():
     from clustersim.cli.kernels import kernels
+    from clustersim.cli.options import CommandOutput
 
     with pytest.raises(InputError, match=r"--stage 16: the job has 16 stages; use 0 to 15"):
-        kernels(FOLDER / "gpt3.yaml", stage=16)
+        kernels(FOLDER / "gpt3.yaml", stage=16, output=CommandOutput())
 
 
 @given(st.lists(st.floats(0.5, 2), min_size=1, max_size=60), st.floats(0, 10), st.data())
