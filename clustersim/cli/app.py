@@ -10,38 +10,24 @@ import typer
 from clustersim.cli.commands import CommandGroup
 from clustersim.version import __version__
 
-COMMANDS = {
-    "run": "run:run",
-    "explain": "explain:explain",
-    "compare": "compare:compare",
-    "trace": "trace:trace",
-    "rerun": "rerun:rerun",
-    "jobs": "jobs:jobs",
-    "show": "show:show",
-    "schedule": "schedule:schedule",
-    "kernels": "kernels:kernels",
-    "collective": "collective:collective",
-    "sweep": "sweep:sweep",
-    "optimize": "optimize:optimize",
-    "plan": "plan:plan",
-    "goodput": "goodput:goodput",
-    "validate": "validate:validate",
-    "calibrate": "calibrate:calibrate",
-    "report": "report:report",
+COMMANDS = (
+    *("run", "explain", "compare", "trace", "rerun", "jobs", "show", "schedule", "kernels", "collective"),
+    *("sweep", "optimize", "plan", "goodput", "validate", "calibrate", "report", "explore", "plot", "serve"),
+    *("predict", "import", "export", "list", "init", "schema", "lab"),
+)
+"""Commands in the order of `--help`. A command is the function of its name in the file of its name, apart from `PLACES`."""
+OLD = ("share", "predictor")
+"""Former names of commands; `--help` omits them."""
+PLACES = {
     "explore": "report:explore",
-    "plot": "plot:plot",
-    "serve": "serve:serve",
-    "predict": "predict:predict",
     "import": "importing:app",
     "export": "importing:export_app",
     "list": "listing:show_list",
-    "init": "init:init",
-    "schema": "schema:schema",
     "lab": "lab:app",
+    "share": "jobs:jobs",
+    "predictor": "lab:app",
 }
-"""{command: its place in `cli/`, a function or an app with commands of its own}, in the order of `--help`."""
-OLD = {"share": "jobs:jobs", "predictor": "lab:app"}
-"""Former names of commands; `--help` omits them."""
+"""{command: its place in `cli/`, a function or an app with commands of its own}."""
 Abort = typer.Abort
 UsageError: type[BaseException] = typer.BadParameter.__bases__[0]  # typer has moved the class between modules
 
@@ -62,7 +48,7 @@ def app(names: Iterable[str] = named(())) -> typer.Typer:
     )
     made.callback()(_root)
     for name in names:
-        module, _, attribute = (COMMANDS | OLD)[name].partition(":")
+        module, _, attribute = PLACES.get(name, f"{name}:{name}").partition(":")
         command = getattr(import_module(f"clustersim.cli.{module}"), attribute)
         if isinstance(command, typer.Typer):
             made.add_typer(command, name=name, hidden=name in OLD)

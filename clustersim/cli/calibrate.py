@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from clustersim.cli.commands import option_group
+from clustersim.cli.commands import option, option_group
 from clustersim.cli.options import CommandOutput
 from clustersim.units import plural
 
@@ -28,16 +28,13 @@ def calibrate(
     *,
     trace: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="[ID=]TRACE.json",
-            help="A trace of torch.profiler of one of these steps: of the row of that id, where there are several.",
+        option(
+            "A trace of torch.profiler of one of these steps: of the row of that id, where there are several.",
+            "[ID=]TRACE.json",
         ),
     ] = None,
-    nccl: Annotated[
-        list[Path] | None,
-        typer.Option(metavar="LOG", help="Output of nccl-tests on this cluster; can be repeated."),
-    ] = None,
-    out: Annotated[Path | None, typer.Option(metavar="FILE.yaml", help="Write the machine file for --machine.")] = None,
+    nccl: Annotated[list[Path] | None, option("Output of nccl-tests on this cluster; can be repeated.", "LOG")] = None,
+    out: Annotated[Path | None, option("Write the machine file for --machine.", "FILE.yaml")] = None,
     output: Annotated[CommandOutput, option_group(CommandOutput, "as_json", "quiet", "plugins")],
 ) -> None:
     """Say what probably differs on a cluster that ran these steps, how sure that is, and write it for `run --machine`.

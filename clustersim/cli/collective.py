@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from clustersim.cli.commands import option
 from clustersim.cli.options import TOPOLOGY, ClusterKeys, JsonOutput, Setting, naming, overrides
 from clustersim.errors import InputError
 
@@ -27,45 +28,34 @@ def collective(
     changes: ClusterKeys,
     settings: Setting = None,
     begin: Annotated[
-        str, typer.Option("--begin", "-b", help="Smallest size: 8, 1M (2^20, as nccl-tests has it), 1MB (10^6), 1MiB.")
+        str, option("Smallest size: 8, 1M (2^20, as nccl-tests has it), 1MB (10^6), 1MiB.", flags="--begin -b")
     ] = "8",
-    end: Annotated[
-        str, typer.Option("--end", "-e", help="Largest size. Sizes are cut to whole floats, 4 bytes.")
-    ] = "16G",
-    factor: Annotated[float, typer.Option("--factor", "-f", min=1.01, help="Factor from one size to the next.")] = 2.0,
+    end: Annotated[str, option("Largest size. Sizes are cut to whole floats, 4 bytes.", flags="--end -e")] = "16G",
+    factor: Annotated[float, option("Factor from one size to the next.", flags="--factor -f", min=1.01)] = 2.0,
     gpus: Annotated[
-        int | None, typer.Option("--gpus", "-g", min=2, help="Number of GPUs, the first ones. [default: all]")
+        int | None, option("Number of GPUs, the first ones. [default: all]", flags="--gpus -g", min=2)
     ] = None,
-    ranks: Annotated[
-        str | None, typer.Option(help="GPUs to use, such as 0-7,16-23 or 0-1023:8 (one per node of 8).")
-    ] = None,
+    ranks: Annotated[str | None, option("GPUs to use, such as 0-7,16-23 or 0-1023:8 (one per node of 8).")] = None,
     algo: Annotated[
-        str | None, typer.Option(help="Force an algorithm of NCCL, such as ring, or one of clustersim/collectives.")
+        str | None, option("Force an algorithm of NCCL, such as ring, or one of clustersim/collectives.")
     ] = None,
-    proto: Annotated[str | None, typer.Option(help="Force a protocol: LL, LL128 or Simple.")] = None,
-    version: Annotated[str | None, typer.Option("--nccl", help="NCCL's release, such as 2.27.")] = None,
-    launch: Annotated[
-        str | None, typer.Option(help="Time before each collective, such as 24us for eager PyTorch.")
-    ] = None,
+    proto: Annotated[str | None, option("Force a protocol: LL, LL128 or Simple.")] = None,
+    version: Annotated[str | None, option("NCCL's release, such as 2.27.", flags="--nccl")] = None,
+    launch: Annotated[str | None, option("Time before each collective, such as 24us for eager PyTorch.")] = None,
     nvls: Annotated[
-        bool | None, typer.Option("--nvls/--no-nvls", help="Let NVSwitches reduce, or not: NCCL_NVLS_ENABLE.")
+        bool | None, option("Let NVSwitches reduce, or not: NCCL_NVLS_ENABLE.", flags="--nvls/--no-nvls")
     ] = None,
     imbalance: Annotated[
-        float, typer.Option(help="Rows of the busiest GPU over the mean (Zipf), of all_to_all, dispatch or combine.")
+        float, option("Rows of the busiest GPU over the mean (Zipf), of all_to_all, dispatch or combine.")
     ] = 1.0,
     why: Annotated[
-        bool, typer.Option("--why", help="Print the alternatives for the last size, and the busiest link.")
+        bool, option("Print the alternatives for the last size, and the busiest link.", flags="--why")
     ] = False,
     measured: Annotated[
-        Path | None,
-        typer.Option(help="Output of nccl-tests, or a CSV with size_bytes and time_us, to compare with."),
+        Path | None, option("Output of nccl-tests, or a CSV with size_bytes and time_us, to compare with.")
     ] = None,
-    in_place: Annotated[
-        bool, typer.Option("--in-place", help="Use the in-place times of the nccl-tests output.")
-    ] = False,
-    source: Annotated[
-        str | None, typer.Option(help="Part of the source's name, for a CSV with several sources.")
-    ] = None,
+    in_place: Annotated[bool, option("Use the in-place times of the nccl-tests output.", flags="--in-place")] = False,
+    source: Annotated[str | None, option("Part of the source's name, for a CSV with several sources.")] = None,
     output: JsonOutput,
 ) -> None:
     """Print nccl-tests' table for a collective: size, algorithm, protocol, time, algbw, busbw."""

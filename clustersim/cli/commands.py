@@ -46,10 +46,18 @@ def option_group(kind: type, *names: str) -> OptionGroup:
     """
     hints = get_type_hints(kind, include_extras=True)
     defaults = {one.name: inspect.Parameter.empty if one.default is MISSING else one.default for one in fields(kind)}
-    return OptionGroup([option(name, hints[name], defaults[name]) for name in names or defaults], kind)
+    return OptionGroup([parameter(name, hints[name], defaults[name]) for name in names or defaults], kind)
 
 
-def option(name: str, annotation: Any, default: Any = None) -> inspect.Parameter:
+def option(text: str, metavar: str | None = None, flags: str = "", **more: Any) -> Any:
+    """Return what an annotation says about an option: its help, and the name of its value.
+
+    flags: its spellings with blanks between, such as `--out -o`; default: the name of the parameter. more: as in typer.Option.
+    """
+    return typer.Option(*flags.split(), help=text, metavar=metavar, **more)
+
+
+def parameter(name: str, annotation: Any, default: Any = None) -> inspect.Parameter:
     """Return the parameter of an option or an argument of a command."""
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
@@ -80,7 +88,7 @@ def _with_single_options(command: Callable[..., None]) -> Callable[..., None]:
     parameters = [
         each
         for name, one in signature.parameters.items()
-        for each in (groups[name].options if name in groups else [option(name, one.annotation, one.default)])
+        for each in (groups[name].options if name in groups else [parameter(name, one.annotation, one.default)])
     ]
 
     @wraps(command)

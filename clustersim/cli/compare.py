@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from clustersim.cli.answer import look
+from clustersim.cli.commands import option
 from clustersim.cli.options import CommandOutput, StandardOutput
 from clustersim.errors import InputError
 
@@ -23,9 +24,7 @@ def compare(
         ),
     ],
     *,
-    rank: Annotated[
-        int | None, typer.Option(help="Rank of the trace; default: the rank that it names, else 0.")
-    ] = None,
+    rank: Annotated[int | None, option("Rank of the trace; default: the rank that it names, else 0.")] = None,
     output: StandardOutput,
 ) -> None:
     """Print the differences between the inputs of results and where time goes; or compare a profiler's trace with a result."""

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from clustersim.cli.commands import option_group
+from clustersim.cli.commands import option, option_group
 from clustersim.cli.options import CommandOutput, ReliabilityFile
 from clustersim.errors import InputError
 from clustersim.units import parse
@@ -19,15 +17,15 @@ REPLICA, PARAMETERS = 128, 25e6
 
 
 def goodput(
-    step: Annotated[str, typer.Option(help="Time of a step if nothing disturbs it, such as 5s.", metavar="TIME")],
-    nodes: Annotated[int, typer.Option(min=1, max=1_000_000, help="Number of nodes of the job.")],
+    step: Annotated[str, option("Time of a step if nothing disturbs it, such as 5s.", "TIME")],
+    nodes: Annotated[int, option("Number of nodes of the job.", min=1, max=1_000_000)],
     *,
-    gpu: Annotated[str, typer.Option(help="The GPU: a type of node.")] = "h100",
+    gpu: Annotated[str, option("The GPU: a type of node.")] = "h100",
     parameters: Annotated[
-        str | None, typer.Option(help="Parameters of the model, such as 405B; default 25 million a GPU.", metavar="N")
+        str | None, option("Parameters of the model, such as 405B; default 25 million a GPU.", "N")
     ] = None,
-    rack: Annotated[int, typer.Option(min=1, max=10_000, help="Nodes per rack, which fail together.")] = 4,
-    blocking: Annotated[bool, typer.Option("--blocking", help="Steps wait while a checkpoint is written.")] = False,
+    rack: Annotated[int, option("Nodes per rack, which fail together.", min=1, max=10_000)] = 4,
+    blocking: Annotated[bool, option("Steps wait while a checkpoint is written.", flags="--blocking")] = False,
     reliability: ReliabilityFile = None,
     output: Annotated[CommandOutput, option_group(CommandOutput, "as_json")],
 ) -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from clustersim.cli.answer import look
-from clustersim.cli.commands import CommandGroup, option_group
+from clustersim.cli.commands import CommandGroup, option, option_group
 from clustersim.cli.options import (
     ClusterKeys,
     CommandOutput,
@@ -28,14 +30,10 @@ if TYPE_CHECKING:
     from clustersim.convert.megatron_script import Imported
 
 
-def out_option(metavar: str) -> Any:
-    """Return the option that names the file to write instead of printing."""
-    return typer.Option("--out", "-o", help="Write it here; default: print it.", metavar=metavar)
-
-
-ImportSetting = Annotated[
-    list[str] | None, typer.Option("--set", help="Override a key of the workload.", metavar="KEY=VALUE")
-]
+OUT = "Write it here; default: print it."
+YamlFile = Annotated[Path | None, option(OUT, "FILE.yaml", flags="--out -o")]
+LaunchFile = Annotated[Path | None, option(OUT, "FILE", flags="--out -o")]
+ImportSetting = Annotated[list[str] | None, option("Override a key of the workload.", "KEY=VALUE", flags="--set")]
 app = CommandGroup(
     help="Take a step from another tool: a launch script or job config as a workload, or execution traces to play."
 )
@@ -61,12 +59,10 @@ def megatron(
             help="The script's own arguments, as it would be called with; -- before one that begins with a dash.",
         ),
     ] = None,
-    out: Annotated[Path | None, out_option("FILE.yaml")] = None,
+    out: YamlFile = None,
     variables: Annotated[
         list[str] | None,
-        typer.Option(
-            "--var", help="A variable of the environment, or an argument by its number.", metavar="NAME=VALUE"
-        ),
+        option("A variable of the environment, or an argument by its number.", "NAME=VALUE", flags="--var"),
     ] = None,
     settings: ImportSetting = None,
 ) -> None:
@@ -78,75 +74,78 @@ def megatron(
     from clustersim.files import read_text
 
     called = {str(number): value for number, value in enumerate(arguments or (), 1)}
-    asked = ImportRequest({**called, **dict(map(_variable, variables or ()))}, _given(settings))
+    asked = ImportRequest({**called, **dict(map(_variable, variables or ()))}, _values(settings))
     _answer(script, imported(str(script), read_text(script, "a shell script"), asked), out)
 
 
-ConfigFile = Annotated[Path, typer.Argument(metavar="FILE", help="The settings of the run.")]
-GpuCount = Annotated[int | None, typer.Option(min=1, help="Number of GPUs, if the file does not state it.")]
-LaunchFile = Annotated[Path | None, out_option("FILE")]
-YamlFile = Annotated[Path | None, out_option("FILE.yaml")]
+@dataclass(frozen=True)
+class SettingsFile:
+    """Options of the commands that read a settings file of another tool."""
+
+    config: Annotated[Path, typer.Argument(metavar="FILE", help="The settings of the run.")]
+    model: Annotated[str | None, option("The model's config.json, or a workload with its shapes.", "FILE")] = None
+    gpus: Annotated[int | None, option("Number of GPUs, if the file does not state it.", min=1)] = None
+    out: YamlFile = None
+    settings: ImportSetting = None
 
 
-@app.command()
-def torchtitan(config: ConfigFile, gpus: GpuCount = None, out: YamlFile = None, settings: ImportSetting = None) -> None:
-    """Write a workload from a job config of torchtitan v0.2 in TOML, and say what was ignored."""
+def _torchtitan(_: str, text: str, request: SettingsFile) -> Imported:
+    """Return the workload of a job config of torchtitan."""
     from clustersim.config.overrides import replace
     from clustersim.convert.torchtitan import imported
-    from clustersim.files import read_text
 
-    found = imported(str(config), read_text(config, "a job config of torchtitan"), gpus)
-    for key, value in _given(settings).items():
+    found = imported(str(request.config), text, request.gpus)
+    for key, value in _values(request.settings).items():
         replace(found.workload, tuple(key.split(".")), value, key)
-    _answer(config, found, out)
+    return found
 
 
-def _given(settings: list[str] | None) -> dict[str, object]:
+def _megatron_yaml(tool: str, text: str, request: SettingsFile) -> Imported:
+    """Return the workload of a YAML whose settings stand for Megatron's arguments."""
+    from clustersim.convert.megatron_yaml import imported
+
+    return imported(tool, str(request.config), text, _values(request.settings))
+
+
+def _trainer(tool: str, text: str, request: SettingsFile) -> Imported:
+    """Return the workload of the settings of a trainer around a Hugging Face model."""
+    from clustersim.convert.trainers import TrainerRequest, imported
+
+    asked = TrainerRequest(request.model, request.gpus, _values(request.settings))
+    return imported(tool, str(request.config), text, asked)
+
+
+def _importer(
+    tool: str, file: str, read: Callable[[str, str, SettingsFile], Imported], options: Sequence[str] = ()
+) -> None:
+    """Add the command that reads the settings file of a tool. options: those besides --out and --set."""
+
+    def command(request: SettingsFile) -> None:
+        from clustersim.files import read_text
+
+        _answer(request.config, read(tool, read_text(request.config, file), request), request.out)
+
+    group = option_group(SettingsFile, "config", *options, "out", "settings")
+    command.__annotations__["request"] = Annotated[SettingsFile, group]
+    app.command(tool, help=f"Write a workload from {file}, and say what was ignored and what assumed.")(command)
+
+
+_importer("torchtitan", "a job config of torchtitan v0.2 in TOML", _torchtitan, ["gpus"])
+_importer("nemo", "a launch file of NeMo up to 1.23 in YAML", _megatron_yaml)
+_importer(
+    "megatron-bridge", "a ConfigContainer of Megatron-Bridge in YAML, such as its run_config.yaml", _megatron_yaml
+)
+_importer("deepspeed", "a DeepSpeed configuration in JSON", _trainer, ["model", "gpus"])
+_importer("accelerate", "an accelerate configuration in YAML", _trainer, ["model", "gpus"])
+_importer("axolotl", "an axolotl configuration in YAML", _trainer, ["model", "gpus"])
+_importer("llama-factory", "a LLaMA-Factory configuration in YAML", _trainer, ["model", "gpus"])
+
+
+def _values(settings: list[str] | None) -> dict[str, object]:
     """Return the values of `--set` by dotted key."""
     from clustersim.config.overrides import scalar
 
     return {key: scalar(key, value) for key, value in by_key(settings).items()}
-
-
-def _megatron_yaml(tool: str, file: str) -> None:
-    """Add the command that reads a YAML whose settings stand for Megatron's arguments."""
-
-    @app.command(tool, help=f"Write a workload from {file}, and say what was ignored and what assumed.")
-    def _read(config: ConfigFile, out: YamlFile = None, settings: ImportSetting = None) -> None:
-        from clustersim.convert.megatron_yaml import imported
-        from clustersim.files import read_text
-
-        _answer(config, imported(tool, str(config), read_text(config, file), _given(settings)), out)
-
-
-_megatron_yaml("nemo", "a launch file of NeMo up to 1.23 in YAML")
-_megatron_yaml("megatron-bridge", "a ConfigContainer of Megatron-Bridge in YAML, such as its run_config.yaml")
-
-
-def _trainer(tool: str, file: str) -> None:
-    """Add the command that reads settings of a trainer around a Hugging Face model."""
-
-    @app.command(tool, help=f"Write a workload from {file}, and say what was ignored and what assumed.")
-    def _read(
-        config: ConfigFile,
-        model: Annotated[
-            str | None, typer.Option(help="The model's config.json, or a workload with its shapes.", metavar="FILE")
-        ] = None,
-        gpus: GpuCount = None,
-        out: YamlFile = None,
-        settings: ImportSetting = None,
-    ) -> None:
-        from clustersim.convert.trainers import TrainerRequest, imported
-        from clustersim.files import read_text
-
-        asked = TrainerRequest(model, gpus, _given(settings))
-        _answer(config, imported(tool, str(config), read_text(config, file), asked), out)
-
-
-_trainer("deepspeed", "a DeepSpeed configuration in JSON")
-_trainer("accelerate", "an accelerate configuration in YAML")
-_trainer("axolotl", "an axolotl configuration in YAML")
-_trainer("llama-factory", "a LLaMA-Factory configuration in YAML")
 
 
 def _answer(source: Path, found: Imported, out: Path | None) -> None:
@@ -183,10 +182,9 @@ def chakra(
     topology: TopologyFile,
     *,
     roofline: Annotated[
-        bool,
-        typer.Option("--roofline", help="Compute times by this cluster's rooflines from FLOP and bytes."),
+        bool, option("Compute times by this cluster's rooflines from FLOP and bytes.", flags="--roofline")
     ] = False,
-    trace: Annotated[Path | None, typer.Option(help="Write a trace for Perfetto.", metavar="FILE.json.gz")] = None,
+    trace: Annotated[Path | None, option("Write a trace for Perfetto.", "FILE.json.gz")] = None,
     no_fold: NoFold = False,
     changes: ClusterKeys,
     settings: Setting = None,
@@ -282,8 +280,8 @@ _exporter("deepspeed", "the DeepSpeed configuration", "DeepSpeed's settings", ".
 def export_chakra(
     result: ResultFolder,
     *,
-    out: Annotated[Path, typer.Option("--out", "-o", help="A new or empty folder.", metavar="FOLDER")],
-    ranks: Annotated[str, typer.Option(help="all, or numbers such as 0,8-15.", metavar="RANKS")] = "all",
+    out: Annotated[Path, option("A new or empty folder.", "FOLDER", flags="--out -o")],
+    ranks: Annotated[str, option("all, or numbers such as 0,8-15.", "RANKS")] = "all",
     output: TextOutput,
 ) -> None:
     """Write the step of a result as Chakra execution traces: NAME.RANK.et for each rank, and comm_groups.json.

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from clustersim.cli.commands import option_group
+from clustersim.cli.commands import option, option_group
 from clustersim.cli.options import (
     CommandOutput,
     Force,
@@ -40,17 +40,15 @@ def jobs(
     changes: RunKeys,
     *,
     placement: Annotated[
-        str | None, typer.Option(help="Nodes of the jobs: packed (default), spread, random or random:SEED.")
+        str | None, option("Nodes of the jobs: packed (default), spread, random or random:SEED.")
     ] = None,
     steps: Annotated[
-        int | None, typer.Option(min=1, max=10_000, help="Smallest number of steps that each job completes; default 3.")
+        int | None, option("Smallest number of steps that each job completes; default 3.", min=1, max=10_000)
     ] = None,
     settings: Setting = None,
     no_fold: NoFold = False,
     ignore_memory: IgnoreMemory = False,
-    out: Annotated[
-        Path | None, typer.Option(help="Folder of the result; default results/jobs-TOPOLOGY-FILES-OPTIONS.")
-    ] = None,
+    out: Annotated[Path | None, option("Folder of the result; default results/jobs-TOPOLOGY-FILES-OPTIONS.")] = None,
     force: Force = False,
     no_save: NoSave = False,
     output: Annotated[CommandOutput, option_group(CommandOutput, "plugins", "as_json", "verbose", "quiet")],

@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from clustersim.cli.answer import table
+from clustersim.cli.commands import option
 from clustersim.cli.options import JsonOutput, WorkloadFile
 from clustersim.errors import InputError
 
@@ -26,9 +25,9 @@ SECONDS = ("seconds", "seconds_low", "seconds_high")
 def kernels(
     workload: WorkloadFile,
     *,
-    gpus: Annotated[int | None, typer.Option(min=1, help="Number of GPUs of the job; default: one replica.")] = None,
-    stage: Annotated[int | None, typer.Option(min=0, help="Pipeline stage; default: all stages.")] = None,
-    gpu: Annotated[str | None, typer.Option(help="GPU, or path to its YAML file, for forecasts.")] = None,
+    gpus: Annotated[int | None, option("Number of GPUs of the job; default: one replica.", min=1)] = None,
+    stage: Annotated[int | None, option("Pipeline stage; default: all stages.", min=0)] = None,
+    gpu: Annotated[str | None, option("GPU, or path to its YAML file, for forecasts.")] = None,
     output: JsonOutput,
 ) -> None:
     """Print the kernels of one step: for each its place in the model, shape, count, FLOP and bytes.

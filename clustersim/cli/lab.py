@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from clustersim.cli import lab_tables
-from clustersim.cli.commands import CommandGroup, option_group
+from clustersim.cli.commands import CommandGroup, option, option_group
 from clustersim.cli.options import CommandOutput, JsonOutput, Plugins, naming
+from clustersim.cli.progress import progressing
 from clustersim.errors import InputError
 
 if TYPE_CHECKING:
@@ -23,19 +23,19 @@ CARD = "neusight"
 LEARNED = (*SHIPPED, "neusight-paper")
 DataOption = Annotated[
     list[Path] | None,
-    typer.Option(
-        "--data",
-        help="Measured kernels: a folder of tables, a checkout of NeuSight or aiconfigurator, or a CSV file; may be "
+    option(
+        "Measured kernels: a folder of tables, a checkout of NeuSight or aiconfigurator, or a CSV file; may be "
         "given several times; default: $CLUSTERSIM_DATA.",
-        metavar="PATH",
+        "PATH",
+        flags="--data",
     ),
 ]
 LeaveOut = Annotated[
     list[str] | None,
-    typer.Option("--leave-out", help="A GPU that nothing is learned from; may be given several times.", metavar="GPU"),
+    option("A GPU that nothing is learned from; may be given several times.", "GPU", flags="--leave-out"),
 ]
-WeightsFile = Annotated[Path | None, typer.Option(help="Weights file for the one predictor named.")]
-Names = Annotated[list[str] | None, typer.Option("--predictor", "-p", help="A predictor; default: all of them.")]
+WeightsFile = Annotated[Path | None, option("Weights file for the one predictor named.")]
+Names = Annotated[list[str] | None, option("A predictor; default: all of them.", flags="--predictor -p")]
 
 app = CommandGroup(help="Train, evaluate and describe the predictors of kernel times.", no_args_is_help=True)
 
@@ -55,10 +55,10 @@ def train(
     name: Annotated[str, typer.Argument(help="linear, habitat, neusight or neusight-paper.")],
     data: DataOption = None,
     leave_out: LeaveOut = None,
-    seed: Annotated[int, typer.Option(help="Seed of all random choices.", min=0)] = 0,
-    out: Annotated[Path | None, typer.Option(help="Weights file; default: NAME.safetensors here.")] = None,
+    seed: Annotated[int, option("Seed of all random choices.", min=0)] = 0,
+    out: Annotated[Path | None, option("Weights file; default: NAME.safetensors here.")] = None,
     permits: Plugins = None,
-    install: Annotated[bool, typer.Option("--install", help="Replace the weights that runs use.")] = False,
+    install: Annotated[bool, option("Replace the weights that runs use.", flags="--install")] = False,
 ) -> None:
     """Train a predictor on measured kernels and write its weights, with their held-out errors inside.
 
@@ -85,8 +85,12 @@ def train(
     given = sources.given(data, leave_out or ())
     path = weights_file.shipped(name) if install else out or Path(f"{name}.safetensors")
     scratch = path.with_name(f".{path.name}.parts")
-    with plugins.blaming(ROOM, name):
-        weights = _with_progress(name, lambda report: learn(given, seed, report, scratch))
+    with plugins.blaming(ROOM, name), progressing(silent=False) as progress:
+
+        def report(task: str, done: int, total: int) -> None:
+            progress(f"{name}: {task}, {done} of {total}")
+
+        weights = learn(given, seed, report, scratch)
         weights_file.save(path, weights)
     training.discard(scratch)
     typer.echo("\n".join([f"wrote {path}", *lab_tables.text(model_card.errors(weights.meta))]))
@@ -97,24 +101,22 @@ def evaluate(
     *,
     data: DataOption = None,
     predictor: Names = None,
-    split: Annotated[str, typer.Option(help="Split of the FP32 kernels: test or train.")] = "test",
+    split: Annotated[str, option("Split of the FP32 kernels: test or train.")] = "test",
     weights: WeightsFile = None,
     by: Annotated[
         str,
-        typer.Option(
-            help="What to tell errors apart by, one or several of class, dtype, gpu, decile (of measured time) and "
+        option(
+            "What to tell errors apart by, one or several of class, dtype, gpu, decile (of measured time) and "
             "flop-decile; deciles are of a class each.",
-            metavar="LIST",
+            "LIST",
         ),
     ] = "class,gpu",
     scalar: Annotated[
-        bool, typer.Option("--scalar", help="Also judge after 64 kernels set the speed of each GPU and data type.")
+        bool, option("Also judge after 64 kernels set the speed of each GPU and data type.", flags="--scalar")
     ] = False,
-    plots: Annotated[
-        Path | None, typer.Option(help="Write plots of the errors to this folder, as one page.", metavar="FOLDER")
-    ] = None,
-    png: Annotated[bool, typer.Option("--png", help="With --plots: also as PNG files; needs matplotlib.")] = False,
-    models: Annotated[bool, typer.Option("--models", help="Whole models instead of kernels.")] = False,
+    plots: Annotated[Path | None, option("Write plots of the errors to this folder, as one page.", "FOLDER")] = None,
+    png: Annotated[bool, option("With --plots: also as PNG files; needs matplotlib.", flags="--png")] = False,
+    models: Annotated[bool, option("Whole models instead of kernels.", flags="--models")] = False,
     output: JsonOutput,
 ) -> None:
     """Print the errors of predictors on measured kernels, with the weights as they are, and how many the interval holds.
@@ -172,16 +174,12 @@ def _draw(folder: Path, frames: list[Any], split: str, png: bool) -> None:
 
 @app.command()
 def profile(
-    suite: Annotated[
-        str | None, typer.Option(help="Suites, such as gemm,attention; default: all.", metavar="LIST")
-    ] = None,
-    out: Annotated[Path, typer.Option(help="CSV of kernels; layers and steps go to *_steps.csv.")] = Path(
-        "kernels.csv"
-    ),
-    minutes: Annotated[float | None, typer.Option(help="Minutes after which nothing new starts.")] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Only the most valuable cases.")] = False,
-    gpu: Annotated[str | None, typer.Option(help="Name or YAML file of this GPU where it is not known.")] = None,
-    device: Annotated[str, typer.Option(hidden=True, help="cpu: tiny shapes, to test that all cases run.")] = "cuda",
+    suite: Annotated[str | None, option("Suites, such as gemm,attention; default: all.", "LIST")] = None,
+    out: Annotated[Path, option("CSV of kernels; layers and steps go to *_steps.csv.")] = Path("kernels.csv"),
+    minutes: Annotated[float | None, option("Minutes after which nothing new starts.")] = None,
+    quick: Annotated[bool, option("Only the most valuable cases.", flags="--quick")] = False,
+    gpu: Annotated[str | None, option("Name or YAML file of this GPU where it is not known.")] = None,
+    device: Annotated[str, option("cpu: tiny shapes, to test that all cases run.", hidden=True)] = "cuda",
 ) -> None:
     """Measure kernels, layers and training steps on this machine's CUDA GPU, row by row, the most valuable first.
 
@@ -203,8 +201,8 @@ def show(
     *,
     predictor: Names = None,
     weights: WeightsFile = None,
-    full: Annotated[bool, typer.Option("--full", help="Every GPU, intervals, constants and data.")] = False,
-    card: Annotated[Path | None, typer.Option(help="Write the model card of neusight instead.", metavar="FILE")] = None,
+    full: Annotated[bool, option("Every GPU, intervals, constants and data.", flags="--full")] = False,
+    card: Annotated[Path | None, option("Write the model card of neusight instead.", "FILE")] = None,
     output: Annotated[CommandOutput, option_group(CommandOutput, "as_json")],
 ) -> None:
     """Print what weights learned from, and their errors on what they had not seen.
@@ -233,24 +231,6 @@ def show(
         lambda: {"predictors": {name: one.meta for name, one in found.items()}},
         lambda: [line for one in found.values() for line in lab_tables.lines(one, full)],
     )
-
-
-def _with_progress(name: str, work: Any) -> Any:
-    """Return the results of `work`, with a progress bar over its tasks if standard error is a terminal."""
-    if not sys.stderr.isatty():
-        return work(lambda *_: None)
-    from rich.console import Console
-    from rich.progress import Progress
-
-    with Progress(console=Console(stderr=True), transient=True) as bar:
-        tasks: dict[str, Any] = {}
-
-        def report(task: str, done: int, total: int) -> None:
-            if task not in tasks:
-                tasks[task] = bar.add_task(f"{name}: {task}", total=total)
-            bar.update(tasks[task], completed=done)
-
-        return work(report)
 
 
 def _opened(names: list[str] | None, weights: Path | None) -> list[Predictor]:

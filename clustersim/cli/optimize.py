@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from clustersim.cli.commands import option
 from clustersim.cli.main import INTERRUPTED
 from clustersim.cli.options import (
     EngineName,
@@ -44,14 +45,12 @@ def optimize(
     machine: MachineOption = None,
     objective: Annotated[
         Literal["step", "cost", "energy", "gpus"],
-        typer.Option(help="Minimize time, dollars or energy per token, or the GPUs for --target."),
+        option("Minimize time, dollars or energy per token, or the GPUs for --target."),
     ] = "step",
-    target: Annotated[
-        float | None, typer.Option(help="Tokens/s that --objective gpus must reach.", metavar="TOKENS/S")
-    ] = None,
-    top: Annotated[int, typer.Option(min=1, max=1000, help="Number of best splits to find.")] = 5,
-    trials: Annotated[int | None, typer.Option(min=1, max=1_000_000, help="Largest number of simulations.")] = None,
-    within: Annotated[str | None, typer.Option(help="Time limit, such as 60s.", metavar="TIME")] = None,
+    target: Annotated[float | None, option("Tokens/s that --objective gpus must reach.", "TOKENS/S")] = None,
+    top: Annotated[int, option("Number of best splits to find.", min=1, max=1000)] = 5,
+    trials: Annotated[int | None, option("Largest number of simulations.", min=1, max=1_000_000)] = None,
+    within: Annotated[str | None, option("Time limit, such as 60s.", "TIME")] = None,
     unlikely: Unlikely = False,
     engine: EngineName = "auto",
     prices: PriceOptions,

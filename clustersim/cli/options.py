@@ -12,7 +12,7 @@ import typer
 
 from clustersim import plugins
 from clustersim.cli.answer import print_json
-from clustersim.cli.commands import OptionGroup, option, option_group
+from clustersim.cli.commands import OptionGroup, option, option_group, parameter
 from clustersim.cli.progress import progressing
 from clustersim.config.options import Option
 from clustersim.config.shipped import Room, files, find, renamed
@@ -70,52 +70,47 @@ WORKLOAD = typer.Argument(
 )
 WorkloadFile = Annotated[Path, WORKLOAD]
 ResultFolder = Annotated[Path, typer.Argument(metavar="RESULT", help="The folder that `clustersim run` wrote.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print only errors.")]
-Force = Annotated[bool, typer.Option("--force", help="Let --out replace the result of another question.")]
-NoSave = Annotated[bool, typer.Option("--no-save", help="Write no files.")]
-NoFold = Annotated[bool, typer.Option("--no-fold", help="Simulate every rank, also identical ones.")]
+Json = Annotated[bool, option("Print JSON instead of text.", flags="--json")]
+Quiet = Annotated[bool, option("Print only errors.", flags="--quiet -q")]
+Force = Annotated[bool, option("Let --out replace the result of another question.", flags="--force")]
+NoSave = Annotated[bool, option("Write no files.", flags="--no-save")]
+NoFold = Annotated[bool, option("Simulate every rank, also identical ones.", flags="--no-fold")]
 Unlikely = Annotated[
     bool,
-    typer.Option(
-        "--unlikely",
-        help="Include splits unlikely to fit: under half of published runs at their memory level succeeded.",
+    option(
+        "Include splits unlikely to fit: under half of published runs at their memory level succeeded.",
+        flags="--unlikely",
     ),
 ]
-IgnoreMemory = Annotated[bool, typer.Option("--ignore-memory", help="Continue if a job does not fit.")]
+IgnoreMemory = Annotated[bool, option("Continue if a job does not fit.", flags="--ignore-memory")]
 Verbose = Annotated[
-    bool, typer.Option("--verbose", "-v", help="Also print memory by kind, links, and the errors of kernel times.")
+    bool, option("Also print memory by kind, links, and the errors of kernel times.", flags="--verbose -v")
 ]
 EngineName = Annotated[
     Literal["auto", "simpy"],
-    typer.Option("--engine", help="simpy: the reference; auto: the event loop, faster with the same result."),
+    option("simpy: the reference; auto: the event loop, faster with the same result.", flags="--engine"),
 ]
 Setting = Annotated[
     list[str] | None,
-    typer.Option(
-        "--set", help="Override a key, such as training.clip_gradients=false or cluster.nodes=64.", metavar="KEY=VALUE"
-    ),
+    option("Override a key, such as training.clip_gradients=false or cluster.nodes=64.", "KEY=VALUE", flags="--set"),
 ]
 Settings = Annotated[
     list[str] | None,
-    typer.Option(
-        "--set",
-        help="Override a key; values separated by commas are all tried, auto means all legal ones.",
-        metavar="KEY=VALUE",
+    option(
+        "Override a key; values separated by commas are all tried, auto means all legal ones.",
+        "KEY=VALUE",
+        flags="--set",
     ),
 ]
 ReliabilityFile = Annotated[
-    Path | None,
-    typer.Option(help="A YAML file of failures, restarts and storage, instead of the defaults.", metavar="FILE"),
+    Path | None, option("A YAML file of failures, restarts and storage, instead of the defaults.", "FILE")
 ]
 CostsOption = Annotated[
-    Path | None, typer.Option(help="A YAML file of prices, power and carbon, instead of the defaults.", metavar="FILE")
+    Path | None, option("A YAML file of prices, power and carbon, instead of the defaults.", "FILE")
 ]
 MachineOption = Annotated[
     Path | None,
-    typer.Option(
-        "--machine", help="Measured constants of this cluster: a file of `clustersim calibrate`.", metavar="FILE.yaml"
-    ),
+    option("Measured constants of this cluster: a file of `clustersim calibrate`.", "FILE.yaml", flags="--machine"),
 ]
 
 
@@ -128,8 +123,8 @@ def _workload(workload: Path | None, model: Path | None) -> Path:
     return workload or model  # type: ignore[return-value]
 
 
-_MODEL = typer.Option(help="A model's config.json, instead of a workload.", parser=workload_file, metavar="FILE")
-_FILES = [option("workload", Annotated[Path | None, WORKLOAD]), option("model", Annotated[Path | None, _MODEL])]
+_MODEL = option("A model's config.json, instead of a workload.", "FILE", parser=workload_file)
+_FILES = [parameter("workload", Annotated[Path | None, WORKLOAD]), parameter("model", Annotated[Path | None, _MODEL])]
 WorkloadOrModel = Annotated[Path, OptionGroup(_FILES, _workload)]
 """File of a workload, or of `--model`."""
 
@@ -140,14 +135,14 @@ def key_options(options: Sequence[Option], lists: bool = False) -> OptionGroup:
     lists: whether an option takes several values, separated by commas, as one text.
     """
 
-    def parameter(one: Option) -> Any:
+    def key_option(one: Option) -> Any:
         kind = str if lists or one.form in ("word", "degree") else int
         flags = (one.flag, "--sequence") if one.name == "seq" else (one.flag,)
         shown = typer.Option(*flags, help=one.what, metavar=one.values if lists else None)
-        return option(one.name, Annotated[kind | None, shown])
+        return parameter(one.name, Annotated[kind | None, shown])
 
     keys = {one.name: one.key for one in options}
-    return OptionGroup([parameter(one) for one in options], lambda **given: {keys[name]: given[name] for name in keys})
+    return OptionGroup([key_option(one) for one in options], lambda **given: {keys[name]: given[name] for name in keys})
 
 
 RunKeys = Annotated[dict[str, Any], key_options(RUN_OPTIONS)]
@@ -171,11 +166,11 @@ def naming(option: str) -> AbstractContextManager[None]:
 
 Plugins = Annotated[
     list[str] | None,
-    typer.Option(
-        "--plugins",
+    option(
+        "Permit outside code, such as mine:build; separated by commas, or repeated.",
+        "MODULE:NAME",
+        flags="--plugins",
         callback=_permit,
-        help="Permit outside code, such as mine:build; separated by commas, or repeated.",
-        metavar="MODULE:NAME",
     ),
 ]
 
@@ -187,7 +182,7 @@ class CommandOutput:
     plugins: Plugins = None
     as_json: Json = False
     verbose: Verbose = False
-    brief: Annotated[bool, typer.Option("--brief", help="Print the three numbers and warnings alone.")] = False
+    brief: Annotated[bool, option("Print the three numbers and warnings alone.", flags="--brief")] = False
     quiet: Quiet = False
 
     def progress(self) -> AbstractContextManager[Progress]:
@@ -237,9 +232,7 @@ TextOutput = Annotated[CommandOutput, option_group(CommandOutput, "plugins", "qu
 class Prices:
     """Options on prices, power and carbon."""
 
-    price: Annotated[
-        float | None, typer.Option(help="Rent in USD per GPU-hour; default by GPU (docs/planning.md).", metavar="USD")
-    ] = None
+    price: Annotated[float | None, option("Rent in USD per GPU-hour; default by GPU (docs/planning.md).", "USD")] = None
     costs: CostsOption = None
 
     def figures(self) -> Figures | None:

@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
+from clustersim.cli.commands import option
 from clustersim.cli.options import (
     MachineOption,
     PriceOptions,
@@ -47,26 +46,18 @@ _BEYOND = {"days": "too late", "budget": "too dear", "nodes": "too large"}
 def plan(
     workload: WorkloadFile,
     *,
-    tokens: Annotated[str, typer.Option(help="Tokens of the run, such as 15T.", metavar="N")],
-    days: Annotated[float | None, typer.Option(help="Largest number of days of the run.")] = None,
-    budget: Annotated[str | None, typer.Option(help="Largest cost in USD, such as 20M.", metavar="USD")] = None,
-    nodes: Annotated[int | None, typer.Option(min=1, help="Largest number of nodes, without spares.")] = None,
-    gpu: Annotated[
-        str | None, typer.Option(help=f"GPUs to compare: types of node; default {GPU}.", metavar="h100,b200")
-    ] = None,
-    nic: Annotated[str | None, typer.Option(help="Line rates of NICs to compare.", metavar="200Gb/s,400Gb/s")] = None,
-    oversubscription: Annotated[
-        str | None, typer.Option(help="Oversubscriptions of the leaves to compare.", metavar="1,2,4")
-    ] = None,
-    topology: Annotated[
-        Path | None, typer.Option(help="Cluster, without its node count; default rail_optimized.")
-    ] = None,
+    tokens: Annotated[str, option("Tokens of the run, such as 15T.", "N")],
+    days: Annotated[float | None, option("Largest number of days of the run.")] = None,
+    budget: Annotated[str | None, option("Largest cost in USD, such as 20M.", "USD")] = None,
+    nodes: Annotated[int | None, option("Largest number of nodes, without spares.", min=1)] = None,
+    gpu: Annotated[str | None, option(f"GPUs to compare: types of node; default {GPU}.", "h100,b200")] = None,
+    nic: Annotated[str | None, option("Line rates of NICs to compare.", "200Gb/s,400Gb/s")] = None,
+    oversubscription: Annotated[str | None, option("Oversubscriptions of the leaves to compare.", "1,2,4")] = None,
+    topology: Annotated[Path | None, option("Cluster, without its node count; default rail_optimized.")] = None,
     settings: Settings = None,
     machine: MachineOption = None,
-    global_batch: Annotated[
-        int | None, typer.Option(min=1, help="Sequences per step; default: the cheapest number.")
-    ] = None,
-    blocking: Annotated[bool, typer.Option("--blocking", help="Steps wait while a checkpoint is written.")] = False,
+    global_batch: Annotated[int | None, option("Sequences per step; default: the cheapest number.", min=1)] = None,
+    blocking: Annotated[bool, option("Steps wait while a checkpoint is written.", flags="--blocking")] = False,
     reliability: ReliabilityFile = None,
     unlikely: Unlikely = False,
     prices: PriceOptions,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from clustersim.cli.commands import option
 from clustersim.cli.options import CommandOutput, TextOutput
 from clustersim.errors import InputError, suggest
 
@@ -19,12 +20,8 @@ def plot(
     result: Annotated[
         Path, typer.Argument(metavar="RESULT", help="The folder of a run, for scaling and splits that of a sweep.")
     ],
-    kind: Annotated[
-        str, typer.Option(help="timeline, breakdown, memory or roofline of a run, scaling or splits of a sweep.")
-    ],
-    out: Annotated[
-        Path, typer.Option(metavar="FILE", help="An .svg, .png or .pdf file; the last two need matplotlib.")
-    ],
+    kind: Annotated[str, option("timeline, breakdown, memory or roofline of a run, scaling or splits of a sweep.")],
+    out: Annotated[Path, option("An .svg, .png or .pdf file; the last two need matplotlib.", "FILE")],
     output: TextOutput,
 ) -> None:
     """Draw a result as a figure: its timeline, where the step goes, memory, kernels under the roof, or how a sweep scales."""

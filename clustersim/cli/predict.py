@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from clustersim.cli.answer import table
+from clustersim.cli.commands import option
 from clustersim.cli.options import JsonOutput, completing, model_file, naming
 from clustersim.errors import InputError
 
@@ -36,19 +37,17 @@ def predict(
         ),
     ],
     *,
-    gpu: Annotated[str, typer.Option(help="Name of a GPU, or a path to its YAML file.")],
+    gpu: Annotated[str, option("Name of a GPU, or a path to its YAML file.")],
     mode: Annotated[
-        Literal["inference", "training"], typer.Option(help="Forward pass only, or forward and backward.")
+        Literal["inference", "training"], option("Forward pass only, or forward and backward.")
     ] = "inference",
-    batch: Annotated[int | None, typer.Option(min=1, help="Sequences; default: the workload's, or 1.")] = None,
-    seq: Annotated[
-        int | None, typer.Option(min=1, help="Tokens per sequence; default: the model's, at most 2048.")
-    ] = None,
-    dtype: Annotated[Type | None, typer.Option(help="Data type; default: the model's own, or fp32.")] = None,
-    fusion: Annotated[bool, typer.Option("--fusion", help="Fuse kernels as torch.compile does in inference.")] = False,
-    predictor: Annotated[str, typer.Option(help="Kernel predictor, such as neusight or roofline.")] = "neusight",
-    clocks: Annotated[str, typer.Option(help="sustained, boost, or a share such as 0.85.")] = "sustained",
-    per_kernel: Annotated[bool, typer.Option("--per-kernel", help="List every distinct kernel.")] = False,
+    batch: Annotated[int | None, option("Sequences; default: the workload's, or 1.", min=1)] = None,
+    seq: Annotated[int | None, option("Tokens per sequence; default: the model's, at most 2048.", min=1)] = None,
+    dtype: Annotated[Type | None, option("Data type; default: the model's own, or fp32.")] = None,
+    fusion: Annotated[bool, option("Fuse kernels as torch.compile does in inference.", flags="--fusion")] = False,
+    predictor: Annotated[str, option("Kernel predictor, such as neusight or roofline.")] = "neusight",
+    clocks: Annotated[str, option("sustained, boost, or a share such as 0.85.")] = "sustained",
+    per_kernel: Annotated[bool, option("List every distinct kernel.", flags="--per-kernel")] = False,
     output: JsonOutput,
 ) -> None:
     """Predict one pass of a whole model on one GPU: no cluster, no optimizer, every kernel as PyTorch launches it."""

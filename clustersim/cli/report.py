@@ -8,14 +8,12 @@ from typing import Annotated
 
 import typer
 
-from clustersim.cli.commands import option_group
+from clustersim.cli.commands import option, option_group
 from clustersim.cli.options import CommandOutput, TextOutput
 from clustersim.writing import check_output, save
 
 PAGE = "report.html"
-PageFile = Annotated[
-    Path | None, typer.Option(metavar="FILE.html", help=f"Where to write it; default: {PAGE} in that folder.")
-]
+PageFile = Annotated[Path | None, option(f"Where to write it; default: {PAGE} in that folder.", "FILE.html")]
 
 
 def report(

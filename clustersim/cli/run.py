@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-import typer
-
 from clustersim.cli.answer import look
+from clustersim.cli.commands import option
 from clustersim.cli.options import (
     CommandOutput,
     EngineName,
@@ -49,29 +48,20 @@ def run(
     no_fold: NoFold = False,
     engine: EngineName = "simpy",
     ignore_memory: IgnoreMemory = False,
-    flops: Annotated[
-        Literal["causal", "full"], typer.Option(help="Count causal attention half, or in full.")
-    ] = "causal",
-    out: Annotated[
-        Path | None, typer.Option(help="Folder of the result; default results/TOPOLOGY-WORKLOAD-OPTIONS.")
-    ] = None,
+    flops: Annotated[Literal["causal", "full"], option("Count causal attention half, or in full.")] = "causal",
+    out: Annotated[Path | None, option("Folder of the result; default results/TOPOLOGY-WORKLOAD-OPTIONS.")] = None,
     force: Force = False,
     no_save: NoSave = False,
-    draws: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Draw N steps whose GPUs differ as cluster.jitter says.")
-    ] = None,
-    cost: Annotated[bool, typer.Option("--cost", help="Say what the step costs in dollars, kWh and CO2.")] = False,
+    draws: Annotated[int | None, option("Draw N steps whose GPUs differ as cluster.jitter says.", "N", min=1)] = None,
+    cost: Annotated[bool, option("Say what the step costs in dollars, kWh and CO2.", flags="--cost")] = False,
     prices: PriceOptions,
     why: Annotated[
-        bool, typer.Option("--why", help="Say what its critical path is, and what would make the step shorter.")
+        bool, option("Say what its critical path is, and what would make the step shorter.", flags="--why")
     ] = False,
     html: Annotated[
-        bool,
-        typer.Option("--html", help="Write report.html with the result: a page for a browser; --why adds what-ifs."),
+        bool, option("Write report.html with the result: a page for a browser; --why adds what-ifs.", flags="--html")
     ] = False,
-    timeline: Annotated[
-        Path | None, typer.Option(metavar="FILE.svg", help="Draw the timeline, also as .png or .pdf.")
-    ] = None,
+    timeline: Annotated[Path | None, option("Draw the timeline, also as .png or .pdf.", "FILE.svg")] = None,
     output: FullOutput,
 ) -> None:
     """Simulate one training step and say how long it takes, why, and whether it fits."""
@@ -111,15 +101,21 @@ def run(
                 )
         result = _simulated(question, cluster, job, progress)
         _add_costs(result, cost, prices)
-        explained = _explained(question, result, progress) if why else None
+        explained = None
+        if why:
+            from clustersim.explain.explanation import explained as explain
+
+            explained = explain(question, progress, result)
         if target:
             progress("save")
             pages = {"report.html": _page(result, question, identity, explained)} if html else None
             target = _save(result, target, identity, force, pages)
     if timeline:
-        _draw(result, timeline)
+        from clustersim.figures.timeline import write
+
+        write(timeline, result.record, result.plan, f"{job.name} on {cluster.name}")
     summary = result.summary | ({"why": explained.facts()} if explained else {})
-    output.show_saved("run", summary, lambda: [*_lines(result, output), *_why(explained)], target)
+    output.show_saved("run", summary, lambda: _lines(result, explained, output), target)
 
 
 def _simulated(question: StepQuestion, cluster: Topology, job: Job, progress: Progress) -> StepResult:
@@ -151,23 +147,8 @@ def _add_costs(result: StepResult, wanted: bool, prices: Prices) -> None:
     result.summary["costs"] = of_step(found, step, result.summary["tokens_per_s"] * step)
 
 
-def _explained(question: StepQuestion, result: StepResult, progress: Progress) -> Explanation:
-    from clustersim.explain.explanation import explained
-
-    return explained(question, progress, result)
-
-
-def _why(explained: Explanation | None) -> list[str]:
-    if explained is None:
-        return []
-    from clustersim.explain.text import lines
-
-    return ["", *lines(explained, look())]
-
-
-def _save(
-    result: StepResult, target: Path, identity: Question, force: bool, pages: Mapping[str, str] | None = None
-) -> Path:
+def _save(result: StepResult, target: Path, identity: Question, force: bool, pages: Mapping[str, str] | None) -> Path:
+    """Write the files of a result, and further pages {name: text}. Return its folder."""
     from clustersim.report.result import save
 
     found = result.summary, result.parts, result.plan, result.record, result.facts.memory, result.topology
@@ -175,27 +156,27 @@ def _save(
 
 
 def _page(result: StepResult, question: StepQuestion, identity: Question, explained: Explanation | None) -> str:
+    """Return the page of a result for a browser, with its what-ifs if they are known."""
     from clustersim.pages.run import run_page
 
     return run_page(result, shlex.join(question.words), identity.manifest(), explained.facts() if explained else None)
 
 
-def _draw(result: StepResult, path: Path) -> None:
-    from clustersim.figures.timeline import write
-
-    write(path, result.record, result.plan, f"{result.job.name} on {result.topology.name}")
-
-
-def _lines(result: StepResult, output: CommandOutput) -> list[str]:
-    """Return the text of a result, with its costs if they are known, as short or long as `output` says."""
+def _lines(result: StepResult, explained: Explanation | None, output: CommandOutput) -> Iterator[str]:
+    """Yield the text of a result, as short or long as `output` says, with its costs and explanation if these are known."""
     from clustersim.report import terminal
 
-    shown = terminal.lines(result.summary, result.seconds, output.verbose, look(), output.brief)
+    yield from terminal.lines(result.summary, result.seconds, output.verbose, look(), output.brief)
     if output.verbose:
         from clustersim.report.result import stages_of
 
-        shown += ["", *terminal.timeline(result.record, stages_of(result.plan, result.summary))]
-    return [*shown, *_costs(result.summary["costs"])] if "costs" in result.summary else shown
+        yield from ("", *terminal.timeline(result.record, stages_of(result.plan, result.summary)))
+    if "costs" in result.summary:
+        yield from _costs(result.summary["costs"])
+    if explained:
+        from clustersim.explain.text import lines
+
+        yield from ("", *lines(explained, look()))
 
 
 def _costs(found: Mapping[str, float | None]) -> list[str]:

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from clustersim.cli.commands import option
 from clustersim.cli.options import JsonOutput, naming
 from clustersim.errors import InputError
 
@@ -15,9 +16,9 @@ MOST_PASSES = 20_000
 def schedule(
     name: Annotated[str, typer.Argument(metavar="NAME", help="The schedule, such as 1f1b.")],
     *,
-    pp: Annotated[int, typer.Option(min=1, max=512, help="Pipeline ranks.")] = 4,
-    microbatches: Annotated[int, typer.Option(min=1, max=4096, help="Microbatches per step.")] = 8,
-    vpp: Annotated[int, typer.Option(min=1, max=64, help="Model chunks per rank (interleaved).")] = 1,
+    pp: Annotated[int, option("Pipeline ranks.", min=1, max=512)] = 4,
+    microbatches: Annotated[int, option("Microbatches per step.", min=1, max=4096)] = 8,
+    vpp: Annotated[int, option("Model chunks per rank (interleaved).", min=1, max=64)] = 1,
     output: JsonOutput,
 ) -> None:
     """Draw a pipeline schedule as text: the passes of each rank over time, its bubble, and the activations each rank keeps."""

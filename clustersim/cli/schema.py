@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from importlib import import_module
 from typing import Annotated, Any, Literal
 
 import typer
@@ -53,8 +55,6 @@ def _cluster() -> JsonSchema:
 
 def _fabrics() -> dict[str, Any]:
     """Return the spec of each kind of fabric that declares one."""
-    from importlib import import_module
-
     from clustersim import plugins
 
     return {
@@ -113,36 +113,20 @@ def _megatron() -> Iterable[str]:
     return sorted({*ALIASES, *REMEDIES, *GROUPED, *NO_EFFECT, *NOT_MODELLED})
 
 
-def _jobs() -> JsonSchema:
-    from clustersim.config.jobs import Jobs
+def _alone(module: str, name: str) -> JsonSchema:
+    """Return the schema of a file whose keys are the fields of one spec of `clustersim.config`."""
     from clustersim.config.json_schema import definitions
 
-    made = definitions(Jobs)
-    return {**made.pop("Jobs"), "definitions": made}
-
-
-def _gpu() -> JsonSchema:
-    from clustersim.config.gpu import Gpu
-    from clustersim.config.json_schema import definitions
-
-    made = definitions(Gpu)
-    return {**made.pop("Gpu"), "definitions": made}
-
-
-def _machine() -> JsonSchema:
-    from clustersim.config.json_schema import definitions
-    from clustersim.config.machine import MachineSpec
-
-    made = definitions(MachineSpec)
-    return {**made.pop("MachineSpec"), "definitions": made}
+    made = definitions(getattr(import_module(f"clustersim.config.{module}"), name))
+    return {**made.pop(name), "definitions": made}
 
 
 _DOCUMENTS: Mapping[FileKind, Callable[[], JsonSchema]] = {
     "cluster": _cluster,
     "workload": _workload,
-    "jobs": _jobs,
-    "gpu": _gpu,
-    "machine": _machine,
+    "jobs": partial(_alone, "jobs", "Jobs"),
+    "gpu": partial(_alone, "gpu", "Gpu"),
+    "machine": partial(_alone, "machine", "MachineSpec"),
 }
 
 

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from clustersim.cli.commands import option
 from clustersim.cli.progress import cores
 from clustersim.errors import InputError
 from clustersim.extras import need
@@ -18,30 +19,28 @@ LEAST = 1 << 30
 def serve(
     results: Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder of results.")] = Path("results"),
     host: Annotated[
-        str, typer.Option(help="Address to listen on; addresses that other machines reach need a token.")
+        str, option("Address to listen on; addresses that other machines reach need a token.")
     ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0: any free port.")] = 8765,
+    port: Annotated[int, option("Port; 0: any free port.", min=0, max=65535)] = 8765,
     token: Annotated[
         str,
-        typer.Option(
+        option(
+            "Secret that clients need; safer in CLUSTERSIM_TOKEN, which no process list shows.",
             envvar="CLUSTERSIM_TOKEN",
-            help="Secret that clients need; safer in CLUSTERSIM_TOKEN, which no process list shows.",
         ),
     ] = "",
     topologies: Annotated[
-        list[Path] | None,
-        typer.Option("--topology", metavar="FILE", help="Additional topology in the form; can be repeated."),
+        list[Path] | None, option("Additional topology in the form; can be repeated.", "FILE", flags="--topology")
     ] = None,
     workloads: Annotated[
-        list[Path] | None,
-        typer.Option("--workload", metavar="FILE", help="Additional workload in the form; can be repeated."),
+        list[Path] | None, option("Additional workload in the form; can be repeated.", "FILE", flags="--workload")
     ] = None,
     at_once: Annotated[
-        int | None, typer.Option(min=1, max=1024, help="Number of concurrent runs; default: one per core. Others wait.")
+        int | None, option("Number of concurrent runs; default: one per core. Others wait.", min=1, max=1024)
     ] = None,
-    waiting: Annotated[int, typer.Option(min=0, max=1000, help="Number of runs that may wait; more are refused.")] = 20,
-    memory: Annotated[str, typer.Option(help="Memory limit of a run.")] = "8GiB",
-    seconds: Annotated[int, typer.Option(min=1, help="Time limit of a run in seconds.")] = 600,
+    waiting: Annotated[int, option("Number of runs that may wait; more are refused.", min=0, max=1000)] = 20,
+    memory: Annotated[str, option("Memory limit of a run.")] = "8GiB",
+    seconds: Annotated[int, option("Time limit of a run in seconds.", min=1)] = 600,
 ) -> None:
     """Show results in a browser: reports and explorers, runs from a form with their progress, comparisons. Ctrl-C ends it.
 

@@ -11,6 +11,7 @@ import typer
 
 from clustersim import writing
 from clustersim.cli.answer import table
+from clustersim.cli.commands import option
 from clustersim.cli.options import TOPOLOGY, ClusterKeys, CostsOption, JsonOutput, Setting, naming, overrides
 from clustersim.cli.schedule import check_size
 from clustersim.errors import InputError, suggest
@@ -33,14 +34,10 @@ def show(
     stages: Annotated[int, typer.Option(min=1, max=512, hidden=True)] = 4,
     microbatches: Annotated[int, typer.Option(min=1, max=4096, hidden=True)] = 8,
     chunks: Annotated[int, typer.Option(min=1, max=64, hidden=True)] = 1,
-    draw: Annotated[
-        Path | None, typer.Option(help="Write a picture of the topology to this .svg, .png or .pdf file.")
-    ] = None,
+    draw: Annotated[Path | None, option("Write a picture of the topology to this .svg, .png or .pdf file.")] = None,
     export: Annotated[
         tuple[str, Path] | None,
-        typer.Option(
-            help="Write the topology for another program: ns3 (SimAI, ASTRA-sim) or graphml.", metavar="FORMAT FILE"
-        ),
+        option("Write the topology for another program: ns3 (SimAI, ASTRA-sim) or graphml.", "FORMAT FILE"),
     ] = None,
     costs: CostsOption = None,
     output: JsonOutput,

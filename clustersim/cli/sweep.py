@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from clustersim.cli.commands import option
 from clustersim.cli.options import (
     EngineName,
     Force,
@@ -41,37 +42,26 @@ def sweep(
     settings: Settings = None,
     machine: MachineOption = None,
     axes: Annotated[
-        Path | None, typer.Option(help="A YAML file of axes, such as tp: [4, 8] and nodes: 64..1024x2.", metavar="FILE")
+        Path | None, option("A YAML file of axes, such as tp: [4, 8] and nodes: 64..1024x2.", "FILE")
     ] = None,
-    workers: Annotated[
-        int | None, typer.Option(min=1, max=1024, help="Number of processes; default: one per core.")
-    ] = None,
+    workers: Annotated[int | None, option("Number of processes; default: one per core.", min=1, max=1024)] = None,
     engine: EngineName = "auto",
     out: Annotated[
-        Path | None, typer.Option(help="Folder of the result; default results/sweep-TOPOLOGY-WORKLOAD-OPTIONS.")
+        Path | None, option("Folder of the result; default results/sweep-TOPOLOGY-WORKLOAD-OPTIONS.")
     ] = None,
     force: Force = False,
-    top: Annotated[int | None, typer.Option(min=1, help=f"Rows to print; default: {SHOWN}, with --json all.")] = None,
+    top: Annotated[int | None, option(f"Rows to print; default: {SHOWN}, with --json all.", min=1)] = None,
     sort: Annotated[
-        str,
-        typer.Option(help="Columns to sort by, most important first; a leading - reverses one.", metavar="COLUMN,…"),
+        str, option("Columns to sort by, most important first; a leading - reverses one.", "COLUMN,…")
     ] = "tokens_per_s",
     pareto: Annotated[
-        str | None,
-        typer.Option(
-            help=f"Show only what none beats in all of these: {', '.join(FRONT)}.", metavar="step,memory,gpus,cost"
-        ),
+        str | None, option(f"Show only what none beats in all of these: {', '.join(FRONT)}.", "step,memory,gpus,cost")
     ] = None,
-    csv: Annotated[Path | None, typer.Option(help="Also write the table as CSV.", metavar="FILE.csv")] = None,
-    shard: Annotated[
-        str | None, typer.Option(help="Simulate part I of N equal parts, in its own folder.", metavar="I/N")
-    ] = None,
-    merge: Annotated[
-        list[Path] | None, typer.Option(help="Include this folder's rows, such as a shard's; repeatable.")
-    ] = None,
+    csv: Annotated[Path | None, option("Also write the table as CSV.", "FILE.csv")] = None,
+    shard: Annotated[str | None, option("Simulate part I of N equal parts, in its own folder.", "I/N")] = None,
+    merge: Annotated[list[Path] | None, option("Include this folder's rows, such as a shard's; repeatable.")] = None,
     ray: Annotated[
-        str | None,
-        typer.Option(help="Simulate on the Ray cluster there (extra ray): auto, HOST:PORT, ray://…", metavar="ADDRESS"),
+        str | None, option("Simulate on the Ray cluster there (extra ray): auto, HOST:PORT, ray://…", "ADDRESS")
     ] = None,
     prices: PriceOptions,
     output: StandardOutput,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from clustersim.cli.commands import option
 from clustersim.cli.options import ResultFolder, TextOutput
 from clustersim.errors import InputError
 
@@ -21,13 +22,10 @@ def trace(
     result: ResultFolder,
     *,
     out: Annotated[
-        Path | None,
-        typer.Option("--out", "-o", metavar="FILE.json.gz", help=f"Where to write it; default: {NAME} in that folder."),
+        Path | None, option(f"Where to write it; default: {NAME} in that folder.", "FILE.json.gz", flags="--out -o")
     ] = None,
-    ranks: Annotated[
-        str, typer.Option(help="kinds: one rank of each kind; all; or a list, such as 0,8-15.", metavar="RANKS")
-    ] = "kinds",
-    kernels: Annotated[bool, typer.Option("--kernels", help="Draw every kernel inside its pass.")] = False,
+    ranks: Annotated[str, option("kinds: one rank of each kind; all; or a list, such as 0,8-15.", "RANKS")] = "kinds",
+    kernels: Annotated[bool, option("Draw every kernel inside its pass.", flags="--kernels")] = False,
     output: TextOutput,
 ) -> None:
     """Write the trace of a result for Perfetto: for the given ranks, with the load of links and the power state.

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from clustersim.cli.answer import table
-from clustersim.cli.commands import option_group
+from clustersim.cli.commands import option, option_group
 from clustersim.cli.options import CommandOutput, EngineName, Force
 from clustersim.cli.progress import cores, tracked
 
@@ -25,23 +25,20 @@ def validate(
     *,
     ablate: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="PART=VALUE|…",
-            help="Also with one part changed: predictor=roofline|linear|habitat (neusight-paper once trained), "
+        option(
+            "Also with one part changed: predictor=roofline|linear|habitat (neusight-paper once trained), "
             "fabric=ideal, host=ideal, clocks=boost, nccl=ring|tree.",
+            "PART=VALUE|…",
         ),
     ] = None,
     memory: Annotated[
-        Path | None, typer.Option(metavar="FILE.csv", help="Measured peaks of memory: columns id and allocated_gib.")
+        Path | None, option("Measured peaks of memory: columns id and allocated_gib.", "FILE.csv")
     ] = None,
-    workers: Annotated[
-        int | None, typer.Option(min=1, max=1024, help="Number of processes; default: one per core.")
-    ] = None,
+    workers: Annotated[int | None, option("Number of processes; default: one per core.", min=1, max=1024)] = None,
     engine: EngineName = "auto",
-    out: Annotated[Path | None, typer.Option(help="Folder of the result; default results/validate-FILES.")] = None,
+    out: Annotated[Path | None, option("Folder of the result; default results/validate-FILES.")] = None,
     calibrate: Annotated[
-        Path | None,
-        typer.Option(metavar="TABLE.json", help="Write the table of intervals from these runs, and use it."),
+        Path | None, option("Write the table of intervals from these runs, and use it.", "TABLE.json")
     ] = None,
     force: Force = False,
     output: Annotated[CommandOutput, option_group(CommandOutput, "as_json", "quiet", "plugins")],
