@@ -10,7 +10,7 @@ from typing import Any
 from clustersim.config.evidence import Evidence
 from clustersim.config.overrides import replace as put
 from clustersim.config.topology import Host, wider_slots
-from clustersim.convert.override import preset_node
+from clustersim.convert.override import nodes_by_gpu, preset_node
 from clustersim.errors import nearest
 from clustersim.hardware.gpus import everything, load, spelled
 from clustersim.predictors.power import STEP, WIDTH, step_without
@@ -19,51 +19,14 @@ from clustersim.validate.runs import Run
 from clustersim.validate.strangers import EVERYTHING, Knowledge
 from clustersim.validate.workload import InputDraft, framework_of
 
-PRESETS: Mapping[str, str] = {
+STAND_INS: Mapping[str, str] = {
     "v100-sxm2-16gb": "dgx1-v100",
-    "v100-sxm2-32gb": "dgx1-v100",
     "v100-sxm3-32gb-450w": "dgx1-v100",
-    "a100-sxm-40gb": "dgx-a100-40gb",
-    "a100-sxm-80gb": "hgx-a100",
-    "h100-sxm": "hgx-h100",
-    "h100-sxm-96gb-500w": "grand-teton-h100",
-    "h200-sxm": "hgx-h200",
-    "h800-sxm": "hgx-h800",
     "h20": "hgx-h100",
-    "gh200": "gh200-quad",
     "gh200-144gb": "gh200-quad",
-    "b200-sxm": "hgx-b200",
-    "b300-sxm": "hgx-b300",
-    "gb200": "gb200-nvl72",
-    "gb300": "gb300-nvl72",
-    "mi300x": "mi300x",
-    "mi325x": "mi325x",
     "mi350x": "mi355x",
-    "mi355x": "mi355x",
 }
-"""{GPU: shipped node}"""
-NICS: Mapping[str, float] = {
-    "dgx1-v100": 100.0,
-    "jean-zay-v100": 100.0,
-    "jean-zay-a100": 100.0,
-    "dgx-a100-40gb": 200.0,
-    "hgx-a100": 200.0,
-    "hgx-h100": 400.0,
-    "aws-p5": 400.0,
-    "grand-teton-h100": 400.0,
-    "hgx-h200": 400.0,
-    "hgx-a800": 200.0,
-    "hgx-h800": 400.0,
-    "gh200-quad": 200.0,
-    "hgx-b200": 400.0,
-    "hgx-b300": 800.0,
-    "gb200-nvl72": 400.0,
-    "gb300-nvl72": 800.0,
-    "mi300x": 400.0,
-    "mi325x": 400.0,
-    "mi355x": 400.0,
-}
-"""{node: Gb/s of its NICs} of the shipped presets."""
+"""{GPU: shipped node} where it is not the shipped node with this GPU."""
 CLOUDS: Mapping[tuple[str, str], str] = {
     ("aws efa", "hgx-h100"): "aws-p5",
     ("omni-path", "dgx1-v100"): "jean-zay-v100",
@@ -113,16 +76,14 @@ def cluster(run: Run, view: Knowledge = EVERYTHING) -> InputDraft:
     preset = _preset(run, said, view, sources)
     node = _node(run, preset, domain)
     if not preset:
-        links = (
-            f"{node['scale_up']['kind']} of Infinity Fabric" if node["scale_up"] == FABRIC else "no links of their own"
-        )
-        slots = PLAIN["host"]["pcie"]
-        assumed.append(f"node: {domain} {run.gpu} on PCIe slots of {slots} with {links}, as no node of them is shipped")
+        links = "mesh of Infinity Fabric" if node["scale_up"] == FABRIC else "no links of their own"
+        pcie = PLAIN["host"]["pcie"]
+        assumed.append(f"node: {domain} {run.gpu} on PCIe slots of {pcie} with {links}, as no node of them is shipped")
     rate = run.nic_gbps_per_gpu or None
     if nodes > 1:
         assumed.append("fabric: one switch that never blocks")
         if rate is None:
-            assumed.append(f"nic_gbps_per_gpu: that of {PRESETS.get(run.gpu, 'a NIC of 200 Gb/s')}")
+            assumed.append(f"nic_gbps_per_gpu: that of {_usual_node(run.gpu) or 'a NIC of 200 Gb/s'}")
     node["nics"] = _nics(preset, domain, rate, without not in SHARED.read_from)
     if nodes > 1 and ROCE.search(run.original_interconnect.lower()) and "words roce" not in view.hidden:
         sources.add("words roce")
@@ -148,16 +109,13 @@ def _leave_out(node: dict[str, Any], preset: str, gpu: str, publisher: str) -> N
         if publisher in evidence.read_from:
             put(node, tuple(key.split(".")), evidence.without(publisher), key)
     board = load(gpu)
-    shares: dict[str, float | None] = {str(dtype): share for dtype, share in board.sustained.items()}
+    shares: dict[str, Any] = {str(dtype): share for dtype, share in board.sustained.items()}
     for key, one in board.evidence.items():
         if publisher in one.read_from:
             shares[key.partition(".")[2]] = one.without(publisher)
     law = step_without(board, publisher)
     if law is not STEP:
-        held: dict[str, float | None] = {
-            dtype: min(1.0, law.share(board, dtype)) for dtype in board.matrix if dtype in WIDTH
-        }
-        shares = held | shares
+        shares = {dtype: min(1.0, law.share(board, dtype)) for dtype in board.matrix if dtype in WIDTH} | shares
     if shares != board.sustained:
         node["gpus"]["sustained"] = {dtype: share for dtype, share in shares.items() if share is not None}
 
@@ -173,12 +131,11 @@ def _gpu(name: str) -> str:
     """Return the shipped GPU with a name. Raises Refusal if it is not shipped."""
     if (found := spelled(name)) is not None:
         return found.name
-    if maker := FOREIGN.search(name.lower()):
-        raise Refusal(
-            "unknown GPU", f"{name}: {maker[0].title()} accelerators are not modelled, NVIDIA's and AMD's are"
-        )
     known = [gpu.name for gpu in everything()]
-    raise Refusal("unknown GPU", f"{name} is not shipped; {nearest(name, known)}known: {', '.join(known)}")
+    what = f"{name} is not shipped; {nearest(name, known)}known: {', '.join(known)}"
+    if maker := FOREIGN.search(name.lower()):
+        what = f"{name}: {maker[0].title()} accelerators are not modelled, NVIDIA's and AMD's are"
+    raise Refusal("unknown GPU", what)
 
 
 def _preset(run: Run, gpu: str, view: Knowledge, sources: set[str]) -> str:
@@ -186,12 +143,18 @@ def _preset(run: Run, gpu: str, view: Knowledge, sources: set[str]) -> str:
 
     gpu: the source's own words in lower case: an A800 is an A100 with slower links. A cloud's node is added to `sources`.
     """
-    usual, said = "hgx-a800" if "a800" in gpu else PRESETS.get(run.gpu, ""), run.original_interconnect.lower()
+    usual, said = "hgx-a800" if "a800" in gpu else _usual_node(run.gpu), run.original_interconnect.lower()
     for (words, node), cloud in CLOUDS.items():
         if words in said and node == usual and f"node {cloud}" not in view.hidden:
             sources.add(f"node {cloud}")
             return cloud
     return usual
+
+
+def _usual_node(gpu: str) -> str:
+    """Return the shipped node of a GPU that has links of its own; "" if there is none."""
+    usual = STAND_INS.get(gpu) or nodes_by_gpu().get(gpu, "")
+    return usual if usual and preset_node(usual).scale_up.kind != "none" else ""
 
 
 def _library(spec: dict[str, Any], run: Run, preset: str, view: Knowledge) -> list[str]:
@@ -217,7 +180,8 @@ def _nics(preset: str, count: int, rate: float | None, shared: bool = True) -> d
 
     shared: if False, each GPU has its own NIC, however slow.
     """
-    port = NICS.get(preset, 200.0)
+    nics = preset_node(preset).nics if preset else None
+    port = 200.0 if nics is None else nics.rate * 8 / 1e9
     sharers = port / rate if rate else 1.0
     if (shared or sharers <= 1) and sharers.is_integer() and count % sharers == 0:
         return {"count": int(count / sharers), "rate": f"{port:g}Gb/s"}
@@ -243,6 +207,7 @@ def _domain(run: Run) -> tuple[int, int, list[str]]:
 
 
 def _node(run: Run, preset: str, domain: int) -> dict[str, Any]:
+    """Return a node of `domain` GPUs, as a shipped node or PLAIN, with the links of a node of that size; without NICs."""
     node: dict[str, Any] = {**({"extends": preset} if preset else PLAIN), "gpus": {"model": run.gpu, "count": domain}}
     if run.gpu in ("mi210", "mi250", "mi250x") and domain > 1:
         node["scale_up"] = dict(FABRIC)

@@ -1,4 +1,4 @@
-"""A CSV of measured training steps → rows. `COLUMNS` lists the columns that are read; others are ignored.
+"""A CSV of measured training steps → rows. The annotated fields of `Run` are the columns that are read; others are ignored.
 
 A row that cannot be read has the reason in `unreadable` and counts as refused; the other rows of its file are compared.
 """
@@ -9,20 +9,127 @@ import csv
 import io
 import math
 import re
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, NamedTuple, get_type_hints
 
 from clustersim.errors import ConfigError, InputError, shown
 from clustersim.files import TABLE, read_bytes, read_text
 
 MOST_ROWS = 100_000
-SHORTEST, LONGEST = 1e-6, 1e6
-"""Smallest and largest seconds of a plausible step."""
+DEEPEST = 1_000
+"""Layers of the deepest Transformer that was trained (DeepNet, arXiv 2203.00555); more take minutes to cut into stages."""
+STAGES = {
+    "ddp": 0,
+    **dict.fromkeys(("1", "os", "distributedoptimizer", "distopt"), 1),
+    **dict.fromkeys(("2", "osg", "shardgradop", "sdp"), 2),
+    **dict.fromkeys(("3", "fsdp", "fsdp1", "fsdp2", "fullshard", "hsdp", "hybrid", "hybridshard", "megatronfsdp"), 3),
+}
+"""{other name in lower case, without spaces and hyphens: stage of ZeRO}"""
+BLANK = frozenset(
+    (
+        *("n/a", "na", "n.a.", "-", "–", "—", "?", "null", "nan", "tbd"),
+        *("unknown", "unspecified", "not stated", "not published"),
+    )
+)
+"""Words for a blank cell, in lower case."""
+NONE = frozenset(("none", "no", "n", "off", "0", "false", "f", "disabled", "without", "w/o"))
+"""Words for a setting that a run does without, in lower case; a blank cell means the framework's default."""
 KeyValues = tuple[tuple[str, str], ...]
 """Keys and values of a cell such as `training.cuda_graphs=full; parallelism.vpp=2`."""
+_THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
+
+
+def _whole(text: str, least: int = 1, most: int = sys.maxsize, none: int | None = None) -> int:
+    """Return a whole number such as 8, 8.0, 1,024 or 4K; `none`, if given, for a word of NONE. Raises ValueError."""
+    if none is not None and text.lower() in NONE - {"0"}:
+        return none
+    plain = _THOUSANDS.sub("", text)
+    kilo = re.fullmatch(r"(\d+)\s?[kK]i?", plain)  # a sequence of 4K tokens
+    # a table program writes 8.0 where other rows of the column are blank
+    value = int(kilo[1]) * 1024 if kilo else int(plain.removesuffix(".0"))
+    if not least <= value <= most:
+        raise ValueError(text)
+    return value
+
+
+def _heads(text: str) -> int | str:
+    """Return the number of key-value heads: 1 for MQA; `MLA` for latent attention. Raises ValueError."""
+    return 1 if text.upper() == "MQA" else "MLA" if text.upper() == "MLA" else _whole(text)
+
+
+def _stage(text: str) -> int:
+    """Return the stage of ZeRO written as a number, as its name or as an equivalent library. Raises ValueError."""
+    plain = re.sub(r"[\s_-]+|^(?:zero|stage)+", "", text.lower()).removeprefix("stage")
+    return STAGES[plain] if plain in STAGES else _whole(plain, 0, none=0)
+
+
+def _number(text: str) -> float:
+    """Return a finite number of 0 or more, such as 1,600 or 0.5. Raises ValueError for others."""
+    value = float(_THOUSANDS.sub("", text))
+    if not (math.isfinite(value) and value >= 0):
+        raise ValueError(text)
+    return value
+
+
+def _seconds(text: str) -> float:
+    """Return the seconds of a step, written with or without a unit (s or ms). Raises ValueError for an implausible time."""
+    found = re.fullmatch(r"(.*\d)\s?(ms|s|sec|seconds)", text)
+    value = float(found[1] if found else text) * (1e-3 if found and found[2] == "ms" else 1.0)
+    if not 1e-6 <= value <= 1e6:
+        raise ValueError(text)
+    return value
+
+
+def _flag(text: str) -> bool:
+    """Return whether a cell says yes. Raises ValueError for a word that means neither yes nor no."""
+    plain = text.lower().removesuffix(".0")
+    if plain not in NONE and plain not in ("1", "true", "yes", "on", "y", "t", "enabled"):
+        raise ValueError(text)
+    return plain not in NONE
+
+
+def _flash(text: str) -> bool:
+    """Return whether attention is fused, which the name of its kernel implies. Raises ValueError."""
+    if re.search(r"unfused|eager|naive|math", text.lower()):
+        return False
+    fused = r"fa-?[1-4]|flash|cudnn|te\b|fused|sdpa|xformers|triton|splash|aiter|ck\b"
+    return bool(re.match(fused, text.lower())) or _flag(text)
+
+
+def _overlap_tp(text: str) -> bool | str:
+    """Return a value of `parallelism.overlap.tp`, or whether the option of the framework (`--tp-comm-overlap`) is set."""
+    plain = "none" if text.lower() in NONE - {"0", "false", "f"} else text.lower()
+    return plain if plain in ("none", "bulk", "ring", "async") else _flag(text)
+
+
+def _pairs(text: str) -> KeyValues:
+    """Return the keys and values of `key=value; key=value`. Raises ValueError if a part has another form."""
+    parts = [part.partition("=") for part in text.split(";") if part.strip()]
+    if not all(key.strip() and equals and value.strip() for key, equals, value in parts):
+        raise ValueError(text)
+    return tuple((key.strip(), value.strip()) for key, _, value in parts)
+
+
+class ColumnReader(NamedTuple):
+    """How the cells of a column are read."""
+
+    read: Callable[[str], Any]
+    values: str
+    """Valid values, in words."""
+
+
+TextColumn = Annotated[str, ColumnReader(str, "text")]
+CountColumn = Annotated[int | None, ColumnReader(_whole, "a whole number of 1 or more")]
+IndexColumn = Annotated[int | None, ColumnReader(partial(_whole, least=0, none=0), "a whole number of 0 or more")]
+DegreeColumn = Annotated[int | None, ColumnReader(partial(_whole, none=1), "a whole number of 1 or more")]
+NumberColumn = Annotated[float | None, ColumnReader(_number, "a number")]
+FlagColumn = Annotated[bool | None, ColumnReader(_flag, "1 or 0")]
+PairsColumn = Annotated[KeyValues, ColumnReader(_pairs, "key=value, several of them with ; between")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,59 +139,59 @@ class Run:
     Times are seconds per step; the network is Gb/s per GPU and direction.
     """
 
-    id: str
+    id: TextColumn
     line: int
     """Line in the file."""
-    gpu: str
-    num_gpus: int | None
-    gpus_per_node: int | None
-    nic_gbps_per_gpu: float | None
-    nvlink_domain: int | None
-    framework: str
-    model: str
-    layers: int | None
-    hidden: int | None
-    ffn_hidden: int | None
-    heads: int | None
-    kv_heads: int | str | None
-    seq: int | None
-    vocab: int | None
-    experts: int | None
-    topk: int | None
-    shared_experts: int | None
-    global_batch: int | None
-    micro_batch: int | None
-    tp: int | None
-    pp: int | None
-    vpp: int | None
-    dp: int | None
-    cp: int | None
-    ep: int | None
-    sequence_parallel: bool | None
-    zero_stage: int | None
-    recompute: str
-    precision: str
-    flash_attention: bool | None
-    overlap_grad_reduce: bool | None
-    overlap_param_gather: bool | None
-    overlap_tp: bool | str | None
-    overlap_p2p: bool | None
-    sec_per_iter: float | None
-    year: int | None
-    source: str
-    status: str
-    memory_gb: float | None
-    original_interconnect: str
-    original_precision: str
-    original_overlap: str
-    original_recompute: str
-    comment: str
+    gpu: TextColumn
+    num_gpus: CountColumn
+    gpus_per_node: CountColumn
+    nic_gbps_per_gpu: NumberColumn
+    nvlink_domain: CountColumn
+    framework: TextColumn
+    model: TextColumn
+    layers: Annotated[int | None, ColumnReader(partial(_whole, most=DEEPEST), f"a whole number of 1 to {DEEPEST:,}")]
+    hidden: CountColumn
+    ffn_hidden: CountColumn
+    heads: CountColumn
+    kv_heads: Annotated[int | str | None, ColumnReader(_heads, "a whole number of 1 or more, or MLA")]
+    seq: CountColumn
+    vocab: CountColumn
+    experts: IndexColumn
+    topk: IndexColumn
+    shared_experts: IndexColumn
+    global_batch: CountColumn
+    micro_batch: CountColumn
+    tp: DegreeColumn
+    pp: DegreeColumn
+    vpp: DegreeColumn
+    dp: DegreeColumn
+    cp: DegreeColumn
+    ep: DegreeColumn
+    sequence_parallel: FlagColumn
+    zero_stage: Annotated[int | None, ColumnReader(_stage, "a whole number of 0 or more")]
+    recompute: TextColumn
+    precision: TextColumn
+    flash_attention: Annotated[bool | None, ColumnReader(_flash, "1 or 0")]
+    overlap_grad_reduce: FlagColumn
+    overlap_param_gather: FlagColumn
+    overlap_tp: Annotated[bool | str | None, ColumnReader(_overlap_tp, "1 or 0, none, bulk, ring or async")]
+    overlap_p2p: FlagColumn
+    sec_per_iter: Annotated[float | None, ColumnReader(_seconds, "seconds of a step, 1e-6 to 1e6")]
+    year: CountColumn
+    source: TextColumn
+    status: TextColumn
+    memory_gb: NumberColumn
+    original_interconnect: TextColumn
+    original_precision: TextColumn
+    original_overlap: TextColumn
+    original_recompute: TextColumn
+    comment: TextColumn
     """The source's own words."""
-    launch: Path | None
+    launch: Annotated[Path | None, ColumnReader(Path, "the path of a file")]
     """A Megatron launch script, a config.json or a workload file that completes blank columns."""
-    set: KeyValues
+    set: PairsColumn
     """Overriding values by dotted key of the workload."""
-    cluster_set: KeyValues
+    cluster_set: PairsColumn
     """Overriding values by dotted key of the cluster."""
     peers: tuple[tuple[str, float], ...] = ()
     """(tool, forecast) of other tools, from columns such as `peer_simumax_s`."""
@@ -105,153 +212,17 @@ class Run:
         return self.status in ("", "ok")
 
 
-def _text(text: str) -> str:
-    return text
-
-
-def _whole(text: str) -> int:
-    plain = re.sub(r"(?<=\d),(?=\d{3}(?!\d))", "", text)  # 1,024
-    if found := re.fullmatch(r"(\d+)\s?[kK]i?", plain):  # a sequence of 4K tokens
-        return int(found[1]) * 1024
-    return int(plain.removesuffix(".0"))  # a table program writes 8.0 where other rows of the column are blank
-
-
-def _count(text: str) -> int:
-    if (value := _whole(text)) < 1:
-        raise ValueError("write a whole number of 1 or more")
-    return value
-
-
-def _depth(text: str) -> int:
-    if (value := _count(text)) > DEEPEST:
-        raise ValueError("no model is as deep")
-    return value
-
-
-def _degree(text: str) -> int:
-    return 1 if text.lower() in NONE and text != "0" else _count(text)
-
-
-def _index(text: str) -> int:
-    if (value := 0 if text.lower() in NONE else _whole(text)) < 0:
-        raise ValueError("write a whole number of 0 or more")
-    return value
-
-
-def _word_or_count(text: str) -> int | str:
-    if text.upper() == "MQA":
-        return 1
-    return "MLA" if text.upper() == "MLA" else _count(text)
-
-
-def _stage(text: str) -> int:
-    """Return the stage of ZeRO written as a number, as its name or as an equivalent library."""
-    plain = re.sub(r"[\s_-]+|^(?:zero|stage)+", "", text.lower()).removeprefix("stage")
-    return STAGES[plain] if plain in STAGES else _index(plain)
-
-
-def _number(text: str) -> float:
-    value = float(re.sub(r"(?<=\d),(?=\d{3}(?!\d))", "", text))
-    if not math.isfinite(value) or value < 0:
-        raise ValueError("write a finite number of 0 or more")
-    return value
-
-
-def _seconds(text: str) -> float:
-    found = re.fullmatch(r"(.*\d)\s?(ms|s|sec|seconds)", text)
-    value = float(found[1] if found else text) * (1e-3 if found and found[2] == "ms" else 1.0)
-    if not SHORTEST <= value <= LONGEST:
-        raise ValueError("a measured time is above 0")
-    return value
-
-
-def _flag(text: str) -> bool:
-    plain = text.lower().removesuffix(".0")
-    if plain in ("1", "true", "yes", "on", "y", "t", "enabled"):
-        return True
-    if plain in NONE:
-        return False
-    raise ValueError("write 1 or 0")
-
-
-def _flash(text: str) -> bool:
-    """Return whether attention is fused, which the name of its kernel implies."""
-    if re.search(r"unfused|eager|naive|math", text.lower()):
-        return False
-    return bool(
-        re.match(r"fa-?[1-4]|flash|cudnn|te\b|fused|sdpa|xformers|triton|splash|aiter|ck\b", text.lower())
-    ) or _flag(text)
-
-
-def _overlap_tp(text: str) -> bool | str:
-    """Return a value of `parallelism.overlap.tp`, or whether the option of the framework (`--tp-comm-overlap`) is set."""
-    plain = "none" if text.lower() in NONE - {"0", "false", "f"} else text.lower()
-    return plain if plain in ("none", "bulk", "ring", "async") else _flag(text)
-
-
-def _path(text: str) -> Path:
-    return Path(text)
-
-
-def _pairs(text: str) -> KeyValues:
-    parts = [part.partition("=") for part in text.split(";") if part.strip()]
-    if not all(key.strip() and equals and value.strip() for key, equals, value in parts):
-        raise ValueError("write key=value, several of them with ; between")
-    return tuple((key.strip(), value.strip()) for key, _, value in parts)
-
-
-STAGES = {
-    "ddp": 0,
-    **dict.fromkeys(("1", "os", "distributedoptimizer", "distopt"), 1),
-    **dict.fromkeys(("2", "osg", "shardgradop", "sdp"), 2),
-    **dict.fromkeys(("3", "fsdp", "fsdp1", "fsdp2", "fullshard", "hsdp", "hybrid", "hybridshard", "megatronfsdp"), 3),
+COLUMNS: Mapping[str, ColumnReader] = {
+    name: hint.__metadata__[0]
+    for name, hint in get_type_hints(Run, include_extras=True).items()
+    if hasattr(hint, "__metadata__")
 }
-"""{other name in lower case, without spaces and hyphens: stage of ZeRO}"""
-BLANK = frozenset(
-    (
-        *("n/a", "na", "n.a.", "-", "–", "—", "?", "null", "nan", "tbd"),
-        *("unknown", "unspecified", "not stated", "not published"),
-    )
-)
-"""Words for a blank cell, in lower case."""
-NONE = frozenset(("none", "no", "n", "off", "0", "false", "f", "disabled", "without", "w/o"))
-"""Words for a setting that a run does without, in lower case; a blank cell means the framework's default."""
-Reader = Callable[[str], Any]
-DEEPEST = 1_000
-"""Layers of the deepest Transformer that was trained (DeepNet, arXiv 2203.00555); more take minutes to cut into stages."""
-COUNT: tuple[Reader, str] = (_count, "a whole number of 1 or more")
-COLUMNS: Mapping[str, tuple[Reader, str]] = {
-    **dict.fromkeys(
-        (
-            *("id", "gpu", "framework", "model", "recompute", "precision", "source", "status", "comment"),
-            *("original_interconnect", "original_precision", "original_overlap", "original_recompute"),
-        ),
-        (_text, "text"),
-    ),
-    **dict.fromkeys(("nic_gbps_per_gpu", "memory_gb"), (_number, "a number")),
-    **dict.fromkeys(("num_gpus", "gpus_per_node", "nvlink_domain", "year"), COUNT),
-    "layers": (_depth, f"a whole number of 1 to {DEEPEST:,}"),
-    **dict.fromkeys(("hidden", "ffn_hidden", "heads"), COUNT),
-    "kv_heads": (_word_or_count, "a whole number of 1 or more, or MLA"),
-    **dict.fromkeys(("seq", "vocab", "global_batch", "micro_batch"), COUNT),
-    **dict.fromkeys(("experts", "topk", "shared_experts"), (_index, "a whole number of 0 or more")),
-    **dict.fromkeys(("tp", "pp", "vpp", "dp", "cp", "ep"), (_degree, COUNT[1])),
-    "sequence_parallel": (_flag, "1 or 0"),
-    "zero_stage": (_stage, "a whole number of 0 or more"),
-    "flash_attention": (_flash, "1 or 0"),
-    **dict.fromkeys(("overlap_grad_reduce", "overlap_param_gather", "overlap_p2p"), (_flag, "1 or 0")),
-    "overlap_tp": (_overlap_tp, "1 or 0, none, bulk, ring or async"),
-    "sec_per_iter": (_seconds, "seconds of a step, 1e-6 to 1e6"),
-    "launch": (_path, "the path of a file"),
-    **dict.fromkeys(("set", "cluster_set"), (_pairs, "key=value, several of them with ; between")),
-}
-"""{column: (reader, description of its values)}"""
+"""{column: how its cells are read}"""
 REQUIRED = ("id", "gpu", "framework", "sec_per_iter")
 """Columns that a file must have; other columns and single cells may be blank if another source has the value."""
 MISSING = "\0"
 """Placeholder for a missing column or cell; no text file contains it."""
 PEER = re.compile(r"peer_(\w+)_s")
-assert set(COLUMNS) | {"line", "peers", "unreadable"} == {field.name for field in fields(Run)}
 
 
 def read(path: Path) -> list[Run]:
@@ -263,8 +234,7 @@ def read(path: Path) -> list[Run]:
             raise ConfigError(str(path), line, 1, f"more than {MOST_ROWS:,} runs; split the file")
         run = _run(path, line, cells)
         if run.id in seen:
-            where = f"line {seen[run.id]}"
-            run = repeated(path, run, where)
+            run = repeated(path, run, f"line {seen[run.id]}")
         seen[run.id] = line
         result.append(run)
     if not result:
@@ -288,14 +258,17 @@ def table(path: Path, required: tuple[str, ...]) -> Iterator[tuple[int, list[tup
     rows = csv.reader(io.StringIO(_content(path, required), newline=""), strict=True)
     try:
         header = [name.strip() for name in next(rows, [])]
-        _check_header(path, header, required)
+        if missing := [name for name in required if name not in header]:
+            names = "the first line names the columns, docs/validation.md lists them"
+            raise ConfigError(str(path), 1, 1, f"no column {', '.join(missing)}; {names}")
+        if twice := [name for name in header if name and header.count(name) > 1]:
+            raise ConfigError(str(path), 1, 1, f"two columns {shown(twice[0])}; keep one")
         for cells in rows:
             if any(cells):
                 yield rows.line_num, list(zip_longest(header, (cell.strip() for cell in cells), fillvalue=MISSING))
     except csv.Error as error:
-        raise ConfigError(
-            str(path), rows.line_num, 1, f"not valid CSV: {error}; quote text that holds commas or quotes"
-        ) from error
+        what = f"not valid CSV: {error}; quote text that holds commas or quotes"
+        raise ConfigError(str(path), rows.line_num, 1, what) from error
 
 
 def by_column(path: Path, line: int, cells: Sequence[tuple[str, str]]) -> dict[str, str]:
@@ -305,19 +278,6 @@ def by_column(path: Path, line: int, cells: Sequence[tuple[str, str]]) -> dict[s
         what = f"{texts} cells under {names} columns; put text that holds commas in quotes"
         raise ConfigError(str(path), line, 1, what)
     return dict(cells)
-
-
-def _check_header(path: Path, header: list[str], required: tuple[str, ...]) -> None:
-    if missing := [name for name in required if name not in header]:
-        raise ConfigError(
-            str(path),
-            1,
-            1,
-            f"no column {', '.join(missing)}; the first line names the columns, docs/validation.md lists them",
-        )
-    for name in header:
-        if header.count(name) > 1 and name:
-            raise ConfigError(str(path), 1, 1, f"two columns {shown(name)}; keep one")
 
 
 def _content(path: Path, required: tuple[str, ...]) -> str:
@@ -334,49 +294,49 @@ def _content(path: Path, required: tuple[str, ...]) -> str:
     return text.replace("\0", "\ufffd")
 
 
-def _cell(path: Path, line: int, name: str, text: str, reader: Reader, what: str) -> Any:
-    """Return the value of a cell; None if it is blank, except for text. Raises ConfigError."""
-    if reader is _text:
+def _cell(name: str, text: str, reader: ColumnReader) -> Any:
+    """Return the value of a cell; None if it is blank, except for text. Raises ValueError with what is wrong."""
+    if reader.read is str:
         return "" if text.lower() in BLANK else text
-    if text.lower() in BLANK and name != "sec_per_iter":
+    if not text or (text.lower() in BLANK and name != "sec_per_iter"):
         return None
     try:
-        if reader not in (_path, _pairs) and ("_" in text or not text.isascii()):
+        if reader.read not in (Path, _pairs) and ("_" in text or not text.isascii()):
             raise ValueError(text)  # Python reads 1_0 and digits of other scripts as numbers
-        return reader(text) if text else None
+        return reader.read(text)
     except (ValueError, OverflowError):
-        raise ConfigError(str(path), line, 1, f"{name}: {shown(text)} is not {what}") from None
+        raise ValueError(f"{name}: {shown(text)} is not {reader.values}") from None
 
 
 def _run(path: Path, line: int, cells: Sequence[tuple[str, str]]) -> Run:
     """Return the run of a row; errors are in `unreadable`, and blank words count as blank."""
-    wrong: list[ConfigError] = []
+    wrong: list[str] = []
 
-    def cell(name: str, text: str, reader: Reader, what: str) -> Any:
+    def fault(what: str) -> None:
+        wrong.append(str(ConfigError(str(path), line, 1, what)))
+
+    def cell(name: str, reader: ColumnReader) -> Any:
         try:
-            return _cell(path, line, name, text, reader, what)
-        except ConfigError as error:
-            wrong.append(error)
+            return _cell(name, texts.get(name, ""), reader)
+        except ValueError as error:
+            fault(str(error))
             return None
 
     try:
         texts = by_column(path, line, cells)
     except ConfigError as error:
-        wrong.append(error)
+        wrong.append(str(error))
         texts = {name: text for name, text in cells if MISSING not in (name, text)}
-    values = {name: cell(name, texts.get(name, ""), *how) for name, how in COLUMNS.items()}
-    peers = {
-        found[1]: cell(name, texts[name], *COLUMNS["sec_per_iter"]) for name in texts if (found := PEER.fullmatch(name))
-    }
+    values = {name: cell(name, reader) for name, reader in COLUMNS.items()}
+    peers = {tool[1]: cell(name, COLUMNS["sec_per_iter"]) for name in texts if (tool := PEER.fullmatch(name))}
     values["peers"] = tuple((name, value) for name, value in peers.items() if value is not None)
-    blank = (name for name in ("id", "gpu", "framework") if not values[name])
-    wrong += [ConfigError(str(path), line, 1, f"{name}: is blank; every run needs one") for name in blank]
+    for name in ("id", "gpu", "framework"):
+        if not values[name]:
+            fault(f"{name}: is blank; every run needs one")
     values["id"] = values["id"] or f"{path.name}:{line}"
     values["launch"] = values["launch"] and path.parent / values["launch"]
-    for name in ("set", "cluster_set"):
-        values[name] = values[name] or ()
-    run = Run(line=line, **values, unreadable=str(wrong[0]) if wrong else "")
+    values |= {name: values[name] or () for name in ("set", "cluster_set")}
+    run = Run(line=line, **values)
     if run.ran and run.sec_per_iter is None and not wrong:
-        what = "sec_per_iter: is blank; write the measured seconds of a step, or in a column status why there are none"
-        return replace(run, unreadable=str(ConfigError(str(path), line, 1, what)))
-    return run
+        fault("sec_per_iter: is blank; write the measured seconds of a step, or in a column status why there are none")
+    return replace(run, unreadable=wrong[0]) if wrong else run

@@ -29,20 +29,22 @@ SPELLED_RECOMPUTE = re.compile(
 )
 """Pattern of words for full recomputation, if no other word specifies the kind."""
 NEEDED = ("model.layers", "model.hidden", "training.seq", "training.global_batch", "training.precision")
-HABITS: Mapping[str, Mapping[str, str | None]] = {
-    "training": {
-        **dict.fromkeys(
-            (
-                *("recompute_modules", "moments", "cuda_graphs"),
-                *("norm_kernels", "rope_kernels", "permute_kernels"),
-                *("fused_experts", "fused_projections", "fused_accumulation"),
-            )
-        ),
-        "dispatch": "ep",
-    },
-    "parallelism": {"overlap.ep": "ep", "algorithms.ep": "ep", "keep_gathered": "tp"},
+HABITS: Mapping[str, str] = {
+    **dict.fromkeys(
+        (f"training.{key}" for key in ("recompute_modules", "moments", "cuda_graphs", "fused_experts")), ""
+    ),
+    **dict.fromkeys(
+        (f"training.{key}" for key in ("norm_kernels", "rope_kernels", "permute_kernels", "fused_projections")), ""
+    ),
+    "training.fused_accumulation": "",
+    "training.dispatch": "ep",
+    "parallelism.overlap.ep": "ep",
+    "parallelism.algorithms.ep": "ep",
+    "parallelism.keep_gathered": "tp",
 }
-"""Further keys with possible framework defaults, and the degree above 1 that they need."""
+"""{further key with possible framework defaults: degree above 1 that it needs, or ""}"""
+SPLIT_WORDS = {"parallelism.algorithms.ep": "ep", "training.dispatch": "ep", "parallelism.cp_type": "cp"}
+"""{key that the source's words may set: degree above 1 that it needs}"""
 HYBRID = re.compile(r"\bhsdp\b|hybrid[- _]?shard")
 """Pattern of words for parameters that are sharded over a node and replicated between nodes."""
 OLD = ("pascal", "volta", "turing")
@@ -105,9 +107,8 @@ def known(run: Run, view: Knowledge = EVERYTHING) -> bool:
 
 def _usual(run: Run) -> str:
     """Return the name of the generic trainer that splits models as a run does."""
-    return (
-        "fully_shard" if run.zero_stage == 3 and max(run.tp or 1, run.pp or 1, run.ep or 1) == 1 else "generic trainer"
-    )
+    alone = max(run.tp or 1, run.pp or 1, run.ep or 1) == 1
+    return "fully_shard" if run.zero_stage == 3 and alone else "generic trainer"
 
 
 def launched(run: Run) -> dict[str, Any]:
@@ -166,6 +167,7 @@ class _Draft:
         return here
 
     def put(self, key: str, value: Any) -> None:
+        """Set a dotted key."""
         here = self.spec
         *parents, last = key.split(".")
         for part in parents:
@@ -177,18 +179,18 @@ class _Draft:
 
         name: name of the default, if other than the key.
         """
-        value = given
-        if value in (None, "") and self.has(key) is not None:
-            return self.has(key)  # the launch file's
-        if value in (None, ""):
-            value, where = self._elsewhere(key, name or key)
-            if value is not None:  # else the workload's own default
-                self.assume(key, value, where)
-        else:
-            self.put(key, value)
+        if given not in (None, ""):
+            self.put(key, given)
+            return given
+        if (value := self.has(key)) is not None:
+            return value  # the launch file's
+        value, where = self._elsewhere(key, name or key)
+        if value is not None:  # else the workload's own default
+            self.assume(key, value, where)
         return value
 
     def _elsewhere(self, key: str, name: str) -> tuple[Any, str]:
+        """Return the value of a key in the job's recipe, else the framework's default of `name`, and its source in words."""
         if self.recipe and key in self.recipe.values:
             return self.recipe.values[key], f"{self.framework.name}, {self.recipe.source}"
         dtype = str(self.has("training.precision") or "")
@@ -227,11 +229,9 @@ class _Draft:
             self.assume("model.heads", max(hidden // HEAD, 1), f"heads of {HEAD}")
         if hidden % shapes["heads"] and not shapes.get("head_dim") and not shapes.get("mla"):
             self.assume("model.head_dim", hidden // shapes["heads"], f"{shapes['heads']} heads do not divide {hidden}")
-        gated = shapes.get("activation") in ("swiglu", "geglu")
-        if "ffn" not in shapes and gated:
-            self.assume(
-                "model.ffn", -(-8 * hidden // 3 // 256) * 256, "as many weights as an MLP of 4 × hidden without a gate"
-            )
+        if "ffn" not in shapes and shapes.get("activation") in ("swiglu", "geglu"):
+            width = -(-8 * hidden // 3 // 256) * 256
+            self.assume("model.ffn", width, "as many weights as an MLP of 4 × hidden without a gate")
         self.default("model.vocab_multiple", None)
 
     def family(self, found: ModelFamily) -> None:
@@ -241,9 +241,8 @@ class _Draft:
             raise Refusal("incomplete source", f"the source does not say experts, topk and ffn_hidden of {run.model}")
         self.spec["model"].update(found.shapes)
         said = ", ".join(str(value) for key, value in found.shapes.items() if key != "blocks")
-        self.assumed.append(
-            f"model: {said} ({found.source if found.name == 'decoder' else f'model family {found.name}'})"
-        )
+        why = found.source if found.name == "decoder" else f"model family {found.name}"
+        self.assumed.append(f"model: {said} ({why})")
         if found.layers:
             own = found.layers(run)
             self.spec["model"].update(own)
@@ -269,8 +268,7 @@ class _Draft:
         if missing := [key.partition(".")[2] for key in NEEDED if self.has(key) is None]:
             raise Refusal("incomplete source", f"the source does not say {' and '.join(missing)}")
         if self.has("training.precision") not in PRECISIONS:
-            what = f"precision {run.precision}: only {', '.join(PRECISIONS)} are modelled"
-            raise Refusal("precision", what)
+            raise Refusal("precision", f"precision {run.precision}: only {', '.join(PRECISIONS)} are modelled")
         self.micro_batch(split)
         self.attention()
         self.default("training.cross_entropy", None)
@@ -302,9 +300,8 @@ class _Draft:
         modules = [name for name in typing.get_args(RecomputeModule) if re.search(rf"(?<!for )\b{name}\b", said)]
         modules = [] if set(modules) & set(own) else modules  # MaxText's saves are named alike
         attention = re.match(r"\s*(?:core |self[- ])?att(?:n|ention)(?: only)?\s*$", run.recompute.lower())
-        named = ["selective"] * bool(own or modules or attention) + re.split(
-            r"[^a-z]+", SPELLED_RECOMPUTE.sub("full", said)
-        )
+        named = re.split(r"[^a-z]+", SPELLED_RECOMPUTE.sub("full", said))
+        named += ["selective"] * bool(own or modules or attention)
         plain = "none" if run.recompute.lower() in NONE else run.recompute.lower()
         given = plain if plain in (*RECOMPUTE, "") else next((one for one in RECOMPUTE if one in named), "")
         if run.recompute and not given:
@@ -316,9 +313,9 @@ class _Draft:
         how, saves = self.framework.recomputation(given, self.has("training.precision"))
         saves = job.get("training.recompute_saves_full", saves)
         if how == "full" and given == "selective":
-            every = None if own else re.search(r"^(?!.*per-op).*every (\d+)(?:nd|rd|th) layer", said)
+            every = re.search(r"^(?!.*per-op).*every (\d+)(?:nd|rd|th) layer", said)
             saves = own or saves
-            if every:
+            if every and not own:
                 saves = []
                 self.assume("training.recompute_every", int(every[1]), "as the source says")
         if how == given:
@@ -346,11 +343,9 @@ class _Draft:
 
     def wire(self) -> str | None:
         """Return the type in which gradients are reduced, if a row names FSDP's mixed precision as Composer does."""
-        words = self.run.original_precision
-        found = next((word for word in ("DEFAULT", "PURE") if word in words.split("mixed_precision ")[-1]), None)
-        if found is None or "mixed_precision " not in words or not self.read("words mixed_precision"):
-            return None
-        return {"DEFAULT": "fp32", "PURE": "bf16"}[found]
+        _, named, said = self.run.original_precision.rpartition("mixed_precision ")
+        wire = "fp32" if "DEFAULT" in said else "bf16" if "PURE" in said else None
+        return wire if named and wire and self.read("words mixed_precision") else None
 
     def parallelism(self, domain: int, found: Degrees | None, searched: bool) -> None:
         """Set degrees, stages, schedule, sharding, overlap. searched: the source leaves tp and pp open."""
@@ -365,9 +360,8 @@ class _Draft:
             if self.windowed and "p2p" in (self.has("parallelism.cp_type") or "p2p"):
                 self.assume("parallelism.cp_type", "all_gather", "rings have no sliding windows")
         vpp = self.default("parallelism.vpp", run.vpp) or 1
-        self.default("parallelism.partition", None)
-        self.default("parallelism.layout", None)
-        self.default("parallelism.bucket", None)
+        for key in ("partition", "layout", "bucket"):
+            self.default(f"parallelism.{key}", None)
         self.stages(found.pp * vpp)
         own = self.framework.value("parallelism.schedule") if found.pp > 1 and vpp == 1 else None
         if own and "schedule" not in split:
@@ -423,9 +417,8 @@ class _Draft:
             if found.pp > 1 and often:
                 what = f"zero_stage 2 with pp {found.pp}: gradients reduced between passes are not modelled"
                 raise Refusal("ZeRO-2", what)
-            self.assumed.append(
-                "zero_stage 2: a stage's gradients stay until all are reduced, memory is an upper bound"
-            )
+            said = "zero_stage 2: a stage's gradients stay until all are reduced, memory is an upper bound"
+            self.assumed.append(said)
             split["reduce_every_microbatch"] = often
         if zero == 3:
             self.sharded()
@@ -445,11 +438,11 @@ class _Draft:
         self.default("parallelism.overlap.p2p", run.overlap_p2p, interleaved)
         if found.tp > 1 and found.pp > 1 and not self.has("parallelism.sequence_parallel"):
             self.default("parallelism.scatter_gather", None)
-        self.default("parallelism.overlap.tp", self.beside_products(found))
-        self.default("parallelism.overlap.sms", None)
-        self.default("parallelism.overlap.memory", None)
+        self.default("parallelism.overlap.tp", self.overlapped_tp(found))
+        for key in ("sms", "memory"):
+            self.default(f"parallelism.overlap.{key}", None)
 
-    def beside_products(self, found: Degrees) -> str | None:
+    def overlapped_tp(self, found: Degrees) -> str | None:
         """Return the tensor-parallel communication that overlaps GEMMs; None: the framework's default.
 
         A 1 in the row is the most that its users can choose, which needs the sequence split; a 0 leaves what it always does.
@@ -469,23 +462,23 @@ class _Draft:
             self.assumed.append(f"framework: as {self.framework.title} ({self.run.framework!r} is not in the table)")
         if self.framework.assumes:
             self.assumed.append(self.framework.assumes)
+        unfit = {
+            "training.recompute_modules": not self.reruns_modules(),
+            "parallelism.overlap.ep": not self.alternates("parallelism.overlap.ep"),
+        }
         for key in self.framework.defaults:
-            section, name = key.partition(".")[::2]
-            if name not in HABITS.get(section, {}) or self.has(key) is not None:
-                continue
-            needed = HABITS[section][name]
-            if name == "recompute_modules" and not self.reruns_modules():
-                continue
-            if key == "parallelism.overlap.ep" and not self.turns(key):
-                continue
-            if needed is None or (self.has(f"parallelism.{needed}") or 1) > 1:
+            if key in HABITS and self.has(key) is None and not unfit.get(key) and self.divided(HABITS[key]):
                 self.default(key, None)
 
-    def turns(self, key: str) -> bool:
+    def divided(self, degree: str) -> bool:
+        """Return whether the job has a degree such as `ep` above 1; True for ""."""
+        return not degree or (self.has(f"parallelism.{degree}") or 1) > 1
+
+    def alternates(self, key: str) -> bool:
         """Return whether passes can alternate, if the framework has them do so: with one stage, or several chunks per stage."""
         split = self.spec["parallelism"]
-        beside = self._elsewhere(key, key)[0] == "microbatch"
-        return not beside or split["pp"] == 1 or split["schedule"] == "interleaved"
+        microbatches = self._elsewhere(key, key)[0] == "microbatch"
+        return not microbatches or split["pp"] == 1 or split["schedule"] == "interleaved"
 
     def reruns_modules(self) -> bool:
         """Return whether the model has the modules that frameworks recompute by default: latent attention and experts."""
@@ -495,18 +488,15 @@ class _Draft:
 
     def words(self) -> None:
         """Set what the source says in words, as far as it concerns this split."""
-        needs = {"parallelism.algorithms.ep": "ep", "training.dispatch": "ep", "parallelism.cp_type": "cp"}
+        unfit = {
+            "parallelism.overlap.tp": not self.has("parallelism.sequence_parallel"),
+            "training.fp8_scaling": self.has("training.precision") != "fp8",
+        }
         for phrase, said in phrases(self.run, self.architecture, self.view.hidden):
-            if phrase.key in needs and (self.has(f"parallelism.{needs[phrase.key]}") or 1) == 1:
-                continue
-            if phrase.key == "parallelism.overlap.tp" and not self.has("parallelism.sequence_parallel"):
-                continue
-            if phrase.value == "layer" and self.has(phrase.key) == "full":
-                continue  # the framework's release captures more than the words say
-            if phrase.key == "training.fp8_scaling" and self.has("training.precision") != "fp8":
-                continue
-            self.sources.add(phrase.source)
-            self.assume(phrase.key, phrase.value, f"the source says {said!r}")
+            captured = phrase.value == "layer" and self.has(phrase.key) == "full"  # more than the words say
+            if self.divided(SPLIT_WORDS.get(phrase.key, "")) and not unfit.get(phrase.key) and not captured:
+                self.sources.add(phrase.source)
+                self.assume(phrase.key, phrase.value, f"the source says {said!r}")
 
     def overrides(self) -> None:
         """Set the values of the row's column `set`."""
@@ -525,6 +515,5 @@ class _Draft:
             self.default(key, None)
         if not own:
             self.put("parallelism.fsdp", {})
-            self.assumed.append(
-                "parallelism.fsdp: FSDP2's, block by block (the framework says nothing of sharded parameters)"
-            )
+            why = "the framework says nothing of sharded parameters"
+            self.assumed.append(f"parallelism.fsdp: FSDP2's, block by block ({why})")

@@ -25,10 +25,8 @@ from clustersim.report import calibration
 from clustersim.report.calibration import Kind
 from clustersim.report.store import Question
 from clustersim.simulation import simulate
-from clustersim.topology.build import presets
 from clustersim.validate import calibrate, log, page, peaks, ranking, run, runs, statistics
 from clustersim.validate.adapt import adapt
-from clustersim.validate.cluster import NICS
 from clustersim.validate.evaluate import evaluate
 from clustersim.validate.refusal import Refusal
 from clustersim.validate.report import report
@@ -148,11 +146,6 @@ def test_a_cloud_that_the_source_names_has_its_own_node(tmp_path, gpu, rate, sai
 def test_a_gpu_may_be_called_by_an_alias(tmp_path):
     cluster, _ = specs(adapt(row(tmp_path, gpu="A100")))
     assert cluster["cluster"]["node"]["gpus"]["model"] == load("a100").name
-
-
-def test_the_usual_nics_are_those_of_the_shipped_nodes():
-    for preset, rate in NICS.items():
-        assert f"rate: {rate:g}Gb/s" in presets()[preset].read_text()
 
 
 def test_tensor_parallelism_alone_makes_sequence_parallelism(tmp_path):
