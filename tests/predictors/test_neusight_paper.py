@@ -16,12 +16,11 @@ from clustersim import plugins
 from clustersim.cli.app import app
 from clustersim.errors import DataError, InputError
 from clustersim.hardware import gpus
-from clustersim.lab import neusight_paper
 from clustersim.lab.data import tables
 from clustersim.lab.data.samples import Samples
-from clustersim.lab.neusight_paper import GROUPS, KernelRecords, described, profiled
 from clustersim.lab.train.learner import ROOM as LEARNERS
-from clustersim.lab.train.learners import neusight_paper as learner
+from clustersim.lab.train.learners import neusight_paper
+from clustersim.lab.train.learners.neusight_paper import GROUPS, KernelRecords, described, profiled
 from clustersim.model.kernel import attention, gemm
 from clustersim.model.kernel import vector as vector_kernel
 from clustersim.predictors import weights_file
@@ -318,7 +317,7 @@ def table(rng, gpu, split):
 def data(tmp_path, monkeypatch):
     """A folder with a tiny FP32 table, and recipes of one epoch."""
     brief = {name: plan._replace(epochs=1) for name, plan in neusight_paper.RECIPES.items()}
-    monkeypatch.setattr(learner, "RECIPES", brief)
+    monkeypatch.setattr(neusight_paper, "RECIPES", brief)
     rng, path = np.random.default_rng(0), tmp_path / tables.FP32
     path.parent.mkdir()
     boards = [(gpu, "train") for gpu in BOARDS] + [("NVIDIA H100 80GB HBM3", "test")]
@@ -352,7 +351,7 @@ def test_a_kernel_name_without_a_tile_is_named(data):
 def test_the_training_rows_are_the_published_ones():
     if not os.environ.get("CLUSTERSIM_DATA"):
         pytest.skip("$CLUSTERSIM_DATA is not set: no folder of measured kernels")
-    from clustersim.lab.neusight_paper import records as read
+    from clustersim.lab.train.learners.neusight_paper import records as read
 
     data = Path(os.environ["CLUSTERSIM_DATA"])
     found = {name: read(data, name) for name in GROUPS}

@@ -38,6 +38,8 @@ class Learner(NamedTuple):
     """Classes with networks for single GPUs, and the function (parameters, samples, seed, progress) that learns them."""
     calibrate: Callable[[Parameters, Samples, Gpu], dict[str, Floats]] | None = None
     """Function that returns parameters with the speed of one GPU set by a few of its kernels."""
+    torch: bool = True
+    """Training needs PyTorch."""
 
 
 def get(name: str) -> Learner:

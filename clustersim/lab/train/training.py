@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import hashlib
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
-from functools import cache
+from collections.abc import Callable, Mapping
+from functools import cache, partial
+from importlib.metadata import version
 from importlib.util import find_spec
 from io import BytesIO
 from pathlib import Path
@@ -19,15 +20,16 @@ import numpy as np
 from clustersim import writing
 from clustersim.arrays import Floats
 from clustersim.config.gpu import Gpu
+from clustersim.extras import need
 from clustersim.hardware import gpus
 from clustersim.lab.data.samples import Samples, canonical, gpus_of, merge
 from clustersim.lab.data.sources import Data, digests, left_out
-from clustersim.lab.evaluate import ratios, summary
+from clustersim.lab.evaluate import ErrorRow, ratios, summary
 from clustersim.lab.train import intervals
 from clustersim.lab.train.dataset import GENERATIONS, WEIGHT, TrainTestSplit, generations, held_shapes, splits
-from clustersim.lab.train.ensemble import TrainingProgress
+from clustersim.lab.train.ensemble import TrainingProgress, silent
 from clustersim.lab.train.intervals import Residuals
-from clustersim.lab.train.learner import FitOwn, Learner, scalable, with_scalar
+from clustersim.lab.train.learner import Learner, scalable, with_scalar
 from clustersim.predictors.classes import MEMORY, SIMT
 from clustersim.predictors.features import Columns
 from clustersim.predictors.learned import Learned
@@ -45,38 +47,36 @@ def resumable(learner: Learner, scratch: Path | None) -> Learner:
     """
     if scratch is None:
         return learner
+    method, own = learner.method.name, learner.own
 
     def fit(name: str, samples: Samples, seed: int, progress: TrainingProgress) -> dict[str, Floats]:
-        path = scratch / f"{_key((learner.method.name, name, seed), samples, {})}.npz"
+        path = scratch / f"{_key((method, name, seed), samples, {})}.npz"
         found = _kept(path, lambda: learner.fit(name, samples, seed, progress))
         progress(name, 1, 1)
         return found
 
-    return learner._replace(fit=fit, own=_resumable_own(learner, scratch))
+    def fit_own(parameters: Parameters, samples: Samples, seed: int, progress: TrainingProgress) -> dict[str, Floats]:
+        assert own is not None
+        path = scratch / f"{_key((method, 'own', seed), samples, parameters)}.npz"
+        return _kept(path, lambda: own[1](parameters, samples, seed, progress))
 
-
-def _resumable_own(learner: Learner, scratch: Path) -> tuple[tuple[str, ...], FitOwn] | None:
-    if learner.own is None:
-        return None
-    names, learn = learner.own
-
-    def own(parameters: Parameters, samples: Samples, seed: int, progress: TrainingProgress) -> dict[str, Floats]:
-        path = scratch / f"{_key((learner.method.name, 'own', seed), samples, parameters)}.npz"
-        return _kept(path, lambda: learn(parameters, samples, seed, progress))
-
-    return names, own
+    return learner._replace(fit=fit, own=own and (own[0], fit_own))
 
 
 def _kept(path: Path, learn: Callable[[], dict[str, Floats]]) -> dict[str, Floats]:
-    """Return the content of a file, or the result of `learn` after writing it there."""
-    found = _read(path)
-    if found is None:
-        found = learn()
-        _write(path, found)
-    return found
+    """Return the arrays of a file; if it is absent or damaged, the result of `learn` after writing it there."""
+    try:
+        with np.load(path, allow_pickle=False) as stored:
+            return {name: stored[name] for name in stored.files}
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+        found, buffer = learn(), BytesIO()  # the file is cut off if a training was killed
+        np.savez(buffer, **found)  # type: ignore[arg-type]
+        writing.save(path, buffer.getvalue())
+        return found
 
 
 def _key(names: tuple[object, ...], samples: Samples, parameters: Parameters) -> str:
+    """Return the hash of a result: of its names, of samples, of the parameters it builds on, and of `code()`."""
     state = hashlib.sha256(repr((*names, code())).encode())
     columns = (*(getattr(samples.table, field) for field in Columns.__slots__), samples.gpu, samples.seconds)
     for array in (*columns, *(parameters[name] for name in sorted(parameters))):
@@ -87,36 +87,13 @@ def _key(names: tuple[object, ...], samples: Samples, parameters: Parameters) ->
 @cache
 def code() -> str:
     """Return the hash of everything that affects training besides samples and seed: code, GPUs' figures, torch."""
-    state = hashlib.sha256(_torch().encode())
-    for path in _sources():
+    state = hashlib.sha256((version("torch") if find_spec("torch") else "").encode())  # linear learns without it
+    files = [
+        path for room in ("predictors", "lab/data", "lab/train") for path in sorted((PACKAGE / room).rglob("*.py"))
+    ]
+    for path in (*files, *sorted(gpus.FOLDER.glob("*.yaml"))):
         state.update(path.read_bytes())
     return state.hexdigest()[:16]
-
-
-def _sources() -> Iterator[Path]:
-    for room in ("predictors", "lab/data", "lab/train"):
-        yield from sorted((PACKAGE / room).rglob("*.py"))
-    yield from sorted((PACKAGE / "gpus").glob("*.yaml"))
-
-
-def _torch() -> str:
-    from importlib.metadata import version
-
-    return version("torch") if find_spec("torch") else ""  # linear learns without it
-
-
-def _read(path: Path) -> dict[str, Floats] | None:
-    try:
-        with np.load(path, allow_pickle=False) as stored:
-            return {name: stored[name] for name in stored.files}
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
-        return None  # absent, or cut off when a training was killed: it is learned anew
-
-
-def _write(path: Path, parameters: dict[str, Floats]) -> None:
-    buffer = BytesIO()
-    np.savez(buffer, **parameters)  # type: ignore[arg-type]
-    writing.save(path, buffer.getvalue())
 
 
 def discard(scratch: Path) -> None:
@@ -138,19 +115,30 @@ class HeldOut(NamedTuple):
 
 
 def learn(
-    learner: Learner, data: Data | Path, seed: int, progress: TrainingProgress, scratch: Path | None = None
+    learner: Learner,
+    data: Data | Path,
+    seed: int = 0,
+    progress: TrainingProgress = silent,
+    scratch: Path | None = None,
 ) -> Weights:
-    """Return the weights of all classes, with their held-out errors in the metadata.
+    """Return the weights of all classes, learned from measured kernels, with their held-out errors in the metadata.
 
-    Finished classes are in the folder `scratch`, from which an interrupted training continues.
+    Finished classes are in the folder `scratch`, from which an interrupted training continues. Raises DataError for missing
+    tables.
     """
+    if learner.torch:
+        need("torch", f"training {learner.method.name}")
     learner, plan = resumable(learner, scratch), splits(data, seed)
     classes: dict[str, dict[str, Floats]] = {MEMORY: memory(plan["fp32/elementwise"].train)}
     for names in _bundles(learner, plan):
         found = learner.fit(names[0], merge([plan[name].train for name in names]), seed, progress)
         classes |= dict.fromkeys(names, found)
     held_out = {name: _judge(learner, classes, name, plan, seed, progress) for name in plan}
-    owned = {name: _own(learner, classes, name, plan[name], seed, progress) for name in _owners(learner, plan)}
+    owners = [name for name in learner.own[0] if name in plan] if learner.own else []
+    owned = {name: _own(learner, classes, name, plan[name], seed, progress) for name in owners}
+    residuals = {
+        name: one.residuals + (owned[name].residuals if name in owned else []) for name, one in held_out.items()
+    }
     meta = {
         "predictor": learner.method.name,
         "seed": seed,
@@ -161,7 +149,7 @@ def learn(
         "errors": {name: one.errors for name, one in held_out.items()},
         "own": {name: one.errors for name, one in owned.items()},
         "coverage": {name: _coverage(one.residuals) for name, one in held_out.items()},
-        "intervals": {name: intervals.quantiles(_residuals(held_out[name], owned.get(name))) for name in plan},
+        "intervals": {name: intervals.quantiles(one) for name, one in residuals.items()},
     }
     return Weights(classes, meta)
 
@@ -176,10 +164,6 @@ def _bundles(learner: Learner, plan: Mapping[str, TrainTestSplit]) -> list[tuple
     """Return the classes of `plan`, with those that share parameters in one group."""
     shared = [tuple(name for name in names if name in plan) for names in learner.together]
     return [names for names in shared if names] + [(n,) for n in plan if not any(n in names for names in shared)]
-
-
-def _owners(learner: Learner, plan: Mapping[str, TrainTestSplit]) -> list[str]:
-    return [name for name in learner.own[0] if name in plan] if learner.own else []
 
 
 def _own(
@@ -220,6 +204,7 @@ def _judge(
     seed: int,
     progress: TrainingProgress,
 ) -> HeldOut:
+    """Return the errors of a class on its test samples, or on each generation of GPUs with a fit without it."""
     split = plan[name]
     if split.test is not None:
         return _errors(_temporary(learner, classes), name, split.test, set(_names(split.train)), learner)
@@ -228,16 +213,17 @@ def _judge(
     for generation, held_out in generations(split.train).items():
         out = np.isin(everything.gpu, np.unique(split.train.gpu[held_out]))
         if not out.all():
-            label = _labelled(progress, f" without {generation}")
+            label = partial(_labelled, progress, f" without {generation}")
             found = learner.fit(names[0], everything.select(~out), seed, label)
-            parts.append(
-                _errors(
-                    _temporary(learner, {**classes, name: found}), name, split.train.select(held_out), set(), learner
-                )
-            )
-    return HeldOut(
-        {k: v for part in parts for k, v in part.errors.items()}, [r for part in parts for r in part.residuals]
-    )
+            predictor = _temporary(learner, {**classes, name: found})
+            parts.append(_errors(predictor, name, split.train.select(held_out), set(), learner))
+    errors = {gpu: one for part in parts for gpu, one in part.errors.items()}
+    return HeldOut(errors, [one for part in parts for one in part.residuals])
+
+
+def _labelled(progress: TrainingProgress, label: str, task: str, done: int, total: int) -> None:
+    """Report progress of a task with a label after its name."""
+    progress(task + label, done, total)
 
 
 def _errors(predictor: Learned, name: str, samples: Samples, seen: set[str], learner: Learner | None = None) -> HeldOut:
@@ -245,7 +231,7 @@ def _errors(predictor: Learned, name: str, samples: Samples, seen: set[str], lea
     errors, residuals = {}, []
     for gpu, ratio, part in ratios(predictor, name, samples):
         row = summary(predictor.name, name, gpu.name, ratio, part.table)
-        errors[gpu.name] = _rounded(row) | {"count": row.samples, "unseen": gpu.name not in seen}
+        errors[gpu.name] = rounded(row) | {"count": row.samples, "unseen": gpu.name not in seen}
         group = GENERATIONS.get(gpu.architecture, gpu.architecture)
         residuals.append(Residuals(group, gpu.name in seen, ratio * part.seconds, 1 / ratio))
         if learner and gpu.name not in seen and scalable(predictor, name):
@@ -263,7 +249,7 @@ def _wide(learner: Learner | None, predictor: Learned, name: str, gpu: Gpu, samp
         part = samples.select(rows)
         if len(part):
             [(_, ratio, _)] = ratios(predictor, name, part)
-            result[dtype] = _rounded(summary(predictor.name, name, gpu.name, ratio, part.table))
+            result[dtype] = rounded(summary(predictor.name, name, gpu.name, ratio, part.table))
             if learner and scalable(predictor, name):
                 result[dtype]["scalar"] = _scalar(predictor, name, gpu, part)
     return result
@@ -275,26 +261,20 @@ def _scalar(predictor: Learned, name: str, gpu: Gpu, samples: Samples) -> dict[s
     if not len(rest):
         return {}
     [(_, ratio, part)] = ratios(calibrated, name, samples.select(rest))
-    return _rounded(summary(predictor.name, name, gpu.name, ratio, part.table))
-
-
-def _labelled(progress: TrainingProgress, label: str) -> TrainingProgress:
-    return lambda task, done, total: progress(task + label, done, total)
+    return rounded(summary(predictor.name, name, gpu.name, ratio, part.table))
 
 
 def _temporary(learner: Learner, classes: WeightsByClass) -> Learned:
+    """Return a predictor with the parameters learned so far, without metadata."""
     return Learned(learner.method, Weights(classes, {"errors": {}}))
 
 
-def _residuals(shapes: HeldOut, own: HeldOut | None) -> list[Residuals]:
-    return shapes.residuals + (own.residuals if own else [])
-
-
-def _rounded(row: Any) -> dict[str, Any]:
-    return {
-        key: round(value, 5) for key, value in row._asdict().items() if isinstance(value, float) and np.isfinite(value)
-    }
+def rounded(row: ErrorRow) -> dict[str, Any]:
+    """Return the finite figures of an error row, with five decimals."""
+    figures = row._asdict().items()
+    return {key: round(value, 5) for key, value in figures if isinstance(value, float) and np.isfinite(value)}
 
 
 def _names(samples: Samples) -> list[str]:
+    """Return the sorted names of the GPUs of samples."""
     return sorted({gpus.load(name).name for name in gpus_of(samples)})

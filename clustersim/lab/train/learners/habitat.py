@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from functools import partial
 
 import numpy as np
 
 from clustersim.arrays import Floats
-from clustersim.extras import need
 from clustersim.lab.data.samples import Samples
-from clustersim.lab.data.sources import Data
 from clustersim.lab.train.dataset import dataset, expected_dispatch, forget, lone, nuisance
 from clustersim.lab.train.ensemble import TrainingBudget, TrainingProgress, initial, minimize, scaling, silent
 from clustersim.lab.train.learner import Learner
@@ -17,7 +15,6 @@ from clustersim.lab.train.training import learn
 from clustersim.predictors.classes import GRAPHED
 from clustersim.predictors.kinds.habitat import METHOD, describe, log_seconds
 from clustersim.predictors.mlp import Parameters, standardise
-from clustersim.predictors.weights_file import Weights
 
 BUDGET = TrainingBudget(members=2)
 
@@ -39,11 +36,4 @@ def fit(name: str, samples: Samples, seed: int, progress: TrainingProgress = sil
 
 
 LEARNER = Learner(METHOD, fit)
-
-
-def train(
-    data: Data | Path, seed: int = 0, progress: TrainingProgress = silent, scratch: Path | None = None
-) -> Weights:
-    """Return weights learned from measured kernels. `scratch` makes it resumable. Raises DataError for missing tables."""
-    need("torch", "training habitat")
-    return learn(LEARNER, data, seed, progress, scratch)
+train = partial(learn, LEARNER)

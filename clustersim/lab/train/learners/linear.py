@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import combinations
-from pathlib import Path
 
 import numpy as np
 
 from clustersim.arrays import Floats
 from clustersim.lab.data.samples import Samples
-from clustersim.lab.data.sources import Data
 from clustersim.lab.train.dataset import dataset
 from clustersim.lab.train.ensemble import TrainingProgress, silent
 from clustersim.lab.train.learner import Learner
 from clustersim.lab.train.training import learn
 from clustersim.predictors.kinds.linear import METHOD, describe
-from clustersim.predictors.weights_file import Weights
 
 
 def fit(name: str, samples: Samples, seed: int, progress: TrainingProgress = silent) -> dict[str, Floats]:
@@ -28,12 +26,7 @@ def fit(name: str, samples: Samples, seed: int, progress: TrainingProgress = sil
 
 
 def nonnegative(design: Floats, target: Floats) -> Floats:
-    """Return x >= 0 with the least
-
-    design·x - target
-
-    ², for few columns: the best of all sets of non-zero columns.
-    """
+    """Return the x >= 0 of least squared error of design·x - target, for few columns: the best set of non-zero columns."""
     count = design.shape[1]
     best, least = np.zeros(count), float(target @ target)
     for size in range(1, count + 1):
@@ -46,11 +39,5 @@ def nonnegative(design: Floats, target: Floats) -> Floats:
     return best
 
 
-LEARNER = Learner(METHOD, fit)
-
-
-def train(
-    data: Data | Path, seed: int = 0, progress: TrainingProgress = silent, scratch: Path | None = None
-) -> Weights:
-    """Return weights learned from measured kernels. `scratch` makes it resumable. Raises DataError for missing tables."""
-    return learn(LEARNER, data, seed, progress, scratch)
+LEARNER = Learner(METHOD, fit, torch=False)
+train = partial(learn, LEARNER)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,11 +11,9 @@ from numpy.typing import NDArray
 
 from clustersim.arrays import Floats, growing
 from clustersim.config.gpu import Gpu
-from clustersim.extras import need
 from clustersim.hardware import gpus
 from clustersim.hardware.constants import LAUNCH
 from clustersim.lab.data.samples import Samples
-from clustersim.lab.data.sources import Data
 from clustersim.lab.train.dataset import GENERATIONS, WEIGHT, Dataset, dataset
 from clustersim.lab.train.ensemble import TrainingBudget, TrainingProgress, initial, minimize, scaling, silent
 from clustersim.lab.train.learner import Learner
@@ -28,7 +25,6 @@ from clustersim.predictors.kinds.neusight.products import REACH, forecast, parts
 from clustersim.predictors.kinds.neusight.vector import SHARES, log_seconds, terms
 from clustersim.predictors.mlp import Parameters, forward, standardise
 from clustersim.predictors.sums import WIDTH
-from clustersim.predictors.weights_file import Weights
 
 PATIENCE = 3e-4
 """Seconds below which the weight of a kernel falls: an eager call hides a short kernel behind its dispatch."""
@@ -107,12 +103,7 @@ def _misses(parameters: Mapping[str, Floats], task: Problem) -> Floats:
 
 
 def descend(errors: Callable[[Floats], Floats], x: Floats, steps: int = 60) -> Floats:
-    """Return a minimum of
-
-    errors(x)
-
-    ² near `x`, by Levenberg-Marquardt with finite differences.
-    """
+    """Return the x of least squared errors near `x`, by Levenberg-Marquardt with finite differences."""
     now, damping = errors(x), 1e-2
     for _ in range(steps):
         slopes = np.stack([(errors(x + step) - now) / 1e-4 for step in 1e-4 * np.eye(len(x))], axis=1)
@@ -338,11 +329,4 @@ def _fit_few(name: str, family: Any, samples: Samples, seed: int, progress: Trai
 
 
 LEARNER = Learner(METHOD, fit, together=TOGETHER, own=(OWN, fit_own), calibrate=calibrated)
-
-
-def train(
-    data: Data | Path, seed: int = 0, progress: TrainingProgress = silent, scratch: Path | None = None
-) -> Weights:
-    """Return weights learned from measured kernels. `scratch` makes it resumable. Raises DataError for missing tables."""
-    need("torch", "training neusight")
-    return learn(LEARNER, data, seed, progress, scratch)
+train = partial(learn, LEARNER)
