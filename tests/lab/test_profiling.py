@@ -10,19 +10,19 @@ from dataclasses import replace
 import pytest
 from typer.testing import CliRunner
 
-from clustersim.cli.lab import app
-from clustersim.errors import DataError, InputError
-from clustersim.hardware import gpus
-from clustersim.lab.data import own_measurements
-from clustersim.lab.data.own_measurements import COLUMNS, read
-from clustersim.lab.measure import cases, decoder, device, profile, timing
-from clustersim.lab.measure.cases import GPT3, LLAMA70, Case, Trial, linears
-from clustersim.lab.measure.log import KEY, WHOLE_COLUMNS, WHOLE_KEY, MeasurementLog
-from clustersim.lab.measure.profile import Bench, MeasurementPlan
-from clustersim.lab.measure.runners import BUILDERS
-from clustersim.predictors.features import columns
-
 torch = pytest.importorskip("torch", reason="PyTorch is not installed (extra `torch`)")
+
+from clustersim.cli.lab import app  # noqa: E402
+from clustersim.errors import DataError, InputError  # noqa: E402
+from clustersim.hardware import gpus  # noqa: E402
+from clustersim.lab.data import own_measurements  # noqa: E402
+from clustersim.lab.data.own_measurements import COLUMNS, read  # noqa: E402
+from clustersim.lab.measure import cases, decoder, device, profile, timing  # noqa: E402
+from clustersim.lab.measure.cases import GPT3, LLAMA70, Case, Trial, linears  # noqa: E402
+from clustersim.lab.measure.log import KEY, WHOLE_COLUMNS, WHOLE_KEY, MeasurementLog  # noqa: E402
+from clustersim.lab.measure.profile import Bench, MeasurementPlan  # noqa: E402
+from clustersim.lab.measure.runners import BUILDERS  # noqa: E402
+from clustersim.predictors.features import columns  # noqa: E402
 
 
 @pytest.fixture(autouse=True)

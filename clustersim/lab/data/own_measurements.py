@@ -93,6 +93,7 @@ class CsvTable:
 
 
 def _number(text: str, default: float | None) -> float:
+    """Return a cell as a number: `default` if it is blank, NaN if that is None or the text is not a number."""
     try:
         return float(text) if text else float("nan") if default is None else default
     except ValueError:
@@ -115,32 +116,28 @@ def open_table(path: Path, required: Collection[str], known: Collection[str]) ->
 
 
 def _csv(path: Path) -> CsvTable:
+    """Return a CSV file as a table. Raises DataError if it is not valid CSV with rows of one length."""
     raw = read_table(path)
     try:
         reader = csv.reader(io.StringIO(raw.decode(), newline=""), strict=True)
         header = [name.strip() for name in next(reader, [])]
-        rows, places = [], []
-        for row in reader:
-            if not any(row):
-                continue
-            if len(row) != len(header):
-                raise DataError(f"{path}:{reader.line_num}: has {len(row)} cells; the header has {len(header)}")
-            rows.append([cell.strip() for cell in row])
-            places.append(f"{path}:{reader.line_num}")
+        rows = {
+            line: [cell.strip() for cell in row] for line, row in ((reader.line_num, row) for row in reader) if any(row)
+        }
     except (UnicodeDecodeError, csv.Error) as error:
         raise DataError(f"{path}: cannot be read as CSV: {error}; write UTF-8 text with commas") from error
-    return _table(path, header, rows, places)
-
-
-def _table(path: Path, header: list[str], rows: list[list[str]], places: list[str]) -> CsvTable:
+    for line, row in rows.items():
+        if len(row) != len(header):
+            raise DataError(f"{path}:{line}: has {len(row)} cells; the header has {len(header)}")
     for name in header:
         if header.count(name) > 1:
             raise DataError(f"{path}: column {shown(name)} occurs twice; keep one of them")
-    columns = [list(column) for column in zip(*rows, strict=True)] or [[] for _ in header]
-    return CsvTable(path, dict(zip(header, columns, strict=True)), places)
+    columns = [list(column) for column in zip(*rows.values(), strict=True)] or [[] for _ in header]
+    return CsvTable(path, dict(zip(header, columns, strict=True)), [f"{path}:{line}" for line in rows])
 
 
 def _parquet(path: Path) -> CsvTable:
+    """Return a parquet file as a table. Raises DataError."""
     frame = parquet(path)
     cells = {name: ["" if v is None else str(v) for v in frame[name].to_list()] for name in frame.columns}
     return CsvTable(path, cells, [f"{path}: row {row}" for row in range(1, len(frame) + 1)])
@@ -164,28 +161,10 @@ LAYOUTS = ("", "tn", "nn", "nt", "tt")
 MODES = ("burst", "sustained")
 
 VALUES = {
-    "add": 3.0,
-    "mul": 3.0,
-    "div": 3.0,
-    "pow": 2.0,
-    "bias": 2.0,
-    "scale": 2.0,
-    "relu": 2.0,
-    "relu_backward": 3.0,
-    "gelu": 2.0,
-    "gelu_backward": 3.0,
-    "silu": 2.0,
-    "silu_backward": 3.0,
-    "tanh": 2.0,
-    "tanh_backward": 3.0,
-    "swiglu": 3.0,
-    "swiglu_backward": 5.0,
-    "softmax": 2.0,
-    "softmax_backward": 3.0,
-    "layernorm": 2.0,
-    "layernorm_backward": 5.0,
-    "rmsnorm": 2.0,
-    "rmsnorm_backward": 5.0,
+    **dict.fromkeys(("pow", "bias", "scale", "relu", "gelu", "silu", "tanh", "softmax", "layernorm", "rmsnorm"), 2.0),
+    **dict.fromkeys(("add", "mul", "div", "swiglu"), 3.0),
+    **dict.fromkeys((f"{op}_backward" for op in ("relu", "gelu", "silu", "tanh", "softmax")), 3.0),
+    **dict.fromkeys(("swiglu_backward", "layernorm_backward", "rmsnorm_backward"), 5.0),
 }
 """Values per element that a vector kernel moves if `bytes` is blank: inputs read and outputs written once."""
 _FLOP = {"softmax": 5.0, "layernorm": 6.0, "elementwise": 1.0, "memory": 0.0}
@@ -241,50 +220,43 @@ def _gpu(text: str) -> str:
 
 
 def _kernels(table: CsvTable) -> Iterator[Kernel]:
+    """Yield the kernel of each row. Raises DataError for a cell that is invalid or that the kernel needs."""
     kinds, ops = table.words("kind", (*MATRIX, *VECTOR)), table.each("op", str)
     dtypes, causal = table.words("dtype", tuple(BYTES)), table.flags("causal")
     batch, heads = (table.numbers(name, 1, 1, whole=True) for name in ("batch", "heads"))
     m, n = (table.numbers(name, None, 1, whole=True) for name in ("m", "n"))
     k, kv_heads = (table.numbers(name, 0, 0, whole=True) for name in ("k", "kv_heads"))
     flop, traffic = (table.numbers(name, float("nan")) for name in ("flop", "bytes"))
-    for row, (kind, op, dtype) in enumerate(zip(kinds, ops, dtypes, strict=True)):
-        shape = (int(batch[row]), int(m[row]), int(n[row]), int(k[row]))
-        groups = (int(heads[row]), int(kv_heads[row] or heads[row]))
-        _possible(table, row, kind, op, shape[3], groups)
-        moved = float(traffic[row])
-        kernel = _kernel(table, row, kind, op, dtype, shape, groups, causal[row], np.isnan(moved))
-        work = kernel.flop if np.isnan(flop[row]) else float(flop[row])
-        yield kernel._replace(flop=work, bytes=kernel.bytes if np.isnan(moved) else moved)
+    shapes = np.stack([batch, m, n, k, heads, np.where(kv_heads > 0, kv_heads, heads)], axis=1).astype(int).tolist()
+    for row, (kind, op, dtype, shape) in enumerate(zip(kinds, ops, dtypes, shapes, strict=True)):
+        _check(table, row, kind, op, shape)
+        if np.isnan(traffic[row]) and kind in VECTOR and op not in VALUES:
+            table.fail(row, "bytes", f"what {op!r} moves is not known; write the bytes that it reads and writes")
+        kernel = _kernel(kind, op, dtype, shape, causal[row])
+        work, moved = float(flop[row]), float(traffic[row])
+        work, moved = kernel.flop if np.isnan(work) else work, kernel.bytes if np.isnan(moved) else moved
+        yield kernel._replace(flop=work, bytes=moved)
 
 
-def _possible(table: CsvTable, row: int, kind: str, op: str, k: int, groups: tuple[int, int]) -> None:
+def _check(table: CsvTable, row: int, kind: str, op: str, shape: list[int]) -> None:
+    """Raise DataError for an op, reduction or number of heads that a kind does not have. shape: as of `_kernel`."""
+    *_, k, heads, kv_heads = shape
     if op not in OPS.get(kind, (op,)):
         table.fail(row, "op", f"a {kind} kernel is one of {', '.join(OPS[kind])}")
     if kind in MATRIX and k < 1:
         what = "the head dimension" if kind == "flash_attention" else "the reduction"
         table.fail(row, "k", f"a {kind} kernel needs {what}, a whole number of at least 1")
-    if groups[0] % groups[1]:
-        table.fail(row, "kv_heads", f"write a divisor of heads, {groups[0]}")
+    if heads % kv_heads:
+        table.fail(row, "kv_heads", f"write a divisor of heads, {heads}")
 
 
-def _kernel(
-    table: CsvTable,
-    row: int,
-    kind: str,
-    op: str,
-    dtype: str,
-    shape: tuple[int, int, int, int],
-    groups: tuple[int, int],
-    causal: bool,
-    counted: bool,
-) -> Kernel:
-    batch, m, n, k = shape
+def _kernel(kind: str, op: str, dtype: str, shape: list[int], causal: bool) -> Kernel:
+    """Return a kernel of a shape (batch, m, n, k, heads, kv_heads), with the FLOP and bytes of a workload's."""
+    batch, m, n, k, heads, kv_heads = shape
     if kind == "flash_attention":
-        return attention(op, dtype, batch, *groups, m, n, k, causal)
-    if kind in ("linear", "bmm", "grouped_gemm"):
+        return attention(op, dtype, batch, heads, kv_heads, m, n, k, causal)
+    if kind in MATRIX:
         return gemm(kind, op, dtype, batch, m, n, k, output=max(2.0, BYTES[dtype]))  # type: ignore[arg-type]
-    if counted and op not in VALUES:
-        table.fail(row, "bytes", f"what {op!r} moves is not known; write the bytes that it reads and writes")
     return vector(kind, op, dtype, batch * m, n, _FLOP[kind], VALUES.get(op, 1.0) * BYTES[dtype])  # type: ignore[arg-type]
 
 
@@ -293,16 +265,15 @@ FASTEST, SLOWEST = 0.1, 300.0
 
 
 def _credible(table: CsvTable, samples: Samples) -> None:
+    """Raise DataError for a time that is far from its GPU's roofline."""
     for name, rows in gpus_of(samples).items():
         least = np.zeros(len(samples))
         least[rows] = bound(samples.table.select(rows), gpus.load(name))
         wrong = rows & ((samples.seconds < FASTEST * least) | (samples.seconds > SLOWEST * (least + 3e-5)))
         if wrong.any():
             row = int(np.flatnonzero(wrong)[0])
-            remedy = (
-                f"the roofline of {name} is {least[row]:.3g} s; write seconds, and shapes as the documentation says"
-            )
-            table.fail(row, "latency_s", remedy)
+            roofline = f"the roofline of {name} is {least[row]:.3g} s"
+            table.fail(row, "latency_s", f"{roofline}; write seconds, and shapes as the documentation says")
 
 
 def measured(paths: list[Path]) -> list[Samples]:

@@ -11,7 +11,7 @@ import importlib
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from clustersim import plugins
 from clustersim.errors import DataError, InputError, UnknownNameError
@@ -20,8 +20,6 @@ from clustersim.hardware import gpus
 from clustersim.lab.data import frames
 
 if TYPE_CHECKING:
-    from types import ModuleType
-
     import polars as pl
 
 FP32 = "neusight/kernels_fp32.parquet"
@@ -72,10 +70,8 @@ def tables(data: Data | Path, name: str) -> list[tuple[Path, pl.DataFrame]]:
     for path in places(data):
         if (path / name).is_file():
             found.append((path / name, frames.parquet(path / name)))
-        elif checkout := _checkout(path):
-            layout, root = checkout
-            frame = layout.table(root, name)
-            found += [] if frame is None else [(root, frame)]
+        else:
+            found += [(root, layout.table(root, name)) for layout, root in _checkouts(path) if layout.holds(root, name)]
     return found
 
 
@@ -90,12 +86,10 @@ def csv(path: Path, columns: Sequence[str]) -> pl.DataFrame:
 
 def holds(data: Data | Path, name: str) -> bool:
     """Return whether a place has the table `name`."""
-    return any((path / name).is_file() or _in_checkout(path, name) for path in places(data))
-
-
-def _in_checkout(path: Path, name: str) -> bool:
-    checkout = _checkout(path)
-    return checkout is not None and bool(checkout[0].holds(checkout[1], name))
+    return any(
+        (path / name).is_file() or any(layout.holds(root, name) for layout, root in _checkouts(path))
+        for path in places(data)
+    )
 
 
 def own_files(data: Data | Path) -> list[Path]:
@@ -113,40 +107,44 @@ def digests(data: Data | Path) -> dict[str, str]:
     result = {f"{OWN}/{file.name}": _digest([file]) for file in own_files(data)}
     for path in places(data):
         result |= {name: _digest([path / name]) for name in NAMES if (path / name).is_file()}
-        if checkout := _checkout(path):
-            layout, root = checkout
+        for layout, root in _checkouts(path):
             result[f"checkout of {layout.REPOSITORY}"] = _digest(layout.files(root))
     return result
 
 
 def _digest(files: Iterable[Path]) -> str:
+    """Return the start of the SHA-256 of files, 16 hexadecimal digits."""
     state = hashlib.sha256()
     for file in files:
         state.update(read_table(file))
     return state.hexdigest()[:16]
 
 
-def _checkout(path: Path) -> tuple[ModuleType, Path] | None:
+def _layouts() -> list[Any]:
+    """Return the modules of the layouts of checkouts."""
+    return [importlib.import_module(module) for module in plugins.names(LAYOUTS).values()]
+
+
+def _checkouts(path: Path) -> list[tuple[Any, Path]]:
+    """Return the layout and the data's folder of a checkout at a path; none if the path is not one or has tidy tables."""
     if any((path / name).is_file() for name in NAMES):
-        return None
-    for module in plugins.names(LAYOUTS).values():
-        layout = importlib.import_module(module)
-        if root := layout.root(path):
-            return layout, root
-    return None
+        return []
+    return [(layout, root) for layout in _layouts() if (root := layout.root(path))][:1]
 
 
 def _usable(path: Path) -> None:
+    """Raise DataError for a place without measurements."""
     if not exists(path):
         raise DataError(f"{path}: no such file or folder; it should hold {FP32}, {OWN}/*.csv or a checkout")
     if path.is_file() and path.suffix not in FILES:
         raise DataError(f"{path}: neither a folder nor a CSV or parquet file; name one that is")
-    if path.is_dir() and not (any((path / name).is_file() for name in NAMES) or own_files(path) or _checkout(path)):
-        known = ", ".join(importlib.import_module(module).REPOSITORY for module in plugins.names(LAYOUTS).values())
+    if path.is_dir() and not (any((path / name).is_file() for name in NAMES) or own_files(path) or _checkouts(path)):
+        known = ", ".join(layout.REPOSITORY for layout in _layouts())
         raise DataError(f"{path}: has no measurements; it should have {FP32}, {OWN}/*.csv or a checkout of {known}")
 
 
 def _gpu(name: str) -> str:
+    """Return the name of the YAML of a GPU to leave out. Raises InputError if it is unknown."""
     try:
         return gpus.load(name).name
     except UnknownNameError as error:

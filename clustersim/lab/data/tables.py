@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -95,19 +95,19 @@ def fp32_samples(frame: pl.DataFrame) -> Samples:
 
 
 def _fp32_gemms(frame: pl.DataFrame) -> Samples:
+    """Return rows of linear and bmm, whose table names the reduction n and the columns k."""
     b, m, reduction, columns = (_numbers(frame, name, 1) for name in ("b", "m", "n", "k"))
-    return _gemms(frame, _texts(frame, "op"), _same(frame, "fp32"), b, m, columns, reduction)
+    return _gemms(frame, _texts(frame, "op"), np.full(len(frame), "fp32"), b, m, columns, reduction)
 
 
 def _fp32_vectors(frame: pl.DataFrame) -> Samples:
+    """Return rows of vector kernels, (b, h) each; binary ones read two inputs."""
     op = _texts(frame, "op")
     kind = np.where(op == "ln", "layernorm", np.where(op == "softmax", "softmax", "elementwise"))
     rows, columns = _numbers(frame, "b"), _numbers(frame, "h")
     traffic = np.where(np.isin(op, _BINARY), 12.0, 8.0)
-    flop = np.vectorize(_FLOP.__getitem__, otypes=[float])(kind) if len(kind) else np.zeros(0)
-    one = np.ones(len(op))
-    shape = (one, rows, columns, 0 * one, flop * rows * columns, traffic * rows * columns)
-    return _samples(frame, Columns(kind, op, _same(frame, "fp32"), *shape, one, one, one < 0))
+    flop = np.array([_FLOP[name] for name in kind.tolist()], dtype=np.float64)
+    return _samples(frame, kind, op, "fp32", 1.0, rows, columns, 0.0, flop * rows * columns, traffic * rows * columns)
 
 
 def gemm(data: Data | Path) -> Samples:
@@ -115,23 +115,15 @@ def gemm(data: Data | Path) -> Samples:
     import polars as pl
 
     frame = read(data, GEMM).filter((pl.col("m") > 0) & (pl.col("latency_s") > 0) & pl.col("dtype").is_in([*_DTYPES]))
-    frame = frame.with_columns(pl.col("dtype").replace_strict(_DTYPES))
-    one = np.ones(len(frame))
     m, n, k = (_numbers(frame, name) for name in ("m", "n", "k"))
-    return _gemms(frame, _same(frame, "linear"), _texts(frame, "dtype"), one, m, n, k)
+    return _gemms(frame, "linear", _dtypes(frame), np.ones(len(frame)), m, n, k)
 
 
-def _gemms(
-    frame: pl.DataFrame, kind: NDArray[np.str_], dtype: NDArray[np.str_], b: Floats, m: Floats, n: Floats, k: Floats
-) -> Samples:
-    size = np.array([BYTES[name] for name in dtype.tolist()])
-    output = np.maximum(size, 2.0)  # fp8 and fp4 products are written in 16 bits
-    traffic = b * ((m * k + k * n) * size + m * n * output)
-    one = np.ones(len(m))
-    return _samples(
-        frame,
-        Columns(kind, _same(frame, "forward"), dtype, b, m, n, k, 2 * b * m * n * k, traffic, one, one, one < 0),
-    )
+def _gemms(frame: pl.DataFrame, kind: RowValues, dtype: Texts, b: Floats, m: Floats, n: Floats, k: Floats) -> Samples:
+    """Return forward GEMMs; fp8 and fp4 ones write 16 bits."""
+    size = _sizes(dtype)
+    traffic = b * ((m * k + k * n) * size + m * n * np.maximum(size, 2.0))
+    return _samples(frame, kind, "forward", dtype, b, m, n, k, 2 * b * m * n * k, traffic)
 
 
 def attention(data: Data | Path) -> Samples:
@@ -143,24 +135,24 @@ def attention(data: Data | Path) -> Samples:
     import polars as pl
 
     frame = read(data, ATTENTION).filter(_flash() & (pl.col("seq") >= 128) & (pl.col("latency_s") > 0))
-    frame = frame.with_columns(pl.col("dtype").replace_strict(_DTYPES))
-    dtype = _texts(frame, "dtype")
+    dtype = _dtypes(frame)
     b, s, heads, kv, dim = (_numbers(frame, c) for c in ("batch", "seq", "heads", "kv_heads", "head_dim"))
-    size = np.array([BYTES[name] for name in dtype.tolist()])
+    size = _sizes(dtype)
     traffic = b * s * dim * (heads * (size + 2) + 2 * kv * size)
     flop = 2 * b * heads * s * s * dim
-    kind, op = _same(frame, "flash_attention"), _same(frame, "prefill")
-    found = _samples(frame, Columns(kind, op, dtype, b, s, s, dim, flop, traffic, heads, kv, heads > 0))
+    found = _samples(
+        frame, "flash_attention", "prefill", dtype, b, s, s, dim, flop, traffic, heads=heads, kv_heads=kv, causal=True
+    )
     return found.select(_possible(found, full=True))
 
 
 def _flash() -> pl.Expr:
+    """Return whether a row of attention has a valid library, head dimension and number of heads."""
     import polars as pl
 
     key = pl.concat_str("gpu", "dtype", "kernel", "head_dim", separator=":")
-    return key.is_in([f"{name}:{dim}" for name, dims in _FLASH.items() for dim in dims]) & (
-        pl.col("heads") != _BROKEN_HEADS
-    )
+    valid = [f"{name}:{dim}" for name, dims in _FLASH.items() for dim in dims]
+    return key.is_in(valid) & (pl.col("heads") != _BROKEN_HEADS)
 
 
 def _possible(samples: Samples, full: bool) -> NDArray[np.bool_]:
@@ -187,38 +179,51 @@ def experts(data: Data | Path) -> Samples:
     each = pl.col("tokens") * pl.col("topk") / pl.col("experts")
     frame = frame.filter((each >= 64) & (pl.col("ep") == 1) & (pl.col("latency_s") > 0))
     frame = frame.group_by(shape, maintain_order=True).agg(pl.col("latency_s").min(), pl.len().alias("libraries"))
-    frame = frame.filter(pl.col("libraries") > 1).with_columns(pl.col("dtype").replace_strict(_DTYPES))
-    dtype = _texts(frame, "dtype")
+    frame = frame.filter(pl.col("libraries") > 1)
+    dtype = _dtypes(frame)
     tokens, hidden, ffn, topk, count, tp = (_numbers(frame, name) for name in shape[2:8])
-    size = np.array([BYTES[name] for name in dtype.tolist()])
+    size = _sizes(dtype)
     m, width = tokens * topk / count, ffn / tp
     traffic = 3 * count * hidden * width * size + 2 * count * m * width * size + 4 * tokens * hidden
-    one, kind = np.ones(len(m)), _same(frame, "grouped_gemm")
     flop = 6 * count * m * hidden * width
-    found = _samples(
-        frame,
-        Columns(kind, _same(frame, "layer"), dtype, count, m, width, hidden, flop, traffic, one, one, one < 0),
-    )
+    found = _samples(frame, "grouped_gemm", "layer", dtype, count, m, width, hidden, flop, traffic)
     return found.select(_possible(found, full=False))
 
 
-def _samples(frame: pl.DataFrame, table: Columns) -> Samples:
+Texts = NDArray[np.str_]
+RowValues = NDArray[Any] | str | float
+
+
+def _samples(
+    frame: pl.DataFrame, *cells: RowValues, heads: RowValues = 1.0, kv_heads: RowValues = 1.0, causal: bool = False
+) -> Samples:
+    """Return the rows of a table as samples. cells: the first columns of `Columns`, each an array or one value for all rows."""
+    every = (*cells, heads, kv_heads, causal)
+    table = Columns(*(one if isinstance(one, np.ndarray) else np.full(len(frame), one) for one in every))
     return Samples(table, _texts(frame, "gpu"), _numbers(frame, "latency_s"))
 
 
 def _numbers(frame: pl.DataFrame, name: str, null: float | None = None) -> Floats:
+    """Return a column as floats (row,), with `null` for missing cells."""
     import polars as pl
 
     column = frame[name].cast(pl.Float64)
     return np.array(column if null is None else column.fill_null(null), dtype=np.float64)
 
 
-def _texts(frame: pl.DataFrame, name: str) -> NDArray[np.str_]:
+def _texts(frame: pl.DataFrame, name: str) -> Texts:
+    """Return a column as texts (row,)."""
     return np.array(frame[name].to_list(), dtype=np.str_)
 
 
-def _same(frame: pl.DataFrame, text: str) -> NDArray[np.str_]:
-    return np.full(len(frame), text)
+def _dtypes(frame: pl.DataFrame) -> Texts:
+    """Return the data types of rows in the spelling of this package (row,)."""
+    return np.array([_DTYPES[name] for name in frame["dtype"].to_list()], dtype=np.str_)
+
+
+def _sizes(dtype: Texts) -> Floats:
+    """Return the bytes of a value of each data type."""
+    return np.array([BYTES[name] for name in dtype.tolist()])
 
 
 TABLE = "kernels/published_kernels.csv"
@@ -231,6 +236,7 @@ Sizes = dict[str, int]
 
 
 def _rope(size: Sizes) -> Kernel:
+    """Return the rotary positions of queries and keys as a kernel."""
     heads = size["hidden"] // size["tp"]
     grouped = 8 if size["hidden"] == 8192 else 1  # Llama-2-70B has 8 key heads for 64 query heads
     return vector("elementwise", "unfused_rope", "fp16", size["tokens"], heads + heads // grouped, 6.0, 4)
@@ -262,10 +268,12 @@ def published(data: Data | Path) -> dict[str, Samples]:
 
 
 def _board(text: str) -> str:
+    """Return the GPU that a row names, "" if it is not one of `_BOARDS`."""
     return _BOARDS.get(text.split(" ", maxsplit=1)[0], "")
 
 
 def _published_samples(path: Path, rows: list[tuple[str, str, str, float]]) -> Samples:
+    """Return rows (gpu, kernel, dims, us) of one kernel as samples. Raises DataError for dims without a size."""
     kernels = []
     for _, name, dims, _ in rows:
         sizes = {key: int(value) for key, value in re.findall(r"(\w+)=(\d+)", dims)}
@@ -301,17 +309,12 @@ def test_samples(data: Data | Path, split: str = "test") -> dict[str, Samples]:
 def tensor_samples(data: Data | Path) -> dict[str, Samples]:
     """Return the measured kernels of the tensor-core classes that have a table."""
     found: dict[str, Samples] = {}
-    for table, kind in ((GEMM, "linear"), (ATTENTION, "flash_attention"), (EXPERTS, "grouped_gemm")):
+    readers = ((GEMM, "linear", gemm), (ATTENTION, "flash_attention", attention), (EXPERTS, "grouped_gemm", experts))
+    for table, kind, read_samples in readers:
         if holds(data, table):
-            samples = _tensor_table(data, table)
+            samples = training_shapes(read_samples(data)) if table == GEMM else read_samples(data)
             found |= {name: pick(samples, name) for name in (*TENSOR, *GROUPED) if name.endswith(f"/{kind}")}
     return {name: samples for name, samples in found.items() if len(samples)}
-
-
-def _tensor_table(data: Data | Path, table: str) -> Samples:
-    if table == GEMM:
-        return training_shapes(gemm(data))
-    return attention(data) if table == ATTENTION else experts(data)
 
 
 def own_samples(data: Data | Path) -> dict[str, Samples]:

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
+from torch.nn import functional
+
 from clustersim.lab.measure.cases import DecoderShape
 from clustersim.lab.measure.device import Device
 
@@ -21,8 +24,6 @@ def weights(model: DecoderShape, device: Device) -> dict[str, Any]:
 
 
 def _parameter(device: Device, shape: tuple[int, ...]) -> Any:
-    import torch
-
     value = torch.ones(shape) if len(shape) == 1 else None
     made = device.normal(shape, "bf16") * 0.02 if value is None else value.to(device.kind, torch.bfloat16)
     return made.requires_grad_()
@@ -30,8 +31,6 @@ def _parameter(device: Device, shape: tuple[int, ...]) -> Any:
 
 def layer(model: DecoderShape, w: dict[str, Any], x: Any, angles: tuple[Any, Any], loop: bool = False) -> Any:
     """Return the output of one layer for x (batch, sequence, hidden). `loop`: one GEMM per expert, as in `looped_mixture`."""
-    from torch.nn import functional
-
     x = x + functional.linear(
         _attention(model, functional.linear(_norm(x, w["norm1"]), w["qkv"]), angles), w["projection"]
     )
@@ -40,14 +39,10 @@ def layer(model: DecoderShape, w: dict[str, Any], x: Any, angles: tuple[Any, Any
 
 
 def _mlp(model: DecoderShape, w: dict[str, Any], x: Any) -> Any:
-    from torch.nn import functional
-
     return functional.linear(_activated(model, functional.linear(x, w["fc1"])), w["fc2"])
 
 
 def _activated(model: DecoderShape, inner: Any) -> Any:
-    from torch.nn import functional
-
     if model.gated:
         gate, value = inner.chunk(2, dim=-1)
         return functional.silu(gate) * value
@@ -64,17 +59,12 @@ def grouped_mixture(model: DecoderShape, w: dict[str, Any], x: Any) -> Any:
 
 def routed(model: DecoderShape, w: dict[str, Any], x: Any) -> tuple[Any, Any]:
     """Return (weights in bf16, indices) of each token's experts, both (tokens, top k), for x (tokens, hidden)."""
-    import torch
-    from torch.nn import functional
-
     shares, chosen = functional.linear(x, w["router"]).softmax(-1, dtype=torch.float32).topk(model.topk)
     return (shares / shares.sum(-1, keepdim=True)).to(x.dtype), chosen
 
 
 def permuted(model: DecoderShape, x: Any, chosen: Any) -> tuple[Any, Any, Any]:
     """Return the rows of x by expert, their positions in `chosen`, and the index after each expert's last row."""
-    import torch
-
     experts, order = chosen.flatten().sort()
     ends = torch.searchsorted(experts, torch.arange(model.experts, device=x.device), right=True, out_int32=True)
     return x[order // model.topk], order, ends
@@ -82,8 +72,6 @@ def permuted(model: DecoderShape, x: Any, chosen: Any) -> tuple[Any, Any, Any]:
 
 def expert_rows(model: DecoderShape, w: dict[str, Any], rows: Any, ends: Any) -> Any:
     """Return each row's output of its expert, by two grouped GEMMs."""
-    import torch
-
     inner = torch._grouped_mm(rows, w["fc1"].transpose(1, 2), offs=ends)
     return torch._grouped_mm(_activated(model, inner), w["fc2"].transpose(1, 2), offs=ends)
 
@@ -99,8 +87,6 @@ def looped_mixture(model: DecoderShape, w: dict[str, Any], x: Any) -> Any:
 
     So do models of Hugging Face that keep each expert's matrices apart (MixtralSparseMoeBlock.forward in transformers 4).
     """
-    import torch
-
     tokens = x.flatten(0, -2)
     shares, chosen = routed(model, w, tokens)
     out = torch.zeros_like(tokens)
@@ -112,14 +98,10 @@ def looped_mixture(model: DecoderShape, w: dict[str, Any], x: Any) -> Any:
 
 
 def _norm(x: Any, weight: Any) -> Any:
-    from torch.nn import functional
-
     return functional.rms_norm(x, x.shape[-1:], weight, 1e-5)
 
 
 def _attention(model: DecoderShape, qkv: Any, angles: tuple[Any, Any]) -> Any:
-    from torch.nn.functional import scaled_dot_product_attention
-
     batch, seq, _ = qkv.shape
     kv = model.kv_heads * model.dim
     q, k, v = (
@@ -127,21 +109,17 @@ def _attention(model: DecoderShape, qkv: Any, angles: tuple[Any, Any]) -> Any:
     )
     q, k = _rotate(q, angles), _rotate(k, angles)
     grouped = model.heads != model.kv_heads
-    out = scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=grouped)
+    out = functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=grouped)
     return out.transpose(1, 2).reshape(batch, seq, model.hidden)
 
 
 def _rotate(x: Any, angles: tuple[Any, Any]) -> Any:
-    import torch
-
     left, right = x.chunk(2, dim=-1)
     return x * angles[0] + torch.cat((-right, left), dim=-1) * angles[1]
 
 
 def angles(model: DecoderShape, seq: int, device: Device) -> tuple[Any, Any]:
     """Return cosines and sines of rotary positions, (sequence, head dimension) in bf16."""
-    import torch
-
     rates = 1e4 ** (-torch.arange(0, model.dim, 2, device=device.kind) / model.dim)
     turns = torch.arange(seq, device=device.kind)[:, None] * torch.cat((rates, rates))[None, :]
     return turns.cos().bfloat16(), turns.sin().bfloat16()
@@ -152,8 +130,6 @@ LayerCall = Callable[[dict[str, Any], Any], Any]
 
 def loss(model: DecoderShape, table: Any, head: Any, layers: list[dict[str, Any]], tokens: Any, run: LayerCall) -> Any:
     """Return the cross-entropy of the next token. `run` is one layer, possibly compiled or recomputed."""
-    from torch.nn import functional
-
     x = functional.embedding(tokens, table)
     for w in layers:
         x = run(w, x)

@@ -35,6 +35,7 @@ class MeasurementLog:
         self.known.add(self._key(row))
 
     def _key(self, row: Mapping[str, object]) -> tuple[str, ...]:
+        """Return the cells that identify a row."""
         return tuple(_text(row.get(name, "")) for name in self.key)
 
     def _begin(self) -> list[dict[str, str]]:
@@ -55,6 +56,7 @@ class MeasurementLog:
         return list(reader)
 
     def _write(self, text: str, mode: str) -> None:
+        """Write text to the disk at once. Raises InputError."""
         try:
             with self.path.open(mode, encoding="utf-8", newline="") as file:
                 file.write(text)
@@ -65,6 +67,7 @@ class MeasurementLog:
 
 
 def _line(cells: list[str]) -> str:
+    """Return cells as a line of CSV."""
     buffer = io.StringIO()
     csv.writer(buffer, lineterminator="\n").writerow(cells)
     return buffer.getvalue()
@@ -95,20 +98,8 @@ TRACE_COLUMNS = (*TRACE_KEY, "name", "calls", "seconds", "steps", "torch", "cuda
 KEY = ("gpu", "kind", "op", "dtype", "layout", "batch", "m", "n", "k", "heads", "kv_heads", "causal", "mode", "note")
 WHOLE_COLUMNS = (
     *("gpu", "what", "variant", "mode", "model", "layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "seq"),
-    *(
-        "experts",
-        "topk",
-        "micro_batch",
-        "amount",
-        "tokens",
-        "parameters",
-        "latency_s",
-        "low_s",
-        "high_s",
-        "samples",
-        "tokens_per_s",
-    ),
-    *("peak_memory_bytes", "clock_mhz", "power_w", "torch", "cuda"),
+    *("experts", "topk", "micro_batch", "amount", "tokens", "parameters", "latency_s", "low_s", "high_s", "samples"),
+    *("tokens_per_s", "peak_memory_bytes", "clock_mhz", "power_w", "torch", "cuda"),
 )
 WHOLE_KEY = ("gpu", "what", "variant", "mode", "model", "seq", "micro_batch", "amount")
 
@@ -132,6 +123,7 @@ def trial_row(trial: Trial, device: Device) -> dict[str, object]:
 
 
 def _place(device: Device) -> dict[str, Any]:
+    """Return the cells that name the GPU and the versions of torch and CUDA."""
     return {"gpu": device.gpu, "torch": device.torch, "cuda": device.cuda}
 
 
@@ -142,13 +134,8 @@ def name(one: Case | DutyCase | Trial) -> str:
         return f"{one.seconds:g} s of {name(one.case)}{rest}"
     if isinstance(one, Trial):
         model = f"{one.model.name} seq {one.seq} × {one.micro_batch}" if one.model else ""
-        parts: tuple[str, ...] = (
-            one.what,
-            model,
-            one.mode if one.model else "",
-            one.variant,
-            f"{one.amount:,}" if one.amount else "",
-        )
+        mode, amount = one.mode if one.model else "", f"{one.amount:,}" if one.amount else ""
+        parts: tuple[str, ...] = (one.what, model, mode, one.variant, amount)
     else:
         k = one.kernel
         shape = "×".join(str(size) for size in (k.batch, k.m, k.n, k.k) if size)
@@ -158,13 +145,8 @@ def name(one: Case | DutyCase | Trial) -> str:
 
 def measured(timing: Timing, reading: Reading) -> dict[str, object]:
     """Return the cells that a measurement adds to a row."""
-    times: dict[str, object] = {
-        "latency_s": timing.seconds,
-        "low_s": timing.low,
-        "high_s": timing.high,
-        "samples": timing.samples,
-    }
-    return times | {"clock_mhz": reading.clock, "power_w": reading.power}
+    names = ("latency_s", "low_s", "high_s", "samples", "clock_mhz", "power_w")
+    return dict(zip(names, (*timing, reading.clock, reading.power), strict=True))
 
 
 def rate(case: Case, mode: str, timing: Timing, reading: Reading) -> str:

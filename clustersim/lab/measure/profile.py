@@ -11,38 +11,23 @@ import numpy as np
 
 from clustersim.errors import ClustersimError, InputError, suggest
 from clustersim.lab.data.own_measurements import COLUMNS
+from clustersim.lab.measure import cases, log
 from clustersim.lab.measure.cases import (
     BELOW_2B,
+    FULL,
+    LOOP,
     MIXTURES,
     SUITES,
+    TRANSFORMERS,
+    WHOLE,
     Case,
     DutyCase,
     Trial,
     Unavailable,
-    cases,
-    duties,
 )
 from clustersim.lab.measure.device import BoardMeter, Device, Reading, median_reading, source
-from clustersim.lab.measure.log import (
-    CLOCK_COLUMNS,
-    CLOCK_KEY,
-    KEY,
-    TRACE_COLUMNS,
-    TRACE_KEY,
-    WHOLE_COLUMNS,
-    WHOLE_KEY,
-    MeasurementLog,
-    duty_row,
-    kernel_row,
-    measured,
-    name,
-    rate,
-    trial_row,
-)
-from clustersim.lab.measure.runners import BUILDERS
-from clustersim.lab.measure.timing import Chunk, Clock, Timing, clock
-from clustersim.lab.measure.trials import FULL, LOOP, RUNS, TRANSFORMERS, WHOLE
-from clustersim.model.kernel import Kernel, attention, gemm
+from clustersim.lab.measure.timing import Chunk, Clock, KernelLaunch, Timing, clock, summary
+from clustersim.model.kernel import attention, gemm
 
 
 def launches() -> Iterator[Trial]:
@@ -57,28 +42,18 @@ def launches() -> Iterator[Trial]:
 def model_steps() -> Iterator[Trial]:
     """Yield training steps of models below 2B parameters: eager and compiled, bound by the GPU and by the host."""
     gpt, larger, llama = BELOW_2B
-    for tier, model, seq, micro_batch, mode, variant in (
-        (0, gpt, 1024, 16, "eager", ""),
-        (0, larger, 2048, 4, "eager", ""),
-        (0, llama, 4096, 2, "eager", ""),
-        (0, gpt, 1024, 16, "compiled", ""),
-        (0, larger, 2048, 4, "compiled", ""),
-        (0, llama, 4096, 2, "compiled", ""),
-        (0, gpt, 1024, 2, "eager", ""),
-        (0, larger, 2048, 1, "eager", ""),
-        (0, llama, 2048, 1, "eager", ""),
-        (0, gpt, 128, 1, "eager", ""),
-        (0, larger, 128, 1, "eager", ""),
-        (0, llama, 128, 1, "eager", ""),
-        (0, gpt, 128, 1, "compiled", ""),
-        (0, larger, 2048, 8, "eager", FULL),
-        (0, llama, 4096, 4, "eager", FULL),
-        (0, gpt, 1024, 32, "eager", FULL),
-        (1, larger, 2048, 8, "compiled", ""),
-        (1, llama, 2048, 4, "compiled", ""),
-        (1, gpt, 1024, 4, "compiled", ""),
+    usual = ((gpt, 1024, 16), (larger, 2048, 4), (llama, 4096, 2))
+    short = ((gpt, 1024, 2), (larger, 2048, 1), (llama, 2048, 1), *((model, 128, 1) for model in BELOW_2B))
+    for tier, mode, variant, shapes in (
+        (0, "eager", "", usual),
+        (0, "compiled", "", usual),
+        (0, "eager", "", short),
+        (0, "compiled", "", ((gpt, 128, 1),)),
+        (0, "eager", FULL, ((larger, 2048, 8), (llama, 4096, 4), (gpt, 1024, 32))),
+        (1, "compiled", "", ((larger, 2048, 8), (llama, 2048, 4), (gpt, 1024, 4))),
     ):
-        yield Trial("step", model, seq, micro_batch, mode, variant, tier=tier)
+        for model, seq, micro_batch in shapes:
+            yield Trial("step", model, seq, micro_batch, mode, variant, tier=tier)
 
 
 def mixture_steps() -> Iterator[Trial]:
@@ -113,15 +88,12 @@ def distinct(work: Iterable[WorkItem]) -> list[WorkItem]:
     """Return the cases and trials with small shapes, each once."""
     found: dict[object, WorkItem] = {}
     for one in work:
-        small = _small(one)
+        if isinstance(one, DutyCase):
+            small: WorkItem = one._replace(case=small_case(one.case), seconds=0.02)
+        else:
+            small = small_case(one) if isinstance(one, Case) else small_trial(one)
         found.setdefault(small._replace(tier=0), small)
     return list(found.values())
-
-
-def _small(one: WorkItem) -> WorkItem:
-    if isinstance(one, DutyCase):
-        return one._replace(case=small_case(one.case), seconds=0.02)
-    return small_case(one) if isinstance(one, Case) else small_trial(one)
 
 
 def small_case(one: Case) -> Case:
@@ -131,22 +103,13 @@ def small_case(one: Case) -> Case:
         kv = 1 if kernel.kv_heads < kernel.heads else 2
         small = attention(kernel.op, kernel.dtype, 1, 2, kv, 16, 16, 16, kernel.causal)
     elif kernel.kind in ("linear", "bmm", "grouped_gemm"):
-        batch = min(kernel.batch, 2)
-        m, n, k = (_side(side) for side in (kernel.m, kernel.n, kernel.k))
-        small = gemm(kernel.kind, kernel.op, kernel.dtype, batch, m, n, k, output=2)
+        m, n, k = (max(16, min(side, 32) // 16 * 16) for side in (kernel.m, kernel.n, kernel.k))
+        small = gemm(kernel.kind, kernel.op, kernel.dtype, min(kernel.batch, 2), m, n, k, output=2)
     else:
-        small = _vector(kernel)
+        m, n = min(kernel.m, 8), min(kernel.n, 64)
+        share = m * n / (kernel.m * kernel.n)
+        small = kernel._replace(m=m, n=n, flop=kernel.flop * share, bytes=kernel.bytes * share)
     return one._replace(kernel=small)
-
-
-def _side(size: int) -> int:
-    return max(16, min(size, 32) // 16 * 16)
-
-
-def _vector(kernel: Kernel) -> Kernel:
-    m, n = min(kernel.m, 8), min(kernel.n, 64)
-    share = m * n / (kernel.m * kernel.n)
-    return kernel._replace(m=m, n=n, flop=kernel.flop * share, bytes=kernel.bytes * share)
 
 
 def small_trial(one: Trial) -> Trial:
@@ -184,10 +147,13 @@ class MeasurementPlan:
 
     def work(self, small: bool) -> list[WorkItem]:
         """Return the cases and trials, the lowest tier first; with `small` shapes for a CPU."""
-        every: list[WorkItem] = [*(duties() if DUTY in self.suites else ()), *cases(self.suites), *trials(self.suites)]
-        both = [one for one in every if one.tier == 0 or not self.quick]
-        both = distinct(both) if small else both
-        return sorted(both, key=lambda one: one.tier)
+        every: list[WorkItem] = [
+            *(cases.duties() if DUTY in self.suites else ()),
+            *cases.cases(self.suites),
+            *trials(self.suites),
+        ]
+        chosen = [one for one in every if one.tier == 0 or not self.quick]
+        return sorted(distinct(chosen) if small else chosen, key=lambda one: one.tier)
 
 
 SAMPLES = 20
@@ -200,10 +166,10 @@ class Bench:
 
     def __init__(self, device: Device, out: Path, say: Callable[[str], None]) -> None:
         self.device, self.say = device, say
-        self.kernels = MeasurementLog(out, COLUMNS, KEY)
-        self.wholes = MeasurementLog(wholes_file(out), WHOLE_COLUMNS, WHOLE_KEY)
-        self.clocks = MeasurementLog(sibling(out, "clock"), CLOCK_COLUMNS, CLOCK_KEY)
-        self.traces = MeasurementLog(sibling(out, "trace"), TRACE_COLUMNS, TRACE_KEY)
+        self.kernels = log.MeasurementLog(out, COLUMNS, log.KEY)
+        self.wholes = log.MeasurementLog(wholes_file(out), log.WHOLE_COLUMNS, log.WHOLE_KEY)
+        self.clocks = log.MeasurementLog(sibling(out, "clock"), log.CLOCK_COLUMNS, log.CLOCK_KEY)
+        self.traces = log.MeasurementLog(sibling(out, "trace"), log.TRACE_COLUMNS, log.TRACE_KEY)
         self.clock: Clock = clock(device)
         self.look = source(device.real)
 
@@ -215,7 +181,7 @@ class Bench:
             if time.monotonic() > end:
                 self.say(f"time is up after {number - 1} of {len(work)}; run again to go on")
                 break
-            head = f"[{number}/{len(work)}] {name(one)}"
+            head = f"[{number}/{len(work)}] {log.name(one)}"
             for text in self._tried(one):
                 self.say(f"{head} {text}")
             self.device.release()
@@ -233,40 +199,44 @@ class Bench:
             yield f"left out: {type(error).__name__}: {(str(error).splitlines() or [''])[0][:160]}"
 
     def _rows(self) -> int:
+        """Return the number of rows in the files of kernels, steps and clocks."""
         return len(self.kernels.known) + len(self.wholes.known) + len(self.clocks.known)
 
     def _one(self, one: WorkItem) -> Iterator[str]:
+        """Yield a line per measured row; nothing for what the files have."""
         if isinstance(one, Trial):
             return self._trial(one)
-        if isinstance(one, DutyCase):
-            return self._duty(one)
-        return self._case(one)
+        return self._duty(one) if isinstance(one, DutyCase) else self._case(one)
 
     def _case(self, case: Case) -> Iterator[str]:
-        row = kernel_row(case, "burst", self.device)
-        if row in self.kernels:
-            return
-        build = BUILDERS[case.runner]
-        with self.clock.scope():
-            launches = [build(case, self.device) for _ in range(self._sets(case))]
-        timing = self.clock.time(launches, SAMPLES)
-        self.kernels.append(row | measured(timing, Reading()))
-        yield rate(case, "burst", timing, Reading())
+        """Measure a kernel in short bursts. Yield its speed."""
+        row = log.kernel_row(case, "burst", self.device)
+        if row not in self.kernels:
+            timing = self.clock.time(self._launches(case), SAMPLES)
+            self.kernels.append(row | log.measured(timing, Reading()))
+            yield log.rate(case, "burst", timing, Reading())
 
     def _duty(self, duty: DutyCase) -> Iterator[str]:
+        """Measure a kernel in a burst and over time. Yield its speed in both."""
         yield from self._case(duty.case)
-        row = duty_row(duty, self.device)
+        row = log.duty_row(duty, self.device)
         if row in self.clocks:
             return
-        with self.clock.scope():
-            launches = [BUILDERS[duty.case.runner](duty.case, self.device) for _ in range(self._sets(duty.case))]
+        launches = self._launches(duty.case)
         with BoardMeter(self.look, FAST) as meter:
             begin, chunks = self.clock.series(launches, duty.share, duty.filler, duty.seconds)
         late = [chunk.seconds for chunk in chunks if chunk.start > duty.seconds / 2] or [chunks[-1].seconds]
         for cells in time_rows(chunks, [at - begin for at in meter.times], meter.readings):
             self.clocks.append(row | cells)
         reading = meter.reading(since=begin + duty.seconds / 2)
-        yield rate(duty.case, "sustained", Timing(float(np.median(late)), min(late), max(late), len(late)), reading)
+        yield log.rate(duty.case, "sustained", summary(late), reading)
+
+    def _launches(self, case: Case) -> list[KernelLaunch]:
+        """Return a launch of a kernel for each set of its operands."""
+        from clustersim.lab.measure.runners import BUILDERS
+
+        with self.clock.scope():
+            return [BUILDERS[case.runner](case, self.device) for _ in range(self._sets(case))]
 
     def _sets(self, case: Case) -> int:
         """Return the number of sets of operands: more than the L2 cache holds, and far less than the memory."""
@@ -274,19 +244,21 @@ class Bench:
         return int(np.clip(min(2 * self.device.l2, self.device.memory / 8) / bytes_ + 1, 1, SETS))
 
     def _trial(self, trial: Trial) -> Iterator[str]:
-        row = trial_row(trial, self.device)
+        """Measure a layer, a step, a launch or a copy. Yield its time."""
+        from clustersim.lab.measure.trials import RUNS
+
+        row = log.trial_row(trial, self.device)
         if row in self.wholes:
             return
-        run = RUNS[trial.what]
         with BoardMeter(self.look) as meter:
-            found = run(trial, self.device, self.clock)
+            found = RUNS[trial.what](trial, self.device, self.clock)
         timing = Timing(*(found.pop(field) for field in Timing._fields))
         reading = meter.reading(*found.pop("between", ()))
         for kernel in found.pop("kernels", ()):
             self.traces.append(row | kernel)
         if found.get("tokens"):
             found["tokens_per_s"] = found["tokens"] / timing.seconds
-        self.wholes.append(row | found | measured(timing, reading))
+        self.wholes.append(row | found | log.measured(timing, reading))
         speed = f", {found['tokens_per_s']:,.0f} tokens/s" if "tokens_per_s" in found else ""
         peak = f", {found['peak_memory_bytes'] / 2**30:.1f} GiB" if found.get("peak_memory_bytes") else ""
         yield f"{timing.seconds * 1e3:.4g} ms{speed}{peak}"
@@ -304,6 +276,7 @@ def time_rows(
     """Yield the cells of rows over time: medians of chunks and readings in each interval."""
 
     def piece(at: float) -> tuple[float, float]:
+        """Return the begin and the length of the interval of a time."""
         width = FINE if at < EARLY else COARSE
         return np.floor(at / width) * width, width
 

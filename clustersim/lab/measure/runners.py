@@ -5,6 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import torch
+from torch.nn import functional
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
 from clustersim.lab.measure.cases import ACCUMULATE, COMPILED, LIGER, Case, Unavailable
 from clustersim.lab.measure.device import Device, compiled
 from clustersim.lab.measure.timing import KernelLaunch
@@ -12,8 +16,6 @@ from clustersim.lab.measure.timing import KernelLaunch
 
 def product(case: Case, device: Device) -> KernelLaunch:
     """Return the launch of one GEMM. Raises Unavailable."""
-    import torch
-
     kernel = case.kernel
     if kernel.dtype == "fp8":
         return _scaled(case, device)
@@ -43,7 +45,6 @@ def operands(case: Case, device: Device) -> tuple[Any, Any]:
 
 def _tf32(launch: KernelLaunch) -> KernelLaunch:
     """Return the launch of a GEMM with fp32 operands that tensor cores round to tf32."""
-    import torch
 
     def rounded() -> object:
         torch.backends.cuda.matmul.allow_tf32 = True
@@ -57,8 +58,6 @@ def _tf32(launch: KernelLaunch) -> KernelLaunch:
 
 def _accumulate(device: Device, a: Any, b: Any) -> KernelLaunch:
     """Return the launch of a GEMM that is added to an fp32 matrix. Raises Unavailable on a CPU."""
-    import torch
-
     if not device.real:
         raise Unavailable("torch adds 16-bit products to fp32 on CUDA only")
     total = torch.zeros(a.shape[0], b.shape[1], dtype=torch.float32, device=a.device)
@@ -67,8 +66,6 @@ def _accumulate(device: Device, a: Any, b: Any) -> KernelLaunch:
 
 def _scaled(case: Case, device: Device) -> KernelLaunch:
     """Return the launch of an fp8 GEMM with one scale per operand. Raises Unavailable."""
-    import torch
-
     if not hasattr(torch, "_scaled_mm"):
         raise Unavailable("this torch has no fp8 product")
     if case.layout != "tn":
@@ -81,8 +78,6 @@ def _scaled(case: Case, device: Device) -> KernelLaunch:
 
 def differentiated(call: Callable[[], Any], inputs: Sequence[Any]) -> KernelLaunch:
     """Return the launch of the backward pass of `call` to its inputs; the forward pass has already run."""
-    import torch
-
     out = call()
     outputs = out if isinstance(out, tuple) else (out,)
     gradients = [torch.randn_like(one) for one in outputs]
@@ -97,9 +92,6 @@ def attention(case: Case, device: Device) -> KernelLaunch:
 
     Operands are (batch, sequence, heads, dim) in memory, the layout after projections.
     """
-    from torch.nn.attention import SDPBackend, sdpa_kernel
-    from torch.nn.functional import scaled_dot_product_attention
-
     kernel, backend = case.kernel, getattr(SDPBackend, BACKENDS[case.note])
     backward, grouped = kernel.op == "backward", kernel.heads != kernel.kv_heads
     queries = (kernel.batch, kernel.m, kernel.heads, kernel.k)
@@ -109,7 +101,7 @@ def attention(case: Case, device: Device) -> KernelLaunch:
     def attend() -> Any:
         q, k, v = (one.transpose(1, 2) for one in inputs)
         with sdpa_kernel(backend):
-            return scaled_dot_product_attention(q, k, v, is_causal=kernel.causal, enable_gqa=grouped)
+            return functional.scaled_dot_product_attention(q, k, v, is_causal=kernel.causal, enable_gqa=grouped)
 
     return differentiated(attend, inputs) if backward else attend
 
@@ -126,17 +118,8 @@ class Function(NamedTuple):
     dtype: str = ""
 
 
-def _functional() -> Any:
-    """Return torch.nn.functional, imported where it is used."""
-    from torch.nn import functional
-
-    return functional
-
-
 def _rotate(x: Any, cosine: Any, sine: Any) -> Any:
     """Return x with rotary positions."""
-    import torch
-
     left, right = x.chunk(2, dim=-1)
     return x * cosine + torch.cat((-right, left), dim=-1) * sine
 
@@ -148,23 +131,23 @@ def _rotate_heads(q: Any, k: Any, cosine: Any, sine: Any) -> Any:
 
 
 FUNCTIONS = {
-    "layernorm": Function(lambda x, w, b: _functional().layer_norm(x, x.shape[-1:], w, b), 1, 2),
-    "rmsnorm": Function(lambda x, w: _functional().rms_norm(x, x.shape[-1:], w, 1e-5), 1, 1),
+    "layernorm": Function(lambda x, w, b: functional.layer_norm(x, x.shape[-1:], w, b), 1, 2),
+    "rmsnorm": Function(lambda x, w: functional.rms_norm(x, x.shape[-1:], w, 1e-5), 1, 1),
     "softmax": Function(lambda x: x.softmax(-1)),
     "log_softmax": Function(lambda x: x.log_softmax(-1)),
-    "gelu": Function(lambda x: _functional().gelu(x, approximate="tanh")),
-    "geglu": Function(lambda gate, x: _functional().gelu(gate, approximate="tanh") * x, 2),
-    "silu": Function(lambda x: _functional().silu(x)),
-    "swiglu": Function(lambda x, gate: _functional().silu(gate) * x, 2),
+    "gelu": Function(lambda x: functional.gelu(x, approximate="tanh")),
+    "geglu": Function(lambda gate, x: functional.gelu(gate, approximate="tanh") * x, 2),
+    "silu": Function(functional.silu),
+    "swiglu": Function(lambda x, gate: functional.silu(gate) * x, 2),
     "add": Function(lambda x, y: x + y, 2),
     "mul": Function(lambda x, y: x * y, 2),
-    "bias_dropout_add": Function(lambda x, y: y + _functional().dropout(x, 0.1, training=True), 2),
-    "dropout": Function(lambda x: _functional().dropout(x, 0.1, training=True)),
+    "bias_dropout_add": Function(lambda x, y: y + functional.dropout(x, 0.1, training=True), 2),
+    "dropout": Function(lambda x: functional.dropout(x, 0.1, training=True)),
     "rope": Function(_rotate, 1, 2),
     "to_fp32": Function(lambda x: x.float()),
     "from_fp32": Function(lambda x: x.bfloat16(), dtype="fp32"),
     "copy": Function(lambda x: x.clone()),
-    "cross_entropy": Function(lambda x, targets: _functional().cross_entropy(x.float(), targets)),
+    "cross_entropy": Function(lambda x, targets: functional.cross_entropy(x.float(), targets)),
 }
 
 
@@ -176,8 +159,6 @@ def tensors(function: Function, case: Case, device: Device, grad: bool) -> list[
 
 def vector(case: Case, device: Device) -> KernelLaunch:
     """Return the launch of one vector kernel."""
-    import torch
-
     op, backward = case.kernel.op.removesuffix(SUFFIX), case.kernel.op.endswith(SUFFIX)
     call = compiled(FUNCTIONS[op].call, device) if case.note == COMPILED else FUNCTIONS[op].call
     inputs = tensors(FUNCTIONS[op], case, device, backward)
@@ -193,10 +174,10 @@ LIGER_NAMES = {"rmsnorm": "rms_norm", "layernorm": "layer_norm"}
 def _liger(op: str) -> Callable[..., Any]:
     """Return liger-kernel's function for an operator. Raises Unavailable."""
     try:
-        from liger_kernel.transformers import functional  # type: ignore[import-not-found,unused-ignore]
+        from liger_kernel.transformers import functional as liger  # type: ignore[import-not-found,unused-ignore]
     except ImportError as error:
         raise Unavailable("liger-kernel is not installed") from error
-    call: Callable[..., Any] | None = getattr(functional, f"liger_{LIGER_NAMES.get(op, op)}", None)
+    call: Callable[..., Any] | None = getattr(liger, f"liger_{LIGER_NAMES.get(op, op)}", None)
     if call is None:
         raise Unavailable(f"liger-kernel has no {op}")
     return (lambda *inputs: call(*inputs, 1e-5)) if op in LIGER_NAMES else call  # norms take an epsilon
@@ -236,8 +217,6 @@ def grouped(case: Case, device: Device) -> KernelLaunch:
 
     Raises Unavailable.
     """
-    import torch
-
     kernel = case.kernel
     if kernel.op == "wgrad":  # m outputs, n inputs, k tokens an expert
         tokens = kernel.batch * kernel.k
@@ -262,14 +241,12 @@ VOCABULARY = 128_256
 
 def memory(case: Case, device: Device) -> KernelLaunch:
     """Return the launch of one memory-bound kernel: of embeddings, of tokens' order, or of the optimizer (m of 1)."""
-    import torch
-
     m, n, op = case.kernel.m, case.kernel.n, case.kernel.op
     values, entries = device.normal((m, n), case.kernel.dtype), VOCABULARY if device.real else 64
     flat = values.view(-1)
     if op == "embedding":
         table, tokens = device.normal((entries, n), case.kernel.dtype), device.integers(m, entries)
-        return lambda: torch.nn.functional.embedding(tokens, table)
+        return lambda: functional.embedding(tokens, table)
     if op == "embedding_backward":
         tokens = device.integers(m, entries)
         return lambda: torch.ops.aten.embedding_dense_backward(values, tokens, entries, -1, False)

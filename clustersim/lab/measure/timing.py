@@ -10,8 +10,9 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from itertools import pairwise
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -42,19 +43,6 @@ class Chunk(NamedTuple):
 
 
 TimedChunks = tuple[float, list[Chunk]]
-
-
-class Clock(Protocol):
-    """Interface for timing passes."""
-
-    def time(self, launches: Sequence[KernelLaunch], samples: int) -> Timing:
-        """Return the seconds of one launch. `launches` alternate."""
-
-    def series(self, launches: Sequence[KernelLaunch], share: float, filler: str, seconds: float) -> TimedChunks:
-        """Return the host's time of the start, and the chunks. `launches` take `share` of the time, `filler` the rest."""
-
-    def scope(self) -> Any:
-        """Return the context in which operands must be created."""
 
 
 def play_all(launches: Sequence[KernelLaunch]) -> None:
@@ -102,10 +90,9 @@ class CudaClock:
         return torch.cuda.stream(self.stream)
 
     def time(self, launches: Sequence[KernelLaunch], samples: int) -> Timing:
-        """Return the seconds of one launch."""
+        """Return the seconds of one launch. `launches` alternate."""
         with self.scope():
-            for launch in launches:
-                launch()
+            play_all(launches)
             rough = min(self.events(lambda: play_all(launches), 2)) / len(launches)
             pieces = one_pass(launches, rough)
             play = self.captured(pieces)
@@ -115,7 +102,10 @@ class CudaClock:
             return summary([seconds / len(pieces) for seconds in self.events(play, samples)])
 
     def series(self, launches: Sequence[KernelLaunch], share: float, filler: str, seconds: float) -> TimedChunks:
-        """Return the chunks of a run, each about `TURN` long: launches, then `idle` waiting or a `copy` of memory."""
+        """Return the host's time of the start, and chunks of about `TURN` seconds.
+
+        `launches` take `share` of the time; in the rest the GPU waits (`idle`) or copies memory (`copy`).
+        """
         import torch
 
         with self.scope():
@@ -157,6 +147,7 @@ class CudaClock:
         return self.captured([lambda: target.copy_(source)] * copies) or (lambda: None)
 
     def _event(self) -> Any:
+        """Return a recorded CUDA event."""
         import torch
 
         event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
@@ -202,18 +193,12 @@ class CudaClock:
         return replay
 
 
-def clock(device: Device) -> Clock:
-    """Return the clock of a device."""
-    return CudaClock() if device.real else WallClock()
-
-
 class WallClock:
     """Times on a CPU, one run through the launches."""
 
     def time(self, launches: Sequence[KernelLaunch], samples: int) -> Timing:
         """Return the seconds of one launch."""
-        for launch in launches:
-            launch()
+        play_all(launches)
         return summary([_wall(launches) for _ in range(samples)])
 
     def series(self, launches: Sequence[KernelLaunch], share: float, filler: str, seconds: float) -> TimedChunks:
@@ -228,13 +213,19 @@ class WallClock:
 
     def scope(self) -> Any:
         """Return a context that does nothing."""
-        from contextlib import nullcontext
-
         return nullcontext()
 
 
 def _wall(launches: Sequence[KernelLaunch]) -> float:
+    """Return the mean wall time of some launches in seconds."""
     start = time.perf_counter()
-    for launch in launches:
-        launch()
+    play_all(launches)
     return (time.perf_counter() - start) / len(launches)
+
+
+Clock = CudaClock | WallClock
+
+
+def clock(device: Device) -> Clock:
+    """Return the clock of a device."""
+    return CudaClock() if device.real else WallClock()

@@ -9,16 +9,18 @@ from functools import partial
 from importlib.util import find_spec
 from typing import Any
 
+import torch
+from torch.profiler import ProfilerActivity, profile
+from torch.utils.checkpoint import checkpoint
+
 from clustersim.lab.measure import decoder
-from clustersim.lab.measure.cases import DecoderShape, Trial, Unavailable
+from clustersim.lab.measure.cases import FULL, LOOP, TRANSFORMERS, WHOLE, DecoderShape, Trial, Unavailable
 from clustersim.lab.measure.device import Device, compiled
 from clustersim.lab.measure.timing import Clock, CudaClock, summary
 
 
 def copy(trial: Trial, device: Device, clock: Clock) -> dict[str, Any]:
     """Return the seconds of one copy, `to_gpu` or `from_gpu`."""
-    import torch
-
     host = torch.ones(trial.amount, dtype=torch.uint8, pin_memory=device.real)
     with clock.scope():
         own = torch.ones(trial.amount, dtype=torch.uint8, device=device.kind)
@@ -31,8 +33,6 @@ COUNT = 1000
 
 def launch_cost(trial: Trial, device: Device, clock: Clock) -> dict[str, Any]:
     """Return the seconds of one launch: `dispatch` is CPU time, `stream` and `graph` GPU time. Raises Unavailable."""
-    import torch
-
     value = torch.zeros(64, device=device.kind)
     if trial.variant == "dispatch":
         return summary([_dispatch(device, value) for _ in range(20)])._asdict()
@@ -50,8 +50,6 @@ def _many(value: Any) -> None:
 
 
 def _dispatch(device: Device, value: Any) -> float:
-    import torch
-
     if device.real:
         torch.cuda.synchronize()
     start = time.perf_counter()
@@ -63,14 +61,10 @@ def _dispatch(device: Device, value: Any) -> float:
 WARMUP, STEPS, TRACED = 3, 10, 2
 LONG = 5.0
 """Smallest duration of measured steps in seconds. Boards reach their power limit within one."""
-FULL, LOOP, TRANSFORMERS, WHOLE = "full recompute", "loop", "transformers", "whole"
-"""Words of variants: recomputation, one GEMM per expert, the decoder of Hugging Face, and all parts of a mixture."""
 
 
 def training_step(trial: Trial, device: Device, clock: Clock) -> dict[str, Any]:
     """Return seconds of a step, tokens, and peak memory in bytes. Raises Unavailable for a trial that does not fit."""
-    import torch
-
     model = trial.model
     if model is None:
         raise Unavailable("a step needs a model")
@@ -101,16 +95,12 @@ def _steady_steps(step: Callable[[], object], device: Device, least: float) -> l
 
 def _allocated(device: Device) -> float:
     """Return the bytes that PyTorch has allocated on the GPU before the next step."""
-    import torch
-
     gc.collect()
     return float(torch.cuda.memory_allocated()) if device.real else 0.0
 
 
 def step_kernels(step: Callable[[], object], device: Device) -> list[dict[str, object]]:
     """Return the name, calls and seconds of each kernel in `TRACED` steps, by torch.profiler."""
-    from torch.profiler import ProfilerActivity, profile
-
     if not device.real:
         return []
     with profile(activities=[ProfilerActivity.CUDA]) as profiler:
@@ -126,8 +116,6 @@ def step_kernels(step: Callable[[], object], device: Device) -> list[dict[str, o
 
 def _wall(step: Callable[[], object], device: Device) -> float:
     """Return the wall time of one step in seconds, from idle GPU to idle GPU."""
-    import torch
-
     if device.real:
         torch.cuda.synchronize()
     start = time.perf_counter()
@@ -141,8 +129,6 @@ class TrainingStep:
     """A model with its optimizer. A call runs one step."""
 
     def __init__(self, trial: Trial, model: DecoderShape, device: Device) -> None:
-        import torch
-
         self.trial, self.model, self.device = trial, model, device
         self.turns = decoder.angles(model, trial.seq, device)
         self.layers = [decoder.weights(model, device) for _ in range(model.layers)]
@@ -158,8 +144,6 @@ class TrainingStep:
 
     def _optimize(self, narrow: list[Any]) -> None:
         """Make fp32 master weights of bf16 ones, and their optimizer. Routing stays balanced at a learning rate near 0."""
-        import torch
-
         self.narrow = narrow
         self.master = [w.detach().float() for w in self.narrow]
         for wide in self.master:
@@ -168,8 +152,6 @@ class TrainingStep:
 
     def __call__(self) -> None:
         """Run one step."""
-        import torch
-
         trial = self.trial
         tokens = self.device.integers(trial.micro_batch * trial.seq, self.model.vocab).view(trial.micro_batch, -1)
         self._loss(tokens).backward()
@@ -187,8 +169,6 @@ class TrainingStep:
         return decoder.loss(self.model, self.table, self.head, self.layers, tokens, self._run)
 
     def _run(self, weights: dict[str, Any], x: Any) -> Any:
-        from torch.utils.checkpoint import checkpoint
-
         if FULL in self.trial.variant:
             return checkpoint(self.layer, self.model, weights, x, self.turns, use_reentrant=False)
         return self.layer(self.model, weights, x, self.turns)
@@ -200,7 +180,6 @@ class TransformersStep(TrainingStep):
     def __init__(self, trial: Trial, model: DecoderShape, device: Device) -> None:
         if find_spec("transformers") is None:
             raise Unavailable("transformers is not installed")
-        import torch
         import transformers  # type: ignore[import-not-found,unused-ignore]
 
         self.trial, self.model, self.device = trial, model, device
@@ -244,8 +223,6 @@ def mixture_part(trial: Trial, device: Device, clock: Clock) -> dict[str, Any]:
 
     That is the larger of the host's and the GPU's time. `kernels` has the GPU's. Raises Unavailable.
     """
-    import torch
-
     model = trial.model
     if model is None:
         raise Unavailable("a part of a mixture needs a model")

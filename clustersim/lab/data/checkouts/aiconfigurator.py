@@ -79,18 +79,15 @@ def holds(root: Path, name: str) -> bool:
     return name in KINDS and bool(_files(root, KINDS[name]))
 
 
-def table(root: Path, name: str) -> pl.DataFrame | None:
-    """Return a tidy table, or None without files: latency_s (median over versions), low_s, high_s and samples by shape.
+def table(root: Path, name: str) -> pl.DataFrame:
+    """Return a tidy table that the checkout has: latency_s (median over versions), low_s, high_s and samples by shape.
 
     Raises DataError.
     """
     import polars as pl
 
-    kind = KINDS.get(name)
-    paths = _files(root, kind) if kind else []
-    if kind is None or not paths:
-        return None
-    rows = pl.concat([_rows(path, path.relative_to(root).parts[0], kind) for path in paths])
+    kind = KINDS[name]
+    rows = pl.concat([_rows(path, path.relative_to(root).parts[0], kind) for path in _files(root, kind)])
     if not len(rows):
         raise DataError(f"{root}: no row of {kind.stem} can be used; check out a release with its data")
     seconds = pl.col("latency") / 1e3
@@ -105,11 +102,13 @@ def table(root: Path, name: str) -> pl.DataFrame | None:
 
 
 def _files(root: Path, kind: FileLayout) -> list[Path]:
+    """Return the files of a kind, sorted, of GPUs with a description."""
     below = (*root.glob(f"*/*/*/{kind.stem}.*"), *root.glob(f"*/*/*/*/{kind.stem}.*"))
     return sorted(p for p in below if p.suffix in (".txt", ".parquet") and _known(p.relative_to(root).parts[0]))
 
 
 def _known(gpu: str) -> bool:
+    """Return whether a GPU has a description in `hardware/gpus`."""
     try:
         gpus.load(gpu)
     except UnknownNameError:
@@ -118,6 +117,7 @@ def _known(gpu: str) -> bool:
 
 
 def _rows(path: Path, gpu: str, kind: FileLayout) -> pl.DataFrame:
+    """Return the rows of a file with the columns of the tidy table, and `latency` in ms."""
     import polars as pl
 
     defaults = {name: values[0] for name, values in kind.only.items()}

@@ -50,17 +50,15 @@ def holds(root: Path, name: str) -> bool:
     return name == FP32 and root.is_dir()
 
 
-def table(root: Path, name: str) -> pl.DataFrame | None:
-    """Return the FP32 kernels as a tidy table: seconds, sizes b, m, n, k or b, h; None for other tables.
-
-    Raises DataError.
-    """
+def table(root: Path, name: str) -> pl.DataFrame:
+    """Return the FP32 kernels as a tidy table: seconds, sizes b, m, n, k or b, h. Raises DataError."""
     import polars as pl
 
-    return pl.concat([_rows(part) for part in _parts(root)], how="diagonal") if name == FP32 else None
+    return pl.concat([_rows(part) for part in _parts(root)], how="diagonal")
 
 
 def _parts(root: Path) -> list[SourceFile]:
+    """Return the files that are read, split by split."""
     found: list[SourceFile] = []
     for folder, vendor in VENDORS.items():
         for split in SPLITS:
@@ -75,6 +73,7 @@ def _parts(root: Path) -> list[SourceFile]:
 
 
 def _rows(part: SourceFile) -> pl.DataFrame:
+    """Return the rows of a file with the columns of the tidy table. Raises DataError."""
     import polars as pl
 
     sizes = ("B", "M", "N", "K") if part.group in GEMMS else ("B", "H")
