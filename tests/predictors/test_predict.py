@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from hugging_face_configs import CONFIGS
+from published_models import KEYS
 
 from clustersim.lab import whole_models
 from clustersim.model.kernel import vector
@@ -90,7 +90,7 @@ def test_a_llama_has_its_parameters_and_flop(call):
 
 @pytest.mark.parametrize("name", ["qwen3_30b_a3b", "deepseek_v3", "gpt_oss_20b", "t5_large"])
 def test_models_told_in_blocks_have_their_published_size(call, tmp_path, name):
-    (tmp_path / "blocks.json").write_text(json.dumps(CONFIGS[name]))
+    (tmp_path / "blocks.json").write_text(json.dumps(KEYS[name]))
     found = answer(call, "blocks.json", "--gpu", "h100", "--dtype", "bf16", "--seq", "256")
     assert found["parameters"] == parameters(load(ROOT / f"workloads/{name}.yaml").model)
 
