@@ -158,46 +158,30 @@ def test_every_other_layer_slides():
     ] * 4
 
 
-PUBLISHED = {
-    "one module": (
-        "--recompute-granularity selective --recompute-modules mlp",
-        {"recompute_modules": ["mlp"]},
-    ),
-    "Megatron-FSDP": ("--use-megatron-fsdp --use-distributed-optimizer", {"zero": 3}),
-    "its strategy": ("--use-megatron-fsdp --data-parallel-sharding-strategy optim", {"zero": 1}),
-    "its two buffers": (
+PUBLISHED = [
+    ("--recompute-granularity selective --recompute-modules mlp", {"recompute_modules": ["mlp"]}),
+    ("--use-megatron-fsdp --use-distributed-optimizer", {"zero": 3}),
+    ("--use-megatron-fsdp --data-parallel-sharding-strategy optim", {"zero": 1}),
+    (
         "--use-megatron-fsdp --fsdp-double-buffer",
         {"fsdp": {"copy_out": False, "copy_in": False, "forward_prefetch": 1}},
     ),
-    "copies of the optimizer": (
-        "--use-distributed-optimizer --num-distributed-optimizer-instances 2",
-        {"optimizer_instances": 2, "zero": 1},
-    ),
-    "its reductions": ("--use-megatron-fsdp --megatron-fsdp-grad-comm-dtype bf16", {"gradients": "bf16"}),
-    "DeepSpeed's ZeRO-2": (
-        "--deepspeed --zero-stage 2",
-        {"zero": 2, "reduce_every_microbatch": True, "attention": "unfused"},
-    ),
-    "DeepSpeed's ZeRO-3": ("--deepspeed --zero-stage 3", {"zero": 3, "zero3": {}}),
-    "DeepSpeed-Ulysses": ("--ds-sequence-parallel-size 4", {"cp": 4, "cp_type": "a2a"}),
-    "DeepSpeed's dense models": ("--deepspeed --num-experts 1 --moe-train-capacity-factor 1.0", {"zero": None}),
-    "BLOOM's division of layers": (
-        "--pp-partition-method 'type:transformer|embedding'",
-        {"account_for_embedding": True, "account_for_loss": True},
-    ),
-    "ALiBi": ("--position-embedding-type alibi", {"positions": "none"}),
-    "a gate": ("--glu-activation geglu", {"activation": "geglu"}),
-    "a padded vocabulary": ("--pad-vocab-size-to 32768", {"vocab": 32768}),
-    "a layout kept from the shell": (
-        "--pipeline-model-parallel-size 2 --pipeline-model-parallel-layout Et*4\\\\|t*4L",
-        {"vpp": 1},
-    ),
-}
+    ("--use-distributed-optimizer --num-distributed-optimizer-instances 2", {"optimizer_instances": 2, "zero": 1}),
+    ("--use-megatron-fsdp --megatron-fsdp-grad-comm-dtype bf16", {"gradients": "bf16"}),
+    ("--deepspeed --zero-stage 2", {"zero": 2, "reduce_every_microbatch": True, "attention": "unfused"}),
+    ("--deepspeed --zero-stage 3", {"zero": 3, "zero3": {}}),
+    ("--ds-sequence-parallel-size 4", {"cp": 4, "cp_type": "a2a"}),
+    ("--deepspeed --num-experts 1 --moe-train-capacity-factor 1.0", {"zero": None}),
+    ("--pp-partition-method 'type:transformer|embedding'", {"account_for_embedding": True, "account_for_loss": True}),
+    ("--position-embedding-type alibi", {"positions": "none"}),
+    ("--glu-activation geglu", {"activation": "geglu"}),
+    ("--pad-vocab-size-to 32768", {"vocab": 32768}),
+    ("--pipeline-model-parallel-size 2 --pipeline-model-parallel-layout Et*4\\\\|t*4L", {"vpp": 1}),
+]
 
 
-@pytest.mark.parametrize("case", PUBLISHED)
-def test_arguments_of_published_scripts(case):
-    more, said = PUBLISHED[case]
+@pytest.mark.parametrize(("more", "said"), PUBLISHED)
+def test_arguments_of_published_scripts(more, said):
     found, _ = read(more)
     flat = {key: value for part in ("model", "training", "parallelism") for key, value in found.workload[part].items()}
     assert {key: flat.get(key) for key in said} == said
@@ -271,54 +255,50 @@ def test_settings_decide():
     assert (job.model.vocab, job.parallelism.dp, found.workload["name"]) == (4096, 8, "train")
 
 
-WRONG = {
-    "no program": ("echo hello", "train.sh: launches no program such as `torchrun … pretrain_gpt.py"),
-    "no layers": (BASE.replace("--num-layers 8", ""), "lacks --num-layers, which says model.layers; give the file"),
-    "no batch": (BASE.replace("--micro-batch-size 2", ""), "lacks --micro-batch-size; give the file that has it"),
-    "a variable that nobody sets": (
+WRONG = [
+    ("echo hello", "train.sh: launches no program such as `torchrun … pretrain_gpt.py"),
+    (BASE.replace("--num-layers 8", ""), "lacks --num-layers, which says model.layers; give the file"),
+    (BASE.replace("--micro-batch-size 2", ""), "lacks --micro-batch-size; give the file that has it"),
+    (
         BASE.replace("--hidden-size 1024", "--hidden-size $HIDDEN"),
         "--hidden-size has no value; $HIDDEN is not set, give --var HIDDEN=… or --set model.hidden=…",
     ),
-    "an argument of the script": (
+    (
         "A=$4\nB=${A}\n" + BASE.replace("--micro-batch-size 2", "--micro-batch-size $B"),
         "--micro-batch-size has no value; $4 (an argument of the script) is not set, give the script's arguments behind its "
         "name, --var 4=… or --set training.micro_batch=…",
     ),
-    "what a program prints": (
+    (
         "EP=$(($(nvidia-smi -L | wc -l)-2))\n" + BASE + " --num-experts 4 --expert-model-parallel-size $EP",
         "--expert-model-parallel-size has no value that is known without running the script; give --set parallelism.ep=…",
     ),
-    "no tokenizer": (
+    (
         BASE.replace("--vocab-size 32000", ""),
         "lacks --vocab-size, and the file names no tokenizer; give --set model.vocab=…",
     ),
-    "a tokenizer of Megatron-Patch": (
+    (
         BASE.replace("--vocab-size 32000", "--patch-tokenizer-type Qwen2Tokenizer"),
         "the vocabulary of 'Qwen2Tokenizer' lies in its files; give --set model.vocab=…",
     ),
-    "layers of another kind": (
+    (
         f"{BASE} --is-hybrid-model --hybrid-attention-ratio 0.1",
         "--hybrid-attention-ratio: layers of that kind are not built; give another model",
     ),
-    "a strategy": (
+    (
         f"{BASE} --use-megatron-fsdp --data-parallel-sharding-strategy all",
         "--data-parallel-sharding-strategy: 'all' is not a strategy; write no_shard, optim",
     ),
-    "a shell that runs itself": ('A=(\'eval "$A"\')\neval "$A"', "runs itself without end"),
-    "a tokenizer of files": (
+    ('A=(\'eval "$A"\')\neval "$A"', "runs itself without end"),
+    (
         BASE.replace("--vocab-size 32000", "--tokenizer-type SentencePieceTokenizer"),
         "lacks --vocab-size, and the vocabulary of 'SentencePieceTokenizer' lies in its files; give --set model.vocab=…",
     ),
-    "a pattern": (
-        f"{BASE} --num-experts 4 --moe-layer-freq [0]*3",
-        "--moe-layer-freq: '[0]*3' is not a list of 8 zeros and ones",
-    ),
-}
+    (f"{BASE} --num-experts 4 --moe-layer-freq [0]*3", "--moe-layer-freq: '[0]*3' is not a list of 8 zeros and ones"),
+]
 
 
-@pytest.mark.parametrize("case", WRONG)
-def test_what_is_missing_gets_one_sentence(case):
-    text, message = WRONG[case]
+@pytest.mark.parametrize(("text", "message"), WRONG)
+def test_what_is_missing_gets_one_sentence(text, message):
     with pytest.raises(InputError) as caught:
         read(text=text)
     assert message in str(caught.value)

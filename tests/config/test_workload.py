@@ -98,124 +98,109 @@ def test_overrides_by_dotted_key_and_by_alias():
     assert job.parallelism.overlap.p2p is True
 
 
-BROKEN = {
-    "tp that does not divide heads": (
-        ("tp: 2", "tp: 3"),
-        "w.yaml:13:7: parallelism.tp: 3 does not divide 8 attention heads; use 1, 2, 4, 8",
+BROKEN = [
+    ("tp: 2", "tp: 3", "13:7: parallelism.tp: 3 does not divide 8 attention heads; use 1, 2, 4, 8"),
+    (
+        "tp: 2",
+        "tensor-model-parallel-size: 3",
+        "13:31: parallelism.tp: 3 does not divide 8 attention heads; use 1, 2, 4, 8",
     ),
-    "the same under Megatron's name": (
-        ("tp: 2", "tensor-model-parallel-size: 3"),
-        "w.yaml:13:31: parallelism.tp: 3 does not divide 8 attention heads; use 1, 2, 4, 8",
+    (
+        "heads: 8\n",
+        "heads: 6\n  head_dim: 64\n  kv_heads: 3\n",
+        "15:7: parallelism.tp: 2 is neither a divisor nor a multiple of 3 key/value heads, as Megatron-Core needs; use 1",
     ),
-    "tp that shares no key/value heads": (
-        ("heads: 8\n", "heads: 6\n  head_dim: 64\n  kv_heads: 3\n"),
-        "w.yaml:15:7: parallelism.tp: 2 is neither a divisor nor a multiple of 3 key/value heads, as Megatron-Core needs; use 1",
+    ("heads: 8\n", "heads: 8\n  kv_heads: 3\n", "6:13: model.kv_heads: 3 does not divide 8 heads; use 1, 2, 4, 8"),
+    ("heads: 8\n", "heads: 8\n  ffn: 1001\n", "14:7: parallelism.tp: 2 does not divide the MLP's width 1001; use 1"),
+    (
+        "heads: 8\n",
+        "heads: 7\n",
+        "5:10: model.heads: 7 does not divide hidden 512; use a divisor of it or set model.head_dim",
     ),
-    "key/value heads": (
-        ("heads: 8\n", "heads: 8\n  kv_heads: 3\n"),
-        "w.yaml:6:13: model.kv_heads: 3 does not divide 8 heads; use 1, 2, 4, 8",
+    ("pp: 2", "pp: 5", "14:7: parallelism.pp: pp > layers: 5 stages cannot share 4 layers; use at most 4"),
+    (
+        "pp: 2",
+        "pp: 2\n  vpp: 3\n  schedule: interleaved",
+        "15:8: parallelism.vpp: 2 stages × 3 chunks > 4 layers; use at most 2",
     ),
-    "width of the MLP": (
-        ("heads: 8\n", "heads: 8\n  ffn: 1001\n"),
-        "w.yaml:14:7: parallelism.tp: 2 does not divide the MLP's width 1001; use 1",
+    (
+        "pp: 2",
+        "pp: 2\n  vpp: 2\n  schedule: 1f1b",
+        "15:8: parallelism.vpp: 2 chunks need an interleaved schedule, not 1f1b; use vpp 1",
     ),
-    "heads": (
-        ("heads: 8\n", "heads: 7\n"),
-        "w.yaml:5:10: model.heads: 7 does not divide hidden 512; use a divisor of it or set model.head_dim",
+    (
+        "seq: 128",
+        "seq: 256",
+        "11:8: training.seq: 256 is longer than model.max_positions 128; shorten it or raise that",
     ),
-    "pp > layers": (
-        ("pp: 2", "pp: 5"),
-        "w.yaml:14:7: parallelism.pp: pp > layers: 5 stages cannot share 4 layers; use at most 4",
+    (
+        "micro_batch: 2",
+        "micro_batch: 3",
+        "10:16: training.micro_batch: 3 does not divide global_batch 16; use 1, 2, 4, 8, 16",
     ),
-    "too many chunks": (
-        ("pp: 2", "pp: 2\n  vpp: 3\n  schedule: interleaved"),
-        "w.yaml:15:8: parallelism.vpp: 2 stages × 3 chunks > 4 layers; use at most 2",
-    ),
-    "chunks without their schedule": (
-        ("pp: 2", "pp: 2\n  vpp: 2\n  schedule: 1f1b"),
-        "w.yaml:15:8: parallelism.vpp: 2 chunks need an interleaved schedule, not 1f1b; use vpp 1",
-    ),
-    "sequence longer than the positions": (
-        ("seq: 128", "seq: 256"),
-        "w.yaml:11:8: training.seq: 256 is longer than model.max_positions 128; shorten it or raise that",
-    ),
-    "micro batch": (
-        ("micro_batch: 2", "micro_batch: 3"),
-        "w.yaml:10:16: training.micro_batch: 3 does not divide global_batch 16; use 1, 2, 4, 8, 16",
-    ),
-    "gather without shards": (
-        ("pp: 2", "pp: 2\n  overlap:\n    param_gather: true"),
-        "w.yaml:16:19: parallelism.overlap.param_gather: true gathers what zero: 1 shards; "
+    (
+        "pp: 2",
+        "pp: 2\n  overlap:\n    param_gather: true",
+        "16:19: parallelism.overlap.param_gather: true gathers what zero: 1 shards; "
         "set parallelism.zero: 1 or write false",
     ),
-    "gradients sharded after the step": (
-        ("pp: 2", "pp: 2\n  zero: 2"),
-        "w.yaml:15:9: parallelism.zero: 2 frees gradients as they are reduced; "
+    (
+        "pp: 2",
+        "pp: 2\n  zero: 2",
+        "15:9: parallelism.zero: 2 frees gradients as they are reduced; "
         "set parallelism.overlap.grad_reduce: true or write 1",
     ),
-    "narrow gradients": (
-        ("seq: 128", "seq: 128\n  precision: fp32\n  gradients: bf16"),
-        "w.yaml:13:14: training.gradients: bf16 is narrower than fp32 weights; write fp32",
+    (
+        "seq: 128",
+        "seq: 128\n  precision: fp32\n  gradients: bf16",
+        "13:14: training.gradients: bf16 is narrower than fp32 weights; write fp32",
     ),
-    "other gradients": (
-        ("seq: 128", "seq: 128\n  precision: fp16\n  gradients: bf16"),
-        "w.yaml:13:14: training.gradients: bf16 does not match fp16 weights; write fp32 or fp16",
+    (
+        "seq: 128",
+        "seq: 128\n  precision: fp16\n  gradients: bf16",
+        "13:14: training.gradients: bf16 does not match fp16 weights; write fp32 or fp16",
     ),
-    "top-k without experts": (
-        ("heads: 8\n", "heads: 8\n  topk: 2\n"),
-        "w.yaml:6:9: model.topk: 2 needs a mixture of experts; set model.experts",
+    ("heads: 8\n", "heads: 8\n  topk: 2\n", "6:9: model.topk: 2 needs a mixture of experts; set model.experts"),
+    (
+        "heads: 8\n",
+        "heads: 8\n  experts: 2\n  topk: 3\n",
+        "7:9: model.topk: 3 is more than the 2 experts; use at most 2",
     ),
-    "top-k above the experts": (
-        ("heads: 8\n", "heads: 8\n  experts: 2\n  topk: 3\n"),
-        "w.yaml:7:9: model.topk: 3 is more than the 2 experts; use at most 2",
+    (
+        "seq: 128",
+        "seq: 128\n  recompute: some",
+        "12:14: training.recompute: some is not known; write 'none', 'selective' or 'full'",
     ),
-    "recompute": (
-        ("seq: 128", "seq: 128\n  recompute: some"),
-        "w.yaml:12:14: training.recompute: some is not known; write 'none', 'selective' or 'full'",
+    (
+        "hidden: 512",
+        "hiden: 512",
+        "4:3: unknown key 'hiden'; did you mean 'hidden'? known: activation, activation_clamp, bias, blocks, causal,",
     ),
-    "typo": (
-        ("hidden: 512", "hiden: 512"),
-        "w.yaml:4:3: unknown key 'hiden'; did you mean 'hidden'? known: activation, activation_clamp, bias, blocks, causal,",
+    (
+        "tp: 2",
+        "tp: 2\n  tensor_model_parallel_size: 4",
+        "14:31: parallelism.tp is given twice under two names; keep one of them",
     ),
-    "given twice": (
-        ("tp: 2", "tp: 2\n  tensor_model_parallel_size: 4"),
-        "w.yaml:14:31: parallelism.tp is given twice under two names; keep one of them",
-    ),
-    "huge": (
-        ("layers: 4", "layers: 99999999999"),
-        "w.yaml:3:11: model.layers: 99999999999 must be at most 10000",
-    ),
-    "negative": (
-        ("hidden: 512", "hidden: -512"),
-        "w.yaml:4:11: model.hidden: -512 must be at least 1",
-    ),
-    "fraction": (
-        ("hidden: 512", "hidden: 512.5"),
-        "w.yaml:4:11: model.hidden: 512.5 must be a whole number",
-    ),
-    "missing": (
-        ("  seq: 128\n", ""),
-        "w.yaml:9:3: training.seq is missing; add it",
-    ),
-    "no counterpart": (
-        ("pp: 2", "pp: 2\n  num-layers-per-virtual-pipeline-stage: 2"),
-        "w.yaml:15:42: num-layers-per-virtual-pipeline-stage is not supported; "
+    ("layers: 4", "layers: 99999999999", "3:11: model.layers: 99999999999 must be at most 10000"),
+    ("hidden: 512", "hidden: -512", "4:11: model.hidden: -512 must be at least 1"),
+    ("hidden: 512", "hidden: 512.5", "4:11: model.hidden: 512.5 must be a whole number"),
+    ("  seq: 128\n", "", "9:3: training.seq is missing; add it"),
+    (
+        "pp: 2",
+        "pp: 2\n  num-layers-per-virtual-pipeline-stage: 2",
+        "15:42: num-layers-per-virtual-pipeline-stage is not supported; "
         "write virtual_pipeline_model_parallel_size, the chunks of a pipeline rank",
     ),
-    "a section that is a word": (
-        ("parallelism:\n  tp: 2\n  pp: 2\n", "parallelism: fast\n"),
-        "w.yaml:12:14: parallelism: fast must be a mapping of keys",
-    ),
-}
+    ("parallelism:\n  tp: 2\n  pp: 2\n", "parallelism: fast\n", "12:14: parallelism: fast must be a mapping of keys"),
+]
 
 
-@pytest.mark.parametrize("case", BROKEN)
-def test_a_broken_file_gets_one_sentence_with_its_place(case):
-    (old, new), message = BROKEN[case]
+@pytest.mark.parametrize(("old", "new", "message"), BROKEN)
+def test_a_broken_file_gets_one_sentence_with_its_place(old, new, message):
     assert old in GPT
     with pytest.raises(ConfigError) as caught:
         small(GPT.replace(old, new, 1))
-    assert str(caught.value).startswith(message)
+    assert str(caught.value).startswith(f"w.yaml:{message}")
     assert "\n" not in str(caught.value)
 
 

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections import Counter
 
 import numpy as np
 import pytest
 
-from clustersim.cli.main import main
 from clustersim.convert.override import node_with
 from clustersim.errors import InputError
 from clustersim.simulation import simulate
@@ -18,6 +16,7 @@ from clustersim.topology.build import load
 
 REFERENCE = {  # NVIDIA DGX SuperPOD reference architectures: nodes → leaf, spine and core switches
     ("b200", 64): {64: (16, 8), 128: (32, 16), 256: (64, 32), 512: (128, 128, 64), 2048: (512, 512, 256)},
+    ("h100", 64): {1024: (256, 256, 128)},
     ("b300", 144): {72: (8, 4), 144: (16, 8), 288: (32, 18), 576: (64, 36), 1296: (144, 72)},
 }
 
@@ -39,6 +38,7 @@ def test_trees_are_those_of_the_reference_architectures(gpu, radix, nodes, expec
     assert _switches(found) == expected
     assert found.counts["cables"] == 8 * nodes * len(expected)
     assert found.counts["oversubscription"] == 1
+    assert found.counts["bisection"] == 8 * nodes * found.node.nic_line / 2
     assert not found.warnings
 
 
@@ -56,15 +56,8 @@ def test_a_file_that_writes_its_tiers_gives_the_tree_that_it_gave():
     assert (ours.latency == theirs.latency).all()
 
 
-def test_oversubscription_takes_uplinks_away_and_never_makes_them_thinner():
-    full = load("rail_optimized", {"cluster.nodes": 96})
-    quarter = load("rail_optimized", {"cluster.nodes": 96, "fabric.oversubscription": 3})
-    assert quarter.counts["oversubscription"] == 3
-    assert quarter.counts["spine_cables"] * 3 == full.counts["spine_cables"]
-
-
-@pytest.mark.parametrize("ratio", [1, 1.5, 2, 3, 4, 8])
-@pytest.mark.parametrize("nodes", [64, 100, 128, 512, 1000])
+@pytest.mark.parametrize("ratio", [1, 1.5, 3, 8])
+@pytest.mark.parametrize("nodes", [100, 512])
 @pytest.mark.parametrize("rails", ["optimized", "none", 4])
 def test_leaves_have_the_oversubscription_that_was_asked_for(rails, nodes, ratio):
     """NICs on the fullest leaf over its uplinks, as cables are counted, not as ports of a switch could be shared out."""
@@ -221,18 +214,14 @@ def test_a_change_on_the_command_line_is_one_in_the_file(tmp_path):
     assert mine.gpu == theirs.gpu
 
 
-def test_run_and_show_take_them(monkeypatch, capsys, tmp_path):
-    monkeypatch.chdir(tmp_path)
+def test_run_and_show_take_them(call):
     cluster = ["--nodes", "2", "--gpu", "b200", "--nic", "200Gb/s", "--oversubscription", "2"]
     for words in (
         ["show", "rail_optimized"],
         ["run", "rail_optimized", "gpt3_xl", "--predictor", "roofline", "--no-save"],
     ):
-        monkeypatch.setattr(sys, "argv", ["clustersim", *words, *cluster, "--json"])
-        with pytest.raises(SystemExit):
-            main()
-        out, err = capsys.readouterr()
-        assert err == ""
+        code, out, err = call(*words, *cluster, "--json")
+        assert (code, err) == (0, "")
         found = json.loads(out)
         assert (
             (found["gpu"], found["gpus"]) == ("b200-sxm", 16)

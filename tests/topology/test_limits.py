@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import sys
 
 import numpy as np
 import pytest
 from engine_cases import job
 
-from clustersim.cli.main import main
 from clustersim.collectives.nccl.table import document, title
 from clustersim.config.yaml import parse
 from clustersim.simulation import run
@@ -80,11 +78,8 @@ def test_run_and_collective_tell_it_where_the_network_is_used():
     assert "warning" not in title(fast, np.arange(8), "all_reduce")
 
 
-def test_show_tells_it(tmp_path, monkeypatch, capsys):
+def test_show_tells_it(tmp_path, call):
     path = tmp_path / "fast.yaml"
     path.write_text(text(TREE, "800Gb/s"))
     assert ("warning", cluster(TREE, "800Gb/s").warnings[0]) in describe(cluster(TREE, "800Gb/s"))
-    monkeypatch.setattr(sys, "argv", ["clustersim", "show", str(path), "--json"])
-    with pytest.raises(SystemExit):
-        main()
-    assert json.loads(capsys.readouterr().out)["warnings"] == [*cluster(TREE, "800Gb/s").warnings]
+    assert json.loads(call("show", str(path), "--json")[1])["warnings"] == [*cluster(TREE, "800Gb/s").warnings]

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import math
-import pickle
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
 import pytest
-from speed import slowness
 
 from clustersim.config.yaml import parse
-from clustersim.topology.build import build, deep_merge, load, preset, presets
+from clustersim.topology.build import build, load, preset, presets
 from clustersim.topology.describe import describe
 
 SHIPPED = sorted(Path("topologies").glob("*.yaml"))
@@ -33,43 +30,14 @@ def superpod(nodes: int, tiers: int, mode: str = "adaptive"):
     return build(parse(SUPERPOD.format(nodes=nodes, tiers="[" + ", ".join(["{radix: 64}"] * tiers) + "]", mode=mode)))
 
 
-@pytest.mark.parametrize(
-    ("nodes", "tiers", "switches"),
-    [
-        (64, 2, (16, 8)),
-        (128, 2, (32, 16)),
-        (256, 2, (64, 32)),
-        (512, 3, (128, 128, 64)),
-        (1024, 3, (256, 256, 128)),
-        (2048, 3, (512, 512, 256)),
-        (3840, 3, (960, 960, 480)),
-    ],
-)
-def test_switches_of_a_superpod(nodes: int, tiers: int, switches: tuple[int, ...]) -> None:
-    """NVIDIA DGX SuperPOD reference architecture, table of switches by scalable units."""
-    counts = superpod(nodes, tiers).counts
-    assert tuple(counts[f"{name}_switches"] for name in ("leaf", "spine", "core")[:tiers]) == switches
-    assert [counts[f"{name}_cables"] for name in ("leaf", "spine", "core")[:tiers]] == [nodes * 8] * tiers
-    assert counts["oversubscription"] == 1
-    assert counts["bisection"] == nodes * 8 * 50e9 / 2
-
-
 def test_the_large_trees() -> None:
     wide, narrow = load("topologies/fattree_3840.yaml"), load("topologies/fattree_3840_100g.yaml")
     assert wide.counts["cables"] == 92_160
     assert wide.gpus == narrow.gpus == 30_720
+    assert [wide.counts[f"{tier}_switches"] for tier in ("leaf", "spine", "core")] == [960, 960, 480]
     assert [narrow.counts[f"{tier}_switches"] for tier in ("leaf", "spine", "core")] == [240, 240, 120]
     assert narrow.fanouts == (16, 16, 15)
     assert wide.fanouts == (32, 4, 30)
-
-
-def test_every_cable_of_the_large_tree_is_in_a_bundle() -> None:
-    adaptive, static = superpod(3840, 3), superpod(3840, 3, "dmodk")
-    assert len(static.capacity) == 2 * (30_720 + 92_160)
-    assert adaptive.cables.sum() - static.cables.sum() == 0
-    for one, many in zip(adaptive.tiers, static.tiers, strict=True):
-        a, b = (slice(tier.first, tier.first + tier.links) for tier in (one, many))
-        assert adaptive.capacity[a].sum() == pytest.approx(static.capacity[b].sum())
 
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
@@ -80,18 +48,12 @@ def test_a_shipped_topology_loads_routes_and_describes_itself(path: Path) -> Non
     assert topology.counts["gpus"] == topology.gpus
     assert (topology.capacity > 0).all()
     gpus = np.arange(topology.gpus)
-    routes = topology.route(gpus, gpus[::-1])
+    with np.errstate(all="raise"):
+        routes = topology.route(gpus, gpus[::-1])
+    assert routes.start[-1] == len(routes.links) == len(routes.share)
     assert routes.links.max() < len(topology.capacity)
     assert dict(describe(topology))["nodes"] == f"{topology.nodes:,}"
     assert topology.link_name(len(topology.capacity) - 1).endswith("]")
-
-
-def test_a_topology_survives_pickling() -> None:
-    for path in ("topologies/dgx_a100_140.yaml", "topologies/superpod_h100_128.yaml", "topologies/explicit_8.yaml"):
-        topology = load(path)
-        copy = pickle.loads(pickle.dumps(topology))
-        gpus = np.arange(topology.gpus)
-        assert np.array_equal(copy.route(gpus, gpus[::-1]).links, topology.route(gpus, gpus[::-1]).links)
 
 
 @pytest.mark.parametrize(
@@ -141,10 +103,6 @@ def test_presets_all_load() -> None:
         assert topology.gpus == preset(name)["gpus"]["count"] >= 4
 
 
-def test_deep_merge_keeps_what_is_not_overridden() -> None:
-    assert deep_merge({"a": {"x": 1, "y": 2}, "b": 3}, {"a": {"y": 5}}) == {"a": {"x": 1, "y": 5}, "b": 3}
-
-
 FAULTY = SUPERPOD + "faults: {faults}\n"
 
 
@@ -179,21 +137,11 @@ def test_the_power_of_the_nodes_is_their_maximum() -> None:
     assert load("topologies/superpod_h100_128.yaml").counts["power"] == 128 * 10.2e3
 
 
-@pytest.mark.parametrize("nodes", [32768, 125_000])
-def test_a_million_gpus_are_described_in_seconds(nodes):
-    begun = time.process_time()
+def test_a_million_gpus_are_described():
+    nodes = 125_000
     topology = build(
         parse(f"cluster: {{nodes: {nodes}, node: hgx-h100}}\nfabric: {{kind: switch, link: {{rate: 400Gb/s}}}}")
     )
     rows = dict(describe(topology))
     assert rows["GPUs"].startswith(f"{8 * nodes:,} ")
     assert rows["diameter"] == "2 links, 14 us from GPU to GPU when idle (from a sample of GPUs)"
-    assert time.process_time() - begun < 20 * slowness()  # 3 s on an idle machine
-
-
-@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
-def test_links_of_routes_are_counted_without_a_warning(path):
-    topology = load(path)
-    with np.errstate(all="raise"):
-        routes = topology.route(np.zeros(min(topology.gpus, 100), np.int64), np.arange(min(topology.gpus, 100)))
-    assert routes.start[-1] == len(routes.links) == len(routes.share)

@@ -35,317 +35,153 @@ def inside(scale_up: str, gpus: int) -> str:
     return f"cluster: {{nodes: 1, node: {{gpus: {{model: h100-sxm, count: {gpus}}}, scale_up: {scale_up}}}}}"
 
 
+DEAD = ", ".join(f"{{{part}, dead: true}}" for part in ("node: 0", "node: 1", "node: 2", "gpu: 31"))
 NIC0, NIC1 = "{a: 'nic[0]', b: s0, rate: 1GB/s}", "{a: 'nic[1]', b: s1, rate: 1GB/s}"
 
 CASES = {
-    "unknown key": ("cluster: {nodes: 1, node: hgx-h100, nod: 2}", 1, "unknown key 'nod'; did you mean"),
-    "no cluster": ("nodes: {}", 1, "cluster is missing"),
-    "no nodes": ("cluster: {node: hgx-h100}", 1, "cluster.nodes is missing"),
-    "negative": ("cluster: {nodes: -1, node: hgx-h100}", 1, "cluster.nodes: -1 must be at least 1"),
-    "ten million": ("cluster: {nodes: 10000000, node: hgx-h100}", 1, "80000000 GPUs; at most 2097152"),
-    "no such node": ("cluster: {nodes: 1, node: hgx-h10}", 1, "unknown node type 'hgx-h10'; did you mean 'hgx-h100'?"),
-    "node is a list": ("cluster: {nodes: 1, node: [1]}", 1, "must be the name of a node type"),
-    "extends itself": (
-        "cluster: {nodes: 1, node: a}\nnodes:\n  a: {extends: b}\n  b: {extends: a}",
-        4,
-        "extends itself",
+    "cluster: {nodes: 1, node: hgx-h100, nod: 2}": "1: unknown key 'nod'; did you mean",
+    "nodes: {}": "1: cluster is missing",
+    "cluster: {node: hgx-h100}": "1: cluster.nodes is missing",
+    "cluster: {nodes: -1, node: hgx-h100}": "1: cluster.nodes: -1 must be at least 1",
+    "cluster: {nodes: 10000000, node: hgx-h100}": "1: 80000000 GPUs; at most 2097152",
+    "cluster: {nodes: 1, node: hgx-h10}": "1: unknown node type 'hgx-h10'; did you mean 'hgx-h100'?",
+    "cluster: {nodes: 1, node: [1]}": "1: must be the name of a node type",
+    "cluster: {nodes: 1, node: a}\nnodes:\n  a: {extends: b}\n  b: {extends: a}": "4: extends itself",
+    "cluster: {nodes: 1, node: {extends: [a]}}": "1: unknown node type",
+    "cluster:\n  nodes: 1\n  node:\n    extends: hgx-h100\n    gpus: {model: h100-sx}": "5: unknown GPU 'h100-sx'",
+    tree("[{radix: 64}]").replace("400Gb/s", "400"): "2: 400 has no unit",
+    tree("[{radix: 64}]").replace("400Gb/s", "0Gb/s"): "2: must be greater than 0",
+    NODE: "1: 4 nodes need a network between them; add `fabric:`",
+    NODE + "fabric: {kind: fattree}": "2: did you mean 'fat_tree'?",
+    NODE
+    + "fabric: {tiers: []}": "2: fabric.kind is missing; add one of dragonfly, dragonfly_plus, explicit, fat_tree, grid",
+    tree("[]"): "2: fabric.tiers: has 0 entries; write 1 to 5",
+    tree("[{name: leaf}]"): "2: leaf needs its number of ports; add radix",
+    tree("[{radix: 8, down: 8, up: 8}, {radix: 64}]"): "2: 8 ports down and 8 up do not fit into radix 8",
+    tree("[{radix: 8}]"): "2: nothing joins them; add a tier",
+    tree("[{down: 4, up: 2}, {radix: 4}]"): "2: but a leaf has only 2 uplinks to reach them",
+    tree("[{radix: 64, up: 2}]"): "2: leaf is the top tier and has no uplinks; put `up` on the tier below",
+    tree("[{down: 8, up: 8}, {radix: 64, pod: 2}]"): "2: must join all 4 groups below it, not 2",
+    tree("[{down: 8, oversubscription: 3}, {radix: 64}]"): "2: not a whole number of uplinks",
+    tree("[{down: 8, up: 8, oversubscription: 2}, {radix: 64}]"): "2: 8 down over 8 up is 1, not 2",
+    tree("[{name: a, radix: 64}, {name: a, radix: 64}]"): "2: two tiers are called 'a'",
+    tree("[{name: nic, radix: 64}]"): "2: 'nic' is not a valid tier name",
+    tree("[{radix: 64}]", ", rails: 3"): "2: rails: 3 do not divide the 8 NICs",
+    tree("[{radix: 64}]", ", rails: {a: 1}"): "2: is not known; write none, optimized",
+    "cluster: {nodes: 1, node: {extend: hgx-h100}}": "1: did you mean 'extends'?",
+    tree("[{radix: 64}]", ", rails: some"): "2: 'some' is not known; write none, optimized, or a number",
+    tree("[{radix: 64}]", ", scalable_unit: 4"): "2: scalable_unit is about rails",
+    tree(
+        "[{radix: 2, down: 1, up: 1}, {radix: 64}]", ", rails: optimized, scalable_unit: 4"
+    ): "2: 4 nodes a rail do not fit into the 1 ports down",
+    tree("[{radix: 64}]").replace("400Gb/s", "400Gb/s, cable: [1m, 2m]"): "2: 2 cable lengths for 1 tiers",
+    tree("[{radix: 64}]", ", routing: {qps: 4}"): "2: qps is for `mode: ecmp`",
+    tree("[{radix: 64}]", ", routing: {mode: ospf}"): "2: fabric.routing.mode: ospf is not known",
+    "cluster: {nodes: 1, node: {extends: hgx-a100, nics: {rate: 400Gb/s}}}": "1: more than the 31.5 GB/s of host.pcie gen4x16",
+    "cluster: {nodes: 1, node: {extends: hgx-a100, nics: {count: 16}}}": "1: 16 NICs for 8 GPUs",
+    "cluster: {nodes: 2, node: {gpus: {model: h100-sxm, count: 8}}}": "1: several nodes need NICs",
+    "cluster: {nodes: 1, node: {extends: hgx-a100, host: {pcie: gen9x16}}}": "1: 'gen9x16' is not a PCIe slot",
+    "cluster: {nodes: 1, node: {gpus: {model: l40s, count: 8}, scale_up: {kind: nvswitch}}}": "1: scale_up.link is missing",
+    tree(
+        "[{down: 1, up: 90000}, {radix: 90000}]", ", routing: {mode: dmodk}", NODE.replace("4", "400", 1)
+    ): "2: links are too many to build one by one",
+    explicit("[s0, s1]", f"[{NIC0}, {NIC1}, {{a: s0, b: s0, rate: 1GB/s}}]"): "5: a cable from 's0' to itself",
+    explicit("[s0]", f"[{NIC0}, {NIC0}]"): "5: joined twice; write the number of cables as `count`",
+    explicit("[s0, s0]", f"[{NIC0}]"): "4: duplicate switch 's0'",
+    explicit("['leaf[0]']", f"[{NIC0}]"): "4: brackets are for nic[e]",
+    explicit("[s0, s1]", f"[{NIC0}, {NIC1}]"): "5: no cables lead from 's0' to 's1'",
+    explicit("[s0]", f"[{NIC0}]"): "5: nic[1] hangs on no switch",
+    explicit("[s0, s1]", f"[{NIC0}, {NIC1}, {{a: 'node[0]', b: s1, rate: 1GB/s}}]"): "5: nic[0] has a cable already",
+    explicit("[s0]", f"[{NIC0}, {{a: 'nic[2]', b: s0, rate: 1GB/s}}]"): "5: nic[0] to nic[1] do",
+    explicit("[s0]", f"[{NIC0}, {{a: s9, b: s0, rate: 1GB/s}}]"): "5: 's9' is neither a switch nor nic[e]",
+    explicit(
+        "[s0]", f"[{NIC0}, {{a: 'node[7]', b: s0, rate: 1GB/s}}]"
+    ): "5: 'node[7]' does not exist; node[0] to node[1] do, as cluster.nodes is 2; change one of them",
+    explicit(
+        "[s0, s1, s2]", f"[{NIC0}, {NIC1}, {{a: s0, b: s1, rate: 1GB/s}}]"
+    ): "4: switch 's2' has no cable; join it or drop it",
+    "cluster: {nodes: 2, node: hgx-h100}\nfabric: {kind: switch}\nfaults: [{link: 'nic[0]', rate: 399Gb/s}]": (
+        "3: 49.88 GB/s is not a fault of a link of 48 GB/s, which is its rate after efficiency and PCIe; write what is left "
+        "of that"
     ),
-    "extends a list": ("cluster: {nodes: 1, node: {extends: [a]}}", 1, "unknown node type"),
-    "unknown GPU": (
-        "cluster:\n  nodes: 1\n  node:\n    extends: hgx-h100\n    gpus: {model: h100-sx}",
-        5,
-        "unknown GPU 'h100-sx'",
+    explicit("[s0]", f"[{NIC0}, {{a: 'nic[0]', b: 'nic[1]', rate: 1GB/s}}]"): "5: joins no switch",
+    tree("[{radix: 64}]") + "faults: [{link: 'nik[1]', rate: 1GB/s}]": "3: 'nik[1]' is not a link",
+    tree("[{radix: 64}]") + "faults: [{link: 'nic-up[32]', rate: 1GB/s}]": "3: nic-up has the links 0 to 31",
+    tree("[{radix: 64}]") + "faults: [{link: 'nic-up[1]'}]": "3: a link needs a `rate`",
+    tree("[{radix: 64}]") + "faults: [{node: 1}]": "3: needs a `slowdown`",
+    tree("[{radix: 64}]") + "faults: [{node: 1, gpu: 2, slowdown: 2}]": "3: exactly one of link, node, gpu",
+    tree("[{radix: 64}]") + "faults: [{node: 4, slowdown: 2}]": "3: there is no node 4; they are 0 to 3",
+    fabric("{kind: torus, dims: [2, 3], " + LINK + "}"): "2: 2 × 3 = 6 positions for 4 nodes",
+    fabric("{kind: torus, dims: [], " + LINK + "}"): "2: fabric.dims: has 0 entries; write 1 to 6",
+    fabric("{kind: torus, dims: [0, 4], " + LINK + "}"): "2: 0 must be at least 1",
+    fabric(
+        "{kind: torus, dims: [1000000, 1000000, 1000000], " + LINK + "}"
+    ): "2: 1000000000000000000 positions for 4 nodes",
+    fabric(
+        "{kind: torus, dims: [2, 2], link: {rate: 1GB/s, cable: [1m, 2m, 3m]}}"
+    ): "2: 3 cable lengths for 2 dimensions",
+    fabric("{kind: torus, dims: [5000], " + LINK + "}", NODE.replace("4", "5000", 1)): "2: a ring of 5000 is too long",
+    fabric("{kind: grid, dims: [{kind: ring, size: 3, rate: 1GB/s}]}"): "2: 3 = 3 positions for 4",
+    fabric("{kind: grid, dims: [{kind: ring, size: 4}]}"): "2: fabric.dims.0.rate is missing",
+    fabric("{kind: grid, dims: [{kind: rong, size: 4, rate: 1GB/s}]}"): "2: fabric.dims.0.kind: rong is not known",
+    fabric("{kind: dragonfly, a: 2, p: 1, h: 1, " + LINK + "}"): "2: a · p · groups = 2 · 1 · 3 = 6 ports for 32 NICs",
+    fabric(
+        "{kind: dragonfly, a: 2, p: 8, h: 1, groups: 9, " + LINK + "}"
+    ): "2: 2 routers with 1 global cables each reach 2 other groups, not 8; use at most 3",
+    fabric("{kind: dragonfly, a: 4096, p: 4096, h: 4096, " + LINK + "}"): "2: links are too many",
+    fabric("{kind: dragonfly, a: 4, p: 4, h: 1, link: {rate: 1GB/s, cable: [1m]}}"): "2: 1 cable lengths; give three",
+    plus("groups: 2"): "2: 2 groups of 1 nodes are too few for 4 nodes; use 4, or larger groups",
+    plus(
+        "groups: 9"
+    ): "2: fabric.groups: 2 spines with 3 global cables each reach 6 other groups, not 8; use larger groups, or a larger h",
+    plus(
+        "groups: 5"
+    ): "2: fabric.groups: 2 spines · 3 = 6 global cables of a group do not divide among 4 others; use another h, such as 2",
+    plus("", p=2): "2: leaves · p = 2 · 2 = 4 ports of a group for 8 NICs of a node",
+    plus("group_nodes: 2"): "2: enough for 1 nodes of 8 NICs, not 2; use fewer",
+    plus("uplinks: 3"): "2: 3 cables of a leaf do not divide among 2 spines; use 2 or 4",
+    plus("radix: 5"): "2: a leaf needs 4 ports down and 2 up, not 5; use a larger switch",
+    plus(
+        "radix: 6, uplinks: 2", h=6
+    ): "2: a spine needs 2 ports down and 6 to other groups, not 6; use a larger switch",
+    plus("").replace("400Gb/s", "400Gb/s, cable: [1m]"): "2: 1 cable lengths; give three",
+    plus("routing: {qps: 2}"): "2: qps is for `mode: ecmp`; adaptive sends one flow a pair",
+    plus("uplinks: 4096000, routing: {mode: dmodk}", spines=4096, h=3): "2: links are too many to build one by one",
+    fabric("{kind: leaf_spine, tiers: [{radix: 64}], " + LINK + "}"): "2: has two tiers",
+    fabric("{kind: rail_only, rails: none, tiers: [{radix: 64}], " + LINK + "}"): "2: rail_only keeps its rails apart",
+    "cluster: {nodes: 4, node: {extends: hgx-h100, scale_up: {kind: none}}}\n"
+    "fabric: {kind: rail_only, tiers: [{radix: 64}], link: {rate: 1GB/s}}": (
+        "1: need links between the GPUs of a node to change rails over"
     ),
-    "bare number": (tree("[{radix: 64}]").replace("400Gb/s", "400"), 2, "400 has no unit"),
-    "zero bandwidth": (tree("[{radix: 64}]").replace("400Gb/s", "0Gb/s"), 2, "must be greater than 0"),
-    "no fabric": (NODE, 1, "4 nodes need a network between them; add `fabric:`"),
-    "unknown kind": (NODE + "fabric: {kind: fattree}", 2, "did you mean 'fat_tree'?"),
-    "no kind": (
-        NODE + "fabric: {tiers: []}",
-        2,
-        "fabric.kind is missing; add one of dragonfly, dragonfly_plus, explicit, fat_tree, grid",
-    ),
-    "no tiers": (tree("[]"), 2, "fabric.tiers: has 0 entries; write 1 to 5"),
-    "no ports": (tree("[{name: leaf}]"), 2, "leaf needs its number of ports; add radix"),
-    "too many ports": (
-        tree("[{radix: 8, down: 8, up: 8}, {radix: 64}]"),
-        2,
-        "8 ports down and 8 up do not fit into radix 8",
-    ),
-    "one tier too small": (tree("[{radix: 8}]"), 2, "nothing joins them; add a tier"),
-    "radix too small": (tree("[{down: 4, up: 2}, {radix: 4}]"), 2, "but a leaf has only 2 uplinks to reach them"),
-    "top with uplinks": (
-        tree("[{radix: 64, up: 2}]"),
-        2,
-        "leaf is the top tier and has no uplinks; put `up` on the tier below",
-    ),
-    "top pod": (tree("[{down: 8, up: 8}, {radix: 64, pod: 2}]"), 2, "must join all 4 groups below it, not 2"),
-    "broken ratio": (tree("[{down: 8, oversubscription: 3}, {radix: 64}]"), 2, "not a whole number of uplinks"),
-    "wrong ratio": (tree("[{down: 8, up: 8, oversubscription: 2}, {radix: 64}]"), 2, "8 down over 8 up is 1, not 2"),
-    "same names": (tree("[{name: a, radix: 64}, {name: a, radix: 64}]"), 2, "two tiers are called 'a'"),
-    "taken name": (tree("[{name: nic, radix: 64}]"), 2, "'nic' is not a valid tier name"),
-    "odd rails": (tree("[{radix: 64}]", ", rails: 3"), 2, "rails: 3 do not divide the 8 NICs"),
-    "rails mapping": (tree("[{radix: 64}]", ", rails: {a: 1}"), 2, "is not known; write none, optimized"),
-    "misspelt extends": ("cluster: {nodes: 1, node: {extend: hgx-h100}}", 1, "did you mean 'extends'?"),
-    "rails word": (
-        tree("[{radix: 64}]", ", rails: some"),
-        2,
-        "'some' is not known; write none, optimized, or a number",
-    ),
-    "unit without rails": (tree("[{radix: 64}]", ", scalable_unit: 4"), 2, "scalable_unit is about rails"),
-    "unit too large": (
-        tree("[{radix: 2, down: 1, up: 1}, {radix: 64}]", ", rails: optimized, scalable_unit: 4"),
-        2,
-        "4 nodes a rail do not fit into the 1 ports down",
-    ),
-    "cable lengths": (
-        tree("[{radix: 64}]").replace("400Gb/s", "400Gb/s, cable: [1m, 2m]"),
-        2,
-        "2 cable lengths for 1 tiers",
-    ),
-    "qps": (tree("[{radix: 64}]", ", routing: {qps: 4}"), 2, "qps is for `mode: ecmp`"),
-    "mode": (tree("[{radix: 64}]", ", routing: {mode: ospf}"), 2, "fabric.routing.mode: ospf is not known"),
-    "fast NIC": (
-        "cluster: {nodes: 1, node: {extends: hgx-a100, nics: {rate: 400Gb/s}}}",
-        1,
-        "more than the 31.5 GB/s of host.pcie gen4x16",
-    ),
-    "many NICs": ("cluster: {nodes: 1, node: {extends: hgx-a100, nics: {count: 16}}}", 1, "16 NICs for 8 GPUs"),
-    "no NICs": ("cluster: {nodes: 2, node: {gpus: {model: h100-sxm, count: 8}}}", 1, "several nodes need NICs"),
-    "PCIe slot": (
-        "cluster: {nodes: 1, node: {extends: hgx-a100, host: {pcie: gen9x16}}}",
-        1,
-        "'gen9x16' is not a PCIe slot",
-    ),
-    "NVLink without rate": (
-        "cluster: {nodes: 1, node: {gpus: {model: l40s, count: 8}, scale_up: {kind: nvswitch}}}",
-        1,
-        "scale_up.link is missing",
-    ),
-    "too many cables": (
-        tree("[{down: 1, up: 90000}, {radix: 90000}]", ", routing: {mode: dmodk}", NODE.replace("4", "400", 1)),
-        2,
-        "links are too many to build one by one",
-    ),
-    "self-link": (
-        explicit("[s0, s1]", f"[{NIC0}, {NIC1}, {{a: s0, b: s0, rate: 1GB/s}}]"),
-        5,
-        "a cable from 's0' to itself",
-    ),
-    "double link": (explicit("[s0]", f"[{NIC0}, {NIC0}]"), 5, "joined twice; write the number of cables as `count`"),
-    "duplicate switch": (explicit("[s0, s0]", f"[{NIC0}]"), 4, "duplicate switch 's0'"),
-    "bracket": (explicit("['leaf[0]']", f"[{NIC0}]"), 4, "brackets are for nic[e]"),
-    "island": (explicit("[s0, s1]", f"[{NIC0}, {NIC1}]"), 5, "no cables lead from 's0' to 's1'"),
-    "loose NIC": (explicit("[s0]", f"[{NIC0}]"), 5, "nic[1] hangs on no switch"),
-    "two cables": (
-        explicit("[s0, s1]", f"[{NIC0}, {NIC1}, {{a: 'node[0]', b: s1, rate: 1GB/s}}]"),
-        5,
-        "nic[0] has a cable already",
-    ),
-    "no such NIC": (explicit("[s0]", f"[{NIC0}, {{a: 'nic[2]', b: s0, rate: 1GB/s}}]"), 5, "nic[0] to nic[1] do"),
-    "no such switch": (
-        explicit("[s0]", f"[{NIC0}, {{a: s9, b: s0, rate: 1GB/s}}]"),
-        5,
-        "'s9' is neither a switch nor nic[e]",
-    ),
-    "no such node of a cable": (
-        explicit("[s0]", f"[{NIC0}, {{a: 'node[7]', b: s0, rate: 1GB/s}}]"),
-        5,
-        "'node[7]' does not exist; node[0] to node[1] do, as cluster.nodes is 2; change one of them",
-    ),
-    "bare switch": (
-        explicit("[s0, s1, s2]", f"[{NIC0}, {NIC1}, {{a: s0, b: s1, rate: 1GB/s}}]"),
-        4,
-        "switch 's2' has no cable; join it or drop it",
-    ),
-    "faster than the NIC": (
-        "cluster: {nodes: 2, node: hgx-h100}\nfabric: {kind: switch}\nfaults: [{link: 'nic[0]', rate: 399Gb/s}]",
-        3,
-        "49.88 GB/s is not a fault of a link of 48 GB/s, which is its rate after efficiency and PCIe; write what is left of that",
-    ),
-    "NIC to NIC": (explicit("[s0]", f"[{NIC0}, {{a: 'nic[0]', b: 'nic[1]', rate: 1GB/s}}]"), 5, "joins no switch"),
-    "fault nowhere": (tree("[{radix: 64}]") + "faults: [{link: 'nik[1]', rate: 1GB/s}]", 3, "'nik[1]' is not a link"),
-    "fault number": (
-        tree("[{radix: 64}]") + "faults: [{link: 'nic-up[32]', rate: 1GB/s}]",
-        3,
-        "nic-up has the links 0 to 31",
-    ),
-    "fault without rate": (tree("[{radix: 64}]") + "faults: [{link: 'nic-up[1]'}]", 3, "a link needs a `rate`"),
-    "fault without slowdown": (tree("[{radix: 64}]") + "faults: [{node: 1}]", 3, "needs a `slowdown`"),
-    "fault of two": (
-        tree("[{radix: 64}]") + "faults: [{node: 1, gpu: 2, slowdown: 2}]",
-        3,
-        "exactly one of link, node, gpu",
-    ),
-    "no such node to slow": (
-        tree("[{radix: 64}]") + "faults: [{node: 4, slowdown: 2}]",
-        3,
-        "there is no node 4; they are 0 to 3",
-    ),
-    "torus of other extents": (
-        fabric("{kind: torus, dims: [2, 3], " + LINK + "}"),
-        2,
-        "2 × 3 = 6 positions for 4 nodes",
-    ),
-    "torus of none": (fabric("{kind: torus, dims: [], " + LINK + "}"), 2, "fabric.dims: has 0 entries; write 1 to 6"),
-    "torus of zero": (fabric("{kind: torus, dims: [0, 4], " + LINK + "}"), 2, "0 must be at least 1"),
-    "torus of huge extents": (
-        fabric("{kind: torus, dims: [1000000, 1000000, 1000000], " + LINK + "}"),
-        2,
-        "1000000000000000000 positions for 4 nodes",
-    ),
-    "torus cables": (
-        fabric("{kind: torus, dims: [2, 2], link: {rate: 1GB/s, cable: [1m, 2m, 3m]}}"),
-        2,
-        "3 cable lengths for 2 dimensions",
-    ),
-    "long ring": (
-        fabric("{kind: torus, dims: [5000], " + LINK + "}", NODE.replace("4", "5000", 1)),
-        2,
-        "a ring of 5000 is too long",
-    ),
-    "grid of other sizes": (
-        fabric("{kind: grid, dims: [{kind: ring, size: 3, rate: 1GB/s}]}"),
-        2,
-        "3 = 3 positions for 4",
-    ),
-    "grid without rate": (fabric("{kind: grid, dims: [{kind: ring, size: 4}]}"), 2, "fabric.dims.0.rate is missing"),
-    "grid kind": (
-        fabric("{kind: grid, dims: [{kind: rong, size: 4, rate: 1GB/s}]}"),
-        2,
-        "fabric.dims.0.kind: rong is not known",
-    ),
-    "dragonfly too small": (
-        fabric("{kind: dragonfly, a: 2, p: 1, h: 1, " + LINK + "}"),
-        2,
-        "a · p · groups = 2 · 1 · 3 = 6 ports for 32 NICs",
-    ),
-    "dragonfly of too many groups": (
-        fabric("{kind: dragonfly, a: 2, p: 8, h: 1, groups: 9, " + LINK + "}"),
-        2,
-        "2 routers with 1 global cables each reach 2 other groups, not 8; use at most 3",
-    ),
-    "enormous dragonfly": (
-        fabric("{kind: dragonfly, a: 4096, p: 4096, h: 4096, " + LINK + "}"),
-        2,
-        "links are too many",
-    ),
-    "dragonfly cables": (
-        fabric("{kind: dragonfly, a: 4, p: 4, h: 1, link: {rate: 1GB/s, cable: [1m]}}"),
-        2,
-        "1 cable lengths; give three",
-    ),
-    "dragonfly_plus too small": (
-        plus("groups: 2"),
-        2,
-        "2 groups of 1 nodes are too few for 4 nodes; use 4, or larger groups",
-    ),
-    "dragonfly_plus of too many groups": (
-        plus("groups: 9"),
-        2,
-        "fabric.groups: 2 spines with 3 global cables each reach 6 other groups, not 8; use larger groups, or a larger h",
-    ),
-    "dragonfly_plus of uneven cables": (
-        plus("groups: 5"),
-        2,
-        "fabric.groups: 2 spines · 3 = 6 global cables of a group do not divide among 4 others; use another h, such as 2",
-    ),
-    "dragonfly_plus of a node in two groups": (
-        plus("", p=2),
-        2,
-        "leaves · p = 2 · 2 = 4 ports of a group for 8 NICs of a node",
-    ),
-    "dragonfly_plus of full groups": (plus("group_nodes: 2"), 2, "enough for 1 nodes of 8 NICs, not 2; use fewer"),
-    "dragonfly_plus uplinks": (plus("uplinks: 3"), 2, "3 cables of a leaf do not divide among 2 spines; use 2 or 4"),
-    "dragonfly_plus leaf": (plus("radix: 5"), 2, "a leaf needs 4 ports down and 2 up, not 5; use a larger switch"),
-    "dragonfly_plus spine": (
-        plus("radix: 6, uplinks: 2", h=6),
-        2,
-        "a spine needs 2 ports down and 6 to other groups, not 6; use a larger switch",
-    ),
-    "dragonfly_plus cables": (plus("").replace("400Gb/s", "400Gb/s, cable: [1m]"), 2, "1 cable lengths; give three"),
-    "dragonfly_plus queue pairs": (
-        plus("routing: {qps: 2}"),
-        2,
-        "qps is for `mode: ecmp`; adaptive sends one flow a pair",
-    ),
-    "enormous dragonfly_plus": (
-        plus("uplinks: 4096000, routing: {mode: dmodk}", spines=4096, h=3),
-        2,
-        "links are too many to build one by one",
-    ),
-    "leaf and no spine": (fabric("{kind: leaf_spine, tiers: [{radix: 64}], " + LINK + "}"), 2, "has two tiers"),
-    "joined rails": (
-        fabric("{kind: rail_only, rails: none, tiers: [{radix: 64}], " + LINK + "}"),
-        2,
-        "rail_only keeps its rails apart",
-    ),
-    "rails that nothing joins": (
-        "cluster: {nodes: 4, node: {extends: hgx-h100, scale_up: {kind: none}}}\n"
-        "fabric: {kind: rail_only, tiers: [{radix: 64}], link: {rate: 1GB/s}}",
-        1,
-        "need links between the GPUs of a node to change rails over",
-    ),
-    "no plane": (tree("[{radix: 64}]", ", planes: 0"), 2, "fabric.planes: 0 must be at least 1"),
-    "reduction": (tree("[{radix: 64}]", ", reduction: nvls"), 2, "write 'none' or 'sharp'"),
-    "tier called port": (tree("[{name: port, radix: 64}]"), 2, "'port' is not a valid tier name"),
-    "ring over one GPU": (inside("{kind: ring, link: 1GB/s}", 1), 1, "scale_up.kind: a ring of one GPU joins nothing"),
-    "mesh over one GPU": (inside("{kind: mesh, link: 1GB/s}", 1), 1, "a mesh of one GPU joins nothing; write none"),
-    "long ring inside": (inside("{kind: ring, link: 1GB/s}", 5000), 1, "a ring of 5000 GPUs is too long"),
-    "enormous mesh": (inside("{kind: mesh, link: 1GB/s}", 100_000), 1, "links are too many"),
-    "shape": (inside("{kind: torus, shape: [3, 2], link: 1GB/s}", 8), 1, "scale_up.shape: 3 × 2 is not the 8 GPUs"),
-    "no shape": (inside("{kind: torus, link: 1GB/s}", 8), 1, "write extents whose product is 8"),
-    "shape of a ring": (inside("{kind: ring, shape: [8], link: 1GB/s}", 8), 1, "is for kind: torus, not ring"),
-    "links of a mesh": (
-        inside("{kind: mesh, links_per_gpu: 7, link: 1GB/s}", 8),
-        1,
-        "mesh counts its links by links_per_peer",
-    ),
-    "links of a switch": (
-        inside("{links_per_peer: 7, link: 1GB/s}", 8),
-        1,
-        "nvswitch counts its links by links_per_gpu",
-    ),
-    "mesh without rate": (inside("{kind: mesh}", 8).replace("h100-sxm", "l40s"), 1, "scale_up.link is missing"),
-    "dead and degraded": (
-        tree("[{radix: 64}]") + "faults: [{link: 'nic[1]', dead: true, rate: 1GB/s}]",
-        3,
-        "nothing else",
-    ),
-    "dead and slow": (tree("[{radix: 64}]") + "faults: [{node: 1, dead: true, slowdown: 2}]", 3, "nothing else"),
-    "cables that live": (
-        tree("[{radix: 64}]") + "faults: [{link: 'nic[1]', cables: 2, rate: 1GB/s}]",
-        3,
-        "counts dead cables; add `dead: true`",
-    ),
-    "more cables than there are": (
-        tree("[{radix: 64}]") + "faults: [{link: 'nic[1]', cables: 2, dead: true}]",
-        3,
-        "nic[1] has 1 cables alive, not 2",
-    ),
-    "killed twice": (
-        tree("[{radix: 64}]") + "faults: [{link: 'nic[1]', dead: true}, {link: 'nic-up[1]', dead: true}]",
-        3,
-        "nic-up[1] has 0 cables alive, not 1",
-    ),
-    "everything dead": (
-        tree("[{radix: 64}]")
-        + "faults: [{node: 0, dead: true}, {node: 1, dead: true}, {node: 2, dead: true}, {gpu: 31, dead: true}]",
-        3,
-        "all 4 nodes are dead; let at least one live",
-    ),
-    "integrated NICs are no excuse": (
-        "cluster: {nodes: 2, node: {extends: hgx-h100, nics: {rate: 0GB/s, attach: integrated}}}",
-        1,
-        "must be greater than 0",
-    ),
-    "negative slowdown": (tree("[{radix: 64}]") + "faults: [{gpu: 1, slowdown: -2}]", 3, "must be at least 1"),
+    tree("[{radix: 64}]", ", planes: 0"): "2: fabric.planes: 0 must be at least 1",
+    tree("[{radix: 64}]", ", reduction: nvls"): "2: write 'none' or 'sharp'",
+    tree("[{name: port, radix: 64}]"): "2: 'port' is not a valid tier name",
+    inside("{kind: ring, link: 1GB/s}", 1): "1: scale_up.kind: a ring of one GPU joins nothing",
+    inside("{kind: mesh, link: 1GB/s}", 1): "1: a mesh of one GPU joins nothing; write none",
+    inside("{kind: ring, link: 1GB/s}", 5000): "1: a ring of 5000 GPUs is too long",
+    inside("{kind: mesh, link: 1GB/s}", 100_000): "1: links are too many",
+    inside("{kind: torus, shape: [3, 2], link: 1GB/s}", 8): "1: scale_up.shape: 3 × 2 is not the 8 GPUs",
+    inside("{kind: torus, link: 1GB/s}", 8): "1: write extents whose product is 8",
+    inside("{kind: ring, shape: [8], link: 1GB/s}", 8): "1: is for kind: torus, not ring",
+    inside("{kind: mesh, links_per_gpu: 7, link: 1GB/s}", 8): "1: mesh counts its links by links_per_peer",
+    inside("{links_per_peer: 7, link: 1GB/s}", 8): "1: nvswitch counts its links by links_per_gpu",
+    inside("{kind: mesh}", 8).replace("h100-sxm", "l40s"): "1: scale_up.link is missing",
+    tree("[{radix: 64}]") + "faults: [{link: 'nic[1]', dead: true, rate: 1GB/s}]": "3: nothing else",
+    tree("[{radix: 64}]") + "faults: [{node: 1, dead: true, slowdown: 2}]": "3: nothing else",
+    tree("[{radix: 64}]")
+    + "faults: [{link: 'nic[1]', cables: 2, rate: 1GB/s}]": "3: counts dead cables; add `dead: true`",
+    tree("[{radix: 64}]") + "faults: [{link: 'nic[1]', cables: 2, dead: true}]": "3: nic[1] has 1 cables alive, not 2",
+    tree("[{radix: 64}]")
+    + "faults: [{link: 'nic[1]', dead: true}, {link: 'nic-up[1]', dead: true}]": "3: nic-up[1] has 0 cables alive, not 1",
+    f"{NODE}fabric: {{kind: switch}}\nfaults: [{DEAD}]": "3: all 4 nodes are dead; let at least one live",
+    "cluster: {nodes: 2, node: {extends: hgx-h100, nics: {rate: 0GB/s, attach: integrated}}}": "1: must be greater than 0",
+    tree("[{radix: 64}]") + "faults: [{gpu: 1, slowdown: -2}]": "3: must be at least 1",
 }
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_broken_topologies(case: str) -> None:
-    text, line, message = CASES[case]
+@pytest.mark.parametrize("text", CASES)
+def test_broken_topologies(text: str) -> None:
+    line, message = CASES[text].split(": ", 1)
     with pytest.raises(ConfigError) as caught:
         build(parse(text, "broken.yaml"))
     assert message in caught.value.message

@@ -206,11 +206,6 @@ def test_a_job_is_placed_on_the_nodes_that_live() -> None:
         run(topology, job(parallelism__tp=4, parallelism__dp=4), ignore_memory=True)
 
 
-def test_all_nodes_dead() -> None:
-    with pytest.raises(ConfigError, match="all 2 nodes are dead"):
-        cluster(2, "{kind: switch}", faults="faults: [{node: 0, dead: true}, {gpu: 3, dead: true}]")
-
-
 def test_a_detour_costs_time() -> None:
     nodes, fabric = 8, f"{{kind: torus, dims: [8], {LINK}}}"
     sound, topology = (cluster(nodes, fabric, faults=f) for f in ("", dead("x[0]")))
@@ -273,8 +268,3 @@ def test_kinds_whose_cut_is_not_known_say_that_faults_are_not_in_it() -> None:
 def test_a_part_is_slowed_once_and_within_reason(faults: str, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         cluster(8, STATIC, faults=f"faults: [{faults}]")
-
-
-def test_slow_gpu_of_a_slow_node_multiplies() -> None:
-    topology = cluster(8, STATIC, faults="faults: [{node: 1, slowdown: 2}, {gpu: 3, slowdown: 1.5}]")
-    assert topology.slowdown[2:4].tolist() == [2, 3]

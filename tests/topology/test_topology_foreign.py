@@ -155,19 +155,14 @@ def test_what_is_wrong_in_nccls_file(tmp_path: Path, change: dict, said: str) ->
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "not valid XML"),
-        ("<system>", "not valid XML"),
-        ("<a/>", "no <system> with a <gpu>"),
+        *(("", "not valid XML"), ("<system>", "not valid XML"), ("<a/>", "no <system> with a <gpu>")),
         ('<!DOCTYPE a [<!ENTITY b "c">]><system/>', "declares entities"),
     ],
 )
 def test_files_that_are_not_nccls(tmp_path: Path, text: str, said: str) -> None:
     (tmp_path / "x.xml").write_text(text)
-    with pytest.raises(InputError) as caught:
+    with pytest.raises(InputError, match=said):
         load(tmp_path / "x.xml")
-    assert said in str(caught.value)
-    with pytest.raises(InputError, match="no such file"):
-        load(tmp_path / "none.xml")
 
 
 @pytest.mark.parametrize("encoding", ["nope", "utf-7", "idna", "utf-16", "UTF-8"])
@@ -241,6 +236,8 @@ def test_every_shipped_topology_is_drawn(path: Path) -> None:
         if count := topology.counts.get(f"{name}_switches"):
             assert f"{int(count):,} {name} switch" in words
     assert len(text) < 100_000
+    if path.stem in ("leaf_spine_32", "explicit_8", "mi300x_16"):
+        assert text.count(f'fill="{GREEN}"') == topology.gpus
     wide, high = (float(root.get(key, "0")) for key in ("width", "height"))
     for shape in root.iter():
         for key, most in (("x", wide), ("cx", wide), ("x1", wide), ("y", high), ("cy", high), ("y2", high)):
@@ -261,7 +258,8 @@ def test_every_shipped_topology_is_drawn(path: Path) -> None:
 @pytest.mark.parametrize("faults", ["", "faults: [{node: 1, dead: true}, {link: 'nic[3]', dead: true}]"])
 def test_small_networks_are_drawn_whole(fabric: str, faults: str) -> None:
     node = "{extends: hgx-h100, gpus: {count: 2}, nics: {count: 2}}"
-    text = svg(parse(f"cluster: {{nodes: 8, node: {node}}}\nfabric: {fabric}\n{faults}"))
+    text = svg(parse(f"cluster: {{name: <b>, nodes: 8, node: {node}}}\nfabric: {fabric}\n{faults}"))
+    assert "&lt;b&gt;" in text
     words = [e.text or "" for e in ElementTree.fromstring(text).iter() if e.tag.endswith("text")]
     assert any(word.startswith(("node 7", "nodes 7", "7", "nodes 6–7")) for word in words) or "8 nodes" in words
 
@@ -270,10 +268,6 @@ def test_the_picture_in_the_docs_is_the_present_one() -> None:
     command = "clustersim show topologies/fattree_3840.yaml --draw docs/images/fattree_3840.svg"
     drawn = svg(document_of("topologies/fattree_3840.yaml"))
     assert Path("docs/images/fattree_3840.svg").read_text() == drawn, f"run {command}"
-
-
-def test_names_in_pictures_are_escaped() -> None:
-    assert "&lt;b&gt;" in svg(parse("cluster: {name: <b>, nodes: 1, node: hgx-h100}"))
 
 
 def test_show_writes_files(command_line, tmp_path: Path) -> None:
@@ -383,13 +377,6 @@ def test_what_is_slow_or_dead_is_marked_in_the_picture() -> None:
     assert any(line.startswith("7 of 8 nodes") for line in said)
     assert any("slow GPUs: 1" in line and "dead: 1 node; 16 cables" in line for line in said)
     assert not {SLOW, BROKEN} & set(svg(parse(sound)).split('"'))
-
-
-@pytest.mark.parametrize("name", ["leaf_spine_32", "explicit_8", "mi300x_16"])
-def test_every_gpu_of_a_node_is_drawn(name: str) -> None:
-    topology = load(f"topologies/{name}.yaml")
-    text = svg(document_of(f"topologies/{name}.yaml"))
-    assert text.count(f'fill="{GREEN}"') == topology.gpus
 
 
 def test_a_grid_is_drawn_by_what_joins_its_dimensions() -> None:

@@ -268,16 +268,10 @@ def test_planes_share_the_bytes_and_the_rate() -> None:
     assert topology.capacity[first["nic-up"]] == 48e9
 
 
-def test_one_plane_is_none() -> None:
+@pytest.mark.parametrize("more", ["", ", planes: 1"])
+def test_a_leaf_spine_is_a_fat_tree_of_two_tiers_in_one_plane(more: str) -> None:
     nodes, fabric = SHORTEST["leaf_spine"]
-    one, none = (cluster(nodes, fabric.replace("leaf_spine", "fat_tree" + more)) for more in ("", ", planes: 1"))
-    assert one.counts == none.counts
-    assert np.array_equal(one.route(*pairs(one)).links, none.route(*pairs(none)).links)
-
-
-def test_a_leaf_spine_is_a_fat_tree_of_two_tiers() -> None:
-    nodes, fabric = SHORTEST["leaf_spine"]
-    one, two = (cluster(nodes, fabric.replace("leaf_spine", kind)) for kind in ("leaf_spine", "fat_tree"))
+    one, two = (cluster(nodes, fabric.replace("leaf_spine", kind)) for kind in ("leaf_spine", "fat_tree" + more))
     assert one.counts == two.counts
     assert np.array_equal(one.route(*pairs(one)).links, two.route(*pairs(two)).links)
 
@@ -291,12 +285,10 @@ def test_switches_that_add_up_are_told() -> None:
 
 def test_kinds_survive_pickling() -> None:
     faults = "faults: [{link: 'x[0]', dead: true}, {node: 3, dead: true}]"
-    for nodes, fabric, more in (
-        (8, SHORTEST["torus 4 x 2"][1], faults),
-        (8, SHORTEST["planes"][1], ""),
-        (8, SHORTEST["rails"][1], ""),
-    ):
-        topology = cluster(nodes, fabric, faults=more)
+    made = [cluster(*SHORTEST["torus 4 x 2"], faults=faults)]
+    made += [cluster(*SHORTEST[name]) for name in ("planes", "rails", "leaf_spine")]
+    made += [load(f"topologies/{name}.yaml") for name in ("superpod_h100_128", "explicit_8")]
+    for topology in made:
         copy = pickle.loads(pickle.dumps(topology))
         assert np.array_equal(copy.route(*pairs(copy)).links, topology.route(*pairs(topology)).links)
 
