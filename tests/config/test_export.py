@@ -47,18 +47,37 @@ def test_what_a_script_says_is_read_back(name, changes):
     assert said.keys() <= allowed
 
 
-def test_a_script_says_what_its_arguments_cannot(call):
-    assert (
-        call("run", "hgx_h100_8", "gpt3_xl", "--schedule", "zero_bubble", "--pp", "2", "--out", "result", "--quiet")[0]
-        == 0
-    )
-    code, out, _ = call("export", "megatron", "result")
-    assert code == 0
-    assert "torchrun --nproc_per_node 8 --nnodes 1 pretrain_gpt.py" in out
-    assert "# not said by Megatron-LM's arguments: parallelism.schedule: zero_bubble\n" in out
-    code, out, _ = call("export", "megatron", "result", "--out", "mine.sh")
-    assert out.endswith("written to mine.sh\n")
-    assert call("import", "megatron", "mine.sh", "--out", "again.yaml")[0] == 0
+SAYS = "not said by"
+RESULTS = [
+    (
+        "megatron",
+        "sh",
+        "gpt3_xl --tp 2 --schedule zero_bubble --pp 2",
+        f"{SAYS} Megatron-LM's arguments: parallelism.sch",
+    ),
+    ("nemo", "yaml", "llama3_8b --tp 2 --zero 1", "written to mine.yaml"),
+    ("megatron-bridge", "yaml", "llama3_8b --tp 2 --zero 1", "written to mine.yaml"),
+    ("torchtitan", "toml", "llama3_8b --tp 1 --zero 3", f"{SAYS} torchtitan's settings: model.vocab_multiple: 128\n"),
+    ("deepspeed", "json", "llama3_8b --tp 1 --zero 3", f"{SAYS} DeepSpeed's settings: training.kernels: fused\n"),
+]
+
+
+@pytest.mark.parametrize(("tool", "ending", "asked", "said"), RESULTS)
+def test_a_result_is_written_and_read_on_the_command_line(call, tool, ending, asked, said):
+    workload, _, tp, *more = asked.split()
+    assert call("run", "hgx_h100_8", workload, "--tp", tp, *more, "--out", "result", "--quiet")[0] == 0
+    code, out, err = call("export", tool, "result", "--out", f"mine.{ending}")
+    assert (code, err, out.splitlines()[-1]) == (0, "", f"written to mine.{ending}")
+    assert said in out
+    printed = call("export", tool, "result")[1]
+    if tool == "megatron":
+        assert "torchrun --nproc_per_node 8 --nnodes 1 pretrain_gpt.py" in printed
+        assert f"# {said}edule: zero_bubble\n" in printed
+    model = ("--model", workload) if tool == "deepspeed" else ()
+    assert call("import", tool, f"mine.{ending}", *model, "--out", "again.yaml")[0] == 0
+    assert load("again.yaml").parallelism.tp == int(tp)
+    code, _, err = call("export", tool, "result", "--out", "mine.none")
+    assert (code, "--out mine.none" in err) == (2, True)
 
 
 @pytest.mark.parametrize(("words", "sentence"), [(["nothing"], "nothing: is no result"), (["."], "no result")])

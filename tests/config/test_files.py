@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import threading
 import time
 from pathlib import Path
@@ -11,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from clustersim import files
-from clustersim.cli.main import main
 from clustersim.collectives.nccl.nccl_tests_log import measured
 from clustersim.convert import hugging_face
 from clustersim.errors import DataError, InputError
@@ -138,11 +136,8 @@ def test_a_number_of_5000_digits_in_a_config_json(tmp_path):
         ["collective", "all_reduce", "-t", "topologies/hgx_h100_8.yaml", "--measured", "/dev/zero"],
     ],
 )
-def test_devices_on_the_command_line(arguments, monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["clustersim", *arguments])
-    with pytest.raises(SystemExit) as left:
-        main()
-    said = capsys.readouterr().err
-    assert left.value.code == 2
+def test_devices_on_the_command_line(arguments, command_line):
+    code, _, said = command_line(*arguments)
+    assert code == 2
     assert "too large, at most 16 MiB are read" in said
     assert said.count("\n") == 1

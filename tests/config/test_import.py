@@ -2,11 +2,9 @@
 
 import json
 import re
-import sys
 
 import pytest
 
-from clustersim.cli.main import main
 from clustersim.config.yaml import parse
 from clustersim.convert.layout_text import written_out
 from clustersim.convert.megatron_script import ImportRequest, imported
@@ -305,46 +303,39 @@ def test_what_is_missing_gets_one_sentence(text, message):
     assert "\n" not in str(caught.value)
 
 
-def command(monkeypatch, capsys, *arguments):
-    monkeypatch.setattr(sys, "argv", ["clustersim", *map(str, arguments)])
-    with pytest.raises(SystemExit) as end:
-        main()
-    return end.value.code or 0, *capsys.readouterr()
-
-
-def test_the_script_is_called_with_its_own_arguments(tmp_path, monkeypatch, capsys):
+def test_the_script_is_called_with_its_own_arguments(tmp_path, command_line):
     script = tmp_path / "train.sh"
     text = BASE.replace("--hidden-size 1024", "--hidden-size $((${HEADS} * ${2} ))").replace(
         "--micro-batch-size 2", "--micro-batch-size ${1}"
     )
     script.write_text(f"HEADS=16\n{text}\n", encoding="utf-8")
-    code, said, _ = command(monkeypatch, capsys, "import", "megatron", script, "4", "128")
+    code, said, _ = command_line("import", "megatron", str(script), "4", "128")
     assert code == 0
     assert "micro_batch: 4" in said
     assert "hidden: 2048" in said
-    code, said, _ = command(monkeypatch, capsys, "import", "megatron", script, "4", "128", "--var", "2=64")
+    code, said, _ = command_line("import", "megatron", str(script), "4", "128", "--var", "2=64")
     assert "hidden: 1024" in said
 
 
-def test_the_command_writes_a_workload_that_loads(tmp_path, monkeypatch, capsys):
+def test_the_command_writes_a_workload_that_loads(tmp_path, command_line):
     script, out = tmp_path / "train.sh", tmp_path / "train.yaml"
     script.write_text(f"{BASE} --lr 1e-4\n", encoding="utf-8")
-    code, said, _ = command(monkeypatch, capsys, "import", "megatron", script, "--out", out)
+    code, said, _ = command_line("import", "megatron", str(script), "--out", str(out))
     assert code == 0
     assert said.splitlines()[-1] == f"written to {out}"
     assert "ignored, no effect on the time of a step: --lr" in said
     assert load(out).model.layers == 8
-    printed = command(monkeypatch, capsys, "import", "megatron", script)[1]
+    printed = command_line("import", "megatron", str(script))[1]
     assert parse(printed).data == parse(out.read_text(encoding="utf-8")).data
 
 
-def test_a_split_that_contradicts_is_one_sentence(tmp_path, monkeypatch, capsys):
+def test_a_split_that_contradicts_is_one_sentence(tmp_path, command_line):
     script = tmp_path / "train.sh"
     script.write_text(f"{BASE} --tensor-model-parallel-size 3\n", encoding="utf-8")
-    code, _, said = command(monkeypatch, capsys, "import", "megatron", script)
+    code, _, said = command_line("import", "megatron", str(script))
     assert code == 2
     assert "parallelism.tp: 3 does not divide 16 attention heads; use 1, 2, 4, 8, 16; --set changes a key" in said
-    assert command(monkeypatch, capsys, "import", "megatron", script, "--var", "x")[0] == 2
+    assert command_line("import", "megatron", str(script), "--var", "x")[0] == 2
 
 
 NUMBERS = {

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 
 import pytest
 
-from clustersim.cli.main import main
 from clustersim.config.jobs import Jobs
 from clustersim.config.workload import Algorithms, Model, Overlap, Parallelism, Training, Workload
 from clustersim.config.yaml import parse
@@ -68,6 +66,15 @@ def job(more: str):
         ("clip-grad: 0.0", "training", "clip_gradients", False),
         ("recompute-activations: true", "training", "recompute", "selective"),
         ("attention-backend: unfused", "training", "attention", "unfused"),
+        ("use-flash-attn: false", "training", "attention", "unfused"),
+        ("untie-embeddings-and-output-weights: true", "model", "tied_embeddings", False),
+        ("use-distributed-optimizer: true", "parallelism", "zero", 1),
+        ("swiglu: true", "model", "activation", "swiglu"),
+        ("normalization: RMSNorm", "model", "norm", "rmsnorm"),
+        ("position-embedding-type: rope", "model", "positions", "rotary"),
+        ("num-query-groups: 4", "model", "kv_heads", 4),
+        ("hidden_dropout: 0.0", "model", "dropout", False),
+        ("overlap-grad-reduce: true", "parallelism", "overlap", Overlap(grad_reduce=True)),
         ("grad-reduce-in-bf16: true\naccumulate-allreduce-grads-in-fp32: true", "training", "gradients", "bf16"),
         ("use-rotary-position-embeddings: true", "model", "positions", "rotary"),
         (
@@ -155,24 +162,25 @@ def test_layers_with_experts_are_those_of_the_pattern(said):
     assert {kind.ffn for kind in kinds(found)} == ({512, 128} if said != "1" else {128})
 
 
-@pytest.mark.parametrize("said", ["[0]*3", "[2]*12", "open('x')", "[0]*10**9", "1+1", "[[0]*6]*2", "x"])
-def test_a_pattern_that_is_none_gets_one_sentence(said):
-    with pytest.raises(ConfigError, match=r"^t.yaml:11:17: moe_layer_freq .* is not a "):
-        job(f'num-experts: 8\nmoe-layer-freq: "{said}"')
+PATTERN = ("num-experts: 8\nmoe-layer-freq: ", "11:17: moe_layer_freq .* is not a ")
+LIST = (PATTERN[0], PATTERN[1] + "list of 12 zeros and ones")
+STRATEGY = (
+    "use-megatron-fsdp: true\ndata_parallel_sharding_strategy: ",
+    "11:34: .* is not a strategy; write no_shard, ",
+)
 
 
-@pytest.mark.parametrize("said", ["[[0], [1], 1, 1, 1, 1, 1, 1, 1, 1, 1, 1]", "[0, 1]"])
-def test_a_list_of_layers_that_is_none_gets_one_sentence(said):
-    with pytest.raises(ConfigError, match=r"^t.yaml:11:17: moe_layer_freq .* is not a list of 12 zeros and ones"):
-        job(f"num-experts: 8\nmoe-layer-freq: {said}")
-
-
-@pytest.mark.parametrize("said", ["all", "[optim]", "3"])
-def test_a_strategy_of_megatron_fsdp_that_is_none_gets_one_sentence(said):
-    with pytest.raises(
-        ConfigError, match=r"^t.yaml:11:34: data_parallel_sharding_strategy .* is not a strategy; write no_shard, "
-    ):
-        job(f"use-megatron-fsdp: true\ndata_parallel_sharding_strategy: {said}")
+@pytest.mark.parametrize(
+    ("key", "said"),
+    [
+        *((PATTERN, f'"{said}"') for said in ("[0]*3", "[2]*12", "open('x')", "[0]*10**9", "1+1", "[[0]*6]*2", "x")),
+        *((LIST, said) for said in ("[[0], [1], 1, 1, 1, 1, 1, 1, 1, 1, 1, 1]", "[0, 1]")),
+        *((STRATEGY, said) for said in ("all", "[optim]", "3")),
+    ],
+)
+def test_a_pattern_or_strategy_that_is_none_gets_one_sentence(key, said):
+    with pytest.raises(ConfigError, match=f"^t.yaml:{key[1]}"):
+        job(key[0] + said)
 
 
 def test_two_buffers_of_megatron_fsdp_are_not_said_to_be_left_out():
@@ -180,19 +188,17 @@ def test_two_buffers_of_megatron_fsdp_are_not_said_to_be_left_out():
     assert (found.parallelism.fsdp.forward_prefetch, found.ignored.not_modelled) == (1, ())
 
 
-def test_arguments_without_effect_are_ignored_and_listed_once(tmp_path, monkeypatch, capsys):
+def test_arguments_without_effect_are_ignored_and_listed_once(tmp_path, command_line):
     more = "lr: 1e-4\ntrain-iters: 100\nuse-mcore-models: true\nrotary-base: 500000\nattention-softmax-in-fp32: true\n"
     more += "transformer-impl: local\ngroup-query-attention: true\nnum-query-groups: 8\ntraining: {weight-decay: 0.1}\n"
     path = tmp_path / "t.yaml"
     path.write_text(f"{PLAIN}{more}tp-comm-split-ag: true\n", encoding="utf-8")
     outputs = []
     for form in ([], ["--json"]):
-        arguments = ["run", "hgx_h100_8", str(path), "--no-save", "--predictor", "roofline", *form]
-        monkeypatch.setattr(sys, "argv", ["clustersim", *arguments])
-        with pytest.raises(SystemExit) as end:
-            main()
-        assert not end.value.code
-        outputs.append(capsys.readouterr().out)
+        asked = ("run", "hgx_h100_8", str(path), "--no-save", "--predictor", "roofline", *form)
+        code, out, _ = command_line(*asked)
+        assert code == 0
+        outputs.append(out)
     said = json.loads(outputs[1])["ignored_arguments"]
     assert said["no_effect"] == [
         *("lr", "train-iters", "use-mcore-models", "rotary-base", "attention-softmax-in-fp32"),

@@ -1,7 +1,6 @@
 """YAML of NeMo and of Megatron-Bridge: read as the workload that the same arguments of Megatron-LM launch, and written back."""
 
 import re
-from pathlib import Path
 
 import pytest
 import yaml
@@ -422,17 +421,6 @@ def test_what_is_written_is_read_back_as_the_same_job(tool, name, changes):
     assert left <= unsaid | {"model.vocab", "model.vocab_multiple", "model.max_positions"}
     if "model.vocab" not in left:
         assert parameters(back.model) == parameters(job.model)
-
-
-@pytest.mark.parametrize("tool", TOOLS)
-def test_a_result_is_written_and_read_on_the_command_line(call, tool):
-    assert call("run", "hgx_h100_8", "llama3_8b", "--tp", "2", "--zero", "1", "--out", "result", "--quiet")[0] == 0
-    code, out, err = call("export", tool, "result", "--out", "mine.yaml")
-    assert (code, err) == (0, "") and "written to mine.yaml" in out
-    assert call("import", tool, "mine.yaml", "--out", "again.yaml")[0] == 0
-    assert load(Path("again.yaml")).parallelism.tp == 2
-    code, _, err = call("export", tool, "result", "--out", "mine.toml")
-    assert code == 2 and "--out mine.toml" in err
 
 
 def test_references_are_replaced_and_others_stay():

@@ -138,14 +138,6 @@ def test_an_open_degree_asks_for_the_gpus(call, tmp_path):
     assert load("t.yaml").training.seq == 512
 
 
-def test_a_result_is_written_as_a_job_config(call):
-    assert call("run", "hgx_h100_8", "llama3_8b", "--zero", "3", "--tp", "1", "--out", "result", "--quiet")[0] == 0
-    code, out, _ = call("export", "torchtitan", "result", "--out", "mine.toml")
-    assert (code, out.splitlines()[-1]) == (0, "written to mine.toml")
-    assert "not said by torchtitan's settings: model.vocab_multiple: 128\n" in out
-    assert call("import", "torchtitan", "mine.toml", "--out", "again.yaml")[0] == 0
-
-
 DRAWN = {
     "parallelism.tp": [1, 2, 8],
     "parallelism.pp": [1, 2, 4],

@@ -376,14 +376,6 @@ def test_a_key_that_deepspeed_cannot_say_is_refused_by_its_name(changes, key):
         deepspeed_config(job.spec)
 
 
-def test_a_result_is_written_as_a_deepspeed_configuration(call):
-    assert call("run", "hgx_h100_8", "llama3_8b", "--tp", "1", "--zero", "3", "--out", "result", "--quiet")[0] == 0
-    code, out, _ = call("export", "deepspeed", "result", "--out", "ds.json")
-    assert (code, out.splitlines()[-1]) == (0, "written to ds.json")
-    assert "not said by DeepSpeed's settings: training.kernels: fused\n" in out
-    assert call("import", "deepspeed", "ds.json", "--model", "llama3_8b", "--out", "again.yaml")[0] == 0
-
-
 def _fields(spec, at=""):
     for name, field in spec.model_fields.items():
         yield f"{at}{name}"
