@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import yaml
 from fuzz_tables import NCCL_LOG, TRACE
-from validate_cases import write
+from validate_cases import said, write
 
 from clustersim.calibration.constants import SOFTWARE
 from clustersim.calibration.fit import BOUND, SLOWEST, WITHIN, changes, fitted, own_changes
@@ -18,50 +18,18 @@ from clustersim.calibration.posterior import Observation, Population, likelihood
 from clustersim.validate.machine import MeasuredRun
 from clustersim.validate.runs import read
 
-ROWS = (
-    {
-        "id": "MINE-1",
-        "hidden": "4096",
-        "ffn_hidden": "16384",
-        "heads": "32",
-        "layers": "8",
-        "tp": "1",
-        "pp": "1",
-        "dp": "8",
-    },
-    {"id": "MINE-2", "hidden": "2048", "ffn_hidden": "8192", "layers": "16", "tp": "8", "pp": "1", "dp": "1"},
-    {"id": "MINE-3", "hidden": "512", "ffn_hidden": "2048", "layers": "32", "tp": "1", "pp": "1", "dp": "8"},
-    {
-        "id": "MINE-4",
-        "hidden": "8192",
-        "ffn_hidden": "32768",
-        "heads": "64",
-        "layers": "4",
-        "tp": "4",
-        "pp": "2",
-        "dp": "1",
-    },
-    {
-        "id": "MINE-5",
-        "num_gpus": "16",
-        "global_batch": "64",
-        "hidden": "4096",
-        "ffn_hidden": "16384",
-        "heads": "32",
-        "tp": "1",
-        "pp": "1",
-        "dp": "16",
-    },
-    {
-        "id": "MINE-6",
-        "num_gpus": "32",
-        "global_batch": "64",
-        "hidden": "2048",
-        "ffn_hidden": "8192",
-        "tp": "2",
-        "pp": "1",
-        "dp": "16",
-    },
+ROWS = tuple(
+    map(
+        said,
+        (
+            "id=MINE-1; hidden=4096; ffn_hidden=16384; heads=32; layers=8; tp=1; pp=1; dp=8",
+            "id=MINE-2; hidden=2048; ffn_hidden=8192; layers=16; tp=8; pp=1; dp=1",
+            "id=MINE-3; hidden=512; ffn_hidden=2048; layers=32; tp=1; pp=1; dp=8",
+            "id=MINE-4; hidden=8192; ffn_hidden=32768; heads=64; layers=4; tp=4; pp=2; dp=1",
+            "id=MINE-5; num_gpus=16; global_batch=64; hidden=4096; ffn_hidden=16384; heads=32; tp=1; pp=1; dp=16",
+            "id=MINE-6; num_gpus=32; global_batch=64; hidden=2048; ffn_hidden=8192; tp=2; pp=1; dp=16",
+        ),
+    )
 )
 """Steps of one cluster: long products, many collectives, many launches, and two across nodes."""
 TRUTH = {"clock under load": -0.08, "network between nodes": -0.15, "host": 0.2}

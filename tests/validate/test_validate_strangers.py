@@ -4,7 +4,7 @@ import json
 import re
 
 import pytest
-from validate_cases import ROW, write
+from validate_cases import ROW, said, write
 
 from clustersim.config.yaml import parse
 from clustersim.hardware.gpus import spelled
@@ -15,16 +15,11 @@ from clustersim.validate.adapt import adapt
 from clustersim.validate.evaluate import evaluate
 from clustersim.validate.known_models import TABLE, known_model, size
 
-BARE = {
-    **dict.fromkeys(("layers", "hidden", "ffn_hidden", "heads", "kv_heads", "vocab", "gpus_per_node"), ""),
-    **dict.fromkeys(("nvlink_domain", "nic_gbps_per_gpu", "tp", "pp", "vpp", "dp", "sequence_parallel"), ""),
-    **dict.fromkeys(("zero_stage", "recompute", "flash_attention"), ""),
-    "seq": "4096",
-    "global_batch": "128",
-    "precision": "bf16",
-    "year": "2025",
-    "num_gpus": "8",
-}
+BARE = said(
+    "layers=; hidden=; ffn_hidden=; heads=; kv_heads=; vocab=; gpus_per_node=; nvlink_domain=; nic_gbps_per_gpu=; tp=; pp=; "
+    "vpp=; dp=; sequence_parallel=; zero_stage=; recompute=; flash_attention=; seq=4096; global_batch=128; precision=bf16; "
+    "year=2025; num_gpus=8"
+)
 
 
 def stranger(tmp_path, **change):
@@ -168,24 +163,10 @@ def test_cells_that_say_that_nothing_is_known_are_blank(tmp_path):
     assert set(BARE) <= set(ROW)
 
 
-MIXTURE = {
-    "gpu": "H100",
-    "framework": "Megatron-LM",
-    "model": "Acme-8x1B",
-    "layers": "8",
-    "hidden": "1024",
-    "ffn_hidden": "2048",
-    "heads": "8",
-    "kv_heads": "8",
-    "vocab": "32000",
-    "experts": "8",
-    "topk": "2",
-    "num_gpus": "16",
-    "tp": "2",
-    "pp": "2",
-    "dp": "4",
-    "sequence_parallel": "1",
-}
+MIXTURE = said(
+    "gpu=H100; framework=Megatron-LM; model=Acme-8x1B; layers=8; hidden=1024; ffn_hidden=2048; heads=8; kv_heads=8; "
+    "vocab=32000; experts=8; topk=2; num_gpus=16; tp=2; pp=2; dp=4; sequence_parallel=1"
+)
 
 
 def test_a_layout_in_set_decides_where_layers_do_not_divide(tmp_path):
