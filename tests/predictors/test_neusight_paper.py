@@ -242,42 +242,27 @@ def test_weights_survive_the_disk(trained, tmp_path):
     np.testing.assert_allclose(loaded.predict(some, H100), Paper(trained).predict(some, H100), rtol=1e-5)
 
 
-def broken(trained, name, change):
+def broken(trained, name, key, change):
     classes = {kind: dict(parameters) for kind, parameters in trained.classes.items()}
-    change(classes[name])
+    old = classes[name].pop(key)
+    classes[name] |= {key: change(old)} if change else {}
     return weights_file.Weights(classes, trained.meta)
 
 
 @pytest.mark.parametrize(
-    ("name", "change", "message"),
+    ("name", "key", "change", "message"),
     [
-        ("fp32/bmm", lambda p: p.pop("tiles.boards"), "fp32/bmm lacks tiles.boards"),
-        (
-            "fp32/bmm",
-            lambda p: p.update({"tiles.sides": p["tiles.sides"][:5]}),
-            "fp32/bmm has tiles.sides of another shape",
-        ),
-        (
-            "fp32/bmm",
-            lambda p: p.update({"tiles.sides": 0 * p["tiles.sides"]}),
-            "fp32/bmm has tiles without sides or GPU",
-        ),
-        (
-            "fp32/bmm",
-            lambda p: p.update({"tiles.owner": p["tiles.owner"] + 9}),
-            "fp32/bmm has tiles without sides or GPU",
-        ),
-        ("fp32/softmax", lambda p: p.pop("mlp.7.bias"), "fp32/softmax lacks mlp.7.bias"),
-        (
-            "fp32/linear",
-            lambda p: p.update({"mlp.3.weight": np.zeros(4)}),
-            "fp32/linear has mlp.3.weight of another shape",
-        ),
+        ("fp32/bmm", "tiles.boards", None, "fp32/bmm lacks tiles.boards"),
+        ("fp32/bmm", "tiles.sides", lambda x: x[:5], "fp32/bmm has tiles.sides of another shape"),
+        ("fp32/bmm", "tiles.sides", lambda x: 0 * x, "fp32/bmm has tiles without sides or GPU"),
+        ("fp32/bmm", "tiles.owner", lambda x: x + 9, "fp32/bmm has tiles without sides or GPU"),
+        ("fp32/softmax", "mlp.7.bias", None, "fp32/softmax lacks mlp.7.bias"),
+        ("fp32/linear", "mlp.3.weight", lambda _: np.zeros(4), "fp32/linear has mlp.3.weight of another shape"),
     ],
 )
-def test_weights_that_lack_something(name, change, message, trained, tmp_path):
+def test_weights_that_lack_something(name, key, change, message, trained, tmp_path):
     path = tmp_path / "wrong.safetensors"
-    weights_file.save(path, broken(trained, name, change))
+    weights_file.save(path, broken(trained, name, key, change))
     with pytest.raises(
         DataError, match=rf"wrong.safetensors: {message}; train again with `clustersim lab train neusight"
     ):

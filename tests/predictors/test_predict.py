@@ -23,16 +23,7 @@ from clustersim.single_gpu.model import OUTSIDE, OperatorCall
 ROOT = Path(__file__).parents[2]
 GPT = str(ROOT / "tests/support/models/gpt.py")
 CONFIG = {"model_type": "gpt2", "n_embd": 768, "n_head": 12, "n_layer": 12, "n_positions": 1024, "vocab_size": 50257}
-LLAMA = {
-    "model_type": "llama",
-    "hidden_size": 4096,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 8,
-    "num_hidden_layers": 32,
-    "intermediate_size": 14336,
-    "vocab_size": 128256,
-    "max_position_embeddings": 8192,
-}
+LLAMA = KEYS["llama3_8b"]
 
 
 @pytest.fixture
@@ -133,69 +124,40 @@ def peeks(): return Peeks(), torch.ones(4)
 def still(): return torch.nn.Linear(4, 4).requires_grad_(False), torch.ones(2, 4)
 size = 3
 """
-WRONG = [
-    (["none.json"], "none.json: no such file; `ls .` shows what is there, give a config.json"),
-    (
-        ["broken.json"],
-        "broken.json:1:2: is no JSON (Expecting property name enclosed in double quotes); give a config.json",
-    ),
-    (["list.json"], "list.json: holds [1]; a config.json holds one object with a model_type"),
-    (
-        ["empty.json"],
-        "empty.json: model_type '' is not built in; known: apertus, arctic, bamba, bert, cohere,",
-    ),
-    (
-        ["config.json", "--seq", "2000"],
-        "config.json: --seq 2000 is more than the 1024 positions of the model; lower it",
-    ),
-    (["config.json", "--batch", "0"], "--batch '0': write 1 or more;"),
-    (["config.json", "--mode", "train"], "Invalid value for '--mode': 'train' is not one of 'inference', 'training';"),
-    (["config.json", "--gpu", "h1000"], "unknown GPU 'h1000'; did you mean 'h100'?"),
-    (
-        ["config.json", "--dtype", "fp8"],
-        "config.json: --dtype fp8 does not run eagerly; write one of fp32, tf32, fp16, bf16",
-    ),
-    (
-        ["config.json", "--predictor", "neusite"],
-        "--predictor: 'neusite' is not one of the predictors; did you mean 'neusight'?",
-    ),
-    (
-        ["config.json", "--fusion", "--mode", "training"],
-        "--fusion is what torch.compile fuses in inference; leave it out",
-    ),
-    (["none.yaml"], "none.yaml: no such file"),
-    (["none.py:f"], "'none.py:f' cannot be loaded (FileNotFoundError:"),
-    (
-        ["mine.py:nothing"],
-        "'mine.py:nothing' cannot be loaded (AttributeError: module 'mine' has no attribute 'nothing')",
-    ),
-    (["mine.py:size"], "'mine.py:size' is not a function but 3; name one that returns (module, inputs)"),
-    (["mine.py:fails"], "mine.py:fails: raised RuntimeError: no such checkpoint; it must return (module, inputs)"),
-    (["mine.py:number"], "mine.py:number: returned int; return (module, inputs), a torch.nn.Module and its inputs"),
-    (["mine.py:bare"], "mine.py:bare: returned a module without inputs; return (module, inputs), inputs being"),
-    (
-        ["mine.py:bare", "--batch", "2"],
-        "mine.py:bare: raised TypeError: the function takes no batch, which --batch sets;",
-    ),
-    (["mine.py:peeks"], "mine.py:peeks: cannot be traced on shapes alone ("),
-    (
-        ["mine.py:still", "--mode", "training"],
-        "mine.py:still: cannot be traced on shapes alone (ValueError: no output has a",
-    ),
-]
+WRONG = {
+    "none.json": "none.json: no such file; `ls .` shows what is there, give a config.json",
+    "broken.json": "broken.json:1:2: is no JSON (Expecting property name enclosed in double quotes); give a config.json",
+    "list.json": "list.json: holds [1]; a config.json holds one object with a model_type",
+    "empty.json": "empty.json: model_type '' is not built in; known: apertus, arctic, bamba, bert, cohere,",
+    "config.json --seq 2000": "config.json: --seq 2000 is more than the 1024 positions of the model; lower it",
+    "config.json --batch 0": "--batch '0': write 1 or more;",
+    "config.json --mode train": "Invalid value for '--mode': 'train' is not one of 'inference', 'training';",
+    "config.json --gpu h1000": "unknown GPU 'h1000'; did you mean 'h100'?",
+    "config.json --dtype fp8": "config.json: --dtype fp8 does not run eagerly; write one of fp32, tf32, fp16, bf16",
+    "config.json --predictor neusite": "--predictor: 'neusite' is not one of the predictors; did you mean 'neusight'?",
+    "config.json --fusion --mode training": "--fusion is what torch.compile fuses in inference; leave it out",
+    "none.yaml": "none.yaml: no such file",
+    "none.py:f": "'none.py:f' cannot be loaded (FileNotFoundError:",
+    "mine.py:nothing": "'mine.py:nothing' cannot be loaded (AttributeError: module 'mine' has no attribute 'nothing')",
+    "mine.py:size": "'mine.py:size' is not a function but 3; name one that returns (module, inputs)",
+    "mine.py:fails": "mine.py:fails: raised RuntimeError: no such checkpoint; it must return (module, inputs)",
+    "mine.py:number": "mine.py:number: returned int; return (module, inputs), a torch.nn.Module and its inputs",
+    "mine.py:bare": "mine.py:bare: returned a module without inputs; return (module, inputs), inputs being",
+    "mine.py:bare --batch 2": "mine.py:bare: raised TypeError: the function takes no batch, which --batch sets;",
+    "mine.py:peeks": "mine.py:peeks: cannot be traced on shapes alone (",
+    "mine.py:still --mode training": "mine.py:still: cannot be traced on shapes alone (ValueError: no output has a",
+}
 
 
-@pytest.mark.parametrize(
-    ("arguments", "sentence"), WRONG, ids=lambda one: " ".join(one) if isinstance(one, list) else ""
-)
-def test_bad_input_is_one_sentence(call, tmp_path, arguments, sentence):
+@pytest.mark.parametrize("arguments", WRONG)
+def test_bad_input_is_one_sentence(call, tmp_path, arguments):
     files = {"broken.json": "{,}", "list.json": "[1]", "empty.json": "{}", "mine.py": MODULES}
     for name, text in files.items():
         (tmp_path / name).write_text(text)
     gpu = [] if "--gpu" in arguments else ["--gpu", "h100"]
-    code, out, err = call(*arguments, *gpu)
+    code, out, err = call(*arguments.split(), *gpu)
     assert (code, out) == (2, "")
-    assert err.startswith(f"clustersim: {sentence}")
+    assert err.startswith(f"clustersim: {WRONG[arguments]}")
     assert err.count("\n") == 1
 
 

@@ -139,19 +139,13 @@ BAD = {
 
 
 @pytest.mark.parametrize("case", sorted(BAD))
-def test_bad_weights_end_the_command_with_one_sentence(case, tmp_path, monkeypatch, capsys):
-    from clustersim.cli.main import main
-
+def test_bad_weights_end_the_command_with_one_sentence(case, tmp_path, command_line):
     raw, said = BAD[case]
     path, own = tmp_path / "w.safetensors", tmp_path / "own.csv"
     path.write_bytes(raw)
     own.write_text("gpu,kind,op,dtype,m,n,k,latency_s\nh200,linear,forward,bf16,4096,8192,8192,8.1e-4\n")
-    arguments = ["lab", "evaluate", "--data", str(own), "-p", "neusight", "--weights", str(path)]
-    monkeypatch.setattr("sys.argv", ["clustersim", *arguments])
-    with pytest.raises(SystemExit) as end:
-        main()
-    out, err = capsys.readouterr()
-    assert (end.value.code, out) == (2, "")
+    code, out, err = command_line("lab", "evaluate", "--data", str(own), "-p", "neusight", "--weights", str(path))
+    assert (code, out) == (2, "")
     assert err.startswith(f"clustersim: {path}: {said}")
     assert err.count("\n") == 1
 
