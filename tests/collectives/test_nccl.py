@@ -8,7 +8,6 @@ from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clustersim import plugins
 from clustersim.collectives import model
 from clustersim.collectives.idle import idle_rates, loads
 from clustersim.collectives.loads import route
@@ -441,32 +440,32 @@ def test_shapes():
     assert shape(four, ordered(np.array([8, 0, 9, 1]))).group == model.Group(4, (2, 2))
 
 
+SHARP = "needs SHARP between nodes"
+FORCED = [
+    ("all_gather", 1, ("tree",), {}, "does no all_gather"),
+    ("all_reduce", 1, ("nvls", "LL"), {}, "has Simple only"),
+    ("all_reduce", 1, ("nvls_tree",), {}, "is for several nodes"),
+    ("all_reduce", 1, ("collnet_chain",), {}, SHARP),
+    ("all_gather", 2, ("nvls",), {}, SHARP),
+    ("all_gather", 2, ("pat", "LL"), {}, "is for one GPU a node"),
+    ("all_reduce", 1, ("nvls",), {"nvls": False}, "nccl.nvls is false"),
+]
+
+
+@pytest.mark.parametrize(("op", "nodes", "forced", "more", "reason"), FORCED)
+def test_what_nccl_cannot_be_forced_to_is_said(op, nodes, forced, more, reason):
+    node = cluster(nodes=nodes)
+    with pytest.raises(InputError) as caught:
+        choose(op, 8, of(node), request.forced(node, *forced, **more).node)
+    said = f"NCCL cannot do {op} with {' and '.join(forced)} here ({reason}); drop nccl.algo or nccl.proto"
+    assert str(caught.value) == said
+
+
 REFUSED = {
     "NCCL knows no dance; it does all_reduce, all_gather, reduce_scatter, broadcast, reduce, send, all_to_all, dispatch, "
     "combine": (lambda: choose("dance", 8, of(cluster()), cluster().node)),
     "a collective needs two GPUs or more; one has no peer": (
         lambda: choose("all_reduce", 8, CommunicatorShape(1, 1, 1, 0), cluster().node)
-    ),
-    "NCCL cannot do all_gather with tree here (does no all_gather); drop nccl.algo or nccl.proto": (
-        lambda: choose("all_gather", 8, of(cluster()), request.forced(cluster(), "tree").node)
-    ),
-    "NCCL cannot do all_reduce with nvls and LL here (has Simple only); drop nccl.algo or nccl.proto": (
-        lambda: choose("all_reduce", 8, of(cluster()), request.forced(cluster(), "nvls", "LL").node)
-    ),
-    "NCCL cannot do all_reduce with nvls_tree here (is for several nodes); drop nccl.algo or nccl.proto": (
-        lambda: choose("all_reduce", 8, of(cluster()), request.forced(cluster(), "nvls_tree").node)
-    ),
-    "NCCL cannot do all_reduce with collnet_chain here (needs SHARP between nodes); drop nccl.algo or nccl.proto": (
-        lambda: choose("all_reduce", 8, of(cluster()), request.forced(cluster(), "collnet_chain").node)
-    ),
-    "NCCL cannot do all_gather with nvls here (needs SHARP between nodes); drop nccl.algo or nccl.proto": (
-        lambda: choose("all_gather", 8, of(cluster(nodes=2)), request.forced(cluster(nodes=2), "nvls").node)
-    ),
-    "NCCL cannot do all_gather with pat and LL here (is for one GPU a node); drop nccl.algo or nccl.proto": (
-        lambda: choose("all_gather", 8, of(cluster(nodes=2)), request.forced(cluster(nodes=2), "pat", "LL").node)
-    ),
-    "NCCL cannot do all_reduce with nvls here (nccl.nvls is false); drop nccl.algo or nccl.proto": (
-        lambda: choose("all_reduce", 8, of(cluster()), request.forced(cluster(), "nvls", nvls=False).node)
     ),
     "NCCL 2.8 is not known; write 2.18 to 2.30": lambda: constants("2.8"),
     "'new' is not a version of NCCL; write one like 2.27": lambda: constants("new"),
@@ -498,11 +497,6 @@ def test_what_cannot_be_is_said(message):
 def test_bad_settings_in_a_file(nccl, message):
     with pytest.raises(InputError, match=message):
         cluster(nccl=nccl)
-
-
-def test_every_algorithm_has_its_file():
-    files = plugins.names(model.ROOM)
-    assert set(FILES.values()) <= set(files)
 
 
 @pytest.mark.parametrize("fabric", [SWITCH, "{kind: rail_optimized, tiers: [{radix: 64}], link: {rate: 400Gb/s}}"])

@@ -350,11 +350,6 @@ def test_both_meshes_are_megatrons():
     assert whole.expert_mesh.groups("dp")[0].tolist() == list(range(0, 64, 8))
 
 
-def test_megatrons_name():
-    split_ = job(MODEL + "  expert-model-parallel-size: 4\n  expert_tensor_parallel_size: 1\n").parallelism
-    assert (split_.ep, split_.etp) == (4, 1)
-
-
 ERRORS = [
     (
         {"model__experts": None, "model__topk": 1, "ep": 2},

@@ -206,21 +206,6 @@ def test_experts_that_are_spread_are_sharded_over_the_ranks_that_hold_the_same()
     assert sums["fsdp", "reduce_scatter"] == 4 * 4 * (stage.parameters - stage.experts)
 
 
-@pytest.mark.parametrize("zero", [0, 1, 3])
-def test_state_is_that_of_the_zero_paper(zero):
-    """16-bit training by Adam: (2 + 2 + 12) bytes a parameter, of which each stage shards one more (Rajbhandari et al. 2020).
-
-    Sharded parameters lie in fp32 and are their own master, gradients beside them: 4 + 4 + 8 bytes for 2 + 2 + 12.
-    """
-    one = job(parallelism__zero=zero, training__gradients="bf16", parallelism__dp=8).place(8, 8)
-    [stage] = stages(one)
-    rest = at_rest(one, [stage])
-    n = 8
-    assert rest.parameters + rest.gradients + rest.optimizer == pytest.approx(
-        stage.parameters * {0: 2 + 2 + 12, 1: 2 + 2 + 12 / n, 3: 16 / n}[zero], rel=1e-12
-    )
-
-
 def test_what_is_gathered_at_once_is_the_root_and_the_blocks_on_their_way():
     one = job(parallelism__zero=3, parallelism__dp=8).place(8, 8)
     blocks, root = parameters_of(one)

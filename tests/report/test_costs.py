@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import sys
 
 import pytest
 
-from clustersim.cli.main import main
 from clustersim.costs import figures
 from clustersim.costs.bill import bill, of_step, rates
 from clustersim.errors import ConfigError
@@ -138,21 +136,15 @@ def test_what_is_faster_than_all_that_is_sold_has_no_price():
     assert rates(load("torus_4096"), figures.load()).owned is None
 
 
-def test_show_prints_the_bill_and_its_sums(monkeypatch, capsys, tmp_path):
+def test_show_prints_the_bill_and_its_sums(command_line, tmp_path):
     prices = tmp_path / "prices.yaml"
     prices.write_text("node: {h100-sxm: 200000}\n")
     for words in ([], ["--costs", str(prices)]):
-        monkeypatch.setattr(sys, "argv", ["clustersim", "show", "superpod_h100_128", *words, "--json"])
-        with pytest.raises(SystemExit):
-            main()
-        items = json.loads(capsys.readouterr().out)["bill"]
+        items = json.loads(command_line("show", "superpod_h100_128", *words, "--json")[1])["bill"]
         assert [one["what"] for one in items] == [one.what for one in bill(load("superpod_h100_128"), figures.load())]
         assert all(one["date"] for one in items)
         assert items[0]["usd_each"] == (200_000 if words else 310_000)
-        monkeypatch.setattr(sys, "argv", ["clustersim", "show", "superpod_h100_128", *words])
-        with pytest.raises(SystemExit):
-            main()
-        *_, last = capsys.readouterr().out.splitlines()
+        *_, last = command_line("show", "superpod_h100_128", *words)[1].splitlines()
         assert last.split()[:3] == ["in", "all", f"{sum(one['number'] * one['usd_each'] for one in items):,.0f}"]
 
 
@@ -163,14 +155,10 @@ def test_routers_of_a_dragonfly_are_switches_that_cost_something():
     assert all(one.usd > 0 for one in found.values())
 
 
-def test_a_run_says_what_its_step_costs_if_it_is_asked(monkeypatch, capsys):
-    call = ["clustersim", "run", "hgx_h100_8", "gpt3_xl", "--predictor", "roofline", "--no-save"]
-    found = {}
-    for words in (["--json"], ["--json", "--cost"], ["--json", "--price", "7.8"], ["--cost"]):
-        monkeypatch.setattr(sys, "argv", [*call, *words])
-        with pytest.raises(SystemExit):
-            main()
-        found[" ".join(words)] = capsys.readouterr().out
+def test_a_run_says_what_its_step_costs_if_it_is_asked(command_line):
+    run = ("run", "hgx_h100_8", "gpt3_xl", "--predictor", "roofline", "--no-save")
+    asked = ("--json", "--json --cost", "--json --price 7.8", "--cost")
+    found = {words: command_line(*run, *words.split())[1] for words in asked}
     plain, asked, dear = (json.loads(found[key]) for key in ("--json", "--json --cost", "--json --price 7.8"))
     assert "costs" not in plain
     assert asked["costs"]["usd_per_step"] == pytest.approx(8 * 3.9 * asked["step_time_s"] / 3600)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 from pathlib import Path
 
@@ -13,35 +14,9 @@ from clustersim.config.results import Manifest, SweepLine, parsed
 from clustersim.report import store
 from clustersim.sweeps import log
 
-RUN = (
-    "run",
-    "nvlink_h100_4",
-    "gpt2_large",
-    "--tp",
-    "2",
-    "--pp",
-    "2",
-    "--predictor",
-    "roofline",
-    "--quiet",
-    "--out",
-    "run",
-)
-SWEEP = (
-    "sweep",
-    "nvlink_h100_4",
-    "gpt2_large",
-    "--tp",
-    "1,2",
-    "--predictor",
-    "roofline",
-    "--workers",
-    "1",
-    "--out",
-    "sweep",
-)
+RUN = tuple(shlex.split("run nvlink_h100_4 gpt2_large --tp 2 --pp 2 --predictor roofline --quiet --out run"))
+SWEEP = tuple(shlex.split("sweep nvlink_h100_4 gpt2_large --tp 1,2 --predictor roofline --workers 1 --out sweep"))
 READERS = ("explain", "report", "trace", "rerun")
-HUGE = 10**41
 
 
 @pytest.fixture(scope="module")
