@@ -7,13 +7,11 @@ NODES says what a fabric of the table is: presets and structure; a network has t
 
 import csv
 import re
-from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from pathlib import Path
-from statistics import median
 from typing import NamedTuple
 
-from nccl_rows import cluster, transport
+from nccl_rows import cluster, forecast, printed, transport
 
 BANDS = (">= 64 MiB", "between", "<= 1 MiB")
 TABLE = Path(__file__).parent / "validation" / "nccl_tests.csv"
@@ -125,48 +123,30 @@ class Check(NamedTuple):
     error: float
 
 
-def check(run: Run) -> Check:
-    """The model against one row."""
-    import numpy as np
-
-    from clustersim.collectives.nccl.table import line
-
-    built = topology(run)
-    ranks = (np.arange(run.domains)[:, None] * built.gpus_per_node + np.arange(run.gpus // run.domains)).ravel()
-    own = line(built, ranks, run.op, run.size, run.time_s)
-    return Check(run, f"{own.choice.algorithm}/{own.choice.protocol}", own.error)
-
-
 @cache
 def checks() -> tuple[Check, ...]:
     """The model against every row."""
-    return tuple(check(run) for run in runs())
-
-
-def grouped(found: Iterable[Check], key: Callable[[Run], tuple[str, ...]]) -> Iterator[tuple[str, int, float, float]]:
-    """Yield (label, rows, median absolute error, median error) in the order of labels."""
-    groups: dict[str, list[float]] = {}
-    for one in found:
-        groups.setdefault(", ".join(key(one.run)), []).append(one.error)
-    for label in sorted(groups):
-        yield label, len(groups[label]), median(map(abs, groups[label])), median(groups[label])
+    found = []
+    for run in runs():
+        own = forecast(topology(run), run.domains, run.gpus, run.op, run.size, run.time_s)
+        found.append(Check(run, f"{own.choice.algorithm}/{own.choice.protocol}", own.error))
+    return tuple(found)
 
 
 def report() -> str:
-    nvidia = [one for one in checks() if not one.run.amd]
-    tables: list[tuple[str, list[Check], Callable[[Run], tuple[str, ...]]]] = [
-        ("NVIDIA", nvidia, lambda r: (r.place, r.band)),
-        ("AMD", [one for one in checks() if one.run.amd], lambda r: (r.place, r.band)),
-        ("all", list(checks()), lambda r: (r.place, r.band)),
-        ("NVIDIA by operation", nvidia, lambda r: (r.place, r.op, r.band)),
-        ("by source", list(checks()), lambda r: (r.source[:60], r.gpu, f"{r.nodes}x{r.gpus // r.nodes}", r.op, r.band)),
+    every = checks()
+    nvidia, amd = ([one for one in every if one.run.amd is kind] for kind in (False, True))
+
+    def source(one: Check) -> tuple[str, ...]:
+        run = one.run
+        return run.source[:60], run.gpu, f"{run.nodes}x{run.gpus // run.nodes}", run.op, run.band
+
+    by_band = [
+        (name, rows, lambda c: (c.run.place, c.run.band))
+        for name, rows in (("NVIDIA", nvidia), ("AMD", amd), ("all", every))
     ]
-    lines = []
-    for title, rows, key in tables:
-        lines += ["", title]
-        for label, count, absolute, signed in grouped(rows, key):
-            lines.append(f"  {label:<100} {count:>4} rows  {100 * absolute:6.1f} %  ({100 * signed:+.1f} %)")
-    return "\n".join(lines[1:])
+    by_operation = ("NVIDIA by operation", nvidia, lambda c: (c.run.place, c.run.op, c.run.band))
+    return printed([*by_band, by_operation, ("by source", every, source)], 100)
 
 
 if __name__ == "__main__":

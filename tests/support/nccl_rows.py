@@ -10,10 +10,18 @@ import csv
 import re
 import sys
 from collections import defaultdict
+from collections.abc import Callable, Iterable
 from functools import cache
 from pathlib import Path
 from statistics import median
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from clustersim.collectives.nccl.table import TableLine, line
+from clustersim.config.yaml import parse
+from clustersim.topology.build import build
+from clustersim.topology.model import Topology
 
 OPS = {"all_reduce", "all_gather", "reduce_scatter", "broadcast", "alltoall", "sendrecv"}
 PRESETS = {
@@ -149,43 +157,25 @@ def transport(fabric: str) -> str:
 
 
 @cache
-def cluster(nodes: int, node_text: str, settings_text: str):
-    from clustersim.config.yaml import parse
-    from clustersim.topology.build import build
-
-    rate = "800Gb/s"
+def cluster(nodes: int, node_text: str, settings_text: str) -> Topology:
     adds = ", reduction: sharp" if "collnet: true" in settings_text else ""
-    fabric = f"fabric: {{kind: switch, link: {{rate: {rate}}}{adds}}}" if nodes > 1 else ""
+    fabric = f"fabric: {{kind: switch, link: {{rate: 800Gb/s}}{adds}}}" if nodes > 1 else ""
     text = f"cluster: {{nodes: {nodes}, node: {node_text}}}\n{fabric}\nnccl: {settings_text}\n"
     return build(parse(text, "rows.yaml"))
 
 
+def forecast(topology: Topology, domains: int, gpus: int, op: str, size: int, time_s: float) -> TableLine:
+    """Return the line of `clustersim collective` of the first GPUs of each NVLink domain, with the measured time in it."""
+    ranks = (np.arange(domains)[:, None] * topology.gpus_per_node + np.arange(gpus // domains)).ravel()
+    return line(topology, ranks, op, size, time_s)
+
+
 def domains(run: Run) -> tuple[int, int]:
-    """(nodes, GPUs of each) as NVLink joins them: a rack of GB200 is one node."""
+    """Return nodes and GPUs of each as NVLink joins them: a rack of GB200 is one node."""
     if run.gpu == "GB200":
         racks = -(-run.gpus // 72)
         return racks, run.gpus // racks
     return run.nodes, run.gpus // run.nodes
-
-
-def topology(run: Run):
-    return cluster(domains(run)[0], node(run), settings(run))
-
-
-def ranks(run: Run):
-    import numpy as np
-
-    nodes, each = domains(run)
-    width = topology(run).gpus_per_node
-    return (np.arange(nodes)[:, None] * width + np.arange(each)).ravel()
-
-
-def predicted(run: Run):
-    """The line of `clustersim collective` for a run, with the measured time in it."""
-    from clustersim.collectives.nccl.table import line
-
-    op = {"alltoall": "all_to_all", "sendrecv": "send"}.get(run.op, run.op)
-    return line(topology(run), ranks(run), op, run.size, run.time_s)
 
 
 class Check(NamedTuple):
@@ -204,31 +194,35 @@ def checks(folder: Path) -> list[Check]:
     """The model against every row."""
     found = []
     for run in runs(folder):
-        own = predicted(run)
-        where = domains(run)[0] == 1
-        found.append(Check(run, where, run.source.startswith(CHOSEN_ON), own.choice.algorithm, own.error))
+        op = {"alltoall": "all_to_all", "sendrecv": "send"}.get(run.op, run.op)
+        joined = domains(run)[0]
+        own = forecast(cluster(joined, node(run), settings(run)), joined, run.gpus, op, run.size, run.time_s)
+        found.append(Check(run, joined == 1, run.source.startswith(CHOSEN_ON), own.choice.algorithm, own.error))
     return found
 
 
-def grouped(all_checks, key):
-    """Yield (key, rows, median absolute error, median error) in the order of keys."""
-    groups = defaultdict(list)
-    for check in all_checks:
-        groups[key(check)].append(check.error)
-    for name in sorted(groups, key=str):
-        errors = groups[name]
-        yield name, len(errors), median(map(abs, errors)), median(errors)
+def printed(tables: Iterable[tuple[str, Iterable[Any], Callable[[Any], tuple[str, ...]]]], width: int = 46) -> str:
+    """Return tables of checks: rows, median absolute error and median error of each group of a key."""
+    lines = []
+    for title, rows, key in tables:
+        groups = defaultdict(list)
+        for check in rows:
+            groups[", ".join(key(check))].append(check.error)
+        lines += ["", title]
+        for label, errors in sorted(groups.items()):
+            absolute, signed = median(map(abs, errors)), median(errors)
+            lines.append(f"  {label:<{width}} {len(errors):>5} rows  {100 * absolute:5.1f} %  ({100 * signed:+.1f} %)")
+    return "\n".join(lines[1:])
 
 
-def decile(all_checks):
+def decile(all_checks: list[Check]) -> Callable[[Check], tuple[str, ...]]:
     """Return the function that names the decile of a check's size."""
     sizes = sorted(check.run.size for check in all_checks)
     edges = [sizes[len(sizes) * i // 10] for i in range(1, 10)]
 
-    def name(check):
+    def name(check: Check) -> tuple[str, ...]:
         i = sum(check.run.size >= edge for edge in edges)
-        low = edges[i - 1] if i else sizes[0]
-        return f"decile {i + 1:>2}, from {low} B"
+        return (f"decile {i + 1:>2}, from {edges[i - 1] if i else sizes[0]} B",)
 
     return name
 
@@ -236,24 +230,17 @@ def decile(all_checks):
 def report(folder: Path) -> str:
     found = checks(folder)
     place = {True: "one NVLink domain", False: "several"}
+    fresh = [c for c in found if not c.chosen_on]
     tables = [
         ("all rows", found, lambda c: (place[c.single], c.size)),
-        (
-            "rows of other sources than the constants'",
-            [c for c in found if not c.chosen_on],
-            lambda c: (place[c.single], c.size),
-        ),
+        ("rows of other sources than the constants'", fresh, lambda c: (place[c.single], c.size)),
         ("by GPU", found, lambda c: (place[c.single], c.run.gpu[:12], c.size)),
         ("by operation", found, lambda c: (place[c.single], c.run.op, c.size)),
-        *((f"by size, {place[one]}", [c for c in found if c.single is one], None) for one in (True, False)),
     ]
-    lines = []
-    for title, rows, key in tables:
-        lines += ["", title]
-        for name, count, absolute, signed in grouped(rows, key or decile(rows)):
-            label = ", ".join(name) if isinstance(name, tuple) else name
-            lines.append(f"  {label:<46} {count:>5} rows  {100 * absolute:5.1f} %  ({100 * signed:+.1f} %)")
-    return "\n".join(lines[1:])
+    for one in (True, False):
+        rows = [c for c in found if c.single is one]
+        tables.append((f"by size, {place[one]}", rows, decile(rows)))
+    return printed(tables)
 
 
 if __name__ == "__main__":
