@@ -21,7 +21,7 @@ from clustersim.lab.model_card import MEANINGS, constants, speeds
 from clustersim.lab.plots import figures, page
 from clustersim.lab.train.learner import FEW, with_scalar
 from clustersim.model.kernel import gemm
-from clustersim.predictors import uncertainty, weights_file
+from clustersim.predictors import weights_file
 from clustersim.predictors.features import columns
 from clustersim.predictors.load import get
 
@@ -65,29 +65,12 @@ def test_one_scalar_takes_a_common_factor_away():
     assert again.weights.classes["half/linear"].keys() == predictor.weights.classes["half/linear"].keys()
 
 
-def test_a_scalar_of_kernels_that_are_right_changes_little():
-    for dtype, kind, gpu in (("bf16", "half/linear", "l4"), ("fp32", "fp32/linear", "h100-sxm")):
-        one = samples(1.0, gpu, dtype)
-        predictor, _ = with_scalar(get("neusight"), kind, gpus.load(gpu), one)
-        ratio = predictor.columns(one.table, gpus.load(gpu), alone=True) / one.seconds
-        assert np.abs(ratio - 1).max() < 1e-3  # a call's dispatch is no part of the speed
-
-
 def test_coverage_counts_the_kernels_inside_the_interval(frame):
     wide = evaluate.judge(get("neusight"), {"half/linear": samples(3.0)}, "test")
     assert [row["coverage"] for row in evaluate.errors(wide, ("class",))] == [0.0]
     assert all(0 <= row["coverage"] <= 1 for row in evaluate.errors(frame))
     plain = evaluate.judge(get("roofline"), {"half/linear": samples()}, "test")
     assert [row["coverage"] for row in evaluate.errors(plain, ("class",))] == [None]
-
-
-@given(*(st.floats(0.3, 3.0) for _ in range(2)), st.floats(1.0, 4.0), st.floats(0.0, 3.0))
-def test_a_wider_interval_holds_the_narrower_one(one, other, widen, far):
-    bounds = sorted((one, other))
-    found = {"new": [bounds] * 3, "widen": widen}
-    [low], [high] = uncertainty.lookup(found, np.array([1e-4]), uncertainty.Distance("", far))
-    assert low <= bounds[0] * (1 + 1e-12)
-    assert bounds[1] <= high * (1 + 1e-12)
 
 
 @pytest.mark.parametrize("key", ["decile", "flop-decile"])

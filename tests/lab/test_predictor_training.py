@@ -58,7 +58,12 @@ def named(weights, gpu):
 
 
 def test_a_gpu_left_out_leaves_no_parameter(data, short):
-    weights = learner.train(sources.given([data], ["A100_SXM", "t4"]), 0)
+    out = sources.given([data], ["A100_SXM", "t4"])
+    assert out.leave_out == ("a100-sxm-80gb", "t4")
+    for name, split in dataset.splits(out, 0).items():
+        assert not {"a100_sxm", "Tesla T4"} & {*split.train.gpu}, name
+    weights = learner.train(out, 0)
+    assert weights.meta["left_out"] == ["a100-sxm-80gb", "t4"]
     assert not named(weights, "a100-sxm-80gb") + named(weights, "t4")
     assert all(not {"a100-sxm-80gb", "t4"} & {*facts["gpus"]} for facts in weights.meta["learned"].values())
     errors = weights.meta["errors"]["half/linear"]
@@ -183,23 +188,3 @@ def test_samples_carry_the_flop_and_bytes_of_their_kernels(data):
     first = train.of("linear").select([0]).table
     same = gemm("linear", "forward", "fp32", 1, *(int(x[0]) for x in (first.m, first.n, first.k)))
     assert (first.flop[0], first.bytes[0]) == (same.flop, same.bytes)
-
-
-def test_command_line(data, tmp_path, capsys, monkeypatch):
-    from typer.testing import CliRunner
-
-    from clustersim.cli.lab import app
-
-    out = tmp_path / "linear.safetensors"
-    done = CliRunner().invoke(app, ["train", "linear", "--data", str(data), "--out", str(out)])
-    assert done.exit_code == 0, done.output
-    assert out.is_file()
-    arguments = ["evaluate", "--data", str(data), "-p", "linear", "--weights", str(out), "--json"]
-    done = CliRunner().invoke(app, arguments)
-    assert done.exit_code == 0, done.output
-    import json
-
-    rows = json.loads(done.output)["errors"]
-    assert {row["new"] for row in rows} == {"GPU", "nothing"}
-    assert {"predictor", "kind", "gpu", "mean", "median", "p90", "samples"} <= set(rows[0])
-    assert CliRunner().invoke(app, ["show", "-p", "neusight"]).exit_code == 0

@@ -1,5 +1,7 @@
 """Where measurements come from: checkouts in their true layout, own files beside tables, GPUs left out, resumed training."""
 
+import json
+
 import numpy as np
 import polars as pl
 import pytest
@@ -185,18 +187,6 @@ def test_own_measurements_beside_the_tables_are_found(tmp_path):
         samples_to_judge(tmp_path)
 
 
-def test_a_gpu_left_out_is_in_no_lesson(data):
-    out = sources.given([data], ["A100_SXM", "t4"])
-    assert out.leave_out == ("a100-sxm-80gb", "t4")
-    for name, split in dataset.splits(out, 0).items():
-        assert not {"a100_sxm", "Tesla T4"} & {*split.train.gpu}, name
-    weights = linear.train(out)
-    assert weights.meta["left_out"] == ["a100-sxm-80gb", "t4"]
-    assert {*weights.meta["errors"]["half/linear"]} == {"a100-sxm-80gb"}
-    assert weights.meta["errors"]["half/linear"]["a100-sxm-80gb"]["unseen"]
-    assert all("a100-sxm-80gb" not in facts["gpus"] for facts in weights.meta["learned"].values())
-
-
 def test_leaving_out_an_unknown_gpu_is_refused(data):
     with pytest.raises(InputError, match=r"--leave-out: unknown GPU 'h1000'; did you mean 'h100'\?"):
         sources.given([data], ["h1000"])
@@ -255,6 +245,10 @@ def test_training_by_command_leaves_no_scratch(data, tmp_path):
     arguments = ["train", "linear", "--data", str(data), "--leave-out", "a100_sxm", "--out", str(out)]
     assert CliRunner().invoke(app, arguments).exit_code == 0
     assert [path.name for path in tmp_path.iterdir()] == [out.name]
+    judged = ["evaluate", "--data", str(data), "-p", "linear", "--weights", str(out), "--json"]
+    rows = json.loads(CliRunner().invoke(app, judged).output)["errors"]
+    assert {row["new"] for row in rows} == {"GPU", "nothing"}
+    assert {"predictor", "kind", "gpu", "mean", "median", "p90", "samples"} <= set(rows[0])
     for wrong in (["--install"], ["--leave-out", "h1000"]):
         assert CliRunner().invoke(app, [*arguments[:-2], *wrong]).exit_code != 0
 
