@@ -338,7 +338,7 @@ def _out(shard: ShardedModel, name: str, moved: float) -> Steps:
 
 
 def _back(shard: ShardedModel, name: str, moved: float, weights: Steps = ()) -> Steps:
-    """Return the steps of a combine, which ends with the rows of a token weighed (by `weights`) and summed. `moved`: as in `_out`."""
+    """Return the steps of a combine, at whose end rows are weighed (`weights`) and summed by token. `moved` is as in `_out`."""
     shape = shard.local, shard.model.hidden
     gather, send = shard.sliced("reduce_scatter"), shard.across("combine")
     if shard.arrived is not None:
