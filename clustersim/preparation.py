@@ -21,7 +21,7 @@ from clustersim.config.gpu import Gpu
 from clustersim.engine.compile import Work
 from clustersim.engine.memory import Moments, moments, peaks
 from clustersim.engine.microbatch_overlap import memory_order
-from clustersim.engine.script import RowEnds, Script, WrittenPasses, kernels, lines, scripts_of
+from clustersim.engine.script import RowEnds, Script, WrittenPasses, kernels, lines, row_ends, scripts_of
 from clustersim.errors import ClustersimError, ConfigError, DataError, InputError, OutOfMemoryError, option
 from clustersim.hardware.formats import multiplies
 from clustersim.hardware.gpus import load as load_gpu
@@ -180,8 +180,8 @@ class Preparation:
         def load() -> KeptSchedule:
             with blaming(job, "parallelism.schedule", schedules.ROOM, split.schedule):
                 found = schedules.load(split.schedule, split.pp, microbatches, split.vpp)
-                written = Cache(ROOM, lambda made: ACTION * sum(lines(made.scripts)))
-                return KeptSchedule(found, tuple(map(RowEnds, found)), written)
+                written = Cache(ROOM, lambda made: ACTION * lines(made.scripts))
+                return KeptSchedule(found, row_ends(found, job.pipeline), written)
 
         found = self._schedules.once(rows(job, microbatches), load)
         if job.sharded and not split.no_sync and any(action.letter == "W" for action in found.schedule[0]):

@@ -231,7 +231,7 @@ def _plan(work: Work, placed: Tenant, net: Network) -> Plan:
     apart = ranks.first if work.apart else np.full(len(role), -1)
     same = [layout, slowdown.view(np.int64), kind, apart, *[groups[family] >= 0 for family in inside]]
     firsts, of = distinct_rows(np.stack(same, axis=1, dtype=np.int64))
-    programs = [Program(own.layout, s.row, s.own, s.once) for own, s in zip(each, work.scripts, strict=True)]
+    programs = [Program(own.layout, s.row, s.own) for own, s in zip(each, work.scripts, strict=True)]
     begins = task_begins(programs, role)
     does = np.empty(begins[-1], np.int64)
     for alike, first in enumerate(firsts.tolist()):

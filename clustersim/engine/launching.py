@@ -62,7 +62,7 @@ def _start(script: Script, seconds: Seconds, host: Launcher) -> float | None:
     if any(isinstance(line, Drain) for line in text.lines()):
         return None
     rows = [_row(lines, seconds, host) for lines in chain(text.steps.values(), text.special.values())]
-    begun = _row(script.of(script.row[0]), seconds, host)
+    begun = _row(next(script.passes()), seconds, host)
     lead = begun.delay + begun.run - begun.launch
     prompt = all(row.launch <= row.run and row.delay <= lead for row in rows)
     return begun.delay if prompt else None

@@ -12,7 +12,7 @@ stream is launched by the compute stream, after all its earlier tasks have ended
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -136,6 +136,23 @@ class Layout(NamedTuple):
     pairing: Pairing = ALONE
     """Which actions run interleaved in parts."""
 
+    @property
+    def special(self) -> list[tuple[str, int]]:
+        """Passes of which one action is special."""
+        return [key for part, key in self.templates if part == "special"]
+
+
+def special_actions(row: Sequence[Action], own: Sequence[int], passes: Iterable[tuple[str, int]]) -> set[Action]:
+    """Return the actions that run the special variants of `passes`: of forward passes the first action, of others the last.
+
+    row: actions of a rank. own: its global stages, by chunk.
+    """
+    found = set()
+    for letter, chunk in passes:
+        order = row if letter == "F" else reversed(row)
+        found.add(next(action for action in order if action.letter == letter and action.stage == own[chunk]))
+    return found
+
 
 class Program(NamedTuple):
     """Passes of the ranks of one role, such as a pipeline rank."""
@@ -145,8 +162,6 @@ class Program(NamedTuple):
     """Actions in order."""
     own: tuple[int, ...]
     """Global stages of the rank, by chunk."""
-    once: Mapping[Action, tuple[str, int]]
-    """{action: pass} of the actions that run the special variant of their pass."""
 
     def turns(self) -> list[Turn]:
         """Return (key, action) in order; an action in parts appears once per part."""
@@ -155,8 +170,9 @@ class Program(NamedTuple):
     def passes(self) -> Iterator[tuple[TemplateKey, int]]:
         """Yield every pass: the key of its template, and the microbatch (-1 outside the actions)."""
         yield ("begin", None), -1
+        once = special_actions(self.row, self.own, self.layout.special)
         for key, action in self.turns():
-            yield ("special", self.once[action]) if action in self.once else ("steps", key), action.microbatch
+            yield ("special", key[:2]) if action in once else ("steps", key), action.microbatch
         yield ("finish", None), -1
 
     def often(self) -> Counter[TemplateKey]:

@@ -143,7 +143,7 @@ class _PlanWriter:
             every = (*tasks, ReplayTask("compute", "end", left))
             own = tuple(self.tasks(every))
             layout = Layout(own, {("begin", None): range(len(own)), ("finish", None): range(0)})
-            programs.append(Program(layout, (), (0,), {}))
+            programs.append(Program(layout, (), (0,)))
             does += map(self.activity, every)
             for one in every:
                 if one.call is not None:

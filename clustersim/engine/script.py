@@ -18,7 +18,7 @@ import numpy as np
 
 from clustersim.engine.instruction import Compute, Drain, Instruction, Launch, Send
 from clustersim.engine.microbatch_overlap import ALONE, Pairing, StepKey, launched_between, turns
-from clustersim.engine.program import PassMessage, Wait
+from clustersim.engine.program import PassMessage, Wait, special_actions
 from clustersim.engine.sharded import SHARED, ShardedPass
 from clustersim.hardware.constants import BYTES
 from clustersim.model.kernel import Kernel
@@ -84,30 +84,29 @@ class Script(NamedTuple):
     row: tuple[Action, ...]
     own: tuple[int, ...]
     """Stages of the rank, by chunk."""
-    once: Mapping[Action, Pass]
-    """{action: pass} of the actions that run the special lines of their pass."""
 
-    def of(self, action: Action) -> tuple[Instruction, ...]:
-        """Return the lines of an action that is not in parts."""
-        if action in self.once:
-            return self.text.special[self.once[action]]
-        return self.text.steps[action.letter, self.own.index(action.stage)]
+    def passes(self) -> Iterator[tuple[Instruction, ...]]:
+        """Yield the lines of each action, of which none is in parts."""
+        once = special_actions(self.row, self.own, self.text.special)
+        for action in self.row:
+            key = action.letter, self.own.index(action.stage)
+            yield self.text.special[key] if action in once else self.text.steps[key]
 
 
 def scripts(job: Job, stages: Sequence[Stage], schedule: Schedule) -> tuple[Script, ...]:
     """Return the script of every pipeline rank of a placed job."""
-    return scripts_of(job, WrittenPasses.of(stages), tuple(map(RowEnds, schedule)))
+    return scripts_of(job, WrittenPasses.of(stages), row_ends(schedule, job.pipeline))
+
+
+def row_ends(schedule: Schedule, pipeline: Pipeline) -> tuple[RowEnds, ...]:
+    """Return the row of every pipeline rank with its stages."""
+    return tuple([RowEnds(row, pipeline.own(rank)) for rank, row in enumerate(schedule)])
 
 
 def scripts_of(job: Job, written: WrittenPasses, rows: Sequence[RowEnds]) -> tuple[Script, ...]:
     """Return the script of every pipeline rank. `written` keeps texts for jobs with other numbers of microbatches."""
-    owned, around = map(job.pipeline.own, range(len(rows))), neighbours(job.pipeline)
-    return tuple(
-        [
-            _Writer(job, written, ends, own, [around[stage] for stage in own]).script()
-            for ends, own in zip(rows, owned, strict=True)
-        ]
-    )
+    around = neighbours(job.pipeline)
+    return tuple([_Writer(job, written, ends, [around[stage] for stage in ends.own]).script() for ends in rows])
 
 
 def neighbours(pipeline: Pipeline) -> list[Neighbours]:
@@ -123,18 +122,14 @@ def neighbours(pipeline: Pipeline) -> list[Neighbours]:
     return list(zip(before.tolist(), joined.astype(int).tolist(), back.tolist(), last.tolist(), strict=True))
 
 
-def lines(scripts: Iterable[Script]) -> tuple[int, int]:
-    """Return the number of instructions that run once per step, and of those that run for every microbatch."""
-    once = each = 0
-    for text, _, _, _ in scripts:
-        once += sum(map(len, (text.begin, *text.special.values(), text.finish)))
-        each += sum(map(len, text.steps.values()))
-    return once, each
-
-
 def texts(written: Iterable[Script]) -> list[ScriptText]:
     """Return the different texts of scripts, in order of appearance."""
     return list({id(script.text): script.text for script in written}.values())
+
+
+def lines(written: Iterable[Script]) -> int:
+    """Return the number of instructions of all different texts."""
+    return sum([len(part) for text in texts(written) for part in text.parts()])
 
 
 def kernels(written: Sequence[Script]) -> list[Kernel]:
@@ -196,29 +191,32 @@ class WrittenPasses(NamedTuple):
 
 @dataclass(frozen=True)
 class RowEnds:
-    """The row of a rank, and the first and last action of each of its passes."""
+    """The row of a rank, and the order in which its passes begin and end."""
 
     row: tuple[Action, ...]
     """Actions of the rank in order."""
+    own: tuple[int, ...]
+    """Global stages of the rank, by chunk."""
+
+    def _in_order(self, row: Iterable[Action]) -> tuple[Pass, ...]:
+        """Return each pass once, in the order of actions."""
+        return tuple([(letter, self.own.index(stage)) for letter, stage in dict.fromkeys(map(_PASS, row))])
 
     @cached_property
-    def first(self) -> dict[tuple[str, int], Action]:
-        """The first action of each letter and stage, in the reverse order of the last ones."""
-        back = self.row[::-1]
-        return dict(zip(map(_PASS, back), back, strict=True))
+    def begun(self) -> tuple[Pass, ...]:
+        """Passes in the order of their first actions."""
+        return self._in_order(self.row)
 
     @cached_property
-    def last(self) -> dict[tuple[str, int], Action]:
-        """The last action of each letter and stage, in the order of the first ones."""
-        return dict(zip(map(_PASS, self.row), self.row, strict=True))
+    def ended(self) -> tuple[Pass, ...]:
+        """Passes in the order of their last actions."""
+        return self._in_order(self.row[::-1])[::-1]
 
     @cached_property
-    def complete(self) -> Collection[Action]:
-        """Last pass of each stage that computes weight gradients, after which they are complete."""
-        found = [action for action in self.last.values() if action.letter in "BW"]
-        several = len({action.stage for action in found}) < len(found)  # some passes are whole, others in halves
-        row = (action for action in self.row if action.letter in "BW") if several else found
-        return frozenset({action.stage: action for action in row}.values())
+    def complete(self) -> tuple[Pass, ...]:
+        """Passes after whose last action the weight gradients of a stage are complete, in the order of their first actions."""
+        last = {chunk: letter for letter, chunk in self.ended if letter in "BW"}
+        return tuple([(letter, chunk) for letter, chunk in self.begun if last.get(chunk) == letter])
 
 
 def _of_chunk(line: Instruction, chunk: int) -> Instruction:
@@ -233,10 +231,13 @@ class _Writer:
     job: Job
     written: WrittenPasses
     ends: RowEnds
-    own: tuple[int, ...]
-    """Global stages of the rank, by chunk."""
     neighbours: list[Neighbours]
     """By chunk."""
+
+    @property
+    def own(self) -> tuple[int, ...]:
+        """Global stages of the rank, by chunk."""
+        return self.ends.own
 
     @property
     def pipeline(self) -> Pipeline:
@@ -248,42 +249,32 @@ class _Writer:
 
     def script(self) -> Script:
         """Return the script of the rank; its text is written for the first rank that has it."""
-        own = self.own
-        passes = [(letter, own.index(stage)) for letter, stage in self.ends.last]
-        once = self.once()
-        pairing = Pairing(self.exchanges(passes), self.pipeline.paired)
-        cut = [key for key in dict(turns(self.ends.row, self.own, pairing)) if len(key) == 4] if pairing else []
-        content = (
-            *[id(self.written.stages[stage]) for stage in own],
-            *passes,
-            *self.neighbours,
-            tuple(once.values()),
-            *self.in_order,
-            tuple(cut),
-        )
+        own, ends, stages = self.ends.own, self.ends, self.written.stages
+        pairing = Pairing(self.exchanges(ends.begun), self.pipeline.paired)
+        cut = tuple(key for key in dict(turns(ends.row, own, pairing)) if len(key) == 4) if pairing else ()
+        order = self.in_order if len(own) > 1 else ()
+        content = (*[id(stages[one]) for one in own], *self.neighbours, ends.begun, ends.ended, *order, cut)
         if content not in self.written.texts:
-            self.written.texts[content] = self.text(passes, tuple(once.values()), pairing, cut)
-        return Script(self.written.texts[content], self.ends.row, own, once)
+            self.written.texts[content] = self.text(pairing, cut)
+        return Script(self.written.texts[content], ends.row, own)
 
-    def once(self) -> dict[Action, Pass]:
-        """Return {action: pass} of the actions that run the special text of their pass, such as one with reductions."""
-        split, last = self.job.parallelism, self.ends.last.values()
+    def once(self) -> list[Pass]:
+        """Return the passes with special text for one action, as `special_actions` has them: one with reductions, or gathers."""
+        split, ends = self.job.parallelism, self.ends
         if self.job.sharded:
-            found = [own for action in last for own in self.sharded_once(action)]
-        else:
-            reduces = split.overlap.grad_reduce and self.kinds and not split.reduce_every_microbatch
-            found = [action for action in last if action in self.ends.complete] if reduces else []
-            firsts = [one for one in self.ends.first.values() if one.letter == "F"] if self.gathers else []
-            found += reversed(firsts)  # what is needed first, first
-        return {action: (action.letter, self.own.index(action.stage)) for action in found}
+            gathers = not split.reshard_after_forward and split.pp > 1  # for all microbatches
+            complete = ends.complete if split.no_sync else ()
+            return [one for one in ends.begun if (one[0] == "F" and gathers) or one in complete]
+        reduces = split.overlap.grad_reduce and self.kinds and not split.reduce_every_microbatch
+        # what is needed first, first
+        firsts = [one for one in ends.ended if one[0] == "F"] if self.gathers else []
+        return [*(ends.complete if reduces else ()), *firsts]
 
-    def text(
-        self, passes: Sequence[Pass], once: Sequence[Pass], pairing: Pairing, cut: Sequence[StepKey]
-    ) -> ScriptText:
-        """Write the text of the rank. once: passes with a special action. cut: parts of passes that are cut."""
-        split, sharded, several = self.job.parallelism, self.job.sharded, bool(self.kinds)
+    def text(self, pairing: Pairing, cut: Sequence[StepKey]) -> ScriptText:
+        """Write the text of the rank. cut: parts of passes that are cut."""
+        split, sharded, several, once = self.job.parallelism, self.job.sharded, bool(self.kinds), self.once()
         steps: dict[StepKey, tuple[Instruction, ...]] = {}
-        for one in passes:
+        for one in self.ends.begun:
             at_once = split.reduce_every_microbatch and several and one[0] in "BW"
             write = self.sharded if sharded else self.reduced_at_once if at_once else self.whole
             steps[one] = self.between(one, write(one))
@@ -448,16 +439,6 @@ class _Writer:
             else block_by_block(job, self.stage(chunk), letter, gathers, reduces)
         )
         return ShardedPass(job, letter, chunk, self.computed).lines(events, reduces)
-
-    def sharded_once(self, action: Action) -> tuple[Action, ...]:
-        """Return the pass of a letter and stage that gathers or reduces for all microbatches, if there is one.
-
-        action: the last one of that letter and stage.
-        """
-        split = self.job.parallelism
-        if action.letter == "F" and not split.reshard_after_forward and split.pp > 1:
-            return (self.ends.first[_PASS(action)],)
-        return (action,) if action in self.ends.complete and split.no_sync else ()
 
     @property
     def kinds(self) -> list[tuple[str, bool]]:

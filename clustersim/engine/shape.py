@@ -36,6 +36,7 @@ from clustersim.engine.program import (
     OwnTask,
     PassMessage,
     Program,
+    special_actions,
 )
 from clustersim.errors import DeadlockError
 
@@ -384,8 +385,8 @@ def _order(program: Program) -> tuple[Ints, Ints]:
     }
     stages, letters, microbatches = zip(*program.row, strict=True) if program.row else ((), (), ())
     row = [0, *map(steps.__getitem__, zip(stages, letters, strict=True)), len(number) - 1]
-    for action, one in program.once.items():
-        row[1 + program.row.index(action)] = number["special", one]
+    for action in special_actions(program.row, program.own, program.layout.special):
+        row[1 + program.row.index(action)] = number["special", (action.letter, chunk[action.stage])]
     return np.array(row), np.array([-1, *microbatches, -1])
 
 

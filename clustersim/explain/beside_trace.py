@@ -102,7 +102,7 @@ class TraceComparison:
         seconds = work.seconds[int(self.result.topology.kind_of(work.gpus[self.rank]))]
         found: defaultdict[str, float] = defaultdict(float)
         lines: list[tuple[Instruction, ...]] = [script.text.begin, script.text.finish]
-        lines += [script.of(action) for action in script.row]
+        lines += script.passes()
         for kernel in (item for own in lines for item in _items(own)):
             name = "optimizer" if kernel.op in UPDATES else CLASS_OF[kernel.kind]
             found[name] += seconds[kernel] * slowdown

@@ -156,8 +156,8 @@ def test_all_microbatches_of_a_template_follow_each_other():
     one = PlainProgram(row[0], {("F", 0): send})
     two = PlainProgram(row[1], {("F", 1): (task("F", 3.0, message),)}, finish=(task("optimizer", 0.5),))
     assert ends(one, two) == 2.0 + 1.0 + 5 * 3.0 + 0.5
-    slower = one._replace(special={row[0][4]: (task("F", 20.0), *send[1:])})
-    assert ends(slower, two) == 4 * 2.0 + 20.0 + 1.0 + 3.0 + 0.5
+    slower = one._replace(special={("F", 0): (task("F", 20.0), *send[1:])})
+    assert ends(slower, two) == 20.0 + 1.0 + 5 * 3.0 + 0.5
 
 
 def test_a_message_is_waited_for_and_ranks_of_a_group_start_together():

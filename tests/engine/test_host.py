@@ -131,8 +131,7 @@ def test_a_slow_host_takes_the_sum_of_its_launches():
     result = step(30.0, parallelism__dp=1)
     work = Simulator(result.topology).preparation.work(result.job, np.arange(1))
     [script] = work.scripts
-    passes = map(script.of, script.row)
-    kernels = [item for lines in passes for line in lines for item in line.items]
+    kernels = [item for lines in script.passes() for line in lines for item in line.items]
     assert all(isinstance(item, Kernel) for item in kernels)
     launched = sum(work.hosts[0].seconds(kernel) for kernel in kernels)
     parts = result.summary["breakdown_s"]
@@ -146,8 +145,8 @@ def test_a_host_that_runs_on_ends_as_one_row_of_all_passes():
         work = Simulator(result.topology).preparation.work(result.job, np.arange(1))
         [script] = work.scripts
         queue = LaunchQueue()
-        for action in script.row:
-            for line in script.of(action):
+        for lines in script.passes():
+            for line in lines:
                 for kernel in line.items:
                     queue.run(work.hosts[0].seconds(kernel), work.seconds[0][kernel])
         passes = seconds(result) - result.summary["breakdown_s"]["optimizer"]
@@ -160,8 +159,8 @@ def test_a_host_that_reads_the_loss_begins_anew_behind_each_forward_pass(slowdow
     work = Simulator(result.topology).preparation.work(result.job, np.arange(1))
     [script] = work.scripts
     queue = LaunchQueue()
-    for action in script.row:
-        for line in script.of(action):
+    for action, lines in zip(script.row, script.passes(), strict=True):
+        for line in lines:
             for kernel in getattr(line, "items", ()):
                 queue.run(work.hosts[0].seconds(kernel), work.seconds[0][kernel])
         if action.letter == "F":
@@ -259,8 +258,8 @@ def test_who_is_said_to_be_prompt_is_never_waited_for(launch):
     found = launching(placed, work.scripts, work.seconds, (host,))
     [script] = work.scripts
     queue, late = LaunchQueue(), []
-    for number, action in enumerate(script.row):
-        for line in script.of(action):
+    for number, lines in enumerate(script.passes()):
+        for line in lines:
             late += [number for kernel in line.items if queue.run(launch, work.seconds[0][kernel])]
     if found.mode == "prompt":
         assert set(late) == {0}

@@ -30,8 +30,8 @@ def test_a_step_of_two_ranks_is_the_one_worked_out_by_hand():
     second = layout(LayoutTask("compute", "F", 0, None, (PassMessage("p2p", 0),), None))
     rows = [tuple(Action(stage, "F", microbatch) for microbatch in range(2)) for stage in range(2)]
     programs = [
-        Program(first, rows[0], own=(0,), once={}),
-        Program(second, rows[1], own=(1,), once={}),
+        Program(first, rows[0], own=(0,)),
+        Program(second, rows[1], own=(1,)),
     ]
     # both ranks are in the only pair: the one as the sender, the other as the receiver
     tasks = Tasks(plan(programs, [(two, sent), (three,)], [{"p2p/send": 0}, {"p2p/receive": 0}], {}))

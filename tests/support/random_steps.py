@@ -28,6 +28,7 @@ from clustersim.engine.program import (
     Task,
     TemplateKey,
     Wait,
+    special_actions,
 )
 from clustersim.engine.times import Tasks, loop_times
 from clustersim.schedules.action import Action
@@ -43,23 +44,31 @@ class PlainProgram(NamedTuple):
     row: tuple[Action, ...]
     steps: Mapping[tuple[str, int], tuple[Task, ...]]
     """By letter and stage."""
-    special: Mapping[Action, tuple[Task, ...]] = {}
+    special: Mapping[tuple[str, int], tuple[Task, ...]] = {}
+    """Of the first forward pass, or the last other one."""
     finish: tuple[Task, ...] = ()
     begin: tuple[Task, ...] = ()
 
     def passes(self) -> Iterator[tuple[tuple[Task, ...], int]]:
         """Yield the tasks of every pass and its microbatch."""
         yield self.begin, -1
+        own = self.own()
+        once = special_actions(self.row, own, [(letter, own.index(stage)) for letter, stage in self.special])
         for action in self.row:
-            yield self.special.get(action) or self.steps[action.letter, action.stage], action.microbatch
+            of = self.special if action in once else self.steps
+            yield of[action.letter, action.stage], action.microbatch
         yield self.finish, -1
+
+    def own(self) -> tuple[int, ...]:
+        """Return the stages of the rank."""
+        return tuple(sorted({action.stage for action in self.row})) or (0,)
 
     def bound(self) -> tuple[Program, list[Activity], dict[str, int]]:
         """Return the same as engines take it, with the activities of its tasks and its group cell by family.
 
         A message is a family of its own, a group is named by its family and cell.
         """
-        own = tuple(sorted({action.stage for action in self.row})) or (0,)
+        own = self.own()
         tasks, templates, cells = list[Task](), dict[TemplateKey, range](), dict[str, int]()
 
         def add(key: TemplateKey, template: Sequence[Task]) -> None:
@@ -81,12 +90,11 @@ class PlainProgram(NamedTuple):
         add(("begin", None), self.begin)
         for (letter, stage), template in self.steps.items():
             add(("steps", (letter, own.index(stage))), template)
-        for action, template in self.special.items():
-            add(("special", (action.letter, own.index(action.stage))), template)
+        for (letter, stage), template in self.special.items():
+            add(("special", (letter, own.index(stage))), template)
         add(("finish", None), self.finish)
         layout = Layout(tuple(map(line, tasks)), templates)
-        once = {action: (action.letter, own.index(action.stage)) for action in self.special}
-        return Program(layout, self.row, own, once), [one.activity for one in tasks], cells
+        return Program(layout, self.row, own), [one.activity for one in tasks], cells
 
 
 class Step(NamedTuple):
