@@ -302,7 +302,7 @@ class _LayoutWriter:
             Layout(tuple([task for task, _ in found]), templates, text.pairing),
             list(recipes.values()),
             np.array([number[key] for key in keys], np.int64),
-            tuple(dict.fromkeys(item.group for item in once_each(items) if isinstance(item, Collective))),
+            tuple(dict.fromkeys([item.group for item in once_each(items, Collective)])),
         )
 
     def started(self) -> Iterator[_Made]:
@@ -436,7 +436,7 @@ class _Binder:
     def alone(self, seconds: float) -> int:
         """Return the activity that takes `seconds`; equal durations share one."""
         if seconds not in self.hosted:
-            self.hosted[seconds] = self.activities.add(Activity((Segment(seconds, None),)))
+            self.hosted[seconds] = self.activities.add(Activity.of((Segment(seconds, None),)))
         return self.hosted[seconds]
 
     def compute(self, items: Steps, fresh: bool, *counts: int) -> list[int]:
@@ -535,7 +535,7 @@ class Activities:
             if (times := self.times.get((id(text), speed.rank, *like))) is None:
                 source = Source(*of, dict(zip(flows, own, strict=True)))
                 times = self.times[id(text), speed.rank, *like] = self.timing(source)
-            return Activity.of(times, tuple(chain(*own)), text.sizes)
+            return Activity(times, tuple(chain(*own)), text.sizes)
 
         return self.numbered((id(text), speed.rank), text.families, columns, len(cells), made)
 
@@ -585,7 +585,7 @@ class Activities:
             if (times := self.times.get((call, *like))) is None:
                 rows = [(0.0, 0.0, 0.0, *self.taken(call, row[0], own))] * len(own)
                 times = self.times[call, *like] = SegmentTimes(rows, own, range(len(own)))
-            return Activity.of(times, own, {call: call.size})
+            return Activity(times, own, {call: call.size})
 
         return self.numbered(call, (call.group,), (cells,), len(cells), made)
 
@@ -643,11 +643,11 @@ def _write(
     """Return the parts of a computation, split at its collectives, with seconds of kernels times `slowdown`."""
     calls, before, beside, launched = list[Collective](), list[float](), list[float](), list[float]()
     compute, over, memory = 0.0, 0, 0.0
-    distinct = once_each(items)
-    kernels = {
-        id(one): (one, seconds[one] * slowdown, one.kind in VECTOR) for one in distinct if isinstance(one, Kernel)
-    }
-    inside = {id(one): one for one in distinct if isinstance(one, Collective) and one.group in families}
+    own = once_each(items, Kernel)
+    facts = zip(own, [seconds[one] * slowdown for one in own], [one.kind in VECTOR for one in own], strict=True)
+    kernels = dict(zip(map(id, own), facts, strict=True))
+    called = [one for one in once_each(items, Collective) if one.group in families]
+    inside = dict(zip(map(id, called), called, strict=True))
     for key in map(id, items):
         if key in kernels:
             kernel, took, bound = kernels[key]
@@ -669,8 +669,8 @@ def _write(
             compute, over = 0.0, call.over
     sizes = {call: often * call.size for call, often in Counter(calls).items()}
     begun, launching = (host.queue.over, host.queue.launched) if host else (0.0, 0.0)
-    called = tuple(dict.fromkeys([call.group for call in sizes]))
-    return _Written(calls, [*before, compute], beside, [*launched, begun], sizes, called, launching, memory)
+    groups = tuple(dict.fromkeys([call.group for call in sizes]))
+    return _Written(calls, [*before, compute], beside, [*launched, begun], sizes, groups, launching, memory)
 
 
 def _timing(written: _Written, source: Source, sms: float) -> SegmentTimes:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, ClassVar, NamedTuple
 
@@ -94,35 +95,28 @@ class SegmentTimes:
         """Whether any segment may wait for the host's launches."""
 
 
+@dataclass(slots=True, eq=False)
 class Activity:
-    """A fixed sequence of segments that can be started any number of times: its times, and flows on the links of its ranks.
+    """A fixed sequence of segments that can be started any number of times: its times, and flows on the links of its ranks."""
 
-    calls: the collectives and messages inside, and the bytes of each in all.
-    """
-
-    __slots__ = ("calls", "flows", "timing")
+    timing: SegmentTimes
+    flows: tuple[Flow, ...]
+    """Flows with the durations and in the order of the times."""
+    calls: Mapping[Collective, float]
+    """The collectives and messages inside, and the bytes of each in all."""
 
     NONE: ClassVar[Activity]
 
-    def __init__(
-        self, segments: Iterable[Segment], calls: Mapping[Collective, float] = NO_CALLS, memory: float = 0.0
-    ) -> None:
+    @classmethod
+    def of(
+        cls, segments: Iterable[Segment], calls: Mapping[Collective, float] = NO_CALLS, memory: float = 0.0
+    ) -> Activity:
+        """Return the activity of segments; memory: as in SegmentTimes."""
         own = list(segments)
-        self.flows, self.calls = tuple([s.flow for s in own if s.flow is not None]), calls
+        flows = tuple([s.flow for s in own if s.flow is not None])
         places = accumulate([s.flow is not None for s in own])
         order = [-1 if s.flow is None else place - 1 for s, place in zip(own, places, strict=True)]
-        self.timing = SegmentTimes([(s.compute, *s[2:]) for s in own], self.flows, order, memory)
-
-    @classmethod
-    def of(cls, timing: SegmentTimes, flows: tuple[Flow, ...], calls: Mapping[Collective, float]) -> Activity:
-        """Return the activity with these times and flows, which have the durations and the order of the times."""
-        one = cls.__new__(cls)
-        one.timing, one.flows, one.calls = timing, flows, calls
-        return one
-
-    def timed(self, timing: SegmentTimes) -> Activity:
-        """Return the activity with other times."""
-        return Activity.of(timing, self.flows, self.calls)
+        return cls(SegmentTimes([(s.compute, *s[2:]) for s in own], flows, order, memory), flows, calls)
 
     @property
     def segments(self) -> list[Segment]:
@@ -151,7 +145,7 @@ class Activity:
         return self.timing.moving
 
 
-Activity.NONE = Activity(())
+Activity.NONE = Activity.of(())
 
 
 class Transfer:

@@ -207,6 +207,6 @@ class _PlanWriter:
         """Return the number of the activity of a task."""
         if one.call is None:
             if one.seconds not in self.seconds:
-                self.seconds[one.seconds] = self.activities.add(Activity([Segment(one.seconds, None)]))
+                self.seconds[one.seconds] = self.activities.add(Activity.of([Segment(one.seconds, None)]))
             return self.seconds[one.seconds]
         return 0 if one.kind == "receive" else self.activities.transfers(one.call, [self.group(one)[1]])[0]

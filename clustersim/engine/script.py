@@ -7,12 +7,12 @@ those in the middle of a pipeline, share one text.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain, pairwise
 from operator import itemgetter
-from typing import NamedTuple, cast
+from typing import NamedTuple, TypeVar, cast
 
 import numpy as np
 
@@ -135,20 +135,22 @@ def lines(written: Iterable[Script]) -> int:
 def kernels(written: Sequence[Script]) -> list[Kernel]:
     """Return the distinct kernels of all scripts, in order of appearance."""
     different = texts(written)
-    lines = (line for one in different for part in (*one.steps.values(), one.finish) for line in part)
-    passes = {
-        id(line.items): line.items for line in lines if isinstance(line, Compute)
-    }  # those of like stages are one object
-    once = (line for one in different for part in one.special.values() for line in part if isinstance(line, Compute))
-    passes |= {id(line.items): line.items for line in once if len(line.items) == 1}  # the rest are parts of the others
-    items = chain.from_iterable(passes.values())
-    return list(dict.fromkeys(item for item in once_each(items) if isinstance(item, Kernel)))
+    every = chain.from_iterable(part for text in different for part in (*text.steps.values(), text.finish))
+    once = chain.from_iterable(part for text in different for part in text.special.values())
+    passes = [line.items for line in every if isinstance(line, Compute)]
+    # of special passes, the rest are parts of the others
+    passes += [line.items for line in once if isinstance(line, Compute) and len(line.items) == 1]
+    items = dict(zip(map(id, passes), passes, strict=True)).values()  # those of like stages are one object
+    return list(dict.fromkeys(once_each(chain.from_iterable(items), Kernel)))
 
 
-def once_each(items: Iterable[OperatorStep]) -> Collection[OperatorStep]:
-    """Return each item once. Layers repeat the same objects, so that there are far fewer than `items`."""
+Step = TypeVar("Step", Kernel, Collective)
+
+
+def once_each(items: Iterable[OperatorStep], kind: type[Step]) -> list[Step]:
+    """Return each item of a type once. Layers repeat the same objects, so that there are far fewer than `items`."""
     same = list(items)
-    return dict(zip(map(id, same), same, strict=True)).values()
+    return [one for one in dict(zip(map(id, same), same, strict=True)).values() if one.__class__ is kind]
 
 
 def collectives(written: Sequence[Script]) -> list[Collective]:
@@ -160,7 +162,7 @@ def collectives(written: Sequence[Script]) -> list[Collective]:
             found[line.collective] = None
         elif isinstance(line, Compute) and id(line.items) not in seen:
             seen[id(line.items)] = line.items
-            found |= dict.fromkeys(item for item in once_each(line.items) if isinstance(item, Collective))
+            found |= dict.fromkeys(once_each(line.items, Collective))
     return list(found)
 
 
@@ -357,9 +359,9 @@ class _Writer:
         """
         split = self.job.parallelism
         lock = "tp" if split.tp > 1 else None
-        others = [item for item in once_each(items) if not isinstance(item, Kernel)]
-        apart = [id(item) for item in others if not (isinstance(item, Collective) and item.group == "tp")]
-        places = [i for i, item in enumerate(map(id, items)) if item in apart] if apart else []
+        inside = [one for one in once_each(items, Collective) if one.group == "tp"]
+        here = {*map(id, once_each(items, Kernel)), *map(id, inside)}
+        places = [i for i, item in enumerate(map(id, items)) if item not in here]
         for begin, end in pairwise([-1, *places, len(items)]):
             part = items[begin + 1 : end]
             part = self.written.parts.setdefault(tuple(map(id, part)), part)  # like layers have one

@@ -17,7 +17,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
-from typing import NamedTuple
 
 import numpy as np
 
@@ -187,19 +186,6 @@ class Shape:
         return DeadlockError(f"deadlock: rank cell {rank} cannot begin {what} of microbatch {microbatch}", task)
 
 
-class _LayoutColumns(NamedTuple):
-    """The columns that all ranks of a layout share."""
-
-    tasks: list[tuple[int, ...]]
-    """By task: op, stream, free, loses, event, chunk, first wait, row of `groups` that starts it together, message given."""
-    waits: list[tuple[int, ...]]
-    """By wait: what, which, first, but, chunk, message."""
-    begins: Ints
-    """First task of each template …"""
-    ends: Ints
-    """… and the one after its last."""
-
-
 class _Names:
     """Numbers of streams, rows of `Plan.groups`, families of messages, and messages as layouts name them."""
 
@@ -216,8 +202,12 @@ class _Names:
         row = place, self.families.setdefault(one.family, len(self.families)), *one[1:]
         return self.messages.setdefault(row, len(self.messages))
 
-    def layout(self, layout: Layout) -> _LayoutColumns:
-        """Return the columns of a layout."""
+    def layout(self, layout: Layout) -> tuple[list[tuple[int, ...]], list[tuple[int, ...]]]:
+        """Return rows of the columns that all ranks of a layout share.
+
+        By task: op, stream, free, loses, event, chunk, first wait, row of `groups` that starts it together, message given. By
+        wait: what, which, first, but, chunk, message.
+        """
         tasks, waits = list[tuple[int, ...]](), list[tuple[int, ...]]()
         streams, groups = self.streams, self.groups
         for places in layout.templates.values():
@@ -233,8 +223,7 @@ class _Names:
                 gives = -1 if task.gives is None else self.message(task.gives, "send")
                 tasks.append((op, number, task.free, loses, own, task.chunk, len(waits), group, gives))
                 waits += [self.awaited(handle) for handle in task.waits]
-        begins, ends = ([getattr(places, side) for places in layout.templates.values()] for side in ("start", "stop"))
-        return _LayoutColumns(tasks, waits, np.array(begins, np.int64), np.array(ends, np.int64))
+        return tasks, waits
 
     def awaited(self, handle: LayoutHandle) -> tuple[int, ...]:
         """Return a wait as a row: what, which (of messages, each rank has its own), first, but, chunk, message."""
@@ -262,10 +251,8 @@ def shape(plan: Plan) -> Shape:
     rank_task, rank_wait = (offsets(np.diff(first)[layout]) for first in (first_task, first_wait))
     line = entries(first_task, layout)
     rank_of_task, rank_of_wait = (np.repeat(ranks, np.diff(first)) for first in (rank_task, rank_wait))
-    tasks = np.array([row for one in columns for row in one.tasks], np.int32).reshape(-1, 9)[line].T
-    waits = (
-        np.array([row for one in columns for row in one.waits], np.int32).reshape(-1, 6)[entries(first_wait, layout)].T
-    )
+    tasks = np.array([row for own, _ in columns for row in own], np.int32).reshape(-1, 9)[line].T
+    waits = np.array([row for _, own in columns for row in own], np.int32).reshape(-1, 6)[entries(first_wait, layout)].T
     op, stream, free, loses, event, chunk, wait, group, gives = tasks
     wait = np.append(wait + rank_wait[rank_of_task], rank_wait[-1])
     what, which, first, but, wait_chunk, receives = waits
@@ -280,7 +267,8 @@ def shape(plan: Plan) -> Shape:
 
     cells = np.array([plan.groups[name] for name in names.groups], np.int64).reshape(-1, len(ranks))
     orders = [_order(program) for program in programs]
-    each = 2 + max([int(microbatch.max()) for _, microbatch in orders])
+    microbatch = np.array([*chain.from_iterable([one for _, one in orders])], np.int64)
+    each = 2 + int(microbatch.max())
     """Messages of each pair and stage: one per microbatch, and one outside the passes of microbatches."""
     sending, receiving = np.flatnonzero(gives >= 0), np.flatnonzero(receives >= 0)
     row, family, of_chunk, ahead, number = (
@@ -293,11 +281,13 @@ def shape(plan: Plan) -> Shape:
     which[receiving] = each * message[len(sending) :]
     together, group_size = _groups(plan.members, list(names.groups), cells)
     # passes
-    role_pass = offsets(np.array([len(microbatch) for _, microbatch in orders], np.int64))
+    role_pass = offsets(np.array([*map(len, [template for template, _ in orders])], np.int64))
     passes, rank_pass = entries(role_pass, role), offsets(np.diff(role_pass)[role])
-    ordered = list(zip([columns[one] for one in of_role.tolist()], orders, strict=True))
-    starts = np.concatenate([one.begins[template] for one, (template, _) in ordered])
-    stops = np.concatenate([one.ends[template] for one, (template, _) in ordered])
+    templates = [places for one in layouts.values() for places in one.templates.values()]
+    bounds = np.array([(places.start, places.stop) for places in templates], np.int64)
+    first_template = offsets(np.array([*map(len, [one.templates for one in layouts.values()])], np.int64))[of_role]
+    template = np.array([*chain.from_iterable([one for one, _ in orders])]) + first_template.repeat(np.diff(role_pass))
+    starts, stops = bounds[template].T
     first_of_rank = np.repeat(rank_task[:-1], np.diff(rank_pass))
     pass_task, pass_end = (one[passes] + first_of_rank for one in (starts, stops))
     has = offsets(event >= 0)
@@ -326,7 +316,7 @@ def shape(plan: Plan) -> Shape:
         rank_pass=rank_pass,
         pass_task=pass_task.astype(np.int32),
         pass_end=pass_end.astype(np.int32),
-        microbatch=np.concatenate([microbatch for _, microbatch in orders])[passes].astype(np.int32),
+        microbatch=microbatch[passes].astype(np.int32),
         pass_event=offsets(has[pass_end] - has[pass_task]),
         pass_wait=offsets((wait[pass_end] - wait[pass_task]).astype(np.int64)),
         launched=offsets(count.astype(np.int64)),
@@ -351,7 +341,8 @@ def _groups(members: Mapping[GroupCell, int], names: Sequence[str], cells: Ints)
     """
     sizes, numbers = list[int](), np.full((len(names) + 1, cells.shape[1]), -1)  # no group is the last row
     for number, (name, own) in enumerate(zip(names, cells, strict=True)):
-        size = [members.get((name, cell), 0) for cell in range(own.max() + 1)]
+        each = [(name, cell) for cell in range(own.max() + 1)]
+        size = [members[cell] if cell in members else 0 for cell in each]  # noqa: SIM401  # a third of the time
         several = np.array([*size, 0])[own] > 1
         numbers[number, several] = own[several] + len(sizes)
         sizes += size
@@ -369,25 +360,19 @@ def _op(task: LayoutTask) -> int:
     return LAUNCH
 
 
-def _order(program: Program) -> tuple[Ints, Ints]:
+def _order(program: Program) -> tuple[list[int], list[int]]:
     """Return the template of each pass of a rank, by its place in its layout, and its microbatch."""
     number = {key: place for place, key in enumerate(program.layout.templates)}
     if program.layout.pairing:
         passes = list(program.passes())
-        found, microbatch = [number[key] for key, _ in passes], [one for _, one in passes]
-        return np.array(found), np.array(microbatch)
-    chunk = {stage: place for place, stage in enumerate(program.own)}
-    steps = {
-        (stage, one[0]): number.get(("steps", (one[0], place)), -1)
-        for stage, place in chunk.items()
-        for _, one in number
-        if one
-    }
+        return [number[key] for key, _ in passes], [one for _, one in passes]
+    own = program.own
+    steps = {(own[key[1]], key[0]): place for (part, key), place in number.items() if part == "steps"}
     stages, letters, microbatches = zip(*program.row, strict=True) if program.row else ((), (), ())
     row = [0, *map(steps.__getitem__, zip(stages, letters, strict=True)), len(number) - 1]
-    for action in special_actions(program.row, program.own, program.layout.special):
-        row[1 + program.row.index(action)] = number["special", (action.letter, chunk[action.stage])]
-    return np.array(row), np.array([-1, *microbatches, -1])
+    for action in special_actions(program.row, own, program.layout.special):
+        row[1 + program.row.index(action)] = number["special", (action.letter, own.index(action.stage))]
+    return row, [-1, *microbatches, -1]
 
 
 def _with_meetings(draft: Shape, group_size: Ints) -> Shape:

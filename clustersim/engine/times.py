@@ -91,7 +91,10 @@ class Tasks(Sequence[Task]):
         kinds = self.kinds
         every = [*kinds.activities, *(kinds.activities[shared[0]] for shared in kinds.shared)]
         times = [self.timed[group] for group in kinds.group.tolist()]
-        return [one if one.timing is own else one.timed(own) for one, own in zip(every, times, strict=True)]
+        return [
+            one if one.timing is own else Activity(own, one.flows, one.calls)
+            for one, own in zip(every, times, strict=True)
+        ]
 
     @property
     def of_task(self) -> Ints:
@@ -257,7 +260,7 @@ def _link_times(tasks: Tasks, capacity: Floats) -> LoopTimes:
     np.maximum.at(peak, places, weight * np.repeat(bound, loads))
     count = np.bincount(keys // max(len(capacity), 1), minlength=len(each))
     link_start = offsets(count)
-    lengths = np.array([len(one.timing.rows) for one in each], np.int64) * (count > 0)
+    lengths = np.array([*map(len, [one.timing.rows for one in each])], np.int64) * (count > 0)
     order = np.array(list(chain.from_iterable([each[kind].timing.order for kind in holding.tolist()])), np.int64)
     return LoopTimes(
         tasks.kinds.of,

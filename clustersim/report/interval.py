@@ -60,7 +60,7 @@ def pass_kernels(scripts: Sequence[Script], positions: int, kernels: tuple[Kerne
         row[key] = rows.setdefault(same, len(rows))
         if row[key] == len(which):
             items = list(chain.from_iterable(text))
-            once = once_each(items)  # layers repeat the same steps objects
+            once = once_each(items, Kernel)  # layers repeat the same steps objects
             place = dict(zip(map(id, once), map(number.get, once), strict=True))
             found = Counter(map(place.get, map(id, items)))
             del found[None]  # None stands for an item that is not a kernel

@@ -218,7 +218,7 @@ def played(topology, ranks, given, fold):
             flows = [flow for call in calls if call.group == name for flow in net.flows(call)[cell]]
             if name == "ep":  # experts compute as long as the slowest has rows for
                 rows = (np.array(given) * slowdown[ranks[first]]).max() * 1e-3
-                activity = Activity([Segment(0.0, flows[0]), Segment(rows, flows[1])])
+                activity = Activity.of([Segment(0.0, flows[0]), Segment(rows, flows[1])])
             else:
                 made = Activities({}, net)
                 activity = made.activities[made.transfers(calls[2], [cell])[0]]

@@ -33,24 +33,26 @@ def play(capacity, starts):
 
 
 def test_alone_a_transfer_takes_latency_plus_size_over_bound():
-    assert play([10.0], [(1.0, Activity([Segment(2.0, flow(30.0, latency=0.5))]))]) == pytest.approx([1 + 2 + 0.5 + 3])
+    assert play([10.0], [(1.0, Activity.of([Segment(2.0, flow(30.0, latency=0.5))]))]) == pytest.approx(
+        [1 + 2 + 0.5 + 3]
+    )
 
 
 def test_two_jobs_on_one_link_halve():
-    one = Activity([Segment(0.0, flow(30.0))])
-    two = Activity([Segment(0.0, flow(30.0))])
+    one = Activity.of([Segment(0.0, flow(30.0))])
+    two = Activity.of([Segment(0.0, flow(30.0))])
     assert play([10.0], [(0.0, one), (0.0, two)]) == pytest.approx([6.0, 6.0])
 
 
 def test_a_newcomer_slows_a_sleeper_from_then_on():
     # 10 of 30 bytes are over at 1 s; both then move at 5 until the newcomer's 10 are over at 3 s
-    first, second = Activity([Segment(0.0, flow(30.0))]), Activity([Segment(0.0, flow(10.0))])
+    first, second = Activity.of([Segment(0.0, flow(30.0))]), Activity.of([Segment(0.0, flow(10.0))])
     assert play([10.0], [(0.0, first), (1.0, second)]) == pytest.approx([4.0, 3.0])
 
 
 def test_a_newcomer_meets_a_sleeper_in_its_computation_and_in_its_latency():
-    sleeper = Activity([Segment(1.0, flow(10.0, latency=1.0)), Segment(1.0, None)])
-    newcomer = Activity([Segment(0.0, flow(10.0))])
+    sleeper = Activity.of([Segment(1.0, flow(10.0, latency=1.0)), Segment(1.0, None)])
+    newcomer = Activity.of([Segment(0.0, flow(10.0))])
     for at in (0.5, 1.5):  # 0.5 s into the computation; 0.5 s into the latency
         ends = play([10.0], [(0.0, sleeper), (at, newcomer)])
         shared = 2 * (at + 1 - 2)  # they overlap from 2 s until the newcomer has sent the rest at half rate
@@ -71,9 +73,11 @@ def test_only_what_was_slowed_has_ends_of_its_own():
     fabric, ends = Fabric(env, [10.0]), []
     for at in (0.0, 6.0):  # one transfer of the first activity meets the newcomer, the second one nobody
         simpy.Timeout(env, at).callbacks.append(
-            lambda _: fabric.start(Activity([Segment(1.0, flow(10.0))] * 2), ends.append)
+            lambda _: fabric.start(Activity.of([Segment(1.0, flow(10.0))] * 2), ends.append)
         )
-    simpy.Timeout(env, 1.0).callbacks.append(lambda _: fabric.start(Activity([Segment(0.0, flow(10.0))]), ends.append))
+    simpy.Timeout(env, 1.0).callbacks.append(
+        lambda _: fabric.start(Activity.of([Segment(0.0, flow(10.0))]), ends.append)
+    )
     env.run()
     assert ends == [pytest.approx([1, 3]), pytest.approx([1, 3, 4, 5]), None]
 
@@ -82,7 +86,7 @@ def activity(parts):
     def bound(loads):
         return min(10.0 / weight for _, weight in loads)
 
-    return Activity(Segment(c, Flow.of("p", lat, size, bound(loads), *loads)) for c, (size, lat, loads) in parts)
+    return Activity.of(Segment(c, Flow.of("p", lat, size, bound(loads), *loads)) for c, (size, lat, loads) in parts)
 
 
 @settings(max_examples=examples(100), deadline=None)
@@ -96,6 +100,6 @@ def test_alone_an_activity_ends_as_told_without_a_fabric(parts):
 @given(st.lists(st.floats(0.1, 100), min_size=1, max_size=8))
 def test_a_shared_link_is_never_idle_while_bytes_are_left(sizes):
     """Work conservation: transfers that start together end when the link has carried all bytes."""
-    ends = play([10.0], [(0.0, Activity([Segment(0.0, flow(size))])) for size in sizes])
+    ends = play([10.0], [(0.0, Activity.of([Segment(0.0, flow(size))])) for size in sizes])
     assert max(ends) == pytest.approx(sum(sizes) / 10)
     assert [e for _, e in sorted(zip(sizes, ends, strict=True))] == sorted(ends)

@@ -188,7 +188,7 @@ def test_an_activity_is_gone_with_the_last_who_refers_to_it() -> None:
     with uncollected():
         gc.collect()
         for _ in range(100):
-            Activity((Segment(1.0, None),)).timed(Activity((Segment(2.0, None),)).timing)
+            Activity.of((Segment(1.0, None),))
         assert gc.collect() == 0
 
 

@@ -134,8 +134,8 @@ def test_a_second_of_computation_beside_a_transfer_has_a_closed_form(share, part
     left, lost = max(1.0 - begin, 0.0), share[0] * part[0] + max(share) * part[1]
     expected = lost * min(moving, left / (1.0 - lost))
     wait = Flow.of("p", 1.0 - sum(part), 0.0, 1.0)
-    passed = Activity([Segment(sum(part), wait)], None, part[1])
-    transfer = Activity([Segment(moving, None, share=share[0], memory=share[1])])
+    passed = Activity.of([Segment(sum(part), wait)], None, part[1])
+    transfer = Activity.of([Segment(moving, None, share=share[0], memory=share[1])])
     begun = task("wait", seconds(begin), stream="before")
     taking = task("send", transfer, Wait("before"), stream="dp")
     job = Step([program((begun, taking, task("F", passed)))], {}).job()

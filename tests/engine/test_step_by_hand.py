@@ -21,8 +21,8 @@ def layout(*tasks):
 
 def test_a_step_of_two_ranks_is_the_one_worked_out_by_hand():
     link = np.array([10.0])  # bytes/s of link 0
-    two, three = (Activity([Segment(seconds, None)]) for seconds in (2.0, 3.0))
-    sent = Activity([Segment(0.0, Flow.of("p2p", 0.5, 10.0, 10.0, (0, 1.0)))])
+    two, three = (Activity.of([Segment(seconds, None)]) for seconds in (2.0, 3.0))
+    sent = Activity.of([Segment(0.0, Flow.of("p2p", 0.5, 10.0, 10.0, (0, 1.0)))])
     first = layout(
         LayoutTask("compute", "F", 0, None, (), None),
         LayoutTask("p2p", "send", 0, None, (), PassMessage("p2p", 0, ahead=1)),

@@ -129,12 +129,12 @@ def plan(
 
 def seconds(value: float) -> Activity:
     """Return a computation."""
-    return Activity([Segment(value, None)])
+    return Activity.of([Segment(value, None)])
 
 
 def moving(links: Sequence[int], size: float, bound: float, compute: float = 0.0, latency: float = 0.0) -> Activity:
     """Return a computation and the transfer that follows it."""
-    return Activity([Segment(compute, Flow.of("p", latency, size, bound, *((link, 1.0) for link in links)))])
+    return Activity.of([Segment(compute, Flow.of("p", latency, size, bound, *((link, 1.0) for link in links)))])
 
 
 def task(
@@ -244,7 +244,7 @@ class _Writer:
 
     def activity(self, segments: list[Segment]) -> Activity:
         """Return an activity; half of its computation is bound by memory."""
-        return Activity(segments, {}, sum(one.compute + one.beside for one in segments) / 2)
+        return Activity.of(segments, {}, sum(one.compute + one.beside for one in segments) / 2)
 
 
 def _weighed(links: Sequence[int]) -> list[tuple[int, float]]:
