@@ -176,18 +176,10 @@ def task_begins(programs: Sequence[Program], role: Ints) -> Ints:
     return offsets(np.array([len(one.layout.tasks) for one in programs], np.int64)[role])
 
 
-class Draft(NamedTuple):
-    """Jobs that share a cluster, and their loads, before folding."""
-
-    works: tuple[Work, ...]
-    demand: Demand
-
-
-def draft(works: Sequence[Work], topology: Topology) -> Draft:
-    """Return the families and loads of jobs; with links to hosts if a job offloads."""
+def demand_of(works: Sequence[Work], topology: Topology) -> Demand:
+    """Return the loads of jobs before folding; with links to hosts if a job offloads."""
     topology = hosted(topology) if any(offloads(w.job) for w in works) else topology
-    tenants = [tenant(w.job, topology, w.gpus, collectives(w.scripts)) for w in works]
-    return Draft(tuple(works), demand(topology, tenants))
+    return demand(topology, [tenant(w.job, topology, w.gpus, collectives(w.scripts)) for w in works])
 
 
 def families_of(work: Work, topology: Topology) -> dict[str, Ints]:
@@ -200,15 +192,14 @@ def families_of(work: Work, topology: Topology) -> dict[str, Ints]:
 
 def plan(works: Sequence[Work], topology: Topology, fold: bool = True) -> tuple[Plan, ...]:
     """Return the plan of every job of those that share the cluster. `fold` off gives every rank its own program."""
-    drafted = draft(works, topology)
-    every = np.ones(len(drafted.demand.links), bool)
-    return bound(drafted, folded(drafted.demand, every, fold), every)
+    asked = demand_of(works, topology)
+    every = np.ones(len(asked.links), bool)
+    return bound(works, asked, folded(asked, every, fold), every)
 
 
-def bound(drafted: Draft, cells: Partition, kept: Mask) -> tuple[Plan, ...]:
+def bound(works: Sequence[Work], asked: Demand, cells: Partition, kept: Mask) -> tuple[Plan, ...]:
     """Return the plan of every job on folded `cells`, with only the links that are `kept`."""
-    nets = networks(drafted.demand, cells, kept)
-    return tuple(map(_plan, drafted.works, drafted.demand.tenants, nets))
+    return tuple(map(_plan, works, asked.tenants, networks(asked, cells, kept)))
 
 
 def _plan(work: Work, placed: Tenant, net: Network) -> Plan:
@@ -411,6 +402,15 @@ class _Binder:
     """Families that these have groups of."""
     hosted: dict[float, int]
     """Activities of hosts, by seconds."""
+    known: dict[tuple[str, ...], Sequence[LikeCells]] = field(default_factory=dict)
+
+    def alike(self, families: tuple[str, ...]) -> Sequence[LikeCells]:
+        """Return for each rank cell the group cells that its own are like."""
+        if families not in self.known:
+            like = [(self.activities.network.alike(one), self.groups[one][self.cells].tolist()) for one in families]
+            columns = [[first[cell] for cell in own] for first, own in like]
+            self.known[families] = list(zip(*columns, strict=True)) or [()] * len(self.cells)
+        return self.known[families]
 
     def nothing(self, _: object) -> int:
         """Return the activity of tasks that only wait."""
@@ -442,8 +442,19 @@ class _Binder:
     def compute(self, items: Steps, fresh: bool, *counts: int) -> list[int]:
         """Return the kernels of a computation and the collectives between them; counts: as in `extra`, of which the host begins
         with the first if it is `fresh`."""
-        extra = self.extra(*counts) if fresh else None
-        return self.activities.work(items, self.speed, self.groups, self.cells, self.families, extra)
+        made, of = self.activities, (items, self.speed, self.families, self.extra(*counts) if fresh else None)
+        text = made.text(*of)
+        flows = {call: made.network.flows(call) for call in text.sizes}
+        places = [(call, text.families.index(call.group)) for call in text.sizes]
+
+        def make(row: LikeCells) -> Activity:
+            own = [flows[call][row[place][0]] for call, place in places]
+            like = id(text), self.speed.rank, *[long for _, long in row]
+            if like not in made.times:
+                made.times[like] = made.timing(Source(*of, dict(zip(flows, own, strict=True))))
+            return Activity(made.times[like], tuple(chain(*own)), text.sizes)
+
+        return made.numbered((id(text), self.speed.rank), self.alike(text.families), make)
 
     def moved(self, call: Collective) -> list[int]:
         """Return a collective or message."""
@@ -477,7 +488,8 @@ def _waiting(waits: Sequence[LayoutHandle]) -> _Made:
 
 # Kernels and collectives become activities: seconds of compute with flows between them.
 
-_Maker = Callable[[tuple[int, ...], tuple[int, ...]], Activity]
+LikeCells = tuple[tuple[int, int], ...]
+"""Of each of some groups, the first group cell that has its flows, and the first whose flows take as long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -496,7 +508,7 @@ class Activities:
     written: dict[tuple[object, ...], _Written] = field(default_factory=dict)
     activities: list[Activity] = field(default_factory=lambda: [Activity.NONE])
     """The different activities; those with the same flows share their times."""
-    numbers: dict[Hashable, dict[tuple[int, ...], int]] = field(default_factory=dict)
+    numbers: dict[Hashable, dict[LikeCells, int]] = field(default_factory=dict)
     """Place among them by what is written or called, and by the group cells of its calls."""
     times: dict[tuple[object, ...], SegmentTimes] = field(default_factory=dict)
     """Times by what is written or called, and the group cells whose flows take as long."""
@@ -511,57 +523,12 @@ class Activities:
         self.activities.append(activity)
         return len(self.activities) - 1
 
-    def work(
-        self,
-        items: Steps,
-        speed: Speed,
-        groups: Mapping[str, Ints],
-        cells: Ints,
-        families: frozenset[str],
-        extra: float | None = None,
-    ) -> list[int]:
-        """Return the activity of kernels and collectives in the order given on each of `cells`, rank cells of one speed.
-
-        groups: group cell of all rank cells by family; collectives of other `families` than these are left out. extra: seconds
-        of launches besides, where the host begins with the first; None: all is launched in time.
-        """
-        text, of = self.text(items, speed, families, extra), (items, speed, families, extra)
-        columns = [groups[family][cells].tolist() for family in text.families]
-        flows = {call: self.network.flows(call) for call in text.sizes}
-        places = [(call, text.families.index(call.group)) for call in text.sizes]
-
-        def made(row: tuple[int, ...], like: tuple[int, ...]) -> Activity:
-            own = [flows[call][row[place]] for call, place in places]
-            if (times := self.times.get((id(text), speed.rank, *like))) is None:
-                source = Source(*of, dict(zip(flows, own, strict=True)))
-                times = self.times[id(text), speed.rank, *like] = self.timing(source)
-            return Activity(times, tuple(chain(*own)), text.sizes)
-
-        return self.numbered((id(text), speed.rank), text.families, columns, len(cells), made)
-
-    def numbered(
-        self, what: Hashable, families: Iterable[str], columns: Sequence[Sequence[int]], count: int, make: _Maker
-    ) -> list[int]:
-        """Return the numbers of `count` activities. columns: their group cells in each of `families`.
-
-        what: stands for the activity apart from its groups. make(row, like): makes the activity in the group cells `row`, the
-        first that have its flows; `like` are the first whose flows take as long.
-        """
-        alike = [self.network.alike(family) for family in families]
-        rows, likes = (
-            list(
-                zip(
-                    *[[pair[side][cell] for cell in own] for pair, own in zip(alike, columns, strict=True)], strict=True
-                )
-            )
-            or [()] * count
-            for side in (0, 1)
-        )
+    def numbered(self, what: Hashable, rows: Sequence[LikeCells], make: Callable[[LikeCells], Activity]) -> list[int]:
+        """Return the number of the activity in each of `rows`. what: stands for the activity apart from its groups."""
         known = self.numbers.setdefault(what, {})
-        for row, like in zip(rows, likes, strict=True):
+        for row in dict.fromkeys(rows):
             if row not in known:
-                known[row] = len(self.activities)
-                self.activities.append(make(row, like))
+                known[row] = self.add(make(row))
         return [known[row] for row in rows]
 
     def text(self, items: Steps, speed: Speed, families: frozenset[str], extra: float | None) -> _Written:
@@ -578,16 +545,17 @@ class Activities:
 
     def transfers(self, call: Collective, cells: Sequence[int]) -> list[int]:
         """Return the activity of one collective or one message in each of the group cells `cells`."""
-        flows = self.network.flows(call)
+        flows, like = self.network.flows(call), self.network.alike(call.group)
 
-        def made(row: tuple[int, ...], like: tuple[int, ...]) -> Activity:
-            own = flows[row[0]]
-            if (times := self.times.get((call, *like))) is None:
-                rows = [(0.0, 0.0, 0.0, *self.taken(call, row[0], own))] * len(own)
-                times = self.times[call, *like] = SegmentTimes(rows, own, range(len(own)))
-            return Activity(times, own, {call: call.size})
+        def make(row: LikeCells) -> Activity:
+            [(cell, long)] = row
+            own = flows[cell]
+            if (call, long) not in self.times:
+                shares = [(0.0, 0.0, 0.0, *self.taken(call, cell, own))] * len(own)
+                self.times[call, long] = SegmentTimes(shares, own, range(len(own)))
+            return Activity(self.times[call, long], own, {call: call.size})
 
-        return self.numbered(call, (call.group,), (cells,), len(cells), made)
+        return self.numbered(call, [(like[cell],) for cell in cells], make)
 
     def taken(self, call: Collective, cell: int, flows: Sequence[Flow]) -> tuple[float, float]:
         """Return the shares of SMs and memory bandwidth that communication takes from concurrent passes."""

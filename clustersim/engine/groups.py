@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
 
 import numpy as np
 
@@ -30,13 +29,6 @@ from clustersim.topology.model import Topology
 
 PIPELINES = "pp"
 """Family name of the ranks of pipelines."""
-
-
-class Use(NamedTuple):
-    """A family and the collectives that the job runs in it, by size."""
-
-    family: Family
-    collectives: tuple[Collective, ...]
 
 
 def tenant(job: Job, topology: Topology, gpus: Ints, collectives: Iterable[Collective]) -> Tenant:
@@ -69,12 +61,11 @@ def tenant(job: Job, topology: Topology, gpus: Ints, collectives: Iterable[Colle
     )
     question = ("tenant", *shape, ops, fingerprint(gpus))
 
-    def found() -> tuple[tuple[Family, ...], Ints]:
-        return families(job, topology, gpus, ops), _seeds(job, topology, gpus)
+    def found() -> tuple[tuple[Family, ...], Ints, object]:
+        return families(job, topology, gpus, ops), _seeds(job, topology, gpus), object()
 
-    own, seeds = topology.cache.once(question, found)
-    uses = tuple(Use(family, tuple(by_name[family.name])) for family in own)
-    return Tenant(uses, gpus, seeds, question)
+    own, seeds, key = topology.cache.once(question, found)  # a key that is quick to hash
+    return Tenant([(family, tuple(by_name[family.name])) for family in own], gpus, seeds, key)
 
 
 def families(

@@ -6,7 +6,7 @@ import math
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import chain
+from itertools import chain, starmap
 from typing import NamedTuple
 
 import numpy as np
@@ -57,7 +57,7 @@ class Network:
     """{family: kind of each group cell}, for families with several kinds."""
     known: dict[Collective, Sequence[tuple[Flow, ...]]] = field(default_factory=dict)
     cell_rows: dict[Variant, list[tuple[list[float], list[float], list[int], LinkLoads]]] = field(default_factory=dict)
-    like: dict[str, tuple[list[int], list[int]]] = field(default_factory=dict)
+    like: dict[str, Sequence[tuple[int, int]]] = field(default_factory=dict)
 
     @property
     def nbytes(self) -> int:
@@ -88,7 +88,8 @@ class Network:
     def flows(self, call: Collective) -> Sequence[tuple[Flow, ...]]:
         """Return the flows of a call in a group of each cell; the first pays the launch. Those of like cells are one object."""
         if (known := self.known.get(call)) is None:
-            first, own, made = self.alike(call.group)[0], self.plans[call], dict[int, tuple[Flow, ...]]()
+            own, made = self.plans[call], dict[int, tuple[Flow, ...]]()
+            first = [cell for cell, _ in self.alike(call.group)]
             phases = {kind: self.by_cell(_variant(call, one)) for kind, one in own.items()}
             kinds = self.kinds[call.group] if len(own) > 1 else [*own] * len(first)
             for cell in dict.fromkeys(first):
@@ -103,25 +104,22 @@ class Network:
             known = self.known[call] = [made[cell] for cell in first]
         return known
 
-    def alike(self, family: str) -> tuple[list[int], list[int]]:
+    def alike(self, family: str) -> Sequence[tuple[int, int]]:
         """Return, for each group cell of a family, the first one whose flows take as long and load the same links, and the first
         one whose flows take as long, on any links."""
         if family not in self.like:
             plans = ((call, one) for call, own in self.plans.items() if call.group == family for one in own.values())
-            variants = dict.fromkeys(_variant(*one) for one in plans)
-            count, first = len(self.cells.groups[family].first), dict[object, int]()
-            columns: list[Sequence[object]] = [self.kinds.get(family) or [None] * count]
+            count = len(self.cells.groups[family].first)
             alone = [-1] * count
-            for latency, bound, start, _ in chain.from_iterable(map(self.by_cell, variants)):
+            columns: list[Sequence[object]] = [self.kinds.get(family) or alone]
+            for latency, bound, start, _ in chain.from_iterable(
+                map(self.by_cell, dict.fromkeys(starmap(_variant, plans)))
+            ):
                 # a cell with links of its own is like no other
                 alone = [cell if start[cell] < start[cell + 1] else known for cell, known in enumerate(alone)]
                 columns += latency, bound
-            keys = list(zip(*columns, strict=True))
-            long = [first.setdefault(key, cell) for cell, key in enumerate(keys)]
-            self.like[family] = (
-                [first.setdefault((one, own), cell) for cell, (one, own) in enumerate(zip(long, alone, strict=True))],
-                long,
-            )
+            long = _firsts([*zip(*columns, strict=True)])
+            self.like[family] = list(zip(_firsts([*zip(long, alone, strict=True)]), long, strict=True))
         return self.like[family]
 
     def by_cell(self, variant: Variant) -> Sequence[tuple[list[float], list[float], list[int], LinkLoads]]:
@@ -149,6 +147,12 @@ class Network:
         return self.topology.cache.once(("bytes", self.cells.key, tuple(sizes.items())), found)
 
 
+def _firsts(keys: Sequence[Hashable]) -> list[int]:
+    """Return the index of the first key that is equal to each."""
+    first = dict(zip(reversed(keys), range(len(keys) - 1, -1, -1), strict=True))
+    return [first[key] for key in keys]
+
+
 class Tenant(NamedTuple):
     """A placed job as input of the network."""
 
@@ -159,14 +163,7 @@ class Tenant(NamedTuple):
     seeds: Ints
     """Integer of 0 or more per rank; ranks of different seeds are never folded (ranks,)."""
     key: Hashable = None
-    """Key in the cluster's cache for everything but the sizes of collectives; None: computed."""
-
-
-class JobTraffic(NamedTuple):
-    """Plans of a job's collectives, and the traffic of each variant, with latency and bound."""
-
-    plans: Mapping[Collective, GroupPlans]
-    phases: Mapping[Variant, tuple[Traffic, ...]]
+    """Key in the cluster's cache for everything but the sizes of collectives; None: nothing is found again."""
 
 
 class Demand(NamedTuple):
@@ -174,8 +171,10 @@ class Demand(NamedTuple):
 
     topology: Topology
     tenants: tuple[Tenant, ...]
-    traffic: tuple[JobTraffic, ...]
-    """By job."""
+    plans: Sequence[Mapping[Collective, GroupPlans]]
+    """Plans of the collectives of each job …"""
+    phases: Sequence[Mapping[Variant, tuple[Traffic, ...]]]
+    """… and the traffic of each variant, with latency and bound."""
     links: Ints
     """Links that could be bottlenecks, sorted."""
     loads: tuple[ScarceLoads, ...]
@@ -199,30 +198,18 @@ def demand(topology: Topology, tenants: Sequence[Tenant]) -> Demand:
 
     Results for known jobs are cached with the cluster: sizes of collectives change only plans.
     """
-    tenants = tuple(one if one.key is not None else one._replace(key=_key(one)) for one in tenants)
+    tenants = tuple(one if one.key is not None else one._replace(key=object()) for one in tenants)
     plans = [_plans(topology, one) for one in tenants]
     carried = [_carried(one) for one in plans]
     key = tuple((one.key, *((v, *c[1:]) for v, c in own.items())) for one, own in zip(tenants, carried, strict=True))
 
-    def found() -> tuple[tuple[Mapping[Variant, tuple[Traffic, ...]], ...], Ints, tuple[ScarceLoads, ...]]:
+    def found() -> tuple[tuple[Mapping[Variant, tuple[Traffic, ...]], ...], Ints, tuple[ScarceLoads, ...], object]:
         phases = tuple(_phases(topology, *one) for one in zip(range(len(tenants)), tenants, carried, strict=True))
         links, loads = scarce(topology, _flat(phases))
         bare = tuple({v: tuple(t.bare() for t in parts) for v, parts in own.items()} for own in phases)
-        return bare, links, loads
+        return bare, links, loads, object()  # a key that is quick to hash
 
-    phases, links, loads = topology.cache.once(("demand", key), found)
-    of_jobs = tuple(JobTraffic(*one) for one in zip(plans, phases, strict=True))
-    return Demand(topology, tenants, of_jobs, links, loads, key)
-
-
-def _key(tenant: Tenant) -> Hashable:
-    """Return a hashable key of a tenant without one."""
-    families = tuple(
-        (f.name, f.ranks.shape, fingerprint(f.ranks), f.levels, f.algorithm, tuple(f.eras.items()), f.shares, f.router)
-        + (() if f.communicators is None else (f.communicators.shape, fingerprint(f.communicators)))
-        for f, _ in tenant.families
-    )
-    return families, fingerprint(tenant.gpus), fingerprint(tenant.seeds)
+    return Demand(topology, tenants, plans, *topology.cache.once(("demand", key), found))
 
 
 def _flat(of_jobs: Iterable[Mapping[Variant, tuple[Traffic, ...]]]) -> list[Traffic]:
@@ -236,7 +223,7 @@ def folded(demand: Demand, kept: Mask, fold: bool = True) -> Partition:
 
     def found() -> Partition:
         capacity = demand.topology.capacity[demand.links[kept]]
-        flat, loads = _flat(one.phases for one in demand.traffic), _kept(demand, kept)
+        flat, loads = _flat(demand.phases), _kept(demand, kept)
         return partition(_seeds(demand.tenants), _vertices(demand.tenants), flat, loads, capacity, fold)
 
     return demand.topology.cache.once(question, found)._replace(key=question)
@@ -254,10 +241,9 @@ def networks(demand: Demand, cells: Partition, kept: Mask) -> tuple[Network, ...
     def found() -> tuple[Floats, tuple[tuple[Partition, Mapping[Variant, tuple[LinkLoads, ...]]], ...]]:
         capacity = demand.topology.capacity[demand.links[kept]][cells.links.first]
         each, jobs = iter(_kept(demand, kept)), []
-        for one, own in zip(demand.traffic, _shares(cells, demand.tenants), strict=True):
+        for phases, own in zip(demand.phases, _shares(cells, demand.tenants), strict=True):
             loads = {
-                v: tuple(_loads(next(each), own.groups[v[0]], own.links) for _ in parts)
-                for v, parts in one.phases.items()
+                v: tuple(_loads(next(each), own.groups[v[0]], own.links) for _ in parts) for v, parts in phases.items()
             }
             jobs.append((own, loads))
         return capacity, tuple(jobs)
@@ -266,14 +252,16 @@ def networks(demand: Demand, cells: Partition, kept: Mask) -> tuple[Network, ...
     return tuple(
         Network(
             demand.topology,
-            one.plans,
-            one.phases,
+            plans,
+            phases,
             own._replace(key=(cells.key, job)),
             capacity,
             loads,
             _kinds(demand.topology, tenant, own),
         )
-        for job, (one, tenant, (own, loads)) in enumerate(zip(demand.traffic, demand.tenants, jobs, strict=True))
+        for job, (plans, phases, tenant, (own, loads)) in enumerate(
+            zip(demand.plans, demand.phases, demand.tenants, jobs, strict=True)
+        )
     )
 
 

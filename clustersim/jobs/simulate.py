@@ -14,7 +14,7 @@ import numpy as np
 
 from clustersim.arrays import Mask
 from clustersim.config.overrides import parted
-from clustersim.engine.compile import Plan, Work, bound, draft
+from clustersim.engine.compile import Plan, Work, bound, demand_of
 from clustersim.engine.fold.adaptive import PlayedJobs, adapted
 from clustersim.engine.fold.refinement import Partition
 from clustersim.engine.fold.saturation import jobs_contend, saturated_links
@@ -121,19 +121,19 @@ def _together(
 ) -> PlayedJobs:
     """Simulate the steps of concurrent jobs: by the loop if several jobs can fill a link together, otherwise from each job
     alone."""
-    drafted = draft(works, simulator.cluster)
+    asked = demand_of(works, simulator.cluster)
     plans, nets = tuple(one.plan for one in alone), [one.plan.network for one in alone]
     complete, under_way = _repeated([one.record for one in alone], steps, starts)
-    if not jobs_contend(drafted.demand, nets, under_way):
+    if not jobs_contend(asked, nets, under_way):
         return PlayedJobs(plans, complete)
 
     def simulated(cells: Partition, kept: Mask) -> PlayedJobs:
-        plans = bound(drafted, cells, kept)
+        plans = bound(works, asked, cells, kept)
         told = lambda share: progress(f"simulate together {share:.0%}")  # noqa: E731
         return PlayedJobs(plans, together([*map(Tasks, plans)], "auto", steps, starts, told))
 
-    short = saturated_links(drafted.demand, nets, under_way)
-    return adapted(drafted, np.ones(len(short), bool), simulated, fold, short)
+    short = saturated_links(asked, nets, under_way)
+    return adapted(asked, np.ones(len(short), bool), simulated, fold, short)
 
 
 def _repeated(

@@ -9,7 +9,7 @@ from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clustersim.engine.compile import draft
+from clustersim.engine.compile import demand_of
 from clustersim.engine.network import folded, networks
 from clustersim.errors import ConfigError
 from clustersim.simulation import Simulator, run
@@ -55,14 +55,14 @@ def test_a_job_met_before_takes_what_it_takes_on_a_new_cluster(splits, extra, fo
 
 def _drafted(topology, **split):
     work, _, _ = Simulator(topology).prepare(job(**split).place(16, 4), np.arange(16))
-    return draft([work], topology).demand
+    return demand_of([work], topology)
 
 
 def test_other_sizes_find_the_same_traffic_and_cells():
     topology, split = cluster(4), {"parallelism__tp": 2, "parallelism__pp": 2, "training__seq": 4096}
     one = _drafted(topology, **split)  # whose messages are large enough for all of NCCL's channels
     other = _drafted(topology, **split, training__micro_batch=2)
-    assert one.traffic[0].plans.keys() != other.traffic[0].plans.keys()
+    assert one.plans[0].keys() != other.plans[0].keys()
     assert one.loads is other.loads
     kept = np.ones(len(one.links), bool)
     assert folded(one, kept).ranks.of is folded(other, kept).ranks.of
@@ -77,7 +77,7 @@ def test_other_splits_and_other_places_are_other_questions():
     small = job(parallelism__tp=2, parallelism__dp=2)
     for gpus in ([0, 1, 2, 3], [0, 1, 4, 5]):
         work, _, _ = Simulator(topology).prepare(small.place(4, 4), np.array(gpus))
-        keys.add(draft([work], topology).demand.key)
+        keys.add(demand_of([work], topology).key)
     assert len(keys) == len(kinds) + 2
 
 

@@ -15,10 +15,10 @@ from typing import NamedTuple
 import numpy as np
 
 from clustersim.arrays import Mask
-from clustersim.engine.compile import Draft, Plan, Work, bound, draft
+from clustersim.engine.compile import Plan, Work, bound, demand_of
 from clustersim.engine.fold.refinement import Partition
 from clustersim.engine.fold.saturation import saturated_links
-from clustersim.engine.network import folded
+from clustersim.engine.network import Demand, folded
 from clustersim.engine.player import SIMPY, Player
 from clustersim.engine.record import Record
 from clustersim.topology.model import Topology
@@ -52,33 +52,33 @@ def play(
     """Simulate one step of a job. `fold` off simulates every rank, on all links that could be short."""
     if (known := player.replay_cached(work.seconds)) is not None:
         return known
-    drafted = draft([work], topology)
-    every: Mask = np.ones(len(drafted.demand.links), bool)
+    asked = demand_of([work], topology)
+    every: Mask = np.ones(len(asked.links), bool)
 
     def simulated(cells: Partition, kept: Mask) -> PlayedJobs:
         own = player if kept is every else replace(player, structure=None)  # else it holds for these times alone
-        [plan] = bound(drafted, cells, kept)
+        [plan] = bound([work], asked, cells, kept)
         return PlayedJobs((plan,), ((own.step(plan, progress),),))
 
-    found = adapted(drafted, every, simulated, fold)
+    found = adapted(asked, every, simulated, fold)
     return found.plans[0], found.records[0][0]
 
 
 def adapted(
-    drafted: Draft, every: Mask, simulated: JobsPlayer, fold: bool = True, kept: Mask | None = None
+    asked: Demand, every: Mask, simulated: JobsPlayer, fold: bool = True, kept: Mask | None = None
 ) -> PlayedJobs:
     """Simulate jobs with only the links that prove to be short, or with all links if that takes less time.
 
     every: mask of all links. kept: links to start with (default: none).
     """
-    whole = folded(drafted.demand, every, fold)
+    whole = folded(asked, every, fold)
     kept = ~every if kept is None else kept
     while fold and _worth(whole, kept):
-        cells = folded(drafted.demand, kept)
+        cells = folded(asked, kept)
         if MIN_FOLDING_GAIN * len(cells.ranks.first) > len(whole.ranks.first):
             break
         found = simulated(cells, kept)
-        short = saturated_links(drafted.demand, [plan.network for plan in found.plans], found.records) & ~kept
+        short = saturated_links(asked, [plan.network for plan in found.plans], found.records) & ~kept
         if not short.any():
             return found
         kept = kept | short
