@@ -5,17 +5,21 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
 from clustersim.report.names import document
+from clustersim.writing import save
 
 if TYPE_CHECKING:
     from clustersim.report.terminal import Look
 
+Words = Callable[[Mapping[str, object]], list[str]]
+"""Function from a point's overrides to the words of the command that runs it."""
 NO_COLOR = "NO_COLOR"
 """Environment variable that switches emphasis in a terminal off (https://no-color.org)."""
 
@@ -26,16 +30,20 @@ def look() -> Look:
 
     if not sys.stdout.isatty() or os.environ.get(NO_COLOR) or os.environ.get("TERM") == "dumb":
         return PLAIN
-    return Look(_bold, *(partial(typer.style, fg=colour) for colour in ("green", "yellow", "red")))
+    bold = partial(typer.style, bold=True)
+    return Look(bold, *(partial(typer.style, fg=colour) for colour in ("green", "yellow", "red")))
 
 
-def _bold(text: str) -> str:
-    return typer.style(text, bold=True)
+def print_json(command: str, fields: Mapping[str, Any], out: Path | None = None, shown: bool = True) -> None:
+    """Print the result of a command as one JSON object that starts with `schema_version`, `clustersim` and `command`.
 
-
-def print_json(command: str, fields: Mapping[str, Any]) -> None:
-    """Print the result of a command as one JSON object that starts with `schema_version`, `clustersim` and `command`."""
-    typer.echo(json.dumps(document(command, fields), indent=2))
+    out: file to write it to as well. shown: whether to print it.
+    """
+    text = json.dumps(document(command, fields), indent=2)
+    if out:
+        save(out, f"{text}\n")
+    if shown:
+        typer.echo(text)
 
 
 def table(cells: Iterable[Sequence[str]], sides: str) -> list[str]:

@@ -9,31 +9,31 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from clustersim.cli.answer import Words
 from clustersim.cli.commands import option
 from clustersim.cli.main import INTERRUPTED
 from clustersim.cli.options import (
     EngineName,
     MachineOption,
     PriceOptions,
+    SearchOutput,
     Settings,
-    StandardOutput,
     SweptKeys,
     TopologyFile,
     Unlikely,
+    Within,
     WorkloadOrModel,
     by_key,
     on_machine,
 )
 from clustersim.cli.sweep_table import best_lines, likely, point_table
-from clustersim.units import parse, plural
+from clustersim.units import plural
+from clustersim.writing import check_output
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator
 
     from clustersim.optimization.search import SearchResult
-
-    Words = Callable[[Mapping[str, object]], list[str]]
-    """What gives the words of the command of a point."""
 
 
 def optimize(
@@ -50,11 +50,11 @@ def optimize(
     target: Annotated[float | None, option("Tokens/s that --objective gpus must reach.", "TOKENS/S")] = None,
     top: Annotated[int, option("Number of best splits to find.", min=1, max=1000)] = 5,
     trials: Annotated[int | None, option("Largest number of simulations.", min=1, max=1_000_000)] = None,
-    within: Annotated[str | None, option("Time limit, such as 60s.", "TIME")] = None,
+    within: Within = None,
     unlikely: Unlikely = False,
     engine: EngineName = "auto",
     prices: PriceOptions,
-    output: StandardOutput,
+    output: SearchOutput,
 ) -> None:
     """Find the best split of a model on a cluster, over all legal degrees and options, and say why it is the best.
 
@@ -66,12 +66,14 @@ def optimize(
     from clustersim.files import keeping_inputs
     from clustersim.optimization.answer import answer, untried
     from clustersim.optimization.objective import objective as objective_of
-    from clustersim.optimization.search import Limits, free
+    from clustersim.optimization.search import Limits, Stop, free
     from clustersim.question import StepQuestion
     from clustersim.sweeps.axes import space
     from clustersim.sweeps.evaluate import Files, load
 
-    written = by_key(settings)
+    if output.out:
+        check_output("--out", output.out, (".json",), (topology, workload))
+    written, stop = by_key(settings), Stop(True, within or math.inf)
     given = {key for key, value in changes.items() if value is not None} | written.keys()
     asked = space({**changes, **dict.fromkeys(free(given), "auto")}, written)
     asked = replace(asked, fixed=on_machine(machine, topology, asked.fixed, asked.axes))
@@ -84,15 +86,14 @@ def optimize(
             better = "" if gap is None else f", none better by more than {gap:.1%}"
             progress(f"simulate: {done} done, at most {left:,} left{better}")
 
-        limits = Limits(True, parse(within, "time") if within else math.inf, trials or math.inf)
-        found = answer(case, asked, wanted, top, tell, limits)
+        found = answer(case, asked, wanted, top, tell, Limits(stop, trials or math.inf))
     words = StepQuestion(topology, workload, engine=engine, machine=machine).commands(asked.by_set)
     output.show(
         "optimize",
         lambda: _fields(found, words),
         lambda: [*_lines(found, words), *filter(None, [untried(case, asked)])],
     )
-    if found.gap is not None and within is None and trials is None:
+    if stop.interrupted:
         raise typer.Exit(INTERRUPTED[0])
 
 
@@ -130,15 +131,11 @@ def _lines(found: SearchResult, words: Words) -> list[str]:
         for name, n in found.refused.counts.items()
     ]
     such = [f"  {kind}, such as: {why}" for kind, why in found.refused.examples.items() if kind != "does not fit"]
-    return [*lines, ", ".join([counts, *out]), *such, *_open(found)]
-
-
-def _open(found: SearchResult) -> list[str]:
-    """Return the lines on what an interrupted search leaves open."""
-    if found.gap is None:
-        return []
-    many = plural(found.open_points, "point was", "points were")
-    return [f"ended early: {many} not reached, of which none is better than the first by more than {found.gap:.1%}"]
+    if found.gap is not None:
+        many = plural(found.open_points, "point was", "points were")
+        better = f"none is better than the first by more than {found.gap:.1%}"
+        such.append(f"ended early: {many} not reached, of which {better}")
+    return [*lines, ", ".join([counts, *out]), *such]
 
 
 def _reasons(found: SearchResult) -> Iterator[str]:

@@ -19,6 +19,7 @@ from clustersim.config.shipped import Room, files, find, renamed
 from clustersim.errors import InputError
 from clustersim.parallel.options import FLAGS, RUN_OPTIONS
 from clustersim.topology import options as cluster_keys
+from clustersim.units import parse
 
 if TYPE_CHECKING:
     from clustersim.costs.figures import Figures
@@ -72,6 +73,8 @@ WorkloadFile = Annotated[Path, WORKLOAD]
 ResultFolder = Annotated[Path, typer.Argument(metavar="RESULT", help="The folder that `clustersim run` wrote.")]
 Json = Annotated[bool, option("Print JSON instead of text.", flags="--json")]
 Quiet = Annotated[bool, option("Print only errors.", flags="--quiet -q")]
+Within = Annotated[float | None, option("Time limit, such as 60s.", "TIME", parser=lambda text: parse(text, "time"))]
+AnswerFile = Annotated[Path | None, option("Also write the JSON of the answer here.", "FILE.json", flags="--out -o")]
 Force = Annotated[bool, option("Let --out replace the result of another question.", flags="--force")]
 NoSave = Annotated[bool, option("Write no files.", flags="--no-save")]
 NoFold = Annotated[bool, option("Simulate every rank, also identical ones.", flags="--no-fold")]
@@ -181,6 +184,7 @@ class CommandOutput:
 
     plugins: Plugins = None
     as_json: Json = False
+    out: AnswerFile = None
     verbose: Verbose = False
     brief: Annotated[bool, option("Print the three numbers and warnings alone.", flags="--brief")] = False
     quiet: Quiet = False
@@ -195,10 +199,10 @@ class CommandOutput:
         return self.quiet or self.as_json
 
     def show(self, command: str, data: Callable[[], Mapping[str, Any]], lines: Callable[[], Iterable[str]]) -> None:
-        """Print the result of a command: its data with --json, otherwise its lines of text unless --quiet."""
-        if self.as_json:
-            print_json(command, data())
-        elif not self.quiet:
+        """Write and print the result of a command: its data to --out and with --json, its lines of text unless --quiet."""
+        if self.as_json or self.out:
+            print_json(command, data(), self.out, self.as_json)
+        if not self.silent:
             self.say(*lines())
 
     def show_saved(
@@ -222,7 +226,8 @@ class CommandOutput:
             typer.echo("\n".join(lines))
 
 
-FullOutput = Annotated[CommandOutput, option_group(CommandOutput)]
+FullOutput = Annotated[CommandOutput, option_group(CommandOutput, "plugins", "as_json", "verbose", "brief", "quiet")]
+SearchOutput = Annotated[CommandOutput, option_group(CommandOutput, "plugins", "out", "as_json", "quiet")]
 StandardOutput = Annotated[CommandOutput, option_group(CommandOutput, "plugins", "as_json", "quiet")]
 JsonOutput = Annotated[CommandOutput, option_group(CommandOutput, "plugins", "as_json")]
 TextOutput = Annotated[CommandOutput, option_group(CommandOutput, "plugins", "quiet")]

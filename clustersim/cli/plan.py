@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import typer
+
+from clustersim.cli.answer import Words, print_json
 from clustersim.cli.commands import option
+from clustersim.cli.main import INTERRUPTED
 from clustersim.cli.options import (
     MachineOption,
     PriceOptions,
     ReliabilityFile,
+    SearchOutput,
     Settings,
-    StandardOutput,
     Unlikely,
+    Within,
     WorkloadFile,
     on_machine,
     overrides,
@@ -23,18 +29,14 @@ from clustersim.cli.sweep_table import best_lines, doubtful, doubts
 from clustersim.errors import InputError
 from clustersim.parallel.options import FLAGS
 from clustersim.units import dollars, plural, scaled, seconds
+from clustersim.writing import check_output
 
 if TYPE_CHECKING:
-    from clustersim.engine.player import Engine
     from clustersim.planning.answer import Answer, Change
-    from clustersim.planning.planner import PlanUnderWay, TrainingPlan
+    from clustersim.planning.planner import TrainingPlan
     from clustersim.planning.request import PlanRequest
     from clustersim.sweeps.space import Point
 
-PointCommand = Callable[[Mapping[str, object]], list[str]]
-"""Function from a point's overrides to the words of the command that runs it."""
-ENGINE: Engine = "auto"
-"""Engine of the steps of plans."""
 GPU = "h100"
 """Default GPU of a plan."""
 FABRIC = ("cluster.nic", "fabric.oversubscription")
@@ -58,20 +60,23 @@ def plan(
     machine: MachineOption = None,
     global_batch: Annotated[int | None, option("Sequences per step; default: the cheapest number.", min=1)] = None,
     blocking: Annotated[bool, option("Steps wait while a checkpoint is written.", flags="--blocking")] = False,
+    within: Within = None,
     reliability: ReliabilityFile = None,
     unlikely: Unlikely = False,
     prices: PriceOptions,
-    output: StandardOutput,
+    output: SearchOutput,
 ) -> None:
     """Find the cheapest cluster and split that train on the given tokens in time, failures, checkpoints and spares included.
 
     Every kind of cluster is sized for itself, with the batch that costs least: from the workload's to the one that
     reaches the lowest loss with these tokens. Steps are simulated, failures are played event by event.
+    With --within or Ctrl-C the search ends with the best plan so far, and says how much better others may be.
     """
     from dataclasses import replace
 
     from clustersim.config.shipped import find
     from clustersim.files import keeping_inputs
+    from clustersim.optimization.search import Stop
     from clustersim.planning.answer import answer, changes
     from clustersim.planning.planner import Planner
     from clustersim.planning.reliability import load as load_reliability
@@ -79,6 +84,8 @@ def plan(
     from clustersim.question import StepQuestion
     from clustersim.sweeps.evaluate import Files, load
 
+    if output.out:
+        check_output("--out", output.out, (".json",), (workload,))
     fixed = overrides({"training.global_batch": global_batch}, settings)
     axes = {"cluster.gpu": gpu, "cluster.nic": nic, "fabric.oversubscription": oversubscription}
     for key, text in axes.items():
@@ -93,26 +100,29 @@ def plan(
     asked = plan_request(amount("--tokens", tokens), days, usd, nodes, fixed, given, blocking)
     with output.progress() as progress, keeping_inputs() as read:
         progress("plan")
-        case = load(Files(str(where), str(workload), read, ENGINE, prices.figures()), unlikely)
-        planner = Planner(case, load_reliability(reliability), show=lambda now: progress(_under_way(now)))
+        case = load(Files(str(where), str(workload), read, costs=prices.figures()), unlikely)
+        stop = Stop(True, within or math.inf)
+        planner = Planner(case, load_reliability(reliability), show=lambda *now: progress(_under_way(*now)), stop=stop)
         found = answer(planner, asked)
-        command = StepQuestion(where, workload, engine=ENGINE, machine=machine).commands()
-        if output.as_json:
-            found = replace(found, changes=tuple(changes(planner, found)))
-        output.show("plan", lambda: _fields(found, command), lambda: _lines(found, command, workload.stem))
-        if not output.silent:
-            for place, one in enumerate(changes(planner, found)):  # a plan is shown while others are still searched
-                said = f"  {_change(found.asked, found.plans[0][1], one)}"
-                output.say(said if place else f"what a change is worth:\n{said}")
+        command = StepQuestion(where, workload, engine="auto", machine=machine).commands()
+        output.say(*_lines(found, command, workload.stem))
+        others: list[Change] = []
+        for one in changes(planner, found) if output.out or output.as_json or not output.quiet else ():
+            said = f"  {_change(found.asked, found.plans[0][1], one)}"  # a plan is shown while others are searched
+            output.say(said if others else f"what a change is worth:\n{said}")
+            others.append(one)
+        if output.out or output.as_json:
+            print_json("plan", _fields(replace(found, changes=tuple(others)), command), output.out, output.as_json)
+    if stop.interrupted:
+        raise typer.Exit(INTERRUPTED[0])
 
 
-def _under_way(now: PlanUnderWay) -> str:
+def _under_way(sought: str, done: int, left: int) -> str:
     """Return the progress message: the kind of plan in progress, and the number of splits simulated and left."""
-    done = plural(now.done, "split", "splits")
-    return f"look for {now.sought}: {done} simulated so far, at most {now.left:,} more may be better"
+    return f"look for {sought}: {plural(done, 'split', 'splits')} simulated so far, at most {left:,} more may be better"
 
 
-def _fields(found: Answer, command: PointCommand) -> dict[str, Any]:
+def _fields(found: Answer, command: Words) -> dict[str, Any]:
     asked = found.asked
     limits = {"tokens": asked.tokens, "days": asked.days, "budget_usd": asked.budget, "nodes": asked.nodes}
     changes = [
@@ -121,18 +131,11 @@ def _fields(found: Answer, command: PointCommand) -> dict[str, Any]:
     ]
     plans = [_plan_fields(one, command) for _, one in found.plans]
     without = [{**kind, "why": why} for kind, why in found.without]
-    played = found.played._asdict()
-    return {
-        **limits,
-        "plans": plans,
-        "without": without,
-        "batches": found.batches,
-        "played_days": played,
-        "changes": changes,
-    }
+    rest = {"batches": found.batches, "played_days": found.played._asdict(), "changes": changes}
+    return {**limits, "plans": plans, "without": without, **rest}
 
 
-def _plan_fields(found: TrainingPlan, command: PointCommand) -> dict[str, Any]:
+def _plan_fields(found: TrainingPlan, command: Words) -> dict[str, Any]:
     import shlex
 
     share, saved = found.goodput, found.goodput.checkpoint
@@ -145,16 +148,15 @@ def _plan_fields(found: TrainingPlan, command: PointCommand) -> dict[str, Any]:
         "checkpoint_blocking_s": saved.blocking,
     }
     rest = {"restart_s": share.restart, "slowest_replica": share.slowest}
-    points = {"points": found.screened, "points_simulated": found.tried}
+    points = {"points": found.screened, "points_simulated": found.tried, "gap": found.gap}
     return size | took | lost | kept | rest | points | {"step": found.row, "run": shlex.join(command(found.point))}
 
 
-def _lines(found: Answer, command: PointCommand, name: str) -> list[str]:
-    lines = [f"{name}, {scaled(found.asked.tokens, '').strip()} tokens, within {found.asked.said}", ""]
-    lines += [*_table(found), *_batches(found), ""]
-    lines += [f"  {why}" for _, why in found.without]
-    best = found.plans[0][1]
-    return [*lines, *_details(found, best), *best_lines(command(best.point))]
+def _lines(found: Answer, command: Words, name: str) -> list[str]:
+    head = f"{name}, {scaled(found.asked.tokens, '').strip()} tokens, within {found.asked.said}"
+    best, without = found.plans[0][1], [f"  {why}" for _, why in found.without]
+    table = [*_table(found), *_batches(found), "", *without]
+    return [head, "", *table, *_details(found, best), *best_lines(command(best.point))]
 
 
 def _batches(found: Answer) -> list[str]:
@@ -217,6 +219,8 @@ def _details(found: Answer, best: TrainingPlan) -> list[str]:
     mean, deviation, failures = found.played
     lines.append(f"played with its failures ({failures:,.1f} in the mean): {mean:.2f} days, ± {deviation:.2f}")
     lines.append(f"{best.tried} of {plural(best.screened, 'split', 'splits')} on all numbers of nodes were simulated")
+    if best.gap is not None:
+        lines.append(f"ended early: no plan on such a cluster is better than the first by more than {best.gap:.1%}")
     return [*lines, ""]
 
 
@@ -228,7 +232,7 @@ def _change(asked: PlanRequest, best: TrainingPlan, one: Change) -> str:
     said = f"{one.what}: {f'none within {asked.days:g} days, the fastest has ' if late else ''}"
     said += f"{plural(other.nodes, 'node', 'nodes')}, {other.days:.1f} days"
     if other.usd is not None and best.usd is not None:
-        said += f", {_signed(other.usd - best.usd)} USD"
+        said += f", {'+' if other.usd >= best.usd else ''}{dollars(other.usd - best.usd)} USD"
     step = other.row["step_time_s"] / best.row["step_time_s"] - 1
     same = other.nodes == best.nodes and other.row["tp"] == best.row["tp"] and other.row["pp"] == best.row["pp"]
     if (batch := other.row["global_batch"]) != best.row["global_batch"]:
@@ -236,8 +240,3 @@ def _change(asked: PlanRequest, best: TrainingPlan, one: Change) -> str:
     elif same:
         said += f", step {step:+.1%}"
     return said + "".join(f", {_BEYOND[name]}" for name in one.misses if not (late and name == "days"))
-
-
-def _signed(usd: float) -> str:
-    """Return a difference in dollars with its sign."""
-    return f"{'+' if usd >= 0 else ''}{dollars(usd)}"

@@ -117,10 +117,12 @@ class Shown:
 
     def _reasons(self) -> list[tuple[str, int, str]]:
         """Return (status, number of points, example) of each kind of reason, the commonest first."""
+        files = "|".join(re.escape(str(file)) for file in (self.workload, self.topology))
+        place = re.compile(rf"^({files})(:\d+:\d+| \(command line\))?: ")  # in an input, which all points share
         kinds: dict[tuple[str, str], list[str]] = {}
         for row in self.rows:
             if row["status"] != "ok":
-                why = _placeless(row["reason"], self.workload, self.topology)
+                why = place.sub("", row["reason"])
                 kinds.setdefault((row["status"], _DETAIL.sub("#", why)), []).append(why)
         found = [(status, len(reasons), reasons[0]) for (status, _), reasons in kinds.items()]
         return sorted(found, key=lambda one: -one[1])
@@ -181,11 +183,10 @@ def _warned(rows: Sequence[Row]) -> list[str]:
     for place, row in enumerate(rows, 1):
         for said in row.get("warnings", "").splitlines():
             places.setdefault(said, []).append(str(place))
-    return [line for said, of in places.items() for line in folded(f"warning, {_rows(of)}: {said}")]
-
-
-def _rows(places: Sequence[str]) -> str:
-    return f"row {places[0]}" if len(places) == 1 else f"rows {', '.join(places[:-1])} and {places[-1]}"
+    named = {
+        said: f"rows {', '.join(of[:-1])} and {of[-1]}" if of[1:] else f"row {of[0]}" for said, of in places.items()
+    }
+    return [line for said, rows in named.items() for line in folded(f"warning, {rows}: {said}")]
 
 
 def doubtful(row: Row) -> bool:
@@ -238,9 +239,3 @@ def _reason(status: str, count: int, why: str) -> str:
     several = {"does not fit": "do not fit", "illegal": "are illegal", "failed": "failed"}[status]
     such = f"1 {one}: " if count == 1 else f"{count} {several}, such as: "
     return "\n".join(folded(such + why, "  "))
-
-
-def _placeless(reason: str, *files: Path) -> str:
-    """Return a reason without its position in one of the inputs, which all points share."""
-    named = "|".join(re.escape(str(file)) for file in files)
-    return re.sub(rf"^({named})(:\d+:\d+| \(command line\))?: ", "", reason)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from clustersim.costs.figures import Figures, NodePrice, UnitPrice
+from clustersim.costs.figures import Figures, UnitPrice
 from clustersim.topology.model import Topology
 from clustersim.units import either, plural
 
@@ -37,7 +37,9 @@ def bill(cluster: Topology, figures: Figures) -> list[Item]:
     price, power = _node_price(cluster, figures), node_power(cluster, figures)
     *some, most = cluster.numbering.widths
     each = f"{either(some)} or {most} GPUs" if some else plural(most, "GPU", "GPUs")
-    nodes = Item("nodes", cluster.nodes, price, power, each, _node_date(cluster, figures))
+    known = (figures.node.get(gpu.name) for gpu, _ in cluster.counted())
+    dates = ", ".join(dict.fromkeys(node.date for node in known if node))
+    nodes = Item("nodes", cluster.nodes, price, power, each, dates)
     # routers of a dragonfly and a torus
     switches = cluster.counts.get("switches") or cluster.counts.get("routers", 0.0)
     if not switches or cluster.nodes == 1:
@@ -45,8 +47,9 @@ def bill(cluster: Topology, figures: Figures) -> list[Item]:
     rate = cluster.node.wire * 8 / 1e9
     fit = [one for one in figures.switch if one.rate >= cluster.node.wire * (1 - 1e-9)]
     switch = fit[0] if fit else figures.switch[-1]
-    ends, cables = _ends(cluster), cluster.counts["cables"]
-    ports = cluster.counts.get("switch_ports", ends.switch) / switches
+    nics, cables = cluster.counts.get("nics", 0.0), cluster.counts["cables"]
+    ends = 2 * cables - nics  # of cables at switches: each NIC's cable has one end at the NIC
+    ports = cluster.counts.get("switch_ports", ends) / switches
     speed = f"{rate:.4g} Gb/s"
     nic, at_switch, cable = figures.optics.nic, figures.optics.switch, figures.cable
 
@@ -58,8 +61,8 @@ def bill(cluster: Topology, figures: Figures) -> list[Item]:
     return [
         nodes,
         sold("switches", switches, switch, ports * rate, f"{about}{ports:.0f} × {speed}"),
-        sold("modules at NICs", ends.nic, nic, rate, speed),
-        sold("modules at switches", ends.switch, at_switch, rate, speed),
+        sold("modules at NICs", nics, nic, rate, speed),
+        sold("modules at switches", ends, at_switch, rate, speed),
         Item("cables", cables, cable.price, 0.0, "fibre", cable.date),
     ]
 
@@ -67,34 +70,13 @@ def bill(cluster: Topology, figures: Figures) -> list[Item]:
 def _node_price(cluster: Topology, figures: Figures) -> float | None:
     """Return the USD per node, the mean over several types; None if one has no price."""
     each = [(figures.node.get(gpu.name), gpus, count) for gpu, gpus, count in cluster.node_types()]
-    known = [(_as_large(node, gpus), count) for node, gpus, count in each if node]
+    known = [(node.price * (gpus / node.gpus if node.gpus else 1.0), count) for node, gpus, count in each if node]
     return _mean(known) if len(known) == len(each) else None
 
 
 def _mean(each: Sequence[tuple[float, int]]) -> float:
     """Return the mean of figures weighted by the number of nodes in each pair."""
     return each[0][0] if len(each) == 1 else sum(figure * count for figure, count in each) / sum(n for _, n in each)
-
-
-def _node_date(cluster: Topology, figures: Figures) -> str:
-    """Return the dates of the nodes' prices, each once."""
-    known = (figures.node.get(gpu.name) for gpu, _ in cluster.counted())
-    return ", ".join(dict.fromkeys(node.date for node in known if node))
-
-
-def _as_large(node: NodePrice, gpus: int) -> float:
-    return node.price * (gpus / node.gpus if node.gpus else 1.0)
-
-
-class _Ends(NamedTuple):
-    nic: float
-    switch: float
-
-
-def _ends(cluster: Topology) -> _Ends:
-    """Return the ends of all cables: each NIC's cable has one end at the NIC."""
-    nics = cluster.counts.get("nics", 0.0)
-    return _Ends(nics, 2 * cluster.counts["cables"] - nics)
 
 
 def node_power(cluster: Topology, figures: Figures) -> float:
@@ -149,16 +131,13 @@ def rates(cluster: Topology, figures: Figures) -> Rates:
     drawn = load * power.pue.value
     capex = None if any(one.usd is None for one in items) else sum(one.usd or 0.0 for one in items)
     prices = [(figures.rent.get(gpu.name), count) for gpu, count in cluster.counted()]
-    own = None if capex is None else _owned(capex, figures) + drawn / 3.6e6 * power.electricity.value
+    owned = figures.owned
+    yearly = (1 - owned.residual.value) / owned.life.value + owned.maintenance.value
+    kept = None if capex is None else capex * yearly / YEAR / owned.utilisation.value
+    own = None if kept is None else kept + drawn / 3.6e6 * power.electricity.value
     known = [price.price * count / HOUR for price, count in prices if price]
     rent = sum(known) if len(known) == len(prices) else None
     return Rates(rent, own, drawn, power.carbon.value / 3.6e6, capex)
-
-
-def _owned(capex: float, figures: Figures) -> float:
-    own = figures.owned
-    yearly = (1 - own.residual.value) / own.life.value + own.maintenance.value
-    return capex * yearly / YEAR / own.utilisation.value
 
 
 def of_step(found: Rates, step: float, tokens: float) -> dict[str, Any]:

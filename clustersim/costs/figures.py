@@ -158,8 +158,10 @@ def load(path: str | Path | None = None, rent: float | None = None) -> Figures:
     written = read(path) if path else Document("--price", {}, {})
     data = merged(base.data, written.data)
     if rent is not None:
+        from clustersim.hardware.gpus import everything
+
         asked = {"price": rent, "low": rent, "high": rent, "date": "given", "source": "--price"}
-        data["rent"] = dict.fromkeys((*data["rent"], *_gpus()), asked)
+        data["rent"] = dict.fromkeys((*data["rent"], *(gpu.name for gpu in everything())), asked)
     document = Overridden(written.path, data, written.positions, {} if path else {(): ("--price", 0, 0)})
     return validate(Figures, document)
 
@@ -167,12 +169,6 @@ def load(path: str | Path | None = None, rent: float | None = None) -> Figures:
 @cache
 def _shipped() -> Figures:
     return validate(Figures, own(DEFAULTS))
-
-
-def _gpus() -> list[str]:
-    from clustersim.hardware.gpus import everything
-
-    return [gpu.name for gpu in everything()]
 
 
 def merged(base: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:

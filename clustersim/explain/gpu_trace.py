@@ -95,7 +95,8 @@ def measured(path: Path) -> MeasuredStep:
     data = _read(path)
     events = [event for one in data["traceEvents"] if (event := _event(one))]
     marks = _marks(events)
-    ran = _ran(events)
+    kernels = [event for event in events if event.category in ON_GPU]
+    ran = [_one(one, one.args, str(one.args.get("stream", one.thread)), one.start, one.end) for one in kernels]
     on_gpu = bool(ran)
     ran = ran or _operators(events)
     if not ran and isinstance(said := data.get("otherData"), dict) and "clustersim" in said:
@@ -170,14 +171,6 @@ def _marks(events: Iterable[TraceEvent]) -> list[tuple[float, float]]:
         if event.category in found and _STEP.fullmatch(event.name):
             found[event.category].append((event.start, event.end))
     return sorted(found["gpu_user_annotation"] or found["user_annotation"])
-
-
-def _ran(events: Iterable[TraceEvent]) -> list[Ran]:
-    return [
-        _one(event, event.args, str(event.args.get("stream", event.thread)), event.start, event.end)
-        for event in events
-        if event.category in ON_GPU
-    ]
 
 
 def _one(event: TraceEvent, args: Mapping[str, object], stream: str, start: float, end: float) -> Ran:

@@ -83,18 +83,16 @@ def _bottlenecks(found: Explanation, strong: Emphasis) -> list[str]:
     if not found.bottlenecks:
         return folded("bottleneck none: no link slows the critical path", "  ")
     first, *others = found.bottlenecks
-    more = f"; then {', '.join(_wins(one, found.step_time) for one in others)}" if others else ""
+    step = found.step_time
+    also = ", ".join(f"{one.share['link']}{_gain(step - one.step_time, step)}" for one in others)
+    more = f"; then {also}" if others else ""
     said = f"{strong(link(first.share))}: {lifted(first)} the step takes {duration(first.step_time)}"
-    return _whole(f"bottleneck {said}{_gain(found.step_time - first.step_time, found.step_time)}{more}")
+    return _whole(f"bottleneck {said}{_gain(step - first.step_time, step)}{more}")
 
 
 def lifted(one: Bottleneck) -> str:
     """Return the change of a bottleneck in words: `with NIC × 2`, or unlimited rate."""
     return f"with {one.what_if}" if one.what_if else "were it never short,"
-
-
-def _wins(one: Bottleneck, step: float) -> str:
-    return f"{one.share['link']}{_gain(step - one.step_time, step)}"
 
 
 def _gain(gain: float, step: float) -> str:
@@ -198,16 +196,11 @@ def _seconds(found: Comparison) -> Iterator[str]:
             name: values for name, values in shares.items() if max(map(abs, _changes(values))) > _LEAST_CHANGE * total
         }
         if kept:
-            rows = [(f"  {plain(_name(name), 2 * WIDE)}", _cells(values)) for name, values in _sorted(kept)]
-            yield from ("", *_table([(title, _head(found)), *rows], str.rjust))
-
-
-def _name(part: str) -> str:
-    return NAMES.get(part, part)
-
-
-def _sorted(shares: Mapping[str, Sequence[float]]) -> list[tuple[str, Sequence[float]]]:
-    return sorted(shares.items(), key=lambda one: -max(map(abs, _changes(one[1]))))
+            order = sorted(kept.items(), key=lambda one: -max(map(abs, _changes(one[1]))))
+            rows = [(f"  {plain(NAMES.get(name, name), 2 * WIDE)}", _cells(values)) for name, values in order]
+            first, *others = _labels(found)
+            head = [first, *(cell for name in others for cell in (name, "change"))]
+            yield from ("", *_table([(title, head), *rows], str.rjust))
 
 
 def _changes(values: Sequence[float]) -> list[float]:
@@ -229,11 +222,6 @@ def _labels(found: Comparison) -> list[str]:
 def _alike(rows: Iterable[Sequence[str]]) -> int:
     """Return the number of leading words that are equal in all rows."""
     return sum(1 for _ in takewhile(lambda words: len(set(words)) == 1, zip(*rows, strict=False)))
-
-
-def _head(found: Comparison) -> list[str]:
-    names = _labels(found)
-    return [names[0], *(cell for name in names[1:] for cell in (name, "change"))]
 
 
 def _cells(values: Sequence[float]) -> list[str]:

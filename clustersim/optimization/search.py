@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from heapq import heapify, heappop, heappush
 from typing import NamedTuple
@@ -78,13 +78,41 @@ class SearchResult:
     """Largest share by which the open points may be better than the best point; None if the search finished."""
 
 
+@dataclass(slots=True, eq=False)
+class Stop:
+    """End of searches with the best result so far, at a moment or at Ctrl-C."""
+
+    anytime: bool = False
+    """Whether Ctrl-C ends a search that has a result, instead of the program."""
+    within: float = math.inf
+    """Seconds after which a search that has a result ends."""
+    begun: float = field(default_factory=time.monotonic)
+    interrupted: bool = False
+    """Whether Ctrl-C has ended a search."""
+
+    @property
+    def due(self) -> bool:
+        """Whether searches that have a result must end."""
+        return self.interrupted or time.monotonic() - self.begun > self.within
+
+    @contextmanager
+    def catching(self, found: Callable[[], object]) -> Iterator[None]:
+        """Leave the block at Ctrl-C, if there is a result. Raises KeyboardInterrupt otherwise, and the second time."""
+        try:
+            yield
+        except KeyboardInterrupt:
+            if not self.anytime or self.interrupted or not found():
+                raise
+            self.interrupted = True
+
+
+NEVER = Stop()
+
+
 class Limits(NamedTuple):
     """Limits at which a search ends before its proof is complete."""
 
-    anytime: bool = False
-    """Whether Ctrl-C ends it with the best so far, once there is one."""
-    within: float = math.inf
-    """Seconds after which it ends."""
+    stop: Stop = NEVER
     simulations: float = math.inf
     """Number of simulations after which it ends."""
     gap: float = 0.0
@@ -124,20 +152,16 @@ def search(
     points: a space, with one answer per split and its best overlap, or a list of points. shared: results of searches on other
     numbers of equal nodes. Raises InputError if the objective is unknown.
     """
-    begun = time.monotonic()
     space = points if isinstance(points, CandidateSpace) else CandidateSpace(case, points)
     out = Refused(space.out.counts.copy(), dict(space.out.examples))
     found = _CandidateSearch(
         space, wanted, Answers(top, space.chosen), out, shared or SharedWork(), resized=shared is not None
     )
     ended = False
-    try:
+    with limits.stop.catching(lambda: found.answers.found):
         with uncollected():
             found.begin()
-        ended = found.explore(show, begun, limits)
-    except KeyboardInterrupt:
-        if not (limits.anytime and found.answers.found):
-            raise
+        ended = found.explore(show, limits)
     best = found.answers.best()
     return found.result(best, ended)
 
@@ -338,13 +362,13 @@ class _CandidateSearch:
         assert tile.rows.layers is not None
         return min(1.0, tile.family.fastest / estimator.token(tile.rows.layers) * SPREAD)
 
-    def explore(self, show: SearchProgress, begun: float, limits: Limits) -> bool:
+    def explore(self, show: SearchProgress, limits: Limits) -> bool:
         """Simulate and bound possible best candidates until none is left or a limit is reached. Return whether none is left."""
         bounded = 0
         show(self.simulated, len(self.heap), self.gap)
         self._dive()
         while self.heap:
-            late = time.monotonic() - begun > limits.within or self.played >= limits.simulations
+            late = limits.stop.due or self.played >= limits.simulations
             if self.answers.found and (late or (self.gap or 0.0) < limits.gap):
                 return False
             show(self.simulated, len(self.heap), self.gap)

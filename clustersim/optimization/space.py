@@ -89,7 +89,7 @@ class Orders(NamedTuple):
     """Orders of equal pipelines with one overlap of expert exchanges."""
 
     rows: list[Order]
-    total: int
+    candidates: int
     """Number of orders, including those with less overlap."""
 
 
@@ -125,7 +125,7 @@ class TileRows:
     @cached_property
     def count(self) -> int:
         """Number of candidates."""
-        return sum(one.orders[self.experts].total for one in self.splits if self.experts in one.orders)
+        return sum(one.orders[self.experts].candidates for one in self.splits if self.experts in one.orders)
 
     @cached_property
     def rows(self) -> list[tuple[SizedSplit, Order]]:
@@ -269,6 +269,7 @@ class CandidateSpace:
 
     def _families(self) -> list[CandidateFamily]:
         """Return all candidates, grouped by what their layers depend on."""
+        closed = (*self.orders, *self.traffic)
         for split in self.splits:
             own = {key: value for key, value in split.point.items() if type(value) is SHARED.get(key)}
             base = tuple((key, str(value)) for key, value in split.point.items() if key not in own)
@@ -277,12 +278,10 @@ class CandidateSpace:
                     self._add(split, path, point, own, base)
                 except InputError as error:
                     self._illegal.append(point)
-                    self.out.add("illegal", str(error), 1 if self.resized else self._closed(point))
+                    self.out.add(
+                        "illegal", str(error), 1 if self.resized else sum(1 for _ in self.below(point, closed))
+                    )
         return list(self._found.values())
-
-    def _closed(self, point: Point) -> int:
-        """Return the number of candidates of a split of which none is legal."""
-        return sum(1 for _ in self.below(point, (*self.orders, *self.traffic)))
 
     def _add(
         self, split: Split, path: PlaceInSpace, point: Point, own: Point, base: tuple[tuple[str, str], ...]

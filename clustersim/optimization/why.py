@@ -55,7 +55,9 @@ def why(best: Row, other: Row, goal: str = "step") -> str:
 
 def _parts(row: Row, whole: float) -> dict[str, float]:
     """Return the minimized quantity `whole` divided over the parts of a step."""
-    return {_name(part): row.get(f"{part}_s", 0.0) / row["step_time_s"] * whole for part in NAMES}
+    return {
+        name.partition(" (")[0]: row.get(f"{part}_s", 0.0) / row["step_time_s"] * whole for part, name in NAMES.items()
+    }
 
 
 def _shared(row: Row, whole: float) -> dict[str, float]:
@@ -89,7 +91,3 @@ def _changed(row: Row, other: Row) -> list[tuple[str, object]]:
     """Return (key, value) of the values in which another row differs."""
     names = (name for name in other if str(other[name]) != str(row.get(name)))
     return [(name, other[name]) for name in names]
-
-
-def _name(part: str) -> str:
-    return NAMES.get(part, part).partition(" (")[0]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from itertools import chain
+from itertools import chain, takewhile
+from operator import attrgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -71,15 +72,21 @@ def answer(planner: Planner, asked: PlanRequest) -> Answer:
     plans: list[tuple[Point, TrainingPlan]] = []
     without: list[tuple[Point, str]] = []
     for kind in asked.candidates:
-        tried = _tried(planner, asked, kind)
+        tried, found = _tried(planner, asked, kind), None
         _check_tokens(planner, asked, tried[0][0])
-        if found := planner.first(asked, tried):
-            plans.append((kind, found))
-        else:
-            without.append((kind, why_none(planner, asked, [*chain(*tried)])))
+        with planner.stop.catching(lambda: plans):
+            if found := planner.first(asked, tried):
+                plans.append((kind, found))
+            elif not planner.stop.interrupted:
+                without.append((kind, why_none(planner, asked, [*chain(*tried)])))
+        if not found and planner.stop.interrupted:
+            without.append((kind, f"{planner.clusters(kind).simulator.cluster.gpu.name}: interrupted before a plan"))
+    if not plans and planner.stop.interrupted:
+        raise KeyboardInterrupt
     if not plans:
         raise InputError(f"no plan within {asked.said}: {'; '.join(why for _, why in without)}")
-    plans.sort(key=lambda one: _order(asked, one[1]))
+    order = attrgetter("days", "rent") if asked.days is None else attrgetter("rent", "nodes")
+    plans.sort(key=lambda one: order(one[1]))
     sizes = tuple(int(str(one[BATCH])) for one in _tried(planner, asked, plans[0][0])[0])
     return Answer(asked, tuple(plans), tuple(without), simulated(planner, plans[0][1]), sizes)
 
@@ -99,10 +106,6 @@ def _check_tokens(planner: Planner, asked: PlanRequest, smallest: Point) -> None
         )
 
 
-def _order(asked: PlanRequest, plan: TrainingPlan) -> tuple[float, float]:
-    return (plan.days, plan.rent) if asked.days is None else (plan.rent, float(plan.nodes))
-
-
 def simulated(planner: Planner, plan: TrainingPlan) -> Simulated:
     """Return the days of a plan's run, with its failures simulated one by one."""
     share = plan.goodput
@@ -115,7 +118,15 @@ def simulated(planner: Planner, plan: TrainingPlan) -> Simulated:
 
 
 def changes(planner: Planner, found: Answer) -> Iterator[Change]:
-    """Yield the changes worth knowing: a week, dollars, a slower network, a slower fabric; each is planned like the answer."""
+    """Yield the changes worth knowing: a week, dollars, a slower network, a slower fabric; each is planned like the answer.
+
+    A change whose search was ended early is left out, with all after it.
+    """
+    with planner.stop.catching(lambda: True):
+        yield from takewhile(lambda _: not planner.stop.due, _changes(planner, found))
+
+
+def _changes(planner: Planner, found: Answer) -> Iterator[Change]:
     asked, (kind, best) = found.asked, found.plans[0]
     tried = _tried(planner, asked, kind)
     if asked.days is not None:

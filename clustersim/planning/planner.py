@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from typing import NamedTuple
 
 import numpy as np
 
@@ -22,7 +21,17 @@ from clustersim.errors import InputError
 from clustersim.model.parameters import parameters
 from clustersim.optimization.answer import wider
 from clustersim.optimization.objective import Load, Objective, objective
-from clustersim.optimization.search import TO_THE_END, Limits, SearchProgress, SearchResult, SharedWork, free, search
+from clustersim.optimization.search import (
+    NEVER,
+    TO_THE_END,
+    Limits,
+    SearchProgress,
+    SearchResult,
+    SharedWork,
+    Stop,
+    free,
+    search,
+)
 from clustersim.optimization.space import CandidateSpace
 from clustersim.parallel.options import KEYS
 from clustersim.planning.batches import BATCH
@@ -45,18 +54,8 @@ REFINED = 0.8
 """Assumed step time after refinement over that before: a plan that misses a limit by more is not refined."""
 
 
-class PlanUnderWay(NamedTuple):
-    """Progress of a search for a plan."""
-
-    sought: str
-    """Kind of plan, such as `the cheapest plan on h100 within 30 days`."""
-    done: int
-    """Number of splits simulated so far, for all plans."""
-    left: int
-    """Number of splits that may still be better."""
-
-
-PlanProgress = Callable[[PlanUnderWay], None]
+PlanProgress = Callable[[str, int, int], None]
+"""Callback: plan, such as `the cheapest plan on h100 within 30 days`; number of simulated splits, and of possible better ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,11 +84,45 @@ class TrainingPlan:
     """Number of points simulated in the search."""
     screened: int = field(default=0, compare=False)
     """Number of points considered in the search."""
+    gap: float | None = field(default=None, compare=False)
+    """Largest share by which other plans may be better, if the search was ended early; else None."""
 
     @property
     def rent(self) -> float:
         """USD of the rent; infinite without a known price."""
         return math.inf if self.usd is None else self.usd
+
+
+@dataclass(slots=True)
+class _PlanSearch:
+    """State of the search for a plan on clusters of one kind."""
+
+    asked: PlanRequest
+    kind: Point
+    space: CandidateSpace
+    show: SearchProgress
+    stop: Stop
+    plans: dict[int, TrainingPlan] = field(default_factory=dict)
+    """Plans by number of nodes, also beyond a limit."""
+    tried: int = 0
+    """Number of simulated splits."""
+    bound: float = math.inf
+    """Least cost that the candidates without a simulation may have."""
+
+    def best(self) -> TrainingPlan | None:
+        """Return the best plan that meets all limits; None without one."""
+        costs = {size: self.asked.cost(one.days, one.usd, one.nodes) for size, one in self.plans.items()}
+        nodes = min(costs, key=costs.__getitem__, default=0)
+        if costs.get(nodes, math.inf) == math.inf:
+            return None
+        chosen = self.plans[nodes]
+        gap = max(chosen.gap or 0.0, 1 - self.bound / costs[nodes]) if self.stop.due else None
+        return replace(chosen, tried=self.tried, screened=self.space.points, gap=gap)
+
+    @property
+    def ended(self) -> bool:
+        """Whether the search must end early."""
+        return self.stop.interrupted or (self.stop.due and self.best() is not None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,8 +143,10 @@ class Planner:
     """Smallest step time after refinement over that before, by kind of cluster and batch."""
     shares: dict[tuple[object, ...], Goodput] = field(default_factory=dict)
     """Shares of progress, by nodes, GPUs, replicas and kind of checkpoints."""
-    show: PlanProgress = field(default=lambda _: None)
+    show: PlanProgress = field(default=lambda *_: None)
     """Callback that receives the progress before each simulation."""
+    stop: Stop = NEVER
+    """When searches end with the best plan so far."""
 
     def first(self, asked: PlanRequest, kinds: Sequence[Sequence[Point]]) -> TrainingPlan | None:
         """Return the plan of the first of several lists of clusters that has one, as `plan` finds it.
@@ -129,69 +164,63 @@ class Planner:
         kinds: the kind of cluster, once per batch. With a deadline the rent is minimized, or the number of nodes without a known
         price; otherwise the days.
         """
+        if self.stop.interrupted:
+            return None
         kind, batches = kinds[0], tuple(dict.fromkeys(int(str(kind[BATCH])) for kind in kinds))
         space = self.space(kind, batches[:: max(len(batches) - 1, 1)])
         if space is None:
             return None
         node = self.clusters(kind)
-        sought = (
-            f"the {asked.best(node.rates.rent is not None)} plan on {node.simulator.cluster.gpu.name}{asked.within}"
-        )
+        limits = f" within {asked.said}" if asked.said else ", without a limit"
+        sought = f"the {asked.best(node.rates.rent is not None)} plan on {node.simulator.cluster.gpu.name}{limits}"
 
         def show(_: int, left: int, gap: float | None) -> None:
-            self.show(PlanUnderWay(sought, len(self.shared.rows), left))
+            self.show(sought, len(self.shared.rows), left)
 
-        plans, tried = dict[int, TrainingPlan](), 0
-        for one in (
-            asked,
-            *(asked.relaxed([name]) for name in asked.given),
-        ):  # the next one to a limit may be within it
-            tried += self._refine(one, kind, space, plans, show)
-            within = [plan for plan in plans.values() if not asked.misses(plan.days, plan.usd, plan.nodes)]
-            if within or not plans:
-                break
-        chosen = min(within, key=lambda plan: asked.cost(plan.days, plan.usd, plan.nodes), default=None)
-        return chosen and replace(chosen, tried=tried, screened=space.points)
+        state = _PlanSearch(asked, kind, space, show, self.stop)
+        with self.stop.catching(state.best):
+            for one in (asked, *map(asked.relaxed, ([name] for name in asked.given))):
+                self._refine(one, state)  # the next one to a limit may be within it
+                if state.best() or not state.plans:
+                    break
+        return state.best()
 
-    def _refine(
-        self,
-        asked: PlanRequest,
-        kind: Point,
-        space: CandidateSpace,
-        plans: dict[int, TrainingPlan],
-        show: SearchProgress,
-    ) -> int:
-        """Add the plans on the most promising numbers of nodes. Return the number of simulated splits."""
-        key, times, tried, most = repr(sorted(kind.items(), key=str)), 1.0, 0, len(plans) + ANSWERS
-        limits = TO_THE_END if asked.of_nodes else ANSWERED
-        while len(plans) < most:
-            coarse = self._coarse(asked, kind, space, times, show)
-            tried += coarse.simulated
+    def _refine(self, asked: PlanRequest, state: _PlanSearch) -> None:
+        """Add the plans on the most promising numbers of nodes. asked: the request, or one with fewer limits."""
+        kind, plans = state.kind, state.plans
+        key, times, most = repr(sorted(kind.items(), key=str)), 1.0, len(plans) + ANSWERS
+        limits = (TO_THE_END if asked.of_nodes else ANSWERED)._replace(stop=self.stop)
+        while len(plans) < most and not state.ended:
+            coarse = self._coarse(asked, state, times)
+            state.tried += coarse.simulated
             if not coarse.best and times > (least := self.refined.get(key, REFINED)):
                 times = least
                 continue
+            if coarse.best and asked is state.asked:
+                state.bound = coarse.best[0].value[0] * (1 - (coarse.gap or 0.0))
             if not coarse.best or (nodes := int(str(coarse.best[0].point[NODES]))) in plans:
                 break
             row, best = coarse.best[0].row, coarse.best[0]
+            plans[nodes] = self.of(asked, best.point, nodes, row)
             size, filled = self.clusters(kind).simulator.cluster.gpus, 0
-            while nodes != filled:  # the best split may leave nodes idle: search on those in use
-                found, filled = self.best({**kind, BATCH: row["global_batch"]}, nodes, limits, show), nodes
-                best, tried = (found.best[0], tried + found.simulated) if found and found.best else (best, tried)
-                plans[nodes] = self.of(asked, best.point, nodes, best.row)
+            while nodes != filled and not state.ended:  # the best split may leave nodes idle: search on those in use
+                found, filled = self.best({**kind, BATCH: row["global_batch"]}, nodes, limits, state.show), nodes
+                if found and found.best:
+                    best, state.tried = found.best[0], state.tried + found.simulated
+                gap = found.gap if found else None
+                plans[nodes] = replace(self.of(asked, best.point, nodes, best.row), gap=gap)
                 nodes = -(-best.row["ranks"] // size)
             times = min(times, best.row["step_time_s"] / row["step_time_s"])
             self.refined[key] = min(times, self.refined.get(key, 1.0))
-        return tried
 
-    def _coarse(
-        self, asked: PlanRequest, kind: Point, space: CandidateSpace, times: float, show: SearchProgress
-    ) -> SearchResult:
+    def _coarse(self, asked: PlanRequest, state: _PlanSearch, times: float) -> SearchResult:
         """Return the best candidate on any number of nodes, with all step times multiplied by `times`."""
-        if (key := _name(kind)) not in self.levels:
+        space, show = state.space, state.show
+        if (key := _name(state.kind)) not in self.levels:
             one = search(self.case, space, objective("step"), 1, show, Limits(simulations=1), self.shared).best
             self.levels[key] = one[0].row["expected_step_time_s"] / one[0].row["step_time_s"] if one else 1.0
         wanted = self._wanted(asked, times * self.levels[key])
-        return search(self.case, space, wanted, 1, show, PROBED, self.shared)
+        return search(self.case, space, wanted, 1, show, PROBED._replace(stop=self.stop), self.shared)
 
     def _wanted(self, asked: PlanRequest, times: float) -> Objective:
         """Return the objective of a plan, with all step times multiplied by `times`."""
@@ -230,7 +259,7 @@ class Planner:
         sizes = [size for power in range(20) for size in (1 << power, 3 << power) if size <= most]
         for size in sorted(sizes, reverse=True):
             with suppress(InputError):
-                self.case.cluster({**{key: value for key, value in kind.items() if key != BATCH}, NODES: size})
+                self.clusters(kind, size)
                 return size
         return 1
 
@@ -254,9 +283,9 @@ class Planner:
         row = self.shared.row(self.case, point)
         return self.of(asked, point, plan.nodes, row) if row["status"] == "ok" else None
 
-    def clusters(self, kind: Point) -> SweepCluster:
-        """Return one node of a kind of cluster. Raises InputError if it cannot be built."""
-        return self.case.cluster({**{key: value for key, value in kind.items() if key != BATCH}, NODES: 1})
+    def clusters(self, kind: Point, nodes: int = 1) -> SweepCluster:
+        """Return a cluster of a kind. Raises InputError if it cannot be built."""
+        return self.case.cluster({**{key: value for key, value in kind.items() if key != BATCH}, NODES: nodes})
 
     def most_gpus(self, kind: Point) -> int:
         """Return the number of GPUs of the largest cluster of a kind: those of one node if it has no NICs."""

@@ -43,10 +43,9 @@ def why_none(planner: Planner, asked: PlanRequest, kinds: Sequence[Point]) -> st
         return f"the price of {gpu} is unknown; add {price}, in USD per GPU-hour, or leave out {budget}"
     if found := list(_others(planner, asked, kinds)):
         return f"{what} has one with {' or '.join(one.said() for one in found)}"
-    if other := _round(planner, asked, kinds[-1]):
-        return (
-            f"{what} which {listed(divisors(most))} replicas can share evenly, has none; it has one with {other.said()}"
-        )
+    if other := planner.plan(asked, {**kinds[-1], BATCH: 1 << round(math.log2(most))}):
+        remedy = _Other([BATCH], other).said()
+        return f"{what} which {listed(divisors(most))} replicas can share evenly, has none; it has one with {remedy}"
     nodes = plural(asked.nodes or planner.most_gpus(kinds[0]) // clusters.simulator.cluster.gpus, "node", "nodes")
     return f"{what} does not likely fit into memory on up to {nodes}; give GPUs with more memory or a smaller model"
 
@@ -68,13 +67,6 @@ def _without(planner: Planner, asked: PlanRequest, names: Sequence[str], kinds: 
     """Return the best plan without some limits, or None."""
     found = planner.plan(asked.relaxed(names), *kinds)
     return _Other(names, found) if found else None
-
-
-def _round(planner: Planner, asked: PlanRequest, kind: Point) -> _Other | None:
-    """Return a plan with a power of two near a batch, which many replicas can share; None without one."""
-    own = int(str(kind[BATCH]))
-    found = planner.plan(asked, {**kind, BATCH: 1 << round(math.log2(own))})
-    return _Other([BATCH], found) if found else None
 
 
 def _days(plan: TrainingPlan) -> str:

@@ -71,11 +71,7 @@ def load(path: str | Path | None = None) -> Reliability:
     if path is None:
         return _shipped()
     written = read(path)
-    return validate(Reliability, Overridden(written.path, merged(_text(), written.data), written.positions))
-
-
-def _text() -> dict[str, Any]:
-    return own(DEFAULTS).data
+    return validate(Reliability, Overridden(written.path, merged(own(DEFAULTS).data, written.data), written.positions))
 
 
 @cache

@@ -43,7 +43,7 @@ def play(
         left = work
         while left > 0:
             until = float(random.exponential(mtti))
-            whole = _seconds(left, interval, blocking)
+            whole = left + -(-left // interval) * blocking  # the last part also ends with a checkpoint, the result
             if until >= whole:
                 yield env.timeout(whole)
                 return
@@ -66,9 +66,3 @@ def play(
 
     env.run(env.process(run()))
     return Renewal(float(env.now), int(told["failures"]), told["waited"])
-
-
-def _seconds(left: float, interval: float, blocking: float) -> float:
-    """Return the seconds of the remaining work without failures: the last part also ends with a checkpoint, the result."""
-    parts = -(-left // interval)
-    return float(left + parts * blocking)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 
@@ -53,11 +53,6 @@ class PlanRequest:
         return " and ".join(limits)
 
     @property
-    def within(self) -> str:
-        """Limits in words, for after the name of a plan in a progress message."""
-        return f" within {self.said}" if self.said else ", without a limit"
-
-    @property
     def minimized(self) -> str:
         """Quantity that is minimized: days, usd or nodes."""
         return self.least or ("days" if self.days is None else "usd")
@@ -90,12 +85,8 @@ class PlanRequest:
     def relaxed(self, names: Sequence[str]) -> PlanRequest:
         """Return the request without some limits, minimizing the quantity of a single removed limit, else dollars."""
         least = {"days": "days", "nodes": "nodes"}.get(names[0], "usd") if len(names) == 1 else "usd"
-        return replace(self.without(names), least=least)
-
-    def without(self, names: Collection[str]) -> PlanRequest:
-        """Return the request without some limits: days, budget, nodes."""
         days, budget, nodes = (None if name in names else getattr(self, name) for name in LIMITS)
-        return replace(self, days=days, budget=budget, nodes=nodes)
+        return replace(self, days=days, budget=budget, nodes=nodes, least=least)
 
     def misses(self, days: float, usd: float | None, nodes: int) -> list[str]:
         """Return the limits that a plan exceeds: days, budget, nodes."""

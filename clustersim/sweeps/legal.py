@@ -80,7 +80,7 @@ def check_values(case: SweepInputs, asked: SweepSpace) -> None:
 
 def arranged(point: Point) -> Point:
     """Return a point with its options in the standard order: those of the cluster first, then those of the workload."""
-    return {key: point[key] for key in sorted(point, key=_place)}
+    return {key: point[key] for key in sorted(point, key=lambda key: _PLACES.get(key, len(_PLACES)))}
 
 
 def without(asked: SweepSpace, found: Sequence[Point]) -> list[Point]:
@@ -101,7 +101,11 @@ def in_order(keys: Collection[str]) -> list[str]:
 
     Raises InputError for a key without a list of legal values.
     """
-    _check(keys)
+    for key in keys:
+        if key not in _RULES and not _alternatives(key):
+            option = next((one for one in RUN_OPTIONS if one.key == key), None)
+            such = f", such as {option.flag} {option.values}" if option else ""
+            raise InputError(f"{key}=auto: nothing says which values are legal; write a list with commas between{such}")
     return sorted(keys, key=lambda key: _ORDER.index(key if key in _ORDER else SCHEDULE))
 
 
@@ -145,19 +149,6 @@ def _offered(seen: PointValues, key: str, found: Sequence[object]) -> Sequence[o
 def _values(point: Point, keys: Iterable[str]) -> tuple[str, ...]:
     """Return the values of keys at a point as text, for use as a cache key, because values may be mappings or lists."""
     return tuple(repr(point.get(key)) for key in keys)
-
-
-def _place(key: str) -> int:
-    """Return the index of a key in the standard order: options of the cluster, of the workload, other keys."""
-    return _PLACES.get(key, len(_PLACES))
-
-
-def _check(keys: Collection[str]) -> None:
-    for key in keys:
-        if key not in _RULES and not _alternatives(key):
-            option = next((one for one in RUN_OPTIONS if one.key == key), None)
-            such = f", such as {option.flag} {option.values}" if option else ""
-            raise InputError(f"{key}=auto: nothing says which values are legal; write a list with commas between{such}")
 
 
 @dataclass(frozen=True, slots=True)

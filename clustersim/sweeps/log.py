@@ -43,7 +43,7 @@ class SweepLog:
     def begin(self, space: Sequence[Point]) -> None:
         """Write the list of points, and the log without damaged lines and rows to repeat. Raises OSError."""
         self._write_manifest(space, complete=False)
-        lines = "".join(line(self.points[name], row) for name, row in self.known.items())
+        lines = "".join(SweepLine.written(self.points[name], row) for name, row in self.known.items())
         if lines.encode() != _log(self.target):
             write(self.target / LOG, lines.encode())
 
@@ -82,7 +82,7 @@ class SweepLog:
     def append(self, point: Point, row: Row) -> None:
         """Add one row, so that a crash loses at most the row being written. Raises OSError."""
         with (self.target / LOG).open("a", encoding="utf-8") as file:
-            file.write(line(point, row))
+            file.write(SweepLine.written(point, row))
 
     def finish(self, space: Sequence[Point], rows: Sequence[Row], command: Command = lambda _: None) -> list[Row]:
         """Write the table of all points, and sort the log, rows of earlier sweeps last. Return the rows of `space`.
@@ -92,7 +92,7 @@ class SweepLog:
         """
         found = {key(point): (point, row) for point, row in zip(space, rows, strict=True)}
         found |= {name: (self.points[name], row) for name, row in self.known.items() if name not in found}
-        write(self.target / LOG, "".join(line(point, row) for point, row in found.values()).encode())
+        write(self.target / LOG, "".join(SweepLine.written(point, row) for point, row in found.values()).encode())
         table = {
             name: row | ({"run": run} if row["status"] != "illegal" and (run := command(point)) else {})
             for name, (point, row) in found.items()
@@ -206,8 +206,3 @@ def _entry(text: bytes) -> tuple[Point, Row] | None:
 def key(point: Point) -> str:
     """Return the overrides of a point as text that does not depend on their order."""
     return json.dumps(point, sort_keys=True)
-
-
-def line(point: Point, row: Row) -> str:
-    """Return a line of the log."""
-    return SweepLine.written(point, row)

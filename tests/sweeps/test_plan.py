@@ -194,12 +194,10 @@ def test_a_plan_says_how_far_it_is_before_each_simulation(planner):
 def test_a_plan_under_way_says_what_is_looked_for(planner, limits, sought):
     told = []
     asked = replace(PlanRequest(1e11, None, None, (KIND,)), **limits)
-    Planner(planner.case, planner.how, show=told.append).plan(asked, KIND)  # which knows no answer yet
-    assert {one.sought for one in told} == {sought}
-    assert (
-        _under_way(told[0])
-        == f"look for {sought}: 0 splits simulated so far, at most {told[0].left:,} more may be better"
-    )
+    Planner(planner.case, planner.how, show=lambda *now: told.append(now)).plan(asked, KIND)  # knows no answer yet
+    assert {one[0] for one in told} == {sought}
+    said = f"look for {sought}: 0 splits simulated so far, at most {told[0][2]:,} more may be better"
+    assert _under_way(*told[0]) == said
 
 
 def test_a_plan_is_in_time_and_none_that_was_looked_at_is_a_percent_cheaper(planner):
@@ -261,6 +259,63 @@ def test_the_command_answers_with_a_run_that_has_its_step(monkeypatch, capsys, t
     assert [one["what"].split(" (")[0] for one in found["changes"]][:2] == ["a week more", "a week less"]
     run = json.loads(call(monkeypatch, capsys, *shlex.split(best["run"])[1:], "--json", "--no-save")[1])
     assert run["step_time_s"] == best["step"]["step_time_s"]
+
+
+STOPPED = ["plan", "gpt3_xl", "--tokens", "30B", "--days", "20", "--global-batch", "128", "--set", "predictor=roofline"]
+
+
+@pytest.mark.parametrize("after", [3])
+def test_ctrl_c_gives_the_best_plan_so_far_and_what_is_open(monkeypatch, capsys, tmp_path, after):
+    """Pressed before some simulation: the plan is one of the whole search or dearer, by no more than is said."""
+    calls = []
+
+    def pressed(case, point):
+        calls.append(point)
+        if len(calls) > after:
+            raise KeyboardInterrupt
+        return evaluate.evaluate(case, point)
+
+    whole = json.loads(call(monkeypatch, capsys, *STOPPED, "--json")[1])["plans"][0]
+    assert whole["gap"] is None
+    monkeypatch.setattr("clustersim.optimization.search.evaluate", pressed)
+    code, out, err = call(monkeypatch, capsys, *STOPPED, "--out", str(tmp_path / "plan.json"))
+    assert (code, err) == (130, "clustersim: interrupted\n")
+    found = json.loads((tmp_path / "plan.json").read_text())
+    best = found["plans"][0]
+    assert best["days"] <= 20
+    assert whole["usd"] <= best["usd"]
+    assert whole["usd"] >= best["usd"] * (1 - best["gap"]) * (1 - 1e-9)
+    assert found["changes"] == []
+    assert f"ended early: no plan on such a cluster is better than the first by more than {best['gap']:.1%}" in out
+    assert "the best one alone:\n  clustersim run" in out
+
+
+def test_ctrl_c_before_any_plan_is_ctrl_c_and_no_refusal(monkeypatch, capsys):
+    def pressed(case, point):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("clustersim.optimization.search.evaluate", pressed)
+    assert call(monkeypatch, capsys, *STOPPED) == (130, "", "clustersim: interrupted\n")
+
+
+def test_ctrl_c_at_the_second_cluster_keeps_the_plan_of_the_first(monkeypatch, capsys):
+    def pressed(case, point):
+        if point["cluster.gpu"] == "b200":
+            raise KeyboardInterrupt
+        return evaluate.evaluate(case, point)
+
+    monkeypatch.setattr("clustersim.optimization.search.evaluate", pressed)
+    code, out, err = call(monkeypatch, capsys, *STOPPED, "--gpu", "h100,b200", "--json")
+    assert (code, err) == (130, "clustersim: interrupted\n")
+    found = json.loads(out)
+    assert [one["step"]["gpu"] for one in found["plans"]] == ["h100"]
+    assert [one["why"] for one in found["without"]] == ["b200-sxm: interrupted before a plan"]
+
+
+def test_a_time_that_is_over_gives_the_first_plan_of_each_cluster(monkeypatch, capsys):
+    found = json.loads(call(monkeypatch, capsys, *STOPPED, "--gpu", "h100,b200", "--within", "1us", "--json")[1])
+    assert {one["step"]["gpu"] for one in found["plans"]} == {"h100", "b200"}
+    assert all(one["days"] <= 20 and one["gap"] >= 0 for one in found["plans"])
 
 
 @pytest.mark.parametrize(("key", "name"), [("cluster.gpu", "b200"), ("cluster.node", "hgx-b300")])

@@ -445,7 +445,7 @@ def test_a_torn_last_line_of_a_log_is_left_out(tmp_path):
     (tmp_path / "points.jsonl").touch()
     assert log.read(tmp_path) == ({}, {}, 0)
     rows = [{"status": "illegal", "reason": "no", "tp": size} for size in (1, 2)]
-    text = "".join(log.line({"parallelism.tp": row["tp"]}, row) for row in rows)
+    text = "".join(log.SweepLine.written({"parallelism.tp": row["tp"]}, row) for row in rows)
     for end in range(len(text) // 2, len(text)):
         (tmp_path / "points.jsonl").write_text(text[:end])
         assert log.read(tmp_path)[1:] == ({log.key({"parallelism.tp": 1}): rows[0]}, 0)
