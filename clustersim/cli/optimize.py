@@ -67,6 +67,7 @@ def optimize(
     from clustersim.optimization.answer import answer, untried
     from clustersim.optimization.objective import objective as objective_of
     from clustersim.optimization.search import Limits, Stop, free
+    from clustersim.pages.published import nearest_to
     from clustersim.question import StepQuestion
     from clustersim.sweeps.axes import space
     from clustersim.sweeps.evaluate import Files, load
@@ -88,10 +89,11 @@ def optimize(
 
         found = answer(case, asked, wanted, top, tell, Limits(stop, trials or math.inf))
     words = StepQuestion(topology, workload, engine=engine, machine=machine).commands(asked.by_set)
+    near = nearest_to(case, found.best[0].point)
     output.show(
         "optimize",
-        lambda: _fields(found, words),
-        lambda: [*_lines(found, words), *filter(None, [untried(case, asked)])],
+        lambda: _fields(found, words) | {"nearest_run": near},
+        lambda: [*_lines(found, words), str(near["said"]), *filter(None, [untried(case, asked)])],
     )
     if stop.interrupted:
         raise typer.Exit(INTERRUPTED[0])

@@ -77,6 +77,7 @@ def plan(
     from clustersim.config.shipped import find
     from clustersim.files import keeping_inputs
     from clustersim.optimization.search import Stop
+    from clustersim.pages.published import nearest_to
     from clustersim.planning.answer import answer, changes
     from clustersim.planning.planner import Planner
     from clustersim.planning.reliability import load as load_reliability
@@ -105,14 +106,16 @@ def plan(
         planner = Planner(case, load_reliability(reliability), show=lambda *now: progress(_under_way(*now)), stop=stop)
         found = answer(planner, asked)
         command = StepQuestion(where, workload, engine="auto", machine=machine).commands()
-        output.say(*_lines(found, command, workload.stem))
+        near = nearest_to(case, found.plans[0][1].point)
+        output.say(*_lines(found, command, workload.stem), str(near["said"]), "")
         others: list[Change] = []
         for one in changes(planner, found) if output.out or output.as_json or not output.quiet else ():
             said = f"  {_change(found.asked, found.plans[0][1], one)}"  # a plan is shown while others are searched
             output.say(said if others else f"what a change is worth:\n{said}")
             others.append(one)
         if output.out or output.as_json:
-            print_json("plan", _fields(replace(found, changes=tuple(others)), command), output.out, output.as_json)
+            found = replace(found, changes=tuple(others))
+            print_json("plan", _fields(found, command) | {"nearest_run": near}, output.out, output.as_json)
     if stop.interrupted:
         raise typer.Exit(INTERRUPTED[0])
 

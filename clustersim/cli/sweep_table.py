@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from clustersim.errors import ClustersimError, InputError, suggest
 from clustersim.parallel.options import KEYS, RUN_OPTIONS
-from clustersim.units import duration, gibibytes
+from clustersim.units import duration, gibibytes, plural
 
 if TYPE_CHECKING:
     from clustersim.sweeps.evaluate import Row
@@ -100,7 +100,7 @@ class Shown:
         resumed = f", {self.found.resumed} of them before" if self.found.resumed else ""
         if self.view.pareto:
             lines.append(f"{len(best)} of them are on the front of {', '.join(self.view.pareto)}")
-        lines.append(f"{done} of {_points(many)} {verb} simulated{resumed}")
+        lines.append(f"{done} of {plural(many, 'point', 'points')} {verb} simulated{resumed}")
         kinds = self._reasons()
         lines += [_reason(*kind) for kind in kinds[:REASONS]]
         more = f", for {len(kinds) - REASONS} more reasons" if len(kinds) > REASONS else ""
@@ -112,7 +112,7 @@ class Shown:
         if not self.rows or any(row["status"] == "ok" for row in self.rows):
             return None
         status, _, why = self._reasons()[0]
-        said = f"none of {_points(len(self.rows))} has a result: {why}"
+        said = f"none of {plural(len(self.rows), 'point', 'points')} has a result: {why}"
         return ClustersimError(said) if status == "failed" else InputError(said)
 
     def _reasons(self) -> list[tuple[str, int, str]]:
@@ -225,10 +225,6 @@ def best_lines(words: Sequence[str], head: str = "the best one alone:") -> list[
             lines.append("   ")
         lines[-1] += text
     return [head, *lines, ""]
-
-
-def _points(count: int) -> str:
-    return "1 point" if count == 1 else f"{count} points"
 
 
 def _reason(status: str, count: int, why: str) -> str:

@@ -12,7 +12,10 @@ from math import log2
 
 from clustersim.hardware import gpus
 from clustersim.parallel.job import Job
+from clustersim.sweeps.evaluate import SweepInputs
+from clustersim.sweeps.space import Point
 from clustersim.topology.model import Topology
+from clustersim.units import duration
 from clustersim.validate.runs import REQUIRED, Run, by_column, read, table
 from clustersim.validate.shipped import TABLE
 
@@ -27,6 +30,12 @@ def nearest(topology: Topology, job: Job, count: int = SHOWN) -> list[dict[str, 
     apart = [(run, dict(_distances(topology, job, run))) for run in _runs()]
     apart.sort(key=lambda one: sum(one[1].values()))
     return [_row(run, _forecasts()[run.id], distances) for run, distances in apart[:count]]
+
+
+def nearest_to(case: SweepInputs, point: Point) -> dict[str, object]:
+    """Return the published run nearest to a point, as a row of `nearest`."""
+    simulator = case.cluster(point).simulator
+    return nearest(simulator.cluster, simulator.placed(case.job(point)), 1)[0]
 
 
 @cache
@@ -47,7 +56,11 @@ def _forecasts() -> Mapping[str, float]:
 def _row(run: Run, predicted: float, apart: Mapping[str, float]) -> dict[str, object]:
     """Return a run as a row of the page."""
     measured = run.sec_per_iter or predicted
-    split = {name: getattr(run, name) or 1 for name in ("tp", "pp", "dp", "cp", "ep")}
+    degrees = {name: getattr(run, name) or 1 for name in ("tp", "pp", "dp", "cp", "ep")}
+    split = " × ".join(f"{name} {n}" for name, n in degrees.items() if n > 1 or name in ("tp", "pp", "dp"))
+    tokens = (run.global_batch or 0) * (run.seq or 0) / measured / (run.num_gpus or 1)
+    speed = f"{tokens:,.0f} tokens/s per GPU, " if tokens else ""
+    took = f"{speed}{duration(measured)} a step, forecast {predicted / measured - 1:+.1%}"
     return {
         "id": run.id,
         "source": run.source or run.publisher,
@@ -55,9 +68,8 @@ def _row(run: Run, predicted: float, apart: Mapping[str, float]) -> dict[str, ob
         "gpu": run.gpu,
         "gpus": run.num_gpus,
         "precision": run.precision,
-        "split": " × ".join(
-            f"{name} {degree}" for name, degree in split.items() if degree > 1 or name in ("tp", "pp", "dp")
-        ),
+        "split": split,
+        "said": f"nearest published run: {run.model} on {run.num_gpus:,} {run.gpu}, {split}, {run.precision}: {took} ({run.id})",
         "measured_s": measured,
         "predicted_s": predicted,
         "error": predicted / measured - 1,

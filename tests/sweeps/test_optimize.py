@@ -831,6 +831,8 @@ def test_ctrl_c_gives_the_best_so_far_and_what_is_open(monkeypatch, capsys, afte
     code, out, err = optimized(monkeypatch, capsys, *INTERRUPTED)
     assert (code, err) == (130, "clustersim: interrupted\n")
     assert "the best one alone:\n  clustersim run hgx_h100_8 gpt3_xl" in out
+    assert f"\n{found['nearest_run']['said']}\n" in out
+    assert found["nearest_run"]["said"].startswith("nearest published run: ")
     assert re.search(
         r"^ended early: [\d,]+ points? (was|were) not reached, of which none is better than", out, re.MULTILINE
     )

@@ -288,6 +288,7 @@ def test_ctrl_c_gives_the_best_plan_so_far_and_what_is_open(monkeypatch, capsys,
     assert found["changes"] == []
     assert f"ended early: no plan on such a cluster is better than the first by more than {best['gap']:.1%}" in out
     assert "the best one alone:\n  clustersim run" in out
+    assert f"\n{found['nearest_run']['said']}\n" in out
 
 
 def test_ctrl_c_before_any_plan_is_ctrl_c_and_no_refusal(monkeypatch, capsys):
