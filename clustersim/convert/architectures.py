@@ -56,6 +56,7 @@ def _delta(config: Config, found: Shapes) -> Shapes:
 
 
 def _kimi_section(config: Config) -> Config:
+    """Return the keys of delta attention, which a Kimi config has in a section of their own. Raises InputError."""
     section = config.get("linear_attn_config")
     if not isinstance(section, dict):
         raise InputError(f"{config.path}: linear_attn_config is {shown(section)}; it holds the keys of delta attention")
@@ -80,6 +81,7 @@ def _kimi_layers(config: Config, layers: int) -> list[Shapes]:
 
 
 def _mamba(config: Config, found: Shapes) -> Shapes:
+    """Return the shapes with a state space."""
     return {**found, "mamba": state_space(config)}
 
 
@@ -111,10 +113,6 @@ def _nemotron_layers(config: Config, layers: int) -> list[Shapes]:
             one |= {"experts": 0}
         found.append(one)
     return found
-
-
-def _nemotron_h(config: Config, found: Shapes) -> Shapes:
-    return _mamba(config, {**found, "activation": "squared_relu"})
 
 
 def _mamba2(config: Config) -> Shapes:
@@ -168,6 +166,7 @@ def _falcon(config: Config, found: Shapes) -> Shapes:
 
 
 def _wide(config: Config, found: Shapes) -> Shapes:
+    """Return the shapes with an MLP of `expansion_ratio`, by default 4, times the model's width."""
     return {**found, "ffn": config.count("expansion_ratio", default=4) * config.count(*KEYS["hidden"])}
 
 

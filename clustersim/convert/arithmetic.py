@@ -19,6 +19,7 @@ def evaluated(text: str) -> int | list[object]:
 
 
 def _value(node: ast.expr) -> int | list[object]:
+    """Return the number, or list of numbers, of an expression. Raises one of UNREADABLE."""
     match node:
         case ast.Constant(value=int(number)):
             return number

@@ -18,7 +18,6 @@ from clustersim.config.yaml import Document, Loc, Position
 
 _INSIDE = {"Ring": "ring", "FullyConnected": "mesh", "Switch": "nvswitch"}
 _BETWEEN = {"Ring": "ring", "FullyConnected": "mesh", "Switch": "switch"}
-
 _Rate = Annotated[float, Field(strict=False, gt=0, le=1e6)]
 _Delay = Annotated[float, Field(strict=False, ge=0, le=1e12)]
 
@@ -50,10 +49,8 @@ def translated(document: Document) -> Document:
         if len(values) != len(spec.topology):
             few = f"{len(values)} values for the {len(spec.topology)} dimensions of `topology`"
             raise document.error((key,), f"{key}: {few}; write one a dimension")
-    data: dict[str, object] = {
-        "cluster": {"nodes": prod(spec.npus_count[1:]), "node": _node(spec)},
-        "nccl": {"launch": "0s"},
-    }
+    cluster = {"nodes": prod(spec.npus_count[1:]), "node": _node(spec)}
+    data: dict[str, object] = {"cluster": cluster, "nccl": {"launch": "0s"}}
     positions: dict[Loc, Position] = {(): Position(1, 1)}
     if len(spec.topology) > 1:
         data["fabric"] = {"kind": "grid", "rails": True, "dims": [_dim(spec, i) for i in range(1, len(spec.topology))]}
@@ -63,15 +60,18 @@ def translated(document: Document) -> Document:
 
 
 def _dim(spec: AstraNetwork, i: int) -> dict[str, object]:
+    """Return dimension `i` of the grid between nodes: kind, size, rate and latency of its links."""
     kind, size = _BETWEEN[spec.topology[i]], spec.npus_count[i]
     return {"kind": kind, "size": size, "rate": _rate(spec.bandwidth[i]), "latency": f"{spec.latency[i]}ns"}
 
 
 def _rate(gib: float) -> str:
+    """Return a bandwidth in GiB/s as a quantity of this project."""
     return f"{gib!r}GiB/s"
 
 
 def _node(spec: AstraNetwork) -> dict[str, object]:
+    """Return the node type: GPUs, links of dimension 0, and one NIC per GPU with the rates of all other dimensions."""
     gpus = spec.npus_count[0]
     scale_up: dict[str, object] = {"kind": "none"}
     if gpus > 1:

@@ -23,8 +23,6 @@ VERSION = "0.0.4"
 GROUPS = "comm_groups.json"
 """Name of the file with the ranks of every group."""
 WHAT = "a Chakra execution trace"
-
-
 NodeType = IntEnum("NodeType", "INVALID METADATA MEM_LOAD MEM_STORE COMP SEND RECV COLL", start=0)
 """Kinds of nodes in an execution trace, by the numbers of its protobuf schema."""
 TYPES = {"all_reduce": 0, "reduce": 1, "all_gather": 2, "broadcast": 5, "reduce_scatter": 7}
@@ -34,7 +32,6 @@ OPS = {number: op for op, number in reversed(TYPES.items())} | {8: "reduce_scatt
 """{`CollectiveCommType`: collective} of those that can be simulated; the attribute `op` distinguishes several of one type."""
 SECONDS, BYTES = "seconds", "bytes"
 """Names of our own attributes, with the exact values that `duration_micros` and `comm_size` round."""
-
 AttributeValue = int | float | bool | str | tuple[bool, ...]
 
 
@@ -97,7 +94,7 @@ def _files(folder: Path) -> list[Path]:
     for path in sorted(folder.glob("*.et")) if folder.is_dir() else ():
         _, _, rank = path.stem.rpartition(".")
         if not rank.isdecimal():
-            raise InputError(f"{path}: says no rank; name it NAME.RANK.et, such as step.0.et")
+            raise InputError(f"{path}: the name must end in a rank; rename it NAME.RANK.et, such as step.0.et")
         if (other := found.setdefault(int(rank), path)) != path:
             why = f"{other.name} and {path.name} are both of rank {int(rank)}; leave one job there"
             raise InputError(f"{folder}: {why}")
@@ -117,7 +114,7 @@ def _groups(path: Path) -> dict[str, tuple[int, ...]]:
         found = json.loads(read_text(path, "a JSON file", DESCRIPTION))
         return {str(name): tuple(int(rank) for rank in ranks) for name, ranks in found.items()}
     except (ValueError, TypeError, AttributeError, RecursionError) as error:
-        raise InputError(f'{path}: is no list of groups ({error}); write {{"1": [0, 1], …}}') from error
+        raise InputError(f'{path}: must map groups to their ranks ({error}); write {{"1": [0, 1], …}}') from error
 
 
 def _said(nodes: Iterable[TraceNode]) -> dict[str, tuple[int, ...]]:
@@ -148,6 +145,7 @@ def encoded(nodes: Sequence[TraceNode]) -> bytes:
 
 
 def _node(node: TraceNode) -> bytes:
+    """Return a node as the bytes of its protobuf message."""
     parts = [_number(1, node.id), _text(2, node.name), _number(3, node.type)]
     if node.before:
         parts.append(_message(5, b"".join(map(_varint, node.before))))
@@ -156,6 +154,7 @@ def _node(node: TraceNode) -> bytes:
 
 
 def _varint(value: int) -> bytes:
+    """Return an integer as a varint: 7 bits per byte, lowest first, with the top bit set in all but the last."""
     found = bytearray()
     value &= (1 << 64) - 1
     while value > 0x7F:
@@ -165,18 +164,22 @@ def _varint(value: int) -> bytes:
 
 
 def _number(place: int, value: int) -> bytes:
+    """Return field number `place` with an integer."""
     return _varint(place << 3) + _varint(value)
 
 
 def _message(place: int, content: bytes) -> bytes:
+    """Return field number `place` with bytes, after their length."""
     return _varint(place << 3 | 2) + _varint(len(content)) + content
 
 
 def _text(place: int, value: str) -> bytes:
+    """Return field number `place` with a text."""
     return _message(place, value.encode())
 
 
 def _delimited(content: bytes) -> bytes:
+    """Return bytes after their length."""
     return _varint(len(content)) + content
 
 
@@ -199,11 +202,12 @@ def decoded(data: bytes, where: str) -> Iterator[TraceNode]:
         for message in messages:
             yield _read_node(message)
     except (IndexError, ValueError, struct.error, OverflowError) as error:
-        why = f"is no Chakra execution trace ({error}); give files of its protobuf schema"
+        why = f"not a Chakra execution trace ({error}); give files of its protobuf schema"
         raise InputError(f"{where}: {why}") from error
 
 
 def _messages(data: bytes) -> Iterator[bytes]:
+    """Yield the messages of a file, each after its length. Raises ValueError for a cut one."""
     at = 0
     while at < len(data):
         size, at = _read_varint(data, at)
@@ -214,6 +218,7 @@ def _messages(data: bytes) -> Iterator[bytes]:
 
 
 def _read_varint(data: bytes, at: int) -> tuple[int, int]:
+    """Return the integer of a varint at index `at`, and the index after it. Raises ValueError."""
     value = shift = 0
     while True:
         byte = data[at]
@@ -247,6 +252,7 @@ def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
 
 
 def _read_node(message: bytes) -> TraceNode:
+    """Return the node of a protobuf message; unknown fields are skipped."""
     numbers, name, inputs = {1: 0, 3: 0, 7: 0}, "", ""
     before: dict[int, None] = {}
     attributes: dict[str, AttributeValue] = {}
@@ -280,6 +286,7 @@ _SIGNED, _ZIGZAG, _BOOLS = (7, 9), (15, 17), 28
 
 
 def _read_attribute(message: bytes) -> dict[str, AttributeValue]:
+    """Return {name: value} of an `AttributeProto`; {} for a type of value that is not used here."""
     name, found = "", dict[str, AttributeValue]()
     for place, value in _fields(message):
         if place == 1 and isinstance(value, bytes):

@@ -17,7 +17,6 @@ from clustersim.convert.table import records, records_of, words
 from clustersim.errors import InputError, shown
 
 Shapes = dict[str, object]
-
 PLAIN, GATED = ({row["name"]: row[kind] for row in records("activations") if row[kind]} for kind in ("plain", "gated"))
 """{hidden_act: activation}, without a gate (PLAIN) and with one (GATED)."""
 TYPES = ("full_attention", "sliding_attention", "chunked_attention")
@@ -46,6 +45,10 @@ STATE_SPACE = names_of("mamba")
 """Keys of a state space; the inner width is heads times their width."""
 INNER = ("mamba_expand", "mamba_d_ssm", "expand")
 """Names of the inner width, or of its ratio to hidden_size."""
+FLAGS: dict[str, tuple[str, ...]] = {"qkv_bias": ("attention_bias", "use_qkv_bias", "qkv_bias")}
+FLAGS |= {"bias": ("mlp_bias", "use_bias", "bias")}
+FLAGS |= {"qk_norm": ("use_qk_norm", "qk_norm", "qk_layernorm", "use_qk_layernorm", "qk_ln")}
+"""{boolean key of `model`: its names in decoders}. The first comes before `bias`, whose value in the family is its default."""
 NEUTRAL = re.compile(f"_?(?:{'|'.join(words('hugging_face_neutral.txt'))})")
 """Pattern of keys that change no shape: types, tokens, rates, rotary positions, scales, router scores, other inputs."""
 
@@ -116,9 +119,9 @@ def unread(config: Config, family: Architecture) -> None:
     on = [key for key, value in config.keys.items() if value not in (None, False, 0, "", [], {})]
     if left := [key for key in on if key not in {*config.read, *family.ignored} and not NEUTRAL.fullmatch(key)]:
         what = ", ".join(left[:4]) + (f" and {len(left) - 4} more" if len(left) > 4 else "")
+        why = f"not read for model_type {config.kind!r}, and may change its shapes"
         raise InputError(
-            f"{config.path}: {what}: not read for model_type {config.kind!r}, and may change its shapes; write a workload "
-            "with model.blocks, or remove what has no weights"
+            f"{config.path}: {what}: {why}; write a workload with model.blocks, or remove what has no weights"
         )
 
 
@@ -133,15 +136,10 @@ def decoder(config: Config, family: Architecture) -> Shapes:
     default = "silu" if family.gate else "gelu"
     found["activation"] = known[config.choice(act[-1] if act else "hidden_act", tuple(known), default)]
     found |= family.fixed
-    flags: dict[str, tuple[str, ...]] = {
-        "bias": ("mlp_bias", "use_bias", "bias"),
-        "qkv_bias": ("attention_bias", "use_qkv_bias", "qkv_bias"),
-    }
-    flags["qk_norm"] = ("use_qk_norm", "qk_norm", "qk_layernorm", "use_qk_layernorm", "qk_ln")
-    usual = {"bias": False, "qkv_bias": found.get("bias", False), "qk_norm": False}
-    for key, names in flags.items():
+    for key, names in FLAGS.items():
         said = [name for name in names if name not in family.ignored]
-        found[key] = config.flag(*said, default=bool(found.get(key, usual[key])))
+        usual = found.get("bias", False) if key == "qkv_bias" else False
+        found[key] = config.flag(*said, default=bool(found.get(key, usual)))
     if "mla" in found:
         del found["qk_norm"]
     if found["qkv_bias"] == found["bias"]:
@@ -153,10 +151,8 @@ def decoder(config: Config, family: Architecture) -> Shapes:
         config.count("intermediate_size")
     linear = next((kind for kind in config.listed("layer_types", "words") if kind in LINEAR), None)
     if linear and mixed_layers not in family.rules:
-        raise InputError(
-            f"{config.path}: layer_types {linear!r} is not supported for model_type {config.kind!r}; write a workload with "
-            "model.blocks"
-        )
+        why = f"layer_types {linear!r} is not supported for model_type {config.kind!r}"
+        raise InputError(f"{config.path}: {why}; write a workload with model.blocks")
     rules = (windows, unrotated, sparse_layers, *family.rules)
     each: list[Shapes] = [{} for _ in range(layers)]
     for rule in rules:
@@ -187,10 +183,8 @@ def feed_forward(config: Config, family: Architecture) -> Shapes:
     several = config.index(*KEYS["experts"], default=0)
     if several > 1 and family.experts is None:
         name = next(name for name in KEYS["experts"] if config.keys.get(name))
-        raise InputError(
-            f"{config.path}: {name} is {several}, and model_type {config.kind!r} has no experts; write that of a mixture, "
-            "such as mixtral, or leave it out"
-        )
+        why = f"{name} is {several}, and model_type {config.kind!r} has no experts"
+        raise InputError(f"{config.path}: {why}; write that of a mixture, such as mixtral, or leave it out")
     if several < 2:
         config.get("num_experts_per_tok")
         return {"ffn": config.count(*KEYS["ffn"])} if optional(config, "ffn", *KEYS["ffn"]) else {}

@@ -30,6 +30,7 @@ def bert(config: Config) -> Shapes:
 
 
 def _drops(config: Config, **defaults: float) -> bool:
+    """Return whether one of the dropout rates is above 0; `defaults` has the rates of missing keys."""
     return max(config.rate(name, default) for name, default in defaults.items()) > 0
 
 

@@ -15,7 +15,6 @@ TOKENS = 4 * 2**20
 """Default number of tokens per step, as at the start of Llama 3's training (arXiv 2407.21783, section 3.4.1)."""
 SEQ = 4096
 """Default number of tokens per sequence, if the model supports it."""
-
 NAMES = {**KEYS, **names_of("message"), **{f"mla.{key}": (name,) for key, name in LATENT.items()}}
 """{key of `model`: its names in configs}; messages use the first one in the file."""
 

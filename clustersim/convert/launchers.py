@@ -21,6 +21,7 @@ _TORCH = {"nproc-per-node": "gpus-per-node", "nnodes": "nodes"}
 
 
 def _variables(launcher: str) -> dict[str, str]:
+    """Return {environment variable: option by Slurm's name} of a launcher."""
     return {row["variable"]: row["option"] for row in records("launchers") if row["launcher"] == launcher}
 
 

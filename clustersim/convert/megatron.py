@@ -14,10 +14,8 @@ from clustersim.convert.table import Alias, records, words
 
 ALIASES: Mapping[str, Alias] = rows("megatron")
 """{argument: the workload key that it sets}"""
-
 REMEDIES = {row["argument"]: row["remedy"] for row in records("megatron_remedies")}
 """{argument without counterpart: what to write instead}"""
-
 YIELDS = {name: frozenset(row.columns["unless"].split()) for name, row in ALIASES.items() if row.columns["unless"]}
 """{argument: more precise arguments that override it}"""
 NEEDS = {name: frozenset(row.columns["with"].split()) for name, row in ALIASES.items() if row.columns["with"]}
@@ -93,6 +91,5 @@ def sorted_out(keys: Iterable[object]) -> Ignored:
 
 NO_EFFECT = frozenset(words("megatron_no_effect.txt"))
 """Arguments that do not change a step's time: learning rates, data, tokenizers, checkpoints, logs, numerics, redundant ones."""
-
 NOT_MODELLED = frozenset(words("megatron_not_modelled.txt"))
 """Arguments of fusions, CUDA graphs and overlaps that change a step slightly, and are not modelled."""

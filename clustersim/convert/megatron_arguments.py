@@ -71,6 +71,7 @@ def refuse_unbuildable(spec: Workload) -> None:
 
 
 def _no_argument(key: str) -> InputError:
+    """Return the error for a key that no argument of pretrain_gpt.py expresses."""
     return InputError(f"{key}: pretrain_gpt.py has no argument for it; write the script by hand, or leave it out")
 
 
@@ -107,6 +108,7 @@ def _overlaps_microbatches(spec: Workload) -> bool:
 
 
 def _wrapped(said: Iterator[Argument]) -> Iterator[str]:
+    """Yield lines of at most LINE characters with the flags and values of arguments; those left out are skipped."""
     line = ""
     for name, value in said:
         if value is None or value is False:
@@ -146,6 +148,7 @@ def model(spec: Workload) -> Iterator[Argument]:
 
 
 def _experts(spec: Workload) -> Iterator[Argument]:
+    """Yield the arguments of router and shared experts."""
     one = spec.model
     yield from (("moe_router_topk", one.topk), ("moe_router_pre_softmax", one.topk == 1), ("moe_grouped_gemm", True))
     yield "moe_permute_fusion", (spec.training.permute_kernels or spec.training.kernels) == "fused"

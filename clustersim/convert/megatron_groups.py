@@ -121,12 +121,14 @@ def _rounds(given: Mapping[str, object]) -> list[Joined]:
 
 
 def _ends(given: Mapping[str, object]) -> list[Joined]:
+    """Return the numbers of first and last layers that stay in bf16."""
     if not given.get("first_last_layers_bf16"):
         return []
     return [Joined("first_last_layers_bf16", ("training", key), given.get(name, 1)) for name, key in ENDS.items()]
 
 
 def _latent(given: Mapping[str, object]) -> list[Joined]:
+    """Return the widths of latent attention."""
     if not given.get("multi_latent_attention"):
         return []
     widths = {name: given.get(name, default) for name, default in LATENT.items()}

@@ -39,7 +39,6 @@ OWN = frozenset({"tokenizer_type", EACH})
 """Arguments that only this module reads."""
 PROGRAMS = {"pretrain_bert": {"causal": False, "head_transform": True}}
 """{program: its model keys}: BERT sees all tokens, and has a transform before its head (core/models/bert)."""
-
 UNBUILT = ("hybrid_attention_ratio", "hybrid_mlp_ratio", "dsa_indexer_n_heads", "heterogeneous_layers_config_path")
 """Arguments of layers that are not supported."""
 
@@ -175,6 +174,7 @@ def _value(text: str) -> int | float | str:
 
 
 def _flag(name: str) -> str:
+    """Return an argument as on a command line: `--num-layers`."""
     return f"--{name.replace('_', '-')}"
 
 
@@ -267,6 +267,7 @@ class ArgumentImport:
             self.put(alias.key, converted)
 
     def _drop(self, name: str, why: str) -> None:
+        """Record an argument that is left out of the workload, with the reason."""
         self.dropped.append(f"{self.flag(name)} ({why})")
 
     def put(self, key: Sequence[str | int], value: object) -> None:
@@ -292,6 +293,7 @@ class ArgumentImport:
         return found if isinstance(found, int) else default
 
     def _set(self, settings: Mapping[str, object]) -> None:
+        """Set keys of the workload by dotted key."""
         for key, value in settings.items():
             replace(self.spec, tuple(key.split(".")), value, key)
 
@@ -304,6 +306,7 @@ class ArgumentImport:
             self.assumed.append(f"{key}: {str(value).lower() if isinstance(value, bool) else value} ({why})")
 
     def _model(self) -> None:
+        """Complete the model: keys of the program, vocabulary, Megatron's defaults. Raises InputError for missing shapes."""
         model = self._section("model")
         for name in UNBUILT:
             if self.given.get(name):
@@ -322,6 +325,7 @@ class ArgumentImport:
             self.default("model.ffn", width, "Megatron's of SwiGLU: 8/3 of the width")
 
     def _vocabulary(self) -> None:
+        """Set the vocabulary's size by the tokenizer's name. Raises InputError if neither is known."""
         kind = self.given.get("tokenizer_type") or self.given.get("patch_tokenizer_type", "")
         known, model = TOKENIZERS.get(str(kind)), self._section("model")
         if known is not None:
@@ -335,6 +339,7 @@ class ArgumentImport:
             raise InputError(f"{self.path}: lacks {self.flag('vocab_size')}, and {what}; give --set model.vocab=…")
 
     def _training(self) -> None:
+        """Complete batch, precision and kernels by Megatron's defaults. Raises InputError without batch or length."""
         training = self._section("training")
         if "micro_batch" not in training or "seq" not in training:
             missing = self.flag("micro_batch_size" if "micro_batch" not in training else "seq_length")
@@ -354,6 +359,7 @@ class ArgumentImport:
             self.default("training.global_batch", batch, why)
 
     def _parallelism(self) -> None:
+        """Complete the pipeline's chunks and schedule, and drop settings that have no effect beside the others."""
         split = self._section("parallelism")
         each, pp = self.given.get(EACH), self._whole("parallelism", "pp")
         if isinstance(each, int):

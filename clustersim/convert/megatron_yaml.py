@@ -42,7 +42,6 @@ PRECISIONS = records_of("megatron_bridge_precisions")
 ONLY_WITH = {"recompute_method": ("recompute_granularity", "full"), "e_modules": ("recompute_granularity", "selective")}
 ONLY_WITH["_num_sms"] = ("moe_token_dispatcher_type", "flex")
 """Ends of arguments that say nothing without another's value; a saved file has them all the same."""
-
 DECIDES = (("mixed_precision", "grad_reduce_in_fp32", "ddp", True), ("comm_overlap", "tp_comm_overlap", "model", None))
 """Settings of Megatron-Bridge that it copies over those of another section, with their defaults (training/mixed_precision.py)."""
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 from xml.etree import ElementTree
 
+from clustersim.config.fields import Section
 from clustersim.config.yaml import Document, Position
 from clustersim.convert.table import records
 from clustersim.errors import ConfigError, InputError, shown
@@ -27,8 +28,6 @@ _SWITCH = "0x068000"
 _MOST, _MEGABITS = 1000, 1e8
 """Upper limits of any count of links or compute capability, and of any port speed (100 Tb/s)."""
 _VENDORS = {"GenuineIntel": "intel", "AuthenticAMD": "amd"}
-
-
 _GPU_CLASSES, _NIC_CLASSES = ("0x0302", "0x0300", "0x1200"), ("0x0207", "0x0200")
 """PCI classes of 3D and VGA controllers and of processing accelerators, and of InfiniBand and Ethernet controllers."""
 
@@ -44,10 +43,8 @@ def read(path: str | Path) -> Document:
     root = _parse(Path(path))
     gpus = list(_gpus(root))
     if root.tag != "system" or not gpus:
-        raise InputError(
-            f"{path}: no <system> with a <gpu>, or with PCI devices of class 0x0302; give the file that NCCL writes with "
-            "NCCL_TOPO_DUMP_FILE or reads with NCCL_TOPO_FILE"
-        )
+        missing = "no <system> with a <gpu>, or with PCI devices of class 0x0302; give the file that NCCL writes with"
+        raise InputError(f"{path}: {missing} NCCL_TOPO_DUMP_FILE or reads with NCCL_TOPO_FILE")
     model, pcie = _model(gpus[0], path), _slot(gpus[0].pci, path)
     scale_up = _scale_up(gpus, path)
     node: dict[str, object] = {
@@ -57,11 +54,22 @@ def read(path: str | Path) -> Document:
     }
     count, megabits = _nics(root, path)
     count = min(count, len(gpus))
-    if count:
-        rate = math.fsum(megabits) / 1e3 / count
-        said = {"rate": f"{min(rate, _gigabits(pcie)) if pcie else rate!r}Gb/s"} if megabits else {}
-        node["nics"] = {"count": count, **said, "attach": "per_gpu" if count == len(gpus) else "shared"}
-    return Document(str(path), {"cluster": {"nodes": 1, "node": node}}, {(): Position(1, 1)})
+    rate = math.fsum(megabits) / 1e3 / max(count, 1)
+    said: Section = {"rate": f"{min(rate, _gigabits(pcie)) if pcie else rate!r}Gb/s"} if megabits else {}
+    return single_node(str(path), node, count, len(gpus), said)
+
+
+def single_node(path: str, node: Section, nics: int, gpus: int, said: Section | None = None) -> Document:
+    """Return the topology file of one node of a number of GPUs and NICs; `said` has further keys of `nics`."""
+    attach = "per_gpu" if nics == gpus else "shared"
+    found = {**node, "nics": {"count": nics, **(said or {}), "attach": attach}} if nics else node
+    return Document(path, {"cluster": {"nodes": 1, "node": found}}, {(): Position(1, 1)})
+
+
+def shared_by(sockets: Sequence[int], switches: Sequence[int]) -> dict[str, object]:
+    """Return keys of `host` from the GPUs of each socket and of each PCIe switch, where these are equally many."""
+    found: dict[str, object] = {"sockets": len(sockets)} if len(sockets) > 1 and len(set(sockets)) == 1 else {}
+    return found | ({"gpus_per_switch": switches[0]} if {*switches} - {1} and len(set(switches)) == 1 else {})
 
 
 def _host(root: ElementTree.Element, gpus: Sequence[_Gpu], pcie: str | None) -> dict[str, object]:
@@ -74,18 +82,14 @@ def _host(root: ElementTree.Element, gpus: Sequence[_Gpu], pcie: str | None) -> 
     ours = {id(gpu.pci) for gpu in gpus}
     sockets = [n for cpu in cpus if (n := sum(id(pci) in ours for pci in cpu.iter("pci")))]
     slots = [n for cpu in cpus for top in cpu.findall("pci") if (n := sum(id(pci) in ours for pci in top.iter("pci")))]
-    if len(sockets) > 1 and len(set(sockets)) == 1:
-        host["sockets"] = len(sockets)
-    if slots and slots[0] > 1 and len(set(slots)) == 1:
-        host["gpus_per_switch"] = slots[0]
-    return host
+    return host | shared_by(sockets, slots)
 
 
 def _parse(path: Path) -> ElementTree.Element:
     """Return the root of the file, decoded as UTF-8 whatever encoding it declares, as NCCL writes it."""
     text = read_text(path, "an XML file of NCCL's")
     if "<!" in text.replace("<!--", ""):
-        raise InputError(f"{path}: no topology of NCCL's: it declares entities; give a plain file")
+        raise InputError(f"{path}: declares entities, which NCCL's files do not; give the file that NCCL wrote")
     try:
         return ElementTree.fromstring(text)
     except ElementTree.ParseError as error:
@@ -198,13 +202,13 @@ def _scale_up(gpus: Sequence[_Gpu], path: object) -> dict[str, object] | None:
         found = {"kind": "nvswitch" if any(nvlinks) else "mesh"}
         counted = {"links_per_gpu": max(leaving.values())} if any(nvlinks) else {"links_per_peer": 1}
         return {**found, **counted, **({"multicast": _multicast(elements[0])} if any(nvlinks) else {}), **own}
-    pairs = {
-        (min(pair), max(pair)): max(count, ends[pair[::-1]]) for pair, count in ends.items()
-    }  # both ends list the links
+    # both ends list the links
+    pairs = {(min(pair), max(pair)): max(count, ends[pair[::-1]]) for pair, count in ends.items()}
     return {**wired(len(gpus), [(a, b, count) for (a, b), count in sorted(pairs.items())]), **own}
 
 
 def _multicast(gpu: ElementTree.Element) -> bool:
+    """Return whether a GPU's switches can multicast: from compute capability 9.0 (Hopper)."""
     capability = gpu.get("sm", "")
     return capability.isdecimal() and int(capability) >= 90
 

@@ -61,21 +61,21 @@ def translated(path: str, text: str) -> Document:
 
 
 def _header(path: str, words: Sequence[str]) -> _Header:
+    """Return the counts in the words of the first line. Raises ConfigError."""
     counts = [int(word) for word in words if word.isdecimal() and len(word) < 10]
-    gpu = words[-1] if not words[-1].isdecimal() else ""
     if len(counts) == 3:
-        found = _Header(counts[0], 0, 0, counts[1], counts[2], gpu)
-    elif len(counts) == 5:
-        found = _Header(counts[0], counts[1], counts[2], counts[3], counts[4], gpu)
-    else:
+        counts[1:1] = [0, 0]  # neither GPUs of a server nor NVSwitches
+    if len(counts) != 5:
         forms = "`vertices switches links`, or `vertices GPUs-of-a-server NVSwitches switches links GPU`"
-        raise ConfigError(path, 1, 1, f"is no header of ns-3's links; write {forms}")
+        raise ConfigError(path, 1, 1, f"not a header of ns-3's links; write {forms}")
     if max(counts) > MOST:
         raise ConfigError(path, 1, 1, f"more than {MOST} vertices or links; use a fabric such as fat_tree")
-    return found
+    vertices, server, nvswitches, switches, links = counts
+    return _Header(vertices, server, nvswitches, switches, links, "" if words[-1].isdecimal() else words[-1])
 
 
 def _cables(path: str, lines: Sequence[str], header: _Header) -> Iterator[WrittenLink]:
+    """Yield the cables in the rows from the third line on. Raises ConfigError."""
     for number, line in enumerate(lines[2:], start=3):
         words = line.split()
         if not words:
@@ -84,7 +84,9 @@ def _cables(path: str, lines: Sequence[str], header: _Header) -> Iterator[Writte
         delay = _DELAY.fullmatch(words[3]) if len(words) == 5 else None
         ends = [int(word) for word in words[:2] if word.isdecimal() and len(word) < 10]
         if rate is None or delay is None or len(ends) < 2:
-            raise ConfigError(path, number, 1, f"{shown(line)} is no cable; write like `0 8 400Gbps 0.0005ms 0`")
+            raise ConfigError(
+                path, number, 1, f"{shown(line)} is not a cable; write one such as `0 8 400Gbps 0.0005ms 0`"
+            )
         if max(ends) >= header.vertices or ends[0] == ends[1]:
             why = f"joins {ends[0]} and {ends[1]}; write two of 0 to {header.vertices - 1}"
             raise ConfigError(path, number, 1, why)
@@ -149,8 +151,6 @@ def _fabric(place: dict[int, int], out: Sequence[WrittenLink]) -> dict[str, obje
         return f"nic[{nic[place[vertex]]}]" if vertex in place else f"switch{vertex}"
 
     order = dict.fromkeys(name(end) for cable in out for end in (cable.a, cable.b) if end not in place)
-    links = [
-        {"a": name(c.a), "b": name(c.b), "rate": c.rate, "latency": c.delay, "count": count}
-        for c, count in Counter(out).items()
-    ]
+    ends = (({"a": name(one.a), "b": name(one.b)}, one, count) for one, count in Counter(out).items())
+    links = [{**joined, "rate": one.rate, "latency": one.delay, "count": count} for joined, one, count in ends]
     return {"kind": "explicit", "nodes": list(order), "links": links}

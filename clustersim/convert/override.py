@@ -38,11 +38,11 @@ def override(document: Document, overrides: Overrides, from_: Mapping[str, Sourc
         return document
     for key in overrides:
         if not of_topology(key):
-            raise InputError(f"{key}: is no key of a topology; write one such as cluster.nodes")
+            raise InputError(f"{key}: not a key of a topology; write one such as cluster.nodes")
         if (
             key.startswith("fabric.")
-            and "fabric" not in document.data
-            and not overrides.keys() & {"fabric", "fabric.kind"}
+            and "fabric" not in {*document.data, *overrides}
+            and "fabric.kind" not in overrides
         ):
             why = f"{document.path} has no fabric; give a topology of several nodes, such as rail_optimized"
             raise InputError(f"{key}: {why}")
@@ -122,9 +122,10 @@ def _section(found: object, place: Loc, key: str) -> SectionOrList:
 
 
 def _index(items: list[object], part: str | int, key: str) -> int:
+    """Return `part` of a key as an index of a list. Raises InputError."""
     if isinstance(part, int) and part < len(items):
         return part
-    raise InputError(f"{key}: {part} is no place in a list of {len(items)}; write a number from 0 to {len(items) - 1}")
+    raise InputError(f"{key}: {part} must be an index of a list of {len(items)}; write 0 to {len(items) - 1}")
 
 
 def presets() -> dict[str, Path]:
@@ -153,6 +154,7 @@ def nodes_by_gpu() -> dict[str, str]:
 
 
 def _wire(node: Node) -> float:
+    """Return bytes/s of all NICs of a node together, 0 without NICs."""
     return node.nics.count * node.nics.rate * node.nics.efficiency if node.nics else 0.0
 
 

@@ -20,11 +20,8 @@ MODULES = {row["module"]: row["target"] for row in records("peft")}
 """{name of a model's module: our target}"""
 ALL = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 """Modules of `all-linear`; a model without a gate has no gate_proj."""
-NEMO: Mapping[str, tuple[str, ...]] = {
-    "attention": ("linear_qkv", "linear_proj"),
-    "mlp": ("linear_fc1", "linear_fc2"),
-    "all": ("linear_qkv", "linear_proj", "linear_fc1", "linear_fc2"),
-}
+NEMO: dict[str, tuple[str, ...]] = {"attention": ("linear_qkv", "linear_proj"), "mlp": ("linear_fc1", "linear_fc2")}
+NEMO["all"] = NEMO["attention"] + NEMO["mlp"]
 """NeMo's groups of targets before 2.0."""
 REFUSED = ("use_dora", "rank_pattern", "modules_to_save", "layers_to_transform", "layer_replication", "megatron_config")
 """Keys of PEFT that train something else or more, which are refused."""
@@ -84,6 +81,7 @@ def section(value: object) -> object:
 
 
 def _keys(own: Mapping[object, object]) -> Iterator[tuple[str, object]]:
+    """Yield (key of `training.lora`, value) of an adapter's section of Megatron-Bridge or NeMo."""
     names = {"rank": ("dim", "adapter_dim"), "alpha": ("alpha",), "dropout": ("dropout", "adapter_dropout")}
     for ours, theirs in names.items():
         yield from ((ours, own[name]) for name in theirs if name in own)

@@ -49,6 +49,7 @@ def toml(data: Mapping[str, object], title: str) -> str:
 
 
 def _sections(data: Mapping[str, object], at: str) -> Iterator[str]:
+    """Yield the lines of the section named `at`, and of the sections inside it."""
     plain = {key: value for key, value in data.items() if not isinstance(value, dict)}
     if plain and at:
         yield from ("", f"[{at}]")

@@ -69,6 +69,7 @@ class Shell:
                 self._statement(statement.removeprefix("then ").strip())
 
     def _branch(self, first: str, statement: str, branches: list[list[bool]]) -> None:
+        """Open, switch or close an `if`: `branches` has [whether a branch was taken, whether this one is] of each."""
         if first == "if":
             outer = all(taken for _, taken in branches)
             found = outer and self._true(statement[2:])
@@ -95,6 +96,7 @@ class Shell:
         return self._test(words) == wanted
 
     def _test(self, words: Sequence[str]) -> bool:
+        """Return whether the words of `[ … ]` hold: a text, -n, -z, or a comparison of texts or integers."""
         match words:
             case ["-n", text] | [text]:
                 return text != ""
@@ -107,6 +109,7 @@ class Shell:
         return False
 
     def _statement(self, statement: str) -> None:
+        """Set the variables of an assignment; record a command, or run the text of a shell or `eval`."""
         words = split(statement)
         if words and words[0] in _KEYWORDS:
             words = [word for word in words[1:] if not word.startswith("-")]
@@ -127,6 +130,7 @@ class Shell:
             self.commands.append(found)
 
     def _assign(self, word: str) -> None:
+        """Set the variable of `A=1`, `A=(…)` or `A+=…`. Raises InputError for one that grows without end."""
         found = _ASSIGN.fullmatch(word)
         if found is None:
             return
@@ -154,12 +158,14 @@ class Shell:
         return result
 
     def _replaced(self, text: str, depth: int) -> str:
+        """Return a text with its variables replaced, and output of other programs left out. Raises InputError."""
         if depth > DEEPEST:
             raise InputError(f"{self.path}: variables hold each other without end; write one of them out")
         text = re.sub(r"\$\((?!\()[^()]*\)|`[^`]*`", _PRINTED, text)
         return _VARIABLE.sub(lambda found: self._value(found, depth), text).replace(_PRINTED, "")
 
     def _value(self, found: re.Match[str], depth: int) -> str:
+        """Return the value of one `$A`, `${A:-default}` or `$((…))`; a name without a value is recorded as unset."""
         if found["sum"] is not None:
             return self._sum(found["sum"], depth)
         inner = _BRACED.fullmatch(found["brace"]) if found["brace"] is not None else None
@@ -209,6 +215,7 @@ def _inner(words: Sequence[str]) -> str:
 
 
 def _quoted(word: str) -> bool:
+    """Return whether a word is in quotes as a whole."""
     return len(word) > 1 and word[0] == word[-1] and word[0] in "\"'"
 
 
@@ -217,63 +224,52 @@ def _unquoted(word: str) -> str:
     return re.sub(r"""(["'])(.*?)\1""", r"\2", word, flags=re.DOTALL) if not _quoted(word) else word[1:-1]
 
 
-def split(text: str) -> list[str]:
-    """Return the words of a text; quotes, parentheses and braces keep a word together."""
-    words, word, quote, depth = list[str](), "", "", 0
-    for place, letter in enumerate(text):
-        if quote:
+def _letters(text: str) -> Iterator[tuple[int, str, str]]:
+    """Yield (index, letter, quote or parentheses that it lies in) without comments, and a space where a line is continued."""
+    place, quote, depth = 0, "", 0
+    while place < len(text):
+        letter = text[place]
+        if letter == "\\" and text[place + 1 : place + 2] == "\n":  # no line goes on behind a comment
+            letter, place = " ", place + 1
+        elif quote:
             quote = "" if letter == quote and text[place - 1] != "\\" else quote
         elif letter in "\"'":
             quote = letter
-        elif letter in "({":
-            depth += 1
-        elif letter in ")}":
-            depth -= 1
-        elif letter.isspace() and depth <= 0:
-            if word:
-                words.append(word)
-            word = ""
-            continue
-        word += letter
-    return [*words, word] if word else words
-
-
-def statements(path: str, text: str) -> Iterator[str]:
-    """Yield the statements of a script without comments and with continued lines joined; arrays and quotes may span lines."""
-    found, quote, depth = "", "", 0
-    joined = text.replace("\r\n", "\n")
-    place = 0
-    while place < len(joined):
-        letter = joined[place]
-        if letter == "\\" and joined[place + 1 : place + 2] == "\n":  # no line goes on behind a comment
-            found += " "
-            place += 2
-            continue
-        if quote:
-            quote = "" if letter == quote and joined[place - 1] != "\\" else quote
-        elif letter in "\"'":
-            quote = letter
-        elif letter == "#" and (place == 0 or joined[place - 1] in " \t\n;("):
-            end = joined.find("\n", place)
-            place = len(joined) if end < 0 else end
+        elif letter == "#" and (place == 0 or text[place - 1] in " \t\n;("):
+            place = len(text) if text.find("\n", place) < 0 else text.find("\n", place)
             continue
         elif letter in "({":
             depth += 1
         elif letter in ")}":
             depth = max(depth - 1, 0)
-        ends = (
-            not quote and depth == 0 and (letter in "\n;" or (joined[place : place + 2] == "&&" and "[" not in found))
-        )
-        if ends:
+        yield place, letter, quote or "(" * depth
+        place += 1
+
+
+def split(text: str) -> list[str]:
+    """Return the words of a text; quotes, parentheses and braces keep a word together."""
+    words = [""]
+    for _, letter, inside in _letters(text):
+        if letter.isspace() and not inside:
+            words.append("")
+        else:
+            words[-1] += letter
+    return [word for word in words if word]
+
+
+def statements(path: str, text: str) -> Iterator[str]:
+    """Yield the statements of a script without comments and with continued lines joined; arrays and quotes may span lines."""
+    found, inside, joined = "", "", text.replace("\r\n", "\n")
+    for place, letter, inside in _letters(joined):
+        anded = joined[place : place + 2] == "&&" and "[" not in found
+        if not inside and (letter in "\n;" or anded):
             if found.strip() not in ("", "then", "do", ";"):
                 yield found.strip()
             found = ""
-            place += 2 if joined[place : place + 2] == "&&" else 1
-            continue
-        found += letter
-        place += 1
-    if quote or depth:
-        raise InputError(f"{path}: {'a quote' if quote else 'a parenthesis'} is never closed; close it")
+        else:
+            found += letter if found or letter != "&" else ""  # the second one of &&
+    if inside:
+        raise InputError(f"{path}: {'a parenthesis' if '(' in inside else 'a quote'} is never closed; close it")
     if found.strip():
         yield found.strip()
 

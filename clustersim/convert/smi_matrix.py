@@ -9,8 +9,8 @@ import re
 from collections.abc import Sequence
 from itertools import combinations
 
-from clustersim.config.yaml import Document, Position
-from clustersim.convert.nccl_xml import wired
+from clustersim.config.yaml import Document
+from clustersim.convert.nccl_xml import shared_by, single_node, wired
 from clustersim.errors import InputError, shown
 
 _ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
@@ -28,10 +28,7 @@ def translated(path: str, text: str) -> Document:
     nics = sum(bool(_NIC.fullmatch(name)) for name in rows)
     matrix = [rows[name][: len(gpus)] for name in gpus]
     node: dict[str, object] = {"gpus": {"count": len(gpus)}, "scale_up": _scale_up(matrix), "host": _host(matrix)}
-    count = min(nics, len(gpus))
-    if count:
-        node["nics"] = {"count": count, "attach": "per_gpu" if count == len(gpus) else "shared"}
-    return Document(path, {"cluster": {"nodes": 1, "node": node}}, {(): Position(1, 1)})
+    return single_node(path, node, min(nics, len(gpus)), len(gpus))
 
 
 def _rows(path: str, text: str) -> dict[str, list[str]]:
@@ -51,11 +48,10 @@ def _rows(path: str, text: str) -> dict[str, list[str]]:
     if missing := [name for name in gpus if name not in rows]:
         raise InputError(f"{path}: the matrix has no row of {missing[0]}; give all that nvidia-smi topo -m prints")
     known = re.compile(r"X|NV\d{1,3}|PIX|PXB|PHB|NODE|SYS|SOC|N/A")
-    for name in gpus:
-        for cell in rows[name][: len(gpus)]:
-            if not known.fullmatch(cell):
-                why = f"{shown(cell)} in the row of {name} is no connection; write NV12, PIX, PHB, NODE or SYS"
-                raise InputError(f"{path}: {why}")
+    for name, cell in ((gpu, cell) for gpu in gpus for cell in rows[gpu][: len(gpus)]):
+        if not known.fullmatch(cell):
+            why = f"{shown(cell)} in the row of {name} must be a connection; write NV12, PIX, PHB, NODE or SYS"
+            raise InputError(f"{path}: {why}")
     return rows
 
 
@@ -74,15 +70,8 @@ def _scale_up(matrix: Sequence[Sequence[str]]) -> dict[str, object]:
 
 def _host(matrix: Sequence[Sequence[str]]) -> dict[str, object]:
     """Return sockets and GPUs per PCIe switch, if all have equal sizes."""
-    host: dict[str, object] = {}
-    far = [[cell in ("SYS", "SOC") for cell in row] for row in matrix]
-    sockets = _groups([[not one for one in row] for row in far]) if any(map(any, far)) else []
-    if len(sockets) > 1 and len(set(sockets)) == 1:
-        host["sockets"] = len(sockets)
-    switches = _groups([[cell in (*_CLOSE, "X") for cell in row] for row in matrix])
-    if switches[0] > 1 and len(set(switches)) == 1:
-        host["gpus_per_switch"] = switches[0]
-    return host
+    near = [[cell not in ("SYS", "SOC") for cell in row] for row in matrix]
+    return shared_by(_groups(near), _groups([[cell in (*_CLOSE, "X") for cell in row] for row in matrix]))
 
 
 def _groups(joined: Sequence[Sequence[bool]]) -> list[int]:

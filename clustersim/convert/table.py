@@ -56,6 +56,7 @@ class Alias(NamedTuple):
         return [plain(text) for text in texts] if "=" in self.values else []
 
     def _pairs(self) -> list[tuple[object, object]]:
+        """Return the (theirs, ours) pairs in the column `values`."""
         halves = (pair.partition("=") for pair in self.values.split())
         return [(plain(theirs), plain(ours)) for theirs, _, ours in halves]
 

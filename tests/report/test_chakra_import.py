@@ -191,7 +191,7 @@ def test_dependencies_on_what_is_not_there_count_as_met_and_are_told():
 def test_a_file_that_is_cut_or_is_none_is_refused(call, cut):
     whole = encoded([comp(0, 0.001), coll(1, 5, 0)])
     for data in (whole[:-cut], b"\xff" * 40, b"name: llama\n" * 9):
-        with pytest.raises(InputError, match=r"a\.0\.et: is no Chakra execution trace"):
+        with pytest.raises(InputError, match=r"a\.0\.et: not a Chakra execution trace"):
             list(decoded(data, "a.0.et"))
 
 

@@ -241,7 +241,7 @@ def test_run_and_show_take_them(call):
         ({"cluster.foo": 1}, "(command line): unknown key 'foo'; known: jitter, name, node, nodes, pools"),
         ({"cluster.nodes": 0}, "(command line): cluster.nodes"),
         ({"cluster.nodes.x": 3}, "nodes is a single value and has no keys"),
-        ({"parallelism.tp": 2}, "parallelism.tp: is no key of a topology"),
+        ({"parallelism.tp": 2}, "parallelism.tp: not a key of a topology"),
         ({"fabric.radix": 4}, "5 tiers of 4 ports do not join 256 NICs; use larger switches or fewer nodes"),
         ({"fabric.oversubscription": 0.5}, "(command line): fabric.oversubscription"),
     ],
@@ -254,7 +254,7 @@ def test_what_cannot_be_is_one_sentence(overrides, sentence):
 
 def test_a_list_takes_numbers():
     assert load("superpod_h100_128", {"fabric.tiers.1.radix": 32}).counts["spine_switches"] == 32
-    with pytest.raises(InputError, match="7 is no place in a list of 2; write a number from 0 to 1"):
+    with pytest.raises(InputError, match="7 must be an index of a list of 2; write 0 to 1"):
         load("superpod_h100_128", {"fabric.tiers.7.radix": 32})
     with pytest.raises(InputError, match="the leaves say their `oversubscription` too; keep one of the two"):
         load("superpod_h100_128", {"fabric.tiers.0.oversubscription": 2, "fabric.oversubscription": 2})
@@ -294,7 +294,7 @@ def test_values_replace_those_of_a_file_whose_sections_are_sections(cluster, fab
         ({"cluster": 5, "cluster.nic": "200Gb/s"}, "c.yaml (command line): cluster: 5 must be a mapping of keys"),
         ({"cluster.pools": [5], "cluster.pools.0.nodes": 2}, "0 is a single value and has no keys"),
         ({"cluster.pools": 5, "cluster.pools.0.nodes": 2}, "pools is a single value and has no keys"),
-        ({f"fabric.tiers.{'9' * 5000}.radix": 2}, "is no place in a list of 1"),
+        ({f"fabric.tiers.{'9' * 5000}.radix": 2}, "must be an index of a list of 1"),
         ({"faults": [3], "faults.0.slowdown": 2}, "0 is a single value and has no keys"),
     ],
 )
