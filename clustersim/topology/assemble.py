@@ -19,6 +19,7 @@ from clustersim.topology.specs import BuiltFabric, LinkRange, NodeSpecs, both_wa
 
 _SAME = 1.0 + 1e-9
 NICS = "cluster.node.nics.rate"
+_PLAIN = "the switches of this fabric do not add up; write fabric.reduction: sharp, which fat trees and switch have, or drop it"
 
 
 def limits(cluster: NodeSpecs, network: BuiltFabric) -> Iterator[str]:
@@ -69,10 +70,8 @@ def _wire(network: BuiltFabric) -> float:
 
 
 def _rate(value: float) -> str:
+    """Return a rate in bytes/s as text in Gb/s."""
     return f"{value * 8 / 1e9:.4g} Gb/s"
-
-
-_PLAIN = "the switches of this fabric do not add up; write fabric.reduction: sharp, which fat trees and switch have, or drop it"
 
 
 def assemble(cluster: NodeSpecs, kind: str, network: BuiltFabric | None) -> Topology:
@@ -150,6 +149,7 @@ def _facts(cluster: NodeSpecs, network: BuiltFabric | None, rate: Floats | float
 
 
 def _nccl(cluster: NodeSpecs, network: BuiltFabric | None) -> NcclFacts:
+    """Return NCCL's settings on this fabric: CollNet only where switches add up. Raises ConfigError if asked elsewhere."""
     spec, sharp = cluster.nccl, network is not None and network.reduction == "sharp"
     if network and not sharp and spec.collnet and "collnet" in spec.model_fields_set:
         raise cluster.error(("nccl", "collnet"), f"nccl.collnet: {_PLAIN}")
@@ -159,6 +159,7 @@ def _nccl(cluster: NodeSpecs, network: BuiltFabric | None) -> NcclFacts:
 
 
 def _nics(cluster: NodeSpecs, network: BuiltFabric) -> tuple[LinkRange, LinkRange]:
+    """Return the links from NICs to the fabric and back, at the lower of NIC and cable rate."""
     latency = cluster.by_endpoint(lambda pool: pool.node.nics.latency if pool.node.nics else 0.0)
     rate = cluster.by_endpoint(lambda pool: pool.nic_rate)
     delay = latency / 2 + network.delay  # a path crosses two NICs, but has their latency only once
@@ -166,6 +167,7 @@ def _nics(cluster: NodeSpecs, network: BuiltFabric) -> tuple[LinkRange, LinkRang
 
 
 def _counts(cluster: NodeSpecs, network: BuiltFabric | None, links: int) -> dict[str, float]:
+    """Return {what: number} of nodes, GPUs, NICs, switches, cables and links, with bisection (bytes/s) and power (W)."""
     head = {"nodes": cluster.nodes, "gpus": cluster.gpus, "nics": cluster.endpoints}
     drawn = [own.nodes * own.node.power.max for own in cluster.parts if own.node.power]
     power = {"power": math.fsum(drawn)} if len(drawn) == len(cluster.parts) else {}

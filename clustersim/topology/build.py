@@ -38,6 +38,9 @@ NVLINK: Annotated[Mapping[str, tuple[float, float]], Declared("B/s")] = {
     "blackwell-ultra": (50e9, 0.802),
 }
 """(bytes/s of one NVLink, share that payload gets) by generation (NVIDIA/nccl 2.30, src/graph/topo.h)."""
+ROOM = "clustersim.topology"
+FOREIGN = (".xml", ".txt", ".topo")
+"""Suffixes of other tools' files, which leave out what their programs detect at run time."""
 
 
 def check(built: object, cluster: NodeSpecs) -> None:
@@ -73,11 +76,6 @@ def _check_routes(built: Topology, links: int) -> None:
             raise ValueError("a path has no finite latency of at least 0")
         for link in {*routes.links.tolist()}:
             built.ends(link)
-
-
-ROOM = "clustersim.topology"
-FOREIGN = (".xml", ".txt", ".topo")
-"""Suffixes of other tools' files, which leave out what their programs detect at run time."""
 
 
 def load(path: str | Path, overrides: Overrides | None = None) -> Topology:
@@ -147,6 +145,7 @@ def node_types(document: Document) -> list[tuple[str, NodeSpecs]]:
 
 
 def _cluster(spec: TopologySpec, document: Document) -> NodeSpecs:
+    """Return the checked nodes of a file, of one type or several. Raises ConfigError."""
     for name in spec.nodes:
         _node_spec(name, document, ("nodes", name))
     name = spec.cluster.name or Path(document.path).stem
@@ -181,6 +180,7 @@ def _types(spec: TopologySpec, document: Document) -> list[tuple[int, str | dict
 def _pool(
     spec: TopologySpec, document: Document, name: str, nodes: int, written: str | dict[str, Any], at: Loc
 ) -> NodeSpecs:
+    """Return `nodes` nodes of one type: `written` is its name or section, `at` its position in the file."""
     at = ("nodes", written) if isinstance(written, str) and written in spec.nodes else at
     node = _node_spec(written, document, at)
     gpu = _gpu(node, document, at)
@@ -199,6 +199,7 @@ def _with_links(node: Node, gpu: Gpu) -> Node:
 
 
 def _node_spec(node: str | dict[str, Any], document: Document, at: Loc) -> Node:
+    """Return a node type, validated; one from another tool's file is completed first. Raises ConfigError."""
     merged = _merged(node, document, at)
     if document.path.endswith(FOREIGN):
         from clustersim.convert.foreign import filled
@@ -208,6 +209,7 @@ def _node_spec(node: str | dict[str, Any], document: Document, at: Loc) -> Node:
 
 
 def _merged(node: object, document: Document, at: Loc, seen: tuple[str, ...] = ()) -> dict[str, Any]:
+    """Return a node type's keys with those of the types that it extends. Raises ConfigError; `seen`: names so far."""
     if isinstance(node, dict):
         if "extends" not in node:
             return node
@@ -260,6 +262,7 @@ def deep_merge(base: Mapping[str, Any], override: Mapping[str, Any]) -> dict[str
 
 
 def _gpu(node: Node, document: Document, at: Loc) -> Gpu:
+    """Return the GPU of a node type, with the clock and speed that the file sets. Raises ConfigError."""
     try:
         gpu = gpus.load(node.gpus.model, Path(document.path).parent)
         own = {key: value for key in ("sustained", "speed") if (value := getattr(node.gpus, key)) is not None}
@@ -271,6 +274,7 @@ def _gpu(node: Node, document: Document, at: Loc) -> Gpu:
 
 
 def _check_nics(cluster: NodeSpecs, nodes: int) -> None:
+    """Raise ConfigError for missing NICs, more than GPUs, or NICs faster than their PCIe slot."""
     nics, host, at = cluster.node.nics, cluster.node.host, (*cluster.at, "nics")
     if nics is None:
         if nodes > 1:

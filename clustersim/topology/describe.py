@@ -12,6 +12,13 @@ from clustersim.topology.model import Topology
 from clustersim.units import either, plural, scaled, seconds
 
 Fact = tuple[str, str]
+_LABELS = {"nvlink-up": "NVLink", "pcie-up": "PCIe", "mesh-up": "wires GPU – GPU", "ring-up": "ring", "nic-up": "NICs"}
+_MOST_PATHS = 2**18
+_SAMPLED = 2**16  # number of paths above which only a sample is checked
+_MOST_LINKS = 2**24  # limit on links of all those paths: on a ring of thousands of nodes one path is thousands of links
+_PROBED = 9  # number of probed routes from the first GPU: to itself, in even steps, to the last
+_PAIRS = 2**15  # largest number of pairs whose routes are in memory at a time,
+_LINKS = 2**21  # or fewer pairs, with this number of links
 
 
 def describe(topology: Topology) -> list[Fact]:
@@ -55,6 +62,7 @@ def faults(topology: Topology) -> list[Fact]:
 
 
 def _node_links(topology: Topology) -> Iterator[Fact]:
+    """Yield (label, rate in words) of the links inside nodes, by kind."""
     for tier in topology.tiers:
         label = _LABELS.get(tier.name) or (tier.name.removesuffix("-up") if tier.name.startswith("ring-") else "")
         if label and tier.name.endswith("-up") and tier.links:
@@ -68,10 +76,8 @@ def _node_links(topology: Topology) -> Iterator[Fact]:
                 yield label, f"{len(part):,} × {rate} a direction"
 
 
-_LABELS = {"nvlink-up": "NVLink", "pcie-up": "PCIe", "mesh-up": "wires GPU – GPU", "ring-up": "ring", "nic-up": "NICs"}
-
-
 def _tiers(topology: Topology) -> Iterator[Fact]:
+    """Yield (label, number in words) of switches and cables by tier, sockets, balance and reduction."""
     counts = topology.counts
     named = [key.removesuffix("_switches") for key in counts if key.endswith("_switches")]
     for name in named:
@@ -98,13 +104,6 @@ def _tiers(topology: Topology) -> Iterator[Fact]:
 
 
 # The distance between the GPUs of a cluster.
-
-_MOST_PATHS = 2**18
-_SAMPLED = 2**16  # number of paths above which only a sample is checked
-_MOST_LINKS = 2**24  # limit on links of all those paths: on a ring of thousands of nodes one path is thousands of links
-_PROBED = 9  # number of probed routes from the first GPU: to itself, in even steps, to the last
-_PAIRS = 2**15  # largest number of pairs whose routes are in memory at a time,
-_LINKS = 2**21  # or fewer pairs, with this number of links
 
 
 class Diameter(NamedTuple):

@@ -23,6 +23,12 @@ from clustersim.topology.routing import Remaining
 if TYPE_CHECKING:
     import networkx as nx
 
+_UNBUNDLED = ("nic", "nvlink", "pcie", "port", "mesh", "ring")
+BUNDLES = "adaptive"
+"""Routing that spreads packets evenly over parallel cables, which then are one link; with `dmodk` each cable is a link."""
+_INNER, _NICS = ("nvlink", "pcie", "mesh", "ring"), ("nic", "ports")
+_NVLINK_DELAY, _NIC_DELAY, _SAID = 25e-9, 500e-9, 100e-9
+
 
 def to_networkx(topology: Topology) -> nx.MultiDiGraph[str]:
     """Return the graph of a small cluster, with one edge per directed link: `link`, `capacity` (B/s), `latency` (s), `cables`.
@@ -38,7 +44,7 @@ def to_networkx(topology: Topology) -> nx.MultiDiGraph[str]:
     for link in range(len(topology.capacity)):
         start, end = topology.ends(link)
         for name in (start, end):
-            graph.add_node(name, kind=_kind(name))
+            graph.add_node(name, kind=name.partition("[")[0])
         figures = {key: float(getattr(topology, key)[link]) for key in ("capacity", "latency", "cables")}
         graph.add_edge(start, end, link=link, **figures)
     if topology.nodes > 1:
@@ -54,11 +60,6 @@ def numbers(topology: Topology) -> Ints:
     return router.gpus if isinstance(router, Remaining) else np.arange(topology.gpus)
 
 
-_UNBUNDLED = ("nic", "nvlink", "pcie", "port", "mesh", "ring")
-BUNDLES = "adaptive"
-"""Routing that spreads packets evenly over parallel cables, which then are one link; with `dmodk` each cable is a link."""
-
-
 def cabled(document: Document) -> Topology:
     """Return the topology of a file with one link per cable. Faults of bundles are left out, because link numbers differ.
 
@@ -67,9 +68,8 @@ def cabled(document: Document) -> Topology:
     if is_astra(document) or ((document.data.get("fabric") or {}).get("routing") or {}).get("mode", BUNDLES) != BUNDLES:
         return build(document)
     data = deep_merge(document.data, {"fabric": {"routing": {"mode": "dmodk"}}})
-    data["faults"] = [
-        fault for fault in data.get("faults") or [] if (fault.get("link") or "nic").startswith(_UNBUNDLED)
-    ]
+    faults = data.get("faults") or []
+    data["faults"] = [fault for fault in faults if (fault.get("link") or "nic").startswith(_UNBUNDLED)]
     try:
         return build(Document(document.path, data, document.positions))
     except ConfigError:
@@ -94,10 +94,6 @@ def graphml(topology: Topology) -> str:
     return buffer.getvalue().decode()
 
 
-_INNER, _NICS = ("nvlink", "pcie", "mesh", "ring"), ("nic", "ports")
-_NVLINK_DELAY, _NIC_DELAY, _SAID = 25e-9, 500e-9, 100e-9
-
-
 class Ns3Link(NamedTuple):
     """A cable: names of its ends, bytes/s, latency in seconds."""
 
@@ -112,7 +108,7 @@ def ns3(topology: Topology) -> str:
     rows = [row for row, count in Counter(rows_of(topology)).items() for _ in range(count)]  # parallel ones adjacent
     number = {f"gpu[{g}]": i for i, g in enumerate(numbers(topology).tolist())}
     ends = dict.fromkeys(end for row in rows for end in (row.a, row.b) if end not in number)
-    inner = [end for end in ends if _kind(end) in ("nvswitch", "nvlink", "pcie")]
+    inner = [end for end in ends if end.partition("[")[0] in ("nvswitch", "nvlink", "pcie")]
     switches = list(dict.fromkeys([*inner, *ends]))
     outer = len(switches) - len(inner)
     number |= {end: topology.gpus + i for i, end in enumerate(switches)}
@@ -126,9 +122,8 @@ def ns3(topology: Topology) -> str:
 
 def rows_of(topology: Topology) -> Iterator[Ns3Link]:
     """Yield every live cable, with NICs merged into the GPUs that own them."""
-    owner = {
-        f"{kind}[{nic}]": gpu for nic, gpu in enumerate(topology.numbering.built.owners().tolist()) for kind in _NICS
-    }
+    owners = topology.numbering.built.owners().tolist()
+    owner = {f"{kind}[{nic}]": gpu for nic, gpu in enumerate(owners) for kind in _NICS}
     alive = {f"gpu[{g}]" for g in numbers(topology).tolist()}
     for tier in topology.tiers:
         if not tier.name.endswith("-up"):
@@ -147,7 +142,3 @@ def rows_of(topology: Topology) -> Iterator[Ns3Link]:
                 delay = own if own >= _SAID else _NIC_DELAY
             count = 1 if inner and not topology.node.pairs else cables
             yield from [Ns3Link(a, b, rate / count, delay)] * count
-
-
-def _kind(end: str) -> str:
-    return end.partition("[")[0]

@@ -104,6 +104,7 @@ class FatTreeHops(Wired):
         return np.column_stack([up, columns, down + self.tree.ports])
 
     def _bundles(self, source: Place, destination: Place) -> Ints:
+        """Return links per route, up then down, where all cables between two groups count as one link; -1: none."""
         columns = np.full((len(source.leaf), 2 * len(self.tree.levels)), -1, np.int64)
         for t, (level, first) in enumerate(zip(self.tree.levels, self.firsts[1:], strict=False)):
             here, there = source.leaf // level.span, destination.leaf // level.span
@@ -126,9 +127,8 @@ class FatTreeHops(Wired):
             lead_group, follow_group = lead.leaf[rows] // level.span, follow.leaf[rows] // level.span
             higher = np.flatnonzero(lead_group != follow_group)
             if len(higher) < len(rows):
-                rows, plane, port, lead_group, follow_group = (
-                    x[higher] for x in (rows, plane, port, lead_group, follow_group)
-                )
+                columns_left = rows, plane, port, lead_group, follow_group
+                rows, plane, port, lead_group, follow_group = (column[higher] for column in columns_left)
                 key = None if key is None else key[higher]
             chosen, spare = _choice(level, port, key, shift % level.choices)
             shift //= level.choices
@@ -180,6 +180,7 @@ class FatTreeHops(Wired):
         return self._dmodk_segments(place, self.classes(endpoint)[1]) if (leaf == leaf[:, :1]).all() else []
 
     def _dmodk_segments(self, place: Place, down: Ints) -> list[RouteSegment]:
+        """Return the segments of D-mod-k's routes, up and down, for each endpoint as the destination."""
         # `_walk` from the destination alone, for all endpoints at once: D-mod-k's choices never depend on the source
         found = list[RouteSegment]()
         plane, port = place.port * 0, place.port
@@ -278,6 +279,7 @@ def _choice(level: Level, port: Ints, key: UInts | None, shift: int) -> tuple[In
 
 
 def _cable(level: Level, network: Ints, group: Ints, plane: Ints, port: Ints) -> Ints:
+    """Return the index of the cable at a port of a level, in arrays of one element per route."""
     return ((network * level.groups + group) * level.planes + plane) * level.ports + port
 
 

@@ -260,6 +260,7 @@ def ports_of_tiers(cluster: NodeSpecs, spec: FatTree) -> tuple[Ports, ...]:
 
 
 def _ports(cluster: NodeSpecs, spec: FatTree, index: int) -> Ports:
+    """Return the ports of tier `index`, of which any two of down, up, radix and ratio may be given. Raises ConfigError."""
     tier, at = spec.tier(index), ("fabric", "tiers", index)
     name = tier.name or NAMES[index]
     if tier.radix is None and tier.down is None:
@@ -318,6 +319,7 @@ def _split(cluster: NodeSpecs, radix: int, ratio: float, at: Loc) -> tuple[int, 
 
 
 def _down_up(cluster: NodeSpecs, tier: Tier, name: str, at: Loc) -> tuple[int, int]:
+    """Return a tier's ports down and up from those given and its oversubscription. Raises ConfigError."""
     ratio, radix = tier.oversubscription or 1.0, tier.radix or 0
     if tier.down is None and tier.up is None:
         most, part = _split(cluster, radix, ratio, (*at, "oversubscription"))

@@ -25,6 +25,8 @@ MOST = 1e6
 """Largest slowdown of a part that is not dead."""
 DEAD = 1.0
 """Bytes/s of a dead link: no route uses it, and quotients by its capacity stay finite."""
+LEAST = 1e-6
+"""Smallest slowdown: no GPU computes a million times as fast."""
 
 
 def apply(topology: Topology, faults: Sequence[Fault], document: Document) -> Topology:
@@ -76,8 +78,7 @@ class _Parts:
         """Slow the links called `name`, or cut some of their cables."""
         at = f"faults.{self.fault}"
         if (fault.rate is None) != fault.dead or fault.slowdown is not None:
-            what = "a link needs a `rate`, its usable bytes/s, or `dead: true`, and nothing else"
-            raise self.error(f"{at}: {what}")
+            raise self.error(f"{at}: a link needs a `rate`, its usable bytes/s, or `dead: true`, and nothing else")
         if fault.cables is not None and not fault.dead:
             raise self.error(f"{at}.cables counts dead cables; add `dead: true` or drop it", "cables")
         for tier, index in self._links(name):
@@ -95,6 +96,7 @@ class _Parts:
             self.cables[link] = left - lost
 
     def _check_rate(self, rate: float, capacity: float) -> None:
+        """Raise ConfigError for a fault's rate above a link's capacity, or next to nothing (both in bytes/s)."""
         full, least, what = scaled(capacity, "B/s"), scaled(capacity / MOST, "B/s"), ""
         if rate > capacity * (1 + 1e-9):
             what = f"is not a fault of a link of {full}, which is its rate after efficiency and PCIe"
@@ -105,6 +107,7 @@ class _Parts:
             raise self.error(f"faults.{self.fault}.rate: {scaled(rate, 'B/s')} {what}", "rate")
 
     def _links(self, text: str) -> list[tuple[LinkTier, int]]:
+        """Return (tier, index of the link) of a fault's `link`, for both directions. Raises ConfigError."""
         match = _LINK.fullmatch(text)
         name, index = (match[1], int(match[2])) if match else (text, 0)
         tiers = [t for t in self.topology.tiers if t.name in {name, f"{name}-up", f"{name}-down"}]
@@ -121,8 +124,7 @@ class _Parts:
         """Slow a GPU or the GPUs of a node, or mark a node as dead."""
         topology, at = self.topology, f"faults.{self.fault}"
         if (fault.slowdown is None) != fault.dead or fault.rate is not None or fault.cables is not None:
-            what = "a node or a GPU needs a `slowdown`, like 1.1, or `dead: true`, and nothing else"
-            raise self.error(f"{at}: {what}")
+            raise self.error(f"{at}: a node or a GPU needs a `slowdown`, like 1.1, or `dead: true`, and nothing else")
         key, count = ("node", topology.nodes) if fault.gpu is None else ("gpu", topology.gpus)
         index = fault.node if fault.gpu is None else fault.gpu
         if index is None or index >= count:
@@ -229,9 +231,8 @@ def _tree(sound: Topology, capacity: Floats, named: list[str]) -> Mapping[str, f
             rate.setdefault(name, float(sound.capacity[tier.first] / sound.cables[tier.first]))
             left[name] = min(left.get(name, 1.0), float(capacity[own].sum() / sound.capacity[own].sum()))
     ends = sound.counts["nics"] * sound.node.wire * min(left.get("nic", 1.0), left.get("port", 1.0))
-    above = [
-        sound.counts[f"{up}_cables"] * rate.get(name, np.inf) * left.get(name, 1.0) for name, up in pairwise(named)
-    ]
+    each = {name: rate.get(name, np.inf) * left.get(name, 1.0) for name in named}
+    above = [sound.counts[f"{up}_cables"] * each[name] for name, up in pairwise(named)]
     return _figures(min(ends, *above, ends) / 2, ends / 2)
 
 
@@ -242,14 +243,13 @@ def _graph(sound: Topology, capacity: Floats, first: int) -> Mapping[str, float]
     wide = capacity.copy()  # cables of the NICs, as in a graph without faults, and not the limit of PCIe
     wide[first : first + 2 * nics] *= sound.counts["ends"] / max(sound.capacity[first : first + half].sum(), 1.0)
     names = {f"nic[{nic}]": FIRST if nic < half else SECOND for nic in range(nics)}
-    ends = (sound.ends(link) for link in range(first, len(capacity)))
-    flow = max_flow(
-        (names.get(a, a), names.get(b, b), rate) for (a, b), rate in zip(ends, wide[first:].tolist(), strict=True)
-    )
+    ends = (tuple(names.get(end, end) for end in sound.ends(link)) for link in range(first, len(capacity)))
+    flow = max_flow((a, b, rate) for (a, b), rate in zip(ends, wide[first:].tolist(), strict=True))
     return _figures(min(flow, sound.counts["bisection"]), float(wide[first : first + half].sum()))
 
 
 def _figures(bisection: float, ends: float) -> Mapping[str, float]:
+    """Return bisection in bytes/s, and the factor by which the rate of the ends (bytes/s) exceeds it."""
     return {"bisection": bisection, "oversubscription": max(1.0, ends / bisection) if bisection else np.inf}
 
 
@@ -271,10 +271,6 @@ def factors(jitter: Jitter, gpus: int, draw: int) -> Floats:
         slow = source.random(gpus) < jitter.stragglers.share
         found = np.where(slow, found * jitter.stragglers.slowdown, found)
     return np.maximum(found, LEAST)
-
-
-LEAST = 1e-6
-"""Smallest slowdown: no GPU computes a million times as fast."""
 
 
 def still(jitter: Jitter | None) -> bool:

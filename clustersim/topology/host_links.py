@@ -29,6 +29,7 @@ def hosted(topology: Topology) -> Topology:
 
 
 def _hosted(topology: Topology) -> Topology:
+    """Return the topology with links between each GPU's slot and the memory of its host."""
     node, local = topology.numbering.split(np.arange(topology.gpus))
     facts = _facts(topology, topology.numbering.first[:-1])
     first = local % np.array([one.shared for one in facts])[node] == 0  # number of GPUs per slot

@@ -125,6 +125,7 @@ class Lattice(Wired):
         return found
 
     def _links(self, d: int, line: Ints, a: Ints, b: Ints) -> Ints:
+        """Return the links from positions `a` to `b` on lines of dimension `d`, one row per pair; -1 fills shorter rows."""
         dim, cables = self.dims[d], self.cables[d]
         first = self.firsts[d] + line * dim.per_line
         if dim.kind == "switch":

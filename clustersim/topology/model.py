@@ -20,6 +20,11 @@ from clustersim.topology.hops import EndpointClasses, no_symmetry
 from clustersim.topology.node_graph import rings
 from clustersim.topology.numbering import Numbering
 
+GENERATIONS = ("pascal", "volta", "turing", "ampere", "ada", "hopper", "blackwell", "blackwell-ultra")
+"""Architectures of one vendor, the oldest first; names of the other vendor's sort by themselves."""
+_LEAST = ("links", "link", "nvlink", "multicast", "pcie", "nics", "nic_line", "nic", "wire")
+Ends = Callable[[int], tuple[str, str]]
+
 
 class Routes(NamedTuple):
     """Paths of many (source, destination) pairs in compressed rows."""
@@ -157,10 +162,6 @@ class NodeFacts(NamedTuple):
         return self._replace(scale_up="nvlink", links=joined.links, nvlink=joined.links * each)
 
 
-GENERATIONS = ("pascal", "volta", "turing", "ampere", "ada", "hopper", "blackwell", "blackwell-ultra")
-"""Architectures of one vendor, the oldest first; names of the other vendor's sort by themselves."""
-
-
 def pool_facts(nodes: Sequence[NodeFacts]) -> NodeFacts:
     """Return NCCL's figures for a communicator on nodes of these types: the minimum of each figure.
 
@@ -178,10 +179,8 @@ def pool_facts(nodes: Sequence[NodeFacts]) -> NodeFacts:
     return first._replace(**least, **most, architecture=oldest)
 
 
-_LEAST = ("links", "link", "nvlink", "multicast", "pcie", "nics", "nic_line", "nic", "wire")
-
-
 def _generation(architecture: str) -> tuple[int, str]:
+    """Return a sort key of GPU architectures: older ones first, unknown ones before all."""
     return GENERATIONS.index(architecture) if architecture in GENERATIONS else -1, architecture
 
 
@@ -220,9 +219,6 @@ class Router(Protocol):
         None, the default, means that they can, or that it is unknown.
         """
         return None
-
-
-Ends = Callable[[int], tuple[str, str]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -324,10 +320,8 @@ class Topology:
         """Return (GPU, GPUs per node, number of nodes) of each node type."""
         first = self.numbering.first
         pairs = np.stack([self.kind_of(first[:-1]), np.diff(first)], axis=1)
-        found, counts = np.unique(pairs, axis=0, return_counts=True)
-        return [
-            (self.kinds[kind].gpu, gpus, n) for (kind, gpus), n in zip(found.tolist(), counts.tolist(), strict=True)
-        ]
+        found = zip(*(rows.tolist() for rows in np.unique(pairs, axis=0, return_counts=True)), strict=True)
+        return [(self.kinds[kind].gpu, gpus, count) for (kind, gpus), count in found]
 
     def smallest(self, gpus: Ints, parts: int) -> list[Gpu]:
         """Return the GPU with the least memory in each of `parts` equal, consecutive parts of `gpus`."""

@@ -25,7 +25,8 @@ def inside(cluster: NodeSpecs) -> tuple[Lattice | NodeGraph | SideBySide, list[L
     A grid's lines stay inside nodes; crossbars may differ in size; pairs, islands and different node types are graphs.
     """
     graphs = [of_node(pool) for pool in cluster.parts]
-    joined = [_joined(pool) for pool in cluster.parts]
+    # dimensions of each type; crossbars may differ in size
+    joined = [[(dim.name, dim.kind, dim.size * (dim.kind != "switch")) for dim in dims(pool)] for pool in cluster.parts]
     if any(graphs) or any(one != joined[0] for one in joined):
         each = [
             graph or of_lattice(_grid(replace(pool, nodes=1)), pool.node.gpus.count)
@@ -42,11 +43,8 @@ def inside(cluster: NodeSpecs) -> tuple[Lattice | NodeGraph | SideBySide, list[L
 
 
 def _grid(cluster: NodeSpecs) -> Lattice:
+    """Return the links inside all nodes as a lattice of GPUs."""
     return Lattice(dims(cluster), cluster.gpus, "gpu")  # rates are those of the first type
-
-
-def _joined(cluster: NodeSpecs) -> list[tuple[str, str, int]]:
-    return [(dim.name, dim.kind, 0 if dim.kind == "switch" else dim.size) for dim in dims(cluster)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,6 +106,7 @@ def _misplaced(scale_up: ScaleUp) -> Iterator[tuple[str, str]]:
 
 
 def _misshapen(scale_up: ScaleUp, gpus: int) -> Iterator[tuple[str, str]]:
+    """Yield (key of scale_up, what is wrong and the remedy) where links do not fit a node's number of GPUs."""
     if scale_up.kind in _WIRED and gpus == 1:
         yield "kind", f"a {scale_up.kind} of one GPU joins nothing; write none"
     if scale_up.island and gpus % scale_up.island:
@@ -126,8 +125,7 @@ def _mispaired(scale_up: ScaleUp, gpus: int) -> Iterator[tuple[str, str]]:
     if not scale_up.pairs:
         yield "pairs", "is missing; write [GPU, GPU, links] of each pair that links join, or kind: none"
     if gpus > PAIRED:
-        many = f"nodes of {gpus} GPUs are too large to be written pair by pair (at most {PAIRED})"
-        yield "pairs", f"{many}; use nvswitch"
+        yield "pairs", f"nodes of {gpus} GPUs are too large to be written pair by pair (at most {PAIRED}); use nvswitch"
     for i, (a, b, _, _) in enumerate(scale_up.pairs):
         if b >= gpus:
             yield "pairs", f"[{a}, {b}] names GPU {b} of a node of {gpus}; write 0 to {gpus - 1}"
@@ -136,6 +134,7 @@ def _mispaired(scale_up: ScaleUp, gpus: int) -> Iterator[tuple[str, str]]:
 
 
 def _excessive(cluster: NodeSpecs) -> Iterator[tuple[str, str]]:
+    """Yield (key of scale_up, what is wrong and the remedy) where rings or meshes have too many links."""
     scale_up, gpus = cluster.node.scale_up, cluster.node.gpus.count
     if scale_up.kind in ("ring", "torus") and max(scale_up.shape or (gpus,)) > LONGEST:
         yield "kind", f"a ring of {gpus} GPUs is too long (at most {LONGEST}); use a torus"
@@ -161,7 +160,6 @@ def check_pools(cluster: NodeSpecs) -> None:
     """Raise ConfigError if a cluster mixes GPUs of two vendors."""
     for other in cluster.pools[1:]:
         if other.gpu.vendor != cluster.gpu.vendor:
-            what = (
-                f"{other.gpu.name} beside {cluster.gpu.name}: no library joins GPUs of two vendors; write those of one"
-            )
+            both = f"{other.gpu.name} beside {cluster.gpu.name}"
+            what = f"{both}: no library joins GPUs of two vendors; write those of one"
             raise other.error((*other.at, "gpus", "model"), f"gpus.model: {what}")

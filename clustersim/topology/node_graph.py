@@ -331,5 +331,6 @@ def _ring(left: Ints) -> list[int] | None:
 
 
 def _next(left: Ints, path: Sequence[int]) -> list[int]:
+    """Return the GPUs that a path can go on to, those with the most bandwidth left first, then by index."""
     here = left[path[-1]]
     return sorted((v for v in range(len(here)) if here[v] > 0 and v not in path), key=lambda v: (-here[v], v))

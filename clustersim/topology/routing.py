@@ -45,6 +45,7 @@ def joined(parts: Sequence[Routes]) -> Routes:
 
 
 def _nowhere(source: Ints, destination: Ints) -> Ints:
+    """Return routes without links, one row per pair."""
     return np.empty((len(source), 0), np.int64)
 
 
@@ -147,6 +148,7 @@ class GpuRouter(Router):
         return columns, np.concatenate([whole, parts, whole], axis=-1)
 
     def _routes(self, columns: Ints, share: Floats) -> Routes:
+        """Return routes with latencies from columns of links (-1: none) and the share of traffic on each."""
         used = columns >= 0
         start = offsets(counted(used))
         # almost always: `ones` is then one number that all links share, without memory

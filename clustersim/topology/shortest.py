@@ -14,6 +14,9 @@ from clustersim.topology.detours import crosses
 from clustersim.topology.fat_tree_routing import UInts, mixed, splitmix
 from clustersim.topology.hops import ClassNumbers, Hops, apart
 
+FIRST, SECOND = "\0first", "\0second"
+"""Vertices for the NICs of the first and of the second half of the nodes; no switch has such a name."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ShortestPaths(Hops):
@@ -50,13 +53,13 @@ class ShortestPaths(Hops):
         if self.routing.mode != "adaptive":
             return self(source, destination), None
         table = self.around or self.table
-        pair, which = np.unique(
-            self.leaf_of[source] * table.wires.leaves + self.leaf_of[destination], return_inverse=True
-        )
+        leaves = self.leaf_of[source] * table.wires.leaves + self.leaf_of[destination]
+        pair, which = np.unique(leaves, return_inverse=True)
         links, shares = table.spread(*np.divmod(pair, table.wires.leaves))
         return links[which], shares[which]
 
     def _walk(self, table: NextHops, source: Ints, destination: Ints, queue: Ints) -> Ints:
+        """Return the links of each route hop by hop, by hashing its queue among equally short ways; -1 after its end."""
         at, to = self.leaf_of[source], self.leaf_of[destination]
         longest = int(table.distance[at, to].max(initial=0))
         columns, key = np.full((len(at), longest), -1, np.int64), mixed(source, destination, queue, self.routing.seed)
@@ -189,10 +192,6 @@ def _distances(tail: Ints, head: Ints, vertices: int, leaves: int) -> Ints:
         reached[vertex] = np.logical_or.reduceat(front, first)
         distance[reached & (distance < 0)] = step
     return distance
-
-
-FIRST, SECOND = "\0first", "\0second"
-"""Vertices for the NICs of the first and of the second half of the nodes; no switch has such a name."""
 
 
 def max_flow(links: Iterable[tuple[str, str, float]]) -> float:

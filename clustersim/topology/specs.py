@@ -117,6 +117,12 @@ class NodeSpecs:
         """Return an error at a position of the document."""
         return self.document.error(loc, message)
 
+    def check_links(self, links: int, key: Loc, remedy: str) -> None:
+        """Raise ConfigError at a key of `fabric` for more links than can be built."""
+        if links > MAX_LINKS:
+            many = f"{links} links are too many to build one by one (at most {MAX_LINKS})"
+            raise self.error(("fabric", *key), f"{many}; use {remedy}")
+
     def section(self, spec: type[S], **defaults: object) -> S:
         """Return the `fabric` section parsed as `spec`, the specification of a kind that connects NICs. Raises ConfigError."""
         found = validate(spec, self.document, {**defaults, **self.fabric}, ("fabric",))

@@ -14,7 +14,7 @@ from clustersim.topology.groups import GlobalCables, delays
 from clustersim.topology.hops import ClassNumbers
 from clustersim.topology.lattice import pair_number, triangle
 from clustersim.topology.model import Topology
-from clustersim.topology.specs import MAX_LINKS, BuiltFabric, NodeSpecs, both_ways
+from clustersim.topology.specs import BuiltFabric, NodeSpecs, both_ways
 
 SPEC = Dragonfly
 
@@ -41,6 +41,7 @@ def build(cluster: NodeSpecs) -> Topology:
 
 
 def _hops(cluster: NodeSpecs, spec: Dragonfly) -> _DragonflyHops:
+    """Return the routers and cables of the groups. Raises ConfigError for too many or too few."""
     most = spec.a * spec.h + 1
     groups = spec.groups or most
     if groups > most:
@@ -50,12 +51,12 @@ def _hops(cluster: NodeSpecs, spec: Dragonfly) -> _DragonflyHops:
         few = f"a · p · groups = {spec.a} · {spec.p} · {groups} = {room} ports for {cluster.endpoints} NICs"
         raise cluster.error(("fabric",), f"{few}; use larger groups, or fewer nodes")
     built = _DragonflyHops(spec.a, spec.p, GlobalCables(groups, spec.a, spec.h))
-    if (links := built.firsts[-1]) > MAX_LINKS:
-        raise cluster.error(("fabric", "a"), f"{links} links are too many (at most {MAX_LINKS}); use smaller groups")
+    cluster.check_links(built.firsts[-1], ("a",), "smaller groups")
     return built
 
 
 def _counts(cluster: NodeSpecs, spec: Dragonfly, built: _DragonflyHops, rate: float) -> dict[str, float]:
+    """Return {what: number} of groups, routers and cables, with the bisection in bytes/s at `rate` per cable."""
     groups = built.between.groups
     parts, cables = (groups, built.between.copies) if groups > 1 else (built.a, 1)
     bisection = parts // 2 * (parts - parts // 2) * cables * rate

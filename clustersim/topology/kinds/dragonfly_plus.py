@@ -15,9 +15,10 @@ from clustersim.topology.groups import GlobalCables, delays
 from clustersim.topology.hops import ClassNumbers
 from clustersim.topology.kinds.fat_tree import check_routing
 from clustersim.topology.model import Topology
-from clustersim.topology.specs import MAX_LINKS, BuiltFabric, NodeSpecs, both_ways
+from clustersim.topology.specs import BuiltFabric, NodeSpecs, both_ways
 
 SPEC = DragonflyPlus
+_MOST_TRIES = 1000  # of the next cables; after that a shortest path
 
 
 def build(cluster: NodeSpecs) -> Topology:
@@ -45,6 +46,7 @@ def build(cluster: NodeSpecs) -> Topology:
 
 
 def _hops(cluster: NodeSpecs, spec: DragonflyPlus) -> _DragonflyPlusHops:
+    """Return leaves, spines and cables of the groups. Raises ConfigError for too many links."""
     parallel, nodes = _parallel(cluster, spec), _nodes(cluster, spec)
     between = GlobalCables(_groups(cluster, spec, nodes), spec.spines, spec.h)
     slots, lanes, paths = spec.spines * parallel, between.copies, spec.routing.qps
@@ -52,12 +54,9 @@ def _hops(cluster: NodeSpecs, spec: DragonflyPlus) -> _DragonflyPlusHops:
         even = between.groups == 1 or spec.h % (between.groups - 1) == 0  # each spine has as many cables to each group
         slots, lanes = (1, min(1, lanes)) if even else (spec.spines, lanes)
         paths = paths if even else max(spec.spines, lanes)
-    built = _DragonflyPlusHops(
-        spec.leaves, spec.p, between, parallel, nodes * cluster.nics, spec.routing, slots, lanes, paths
-    )
-    if (links := built.firsts[-1]) > MAX_LINKS:
-        what = f"{links} links are too many to build one by one (at most {MAX_LINKS})"
-        raise cluster.error(("fabric", "leaves"), f"{what}; use smaller groups, or `mode: adaptive`")
+    filled = nodes * cluster.nics
+    built = _DragonflyPlusHops(spec.leaves, spec.p, between, parallel, filled, spec.routing, slots, lanes, paths)
+    cluster.check_links(built.firsts[-1], ("leaves",), "smaller groups, or `mode: adaptive`")
     return built
 
 
@@ -89,6 +88,7 @@ def _nodes(cluster: NodeSpecs, spec: DragonflyPlus) -> int:
 
 
 def _groups(cluster: NodeSpecs, spec: DragonflyPlus, nodes: int) -> int:
+    """Return the number of groups of `nodes` nodes. Raises ConfigError if the spines' cables do not join them evenly."""
     cables, needed = spec.spines * spec.h, -(-cluster.nodes // nodes)
     groups, at = spec.groups or needed, ("fabric", "groups" if spec.groups else "h")
     if groups < needed:
@@ -110,6 +110,7 @@ def _divided(spec: DragonflyPlus, others: int) -> int:
 
 
 def _counts(cluster: NodeSpecs, built: _DragonflyPlusHops, rate: float) -> dict[str, float]:
+    """Return {what: number} of switches and cables by tier, with the bisection in bytes/s at `rate` per cable."""
     groups, copies = built.between.groups, built.between.copies
     leaves, spines = groups * built.leaves, groups * built.spines
     up, between = leaves * built.spines * built.parallel, built.between.pairs * copies
@@ -133,8 +134,6 @@ def _counts(cluster: NodeSpecs, built: _DragonflyPlusHops, rate: float) -> dict[
 # a pair of groups is number pair·copies + c. Links: leaf up, leaf down, global up, global down; up is towards the spine, or from
 # the group with the smaller number. Adaptive routing bundles cables: all of a leaf, and all between two groups if every spine has
 # equally many to every group, otherwise those between the same two switches.
-
-_MOST_TRIES = 1000  # of the next cables; after that a shortest path
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -243,6 +242,7 @@ class _DragonflyPlusHops(Wired):
         return turn * each + within
 
     def _slot(self, leaf: Ints, spine: Ints, cable: Ints) -> Ints:
+        """Return the index of a leaf's link slot for a cable to a spine: several cables may share one slot."""
         whole = self.spines * self.parallel
         return leaf * self.slots + (spine * self.parallel + cable) * self.slots // whole
 

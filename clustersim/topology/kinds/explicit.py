@@ -65,6 +65,7 @@ def _graph(trunks: Trunks, leaves: Sequence[str], rate: Floats, cables: Floats) 
 
 
 def _counts(cluster: NodeSpecs, spec: Explicit, ports: Sequence[Port], trunks: Trunks) -> dict[str, float]:
+    """Return {what: number} of switches and cables, with the bisection in bytes/s by maximum flow between halves."""
     half, edges = int(cluster.numbering().first_nic[cluster.nodes // 2]), list[tuple[str, str, float]]()
     line = np.broadcast_to(cluster.by_endpoint(lambda pool: pool.nic_line), len(ports)).tolist()
     for link in trunks:
@@ -112,6 +113,7 @@ def _sorted(cluster: NodeSpecs, spec: Explicit) -> tuple[Sequence[Port], Trunks]
 
 
 def _plug(cluster: NodeSpecs, link: ExplicitLink, switches: set[str], ports: dict[int, Port], at: Loc) -> None:
+    """Record the NICs' ports of a cable to a switch in `ports`. Raises ConfigError for a second cable of a NIC."""
     nic, switch = (link.a, link.b) if link.b in switches else (link.b, link.a)
     if switch not in switches:
         raise cluster.error(at, f"{link.a!r} to {link.b!r} joins no switch; {suggest(link.b, switches)}")
@@ -122,6 +124,7 @@ def _plug(cluster: NodeSpecs, link: ExplicitLink, switches: set[str], ports: dic
 
 
 def _check(cluster: NodeSpecs, spec: Explicit) -> None:
+    """Raise ConfigError for duplicate switches, brackets in their names, and duplicate or circular cables."""
     for i, name in enumerate(spec.nodes):
         if name in spec.nodes[:i]:
             raise cluster.error(("fabric", "nodes", i), f"duplicate switch {name!r}; give each its own name")
@@ -139,6 +142,7 @@ def _check(cluster: NodeSpecs, spec: Explicit) -> None:
 
 
 def _endpoints(cluster: NodeSpecs, name: str, switches: set[str], at: Loc) -> Sequence[int]:
+    """Return the endpoints of `nic[e]`, or of all NICs of `node[n]`. Raises ConfigError."""
     kind, _, rest = name.partition("[")
     count = {"nic": cluster.endpoints, "node": cluster.nodes}.get(kind, 0)
     if not rest.endswith("]") or not rest[:-1].isdecimal() or not count:

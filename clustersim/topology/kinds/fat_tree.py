@@ -10,7 +10,7 @@ from clustersim.topology.assemble import assemble
 from clustersim.topology.fat_tree_routing import FatTreeHops
 from clustersim.topology.fat_tree_wiring import ROUNDED, Level, Tree, sized
 from clustersim.topology.model import Topology
-from clustersim.topology.specs import MAX_LINKS, BuiltFabric, LinkRange, NodeSpecs, both_ways
+from clustersim.topology.specs import BuiltFabric, LinkRange, NodeSpecs, both_ways
 from clustersim.units import plural
 
 SPEC = FatTree
@@ -18,8 +18,7 @@ SPEC = FatTree
 
 def build(cluster: NodeSpecs) -> Topology:
     """Return the topology of a `fat_tree` fabric. Raises ConfigError if its ports do not fit."""
-    spec = cluster.section(FatTree)
-    return assemble(cluster, "fat_tree", network(cluster, spec))
+    return assemble(cluster, "fat_tree", network(cluster, cluster.section(FatTree)))
 
 
 # Common names of fat trees. Each has its own file, because a name in YAML is a file.
@@ -37,8 +36,7 @@ def leaf_spine(cluster: NodeSpecs) -> Topology:
 
 def rail_optimized(cluster: NodeSpecs) -> Topology:
     """Return the topology of a `rail_optimized` fabric: NIC j of every node is on a leaf of rail j. Raises ConfigError."""
-    spec = cluster.section(FatTree, rails="optimized")
-    return assemble(cluster, "rail_optimized", network(cluster, spec))
+    return assemble(cluster, "rail_optimized", network(cluster, cluster.section(FatTree, rails="optimized")))
 
 
 def rail_only(cluster: NodeSpecs) -> Topology:
@@ -64,10 +62,8 @@ def network(cluster: NodeSpecs, spec: FatTree) -> BuiltFabric:
     check_routing(cluster, spec.routing)
     spec, link, built = sized(cluster, spec)
     hops = FatTreeHops(built, spec.routing)
-    links = hops.firsts[-1] - hops.firsts[1]
-    if not hops.adaptive and links > MAX_LINKS:
-        many = f"{links} links are too many to build one by one (at most {MAX_LINKS})"
-        raise cluster.error(("fabric", "routing", "mode"), f"{many}; use `mode: adaptive` or fewer nodes")
+    if not hops.adaptive:
+        cluster.check_links(hops.firsts[-1] - hops.firsts[1], ("routing", "mode"), "`mode: adaptive` or fewer nodes")
     return BuiltFabric(
         ranges=tuple(_ranges(spec, link, hops)),
         hops=hops,

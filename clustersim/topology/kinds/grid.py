@@ -12,7 +12,7 @@ from clustersim.hardware.constants import FIBRE
 from clustersim.topology.assemble import assemble
 from clustersim.topology.lattice import AXES, LONGEST, Dim, Lattice
 from clustersim.topology.model import Topology
-from clustersim.topology.specs import MAX_LINKS, BuiltFabric, NodeSpecs
+from clustersim.topology.specs import BuiltFabric, NodeSpecs
 
 SPEC = Grid
 
@@ -54,6 +54,7 @@ def torus(cluster: NodeSpecs) -> Topology:
 
 
 def _check_product(cluster: NodeSpecs, sizes: Sequence[int]) -> None:
+    """Raise ConfigError unless the extents of the grid have the cluster's number of nodes."""
     if prod(sizes) != cluster.nodes:
         shape = " × ".join(map(str, sizes))
         what = f"{shape} = {prod(sizes)} positions for {cluster.nodes} nodes"
@@ -66,8 +67,7 @@ def _direct(cluster: NodeSpecs, lattice: Lattice, rails: int = 1, key: str = "fa
         if dim.width > LONGEST // 2:
             what = f"a {dim.kind} of {dim.size} is too long (at most {LONGEST}, a line half of that)"
             raise cluster.error(("fabric", "dims", i), f"fabric.dims.{i}: {what}; fold it into two dimensions")
-    if (links := lattice.firsts[-1]) > MAX_LINKS:
-        raise cluster.error(("fabric", "dims"), f"{links} links are too many (at most {MAX_LINKS}); use fewer nodes")
+    cluster.check_links(lattice.firsts[-1], ("dims",), "fewer nodes")
     cables = {f"{dim.name}_cables": float(n) for dim, n in zip(lattice.dims, lattice.cables, strict=True)}
     crossbars = sum(lattice.positions // dim.size for dim in lattice.dims if dim.kind == "switch" and dim.size > 1)
     counts = {
