@@ -19,6 +19,8 @@ from clustersim.convert.hugging_face import Config
 from clustersim.errors import InputError, shown, suggest
 
 VISION = "the vision encoder"
+NEMOTRON = {"M": "mamba2", "*": "attention", "-": "none", "E": "none"}
+"""{letter of Nemotron-H's hybrid_override_pattern: mixer of a block}"""
 
 
 def _qwen_windows(config: Config, layers: int) -> list[Shapes]:
@@ -92,10 +94,6 @@ def _granite(config: Config, found: Shapes) -> Shapes:
     if "experts" not in found:
         found |= {"ffn": config.count("shared_intermediate_size")}
     return {**found, "positions": "rotary" if rotary else "none"}
-
-
-NEMOTRON = {"M": "mamba2", "*": "attention", "-": "none", "E": "none"}
-"""{letter of Nemotron-H's hybrid_override_pattern: mixer of a block}"""
 
 
 def _nemotron_layers(config: Config, layers: int) -> list[Shapes]:

@@ -33,6 +33,8 @@ OPS = {number: op for op, number in reversed(TYPES.items())} | {8: "reduce_scatt
 SECONDS, BYTES = "seconds", "bytes"
 """Names of our own attributes, with the exact values that `duration_micros` and `comm_size` round."""
 AttributeValue = int | float | bool | str | tuple[bool, ...]
+_FIXED = {3: "<d", 5: "<f", 19: "<I", 21: "<Q", 23: "<i", 25: "<q"}
+_SIGNED, _ZIGZAG, _BOOLS = (7, 9), (15, 17), 28
 
 
 class TraceNode(NamedTuple):
@@ -279,10 +281,6 @@ def _packed(value: int | bytes) -> Iterator[int]:
     while at < len(value):
         found, at = _read_varint(value, at)
         yield found
-
-
-_FIXED = {3: "<d", 5: "<f", 19: "<I", 21: "<Q", 23: "<i", 25: "<q"}
-_SIGNED, _ZIGZAG, _BOOLS = (7, 9), (15, 17), 28
 
 
 def _read_attribute(message: bytes) -> dict[str, AttributeValue]:

@@ -13,6 +13,10 @@ from clustersim.hardware import gpus
 
 _MATRIX = re.compile(r"^\s*(\x1b\[\d*m)?\s*GPU0\b.*$", re.MULTILINE)
 _NUMBERS = re.compile(r"\s*\d+(\s+\d+){2,4}(\s+[A-Za-z]\w*)?\s*$")
+SLOTS = {"pascal": 3, "volta": 3, "turing": 3, "ampere": 4, "ada": 4}
+"""PCIe generation of the slots of GPUs that have less than the fifth."""
+NIC_RATES = {3: "100Gb/s", 4: "200Gb/s", 5: "400Gb/s", 6: "800Gb/s"}
+"""Rate of the NICs in servers with slots of a generation, if a file does not contain it."""
 
 
 def read_topology(path: Path) -> Document:
@@ -31,12 +35,6 @@ def read_topology(path: Path) -> Document:
 
         return of_links(str(path), text)
     return read(path)
-
-
-SLOTS = {"pascal": 3, "volta": 3, "turing": 3, "ampere": 4, "ada": 4}
-"""PCIe generation of the slots of GPUs that have less than the fifth."""
-NIC_RATES = {3: "100Gb/s", 4: "200Gb/s", 5: "400Gb/s", 6: "800Gb/s"}
-"""Rate of the NICs in servers with slots of a generation, if a file does not contain it."""
 
 
 def filled(node: dict[str, object], document: Document, at: Loc) -> dict[str, object]:

@@ -20,6 +20,14 @@ YIELDS = {name: frozenset(row.columns["unless"].split()) for name, row in ALIASE
 """{argument: more precise arguments that override it}"""
 NEEDS = {name: frozenset(row.columns["with"].split()) for name, row in ALIASES.items() if row.columns["with"]}
 """{argument: arguments without which it has no effect}"""
+INTERVAL = 2
+"""Default interval of layers with experts: every second layer."""
+OF_EXPERTS = words("megatron_deepspeed_experts.txt")
+"""Arguments that have no effect without experts."""
+NO_EFFECT = frozenset(words("megatron_no_effect.txt"))
+"""Arguments that do not change a step's time: learning rates, data, tokenizers, checkpoints, logs, numerics, redundant ones."""
+NOT_MODELLED = frozenset(words("megatron_not_modelled.txt"))
+"""Arguments of fusions, CUDA graphs and overlaps that change a step slightly, and are not modelled."""
 
 
 def find(key: str) -> Alias | None:
@@ -31,12 +39,6 @@ def refused(key: str, value: object) -> str | None:
     """Return the remedy for an argument without a workload key; None if the argument has a key, or its value turns it off."""
     remedy = REMEDIES.get(key)
     return None if remedy is None or value in (None, False, 0) else remedy
-
-
-INTERVAL = 2
-"""Default interval of layers with experts: every second layer."""
-OF_EXPERTS = words("megatron_deepspeed_experts.txt")
-"""Arguments that have no effect without experts."""
 
 
 def translated(given: Mapping[str, object]) -> dict[str, object]:
@@ -87,9 +89,3 @@ def sorted_out(keys: Iterable[object]) -> Ignored:
     """Return the ignored ones among `keys` by reason; hyphens count as underscores."""
     names = {str(key): str(key).rsplit(".", 1)[-1].replace("-", "_") for key in keys}
     return Ignored(*(tuple(key for key, name in names.items() if name in kind) for kind in (NO_EFFECT, NOT_MODELLED)))
-
-
-NO_EFFECT = frozenset(words("megatron_no_effect.txt"))
-"""Arguments that do not change a step's time: learning rates, data, tokenizers, checkpoints, logs, numerics, redundant ones."""
-NOT_MODELLED = frozenset(words("megatron_not_modelled.txt"))
-"""Arguments of fusions, CUDA graphs and overlaps that change a step slightly, and are not modelled."""

@@ -18,6 +18,8 @@ from clustersim.errors import InputError, nearest, shown
 
 Keys = dict[str, object]
 """Values by dotted key, of a workload or of settings."""
+ToolRefusal = tuple[str, object, str]
+"""A key of a workload, whether another tool cannot say its value, and why."""
 
 
 def flat(data: Mapping[str, object], whole: Callable[[str], object], at: str = "") -> dict[str, object]:
@@ -62,10 +64,6 @@ def _sections(data: Mapping[str, object], at: str) -> Iterator[str]:
 def unsayable(key: str, why: str) -> InputError:
     """Return the error for a workload key that another tool cannot express."""
     return InputError(f"{key}: cannot be expressed: {why}; change it before you export")
-
-
-ToolRefusal = tuple[str, object, str]
-"""A key of a workload, whether another tool cannot say its value, and why."""
 
 
 def refuse(rules: Iterable[ToolRefusal]) -> None:
