@@ -25,6 +25,16 @@ from clustersim.topology.model import Routes, Topology
 
 MANY = 1 << 20
 """Number of class-to-class routes from which routes are loaded segment by segment, if the routing has segments."""
+SAMPLE = 1 << 18
+"""Number of routes that are drawn at random to find one as slow as the upper bound."""
+BLOCK = 1 << 14
+"""Number of pairs that are processed together, chosen so that the arrays fit into the CPU cache."""
+MOST = 1 << 26
+"""Largest number of link loads that may be added route by route: 8.4 million routes of 8 links, about 8 s."""
+_DENSE = 1 << 22
+"""Largest number of groups times links for which each group has an array of sums over all links."""
+_FITS = 1 + 1e-9
+_NOWHERE = np.iinfo(np.int64).max
 
 
 def all_pairs_loads(topology: Topology, ranks: Ints, phase: AllPairs) -> PhaseLoads:
@@ -156,10 +166,6 @@ def _node_links(
     return np.concatenate(seconds or [factor[:0]])
 
 
-SAMPLE = 1 << 18
-"""Number of routes that are drawn at random to find one as slow as the upper bound."""
-
-
 def load_classes(totals: LoadTotals, pairs: Pairs, part: Mask, timed: bool) -> Floats:
     """Add the bytes between classes on the links in `part`. Return each group's largest seconds on these links, unless `timed`.
 
@@ -236,10 +242,6 @@ def sample(totals: LoadTotals, pairs: Pairs, most: Floats) -> bool:
         routes = totals.topology.route(sources.gpu[a[apart]], destinations.gpu[b[apart]])
         totals.note_latency(sources.key[a[apart]] // pairs.rails, routes.latency)
     return bool((totals.latency >= most * (1 - 1e-12)).all())
-
-
-BLOCK = 1 << 14
-"""Number of pairs that are processed together, chosen so that the arrays fit into the CPU cache."""
 
 
 class Endpoints(NamedTuple):
@@ -443,14 +445,6 @@ def _by_node(side: Classes, nodes: int) -> tuple[Ints, Ints, Floats]:
     return member[start][order], place[order], np.add.reduceat(side.endpoints.weight, start)[order]
 
 
-MOST = 1 << 26
-"""Largest number of link loads that may be added route by route: 8.4 million routes of 8 links, about 8 s."""
-_DENSE = 1 << 22
-"""Largest number of groups times links for which each group has an array of sums over all links."""
-_FITS = 1 + 1e-9
-_NOWHERE = np.iinfo(np.int64).max
-
-
 class LoadTotals:
     """Sums of the loads of one phase in `groups` groups, while its routes are added.
 
@@ -526,6 +520,7 @@ class LoadTotals:
         np.maximum.at(self.latency, group, latency)
 
     def _sum(self, key: Ints, weight: Floats) -> None:
+        """Add weights to the sums at keys, in an array of all keys if there are few."""
         if self.dense is not None:
             self.dense += np.bincount(key, weight, len(self.dense))
         elif len(key):

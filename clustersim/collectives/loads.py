@@ -16,8 +16,6 @@ from clustersim.topology.model import Routes, Topology
 
 Feeders = tuple[Ints, Ints]
 """Two arrays of equal length: links, and for each of them a link that all its bytes also cross."""
-
-
 _FEW = 1 << 13
 """Number of GPUs below which routing all pairs is faster than searching for groups with the same layout."""
 _KINDS = 32
@@ -219,6 +217,7 @@ def _together(parts: Sequence[PhaseLoads]) -> tuple[Feeders, Feeders]:
 
 
 def _narrowest_links(capacity: Floats, routes: Routes) -> tuple[Feeders, Feeders]:
+    """Return (links of routes, each route's narrowest link) twice: with the first of equally narrow links, and the last."""
     first, last = narrowest(capacity[routes.links], routes)
     lengths = np.diff(routes.start)
     return (routes.links, np.repeat(first, lengths)), (routes.links, np.repeat(last, lengths))
@@ -249,6 +248,7 @@ def split(phase: Phase) -> tuple[Phase, ...]:
 
 
 def _taken(phase: Phase, pairs: Ints | slice) -> Phase:
+    """Return the phase with only some of its pairs."""
     return Phase(phase.rounds, phase.source[pairs], phase.destination[pairs], phase.fraction[pairs])
 
 

@@ -25,6 +25,12 @@ from clustersim.model.operator import CollectiveOp
 from clustersim.model.router import ExpertRouter
 
 ROOM = "clustersim.collectives"
+SKEWED = ("all_to_all", "dispatch", "combine")
+"""Operations with shares of rows. dispatch is an all_to_all and combine its reverse; the names are DeepEP's."""
+OPERATIONS = frozenset({*get_args(CollectiveOp), "send"})
+"""All operations that an algorithm can have."""
+NETWORK = -(1 << 40)
+"""Positions up to and including this negative number are network switches, those above it node switches."""
 
 
 class Step(NamedTuple):
@@ -104,12 +110,6 @@ class AllPairs(NamedTuple):
         return Phase(self.rounds, source[kept], destination[kept], fraction[kept])
 
 
-SKEWED = ("all_to_all", "dispatch", "combine")
-"""Operations with shares of rows. dispatch is an all_to_all and combine its reverse; the names are DeepEP's."""
-OPERATIONS = frozenset({*get_args(CollectiveOp), "send"})
-"""All operations that an algorithm can have."""
-
-
 @runtime_checkable
 class Algorithm(Protocol):
     """Collective algorithm for groups of two or more ranks. Subclasses must define `phases`; `OPS` and `steps` have defaults.
@@ -160,10 +160,6 @@ def checked_shares(shares: tuple[float, ...], n: int) -> tuple[float, ...]:
     return shares if max(shares) > min(shares) else ()
 
 
-NETWORK = -(1 << 40)
-"""Positions up to and including this negative number are network switches, those above it node switches."""
-
-
 def node_switch(node: int) -> int:
     """Return the position of the switches inside a node."""
     return -1 - node
@@ -204,6 +200,7 @@ def phases(name: str, op: str, group: Group) -> tuple[Phase | AllPairs, ...]:
 
 @lru_cache(maxsize=64)
 def _phases(name: str, op: str, group: Group) -> tuple[Phase | AllPairs, ...]:
+    """Return the phases of an algorithm; errors in outside code name it."""
     with plugins.blaming(ROOM, name):
         return _built(name, algorithm(name), op, group)
 
@@ -229,6 +226,7 @@ def algorithm(name: str) -> Algorithm:
 
 
 def _built(name: str, own: Algorithm, op: str, group: Group) -> tuple[Phase | AllPairs, ...]:
+    """Return the phases of an algorithm, checked and read-only. Raises InputError for what it cannot do."""
     if op not in own.OPS:
         raise InputError(f"{name} cannot do {op}, only {', '.join(sorted(own.OPS))}; {op} is done by {_able(op)}")
     if group.n < 1 or math.prod(group.levels) != group.n:
@@ -275,6 +273,7 @@ def _moves(phase: Phase | AllPairs) -> bool:
 
 
 def _able(op: str) -> str:
+    """Return the names of the algorithms that can do a collective, as text."""
     able = [name for name in sorted(plugins.names(ROOM)) if op in algorithm(name).OPS]
     return ", ".join(able) or "none of the algorithms"
 

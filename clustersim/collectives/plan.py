@@ -18,14 +18,12 @@ NCCL = "nccl"
 """Name of the algorithm that means NCCL's own choice."""
 MESSAGES = frozenset({"send", "ring_exchange"})
 """Operations that are messages between two ranks and have no algorithm."""
-
 CALLS: Mapping[str, float] = {"hybridep": 144e-6}
 """Seconds of overhead per call by algorithm, for routing tables, copies and launches. HybridEP through PyTorch takes 123 to 162
 us longer than its kernels on 8 B200 and 8 GB200 (deepseek-ai/DeepEP, branch hybrid-ep, docs/README_Hybrid-EP.md)."""
 SMS: Mapping[str, int] = {"deepep": 20, "hybridep": 32}
 """SMs that an algorithm occupies (deepseek-ai/DeepEP, Buffer.num_sms; Megatron-Bridge, scripts/performance/utils/overrides.py:
 moe_hybridep_num_sms)."""
-
 BUFFERED: Annotated[int, Declared()] = 3
 """Bytes of GPU memory traffic per byte received by NCCL's Simple protocol: the sender writes to a buffer of the receiver, who
 reads it and writes the result (src/device/prims_simple.h); a reduction also reads its own operand."""
@@ -99,6 +97,7 @@ def _messages(
 
 
 def _phases(algorithm: str, op: str, group: Group) -> tuple[Phase | AllPairs, ...]:
+    """Return the phases of an algorithm, none for a group of one rank."""
     return phases(algorithm, op, group) if group.n > 1 else ()
 
 

@@ -63,9 +63,8 @@ def lacking(topology: Topology, used: Switches, group: Group) -> str | None:
     node = topology.node
     if used.node and not (node.multicast and node.scale_up == "nvswitch"):
         kind = "" if node.scale_up == "nvswitch" else " and scale_up.kind: nvswitch"
-        return (
-            f"the nodes have no switches that add up; write scale_up.multicast: true{kind}, or name another algorithm"
-        )
+        remedy = f"write scale_up.multicast: true{kind}, or name another algorithm"
+        return f"the nodes have no switches that add up; {remedy}"
     if used.network and node.scale_up not in JOINED:
         return (
             f"SHARP between nodes needs NVLink or PCIe to a switch in the node, not scale_up.kind: {node.scale_up}; "

@@ -23,6 +23,7 @@ def steps(op: str, group: Group) -> Iterator[Step]:
 
 
 def _all_reduce(group: Group) -> Iterator[Step]:
+    """Yield the steps: sums to each rail's head, over the network's switches, and back to all ranks of the node."""
     inside, nodes = nodes_of(group)
     across = 2 if nodes > 1 else 0
     for head in range(group.n):

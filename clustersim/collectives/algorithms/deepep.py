@@ -49,9 +49,8 @@ def pairs_of(name: str, group: Group) -> tuple[list[tuple[Ints, Ints, float]], .
     `name` is the algorithm named in the InputError, which is raised if ranks have different numbers of rows.
     """
     if group.shares:
-        raise InputError(
-            f"{name} takes rows that fall evenly on all ranks; leave training.expert_imbalance at 1 or write nccl"
-        )
+        remedy = "leave training.expert_imbalance at 1 or write nccl"
+        raise InputError(f"{name} takes rows that fall evenly on all ranks; {remedy}")
     inside, nodes = nodes_of(group)
     router = group.router or ExpertRouter(group.n, 1)
     ranks = np.arange(group.n, dtype=np.int64)

@@ -30,6 +30,7 @@ def steps(op: str, group: Group) -> Iterator[Step]:
 
 
 def _swap(round_: int, bit: int, n: int, halving: bool) -> Iterator[Step]:
+    """Yield the steps of one round, in which ranks exchange chunks with the partner that differs in one bit."""
     for rank in range(n):
         partner = rank ^ 1 << bit
         mine = (partner if halving else rank) % (2 << bit)  # the low bits of the chunks that leave this rank
@@ -46,6 +47,7 @@ def phases(op: str, group: Group) -> tuple[Phase, ...]:
 
 
 def _bits(n: int) -> int:
+    """Return the binary logarithm of the number of ranks. Raises InputError unless it is a power of two."""
     bits = n.bit_length() - 1
     if n != 1 << bits:
         raise InputError(f"halving_doubling needs a power of two of ranks, not {n}; use {1 << bits}, or ring or tree")

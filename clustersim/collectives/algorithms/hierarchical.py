@@ -31,6 +31,7 @@ def steps(op: str, group: Group) -> Iterator[Step]:
 
 
 def _ring(group: Group, level: int, start: int, reduce: bool) -> Iterator[Step]:
+    """Yield the steps of rings at one level of a group, from round `start` on; `reduce`: reduce-scatter, else all-gather."""
     digit, stride, fan = digits(group, level)
     after = neighbours(group, level)
     for round_ in range(fan - 1):
@@ -53,6 +54,7 @@ def phases(op: str, group: Group) -> tuple[Phase, ...]:
 
 
 def _phase(group: Group, level: int, times: int) -> Phase:
+    """Return the traffic of `times` rings at one level: each rank sends to the next one of its level."""
     fan = group.levels[level]
     share = times * (fan - 1) / math.prod(group.levels[: level + 1])
     return uniform(times * (fan - 1), np.arange(group.n, dtype=np.int64), neighbours(group, level), share)

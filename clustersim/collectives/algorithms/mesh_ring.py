@@ -72,6 +72,7 @@ def _spread(op: str, n: int) -> Iterator[Step]:
 
 
 def _spreading(op: str, n: int) -> Phase:
+    """Return the traffic of a broadcast from rank 0, or of a reduce to it, over all direct links of a mesh."""
     source, destination = node_pairs(Group(n, (n, 1)))
     kept = destination != 0
     pairs = (source[kept], destination[kept]) if op == "broadcast" else (destination[kept], source[kept])

@@ -30,6 +30,5 @@ def steps(op: str, group: Group) -> Iterator[Step]:
 def phases(op: str, group: Group) -> tuple[Phase, ...]:
     """Return one phase per level, in which every rank sends (f-1)·S bytes to its neighbour in the ring of that level."""
     rank = np.arange(group.n, dtype=np.int64)
-    return tuple(
-        uniform(fan - 1, rank, neighbours(group, level), fan - 1) for level, fan in enumerate(group.levels) if fan > 1
-    )
+    levels = [(level, fan) for level, fan in enumerate(group.levels) if fan > 1]
+    return tuple(uniform(fan - 1, rank, neighbours(group, level), fan - 1) for level, fan in levels)

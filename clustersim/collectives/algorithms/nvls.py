@@ -25,6 +25,7 @@ def steps(op: str, group: Group) -> Iterator[Step]:
 
 
 def _all_reduce(group: Group) -> Iterator[Step]:
+    """Yield the steps: sums in the node's switch, over rails between nodes, and copies by the switch to all ranks."""
     inside, nodes = nodes_of(group)
     across = 2 if nodes > 1 else 0
     for rank in range(group.n):

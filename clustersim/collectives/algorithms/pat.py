@@ -16,6 +16,7 @@ OPS = frozenset({"all_gather", "reduce_scatter"})
 
 
 def _distances(n: int) -> list[int]:
+    """Return the distances in ranks over which rounds send, the largest first: powers of two below `n`."""
     return [1 << k for k in reversed(range((n - 1).bit_length()))]
 
 

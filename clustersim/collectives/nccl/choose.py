@@ -75,6 +75,7 @@ def collective_seconds(choice: Choice, size: float, launch: float | None = None)
 
 
 def _messages(op: str, size: float, shape: CommunicatorShape, node: NodeFacts) -> Choice:
+    """Return the choice for point-to-point messages, which no tuner decides."""
     delay, rate = p2p.timing(op, size, shape, node)
     return Choice(
         "direct", p2p.protocol(op, size, shape), p2p.channels(op, size, shape, node), delay, rate, delay + size / rate
@@ -97,6 +98,7 @@ def why(op: str, size: float, shape: CommunicatorShape, node: NodeFacts) -> str:
 
 
 def _nothing(op: str, size: float, shape: CommunicatorShape, node: NodeFacts) -> str:
+    """Return why no algorithm and protocol of NCCL does a collective here, with the remedy."""
     algo, proto = node.nccl.algo, node.nccl.proto
     asked = " and ".join(filter(None, (algo, proto))) or "anything"
     rows = [row for row in tune(op, size, shape, node) if row.algorithm == algo or (not algo and row.protocol == proto)]

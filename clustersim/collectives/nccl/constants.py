@@ -18,7 +18,6 @@ US, GB = 1e-6, 1e9
 PROTOCOLS = ("LL", "LL128", "Simple")
 ARCHITECTURES = ("volta", "ampere", "hopper", "blackwell")
 _OLDER = {"pascal": "volta", "turing": "volta", "ada": "ampere", "blackwell-ultra": "blackwell"}
-
 PerProtocol = tuple[float, float, float]
 Latencies = Mapping[str, PerProtocol]
 Table = tuple[PerProtocol, PerProtocol, PerProtocol, PerProtocol]
@@ -53,7 +52,6 @@ class Constants(NamedTuple):
 
 _NONE: PerProtocol = (0.0, 0.0, 0.0)
 _VOLTA, _AMPERE, _HOPPER = (39.0, 39.0, 20.4), (87.7, 22.5, 19.0), (141.0, 45.0, 35.0)
-
 V2_30: Annotated[Constants, Declared("us, GB/s")] = Constants(
     base={
         "tree": (6.8, 14.0, 8.4),
@@ -124,7 +122,6 @@ V2_18 = V2_19._replace(
     net={**V2_19.net, "tree": (5.0, 8.5, 14.0)},
 )
 RELEASES = {(2, 18): V2_18, (2, 19): V2_19, (2, 22): V2_22, (2, 28): V2_28, (2, 30): V2_30}
-
 TREE_CORRECTION: Annotated[tuple[tuple[float, ...], ...], Declared()] = (
     (1, 1, 1, 1, 0.9, 0.8, 0.7, 0.7, 0.7, 0.7, 0.6, 0.5, 0.4, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1, 1, 1, 1, 1),
     (1, 1, 1, 1, 1, 0.9, 0.8, 0.8, 0.8, 0.7, 0.6, 0.6, 0.6, 0.6, 0.6, 0.6, 0.8, 0.9, 0.9, 0.9, 0.9, 1, 1, 1),

@@ -87,6 +87,7 @@ def _channels_of_nic(node: NodeFacts) -> int:
 
 
 def _carried(found: ChannelGraph) -> float:
+    """Return the bytes/s between nodes over all channels."""
     return found.channels * found.inter
 
 
@@ -126,6 +127,7 @@ def inside_rate(node: NodeFacts) -> float:
 
 
 def _inside(node: NodeFacts) -> ChannelGraph:
+    """Return the channels of a ring inside a node, as NCCL's search finds them: most bandwidth first."""
     links = inside_rate(node)
     best = (0.0, 0, 0.0)
     for speed in _speeds(_INTRA, node):
@@ -143,5 +145,6 @@ def _fastest(table: Mapping[str, tuple[float, ...]], node: NodeFacts, most: floa
 
 
 def _speeds(table: Mapping[str, tuple[float, ...]], node: NodeFacts) -> tuple[float, ...]:
+    """Return the channel speeds that NCCL's search tries on a GPU generation, in bytes/s."""
     kind = ("old", "old", "hopper", "blackwell")[architecture(node.architecture)]
     return tuple(speed * GB for speed in table[kind])

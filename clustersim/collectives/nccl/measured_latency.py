@@ -34,6 +34,20 @@ from clustersim.topology.model import NodeFacts
 MIB = 1 << 20
 NET_LL: Annotated[float, Declared("us", "one sweep of two InfiniBand nodes")] = 7.0
 """Microseconds of LL's hop between nodes: one sweep of two InfiniBand nodes (NVIDIA/nccl-tests issue 309), where NCCL has 5."""
+CHUNKS_IN_FLIGHT = 2
+"""Parts of a ring that one connection carries at once by Simple: a part takes 4 of its 8 slots (NVIDIA/nccl,
+src/include/collectives.h: ALLGATHER_CHUNKSTEPS, src/include/device.h: NCCL_STEPS)."""
+LATE_LOOPS: Annotated[
+    float, Declared(chosen_on="those two; 1 GiB in the best jobs of 4 to 64 such nodes (ULTRA) is 3 to 6 % off")
+] = 1.5
+"""Times that each loop of NVLSTree waits for a NIC that is slower than NCCL's figures assume. 8 nodes of AWS p5 have 104 GB/s bus
+bandwidth with 8 MiB in flight and 280 with 64 MiB (NVIDIA/nccl, pull request 1112, 4 GiB); of the 159 us of a loop of 8 MiB the
+wire takes 45."""
+KIB = 1 << 10
+_SHRINK = ((32, 256), (16, 128), (4, 64), (1, 32))
+"""Rules that limit the chunk size of small messages, applied in order: (multiple of the bytes in flight below which the rule
+applies, largest chunk in KiB)."""
+_NEARLY = 0.99
 
 
 class MeasuredConstants(NamedTuple):
@@ -124,6 +138,7 @@ def _nvls_bytes_in_flight(size: float, shape: CommunicatorShape, node: NodeFacts
 
 @lru_cache(maxsize=4096)
 def _kernel(op: str, shape: CommunicatorShape, node: NodeFacts, algorithm: str, p: int) -> tuple[float, float]:
+    """Return (seconds of latency, bytes/s) of a collective's kernel with an algorithm and protocol number."""
     constants = measured_constants(node)
     case = TuningCase(op, shape, node, measured(constants), max(0.0, node.net_latency - LEAF_LATENCY))
     delay = chain(case, p) if op in ROOTED and algorithm == "ring" else latency(case, algorithm, p)
@@ -132,11 +147,6 @@ def _kernel(op: str, shape: CommunicatorShape, node: NodeFacts, algorithm: str, 
     if algorithm == "ring" and p == 2 and shape.nodes == 1 and op not in ROOTED:
         rate = 1 / (1 / rate + 1 / (shape.ranks * constants.copy))
     return delay, rate
-
-
-CHUNKS_IN_FLIGHT = 2
-"""Parts of a ring that one connection carries at once by Simple: a part takes 4 of its 8 slots (NVIDIA/nccl,
-src/include/collectives.h: ALLGATHER_CHUNKSTEPS, src/include/device.h: NCCL_STEPS)."""
 
 
 def late_chunks(case: TuningCase, algorithm: str, p: int) -> float:
@@ -153,14 +163,6 @@ def late_chunks(case: TuningCase, algorithm: str, p: int) -> float:
     return times * max(0.0, more) * case.late
 
 
-LATE_LOOPS: Annotated[
-    float, Declared(chosen_on="those two; 1 GiB in the best jobs of 4 to 64 such nodes (ULTRA) is 3 to 6 % off")
-] = 1.5
-"""Times that each loop of NVLSTree waits for a NIC that is slower than NCCL's figures assume. 8 nodes of AWS p5 have 104 GB/s bus
-bandwidth with 8 MiB in flight and 280 with 64 MiB (NVIDIA/nccl, pull request 1112, 4 GiB); of the 159 us of a loop of 8 MiB the
-wire takes 45."""
-
-
 def late_loops(loops: float, shape: CommunicatorShape, node: NodeFacts) -> float:
     """Return the seconds that NVLSTree's `loops` after the first wait for a NIC that is slower than NCCL's figures assume.
 
@@ -168,13 +170,6 @@ def late_loops(loops: float, shape: CommunicatorShape, node: NodeFacts) -> float
     """
     late = max(0.0, node.net_latency - LEAF_LATENCY) if shape.nodes > 2 else 0.0
     return LATE_LOOPS * max(0.0, loops - 1) * late
-
-
-KIB = 1 << 10
-_SHRINK = ((32, 256), (16, 128), (4, 64), (1, 32))
-"""Rules that limit the chunk size of small messages, applied in order: (multiple of the bytes in flight below which the rule
-applies, largest chunk in KiB)."""
-_NEARLY = 0.99
 
 
 def tree_bytes_in_flight(size: float, shape: CommunicatorShape, node: NodeFacts) -> float:

@@ -17,6 +17,7 @@ from clustersim.topology.model import NodeFacts
 ALGORITHMS = ("ring", "tree", "nvls", "nvls_tree", "collnet_direct", "collnet_chain", "pat")
 HALVES = ("all_gather", "reduce_scatter")
 ROOTED = ("broadcast", "reduce")
+SIMPLE_ONLY = "has Simple only"
 
 
 class TuningCase(NamedTuple):
@@ -218,9 +219,6 @@ def detour(case: TuningCase, algorithm: str) -> float:
     return 2 * (hops if algorithm == "collnet_chain" else 1) * extra.inside + extra.most
 
 
-SIMPLE_ONLY = "has Simple only"
-
-
 def unavailable(case: TuningCase, algorithm: str, protocol: int) -> str | None:
     """Return the reason why NCCL would not use an algorithm with a protocol, or None if it can."""
     nodes, switch = case.shape.nodes, case.node.scale_up == "nvswitch"
@@ -240,6 +238,7 @@ def unavailable(case: TuningCase, algorithm: str, protocol: int) -> str | None:
 
 
 def _no_nvls(case: TuningCase) -> str | None:
+    """Return why NVLS is not available, None if it is."""
     if not case.node.nccl.nvls:
         return "nccl.nvls is false"
     if not case.node.multicast or case.node.scale_up != "nvswitch" or case.arch < 2:
@@ -254,6 +253,7 @@ def _no_nvls(case: TuningCase) -> str | None:
 
 
 def _no_collnet(case: TuningCase) -> str | None:
+    """Return why CollNet is not available, None if it is."""
     if not case.node.nccl.collnet or case.shape.nodes == 1:
         return "needs SHARP between nodes"
     if case.node.scale_up not in JOINED:
@@ -262,12 +262,12 @@ def _no_collnet(case: TuningCase) -> str | None:
 
 
 def _no_pat(case: TuningCase) -> str | None:
+    """Return why PAT is not available, None if it is."""
     if case.op not in HALVES:
         return f"does no {case.op}"
     return "is for one GPU a node" if case.shape.per_node > 1 or case.shape.nodes == 1 else None
 
 
 def _no_ll128(case: TuningCase) -> str | None:
-    if case.node.scale_up == "none":
-        return "needs NVLink"
-    return None
+    """Return why the protocol LL128 is not available, None if it is."""
+    return "needs NVLink" if case.node.scale_up == "none" else None

@@ -20,6 +20,7 @@ _RANK = re.compile(r"#\s+Rank\s+(\d+)\s")
 _TEST = re.compile(r"#\s*Collective test starting:\s*(\w+)_perf")
 _HUGE = 1 << 1000  # largest size in bytes; far larger ones overflow a float
 _OPS = {"alltoall": "all_to_all", "sendrecv": "send"}
+_LINE = "line of the file"
 
 
 class NcclTestsLog(NamedTuple):
@@ -55,9 +56,8 @@ def read(path: Path, lines: list[str], in_place: bool = False) -> NcclTestsLog:
             where, size = f"{path}:{number}", int(words[0])
             found[size].append(checked(where, size, *_time(where, words, columns, in_place))[1])
     if not found:
-        raise InputError(
-            f"{path} has the head of nccl-tests' table and no row below it; give the output of a whole run"
-        )
+        why = "has the head of nccl-tests' table and no row below it; give the output of a whole run"
+        raise InputError(f"{path} {why}")
     tests = [match[1] for match in map(_TEST.match, lines) if match]
     ranks = {int(match[1]) for match in map(_RANK.match, lines) if match}
     op = _OPS.get(tests[-1], tests[-1]) if tests else None
@@ -77,18 +77,14 @@ def _time(where: str, words: list[str], columns: list[str], in_place: bool) -> t
     """Return the seconds in a row and their text. The first column `time` is out of place, the second in place."""
     times = [i for i, name in enumerate(columns) if name == "time"]
     if len(words) != len(columns):
-        raise InputError(
-            f"{where}: {len(words)} columns under a head of {len(columns)}; give the output as it was printed"
-        )
+        why = f"{len(words)} columns under a head of {len(columns)}; give the output as it was printed"
+        raise InputError(f"{where}: {why}")
     text = words[times[-1 if in_place else 0]]
     try:
         return float(text) * 1e-6, f"{words[0]} bytes in {text} us"
     except ValueError:
         drop = f"drop the row{', or --in-place' if in_place else ''}"
         raise InputError(f"{where}: {text} is not a time in us; {drop}") from None
-
-
-_LINE = "line of the file"
 
 
 def measured(path: Path, op: str, gpus: int, source: str | None = None, in_place: bool = False) -> dict[int, float]:
@@ -105,6 +101,7 @@ def measured(path: Path, op: str, gpus: int, source: str | None = None, in_place
 
 
 def _logged(path: Path, lines: list[str], op: str, gpus: int, in_place: bool) -> dict[int, float]:
+    """Return {bytes: seconds} of an nccl-tests output. Raises InputError for another collective or number of GPUs."""
     log = read(path, lines, in_place)
     if log.op not in (None, op):
         raise InputError(f"{path} is a run of {log.op}, not of {op}; request {log.op}")
@@ -114,19 +111,16 @@ def _logged(path: Path, lines: list[str], op: str, gpus: int, in_place: bool) ->
 
 
 def _tabled(path: Path, text: str, op: str, gpus: int, source: str | None) -> dict[int, float]:
-    rows = [row for row in _rows(path, text) if _matches(path, row, op, gpus, source) and _filled(row)]
+    """Return {bytes: seconds} of the rows of a CSV file for a collective, GPUs and source. Raises InputError."""
+    own = (row for row in _rows(path, text) if _matches(path, row, op, gpus, source))
+    rows = [row for row in own if row["size_bytes"] and row["time_us"]]
     if not rows:
         raise InputError(f"{path} has no row for {op} on {gpus} GPUs; it needs the columns size_bytes and time_us")
     sources = sorted({" ".join((row.get("source") or "", row.get("gpu") or "")).strip() for row in rows})
     if len(sources) > 1:
-        raise InputError(
-            f"{path} has rows of {len(sources)} sources for {op} on {gpus} GPUs; name one with --source: {sources[0]!r}"
-        )
+        several = f"has rows of {len(sources)} sources for {op} on {gpus} GPUs"
+        raise InputError(f"{path} {several}; name one with --source: {sources[0]!r}")
     return dict(_point(path, row) for row in rows)
-
-
-def _filled(row: Mapping[str, str]) -> bool:
-    return bool(row["size_bytes"] and row["time_us"])
 
 
 def _point(path: Path, row: Mapping[str, str]) -> tuple[int, float]:
@@ -140,6 +134,7 @@ def _point(path: Path, row: Mapping[str, str]) -> tuple[int, float]:
 
 
 def _rows(path: Path, text: str) -> list[dict[str, str]]:
+    """Return the rows of a CSV file with the lines that they are on. Raises InputError without the needed columns."""
     reader = csv.DictReader(io.StringIO(text, newline=""))
     try:
         rows = [{**row, _LINE: str(reader.line_num)} for row in reader]
@@ -154,6 +149,7 @@ def _rows(path: Path, text: str) -> list[dict[str, str]]:
 
 
 def _matches(path: Path, row: Mapping[str, str], op: str, gpus: int, source: str | None) -> bool:
+    """Return whether a row is of a collective, number of GPUs and source. Raises InputError for an invalid number."""
     own, count = row.get("op") or op, row.get("gpus") or str(gpus)
     if not count.strip().isdecimal():
         raise InputError(f"{path}:{row[_LINE]}: {shown(count)} is not a number of GPUs; gpus must be whole")

@@ -127,6 +127,7 @@ def _across(shape: CommunicatorShape) -> bool:
 
 
 def _rate(op: str, size: float, shape: CommunicatorShape, node: NodeFacts, constants: MeasuredConstants) -> float:
+    """Return the bytes/s of each rank's messages: the lowest of channels, copies, links of the node and NICs."""
     inside = inside_rate(node) * constants.spread
     if op == "send":
         carried = channels(op, size, shape, node)

@@ -65,10 +65,10 @@ def named(algo: str | None, proto: str | None = None) -> str | None:
 
 
 def _unknown(algo: str) -> UnknownNameError:
+    """Return the error for a name that is not an algorithm."""
     known = {*NCCL_ALGORITHMS, *plugins.names(ROOM)}
-    return UnknownNameError(
-        f"{algo!r} is not an algorithm of NCCL; {suggest(algo, known)}, or package.module:attribute with --plugins"
-    )
+    remedy = f"{suggest(algo, known)}, or package.module:attribute with --plugins"
+    return UnknownNameError(f"{algo!r} is not an algorithm of NCCL; {remedy}")
 
 
 def members(topology: Topology, gpus: int | None, ranks: str | None) -> Ints:
@@ -88,6 +88,7 @@ def members(topology: Topology, gpus: int | None, ranks: str | None) -> Ints:
 
 
 def _span(part: str, topology: Topology) -> Ints:
+    """Return the GPUs of one part of a list: `3`, `0-7` or `0-1023:8`. Raises InputError."""
     match = re.fullmatch(r"([0-9]{1,9})(?:-([0-9]{1,9})(?::([1-9][0-9]{0,8}))?)?", part)
     if match is None:
         raise InputError(f"{part!r} is not a list of GPUs; write numbers and spans like 0-7 or 0-1023:8")
@@ -95,9 +96,8 @@ def _span(part: str, topology: Topology) -> Ints:
     if last < first:
         raise InputError(f"GPUs {part} run backwards; write the smaller number first")
     if last >= topology.gpus:
-        raise InputError(
-            f"GPUs {part} are out of range; the cluster has {topology.gpus} GPUs, 0 to {topology.gpus - 1}"
-        )
+        known = f"the cluster has {topology.gpus} GPUs, 0 to {topology.gpus - 1}"
+        raise InputError(f"GPUs {part} are out of range; {known}")
     return np.arange(first, last + 1, int(match[3] or 1))
 
 
@@ -129,13 +129,13 @@ def sizes(begin: str, end: str, factor: float) -> list[int]:
 
 
 def _bytes(text: str) -> float:
+    """Return the bytes of a size such as `64K` (powers of 2) or `1GB`. Raises InputError."""
     match = _SIZE.fullmatch(text.strip())
     try:
         value = float(match[1]) * _SCALE[match[2].upper()] if match else parse(text, "size")
     except InputError:
         value = 0.0
     if not 1 <= value <= 1 << 50:
-        raise InputError(
-            f"{text!r} is not a size of a collective; write bytes, 64K, 1M, 16G (powers of 2), 1GB (10^9) or 1GiB (2^30)"
-        )
+        remedy = "write bytes, 64K, 1M, 16G (powers of 2), 1GB (10^9) or 1GiB (2^30)"
+        raise InputError(f"{text!r} is not a size of a collective; {remedy}")
     return value

@@ -26,6 +26,8 @@ from clustersim.errors import InputError, suggest
 from clustersim.topology.model import Topology
 from clustersim.units import scaled, seconds
 
+NO_PROTOCOL = "-"
+
 
 class TableLine(NamedTuple):
     """One size of the table: NCCL's choice, forecast seconds, bytes/s, and `measured` seconds or None."""
@@ -160,21 +162,18 @@ def _summary(lines: Sequence[TableLine]) -> str:
         "from 64 MiB": [error for size, error in errors if size >= 1 << 26],
     }
     ranges = ", ".join(f"{100 * median(part):.1f} % {name}" for name, part in parts.items() if part)
-    return (
-        f"median absolute error {100 * median(error for _, error in errors):.1f} % over {len(errors)} sizes: {ranges}"
-    )
+    middle = 100 * median(error for _, error in errors)
+    return f"median absolute error {middle:.1f} % over {len(errors)} sizes: {ranges}"
 
 
 def _row(line: TableLine, wide: int) -> str:
+    """Return a line of the table of nccl-tests; `wide`: characters of the column of algorithms."""
     c = line.choice
     own = f"{line.size:>12} {'float':>5} {c.algorithm:>{wide}} {c.protocol:>6} {line.time * 1e6:>10.2f}"
     own = f"{own} {line.algbw / 1e9:>8.2f} {line.busbw / 1e9:>8.2f}"
     if line.measured is None or line.error is None:
         return own
     return f"{own} {line.measured * 1e6:>10.2f} {100 * line.error:>+7.1f}"
-
-
-NO_PROTOCOL = "-"
 
 
 def named(topology: Topology, ranks: Ints, op: str, algorithm: str, shares: tuple[float, ...]) -> Choice:
@@ -189,6 +188,7 @@ def named(topology: Topology, ranks: Ints, op: str, algorithm: str, shares: tupl
 
 
 def _named(topology: Topology, gpus: Ints, op: str, algorithm: str, shares: tuple[float, ...]) -> Choice:
+    """Return the choice of an algorithm outside NCCL, from the loads of its phases on the links."""
     found = [loads(topology, gpus, part) for part in _phases(topology, gpus, op, algorithm, shares)]
     delay = math.fsum(float(one.latency[0]) for one in found)
     rate = 1 / math.fsum(1 / float(one.bound[0]) for one in found)
@@ -252,6 +252,7 @@ def considered(topology: Topology, ranks: Ints, op: str, last: TableLine, shares
 
 
 def _candidates(topology: Topology, op: str, size: int, one: CommunicatorShape) -> Iterator[str]:
+    """Yield a line in words for each algorithm and protocol, the fastest first, with the reason why it is not available."""
     if op not in TUNED:
         return
     for e in sorted(tune(op, size, one, topology.facts(one.types)), key=lambda e: e.time_s):

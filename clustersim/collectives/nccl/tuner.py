@@ -48,6 +48,7 @@ def _constants(node: NodeFacts) -> Constants:
 
 
 def _choice(case: TuningCase, algorithm: str, p: int) -> Choice:
+    """Return an algorithm and protocol number with latency, rate and time, infinite if it is not available."""
     missing = unavailable(case, algorithm, p) or _unwanted(case, algorithm, p)
     if missing:
         return Choice(algorithm, PROTOCOLS[p], 0, 0.0, 0.0, float("inf"), missing)
@@ -56,6 +57,7 @@ def _choice(case: TuningCase, algorithm: str, p: int) -> Choice:
 
 
 def _unwanted(case: TuningCase, algorithm: str, p: int) -> str | None:
+    """Return why the file's settings exclude an algorithm and protocol number, None if they do not."""
     settings = case.node.nccl
     if settings.algo not in (None, algorithm):
         return f"nccl.algo is {settings.algo}"
