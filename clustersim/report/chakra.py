@@ -5,19 +5,18 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 import numpy as np
 
 from clustersim.arrays import Ints
 from clustersim.convert.chakra import BYTES, OPS, SECONDS, TYPES, AttributeValue, NodeType, TraceNode
-from clustersim.engine.compile import Plan, Source
+from clustersim.engine.compile import Plan
 from clustersim.engine.fabric import HOST
 from clustersim.engine.groups import PIPELINES
 from clustersim.engine.program import COMPUTE, READY, SYNCHRONISE, Handle, Message, Task, Wait
 from clustersim.errors import InputError
 from clustersim.model.kernel import Kernel
-from clustersim.model.operator import Collective
+from clustersim.report.step_trace import pass_runs
 
 Attributes = dict[str, AttributeValue]
 
@@ -114,7 +113,7 @@ class RankTrace:
         source = task.activity.timing.source
         name = f"{task.stage}{task.kind}{microbatch}" if task.stage >= 0 else task.kind or "wait"
         segments, host, begun = iter(task.activity.segments), 0.0, waits
-        for before, call, phases, beside in _runs(source) if source else ():
+        for before, call, flows, beside in pass_runs(source) if source else ():
             segment = next(segments)
             if segment.launched:
                 begun = [self._node(NodeType.COMP, f"launch {name}", begun, segment.launched - host, CPU)]
@@ -124,7 +123,7 @@ class RankTrace:
             waits += begun if segment.launched else []
             if call is None:
                 break
-            hidden = segment.beside + sum(next(segments).beside for _ in range(1, phases))
+            hidden = segment.beside + sum(next(segments).beside for _ in range(1, flows))
             moved = self._node(
                 NodeType.COLL, f"{call.op} {call.group}", waits, 0.0, self._collective(call.group, call.op, call.size)
             )
@@ -162,28 +161,6 @@ class RankTrace:
 
 
 CPU: Attributes = {"is_cpu_op": True}
-
-
-class _Run(NamedTuple):
-    """Kernels before a collective, the collective and its phases, and concurrent kernels. The last run has only kernels."""
-
-    before: list[Kernel]
-    call: Collective | None
-    phases: int
-    beside: list[Kernel]
-
-
-def _runs(source: Source) -> list[_Run]:
-    """Return the items of a computation, split at the collectives that move bytes."""
-    runs, before, over = list[_Run](), list[Kernel](), 0
-    for item in source.items:
-        if isinstance(item, Kernel):
-            (runs[-1].beside if over else before).append(item)
-            over = max(over - 1, 0)
-        elif isinstance(item, Collective) and (flows := source.flows.get(item)):
-            runs.append(_Run(before, item, len(flows), []))
-            before, over = [], item.over
-    return [*runs, _Run(before, None, 0, [])]
 
 
 def _work(kernels: Sequence[Kernel]) -> Attributes:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -31,23 +31,15 @@ _ROUNDING = 1e-12  # relative to the step: smaller values are rounding errors of
 _SEVERAL = 16  # largest number of node types: a rate of more than a sixteenth of the links counts as the rate of a type
 
 
-class PathShares(NamedTuple):
-    """The seconds of the critical path, divided in three ways."""
+def path_shares(
+    path: Path, plan: Plan, topology: Topology, limits: Iterable[Limit], width: int
+) -> dict[str, dict[str, float] | list[dict[str, Any]]]:
+    """Return the seconds of the critical path, divided in three ways, the longest first.
 
-    by_stream: dict[str, float]
-    """{stream: seconds}. Communication inside a pass counts for the stream of its collectives."""
-    by_link: list[dict[str, Any]]
-    """Rows of links, the longest first: a link and the number of equally slow ones in its tier, or `what` else."""
-    by_rank: list[dict[str, Any]]
-    """Rows of ranks, the longest first: a rank, the number it stands for, and its pipeline rank."""
-
-    def facts(self) -> dict[str, Any]:
-        """Return the shares as JSON data."""
-        return {"by_stream_s": self.by_stream, "by_link": self.by_link, "by_rank": self.by_rank}
-
-
-def path_shares(path: Path, plan: Plan, topology: Topology, limits: Iterable[Limit], width: int) -> PathShares:
-    """Return the shares of the critical path. `limits` belong to its transfers; `width` is the ranks per pipeline rank."""
+    `by_stream_s` is {stream: seconds}. `by_link` are rows of a link and the number of equally slow ones in its tier, or `what`
+    else. `by_rank` are rows of a rank, the number it stands for, and its pipeline rank. `limits` belong to the transfers on the
+    path; `width` is the ranks per pipeline rank.
+    """
     streams: defaultdict[str, float] = defaultdict(float)
     ranks: defaultdict[int, float] = defaultdict(float)
     for span in path:
@@ -63,7 +55,8 @@ def path_shares(path: Path, plan: Plan, topology: Topology, limits: Iterable[Lim
         }
         for cell, spent in _longest_first(ranks)
     ]
-    return PathShares(dict(_longest_first(streams)), _by_link(path, topology, limits), by_rank)
+    by_link = _by_link(path, topology, limits)
+    return {"by_stream_s": dict(_longest_first(streams)), "by_link": by_link, "by_rank": by_rank}
 
 
 def _longest_first(shares: dict[Any, float]) -> list[tuple[Any, float]]:
@@ -71,19 +64,11 @@ def _longest_first(shares: dict[Any, float]) -> list[tuple[Any, float]]:
     return sorted(((what, seconds) for what, seconds in shares.items() if seconds), key=lambda one: -one[1])
 
 
-class _Exposed(NamedTuple):
-    """The communication on the path."""
+def _exposed(path: Path) -> tuple[float, float, dict[tuple[Variant, int], float]]:
+    """Return the communication on a path that no computation hides.
 
-    seconds: float
-    """Total seconds."""
-    shared: float
-    """Seconds caused by other transfers on shared links."""
-    sizes: dict[tuple[Variant, int], float]
-    """{(collective, group cell): bytes that no computation hides}"""
-
-
-def _exposed(path: Path) -> _Exposed:
-    """Return the communication on a path that no computation hides."""
+    It is total seconds, the seconds caused by other transfers on shared links, and {(collective, group cell): bytes}.
+    """
     total, shared = 0.0, 0.0
     sizes: defaultdict[tuple[Variant, int], float] = defaultdict(float)
     visible: dict[Activity, dict[str, float]] = {}
@@ -98,7 +83,7 @@ def _exposed(path: Path) -> _Exposed:
             visible[span.activity] = _visible(span.activity)
         for call, size in span.carried.items():
             sizes[call] += size * visible[span.activity].get(call[0][0], 0.0)
-    return _Exposed(total, shared, dict(sizes))
+    return total, shared, sizes
 
 
 def _visible(activity: Activity) -> dict[str, float]:
@@ -112,16 +97,16 @@ def _visible(activity: Activity) -> dict[str, float]:
 
 def _by_link(path: Path, topology: Topology, limits: Iterable[Limit]) -> list[dict[str, Any]]:
     """Return the rows of links that limit transfers on the path, and of all other time, the longest first."""
-    exposed = _exposed(path)
+    exposed, shared, sizes = _exposed(path)
     step = math.fsum(span.end - span.start for span in path)
     found: dict[tuple[object, ...], tuple[float, set[int]]] = {}
     for one in limits:
         key = _key(one.links, topology)
         seconds, links = found.get(key, (0.0, set()))
-        found[key] = seconds + exposed.sizes[one.call] * one.seconds, links | set(one.links.tolist())
+        found[key] = seconds + sizes[one.call] * one.seconds, links | set(one.links.tolist())
     rows = [_link(sorted(links), seconds, topology) for seconds, links in found.values()]
-    rest = exposed.seconds - exposed.shared - math.fsum(row["path_s"] for row in rows)
-    others = {COMPUTING: step - exposed.seconds, LATENCY: rest, SHARING: exposed.shared}
+    rest = exposed - shared - math.fsum(row["path_s"] for row in rows)
+    others = {COMPUTING: step - exposed, LATENCY: rest, SHARING: shared}
     rows += [
         {"link": None, "what": what, "path_s": seconds}
         for what, seconds in others.items()

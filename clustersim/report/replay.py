@@ -37,7 +37,7 @@ def facts(topology: Topology, traces: TraceSet, asked: ReplayTasks, found: Repla
         "step_time_s": record.end,
         "breakdown_s": mean(breakdown(record), plan.size.tolist()),
         "critical_path_s": of_path(path),
-        "critical_path": {"by_stream_s": shares.by_stream, "by_link": shares.by_link},
+        "critical_path": {key: shares[key] for key in ("by_stream_s", "by_link")},
         "busiest_links": busiest(topology, _crossed(found), limiting_seconds(sizes, limiting, topology), record.end),
         "traces": {
             "ranks": len(traces.nodes),

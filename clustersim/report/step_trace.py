@@ -57,11 +57,12 @@ def inside(
     starts are spread evenly over the time of kernels and waits.
     """
     ends = activity.ends if ends is None else ends
-    kernels = iter(_parted(source))
+    runs = pass_runs(source) if source else ()
+    parts = iter([part for run in runs for part in ((run.before, run.beside), *[((), ())] * (run.flows - 1))])
     begin = 0.0
     for place, segment in enumerate(activity.segments):
         computed, moved = ends[2 * place], ends[2 * place + 1]
-        before, beside = next(kernels, ((), ()))
+        before, beside = next(parts, ((), ()))
         yield from _run(before, begin, computed, source, seconds)
         if segment.flow is not None:
             yield Inside(segment.flow.family, computed, moved)
@@ -86,27 +87,36 @@ def _run(
         at += took * apart
 
 
-def _parted(source: Source | None) -> Iterator[tuple[list[Kernel], list[Kernel]]]:
-    """Yield for each segment the kernels before its flow and those concurrent with it, at the first of several flows."""
-    calls: list[tuple[list[Kernel], list[Kernel], int]] = []
-    before: list[Kernel] = []
-    over = 0
-    for item in source.items if source else ():
+class PassRun(NamedTuple):
+    """Kernels of a pass before a collective, the collective, and the kernels concurrent with it."""
+
+    before: list[Kernel]
+    call: Collective | None
+    """None: the kernels after the last collective."""
+    flows: int
+    """Number of flows of the collective, one after another."""
+    beside: list[Kernel]
+
+
+def pass_runs(source: Source) -> list[PassRun]:
+    """Return the kernels of a pass, split at the collectives that send something."""
+    runs, before, over = list[PassRun](), list[Kernel](), 0
+    for item in source.items:
         if isinstance(item, Kernel):
-            (calls[-1][1] if over else before).append(item)
+            (runs[-1].beside if over else before).append(item)
             over -= bool(over)
-        elif isinstance(item, Collective) and source and item.group in source.families:
-            calls.append((before, [], len(source.flows[item])))
+        elif isinstance(item, Collective) and item.group in source.families:
+            runs.append(PassRun(before, item, len(source.flows[item]), []))
             before, over = [], item.over
-    kept: list[Kernel] = []
-    for own, beside, flows in calls:
-        if not flows:  # a group of one rank: nothing is sent
-            kept += [*own, *beside]
-            continue
-        yield [*kept, *own], beside
-        kept = []
-        yield from (([], []) for _ in range(flows - 1))
-    yield [*kept, *before], []
+    found, kept = list[PassRun](), list[Kernel]()
+    for run in (*runs, PassRun(before, None, 0, [])):
+        kept += run.before
+        if run.flows or run.call is None:
+            found.append(run._replace(before=kept))
+            kept = []
+        else:  # a group of one rank sends nothing
+            kept += run.beside
+    return found
 
 
 _LOOKED_AT = 16
