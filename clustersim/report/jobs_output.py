@@ -10,11 +10,11 @@ import numpy as np
 
 from clustersim.config.node_ranges import written
 from clustersim.report.jobs import Shared
-from clustersim.report.names import document
-from clustersim.report.store import SUMMARY, Question, put, write_json, write_manifest, write_table
+from clustersim.report.result import put_result
+from clustersim.report.store import Question
 from clustersim.report.terminal import NAMES, basis, counted, degrees, left_out, paragraphs, simulated, table
 from clustersim.report.trace import by_cell, slices, streams
-from clustersim.report.trace_events import FIRST, said_of, write_events
+from clustersim.report.trace_events import FIRST, said_of
 from clustersim.report.verdicts import WORDS
 from clustersim.units import duration, gibibytes, scaled, seconds
 
@@ -27,18 +27,9 @@ def save(target: Path, summary: Mapping[str, Any], shared: Shared, asked: Questi
 
     Returns the folder. An existing one is replaced as by `put`.
     """
-
-    def fill(place: Path) -> None:
-        """Write the files to the folder `place`."""
-        write_manifest(place, asked.manifest())
-        write_json(place / SUMMARY, document(asked.command, summary))
-        write_table(place / "jobs.parquet", jobs_table(summary))
-        write_table(place / "steps.parquet", steps_table(summary))
-        write_table(place / "links.parquet", links_table(shared))
-        facts = {job["name"]: job["trace"] for job in summary["jobs"]}
-        write_events(place / "trace.json.gz", facts, _events(shared))
-
-    return put(target, asked, fill, force)
+    tables = {"jobs": jobs_table(summary), "steps": steps_table(summary), "links": links_table(shared)}
+    facts = {job["name"]: job["trace"] for job in summary["jobs"]}
+    return put_result(target, asked, summary, tables, (facts, _events(shared)), force, {})
 
 
 def jobs_table(summary: Mapping[str, Any]) -> pl.DataFrame:

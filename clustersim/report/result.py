@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from clustersim.hardware.formats import product_type
 from clustersim.report.names import document
 from clustersim.report.step_trace import StepTrace
-from clustersim.report.store import SUMMARY, Question, put, write_columns, write_json, write_manifest
+from clustersim.report.store import SUMMARY, Question, put, write_json, write_manifest, write_table
 from clustersim.report.tables import links_table, memory_table, ranks_table, spans_table
 from clustersim.report.trace import by_cell, by_class, chosen, of_ranks
 from clustersim.report.trace_events import pack_events, write_events
 from clustersim.writing import saving, write
 
 if TYPE_CHECKING:
+    import polars as pl
+
     from clustersim.arrays import Ints
     from clustersim.engine.compile import Plan
     from clustersim.engine.launching import Seconds
     from clustersim.engine.memory import RankMemory
     from clustersim.engine.record import Record
+    from clustersim.report.parquet import TableColumns
     from clustersim.topology.model import Topology
 
 
@@ -41,20 +44,40 @@ def save(
     `pages` is {name: text}, such as `report.html`. Returns the folder. An existing one is replaced as by `put`.
     """
     stage_of = stages_of(plan, summary)
+    spans = by_cell(record.spans, chosen([record], plan, ranks_per_stage(summary)))
+    tables = {
+        "spans": spans_table(record, plan),
+        "ranks": ranks_table(plan, parts, stage_of),
+        "links": links_table(plan, topology, record.end),
+        "memory": memory_table(memory, record, stage_of),
+    }
+    trace = StepTrace(record, plan, spans, by_class(plan, spans), tables["memory"], stage_of)
+    facts = trace_facts(summary, asked.digest, summary["trace"])
+    return put_result(target, asked, summary, tables, (facts, trace.events()), force, pages or {})
+
+
+def put_result(
+    target: Path,
+    asked: Question,
+    summary: Mapping[str, Any],
+    tables: Mapping[str, TableColumns | pl.DataFrame],
+    trace: tuple[object, Iterable[str]],
+    force: bool,
+    pages: Mapping[str, str],
+) -> Path:
+    """Write manifest.json, summary.json, tables as NAME.parquet, trace.json.gz and pages to a folder, as `put`.
+
+    `trace` are the metadata and the events of the trace. Returns the folder.
+    """
 
     def fill(place: Path) -> None:
         """Write the files to the folder `place`."""
         write_manifest(place, asked.manifest())
-        write_json(place / SUMMARY, document("run", summary))
-        write_columns(place / "spans.parquet", spans_table(record, plan))
-        write_columns(place / "ranks.parquet", ranks_table(plan, parts, stage_of))
-        write_columns(place / "links.parquet", links_table(plan, topology, record.end))
-        held = memory_table(memory, record, stage_of)
-        write_columns(place / "memory.parquet", held)
-        spans = by_cell(record.spans, chosen([record], plan, ranks_per_stage(summary)))
-        trace = StepTrace(record, plan, spans, by_class(plan, spans), held, stage_of)
-        write_events(place / "trace.json.gz", trace_facts(summary, asked.digest, summary["trace"]), trace.events())
-        for name, text in (pages or {}).items():
+        write_json(place / SUMMARY, document(asked.command, summary))
+        for name, table in tables.items():
+            write_table(place / f"{name}.parquet", table)
+        write_events(place / "trace.json.gz", *trace)
+        for name, text in pages.items():
             write(place / name, text.encode())
 
     return put(target, asked, fill, force)

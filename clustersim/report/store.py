@@ -392,17 +392,13 @@ def write_json(path: Path, data: Any) -> None:
     write(path, text.encode("utf-8", "backslashreplace"))
 
 
-def write_columns(path: Path, columns: TableColumns) -> None:
-    """Write a table as parquet."""
-    from clustersim.report.parquet import encoded
-
-    write(path, encoded(columns))
-
-
-def write_table(path: Path, table: pl.DataFrame) -> None:
+def write_table(path: Path, table: TableColumns | pl.DataFrame) -> None:
     """Write a table as parquet from memory, so that a full disk raises OSError as for any other file."""
     from io import BytesIO
 
-    buffer = BytesIO()
-    table.write_parquet(buffer)
+    from clustersim.report.parquet import encoded
+
+    buffer = BytesIO(encoded(table) if isinstance(table, Mapping) else b"")
+    if not isinstance(table, Mapping):
+        table.write_parquet(buffer)
     write(path, buffer.getvalue())
