@@ -24,19 +24,8 @@ TICK = 1e-9
 """Seconds per unit of the page's times."""
 
 
-class NumberedTexts:
-    """Distinct texts with numbers in the order of appearance."""
-
-    def __init__(self) -> None:
-        self.known: dict[str, int] = {}
-
-    def number(self, text: str) -> int:
-        """Return the number of a text, a new one for a new text."""
-        return self.known.setdefault(text, len(self.known))
-
-    def list(self) -> list[str]:
-        """Return the texts in the order of their numbers."""
-        return list(self.known)
+Numbers = dict[str, int]
+"""{text: its number in the order of appearance}"""
 
 
 def timeline(result: StepResult) -> dict[str, object]:
@@ -52,23 +41,23 @@ def timeline(result: StepResult) -> dict[str, object]:
     row_of = {cell: row for row, cell in enumerate(order)}
     kept = [(span, often) for span, often in zip(spans, critical, strict=True) if span.rank in row_of]
     kept.sort(key=lambda one: (row_of[one[0].rank], _above(one[0].stream), one[0].stream, one[0].start, one[0].end))
-    streams, kinds = NumberedTexts(), NumberedTexts()
+    streams, kinds = Numbers(), Numbers()
     passes = _Passes(result)
     lanes, columns = [], _columns(kept, kinds, passes)
     for (rank, stream), own in groupby(kept, lambda one: (one[0].rank, one[0].stream)):
-        lanes.append([row_of[rank], streams.number(stream), len(list(own))])
+        lanes.append([row_of[rank], streams.setdefault(stream, len(streams)), len(list(own))])
     return {
         "step": _ticks(record.end),
         "fold": _fold(fold),
         "rows": [{"cell": cell, "rank": int(plan.first[cell]), "ranks": int(plan.size[cell])} for cell in order],
         "left_out": len(plan.first) - len(order),
-        "streams": streams.list(),
-        "kinds": kinds.list(),
-        "bands": [band(kind) for kind in kinds.list()],
+        "streams": list(streams),
+        "kinds": list(kinds),
+        "bands": [band(kind) for kind in kinds],
         "lanes": lanes,
         **columns,
         "passes": passes.found,
-        "inside": passes.words.list(),
+        "inside": list(passes.words),
     }
 
 
@@ -118,7 +107,7 @@ def _rows(result: StepResult, spans: Iterable[Span]) -> list[int]:
     )
 
 
-def _columns(kept: Sequence[tuple[Span, int]], kinds: NumberedTexts, passes: _Passes) -> dict[str, list[int]]:
+def _columns(kept: Sequence[tuple[Span, int]], kinds: Numbers, passes: _Passes) -> dict[str, list[int]]:
     """Return the columns over drawn spans of the page's data."""
     starts = [_ticks(span.start) for span, _ in kept]
     tracks = [(span.rank, span.stream) for span, _ in kept]
@@ -126,7 +115,7 @@ def _columns(kept: Sequence[tuple[Span, int]], kinds: NumberedTexts, passes: _Pa
     return {
         "start": [start - last for start, last in zip(starts, [0, *before], strict=False)],
         "took": [_ticks(span.end) - start for (span, _), start in zip(kept, starts, strict=True)],
-        "kind": [kinds.number(span.kind or "-") for span, _ in kept],
+        "kind": [kinds.setdefault(span.kind or "-", len(kinds)) for span, _ in kept],
         "stage": [span.stage for span, _ in kept],
         "microbatch": [span.microbatch for span, _ in kept],
         "critical": [often for _, often in kept],
@@ -139,7 +128,7 @@ class _Passes:
 
     def __init__(self, result: StepResult) -> None:
         self.seconds = result.work.seconds
-        self.words = NumberedTexts()
+        self.words = Numbers()
         self.found: list[list[int]] = []
         self.numbers: dict[tuple[int, ...], int] = {}
         self.known: dict[int, int] = {}
@@ -164,7 +153,8 @@ class _Passes:
         for one in inside(activity, activity.timing.source, self.seconds, ends):
             start, end = _ticks(one.start), _ticks(one.end)
             if end > start:
-                flat += (self.words.number(named(one.what)), start - last, end - start)
+                word = self.words.setdefault(named(one.what), len(self.words))
+                flat += (word, start - last, end - start)
                 last = start
         key = tuple(flat)
         if key not in self.numbers:

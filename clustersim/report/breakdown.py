@@ -6,10 +6,10 @@ The critical path is a chain of tasks, each of which starts when the previous on
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from itertools import chain, repeat
-from typing import NamedTuple, overload
+from typing import NamedTuple
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from clustersim.engine.record import Record
 from clustersim.engine.times import Tasks
 
 
-class Path(Sequence[Span]):
+class Path:
     """Events of the critical path, from first to last."""
 
     def __init__(self, record: Record, events: Ints) -> None:
@@ -28,19 +28,12 @@ class Path(Sequence[Span]):
         self.record, self.events = record, events
 
     @cached_property
-    def spans(self) -> list[Span]:
+    def _spans(self) -> list[Span]:
         """Spans of the path's events, in order."""
         return self.record.done(self.events)
 
-    def __len__(self) -> int:
-        return len(self.events)
-
-    @overload
-    def __getitem__(self, place: int) -> Span: ...
-    @overload
-    def __getitem__(self, place: slice) -> Sequence[Span]: ...
-    def __getitem__(self, place: int | slice) -> Span | Sequence[Span]:
-        return self.spans[place]
+    def __iter__(self) -> Iterator[Span]:
+        return iter(self._spans)
 
     @property
     def tasks(self) -> Ints:
@@ -225,7 +218,8 @@ def _moved(record: Record, kind: Ints, rank: Ints, begin: Floats, end: Floats) -
     The rest is waiting for peers. `kind` and `rank` belong to each wait. The collectives of a stream run one after the other, so
     those that may transfer during a wait are consecutive. One more on either side covers rounding of the start.
     """
-    shape, (names, stream) = record.shape, record.tasks.once(_streams)
+    shape, tasks = record.shape, record.tasks
+    names, stream = {name: number for number, name in enumerate(tasks.shape.streams)}, tasks.shape.stream
     asked = np.array([names.get(name, -1) for name in record.waits.kinds], np.int64)[kind]
     events = np.flatnonzero(np.isin(stream, asked)[shape.event_task])
     starts, ends = record.starts[events], record.ends[events]
@@ -241,8 +235,3 @@ def _moved(record: Record, kind: Ints, rank: Ints, begin: Floats, end: Floats) -
     place = np.arange(len(wait)) + np.repeat(first - np.cumsum(count) + count, count)
     moved = np.minimum(ends[place], end[wait]) - np.maximum(starts[place], begin[wait])
     return summed(wait, np.maximum(moved, 0.0) * (own[place] == wanted[wait]), len(count))
-
-
-def _streams(tasks: Tasks) -> tuple[dict[str, int], Ints]:
-    """Return {name of a stream: number}, and the stream of each task."""
-    return {name: number for number, name in enumerate(tasks.shape.streams)}, tasks.shape.stream.astype(np.int64)

@@ -5,6 +5,7 @@ If one rank represents identical ones, arrows join the representatives.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -85,23 +86,19 @@ class Arrows:
             if sender in self._of_cell and receiver in self._of_cell:
                 yield self._of_cell[sender][0].number, self._of_cell[receiver][0].number
             return
-        senders = self._senders(stream)
         for one in self._of_cell.get(receiver, ()):
-            for rank in senders.get(one.rank, ()):
+            for rank in self._senders[stream][one.rank]:
                 if rank in self._numbers:
                     yield self._numbers[rank], one.number
 
-    def _senders(self, stream: str) -> Mapping[int, Sequence[int]]:
-        """Return {rank: ranks that send to it} on a stream."""
-        found = self._known.setdefault(stream, {})
-        for sender, receiver in self.families[stream].tolist() if not found else ():
-            found.setdefault(receiver, []).append(sender)
-        return found
-
     @cached_property
-    def _known(self) -> dict[str, dict[int, list[int]]]:
-        """Cache of `_senders` by stream."""
-        return {}
+    def _senders(self) -> dict[str, defaultdict[int, list[int]]]:
+        """{stream of messages: {rank: ranks that send to it}}"""
+        found = defaultdict[str, defaultdict[int, list[int]]](lambda: defaultdict(list))
+        for stream, pairs in self.families.items():
+            for sender, receiver in pairs.tolist() if stream.startswith("p2p") else ():
+                found[stream][receiver].append(sender)
+        return found
 
     def _begins(self) -> dict[int, Floats]:
         """{rank cell: starts of its computations, ascending}"""
