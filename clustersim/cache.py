@@ -75,6 +75,7 @@ def frozen(answer: object) -> int:
 
 
 def _frozen(answer: object) -> int:
+    """Make the arrays of an answer read-only. Return the sum of their bytes."""
     size, left = 0, [answer]
     for one in left:  # to which the parts are added
         if one.__class__ is np.ndarray:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import pkgutil
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import lru_cache
@@ -56,7 +56,8 @@ _loaded: dict[str, str] = {}
 
 
 @lru_cache(maxsize=64)
-def _built_in(room: str) -> Mapping[str, str]:
+def names(room: str) -> Mapping[str, str]:
+    """Return {name in YAML: module} of the built-in plugins of a room such as `clustersim.schedules`."""
     folder = FOLDERS.get(room, room)
     package = import_module(folder)
     spelling = {module: name for name, module in getattr(package, "ALIASES", {}).items()}
@@ -73,21 +74,18 @@ def _entries(room: str, path: str) -> Mapping[str, EntryPoint]:
 
 
 def _installed(room: str) -> Mapping[str, EntryPoint]:
+    """Return {name: entry point} of the installed packages that add to a room."""
     return _entries(room, os.pathsep.join(sys.path))
-
-
-def names(room: str) -> dict[str, str]:
-    """Return {name in YAML: module} of the built-in plugins of a room such as `clustersim.schedules`."""
-    return dict(_built_in(room))
 
 
 def installed(room: str) -> dict[str, str]:
     """Return {name in YAML: package} of the plugins that installed packages add to a room. Imports none of them."""
-    new = _installed(room).keys() - _built_in(room).keys()
+    new = _installed(room).keys() - names(room).keys()
     return {name: _package(entry) for name, entry in _installed(room).items() if name in new}
 
 
 def _package(entry: EntryPoint) -> str:
+    """Return the name of the package that declares an entry point, or of its module."""
     return entry.dist.name if entry.dist else entry.module
 
 
@@ -104,7 +102,7 @@ def permitted(*spellings: str) -> Iterator[None]:
         if not all(part.isidentifier() for part in (*module.split("."), attribute)):
             raise InputError(f"{flag} {shown(text)}: write package.module:attribute, such as mine:build")
         for room, kind in KINDS.items():
-            if attribute in _built_in(room):
+            if attribute in names(room):
                 what = f"{attribute!r} is a built-in {kind}, which cannot be replaced"
                 raise InputError(f"{flag} {text}: {what}; give the function another name")
     token = _permits.set(tuple(dict.fromkeys((*_permits.get(), *spellings))))
@@ -126,7 +124,7 @@ def inherit(spellings: tuple[str, ...]) -> None:
 
 def outside(room: str, name: str) -> bool:
     """Return whether a name is not built in. A built-in name may carry a parameter, as `interleaved/5` does."""
-    return name.partition("/")[0] not in _built_in(room)
+    return name.partition("/")[0] not in names(room)
 
 
 def spelled(room: str, name: str) -> str:
@@ -152,7 +150,7 @@ def spelled(room: str, name: str) -> str:
         permit = option(f"add --plugins {name[:60]} to the command", f"call within plugins.permitted({name[:60]!r})")
         what = f"{shown(name)} is not a built-in {kind}, and outside code runs only if it is permitted"
         raise UnknownNameError(f"{what}; {permit} if you trust it")
-    known = {*_built_in(room), *entries}
+    known = {*names(room), *entries}
     hint = suggest(name, known | {text.partition(":")[2] for text in _permits.get()}, known)
     other = f"package.module:attribute with {option('--plugins', 'plugins.permitted')}"
     raise UnknownNameError(f"{shown(name)} is not one of the {room.rpartition('.')[2]}; {hint}, or {other}")
@@ -165,7 +163,7 @@ def load(room: str, name: str, attribute: str) -> Any:
     """
     spelling = spelled(room, name)
     if not outside(room, spelling):
-        return getattr(import_module(_built_in(room)[spelling.partition("/")[0]]), attribute)
+        return getattr(import_module(names(room)[spelling.partition("/")[0]]), attribute)
     from importlib.metadata import EntryPoint
 
     entry = _installed(room).get(spelling) or EntryPoint(spelling, spelling, room)
@@ -252,8 +250,3 @@ def _innermost(traceback: TracebackType | None) -> str:
 def forget() -> None:
     """Clear the record of loaded plugins, so that errors of the next command do not name them."""
     _loaded.clear()
-
-
-def strings(texts: Iterable[str]) -> tuple[str, ...]:
-    """Return the names in option values, each of which may hold several with commas between: ("a,b", "c") → (a, b, c)."""
-    return tuple(part.strip() for text in texts for part in text.split(",") if part.strip())

@@ -95,40 +95,32 @@ class Structure:
         return self is other or (isinstance(other, Structure) and self.specs == other.specs)
 
 
-_OF_JOBS = (
-    *("_parts", "_peaks", "_moments", "_splits", "_passes", "_distinct", "_layers", "_written"),
-    *("_structures", "_of_jobs", "_schedules"),
-)
-"""Names of the caches that do not depend on the cluster."""
+WEIGHTS: Mapping[str, float] = {
+    "distinct": 6_000,
+    "layers": 30_000,
+    "moments": 50_000,
+    "parts": 10_000,
+    "passes": 15_000,
+    "peaks": 4_000,
+    "splits": 2_000,
+    "structure": 15_000,
+    "structures": 2_000,
+    "written": 25_000,
+}
+"""{cache that does not depend on the cluster: bytes of one of its answers}"""
 
 
 class Preparation:
     """Prepares jobs for one cluster. `fullest` is the largest share of a GPU's memory that a job may need."""
 
-    __slots__ = (
-        *(
-            "_bounds",
-            "_distinct",
-            "_layers",
-            "_moments",
-            "_of_jobs",
-            "_parts",
-            "_passes",
-            "_peaks",
-            "_predictors",
-            "_schedules",
-        ),
-        *("_splits", "_structures", "_written", "cluster", "fullest"),
-    )
+    __slots__ = ("_bounds", "_jobs", "_predictors", "_schedules", "cluster", "fullest")
 
     def __init__(self, cluster: Topology, unlikely: bool = True) -> None:
         """Prepare jobs for `cluster`; with `unlikely`, also jobs that are unlikely to fit into memory."""
         self.cluster, self.fullest = cluster, limit(unlikely)
-        self._parts, self._peaks, self._moments = Cache(ROOM, 10_000), Cache(ROOM, 4_000), Cache(ROOM, 50_000)
-        self._splits, self._structures, self._of_jobs = Cache(ROOM, 2_000), Cache(ROOM, 2_000), Cache(ROOM, 15_000)
-        self._passes, self._bounds, self._distinct = Cache(ROOM, 15_000), Cache(ROOM, 10_000), Cache(ROOM, 6_000)
-        self._layers, self._written = Cache(ROOM, 30_000), Cache(ROOM, 25_000)
+        self._jobs = {name: Cache(ROOM, weight) for name, weight in WEIGHTS.items()}
         self._schedules = Cache(2 * ROOM, lambda kept: kept.weight)
+        self._bounds = Cache(ROOM, 10_000)
         self._predictors = Cache(PREDICTORS, 1)
 
     def on(self, cluster: Topology) -> Preparation:
@@ -139,8 +131,7 @@ class Preparation:
         """
         made = Preparation(cluster)
         made.fullest = self.fullest
-        for name in _OF_JOBS:
-            setattr(made, name, getattr(self, name))
+        made._jobs, made._schedules = self._jobs, self._schedules
         made.know(self.known())
         return made
 
@@ -149,15 +140,16 @@ class Preparation:
 
         def found() -> tuple[Job, Structure]:
             one = Structure(job)
-            return job, self._structures.once(one, lambda: one)
+            return job, self._jobs["structures"].once(one, lambda: one)
 
-        return self._of_jobs.once(id(job), found)[1]
+        return self._jobs["structure"].once(id(job), found)[1]
 
     def parts(self, job: Job) -> StagesByPosition:
         """Return the stages of a placed job; jobs with the same shapes share the objects."""
-        return self._splits.once(self.structure(job), lambda: self._parts_of_shape(job))
+        return self._jobs["splits"].once(self.structure(job), lambda: self._parts_of_shape(job))
 
     def _parts_of_shape(self, job: Job) -> StagesByPosition:
+        """Return the stages of a placed job, from the cache of jobs with equal shapes."""
         # keys that determine neither layers nor their stages
         training = job.training.model_copy(update={"global_batch": 1})
         split = job.parallelism.model_copy(update={"dp": 1, "schedule": job.order_of_stages})
@@ -166,12 +158,12 @@ class Preparation:
             whole = split.uncut
             each = range(job.positions)
             alike = [
-                self._layers.once((job.model, training, whole, place), partial(Layers, job.shard_at(place)))
+                self._jobs["layers"].once((job.model, training, whole, place), partial(Layers, job.shard_at(place)))
                 for place in each
             ]
             return tuple(stages(job, place, alike[place]) for place in each)
 
-        return self._parts.once((job.model, training, split), found)
+        return self._jobs["parts"].once((job.model, training, split), found)
 
     def schedule(self, job: Job, microbatches: int) -> KeptSchedule:
         """Return the schedule of a job for a number of microbatches. Raises ConfigError if the schedule does not support it."""
@@ -196,14 +188,16 @@ class Preparation:
             moments = self._moments_of(job)
             return peaks(job, self.parts(job), moments)
 
-        return self._peaks.once(self.structure(job), found)
+        return self._jobs["peaks"].once(self.structure(job), found)
 
     def _moments_of(self, job: Job) -> Moments:
         """Return the memory of a placed job at the moments of its passes where it may peak. Raises ConfigError."""
         split, beside = job.parallelism, job.pipeline.paired
         enough = schedules.settled(split.schedule, split.pp, job.microbatches, split.vpp)
         question = split.schedule, split.pp, enough, split.vpp, beside
-        return self._moments.once(question, lambda: moments(memory_order(self.schedule(job, enough).schedule, beside)))
+        return self._jobs["moments"].once(
+            question, lambda: moments(memory_order(self.schedule(job, enough).schedule, beside))
+        )
 
     def must_fit(self, job: Job, gpus: Ints | None = None, *, ignorable: bool = True) -> None:
         """Raise OutOfMemoryError if a placed job needs more memory than allowed on `gpus`, one per rank (default: the first).
@@ -235,7 +229,7 @@ class Preparation:
         kept, structure = self.schedule(job, microbatches or job.microbatches), self.structure(job)
         if (known := kept.written.get(structure)) is not None:
             return cast(Written, known)
-        passes = self._written.once(structure, lambda: [WrittenPasses.of(part) for part in self.parts(job)])
+        passes = self._jobs["written"].once(structure, lambda: [WrittenPasses.of(part) for part in self.parts(job)])
         alike = zip(*(scripts_of(job, own, kept.rows) for own in passes), strict=True)
         made = tuple(script for lane in alike for script in lane)
         written = kept.written.keep(structure, Written(made, tuple(kernels(made))))
@@ -292,7 +286,7 @@ class Preparation:
         def counted() -> PassKernels:
             return pass_kernels(work.scripts, work.job.positions, work.kernels)
 
-        return self._passes.once(self.structure(work.job), counted)
+        return self._jobs["passes"].once(self.structure(work.job), counted)
 
     def bounds(self, work: Work, kind: int | None = None) -> Bounds:
         """Return the 80 % intervals of a placed job's kernel times on a node type (default: the job's first). Raises
@@ -337,13 +331,14 @@ class Preparation:
         found: dict[tuple[str, clocks.Clocks], tuple[Job, dict[Kernel, None]]] = {}
         for job in jobs:
             _, known = found.setdefault((job.spec.predictor, job.spec.clocks), (job, {}))
-            known |= self._distinct.once(self.structure(job), partial(self._kernels, job))
+            known |= self._jobs["distinct"].once(self.structure(job), partial(self._kernels, job))
         for job, known in found.values():
             for kind in range(len(self.cluster.kinds)):
                 with suppress(ClustersimError):
                     self._forecasts(job, kind).seconds(list(known), job.spec.clocks)
 
     def _kernels(self, job: Job) -> dict[Kernel, None]:
+        """Return the distinct kernels of a placed job, as keys in order of appearance."""
         return dict.fromkeys(distinct_kernels(job, self.parts(job)))
 
     def known(self) -> dict[str, dict[str, dict[Kernel, KnownKernel]]]:
@@ -368,6 +363,7 @@ class Preparation:
         return self._forecasts_of(job.spec.predictor, kind)
 
     def _forecasts_of(self, name: str, kind: int) -> Forecasts:
+        """Return the forecasts of a predictor, by name, for the GPU of a node type."""
         return self._predictors.once((name, kind), lambda: Forecasts(get(name), self.cluster.kinds[kind].gpu, name))
 
 
@@ -378,6 +374,7 @@ def rows(job: Job, microbatches: int | None = None) -> tuple[Hashable, ...]:
 
 
 def _largest(memory: Memory) -> str:
+    """Return the three largest kinds of memory as text: `parameters 12.0 GiB, …`."""
     kinds = sorted(zip(memory._fields, memory, strict=True), key=lambda pair: -pair[1])[:3]
     return ", ".join(f"{name} {value / 2**30:.1f} GiB" for name, value in kinds)
 

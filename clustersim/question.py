@@ -136,6 +136,7 @@ class StepQuestion:
 
 
 def _path(given: Path | Document) -> Path:
+    """Return the path of a file, or of a script's description as messages name it."""
     return given if isinstance(given, Path) else Path(given.path)
 
 

@@ -263,6 +263,7 @@ class Simulator:
         return [slower_overlap(how, step, plain)] if step > (1 + SLOWER) * plain else []
 
     def _fits(self, job: Job) -> bool:
+        """Return whether a placed job likely fits into the memory of the cluster's first GPUs."""
         try:
             _, need, have = fullest(self.cluster, np.arange(job.mesh.size), self.preparation.peaks(job))
         except ClustersimError:

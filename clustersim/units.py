@@ -17,6 +17,7 @@ _BINARY = {"Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40, "Pi": 2.0
 
 
 def _scaled(suffix: str, factor: float, prefixes: Mapping[str, float]) -> dict[str, float]:
+    """Return {prefix and suffix: scale of the prefix times `factor`}, such as {"GB": 1e9}."""
     return {prefix + suffix: scale * factor for prefix, scale in prefixes.items()}
 
 

@@ -113,6 +113,7 @@ def _lock(handle: int, wait: bool) -> bool:
 
 
 def _is_there(handle: int, path: Path) -> bool:
+    """Return whether an open file is still the one at `path`, and not removed or replaced."""
     try:
         return os.path.samestat(os.fstat(handle), path.lstat())
     except OSError:
@@ -174,6 +175,7 @@ def clear(parent: Path) -> None:
 
 
 def _clear(path: Path) -> None:
+    """Remove one unfinished file or folder, unless the process that writes it still holds its lock."""
     folder = stat.S_ISDIR(path.lstat().st_mode)
     flags = os.O_RDWR | (os.O_CREAT if folder else os.O_NOFOLLOW)
     handle = os.open(path / LOCK if folder else path, flags, 0o644)

@@ -133,6 +133,7 @@ def _check_engine(engine: object) -> None:
 
 
 def _space(axes: Mapping[str, object]) -> list[Point]:
+    """Return the points of a sweep, in the order of its axes, the last one fastest."""
     several = {name: value for name, value in axes.items() if isinstance(value, list | tuple | range)}
     for name, value in several.items():
         if not len(value):

@@ -121,8 +121,10 @@ def plan(
 
 
 def _amount(name: str, value: float | str) -> float:
+    """Return an amount such as "15T" as a number; numbers unchanged."""
     return amount(f"{name}=", value) if isinstance(value, str) else value
 
 
 def _listed(value: object) -> list[object]:
+    """Return the values of a list or tuple, or a list of the single value."""
     return list(value) if isinstance(value, list | tuple) else [value]

@@ -126,6 +126,7 @@ class Result:
 
     @property
     def _question(self) -> StepQuestion:
+        """The simulated question. Raises InputError for a cluster that the caller has built."""
         if self.question is None:
             raise InputError("the cluster was built before; give cs.simulate a file, a shipped name or a mapping")
         return self.question
@@ -141,10 +142,12 @@ class Result:
 
     @property
     def _title(self) -> str:
+        """Name of the job and of the cluster."""
         return f"{self.summary['name']} on {self.summary['cluster']['name']}"
 
     @property
     def _figures(self) -> dict[str, str]:
+        """{name: text} of the main figures."""
         return {
             "step time": seconds(self.step_time),
             "throughput": f"{self.tokens_per_s:,.0f} tokens/s",
@@ -309,4 +312,5 @@ class PlanResult:
 
 
 def _keywords(point: Point) -> dict[str, Any]:
+    """Return {keyword of `simulate`: value} of overrides by dotted key."""
     return {COLUMNS.get(key, key): value for key, value in point.items()}

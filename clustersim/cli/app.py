@@ -58,6 +58,7 @@ def app(names: Iterable[str] = named(())) -> typer.Typer:
 
 
 def _version(wanted: bool) -> None:
+    """Print the version and end the program if `--version` is given."""
     if wanted:
         typer.echo(f"clustersim {__version__}")
         raise typer.Exit
@@ -66,4 +67,4 @@ def _version(wanted: bool) -> None:
 def _root(
     version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version."),
 ) -> None:
-    pass
+    """Take the options of `clustersim` itself."""

@@ -55,6 +55,7 @@ def calibrate(
 
 
 def _fields(found: MeasuredMachine, out: Path | None) -> dict[str, Any]:
+    """Return the constants of a machine, and each measurement with its errors, as JSON data."""
     fit = found.fit
     rows = zip(fit.measurements, fit.before.tolist(), fit.after.tolist(), fit.left_out.tolist(), strict=True)
     return {
@@ -88,6 +89,7 @@ def _fields(found: MeasuredMachine, out: Path | None) -> dict[str, Any]:
 
 
 def _lines(found: MeasuredMachine, out: Path | None) -> Iterator[str]:
+    """Yield the text of an estimate: errors of the steps, what probably differs, and the constants."""
     from clustersim.report.terminal import folded
 
     fit = found.fit
@@ -116,6 +118,7 @@ ODD = 0.5
 
 
 def _likely(fit: MachineEstimate) -> Iterator[str]:
+    """Yield the constants that alone may explain the steps, the likeliest first, with their probabilities."""
     yield "if one thing alone differs, it is"
     for name, share in sorted(fit.likely.items(), key=lambda one: -one[1]):
         if share >= LEAST:
@@ -127,6 +130,7 @@ LEAST = 0.01
 
 
 def _constants(fit: MachineEstimate) -> Iterator[str]:
+    """Yield the table of all constants: their factor on this machine, and how much they usually vary."""
     width = max(len(one.name) for one in fit.constants)
     yield f"{'all together':<{width + 2}}  {'this machine':>14}  {'usually':>8}"
     for one, x in zip(fit.constants, fit.logs.tolist(), strict=True):

@@ -124,11 +124,13 @@ def sentence(error: Any, arguments: Sequence[str]) -> str:
 
 
 def _plain(error: Any) -> str:
+    """Return typer's own message of an error in one line."""
     text = " ".join(error.format_message().replace("Value error, ", "").split())
     return text.rstrip(".").replace("extra argument(s)", "extra argument")
 
 
 def _elsewhere(error: Any) -> str | None:
+    """Return the message for an option that another part of the command line replaces; None for other errors."""
     option: str = getattr(error, "option_name", "")
     return f"no such option: {option}; {ELSEWHERE[option]}" if option in ELSEWHERE else None
 

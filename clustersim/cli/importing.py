@@ -41,7 +41,7 @@ app = CommandGroup(
 
 @app.callback()
 def _room() -> None:
-    pass
+    """Make `import` a group even if it had a single command."""
 
 
 @app.command()
@@ -235,7 +235,7 @@ export_app = CommandGroup(help="Write a result in the format of another tool.")
 
 @export_app.callback()
 def _exports() -> None:
-    pass
+    """Make `export` a group even if it had a single command."""
 
 
 def _exporter(tool: str, file: str, says: str, *endings: str) -> None:

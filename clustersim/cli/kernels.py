@@ -61,6 +61,7 @@ def _placed(job: Job, gpus: int | None) -> Job:
 
 
 def _check_stage(job: Job, stage: int | None) -> None:
+    """Raise InputError if the job has no pipeline stage of that number."""
     stages = job.parallelism.pp * job.parallelism.vpp
     if stage is not None and stage >= stages:
         from clustersim.units import plural
@@ -90,6 +91,7 @@ def _times(job: Job, found: list[KernelRow], name: str) -> Times:
 
 
 def _record(row: KernelRow, times: Times) -> dict[str, Any]:
+    """Return a row of the table of kernels as JSON data, with the seconds of a launch if they are known."""
     from clustersim.model.kernel import Kernel
 
     step = row.step
@@ -147,6 +149,7 @@ def _table(records: list[dict[str, Any]], timed: bool) -> list[str]:
 
 
 def _sentence(total: dict[str, float]) -> str:
+    """Return the sums over a step as one sentence."""
     from clustersim.units import scaled
 
     return (

@@ -163,6 +163,7 @@ def evaluate(
 
 
 def _draw(folder: Path, frames: list[Any], split: str, png: bool) -> None:
+    """Write plots of the errors to a folder, also as PNG files if `png`, and print their paths."""
     from clustersim.lab.plots import page
 
     if png:
@@ -234,6 +235,7 @@ def show(
 
 
 def _opened(names: list[str] | None, weights: Path | None) -> list[Predictor]:
+    """Return the named predictors, or all shipped ones. Raises InputError if `weights` are given for several."""
     from clustersim.predictors.load import get
 
     if weights is not None and (names is None or len(names) != 1):
@@ -242,6 +244,7 @@ def _opened(names: list[str] | None, weights: Path | None) -> list[Predictor]:
 
 
 def _weights(name: str, path: Path | None) -> Weights:
+    """Return the weights of a predictor, from a file or as shipped. Raises InputError if none are shipped."""
     from clustersim.predictors import weights_file
 
     if name not in SHIPPED and path is None:

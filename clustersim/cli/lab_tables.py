@@ -51,6 +51,7 @@ def judged(rows: Iterable[Mapping[str, Any]], keys: Sequence[str], split: str) -
 
 
 def _names(row: Mapping[str, Any], keys: Sequence[str]) -> Iterator[str]:
+    """Yield the predictor and the keys of a group of kernels, as cells."""
     from clustersim.lab.evaluate import KEYS
     from clustersim.units import seconds
 
@@ -61,6 +62,7 @@ def _names(row: Mapping[str, Any], keys: Sequence[str]) -> Iterator[str]:
 
 
 def _figures(row: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the errors of a group of kernels, as cells."""
     from clustersim.lab.model_card import percent
 
     yield from (percent(row[key]) for key in ("mean", "median", "p90", "large"))
@@ -95,6 +97,7 @@ def model_lines(name: str, found: list[ModelRun]) -> list[str]:
 
 
 def _cells(run: ModelRun) -> tuple[str, ...]:
+    """Return the row of a measured run and its forecast."""
     theirs = "" if run.their_error is None else f"{100 * run.their_error:+.1f} %"
     times = (f"{1e3 * run.measured:.1f} ms", f"{1e3 * run.ours:.1f} ms", f"{100 * run.error:+.1f} %")
     label = "" if run.trusted else "doubtful"
@@ -102,6 +105,7 @@ def _cells(run: ModelRun) -> tuple[str, ...]:
 
 
 def _mean(mean: Mean) -> tuple[str, ...]:
+    """Return the row of mean errors over runs of one kind."""
     theirs = "" if mean.theirs is None else f"{100 * mean.theirs:.1f} %"
     label = "" if mean.trusted else "doubtful"
     return (mean.gpu, mean.mode, mean.option, str(mean.runs), f"{100 * mean.ours:.1f} %", theirs, label)

@@ -33,6 +33,7 @@ def show_list(
 
 
 def _topologies() -> list[ListRow]:
+    """Return the shipped topologies with their sizes."""
     from clustersim.config.shipped import files
     from clustersim.topology.build import described, document_of
 
@@ -52,6 +53,7 @@ def _topologies() -> list[ListRow]:
 
 
 def _workloads() -> list[ListRow]:
+    """Return the shipped workloads with the sizes of their models."""
     from clustersim.config.shipped import files
     from clustersim.model.parameters import parameters
     from clustersim.parallel.load import load
@@ -70,6 +72,7 @@ def _workloads() -> list[ListRow]:
 
 
 def _gpus() -> list[ListRow]:
+    """Return the GPUs with the main figures of their datasheets."""
     from clustersim.hardware import gpus
 
     return [
@@ -86,6 +89,7 @@ def _gpus() -> list[ListRow]:
 
 
 def _nodes() -> list[ListRow]:
+    """Return the shipped types of node with their GPUs."""
     from clustersim.config.yaml import read
     from clustersim.convert.override import presets
 
@@ -112,6 +116,7 @@ def _plugins(room: str) -> Callable[[], list[ListRow]]:
 
 
 def _algorithms() -> list[ListRow]:
+    """Return the algorithms of collectives: NCCL's choice, and the plugins."""
     nccl = {"name": "nccl", "what": "What NCCL's tuner would choose: algorithm, protocol and channels; the default"}
     return [nccl, *_plugins("collectives")()]
 

@@ -131,6 +131,7 @@ def _broken(error: BaseException | None) -> bool:
 
 
 def _say(sentence: str) -> None:
+    """Print a sentence on standard error, if anyone can read it."""
     try:
         print(sentence, file=sys.stderr, flush=True)
     except OSError:

@@ -158,7 +158,8 @@ ClusterKeys = Annotated[dict[str, Any], key_options(cluster_keys.OPTIONS)]
 
 def _permit(context: typer.Context, given: list[str] | None) -> list[str] | None:
     """Permit the plugins named by `--plugins` until the command ends."""
-    context.with_resource(plugins.permitted(*plugins.strings(given or ())))
+    names = [part.strip() for text in given or () for part in text.split(",") if part.strip()]
+    context.with_resource(plugins.permitted(*names))
     return given
 
 

@@ -126,6 +126,7 @@ def _under_way(sought: str, done: int, left: int) -> str:
 
 
 def _fields(found: Answer, command: Words) -> dict[str, Any]:
+    """Return the plans of all kinds of cluster, and what changes of the request are worth, as JSON data."""
     asked = found.asked
     limits = {"tokens": asked.tokens, "days": asked.days, "budget_usd": asked.budget, "nodes": asked.nodes}
     changes = [
@@ -139,6 +140,7 @@ def _fields(found: Answer, command: Words) -> dict[str, Any]:
 
 
 def _plan_fields(found: TrainingPlan, command: Words) -> dict[str, Any]:
+    """Return one plan as JSON data: its size, cost, losses and checkpoints, and the command of its step."""
     import shlex
 
     share, saved = found.goodput, found.goodput.checkpoint
@@ -156,6 +158,7 @@ def _plan_fields(found: TrainingPlan, command: Words) -> dict[str, Any]:
 
 
 def _lines(found: Answer, command: Words, name: str) -> list[str]:
+    """Return the plans as a table, why some kinds of cluster have none, and details of the best plan."""
     head = f"{name}, {scaled(found.asked.tokens, '').strip()} tokens, within {found.asked.said}"
     best, without = found.plans[0][1], [f"  {why}" for _, why in found.without]
     table = [*_table(found), *_batches(found), "", *without]
@@ -181,6 +184,7 @@ def _batches(found: Answer) -> list[str]:
 
 
 def _table(found: Answer) -> list[str]:
+    """Return the table of plans, one row per kind of cluster."""
     from clustersim.report.terminal import table
 
     names = "GPU,nodes,GPUs,spares,split,batch,step,MFU,goodput,days,USD,owned,MWh,t CO2e"
@@ -198,6 +202,7 @@ def _cluster(kind: Point, differ: Sequence[str]) -> str:
 
 
 def _cells(place: int, one: TrainingPlan, cluster: str) -> list[str]:
+    """Return the row of a plan. place: its number in the table, from 1."""
     row, share = one.row, one.goodput
     chunks = f" vpp {row['vpp']}" if row["vpp"] > 1 else ""
     split = f"{'! ' if doubtful(row) else ''}tp {row['tp']} pp {row['pp']} dp {row['dp']}{chunks}"
@@ -208,10 +213,12 @@ def _cells(place: int, one: TrainingPlan, cluster: str) -> list[str]:
 
 
 def _money(usd: float | None) -> str:
+    """Return an amount in USD as text; `-` if it is not known."""
     return "-" if usd is None else dollars(usd)
 
 
 def _details(found: Answer, best: TrainingPlan) -> list[str]:
+    """Return lines on the failures, checkpoints and replicas of the best plan, and its play with failures."""
     share = best.goodput
     point = share.checkpoint
     lines = [
@@ -228,6 +235,7 @@ def _details(found: Answer, best: TrainingPlan) -> list[str]:
 
 
 def _change(asked: PlanRequest, best: TrainingPlan, one: Change) -> str:
+    """Return what a changed request gives: nodes, days, and the difference in cost and step to the best plan."""
     money, other = one.asked.budget != asked.budget, one.plan  # another budget gives the fastest plan
     if other is None:
         return f"{one.what}: no plan{', whatever the deadline' if money else ''}"

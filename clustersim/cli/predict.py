@@ -105,6 +105,7 @@ def _memory(graph: Graph, gpu: Gpu) -> dict[str, Any]:
 
 
 def _fits(memory: dict[str, Any]) -> str:
+    """Return whether the model fits, its memory of that of the GPU, and its largest kinds, as one line."""
     from clustersim.report.verdicts import WORDS
     from clustersim.units import gibibytes
 
@@ -171,12 +172,14 @@ def _classes(found: Total) -> list[dict[str, Any]]:
 
 
 def _kernels(found: Total, off: Bounds) -> list[dict[str, Any]]:
+    """Return all distinct kernels as JSON data, those that take the most time first."""
     ends = off.ends()
     rows = [_kernel(*entry) | _between(entry[2], *ends[entry[0]]) for entry in found.kernels]
     return sorted(rows, key=lambda row: -float(row["launches"] * row["seconds"]))
 
 
 def _kernel(kernel: Kernel, launches: int, seconds: float) -> dict[str, Any]:
+    """Return a kernel, the number of its launches and the seconds of one, as JSON data."""
     shape = "×".join(
         str(n) for n in ((kernel.batch, kernel.m, kernel.n, kernel.k) if kernel.k else (kernel.m, kernel.n))
     )
@@ -193,6 +196,7 @@ def _kernel(kernel: Kernel, launches: int, seconds: float) -> dict[str, Any]:
 
 
 def _between(seconds: float, low: float | None, high: float | None) -> dict[str, float | None]:
+    """Return the ends of the interval of a time from their ratios to it; None if they are unknown."""
     return {"seconds_low": low and seconds * low, "seconds_high": high and seconds * high}
 
 
@@ -211,6 +215,7 @@ def _lines(record: dict[str, Any]) -> Iterator[str]:
 
 
 def _head(record: dict[str, Any]) -> Iterator[str]:
+    """Yield the lines on the whole pass: its time, size, phases, memory and waiting."""
     from clustersim.predictors.uncertainty import between
     from clustersim.units import duration, scaled
 

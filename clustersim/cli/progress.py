@@ -70,4 +70,4 @@ def rarely(now: Callable[[], float] = time.monotonic) -> Progress:
 
 
 def _nothing(_: str) -> None:
-    pass
+    """Ignore the progress."""

@@ -95,6 +95,7 @@ def _word(value: object, folder: Path, name: str) -> str:
 
 
 def _written(data: Mapping[str, Any], path: Path) -> Path:
+    """Write data as a YAML file and return its path."""
     import yaml
 
     path.write_text(yaml.safe_dump(dict(data), sort_keys=False), encoding="utf-8")

@@ -32,6 +32,7 @@ def rerun(result: ResultFolder, output: StandardOutput) -> None:
 
 
 def _said(found: dict[str, Any], stored: dict[str, Any], other: list[str], version: str) -> str:
+    """Return the sentence that compares a repeated result with the stored one."""
     now = seconds(found["step_time_s"])
     if not other:
         return f"the same comes out: {now}, and all else in summary.json"

@@ -32,6 +32,7 @@ def document(what: FileKind) -> JsonSchema:
 
 
 def _cluster() -> JsonSchema:
+    """Return the schema of a topology file, of ASTRA-sim's network.yml too."""
     from clustersim.config.json_schema import definitions
     from clustersim.config.topology import Node, TopologySpec
     from clustersim.convert.astra_sim import AstraNetwork
@@ -71,6 +72,7 @@ def _fabric(specs: Mapping[str, Any]) -> JsonSchema:
 
 
 def _workload() -> JsonSchema:
+    """Return the schema of a workload file, with Megatron's names of its keys."""
     from clustersim.config.json_schema import definitions
     from clustersim.config.workload import Workload
     from clustersim.frameworks.table import everything
@@ -107,6 +109,7 @@ def _with_megatron(top: JsonSchema, made: dict[str, JsonSchema]) -> JsonSchema:
 
 
 def _megatron() -> Iterable[str]:
+    """Return the arguments of Megatron-LM that a workload may contain."""
     from clustersim.convert.megatron import ALIASES, NO_EFFECT, NOT_MODELLED, REMEDIES
     from clustersim.convert.megatron_groups import GROUPED
 
@@ -131,12 +134,14 @@ _DOCUMENTS: Mapping[FileKind, Callable[[], JsonSchema]] = {
 
 
 def _names(room: str) -> list[str]:
+    """Return the names of the plugins of a room, built in or installed."""
     from clustersim import plugins
 
     return [*plugins.names(f"clustersim.{room}"), *plugins.installed(f"clustersim.{room}")]
 
 
 def _gpus() -> list[str]:
+    """Return the names of all GPUs, with their aliases."""
     from clustersim.hardware import gpus
 
     return [name for gpu in gpus.everything() for name in (gpu.name, *gpu.aliases)]
@@ -148,20 +153,25 @@ def _either(names: Iterable[str], other: str = r"^[\w.]+:\w+$") -> JsonSchema:
 
 
 def _pattern(names: Iterable[str]) -> str:
+    """Return the regular expression of names, whose `_` may be `-`."""
     return f"^({'|'.join(name.replace('_', '[-_]') for name in names)})$"
 
 
 def _ref(name: str) -> JsonSchema:
+    """Return a reference to the schema of a spec in `definitions`."""
     return {"$ref": f"#/definitions/{name}"}
 
 
 def _is(key: str, value: str) -> JsonSchema:
+    """Return the schema of an object whose key has the value."""
     return {"properties": {key: {"const": value}}, "required": [key]}
 
 
 def _absent(key: str) -> JsonSchema:
+    """Return the schema of an object without the key."""
     return {"not": {"required": [key]}}
 
 
 def _without_required(schema: JsonSchema) -> JsonSchema:
+    """Return a schema that requires none of its keys."""
     return {key: value for key, value in schema.items() if key != "required"}

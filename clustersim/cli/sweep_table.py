@@ -128,6 +128,7 @@ class Shown:
         return sorted(found, key=lambda one: -one[1])
 
     def _table(self, rows: Sequence[Row]) -> list[str]:
+        """Return the ranked rows as a table, with prices if the cluster varies."""
         from clustersim.config.overrides import of_topology
         from clustersim.sweeps.space import varied
 
@@ -163,6 +164,7 @@ def point_table(rows: Sequence[Row], space: Sequence[Point], priced: bool) -> li
 
 
 def _cells(place: int, row: Row, names: Sequence[str], prices: Sequence[str], clusters: bool) -> list[str]:
+    """Return a row of the table. clusters: whether points have different numbers of GPUs."""
     used = f"{row['ranks']} of {row['gpus']}" if clusters and row["idle_gpus"] else str(row["ranks"])
     speed = [f"{place}.", f"{row['tokens_per_s']:,.0f}", duration(row["step_time_s"]), used]
     return [
@@ -183,10 +185,12 @@ def _warned(rows: Sequence[Row]) -> list[str]:
     for place, row in enumerate(rows, 1):
         for said in row.get("warnings", "").splitlines():
             places.setdefault(said, []).append(str(place))
-    named = {
-        said: f"rows {', '.join(of[:-1])} and {of[-1]}" if of[1:] else f"row {of[0]}" for said, of in places.items()
-    }
-    return [line for said, rows in named.items() for line in folded(f"warning, {rows}: {said}")]
+    return [line for said, of in places.items() for line in folded(f"warning, {_rows(of)}: {said}")]
+
+
+def _rows(places: Sequence[str]) -> str:
+    """Return the numbers of rows as words: `rows 1, 2 and 5`."""
+    return f"row {places[0]}" if len(places) == 1 else f"rows {', '.join(places[:-1])} and {places[-1]}"
 
 
 def doubtful(row: Row) -> bool:

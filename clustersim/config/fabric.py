@@ -29,6 +29,7 @@ _TAKEN = frozenset({"gpu", "mesh", "nic", "nvlink", "pcie", "port", "ports", "ri
 
 
 def _rails(value: object) -> int | str:
+    """Return the rails of a tree as written: none, optimized or a number. Raises ValueError."""
     whole = isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= 1024
     if whole or value in ("none", "optimized"):
         return value  # type: ignore[return-value]
@@ -48,7 +49,8 @@ def _listed(value: object) -> object:
     raise ValueError(f"{shown(value)} is not known; write a list of tiers, or how many, from 1 to 5")
 
 
-def _name_free_of_brackets(value: str) -> str:
+def _tier_name(value: str) -> str:
+    """Return the name of a tier, a word that names no other part of a cluster. Raises ValueError."""
     if re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", value) and value not in _TAKEN:
         return value
     raise ValueError(
@@ -62,7 +64,7 @@ Extent = Annotated[int, Field(ge=1, le=1_000_000)]
 class Tier(Spec):
     """One tier of switches."""
 
-    name: Annotated[Name, AfterValidator(_name_free_of_brackets)] | None = None
+    name: Annotated[Name, AfterValidator(_tier_name)] | None = None
     """Default: leaf, spine, core, tier4, tier5."""
     radix: Annotated[int, Field(ge=2, le=100_000)] | None = None
     """Ports per switch."""

@@ -52,16 +52,19 @@ def _node(value: object) -> str | dict[str, Any]:
     raise ValueError("must be the name of a node type, or a mapping such as {extends: hgx-h100, nics: {count: 1}}")
 
 
-def _slot(value: str) -> str:
-    if _PCIE.fullmatch(value):
-        return value
-    raise ValueError(f"{value!r} is not a PCIe slot; write generation and lanes, like gen5x16")
+def _matching(pattern: re.Pattern[str], rule: str) -> AfterValidator:
+    """Return the validator of text that matches a pattern. rule: what is wrong with other text, and the remedy."""
+
+    def check(value: str) -> str:
+        if pattern.fullmatch(value):
+            return value
+        raise ValueError(f"{value!r} is not {rule}")
+
+    return AfterValidator(check)
 
 
-def _version(value: str) -> str:
-    if _RELEASE.fullmatch(value):
-        return value
-    raise ValueError(f'{value!r} is not a version of NCCL; write one in quotes, like "2.27" or "2.27.3"')
+_SLOT = _matching(_PCIE, "a PCIe slot; write generation and lanes, like gen5x16")
+_VERSION = _matching(_RELEASE, 'a version of NCCL; write one in quotes, like "2.27" or "2.27.3"')
 
 
 def nccl_algorithm(value: str) -> str | None:
@@ -237,7 +240,7 @@ class Host(Spec):
 
     cpu: Literal["intel", "amd", "arm"] = "intel"
     """CPU vendor."""
-    pcie: Annotated[Name, AfterValidator(_slot), _like(_PCIE.pattern)] = "gen5x16"
+    pcie: Annotated[Name, _SLOT, _like(_PCIE.pattern)] = "gen5x16"
     """Generation and lanes of a slot."""
     slowdown: Annotated[
         float,
@@ -414,7 +417,7 @@ class Nccl(Spec):
     launch: Time = COLLECTIVE_LAUNCH
     """Time to launch one collective; default 8.4 us (NCCL's tuning.cc). Added to the latencies of algorithm `nccl` only if
     given."""
-    version: Annotated[str, AfterValidator(_version), _like(_RELEASE.pattern)] = "2.30"
+    version: Annotated[str, _VERSION, _like(_RELEASE.pattern)] = "2.30"
     """NCCL release."""
     algo: Annotated[str, AfterValidator(_algo), _like(_any_case(NCCL_ALGORITHMS))] | None = None
     """Algorithm that NCCL is forced to use (`NCCL_ALGO`)."""

@@ -14,9 +14,10 @@ from clustersim.config import shipped
 from clustersim.config.options import Option
 from clustersim.config.shipped import Room
 from clustersim.errors import InputError
-from clustersim.parallel.options import OPTIONS as OF_WORKLOAD
-from clustersim.topology.options import OPTIONS as OF_TOPOLOGY
+from clustersim.parallel.options import RUN_OPTIONS
 
+OPTIONS = {option.name: option for option in RUN_OPTIONS}
+"""{name: option} of the form."""
 FIRST = ("nodes", "tp", "pp", "dp", "micro_batch", "schedule", "recompute")
 """Options at the top of the form. Others are collapsed."""
 LETTERS, KEYS = 500, 50
@@ -49,11 +50,10 @@ class RunForm:
 
     def facts(self) -> dict[str, Any]:
         """Return the JSON data from which a page draws the form."""
-        options = {option.name: option for option in (*OF_TOPOLOGY, *OF_WORKLOAD)}
-        order = [*FIRST, *(name for name in options if name not in FIRST)]
+        order = [*FIRST, *(name for name in OPTIONS if name not in FIRST)]
         return {
             **{room: list(names) for room, names in self.files.items()},
-            "options": [_field(options[name]) for name in order],
+            "options": [_field(OPTIONS[name]) for name in order],
             "first": len(FIRST),
         }
 
@@ -93,10 +93,9 @@ def _field(option: Option) -> dict[str, Any]:
 
 def _options(given: object) -> list[tuple[str, str]]:
     """Return (flag, value) of each option of a request. Raises InputError unless it is {name: text}."""
-    flags = {option.name: option.flag for option in (*OF_TOPOLOGY, *OF_WORKLOAD)}
-    if not isinstance(given, dict) or not given.keys() <= flags.keys():
+    if not isinstance(given, dict) or not given.keys() <= OPTIONS.keys():
         raise InputError("options: an object with names of options of `clustersim run`, such as tp")
-    return [(flags[name], _value(name, value)) for name, value in given.items() if value != ""]
+    return [(OPTIONS[name].flag, _value(name, value)) for name, value in given.items() if value != ""]
 
 
 def _settings(given: object) -> list[tuple[str, str]]:
