@@ -115,11 +115,16 @@ class Routing(Spec):
 Reduction = Literal["none", "sharp"]
 
 
-class FatTree(Spec):
-    """A fat tree of 1 to 5 tiers."""
+class FabricSpec(Spec):
+    """The network between nodes."""
 
     kind: Name
     """Name of this kind."""
+
+
+class FatTree(FabricSpec):
+    """A fat tree of 1 to 5 tiers."""
+
     rails: Annotated[int | str, PlainValidator(_rails), WithJsonSchema(_RAILS)] = "none"
     """`none`: the NICs of a node share a leaf. `optimized`: NIC j is on a leaf of rail j; a number k: of rail j % k."""
     rail_planes: bool = False
@@ -150,30 +155,23 @@ class FatTree(Spec):
         return tier if tier.radix is not None else tier.model_copy(update={"radix": self.radix})
 
 
-class SingleNode(Spec):
+class SingleNode(FabricSpec):
     """No network: a cluster of one node."""
 
-    kind: Name
-    """Name of this kind."""
 
-
-class Switch(Spec):
+class Switch(FabricSpec):
     """One ideal crossbar that joins all NICs."""
 
-    kind: Name
-    """Name of this kind."""
     link: Link | None = None
     """Cables; default as fast as the NICs."""
     reduction: Reduction = "none"
     """`sharp`: the switch reduces (SHARP)."""
 
 
-class Torus(Spec):
+class Torus(FabricSpec):
     """A torus of routers, one per node; NICs attach to the router of their node. Paths go dimension by dimension, the
     shorter way around."""
 
-    kind: Name
-    """Name of this kind."""
     dims: Annotated[tuple[Extent, ...], Field(strict=False), between(1, 6)]
     """Extents; their product is the number of nodes. Nodes are numbered along the first dimension first."""
     wrap: bool = True
@@ -197,22 +195,18 @@ class GridDim(Spec):
     """Latency of each link."""
 
 
-class Grid(Spec):
+class Grid(FabricSpec):
     """A network in each dimension of a grid of nodes. Paths go dimension by dimension."""
 
-    kind: Name
-    """Name of this kind."""
     dims: Annotated[tuple[GridDim, ...], Field(strict=False), between(1, 6)]
     """Dimensions; the product of their sizes is the number of nodes."""
     rails: bool = False
     """NIC j of every node is in grid j; otherwise the NICs of a node share one position."""
 
 
-class Dragonfly(Spec):
+class Dragonfly(FabricSpec):
     """A dragonfly (Kim et al. 2008): fully connected groups of fully connected routers, with minimal paths."""
 
-    kind: Name
-    """Name of this kind."""
     a: Annotated[int, Field(ge=1, le=4096)]
     """Routers per group."""
     p: Annotated[int, Field(ge=1, le=4096)]
@@ -227,13 +221,11 @@ class Dragonfly(Spec):
     """Latency of one router."""
 
 
-class DragonflyPlus(Spec):
+class DragonflyPlus(FabricSpec):
     """A Dragonfly+ (Shpiner et al., HiPINEB 2017): groups of leaves and spines, each leaf cabled to each spine, spines · h
     / (groups - 1) cables between every two groups. Paths are minimal, spread evenly over the spines that lead to the
     destination, and avoid dead cables."""
 
-    kind: Name
-    """Name of this kind."""
     leaves: Annotated[int, Field(ge=1, le=4096)]
     """Leaves per group."""
     spines: Annotated[int, Field(ge=1, le=4096)]
@@ -285,11 +277,9 @@ class ExplicitRouting(Spec):
     """Seed of the hash."""
 
 
-class Explicit(Spec):
+class Explicit(FabricSpec):
     """A graph of switches and cables. Paths have the fewest cables."""
 
-    kind: Name
-    """Name of this kind."""
     nodes: Annotated[tuple[Name, ...], Field(strict=False), between(1, 2000)]
     """Names of the switches."""
     links: Annotated[tuple[ExplicitLink, ...], Field(strict=False), between(1, 20_000)]

@@ -80,6 +80,7 @@ _WIDER: dict[str, DType] = {
 
 
 def _type(rates: dict[DType, float], dtype: str) -> DType:
+    """Return the data type that runs as `dtype`: itself, the next wider one with a rate, or else the fastest."""
     name = dtype
     while name not in rates and name in _WIDER:
         name = _WIDER[name]

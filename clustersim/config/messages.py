@@ -26,7 +26,8 @@ def first(
     found: list[tuple[bool, int, int, int, ConfigError]] = []
     unknown: list[tuple[ConfigError, str, str]] = []
     for loc, group in groups.items():
-        place = (*at, *loc, KEY) if _about_key(group[0]) else (*at, *loc)
+        about_key = group[0]["type"] == "extra_forbidden" or group[0]["loc"][-1:] == ("[key]",)
+        place = (*at, *loc, KEY) if about_key else (*at, *loc)
         error = document.error(place, _sentence(kind, group, at, (*at, *loc)))
         found.append((group[0]["type"] == "missing", error.line, error.column, len(found), error))
         if group[0]["type"] == "extra_forbidden":
@@ -58,11 +59,8 @@ def _real(detail: ErrorDetails, data: Any) -> Loc:
     return (*real, detail["loc"][-1]) if detail["type"] == "missing" else tuple(real)
 
 
-def _about_key(detail: ErrorDetails) -> bool:
-    return detail["type"] == "extra_forbidden" or detail["loc"][-1:] == ("[key]",)
-
-
 def _sentence(kind: type[BaseModel], group: list[ErrorDetails], at: Loc, loc: Loc) -> str:
+    """Return the message of an error, or of the alternatives of a union that all failed, without its position."""
     detail = group[0]
     name = ".".join(map(str, loc)) or "the file"
     match detail["type"]:
@@ -125,28 +123,23 @@ _RULES: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     "string_pattern_mismatch": lambda _: "must be on one line, without control characters",
     "greater_than_equal": lambda c: f"must be at least {c['ge']}",
     "less_than_equal": lambda c: f"must be at most {c['le']}",
-    "int_type": lambda _: "must be a whole number",
-    "int_from_float": lambda _: "must be a whole number",
-    "float_type": lambda _: "must be a number",
-    "float_parsing": lambda _: "must be a number",
-    "int_parsing": lambda _: "must be a whole number",
+    **dict.fromkeys(("int_type", "int_from_float", "int_parsing"), lambda _: "must be a whole number"),
+    **dict.fromkeys(("float_type", "float_parsing"), lambda _: "must be a number"),
     "bool_type": lambda _: "must be true or false",
     "string_type": lambda _: "must be text; put it in quotes",
     "string_too_short": lambda c: f"must have at least {c['min_length']} characters",
     "string_too_long": lambda c: f"must have at most {c['max_length']} characters",
     "too_short": lambda c: f"must have at least {c['min_length']} items",
     "too_long": lambda c: f"must have at most {c['max_length']} items",
-    "list_type": lambda _: "must be a list",
-    "tuple_type": lambda _: "must be a list",
-    "dict_type": lambda _: "must be a mapping of keys",
-    "model_type": lambda _: "must be a mapping of keys",
-    "model_attributes_type": lambda _: "must be a mapping of keys",
+    **dict.fromkeys(("list_type", "tuple_type"), lambda _: "must be a list"),
+    **dict.fromkeys(("dict_type", "model_type", "model_attributes_type"), lambda _: "must be a mapping of keys"),
     "union_tag_invalid": lambda c: f"must have as {c['discriminator']} one of {c['expected_tags']}",
     "union_tag_not_found": lambda c: f"must have the key {c['discriminator']}",
 }
 
 
 def _shown(value: Any) -> str:
+    """Return a value as a file has it, in at most 60 characters; `a mapping` or `a list` for these."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, str) and value.isprintable() and value:
@@ -168,11 +161,13 @@ def _keys(kind: type[BaseModel], loc: Loc) -> set[str]:
 
 
 def _specs(annotation: Any) -> list[type[BaseModel]]:
+    """Return the specs in a type, also those inside its unions and lists."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
     return [spec for argument in get_args(annotation) for spec in _specs(argument)]
 
 
 def _tags(kind: type[BaseModel]) -> set[Any]:
+    """Return the texts that the fields of a spec may be by type, such as the kinds of a union."""
     words = (word for one in kind.model_fields.values() for word in get_args(one.annotation))
     return {word for word in words if isinstance(word, str)}

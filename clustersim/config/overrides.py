@@ -66,6 +66,7 @@ def as_text(value: object) -> str:
 
 @lru_cache(maxsize=1024)
 def _plain(text: str) -> object:
+    """Return text from a command line, parsed as a YAML value. Raises ConfigError."""
     return parse(f"value: {text}").data["value"]  # parsing takes 0.1 ms, and the points of a sweep repeat few values
 
 

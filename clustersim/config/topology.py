@@ -47,6 +47,7 @@ _PCIE_RAW = {1: 0.25e9, 2: 0.5e9, 3: 0.985e9, 4: 1.969e9, 5: 3.938e9, 6: 7.563e9
 
 
 def _node(value: object) -> str | dict[str, Any]:
+    """Return a node type as written: its name or a mapping. Raises ValueError for anything else."""
     if isinstance(value, dict) or (isinstance(value, str) and value):
         return value
     raise ValueError("must be the name of a node type, or a mapping such as {extends: hgx-h100, nics: {count: 1}}")
@@ -78,12 +79,14 @@ def nccl_protocol(value: str) -> str | None:
 
 
 def _algo(value: str) -> str:
+    """Return the name of NCCL's algorithm in our spelling. Raises ValueError for another one."""
     if found := nccl_algorithm(value):
         return found
     raise ValueError(f"{value!r} is not an algorithm of NCCL; write one of {', '.join(NCCL_ALGORITHMS)}")
 
 
 def _proto(value: object) -> object:
+    """Return the name of NCCL's protocol in our spelling; anything else unchanged."""
     return (nccl_protocol(value) or value) if isinstance(value, str) else value
 
 

@@ -122,6 +122,7 @@ class _Reader:
         return self.error(node, f"more than {MAX_VALUES} values or {MAX_DEPTH} levels after aliases; write them out")
 
     def value(self, node: YamlNode, loc: Loc) -> Any:
+        """Return a node as plain data, and record the position of every value in it."""
         self.positions[loc] = Position(*node.place)
         if len(loc) > MAX_DEPTH:
             raise self.too_many(node)
@@ -149,6 +150,7 @@ class _Reader:
         return result
 
     def plain(self, node: YamlNode) -> Any:
+        """Return text without quotes as a number, true, false, null or text. Raises ConfigError for numbers that are none."""
         text = node.text
         if text in _WORDS:
             return _WORDS[text]

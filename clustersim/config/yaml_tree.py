@@ -81,6 +81,7 @@ class _Composer:
         self.count = 0
 
     def take(self, event: pyyaml.Event) -> None:
+        """Add one event of the parser to the tree. Raises ConfigError for what is not supported."""
         if isinstance(event, pyyaml.CollectionEndEvent):
             self.open.pop()
         elif isinstance(event, pyyaml.DocumentStartEvent) and self.root is not None:
@@ -91,6 +92,7 @@ class _Composer:
             self.enter(event)
 
     def enter(self, event: pyyaml.NodeEvent) -> None:
+        """Add a node, which later events are inside of if it is a mapping or a list."""
         node = self.node(event)
         if event.anchor is not None:
             self.anchors[event.anchor] = node
@@ -104,6 +106,7 @@ class _Composer:
             raise self.error(event, f"more than {MAX_DEPTH} levels of nesting; write a flatter file")
 
     def node(self, event: pyyaml.NodeEvent) -> YamlNode:
+        """Return an event as a node. Raises ConfigError for a tag."""
         tag = getattr(event, "tag", None)
         if tag is not None:
             raise self.error(event, f"the tag {shown(tag)} is not supported; write the plain value")
@@ -113,6 +116,7 @@ class _Composer:
         return YamlNode("mapping" if isinstance(event, pyyaml.MappingStartEvent) else "list", place)
 
     def alias(self, event: pyyaml.AliasEvent) -> YamlNode:
+        """Return the node that an alias repeats. Raises ConfigError without one, and inside it."""
         node = self.anchors.get(event.anchor or "")
         if node is None:
             raise self.error(event, f"no anchor &{event.anchor} stands before this alias; write the value out")
@@ -121,6 +125,7 @@ class _Composer:
         return node
 
     def add(self, node: YamlNode) -> None:
+        """Add a node to the innermost open mapping or list; the first node is the root."""
         if self.open:
             self.open[-1].items.append(node)
         else:
