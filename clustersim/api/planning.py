@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from clustersim.api.inputs import ClusterLike, WorkloadLike, by_key, cluster_document, places, workload_document
 from clustersim.api.result import OptimizeResult, PlanResult
+from clustersim.config.yaml import Document
 from clustersim.costs import figures
 from clustersim.errors import InputError
 from clustersim.optimization.answer import answer as best_of
@@ -51,10 +52,7 @@ def optimize(
     if not isinstance(top, int) or top < 1:
         raise InputError(f"top={top!r}: write a whole number of 1 or more")
     document = workload_document(workload)
-    money = figures.load(costs, price)
-    case = SweepInputs(
-        cluster_document(cluster), unbuilt(document), places=places(document, axes), costs=money, unlikely=unlikely
-    )
+    case = _case(cluster, document, axes, figures.load(costs, price), unlikely)
     return OptimizeResult(best_of(case, _space(axes), objective(goal, target), top))
 
 
@@ -103,28 +101,25 @@ def plan(
     1
     """
     axes = {"cluster.gpu": gpu, "cluster.nic": nic, "fabric.oversubscription": oversubscription}
-    several = {key: _listed(value) for key, value in axes.items() if value is not None}
+    given = {key: value for key, value in axes.items() if value is not None}
+    several = {key: list(one) if isinstance(one, list | tuple) else [one] for key, one in given.items()}
     tokens, usd = _amount("tokens", tokens), None if budget is None else _amount("budget", budget)
     asked = plan_request(tokens, days, usd, nodes, by_key(overrides), several, blocking)
     document = workload_document(workload)
-    money = figures.load(costs, price)
-    case = SweepInputs(
-        cluster_document(topology),
-        unbuilt(document),
-        places=places(document, overrides),
-        costs=money,
-        unlikely=unlikely,
-    )
+    case = _case(topology, document, overrides, figures.load(costs, price), unlikely)
     planner = Planner(case, load_reliability(reliability))
     found = answer(planner, asked)
     return PlanResult(replace(found, changes=tuple(changes(planner, found))))
 
 
+def _case(
+    cluster: ClusterLike, workload: Document, keywords: Iterable[str], costs: figures.Figures, unlikely: bool
+) -> SweepInputs:
+    """Return the inputs of a search. keywords: those whose errors name them. unlikely: as in `optimize`."""
+    named = places(workload, keywords)
+    return SweepInputs(cluster_document(cluster), unbuilt(workload), places=named, costs=costs, unlikely=unlikely)
+
+
 def _amount(name: str, value: float | str) -> float:
     """Return an amount such as "15T" as a number; numbers unchanged."""
     return amount(f"{name}=", value) if isinstance(value, str) else value
-
-
-def _listed(value: object) -> list[object]:
-    """Return the values of a list or tuple, or a list of the single value."""
-    return list(value) if isinstance(value, list | tuple) else [value]

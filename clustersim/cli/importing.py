@@ -39,11 +39,6 @@ app = CommandGroup(
 )
 
 
-@app.callback()
-def _room() -> None:
-    """Make `import` a group even if it had a single command."""
-
-
 @app.command()
 def megatron(
     script: Annotated[
@@ -150,6 +145,8 @@ def _values(settings: list[str] | None) -> dict[str, object]:
 
 def _answer(source: Path, found: Imported, out: Path | None) -> None:
     """Write the workload from another tool's file and report what it leaves out, or print both. Raises InputError."""
+    import yaml
+
     from clustersim.config.yaml import parse
     from clustersim.convert.megatron_script import lines
     from clustersim.parallel.load import build
@@ -158,7 +155,7 @@ def _answer(source: Path, found: Imported, out: Path | None) -> None:
 
     if out:
         check_output("--out", out, (".yaml", ".yml"), (source,))
-    text = yaml_text(found.workload)
+    text = str(yaml.safe_dump(found.workload, sort_keys=False, allow_unicode=True, width=120))
     try:
         build(parse(text, str(out or source)))
     except ConfigError as error:
@@ -223,19 +220,7 @@ def _variable(text: str) -> tuple[str, str]:
     return name, value
 
 
-def yaml_text(workload: object) -> str:
-    """Return a workload as YAML, in the order of its keys."""
-    import yaml
-
-    return str(yaml.safe_dump(workload, sort_keys=False, allow_unicode=True, width=120))
-
-
 export_app = CommandGroup(help="Write a result in the format of another tool.")
-
-
-@export_app.callback()
-def _exports() -> None:
-    """Make `export` a group even if it had a single command."""
 
 
 def _exporter(tool: str, file: str, says: str, *endings: str) -> None:

@@ -15,7 +15,6 @@ from clustersim.errors import InputError
 
 if TYPE_CHECKING:
     from clustersim.config.gpu import Gpu
-    from clustersim.model.kernel import Kernel
     from clustersim.predictors.base import Predictor
     from clustersim.predictors.clocks import Clocks
     from clustersim.predictors.uncertainty import Bounds
@@ -172,32 +171,21 @@ def _classes(found: Total) -> list[dict[str, Any]]:
 
 
 def _kernels(found: Total, off: Bounds) -> list[dict[str, Any]]:
-    """Return all distinct kernels as JSON data, those that take the most time first."""
+    """Return all distinct kernels as JSON data, with the seconds of a launch, those that take the most time first."""
     ends = off.ends()
-    rows = [_kernel(*entry) | _between(entry[2], *ends[entry[0]]) for entry in found.kernels]
+    rows = []
+    for kernel, launches, seconds in found.kernels:
+        sizes = (kernel.batch, kernel.m, kernel.n, kernel.k) if kernel.k else (kernel.m, kernel.n)
+        row: dict[str, Any] = {
+            "kind": kernel.kind,
+            "op": kernel.op,
+            "dtype": kernel.dtype,
+            "shape": "×".join(map(str, sizes)),
+        }
+        row |= {"flop": kernel.flop, "bytes": kernel.bytes, "launches": launches, "seconds": seconds}
+        low, high = ends[kernel]
+        rows.append(row | {"seconds_low": low and seconds * low, "seconds_high": high and seconds * high})
     return sorted(rows, key=lambda row: -float(row["launches"] * row["seconds"]))
-
-
-def _kernel(kernel: Kernel, launches: int, seconds: float) -> dict[str, Any]:
-    """Return a kernel, the number of its launches and the seconds of one, as JSON data."""
-    shape = "×".join(
-        str(n) for n in ((kernel.batch, kernel.m, kernel.n, kernel.k) if kernel.k else (kernel.m, kernel.n))
-    )
-    return {
-        "kind": kernel.kind,
-        "op": kernel.op,
-        "dtype": kernel.dtype,
-        "shape": shape,
-        "flop": kernel.flop,
-        "bytes": kernel.bytes,
-        "launches": launches,
-        "seconds": seconds,
-    }
-
-
-def _between(seconds: float, low: float | None, high: float | None) -> dict[str, float | None]:
-    """Return the ends of the interval of a time from their ratios to it; None if they are unknown."""
-    return {"seconds_low": low and seconds * low, "seconds_high": high and seconds * high}
 
 
 def _lines(record: dict[str, Any]) -> Iterator[str]:

@@ -42,7 +42,11 @@ def _cluster() -> JsonSchema:
     made = definitions(TopologySpec, AstraNetwork, Node, *dict.fromkeys(specs.values()))
     made["Gpus"]["properties"]["model"] |= _either(_gpus(), r"\.ya?ml$")
     node = made["Node"]
-    made["Node"] = {**_without_required(node), "if": _absent("extends"), "then": {"required": node["required"]}}
+    made["Node"] = {
+        **_without_required(node),
+        "if": {"not": {"required": ["extends"]}},
+        "then": {"required": node["required"]},
+    }
     for part in ("Gpus", "Nics", "ScaleUp", "NodePower"):  # keys that a node extends may supply the rest
         made[part] = _without_required(made[part])
     types = {"anyOf": [{"enum": list(presets())}, {"type": "string"}, _ref("Node")]}
@@ -67,7 +71,10 @@ def _fabrics() -> dict[str, Any]:
 def _fabric(specs: Mapping[str, Any]) -> JsonSchema:
     """Return the schema of the section `fabric`: its keys are those of its kind."""
     kinds = _names("topology")
-    cases = [{"if": _is("kind", kind), "then": _ref(spec.__name__)} for kind, spec in specs.items()]
+    cases = [
+        {"if": {"properties": {"kind": {"const": kind}}, "required": ["kind"]}, "then": _ref(spec.__name__)}
+        for kind, spec in specs.items()
+    ]
     return {"type": "object", "required": ["kind"], "properties": {"kind": _either(kinds)}, "allOf": cases}
 
 
@@ -91,7 +98,11 @@ def _workload() -> JsonSchema:
 
 def _with_megatron(top: JsonSchema, made: dict[str, JsonSchema]) -> JsonSchema:
     """Return the schema with Megatron's names at its top level and in its sections; a file with one needs none of ours."""
-    name = _pattern(_megatron())
+    from clustersim.convert.megatron import ALIASES, NO_EFFECT, NOT_MODELLED, REMEDIES
+    from clustersim.convert.megatron_groups import GROUPED
+
+    arguments = sorted({*ALIASES, *REMEDIES, *GROUPED, *NO_EFFECT, *NOT_MODELLED})
+    name = f"^({'|'.join(argument.replace('_', '[-_]') for argument in arguments)})$"
     ours, needed = {"propertyNames": {"not": _ref("Megatron")}}, {}
     for section in ("Model", "Training", "Parallelism"):
         required = made[section].pop("required", [])
@@ -106,14 +117,6 @@ def _with_megatron(top: JsonSchema, made: dict[str, JsonSchema]) -> JsonSchema:
         "if": ours,
         "then": {"required": required, "properties": needed},
     }
-
-
-def _megatron() -> Iterable[str]:
-    """Return the arguments of Megatron-LM that a workload may contain."""
-    from clustersim.convert.megatron import ALIASES, NO_EFFECT, NOT_MODELLED, REMEDIES
-    from clustersim.convert.megatron_groups import GROUPED
-
-    return sorted({*ALIASES, *REMEDIES, *GROUPED, *NO_EFFECT, *NOT_MODELLED})
 
 
 def _alone(module: str, name: str) -> JsonSchema:
@@ -152,24 +155,9 @@ def _either(names: Iterable[str], other: str = r"^[\w.]+:\w+$") -> JsonSchema:
     return {"anyOf": [{"enum": list(names)}, {"type": "string", "pattern": other}]}
 
 
-def _pattern(names: Iterable[str]) -> str:
-    """Return the regular expression of names, whose `_` may be `-`."""
-    return f"^({'|'.join(name.replace('_', '[-_]') for name in names)})$"
-
-
 def _ref(name: str) -> JsonSchema:
     """Return a reference to the schema of a spec in `definitions`."""
     return {"$ref": f"#/definitions/{name}"}
-
-
-def _is(key: str, value: str) -> JsonSchema:
-    """Return the schema of an object whose key has the value."""
-    return {"properties": {key: {"const": value}}, "required": [key]}
-
-
-def _absent(key: str) -> JsonSchema:
-    """Return the schema of an object without the key."""
-    return {"not": {"required": [key]}}
 
 
 def _without_required(schema: JsonSchema) -> JsonSchema:
