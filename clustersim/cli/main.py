@@ -120,7 +120,8 @@ def _answering() -> Iterator[list[int]]:
         yield pressed
     finally:
         sys.unraisablehook = hook
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        # one that was lost is raised again, perhaps only now, when the message is printed and the program ends
+        signal.signal(signal.SIGINT, signal.SIG_IGN if pressed else signal.default_int_handler)
 
 
 def _broken(error: BaseException | None) -> bool:
