@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from contextvars import ContextVar
 from typing import NamedTuple, get_args
 
@@ -10,6 +9,7 @@ from clustersim import plugins
 from clustersim.api.inputs import (
     ClusterLike,
     WorkloadLike,
+    axes_by_key,
     by_key,
     cluster_document,
     load_cluster,
@@ -29,7 +29,7 @@ from clustersim.simulation import Simulator
 from clustersim.sweeps import runner
 from clustersim.sweeps.check import check
 from clustersim.sweeps.evaluate import SweepInputs
-from clustersim.sweeps.space import Point, SweepSpace
+from clustersim.sweeps.space import SweepSpace
 from clustersim.topology.build import build, overridden
 from clustersim.topology.model import Topology
 
@@ -118,7 +118,8 @@ def sweep(
     if not isinstance(workers, int) or workers < 1:
         raise InputError(f"workers={workers!r}: write a whole number of 1 or more")
     _check_engine(engine)
-    space = _space(axes)
+    several, fixed = axes_by_key(axes)
+    space = SweepSpace(several, fixed).space()
     document = workload_document(workload)
     case = SweepInputs(cluster_document(cluster), unbuilt(document), engine, places(document, axes))
     check(case, space)
@@ -130,13 +131,3 @@ def _check_engine(engine: object) -> None:
     """Raise InputError for an unknown engine."""
     if not isinstance(engine, str) or engine not in get_args(Engine):
         raise InputError(f"engine={shown(engine)}: is none; write {', '.join(get_args(Engine))}")
-
-
-def _space(axes: Mapping[str, object]) -> list[Point]:
-    """Return the points of a sweep, in the order of its axes, the last one fastest."""
-    several = {name: value for name, value in axes.items() if isinstance(value, list | tuple | range)}
-    for name, value in several.items():
-        if not len(value):
-            raise InputError(f"{name}=: no value; give at least one")
-    fixed = by_key({name: value for name, value in axes.items() if name not in several})
-    return SweepSpace(by_key(several), fixed).space()

@@ -101,6 +101,15 @@ def by_key(keywords: Mapping[str, object]) -> dict[str, Any]:
     return {_KEYS.get(name, name): mapping.plain(value, f"{name}=") for name, value in keywords.items()}
 
 
+def axes_by_key(keywords: Mapping[str, object]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return ({dotted key: values to try}, {dotted key: single value}) of keywords. Raises InputError for an empty list."""
+    several = {name: value for name, value in keywords.items() if isinstance(value, list | tuple | range)}
+    for name, value in several.items():
+        if not len(value):
+            raise InputError(f"{name}=: no value; give at least one")
+    return by_key(several), by_key({name: value for name, value in keywords.items() if name not in several})
+
+
 _TEXT = """{what}
 
     `nodes` is the number of nodes, `node` their type, such as "hgx-h100", or a mapping that extends one. `faults` is a list of

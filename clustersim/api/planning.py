@@ -5,9 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-from clustersim.api.inputs import ClusterLike, WorkloadLike, by_key, cluster_document, places, workload_document
+from clustersim.api.inputs import (
+    ClusterLike,
+    WorkloadLike,
+    axes_by_key,
+    by_key,
+    cluster_document,
+    places,
+    workload_document,
+)
 from clustersim.api.result import OptimizeResult, PlanResult
 from clustersim.config.yaml import Document
 from clustersim.costs import figures
@@ -58,13 +65,8 @@ def optimize(
 
 def _space(axes: Mapping[str, object]) -> SweepSpace:
     """Return the search space of keywords. Values that are free are `auto`."""
-    several = {name: value for name, value in axes.items() if isinstance(value, list | tuple | range)}
-    for name, value in several.items():
-        if not len(value):
-            raise InputError(f"{name}=: no value; give at least one")
-    single = by_key({name: value for name, value in axes.items() if name not in several})
+    tried, single = axes_by_key(axes)
     auto = {key for key, value in single.items() if value == AUTO and key != "parallelism.dp"}
-    tried: Mapping[str, Any] = by_key(several)
     auto |= set(free({*single, *tried}))
     fixed = {key: value for key, value in single.items() if key not in auto}
     return SweepSpace(tried, fixed, frozenset(), tuple(sorted(auto)))
