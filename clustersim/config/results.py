@@ -27,6 +27,7 @@ def parsed(raw: bytes | str) -> Any:
 
 
 def _number(text: str) -> float:
+    """Return the finite number in a text of JSON. Raises ValueError for NaN and Infinity."""
     value = float(text)
     if not math.isfinite(value):
         raise ValueError(f"{text[:_DIGITS]} is not a finite number")
