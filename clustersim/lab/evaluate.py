@@ -108,6 +108,7 @@ def judge(predictor: Predictor, samples: Mapping[str, Samples], split: str, scal
 def _rows(
     predictor: Predictor, kind: str, gpu: Gpu, ratio: Floats, part: Samples, split: str, scalar: bool
 ) -> pl.DataFrame:
+    """Return the rows of `judge` for the kernels of one class and GPU."""
     import polars as pl
 
     scaled = _scaled(predictor, kind, gpu, part) if scalar else np.full(len(part), np.nan)
@@ -133,6 +134,7 @@ def _inside(predictor: Predictor, gpu: Gpu, ratio: Floats, part: Samples) -> Flo
 
 
 def _scaled(predictor: Predictor, kind: str, gpu: Gpu, part: Samples) -> Floats:
+    """Return forecast / measured (row,) after a measured scalar; NaN without, and for the kernels that set it."""
     result = np.full(len(part), np.nan)
     if isinstance(predictor, Learned) and scalable(predictor, kind):
         calibrated, rest = with_scalar(predictor, kind, gpu, part)
@@ -190,6 +192,7 @@ def errors(frame: pl.DataFrame, keys: Sequence[str] = ("class", "gpu")) -> Itera
 
 
 def _figures(error: pl.Expr, prefix: str) -> dict[str, pl.Expr]:
+    """Return the mean, median and 90th percentile of errors, with a prefix before their names."""
     kept = error.drop_nulls()
     return {
         f"{prefix}mean": kept.mean(),

@@ -99,12 +99,8 @@ def constants(name: str, parameters: Parameters) -> Iterator[ChosenConstant]:
 def speeds(parameters: Parameters) -> dict[tuple[str, str], float]:
     """Return {(GPU, data type): speed of its matrix units}, relative to the datasheet's."""
     found = {key.split(".", 1)[1]: value for key, value in parameters.items() if key.startswith("speed.")}
-    return {_board(key): math.exp(float(np.ravel(value)[0])) for key, value in sorted(found.items())}
-
-
-def _board(key: str) -> tuple[str, str]:
-    gpu, _, dtype = key.rpartition(".")
-    return gpu, dtype
+    named = ((*key.rpartition(".")[::2], float(np.ravel(value)[0])) for key, value in sorted(found.items()))
+    return {(gpu, dtype): math.exp(value) for gpu, dtype, value in named}
 
 
 def _members(name: str, value: Floats) -> Floats:
@@ -115,6 +111,7 @@ def _members(name: str, value: Floats) -> Floats:
 
 
 def _labels(name: str, key: str, count: int) -> list[str]:
+    """Return the names of the `count` values of a parameter of a class."""
     if count == 1:
         return [key]
     known = MEMORIES if key == "share" else _WAITS.get(name, ())
@@ -142,25 +139,19 @@ def percent(value: float | None) -> str:
 def overview(meta: Meta) -> WeightsTable:
     """Return one row per class: what it learned, its error on unseen GPUs and the worst of them, and other known errors."""
     header = ("class", "kernels", "GPUs", "unseen GPUs", "worst", "with a scalar", "own GPU", "coverage", "widened")
-    return WeightsTable("mean absolute errors", header, [_overview(meta, kind) for kind in meta["errors"]], 1)
-
-
-def _overview(meta: Meta, kind: str) -> tuple[str, ...]:
-    errors, learned = meta["errors"][kind], meta["learned"][kind]
-    unseen = {gpu: entry for gpu, entry in errors.items() if entry["unseen"]}
-    worst = max(unseen, key=lambda gpu: float(unseen[gpu]["mean"]), default=None)
-    plain, widened = _coverage(meta, kind)
-    return (
-        kind,
-        f"{learned['rows']:,}",
-        str(len(learned["gpus"])),
-        percent(average(entry["mean"] for entry in unseen.values())),
-        f"{percent(unseen[worst]['mean'])} {worst}" if worst else "",
-        percent(average(entry.get("scalar", {}).get("mean") for entry in unseen.values())),
-        percent(average(entry["mean"] for entry in meta.get("own", {}).get(kind, {}).values())),
-        percent(plain),
-        percent(widened),
-    )
+    rows = []
+    for kind, found in meta["errors"].items():
+        unseen = {gpu: entry for gpu, entry in found.items() if entry["unseen"]}
+        worst = max(unseen, key=lambda gpu: float(unseen[gpu]["mean"]), default=None)
+        means = (
+            average(entry.get("scalar", {}).get("mean") for entry in unseen.values()),
+            average(entry["mean"] for entry in meta.get("own", {}).get(kind, {}).values()),
+            *_coverage(meta, kind),
+        )
+        facts = (kind, f"{meta['learned'][kind]['rows']:,}", str(len(meta["learned"][kind]["gpus"])))
+        mean = percent(average(entry["mean"] for entry in unseen.values()))
+        rows.append((*facts, mean, f"{percent(unseen[worst]['mean'])} {worst}" if worst else "", *map(percent, means)))
+    return WeightsTable("mean absolute errors", header, rows, 1)
 
 
 def average(values: Iterable[float | None]) -> float | None:
@@ -170,18 +161,28 @@ def average(values: Iterable[float | None]) -> float | None:
 
 
 def _coverage(meta: Meta, kind: str) -> tuple[float | None, float | None]:
+    """Return the coverage of a class's interval on generations left out, with plain and with widened quantiles."""
     found = meta.get("coverage", {}).get(kind)
     return (found.get("plain"), found.get("widened")) if isinstance(found, Mapping) else (found, None)
+
+
+def _entries(meta: Meta, errors: str) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
+    """Yield (class, GPU, figures) of one set of errors in the metadata, `errors` or `own`."""
+    return ((kind, gpu, entry) for kind, found in meta.get(errors, {}).items() for gpu, entry in found.items())
+
+
+def _row(entry: Mapping[str, Any], *more: str) -> tuple[str, ...]:
+    """Return the mean, median and 90th percentile of an entry, its figures `more`, and its bias, as text."""
+    return (*(percent(entry.get(key)) for key in (*FIGURES, *more)), f"{entry['bias']:.2f}")
 
 
 def errors(meta: Meta) -> WeightsTable:
     """Return one row per class and GPU: errors on held-out kernels, also with one measured scalar."""
     header = ("class", "GPU", "new", "mean", "median", "90th", ">20 GFLOP", "bias", "scalar", "kernels")
     rows = []
-    for kind, found in meta["errors"].items():
-        for gpu, entry in found.items():
-            new, scalar = "GPU" if entry["unseen"] else "kernels", percent(entry.get("scalar", {}).get("mean"))
-            rows.append((kind, gpu, new, *_row(entry), scalar, f"{entry['count']:,}"))
+    for kind, gpu, entry in _entries(meta, "errors"):
+        new, scalar = "GPU" if entry["unseen"] else "kernels", percent(entry.get("scalar", {}).get("mean"))
+        rows.append((kind, gpu, new, *_row(entry, "large"), scalar, f"{entry['count']:,}"))
     return WeightsTable("errors on kernels left out of training", header, rows, 3)
 
 
@@ -196,34 +197,21 @@ def unseen(meta: Meta, others: Sequence[Meta]) -> str:
     return "; ".join(texts)
 
 
-def _row(entry: Mapping[str, float]) -> tuple[str, ...]:
-    return (*(percent(entry.get(key)) for key in (*FIGURES, "large")), f"{entry['bias']:.2f}")
-
-
 def wide(meta: Meta) -> WeightsTable:
     """Return one row per GPU and data type: errors on GEMMs with all sides of at least 256, the GPU's generation left out."""
     header = ("class", "GPU", "type", "mean", "median", "90th", "bias", "scalar", "median", "90th")
     rows = [
-        (kind, gpu, dtype, *(percent(part[key]) for key in FIGURES), f"{part['bias']:.2f}", *_scalar(part))
-        for kind, found in meta["errors"].items()
-        for gpu, entry in found.items()
+        (kind, gpu, dtype, *_row(part), *(percent(part.get("scalar", {}).get(key)) for key in FIGURES))
+        for kind, gpu, entry in _entries(meta, "errors")
         for dtype, part in entry.get("wide", {}).items()
     ]
     return WeightsTable("products with sides of 256 and more, the GPU's generation left out", header, rows, 3)
 
 
-def _scalar(part: Mapping[str, Any]) -> Iterator[str]:
-    yield from (percent(part.get("scalar", {}).get(key)) for key in FIGURES)
-
-
 def own(meta: Meta) -> WeightsTable:
     """Return one row per class and GPU: errors on held-out shapes of measured GPUs."""
     header = ("class", "GPU", "mean", "median", "90th", ">20 GFLOP", "bias", "kernels")
-    rows = [
-        (kind, gpu, *_row(entry), f"{entry['count']:,}")
-        for kind, found in meta.get("own", {}).items()
-        for gpu, entry in found.items()
-    ]
+    rows = [(kind, gpu, *_row(one, "large"), f"{one['count']:,}") for kind, gpu, one in _entries(meta, "own")]
     return WeightsTable("measured GPUs, shapes held out", header, rows)
 
 
@@ -267,9 +255,8 @@ def boards(weights: Weights) -> WeightsTable:
 
 def sources(meta: Meta) -> WeightsTable:
     """Return one row per input table, with the start of its SHA-256."""
-    return WeightsTable(
-        "data", ("table", "SHA-256"), [(name, f"{digest}…") for name, digest in sorted(meta["data"].items())]
-    )
+    found = [(name, f"{digest}…") for name, digest in sorted(meta["data"].items())]
+    return WeightsTable("data", ("table", "SHA-256"), found)
 
 
 def rows(meta: Meta) -> WeightsTable:
@@ -281,13 +268,8 @@ def rows(meta: Meta) -> WeightsTable:
 def markdown(table: WeightsTable) -> str:
     """Return a table in Markdown without empty columns."""
     kept = [i for i, _ in enumerate(table.header) if any(row[i] for row in table.rows)]
-    rule = ["---" if i < table.names else "---:" for i in kept]
-    lines: Sequence[Sequence[str]] = [
-        [table.header[i] for i in kept],
-        rule,
-        *([row[i] for i in kept] for row in table.rows),
-    ]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    rule = ["---" if i < table.names else "---:" for i, _ in enumerate(table.header)]
+    return "\n".join(f"| {' | '.join(line[i] for i in kept)} |" for line in (table.header, rule, *table.rows))
 
 
 TEMPLATE = Path(__file__).with_name("model_card.md")
@@ -311,7 +293,7 @@ def card(weights: Weights) -> str:
     return TEMPLATE.read_text(encoding="utf-8").format(
         name=meta["predictor"],
         seed=meta["seed"],
-        size=f"{_bytes(weights) / 1e6:.1f} MB",
+        size=f"{4 * sum(value.size for own in weights.classes.values() for value in own.values()) / 1e6:.1f} MB",
         left_out=out,
         low=f"{means[0]:.0f}" if means else "–",
         high=f"{means[-1]:.0f} %" if means else "–",
@@ -320,8 +302,3 @@ def card(weights: Weights) -> str:
         unseen=unseen(meta, [weights_file.read(weights_file.shipped(name), name).meta for name in BASELINES]),
         sources=", ".join(f"`{name}` {digest}" for name, digest in sources(meta).rows),
     )
-
-
-def _bytes(weights: Weights) -> int:
-    """Return the bytes of all parameters in 32 bits."""
-    return sum(4 * value.size for parameters in weights.classes.values() for value in parameters.values())

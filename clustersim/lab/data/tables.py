@@ -119,7 +119,9 @@ def gemm(data: Data | Path) -> Samples:
     return _gemms(frame, "linear", _dtypes(frame), np.ones(len(frame)), m, n, k)
 
 
-def _gemms(frame: pl.DataFrame, kind: RowValues, dtype: Strings, b: Floats, m: Floats, n: Floats, k: Floats) -> Samples:
+def _gemms(
+    frame: pl.DataFrame, kind: RowValues, dtype: NDArray[np.str_], b: Floats, m: Floats, n: Floats, k: Floats
+) -> Samples:
     """Return forward GEMMs; fp8 and fp4 ones write 16 bits."""
     size = _sizes(dtype)
     traffic = b * ((m * k + k * n) * size + m * n * np.maximum(size, 2.0))
@@ -190,7 +192,6 @@ def experts(data: Data | Path) -> Samples:
     return found.select(_possible(found, full=False))
 
 
-Strings = NDArray[np.str_]
 RowValues = NDArray[Any] | str | float
 
 
@@ -211,17 +212,17 @@ def _numbers(frame: pl.DataFrame, name: str, null: float | None = None) -> Float
     return np.array(column if null is None else column.fill_null(null), dtype=np.float64)
 
 
-def _texts(frame: pl.DataFrame, name: str) -> Strings:
+def _texts(frame: pl.DataFrame, name: str) -> NDArray[np.str_]:
     """Return a column as texts (row,)."""
     return np.array(frame[name].to_list(), dtype=np.str_)
 
 
-def _dtypes(frame: pl.DataFrame) -> Strings:
+def _dtypes(frame: pl.DataFrame) -> NDArray[np.str_]:
     """Return the data types of rows in the spelling of this package (row,)."""
     return np.array([_DTYPES[name] for name in frame["dtype"].to_list()], dtype=np.str_)
 
 
-def _sizes(dtype: Strings) -> Floats:
+def _sizes(dtype: NDArray[np.str_]) -> Floats:
     """Return the bytes of a value of each data type."""
     return np.array([BYTES[name] for name in dtype.tolist()])
 
