@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+import polars as pl
 
 from clustersim.arrays import Floats
 from clustersim.config.gpu import Gpu
@@ -18,9 +19,6 @@ from clustersim.model.kernel import Kernel
 from clustersim.predictors.base import Predictor
 from clustersim.predictors.features import Columns
 from clustersim.predictors.learned import Learned
-
-if TYPE_CHECKING:
-    import polars as pl
 
 KEYS = {"class": "kind", "dtype": "dtype", "gpu": "gpu", "decile": "decile", "flop-decile": "decile"}
 """{name of a grouping of errors: its column}"""
@@ -92,8 +90,6 @@ def judge(predictor: Predictor, samples: Mapping[str, Samples], split: str, scal
     measured), inside (whether the 80 % interval contains it; null without one), scalar (ratio after a measured scalar; null
     without, and for the kernels that set it).
     """
-    import polars as pl
-
     parts = [
         _rows(predictor, kind, gpu, ratio, part, split, scalar)
         for kind, some in samples.items()
@@ -109,8 +105,6 @@ def _rows(
     predictor: Predictor, kind: str, gpu: Gpu, ratio: Floats, part: Samples, split: str, scalar: bool
 ) -> pl.DataFrame:
     """Return the rows of `judge` for the kernels of one class and GPU."""
-    import polars as pl
-
     scaled = _scaled(predictor, kind, gpu, part) if scalar else np.full(len(part), np.nan)
     columns = {
         "dtype": pl.Series(part.table.dtype.tolist(), dtype=pl.String),
@@ -170,8 +164,6 @@ def errors(frame: pl.DataFrame, keys: Sequence[str] = ("class", "gpu")) -> Itera
     Keys: mean, median, p90, large (mean above 20 GFLOP), bias (median of forecast / measured), samples, coverage (share inside
     the 80 % interval), scalar_mean, scalar_median, scalar_p90, seconds (median of the measured); None if unknown.
     """
-    import polars as pl
-
     names = ["predictor", *(KEYS[key] for key in keys)]
     error, scaled = (pl.col("ratio") - 1).abs(), (pl.col("scalar") - 1).abs()
     found = deciles(frame, keys).group_by(names, maintain_order=True)
@@ -203,8 +195,6 @@ def _figures(error: pl.Expr, prefix: str) -> dict[str, pl.Expr]:
 
 def deciles(frame: pl.DataFrame, keys: Sequence[str]) -> pl.DataFrame:
     """Return judged kernels with `decile`, 1 to 10, of their time or FLOP within the same class and other keys."""
-    import polars as pl
-
     if not {"decile", "flop-decile"} & {*keys}:
         return frame
     size = "flop" if "flop-decile" in keys else "seconds"

@@ -8,6 +8,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import polars as pl
+
 from clustersim.convert import hugging_face
 from clustersim.errors import DataError
 from clustersim.hardware import gpus
@@ -69,8 +71,6 @@ class Mean(NamedTuple):
 
 def runs(data: Path, predictor: Predictor) -> Iterator[ModelRun]:
     """Yield the measured single-GPU runs of the table with forecasts. Raises DataError."""
-    import polars as pl
-
     frame = _table(data).filter(
         pl.col("measured_ms").is_not_null() & pl.col("option").fill_null("").is_in(["", "fusion"])
     )

@@ -5,32 +5,25 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import polars as pl
 
 from clustersim.errors import DataError
 from clustersim.files import read_table
 
-if TYPE_CHECKING:
-    import polars as pl
-
 
 def parquet(path: Path) -> pl.DataFrame:
     """Return a parquet file. Raises DataError if it cannot be read."""
-    import polars as pl
-
     return _read(pl.read_parquet, path, "parquet")
 
 
 def csv(path: Path, **options: Any) -> pl.DataFrame:
     """Return a CSV file, read with polars' options. Raises DataError if it cannot be read."""
-    import polars as pl
-
     return _read(pl.read_csv, path, "CSV", **options)
 
 
 def _read(reader: Callable[..., pl.DataFrame], path: Path, form: str, **options: Any) -> pl.DataFrame:
-    import polars as pl
-
     raw = read_table(path, f"a {form} table")
     try:
         return reader(io.BytesIO(raw), **options)
@@ -49,8 +42,6 @@ def read(path: Path, texts: Sequence[str], numbers: Sequence[str], optional: Map
 
     Raises DataError for a Git LFS pointer, an unreadable file, a missing column, and a cell that is not a number.
     """
-    import polars as pl
-
     frame = _whole(path)
     missing = [name for name in (*texts, *numbers) if name not in frame.columns]
     if missing:

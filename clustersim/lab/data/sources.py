@@ -11,16 +11,15 @@ import importlib
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
+
+import polars as pl
 
 from clustersim import plugins
 from clustersim.errors import DataError, InputError, UnknownNameError
 from clustersim.files import exists, read_table
 from clustersim.hardware import gpus
 from clustersim.lab.data import frames
-
-if TYPE_CHECKING:
-    import polars as pl
 
 FP32 = "neusight/kernels_fp32.parquet"
 GEMM = "kernels/gemm.parquet"

@@ -10,9 +10,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import polars as pl
 from numpy.typing import NDArray
 
 from clustersim.arrays import Floats
@@ -26,9 +27,6 @@ from clustersim.lab.data.sources import GROUPED as EXPERTS
 from clustersim.model.kernel import Kernel, vector
 from clustersim.predictors.classes import GROUPED, SIMT, TENSOR, route
 from clustersim.predictors.features import Columns, bound, columns
-
-if TYPE_CHECKING:
-    import polars as pl
 
 _COLUMNS = {
     FP32: ("vendor", "split", "group", "op", "gpu", "b", "m", "n", "k", "h", "latency_s"),
@@ -56,8 +54,6 @@ _BROKEN_HEADS = 3
 
 def read(data: Data | Path, name: str, more: Sequence[str] = ()) -> pl.DataFrame:
     """Return one table of all places, with the columns in use and `more`. Raises DataError for missing ones."""
-    import polars as pl
-
     found, wanted = tables(data, name), (*_COLUMNS[name], *more)
     if not found:
         where = ", ".join(str(path / name) for path in places(data))
@@ -75,8 +71,6 @@ def fp32(data: Data | Path, split: str) -> Samples:
     The training split has NVIDIA's rows (of element-wise kernels the large ones, as in NeuSight) without P4's linear layers,
     which ran at a quarter of the speed that the same GPU reaches in the test split.
     """
-    import polars as pl
-
     frame = read(data, FP32).filter((pl.col("split") == split) & (pl.col("latency_s") > 0))
     raw = pl.col("group").str.starts_with("collect_")
     if split == "train":
@@ -88,8 +82,6 @@ def fp32(data: Data | Path, split: str) -> Samples:
 
 def fp32_samples(frame: pl.DataFrame) -> Samples:
     """Return rows of the FP32 table as samples: GEMMs first, then vector kernels, each in the table's order."""
-    import polars as pl
-
     gemms, vectors = frame.filter(pl.col("k").is_not_null()), frame.filter(pl.col("h").is_not_null())
     return join(_fp32_gemms(gemms), _fp32_vectors(vectors))
 
@@ -112,8 +104,6 @@ def _fp32_vectors(frame: pl.DataFrame) -> Samples:
 
 def gemm(data: Data | Path) -> Samples:
     """Return the tensor-core GEMMs: bf16, fp8 (one scale per tensor) and fp4, each m×k by k×n."""
-    import polars as pl
-
     frame = read(data, GEMM).filter((pl.col("m") > 0) & (pl.col("latency_s") > 0) & pl.col("dtype").is_in([*_DTYPES]))
     m, n, k = (_numbers(frame, name) for name in ("m", "n", "k"))
     return _gemms(frame, "linear", _dtypes(frame), np.ones(len(frame)), m, n, k)
@@ -134,8 +124,6 @@ def attention(data: Data | Path) -> Samples:
     Rows have at least 128 queries and a block for each SM. Below that, libraries split keys or pack heads, unlike in training.
     Rows faster than the roofline ran on data in L2, or not at all, and are left out.
     """
-    import polars as pl
-
     frame = read(data, ATTENTION).filter(_flash() & (pl.col("seq") >= 128) & (pl.col("latency_s") > 0))
     dtype = _dtypes(frame)
     b, s, heads, kv, dim = (_numbers(frame, c) for c in ("batch", "seq", "heads", "kv_heads", "head_dim"))
@@ -150,8 +138,6 @@ def attention(data: Data | Path) -> Samples:
 
 def _flash() -> pl.Expr:
     """Return whether a row of attention has a valid library, head dimension and number of heads."""
-    import polars as pl
-
     key = pl.concat_str("gpu", "dtype", "kernel", "head_dim", separator=":")
     valid = [f"{name}:{dim}" for name, dims in _FLASH.items() for dim in dims]
     return key.is_in(valid) & (pl.col("heads") != _BROKEN_HEADS)
@@ -174,8 +160,6 @@ def experts(data: Data | Path) -> Samples:
     Bytes are those that no fusion saves: weights, tokens in and out, activations. Kernel: `batch` experts, m rows, n width, k
     hidden size.
     """
-    import polars as pl
-
     shape = [name for name in _COLUMNS[EXPERTS] if name not in ("kernel", "latency_s")]
     frame = read(data, EXPERTS).filter(pl.col("dtype").is_in([*_DTYPES]) & ~pl.col("kernel").str.contains("nongated"))
     each = pl.col("tokens") * pl.col("topk") / pl.col("experts")
@@ -206,8 +190,6 @@ def _samples(
 
 def _numbers(frame: pl.DataFrame, name: str, null: float | None = None) -> Floats:
     """Return a column as floats (row,), with `null` for missing cells."""
-    import polars as pl
-
     column = frame[name].cast(pl.Float64)
     return np.array(column if null is None else column.fill_null(null), dtype=np.float64)
 
@@ -258,8 +240,6 @@ def published(data: Data | Path) -> dict[str, Samples]:
 
     Raises DataError for a table without the columns gpu, kernel, dims and us, and for an unreadable row.
     """
-    import polars as pl
-
     found: dict[str, Samples] = {}
     for path in (place / TABLE for place in places(data) if (place / TABLE).is_file()):
         rows = csv(path, _PUBLISHED_COLUMNS).filter(pl.col("kernel").is_in([*_KERNELS]) & (pl.col("us") > 0)).rows()

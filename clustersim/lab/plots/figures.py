@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import polars as pl
 
 from clustersim.lab.evaluate import errors
 from clustersim.units import seconds
-
-if TYPE_CHECKING:
-    import polars as pl
 
 
 class Axis(NamedTuple):
@@ -90,48 +90,42 @@ EDGES = (1.5, 2.5, 5.0, 10.0)
 
 def figures(frame: pl.DataFrame) -> Iterator[Figure]:
     """Yield the figures of one predictor's judged kernels: forecast over measured, error by size, error by GPU."""
-    name = str(frame["predictor"][0])
-    looks = _looks(frame)
-    scatters = tuple(_scatter(kind, part, looks) for kind, part in _classes(frame))
-    yield _figure(
-        f"{name}-scatter",
-        f"{name}: forecast over measured time",
-        f"One mark a kernel, up to {POINTS:,} a class, evenly drawn by length. On the line the forecast is right; "
-        f"dashed lines are {100 * NEAR:.0f} % off.",
-        scatters,
+    name, looks = str(frame["predictor"][0]), _looks(frame)
+    kinds: tuple[tuple[str, str, str, Callable[[str, pl.DataFrame], Panel]], ...] = (
+        (
+            "scatter",
+            "forecast over measured time",
+            f"One mark a kernel, up to {POINTS:,} a class, evenly drawn by length. On the line the forecast is right; "
+            f"dashed lines are {100 * NEAR:.0f} % off.",
+            partial(_scatter, looks),
+        ),
+        (
+            "ratio",
+            "forecast ÷ measured time",
+            f"The same kernels. Above 1 the forecast is too slow; dashed lines are {100 * NEAR:.0f} % off. What lies beyond "
+            "an edge is drawn on it.",
+            partial(_ratio, looks),
+        ),
+        (
+            "deciles",
+            "error by size",
+            "Kernels of a class in ten parts of equal number, from the shortest to the longest measured time, which stands "
+            "below some of them.",
+            _deciles,
+        ),
+        (
+            "gpus",
+            "error by GPU",
+            "Mark: mean absolute error; bar: from the median to the 90th percentile; colour: what training had not seen.",
+            _boards,
+        ),
     )
-    yield _figure(
-        f"{name}-ratio",
-        f"{name}: forecast ÷ measured time",
-        f"The same kernels. Above 1 the forecast is too slow; dashed lines are {100 * NEAR:.0f} % off. What lies beyond an "
-        "edge is drawn on it.",
-        tuple(_ratio(kind, part, looks) for kind, part in _classes(frame)),
-    )
-    yield _figure(
-        f"{name}-deciles",
-        f"{name}: error by size",
-        "Kernels of a class in ten parts of equal number, from the shortest to the longest measured time, which stands "
-        "below some of them.",
-        tuple(_deciles(kind, part) for kind, part in _classes(frame)),
-    )
-    yield _figure(
-        f"{name}-gpus",
-        f"{name}: error by GPU",
-        "Mark: mean absolute error; bar: from the median to the 90th percentile; colour: what training had not seen.",
-        tuple(_boards(kind, part) for kind, part in _classes(frame)),
-    )
-
-
-def _figure(name: str, title: str, text: str, panels: tuple[Panel, ...]) -> Figure:
-    found: dict[str, Series] = {}
-    for one in (one for panel in panels for one in panel.series if one.label):
-        found.setdefault(one.label, one)
-    return Figure(name, title, text, panels, tuple(found.values()))
-
-
-def _classes(frame: pl.DataFrame) -> Iterator[tuple[str, pl.DataFrame]]:
-    for (kind,), part in frame.group_by("kind", maintain_order=True):
-        yield str(kind), part
+    for key, title, text, draw in kinds:
+        panels = tuple(draw(str(kind), part) for (kind,), part in frame.group_by("kind", maintain_order=True))
+        legend: dict[str, Series] = {}
+        for one in (one for panel in panels for one in panel.series if one.label):
+            legend.setdefault(one.label, one)
+        yield Figure(f"{name}-{key}", f"{name}: {title}", text, panels, tuple(legend.values()))
 
 
 def _looks(frame: pl.DataFrame) -> dict[str, tuple[str, str]]:
@@ -140,7 +134,8 @@ def _looks(frame: pl.DataFrame) -> dict[str, tuple[str, str]]:
     return {gpu: (COLOURS[i % len(COLOURS)], GLYPHS[i % len(GLYPHS)]) for i, gpu in enumerate(names)}
 
 
-def _scatter(kind: str, part: Any, looks: dict[str, tuple[str, str]]) -> Panel:
+def _scatter(looks: dict[str, tuple[str, str]], kind: str, part: Any) -> Panel:
+    """Return forecast over measured seconds of a class's kernels, by GPU."""
     some = _drawn(part).with_columns(y=_drawn(part)["seconds"] * _drawn(part)["ratio"])
     axis = times(min(*some["seconds"], *some["y"]), max(*some["seconds"], *some["y"]))
     ends = (axis.low, axis.high)
@@ -149,7 +144,8 @@ def _scatter(kind: str, part: Any, looks: dict[str, tuple[str, str]]) -> Panel:
     return Panel(_title(kind, part), axis._replace(label="measured"), axis._replace(label="forecast"), series)
 
 
-def _ratio(kind: str, part: Any, looks: dict[str, tuple[str, str]]) -> Panel:
+def _ratio(looks: dict[str, tuple[str, str]], kind: str, part: Any) -> Panel:
+    """Return forecast / measured over measured seconds of a class's kernels, by GPU."""
     edge = next((edge for edge in EDGES if (part["ratio"].is_between(1 / edge, edge)).mean() > 0.99), EDGES[-1])
     some = _drawn(part).with_columns(y=_drawn(part)["ratio"].clip(1 / edge, edge))
     x = times(some["seconds"].min(), some["seconds"].max())._replace(label="measured")
@@ -160,10 +156,12 @@ def _ratio(kind: str, part: Any, looks: dict[str, tuple[str, str]]) -> Panel:
 
 
 def _drawn(part: Any) -> Any:
+    """Return at most POINTS kernels, evenly by measured time."""
     return part.sort("seconds").gather_every(max(1, -(-len(part) // POINTS)))
 
 
 def _title(kind: str, part: Any) -> str:
+    """Return the title of a class's panel."""
     return f"{kind} ({len(part):,} kernels)"
 
 
@@ -176,6 +174,7 @@ def _points(some: Any, looks: dict[str, tuple[str, str]]) -> Iterator[Series]:
 
 
 def _deciles(kind: str, part: pl.DataFrame) -> Panel:
+    """Return the errors of a class's kernels by decile of measured time."""
     rows = list(errors(part, ("class", "decile")))
     places = [row["decile"] for row in rows]
     lines = (
@@ -194,24 +193,20 @@ def _deciles(kind: str, part: pl.DataFrame) -> Panel:
     shown = [row for row in rows if row["decile"] in (1, 4, 7, 10)] or rows
     ticks = tuple((float(row["decile"]), seconds(row["seconds"])) for row in shown)
     x = Axis("decile of measured time (its median)", 0.5, max(10, *places) + 0.5, ticks)
-    return Panel(
-        _title(kind, part),
-        x,
-        shares(row["p90"] for row in rows)._replace(label="absolute error"),
-        tuple(series),
-    )
+    y = shares(row["p90"] for row in rows)._replace(label="absolute error")
+    return Panel(_title(kind, part), x, y, tuple(series))
 
 
 def _boards(kind: str, part: pl.DataFrame) -> Panel:
+    """Return the errors of a class's kernels by GPU, those of one kind of news together."""
     rows = sorted(errors(part, ("class", "gpu")), key=lambda row: (list(NEWS).index(row["new"]), row["mean"]))
     series = []
     for new, colour in NEWS.items():
         some = [(place, row) for place, row in enumerate(rows) if row["new"] == new]
         if some:
             y, means = [float(place) for place, _ in some], [row["mean"] for _, row in some]
-            series.append(
-                Series("span", "", colour, [row["median"] for _, row in some], y, [row["p90"] for _, row in some])
-            )
+            low, high = ([row[key] for _, row in some] for key in ("median", "p90"))
+            series.append(Series("span", "", colour, low, y, high))
             series.append(Series("points", f"unseen: {new}", colour, means, y, glyph=GLYPHS[list(NEWS).index(new)]))
     ticks = tuple((float(place), row["gpu"]) for place, row in enumerate(rows))
     x = shares(row["p90"] for row in rows)._replace(label="absolute error")

@@ -7,17 +7,16 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib.util import find_spec
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from xml.sax.saxutils import escape
+
+import polars as pl
 
 from clustersim.errors import InputError
 from clustersim.lab.evaluate import errors
 from clustersim.lab.model_card import percent
 from clustersim.lab.plots.figures import Axis, Figure, Panel, Series, figures
 from clustersim.writing import save
-
-if TYPE_CHECKING:
-    import polars as pl
 
 WIDTH, HEIGHT = 380.0, 300.0
 LEFT, RIGHT, TOP, BOTTOM = 70.0, 24.0, 28.0, 46.0

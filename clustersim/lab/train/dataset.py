@@ -47,16 +47,20 @@ def dataset(samples: Samples, describe: Callable[[Columns, Gpu], dict[str, Float
 
     The weight of kernels shorter than `patience` seconds falls in proportion, because the dispatch of the call hides them.
     """
-    inputs: dict[str, Floats] = {}
     groups = gpus_of(samples)
-    described = [gpus.load(name) for name in groups]
-    for column, (gpu, rows) in enumerate(zip(described, groups.values(), strict=True)):
-        found = describe(samples.table.select(rows), gpu) | {"gpu": np.eye(len(groups))[np.full(rows.sum(), column)]}
-        for name, value in found.items():
-            inputs.setdefault(name, np.zeros((len(samples), *value.shape[1:])))[rows] = value
-    share = np.array([WEIGHT.get(gpu.architecture, 1.0) for gpu in described])
+    inputs = inputs_of(samples, describe) | {"gpu": np.stack(list(groups.values()), axis=1).astype(np.float64)}
+    share = np.array([WEIGHT.get(gpus.load(name).architecture, 1.0) for name in groups])
     weight = np.clip(samples.seconds / patience, 0.1, 1.0) * (inputs["gpu"] @ share)
     return Dataset(inputs, samples.seconds, weight / weight.mean(), share / share.sum())
+
+
+def inputs_of(samples: Samples, describe: Callable[[Columns, Gpu], dict[str, Floats]]) -> dict[str, Floats]:
+    """Return the inputs (row, …) that `describe` gives for the kernels of each GPU."""
+    inputs: dict[str, Floats] = {}
+    for gpu, rows in gpus_of(samples).items():
+        for name, value in describe(samples.table.select(rows), gpus.load(gpu)).items():
+            inputs.setdefault(name, np.zeros((len(samples), *value.shape[1:])))[rows] = value
+    return inputs
 
 
 def expected_dispatch(name: str) -> float | None:
@@ -107,9 +111,7 @@ def splits(data: Data | Path, seed: int) -> dict[str, TrainTestSplit]:
     for name, samples in tensor_samples(data).items():
         groups = np.char.add(np.char.add(samples.gpu, " "), samples.table.dtype)
         rows = [_some(np.flatnonzero(groups == group), rng, PER_GPU) for group in np.unique(groups)]
-        result[name] = TrainTestSplit(
-            samples.select(np.sort(np.concatenate([*rows, np.zeros(0, dtype=np.int64)]))), None
-        )
+        result[name] = TrainTestSplit(samples.select(np.sort(np.concatenate(rows))), None)
     for name, samples in own_samples(data).items():
         if name in result:
             result[name] = result[name]._replace(train=join(result[name].train, samples))
@@ -135,6 +137,7 @@ def thin(samples: Samples, rng: np.random.Generator, most: int) -> Samples:
 
 
 def _some(rows: Any, rng: np.random.Generator, most: int) -> Any:
+    """Return at most `most` random indices of `rows`, sorted."""
     return np.sort(rng.permutation(rows)[:most])
 
 

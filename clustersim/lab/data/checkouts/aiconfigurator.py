@@ -7,15 +7,14 @@ in CUDA graphs. A shape that several versions measured gets their median.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
+
+import polars as pl
 
 from clustersim.errors import DataError, UnknownNameError
 from clustersim.hardware import gpus
 from clustersim.lab.data.frames import read
 from clustersim.lab.data.sources import ATTENTION, GEMM, GROUPED
-
-if TYPE_CHECKING:
-    import polars as pl
 
 REPOSITORY = "ai-dynamo/aiconfigurator"
 
@@ -84,8 +83,6 @@ def table(root: Path, name: str) -> pl.DataFrame:
 
     Raises DataError.
     """
-    import polars as pl
-
     kind = KINDS[name]
     rows = pl.concat([_rows(path, path.relative_to(root).parts[0], kind) for path in _files(root, kind)])
     if not len(rows):
@@ -118,8 +115,6 @@ def _known(gpu: str) -> bool:
 
 def _rows(path: Path, gpu: str, kind: FileLayout) -> pl.DataFrame:
     """Return the rows of a file with the columns of the tidy table, and `latency` in ms."""
-    import polars as pl
-
     defaults = {name: values[0] for name, values in kind.only.items()}
     frame = read(path, tuple(kind.texts), (*kind.numbers, "latency"), defaults)
     wanted = pl.all_horizontal(pl.lit(True), *(pl.col(name).is_in(values) for name, values in kind.only.items()))

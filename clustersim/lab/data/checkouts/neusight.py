@@ -8,14 +8,13 @@ read from the second, which they concatenate.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
+
+import polars as pl
 
 from clustersim.errors import DataError
 from clustersim.lab.data.frames import read
 from clustersim.lab.data.sources import FP32
-
-if TYPE_CHECKING:
-    import polars as pl
 
 REPOSITORY = "sitar-lab/NeuSight"
 VENDORS = {"dataset": "nvidia", "dataset_amd": "amd"}
@@ -52,8 +51,6 @@ def holds(root: Path, name: str) -> bool:
 
 def table(root: Path, name: str) -> pl.DataFrame:
     """Return the FP32 kernels as a tidy table: seconds, sizes b, m, n, k or b, h. Raises DataError."""
-    import polars as pl
-
     return pl.concat([_rows(part) for part in _parts(root)], how="diagonal")
 
 
@@ -74,8 +71,6 @@ def _parts(root: Path) -> list[SourceFile]:
 
 def _rows(part: SourceFile) -> pl.DataFrame:
     """Return the rows of a file with the columns of the tidy table. Raises DataError."""
-    import polars as pl
-
     sizes = ("B", "M", "N", "K") if part.group in GEMMS else ("B", "H")
     frame = read(part.path, ("OPName", "Device"), ("Latency", *sizes), {})
     if frame.select((pl.col("Latency") <= 0).any()).item():

@@ -13,8 +13,8 @@ from clustersim.arrays import Floats, growing
 from clustersim.config.gpu import Gpu
 from clustersim.hardware import gpus
 from clustersim.hardware.constants import LAUNCH
-from clustersim.lab.data.samples import Samples
-from clustersim.lab.train.dataset import GENERATIONS, WEIGHT, Dataset, dataset
+from clustersim.lab.data.samples import Samples, gpus_of
+from clustersim.lab.train.dataset import GENERATIONS, WEIGHT, Dataset, dataset, inputs_of, lone
 from clustersim.lab.train.ensemble import TrainingBudget, TrainingProgress, initial, minimize, scaling, silent
 from clustersim.lab.train.learner import Learner
 from clustersim.lab.train.training import learn
@@ -81,17 +81,20 @@ def solve(task: Problem) -> dict[str, Floats]:
     begin = np.concatenate(list(task.begin.values()))
 
     def errors(x: Floats) -> Floats:
+        """Return weighted log errors, and the distances from the initial parameters in priors' deviations."""
         return np.concatenate([_misses(_unpack(x, task.begin), task), (x - begin) * task.firm])
 
     return _unpack(descend(errors, begin), task.begin)
 
 
 def _unpack(x: Floats, like: Mapping[str, Floats]) -> dict[str, Floats]:
+    """Return a vector as parameters with the names and sizes of `like`."""
     edges = np.cumsum([value.size for value in like.values()])[:-1]
     return dict(zip(like, np.split(x, edges), strict=True))
 
 
 def _misses(parameters: Mapping[str, Floats], task: Problem) -> Floats:
+    """Return the weighted log error of each kernel (row,); its square is the Huber loss."""
     one = {key: value[None] for key, value in parameters.items()}
     kernel = np.exp(log_seconds(one, task.facts.inputs)[0])
     dispatch = task.facts.inputs["gpu"] @ np.exp(parameters["dispatch"])
@@ -155,7 +158,7 @@ def fit_products(name: str, samples: Samples, seed: int, progress: TrainingProgr
     groups = _groups(samples)
     names = sorted(set(groups))
     own = np.array([names.index(group) for group in groups])
-    inputs = _inputs(samples) | {"gpu": np.eye(len(names))[own]}
+    inputs = inputs_of(samples, gemm.terms) | {"gpu": np.eye(len(names))[own]}
     begin = gemm.start(BUDGET.members, kind) | {"gpu.speed": np.zeros((BUDGET.members, len(names)))}
     prior = gemm.prior(kind) | {"gpu.speed": SPEED}
     if kind == "simt":
@@ -217,6 +220,7 @@ def features(table: Columns, sms: int) -> Floats:
 
 
 def _network(xp: Any, parameters: Parameters, rows: Mapping[str, Any]) -> Any:
+    """Return a network's correction of log(seconds), within ±REACH."""
     return REACH * xp.tanh(forward(xp, parameters, rows["features"])[..., 0] / REACH)
 
 
@@ -239,10 +243,10 @@ def _residual(parameters: Parameters, samples: Samples, gpu: Gpu) -> Floats:
 
 
 def _groups(samples: Samples) -> list[str]:
-    names = {name: gpus.load(name).name for name in dict.fromkeys(samples.gpu.tolist())}
-    return [
-        f"{names[gpu]}.{dtype}" for gpu, dtype in zip(samples.gpu.tolist(), samples.table.dtype.tolist(), strict=True)
-    ]
+    """Return the GPU and data type of each row, such as `h100-sxm.bf16`."""
+    names = {name: gpus.load(name).name for name in gpus_of(samples)}
+    pairs = zip(samples.gpu.tolist(), samples.table.dtype.tolist(), strict=True)
+    return [f"{names[gpu]}.{dtype}" for gpu, dtype in pairs]
 
 
 def _boards(samples: Samples) -> dict[str, Gpu]:
@@ -258,25 +262,15 @@ def _some(samples: Samples, seed: int) -> Samples:
     return samples.select(np.sort(np.concatenate(picked)))
 
 
-def _inputs(samples: Samples) -> dict[str, Floats]:
-    """Return the terms of samples, GPU by GPU."""
-    inputs: dict[str, Floats] = {}
-    for name in dict.fromkeys(samples.gpu.tolist()):
-        rows, gpu = samples.gpu == name, gpus.load(name)
-        part = samples.table.select(rows)
-        for key, value in gemm.terms(part, gpu).items():
-            inputs.setdefault(key, np.zeros((len(samples), *value.shape[1:]), dtype=np.float32))[rows] = value
-    return inputs
-
-
 def _task(kind: str) -> Callable[[Any, Parameters, Mapping[str, Any]], Any]:
+    """Return the function (xp, parameters, rows) -> log(seconds) of a GEMM in a table, for matrix units of a kind."""
+
     def log_seconds(xp: Any, parameters: Parameters, rows: Mapping[str, Any]) -> Any:
         own = (rows["gpu"] * parameters["gpu.speed"][:, None, :]).sum(-1)
         busy = gemm.log_seconds(xp, parameters, {**rows, "speed": own})
         if kind == "tensor":
             return xp.log(xp.exp(busy) + gemm.quantize(xp, parameters, rows))
-        dispatch = (rows["gpu"] * xp.exp(parameters["gpu.dispatch"])[:, None, :]).sum(-1)
-        return xp.log(dispatch + xp.exp(busy))
+        return lone(xp, parameters, rows, busy)
 
     return log_seconds
 
@@ -321,6 +315,7 @@ def fit(name: str, samples: Samples, seed: int, progress: TrainingProgress = sil
 
 
 def _fit_few(name: str, family: Any, samples: Samples, seed: int, progress: TrainingProgress) -> dict[str, Floats]:
+    """Return the few constants of attention or of grouped GEMMs, learned in torch. family: the module of their law."""
     facts = dataset(samples, family.terms, patience=2e-5)
     inputs = {key: value for key, value in facts.inputs.items() if key != "gpu"}
     begin = family.start(FEW_BUDGET.members)

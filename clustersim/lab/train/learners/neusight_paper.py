@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+import polars as pl
 
 from clustersim.arrays import Floats
 from clustersim.config.gpu import Gpu
@@ -29,9 +30,6 @@ from clustersim.predictors.kinds.neusight_paper.tiles import Tiles, shapes
 from clustersim.predictors.kinds.neusight_paper.wave import WIDTHS, utilization
 from clustersim.predictors.weights_file import Weights
 
-if TYPE_CHECKING:
-    import polars as pl
-
 GROUPS = {
     "fp32/linear": "linear",
     "fp32/bmm": "bmm",
@@ -51,8 +49,6 @@ class KernelRecords(NamedTuple):
 
 def records(data: Data | Path, name: str) -> KernelRecords:
     """Return the training rows of a class, P4's linear layers included, as published. Raises DataError."""
-    import polars as pl
-
     where = ", ".join(map(str, sources.places(data)))
     frame = (
         tables.read(data, sources.FP32, ("kernel",))
@@ -66,8 +62,6 @@ def records(data: Data | Path, name: str) -> KernelRecords:
 
 def _sides(where: str, frame: pl.DataFrame) -> Floats:
     """Return rows and columns of the tiles in kernel names such as `ampere_sgemm_128x64_tn` (columns × rows)."""
-    import polars as pl
-
     pattern = r"(?i)(?:sgemm_|tilesize)(\d+)x(\d+)"
     sides = [frame["kernel"].str.extract(pattern, group).cast(pl.Float64) for group in (2, 1)]
     unnamed = frame.filter(sides[0].is_null())
