@@ -6,8 +6,9 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 from xml.sax.saxutils import escape
+
+import numpy as np
 
 from clustersim.units import duration
 from clustersim.validate.evaluate import Outcome
@@ -78,15 +79,18 @@ def scatter(rows: Sequence[Outcome]) -> str:
 
 
 def _decades(plot: Square) -> Iterator[str]:
+    """Yield the lines and labels of whole decades on both axes."""
     for power in range(math.ceil(plot.low), math.floor(plot.high) + 1):
         value = 10.0**power
         x, y = plot.across(value), plot.down(value)
         yield f'<path class="grid" d="M{x:.1f} {plot.top}V{plot.bottom}M{plot.left} {y:.1f}H{plot.right}"/>'
-        yield f'<text x="{x:.1f}" y="{plot.bottom + 18}" text-anchor="middle">{_tick(value)}</text>'
-        yield f'<text x="{plot.left - 8}" y="{y + 4:.1f}" text-anchor="end">{_tick(value)}</text>'
+        label = f"{value:g} s" if value >= 1 else f"{1e3 * value:g} ms"
+        yield f'<text x="{x:.1f}" y="{plot.bottom + 18}" text-anchor="middle">{label}</text>'
+        yield f'<text x="{plot.left - 8}" y="{y + 4:.1f}" text-anchor="end">{label}</text>'
 
 
 def _diagonals(plot: Square) -> Iterator[str]:
+    """Yield the lines of equal times, and of 10 and 30 % off."""
     first, last = 10**plot.low, 10**plot.high
     for factor, kind in ((1.0, "even"), (1.1, "near"), (1 / 1.1, "near"), (1.3, "far"), (1 / 1.3, "far")):
         begin = f"M{plot.across(first):.1f} {plot.down(first * factor):.1f}"
@@ -94,6 +98,7 @@ def _diagonals(plot: Square) -> Iterator[str]:
 
 
 def _points(plot: Square, rows: Sequence[Outcome]) -> Iterator[str]:
+    """Yield the mark of each outcome, with a tooltip if there are not too many."""
     number = {name: index for index, name in enumerate(architectures(rows))}
     for one in rows:
         title = f"<title>{escape(_title(one))}</title>" if len(rows) <= MOST_TITLES else ""
@@ -117,7 +122,8 @@ def legend(names: Sequence[str]) -> str:
 
 def spread(groups: Mapping[str, Sequence[float]]) -> str:
     """Return one row per group of signed errors: a tick per run, a box from 10th to 90th percentile, a line at the median."""
-    most = min(1.0, max(0.2, *(abs(_percentile(v, q)) for v in groups.values() for q in (0.05, 0.95))))
+    ends = (abs(end) for values in groups.values() for end in np.quantile(values, (0.05, 0.95)).tolist())
+    most = min(1.0, max(0.2, *ends))
     plot = Rows(most, 26.0 * len(groups))
     lines = [f'<svg viewBox="0 0 760 {plot.height + 30:g}" role="img" aria-label="Errors by group">', *_errors(plot)]
     for index, (name, values) in enumerate(groups.items()):
@@ -138,20 +144,24 @@ class Rows:
 
 
 def _errors(plot: Rows) -> Iterator[str]:
+    """Yield the axis of errors, and the band of ±10 %."""
     yield f'<path class="band" d="M{plot.across(-0.1):.1f} 0H{plot.across(0.1):.1f}V{plot.height}H{plot.across(-0.1):.1f}z"/>'
     step = 0.1 if plot.most <= 0.5 else 0.25
     count = int(plot.most / step + 1e-9)
     for value in (step * k for k in range(-count, count + 1)):
         x, kind = plot.across(value), "even" if abs(value) < 1e-9 else "grid"
         yield f'<path class="{kind}" d="M{x:.1f} 0V{plot.height}"/>'
-        yield f'<text x="{x:.1f}" y="{plot.height + 18}" text-anchor="middle">{_signed(value)}</text>'
+        label = "0" if kind == "even" else f"{100 * value:+.0f} %"
+        yield f'<text x="{x:.1f}" y="{plot.height + 18}" text-anchor="middle">{label}</text>'
 
 
 def _group(plot: Rows, y: float, name: str, values: Sequence[float]) -> Iterator[str]:
-    some = values if len(values) <= MOST_TICKS else [_percentile(values, k / MOST_TICKS) for k in range(MOST_TICKS + 1)]
-    low, mid, high = (plot.across(_percentile(values, q)) for q in (0.1, 0.5, 0.9))
-    yield f'<text x="228" y="{y + 4}" text-anchor="end">{escape(_short(name))}</text>'
-    yield f'<path class="run" d="{"".join(f"M{plot.across(v):.1f} {y - 7}v14" for v in some)}"/>'
+    """Yield the row of a group at a height: its name, ticks, box, median and number of runs."""
+    ticks = values if len(values) <= MOST_TICKS else np.quantile(values, np.linspace(0, 1, MOST_TICKS + 1)).tolist()
+    low, mid, high = map(plot.across, np.quantile(values, (0.1, 0.5, 0.9)).tolist())
+    short = name if len(name) <= 30 else f"{name[:29]}…"
+    yield f'<text x="228" y="{y + 4}" text-anchor="end">{escape(short)}</text>'
+    yield f'<path class="run" d="{"".join(f"M{plot.across(v):.1f} {y - 7}v14" for v in ticks)}"/>'
     yield f'<path class="box" d="M{low:.1f} {y - 5}H{high:.1f}V{y + 5}H{low:.1f}z"/>'
     yield f'<path class="mid" d="M{mid:.1f} {y - 9}v18"/>'
     yield f'<text x="712" y="{y + 4}">{len(values)}</text>'
@@ -175,35 +185,14 @@ def parts_legend(used: Callable[[str], bool]) -> str:
     """Return the names of the occurring parts with their colours, as HTML."""
     box = '<svg viewBox="0 0 10 10" width="10" height="10"><rect class="p-{0}" width="10" height="10"/></svg>'
     line = '<svg viewBox="0 0 14 10" width="14" height="10"><path class="measured" d="M0 5H14"/></svg>'
-    return (
-        "".join(f"<span>{box.format(part)} {part}</span>" for part in PARTS if used(part))
-        + f"<span>{line} measured</span>"
-    )
+    names = "".join(f"<span>{box.format(part)} {part}</span>" for part in PARTS if used(part))
+    return f"{names}<span>{line} measured</span>"
 
 
 def _title(one: Outcome) -> str:
+    """Return the tooltip of an outcome: its job, both times and the error."""
     split = f"tp {one['tp']} pp {one['pp']} dp {one['dp']}"
     return (
         f"{one['id']}: {one['model']}, {one['num_gpus']} × {one['gpu']}, {split}: "
         f"{duration(one['predicted_s'])}, measured {duration(one['measured_s'])} ({100 * one['error']:+.1f} %)"
     )
-
-
-def _tick(value: float) -> str:
-    return f"{value:g} s" if value >= 1 else f"{1e3 * value:g} ms"
-
-
-def _signed(error: float) -> str:
-    return "0" if abs(error) < 1e-9 else f"{100 * error:+.0f} %"
-
-
-def _short(name: str) -> str:
-    return name if len(name) <= 30 else f"{name[:29]}…"
-
-
-def _percentile(values: Sequence[Any], share: float) -> float:
-    ranked = sorted(values)
-    place = share * (len(ranked) - 1)
-    below = int(place)
-    above = min(below + 1, len(ranked) - 1)
-    return float(ranked[below] + (place - below) * (ranked[above] - ranked[below]))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from clustersim.errors import ClustersimError
 from clustersim.hardware.constants import CALL
 from clustersim.predictors.uncertainty import Margin
-from clustersim.report.calibration import Expected, Kind, expected
+from clustersim.report.calibration import Kind, expected
 from clustersim.validate.adapt import adapt, simulate
 from clustersim.validate.refusal import Refusal
 from clustersim.validate.runs import Run
@@ -25,23 +25,9 @@ _SHOWN = (
     *("id", "gpu", "num_gpus", "framework", "model", "precision", "tp", "pp", "vpp", "dp", "cp", "ep"),
     *("micro_batch", "global_batch", "seq", "zero_stage", "recompute", "year"),
 )
-_FORECAST = (
-    "simulated_s",
-    "predicted_s",
-    "error",
-    "low_s",
-    "high_s",
-    "memory_gib",
-    "allocated_gib",
-    "fits",
-    "launching",
-    "architecture",
-    "framework_family",
-    "trainer",
-    "experts",
-)
 _UNKNOWN: Outcome = {
-    **dict.fromkeys(_FORECAST),
+    **dict.fromkeys(("simulated_s", "predicted_s", "error", "low_s", "high_s", "memory_gib", "allocated_gib", "fits")),
+    **dict.fromkeys(("launching", "architecture", "framework_family", "trainer", "experts")),
     "interval": "",
     "without": "",
     "status": "ok",
@@ -92,37 +78,30 @@ def log_error(outcome: Outcome) -> float:
 
 def kind(one: Outcome) -> Kind:
     """Return the kind of step of an outcome with a forecast, for the intervals of `clustersim run`."""
-    return Kind(
-        one["architecture"],
-        one["precision"],
-        one["num_gpus"],
-        one["launching"],
-        experts=bool(one["experts"]),
-        framework=one["framework_family"],
-        trainer=one["trainer"],
-        year=one["year"],
-    )
+    job = (one["architecture"], one["precision"], one["num_gpus"], one["launching"], bool(one["experts"]))
+    return Kind(*job, framework=one["framework_family"], trainer=one["trainer"], year=one["year"])
 
 
 def _found(run: Run, view: Knowledge, result: StepResult) -> Outcome:
-    summary = result.summary
-    step = summary["step_time_s"]
-    stages = summary["memory"]["by_pipeline_rank"]
-    split = result.work.job.parallelism
+    """Return the fields of an outcome that its simulation decides."""
+    summary, job, framework = result.summary, result.work.job, framework_of(run, view)
+    step, memory = summary["step_time_s"], summary["memory"]
     facts: Outcome = {
-        "num_gpus": result.work.job.mesh.size,
-        **{name: getattr(split, name) for name in ("tp", "pp", "vpp", "cp")},
-        "dp": result.work.job.mesh.dp,
-        "precision": result.work.job.training.precision,
-        **{name: getattr(result.work.job.training, name) for name in ("seq", "global_batch", "micro_batch")},
+        "num_gpus": job.mesh.size,
+        **{name: getattr(job.parallelism, name) for name in ("tp", "pp", "vpp", "cp")},
+        "dp": job.mesh.dp,
+        **{name: getattr(job.training, name) for name in ("precision", "seq", "global_batch", "micro_batch")},
         "launching": CALL * summary["critical_path_kernels"] / step,
         "architecture": result.topology.gpu.architecture,
-        "framework_family": framework_of(run, view).family if known(run, view) else run.framework,
-        "trainer": framework_of(run, view).trainer,
-        "experts": result.work.job.model.experts,
+        "framework_family": framework.family if known(run, view) else run.framework,
+        "trainer": framework.trainer,
+        "experts": job.model.experts,
         "year": run.year,
     }
-    found = expectation(facts, step, publisher_group(view.without), summary)
+    without = publisher_group(view.without)
+    found = expected(step, kind(facts), without)
+    if summary["step_time_low_s"] is None:
+        found = found._replace(margin=Margin(None, None, summary["step_time_interval"]))
     return facts | {
         "simulated_s": step,
         "predicted_s": found.seconds,
@@ -130,10 +109,10 @@ def _found(run: Run, view: Knowledge, result: StepResult) -> Outcome:
         "low_s": found.margin.low,
         "high_s": found.margin.high,
         "interval": found.margin.note,
-        "without": publisher_group(view.without),
-        "memory_gib": summary["memory"]["peak_bytes"] / 2**30,
-        "allocated_gib": max(one["total_bytes"] - one["framework_bytes"] for one in stages) / 2**30,
-        "fits": summary["memory"]["fits"],
+        "without": without,
+        "memory_gib": memory["peak_bytes"] / 2**30,
+        "allocated_gib": max(one["total_bytes"] - one["framework_bytes"] for one in memory["by_pipeline_rank"]) / 2**30,
+        "fits": memory["fits"],
         "breakdown_s": {k: v for k, v in summary["breakdown_s"].items() if k != "rank"},
     }
 
@@ -150,11 +129,3 @@ def expected_again(one: Outcome, without: str, table: Mapping[str, Any] | None =
     low, high, note = found.margin if one["low_s"] is not None else (None, None, one["interval"])
     changed = {"predicted_s": found.seconds, "error": error, "low_s": low, "high_s": high, "interval": note}
     return one | changed | {"without": without}
-
-
-def expectation(facts: Outcome, step: float, without: str, summary: Mapping[str, Any]) -> Expected:
-    """Return the expected step of `clustersim run`, using properties that only a measured run has; maybe no interval."""
-    found = expected(step, kind(facts), without)
-    if summary["step_time_low_s"] is None:
-        return found._replace(margin=Margin(None, None, summary["step_time_interval"]))
-    return found

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
+import numpy as np
+
+from clustersim.arrays import Floats
 from clustersim.validate.evaluate import Outcome
 from clustersim.validate.statistics import errors
 
@@ -44,6 +47,7 @@ def sound(outcomes: Sequence[Outcome]) -> list[Outcome]:
 
 
 def _on_time(one: Outcome, others: Sequence[Outcome]) -> bool:
+    """Return whether a mapping of nanotron counts, compared with the others (`sound`)."""
     if one["pp"] > 1:
         microbatches = one["global_batch"] / (one["dp"] * one["micro_batch"])
         return bool(one["tp"] == 1 and one["measured_s"] / microbatches < POLLING.get(one["pp"], POLLING_DEEPER))
@@ -62,12 +66,8 @@ def sweeps(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
 
     spearman: rank correlation of predicted and measured time. regret: slowdown of the mapping forecast fastest over the fastest.
     """
-    found: defaultdict[tuple[Any, ...], list[Outcome]] = defaultdict(list)
-    for one in outcomes:
-        if one["error"] is not None:
-            found[tuple(one[key] for key in SWEEP)].append(one)
-    several = {key: rows for key, rows in found.items() if len({_mapping(row) for row in rows}) >= FEWEST}
-    return [_sweep(key, rows) for key, rows in sorted(several.items(), key=str)]
+    found = _by_sweep(one for one in outcomes if one["error"] is not None)
+    return [_sweep(key, rows) for key, rows in sorted(found.items(), key=str)]
 
 
 def first_picks(outcomes: Sequence[Outcome]) -> list[Outcome]:
@@ -75,19 +75,25 @@ def first_picks(outcomes: Sequence[Outcome]) -> list[Outcome]:
 
     A mapping that ran in one job and crashed in another counts as having run.
     """
+    found = _by_sweep(one for one in outcomes if one["predicted_s"] is not None and one["fits"])
+    return [min(rows, key=lambda one: (one["predicted_s"], not one["ran"])) for rows in found.values()]
+
+
+def _by_sweep(outcomes: Iterable[Outcome]) -> dict[tuple[Any, ...], list[Outcome]]:
+    """Return {values of SWEEP: outcomes} of the sweeps with at least FEWEST mappings."""
     found: defaultdict[tuple[Any, ...], list[Outcome]] = defaultdict(list)
     for one in outcomes:
-        if one["predicted_s"] is not None and one["fits"]:
-            found[tuple(one[key] for key in SWEEP)].append(one)
-    several = (rows for rows in found.values() if len({_mapping(row) for row in rows}) >= FEWEST)
-    return [min(rows, key=lambda one: (one["predicted_s"], not one["ran"])) for rows in several]
+        found[tuple(one[key] for key in SWEEP)].append(one)
+    return {key: rows for key, rows in found.items() if len(set(map(_mapping, rows))) >= FEWEST}
 
 
 def _mapping(one: Outcome) -> tuple[Any, ...]:
+    """Return the degrees and options that distinguish the mappings of a sweep."""
     return tuple(one[key] for key in ("tp", "pp", "vpp", "dp", "cp", "ep", "micro_batch", "zero_stage", "recompute"))
 
 
 def _sweep(key: tuple[Any, ...], rows: Sequence[Outcome]) -> dict[str, Any]:
+    """Return the figures of one sweep. key: values of SWEEP."""
     first = min(rows, key=lambda one: one["predicted_s"])
     best = min(one["measured_s"] for one in rows)
     return {
@@ -101,26 +107,18 @@ def _sweep(key: tuple[Any, ...], rows: Sequence[Outcome]) -> dict[str, Any]:
 
 def spearman(first: Sequence[float], second: Sequence[float]) -> float | None:
     """Return the rank correlation of two lists, ties at their mean rank; None if all values of one list are equal."""
-    import numpy as np
-
-    one, two = (np.array(_ranks(values)) for values in (first, second))
+    one, two = _ranks(first), _ranks(second)
     if one.std() == 0 or two.std() == 0:
         return None
     return float(np.corrcoef(one, two)[0, 1])
 
 
-def _ranks(values: Sequence[float]) -> list[float]:
-    order = sorted(range(len(values)), key=values.__getitem__)
-    ranks = [0.0] * len(values)
-    begin = 0
-    while begin < len(order):
-        end = begin
-        while end + 1 < len(order) and values[order[end + 1]] == values[order[begin]]:
-            end += 1
-        for place in order[begin : end + 1]:
-            ranks[place] = (begin + end) / 2
-        begin = end + 1
-    return ranks
+def _ranks(values: Sequence[float]) -> Floats:
+    """Return the rank of each value, equal ones at their mean rank."""
+    ordered = np.sort(values)
+    below, up_to = (np.searchsorted(ordered, values, side) for side in ("left", "right"))
+    result: Floats = (below + up_to - 1) / 2
+    return result
 
 
 def verdicts(outcomes: Sequence[Outcome]) -> dict[str, Any] | None:

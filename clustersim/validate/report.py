@@ -7,17 +7,7 @@ from typing import Any
 
 from clustersim.validate.evaluate import Outcome
 from clustersim.validate.ranking import sound, sweeps, verdicts
-from clustersim.validate.statistics import (
-    GROUPS,
-    by_publisher,
-    errors,
-    grouped,
-    groups,
-    judged,
-    moved,
-    peers,
-    refusals,
-)
+from clustersim.validate.statistics import GROUPS, by_publisher, errors, grouped, judged, moved, peers, refusals
 
 
 def report(
@@ -31,10 +21,11 @@ def report(
 
     changed: outcomes of ablations by name, each with figures over the runs that it can simulate. memory: comparison of peaks.
     unseen, strangers: outcomes of runs that change without values read from their publisher, or also without its own sources.
-    Groups are of strangers; rankings and verdicts have the publisher left out. Errors are fractions of measured times.
+    Groups are of strangers; rankings and verdicts have the publisher left out; `sound` is None if all mappings are sound. Errors
+    are fractions of measured times.
     """
     left_out = judged(outcomes, unseen)
-    found = judged(left_out, strangers)
+    found, kept = judged(left_out, strangers), sound(left_out)
     return {
         "runs_read": len(outcomes),
         "stranger": by_publisher(found),
@@ -42,8 +33,8 @@ def report(
         "in_sample": by_publisher(outcomes),
         "publishers_left_out": grouped(left_out, GROUPS["publisher"]),
         "publishers_in_sample": grouped(outcomes, GROUPS["publisher"]),
-        "groups": groups(found),
-        "sound": sound_figures(left_out),
+        "groups": {name: grouped(found, group) for name, group in GROUPS.items()},
+        "sound": None if len(kept) == len(left_out) else {**errors(kept), "sweeps": sweeps(kept)},
         "peers": peers(outcomes),
         "refused": refusals(outcomes),
         "ablations": {name: errors(rows) | moved(outcomes, rows) for name, rows in (changed or {}).items()},
@@ -51,9 +42,3 @@ def report(
         "fit": verdicts(left_out),
         "memory": memory,
     }
-
-
-def sound_figures(outcomes: Sequence[Outcome]) -> dict[str, Any] | None:
-    """Return the errors and rankings of the sound outcomes among mappings; None if all outcomes are sound."""
-    kept = sound(outcomes)
-    return None if len(kept) == len(outcomes) else {**errors(kept), "sweeps": sweeps(kept)}

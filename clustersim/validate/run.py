@@ -62,6 +62,7 @@ def ablations(given: Sequence[str]) -> list[Ablation]:
 
 
 def _check(part: str, value: str) -> None:
+    """Raise InputError if a part cannot be changed to a value."""
     known = {"clocks": ("boost", "sustained"), "fabric": ("ideal",), "host": ("ideal",)}.get(part)
     if known and value not in known:
         raise InputError(f"--ablate {part}={value}: write {' or '.join(f'{part}={name}' for name in known)}")
@@ -110,15 +111,14 @@ def simulate(
         raise ClustersimError(f"{error}; {len(found)} others are kept in {kept.shown}, try fewer --workers") from error
     result = {version: [found[_name(version), run.id] for run in runs] for version in (None, *changes)}
     last = result[None]
-    for version in (UNSEEN, STRANGER):
+    for version in (
+        UNSEEN,
+        STRANGER,
+    ):  # if the inputs do not depend on the publisher, the expected time does not either
         own = {run.id: found[_name(version), run.id] for one, run, _ in asked if one == version}
-        last = result[version] = [own.get(one["id"]) or _without_own(one) for one in last]
+        last = [own.get(one["id"]) or expected_again(one, publisher_group(one["publisher"])) for one in last]
+        result[version] = last
     return result
-
-
-def _without_own(one: Outcome) -> Outcome:
-    """Return an outcome whose inputs do not depend on its publisher, with an expected time that does not either."""
-    return expected_again(one, publisher_group(one["publisher"]))
 
 
 def differing(runs: Sequence[Run]) -> list[ForecastTask]:
@@ -135,10 +135,8 @@ def differing(runs: Sequence[Run]) -> list[ForecastTask]:
     tasks: list[ForecastTask] = []
     for run in runs:
         own, last = publisher_group(run.publisher), setups[run.id]
-        for version, view in (
-            (UNSEEN, Knowledge(run.publisher)),
-            (STRANGER, Knowledge(own, hidden.get(own, frozenset()))),
-        ):
+        views = {UNSEEN: Knowledge(run.publisher), STRANGER: Knowledge(own, hidden.get(own, frozenset()))}
+        for version, view in views.items():
             setup = None if last is None else _setup(run, view)
             if setup is None or last is None or (setup.topology, setup.workload) == (last.topology, last.workload):
                 continue
@@ -156,6 +154,7 @@ def _setup(run: Run, view: Knowledge) -> Setup | None:
 
 
 def _name(version: Ablation | None) -> str:
+    """Return the name of a change in the log, "" for none."""
     return "" if version is None else "=".join(version)
 
 
@@ -177,6 +176,7 @@ def _each(tasks: Sequence[ForecastTask], workers: int, engine: Engine) -> Tracke
 
 
 def _evaluate(task: ForecastTask, engine: Engine) -> Outcome:
+    """Return the outcome of a task."""
     version, run, view = task
     change = None if version is None or version in (UNSEEN, STRANGER) else dict([version])
     return evaluate(run, change, engine, view)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from math import log
+from statistics import median
 from typing import Any
 
 from clustersim.validate.evaluate import Outcome, kind
@@ -57,7 +59,7 @@ def errors(outcomes: Sequence[Outcome]) -> dict[str, Any]:
     return {
         "runs": len(rows),
         "mean_error": sum(size) / len(size),
-        "median_error": _median(size),
+        "median_error": median(size),
         "p90_error": size[min(len(size) - 1, int(0.9 * len(size)))],
         "bias": sum(one["error"] for one in rows) / len(rows),
         "with_interval": len(bounded),
@@ -70,11 +72,6 @@ def moved(before: Sequence[Outcome], after: Sequence[Outcome]) -> dict[str, Any]
     pairs = [(one["predicted_s"], other["predicted_s"]) for one, other in zip(before, after, strict=True)]
     sizes = [abs(now / then - 1) for then, now in pairs if then and now]
     return {"moved": sum(size > 1e-9 for size in sizes), "moved_most": max(sizes, default=0.0)}
-
-
-def groups(outcomes: Sequence[Outcome]) -> dict[str, dict[str, dict[str, Any]]]:
-    """Return {grouping: {group: errors}} of every grouping, largest group first."""
-    return {name: grouped(outcomes, of) for name, of in GROUPS.items()}
 
 
 def grouped(outcomes: Sequence[Outcome], of: Callable[[Outcome], str]) -> dict[str, dict[str, Any]]:
@@ -125,14 +122,4 @@ def refusals(outcomes: Sequence[Outcome]) -> dict[str, int]:
 
 def worst(outcomes: Sequence[Outcome], count: int = 10) -> list[Outcome]:
     """Return the outcomes with the largest ratio between the two times."""
-    return sorted(compared(outcomes), key=lambda one: -_factor(one))[:count]
-
-
-def _factor(one: Outcome) -> float:
-    ratio = float(one["predicted_s"] / one["measured_s"])
-    return max(ratio, 1 / ratio)
-
-
-def _median(values: Sequence[float]) -> float:
-    middle = len(values) // 2
-    return values[middle] if len(values) % 2 else (values[middle - 1] + values[middle]) / 2
+    return sorted(compared(outcomes), key=lambda one: -abs(log(one["predicted_s"] / one["measured_s"])))[:count]
