@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from clustersim.config.evidence import ConstantScope, Declared
 from clustersim.config.gpu import Gpu
@@ -17,21 +18,19 @@ from clustersim.parallel.job import Job
 from clustersim.predictors import clocks
 from clustersim.topology.build import described, node_types
 
+SOFTWARE = "software level"
+_MEANS = "means of 30 publishers' steps as strangers' (docs/validation.md)"
 FAMILIES: Mapping[str, Declared] = {
-    known.family: known
-    for spec in (Gpus, Host, ScaleUp, Nics, Nccl, Fault)
-    for key in spec.model_fields.values()
-    for known in key.metadata
-    if isinstance(known, Declared)
+    SOFTWARE: Declared("", _MEANS, "machine", SOFTWARE, 0.12),
+    **{
+        known.family: known
+        for spec in (Gpus, Host, ScaleUp, Nics, Nccl, Fault)
+        for key in spec.model_fields.values()
+        for known in key.metadata
+        if isinstance(known, Declared)
+    },
 }
 """Knowledge about each family of constants without any step, as declared at its key."""
-SOFTWARE = "software level"
-FAMILIES = {
-    SOFTWARE: Declared(
-        "", "means of 30 publishers' steps as strangers' (docs/validation.md)", "machine", SOFTWARE, 0.12
-    ),
-    **FAMILIES,
-}
 LEVEL = "software.level"
 """Key of a machine file that multiplies the expected time of every step."""
 
@@ -84,11 +83,13 @@ def constants_of(cluster: Document, job: Job) -> list[Constant]:
     found: dict[str, Constant] = {}
     for at, pool in node_types(cluster):
         for one in (*_of_gpu(at, pool.gpu, job), *_of_node(at, pool.node, pool.gpu, job)):
-            known = found.get(one.name)
-            found[one.name] = one if known is None else _joined(known, one)
-    for one in _of_collectives(cluster, job):
-        found[one.name] = one
-    return list(found.values())
+            if (known := found.get(one.name)) is not None:
+                keys, beside = {**known.keys, **one.keys}, {**known.beside, **one.beside}
+                one = replace(known, keys=keys, beside=beside, most=min(known.most, one.most))  # noqa: PLW2901
+            found[one.name] = one
+    collectives = {"nccl.slowdown": described(cluster)[0].nccl.slowdown}
+    latency = [_constant("latency of collectives", collectives, slows=True)] * (job.mesh.size > 1)
+    return [*found.values(), *latency]
 
 
 def software_constant() -> Constant:
@@ -96,20 +97,10 @@ def software_constant() -> Constant:
     return _constant(SOFTWARE, {LEVEL: 1.0}, slows=True)
 
 
-def _joined(one: Constant, other: Constant) -> Constant:
-    keys, beside = {**one.keys, **other.keys}, {**one.beside, **other.beside}
-    return replace(one, keys=keys, beside=beside, most=min(one.most, other.most))
-
-
-def _constant(
-    name: str,
-    keys: Mapping[str, float],
-    beside: Mapping[str, float] | None = None,
-    most: float = float("inf"),
-    slows: bool = False,
-) -> Constant:
+def _constant(name: str, keys: Mapping[str, float], **more: Any) -> Constant:
+    """Return a constant with the scope and spread of its family. more: further fields of `Constant`."""
     known = FAMILIES[family(name)]
-    return Constant(name, known.scope, known.spread, known.chosen_on, keys, beside or {}, most, slows)
+    return Constant(name, known.scope, known.spread, known.chosen_on, keys, **more)
 
 
 def _of_gpu(at: str, gpu: Gpu, job: Job) -> Iterator[Constant]:
@@ -122,7 +113,7 @@ def _of_gpu(at: str, gpu: Gpu, job: Job) -> Iterator[Constant]:
         names["attention"] = f"fused attention, {job.training.attention}, {gpu.architecture}"
     for group, name in names.items():
         beside = {f"{speed}.{other}": value for other, value in now.items() if other != group}
-        yield _constant(name, {f"{speed}.{group}": now.get(group, 1.0)}, beside)
+        yield _constant(name, {f"{speed}.{group}": now.get(group, 1.0)}, beside=beside)
 
 
 def _of_clocks(at: str, gpu: Gpu, precision: str) -> Iterator[Constant]:
@@ -136,7 +127,8 @@ def _of_clocks(at: str, gpu: Gpu, precision: str) -> Iterator[Constant]:
         if wanted & set(types):
             keys = {f"{at}.{dtype}": shares[dtype] for dtype in types}
             beside = {f"{at}.{dtype}": share for dtype, share in shares.items() if dtype not in types}
-            yield _constant(f"clock under load, {group}, {gpu.architecture}", keys, beside, 1 / max(keys.values()))
+            name, most = f"clock under load, {group}, {gpu.architecture}", 1 / max(keys.values())
+            yield _constant(name, keys, beside=beside, most=most)
 
 
 def _of_node(at: str, node: Node, gpu: Gpu, job: Job) -> Iterator[Constant]:
@@ -146,14 +138,7 @@ def _of_node(at: str, node: Node, gpu: Gpu, job: Job) -> Iterator[Constant]:
         yield _constant(f"host, {name}", {f"{at}.host.slowdown": node.host.slowdown}, slows=True)
     if node.gpus.count > 1 and node.scale_up.kind != "none":
         now = node.scale_up.payload_efficiency
-        keys = {f"{at}.scale_up.payload_efficiency": now}
-        yield _constant(f"NVLink, {gpu.architecture}", keys, most=1 / now)
+        yield _constant(f"NVLink, {gpu.architecture}", {f"{at}.scale_up.payload_efficiency": now}, most=1 / now)
     if node.nics is not None and job.mesh.size > node.gpus.count:
         now = node.nics.efficiency
         yield _constant("network between nodes", {f"{at}.nics.efficiency": now}, most=1 / now)
-
-
-def _of_collectives(cluster: Document, job: Job) -> Iterator[Constant]:
-    if job.mesh.size > 1:
-        now = described(cluster)[0].nccl.slowdown
-        yield _constant("latency of collectives", {"nccl.slowdown": now}, slows=True)

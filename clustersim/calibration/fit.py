@@ -16,15 +16,8 @@ import numpy as np
 
 from clustersim.arrays import Floats
 from clustersim.calibration.constants import FAMILIES, Constant
-from clustersim.calibration.posterior import (
-    TUNING,
-    MachinePosterior,
-    Observation,
-    Population,
-    likelihoods,
-    posterior,
-)
-from clustersim.calibration.sensitivity import slope
+from clustersim.calibration.posterior import TUNING, MachinePosterior, Observation, Population, likelihoods, posterior
+from clustersim.calibration.sensitivity import slope, slopes
 
 ChangedKeys = Mapping[str, object]
 """Values by dotted key."""
@@ -99,17 +92,11 @@ class MachineEstimate:
 
     def spread_of(self, one: Measurement) -> float:
         """Return the standard deviation of the log of another forecast, with slopes at usual constants."""
-        usual = log(one.forecast({}))
-
-        def change(constant: Constant, factor: float) -> float:
-            return log(one.forecast(constant.changes(factor))) - usual
-
-        slopes = {constant.name: slope(constant, partial(change, constant)) for constant in one.constants}
-        names = self.found.prior.names
-        own = np.array([slopes.get(name, 0.0) for name in names])
-        unknown = [slopes[constant.name] * constant.spread for constant in one.constants if constant.name not in names]
+        found, names = slopes(one.constants, one.forecast), self.found.prior.names
+        own = np.array([found.get(name, 0.0) for name in names])
+        unknown = [found[constant.name] * constant.spread for constant in one.constants if constant.name not in names]
         known = sqrt(float(own @ self.found.covariance @ own))
-        return hypot(known, *unknown, remainder(one.spread, one.constants, slopes))
+        return hypot(known, *unknown, remainder(one.spread, one.constants, found))
 
 
 def fitted(measurements: Sequence[Measurement], show: Callable[[str], None] = lambda _: None) -> MachineEstimate:
@@ -119,11 +106,12 @@ def fitted(measurements: Sequence[Measurement], show: Callable[[str], None] = la
     what cannot be simulated.
     """
     constants = tuple({one.name: one for own in measurements for one in own.constants}.values())
-    slopes = np.zeros((len(measurements), len(constants)))
-    before, slopes = _linearized(
-        measurements, constants, np.zeros(len(constants)), slopes, [True] * len(constants), show
-    )
-    likely = _likely(_observations(measurements, constants, before, slopes), constants)
+    at, unknown = np.zeros(len(constants)), np.zeros((len(measurements), len(constants)))
+    before, slopes = _linearized(measurements, constants, at, unknown, [True] * len(constants), show)
+    families: dict[str, list[str]] = {NOTHING: []}
+    for one in constants:
+        families.setdefault(one.family, []).append(one.name)
+    likely = likelihoods(_observations(measurements, constants, before, slopes), _prior(constants), families)
     if likely.get(SLOWEST.family, 0.0) < CHOSEN:
         kept = [place for place, one in enumerate(constants) if one.name != SLOWEST.name]
         constants, slopes = tuple(constants[place] for place in kept), slopes[:, kept]
@@ -147,13 +135,6 @@ def _prior(constants: Sequence[Constant], logs: Floats | float = 0.0) -> Populat
     spreads = np.array([one.spread for one in constants])
     wider = np.maximum(np.abs(logs) / spreads / TUNING, 1.0)
     return Population(tuple(one.name for one in constants), np.diag(spreads**2 * wider))
-
-
-def _likely(observations: Sequence[Observation], constants: Sequence[Constant]) -> dict[str, float]:
-    families: dict[str, list[str]] = {NOTHING: []}
-    for constant in constants:
-        families.setdefault(constant.family, []).append(constant.name)
-    return likelihoods(observations, _prior(constants), families)
 
 
 def changes(constants: Sequence[Constant], logs: Floats) -> dict[str, object]:
@@ -199,22 +180,22 @@ def _linearized(
         show(f"forecast {one.name}, {row + 1} of {len(measurements)}")
         ratios[row] = _log_ratio(one, constants, at)
         own = {constant.name for constant in one.constants}
+
+        def change(place: int, factor: float, one: Measurement = one, here: float = float(ratios[row])) -> float:
+            """Return the change of the forecast's logarithm for the constant at a place `factor` times as large."""
+            step = np.zeros(len(constants))
+            step[place] = log(factor)
+            return here - _log_ratio(one, constants, at + step)
+
         for place, constant in enumerate(constants):
             if stale[place] and constant.name in own:
                 moved = replace(constant, most=max(1.0, constant.most / exp(at[place])))
-                found[row, place] = slope(moved, partial(_change, one, constants, at, place, float(ratios[row])))
+                found[row, place] = slope(moved, partial(change, place))
     return ratios, found
 
 
-def _change(
-    one: Measurement, constants: Sequence[Constant], at: Floats, place: int, here: float, factor: float
-) -> float:
-    there = at.copy()
-    there[place] += log(factor)
-    return here - _log_ratio(one, constants, there)
-
-
 def _log_ratio(one: Measurement, constants: Sequence[Constant], logs: Floats) -> float:
+    """Return ln(measured / forecast) of a measurement for constants that differ by `logs`."""
     return log(one.measured / one.forecast(own_changes(one, constants, logs)))
 
 

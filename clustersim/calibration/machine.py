@@ -53,28 +53,8 @@ class Machine:
             raise InputError(f"--machine {path}: a table of runs; clustersim calibrate {path} --out mine.yaml reads it")
         document = read(path)
         spec = validate(MachineSpec, document)
-        names = [one.name for one in spec.constants]
-        for place, one in enumerate(spec.constants):
-            at = ("constants", place)
-            if one.name in names[:place]:
-                raise document.error((*at, "name"), f"constants: {one.name!r} stands twice; keep one of them")
-            if one.correlations and len(one.correlations) != place:
-                few = f"{len(one.correlations)} correlations of {one.name!r}; write none, or one with each constant before"
-                raise document.error((*at, "correlations"), f"constants: {few}: {place}")
-            if (kind := family(one.name)) not in FAMILIES:
-                unknown = f"{kind!r} is not a family of constants; {suggest(kind, FAMILIES)}"
-                raise document.error((*at, "name"), f"constants: {unknown}")
-            if not one.keys and abs(log(one.factor)) >= STILL:
-                without = (
-                    f"{one.name!r} has a factor of {one.factor:g} and no keys; write their values, or a factor of 1"
-                )
-                raise document.error((*at, "factor"), f"constants: {without}")
-            for key in one.keys:
-                if not key.startswith(_KEYS):
-                    raise document.error((*at, "keys", key), f"constants: {key!r} is not a key of a constant; drop it")
-        if np.linalg.eigvalsh(_correlations(spec))[0] < -_ROUNDING:
-            impossible = "no constants can have these correlations together; calibrate again, or leave them out"
-            raise document.error(("constants",), f"constants: {impossible}")
+        for at, what in _faults(spec):
+            raise document.error(("constants", *at), f"constants: {what}")
         return cls(document, spec)
 
     @property
@@ -101,9 +81,8 @@ class Machine:
             was = f"{self.spec.gpu} was measured, and {topology} has {' and '.join(gpus)}"
             raise InputError(f"--machine {self.document.path}: {was}; calibrate on steps of that cluster")
         if len(types) > 1:
-            raise InputError(
-                f"--machine {self.document.path}: {topology} has nodes of several types; name one of one type"
-            )
+            was = f"{topology} has nodes of several types"
+            raise InputError(f"--machine {self.document.path}: {was}; name one of one type")
         node = types[0][1].node
         absent = [_PARTS["nics"]] * (node.nics is None) + [_PARTS["scale_up"]] * (node.scale_up.kind == "none")
         values, places = {}, {}
@@ -120,6 +99,7 @@ class Machine:
         return {key: value for key, value in overrides.items() if key not in said or said[key] != value}
 
     def _values(self) -> Iterator[tuple[str, Any, SourcePlace]]:
+        """Yield (key, value, position in the file) of the cluster's constants."""
         for place, one in enumerate(self.spec.constants):
             for key, value in one.keys.items():
                 if key == LEVEL:
@@ -156,6 +136,27 @@ class Machine:
         return hypot(sqrt(float(slopes @ self.known(constants) @ slopes)), rest)
 
 
+def _faults(spec: MachineSpec) -> Iterator[tuple[tuple[str | int, ...], str]]:
+    """Yield (position below `constants`, what is wrong and the remedy) of the errors of a machine file."""
+    names = [one.name for one in spec.constants]
+    for place, one in enumerate(spec.constants):
+        if one.name in names[:place]:
+            yield (place, "name"), f"{one.name!r} stands twice; keep one of them"
+        if one.correlations and len(one.correlations) != place:
+            few = f"{len(one.correlations)} correlations of {one.name!r}"
+            yield (place, "correlations"), f"{few}; write none, or one with each constant before: {place}"
+        if (kind := family(one.name)) not in FAMILIES:
+            yield (place, "name"), f"{kind!r} is not a family of constants; {suggest(kind, FAMILIES)}"
+        if not one.keys and abs(log(one.factor)) >= STILL:
+            alone = f"{one.name!r} has a factor of {one.factor:g} and no keys"
+            yield (place, "factor"), f"{alone}; write their values, or a factor of 1"
+        for key in one.keys:
+            if not key.startswith(_KEYS):
+                yield (place, "keys", key), f"{key!r} is not a key of a constant; drop it"
+    if np.linalg.eigvalsh(_correlations(spec))[0] < -_ROUNDING:
+        yield (), "no constants can have these correlations together; calibrate again, or leave them out"
+
+
 def narrow(result: StepResult, cluster: Document, path: Path) -> None:
     """Write the interval narrowed by a machine file into the summary of a step. cluster: with the file's values.
 
@@ -167,16 +168,7 @@ def narrow(result: StepResult, cluster: Document, path: Path) -> None:
     spread = machine.spread([software_constant(), *constants], slopes)
     summary["machine"] = {"file": str(path), "evidence": list(machine.spec.evidence), "spread": spread}
     usual, high = summary["expected_step_time_s"], summary["step_time_high_s"]
-    for key in (
-        "tokens_per_s",
-        "tokens_per_s_per_gpu",
-        "tokens_per_s_per_owned_gpu",
-        "model_tflops_per_gpu",
-        "mfu",
-        "hfu",
-    ):
-        if key in summary:
-            summary[key] /= machine.level
+    summary |= {key: summary[key] / machine.level for key in RATES if key in summary}
     seconds = summary["expected_step_time_s"] = usual * machine.level
     summary["software_level"] = {**summary["software_level"], "factor": seconds / summary["step_time_s"]}
     if high is not None:
@@ -223,9 +215,18 @@ def _plain(value: object) -> object:
 
 
 def _rounded(value: Any) -> Any:
+    """Return a float with five digits, another value as it is."""
     return float(f"{value:.5g}") if isinstance(value, float) else value
 
 
+RATES = (
+    "tokens_per_s",
+    *(f"tokens_per_s_per_{gpu}" for gpu in ("gpu", "owned_gpu")),
+    "model_tflops_per_gpu",
+    "mfu",
+    "hfu",
+)
+"""Figures of a summary that are inverse to its time."""
 NARROWED = 0.95
 """Share of its usual spread below which a constant counts as measured."""
 STILL = 0.002
@@ -235,6 +236,7 @@ _ROUNDING = 0.02
 
 
 def _correlations(spec: MachineSpec) -> Floats:
+    """Return the correlations of constants (constants, constants)."""
     found = np.eye(len(spec.constants))
     for place, one in enumerate(spec.constants):
         for other, value in enumerate(one.correlations):

@@ -63,10 +63,6 @@ class MachinePosterior:
         place = self.prior.names.index(name)
         return sqrt(float(self.covariance[place, place]))
 
-    def factor(self, name: str) -> float:
-        """Return the estimated factor of a constant on its usual value."""
-        return exp(float(self.mean[self.prior.names.index(name)]))
-
 
 def posterior(observations: Sequence[Observation], prior: Population) -> MachinePosterior:
     """Return the posterior of constants; without measurements it is the prior.
@@ -87,6 +83,7 @@ def posterior(observations: Sequence[Observation], prior: Population) -> Machine
 
 
 def _arrays(observations: Sequence[Observation], names: Sequence[str]) -> tuple[Floats, Floats, Floats]:
+    """Return sensitivities (measurements, constants), log ratios and spreads (measurements,) of observations."""
     slopes = np.array([[one.sensitivities.get(name, 0.0) for name in names] for one in observations])
     ratios = np.array([one.log_ratio for one in observations])
     return slopes.reshape(len(ratios), len(names)), ratios, np.array([one.spread for one in observations])

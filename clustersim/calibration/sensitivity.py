@@ -30,10 +30,16 @@ def sensitivities(
     simulator: of this cluster, where there is one: what it knows of kernels and of the job is not worked out again.
     """
     known = simulator or Simulator(build(cluster))
-    usual = log(known.seconds(job))
+    return slopes(constants, lambda changes: changed_step(cluster, job, changes, known))
+
+
+def slopes(constants: Iterable[Constant], forecast: Callable[[dict[str, object]], float]) -> dict[str, float]:
+    """Return {name: d log(forecast) / d log(constant)} at usual constants. forecast: function of changed keys."""
+    usual = log(forecast({}))
 
     def change(constant: Constant, factor: float) -> float:
-        return log(changed_step(cluster, job, constant.changes(factor), known)) - usual
+        """Return the change of the forecast's logarithm for a constant `factor` times as large."""
+        return log(forecast(constant.changes(factor))) - usual
 
     return {one.name: slope(one, partial(change, one)) for one in constants}
 

@@ -48,13 +48,12 @@ def completed(run: Run) -> tuple[Run, tuple[str, ...]]:
         return run, ()
     name = run.model.lower()
     if OTHER_LAYERS.search(name):
-        raise Refusal("model", f"{run.model} has state-space or linear-attention layers, which are not modelled")
+        raise Refusal("model", f"{run.model} has state-space or linear-attention layers, which are not supported")
     found, why = known_model(run), "known_models.csv"
     if found is None and run.layers is None and run.hidden is None:
         if NO_DECODER.search(name):
-            raise Refusal(
-                "model", f"{run.model} without shapes is no known decoder; fill layers, hidden, heads and vocab"
-            )
+            what = f"{run.model} is not a decoder whose shapes are known"
+            raise Refusal("model", f"{what}; fill in layers, hidden, heads and vocab if it is a decoder")
         found = _of_size(run)
         why = f"the known dense model nearest in size, as the shapes of {run.model} are not given"
     if found is None:
@@ -113,6 +112,7 @@ def _words(name: str) -> tuple[str, ...]:
 
 
 def _parts(text: str) -> tuple[str, ...]:
+    """Return the words and numbers of a text in lower case, adjacent words joined, without dates."""
     found = re.findall(r"\d+x\d+(?:\.\d+)?b|\d+(?:\.\d+)?[bmt](?![a-z])|\d+(?:\.\d+)?|[a-z]+\+?", text)
     joined: list[str] = []
     for word in found:
@@ -125,6 +125,7 @@ def _parts(text: str) -> tuple[str, ...]:
 
 @cache
 def _table() -> Mapping[tuple[str, ...], KnownModel]:
+    """Return {words of a name: known model}."""
     result: dict[tuple[str, ...], KnownModel] = {}
     with TABLE.open(encoding="utf-8", newline="") as file:
         for row in csv.DictReader(file):

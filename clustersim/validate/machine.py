@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cached_property
+from collections.abc import Sequence
+from functools import cached_property, partial
 from itertools import combinations
 from math import exp, fsum, log
 from pathlib import Path
+from statistics import geometric_mean
 from typing import NamedTuple
 
 import numpy as np
 
-from clustersim.cache import Cache
 from clustersim.calibration.constants import LEVEL, SOFTWARE, Constant, constants_of, software_constant
 from clustersim.calibration.fit import SLOWEST, ChangedKeys, MachineEstimate, Measurement, fitted
 from clustersim.calibration.sensitivity import changed_step
@@ -66,17 +66,15 @@ class MeasuredRun:
     def __init__(self, run: Run, view: Knowledge = EVERYTHING) -> None:
         """Build the cluster and the job of a row. view: knowledge of the forecast. Raises Refusal and InputError."""
         if run.sec_per_iter is None or not run.ran:
-            raise Refusal("no time", f"{run.id} has no sec_per_iter; measure the step")
+            raise Refusal("no time", f"{run.id} has no sec_per_iter; write the measured seconds of its step")
         self.run, self.seconds = run, run.sec_per_iter
         self.setup: Setup = adapt(run, view=view)
         self.cluster: Document = parse(self.setup.topology, "cluster")
         self.simulator = Simulator(build(self.cluster))
         self.gpu = node_types(self.cluster)[0][1].gpu.name
         self.job: Job = self.simulator.placed(build_job(parse(self.setup.workload, "workload")))
-        framework = framework_of(run, view)
-        likely = Kind(
-            "", self.job.training.precision, self.job.mesh.size, 0.0, trainer=framework.trainer, year=run.year
-        )
+        precision, trainer = self.job.training.precision, framework_of(run, view).trainer
+        likely = Kind("", precision, self.job.mesh.size, 0.0, trainer=trainer, year=run.year)
         self.level = software_level(likely, shipped(), publisher_group(view.without)).factor
         self.known: dict[str, float] = {}
 
@@ -107,34 +105,35 @@ class MeasuredRun:
         """Return the kernel classes in a trace of this step as measurements. Raises InputError without GPU kernels."""
         if not trace.on_gpu:
             raise InputError(f"{path}: has operators of a CPU and no kernels; profile with ProfilerActivity.CUDA too")
-        known = Cache(256, 1)
+        known: dict[str, dict[str, float]] = {}
 
-        def seconds(changes: ChangedKeys) -> dict[str, float]:
-            def simulate() -> dict[str, float]:
+        def seconds(parts: Sequence[str], changes: ChangedKeys) -> float:
+            """Return the forecast seconds of some classes of kernels with changed keys."""
+            name = json.dumps(changes, sort_keys=True)
+            if name not in known:
                 simulator = Simulator(build(override(self.cluster, changes))) if changes else self.simulator
                 result = simulator.run(self.job, ignore_memory=True, engine="auto")
-                return {row.name: row.forecast for row in beside(result, trace, None).rows["kernels"]}
-
-            found: dict[str, float] = known.once(json.dumps(changes, sort_keys=True), simulate)
-            return found
+                known[name] = {row.name: row.forecast for row in beside(result, trace, None).rows["kernels"]}
+            return fsum(known[name].get(part, 0.0) for part in parts)
 
         own = tuple(one for one in self.constants if one.family not in (SOFTWARE, *ON_LINKS, "host", SLOWEST.family))
         found = []
         for name, parts in CLASSES.items():
-            took, forecast = _sum(trace.by_class, parts), _summed(seconds, parts)
+            took, forecast = fsum(trace.by_class.get(part, 0.0) for part in parts), partial(seconds, parts)
             if took and forecast({}):
                 found.append(Measurement(f"{name} of {path.name}", took, forecast, own, KERNELS))
         if not found:
-            raise InputError(
-                f"{path}: has no class of kernels that the step of {self.run.id} has; trace that very step"
-            )
+            what = f"none of its kernels is of a class that the step of {self.run.id} has"
+            raise InputError(f"{path}: {what}; give a trace of that step")
         return found
 
     def collectives(self, path: Path) -> list[Measurement]:
         """Return a log of nccl-tests on this cluster as measurements, for large and small sizes. Raises InputError."""
         lines = nccl_tests_log.lines_of(read_text(path, "what nccl-tests printed"))
         if not any(map(nccl_tests_log.head, lines)):
-            raise InputError(f"{path}: is no log of nccl-tests; give all that all_reduce_perf and its kin print")
+            raise InputError(
+                f"{path}: not a log of nccl-tests; give the whole output of all_reduce_perf or a similar test"
+            )
         found = nccl_tests_log.read(path, lines)
         if found.op is None or not found.ranks:
             raise InputError(f"{path}: does not say its collective and its ranks; give the log from its first line on")
@@ -142,50 +141,29 @@ class MeasuredRun:
         own = tuple(one for one in self.constants if one.family in ON_LINKS)
         if found.ranks > each and not any(one.family == "network between nodes" for one in own):
             raise InputError(f"{path}: has {found.ranks} GPUs and the steps have one node; add a step of several nodes")
-        nodes = {"cluster.nodes": -(-found.ranks // each)}
-        fabric = {"fabric.kind": "switch"} if nodes["cluster.nodes"] > 1 and "fabric" not in self.cluster.data else {}
-        kinds = {"large": (MANY, 2.0**63, LARGE), "small": (0, FEW, SMALL)}
+        nodes = -(-found.ranks // each)
+        cluster: dict[str, object] = {"cluster.nodes": nodes}
+        if nodes > 1 and "fabric" not in self.cluster.data:
+            cluster["fabric.kind"] = "switch"
         result = []
-        for name, (least, most, spread) in kinds.items():
+        for name, (least, most, spread) in {"large": (MANY, 2.0**63, LARGE), "small": (0, FEW, SMALL)}.items():
             times = {size: seconds for size, seconds in found.seconds.items() if least <= size <= most}
             if times:
-                forecast = self._collective(found.op, found.ranks, list(times), {**nodes, **fabric})
-                result.append(
-                    Measurement(f"{name} {found.op} of {path.name}", _mean(times.values()), forecast, own, spread)
-                )
+                forecast = partial(self._collective, found.op, found.ranks, list(times), cluster)
+                mean = geometric_mean(times.values())
+                result.append(Measurement(f"{name} {found.op} of {path.name}", mean, forecast, own, spread))
         if not result:
-            raise InputError(
-                f"{path}: has no size of {MANY:,} bytes and more or of {FEW:,} and less; run with -b 8 -e 1G"
-            )
+            sizes = f"{MANY:,} bytes and more or of {FEW:,} and less"
+            raise InputError(f"{path}: has no size of {sizes}; run with -b 8 -e 1G")
         return result
 
     def _collective(
-        self, op: str, ranks: int, sizes: Sequence[int], cluster: ChangedKeys
-    ) -> Callable[[ChangedKeys], float]:
-        """Return the forecast of the geometric mean of seconds over sizes in bytes."""
-
-        def seconds(changes: ChangedKeys) -> float:
-            topology = build(override(self.cluster, {**cluster, **changes}))
-            group = request.members(topology, ranks, None)
-            return _mean([line(topology, group, op, size).time for size in sizes])
-
-        return seconds
-
-
-def _sum(found: Mapping[str, float], parts: Sequence[str]) -> float:
-    return fsum(found.get(part, 0.0) for part in parts)
-
-
-def _summed(
-    seconds: Callable[[ChangedKeys], Mapping[str, float]], parts: Sequence[str]
-) -> Callable[[ChangedKeys], float]:
-    return lambda changes: _sum(seconds(changes), parts)
-
-
-def _mean(values: Iterable[float]) -> float:
-    """Return the geometric mean."""
-    logs = [log(value) for value in values]
-    return exp(fsum(logs) / len(logs))
+        self, op: str, ranks: int, sizes: Sequence[int], cluster: ChangedKeys, changes: ChangedKeys
+    ) -> float:
+        """Return the geometric mean of a collective's forecast seconds over sizes in bytes, with changed keys."""
+        topology = build(override(self.cluster, {**cluster, **changes}))
+        group = request.members(topology, ranks, None)
+        return geometric_mean(line(topology, group, op, size).time for size in sizes)
 
 
 class MeasuredMachine(NamedTuple):
@@ -226,8 +204,7 @@ def machine(
     found = fitted(measurements, progress)
     if len(runs) > 1:
         _check_fit(path, found, len(runs))
-    said = [f"{len(runs)} step{'s' * (len(runs) > 1)} of {path.name}"]
-    said += [f"{measured_one.name}" for measured_one in measurements[len(runs) :]]
+    said = [f"{len(runs)} step{'s' * (len(runs) > 1)} of {path.name}", *(one.name for one in measurements[len(runs) :])]
     return MeasuredMachine(gpus[0], largest.job.mesh.size, found, len(runs), refused, tuple(said))
 
 
@@ -268,10 +245,8 @@ def _check(path: Path, runs: Sequence[MeasuredRun]) -> None:
             raise InputError(f"{path}:{one.run.line}: sec_per_iter: {much}; write seconds of one step")
     for one, other in combinations(sorted(runs, key=lambda one: one.seconds), 2):
         if one.same_job(other) and other.seconds > SAME * one.seconds:
-            took = f"{one.seconds:g} s and {other.seconds:g} s"
-            raise InputError(
-                f"{path}: {one.run.id} and {other.run.id} are the same job and contradict each other: {took}; keep one of them"
-            )
+            what = f"{one.run.id} and {other.run.id} are the same job and contradict each other"
+            raise InputError(f"{path}: {what}: {one.seconds:g} s and {other.seconds:g} s; keep one of them")
 
 
 def _traced(text: str, runs: Sequence[MeasuredRun], path: Path) -> tuple[MeasuredRun, Path]:

@@ -353,7 +353,7 @@ def test_rows_of_two_kinds_of_gpu_are_refused(call, tmp_path):
 
 def test_what_is_no_log_and_no_trace_is_refused(call, tmp_path):
     write(tmp_path / "runs.csv", {"sec_per_iter": "0.1"})
-    assert "is no log of nccl-tests" in refusal(call, "--nccl", "runs.csv")
+    assert "not a log of nccl-tests" in refusal(call, "--nccl", "runs.csv")
     assert "not valid JSON" in refusal(call, "--trace", "runs.csv")
     assert "no step 'X'" in refusal(call, "--trace", "X=runs.csv")
 
