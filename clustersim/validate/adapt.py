@@ -6,11 +6,18 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from clustersim.convert.override import preset_node
+from clustersim.config.yaml import parse
+from clustersim.convert.override import override, preset_node
+from clustersim.engine.player import Engine
 from clustersim.errors import InputError
 from clustersim.frameworks import unseen as unseen_host
+from clustersim.parallel.job import Job
+from clustersim.parallel.load import build as build_job
+from clustersim.report.verdicts import verdict
+from clustersim.simulation import Simulator, StepResult
+from clustersim.topology.build import build
 from clustersim.validate.cluster import cluster
 from clustersim.validate.degrees import smallest_first
 from clustersim.validate.known_models import completed
@@ -18,10 +25,6 @@ from clustersim.validate.refusal import Refusal
 from clustersim.validate.runs import Run
 from clustersim.validate.strangers import EVERYTHING, Knowledge
 from clustersim.validate.workload import InputDraft, framework_of, workload
-
-if TYPE_CHECKING:
-    from clustersim.engine.player import Engine
-    from clustersim.simulation import Simulator, StepResult
 
 NEVER_LATE = 1e-9
 """Factor on the launch times of a host that never delays anything."""
@@ -52,7 +55,7 @@ def adapt(run: Run, ablation: Mapping[str, str] | None = None, view: Knowledge =
     if view.without:
         _leave_out_host(machine, run, view)
     for part, value in (ablation or {}).items():
-        ABLATIONS[part](machine, job, value)
+        _change(machine, job, part, value)
     # one name for all clusters that are alike, so that one is built for many runs
     machine["cluster"]["name"] = (
         f"{machine['cluster']['nodes']} x {machine['cluster']['node']['gpus']['count']} {run.gpu}"
@@ -90,13 +93,10 @@ def _job(run: Run, machine: Mapping[str, Any], domain: int, view: Knowledge) -> 
 
 
 def _fits(topology: str, job: Mapping[str, Any]) -> bool:
-    from clustersim.config.yaml import parse
-    from clustersim.parallel.load import build
-    from clustersim.report.verdicts import verdict
-
+    """Return whether a job likely fits the memory of a cluster's GPUs; False if it cannot be placed on the cluster."""
     try:
         simulator = _simulator(topology)
-        placed = simulator.placed(build(parse(json.dumps(job), "workload")))
+        placed = simulator.placed(_built(json.dumps(job)))
         most = max(one.total for one in simulator.preparation.peaks(placed))
     except InputError:
         return False
@@ -107,9 +107,6 @@ def _overridden(machine: dict[str, Any], run: Run) -> dict[str, Any]:
     """Return a topology file with the values of the row's column `cluster_set`. Raises Refusal."""
     if not run.cluster_set:
         return machine
-    from clustersim.config.yaml import parse
-    from clustersim.convert.override import override
-
     try:
         return dict(override(parse(json.dumps(machine), "cluster"), dict(run.cluster_set)).data)
     except InputError as error:
@@ -118,51 +115,42 @@ def _overridden(machine: dict[str, Any], run: Run) -> dict[str, Any]:
 
 def simulate(setup: Setup, engine: Engine = "auto") -> StepResult:
     """Simulate a run as `clustersim run --ignore-memory` does, because a measured run did fit. Raises Refusal."""
-    from clustersim.config.yaml import parse
-    from clustersim.parallel.load import build
-
     try:
-        job = build(parse(setup.workload, "workload"))
+        job = _built(setup.workload)
         return _simulator(setup.topology).run(job, ignore_memory=True, engine=engine, check_overlap=False)
     except InputError as error:
         raise Refusal("mapping", getattr(error, "message", str(error))) from error
 
 
+def _built(workload: str) -> Job:
+    """Return the job of the text of a workload file. Raises InputError."""
+    return build_job(parse(workload, "workload"))
+
+
 @lru_cache(maxsize=4)
 def _simulator(topology: str) -> Simulator:
-    from clustersim.config.yaml import parse
-    from clustersim.simulation import Simulator
-    from clustersim.topology.build import build
-
+    """Return the simulator of the text of a topology file."""
     return Simulator(build(parse(topology, "cluster")))
 
 
-def _predictor(_: dict[str, Any], job: dict[str, Any], value: str) -> None:
-    job["predictor"] = value
+ABLATIONS = ("predictor", "clocks", "nccl", "fabric", "host")
+"""Parts that `--ablate` can change."""
 
 
-def _clocks(_: dict[str, Any], job: dict[str, Any], value: str) -> None:
-    job["clocks"] = value if value in ("sustained", "boost") else float(value)
-
-
-def _nccl(machine: dict[str, Any], _: dict[str, Any], value: str) -> None:
-    machine["nccl"] = {"algo": value}
-
-
-def _fabric(machine: dict[str, Any], _: dict[str, Any], value: str) -> None:
-    """Give links zero latency and unlimited rate, inside nodes and between them."""
+def _change(machine: dict[str, Any], job: dict[str, Any], part: str, value: str) -> None:
+    """Change one part of a run's files: the value of a key, links without limits, or a faster or slower host."""
     node = machine["cluster"]["node"]
-    node["scale_up"] = {"kind": "nvswitch", "links_per_gpu": 1, "link": "1e6GB/s", "multicast": False, "latency": "0s"}
-    node["nics"].update(rate="1e6GB/s", attach="integrated", latency="0s")
-    if "fabric" in machine:
-        machine["fabric"] = {"kind": "switch"}
-
-
-def _host(machine: dict[str, Any], _: dict[str, Any], value: str) -> None:
-    """Make the host infinitely fast (`ideal`), or slower by the given factor."""
-    slowdown = NEVER_LATE if value == "ideal" else float(value)
-    machine["cluster"]["node"].setdefault("host", {})["slowdown"] = slowdown
-
-
-ABLATIONS = {"predictor": _predictor, "clocks": _clocks, "nccl": _nccl, "fabric": _fabric, "host": _host}
-"""{part that `--ablate` can change: function that changes it}"""
+    if part == "predictor":
+        job["predictor"] = value
+    elif part == "clocks":
+        job["clocks"] = value
+    elif part == "nccl":
+        machine["nccl"] = {"algo": value}
+    elif part == "host":
+        node.setdefault("host", {})["slowdown"] = NEVER_LATE if value == "ideal" else float(value)
+    else:  # no latency and an unlimited rate, inside nodes and between them
+        limits = {"links_per_gpu": 1, "link": "1e6GB/s", "multicast": False, "latency": "0s"}
+        node["scale_up"] = {"kind": "nvswitch", **limits}
+        node["nics"].update(rate="1e6GB/s", attach="integrated", latency="0s")
+        if "fabric" in machine:
+            machine["fabric"] = {"kind": "switch"}

@@ -76,18 +76,16 @@ def levels_of(rows: Sequence[Outcome]) -> dict[str, dict[str, Any]]:
     for one in rows:
         early = one["year"] is not None and one["year"] <= EARLY
         found.setdefault(one["publisher"], {}).setdefault((one["trainer"], early), []).append(one)
+
+    def level(trainer: str, own: Sequence[Outcome]) -> list[Any]:
+        """Return the last year, the mean log error and the number of runs of a kind of trainer."""
+        year = max(one["year"] or EARLY + 1 for one in own)
+        return [trainer, year, round(sum(map(log_error, own)) / len(own), 4), len(own)]
+
     return {
         name: {
             "kin": publisher_group(name),
-            "trainers": [
-                [
-                    trainer,
-                    max(one["year"] or EARLY + 1 for one in own),
-                    round(sum(map(log_error, own)) / len(own), 4),
-                    len(own),
-                ]
-                for (trainer, _), own in sorted(groups.items())
-            ],
+            "trainers": [level(trainer, own) for (trainer, _), own in sorted(groups.items())],
         }
         for name, groups in sorted(found.items())
     }

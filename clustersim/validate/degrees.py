@@ -55,14 +55,15 @@ def degrees(run: Run, launch: Mapping[str, object], domain: int) -> Degrees | No
 
 
 def _degree(value: object) -> int | None:
+    """Return a degree of a launch file if it is a whole number, else None."""
     return value if isinstance(value, int) else None
 
 
 def _part(run: Run, gpus: int, known: int) -> int:
+    """Return the degree that is left for GPUs if the known degrees multiply to `known`. Raises Refusal."""
     if gpus % known:
-        raise Refusal(
-            "layout", f"the degrees of the run multiply to {known}, which does not divide its {run.num_gpus} GPUs"
-        )
+        what = f"the degrees of the run multiply to {known}, which does not divide its {run.num_gpus} GPUs"
+        raise Refusal("layout", what)
     return gpus // known
 
 
@@ -80,10 +81,9 @@ def _checked(run: Run, found: Degrees) -> Degrees:
 def smallest_first(run: Run, layers: int, heads: int, domain: int) -> Iterator[Degrees]:
     """Yield the splits of a run's GPUs over tp and pp, fewest GPUs per replica first, then the widest tp."""
     gpus, cp = run.num_gpus or 1, run.cp or 1
-    powers = [2**k for k in range(domain.bit_length()) if 2**k <= domain]
     splits = [
         (tp, pp)
-        for tp in powers
+        for tp in (2**k for k in range(domain.bit_length()))
         for pp in range(1, layers + 1)
         if gpus % (tp * pp * cp) == 0 and heads % tp == 0 and layers % pp == 0
     ]

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import log
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from clustersim.engine.player import Engine
 from clustersim.errors import ClustersimError
 from clustersim.hardware.constants import CALL
 from clustersim.predictors.uncertainty import Margin
 from clustersim.report.calibration import Kind, expected
+from clustersim.simulation import StepResult
 from clustersim.validate.adapt import adapt, simulate
 from clustersim.validate.refusal import Refusal
 from clustersim.validate.runs import Run
 from clustersim.validate.strangers import EVERYTHING, Knowledge, publisher_group
 from clustersim.validate.workload import framework_of, known
-
-if TYPE_CHECKING:
-    from clustersim.engine.player import Engine
-    from clustersim.simulation import StepResult
 
 Outcome = dict[str, Any]
 _SHOWN = (

@@ -6,7 +6,8 @@ import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+
+import polars as pl
 
 from clustersim.report import store
 from clustersim.report.store import ELSEWHERE, Question
@@ -49,6 +50,7 @@ def opened(target: Path, asked: Question, force: bool = False) -> Iterator[Valid
     """
 
     def empty(place: Path) -> None:
+        """Write a manifest and a log without outcomes."""
         store.write_manifest(place, asked.manifest(complete=False))
         write(place / LOG, b"")
 
@@ -58,10 +60,8 @@ def opened(target: Path, asked: Question, force: bool = False) -> Iterator[Valid
         yield ValidationLog(folder, shown, asked)
 
 
-def frame(outcomes: Sequence[Outcome]) -> Any:
+def frame(outcomes: Sequence[Outcome]) -> pl.DataFrame:
     """Return outcomes as a polars table, with a column for each part of the step."""
-    import polars as pl
-
     parts = dict.fromkeys(name for one in outcomes for name in one["breakdown_s"])
     peers = dict.fromkeys(name for one in outcomes for name in one["peers_s"])
     rows = [

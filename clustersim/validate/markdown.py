@@ -50,8 +50,8 @@ def cells(found: Found) -> str:
     """Return the errors by cell with at least FEW runs, and the runs that were not simulated."""
     several = {name: one for name, one in found["groups"]["cell"].items() if one["runs"] >= FEW}
     refused = ", ".join(f"{count} {kind}" for kind, count in found["refused"].items())
-    parts = [_errors("GPU, precision, tensor parallelism, sequence, scale", several)]
-    return "\n\n".join([*parts, *([f"Not simulated: {refused}."] if refused else [])])
+    table = _errors("GPU, precision, tensor parallelism, sequence, scale", several)
+    return f"{table}\n\nNot simulated: {refused}." if refused else table
 
 
 def peers(found: Found) -> str:
@@ -66,10 +66,8 @@ def ablations(found: Found) -> str:
 
 def mappings(found: Found) -> str:
     """Return the errors of all mappings and of the sound ones, their ranking, and the verdicts on memory."""
-    parts = [
-        _only(found, title) for title in ("Mappings of which many were late", "Ranking of mappings", "Does it fit?")
-    ]
-    fit = found["fit"]
+    titles = ("Mappings of which many were late", "Ranking of mappings", "Does it fit?")
+    parts, fit = [_only(found, title) for title in titles], found["fit"]
     if fit and fit["memory_mean_error"] is not None:
         size, bias = 100 * fit["memory_mean_error"], 100 * fit["memory_bias"]
         parts.append(f"Peak memory: mean error {size:.1f} %, bias {bias:+.1f} %.")
@@ -109,13 +107,11 @@ def picture(found: Found) -> str:
         f'{drawing.mark(i, "84", str(30 + 18 * i))}<text x="96" y="{34 + 18 * i}">{name}</text>'
         for i, name in enumerate(drawing.architectures(rows))
     )
-    style = STYLE.read_text(encoding="utf-8")
-    begin = text.index(">") + 1
-    head = text[: begin - 1].replace(
-        "<svg ", '<svg xmlns="http://www.w3.org/2000/svg" font-family="sans-serif" font-size="12" '
-    )
+    head, _, body = text.partition(">")
+    names = '<svg xmlns="http://www.w3.org/2000/svg" font-family="sans-serif" font-size="12" '
+    style = f"<style>\n{STYLE.read_text(encoding='utf-8')}</style>"
     paper = '<rect width="760" height="560" fill="var(--paper)"/>'
-    return f"{head}><style>\n{style}</style>{paper}{text[begin:].removesuffix('</svg>')}{marks}</svg>\n"
+    return f"{head.replace('<svg ', names)}>{style}{paper}{body.removesuffix('</svg>')}{marks}</svg>\n"
 
 
 SHORT = ("runs", "mean", "bias", "inside")
@@ -128,13 +124,16 @@ def _figures(errors: Mapping[str, Any]) -> list[str]:
 
 
 def _errors(title: str, groups: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return a table of the errors of groups. title: of the column of their names."""
     return _table((title, *SHORT), [[name, *_figures(one)] for name, one in groups.items()])
 
 
 def _only(found: Found, title: str) -> str:
+    """Return the page's table with a title; "" if the validation does not have it."""
     return next((_table(head, rows) for name, head, rows in tables(found) if name == title), "")
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a table whose first column is text."""
     lines = [head, ["---", *["---:"] * (len(head) - 1)], *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)

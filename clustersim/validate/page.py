@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import pairwise
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise, repeat
 from pathlib import Path
 from typing import Any
 from xml.sax.saxutils import escape
@@ -42,18 +42,15 @@ def page(found: Mapping[str, Any], outcomes: Sequence[Outcome], title: str) -> s
 
 
 def _sections(found: Mapping[str, Any], outcomes: Sequence[Outcome]) -> Iterator[str]:
+    """Yield the parts of the page as HTML."""
     rows = compared(outcomes)
     yield f'<p class="answer">{escape(sentence(found))}</p>'
     if rows:
         yield from _pictures(found, rows)
         yield from _worst(rows)
     if found["refused"]:
-        yield "<h2>Not simulated</h2>"
-        yield _table(
-            ("reason", "runs", "such as"),
-            [[kind, str(n), example(outcomes, kind)] for kind, n in found["refused"].items()],
-            2,
-        )
+        reasons = [[kind, str(n), example(outcomes, kind)] for kind, n in found["refused"].items()]
+        yield f"<h2>Not simulated</h2>\n{_table(('reason', 'runs', 'such as'), reasons, (2,))}"
     for title, head, cells in tables(found):
         yield f"<h2>{escape(title)}</h2>"
         yield _table(head, cells)
@@ -67,9 +64,8 @@ def sentence(found: Mapping[str, Any]) -> str:
     mean, median, tail, bias = (
         100 * every[key] for key in ("publisher_mean_error", "median_error", "p90_error", "bias")
     )
-    inside = ""
-    if every["with_interval"]:
-        inside = f" {100 * every['inside']:.0f} % lie inside their interval (it promises 80 %)."
+    known = every["with_interval"]
+    inside = f" {100 * every['inside']:.0f} % lie inside their interval (it promises 80 %)." if known else ""
     left_out, in_sample = (100 * found[name]["publisher_mean_error"] for name in ("left_out", "in_sample"))
     return (
         f"{every['runs']} of {found['runs_read']} runs of {every['publishers']} publishers compared, each as a stranger's: "
@@ -80,6 +76,7 @@ def sentence(found: Mapping[str, Any]) -> str:
 
 
 def _pictures(found: Mapping[str, Any], rows: Sequence[Outcome]) -> Iterator[str]:
+    """Yield the scatter of times, and for each grouping the errors of at most 25 groups, as HTML."""
     yield "<h2>Predicted against measured</h2>"
     yield '<p class="dim">Solid: equal. Dashed: 10 % off. Dotted: 30 % off. Below the line the forecast is too fast.</p>'
     yield drawing.scatter(rows)
@@ -128,34 +125,28 @@ LAUNCHING = (
 
 
 def _worst(rows: Sequence[Outcome]) -> Iterator[str]:
+    """Yield the table of the outcomes that are farthest off, as HTML."""
     farthest = worst(rows)
     used = {part for one in farthest for part, seconds in one["breakdown_s"].items() if seconds}
-    head = "".join(f"<th{' class=text' if name in ('model', 'on') else ''}>{name}</th>" for name in WORST)
     yield "<h2>The ten farthest off</h2>"
     yield f'<div class="legend">{drawing.parts_legend(used.__contains__)}</div>'
-    yield f"<div class='wide'><table><tr>{head}</tr>{''.join(map(_far, farthest))}</table></div>"
+    yield _table(WORST, [_far(one) for one in farthest], (1, 2), [drawing.bar(one) for one in farthest])
     yield f"<p class='dim'>{LAUNCHING}</p>"
 
 
-def _far(one: Outcome) -> str:
+def _far(one: Outcome) -> list[str]:
+    """Return the cells of an outcome below WORST, without its picture."""
     split = f"tp {one['tp']} pp {one['pp']} dp {one['dp']}, microbatch {one['micro_batch'] or '?'}"
-    texts = (one["id"], one["model"], f"{one['num_gpus']} × {one['gpu']}, {split}")
-    numbers = (
-        *(duration(one[key]) for key in ("measured_s", "predicted_s")),
-        f"{100 * one['error']:+.1f} %",
-        f"{100 * one['launching']:.0f} %",
-    )
-    cells = [*(f"<td class='text'>{escape(text)}</td>" for text in texts), *(f"<td>{text}</td>" for text in numbers)]
-    return f"<tr>{''.join(cells)}<td>{drawing.bar(one)}</td></tr>"
+    times = (duration(one[key]) for key in ("measured_s", "predicted_s"))
+    shares = (f"{100 * one['error']:+.1f} %", f"{100 * one['launching']:.0f} %")
+    return [one["id"], one["model"], f"{one['num_gpus']} × {one['gpu']}, {split}", *times, *shares]
 
 
 def tables(found: Mapping[str, Any]) -> Iterator[tuple[str, Sequence[str], TableRows]]:
     """Yield (title, head, rows) of the tables that only some validations have."""
     if found["ablations"]:
-        rows = [
-            ["as it is", *figures(found["in_sample"]), ""],
-            *([name, *figures(e), _moved(e)] for name, e in found["ablations"].items() if e["runs"]),
-        ]
+        rows = [["as it is", *figures(found["in_sample"]), ""]]
+        rows += [[name, *figures(e), _moved(e)] for name, e in found["ablations"].items() if e["runs"]]
         yield "What each part buys", ("one part changed", *HEAD[1:], "forecasts moved"), rows
     if found["peers"]:
         rows = [
@@ -188,6 +179,7 @@ def _moved(errors: Mapping[str, Any]) -> str:
 
 
 def _sweep(one: Mapping[str, Any]) -> list[str]:
+    """Return the cells of a sweep in the table of rankings."""
     name = f"{one['publisher']}: {one['model']} on {one['num_gpus']} × {one['gpu']}"
     rank = "" if one["spearman"] is None else f"{one['spearman']:.2f}"
     sizes = (f"{100 * one[key]:.1f} %" for key in ("mean_error", "median_error"))
@@ -195,10 +187,12 @@ def _sweep(one: Mapping[str, Any]) -> list[str]:
 
 
 def _share(part: int, whole: int) -> str:
+    """Return a count and its share of a whole, such as `3 (75 %)`."""
     return f"{part} ({100 * part / whole:.0f} %)" if whole else "0"
 
 
 def _peak(one: Mapping[str, Any]) -> tuple[str, str]:
+    """Return the predicted GiB of a peak and its error, or the reason why there is none."""
     if one["error"] is None:
         return "", one["reason"]
     return f"{one['predicted_gib']:.2f}", f"{100 * one['error']:+.1f} %"
@@ -210,14 +204,18 @@ def example(outcomes: Sequence[Outcome], kind: str) -> str:
     return f"{one['id']}: {one['reason']}"
 
 
-def _table(head: Sequence[str], rows: TableRows, texts: int = 0) -> str:
-    """Return a table whose first column is text, and the column `texts` if that is not 0."""
+def _table(
+    head: Sequence[str], rows: TableRows, texts: Container[int] = (), pictures: Iterable[str] = repeat("")
+) -> str:
+    """Return a table as HTML. texts: indices of columns of text, besides the first. pictures: the last cell of each row."""
 
-    def cell(index: int, text: str) -> str:
-        return f"<td class='text'>{escape(text)}</td>" if index == texts and texts else f"<td>{escape(text)}</td>"
+    def cells(tag: str, row: Sequence[str]) -> str:
+        """Return a row of cells, `td` or `th`."""
+        each = (f"<{tag}{' class=text' if i in texts else ''}>{escape(text)}</{tag}>" for i, text in enumerate(row))
+        return "".join(each)
 
-    titles = "".join(
-        f"<th{' class=text' if i == texts and texts else ''}>{escape(name)}</th>" for i, name in enumerate(head)
+    lines = (
+        f"<tr>{cells('td', row)}{picture and f'<td>{picture}</td>'}</tr>"
+        for row, picture in zip(rows, pictures, strict=False)
     )
-    lines = "".join(f"<tr>{''.join(cell(i, text) for i, text in enumerate(row))}</tr>" for row in rows)
-    return f"<div class='wide'><table><tr>{titles}</tr>{lines}</table></div>"
+    return f"<div class='wide'><table><tr>{cells('th', head)}</tr>{''.join(lines)}</table></div>"

@@ -54,6 +54,7 @@ def read(path: Path, runs: Collection[str]) -> dict[str, float]:
 
 
 def _row(outcome: Mapping[str, Any], measured: float) -> dict[str, Any]:
+    """Return the comparison of one run's peak. measured: GiB."""
     forecast = outcome["allocated_gib"]
     return {
         "id": outcome["id"],

@@ -8,8 +8,10 @@ from functools import partial
 from itertools import islice
 from pathlib import Path
 
+from clustersim.config.topology import NCCL_ALGORITHMS
 from clustersim.engine.player import Engine
 from clustersim.errors import ClustersimError, DiskFullError, InputError, InterruptedSweepError
+from clustersim.predictors.load import get
 from clustersim.report.store import ELSEWHERE
 from clustersim.sweeps.runner import spread
 from clustersim.validate import log
@@ -67,14 +69,9 @@ def _check(part: str, value: str) -> None:
     if known and value not in known:
         raise InputError(f"--ablate {part}={value}: write {' or '.join(f'{part}={name}' for name in known)}")
     if part == "predictor":
-        from clustersim.predictors.load import get
-
         get(value)
-    if part == "nccl":
-        from clustersim.config.topology import NCCL_ALGORITHMS
-
-        if value not in NCCL_ALGORITHMS:
-            raise InputError(f"--ablate nccl={value}: write one of {', '.join(NCCL_ALGORITHMS)}")
+    if part == "nccl" and value not in NCCL_ALGORITHMS:
+        raise InputError(f"--ablate nccl={value}: write one of {', '.join(NCCL_ALGORITHMS)}")
 
 
 def simulate(

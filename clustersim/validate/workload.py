@@ -9,9 +9,13 @@ from typing import Any, NamedTuple
 
 from clustersim.config.overrides import of_topology, replace, scalar
 from clustersim.config.workload import RecomputeModule, Saved
+from clustersim.config.yaml import read
+from clustersim.convert.megatron_script import ImportRequest, imported
 from clustersim.errors import InputError
+from clustersim.files import read_text
 from clustersim.frameworks import WITHOUT, Framework, find, releases
 from clustersim.hardware import gpus
+from clustersim.parallel.load import unbuilt
 from clustersim.predictors.attention_generations import SPEEDS
 from clustersim.validate.degrees import PUBLISHED, Degrees, accounted, degrees
 from clustersim.validate.known_models import known_model
@@ -115,16 +119,11 @@ def launched(run: Run) -> dict[str, Any]:
     """Return the workload of the file in a run's column `launch`, {} without one. Raises Refusal."""
     if run.launch is None:
         return {}
-    from clustersim.config.yaml import read
-    from clustersim.convert.megatron_script import ImportRequest, imported
-    from clustersim.files import read_text
-    from clustersim.parallel.load import unbuilt
-
     try:
         if run.launch.suffix in (".yaml", ".yml", ".json"):
             return dict(unbuilt(read(run.launch)).document.data)
-        asked = ImportRequest({}, {})
-        return imported(str(run.launch), read_text(run.launch, "a launch script"), asked).workload
+        script = read_text(run.launch, "a launch script")
+        return imported(str(run.launch), script, ImportRequest({}, {})).workload
     except InputError as error:
         raise Refusal("launch", str(error)) from error
 
