@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -24,8 +25,8 @@ class Meaning(NamedTuple):
 
     unit: str
     text: str
-    scale: float = 1.0
-    convert: Callable[[float], float] = math.exp
+    scale: float
+    convert: Callable[[float], float]
 
 
 class ChosenConstant(NamedTuple):
@@ -37,53 +38,26 @@ class ChosenConstant(NamedTuple):
     text: str
 
 
-def share(x: float) -> float:
-    """Return the logistic function of `x`."""
-    return 1 / (1 + math.exp(-x))
-
-
-def above(x: float) -> float:
-    """Return 1 + e^x."""
-    return 1 + math.exp(x)
-
-
-_BANDWIDTH = "share of the memory bandwidth that is reached"
-_AT = "at a clock of 2 GHz"
-MEANINGS: dict[str, Meaning] = {
-    "gemm.path": Meaning("B per clock", "operands that reach an SM from L2"),
-    "gemm.epilogue": Meaning("steps", "steps of the reduction in which the pipelines of a tile fill and drain"),
-    "gemm.store": Meaning("B per clock", "output that an SM stores"),
-    "gemm.split": Meaning("× splits", "more of a tile's end for each split of the reduction"),
-    "gemm.latency": Meaning("clocks", "start of a tile"),
-    "gemm.reduce": Meaning("us", "kernel that adds up the parts of a split reduction", 1e6),
-    "gemm.start": Meaning("us", "start and end of a kernel at a clock of 1.9 GHz", 1e6),
-    "gemm.mu": Meaning("", _BANDWIDTH, convert=share),
-    "gemm.cached": Meaning("× L2 / bytes", "how much of its bytes a product finds in L2"),
-    "gemm.p": Meaning("", "exponent that joins computing and memory: 1 adds them, a large one takes the larger"),
-    "gemm.heat": Meaning("", "what the power controller adds to long products, per unit of the power factor"),
-    "gemm.tau": Meaning("ms", "length of a product that has half of it", 1e3),
-    "gemm.quantize": Meaning("us", "cast of an fp8 or fp4 input in the tables; left out of forecasts", 1e6),
-    "gemm.scale": Meaning("× bytes / bandwidth", "the cast's share that grows with its input; left out of forecasts"),
-    "gemm.level": Meaning("×", "speed of a typical GPU's matrix units, of what its datasheet promises"),
-    "flash.alpha": Meaning("", "share of the attainable rate that products reach", convert=share),
-    "flash.exp": Meaning("", "issue slots of the special-function units that an exponential takes", convert=above),
-    "flash.block": Meaning("us", f"start and end of a block {_AT}, times the layout's fill"),
-    "flash.mu": Meaning("", _BANDWIDTH, convert=share),
-    "flash.around": Meaning("us", f"around a call of an inference server {_AT}; left out of forecasts"),
-    "flash.kept": Meaning("× L2 / bytes", "how much repeated calls find in L2; left out of forecasts"),
-    "flash.reuse": Meaning("× 32 B per clock", "what L2 then gives an SM; left out of forecasts"),
-    "group.alpha": Meaning("", "share of the attainable rate that tiles reach", convert=share),
-    "group.mu": Meaning("", _BANDWIDTH, convert=share),
-    "group.vector": Meaning("", "share of the bandwidth that kernels between the products reach; of layers alone"),
-    "group.start": Meaning("steps", "steps of the reduction in which a tile fills and drains"),
-    "group.around": Meaning("us", f"around a layer of experts {_AT}; left out of forecasts"),
-    "share": Meaning("", "share of the bandwidth that large kernels reach", convert=share),
-    "sharpness": Meaning("", "how sharply the cache ends, as an exponent"),
-    "cycles": Meaning("clocks", "waits of a block and of a load"),
-    "power": Meaning("", "exponent that joins memory, waits and instructions", convert=above),
-    "dispatch": Meaning("us", "dispatch of a call by itself, as tables time it; left out of forecasts", 1e6, float),
-    "fraction": Meaning("", "share of the bandwidth of kernels without a class", convert=float),
+CONVERSIONS: dict[str, Callable[[float], float]] = {
+    "": float,
+    "exp": math.exp,
+    "1 + exp": lambda x: 1 + math.exp(x),
+    "logistic": lambda x: 1 / (1 + math.exp(-x)),
 }
+"""{conversion in `learned_constants.csv`: function}"""
+
+
+def _meanings() -> dict[str, Meaning]:
+    """Return {parameter: its conversion and meaning}, of `learned_constants.csv`."""
+    with Path(__file__).with_name("learned_constants.csv").open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    return {
+        row["constant"]: Meaning(row["unit"], row["meaning"], float(row["scale"]), CONVERSIONS[row["conversion"]])
+        for row in rows
+    }
+
+
+MEANINGS = _meanings()
 _WAITS = {"fp32/softmax": ("block, long rows", "load, long rows", "block, short rows", "load, short rows")}
 
 

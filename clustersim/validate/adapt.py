@@ -21,8 +21,7 @@ from clustersim.topology.build import build
 from clustersim.validate.cluster import cluster
 from clustersim.validate.degrees import smallest_first
 from clustersim.validate.known_models import completed
-from clustersim.validate.refusal import Refusal
-from clustersim.validate.runs import Run
+from clustersim.validate.runs import Refusal, Run
 from clustersim.validate.strangers import EVERYTHING, Knowledge
 from clustersim.validate.workload import InputDraft, framework_of, workload
 

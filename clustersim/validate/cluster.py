@@ -14,8 +14,7 @@ from clustersim.convert.override import nodes_by_gpu, preset_node
 from clustersim.errors import nearest
 from clustersim.hardware.gpus import everything, load, spelled
 from clustersim.predictors.power import STEP, WIDTH, step_without
-from clustersim.validate.refusal import Refusal
-from clustersim.validate.runs import Run
+from clustersim.validate.runs import Refusal, Run
 from clustersim.validate.strangers import EVERYTHING, Knowledge
 from clustersim.validate.workload import InputDraft, framework_of
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from clustersim.validate.refusal import Refusal
-from clustersim.validate.runs import Run
+from clustersim.validate.runs import Refusal, Run
 
 PUBLISHED = "as NeMo's recipe of Llama 3.1 405B"
 """Rule for layers that do not divide over chunks: embedding and loss count as a layer each (nemo/collections/llm)."""

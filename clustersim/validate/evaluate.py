@@ -13,8 +13,7 @@ from clustersim.predictors.uncertainty import Margin
 from clustersim.report.calibration import Kind, expected
 from clustersim.simulation import StepResult
 from clustersim.validate.adapt import adapt, simulate
-from clustersim.validate.refusal import Refusal
-from clustersim.validate.runs import Run
+from clustersim.validate.runs import Refusal, Run
 from clustersim.validate.strangers import EVERYTHING, Knowledge, publisher_group
 from clustersim.validate.workload import framework_of, known
 

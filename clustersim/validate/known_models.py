@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from clustersim.config.overrides import scalar
-from clustersim.validate.refusal import Refusal
-from clustersim.validate.runs import Run
+from clustersim.validate.runs import Refusal, Run
 
 TABLE = Path(__file__).parent / "known_models.csv"
 """Shapes as each model's config.json (Hugging Face) or paper has them; `more`: further keys of `model:` in a workload."""

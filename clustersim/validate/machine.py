@@ -30,9 +30,8 @@ from clustersim.report.calibration import Kind, shipped, software_level
 from clustersim.simulation import Progress, Simulator, silent
 from clustersim.topology.build import build, node_types
 from clustersim.validate.adapt import Setup, adapt
-from clustersim.validate.refusal import Refusal
 from clustersim.validate.run import load
-from clustersim.validate.runs import Run
+from clustersim.validate.runs import Refusal, Run
 from clustersim.validate.strangers import EVERYTHING, Knowledge, publisher_group
 from clustersim.validate.workload import framework_of
 

@@ -17,8 +17,7 @@ from clustersim.sweeps.runner import spread
 from clustersim.validate import log
 from clustersim.validate.adapt import ABLATIONS, Setup, adapt
 from clustersim.validate.evaluate import Outcome, evaluate, expected_again
-from clustersim.validate.refusal import Refusal
-from clustersim.validate.runs import Run, read, repeated
+from clustersim.validate.runs import Refusal, Run, read, repeated
 from clustersim.validate.shipped import TABLE
 from clustersim.validate.strangers import EVERYTHING, Knowledge, hidden_sources, publisher_group
 from clustersim.writing import unwritable

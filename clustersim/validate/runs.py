@@ -132,6 +132,14 @@ FlagColumn = Annotated[bool | None, ColumnReader(_flag, "1 or 0")]
 PairsColumn = Annotated[KeyValues, ColumnReader(_pairs, "key=value, several of them with ; between")]
 
 
+class Refusal(Exception):  # noqa: N818 - it is no fault of anyone's
+    """A run that cannot be simulated. kind: category for counts; why: one sentence."""
+
+    def __init__(self, kind: str, why: str) -> None:
+        super().__init__(why)
+        self.kind, self.why = kind, why
+
+
 @dataclass(frozen=True, slots=True)
 class Run:
     """One measured step, as its source describes it; None is a blank: the source does not specify it.

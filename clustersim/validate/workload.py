@@ -20,8 +20,7 @@ from clustersim.predictors.attention_generations import SPEEDS
 from clustersim.validate.degrees import PUBLISHED, Degrees, accounted, degrees
 from clustersim.validate.known_models import known_model
 from clustersim.validate.models import ModelFamily, family, tied
-from clustersim.validate.refusal import Refusal
-from clustersim.validate.runs import NONE, Run
+from clustersim.validate.runs import NONE, Refusal, Run
 from clustersim.validate.strangers import EVERYTHING, FRAMEWORK, Knowledge
 from clustersim.validate.words import phrases, precision, words
 

@@ -28,8 +28,8 @@ from clustersim.simulation import simulate
 from clustersim.validate import calibrate, log, page, peaks, ranking, run, runs, statistics
 from clustersim.validate.adapt import adapt
 from clustersim.validate.evaluate import evaluate
-from clustersim.validate.refusal import Refusal
 from clustersim.validate.report import report
+from clustersim.validate.runs import Refusal
 from clustersim.validate.strangers import EVERYTHING, Knowledge, publisher_group
 
 

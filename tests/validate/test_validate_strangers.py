@@ -77,7 +77,10 @@ def test_a_row_that_leaves_its_models_shapes_out_is_forecast(tmp_path, change):
     [
         ({"gpu": "TPU v5p"}, "TPU v5p: Tpu accelerators are not modelled, NVIDIA's and AMD's are"),
         ({"gpu": "H100", "model": "Mamba2-2.7B"}, "Mamba2-2.7B has state-space or linear-attention layers"),
-        ({"gpu": "H100", "model": "Stable Diffusion"}, "is not a decoder whose shapes are known; fill in layers, hidden, heads and vocab"),
+        (
+            {"gpu": "H100", "model": "Stable Diffusion"},
+            "is not a decoder whose shapes are known; fill in layers, hidden",
+        ),
         ({"gpu": "H100", "model": "Acme MoE"}, "the source does not say layers and hidden"),
         ({"gpu": "H100", "model": "Llama-3-8B", "seq": "", "global_batch": ""}, "does not say seq and global_batch"),
         (

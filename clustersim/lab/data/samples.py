@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -36,16 +35,10 @@ class Samples:
         return self.select(np.isin(self.table.kind, kinds))
 
 
-def join(one: Samples, other: Samples) -> Samples:
-    """Return the samples of both arguments."""
-    fields = Columns.__slots__
-    table = Columns(*(np.concatenate([getattr(one.table, f), getattr(other.table, f)]) for f in fields))
-    return Samples(table, np.concatenate([one.gpu, other.gpu]), np.concatenate([one.seconds, other.seconds]))
-
-
 def merge(parts: Sequence[Samples]) -> Samples:
     """Return the samples of all parts, at least one."""
-    return reduce(join, parts)
+    table = Columns(*(np.concatenate([getattr(one.table, f) for one in parts]) for f in Columns.__slots__))
+    return Samples(table, *(np.concatenate([getattr(one, name) for one in parts]) for name in ("gpu", "seconds")))
 
 
 def gpus_of(samples: Samples) -> dict[str, Flags]:

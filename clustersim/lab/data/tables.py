@@ -21,7 +21,7 @@ from clustersim.errors import DataError
 from clustersim.hardware import gpus
 from clustersim.hardware.constants import BYTES
 from clustersim.lab.data.own_measurements import measured
-from clustersim.lab.data.samples import Samples, gpus_of, join, merge, pick
+from clustersim.lab.data.samples import Samples, gpus_of, merge, pick
 from clustersim.lab.data.sources import ATTENTION, FP32, GEMM, Data, csv, holds, own_files, places, tables
 from clustersim.lab.data.sources import GROUPED as EXPERTS
 from clustersim.model.kernel import Kernel, vector
@@ -83,7 +83,7 @@ def fp32(data: Data | Path, split: str) -> Samples:
 def fp32_samples(frame: pl.DataFrame) -> Samples:
     """Return rows of the FP32 table as samples: GEMMs first, then vector kernels, each in the table's order."""
     gemms, vectors = frame.filter(pl.col("k").is_not_null()), frame.filter(pl.col("h").is_not_null())
-    return join(_fp32_gemms(gemms), _fp32_vectors(vectors))
+    return merge([_fp32_gemms(gemms), _fp32_vectors(vectors)])
 
 
 def _fp32_gemms(frame: pl.DataFrame) -> Samples:

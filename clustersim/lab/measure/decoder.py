@@ -24,9 +24,10 @@ def weights(model: DecoderShape, device: Device) -> dict[str, Any]:
 
 
 def _parameter(device: Device, shape: tuple[int, ...]) -> Any:
-    value = torch.ones(shape) if len(shape) == 1 else None
-    made = device.normal(shape, "bf16") * 0.02 if value is None else value.to(device.kind, torch.bfloat16)
-    return made.requires_grad_()
+    """Return a bf16 weight: ones for a vector, else normally distributed."""
+    if len(shape) == 1:
+        return torch.ones(shape, device=device.kind, dtype=torch.bfloat16).requires_grad_()
+    return (device.normal(shape, "bf16") * 0.02).requires_grad_()
 
 
 def layer(model: DecoderShape, w: dict[str, Any], x: Any, angles: tuple[Any, Any], loop: bool = False) -> Any:
@@ -39,10 +40,12 @@ def layer(model: DecoderShape, w: dict[str, Any], x: Any, angles: tuple[Any, Any
 
 
 def _mlp(model: DecoderShape, w: dict[str, Any], x: Any) -> Any:
+    """Return the output of an MLP for x (…, hidden)."""
     return functional.linear(_activated(model, functional.linear(x, w["fc1"])), w["fc2"])
 
 
 def _activated(model: DecoderShape, inner: Any) -> Any:
+    """Return the activation of an MLP's inner features: SwiGLU if the model is gated, else GELU."""
     if model.gated:
         gate, value = inner.chunk(2, dim=-1)
         return functional.silu(gate) * value
@@ -98,10 +101,12 @@ def looped_mixture(model: DecoderShape, w: dict[str, Any], x: Any) -> Any:
 
 
 def _norm(x: Any, weight: Any) -> Any:
+    """Return the RMS norm of x over its last dimension."""
     return functional.rms_norm(x, x.shape[-1:], weight, 1e-5)
 
 
 def _attention(model: DecoderShape, qkv: Any, angles: tuple[Any, Any]) -> Any:
+    """Return causal attention (batch, sequence, hidden) of the projected queries, keys and values."""
     batch, seq, _ = qkv.shape
     kv = model.kv_heads * model.dim
     q, k, v = (
@@ -114,6 +119,7 @@ def _attention(model: DecoderShape, qkv: Any, angles: tuple[Any, Any]) -> Any:
 
 
 def _rotate(x: Any, angles: tuple[Any, Any]) -> Any:
+    """Return x with rotary positions. angles: cosines and sines."""
     left, right = x.chunk(2, dim=-1)
     return x * angles[0] + torch.cat((-right, left), dim=-1) * angles[1]
 

@@ -131,6 +131,7 @@ def source(real: bool) -> Callable[[], Reading] | None:
 
 
 def _nvml() -> Callable[[], Reading] | None:
+    """Return a function that reads GPU 0 by NVML, None if NVML does not work."""
     try:
         import pynvml  # type: ignore[import-untyped,import-not-found,unused-ignore]
 
@@ -140,6 +141,7 @@ def _nvml() -> Callable[[], Reading] | None:
         return None
 
     def look() -> Reading:
+        """Return one reading, of NaN if NVML fails."""
         try:
             clock = float(pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM))
             return Reading(clock, _watts(pynvml, handle), *_state(pynvml, handle))
@@ -154,6 +156,7 @@ INSTANT = 186
 
 
 def _watts(pynvml: Any, handle: Any) -> float:
+    """Return the board's power in W, instantaneous if the driver knows it."""
     try:
         [field] = pynvml.nvmlDeviceGetFieldValues(handle, [INSTANT])
         if field.nvmlReturn == 0 and field.value.uiVal > 0:
@@ -164,6 +167,7 @@ def _watts(pynvml: Any, handle: Any) -> float:
 
 
 def _state(pynvml: Any, handle: Any) -> tuple[float, float]:
+    """Return temperature in °C and the reasons of a lower clock; NaN if unknown."""
     try:
         temperature = float(pynvml.nvmlDeviceGetTemperature(handle, pynvml.NVML_TEMPERATURE_GPU))
         return temperature, float(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle))
@@ -172,6 +176,7 @@ def _state(pynvml: Any, handle: Any) -> tuple[float, float]:
 
 
 def _handle(pynvml: Any) -> Any:
+    """Return NVML's handle of PyTorch's first GPU."""
     import torch
 
     uuid = getattr(torch.cuda.get_device_properties(0), "uuid", None)
@@ -181,12 +186,14 @@ def _handle(pynvml: Any) -> Any:
 
 
 def _smi() -> Callable[[], Reading] | None:
+    """Return a function that reads clock and power by nvidia-smi, None if it is not installed."""
     program = shutil.which("nvidia-smi")
     if program is None:
         return None
     query = [program, "--id=0", "--query-gpu=clocks.sm,power.draw", "--format=csv,noheader,nounits"]
 
     def look() -> Reading:
+        """Return one reading, of NaN if nvidia-smi fails."""
         try:
             done = subprocess.run(query, capture_output=True, text=True, timeout=5, check=True)
             clock, power = (float(text) for text in done.stdout.splitlines()[0].split(","))
@@ -223,6 +230,7 @@ class BoardMeter:
             self._thread.join()
 
     def _watch(self) -> None:
+        """Read the GPU every `period` seconds until the `with` block ends."""
         look = self.look
         while look is not None and not self._done.wait(self.period):
             self.times.append(time.perf_counter())

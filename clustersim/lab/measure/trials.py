@@ -35,27 +35,20 @@ def launch_cost(trial: Trial, device: Device, clock: Clock) -> dict[str, Any]:
     """Return the seconds of one launch: `dispatch` is CPU time, `stream` and `graph` GPU time. Raises Unavailable."""
     value = torch.zeros(64, device=device.kind)
     if trial.variant == "dispatch":
-        return summary([_dispatch(device, value) for _ in range(20)])._asdict()
+        count = COUNT // 10
+        return summary([_wall(lambda: _add(value, count), device, wait=False) / count for _ in range(20)])._asdict()
     if not isinstance(clock, CudaClock):
         raise Unavailable("a CPU has neither streams nor graphs")
     with clock.scope():
         play = clock.captured([lambda: value.add_(1)] * COUNT) if trial.variant == "graph" else None
-        events = clock.events(play or (lambda: _many(value)), 20)
+        events = clock.events(play or (lambda: _add(value, COUNT)), 20)
     return summary([seconds / COUNT for seconds in events])._asdict()
 
 
-def _many(value: Any) -> None:
-    for _ in range(COUNT):
+def _add(value: Any, count: int) -> None:
+    """Launch a small kernel `count` times."""
+    for _ in range(count):
         value.add_(1)
-
-
-def _dispatch(device: Device, value: Any) -> float:
-    if device.real:
-        torch.cuda.synchronize()
-    start = time.perf_counter()
-    for _ in range(COUNT // 10):
-        value.add_(1)
-    return (time.perf_counter() - start) / (COUNT // 10)
 
 
 WARMUP, STEPS, TRACED = 3, 10, 2
@@ -114,13 +107,13 @@ def step_kernels(step: Callable[[], object], device: Device) -> list[dict[str, o
     ]
 
 
-def _wall(step: Callable[[], object], device: Device) -> float:
-    """Return the wall time of one step in seconds, from idle GPU to idle GPU."""
+def _wall(step: Callable[[], object], device: Device, wait: bool = True) -> float:
+    """Return the wall time of one step in seconds, from idle GPU to idle GPU, or without `wait` to its last launch."""
     if device.real:
         torch.cuda.synchronize()
     start = time.perf_counter()
     step()
-    if device.real:
+    if device.real and wait:
         torch.cuda.synchronize()
     return time.perf_counter() - start
 
@@ -166,9 +159,11 @@ class TrainingStep:
             weight.grad = None
 
     def _loss(self, tokens: Any) -> Any:
+        """Return the loss of a batch of tokens."""
         return decoder.loss(self.model, self.table, self.head, self.layers, tokens, self._run)
 
     def _run(self, weights: dict[str, Any], x: Any) -> Any:
+        """Return the output of one layer, recomputed in the backward pass if the trial says so."""
         if FULL in self.trial.variant:
             return checkpoint(self.layer, self.model, weights, x, self.turns, use_reentrant=False)
         return self.layer(self.model, weights, x, self.turns)
@@ -212,6 +207,7 @@ class TransformersStep(TrainingStep):
         self._optimize(list(self.causal.parameters()))
 
     def _loss(self, tokens: Any) -> Any:
+        """Return the loss of a batch of tokens."""
         return self.causal(input_ids=tokens, labels=tokens).loss
 
 
@@ -244,6 +240,7 @@ def mixture_part(trial: Trial, device: Device, clock: Clock) -> dict[str, Any]:
     gradient = torch.randn_like(call())
 
     def play() -> object:
+        """Run the part's forward and backward pass."""
         return torch.autograd.grad(call(), inputs, gradient)
 
     seconds = [_wall(lambda: [play() for _ in range(PART_CALLS)], device) / PART_CALLS for _ in range(4)]

@@ -19,7 +19,7 @@ from clustersim.errors import DataError
 from clustersim.hardware import gpus
 from clustersim.hardware.constants import LAUNCH
 from clustersim.lab.data import tables
-from clustersim.lab.data.samples import Samples, canonical, gpus_of, join, pick
+from clustersim.lab.data.samples import Samples, canonical, gpus_of, merge, pick
 from clustersim.lab.data.sources import Data, left_out, places
 from clustersim.lab.data.tables import own_samples, tensor_samples
 from clustersim.predictors.classes import GRAPHED, SIMT, TENSOR
@@ -114,7 +114,7 @@ def splits(data: Data | Path, seed: int) -> dict[str, TrainTestSplit]:
         result[name] = TrainTestSplit(samples.select(np.sort(np.concatenate(rows))), None)
     for name, samples in own_samples(data).items():
         if name in result:
-            result[name] = result[name]._replace(train=join(result[name].train, samples))
+            result[name] = result[name]._replace(train=merge([result[name].train, samples]))
     result = {name: _leave_out(split, data) for name, split in result.items()}
     empty = [name for name, split in result.items() if not len(split.train)]
     if empty:

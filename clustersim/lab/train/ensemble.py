@@ -94,18 +94,16 @@ def minimize(
         schedule.step()
         if step % 100 == 99 or step + 1 == plan.steps:
             progress(task, step + 1, plan.steps)
-    return {k: _numpy(v) for k, v in parameters.items()}
+    return {k: np.asarray(v.detach().numpy(), dtype=np.float64) for k, v in parameters.items()}
 
 
 def _strain(parameters: Mapping[str, Any], prior: Mapping[str, tuple[float, float]]) -> Any:
+    """Return the sum over priors of the mean squared distance from the mean, in deviations."""
     return sum((((parameters[name] - mean) / deviation) ** 2).mean() for name, (mean, deviation) in prior.items())
 
 
 def _groups(parameters: Mapping[str, Any], decay: float) -> list[dict[str, Any]]:
-    nets = [v for k, v in parameters.items() if k.startswith("mlp.") and k.endswith("weight")]
-    rest = [v for k, v in parameters.items() if not (k.startswith("mlp.") and k.endswith("weight"))]
+    """Return the optimizer's groups: weights of networks, which decay, and all other parameters."""
+    names = [name for name in parameters if name.startswith("mlp.") and name.endswith("weight")]
+    nets, rest = [parameters[name] for name in names], [v for k, v in parameters.items() if k not in names]
     return [{"params": nets, "weight_decay": decay}, {"params": rest, "weight_decay": 0.0}]
-
-
-def _numpy(tensor: Any) -> NDArray[np.float64]:
-    return np.asarray(tensor.detach().numpy(), dtype=np.float64)
