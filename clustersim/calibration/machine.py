@@ -114,10 +114,9 @@ class Machine:
         """
         places = {one.name: place for place, one in enumerate(self.spec.constants)}
         found = np.diag([one.spread**2 for one in constants])
-        own = [(i, places[one.name]) for i, one in enumerate(constants) if one.name in places]
-        for i, k in own:
-            for j, m in own:
-                found[i, j] = self.covariance[k, m]
+        own = [i for i, one in enumerate(constants) if one.name in places]
+        known = [places[constants[i].name] for i in own]
+        found[np.ix_(own, own)] = self.covariance[np.ix_(known, known)]
         return found
 
     def spreads(self, constants: Sequence[Constant]) -> dict[str, tuple[float, str]]:

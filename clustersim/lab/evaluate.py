@@ -105,14 +105,14 @@ def _rows(
     predictor: Predictor, kind: str, gpu: Gpu, ratio: Floats, part: Samples, split: str, scalar: bool
 ) -> pl.DataFrame:
     """Return the rows of `judge` for the kernels of one class and GPU."""
-    scaled = _scaled(predictor, kind, gpu, part) if scalar else np.full(len(part), np.nan)
+    after = scaled(predictor, kind, gpu, part) if scalar else np.full(len(part), np.nan)
     columns = {
         "dtype": pl.Series(part.table.dtype.tolist(), dtype=pl.String),
         "seconds": part.seconds,
         "flop": part.table.flop,
         "ratio": ratio,
         "inside": pl.Series(_inside(predictor, gpu, ratio, part)).fill_nan(None),
-        "scalar": pl.Series(scaled).fill_nan(None),
+        "scalar": pl.Series(after).fill_nan(None),
     }
     named = {"predictor": predictor.name, "kind": kind, "gpu": gpu.name, "new": _news(predictor, kind, gpu.name, split)}
     return pl.DataFrame(columns).select(*(pl.lit(value).alias(name) for name, value in named.items()), pl.all())
@@ -127,7 +127,7 @@ def _inside(predictor: Predictor, gpu: Gpu, ratio: Floats, part: Samples) -> Flo
     return np.where(np.isfinite(high), inside.astype(np.float64), np.nan)
 
 
-def _scaled(predictor: Predictor, kind: str, gpu: Gpu, part: Samples) -> Floats:
+def scaled(predictor: Predictor, kind: str, gpu: Gpu, part: Samples) -> Floats:
     """Return forecast / measured (row,) after a measured scalar; NaN without, and for the kernels that set it."""
     result = np.full(len(part), np.nan)
     if isinstance(predictor, Learned) and scalable(predictor, kind):

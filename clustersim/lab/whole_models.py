@@ -71,25 +71,20 @@ class Mean(NamedTuple):
 
 def runs(data: Path, predictor: Predictor) -> Iterator[ModelRun]:
     """Yield the measured single-GPU runs of the table with forecasts. Raises DataError."""
-    frame = _table(data).filter(
-        pl.col("measured_ms").is_not_null() & pl.col("option").fill_null("").is_in(["", "fusion"])
-    )
+    path = data / TABLE
+    if not path.is_file():
+        raise DataError(f"{path}: no such table; the folder of measurements should hold {TABLE} and {CONFIGS}")
+    single = pl.col("measured_ms").is_not_null() & pl.col("option").fill_null("").is_in(["", "fusion"])
     built = cache(_graph)  # many rows are of one graph
-    for row in frame.iter_rows(named=True):
+    for row in csv(path, _COLUMNS).filter(single).iter_rows(named=True):
         path = data / CONFIGS / f"{row['model']}.json"
         if path.is_file():
             graph = built(path, row["mode"], row["batch"], row["seqlen"], row["option"] == "fusion")
             yield _run(row, graph, predictor)
 
 
-def _table(data: Path) -> Any:
-    path = data / TABLE
-    if not path.is_file():
-        raise DataError(f"{path}: no such table; the folder of measurements should hold {TABLE} and {CONFIGS}")
-    return csv(path, _COLUMNS)
-
-
 def _graph(path: Path, mode: str, batch: int, seq: int, fused: bool) -> Graph:
+    """Return the operators of a model's forward pass, or with mode `train` of its step."""
     config = hugging_face.read(path)
     if config.kind == "bert":
         config = hugging_face.Config(config.path, {**config.keys, "architectures": [_BERT[mode]]})
@@ -98,6 +93,7 @@ def _graph(path: Path, mode: str, batch: int, seq: int, fused: bool) -> Graph:
 
 
 def _run(row: dict[str, Any], graph: Graph, predictor: Predictor) -> ModelRun:
+    """Return a row of the table with its forecast."""
     gpu = gpus.load(row["gpu"])
     fused = row["option"] == "fusion"
     seconds = total(graph, predictor, gpu, eager=not fused).seconds
@@ -125,6 +121,7 @@ def means(found: list[ModelRun]) -> list[Mean]:
 
 
 def _mean(key: tuple[bool, str, str, str], part: list[ModelRun]) -> Mean:
+    """Return the mean of runs. key: whether they are trusted, GPU, mode, option."""
     theirs = [abs(one.their_error) for one in part if one.their_error is not None]
     ours = math.fsum(abs(one.error) for one in part) / len(part)
     trusted, gpu, mode, option = key

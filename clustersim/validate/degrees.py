@@ -1,4 +1,4 @@
-"""Degrees of a measured run and its pipeline layout, completed where the source leaves them open."""
+"""Degrees of a measured run, completed where the source leaves them open."""
 
 from __future__ import annotations
 
@@ -6,9 +6,6 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from clustersim.validate.runs import Refusal, Run
-
-PUBLISHED = "as NeMo's recipe of Llama 3.1 405B"
-"""Rule for layers that do not divide over chunks: embedding and loss count as a layer each (nemo/collections/llm)."""
 
 
 class Degrees(NamedTuple):
@@ -89,12 +86,3 @@ def smallest_first(run: Run, layers: int, heads: int, domain: int) -> Iterator[D
     for tp, pp in sorted(splits, key=lambda split: (split[0] * split[1], -split[0])):
         said = f"parallelism: tp {tp}, pp {pp} (the source does not say; the fewest GPUs on which a replica fits)"
         yield Degrees(tp, cp, pp, gpus // (tp * pp * cp), (said,))
-
-
-def accounted(layers: int, chunks: int) -> Mapping[str, bool]:
-    """Return the keys of `parallelism` that cut layers over chunks which do not divide them."""
-    if layers % chunks == 0:
-        return {}
-    if (layers + 1) % chunks == 0:
-        return {"account_for_loss": True}
-    return {"account_for_embedding": True, "account_for_loss": True}

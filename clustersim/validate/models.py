@@ -14,6 +14,7 @@ from typing import Any
 
 from clustersim.config.yaml import own
 from clustersim.frameworks import Framework
+from clustersim.validate.known_models import size
 from clustersim.validate.runs import Run
 
 _PRENORM: Mapping[str, Any] = {"norm": "layernorm", "activation": "gelu", "positions": "learned", "bias": True}
@@ -104,13 +105,14 @@ def family(run: Run, framework: Framework) -> ModelFamily:
 
 def _gated(run: Run, framework: Framework) -> tuple[bool, str]:
     """Return whether the MLP of an unknown model is gated, and why."""
-    if (size := _size(run)) is not None:
+    if (wanted := size(run.model)) is not None:
         off = {
-            gated: min(abs(parameters(run, gated, tie) / size - 1) for tie in (True, False)) for gated in (True, False)
+            gated: min(abs(parameters(run, gated, tie) / wanted - 1) for tie in (True, False))
+            for gated in (True, False)
         }
         near, far = sorted(off, key=off.__getitem__)
         if off[near] < 0.05 and off[far] > 0.1:
-            return near, f"{size / 1e9:g}B parameters in its name"
+            return near, f"{wanted / 1e9:g}B parameters in its name"
     if run.ffn_hidden and run.hidden:
         return run.ffn_hidden != 4 * run.hidden, f"ffn_hidden {run.ffn_hidden}"
     if run.kv_heads and run.kv_heads != run.heads:
@@ -128,18 +130,12 @@ def tied(run: Run, found: ModelFamily) -> tuple[bool, str]:
 
     A size such as `3.57B` decides if the usual choice misses it by more than 3 % and the opposite matches within 1 %.
     """
-    if (wanted := _size(run)) is not None:
+    if (wanted := size(run.model)) is not None:
         gated = found.shapes.get("activation") in ("swiglu", "geglu")
         habit, other = (abs(parameters(run, gated, tie) / wanted - 1) for tie in (found.tied, not found.tied))
         if habit > 0.03 and other < 0.01:
             return not found.tied, f"{wanted / 1e9:g}B parameters in the model's name"
     return found.tied, f"model family {found.name}"
-
-
-def _size(run: Run) -> float | None:
-    """Return the number of parameters in a model's name, such as 7e9 for `InternLM-7B`; None without one."""
-    size = re.search(r"(\d+(?:\.\d+)?)\s*b(?:\b|illion)", run.model.lower())
-    return None if size is None else float(size[1]) * 1e9
 
 
 def parameters(run: Run, gated: bool, tie: bool) -> float:

@@ -321,9 +321,11 @@ def _run(path: Path, line: int, cells: Sequence[tuple[str, str]]) -> Run:
     wrong: list[str] = []
 
     def fault(what: str) -> None:
+        """Record an error of the row."""
         wrong.append(str(ConfigError(str(path), line, 1, what)))
 
     def cell(name: str, reader: ColumnReader) -> Any:
+        """Return the value of a cell; None after recording an error."""
         try:
             return _cell(name, texts.get(name, ""), reader)
         except ValueError as error:

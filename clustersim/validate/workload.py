@@ -17,7 +17,7 @@ from clustersim.frameworks import WITHOUT, Framework, find, releases
 from clustersim.hardware import gpus
 from clustersim.parallel.load import unbuilt
 from clustersim.predictors.attention_generations import SPEEDS
-from clustersim.validate.degrees import PUBLISHED, Degrees, accounted, degrees
+from clustersim.validate.degrees import Degrees, degrees
 from clustersim.validate.known_models import known_model
 from clustersim.validate.models import ModelFamily, family, tied
 from clustersim.validate.runs import NONE, Refusal, Run
@@ -401,8 +401,10 @@ class _Draft:
         fixed = ("layout", "first_layers", "last_layers", "account_for_embedding", "account_for_loss")
         if self.framework.stages == "any" or any(split.get(key) for key in fixed):
             return
-        for key, value in accounted(layers, chunks).items():
-            self.assume(f"parallelism.{key}", value, f"{layers} layers over {chunks} chunks, {PUBLISHED}")
+        accounted = ("loss",) if (layers + 1) % chunks == 0 else ("embedding", "loss")
+        for part in accounted if layers % chunks else ():  # each counts as a layer (nemo/collections/llm)
+            why = f"{layers} layers over {chunks} chunks, as NeMo's recipe of Llama 3.1 405B"
+            self.assume(f"parallelism.account_for_{part}", True, why)
 
     def sharding(self, found: Degrees, domain: int) -> None:
         """Set the sharding over replicas. domain: GPUs per NVLink domain."""

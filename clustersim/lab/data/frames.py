@@ -24,6 +24,7 @@ def csv(path: Path, **options: Any) -> pl.DataFrame:
 
 
 def _read(reader: Callable[..., pl.DataFrame], path: Path, form: str, **options: Any) -> pl.DataFrame:
+    """Return a file, read by a function of polars. form: name of its format. Raises DataError if it cannot be read."""
     raw = read_table(path, f"a {form} table")
     try:
         return reader(io.BytesIO(raw), **options)
@@ -56,6 +57,7 @@ def read(path: Path, texts: Sequence[str], numbers: Sequence[str], optional: Map
 
 
 def _whole(path: Path) -> pl.DataFrame:
+    """Return all columns of a parquet or CSV file, those of CSV as texts. Raises DataError."""
     if read_table(path).startswith(POINTER):
         raise DataError(f"{path}: is a Git LFS pointer; run `git lfs pull` in the checkout")
     return parquet(path) if path.suffix == ".parquet" else csv(path, infer_schema=False)

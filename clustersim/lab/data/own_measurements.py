@@ -121,9 +121,8 @@ def _csv(path: Path) -> CsvTable:
     try:
         reader = csv.reader(io.StringIO(raw.decode(), newline=""), strict=True)
         header = [name.strip() for name in next(reader, [])]
-        rows = {
-            line: [cell.strip() for cell in row] for line, row in ((reader.line_num, row) for row in reader) if any(row)
-        }
+        lines = ((reader.line_num, [cell.strip() for cell in row]) for row in reader)
+        rows = {line: row for line, row in lines if any(row)}
     except (UnicodeDecodeError, csv.Error) as error:
         raise DataError(f"{path}: cannot be read as CSV: {error}; write UTF-8 text with commas") from error
     for line, row in rows.items():

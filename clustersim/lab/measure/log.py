@@ -82,10 +82,9 @@ def _text(value: object) -> str:
     return f"{value:.7g}" if isinstance(value, float) else str(value)
 
 
-CLOCK_KEY = (
-    *("gpu", "kind", "op", "dtype", "layout", "batch", "m", "n", "k", "heads", "kv_heads", "causal", "note"),
-    *("duty", "filler"),
-)
+KERNEL = ("gpu", "kind", "op", "dtype", "layout", "batch", "m", "n", "k", "heads", "kv_heads", "causal")
+KEY = (*KERNEL, "mode", "note")
+CLOCK_KEY = (*KERNEL, "note", "duty", "filler")
 CLOCK_COLUMNS = (
     *CLOCK_KEY,
     *("t_s", "latency_s", "busy", "clock_mhz", "power_w", "temperature_c", "reasons", "torch", "cuda"),
@@ -95,7 +94,6 @@ TRACE_KEY = ("gpu", "model", "seq", "micro_batch", "mode", "variant")
 TRACE_COLUMNS = (*TRACE_KEY, "name", "calls", "seconds", "steps", "torch", "cuda")
 """Columns of a training step's kernels. `seconds` is the sum over `calls` in `steps` steps."""
 
-KEY = ("gpu", "kind", "op", "dtype", "layout", "batch", "m", "n", "k", "heads", "kv_heads", "causal", "mode", "note")
 WHOLE_COLUMNS = (
     *("gpu", "what", "variant", "mode", "model", "layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "seq"),
     *("experts", "topk", "micro_batch", "amount", "tokens", "parameters", "latency_s", "low_s", "high_s", "samples"),

@@ -47,6 +47,7 @@ def _tf32(launch: KernelLaunch) -> KernelLaunch:
     """Return the launch of a GEMM with fp32 operands that tensor cores round to tf32."""
 
     def rounded() -> object:
+        """Run the GEMM with operands rounded to tf32."""
         torch.backends.cuda.matmul.allow_tf32 = True
         try:
             return launch()
@@ -99,6 +100,7 @@ def attention(case: Case, device: Device) -> KernelLaunch:
     inputs = [device.normal(shape, kernel.dtype, backward) for shape in (queries, keys, keys)]
 
     def attend() -> Any:
+        """Return the output of attention (batch, heads, sequence, dim)."""
         q, k, v = (one.transpose(1, 2) for one in inputs)
         with sdpa_kernel(backend):
             return functional.scaled_dot_product_attention(q, k, v, is_causal=kernel.causal, enable_gqa=grouped)

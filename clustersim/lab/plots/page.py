@@ -60,6 +60,7 @@ def _scale(axis: Axis, first: float, last: float) -> AxisScale:
 
 
 def _grid(panel: Panel, across: AxisScale, down: AxisScale, left: float) -> Iterator[str]:
+    """Yield the SVG elements of a panel's ticks and labels. left: x of the vertical axis."""
     right, bottom = WIDTH - RIGHT, HEIGHT - BOTTOM
     for value, text in panel.x.ticks:
         x = across(value)
@@ -109,6 +110,7 @@ def legend(figure: Figure) -> str:
 
 
 def _text(x: float, y: float, text: str, anchor: str = "start", weight: int = 400, turn: str = "") -> str:
+    """Return a text as SVG. anchor: the part of it at x; turn: its transform."""
     more = f' transform="{turn}"' if turn else ""
     return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" font-weight="{weight}"{more}>{escape(text)}</text>'
 
@@ -148,31 +150,25 @@ def page(frames: Sequence[pl.DataFrame], split: str) -> str:
 
 
 def _predictor(frame: pl.DataFrame) -> Iterator[str]:
+    """Yield the errors by class and the figures of a predictor, as HTML."""
     name = escape(str(frame["predictor"][0]))
     yield f"<h2>{name}: errors by class</h2>"
     yield _table(frame)
     for figure in figures(frame):
-        yield from _figure(figure)
-
-
-def _figure(figure: Figure) -> Iterator[str]:
-    yield f'<section id="{escape(figure.name)}"><h2>{escape(figure.title)}</h2><p>{escape(figure.text)}</p>'
-    yield f'<div class="legend">{legend(figure)}</div>'
-    yield '<div class="panels">'
-    yield from (f"<div>{svg(panel)}</div>" for panel in figure.panels)
-    yield "</div></section>"
+        yield f'<section id="{escape(figure.name)}"><h2>{escape(figure.title)}</h2><p>{escape(figure.text)}</p>'
+        yield f'<div class="legend">{legend(figure)}</div>'
+        yield '<div class="panels">'
+        yield from (f"<div>{svg(panel)}</div>" for panel in figure.panels)
+        yield "</div></section>"
 
 
 def _table(frame: pl.DataFrame) -> str:
+    """Return the errors of judged kernels by class, as HTML."""
     head = "".join(f"<th>{name}</th>" for name in COLUMNS)
     rows = []
     for row in errors(frame, ("class",)):
-        figures = (
-            *(percent(row[key]) for key in ("mean", "median", "p90")),
-            f"{row['bias']:.2f}",
-            percent(row["coverage"]),
-        )
-        cells = (row["kind"], *figures, f"{row['samples']:,}", row["new"])
+        mean, median, p90, coverage = (percent(row[key]) for key in ("mean", "median", "p90", "coverage"))
+        cells = (row["kind"], mean, median, p90, f"{row['bias']:.2f}", coverage, f"{row['samples']:,}", row["new"])
         rows.append("".join(f"<td>{escape(cell)}</td>" for cell in cells))
     return f"<table><tr>{head}</tr>{''.join(f'<tr>{row}</tr>' for row in rows)}</table>"
 
@@ -195,14 +191,13 @@ def png_available() -> None:
 def write_png(folder: Path, frames: Sequence[pl.DataFrame]) -> list[Path]:
     """Write every figure of judged kernels, a frame per predictor, as one PNG file. Raises InputError."""
     png_available()
-    return [_write_png(folder / f"{figure.name}.png", figure) for frame in frames for figure in figures(frame)]
-
-
-def _write_png(path: Path, figure: Figure) -> Path:
-    buffer = BytesIO()
-    draw(figure).savefig(buffer, format="png", dpi=100, metadata={"Software": None})
-    save(path, buffer.getvalue())
-    return path
+    paths = []
+    for figure in (figure for frame in frames for figure in figures(frame)):
+        buffer, path = BytesIO(), folder / f"{figure.name}.png"
+        draw(figure).savefig(buffer, format="png", dpi=100, metadata={"Software": None})
+        save(path, buffer.getvalue())
+        paths.append(path)
+    return paths
 
 
 def draw(figure: Figure) -> Any:
@@ -223,24 +218,22 @@ def draw(figure: Figure) -> Any:
 
 
 def _png_panel(axes: Any, panel: Panel) -> None:
+    """Draw a panel on matplotlib's axes."""
     for one in panel.series:
         _png_series(axes, one)
     axes.set_title(panel.title, fontsize=10, loc="left")
     axes.grid(color="#000000", alpha=0.12)
     for letter, axis in (("x", panel.x), ("y", panel.y)):
-        _axis(axes, letter, axis)
-
-
-def _axis(axes: Any, letter: str, axis: Axis) -> None:
-    getattr(axes, f"set_{letter}scale")("log" if axis.log else "linear")
-    getattr(axes, f"set_{letter}lim")(*((axis.high, axis.low) if axis.down else (axis.low, axis.high)))
-    values, texts = zip(*axis.ticks, strict=True)
-    getattr(axes, f"set_{letter}ticks")(values, texts, fontsize=8)
-    getattr(axes, f"{letter}axis").minorticks_off()
-    getattr(axes, f"set_{letter}label")(axis.label, fontsize=9)
+        getattr(axes, f"set_{letter}scale")("log" if axis.log else "linear")
+        getattr(axes, f"set_{letter}lim")(*((axis.high, axis.low) if axis.down else (axis.low, axis.high)))
+        values, texts = zip(*axis.ticks, strict=True)
+        getattr(axes, f"set_{letter}ticks")(values, texts, fontsize=8)
+        getattr(axes, f"{letter}axis").minorticks_off()
+        getattr(axes, f"set_{letter}label")(axis.label, fontsize=9)
 
 
 def _png_series(axes: Any, one: Series) -> Any:
+    """Draw a series on matplotlib's axes. Return its handle for a legend."""
     if one.style == "span":
         return axes.hlines(one.y, one.x, one.end, color=one.colour, linewidth=5, alpha=0.3)
     if one.style == "line":

@@ -64,6 +64,7 @@ def widening(residuals: Sequence[Residuals]) -> float:
 
 
 def _quantiles(part: Sequence[Residuals], size: int) -> list[float]:
+    """Return the interval of kernels of one length (index between EDGES), of all lengths if they are few."""
     masks = [np.searchsorted(EDGES, one.forecast) == size for one in part]
     enough = sum(int(mask.sum()) for mask in masks) >= FEWEST
     picked = [one.ratio[mask] if enough else one.ratio for one, mask in zip(part, masks, strict=True)]
@@ -87,6 +88,7 @@ def coverage(residuals: Sequence[Residuals], widen: float = 1.0) -> float | None
 
 
 def _covered(new: Sequence[Residuals], name: str, widen: float) -> float:
+    """Return the share of a generation's kernels inside the interval of the others, widened by a power."""
     others = [one for one in new if one.group != name]
     table = {"new": [_quantiles(others, size) for size in range(len(EDGES) + 1)], "widen": widen}
     inside = []

@@ -24,12 +24,12 @@ from clustersim.extras import need
 from clustersim.hardware import gpus
 from clustersim.lab.data.samples import Samples, canonical, gpus_of, merge
 from clustersim.lab.data.sources import Data, digests, left_out
-from clustersim.lab.evaluate import ErrorRow, ratios, summary
+from clustersim.lab.evaluate import ErrorRow, ratios, scaled, summary
 from clustersim.lab.train import intervals
 from clustersim.lab.train.dataset import GENERATIONS, WEIGHT, TrainTestSplit, generations, held_shapes, splits
 from clustersim.lab.train.ensemble import TrainingProgress, silent
 from clustersim.lab.train.intervals import Residuals
-from clustersim.lab.train.learner import Learner, scalable, with_scalar
+from clustersim.lab.train.learner import Learner, scalable
 from clustersim.predictors.classes import MEMORY, SIMT
 from clustersim.predictors.features import Columns
 from clustersim.predictors.learned import Learned
@@ -50,12 +50,14 @@ def resumable(learner: Learner, scratch: Path | None) -> Learner:
     method, own = learner.method.name, learner.own
 
     def fit(name: str, samples: Samples, seed: int, progress: TrainingProgress) -> dict[str, Floats]:
+        """Return the cached result of `learner.fit`."""
         path = scratch / f"{_key((method, name, seed), samples, {})}.npz"
         found = _kept(path, lambda: learner.fit(name, samples, seed, progress))
         progress(name, 1, 1)
         return found
 
     def fit_own(parameters: Parameters, samples: Samples, seed: int, progress: TrainingProgress) -> dict[str, Floats]:
+        """Return the cached result of `learner.own`."""
         assert own is not None
         path = scratch / f"{_key((method, 'own', seed), samples, parameters)}.npz"
         return _kept(path, lambda: own[1](parameters, samples, seed, progress))
@@ -257,11 +259,11 @@ def _wide(learner: Learner | None, predictor: Learned, name: str, gpu: Gpu, samp
 
 def _scalar(predictor: Learned, name: str, gpu: Gpu, samples: Samples) -> dict[str, float]:
     """Return the errors if a few kernels set one scalar for each data type, on all other kernels."""
-    calibrated, rest = with_scalar(predictor, name, gpu, samples)
-    if not len(rest):
-        return {}
-    [(_, ratio, part)] = ratios(calibrated, name, samples.select(rest))
-    return rounded(summary(predictor.name, name, gpu.name, ratio, part.table))
+    ratio = scaled(predictor, name, gpu, samples)
+    rest = np.isfinite(ratio)
+    return (
+        rounded(summary(predictor.name, name, gpu.name, ratio[rest], samples.table.select(rest))) if rest.any() else {}
+    )
 
 
 def _temporary(learner: Learner, classes: WeightsByClass) -> Learned:

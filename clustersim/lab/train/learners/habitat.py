@@ -29,6 +29,7 @@ def fit(name: str, samples: Samples, seed: int, progress: TrainingProgress = sil
     begin |= nuisance(BUDGET.members, facts, expected_dispatch(name))
 
     def lone_seconds(xp: object, parameters: Parameters, rows: Parameters) -> object:
+        """Return log(seconds) of an eager call."""
         return lone(xp, parameters, rows, log_seconds(xp, parameters, rows))
 
     found = minimize(name, begin, lone_seconds, inputs, facts.seconds, seed, facts.weight, BUDGET, progress)

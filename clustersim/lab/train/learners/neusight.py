@@ -266,6 +266,7 @@ def _task(kind: str) -> Callable[[Any, Parameters, Mapping[str, Any]], Any]:
     """Return the function (xp, parameters, rows) -> log(seconds) of a GEMM in a table, for matrix units of a kind."""
 
     def log_seconds(xp: Any, parameters: Parameters, rows: Mapping[str, Any]) -> Any:
+        """Return log(seconds) of GEMMs with the speeds of their GPUs, and the cast or dispatch that tables include."""
         own = (rows["gpu"] * parameters["gpu.speed"][:, None, :]).sum(-1)
         busy = gemm.log_seconds(xp, parameters, {**rows, "speed": own})
         if kind == "tensor":
