@@ -172,7 +172,7 @@ class _Draft:
             here = here.setdefault(part, {})
         here[last] = value
 
-    def default(self, key: str, given: Any, name: str = "") -> Any:
+    def default(self, key: str, given: Any = None, name: str = "") -> Any:
         """Set the row's value, else the job's recipe's, else the framework's default, and record an assumption.
 
         name: name of the default, if other than the key.
@@ -230,7 +230,7 @@ class _Draft:
         if "ffn" not in shapes and shapes.get("activation") in ("swiglu", "geglu"):
             width = -(-8 * hidden // 3 // 256) * 256
             self.assume("model.ffn", width, "as many weights as an MLP of 4 × hidden without a gate")
-        self.default("model.vocab_multiple", None)
+        self.default("model.vocab_multiple")
 
     def family(self, found: ModelFamily) -> None:
         """Set the family's blocks, embeddings and dropout."""
@@ -250,7 +250,7 @@ class _Draft:
         share, why = tied(run, found)
         self.assume("model.tied_embeddings", share, why)
         if found.dropout:
-            self.default("model.dropout", None)
+            self.default("model.dropout")
 
     def training(self, split: Degrees | None) -> None:
         """Set batch, precision, attention, recomputation, gradients, optimizer."""
@@ -269,13 +269,13 @@ class _Draft:
             raise Refusal("precision", f"precision {run.precision}: only {', '.join(PRECISIONS)} are modelled")
         self.micro_batch(split)
         self.attention()
-        self.default("training.cross_entropy", None)
+        self.default("training.cross_entropy")
         self.recompute()
         self.default("training.gradients", self.wire())
         if self.has("training.precision") == "fp8":
-            self.default("training.fp8_scaling", None)
+            self.default("training.fp8_scaling")
         for key in ("kernels", "optimizer", "clip_gradients"):
-            self.default(f"training.{key}", None)
+            self.default(f"training.{key}")
         if self.framework.host is not None or self.framework.memory is not None:
             self.put("training.framework", self.name)
 
@@ -354,12 +354,12 @@ class _Draft:
         split.update(tp=found.tp, cp=found.cp, pp=found.pp, dp=found.dp, tp_across_nodes=True)
         self.experts(found, domain)
         if found.cp > 1:
-            self.default("parallelism.cp_type", None)
+            self.default("parallelism.cp_type")
             if self.windowed and "p2p" in (self.has("parallelism.cp_type") or "p2p"):
                 self.assume("parallelism.cp_type", "all_gather", "rings have no sliding windows")
         vpp = self.default("parallelism.vpp", run.vpp) or 1
         for key in ("partition", "layout", "bucket"):
-            self.default(f"parallelism.{key}", None)
+            self.default(f"parallelism.{key}")
         self.stages(found.pp * vpp)
         own = self.framework.value("parallelism.schedule") if found.pp > 1 and vpp == 1 else None
         if own and "schedule" not in split:
@@ -437,10 +437,10 @@ class _Draft:
         interleaved = "parallelism.overlap.p2p_interleaved" if vpp > 1 else ""
         self.default("parallelism.overlap.p2p", run.overlap_p2p, interleaved)
         if found.tp > 1 and found.pp > 1 and not self.has("parallelism.sequence_parallel"):
-            self.default("parallelism.scatter_gather", None)
+            self.default("parallelism.scatter_gather")
         self.default("parallelism.overlap.tp", self.overlapped_tp(found))
         for key in ("sms", "memory"):
-            self.default(f"parallelism.overlap.{key}", None)
+            self.default(f"parallelism.overlap.{key}")
 
     def overlapped_tp(self, found: Degrees) -> str | None:
         """Return the tensor-parallel communication that overlaps GEMMs; None: the framework's default.
@@ -468,7 +468,7 @@ class _Draft:
         }
         for key in self.framework.defaults:
             if key in HABITS and self.has(key) is None and not unfit.get(key) and self.divided(HABITS[key]):
-                self.default(key, None)
+                self.default(key)
 
     def divided(self, degree: str) -> bool:
         """Return whether the job has a degree such as `ep` above 1; True for ""."""
@@ -512,7 +512,7 @@ class _Draft:
         """Set how sharded parameters are gathered: as in the framework if it shards them, else as in FSDP2."""
         own = [key for key in self.framework.defaults if key.startswith(("parallelism.fsdp.", "parallelism.zero3."))]
         for key in own:
-            self.default(key, None)
+            self.default(key)
         if not own:
             self.put("parallelism.fsdp", {})
             why = "the framework says nothing of sharded parameters"

@@ -38,16 +38,16 @@ def svg(panel: Panel) -> str:
     """Return a panel as SVG. Equal panels give equal text."""
     left = NAMES if panel.y.down else LEFT
     across, down = _scale(panel.x, left, WIDTH - RIGHT), _scale(panel.y, HEIGHT - BOTTOM, TOP)
-    body = [*_grid(panel, across, down, left), *(line for one in panel.series for line in marks(one, across, down))]
+    width, height = f"{WIDTH - RIGHT - left:g}", f"{HEIGHT - BOTTOM - TOP:g}"
     head = (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH:g} {HEIGHT:g}" role="img" '
         f'aria-label="{escape(panel.title)}" font-size="11.5" fill="#222">'
     )
-    clip = f'<svg x="{left:g}" y="{TOP:g}" width="{WIDTH - RIGHT - left:g}" height="{HEIGHT - BOTTOM - TOP:g}" '
-    view = f'viewBox="{left:g} {TOP:g} {WIDTH - RIGHT - left:g} {HEIGHT - BOTTOM - TOP:g}">'
-    axes = [line for line in body if line.startswith("<text") or "tick" in line]
-    series = [line for line in body if line not in axes]
-    return "\n".join([head, _text(left, 17, panel.title, weight=600), *axes, clip + view, *series, "</svg>", "</svg>"])
+    place = f'x="{left:g}" y="{TOP:g}" width="{width}" height="{height}"'
+    inside = f'<svg {place} viewBox="{left:g} {TOP:g} {width} {height}">'
+    axes = [_text(left, 17, panel.title, weight=600), *_grid(panel, across, down, left)]
+    series = [line for one in panel.series for line in marks(one, across, down)]
+    return "\n".join([head, *axes, inside, *series, "</svg>", "</svg>"])
 
 
 def _scale(axis: Axis, first: float, last: float) -> AxisScale:
