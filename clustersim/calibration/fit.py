@@ -141,7 +141,7 @@ def changes(constants: Sequence[Constant], logs: Floats) -> dict[str, object]:
     """Return {key: value} of constants scaled by exp(`logs`), without unchanged ones."""
     moved = [(one, one.changes(exp(x))) for one, x in zip(constants, logs.tolist(), strict=True) if x]
     found = {key: value for _, own in moved for key, value in own.items()}
-    return found | {key: own[key] for one, own in moved for key in one.keys}  # not what others write beside theirs
+    return found | {key: own[key] for one, own in moved for key in one.keys}  # own values last
 
 
 def _observations(

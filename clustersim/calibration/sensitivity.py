@@ -27,7 +27,7 @@ def sensitivities(
     """Return {name: d log(step seconds) / d log(constant)} of a job's step on a cluster. Raises InputError.
 
     Central differences over the constant's spread; one-sided where it cannot be larger, or where a slower part changes nothing.
-    simulator: of this cluster, where there is one: what it knows of kernels and of the job is not worked out again.
+    simulator: of this cluster, if there is one, whose forecasts of kernels and of the job are reused.
     """
     known = simulator or Simulator(build(cluster))
     return slopes(constants, lambda changes: changed_step(cluster, job, changes, known))

@@ -55,7 +55,7 @@ def adapt(run: Run, ablation: Mapping[str, str] | None = None, view: Knowledge =
         _leave_out_host(machine, run, view)
     for part, value in (ablation or {}).items():
         _change(machine, job, part, value)
-    # one name for all clusters that are alike, so that one is built for many runs
+    # equal clusters have one name, so that one is built for many runs
     machine["cluster"]["name"] = (
         f"{machine['cluster']['nodes']} x {machine['cluster']['node']['gpus']['count']} {run.gpu}"
     )

@@ -51,14 +51,14 @@ def _on_time(one: Outcome, others: Sequence[Outcome]) -> bool:
     if one["pp"] > 1:
         microbatches = one["global_batch"] / (one["dp"] * one["micro_batch"])
         return bool(one["tp"] == 1 and one["measured_s"] / microbatches < POLLING.get(one["pp"], POLLING_DEEPER))
-    alike = (
+    comparable = (
         other["measured_s"]
         for other in others
         if other["pp"] == 1
         and all(other[key] == one[key] for key in ("model", "num_gpus", "global_batch", "seq", "dp", "tp"))
         and other["micro_batch"] <= one["micro_batch"]
     )
-    return bool(one["measured_s"] <= LATE * min(alike))
+    return bool(one["measured_s"] <= LATE * min(comparable))
 
 
 def sweeps(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:

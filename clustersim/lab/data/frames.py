@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,10 +29,17 @@ def _read(reader: Callable[..., pl.DataFrame], path: Path, form: str, **options:
     try:
         return reader(io.BytesIO(raw), **options)
     except pl.exceptions.PanicException as error:  # a fault of polars, and no Exception
-        raise DataError(f"{path}: cannot be read as {form}: damaged; write it anew") from error
+        raise DataError(f"{path}: cannot be read as {form}: damaged; write it again") from error
     except (pl.exceptions.PolarsError, OSError, ValueError) as error:
         reason = next(iter(str(error).splitlines()), "damaged")
-        raise DataError(f"{path}: cannot be read as {form}: {reason}; write it anew") from error
+        raise DataError(f"{path}: cannot be read as {form}: {reason}; write it again") from error
+
+
+def check_columns(path: Path, columns: Collection[str], wanted: Collection[str], remedy: str = "") -> None:
+    """Raise DataError if a table of some columns lacks one that is wanted."""
+    if missing := [name for name in wanted if name not in columns]:
+        expected = f"expected {', '.join(wanted)}"
+        raise DataError(f"{path}: has no column {', '.join(missing)}; {remedy or expected}")
 
 
 POINTER = b"version https://git-lfs"
@@ -44,9 +51,7 @@ def read(path: Path, texts: Sequence[str], numbers: Sequence[str], optional: Map
     Raises DataError for a Git LFS pointer, an unreadable file, a missing column, and a cell that is not a number.
     """
     frame = _whole(path)
-    missing = [name for name in (*texts, *numbers) if name not in frame.columns]
-    if missing:
-        raise DataError(f"{path}: has no column {', '.join(missing)}; check out a release that has it")
+    check_columns(path, frame.columns, (*texts, *numbers), "check out a release that has it")
     frame = frame.with_columns(pl.lit(text).alias(name) for name, text in optional.items() if name not in frame.columns)
     floats = frame.select(pl.col(name).cast(pl.Float64, strict=False) for name in numbers)
     for name in numbers:

@@ -20,7 +20,7 @@ from clustersim.errors import DataError, shown, suggest
 from clustersim.files import read_table
 from clustersim.hardware import gpus
 from clustersim.hardware.constants import BYTES
-from clustersim.lab.data.frames import parquet
+from clustersim.lab.data.frames import check_columns, parquet
 from clustersim.lab.data.samples import Samples, gpus_of
 from clustersim.model.kernel import VECTOR, Kernel, attention, gemm, vector
 from clustersim.predictors.features import MATRIX, bound, columns
@@ -106,9 +106,7 @@ def open_table(path: Path, required: Collection[str], known: Collection[str]) ->
     Raises DataError if the file cannot be read, has a missing or unknown column, or a row of another length.
     """
     table = _parquet(path) if path.suffix == ".parquet" else _csv(path)
-    missing = [name for name in required if name not in table.cells]
-    if missing:
-        raise DataError(f"{path}: has no column {', '.join(missing)}; expected {', '.join(known)}")
+    check_columns(path, table.cells, required, f"expected {', '.join(known)}")
     for name in table.cells:
         if name not in known:
             raise DataError(f"{path}: unknown column {shown(name)}; {suggest(name, known)}")

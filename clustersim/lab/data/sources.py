@@ -77,9 +77,7 @@ def tables(data: Data | Path, name: str) -> list[tuple[Path, pl.DataFrame]]:
 def csv(path: Path, columns: Sequence[str]) -> pl.DataFrame:
     """Return columns of a CSV table. Raises DataError if it cannot be read or lacks one."""
     frame = frames.csv(path, infer_schema_length=None)
-    missing = [name for name in columns if name not in frame.columns]
-    if missing:
-        raise DataError(f"{path}: has no column {', '.join(missing)}; expected {', '.join(columns)}")
+    frames.check_columns(path, frame.columns, columns)
     return frame.select(columns)
 
 

@@ -20,6 +20,7 @@ from clustersim.arrays import Floats
 from clustersim.errors import DataError
 from clustersim.hardware import gpus
 from clustersim.hardware.constants import BYTES
+from clustersim.lab.data.frames import check_columns
 from clustersim.lab.data.own_measurements import measured
 from clustersim.lab.data.samples import Samples, gpus_of, merge, pick
 from clustersim.lab.data.sources import ATTENTION, FP32, GEMM, Data, csv, holds, own_files, places, tables
@@ -59,9 +60,7 @@ def read(data: Data | Path, name: str, more: Sequence[str] = ()) -> pl.DataFrame
         where = ", ".join(str(path / name) for path in places(data))
         raise DataError(f"{where}: no such table; the folder of measurements should hold {name}")
     for path, frame in found:
-        missing = [column for column in wanted if column not in frame.columns]
-        if missing:
-            raise DataError(f"{path}: has no column {', '.join(missing)}; expected {', '.join(wanted)}")
+        check_columns(path, frame.columns, wanted)
     return pl.concat([frame.select(wanted) for _, frame in found], how="vertical_relaxed")
 
 

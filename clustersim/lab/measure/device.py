@@ -253,16 +253,16 @@ def median_reading(readings: Sequence[Reading]) -> Reading:
     return Reading(clock, power, temperature, reasons)
 
 
-def compiled(call: Callable[..., Any], device: Device, again: bool = True) -> Callable[..., Any]:
+def compiled(call: Callable[..., Any], device: Device, repeated: bool = True) -> Callable[..., Any]:
     """Return `call` compiled for the shapes of its first run. On a CPU it is only traced, which needs no compiler.
 
-    `again`: a backward pass runs several times after one forward pass, so that it must not overwrite saved tensors.
+    `repeated`: a backward pass runs several times after one forward pass, so that it must not overwrite saved tensors.
     """
     import torch
     import torch._functorch.config as settings
 
     torch._dynamo.reset()  # it compiles a function for eight shapes at most, and then runs it eagerly without a word
-    settings.donated_buffer = not again
+    settings.donated_buffer = not repeated
     backend = "inductor" if device.real else "aot_eager"
     made: Callable[..., Any] = torch.compile(call, backend=backend, dynamic=False)
     return made

@@ -132,7 +132,7 @@ class TrainingStep:
         norm = torch.ones(model.hidden, dtype=torch.bfloat16, device=device.kind).requires_grad_()
         self.head = {"norm": norm, "logits": logits}
         layer = partial(decoder.layer, loop=LOOP in trial.variant)
-        self.layer: Any = compiled(layer, device, again=False) if trial.mode == "compiled" else layer
+        self.layer: Any = compiled(layer, device, repeated=False) if trial.mode == "compiled" else layer
         self._optimize([self.table, *self.head.values(), *(w for layer in self.layers for w in layer.values())])
 
     def _optimize(self, narrow: list[Any]) -> None:
