@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from clustersim import plugins
-from clustersim.cli.main import main
 from clustersim.errors import InputError, UnknownNameError
 from clustersim.report.store import Question
 
+Call = Callable[..., tuple[int, str, str]]
 ROOMS = [f"clustersim.{room}" for room in ("schedules", "collectives", "placements", "predictors", "topology")]
 
 
@@ -203,22 +203,15 @@ BUILT_IN = {"KIND": "switch", "SCHEDULE": "gpipe", "DP": "ring", "PREDICTOR": "r
 
 
 @pytest.fixture
-def call(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Callable[..., tuple[object, str, str]]:
-    """Write the two files with these names in them, run the command line, and return its exit code and what it printed."""
-    monkeypatch.chdir(tmp_path)
+def call(call: Call) -> Call:
+    """Return a function that writes the two files with these names in them and runs a command line."""
 
-    def run(*arguments: str, **names: str) -> tuple[object, str, str]:
+    def run(*arguments: str, **names: str) -> tuple[int, str, str]:
         for name, text in (("c.yaml", CLUSTER), ("j.yaml", JOB)):
             for key, value in {**BUILT_IN, **names}.items():
                 text = text.replace(key, f'"{value}"')  # noqa: PLW2901
-            (tmp_path / name).write_text(text)
-        monkeypatch.setattr(sys, "argv", ["clustersim", *arguments])
-        with pytest.raises(SystemExit) as left:
-            main()
-        printed = capsys.readouterr()
-        return left.value.code or 0, printed.out, printed.err
+            Path(name).write_text(text)
+        return call(*arguments)
 
     return run
 
@@ -226,7 +219,7 @@ def call(
 RUN = ("run", "c.yaml", "j.yaml", "--no-save")
 
 
-def test_names_of_an_installed_package_work_everywhere(package: Path, call: Callable[..., Any]) -> None:
+def test_names_of_an_installed_package_work_everywhere(package: Path, call: Call) -> None:
     names = {"KIND": "mine", "SCHEDULE": "mine", "DP": "mine", "PREDICTOR": "half"}
     code, out, err = call(*RUN, "--verbose", **names)
     assert (code, err) == (0, "")
@@ -242,7 +235,7 @@ def test_names_of_an_installed_package_work_everywhere(package: Path, call: Call
         assert (code, err) == (0, ""), arguments
 
 
-def test_what_an_installed_package_offers_is_listed_with_its_package(package: Path, call: Callable[..., Any]) -> None:
+def test_what_an_installed_package_offers_is_listed_with_its_package(package: Path, call: Call) -> None:
     assert plugins.installed("clustersim.schedules") == {"mine": "outside-package"}
     (package / "outside_package.py").write_text("raise RuntimeError('imported')\n")
     for what in ("kinds", "schedules", "placements", "algorithms"):
@@ -262,9 +255,7 @@ def test_an_installed_kind_of_fabric_is_a_function_too(package: Path) -> None:
         _ = cs.half
 
 
-def test_a_package_that_takes_a_built_in_name_is_refused_when_that_is_asked_for(
-    package: Path, call: Callable[..., Any]
-) -> None:
+def test_a_package_that_takes_a_built_in_name_is_refused_when_that_is_asked_for(package: Path, call: Call) -> None:
     points = package / "outside_package-0.1.dist-info" / "entry_points.txt"
     points.write_text("[clustersim.schedules]\ngpipe = outside_package:build\n")
     plugins._entries.cache_clear()
@@ -298,7 +289,7 @@ EVIL = "raise RuntimeError('imported')"
     ],
 )
 def test_nothing_is_imported_without_permission(
-    arguments: tuple[str, ...], names: dict[str, str], place: str, call: Callable[..., Any], tmp_path: Path,
+    arguments: tuple[str, ...], names: dict[str, str], place: str, call: Call, tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     (tmp_path / "evil.py").write_text(EVIL)
@@ -312,7 +303,7 @@ def test_nothing_is_imported_without_permission(
 
 
 def test_a_predictor_that_derives_from_nothing_is_told_what_to_derive_from(
-    call: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "plain.py").write_text("class Plain:\n    def predict(self, kernels, gpu, alone=False): return 1.0\n")
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -355,96 +346,65 @@ SANE = {
 FAILS = ("1 / 0", "leave()", "mute()", "None", "'abc'", "object()", "open('/none')")
 
 
-def _wrong() -> Iterator[Any]:
-    cases = {
-        "predictor": (
-            (
-                "SECONDS",
-                {"PREDICTOR": "wrong:predictor"},
-                RUN,
-                "j.yaml:6:12: predictor: wrong:predictor does not work here (",
-            ),
-            (
-                "STATEMENT",
-                {"PREDICTOR": "wrong:predictor"},
-                RUN,
-                "j.yaml:6:12: predictor: wrong:predictor does not work here (",
-            ),
-        ),
-        "schedule": (
-            (
-                "ROWS",
-                {"SCHEDULE": "wrong:schedule"},
-                RUN,
-                "j.yaml:5:39: parallelism.schedule: wrong:schedule does not work",
-            ),
-            ("ROWS", {}, ("show", "--schedule", "schedule"), "--schedule: schedule does not work here ("),
-        ),
-        "phases_": (
-            ("PHASES", {"DP": "phases_"}, RUN, "j.yaml:5:65: parallelism.algorithms.dp: "),
-            (
-                "PHASES",
-                {},
-                ("collective", "all_reduce", "-t", "c.yaml", "--algo", "phases_"),
-                "--algo: wrong:phases_ does not work here (",
-            ),
-        ),
-        "kind": (
-            ("TOPOLOGY", {"KIND": "wrong:kind"}, RUN, "c.yaml:3:16: fabric.kind: wrong:kind does not work here ("),
-        ),
-        "place_": (
-            (
-                "PLACE",
-                {},
-                ("share", "c.yaml", "j.yaml", "--no-save", "--placement", "wrong:place_"),
-                "--placement: placement wrong:place_ does not work here (",
-            ),
-        ),
-    }
-    more = {
-        "SECONDS": (
-            "-np.ones(len(kernels))",
-            "np.full(len(kernels), np.nan)",
-            "np.ones(1)",
-            "[1e300] * len(kernels)",
-            "1.0",
-        ),
-        "STATEMENT": ("('good',)",),
-        "ROWS": (
+FAULTS = "does not work here ("
+PREDICTOR = f"j.yaml:6:12: predictor: wrong:predictor {FAULTS}"
+COLLECTIVE = ("collective", "all_reduce", "-t", "c.yaml", "--algo", "phases_")
+SHARE = ("share", "c.yaml", "j.yaml", "--no-save", "--placement", "wrong:place_")
+REPLACE = "__import__('dataclasses').replace(switch.build(site), "
+WAYS = [
+    ("predictor", "SECONDS", {"PREDICTOR": "wrong:predictor"}, RUN, PREDICTOR),
+    ("predictor", "STATEMENT", {"PREDICTOR": "wrong:predictor"}, RUN, PREDICTOR),
+    (
+        "schedule",
+        "ROWS",
+        {"SCHEDULE": "wrong:schedule"},
+        RUN,
+        "j.yaml:5:39: parallelism.schedule: wrong:schedule does not work",
+    ),
+    ("schedule", "ROWS", {}, ("show", "--schedule", "schedule"), f"--schedule: schedule {FAULTS}"),
+    ("phases_", "PHASES", {"DP": "phases_"}, RUN, "j.yaml:5:65: parallelism.algorithms.dp: "),
+    ("phases_", "PHASES", {}, COLLECTIVE, f"--algo: wrong:phases_ {FAULTS}"),
+    ("kind", "TOPOLOGY", {"KIND": "wrong:kind"}, RUN, f"c.yaml:3:16: fabric.kind: wrong:kind {FAULTS}"),
+    ("place_", "PLACE", {}, SHARE, f"--placement: placement wrong:place_ {FAULTS}"),
+]
+"""The function of a plugin, what it returns, names in the files, a command, and the place that its refusal names."""
+BAD = {
+    "SECONDS": (
+        *("-np.ones(len(kernels))", "np.full(len(kernels), np.nan)", "np.ones(1)", "[1e300] * len(kernels)", "1.0"),
+    ),
+    "STATEMENT": ("('good',)",),
+    "ROWS": (
+        *(
             "[[]]",
             "[[(0, 'F', 0)]] * stages",
             "[[(0, 'X', 0)]] * stages",
             "[[(0.5, 'F', 'x')]] * stages",
             "iter(int, 1)",
         ),
-        "PHASES": (
-            "(Phase(1, [0], [1], [np.nan]),)",
-            "(Phase(np.inf, [0], [1], [1]),)",
-            "(Phase(1, [0], [99], [1]),)",
-            "(Phase(1, [0, 1], [1], [1]),)",
-            "(AllPairs(1, [1], [1]),)",
-            "()",
-            "(Phase(1, [0], [1], [0.0]),)",
-        ),
-        "TOPOLOGY": (
-            "__import__('dataclasses').replace(switch.build(site), capacity=np.full(3, np.nan))",
-            "__import__('dataclasses').replace(switch.build(site), router=lambda a, b: 1 / 0)",
-            "__import__('dataclasses').replace(switch.build(site), numbering=switch.build(site).numbering.only(np.arange(1)))",
-        ),
-        "PLACE": ("[[0], [0]]",),
-    }
-    for function, ways in cases.items():
-        for what, names, arguments, place in ways:
-            for bad in (*FAILS, *more[what]):
-                if (what, bad) == ("PLACE", "[[0], [0]]"):
-                    place = "placement wrong:place_ does not give each job its own free nodes"  # noqa: PLW2901
-                yield pytest.param(function, what, bad, names, arguments, place, id=f"{arguments[0]}-{what}-{bad[:30]}")
+    ),
+    "PHASES": (
+        *("(Phase(1, [0], [1], [np.nan]),)", "(Phase(np.inf, [0], [1], [1]),)", "(Phase(1, [0], [99], [1]),)"),
+        *("(Phase(1, [0, 1], [1], [1]),)", "(AllPairs(1, [1], [1]),)", "()", "(Phase(1, [0], [1], [0.0]),)"),
+    ),
+    "TOPOLOGY": (
+        *(f"{REPLACE}capacity=np.full(3, np.nan))", f"{REPLACE}router=lambda a, b: 1 / 0)"),
+        f"{REPLACE}numbering=switch.build(site).numbering.only(np.arange(1)))",
+    ),
+    "PLACE": ("[[0], [0]]",),
+}
+
+
+def _wrong() -> Iterator[Any]:
+    for function, what, names, arguments, place in WAYS:
+        for bad in (*FAILS, *BAD[what]):
+            own = "placement wrong:place_ does not give each job its own free nodes" if bad == "[[0], [0]]" else place
+            yield pytest.param(function, what, bad, names, arguments, own, id=f"{arguments[0]}-{what}-{bad[:30]}")
 
 
 @pytest.mark.parametrize(("function", "what", "bad", "names", "arguments", "place"), list(_wrong()))
 def test_whatever_a_plugin_does_wrong_is_one_sentence(
     function: str, what: str, bad: str, names: dict[str, str], arguments: tuple[str, ...], place: str,
-    call: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     text = WRONG
     for key, value in {**SANE, what: bad}.items():
@@ -458,9 +418,7 @@ def test_whatever_a_plugin_does_wrong_is_one_sentence(
     assert err.count("\n") == 1
 
 
-def test_ctrl_c_in_a_plugin_stays_ctrl_c(
-    call: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ctrl_c_in_a_plugin_stays_ctrl_c(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "stopped.py").write_text("def build(*_):\n    raise KeyboardInterrupt\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     code, _, err = call("show", "--schedule", "stopped:build", "--plugins", "stopped:build")
@@ -468,7 +426,7 @@ def test_ctrl_c_in_a_plugin_stays_ctrl_c(
 
 
 def test_an_error_deep_inside_is_laid_on_the_plugin_that_it_went_through(
-    call: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = """
 from dataclasses import replace
@@ -494,9 +452,7 @@ def kind(site):
     assert err.count("\n") == 1
 
 
-def test_workers_of_a_sweep_are_permitted_the_same(
-    call: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_workers_of_a_sweep_are_permitted_the_same(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "own_.py").write_text("from clustersim.schedules.kinds.gpipe import build as own_gpipe\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}")

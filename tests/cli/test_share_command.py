@@ -171,152 +171,109 @@ def test_the_same_inputs_give_the_same_bytes(call):
         assert path.read_bytes() == (Path("b") / path.name).read_bytes()
 
 
-ERRORS = [
-    ("nope.yaml", "", "nope.yaml: no such file; `ls .` shows what is there"),
-    ("jobs.yaml tiny.yaml", "", "jobs.yaml: is a file of jobs; name it alone, or name workloads only"),
-    (
-        "tiny.yaml tiny.yaml --set parallelism.dp=24",
-        "",
+ERRORS = {
+    ("nope.yaml", ""): "nope.yaml: no such file; `ls .` shows what is there",
+    ("jobs.yaml tiny.yaml", ""): "jobs.yaml: is a file of jobs; name it alone, or name workloads only",
+    ("tiny.yaml tiny.yaml --set parallelism.dp=24", ""): (
         "the jobs want 12 nodes (tiny-1 6, tiny-2 6) and eight has 8; lower parallelism.dp, leave a job out or take a larger "
-        "cluster",
+        "cluster"
     ),
-    (
-        "tiny.yaml tiny.yaml --set parallelism.dp=6",
-        "",
+    ("tiny.yaml tiny.yaml --set parallelism.dp=6", ""): (
         "tiny.yaml (command line): parallelism.dp: tp 1 × pp 1 × dp 6 needs 6 GPUs, part of a node of 4, and jobs share no node; "
-        "use dp 8 or auto, or say in a file of jobs how many `nodes` it gets",
+        "use dp 8 or auto, or say in a file of jobs how many `nodes` it gets"
     ),
-    (
-        "tiny.yaml tiny.yaml --placement spred",
-        "",
+    ("tiny.yaml tiny.yaml --placement spred", ""): (
         "--placement: 'spred' is not one of the placements; did you mean 'spread'? "
-        "known: packed, random, spread, or package.module:attribute with --plugins",
+        "known: packed, random, spread, or package.module:attribute with --plugins"
     ),
-    (
-        "tiny.yaml --placement random:x",
-        "",
-        "--placement: random:x: 'x' is not a seed; write a whole number of at most 18 digits, such as random:7",
+    ("tiny.yaml --placement random:x", ""): (
+        "--placement: random:x: 'x' is not a seed; write a whole number of at most 18 digits, such as random:7"
     ),
-    (
-        "jobs.yaml",
-        "placement: 'random:-1'\njobs: [{workload: tiny.yaml}]",
+    ("jobs.yaml", "placement: 'random:-1'\njobs: [{workload: tiny.yaml}]"): (
         "jobs.yaml:1:12: placement: random:-1: '-1' is not a seed; "
-        "write a whole number of at most 18 digits, such as random:7",
+        "write a whole number of at most 18 digits, such as random:7"
     ),
-    (
-        "tiny.yaml --placement os:getcwd --plugins os:getcwd",
-        "",
+    ("tiny.yaml --placement os:getcwd --plugins os:getcwd", ""): (
         "--placement: placement os:getcwd does not work here (TypeError: posix.getcwd() takes no arguments (3 given)); "
-        "see one of the built-in ones",
+        "see one of the built-in ones"
     ),
-    (
-        "tiny.yaml --placement product --plugins itertools:product",
-        "",
+    ("tiny.yaml --placement product --plugins itertools:product", ""): (
         "--placement: placement product does not work here (TypeError: 'int' object is not iterable); "
-        "see one of the built-in ones",
+        "see one of the built-in ones"
     ),
-    (
-        "jobs.yaml",
-        "placement: spred\njobs: [{workload: tiny.yaml}]",
+    ("jobs.yaml", "placement: spred\njobs: [{workload: tiny.yaml}]"): (
         "jobs.yaml:1:12: placement: 'spred' is not one of the placements; did you mean 'spread'? "
-        "known: packed, random, spread, or package.module:attribute with --plugins",
+        "known: packed, random, spread, or package.module:attribute with --plugins"
     ),
-    (
-        "jobs.yaml",
-        "jobs:\n- {workload: tiny.yaml, nodes: 0-3}\n- {workload: tiny.yaml, nodes: '2-5'}",
-        "jobs.yaml:3:32: jobs.1.nodes: tiny-2 and tiny-1 both want nodes 2-3; jobs share no node",
+    ("jobs.yaml", "jobs:\n- {workload: tiny.yaml, nodes: 0-3}\n- {workload: tiny.yaml, nodes: '2-5'}"): (
+        "jobs.yaml:3:32: jobs.1.nodes: tiny-2 and tiny-1 both want nodes 2-3; jobs share no node"
     ),
-    (
-        "jobs.yaml",
-        "jobs: [{workload: tiny.yaml, nodes: 6-9}]",
-        "jobs.yaml:1:37: jobs.0.nodes: tiny wants node 8; eight has 0 to 7",
+    ("jobs.yaml", "jobs: [{workload: tiny.yaml, nodes: 6-9}]"): (
+        "jobs.yaml:1:37: jobs.0.nodes: tiny wants node 8; eight has 0 to 7"
     ),
-    (
-        "jobs.yaml",
-        "jobs: [{workload: tiny.yaml, nodes: 6-3}]",
-        "jobs.yaml:1:37: jobs.0.nodes: '6-3' is not a range of nodes; write 0-7, or 0-3,8-11, the lower number first",
+    ("jobs.yaml", "jobs: [{workload: tiny.yaml, nodes: 6-3}]"): (
+        "jobs.yaml:1:37: jobs.0.nodes: '6-3' is not a range of nodes; write 0-7, or 0-3,8-11, the lower number first"
     ),
-    (
-        "jobs.yaml",
-        "jobs: [{workload: tiny.yaml, nodes: '1-3,2'}]",
-        "jobs.yaml:1:37: jobs.0.nodes: '1-3,2' names node 2 twice; write each once",
+    ("jobs.yaml", "jobs: [{workload: tiny.yaml, nodes: '1-3,2'}]"): (
+        "jobs.yaml:1:37: jobs.0.nodes: '1-3,2' names node 2 twice; write each once"
     ),
-    (
-        "jobs.yaml",
-        "jobs: [{workload: tiny.yaml, nodes: 1, set: {parallelism.tp: 4, parallelism.dp: 4}}]",
+    ("jobs.yaml", "jobs: [{workload: tiny.yaml, nodes: 1, set: {parallelism.tp: 4, parallelism.dp: 4}}]"): (
         "jobs.yaml:1:37: jobs.0.nodes: tiny needs 16 GPUs (tp 4 × pp 1 × dp 4) and its one node has 4; "
-        "lower a degree, or give it more nodes",
+        "lower a degree, or give it more nodes"
     ),
-    (
-        "jobs.yaml",
-        "jobs:\n- {workload: tiny.yaml, nodes: 8}\n- workload: tiny.yaml\n",
+    ("jobs.yaml", "jobs:\n- {workload: tiny.yaml, nodes: 8}\n- workload: tiny.yaml\n"): (
         "jobs.yaml:3:3: jobs.1.nodes: no node is left for tiny-2: eight has 8, other jobs take 8, and jobs with dp auto (1) "
-        "share the rest; lower parallelism.dp of the others",
+        "share the rest; lower parallelism.dp of the others"
     ),
-    (
-        "tiny.yaml tiny.yaml tiny.yaml --set parallelism.pp=4 --set parallelism.tp=4",
-        "",
-        "tiny.yaml: tiny-1 needs 16 GPUs (tp 4 × pp 4) and its 2 of the 8 nodes have 8; lower a degree, or give it more nodes",
+    ("tiny.yaml tiny.yaml tiny.yaml --set parallelism.pp=4 --set parallelism.tp=4", ""): (
+        "tiny.yaml: tiny-1 needs 16 GPUs (tp 4 × pp 4) and its 2 of the 8 nodes have 8; lower a degree, or give it more nodes"
     ),
-    (
-        "jobs.yaml",
-        "jobs:\n- workload: tiny.yaml\n  set:\n    parallelism.tp: 3\n",
-        "jobs.yaml:4:5: parallelism.tp: 3 does not divide 8 attention heads; use 1, 2, 4, 8",
+    ("jobs.yaml", "jobs:\n- workload: tiny.yaml\n  set:\n    parallelism.tp: 3\n"): (
+        "jobs.yaml:4:5: parallelism.tp: 3 does not divide 8 attention heads; use 1, 2, 4, 8"
     ),
-    (
-        "jobs.yaml --set parallelism.tp=3",
-        "jobs:\n- workload: tiny.yaml\n  set:\n    parallelism.tp: 2\n",
-        "tiny.yaml (command line): parallelism.tp: 3 does not divide 8 attention heads; use 1, 2, 4, 8",
+    ("jobs.yaml --set parallelism.tp=3", "jobs:\n- workload: tiny.yaml\n  set:\n    parallelism.tp: 2\n"): (
+        "tiny.yaml (command line): parallelism.tp: 3 does not divide 8 attention heads; use 1, 2, 4, 8"
     ),
-    (
-        "jobs.yaml",
-        "jobs:\n- workload: tiny.yaml\n  set: {name.tp: 3}\n",
-        "jobs.yaml:3:8: jobs.0: name.tp: name is a single value and has no keys; write a dotted key like parallelism.tp",
+    ("jobs.yaml", "jobs:\n- workload: tiny.yaml\n  set: {name.tp: 3}\n"): (
+        "jobs.yaml:3:8: jobs.0: name.tp: name is a single value and has no keys; write a dotted key like parallelism.tp"
     ),
-    (
-        "jobs.yaml",
-        "jobs: [{workload: gone.yaml}]",
-        "jobs.yaml:1:19: jobs.0.workload: no file gone.yaml; paths are relative to this file, or give its whole path",
+    ("jobs.yaml", "jobs: [{workload: gone.yaml}]"): (
+        "jobs.yaml:1:19: jobs.0.workload: no file gone.yaml; paths are relative to this file, or give its whole path"
     ),
-    (
-        "jobs.yaml",
-        "jobs: [{workload: tiny.yaml, name: a}, {workload: tiny.yaml, name: a}]",
-        "jobs.yaml:1:68: jobs.1.name: a is taken; give each job its own",
+    ("jobs.yaml", "jobs: [{workload: tiny.yaml, name: a}, {workload: tiny.yaml, name: a}]"): (
+        "jobs.yaml:1:68: jobs.1.name: a is taken; give each job its own"
     ),
-    (
-        "jobs.yaml",
-        "jobs: [{workload: tiny.yaml, node: 1}]",
-        "jobs.yaml:1:30: unknown key 'node'; did you mean 'nodes'? known: name, nodes, set, start, workload",
+    ("jobs.yaml", "jobs: [{workload: tiny.yaml, node: 1}]"): (
+        "jobs.yaml:1:30: unknown key 'node'; did you mean 'nodes'? known: name, nodes, set, start, workload"
     ),
-    (
-        "jobs.yaml",
-        "jobs: [{workload: tiny.yaml, start: 3}]",
-        "jobs.yaml:1:37: jobs.0.start: 3 has no unit; write a time with one, like 250ns",
+    ("jobs.yaml", "jobs: [{workload: tiny.yaml, start: 3}]"): (
+        "jobs.yaml:1:37: jobs.0.start: 3 has no unit; write a time with one, like 250ns"
     ),
-    ("jobs.yaml", "jobs: []", "jobs.yaml:1:7: jobs: has 0 entries; write 1 to 1000"),
+    ("jobs.yaml", "jobs: []"): "jobs.yaml:1:7: jobs: has 0 entries; write 1 to 1000",
     (
         "jobs.yaml --steps 10000",
         "jobs: [{workload: tiny.yaml, name: long, set: {training.global_batch: 4800}}, {workload: tiny.yaml, name: short}]",
-        "10,000 steps of long are 3,000,000 passes, too many to play (1,000,000); lower steps or training.global_batch",
+    ): (
+        "10,000 steps of long are 3,000,000 passes, too many to play (1,000,000); lower steps or training.global_batch"
     ),
     (
         "jobs.yaml --ignore-memory --steps 10",
         "jobs: [{workload: tiny.yaml, name: long, set: {training.global_batch: 480, model.hidden: 4096, model.layers: 2000}}, "
         "{workload: tiny.yaml, name: short, set: {model.layers: 1}}]",
+    ): (
         "during 10 of long, * steps of short are * passes, too many to play (1,000,000); lower steps, or give short a larger "
-        "training.global_batch",
+        "training.global_batch"
     ),
-    (
-        "tiny.yaml --set model.hidden=65536",
-        "",
+    ("tiny.yaml --set model.hidden=65536", ""): (
         "tiny.yaml:*: parallelism: pipeline rank 0 needs * GiB and h100-sxm has 79.6 GiB (*): none of 129 published mappings "
-        "this full ran; raise tp or pp, lower micro_batch, recompute activations, or pass --ignore-memory",
+        "this full ran; raise tp or pp, lower micro_batch, recompute activations, or pass --ignore-memory"
     ),
-]
+}
 
 
-@pytest.mark.parametrize(("arguments", "jobs", "message"), ERRORS)
-def test_every_error_is_one_sentence_with_its_remedy(call, arguments, jobs, message):
+@pytest.mark.parametrize(("arguments", "jobs"), ERRORS)
+def test_every_error_is_one_sentence_with_its_remedy(call, arguments, jobs):
+    message = ERRORS[arguments, jobs]
     code, out, err = call(*arguments.split(), **({"jobs": jobs} if jobs else {}))
     assert (code, out) == (2, "")
     start, *rest = message.split("*")

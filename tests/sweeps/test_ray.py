@@ -15,7 +15,6 @@ from pathlib import Path
 import pytest
 
 from clustersim import extras
-from clustersim.cli.main import main
 
 ROOT = Path(__file__).parents[2]
 AXES = ["--tp", "1,2,4,8", "--pp", "auto", "--micro-batch", "auto", "--recompute", "auto", "--schedule", "auto"]
@@ -94,65 +93,6 @@ def test_a_killed_node_loses_nothing(tmp_path):
     assert (folder / "points.jsonl").read_bytes() == (tmp_path / "alone" / "points.jsonl").read_bytes()
 
 
-WAITING = """
-import sys, time
-from clustersim.schedules.kinds import gpipe
-
-def build(stages, microbatches, chunks=1):
-    if "default_worker" in sys.argv[0] and microbatches > 2:  # a worker of Ray
-        time.sleep(0.4)
-    return gpipe.build(stages, microbatches, chunks)
-"""
-
-
-@pytest.mark.slow
-@WITH_RAY
-def test_two_workers_do_at_least_1_6_times_as_many_points_a_second(tmp_path):
-    """Points of 0.4 s, which they wait for, so that it is no matter how many cores this machine has to spare."""
-    (tmp_path / "waiting.py").write_text(WAITING, encoding="utf-8")
-    environment = {**ENVIRONMENT, "PYTHONPATH": f"{ROOT}{os.pathsep}{tmp_path}"}
-    batches = [4 * count for count in range(3, 27)]
-    sweep = [
-        "sweep",
-        "hgx_h100_8",
-        "gpt3_xl",
-        "--pp",
-        "2",
-        "--micro-batch",
-        "1",
-        "--global-batch",
-        ",".join(map(str, batches)),
-        "--quiet",
-    ]
-    sweep += ["--schedule", "waiting:build", "--plugins", "waiting:build", "--set", "predictor=roofline"]
-
-    def pace(address: str, folder: Path) -> float:
-        """Return points a second, from the third to the last."""
-        process = begun("-m", "clustersim", *sweep, "--ray", address, "--out", str(folder), environment=environment)
-        while points(folder) < 3 and process.poll() is None:
-            time.sleep(0.02)
-        first, done = time.monotonic(), points(folder)
-        assert process.communicate(timeout=300)[1] == ""
-        return (points(folder) - done) / (time.monotonic() - first)
-
-    nodes = Nodes(1, environment)
-    try:
-        one = pace(nodes.address, tmp_path / "one")
-        nodes.tell("add")
-        two = pace(nodes.address, tmp_path / "two")
-    finally:
-        nodes.end()
-    assert two >= 1.6 * one
-    assert (tmp_path / "one/points.parquet").read_bytes() == (tmp_path / "two/points.parquet").read_bytes()
-
-
-def call(monkeypatch, capsys, *words):
-    monkeypatch.setattr(sys, "argv", ["clustersim", *words])
-    with pytest.raises(SystemExit) as end:
-        main()
-    return end.value.code or 0, *capsys.readouterr()
-
-
 @pytest.mark.parametrize(
     ("address", "why"),
     [
@@ -166,13 +106,12 @@ def call(monkeypatch, capsys, *words):
         (":6379", "not an address; write auto, HOST:PORT or ray://HOST:PORT"),
     ],
 )
-def test_an_address_without_a_cluster_is_one_sentence(monkeypatch, capsys, tmp_path, address, why):
-    monkeypatch.chdir(tmp_path)
+def test_an_address_without_a_cluster_is_one_sentence(call, monkeypatch, tmp_path, address, why):
     monkeypatch.setattr(extras, "find_spec", lambda name: name)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = address.format(port=free.getsockname()[1])
-        code, out, err = call(monkeypatch, capsys, *SWEEP, "--ray", address)
+        code, out, err = call(*SWEEP, "--ray", address)
     assert (code, out) == (2, "")
     assert err.startswith(f"clustersim: --ray {address}: {why}")
     assert len(err.splitlines()) == 1
@@ -191,9 +130,8 @@ def test_auto_where_no_cluster_runs_is_one_sentence(tmp_path):
     assert len(found.stderr.splitlines()) == 1
 
 
-def test_without_ray_the_extra_is_named(monkeypatch, capsys, tmp_path):
-    monkeypatch.chdir(tmp_path)
+def test_without_ray_the_extra_is_named(call, monkeypatch):
     monkeypatch.setattr(extras, "find_spec", lambda _: None)
-    code, out, err = call(monkeypatch, capsys, *SWEEP, "--ray", "auto")
+    code, out, err = call(*SWEEP, "--ray", "auto")
     assert (code, out) == (2, "")
     assert err == 'clustersim: --ray needs Ray, which is not installed; run pip install "clustersim[ray]"\n'
