@@ -63,11 +63,6 @@ def test_run_imports_neither_torch_nor_what_it_does_not_need(predictor, files, t
     assert used == {"topology": {"single_node"}, "predictors": {predictor}, "schedules": {"one_f_one_b"}}
 
 
-def test_share_imports_neither_torch_nor_what_it_does_not_need():
-    found = imported("share", NODE, JOB, *("--set", "predictor=roofline"), "--no-save", "--quiet")
-    assert not found & UNUSED
-
-
 def test_old_names_are_kept_and_not_advertised(call):
     """`share` is `jobs`, `show --schedule` is `schedule`."""
     assert [line.split()[0] for line in call("--help")[1].splitlines() if line.startswith("  share")] == []

@@ -11,29 +11,20 @@ from pathlib import Path
 import pytest
 
 from clustersim import extras
-from clustersim.cli.main import main
 
 ROOT = Path(__file__).parents[2]
 REMEDY = 'needs PyTorch, which is not installed; run pip install "clustersim[torch]"\n'
-SPLIT = [
-    "--tp",
-    "2",
-    "--set",
-    "parallelism.dp=1",
-    "--set",
-    "training.global_batch=4",
-    "--set",
-    "training.micro_batch=1",
-]
-WITHOUT = [
-    ["run", "hgx_h100_8", "gpt3_2.7b", *SPLIT],
-    ["sweep", "hgx_h100_8", "gpt3_2.7b", "--tp", "1,2", *SPLIT[2:], "--quiet"],
-    ["show", "hgx_h100_8"],
-    ["show", "--schedule", "1f1b"],
-    ["kernels", "gpt3_2.7b", "--gpu", "h100"],
-    ["collective", "all_reduce", "--topology", "hgx_h100_8", "-b", "1M", "-e", "1M"],
-    ["predict", "config.json", "--gpu", "h100", "--seq", "64"],
-    ["lab", "show"],
+SPLIT = "--set parallelism.dp=1 --set training.global_batch=4 --set training.micro_batch=1 --set predictor=roofline"
+FORECASTS = [
+    f"run hgx_h100_8 gpt3_2.7b --tp 2 {SPLIT} --no-save",
+    "jobs hgx_h100_8 gpt2_large --set predictor=roofline --no-save",
+    f"sweep hgx_h100_8 gpt3_2.7b --tp 1,2 {SPLIT} --quiet",
+    "show hgx_h100_8",
+    "schedule 1f1b",
+    "kernels gpt3_2.7b --gpu h100",
+    "collective all_reduce --topology hgx_h100_8 -b 1M -e 1M",
+    *(f"predict {model} --gpu h100 --seq 64" for model in ("config.json", "gpt2_large")),
+    "lab show",
 ]
 CONFIG = '{"model_type": "gpt2", "n_embd": 64, "n_head": 2, "n_layer": 2, "n_positions": 64, "vocab_size": 100}'
 
@@ -50,29 +41,33 @@ CONFIG = '{"model_type": "gpt2", "n_embd": 64, "n_head": 2, "n_layer": 2, "n_pos
     ],
     ids=" ".join,
 )
-def test_commands_that_need_torch_say_how_to_get_it(arguments, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
+def test_commands_that_need_torch_say_how_to_get_it(arguments, tmp_path, monkeypatch, call):
     monkeypatch.setattr(extras, "find_spec", lambda name: None)
     (tmp_path / "own.csv").touch()
     monkeypatch.setenv("CLUSTERSIM_DATA", "own.csv")  # what training reads is there; PyTorch is not
     (tmp_path / "mine.py").write_text("import torch\n", encoding="utf-8")
-    monkeypatch.setattr(sys, "argv", ["clustersim", *arguments])
-    with pytest.raises(SystemExit) as end:
-        main()
-    out, err = capsys.readouterr()
-    assert (end.value.code, out) == (2, "")
+    code, out, err = call(*arguments)
+    assert (code, out) == (2, "")
     assert err.startswith("clustersim: ")
     assert err.endswith(REMEDY)
     assert err.count("\n") == 1
 
 
-@pytest.mark.parametrize("arguments", WITHOUT, ids=lambda one: " ".join(one[:2]))
-def test_forecasts_work_without_torch(arguments, tmp_path):
+@pytest.mark.parametrize("line", FORECASTS)
+def test_forecasts_need_neither_torch_nor_the_lab(line, tmp_path):
     (tmp_path / "config.json").write_text(CONFIG, encoding="utf-8")
-    code = f"import sys; sys.modules['torch'] = None; sys.argv = ['clustersim', *{arguments!r}]\n"
-    code += "from clustersim.cli.main import main; main()"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=tmp_path)
+    code = (
+        "import sys\nsys.modules['torch'] = None\nsys.argv[0] = 'clustersim'\nfrom clustersim.cli.main import main\n"
+        "try:\n    main()\nfinally:\n    print('modules:', *sys.modules)\n"
+    )
+    command = [sys.executable, "-c", code, *line.split()]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
+    found = done.stdout.rpartition("modules: ")[2].split()
+    assert "clustersim.cli.main" in found
+    assert not {"networkx", "transformers", "pandas", "scipy"} & {*found}
+    assert line == "lab show" or not [name for name in found if name.startswith("clustersim.lab")]
+    assert not line.startswith("predict") or not {"polars", "simpy", "rich"} & {*found}
 
 
 def test_torch_is_an_extra_and_part_of_what_tests_need():

@@ -1,4 +1,4 @@
-"""Forecasting imports nothing of the lab, a predictor nothing of another, and no room has a circle of imports."""
+"""A predictor imports nothing of another, and no room has a circle of imports."""
 
 from __future__ import annotations
 
@@ -15,16 +15,6 @@ from clustersim.lab.train import learner
 from clustersim.predictors.base import ROOM
 
 ROOT = Path(__file__).parents[2]
-SPLIT = ["--tp", "2", "--set", "parallelism.dp=1", "--set", "training.global_batch=4"]
-SPLIT += ["--set", "training.micro_batch=1", "--set", "parallelism.pp=1"]
-FORECASTS = {
-    "run": ["hgx_h100_8", "gpt3_2.7b", *SPLIT, "--no-save"],
-    "sweep": ["hgx_h100_8", "gpt3_2.7b", "--tp", "1,2", *SPLIT[2:], "--quiet"],
-    "collective": ["all_reduce", "--topology", "hgx_h100_8", "-b", "1M", "-e", "1M"],
-    "kernels": ["gpt3_2.7b", "--gpu", "h100"],
-    "predict": ["config.json", "--gpu", "h100", "--seq", "64"],
-}
-CONFIG = '{"model_type": "gpt2", "n_embd": 64, "n_head": 2, "n_layer": 2, "n_positions": 64, "vocab_size": 100}'
 
 
 def loaded(code: str, folder: Path) -> list[str]:
@@ -33,15 +23,6 @@ def loaded(code: str, folder: Path) -> list[str]:
     done = subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout.partition("modules:")[2].split()
-
-
-@pytest.mark.parametrize("command", FORECASTS)
-def test_forecasting_imports_nothing_of_the_lab(command, tmp_path):
-    (tmp_path / "config.json").write_text(CONFIG, encoding="utf-8")
-    arguments = ["clustersim", command, *FORECASTS[command]]
-    found = loaded(f"sys.argv = {arguments!r}; from clustersim.cli.main import main; main()", tmp_path)
-    assert "clustersim.cli.main" in found
-    assert not [name for name in found if name.startswith("clustersim.lab") or name == "torch"]
 
 
 @pytest.mark.parametrize("name", sorted(plugins.names(ROOM)))

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from functools import partial
 from pathlib import Path
 
@@ -99,18 +97,6 @@ def test_a_module_is_traced_at_the_sizes_asked_for(call):
     one, four = (answer(call, f"{GPT}:small", "--gpu", "h100", "--batch", n, "--seq", "64") for n in ("1", "4"))
     assert four["flop"] == 4 * one["flop"]
     assert one["priced_by_bytes_alone"] == []
-
-
-@pytest.mark.parametrize("model", ["config.json", "llama.json", str(ROOT / "workloads/gpt2_large.yaml")])
-def test_only_a_module_needs_torch(call, tmp_path, model):
-    code = (
-        "import sys\nsys.argv[0] = 'clustersim'\nfrom clustersim.cli.main import main\n"
-        "try:\n    main()\nfinally:\n    print('modules:', *sys.modules)\n"
-    )
-    command = [sys.executable, "-c", code, "predict", model, "--gpu", "h100", "--json", "--seq", "128"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path)
-    found = set(done.stdout.rpartition("modules: ")[2].split())
-    assert not found & {"torch", "transformers", "polars", "networkx", "simpy", "rich"}
 
 
 MODULES = """

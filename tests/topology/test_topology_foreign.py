@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -352,12 +350,6 @@ def test_show_needs_a_file_to_draw(command_line) -> None:
     code, _, err = command_line("show", "--schedule", "1f1b", "--draw", "a.svg")
     assert code == 2
     assert "give a topology file first" in err
-
-
-def test_building_reads_no_xml_and_draws_nothing() -> None:
-    code = "import sys; from clustersim.topology.build import load; load('topologies/torus_4096.yaml'); print(*sys.modules)"
-    modules = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
-    assert not {"networkx", "xml.etree.ElementTree", "clustersim.figures.cluster"} & set(modules)
 
 
 def words(text: str) -> list[str]:
