@@ -137,7 +137,7 @@ def test_both_players_and_both_folds_find_the_same(fabric, kind, tp, pp, zero, e
     kind = {"cp_type": "p2p"} if cp == 2 and "cp_inner" in kind else kind
     more = {"tp": tp, "pp": pp, "zero": zero, "sequence_parallel": tp > 1, **({"ep": 2} if experts else {})}
     model = {"model__experts": 4, "model__topk": 2} if experts else {}
-    one = job(training__global_batch=32, **model, **split(kind, cp, **more))
+    one = job(training__global_batch=16, **model, **split(kind, cp, **more))
     simulator = Simulator(cluster(4, fabric=FABRICS[fabric]))
     played = simulator.run(one, ignore_memory=True)
     quick = simulator.run(one, ignore_memory=True, engine="auto")

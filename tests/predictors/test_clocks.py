@@ -26,6 +26,7 @@ FLASH = attention("forward", "bf16", 4, 32, 8, 4096, 4096, 128, True)
 NORM = vector("layernorm", "forward", "bf16", 8192, 8192, 8, 4)
 KERNELS = (LARGE, SKINNY, FLASH, NORM)
 NODE, JOB = "topologies/hgx_h100_8.yaml", "workloads/llama3_8b.yaml"
+FEW = {"training.global_batch": 16}
 
 each_gpu = pytest.mark.parametrize("gpu", ALL, ids=lambda gpu: gpu.name)
 shares = st.floats(0.05, 1.0)
@@ -162,8 +163,8 @@ def test_products_bound_by_memory_and_vector_kernels_keep_their_time():
 def test_a_run_says_which_clocks_it_assumed():
     step = {}
     for clocks in ("boost", 0.9, 0.7):
-        step[clocks] = simulate(NODE, JOB, {"clocks": clocks}).summary
-    default = simulate(NODE, JOB).summary
+        step[clocks] = simulate(NODE, JOB, FEW | {"clocks": clocks}).summary
+    default = simulate(NODE, JOB, FEW).summary
     assert step["boost"]["step_time_s"] < step[0.9]["step_time_s"] < step[0.7]["step_time_s"]
     assert step["boost"]["step_time_s"] < default["step_time_s"]
     assert default["predictor"]["clocks"] == statement(KERNELS, gpus.load("h100"), "sustained")
@@ -174,7 +175,7 @@ def test_a_run_says_which_clocks_it_assumed():
 
 def test_the_roofline_is_a_bound_and_stays_one():
     plain, boost = (
-        simulate(NODE, JOB, {"predictor": "roofline", **more}).summary for more in ({}, {"clocks": "boost"})
+        simulate(NODE, JOB, {**FEW, "predictor": "roofline", **more}).summary for more in ({}, {"clocks": "boost"})
     )
     assert json.dumps(plain["predictor"]) == json.dumps(boost["predictor"])
     assert plain["step_time_s"] == boost["step_time_s"]

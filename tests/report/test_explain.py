@@ -72,7 +72,7 @@ def test_all_what_ifs_are_runs_and_the_critical_path_is_the_step(files, tmp_path
     topology, changes = {
         "faulty": (files[0], {"parallelism.tp": 2, "parallelism.pp": 4}),
         "mixed": (tmp_path / "mixed.yaml", SPLIT),
-        "interleaved": (find("topologies", "leaf_spine_32"), chunks | {"training.global_batch": 256}),
+        "interleaved": (find("topologies", "leaf_spine_32"), chunks | {"training.global_batch": 128}),
     }[which]
     found = explained(StepQuestion(topology, files[1], changes))
     made = [one for one in found.outcomes if one.changes and one.step_time is not None]
