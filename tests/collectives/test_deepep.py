@@ -4,7 +4,7 @@ from itertools import combinations
 from math import comb
 
 import pytest
-from engine_cases import cluster, job
+from engine_cases import job
 
 from clustersim import simulate as forecast
 from clustersim.collectives.model import Group, phases
@@ -150,10 +150,3 @@ def test_deepseek_v3_is_forecast_within_a_tenth_of_its_own_pretraining():
     # the simulated step: DeepSeek's software is not that of a typical trainer, which the expected step has
     tokens_per_s = found["tokens_per_s"] * found["expected_step_time_s"] / found["step_time_s"]
     assert tokens_per_s / 2048 == pytest.approx(PRETRAINING, rel=0.1)
-
-
-def test_players_and_folding_agree():
-    options = {"parallelism__algorithms.ep": "deepep", "model__experts": 8, "model__topk": 2, "parallelism__ep": 8}
-    one = run(cluster(2), job(**options), engine="simpy").summary["step_time_s"]
-    assert run(cluster(2), job(**options)).summary["step_time_s"] == pytest.approx(one, rel=1e-9)
-    assert run(cluster(2), job(**options), fold=False).summary["step_time_s"] == pytest.approx(one, rel=1e-9)

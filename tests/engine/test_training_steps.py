@@ -72,7 +72,7 @@ def test_every_engine_executes_the_same_training_step(data):
     assert sum(span.end - span.start for span in critical_path(found)) == pytest.approx(wanted.end, rel=1e-12)
 
 
-@settings(CHECKS, max_examples=examples(60))
+@settings(CHECKS, max_examples=examples(160))
 @given(st.data())
 def test_a_step_of_rank_classes_is_the_step_of_all_ranks(data):
     simulator, one = drawn(data, microbatches=(4, 6))

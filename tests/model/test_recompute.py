@@ -15,7 +15,6 @@ from clustersim.parallel.memory import gathered
 from clustersim.parallel.stages import stages
 from clustersim.simulation import simulate
 
-MLA = {"q_lora_rank": 96, "kv_lora_rank": 64, "qk_head_dim": 32, "qk_pos_emb_head_dim": 16, "v_head_dim": 24}
 DEEP = """\
 name: deep
 model:
@@ -269,21 +268,6 @@ def test_sharded_parameters_that_stay_are_those_of_all_blocks():
         one = job(**given, **kept, **how)
         found.append(gathered(one, stages(one)[0], backward=False))
     assert found[0] == pytest.approx(found[1])
-
-
-@pytest.mark.parametrize(
-    "how", [{"recompute_saves": ["op"]}, {"recompute_saves": ["minimal"]}, {"recompute_every": 2}], ids=str
-)
-def test_both_players_and_sharded_parameters_run_policies(how):
-    changes = {f"training.{key}": value for key, value in {"recompute": "full", **how}.items()}
-    changes |= {"parallelism.zero": 3, "parallelism.dp": 8, "training.framework": "torchtitan", "predictor": "roofline"}
-    times = [
-        simulate(
-            "topologies/hgx_h100_8.yaml", "workloads/gpt3_xl.yaml", changes, ignore_memory=True, engine=engine
-        ).summary["step_time_s"]
-        for engine in ("simpy", "auto")
-    ]
-    assert times[1] == pytest.approx(times[0], rel=1e-11)
 
 
 def test_saves_need_full_recomputation_of_each_block():

@@ -6,13 +6,13 @@ import pytest
 from engine_cases import cluster
 from examples import examples
 from expert_cases import MODEL, SHARED, WIDE, job, kernels_of, played
-from folding_cases import FABRICS, FAULTS, same
-from hypothesis import HealthCheck, assume, given, settings
+from folding_cases import same
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clustersim.engine.instruction import Launch
 from clustersim.engine.script import scripts
-from clustersim.errors import ClustersimError, ConfigError, InputError
+from clustersim.errors import ClustersimError, ConfigError
 from clustersim.model.kernel import Kernel, one_of
 from clustersim.model.operator import Awaited, Collective, Started
 from clustersim.model.parameters import parameters
@@ -21,7 +21,6 @@ from clustersim.parallel.flops import model_flop
 from clustersim.parallel.memory import at_rest
 from clustersim.parallel.optimizer import update
 from clustersim.parallel.stages import stages
-from clustersim.report.breakdown import critical_path
 from clustersim.schedules.check import load as schedule
 from clustersim.simulation import Simulator, run
 
@@ -223,57 +222,6 @@ def test_all_ranks_together_run_the_model_flop_however_uneven(imbalance, kinds, 
     backward = sum(k.flop for k in steps if (k.kind, k.op) == ("flash_attention", "backward")) / len(lanes)
     again = backward / 5 * tp * one.dp * one.microbatches  # a flash kernel computes the scores once more
     assert run_ - again == pytest.approx(model_flop(one), rel=1e-9)
-
-
-@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(
-    nodes=st.sampled_from([2, 4, 8]),
-    fabric=st.sampled_from(sorted(FABRICS)),
-    fault=st.sampled_from(sorted(FAULTS)),
-    nics=st.sampled_from([(4, "per_gpu"), (1, "shared")]),
-    tp=st.sampled_from([(1, 1), (2, 2), (2, 1), (4, 2), (4, 1), (1, 2)]),
-    pp=st.sampled_from([(1, "1f1b", 1), (2, "1f1b", 1), (2, "gpipe", 1), (2, "interleaved", 2), (2, "zero_bubble", 1)]),
-    ep=st.sampled_from([2, 4, 8]),
-    zero=st.sampled_from([0, 1]),
-    overlap=st.booleans(),
-    recompute=st.sampled_from(["none", "full"]),
-    imbalance=st.sampled_from([1, 1.7, "all"]),
-    shared=st.sampled_from([0, 1]),
-)
-def test_folded_equals_unfolded(nodes, fabric, fault, nics, tp, pp, ep, zero, overlap, recompute, imbalance, shared):
-    (tp, slices), (stages_, kind, chunks) = tp, pp
-    dp = 4 * nodes // (tp * stages_)
-    assume(tp * dp % (ep * slices) == 0)
-    try:
-        topology = cluster(nodes, nics=nics[0], attach=nics[1], fabric=FABRICS[fabric], extra=FAULTS[fault])
-    except InputError:  # rails need a NIC each
-        return
-    options = {
-        "tp": tp,
-        "pp": stages_,
-        "ep": ep,
-        "expert_tp": slices,
-        "zero": zero,
-        "parallelism__schedule": kind,
-        "parallelism__vpp": chunks,
-        "parallelism__overlap__grad_reduce": overlap,
-        "parallelism__overlap__param_gather": bool(zero and overlap),
-        "parallelism__bucket": 1_000_000,
-        "training__recompute": recompute,
-        "training__global_batch": 4 * dp,
-        "training__expert_imbalance": ep if imbalance == "all" else imbalance,
-        "model__shared_experts": shared,
-    }
-    folded = simulate(topology, **options)
-    whole = simulate(topology, fold=False, **options)
-    same(folded, whole)
-    step = folded.summary["step_time_s"]
-    for parts in folded.parts:
-        assert sum(parts.values()) == pytest.approx(step, rel=1e-9)
-        assert parts["compute"] < step
-    assert folded.parts[0]["ep"] > 0
-    path = critical_path(folded.record)
-    assert sum(span.end - span.start for span in path) == pytest.approx(step, rel=1e-9)
 
 
 def test_balanced_ranks_stay_one_class_and_uneven_ones_become_one_a_load():

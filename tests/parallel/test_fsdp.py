@@ -5,11 +5,7 @@ import math
 import numpy as np
 import pytest
 from engine_cases import cluster, job
-from examples import examples
-from folding_cases import FABRICS
 from fsdp_cases import kernels, parameters_of, sent
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from law_cases import free
 
 from clustersim.engine.memory import memory_by_rank
@@ -144,42 +140,6 @@ def test_fsdp1_waits_for_no_reduction_before_the_last():
         for most in (0, 1)
     ]
     assert times[0] <= times[1]
-
-
-@settings(max_examples=examples(30), deadline=None, suppress_health_check=list(HealthCheck))
-@given(
-    fabric=st.sampled_from(sorted(FABRICS)),
-    split=st.sampled_from(
-        [(1, 1, "1f1b"), (2, 1, "1f1b"), (1, 2, "1f1b"), (2, 2, "interleaved"), (1, 4, "gpipe"), (1, 4, "zero_bubble")]
-    ),
-    shard=st.sampled_from([None, 2]),
-    ahead=st.sampled_from([0, 1, 2]),
-    reshard=st.sampled_from([None, True, False]),
-    no_sync=st.sampled_from([None, True, False]),
-    flying=st.sampled_from([0, 1, 2]),
-)
-def test_both_players_and_both_folds_find_the_same(fabric, split, shard, ahead, reshard, no_sync, flying):
-    tp, pp, schedule = split
-    fsdp = {"shard": shard, "forward_prefetch": ahead, "reshard_after_forward": reshard, "reduce_in_flight": flying}
-    fsdp["no_sync"] = True if schedule == "zero_bubble" else no_sync
-    one = job(
-        training__global_batch=32,
-        model__layers=8,
-        parallelism__zero=3,
-        parallelism__tp=tp,
-        parallelism__pp=pp,
-        parallelism__vpp=2 if schedule == "interleaved" else 1,
-        parallelism__schedule=schedule,
-        **{f"parallelism__fsdp__{key}": value for key, value in fsdp.items()},
-    )
-    simulator = Simulator(cluster(2, fabric=FABRICS[fabric]))
-    played = simulator.run(one, ignore_memory=True)
-    quick = simulator.run(one, ignore_memory=True, engine="auto")
-    whole = simulator.run(one, ignore_memory=True, fold=False)
-    assert quick.record.end == pytest.approx(played.record.end, rel=1e-12)
-    assert whole.record.end == pytest.approx(played.record.end, rel=1e-9)
-    for part, seconds in played.summary["breakdown_s"].items():
-        assert whole.summary["breakdown_s"][part] == pytest.approx(seconds, rel=1e-9, abs=1e-9 * played.record.end)
 
 
 def test_a_pipeline_gathers_in_its_first_pass_and_reduces_in_its_last():

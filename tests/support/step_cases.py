@@ -32,7 +32,8 @@ OPTIONS = {
     "parallelism__overlap__param_gather": [False, True],
     "parallelism__overlap__p2p": [False, True],
     "parallelism__overlap__tp": ["none", "none", "bulk", "ring", "async"],
-    "parallelism__cp_type": ["all_gather", "p2p", "a2a"],
+    "parallelism__cp_type": ["all_gather", "p2p", "a2a", "a2a+p2p"],
+    "parallelism__algorithms__dp": ["nccl", "nccl", "ring", "tree", "hierarchical", "neusight_hierarchical"],
     "parallelism__bucket": [1_000_000],
     "training__recompute": ["none", "none", "selective", "full"],
     "model__layers": [8, 16],
@@ -43,9 +44,30 @@ EXPERTS = {
     "model__experts": [4],
     "model__topk": [2],
     "model__shared_experts": [0, 1],
-    "parallelism__ep": [1, 2],
+    "parallelism__ep": [1, 2, 4],
+    "parallelism__expert_tp": [None, None, 1, 2],
     "parallelism__overlap__ep": ["none", "shared", "microbatch"],
+    "parallelism__algorithms__ep": ["nccl", "nccl", "deepep"],
+    "training__expert_imbalance": [1, 1, 1.7],
 }
+FSDP = {
+    "shard": [None, 2],
+    "forward_prefetch": [0, 1, 2],
+    "backward_prefetch": [0, 1],
+    "reshard_after_forward": [None, True, False],
+    "no_sync": [None, True, False],
+    "reduce_in_flight": [0, 1, 2],
+}
+LORA = [
+    {"rank": 8, "targets": targets, "base": base, "dropout": 0.1, "a2a": True}
+    for targets in (
+        ["linear_qkv", "linear_proj", "linear_fc1", "linear_fc2"],
+        ["linear_proj"],
+        ["linear_qkv", "linear_fc1"],
+    )
+    for base in (None, "nf4")
+]
+POLICIES = [{"recompute_saves": ["op"]}, {"recompute_saves": ["minimal"]}, {"recompute_every": 2}]
 LOSSES = {
     "parallelism__overlap__sms": [0, 24, 100, "nccl"],
     "parallelism__overlap__memory": [0, 0.5, "nccl"],
@@ -65,6 +87,19 @@ def clusters(draw: Any, nodes: tuple[int, ...] = (2, 4)) -> Topology:
         reject()
 
 
+def fit(asked: dict[str, Any], split: dict[str, int], zero: int) -> None:
+    """Change what does not go together with a split or with ZeRO."""
+    asked["parallelism__overlap__param_gather"] &= zero == 1
+    if zero and asked["parallelism__algorithms__dp"] in ("tree", "neusight_hierarchical"):
+        asked["parallelism__algorithms__dp"] = "ring"  # the others have no all-gather
+    if split["tp"] == 1:
+        asked["parallelism__overlap__tp"] = "none"
+    if split.get("cp", 1) == 1:
+        del asked["parallelism__cp_type"]
+    elif asked["parallelism__cp_type"] == "a2a+p2p" and split["cp"] == 4:
+        asked["parallelism__cp_inner"] = 2
+
+
 @st.composite
 def jobs(draw: Any, gpus: int, microbatches: tuple[int, int] = (4, 12), losses: bool = True) -> Job:
     """Return a job on some GPUs. microbatches: fewest and most. losses: whether something may slow computation."""
@@ -79,16 +114,20 @@ def jobs(draw: Any, gpus: int, microbatches: tuple[int, int] = (4, 12), losses: 
     asked = {f"parallelism__{name}": size for name, size in split.items()} | drawn(OPTIONS)
     if draw(st.integers(0, 3)) == 0:
         asked |= drawn(EXPERTS)
+        if asked["training__expert_imbalance"] > 1 or asked["parallelism__ep"] == 1:
+            asked["parallelism__algorithms__ep"] = "nccl"
     if losses and draw(st.booleans()):
         asked |= drawn(LOSSES)
     if losses and draw(st.integers(0, 2)) == 0:
         asked["training__framework"] = draw(st.sampled_from(FRAMEWORKS))
+    if zero == 3 and draw(st.booleans()):
+        asked |= {f"parallelism__fsdp__{name}": value for name, value in drawn(FSDP).items()}
+    if draw(st.integers(0, 7)) == 0:
+        asked |= {"training__lora": draw(st.sampled_from(LORA)), "training__precision": "bf16"}
+    if asked["training__recompute"] == "full" and draw(st.booleans()):
+        asked |= {f"training__{name}": value for name, value in draw(st.sampled_from(POLICIES)).items()}
     asked |= {"parallelism__schedule": schedule, "parallelism__vpp": CHUNKS.get(schedule, 1), "parallelism__zero": zero}
-    asked["parallelism__overlap__param_gather"] &= zero == 1
-    if split["tp"] == 1:
-        asked["parallelism__overlap__tp"] = "none"
-    if split.get("cp", 1) == 1:
-        del asked["parallelism__cp_type"]
+    fit(asked, split, zero)
     asked["parallelism__sequence_parallel"] = split["tp"] > 1 and asked["parallelism__overlap__tp"] != "bulk"
     copies = gpus // (split["tp"] * split["pp"] * split.get("cp", 1)) or 1
     asked["training__global_batch"] = copies * split["pp"] * draw(st.integers(*microbatches))
