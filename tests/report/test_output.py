@@ -247,14 +247,6 @@ def test_bytes_of_tied_embeddings(saved):
     assert tier(tied, "nic-up") == close([b + shared for b in before])
 
 
-@pytest.mark.parametrize("name", ["tensor parallel", "gpipe", "straggler"])
-def test_links_are_the_same_without_folding(name):
-    folded, full = simulate(name), simulate(name, fold=False)
-    assert folded.summary["step_time_s"] == close(full.summary["step_time_s"])
-    shown = [(link["bytes"], link["utilization"]) for r in (folded, full) for link in r.summary["busiest_links"]]
-    assert shown[: len(shown) // 2] == [close(pair) for pair in shown[len(shown) // 2 :]]
-
-
 def test_the_terminal_shows_what_the_summary_says(stored):
     result, _ = stored
     text = "\n".join(lines(result.summary, 0.25, verbose=True))

@@ -52,14 +52,6 @@ def test_the_path_counts_messages_and_collectives_as_their_kind():
     assert {k: v for k, v in found.items() if v} == {"compute": 1.0, "pp": 2.0, "dp": 3.0, "optimizer": 4.0}
 
 
-@pytest.mark.parametrize("name", ["tensor parallel", "interleaved", "straggler"])
-def test_parts_add_up_and_folding_does_not_change_their_mean(name):
-    folded, whole = output_cases.simulate(name).summary, output_cases.simulate(name, fold=False).summary
-    for key in ("breakdown_s", "critical_path_s"):
-        assert sum(folded[key].values()) == pytest.approx(folded["step_time_s"], rel=1e-9)
-    assert folded["breakdown_s"] == pytest.approx(whole["breakdown_s"], rel=1e-9)
-
-
 def test_computation_stays_when_a_cable_breaks_and_communication_takes_the_rest():
     well = simulate().summary
     bad = simulate(output_cases.NODES + "faults: [{link: 'nic-up[9]', rate: 10Gb/s}]\n").summary

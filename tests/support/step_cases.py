@@ -44,11 +44,11 @@ EXPERTS = {
     "model__experts": [4],
     "model__topk": [2],
     "model__shared_experts": [0, 1],
-    "parallelism__ep": [1, 2, 4],
+    "parallelism__ep": [1, 2, 2, 4, 4],
     "parallelism__expert_tp": [None, None, 1, 2],
     "parallelism__overlap__ep": ["none", "shared", "microbatch"],
     "parallelism__algorithms__ep": ["nccl", "nccl", "deepep"],
-    "training__expert_imbalance": [1, 1, 1.7],
+    "training__expert_imbalance": [1, 1.7],
 }
 FSDP = {
     "shard": [None, 2],
@@ -96,8 +96,19 @@ def fit(asked: dict[str, Any], split: dict[str, int], zero: int) -> None:
         asked["parallelism__overlap__tp"] = "none"
     if split.get("cp", 1) == 1:
         del asked["parallelism__cp_type"]
-    elif asked["parallelism__cp_type"] == "a2a+p2p" and split["cp"] == 4:
-        asked["parallelism__cp_inner"] = 2
+    elif asked["parallelism__cp_type"] == "a2a+p2p":
+        asked |= {"parallelism__cp_inner": 2} if split["cp"] == 4 else {"parallelism__cp_type": "p2p"}
+
+
+def spread(asked: dict[str, Any], schedule: str) -> dict[str, Any]:
+    """Return options of experts that go together with each other and a schedule."""
+    overlap = asked["parallelism__overlap__ep"]
+    exchanged = asked["parallelism__ep"] > 1
+    beside = {"shared": exchanged and asked["model__shared_experts"], "microbatch": schedule.startswith("dualpipe")}
+    asked["training__expert_imbalance"] = asked["training__expert_imbalance"] if exchanged else 1
+    even = asked["training__expert_imbalance"] == 1
+    asked["parallelism__algorithms__ep"] = asked["parallelism__algorithms__ep"] if exchanged and even else "nccl"
+    return asked | {"parallelism__overlap__ep": overlap if beside.get(overlap) else "none"}
 
 
 @st.composite
@@ -112,17 +123,15 @@ def jobs(draw: Any, gpus: int, microbatches: tuple[int, int] = (4, 12), losses: 
         schedule = "1f1b"
     zero = draw(st.sampled_from([0, 1, 3]))
     asked = {f"parallelism__{name}": size for name, size in split.items()} | drawn(OPTIONS)
-    if draw(st.integers(0, 3)) == 0:
-        asked |= drawn(EXPERTS)
-        if asked["training__expert_imbalance"] > 1 or asked["parallelism__ep"] == 1:
-            asked["parallelism__algorithms__ep"] = "nccl"
+    if draw(st.booleans()):
+        asked |= spread(drawn(EXPERTS), schedule)
     if losses and draw(st.booleans()):
         asked |= drawn(LOSSES)
     if losses and draw(st.integers(0, 2)) == 0:
         asked["training__framework"] = draw(st.sampled_from(FRAMEWORKS))
     if zero == 3 and draw(st.booleans()):
         asked |= {f"parallelism__fsdp__{name}": value for name, value in drawn(FSDP).items()}
-    if draw(st.integers(0, 7)) == 0:
+    if "model__experts" not in asked and draw(st.integers(0, 3)) == 0:
         asked |= {"training__lora": draw(st.sampled_from(LORA)), "training__precision": "bf16"}
     if asked["training__recompute"] == "full" and draw(st.booleans()):
         asked |= {f"training__{name}": value for name, value in draw(st.sampled_from(POLICIES)).items()}
