@@ -39,7 +39,7 @@ NOT_YET = {
     "collectives": 4_580,
     "cli": 4_440,
     "report": 4_360,
-    "validate": 3_730,
+    "validate": 3_590,
     "predictors": 3_270,
     "parallel": 3_345,
     "config": 2_950,
@@ -49,7 +49,7 @@ NOT_YET = {
     "figures, pages, serve": 3_785,
     "calibration": 820,
     "single_gpu, jobs, schedules, frameworks, hardware, api": 4_380,
-    "lab": 5_750,
+    "lab": 5_640,
 }
 """Ceilings of the rooms that exceed their budgets today. A ceiling is lowered as its room shrinks, and goes with the excess."""
 
