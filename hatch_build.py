@@ -7,6 +7,7 @@ import os
 import sys
 import sysconfig
 import tempfile
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,9 @@ def build() -> Path | None:
         with tempfile.TemporaryDirectory() as folder:
             flags = [] if os.name == "nt" else ["-O2", "-fPIC"]
             include = [sysconfig.get_paths()["include"]]
-            objects = compiler.compile([str(FOLDER / "_loop.c")], folder, include_dirs=include, extra_preargs=flags)
+            source = FOLDER / "_loop.c"
+            macros: Any = [("SOURCE", str(zlib.crc32(source.read_bytes()) & 0x7FFFFFFF))]
+            objects = compiler.compile([str(source)], folder, macros, include, extra_preargs=flags)
             linked = str(Path(folder) / made.name)
             compiler.link_shared_object(objects, linked)
             temporary = made.with_name(f".{made.name}.{os.getpid()}")

@@ -1523,7 +1523,7 @@ static PyMethodDef methods[] = {
 
 static int describe(PyObject *module)
 {
-    return PyModule_AddIntConstant(module, "INPUTS", INPUTS); /* an extension of another version is not used */
+    return PyModule_AddIntConstant(module, "SOURCE", SOURCE); /* check sum: an extension of another source is not used */
 }
 
 static PyModuleDef_Slot slots[] = {{Py_mod_exec, describe}, {0, NULL}};

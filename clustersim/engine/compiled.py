@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import zlib
 from collections.abc import Callable, Sequence
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,8 +25,15 @@ PYTHON = "CLUSTERSIM_LOOP"
 
 
 def is_compiled() -> bool:
-    """Return whether the loop in C exists in this version and is not switched off."""
-    return getattr(_loop, "INPUTS", 0) == INPUTS and os.environ.get(PYTHON) != "python"
+    """Return whether the loop in C was built from this version's source and is not switched off."""
+    return _is_current() and os.environ.get(PYTHON) != "python"
+
+
+@cache
+def _is_current() -> bool:
+    """Return whether the extension has the check sum of its source, which hatch_build.py compiles into it."""
+    source = Path(__file__).with_name("_loop.c").read_bytes()
+    return getattr(_loop, "SOURCE", None) == zlib.crc32(source) & 0x7FFFFFFF
 
 
 def new_loop(capacity: Floats, jobs: Sequence[LoopJob]) -> Loop | CompiledLoop:
@@ -102,8 +112,6 @@ class CompiledLoop:
         return LoopStep(begin, end, *columns, halves, own, events, solves)
 
 
-INPUTS = 40
-"""Columns of a job."""
 TASKS = "op stream free gives event wait what which first but"
 PASSES = "pass_task pass_end microbatch event_meeting meeting_size meeting_slot task_rank"
 LONG = "rank_pass pass_event pass_wait launched"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from examples import examples
@@ -11,6 +13,7 @@ from longest_path import StuckError, longest_path
 from random_steps import CAPACITY, PlainProgram, Step, moving, program, steps, task
 from same_steps import by_task, same
 
+from clustersim.engine import compiled as extension
 from clustersim.engine.compiled import PYTHON, is_compiled, loop, new_loop
 from clustersim.engine.fabric import Activity, Segment
 from clustersim.engine.flows import Flow
@@ -229,6 +232,15 @@ def test_the_environment_chooses_the_loop_in_python(monkeypatch):
     monkeypatch.setenv(PYTHON, "python")
     assert not is_compiled()
     assert isinstance(new_loop(CAPACITY, []), Loop)
+
+
+def test_an_extension_built_from_another_source_is_not_used(monkeypatch):
+    monkeypatch.setattr("clustersim.engine.compiled._loop", SimpleNamespace(SOURCE=1))
+    extension._is_current.cache_clear()
+    try:
+        assert isinstance(new_loop(CAPACITY, []), Loop)
+    finally:
+        extension._is_current.cache_clear()
 
 
 def test_the_loop_processes_no_event_for_what_shares_no_link():
