@@ -319,9 +319,10 @@ class Training(Spec):
     """One GEMM for queries, keys and values, and one for a gate and its input."""
     rope_kernels: Literal["fused", "eager"] | None = None
     """Rotary positions in one kernel or as separate operations; default: `kernels`."""
-    permute_kernels: Literal["fused", "eager"] | None = None
-    """Rows of experts return to their tokens in one kernel (Transformer Engine) or by atomic additions (PyTorch); default:
-    `kernels`."""
+    permute_kernels: Literal["fused", "eager", "weighed"] | None = None
+    """Rows of experts return to their tokens in one kernel (`fused`: Transformer Engine) or by atomic additions (`eager`:
+    PyTorch), after a kernel with the router's weights (`weighed`: Megatron-Core up to 0.12). Default: `fused`, with eager
+    kernels `weighed`."""
     cross_entropy: Literal["parallel", "native", "fused", "metered", "eager"] | None = None
     """Loss: `parallel` over vocabulary shards (Megatron), `native` the same compiled, `fused` in place of the logits
     (Transformer Engine), `metered` with PyTorch's metrics (Composer), or `eager`. Default: `parallel`, with eager kernels

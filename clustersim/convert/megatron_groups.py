@@ -83,7 +83,7 @@ def silent(name: str, given: Mapping[str, object]) -> bool:
 
 def joined(given: Mapping[str, object]) -> list[Joined]:
     """Return the workload keys for the groups of arguments in `given`. Raises GroupError for an invalid one."""
-    groups = (_encoder, _latent, _hybrid, _layers, _sharded, _ends, _rounds, _offloaded, _permuted)
+    groups = (_encoder, _latent, _hybrid, _layers, _sharded, _ends, _rounds, _offloaded)
     return [one for group in groups for one in group(given)]
 
 
@@ -98,14 +98,6 @@ def _offloaded(given: Mapping[str, object]) -> list[Joined]:
         known = isinstance(layers, int) and isinstance(own, int) and 0 <= own <= layers
         found.append(Joined("cpu_offloading", (*offload, "activations"), own / layers if known else 1.0))  # type: ignore[operator]
     return found
-
-
-def _permuted(given: Mapping[str, object]) -> list[Joined]:
-    """Return the kernels that sum the rows of experts where nothing asks for fused ones: Megatron's default."""
-    name = next((one for one in ("num_experts", "num_moe_experts") if given.get(one)), None)
-    return (
-        [Joined(name, ("training", "permute_kernels"), "eager")] if name and "moe_permute_fusion" not in given else []
-    )
 
 
 def _rounds(given: Mapping[str, object]) -> list[Joined]:

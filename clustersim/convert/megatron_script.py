@@ -351,6 +351,8 @@ class ArgumentImport:
         self.default("training.gradients", "fp16" if half else "fp32", "Megatron's main gradients")
         if training.get("attention") is None:
             self.default("training.attention", "flash", "Megatron's --attention-backend auto")
+        if self._section("model").get("experts"):
+            self.default("training.permute_kernels", "eager", "Megatron's without --moe-permute-fusion")
         each, nodes = (self.given.get(name, 1) for name in GPUS)
         if isinstance(each, int) and isinstance(nodes, int):
             lanes = prod(self._whole("parallelism", key) for key in ("tp", "pp", "cp"))

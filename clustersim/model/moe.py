@@ -253,12 +253,12 @@ def summed(shard: ShardedModel, fused: Kernel, rows: float, tokens: float | None
 
 
 def weighed_outputs(shard: ShardedModel) -> tuple[tuple[Kernel, ...], tuple[Kernel, ...]]:
-    """Return the kernels of eager PyTorch that multiply the experts' outputs by their weights, forward and backward.
+    """Return the kernels that multiply the experts' outputs by their weights, forward and backward.
 
     The gradient of the rows reads and writes a value, the product for that of the weights reads two and writes one, and its sum
     reads one. Weights that are applied elsewhere need none.
     """
-    if not (shard.eager and shard.scatters_rows) or shard.separate_rows:
+    if not shard.weighs_rows:
         return (), ()
     shape, z = (shard.local, shard.model.hidden), shard.visits * shard.size
     return (copy(shard, "weigh_rows", *shape, 2 * z),), (copy(shard, "weigh_rows_backward", *shape, 6 * z),)
@@ -299,7 +299,7 @@ def weighed(shard: ShardedModel, tokens: int) -> float:
 
     Megatron applies them there since 2025 (core/transformer/moe/experts.py, weighted_bias_swiglu_impl).
     """
-    return shard.size * shard.visits * tokens * shard.model.hidden if shard.eager else 0.0
+    return shard.size * shard.visits * tokens * shard.model.hidden if shard.eager or shard.weighs_rows else 0.0
 
 
 # The way of tokens to experts on other ranks and back, as in Megatron's all-to-all dispatcher. Forward: all ranks exchange their
@@ -374,7 +374,7 @@ def combine(shard: ShardedModel) -> Operator:
         (*back, *_out(shard, "unpermute_backward", unpermuted(shard))),
         outputs=(Output("combine", shape[1], z * shape[0] * k * shape[1]),),
         saved=weighed(shard, shape[0]),
-        forward_alive=2 * travelling(shard),
+        forward_alive=2 * travelling(shard) + len(weights) * z * shape[0] * k * shape[1],
         backward_alive=travelling(shard) + z * shape[0] * shape[1],
     )
 

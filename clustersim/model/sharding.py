@@ -245,7 +245,13 @@ class ShardedModel:
     @cached_property
     def scatters_rows(self) -> bool:
         """Whether PyTorch's atomic additions, not one fused kernel, sum the rows of experts into their tokens."""
-        return (self.training.permute_kernels or self.training.kernels) == "eager"
+        return (self.training.permute_kernels or self.training.kernels) != "fused"
+
+    @property
+    def weighs_rows(self) -> bool:
+        """Whether a separate kernel multiplies the experts' outputs by the router's weights before they are summed."""
+        apart = self.eager or self.training.permute_kernels == "weighed"
+        return self.scatters_rows and apart and not self.separate_rows
 
     @property
     def fused_softmax(self) -> bool:

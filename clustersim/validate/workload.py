@@ -37,17 +37,21 @@ HABITS: Mapping[str, str] = {
         (f"training.{key}" for key in ("recompute_modules", "moments", "cuda_graphs", "fused_experts")), ""
     ),
     **dict.fromkeys(
-        (f"training.{key}" for key in ("norm_kernels", "rope_kernels", "permute_kernels", "fused_projections")), ""
+        (f"training.{key}" for key in ("norm_kernels", "rope_kernels", "fused_projections", "fused_accumulation")), ""
     ),
-    "training.fused_accumulation": "",
-    "training.dispatch": "ep",
-    "parallelism.overlap.ep": "ep",
-    "parallelism.algorithms.ep": "ep",
-    "parallelism.keep_gathered": "tp",
+    "training.permute_kernels": "model.experts",
+    "training.dispatch": "parallelism.ep",
+    "parallelism.overlap.ep": "parallelism.ep",
+    "parallelism.algorithms.ep": "parallelism.ep",
+    "parallelism.keep_gathered": "parallelism.tp",
 }
-"""{further key with possible framework defaults: degree above 1 that it needs, or ""}"""
-SPLIT_WORDS = {"parallelism.algorithms.ep": "ep", "training.dispatch": "ep", "parallelism.cp_type": "cp"}
-"""{key that the source's words may set: degree above 1 that it needs}"""
+"""{further key with possible framework defaults: key whose value must be above 1, or ""}"""
+SPLIT_WORDS = {
+    "parallelism.algorithms.ep": "parallelism.ep",
+    "training.dispatch": "parallelism.ep",
+    "parallelism.cp_type": "parallelism.cp",
+}
+"""{key that the source's words may set: key whose value must be above 1}"""
 HYBRID = re.compile(r"\bhsdp\b|hybrid[- _]?shard")
 """Pattern of words for parameters that are sharded over a node and replicated between nodes."""
 OLD = ("pascal", "volta", "turing")
@@ -470,9 +474,9 @@ class _Draft:
             if key in HABITS and self.has(key) is None and not unfit.get(key) and self.divided(HABITS[key]):
                 self.default(key)
 
-    def divided(self, degree: str) -> bool:
-        """Return whether the job has a degree such as `ep` above 1; True for ""."""
-        return not degree or (self.has(f"parallelism.{degree}") or 1) > 1
+    def divided(self, key: str) -> bool:
+        """Return whether the value of a key, such as the degree `parallelism.ep`, is above 1; True for ""."""
+        return not key or (self.has(key) or 1) > 1
 
     def alternates(self, key: str) -> bool:
         """Return whether passes can alternate, if the framework has them do so: with one stage, or several chunks per stage."""

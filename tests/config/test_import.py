@@ -194,6 +194,13 @@ def test_every_second_layer_of_deepspeeds_mixtures_has_experts():
     assert (job.model.topk, job.model.shared_experts, job.parallelism.ep) == (2, 1, 4)
 
 
+def test_rows_of_experts_are_summed_by_fused_kernels_where_a_script_asks_for_them():
+    mixture = "--num-experts 8 --moe-router-topk 2"
+    assert read(mixture)[1].training.permute_kernels == "eager"
+    assert read(f"{mixture} --moe-permute-fusion")[1].training.permute_kernels == "fused"
+    assert read("")[1].training.permute_kernels is None
+
+
 def test_a_script_of_deepseek_is_its_model():
     text = """
 MODEL_ARGS=" \\
