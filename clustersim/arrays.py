@@ -19,10 +19,10 @@ Number = TypeVar("Number", np.int64, np.uint64)
 
 def entries(start: Ints, rows: Ints) -> Ints:
     """Return the indices of all entries of `rows`, row after row; row i has the entries start[i] to start[i + 1]."""
-    lengths = start[rows + 1] - start[rows]
-    ends = np.cumsum(lengths)
+    count = start[rows + 1] - start[rows]
+    ends = count.cumsum()
     total = int(ends[-1]) if len(ends) else 0
-    found: Ints = np.arange(total) + np.repeat(start[rows] - ends + lengths, lengths)
+    found: Ints = np.arange(total) + (start[rows] - ends + count).repeat(count)
     return found
 
 
@@ -31,6 +31,11 @@ def offsets(counts: NDArray[np.integer | np.bool_]) -> Ints:
     found = np.zeros(len(counts) + 1, np.int64)
     counts.cumsum(out=found[1:])
     return found
+
+
+def lengths(start: Ints) -> Ints:
+    """Return the number of entries of each row, given the start of each and the total, as `offsets` returns them."""
+    return start[1:] - start[:-1]
 
 
 def distinct(values: NDArray[Number]) -> NDArray[Number]:

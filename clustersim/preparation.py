@@ -21,7 +21,7 @@ from clustersim.config.gpu import Gpu
 from clustersim.engine.compile import Work
 from clustersim.engine.memory import Moments, moments, peaks
 from clustersim.engine.microbatch_overlap import memory_order
-from clustersim.engine.script import RowEnds, Script, WrittenPasses, kernels, lines, row_ends, scripts_of
+from clustersim.engine.script import RowEnds, Script, WrittenPasses, kernels, lines, row_ends, scripts
 from clustersim.errors import ClustersimError, ConfigError, DataError, InputError, OutOfMemoryError, option
 from clustersim.hardware.formats import multiplies
 from clustersim.hardware.gpus import load as load_gpu
@@ -230,7 +230,7 @@ class Preparation:
         if (known := kept.written.get(structure)) is not None:
             return cast(Written, known)
         passes = self._jobs["written"].once(structure, lambda: [WrittenPasses.of(part) for part in self.parts(job)])
-        alike = zip(*(scripts_of(job, own, kept.rows) for own in passes), strict=True)
+        alike = zip(*(scripts(job, own, kept.rows) for own in passes), strict=True)
         made = tuple(script for lane in alike for script in lane)
         written = kept.written.keep(structure, Written(made, tuple(kernels(made))))
         self._schedules.keep(rows(job, microbatches), kept)  # its size has grown

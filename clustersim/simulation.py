@@ -17,7 +17,7 @@ from clustersim.engine.compile import Plan, Work
 from clustersim.engine.draws import drawn
 from clustersim.engine.fold.adaptive import play
 from clustersim.engine.memory import RankMemory, memory_by_rank
-from clustersim.engine.player import Engine, PlanCache, Player
+from clustersim.engine.player import Engine, Player, plan_cache
 from clustersim.engine.record import Record
 from clustersim.errors import ClustersimError, InputError
 from clustersim.garbage import uncollected
@@ -122,7 +122,7 @@ class Simulator:
     def __init__(self, cluster: Topology, unlikely: bool = True) -> None:
         """Simulate on `cluster`; with `unlikely`, also jobs that are unlikely to fit into memory."""
         self.cluster, self.unlikely = cluster, unlikely
-        self.preparation, self.plans = Preparation(cluster, unlikely), PlanCache()
+        self.preparation, self.plans = Preparation(cluster, unlikely), plan_cache()
         self._placed = Cache(PLACED, JOB)
 
     def __reduce__(self) -> tuple[type[Simulator], tuple[Topology, bool]]:

@@ -32,15 +32,6 @@ class Flow(NamedTuple):
     weights: Floats
     """Bytes over each link per byte of `size`."""
 
-    @classmethod
-    def of(cls, family: str, latency: float, size: float, bound: float, *loads: tuple[int, float]) -> Flow:
-        """Return a flow from its loads as (link, weight)."""
-        links, weights = (
-            np.array([link for link, _ in loads], np.int64),
-            np.array([weight for _, weight in loads], float),
-        )
-        return cls(family, latency, size, bound, links, weights)
-
     @property
     def idle(self) -> float:
         """Seconds on an idle fabric."""

@@ -24,15 +24,9 @@ EVENT, TASK = 33, 1_500
 """Bytes of an event of a shape with its labels, and of a task with its activity."""
 
 
-class PlanCache:
-    """Compiled plans of a sweep, by the structure that jobs share, up to a bound in bytes."""
-
-    __slots__ = ("kept",)
-
-    def __init__(self, most: float = ROOM) -> None:
-        self.kept: Cache = Cache(
-            most, lambda tasks: EVENT * tasks.shape.events + TASK * len(tasks) + tasks.plan.network.nbytes
-        )
+def plan_cache(most: float = ROOM) -> Cache:
+    """Return a cache of up to `most` bytes of the compiled plans of a sweep, by the structure that jobs share."""
+    return Cache(most, lambda tasks: EVENT * tasks.shape.events + TASK * len(tasks) + tasks.plan.network.nbytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +34,7 @@ class Player:
     """Executes the steps of one job."""
 
     engine: Engine = "simpy"
-    cache: PlanCache | None = None
+    cache: Cache | None = None
     """Cache of compiled plans for other jobs; None: no cache."""
     structure: Hashable = None
     """Key shared by jobs that differ only in kernel seconds; None: compiled plans are not cached."""
@@ -49,7 +43,7 @@ class Player:
         """Execute the plan compiled for another job of the structure; None if there is none."""
         if self.cache is None or self.structure is None or self.engine == "simpy":
             return None
-        found = self.cache.kept.get(self.structure)
+        found = self.cache.get(self.structure)
         return None if found is None else (found.plan, self.execute(found.retimed(seconds)))
 
     def step(self, plan: Plan, progress: Callable[[float], None] = lambda _: None) -> Record:
@@ -58,7 +52,7 @@ class Player:
         # what a host launches between computations depends on their seconds: such a plan serves no other times
         hosted = any(task.stream == HOST for task in tasks.lines)
         if self.structure is not None and self.cache is not None and not hosted:
-            self.cache.kept.keep(self.structure, tasks)
+            self.cache.keep(self.structure, tasks)
         return self.execute(tasks, progress)
 
     def execute(self, tasks: Tasks, progress: Callable[[float], None] = lambda _: None) -> Record:

@@ -93,17 +93,12 @@ class Script(NamedTuple):
             yield self.text.special[key] if action in once else self.text.steps[key]
 
 
-def scripts(job: Job, stages: Sequence[Stage], schedule: Schedule) -> tuple[Script, ...]:
-    """Return the script of every pipeline rank of a placed job."""
-    return scripts_of(job, WrittenPasses.of(stages), row_ends(schedule, job.pipeline))
-
-
 def row_ends(schedule: Schedule, pipeline: Pipeline) -> tuple[RowEnds, ...]:
     """Return the row of every pipeline rank with its stages."""
     return tuple([RowEnds(row, pipeline.own(rank)) for rank, row in enumerate(schedule)])
 
 
-def scripts_of(job: Job, written: WrittenPasses, rows: Sequence[RowEnds]) -> tuple[Script, ...]:
+def scripts(job: Job, written: WrittenPasses, rows: Sequence[RowEnds]) -> tuple[Script, ...]:
     """Return the script of every pipeline rank. `written` keeps texts for jobs with other numbers of microbatches."""
     around = neighbours(job.pipeline)
     return tuple([_Writer(job, written, ends, [around[stage] for stage in ends.own]).script() for ends in rows])

@@ -20,7 +20,7 @@ from itertools import chain
 
 import numpy as np
 
-from clustersim.arrays import Ints, distinct_rows, entries, offsets
+from clustersim.arrays import Ints, distinct_rows, entries, lengths, offsets
 from clustersim.engine.compile import Plan
 from clustersim.engine.fabric import HOST
 from clustersim.engine.program import (
@@ -131,21 +131,22 @@ class Shape:
     @cached_property
     def pass_rank(self) -> Ints:
         """Rank cell of each pass."""
-        return np.repeat(np.arange(self.ranks, dtype=np.int32), np.diff(self.rank_pass))
+        return np.arange(self.ranks, dtype=np.int32).repeat(lengths(self.rank_pass))
 
     @cached_property
     def event_pass(self) -> Ints:
         """Pass of each event."""
-        return np.repeat(np.arange(len(self.microbatch), dtype=np.int32), np.diff(self.pass_event))
+        return np.arange(len(self.microbatch), dtype=np.int32).repeat(lengths(self.pass_event))
 
     @cached_property
     def event_task(self) -> Ints:
         """Task of each event."""
         own = np.flatnonzero(self.event >= 0).astype(np.int32)
         before = np.searchsorted(own, self.pass_task)
-        place = np.repeat(before - self.pass_event[:-1], np.diff(self.pass_event))
+        place = (before - self.pass_event[:-1]).repeat(lengths(self.pass_event))
         place += np.arange(self.events)
-        return own[place]
+        found: Ints = own[place]
+        return found
 
     @cached_property
     def event_rank(self) -> Ints:
@@ -162,7 +163,7 @@ class Shape:
     @cached_property
     def task_rank(self) -> Ints:
         """Rank cell of each task."""
-        return np.repeat(np.arange(self.ranks, dtype=np.int32), np.diff(self.rank_task))
+        return np.arange(self.ranks, dtype=np.int32).repeat(lengths(self.rank_task))
 
     def place(self, task: int) -> tuple[int, int]:
         """Return the rank of a task, and its index in the rank's layout."""
@@ -248,9 +249,9 @@ def shape(plan: Plan) -> Shape:
     layout, ranks = of_role[role], np.arange(len(role))
     # the columns of each rank are those of its layout
     first_task, first_wait = (offsets(np.array([len(one[side]) for one in columns], np.int64)) for side in (0, 1))
-    rank_task, rank_wait = (offsets(np.diff(first)[layout]) for first in (first_task, first_wait))
+    rank_task, rank_wait = (offsets(lengths(first)[layout]) for first in (first_task, first_wait))
     line = entries(first_task, layout)
-    rank_of_task, rank_of_wait = (np.repeat(ranks, np.diff(first)) for first in (rank_task, rank_wait))
+    rank_of_task, rank_of_wait = (ranks.repeat(lengths(first)) for first in (rank_task, rank_wait))
     tasks = np.array([row for own, _ in columns for row in own], np.int32).reshape(-1, 9)[line].T
     waits = np.array([row for _, own in columns for row in own], np.int32).reshape(-1, 6)[entries(first_wait, layout)].T
     op, stream, free, loses, event, chunk, wait, group, gives = tasks
@@ -282,13 +283,13 @@ def shape(plan: Plan) -> Shape:
     together, group_size = _groups(plan.members, list(names.groups), cells)
     # passes
     role_pass = offsets(np.array([*map(len, [template for template, _ in orders])], np.int64))
-    passes, rank_pass = entries(role_pass, role), offsets(np.diff(role_pass)[role])
+    passes, rank_pass = entries(role_pass, role), offsets(lengths(role_pass)[role])
     templates = [places for one in layouts.values() for places in one.templates.values()]
     bounds = np.array([(places.start, places.stop) for places in templates], np.int64)
     first_template = offsets(np.array([*map(len, [one.templates for one in layouts.values()])], np.int64))[of_role]
-    template = np.array([*chain.from_iterable([one for one, _ in orders])]) + first_template.repeat(np.diff(role_pass))
+    template = np.array([*chain.from_iterable([one for one, _ in orders])]) + first_template.repeat(lengths(role_pass))
     starts, stops = bounds[template].T
-    first_of_rank = np.repeat(rank_task[:-1], np.diff(rank_pass))
+    first_of_rank = rank_task[:-1].repeat(lengths(rank_pass))
     pass_task, pass_end = (one[passes] + first_of_rank for one in (starts, stops))
     has = offsets(event >= 0)
     begun, ended = (np.bincount(one, minlength=len(op) + 1) for one in (pass_task, pass_end))

@@ -16,7 +16,7 @@ from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar, cast, overl
 import numpy as np
 from numpy.typing import NDArray
 
-from clustersim.arrays import Floats, Ints, Mask, entries, offsets
+from clustersim.arrays import Floats, Ints, Mask, entries, lengths, offsets
 from clustersim.engine.compile import Activities, Plan, Speed
 from clustersim.engine.fabric import HOST, Activity, SegmentTimes
 from clustersim.engine.launching import Seconds
@@ -226,7 +226,7 @@ class LoopTimes(NamedTuple):
 def loop_times(tasks: Tasks, capacity: Floats) -> LoopTimes:
     """Return the columns of tasks. capacity: bytes/s of each link that can be a bottleneck."""
     times, group, timed = tasks.once(_link_times, capacity), tasks.kinds.group, tasks.timed
-    held = group[np.flatnonzero(np.diff(times.link_start))]
+    held = group[lengths(times.link_start).nonzero()[0]]
     rows = [
         [(*row[:4], *both) for row, *both in zip(one.rows, one.ends[::2], one.ends[1::2], strict=True)]
         for one in (timed if len(held) else ())
@@ -260,7 +260,7 @@ def _link_times(tasks: Tasks, capacity: Floats) -> LoopTimes:
     np.maximum.at(peak, places, weight * np.repeat(bound, loads))
     count = np.bincount(keys // max(len(capacity), 1), minlength=len(each))
     link_start = offsets(count)
-    lengths = np.array([*map(len, [one.timing.rows for one in each])], np.int64) * (count > 0)
+    rows = np.array([*map(len, [one.timing.rows for one in each])], np.int64) * (count > 0)
     order = np.array(list(chain.from_iterable([each[kind].timing.order for kind in holding.tolist()])), np.int64)
     return LoopTimes(
         tasks.kinds.of,
@@ -268,9 +268,9 @@ def _link_times(tasks: Tasks, capacity: Floats) -> LoopTimes:
         link_start.astype(np.int32),
         link.astype(np.int32),
         peak / capacity[link],
-        offsets(lengths).astype(np.int32),
+        offsets(rows).astype(np.int32),
         np.empty((0, 6)),
-        np.where(order < 0, -1, order + np.repeat(first[:-1], lengths)).astype(np.int32),
+        np.where(order < 0, -1, order + first[:-1].repeat(rows)).astype(np.int32),
         np.column_stack([latency, size, bound, idle]),
         offsets(loads).astype(np.int32),
         (places - link_start[kind]).astype(np.int32),

@@ -3,15 +3,15 @@
 import pytest
 import simpy
 from examples import examples
+from flows import flow as flow_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clustersim.engine.fabric import Activity, Fabric, Segment
-from clustersim.engine.flows import Flow
 
 
 def flow(size, bound=10.0, latency=0.0, loads=((0, 1.0),)):
-    return Flow.of("p", latency, size, bound, *loads)
+    return flow_of("p", latency, size, bound, *loads)
 
 
 def play(capacity, starts):
@@ -86,7 +86,7 @@ def activity(parts):
     def bound(loads):
         return min(10.0 / weight for _, weight in loads)
 
-    return Activity.of(Segment(c, Flow.of("p", lat, size, bound(loads), *loads)) for c, (size, lat, loads) in parts)
+    return Activity.of(Segment(c, flow_of("p", lat, size, bound(loads), *loads)) for c, (size, lat, loads) in parts)
 
 
 @settings(max_examples=examples(100), deadline=None)

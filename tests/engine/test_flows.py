@@ -4,12 +4,13 @@ import numpy as np
 import pytest
 import simpy
 from examples import examples
+from flows import flow as flow_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clustersim.arrays import distinct, distinct_rows, entries
 from clustersim.engine.fabric import Fabric
-from clustersim.engine.flows import Flow, solve
+from clustersim.engine.flows import solve
 
 pairs = st.lists(st.tuples(st.integers(0, 5), st.floats(0.1, 4)), min_size=1, max_size=4, unique_by=lambda p: p[0])
 transfers = st.tuples(st.floats(0, 20), st.floats(1, 500), st.floats(0.5, 200), pairs)
@@ -28,7 +29,7 @@ def test_at_any_time_rates_are_those_of_all_that_moves_on_all_links(capacity, be
     env = simpy.Environment()
     fabric = Fabric(env, capacity)
     for at, size, bound, loads in began:
-        flow = Flow.of("p", 0.0, size, bound, *loads)
+        flow = flow_of("p", 0.0, size, bound, *loads)
         env.timeout(at).callbacks.append(lambda _, flow=flow: fabric.move(flow, env.now + flow.idle))
     while env.peek() < np.inf:
         if env.peek() > env.now and fabric.moving:
@@ -42,7 +43,7 @@ def test_a_transfer_lands_when_its_bytes_are_over():
     env, ends = simpy.Environment(), []
     fabric = Fabric(env, [10.0])
     for at, size in ((0.0, 30.0), (1.0, 10.0)):  # at 1 s 20 bytes are left of the first: both move at 5 bytes/s
-        flow = Flow.of("p", 0.0, size, 10.0, (0, 1.0))
+        flow = flow_of("p", 0.0, size, 10.0, (0, 1.0))
         env.timeout(at).callbacks.append(
             lambda _, flow=flow: fabric.move(flow, env.now + flow.idle).over.callbacks.append(
                 lambda _: ends.append(env.now)

@@ -7,10 +7,10 @@ from itertools import groupby, pairwise
 import pytest
 from expert_cases import WIDE, job, kernels_of, played
 from folding_cases import same
+from script_cases import written
 
 from clustersim.config.yaml import parse
 from clustersim.engine.microbatch_overlap import Pairing, turns
-from clustersim.engine.script import scripts
 from clustersim.errors import ConfigError
 from clustersim.parallel.stages import stages
 from clustersim.schedules.action import parse as action
@@ -108,7 +108,7 @@ def test_what_one_pass_has_more_than_the_other_follows_alone():
 
 def test_what_is_not_asked_stays_as_it_was():
     one = job(**ONE)
-    [script] = scripts(one.place(8, 1), stages(one.place(8, 1)), schedule("1f1b", 1, 8))
+    [script] = written(one.place(8, 1), stages(one.place(8, 1)), schedule("1f1b", 1, 8))
     assert not script.text.pairing
     assert all(len(key) == 2 for key in script.text.steps)
 

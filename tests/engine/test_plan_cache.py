@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, Phase, given, reject, settings
 from hypothesis import strategies as st
 from step_cases import clusters, jobs
 
-from clustersim.engine.player import PlanCache
+from clustersim.engine.player import plan_cache
 from clustersim.errors import ClustersimError, InputError
 from clustersim.parallel.load import load as load_workload
 from clustersim.report.breakdown import breakdown
@@ -87,12 +87,12 @@ def test_what_differs_in_one_setting_is_not_taken_for_another(split, name, value
 def test_no_more_plans_are_kept_than_have_room():
     known, split = Simulator(cluster(8)), {"parallelism__pp": 4, "training__micro_batch": 1}
     whole = [_outline(known, **split, training__global_batch=16 * count) for count in range(1, 9)]
-    assert len(known.plans.kept) == 8
-    small, most = Simulator(cluster(8)), known.plans.kept.weight / 2
-    small.plans = PlanCache(most)
+    assert len(known.plans) == 8
+    small, most = Simulator(cluster(8)), known.plans.weight / 2
+    small.plans = plan_cache(most)
     assert [_outline(small, **split, training__global_batch=16 * count) for count in range(1, 9)] == whole
-    assert 0 < len(small.plans.kept) < 8
-    assert small.plans.kept.weight <= most
+    assert 0 < len(small.plans) < 8
+    assert small.plans.weight <= most
 
 
 @settings(
@@ -112,7 +112,7 @@ def test_what_was_compiled_serves_other_clocks(data, clocks):
         reject()
     known._quickly(first, "auto")
     again, fresh = (simulator._quickly(second, "auto")[2] for simulator in (known, Simulator(topology)))
-    assert len(known.plans.kept) <= 1
+    assert len(known.plans) <= 1
     for name in ("starts", "ends", "asked", "wait_asked"):
         wanted = getattr(fresh, name)
         assert getattr(again, name) == pytest.approx(wanted, rel=1e-12, abs=1e-12 * fresh.end), name
@@ -134,7 +134,7 @@ def test_spans_of_other_sizes_are_those_of_a_new_simulator(tapered):
     known = fresh()
     for size in (1, 2, 4):
         assert repr(spans(known, size)) == repr(spans(fresh(), size))
-    assert len(known.plans.kept) == 3
+    assert len(known.plans) == 3
 
 
 GPT3 = {"training.recompute": "full", "parallelism.overlap.p2p": True}

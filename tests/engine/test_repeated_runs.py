@@ -17,7 +17,7 @@ from engine_cases import ROOT, cluster, job
 from clustersim.cache import Cache, fingerprint, frozen, of_arrays
 from clustersim.collectives.nccl.table import line
 from clustersim.engine.fabric import Activity, Segment
-from clustersim.engine.player import PlanCache
+from clustersim.engine.player import plan_cache
 from clustersim.garbage import aged, uncollected
 from clustersim.simulation import run
 from clustersim.sweeps.evaluate import Files, evaluate, load
@@ -126,7 +126,7 @@ def test_what_a_sweep_forgets_goes_at_once():
     gc.collect()
     with uncollected():  # else the smallest cycles go before they are looked for
         before = {row["status"] for row in (evaluate(case, point) for point in points)}
-        case.cluster({}).simulator.plans = PlanCache(1)
+        case.cluster({}).simulator.plans = plan_cache(1)
         gc.set_debug(gc.DEBUG_SAVEALL)
         try:
             gc.collect()

@@ -1,11 +1,11 @@
 """A step of two ranks and two microbatches, executed as worked out by hand in CONTRIBUTING.md."""
 
 import numpy as np
+from flows import flow as flow_of
 from random_steps import plan
 
 from clustersim.engine.compiled import loop
 from clustersim.engine.fabric import Activity, Segment
-from clustersim.engine.flows import Flow
 from clustersim.engine.loop import LoopJob
 from clustersim.engine.program import Layout, LayoutTask, PassMessage, Program
 from clustersim.engine.times import Tasks, loop_times
@@ -22,7 +22,7 @@ def layout(*tasks):
 def test_a_step_of_two_ranks_is_the_one_worked_out_by_hand():
     link = np.array([10.0])  # bytes/s of link 0
     two, three = (Activity.of([Segment(seconds, None)]) for seconds in (2.0, 3.0))
-    sent = Activity.of([Segment(0.0, Flow.of("p2p", 0.5, 10.0, 10.0, (0, 1.0)))])
+    sent = Activity.of([Segment(0.0, flow_of("p2p", 0.5, 10.0, 10.0, (0, 1.0)))])
     first = layout(
         LayoutTask("compute", "F", 0, None, (), None),
         LayoutTask("p2p", "send", 0, None, (), PassMessage("p2p", 0, ahead=1)),

@@ -7,6 +7,7 @@ from random import Random
 from typing import Any, NamedTuple
 
 import numpy as np
+from flows import flow as flow_of
 from hypothesis import strategies as st
 
 from clustersim.engine.compile import Plan
@@ -134,7 +135,7 @@ def seconds(value: float) -> Activity:
 
 def moving(links: Sequence[int], size: float, bound: float, compute: float = 0.0, latency: float = 0.0) -> Activity:
     """Return a computation and the transfer that follows it."""
-    return Activity.of([Segment(compute, Flow.of("p", latency, size, bound, *((link, 1.0) for link in links)))])
+    return Activity.of([Segment(compute, flow_of("p", latency, size, bound, *((link, 1.0) for link in links)))])
 
 
 def task(
@@ -176,7 +177,7 @@ class _Writer:
         links = self.dice.sample(range(LINKS), self.dice.choice([0, 1, 1, 2, 3, LINKS])) if self.links else []
         size = self.dice.choice([0.0, 10.0, 10.0, self.dice.uniform(1, 50)])
         bound = self.dice.choice([2.5, 5.0, 10.0, 14.0])
-        return Flow.of("p", self.dice.choice([0.0, 0.25, self.dice.random()]), size, bound, *_weighed(links))
+        return flow_of("p", self.dice.choice([0.0, 0.25, self.dice.random()]), size, bound, *_weighed(links))
 
     def segments(self) -> list[Segment]:
         """Return the segments of an activity."""
