@@ -526,9 +526,9 @@ class Activities:
     def numbered(self, what: Hashable, rows: Sequence[LikeCells], make: Callable[[LikeCells], Activity]) -> list[int]:
         """Return the number of the activity in each of `rows`. what: stands for the activity apart from its groups."""
         known = self.numbers.setdefault(what, {})
-        for row in dict.fromkeys(rows):
-            if row not in known:
-                known[row] = self.add(make(row))
+        fresh = [row for row in dict.fromkeys(rows) if row not in known]
+        known.update(zip(fresh, range(len(self.activities), len(self.activities) + len(fresh)), strict=True))
+        self.activities.extend([make(row) for row in fresh])
         return [known[row] for row in rows]
 
     def text(self, items: Steps, speed: Speed, families: frozenset[str], extra: float | None) -> _Written:
@@ -580,10 +580,6 @@ class Source(NamedTuple):
     extra: float | None
     """Seconds of other launches, if the host starts with the first item; None: all launches are in time."""
     flows: Mapping[Collective, tuple[Flow, ...]]
-
-    def at(self, speed: Speed) -> Source:
-        """Return the same content at another speed."""
-        return self._replace(speed=speed)
 
 
 class _Written(NamedTuple):

@@ -110,14 +110,11 @@ class Tasks(Sequence[Task]):
     def retimed(self, seconds: Sequence[Seconds], speeds: Mapping[Speed, Speed] = NO_SPEEDS) -> Tasks:
         """Return the tasks with these kernel seconds, and with other GPU speeds as mapped in `speeds`."""
         made, found = Activities(seconds, self.plan.network, self.plan.hosts), copy(self)
-        found.timed = self.kinds.all(
-            [
-                old
-                if old.source is None
-                else made.timing(old.source.at(speeds.get(old.source.speed, old.source.speed)))
-                for old in self.kinds.timings
-            ]
-        )
+        timings = list(self.kinds.timings)
+        for place, source in enumerate(one.source for one in timings):
+            if source is not None:
+                timings[place] = made.timing(source._replace(speed=speeds.get(source.speed, source.speed)))
+        found.timed = self.kinds.all(timings)
         found._tasks = {}
         for name in ("different", "compute"):  # of other times
             found.__dict__.pop(name, None)
