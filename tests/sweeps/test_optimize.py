@@ -383,6 +383,64 @@ def test_the_answer_is_that_of_trying_every_point(cases, tried, wanted):
     assert counted == found.points == len(points)
 
 
+WHOLE = {
+    "dense": (
+        ("rail_optimized", "gpt3_xl"),
+        {
+            "cluster.nodes": "2",
+            "cluster.gpu": "h100",
+            "model.layers": "8",
+            "parallelism.tp": "1,2,4",
+            "parallelism.schedule": "1f1b,zero_bubble,interleaved",
+            "training.recompute": "none,full",
+        },
+    ),
+    "mixture": (
+        ("rail_optimized", "mixtral_8x7b"),
+        {
+            "cluster.nodes": "2",
+            "cluster.gpu": "h100",
+            "model.layers": "4",
+            "parallelism.tp": "1,2,4",
+            "parallelism.schedule": "1f1b,zero_bubble,interleaved",
+            "training.recompute": "none,full",
+        },
+    ),
+    "contended": (
+        ("leaf_spine_32", "llama3_8b"),
+        {
+            "cluster.nodes": "8",
+            "fabric.oversubscription": "4",
+            "model.layers": "8",
+            "parallelism.tp": "1,2,4,8",
+            "parallelism.schedule": "1f1b,zero_bubble",
+            "training.recompute": "none,full",
+        },
+    ),
+}
+"""Spaces of 200 to 400 points. Transfers of the last one share links: its leaves are oversubscribed, and routes are hashed."""
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_the_winner_of_a_whole_sweep_is_that_of_the_search(name):
+    (topology, workload), keys = WHOLE[name]
+    shared = {"predictor": "roofline", "training.global_batch": "16", "training.micro_batch": "1,2"}
+    shared |= {"parallelism.zero": "1,3", **dict.fromkeys(OVERLAPS[:3], "true"), **dict.fromkeys(OVERLAPS[3:], "none")}
+    files = (ROOT / f"topologies/{topology}.yaml", ROOT / f"workloads/{workload}.yaml")
+    case = evaluate.load(evaluate.Files(*map(str, files), {}), unlikely=False)
+    asked = space(
+        dict.fromkeys((KEYS[one] for one in FREE if KEYS[one] not in {**shared, **keys}), "auto"), shared | keys
+    )
+    points = legal(case, asked)
+    rows = [row for row in (evaluate.evaluate(case, point) for point in points) if row["status"] == "ok"]
+    assert 200 <= len(rows) <= len(points) <= 400
+    found = search(case, asked, objective("step"), 3)
+    steps = sorted({one["step_time_s"] for one in rows})
+    assert [one.row["step_time_s"] for one in found.best] == pytest.approx(steps[:3], rel=1e-9)
+    assert found.points == len(points)
+    assert found.simulated < len(rows) / 4
+
+
 BESIDE = {
     "dense": (
         ("superpod_h100_128", "llama3_8b"),
