@@ -17,6 +17,7 @@ from clustersim.predictors.base import ROOM
 from clustersim.predictors.classes import GROUPED, MEMORY, SIMT, TENSOR
 from clustersim.predictors.features import columns
 from clustersim.predictors.kinds.neusight import products
+from clustersim.predictors.mlp import standardise
 
 LEARNED = ("habitat", "linear", "neusight")
 
@@ -202,6 +203,13 @@ def test_networks_are_the_same_in_numpy_and_torch():
     as_torch = {key: torch.tensor(value, dtype=torch.float32) for key, value in net.items()}
     learned = forward(torch, as_torch, torch.tensor(features, dtype=torch.float32)).numpy()
     np.testing.assert_allclose(forward(np, net, features), learned, atol=1e-5)
+
+
+def test_features_outside_of_the_training_rows_count_as_those_at_their_edge():
+    parameters = load("habitat").weights.classes["half/linear"]
+    low, high = (np.atleast_2d(parameters[name]) for name in ("low", "high"))
+    edges, far = np.vstack([low, high]), np.vstack([low - 50, high + 50])
+    np.testing.assert_array_equal(standardise(parameters, far), standardise(parameters, edges))
 
 
 @pytest.mark.data
