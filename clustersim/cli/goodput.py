@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated
 
 from clustersim.cli.commands import option, option_group
-from clustersim.cli.options import CommandOutput, ReliabilityFile
+from clustersim.cli.options import Blocking, CommandOutput, ReliabilityFile
 from clustersim.errors import InputError
 from clustersim.units import parse
 
@@ -25,7 +25,7 @@ def goodput(
         str | None, option("Parameters of the model, such as 405B; default 25 million a GPU.", "N")
     ] = None,
     rack: Annotated[int, option("Nodes per rack, which fail together.", min=1, max=10_000)] = 4,
-    blocking: Annotated[bool, option("Steps wait while a checkpoint is written.", flags="--blocking")] = False,
+    blocking: Blocking = False,
     reliability: ReliabilityFile = None,
     output: Annotated[CommandOutput, option_group(CommandOutput, "as_json")],
 ) -> None:

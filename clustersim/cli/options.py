@@ -105,6 +105,8 @@ Settings = Annotated[
         flags="--set",
     ),
 ]
+Workers = Annotated[int | None, option("Number of processes; default: one per core.", min=1, max=1024)]
+Blocking = Annotated[bool, option("Steps wait while a checkpoint is written.", flags="--blocking")]
 ReliabilityFile = Annotated[
     Path | None, option("A YAML file of failures, restarts and storage, instead of the defaults.", "FILE")
 ]
@@ -130,6 +132,10 @@ _MODEL = option("A model's config.json, instead of a workload.", "FILE", parser=
 _FILES = [parameter("workload", Annotated[Path | None, WORKLOAD]), parameter("model", Annotated[Path | None, _MODEL])]
 WorkloadOrModel = Annotated[Path, OptionGroup(_FILES, _workload)]
 """File of a workload, or of `--model`."""
+
+
+RUN: Mapping[str, Option] = {one.name: one for one in RUN_OPTIONS}
+"""Options of `run` that set a key, by name: commands that have one of them in another form take its words."""
 
 
 def key_options(options: Sequence[Option], lists: bool = False) -> OptionGroup:

@@ -13,6 +13,8 @@ from clustersim.cli.answer import Words, print_json
 from clustersim.cli.commands import option
 from clustersim.cli.main import INTERRUPTED
 from clustersim.cli.options import (
+    RUN,
+    Blocking,
     MachineOption,
     PriceOptions,
     ReliabilityFile,
@@ -52,14 +54,16 @@ def plan(
     days: Annotated[float | None, option("Largest number of days of the run.")] = None,
     budget: Annotated[str | None, option("Largest cost in USD, such as 20M.", "USD")] = None,
     nodes: Annotated[int | None, option("Largest number of nodes, without spares.", min=1)] = None,
-    gpu: Annotated[str | None, option(f"GPUs to compare: types of node; default {GPU}.", "h100,b200")] = None,
-    nic: Annotated[str | None, option("Line rates of NICs to compare.", "200Gb/s,400Gb/s")] = None,
-    oversubscription: Annotated[str | None, option("Oversubscriptions of the leaves to compare.", "1,2,4")] = None,
+    gpu: Annotated[str | None, option(f"GPUs to compare: types of node; default {GPU}.", RUN["gpu"].values)] = None,
+    nic: Annotated[str | None, option("Line rates of NICs to compare.", RUN["nic"].values)] = None,
+    oversubscription: Annotated[
+        str | None, option("Oversubscriptions of the leaves to compare.", RUN["oversubscription"].values)
+    ] = None,
     topology: Annotated[Path | None, option("Cluster, without its node count; default rail_optimized.")] = None,
     settings: Settings = None,
     machine: MachineOption = None,
     global_batch: Annotated[int | None, option("Sequences per step; default: the cheapest number.", min=1)] = None,
-    blocking: Annotated[bool, option("Steps wait while a checkpoint is written.", flags="--blocking")] = False,
+    blocking: Blocking = False,
     within: Within = None,
     reliability: ReliabilityFile = None,
     unlikely: Unlikely = False,

@@ -10,7 +10,7 @@ import typer
 
 from clustersim.cli.answer import table
 from clustersim.cli.commands import option
-from clustersim.cli.options import JsonOutput, completing, model_file, naming
+from clustersim.cli.options import RUN, JsonOutput, completing, model_file, naming
 from clustersim.errors import InputError
 
 if TYPE_CHECKING:
@@ -44,8 +44,8 @@ def predict(
     seq: Annotated[int | None, option("Tokens per sequence; default: the model's, at most 2048.", min=1)] = None,
     dtype: Annotated[Type | None, option("Data type; default: the model's own, or fp32.")] = None,
     fusion: Annotated[bool, option("Fuse kernels as torch.compile does in inference.", flags="--fusion")] = False,
-    predictor: Annotated[str, option("Kernel predictor, such as neusight or roofline.")] = "neusight",
-    clocks: Annotated[str, option("sustained, boost, or a share such as 0.85.")] = "sustained",
+    predictor: Annotated[str, option(RUN["predictor"].what)] = "neusight",
+    clocks: Annotated[str, option(RUN["clocks"].what)] = "sustained",
     per_kernel: Annotated[bool, option("List every distinct kernel.", flags="--per-kernel")] = False,
     output: JsonOutput,
 ) -> None:

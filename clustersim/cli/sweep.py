@@ -20,6 +20,7 @@ from clustersim.cli.options import (
     StandardOutput,
     SweptKeys,
     TopologyFile,
+    Workers,
     WorkloadOrModel,
     by_key,
     on_machine,
@@ -44,7 +45,7 @@ def sweep(
     axes: Annotated[
         Path | None, option("A YAML file of axes, such as tp: [4, 8] and nodes: 64..1024x2.", "FILE")
     ] = None,
-    workers: Annotated[int | None, option("Number of processes; default: one per core.", min=1, max=1024)] = None,
+    workers: Workers = None,
     engine: EngineName = "auto",
     out: Annotated[
         Path | None, option("Folder of the result; default results/sweep-TOPOLOGY-WORKLOAD-OPTIONS.")

@@ -11,7 +11,7 @@ import typer
 
 from clustersim.cli.answer import table
 from clustersim.cli.commands import option, option_group
-from clustersim.cli.options import CommandOutput, EngineName, Force
+from clustersim.cli.options import CommandOutput, EngineName, Force, Workers
 from clustersim.cli.progress import cores, tracked
 
 Outcomes = list[dict[str, Any]]
@@ -34,7 +34,7 @@ def validate(
     memory: Annotated[
         Path | None, option("Measured peaks of memory: columns id and allocated_gib.", "FILE.csv")
     ] = None,
-    workers: Annotated[int | None, option("Number of processes; default: one per core.", min=1, max=1024)] = None,
+    workers: Workers = None,
     engine: EngineName = "auto",
     out: Annotated[Path | None, option("Folder of the result; default results/validate-FILES.")] = None,
     calibrate: Annotated[
