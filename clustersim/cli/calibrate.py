@@ -100,7 +100,10 @@ def _lines(found: MeasuredMachine, out: Path | None) -> Iterator[str]:
     yield f"mean error of the steps: {errors[0]:.1%} without a machine file, {errors[1]:.1%} with it"
     if found.steps > 1:
         yield f"each forecast from all the others: {errors[2]:.1%}"
-    yield from ("", *_likely(fit), "", *_constants(fit))
+    yield from ("", "if one thing alone differs, it is")
+    likely = sorted(fit.likely.items(), key=lambda one: -one[1])
+    yield from (f"  {name:<24} {share:4.0%}" for name, share in likely if share >= LEAST)
+    yield from ("", *_constants(fit))
     odd = [one.name for one, weight in zip(fit.measurements, fit.found.weights.tolist(), strict=True) if weight < ODD]
     if odd:
         yield from folded(f"unlike the others, and counted less: {', '.join(odd)}")
@@ -115,14 +118,6 @@ def _lines(found: MeasuredMachine, out: Path | None) -> Iterator[str]:
 
 ODD = 0.5
 """Weight below which a measurement is named as an outlier."""
-
-
-def _likely(fit: MachineEstimate) -> Iterator[str]:
-    """Yield the constants that alone may explain the steps, the likeliest first, with their probabilities."""
-    yield "if one thing alone differs, it is"
-    for name, share in sorted(fit.likely.items(), key=lambda one: -one[1]):
-        if share >= LEAST:
-            yield f"  {name:<24} {share:4.0%}"
 
 
 LEAST = 0.01

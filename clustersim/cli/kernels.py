@@ -9,6 +9,7 @@ from clustersim.cli.answer import table
 from clustersim.cli.commands import option
 from clustersim.cli.options import JsonOutput, WorkloadFile
 from clustersim.errors import InputError
+from clustersim.units import plural
 
 if TYPE_CHECKING:
     from clustersim.model.kernel import Kernel
@@ -40,7 +41,10 @@ def kernels(
     from clustersim.parallel.load import load
 
     job = _placed(load(workload), gpus)
-    _check_stage(job, stage)
+    stages = job.parallelism.pp * job.parallelism.vpp
+    if stage is not None and stage >= stages:
+        listed = f"0 to {stages - 1}" if stages > 1 else "0"
+        raise InputError(f"--stage {stage}: the job has {plural(stages, 'stage', 'stages')}; use {listed}")
     found = rows(job, stage)
     times = _times(job, found, gpu) if gpu else {}
     records = [_record(row, times) for row in found]
@@ -58,16 +62,6 @@ def _placed(job: Job, gpus: int | None) -> Job:
     replicas = p.ep if p.dp == "auto" else p.dp
     many = gpus or p.lanes * replicas
     return job.place(many, many if p.tp_across_nodes else max(p.tp, 1))
-
-
-def _check_stage(job: Job, stage: int | None) -> None:
-    """Raise InputError if the job has no pipeline stage of that number."""
-    stages = job.parallelism.pp * job.parallelism.vpp
-    if stage is not None and stage >= stages:
-        from clustersim.units import plural
-
-        listed = f"0 to {stages - 1}" if stages > 1 else "0"
-        raise InputError(f"--stage {stage}: the job has {plural(stages, 'stage', 'stages')}; use {listed}")
 
 
 def _times(job: Job, found: list[KernelRow], name: str) -> Times:
@@ -127,8 +121,6 @@ def _total(found: list[KernelRow]) -> dict[str, float]:
 
 def _title(job: Job) -> str:
     """Return the job's name, its split and its number of microbatches."""
-    from clustersim.units import plural
-
     p = job.parallelism
     ep = f", ep {p.ep}" if p.ep > 1 else ""
     many = plural(job.microbatches, "microbatch", "microbatches")

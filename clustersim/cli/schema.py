@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from clustersim import plugins
 from clustersim.cli.answer import written_out
 
 FileKind = Literal["cluster", "workload", "jobs", "gpu", "machine"]
@@ -37,10 +38,13 @@ def _cluster() -> JsonSchema:
     from clustersim.config.topology import Node, TopologySpec
     from clustersim.convert.astra_sim import AstraNetwork
     from clustersim.convert.override import presets
+    from clustersim.hardware import gpus
 
-    specs = {name: kind for name, kind in _fabrics().items() if kind is not None}
+    modules = {kind: import_module(module) for kind, module in plugins.names("clustersim.topology").items()}
+    specs = {kind: spec for kind, module in modules.items() if (spec := getattr(module, "SPEC", None)) is not None}
+    boards = [name for gpu in gpus.everything() for name in (gpu.name, *gpu.aliases)]
     made = definitions(TopologySpec, AstraNetwork, Node, *dict.fromkeys(specs.values()))
-    made["Gpus"]["properties"]["model"] |= _either(_gpus(), r"\.ya?ml$")
+    made["Gpus"]["properties"]["model"] |= _either(boards, r"\.ya?ml$")
     node = made["Node"]
     made["Node"] = {
         **_without_required(node),
@@ -56,16 +60,6 @@ def _cluster() -> JsonSchema:
     top["properties"]["fabric"] |= {"anyOf": [_fabric(specs), {"type": "null"}]}
     foreign = {"anyOf": [{"required": ["npus_count"]}, {"required": ["topology"]}]}
     return {"if": foreign, "then": _ref("AstraNetwork"), "else": top, "definitions": made}
-
-
-def _fabrics() -> dict[str, Any]:
-    """Return the spec of each kind of fabric that declares one."""
-    from clustersim import plugins
-
-    return {
-        kind: getattr(import_module(module), "SPEC", None)
-        for kind, module in plugins.names("clustersim.topology").items()
-    }
 
 
 def _fabric(specs: Mapping[str, Any]) -> JsonSchema:
@@ -138,16 +132,7 @@ _DOCUMENTS: Mapping[FileKind, Callable[[], JsonSchema]] = {
 
 def _names(room: str) -> list[str]:
     """Return the names of the plugins of a room, built in or installed."""
-    from clustersim import plugins
-
     return [*plugins.names(f"clustersim.{room}"), *plugins.installed(f"clustersim.{room}")]
-
-
-def _gpus() -> list[str]:
-    """Return the names of all GPUs, with their aliases."""
-    from clustersim.hardware import gpus
-
-    return [name for gpu in gpus.everything() for name in (gpu.name, *gpu.aliases)]
 
 
 def _either(names: Iterable[str], other: str = r"^[\w.]+:\w+$") -> JsonSchema:
