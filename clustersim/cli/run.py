@@ -111,9 +111,10 @@ def run(
             pages = {"report.html": _page(result, question, identity, explained)} if html else None
             target = _save(result, target, identity, force, pages)
     if timeline:
-        from clustersim.figures.timeline import write
+        from clustersim.figures.files import write
+        from clustersim.figures.timeline import picture
 
-        write(timeline, result.record, result.plan, f"{job.name} on {cluster.name}")
+        write(timeline, picture(result.record, result.plan, f"{job.name} on {cluster.name}"))
     summary = result.summary | ({"why": explained.facts()} if explained else {})
     output.show_saved("run", summary, lambda: _lines(result, explained, output), target)
 

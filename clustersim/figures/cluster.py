@@ -11,7 +11,6 @@ from clustersim.config.yaml import Document
 from clustersim.figures import cluster_cards
 from clustersim.figures import cluster_layout as layout
 from clustersim.figures.canvas import BROKEN, DEAD, FAINT, GPU, NODE, NODE_EDGE, SLOW, TIERS, Canvas, Coordinates
-from clustersim.figures.canvas import svg as text
 from clustersim.figures.cluster_cards import around
 from clustersim.topology.build import build
 from clustersim.topology.describe import diameter, faults
@@ -218,11 +217,6 @@ def _bent(canvas: Canvas, a: Coordinates, b: Coordinates, cable: DrawnCable) -> 
 MOST_NODES = 64
 """Largest number of nodes that are drawn one by one."""
 _MOST_SWITCHES, _MOST_LINES, _MOST_AROUND = 64, 300, 24
-
-
-def svg(document: Document) -> str:
-    """Return the picture of a topology file as SVG. Raises ConfigError as `topology.build.build`."""
-    return text(picture(document))
 
 
 def picture(document: Document) -> Canvas:

@@ -8,16 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from pathlib import Path
 from typing import NamedTuple
 
 from clustersim.engine.compile import Plan
 from clustersim.engine.fabric import HOST
 from clustersim.engine.program import COMPUTE, Span
 from clustersim.engine.record import Record
-from clustersim.figures import files as pictures
 from clustersim.figures.canvas import PART_COLOURS, Canvas, Coordinates
-from clustersim.figures.canvas import svg as text
 from clustersim.report.breakdown import PART_OF
 from clustersim.report.trace import by_cell
 from clustersim.report.trace_events import inner_flows
@@ -73,13 +70,8 @@ class Bar(NamedTuple):
     label: str = ""
 
 
-def svg(record: Record, plan: Plan, title: str = "") -> str:
-    """Return the timeline of a record as SVG. Equal records give equal text."""
-    return text(picture(record, plan, title))
-
-
 def picture(record: Record, plan: Plan, title: str = "") -> Canvas:
-    """Return the timeline of a record. `title` is written above, with the step time."""
+    """Return the timeline of a record. `title` is written above, with the step time. Equal records give equal pictures."""
     rows = min(len(plan.first), ROWS)
     scale = (WIDTH - LEFT - RIGHT) / (record.end or 1.0)
     spans = by_cell(record.spans, range(rows)).values()
@@ -96,14 +88,6 @@ def picture(record: Record, plan: Plan, title: str = "") -> Canvas:
         _row(canvas, TOP + row * pitch, _name(plan, row), passes[row], flows[row], lanes, scale)
     _legend(canvas, ran, lanes, TOP + rows * pitch + 36, len(plan.first) - rows)
     return canvas
-
-
-def write(path: Path, record: Record, plan: Plan, title: str = "") -> None:
-    """Write the timeline to a file, in the format of its suffix.
-
-    Raises InputError if the path cannot be written, and DiskFullError if no space is left.
-    """
-    pictures.write(path, picture(record, plan, title))
 
 
 def _name(plan: Plan, cell: int) -> str:

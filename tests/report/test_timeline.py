@@ -6,7 +6,9 @@ from xml.etree import ElementTree
 import pytest
 
 from clustersim.errors import InputError
-from clustersim.figures.timeline import ROWS, svg, write
+from clustersim.figures.canvas import svg
+from clustersim.figures.files import write
+from clustersim.figures.timeline import ROWS, picture
 from clustersim.simulation import simulate
 
 ROOT = Path(__file__).parents[2]
@@ -14,7 +16,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 
 def drawn(result, title=""):
-    return ElementTree.fromstring(svg(result.record, result.plan, title))
+    return ElementTree.fromstring(svg(picture(result.record, result.plan, title)))
 
 
 @pytest.fixture(scope="module")
@@ -105,12 +107,12 @@ def test_a_title_is_escaped_and_what_is_left_out_is_said():
 
 
 def test_the_same_record_gives_the_same_bytes_in_a_file(pipeline, tmp_path):
-    write(tmp_path / "a.svg", pipeline.record, pipeline.plan)
-    write(tmp_path / "b.svg", pipeline.record, pipeline.plan)
+    write(tmp_path / "a.svg", picture(pipeline.record, pipeline.plan))
+    write(tmp_path / "b.svg", picture(pipeline.record, pipeline.plan))
     assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
 
 
 def test_a_place_that_cannot_be_written_is_an_input_error(pipeline, tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="cannot be written"):
-        write(tmp_path / "file" / "x.svg", pipeline.record, pipeline.plan)
+        write(tmp_path / "file" / "x.svg", picture(pipeline.record, pipeline.plan))

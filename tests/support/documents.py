@@ -25,7 +25,7 @@ from clustersim import plugins
 from clustersim.cli.main import main
 from clustersim.figures import canvas
 from clustersim.figures.bars import splits
-from clustersim.figures.timeline import svg
+from clustersim.figures.timeline import picture
 from clustersim.hardware import gpus
 from clustersim.simulation import simulate
 from clustersim.sweeps.evaluate import Files, Row, evaluate, load
@@ -190,7 +190,7 @@ def draw() -> str:
     """Return the README's timeline."""
     files = ROOT / "topologies/nvlink_h100_4.yaml", ROOT / "docs/examples/pipeline.yaml"
     result = simulate(*files, {"predictor": "roofline"})
-    return svg(result.record, result.plan, f"{result.job.name} on {result.topology.name}")
+    return canvas.svg(picture(result.record, result.plan, f"{result.job.name} on {result.topology.name}"))
 
 
 def rows_of_splits() -> list[Row]:

@@ -7,7 +7,7 @@ from documents import ROOT
 
 from clustersim.figures import canvas
 from clustersim.figures.bars import splits
-from clustersim.figures.timeline import svg as timeline
+from clustersim.figures.timeline import picture as timeline
 from clustersim.hardware.gpus import load as load_gpu
 from clustersim.simulation import simulate
 from clustersim.sweeps.evaluate import Files, Row, evaluate, load
@@ -70,7 +70,8 @@ def slow_gpu() -> str:
     """Return the timeline of four stages of which one computes on a slow GPU."""
     files = ROOT / "topologies/nvlink_h100_4.yaml", ROOT / "docs/examples/pipeline.yaml"
     result = simulate(*files, {"predictor": "roofline", **SLOW})
-    return timeline(result.record, result.plan, "GPU 2 takes 1.5 times as long, and all others wait for it")
+    title = "GPU 2 takes 1.5 times as long, and all others wait for it"
+    return canvas.svg(timeline(result.record, result.plan, title))
 
 
 def trust() -> str:

@@ -12,9 +12,9 @@ from route_checks import pairs
 
 from clustersim.config.yaml import parse, read
 from clustersim.errors import ConfigError, InputError
-from clustersim.figures.canvas import BROKEN, SLOW, Box, Dot, Line, Text
+from clustersim.figures.canvas import BROKEN, SLOW, Box, Dot, Line, Text, svg
 from clustersim.figures.canvas import GPU as GREEN
-from clustersim.figures.cluster import picture, svg
+from clustersim.figures.cluster import picture
 from clustersim.topology import export
 from clustersim.topology.build import build, document_of, load
 from clustersim.topology.describe import describe
@@ -225,7 +225,7 @@ def test_graphml_is_read_back() -> None:
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
 def test_every_shipped_topology_is_drawn(path: Path) -> None:
-    text = svg(document_of(path))
+    text = svg(picture(document_of(path)))
     root = ElementTree.fromstring(text)
     topology = load(path)
     words = " ".join(e.text or "" for e in root.iter() if e.tag.endswith("text"))
@@ -256,7 +256,7 @@ def test_every_shipped_topology_is_drawn(path: Path) -> None:
 @pytest.mark.parametrize("faults", ["", "faults: [{node: 1, dead: true}, {link: 'nic[3]', dead: true}]"])
 def test_small_networks_are_drawn_whole(fabric: str, faults: str) -> None:
     node = "{extends: hgx-h100, gpus: {count: 2}, nics: {count: 2}}"
-    text = svg(parse(f"cluster: {{name: <b>, nodes: 8, node: {node}}}\nfabric: {fabric}\n{faults}"))
+    text = svg(picture(parse(f"cluster: {{name: <b>, nodes: 8, node: {node}}}\nfabric: {fabric}\n{faults}")))
     assert "&lt;b&gt;" in text
     words = [e.text or "" for e in ElementTree.fromstring(text).iter() if e.tag.endswith("text")]
     assert any(word.startswith(("node 7", "nodes 7", "7", "nodes 6–7")) for word in words) or "8 nodes" in words
@@ -264,7 +264,7 @@ def test_small_networks_are_drawn_whole(fabric: str, faults: str) -> None:
 
 def test_the_picture_in_the_docs_is_the_present_one() -> None:
     command = "clustersim show topologies/fattree_3840.yaml --draw docs/images/fattree_3840.svg"
-    drawn = svg(document_of("topologies/fattree_3840.yaml"))
+    drawn = svg(picture(document_of("topologies/fattree_3840.yaml")))
     assert Path("docs/images/fattree_3840.svg").read_text() == drawn, f"run {command}"
 
 
@@ -360,7 +360,7 @@ def test_what_is_slow_or_dead_is_marked_in_the_picture() -> None:
     sick = ["{node: 5, dead: true}", "{link: 'nic[3]', rate: 100Gb/s}", "{gpu: 17, slowdown: 1.3}"]
     sick += ["{link: 'trunk[0]', rate: 100GB/s}", "{link: 'trunk[3]', dead: true, cables: 16}"]
     sound = Path("topologies/explicit_8.yaml").read_text()
-    text = svg(parse(f"{sound}\nfaults: [{', '.join(sick)}]"))
+    text = svg(picture(parse(f"{sound}\nfaults: [{', '.join(sick)}]")))
     assert text.count(f'stroke="{SLOW}"') == 2  # the cables of node 0 and a trunk
     assert text.count(f'stroke="{BROKEN}"') == 1
     assert text.count(f'fill="{SLOW}"') == 1  # a GPU
@@ -368,10 +368,10 @@ def test_what_is_slow_or_dead_is_marked_in_the_picture() -> None:
     assert "8 nodes, 1 dead" in said
     assert any(line.startswith("7 of 8 nodes") for line in said)
     assert any("slow GPUs: 1" in line and "dead: 1 node; 16 cables" in line for line in said)
-    assert not {SLOW, BROKEN} & set(svg(parse(sound)).split('"'))
+    assert not {SLOW, BROKEN} & set(svg(picture(parse(sound))).split('"'))
 
 
 def test_a_grid_is_drawn_by_what_joins_its_dimensions() -> None:
-    said = words(svg(document_of("topologies/grid_32.yaml")))
+    said = words(svg(picture(document_of("topologies/grid_32.yaml"))))
     assert {"dim0: mesh of 8", "dim1: crossbar of 4"} <= set(said)
     assert "64 routers (2 × (8 × 4)), 352 cables with those of the NICs" in said
