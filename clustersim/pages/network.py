@@ -9,7 +9,7 @@ from clustersim.figures.charts import KINDS
 from clustersim.figures.cluster_layout import kind
 from clustersim.pages.cluster_picture import HIGH, LOW, LinkFigures, picture, slow_links
 from clustersim.report.folded_time import FoldedTime
-from clustersim.report.links import carried, ends, limiting_seconds, limits, link_bytes
+from clustersim.report.links import carried, ends, limiting_seconds, limits, link_bytes, tier_of
 from clustersim.report.result import stages_of
 from clustersim.report.tables import memory_table
 from clustersim.simulation import StepResult
@@ -63,9 +63,9 @@ def _tier(topology: Topology, tier: LinkTier, figures: LinkFigures) -> dict[str,
 
 def _listed(topology: Topology, crossed: Floats, use: Floats, holds: Floats) -> list[dict[str, object]]:
     """Return the links that limit the critical path longest, then the busiest. Identical links of a tier are one row."""
-    tier = np.repeat(np.arange(len(topology.tiers)), [one.links for one in topology.tiers])
     place = np.flatnonzero(crossed > 0)
-    figures = np.stack([tier, np.round(holds, LOW), np.round(use, HIGH), topology.capacity], axis=1)[place]
+    columns = (np.round(holds, LOW), np.round(use, HIGH), topology.capacity)
+    figures = np.stack([tier_of(topology, place)[0], *(column[place] for column in columns)], axis=1)
     runs = np.flatnonzero(np.append(True, (figures[1:] != figures[:-1]).any(axis=1))[: len(figures)])  # mostly alike
     alike, first, run = np.unique(figures[runs], axis=0, return_index=True, return_inverse=True)
     many = np.bincount(run, np.diff(np.append(runs, len(figures))))

@@ -9,7 +9,6 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from itertools import chain, repeat
-from typing import NamedTuple
 
 import numpy as np
 
@@ -143,24 +142,16 @@ def _computed(record: Record) -> Iterable[Part]:
     events = np.flatnonzero(tasks.column(computing)[shape.event_task])
     task, rank = shape.event_task[events], shape.event_rank[events]
     took = record.ends[events] - record.starts[events]
-    update, inside = tasks.column(_updates)[task], _inside(tasks) if tasks.once(_launched) else tasks.once(_inside)
-    most = np.where(inside.any, tasks.compute, np.inf)
+    update = tasks.column(_updates)[task]
+    moves, shares = _inside(tasks) if tasks.once(_launched) else tasks.once(_inside)
+    most = np.where(moves, tasks.compute, np.inf)
     alone = most[task] if record.slowed is None else most[task] + record.slowed[events]
     work: Floats = np.minimum(alone, took)
     yield "optimizer", rank[update], took[update]
     rank, task, busy, rest = rank[~update], task[~update], work[~update], (took - work)[~update]
     yield "compute", rank, busy
-    for name, share in inside.shares.items():
+    for name, share in shares.items():
         yield name, rank, rest * share[task]
-
-
-class _Inside(NamedTuple):
-    """Communication inside computations, as columns over tasks."""
-
-    any: Mask
-    """Whether the task contains communication."""
-    shares: dict[str, Floats]
-    """{kind: share of the task's communication}, as from `_shares`."""
 
 
 def _updates(tasks: Sequence[LayoutTask]) -> Mask:
@@ -173,15 +164,15 @@ def _launched(tasks: Tasks) -> bool:
     return any(one.launched for one in tasks.kinds.timings)
 
 
-def _inside(tasks: Tasks) -> _Inside:
-    """Return the communication inside the computations of a step."""
+def _inside(tasks: Tasks) -> tuple[Mask, dict[str, Floats]]:
+    """Return the communication inside computations: whether each task has some, and {kind: share of it} as from `_shares`."""
     of_kind = [_shares(one) for one in tasks.timed]
     found = [of_kind[group] for group in tasks.kinds.group.tolist()]
     passes = tasks.column(computing) & ~tasks.column(_updates)
     kind = tasks.of_task
     names = dict.fromkeys(name for own in np.unique(kind[passes]).tolist() for name in found[own])
     shares = {name: np.array([share.get(name, 0.0) for share in found])[kind] * passes for name in names}
-    return _Inside(np.array([bool(share) for share in found], bool)[kind] & passes, shares)
+    return np.array([bool(share) for share in found], bool)[kind] & passes, shares
 
 
 def _shares(activity: Activity | SegmentTimes) -> dict[str, float]:

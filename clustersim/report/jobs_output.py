@@ -10,6 +10,7 @@ import numpy as np
 
 from clustersim.config.node_ranges import written
 from clustersim.report.jobs import Shared
+from clustersim.report.links import tier_of
 from clustersim.report.result import put_result
 from clustersim.report.store import Question
 from clustersim.report.terminal import NAMES, basis, counted, degrees, left_out, paragraphs, simulated, table
@@ -65,12 +66,11 @@ def links_table(shared: Shared) -> pl.DataFrame:
 
     job, link = np.nonzero(shared.rates)
     capacity, total = shared.cluster.capacity[link], shared.rates.sum(axis=0)[link]
-    tiers = shared.cluster.tiers
-    which = np.searchsorted([tier.first for tier in tiers], link, side="right") - 1
+    tiers, index = tier_of(shared.cluster, link)
     return pl.DataFrame(
         {
-            "tier": [tiers[i].name for i in which.tolist()],
-            "index": link - np.array([tier.first for tier in tiers] or [0])[which],
+            "tier": [shared.cluster.tiers[i].name for i in tiers.tolist()],
+            "index": index,
             "job": [shared.jobs[i].name for i in job.tolist()],
             "capacity_bytes_per_s": capacity,
             "bytes_per_s": shared.rates[job, link],

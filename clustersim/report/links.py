@@ -113,6 +113,13 @@ def busiest(topology: Topology, crossed: Floats, limiting: Floats, end: float) -
     ]
 
 
+def tier_of(topology: Topology, links: Ints | list[int]) -> tuple[Ints, Ints]:
+    """Return the index of the tier of each link, and the index of the link in it."""
+    starts = np.array([tier.first for tier in topology.tiers] or [0])
+    tiers = np.searchsorted(starts, links, side="right") - 1
+    return tiers, np.asarray(links) - starts[tiers]
+
+
 def ends(topology: Topology, link: int) -> tuple[str, str]:
     """Return the names of both ends of a link: GPUs and NICs by their node, switches as in `show --draw` and exports."""
     a, b = (_place(topology, end) for end in topology.ends(link))

@@ -20,7 +20,7 @@ from clustersim.engine.fabric import HOST, Activity
 from clustersim.engine.program import COMPUTE
 from clustersim.engine.traffic import Variant
 from clustersim.report.breakdown import Path, by_stream
-from clustersim.report.links import Limit, ends
+from clustersim.report.links import Limit, ends, tier_of
 from clustersim.topology.model import Topology
 
 COMPUTING = "kernels, and waiting for the host"
@@ -125,7 +125,7 @@ def _key(links: Ints, topology: Topology) -> tuple[object, ...]:
 
 def _tiers(topology: Topology, links: Ints | list[int]) -> tuple[Ints, Mask]:
     """Return the index of the tier of each link, and whether the link is slower than healthy ones there."""
-    tiers = np.searchsorted([tier.first for tier in topology.tiers], links, side="right") - 1
+    tiers, _ = tier_of(topology, links)
     return tiers, topology.capacity[links] < _SLOW * sound_rates(topology)[tiers]
 
 

@@ -10,7 +10,7 @@ from clustersim.arrays import Floats
 from clustersim.engine.compile import Plan
 from clustersim.engine.memory import RankMemory
 from clustersim.engine.record import Record
-from clustersim.report.links import link_bytes
+from clustersim.report.links import link_bytes, tier_of
 from clustersim.report.parquet import TableColumns, Texts
 from clustersim.topology.model import Topology
 
@@ -94,11 +94,10 @@ def links_table(plan: Plan, topology: Topology, end: float) -> TableColumns:
     """Return one row per directed link with traffic: name, tier, capacity, bytes, mean utilization over the step."""
     crossed = link_bytes(plan)
     used = np.flatnonzero(crossed)
-    tiers = np.repeat(np.arange(len(topology.tiers)), [tier.links for tier in topology.tiers])[used]
-    starts = np.array([tier.first for tier in topology.tiers] or [0])
+    tiers, index = tier_of(topology, used)
     return {
         "tier": Texts([tier.name for tier in topology.tiers], tiers),
-        "index": used - starts[tiers],
+        "index": index,
         "capacity_bytes_per_s": topology.capacity[used],
         "bytes": crossed[used],
         "utilization": crossed[used] / topology.capacity[used] / end,
