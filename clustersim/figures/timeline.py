@@ -112,7 +112,7 @@ def _flows(spans: Iterable[Span]) -> Iterator[Bar]:
             continue
         if span.stream != COMPUTE:
             yield Bar(_lane(span.stream), span.start, span.end)
-        yield from (Bar(_lane(flow.family), start, end) for flow, start, end in inner_flows(span))
+        yield from (Bar(_lane(flow.family), start, end) for _, flow, start, end in inner_flows(span))
 
 
 def _lane(family: str) -> str:

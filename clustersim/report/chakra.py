@@ -16,7 +16,7 @@ from clustersim.engine.groups import PIPELINES
 from clustersim.engine.program import COMPUTE, READY, SYNCHRONISE, Handle, Message, Task, Wait
 from clustersim.errors import InputError
 from clustersim.model.kernel import Kernel
-from clustersim.report.step_trace import pass_runs
+from clustersim.report.trace_events import pass_runs
 
 Attributes = dict[str, AttributeValue]
 

@@ -20,7 +20,6 @@ from clustersim.engine.program import COMPUTE, Span
 from clustersim.engine.record import Record
 from clustersim.engine.traffic import Variant
 from clustersim.model.kernel import Kernel
-from clustersim.model.operator import Collective
 from clustersim.report.links import limits
 from clustersim.report.parquet import TableColumns
 from clustersim.report.trace import Arrows, DrawnRank, Spans, slices, streams
@@ -32,6 +31,7 @@ from clustersim.report.trace_events import (
     count_of,
     counted,
     link_load,
+    pass_runs,
     power_state,
     said_of,
     slice_of,
@@ -85,38 +85,6 @@ def _run(
     for kernel, took in zip(kernels, own, strict=True):
         yield Inside(kernel, at, at + took * min(apart, 1.0))
         at += took * apart
-
-
-class PassRun(NamedTuple):
-    """Kernels of a pass before a collective, the collective, and the kernels concurrent with it."""
-
-    before: list[Kernel]
-    call: Collective | None
-    """None: the kernels after the last collective."""
-    flows: int
-    """Number of flows of the collective, one after another."""
-    beside: list[Kernel]
-
-
-def pass_runs(source: Source) -> list[PassRun]:
-    """Return the kernels of a pass, split at the collectives that send something."""
-    runs, before, over = list[PassRun](), list[Kernel](), 0
-    for item in source.items:
-        if isinstance(item, Kernel):
-            (runs[-1].beside if over else before).append(item)
-            over -= bool(over)
-        elif isinstance(item, Collective) and item.group in source.families:
-            runs.append(PassRun(before, item, len(source.flows[item]), []))
-            before, over = [], item.over
-    found, kept = list[PassRun](), list[Kernel]()
-    for run in (*runs, PassRun(before, None, 0, [])):
-        kept += run.before
-        if run.flows or run.call is None:
-            found.append(run._replace(before=kept))
-            kept = []
-        else:  # a group of one rank sends nothing
-            kept += run.beside
-    return found
 
 
 _LOOKED_AT = 16

@@ -240,7 +240,7 @@ def left_out(summary: Mapping[str, Any]) -> list[str]:
 
 def streams(span: Span) -> set[str]:
     """Return the streams on which a span is drawn: its own, and those of the flows inside."""
-    return {span.stream, *(flow.family for flow, _, _ in inner_flows(span))}
+    return {span.stream, *(flow.family for _, flow, _, _ in inner_flows(span))}
 
 
 def slices(
@@ -254,7 +254,7 @@ def slices(
         return
     if span.end > span.start:
         yield slice_of(process, track[span.stream], _name(span), span.start, span.end, said(span, None))
-    for flow, start, end in inner_flows(span):
+    for _, flow, start, end in inner_flows(span):
         yield slice_of(process, track[flow.family], flow.family, start, end, said(span, flow))
 
 

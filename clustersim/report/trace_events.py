@@ -8,15 +8,18 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from io import BufferedWriter, TextIOWrapper
 from pathlib import Path
-from typing import IO
+from typing import IO, NamedTuple
 
 import numpy as np
 
-from clustersim.engine.compile import Plan
+from clustersim.engine.compile import Plan, Source
 from clustersim.engine.flows import Flow
+from clustersim.engine.network import Network
 from clustersim.engine.program import COMPUTE, UPDATE, Span
 from clustersim.engine.record import Record
 from clustersim.engine.traffic import Variant
+from clustersim.model.kernel import Kernel
+from clustersim.model.operator import Collective
 
 FIRST = 1
 """Smallest number of a process or thread; 0 is a system's idle one."""
@@ -111,7 +114,7 @@ def link_load(record: Record, plan: Plan, link: int) -> list[tuple[float, float]
     Every transfer counts with its mean rate between its start and end.
     """
     weights, changes = _crossing(plan, link), defaultdict[float, float](float)
-    for call, start, end, size in dict.fromkeys(_moved(record.spans, weights)):
+    for call, start, end, size in dict.fromkeys(_moved(record.spans, weights, plan.network)):
         rate = size * weights[call] / (end - start)
         changes[start] += rate
         changes[end] -= rate
@@ -132,8 +135,11 @@ def _crossing(plan: Plan, link: int) -> dict[Call, float]:
     return dict(found)
 
 
-def _moved(spans: Iterable[Span], wanted: Mapping[Call, float]) -> Iterator[tuple[Call, float, float, float]]:
+def _moved(
+    spans: Iterable[Span], wanted: Mapping[Call, float], network: Network
+) -> Iterator[tuple[Call, float, float, float]]:
     """Yield the transfers of collectives: call, start and end (s), and bytes; one for each rank cell of a group."""
+    collectives: dict[int, list[Collective]] = {}
     for span in spans:
         calls = [call for call in span.carried if call in wanted]
         if not calls or span.activity is None or span.end <= span.start:
@@ -141,20 +147,57 @@ def _moved(spans: Iterable[Span], wanted: Mapping[Call, float]) -> Iterator[tupl
         if span.stream != COMPUTE:
             yield from ((call, span.start, span.end, span.carried[call]) for call in calls)
             continue
-        by_family = {call[0][0]: call for call in calls}
-        for flow, start, end in inner_flows(span):
-            if flow.family in by_family:
-                yield by_family[flow.family], start, end, flow.size
+        cells = {family: cell for (family, *_), cell in span.carried}
+        source: Source = span.activity.timing.source
+        if id(source) not in collectives:
+            runs = pass_runs(source)
+            collectives[id(source)] = [run.call for run in runs if run.call for _ in range(run.flows)]
+        for number, flow, start, end in inner_flows(span):
+            call = network.variant(collectives[id(source)][number], cells[flow.family]), cells[flow.family]
+            if call in wanted:
+                yield call, start, end, flow.size
 
 
-def inner_flows(span: Span) -> Iterator[tuple[Flow, float, float]]:
-    """Yield (flow, start, end) of the collectives inside a pass, in seconds, without those of zero length."""
+class PassRun(NamedTuple):
+    """Kernels of a pass before a collective, the collective, and the kernels concurrent with it."""
+
+    before: list[Kernel]
+    call: Collective | None
+    """None: the kernels after the last collective."""
+    flows: int
+    """Number of flows of the collective, one after another."""
+    beside: list[Kernel]
+
+
+def pass_runs(source: Source) -> list[PassRun]:
+    """Return the kernels of a pass, split at the collectives that send something."""
+    runs, before, over = list[PassRun](), list[Kernel](), 0
+    for item in source.items:
+        if isinstance(item, Kernel):
+            (runs[-1].beside if over else before).append(item)
+            over -= bool(over)
+        elif isinstance(item, Collective) and item.group in source.families:
+            runs.append(PassRun(before, item, len(source.flows[item]), []))
+            before, over = [], item.over
+    found, kept = list[PassRun](), list[Kernel]()
+    for run in (*runs, PassRun(before, None, 0, [])):
+        kept += run.before
+        if run.flows or run.call is None:
+            found.append(run._replace(before=kept))
+            kept = []
+        else:  # a group of one rank sends nothing
+            kept += run.beside
+    return found
+
+
+def inner_flows(span: Span) -> Iterator[tuple[int, Flow, float, float]]:
+    """Yield (number, flow, start, end) of the flows inside a pass, in seconds, without flows of zero length."""
     if span.stream != COMPUTE or span.activity is None:
         return
     ends = span.segment_ends or [span.start + end for end in span.activity.ends]
     for i, segment in enumerate(span.activity.segments):
         if segment.flow and ends[2 * i + 1] > ends[2 * i]:
-            yield segment.flow, ends[2 * i], ends[2 * i + 1]
+            yield i, segment.flow, ends[2 * i], ends[2 * i + 1]
 
 
 def power_state(spans: Iterable[Span], share: float) -> list[tuple[float, float]]:

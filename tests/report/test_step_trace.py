@@ -13,6 +13,12 @@ import output_cases
 import polars as pl
 import pytest
 
+from clustersim.report.links import link_bytes
+from clustersim.report.trace_events import link_load
+from clustersim.simulation import simulate
+
+ROOT = Path(__file__).parents[2]
+
 PHASES = {
     "M": {"ph", "pid", "name", "args"},
     "X": {"ph", "pid", "tid", "name", "ts", "dur"},
@@ -214,6 +220,13 @@ def test_the_area_under_the_load_of_a_link_is_its_bytes(result, call, split):
         assert area * table[link]["capacity_bytes_per_s"] == pytest.approx(table[link]["bytes"], rel=1e-2)
         assert max(share for _, share in steps) <= 1.01
         assert steps[-1][1] == 0
+
+
+def test_collectives_of_one_family_load_a_link_differently_within_a_pass():
+    found = simulate(ROOT / "topologies/mi300x_16.yaml", ROOT / "workloads/qwen3_8b.yaml")
+    steps = link_load(found.record, found.plan, 0)
+    area = sum(share * (after - at) for (at, share), (after, _) in pairwise(steps))
+    assert area * found.topology.capacity[0] == pytest.approx(link_bytes(found.plan)[0], rel=1e-4)
 
 
 def test_the_power_state_is_that_of_passes(result, call):
