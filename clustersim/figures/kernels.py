@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from clustersim.config.gpu import Gpu
 from clustersim.model.kernel import Kernel
 from clustersim.parallel.kernel_table import rows
@@ -89,6 +87,5 @@ def _peak(gpu: Gpu, kernel: Kernel) -> float:
 def _critical(result: StepResult) -> dict[Kernel, float]:
     """Return {kernel: seconds on the critical path}."""
     counted = Preparation(result.topology).passes(result.work)
-    each = np.array([[own.get(kernel, np.inf) for kernel in counted.kernels] for own in result.work.seconds])
-    found = exposed(result.work, result.plan, result.facts.path, counted, each).sum(axis=0)
-    return dict(zip(counted.kernels, found.tolist(), strict=True))
+    found, _ = exposed(result.work, result.plan, result.facts.path, counted)
+    return dict(zip(counted.kernels, found.sum(axis=0).tolist(), strict=True))

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from clustersim.figures.canvas import FAINT, INK, Canvas, Coordinates
 
 GRID = "#d5dde4"
+WIDTH, HEIGHT = 1000.0, 520.0
 
 
 class AxisRange(NamedTuple):
@@ -41,11 +42,9 @@ class AxisRange(NamedTuple):
 class Plot:
     """A canvas with two axes. Positions are pairs of values on them."""
 
-    def __init__(
-        self, title: str, x: AxisRange, y: AxisRange, width: float = 1000.0, height: float = 520.0, right: float = 30.0
-    ) -> None:
-        self.canvas, self.x, self.y = Canvas(width, height, title), x, y
-        self.left, self.right, self.top, self.bottom = 100.0, width - right, 66.0, height - 58.0
+    def __init__(self, title: str, x: AxisRange, y: AxisRange, right: float = 30.0) -> None:
+        self.canvas, self.x, self.y = Canvas(WIDTH, HEIGHT, title), x, y
+        self.left, self.right, self.top, self.bottom = 100.0, WIDTH - right, 66.0, HEIGHT - 58.0
         self.canvas.text((24, 26), title, 16, anchor="start", bold=True)
 
     def at(self, value: Coordinates) -> Coordinates:
@@ -77,9 +76,9 @@ class Plot:
         (x0, y0), (x1, y1) = self.at(upper_left), self.at(lower_right)
         self.canvas.bar((x0, y0), (x1 - x0, y1 - y0), fill, tip=tip)
 
-    def note(self, at: Coordinates, words: str, anchor: str = "start", colour: str = INK) -> None:
-        """Write text at a pair of values."""
-        self.canvas.text(self.at(at), words, 12, colour, anchor)
+    def note(self, at: Coordinates, words: str) -> None:
+        """Write text to the right of a pair of values."""
+        self.canvas.text(self.at(at), words, 12, anchor="start")
 
     def name_beside(self, y: float, words: str, above: float, fill: str) -> float:
         """Write the name of a layer at the right edge, above the pixel `above`. Return its y in pixels."""

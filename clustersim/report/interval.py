@@ -71,8 +71,7 @@ def pass_kernels(scripts: Sequence[Script], positions: int, kernels: tuple[Kerne
 
 def step_kernels(work: Work, plan: Plan, path: Path, end: float, bounds: Bounds, counted: PassKernels) -> StepKernels:
     """Return the interval of a step of `end` seconds from the errors of kernels alone, and the number of kernels in sequence."""
-    each = np.array([[own.get(kernel, math.inf) for kernel in counted.kernels] for own in work.seconds])
-    critical = exposed(work, plan, path, counted, each)
+    critical, each = exposed(work, plan, path, counted)
     margin = bounds.margin(end, dict(zip(counted.kernels, critical.sum(axis=0).tolist(), strict=True)))
     launches = math.fsum((critical / each).ravel().tolist()) + _launched(work, plan, path, counted)
     return StepKernels(margin, launches)
@@ -90,8 +89,9 @@ def _launched(work: Work, plan: Plan, path: Path, counted: PassKernels) -> int:
     return total
 
 
-def exposed(work: Work, plan: Plan, path: Path, counted: PassKernels, each: Floats) -> Floats:
-    """Return the seconds of each kernel on the critical path (node types, kernels). `each` is the time of one launch."""
+def exposed(work: Work, plan: Plan, path: Path, counted: PassKernels) -> tuple[Floats, Floats]:
+    """Return the seconds of each kernel on the critical path, and of one launch of it, both (node types, kernels)."""
+    each = np.array([[own.get(kernel, math.inf) for kernel in counted.kernels] for own in work.seconds])
     seconds = np.zeros((len(each), len(counted.often)))
     found, ranks, tasks = path.computed(), path.record.shape.task_rank, path.record.tasks
     places = roles(work.job)[plan.first] % work.job.positions if work.job.positions > 1 else np.zeros_like(plan.first)
@@ -105,7 +105,7 @@ def exposed(work: Work, plan: Plan, path: Path, counted: PassKernels, each: Floa
         which = counted.kernel[row]
         alone = counted.often[row] * each[kind, which]
         result[kind, which] += alone * (float(seconds[kind, row]) / math.fsum(alone.tolist()))
-    return result
+    return result, each
 
 
 def _passes(scripts: Sequence[Script], positions: int) -> dict[PassKey, list[Steps]]:

@@ -115,10 +115,5 @@ def not_modelled(jobs: Sequence[Job]) -> list[str]:
 
 def idle_facts(gpus: int, used: int, nearby: Nearby | None) -> dict[str, Any]:
     """Return the number of idle GPUs of the cluster, their share, and a split that would use more of them."""
-    return {
-        "gpus": gpus - used,
-        "share": (gpus - used) / gpus,
-        "suggestion": {"options": nearby.options, "changes": dict(nearby.changes), "gpus": nearby.gpus}
-        if nearby
-        else None,
-    }
+    split = nearby and {"options": nearby.options, "changes": dict(nearby.changes), "gpus": nearby.gpus}
+    return {"gpus": gpus - used, "share": (gpus - used) / gpus, "suggestion": split}
