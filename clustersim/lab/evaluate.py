@@ -90,32 +90,25 @@ def judge(predictor: Predictor, samples: Mapping[str, Samples], split: str, scal
     measured), inside (whether the 80 % interval contains it; null without one), scalar (ratio after a measured scalar; null
     without, and for the kernels that set it).
     """
-    parts = [
-        _rows(predictor, kind, gpu, ratio, part, split, scalar)
-        for kind, some in samples.items()
-        if _learned(predictor, kind)
-        for gpu, ratio, part in ratios(predictor, kind, some)
-    ]
+    parts = []
+    for kind in (kind for kind in samples if _learned(predictor, kind)):
+        for gpu, ratio, part in ratios(predictor, kind, samples[kind]):
+            after = scaled(predictor, kind, gpu, part) if scalar else np.full(len(part), np.nan)
+            columns = {
+                "dtype": pl.Series(part.table.dtype.tolist(), dtype=pl.String),
+                "seconds": part.seconds,
+                "flop": part.table.flop,
+                "ratio": ratio,
+                "inside": pl.Series(_inside(predictor, gpu, ratio, part)).fill_nan(None),
+                "scalar": pl.Series(after).fill_nan(None),
+            }
+            news = _news(predictor, kind, gpu.name, split)
+            named = {"predictor": predictor.name, "kind": kind, "gpu": gpu.name, "new": news}
+            literals = (pl.lit(value).alias(name) for name, value in named.items())
+            parts.append(pl.DataFrame(columns).select(*literals, pl.all()))
     if not parts:
         raise InputError(f"{predictor.name}: learned none of the measured classes ({', '.join(samples)})")
     return pl.concat(parts)
-
-
-def _rows(
-    predictor: Predictor, kind: str, gpu: Gpu, ratio: Floats, part: Samples, split: str, scalar: bool
-) -> pl.DataFrame:
-    """Return the rows of `judge` for the kernels of one class and GPU."""
-    after = scaled(predictor, kind, gpu, part) if scalar else np.full(len(part), np.nan)
-    columns = {
-        "dtype": pl.Series(part.table.dtype.tolist(), dtype=pl.String),
-        "seconds": part.seconds,
-        "flop": part.table.flop,
-        "ratio": ratio,
-        "inside": pl.Series(_inside(predictor, gpu, ratio, part)).fill_nan(None),
-        "scalar": pl.Series(after).fill_nan(None),
-    }
-    named = {"predictor": predictor.name, "kind": kind, "gpu": gpu.name, "new": _news(predictor, kind, gpu.name, split)}
-    return pl.DataFrame(columns).select(*(pl.lit(value).alias(name) for name, value in named.items()), pl.all())
 
 
 def _inside(predictor: Predictor, gpu: Gpu, ratio: Floats, part: Samples) -> Floats:

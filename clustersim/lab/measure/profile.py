@@ -288,10 +288,7 @@ def time_rows(
             "t_s": float(begin + width / 2),
             "latency_s": float(np.median([chunk.seconds for chunk in inside])),
             "busy": float(np.mean([chunk.busy for chunk in inside])),
-            "clock_mhz": reading.clock,
-            "power_w": reading.power,
-            "temperature_c": reading.temperature,
-            "reasons": reading.reasons,
+            **dict(zip(("clock_mhz", "power_w", "temperature_c", "reasons"), reading, strict=True)),
         }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,33 +36,31 @@ FIRM = {"share": 1.0, "sharpness": 0.05, "cycles": 0.05, "power": 0.05, "dispatc
 shares."""
 
 
-class Problem(NamedTuple):
-    """Samples of one class with their weights, and the initial parameters."""
-
-    facts: Dataset
-    weight: Floats
-    begin: Mapping[str, Floats]
-    firm: Floats
-
-
 def fit_vectors(name: str, samples: Samples, seed: int, progress: TrainingProgress = silent) -> dict[str, Floats]:
-    """Return the parameters of one vector class, (1, size) each, and `dispatch` (s). `seed` has no effect."""
+    """Return the parameters of one vector class, (1, size) each, and `dispatch` (s), by least squares. `seed` has no effect."""
     kind, facts = name.partition("/")[2], dataset(samples, terms, PATIENCE)
-    found = solve(problem(kind, facts))
+    begin = start(kind) | {"dispatch": np.full(len(facts.share), np.log(35e-6))}
+    firm = FIRM | ({"share": FIRM["dispatch"]} if kind == "elementwise" else {})
+    precision = np.concatenate([np.full(value.size, firm[key]) for key, value in begin.items()])
+    first, weight = np.concatenate(list(begin.values())), _weight(facts)
+
+    def errors(x: Floats) -> Floats:
+        """Return weighted log errors, and the distances from the initial parameters in priors' deviations."""
+        return np.concatenate([weight * _misses(_unpack(x, begin), facts), (x - first) * precision])
+
+    found = _unpack(descend(errors, first), begin)
     progress(name, 1, 1)
     dispatch = np.array([float(np.exp(found.pop("dispatch")) @ facts.share)])
     return {key: value[None] for key, value in found.items()} | {"dispatch": dispatch}
 
 
-def problem(kind: str, facts: Dataset) -> Problem:
-    """Return the least-squares problem of a class, in which each GPU has its share of the weight."""
+def _weight(facts: Dataset) -> Floats:
+    """Return the root of each kernel's weight; short kernels count less, and each GPU has its share."""
     weight = np.clip(facts.seconds / PATIENCE, 0.02, 1.0) ** 1.5
     own = facts.inputs["gpu"]
     weight *= own @ (facts.share / np.maximum(weight @ own, 1e-30))
-    begin = start(kind) | {"dispatch": np.full(len(facts.share), np.log(35e-6))}
-    firm = FIRM | ({"share": FIRM["dispatch"]} if kind == "elementwise" else {})
-    precision = np.concatenate([np.full(value.size, firm[key]) for key, value in begin.items()])
-    return Problem(facts, np.sqrt(weight / weight.sum()), begin, precision)
+    result: Floats = np.sqrt(weight / weight.sum())
+    return result
 
 
 def start(kind: str) -> dict[str, Floats]:
@@ -76,32 +74,21 @@ def start(kind: str) -> dict[str, Floats]:
     }
 
 
-def solve(task: Problem) -> dict[str, Floats]:
-    """Return the parameters with the least weighted squares."""
-    begin = np.concatenate(list(task.begin.values()))
-
-    def errors(x: Floats) -> Floats:
-        """Return weighted log errors, and the distances from the initial parameters in priors' deviations."""
-        return np.concatenate([_misses(_unpack(x, task.begin), task), (x - begin) * task.firm])
-
-    return _unpack(descend(errors, begin), task.begin)
-
-
 def _unpack(x: Floats, like: Mapping[str, Floats]) -> dict[str, Floats]:
     """Return a vector as parameters with the names and sizes of `like`."""
     edges = np.cumsum([value.size for value in like.values()])[:-1]
     return dict(zip(like, np.split(x, edges), strict=True))
 
 
-def _misses(parameters: Mapping[str, Floats], task: Problem) -> Floats:
-    """Return the weighted log error of each kernel (row,); its square is the Huber loss."""
+def _misses(parameters: Mapping[str, Floats], facts: Dataset) -> Floats:
+    """Return the log error of each kernel (row,), large ones shrunk, so that the square is the Huber loss."""
     one = {key: value[None] for key, value in parameters.items()}
-    kernel = np.exp(log_seconds(one, task.facts.inputs)[0])
-    dispatch = task.facts.inputs["gpu"] @ np.exp(parameters["dispatch"])
-    error = np.log((dispatch + kernel) / task.facts.seconds)
+    kernel = np.exp(log_seconds(one, facts.inputs)[0])
+    dispatch = facts.inputs["gpu"] @ np.exp(parameters["dispatch"])
+    error = np.log((dispatch + kernel) / facts.seconds)
     size = np.abs(error)
     robust = np.sign(error) * np.sqrt(np.maximum(2 * HUBER * size - HUBER**2, 0))
-    result: Floats = task.weight * np.where(size < HUBER, error, robust)
+    result: Floats = np.where(size < HUBER, error, robust)
     return result
 
 
