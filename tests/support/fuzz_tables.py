@@ -305,7 +305,10 @@ def pool(place: Path, files: dict[str, Any]) -> None:
     more = {
         "m.sh": SCRIPT,
         "t.toml": JOB_CONFIG,
-        "n.yaml": {"trainer": {"devices": 8, "num_nodes": 1, "precision": "bf16"}, "model": LAUNCHED},
+        "n.yaml": {
+            "trainer": {"devices": 8, "num_nodes": 1, "precision": "bf16"},
+            "model": {**LAUNCHED, "megatron_amp_O2": True},
+        },
         "mb.yaml": {
             "model": LAUNCHED,
             "train": {"micro_batch_size": 1, "global_batch_size": 8},
