@@ -80,6 +80,7 @@ class SettingsFile:
     config: Annotated[Path, typer.Argument(metavar="FILE", help="The settings of the run.")]
     model: Annotated[str | None, option("The model's config.json, or a workload with its shapes.", "FILE")] = None
     gpus: Annotated[int | None, option("Number of GPUs, if the file does not state it.", min=1)] = None
+    recipe: Annotated[str | None, option("The function of a file in Python.", "NAME")] = None
     out: YamlFile = None
     settings: ImportSetting = None
 
@@ -96,10 +97,10 @@ def _torchtitan(_: str, text: str, request: SettingsFile) -> Imported:
 
 
 def _megatron_yaml(tool: str, text: str, request: SettingsFile) -> Imported:
-    """Return the workload of a YAML whose settings stand for Megatron's arguments."""
+    """Return the workload of a file whose settings stand for Megatron's arguments."""
     from clustersim.convert.megatron_yaml import imported
 
-    return imported(tool, str(request.config), text, _values(request.settings))
+    return imported(tool, str(request.config), text, _values(request.settings), request.model, request.recipe)
 
 
 def _trainer(tool: str, text: str, request: SettingsFile) -> Imported:
@@ -127,9 +128,8 @@ def _importer(
 
 _importer("torchtitan", "a job config of torchtitan v0.2 in TOML", _torchtitan, ["gpus"])
 _importer("nemo", "a launch file of NeMo up to 1.23 in YAML", _megatron_yaml)
-_importer(
-    "megatron-bridge", "a ConfigContainer of Megatron-Bridge in YAML, such as its run_config.yaml", _megatron_yaml
-)
+_BRIDGE = "Megatron-Bridge's ConfigContainer, in YAML such as its run_config.yaml, or a recipe in Python"
+_importer("megatron-bridge", _BRIDGE, _megatron_yaml, ["model", "recipe"])
 _importer("deepspeed", "a DeepSpeed configuration in JSON", _trainer, ["model", "gpus"])
 _importer("accelerate", "an accelerate configuration in YAML", _trainer, ["model", "gpus"])
 _importer("axolotl", "an axolotl configuration in YAML", _trainer, ["model", "gpus"])

@@ -27,11 +27,17 @@ def _value(node: ast.expr) -> int | list[object]:
             return -_value(inner)  # type: ignore[operator]
         case ast.List(elts=items):
             return [_value(item) for item in items]
-        case ast.BinOp(left=first, op=op, right=second) if type(op) in _OPERATORS:
-            left, right = _value(first), _value(second)
-            sizes = [len(side) if isinstance(side, list) else side for side in (left, right)]
-            if isinstance(left, list) != isinstance(right, list) and sizes[0] * sizes[1] > LONGEST:
-                raise ValueError("a list that is too long")
-            found = _OPERATORS[type(op)](left, right)
-            return found % 10**18 if isinstance(found, int) else found
+        case ast.BinOp(left=left, op=op, right=right):
+            return joined(op, _value(left), _value(right))
     raise ValueError("no sum of whole numbers")
+
+
+def joined(op: ast.operator, left: object, right: object) -> int | list[object]:
+    """Return the sum, difference, product, quotient or remainder of numbers or lists. Raises one of UNREADABLE."""
+    if type(op) not in _OPERATORS or not isinstance(left, int | list) or not isinstance(right, int | list):
+        raise ValueError("no operator of sums")
+    sizes = [len(side) if isinstance(side, list) else side for side in (left, right)]
+    if isinstance(left, list) != isinstance(right, list) and sizes[0] * sizes[1] > LONGEST:
+        raise ValueError("a list that is too long")
+    found = _OPERATORS[type(op)](left, right)
+    return found % 10**18 if isinstance(found, int) else found

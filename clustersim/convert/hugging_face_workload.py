@@ -74,7 +74,7 @@ def _name(path: str, config: Config) -> str:
     return (found.rstrip("/").rsplit("/", 1)[-1] or config.kind)[:200]
 
 
-def _section(data: Mapping[str, object], name: str) -> Mapping[str, object]:
+def section_of(data: Mapping[str, object], name: str) -> Mapping[str, object]:
     """Return a section of a workload, {} if it is missing or not a mapping."""
     found = data.get(name)
     return found if isinstance(found, dict) else {}
@@ -82,7 +82,7 @@ def _section(data: Mapping[str, object], name: str) -> Mapping[str, object]:
 
 def defaults(data: Mapping[str, object], config: Mapping[str, object]) -> Iterator[Assumption]:
     """Yield the keys that a workload from a config.json still lacks after the command line's overrides."""
-    model, training, split = (_section(data, name) for name in ("model", "training", "parallelism"))
+    model, training, split = (section_of(data, name) for name in ("model", "training", "parallelism"))
     most = model.get("max_positions") or (512 if model.get("encoder_layers") else None)
     seq = training.get("seq")
     if seq is None:

@@ -13,17 +13,21 @@ from functools import cache
 from itertools import chain
 from operator import attrgetter
 
+from clustersim.config.fields import Section
 from clustersim.config.references import resolved, without_classes
 from clustersim.config.workload import Workload
 from clustersim.config.yaml import parse
 from clustersim.convert.conversions import rows
 from clustersim.convert.decoders import GATED, PLAIN
+from clustersim.convert.hugging_face_workload import section_of
 from clustersim.convert.megatron import ALIASES, NO_EFFECT, NOT_MODELLED, REMEDIES, translated
 from clustersim.convert.megatron_arguments import Argument, model, parallelism, refuse_unbuildable, training
 from clustersim.convert.megatron_groups import GROUPED, PATTERNS, frequency
 from clustersim.convert.megatron_script import GPUS, TOKENIZERS, ArgumentImport, Imported, ImportRequest
+from clustersim.convert.python_recipe import recipe_sections
 from clustersim.convert.settings import Keys, ToolRefusal, ToolSettings, flat, nested, refuse, under, unsayable
 from clustersim.convert.table import Alias, records_of, words
+from clustersim.convert.trainers import described
 from clustersim.errors import InputError
 
 NEUTRAL = ("dataset", "dist", "model.tokenizer", "tokenizer", "trainer")
@@ -46,20 +50,38 @@ DECIDES = (("mixed_precision", "grad_reduce_in_fp32", "ddp", True), ("comm_overl
 """Settings of Megatron-Bridge that it copies over those of another section, with their defaults (training/mixed_precision.py)."""
 
 
+BUILT = ("GPTModelProvider", "GPTModelConfig")
+"""Classes of a recipe's model whose defaults are those of the table."""
+SHAPES = {"num_layers": "layers", "hidden_size": "hidden", "num_attention_heads": "heads", "num_experts": "experts"}
+"""{argument: key of `model`}, on which the meaning of other arguments depends."""
+
+
 @cache
 def table(tool: str) -> dict[str, Alias]:
     """Return the settings of a tool that are not Megatron's, by dotted key."""
     return rows(tool.replace("-", "_"))
 
 
-def imported(tool: str, path: str, text: str, settings: Mapping[str, object]) -> Imported:
-    """Return the workload of a launch file. Raises InputError with the setting that is unknown or cannot be expressed."""
-    known, data = table(tool), parse(text, path, foreign=True).data
+def imported(
+    tool: str,
+    path: str,
+    text: str,
+    settings: Mapping[str, object],
+    model: str | None = None,
+    recipe: str | None = None,
+) -> Imported:
+    """Return the workload of a launch file. Raises InputError with the setting that is unknown or cannot be expressed.
+
+    model: a config.json, its folder, or a workload's file or name, with shapes that the file takes from elsewhere.
+    recipe: a function of a file in Python; without it, the file's only one.
+    """
+    known, python = table(tool), path.endswith(".py")
+    data = recipe_sections(path, text, recipe) if python else parse(text, path, foreign=True).data
     if not isinstance(data.get("model") or {}, dict):
         raise InputError(f"{path}: model: must be a section with the settings of the model")
     sections = resolved(data, "training.") if tool == "nemo" else _bridge(data)
-    whole = flat(sections, lambda name: name in known or _kind(name) in KINDS)
-    given = {name: value for name, value in whole.items() if value is not None}
+    whole = flat(sections, lambda name: name in known or _kind(name) in KINDS).items()
+    given = {name: value for name, value in whole if value is not None}
     strict = [name for name in given if name not in known and not under(name, NEUTRAL)]
     own = {name: Alias(name, (kind,), "", None, {"default": ""}) for name in strict if (kind := _kind(name))}
     said = ToolSettings(path, tool, {**known, **own}, given, NEUTRAL)
@@ -69,11 +91,18 @@ def imported(tool: str, path: str, text: str, settings: Mapping[str, object]) ->
     meant = {name: value for name, value in said.spec("", {}).items() if name != "name"}
     keys = {name: value for name, value in meant.items() if "." in name}
     if tool == "nemo" and said[O2] is not True and keys.get("training.precision", "fp32") != "fp32":
-        why = "keeps weights in fp32 under autocast (NeMo's default), which is not supported; write true"
-        raise said.error(O2, why)
+        raise said.error(
+            O2, "keeps weights in fp32 under autocast (NeMo's default), which is not supported; write true"
+        )
     found: Keys = {"group_query_attention": True}
     found |= {name: value for name, value in meant.items() if "." not in name and _says(name, value)}
     keys |= _core(said) if tool == "megatron-bridge" else {}
+    shapes = _shapes(path, data, model) if python or model else {}
+    if shapes:  # decide over defaults of the tool
+        usual = {".".join(map(str, row.key)) for name, row in known.items() if name not in given}
+        usual |= {"model.activation"} if FUNCTION not in given else set()
+        keys = {key: value for key, value in keys.items() if key not in usual or not key.startswith("model.")}
+        found = {argument: shapes[key] for argument, key in SHAPES.items() if shapes.get(key)} | found
     if keys.get("training.precision") == "fp16":
         found.pop("grad_reduce_in_bf16", None)  # gradients have the type of the weights
     idle = tuple(end for end, (name, value) in ONLY_WITH.items() if found.get(name) != value)
@@ -94,9 +123,24 @@ def imported(tool: str, path: str, text: str, settings: Mapping[str, object]) ->
         if not {"global_batch_size", "training.global_batch"} & {*found, *settings}:
             why = "and does not say on how many GPUs it runs; give --set training.global_batch=…"
             raise InputError(f"{path}: lacks {names.get('global_batch_size', 'model.global_batch_size')}, {why}")
-    request = ImportRequest({}, {**keys, **settings})
-    result = ArgumentImport(path, "", translated(found), lambda name: names.get(name, f"model.{name}")).result(request)
+    begun = ArgumentImport(path, "", translated(found), lambda name: names.get(name, f"model.{name}"))
+    begun.spec |= {"name": recipe} if recipe else {}
+    begun.put(("model",), {"dropout": False, **shapes} if shapes else {})
+    result = begun.result(ImportRequest({}, {**keys, **settings}))
     return replace(result, ignored=tuple(said.ignored), not_modelled=(*said.not_modelled, *result.not_modelled))
+
+
+def _shapes(path: str, data: Section, asked: str | None) -> Mapping[str, object]:
+    """Return the section `model` of a config.json or workload, {} if the file itself has the shapes. Raises InputError."""
+    model = data.get("model")
+    own = model.get("_target_") if isinstance(model, dict) else None
+    if isinstance(model, dict) and (asked or "hf_model_id" in model):
+        return section_of(described(path, model.get("hf_model_id"), asked), "model")
+    if own is not None and own not in BUILT:
+        raise InputError(
+            f"{path}: model: the file lacks the defaults of {own}; give --model with a config.json or workload"
+        )
+    return {}
 
 
 def _kind(name: str) -> str | None:

@@ -17,10 +17,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from clustersim.config import shipped
+from clustersim.config.fields import Section
 from clustersim.config.workload import Workload
 from clustersim.config.yaml import parse, read
 from clustersim.convert.conversions import rows
-from clustersim.convert.hugging_face_workload import SEQ, converted, is_config
+from clustersim.convert.hugging_face_workload import SEQ, converted, is_config, section_of
 from clustersim.convert.megatron_script import Imported
 from clustersim.convert.peft import linears
 from clustersim.convert.settings import Keys, ToolRefusal, ToolSettings, flat, nested, refuse
@@ -175,14 +176,10 @@ class TrainerImport:
 
     def _model(self, asked: TrainerRequest) -> str:
         """Set the model's shapes, the sequence length, and keys that depend on the width. Return the model's name."""
-        if isinstance(asked.model, Mapping):
-            model, name, training = asked.model, "model", {}
-        else:
-            document = read(shipped.find("workloads", asked.model) if asked.model else self._model_file())
-            data = (converted(document) if is_config(document.data) else document).data
-            model, name, training = data.get("model", {}), str(data.get("name", "model")), data.get("training", {})
+        data = described(self.said.path, self.facts.get("model"), asked.model)
+        model, name, training = section_of(data, "model"), str(data.get("name", "model")), section_of(data, "training")
         self.keys |= {f"model.{key}": value for key, value in model.items() if f"model.{key}" not in self.keys}
-        if isinstance(training, Mapping) and "seq" in training:
+        if "seq" in training:
             self.assume("training.seq", training["seq"], f"as in {name}")
         most = self.keys.get("model.max_positions")
         self.assume("training.seq", min(most, SEQ) if isinstance(most, int) else SEQ, "no setting of the file says it")
@@ -191,19 +188,6 @@ class TrainerImport:
             if key in self.auto:
                 (self.facts if key[:2] == "*." else self.keys)[key.removeprefix("*.")] = value(hidden)
         return name
-
-    def _model_file(self) -> Path:
-        """Return the config.json or the shipped workload of the model that the file names. Raises InputError."""
-        said = self.facts.get("model")
-        if said is None:
-            raise self.error("describes no model; give --model with its config.json or a workload")
-        with suppress(InputError):
-            return nearest_file(self.said.path, f"{said}/config.json")
-        known = {re.sub(r"\W|_", "", name): path for name, path in shipped.files("workloads").items()}
-        plain = re.sub(r"\W|_", "", str(said).lower().rpartition("/")[2])
-        if plain in known:
-            return known[plain]
-        raise self.error(f"{shown(said)} is not here; give --model with its config.json or a workload")
 
     def _adapter(self) -> None:
         """Set the low-rank adapters of LoRA, and the frozen weights in nf4 of QLoRA."""
@@ -291,6 +275,27 @@ def _data(path: str, text: str, title: str) -> dict[str, object]:
     except (ValueError, RecursionError) as error:
         raise InputError(f"{path}: not valid JSON ({error}); give a file of {title}") from error
     return dict(found)
+
+
+def described(path: str, said: object, asked: str | Mapping[str, object] | None) -> Section:
+    """Return the workload with the model of a settings file. Raises InputError.
+
+    asked: a config.json, its folder, a workload's file or name, or the section `model` of a workload. Without it, `said` is the
+    model's name at Hugging Face: the config.json in a folder of that name, or the shipped workload.
+    """
+    if isinstance(asked, Mapping):
+        return {"model": asked}
+    if asked is None:
+        if said is None:
+            raise InputError(f"{path}: describes no model; give --model with its config.json or a workload")
+        with suppress(InputError):
+            asked = str(nearest_file(path, f"{said}/config.json"))
+    known = {re.sub(r"\W|_", "", name): str(place) for name, place in shipped.files("workloads").items()}
+    asked = asked or known.get(re.sub(r"\W|_", "", str(said).lower().rpartition("/")[2]))
+    if asked is None:
+        raise InputError(f"{path}: {shown(said)} is not here; give --model with its config.json or a workload")
+    document = read(shipped.find("workloads", asked))
+    return (converted(document) if is_config(document.data) else document).data
 
 
 def nearest_file(path: str, name: str) -> Path:
