@@ -609,7 +609,7 @@ def test_errors_are_counted_in_all_and_by_group():
     assert found["median_error"] == pytest.approx(0.1)
     assert found["bias"] == pytest.approx(-0.1 / 3)
     assert found["inside"] == pytest.approx(2 / 3)
-    assert list(statistics.grouped(rows, lambda one: one.run.publisher)) == ["A", "B"]
+    assert list(statistics.grouped(rows, lambda one: one["publisher"])) == ["A", "B"]
     assert [one["predicted_s"] for one in statistics.worst(rows, 1)] == [0.8]
 
 
