@@ -54,6 +54,14 @@ def test_errors_are_those_of_the_kernels(frame):
     assert (fp32["bias"], fp32["new"]) == (pytest.approx(1 / 0.9), "GPU")
 
 
+def test_a_scalar_of_kernels_that_are_right_changes_little():
+    for dtype, kind, gpu in (("bf16", "half/linear", "l4"), ("fp32", "fp32/linear", "h100-sxm")):
+        one = samples(1.0, gpu, dtype)
+        predictor, _ = with_scalar(get("neusight"), kind, gpus.load(gpu), one)
+        ratio = predictor.columns(one.table, gpus.load(gpu), alone=True) / one.seconds
+        assert np.abs(ratio - 1).max() < 1e-3  # a call's dispatch is no part of the speed
+
+
 def test_one_scalar_takes_a_common_factor_away():
     whole = samples(1.15, gpu="l4", dtype="bf16", count=400)
     predictor, rest = with_scalar(get("neusight"), "half/linear", gpus.load("l4"), whole)

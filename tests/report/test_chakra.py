@@ -158,6 +158,40 @@ def test_the_ranks_of_a_group_run_the_same_collectives_in_one_order(exported):
         assert len({tuple(row) for row in own.values()}) == 1
 
 
+def test_all_ranks_can_be_played_to_the_end(exported):
+    """A node runs when those before it are over; a receive when its message is sent, a collective when all have come."""
+    left = {rank: list(nodes) for rank, nodes in exported.nodes.items()}
+    done = {rank: set() for rank in exported.nodes}
+    sent, come = set(), defaultdict(set)
+    place = {
+        (rank, one["id"]): sum(o["type"] == COLL and o.get("pg_name") == one.get("pg_name") for o in nodes[: one["id"]])
+        for rank, nodes in exported.nodes.items()
+        for one in nodes
+        if one["type"] == COLL
+    }
+    while any(left.values()):
+        before = sum(map(len, left.values()))
+        for rank, nodes in left.items():
+            rest = []
+            for one in nodes:
+                ready = done[rank].issuperset(one["deps"])
+                key = (one.get("comm_src"), one.get("comm_dst"), one.get("comm_tag"))
+                if ready and one["type"] == SEND:
+                    sent.add(key)
+                if ready and one["type"] == RECV:
+                    ready = key in sent
+                if ready and one["type"] == COLL:
+                    call = one["pg_name"], place[rank, one["id"]]
+                    come[call].add(rank)
+                    ready = come[call] == set(exported.groups[one["pg_name"]])
+                if ready:
+                    done[rank].add(one["id"])
+                else:
+                    rest.append(one)
+            left[rank] = rest
+        assert sum(map(len, left.values())) < before, "a deadlock"
+
+
 def test_the_command_writes_a_file_a_rank_and_the_groups(call):
     code, _, err = call(
         "run", "hgx_h100_8", "gpt2_large", "--tp", "2", "--predictor", "roofline", "--out", "r", "--quiet"
