@@ -151,12 +151,16 @@ class Planner:
     def first(self, asked: PlanRequest, kinds: Sequence[Sequence[Point]]) -> TrainingPlan | None:
         """Return the plan of the first of several lists of clusters that has one, as `plan` finds it.
 
-        Later lists are searched one by one only if there is a plan on all of them together.
+        Later lists are searched one by one only if there is a plan on all of them together. A plan without one of the limits may
+        meet all of them, if refinement makes its step shorter than assumed.
         """
-        found = self.plan(asked, *kinds[0])
-        if found or len(kinds) == 1 or not self.plan(asked, *chain(*kinds)):
+        if found := self.plan(asked, *kinds[0]):
             return found
-        return next(filter(None, (self.plan(asked, *some) for some in kinds[1:])), None)
+        every = [*chain(*kinds)]
+        if len(kinds) > 1 and self.plan(asked, *every):
+            return next(filter(None, (self.plan(asked, *some) for some in kinds[1:])), None)
+        relaxed = filter(None, (self.plan(asked.relaxed([name]), *every) for name in asked.given))
+        return next((one for one in relaxed if not asked.misses(one.days, one.usd, one.nodes)), None)
 
     def plan(self, asked: PlanRequest, *kinds: Point) -> TrainingPlan | None:
         """Return the cheapest plan on clusters of one kind, within `NEAR`; None if no plan meets all limits.
