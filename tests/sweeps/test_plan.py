@@ -388,13 +388,13 @@ def test_a_question_without_an_answer_is_one_sentence(monkeypatch, capsys, words
 
 
 IMPOSSIBLE = {
-    "too soon": ["--tokens", "1T", "--days", "0.01"],
-    "too cheap": ["--tokens", "1T", "--budget", "10"],
-    "too cheap in time": ["--tokens", "1T", "--days", "30", "--budget", "10"],
-    "too few nodes": ["--tokens", "1T", "--days", "5", "--nodes", "1"],
-    "all of these": ["--tokens", "1T", "--days", "0.01", "--nodes", "1", "--budget", "10"],
-    "too small a batch": ["--tokens", "1T", "--days", "1", "--global-batch", "64"],
-    "two kinds": ["--tokens", "1T", "--days", "0.01", "--gpu", "a100,h100"],
+    "too soon": ["--tokens", "100B", "--days", "0.001"],
+    "too cheap": ["--tokens", "100B", "--budget", "10"],
+    "too cheap in time": ["--tokens", "100B", "--days", "30", "--budget", "10"],
+    "too few nodes": ["--tokens", "100B", "--days", "0.5", "--nodes", "1"],
+    "all of these": ["--tokens", "100B", "--days", "0.001", "--nodes", "1", "--budget", "10"],
+    "too small a batch": ["--tokens", "100B", "--days", "0.12", "--global-batch", "64"],
+    "two kinds": ["--tokens", "100B", "--days", "0.001", "--gpu", "a100,h100"],
 }
 
 
@@ -403,7 +403,7 @@ SLOW = ("too soon", "two kinds", "too cheap in time", "too small a batch")
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in IMPOSSIBLE])
 def test_an_impossible_question_is_told_what_would_do_and_that_does(monkeypatch, capsys, name):
-    words = ["plan", "llama3_8b", *IMPOSSIBLE[name], "--set", "predictor=roofline"]
+    words = ["plan", "gpt3_xl", *IMPOSSIBLE[name], "--set", "predictor=roofline"]
     code, out, err = call(monkeypatch, capsys, *words)
     assert (code, out) == (2, "")
     assert len(err.splitlines()) == 1
