@@ -224,7 +224,8 @@ def _kernels(table: CsvTable) -> Iterator[Kernel]:
     m, n = (table.numbers(name, None, 1, whole=True) for name in ("m", "n"))
     k, kv_heads = (table.numbers(name, 0, 0, whole=True) for name in ("k", "kv_heads"))
     flop, traffic = (table.numbers(name, float("nan")) for name in ("flop", "bytes"))
-    shapes = np.stack([batch, m, n, k, heads, np.where(kv_heads > 0, kv_heads, heads)], axis=1).astype(int).tolist()
+    sizes = np.stack([batch, m, n, k, heads, np.where(kv_heads > 0, kv_heads, heads)], axis=1).tolist()
+    shapes = [[int(size) for size in row] for row in sizes]  # numpy's integers end at 2^63
     for row, (kind, op, dtype, shape) in enumerate(zip(kinds, ops, dtypes, shapes, strict=True)):
         _check(table, row, kind, op, shape)
         if np.isnan(traffic[row]) and kind in VECTOR and op not in VALUES:
