@@ -78,7 +78,7 @@ class ShardedPass:
         """Wait for the gathers of a unit and copy its parameters out."""
         for family, *_ in self.kinds(*unit.gathered):
             yield Wait(family, but=self.launched[family] - self.gathers.get((family, place), -1) - 1)
-        if self.job.parallelism.fsdp.copy_out:
+        if self.job.parallelism.fsdp.copy_out and spread(self.job, *unit.gathered):
             yield self.copy(copy_out, *unit.gathered)
 
     def run(self, place: int, unit: Unit) -> Iterator[Instruction]:
@@ -96,7 +96,7 @@ class ShardedPass:
             done = self.reductions.setdefault(family, [])
             if most and len(done) >= most:
                 yield Wait(family, but=self.launched[family] - done[-most] - 1)
-        if setting.copy_in and own:
+        if setting.copy_in and own and spread(self.job, unit.dense, unit.experts):
             yield self.copy(copy_in, unit.dense, unit.experts)
         for family, copies, parameters, expert in own:
             size, shards = parameters * BYTES[self.job.training.gradients], self.job.shards(expert)
