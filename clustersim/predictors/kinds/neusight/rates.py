@@ -36,7 +36,9 @@ OPERATORS = "DebarghaG/estimate-train-time: operators of training, fp16, A100"
 LIGER = "linkedin/Liger-Kernel, benchmark/data"
 CUDNN = "NVIDIA/cudnn-frontend, benchmark/norms: H200, GB200"
 
-INSTRUCTIONS: Annotated[dict[str, Rate], Declared("slots/element", "vidur (A100, H100); aiconfigurator; NeuSight; an H200")] = {
+INSTRUCTIONS: Annotated[
+    dict[str, Rate], Declared("slots/element", "vidur (A100, H100); aiconfigurator; NeuSight; an H200")
+] = {
     "powu": Rate(45.0, None, "sitar-lab/NeuSight, training split: power by a general exponent on P100"),
     "embedding": Rate(120.0, 0.4, f"{VIDUR}, within 11 %; fp32 in {TRACES}: 0.6 to 2 times"),
     "unfused_rmsnorm": Rate(54.5, 0.08, VIDUR),
