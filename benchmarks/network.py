@@ -14,7 +14,7 @@ import numpy as np
 
 from clustersim.collectives.model import Group, phases
 from clustersim.config.yaml import parse, read
-from clustersim.engine.compile import Work, draft
+from clustersim.engine.compile import Work, demand_of
 from clustersim.engine.flows import solve
 from clustersim.engine.fold.refinement import partition
 from clustersim.engine.network import folded, networks
@@ -83,7 +83,7 @@ def rings(cluster: Topology, order: np.ndarray) -> None:
 
 def placed(cluster: Topology, work: Work) -> None:
     """Find what a job puts on links, which ranks are alike and what these see of the network."""
-    demand = draft([work], cluster).demand
+    demand = demand_of([work], cluster)
     every = np.ones(len(demand.links), bool)
     networks(demand, folded(demand, every), every)
 

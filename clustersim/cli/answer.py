@@ -18,7 +18,7 @@ from clustersim.writing import save
 if TYPE_CHECKING:
     from clustersim.report.terminal import Look
 
-Words = Callable[[Mapping[str, object]], list[str]]
+PointCommand = Callable[[Mapping[str, object]], list[str]]
 """Function from a point's overrides to the words of the command that runs it."""
 NO_COLOR = "NO_COLOR"
 """Environment variable that switches emphasis in a terminal off (https://no-color.org)."""

@@ -80,7 +80,9 @@ class SettingsFile:
     config: Annotated[Path, typer.Argument(metavar="FILE", help="The settings of the run.")]
     model: Annotated[str | None, option("The model's config.json, or a workload with its shapes.", "FILE")] = None
     gpus: Annotated[int | None, option("Number of GPUs, if the file does not state it.", min=1)] = None
-    recipe: Annotated[str | None, option("The function of a file in Python.", "NAME")] = None
+    recipe: Annotated[
+        str | None, option("The function of a recipe in Python; default: the file's only one.", "NAME")
+    ] = None
     out: YamlFile = None
     settings: ImportSetting = None
 

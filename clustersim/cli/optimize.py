@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from clustersim.cli.answer import Words
+from clustersim.cli.answer import PointCommand
 from clustersim.cli.commands import option
 from clustersim.cli.main import INTERRUPTED
 from clustersim.cli.options import (
@@ -74,7 +74,7 @@ def optimize(
 
     if output.out:
         check_output("--out", output.out, (".json",), (topology, workload))
-    written, stop = by_key(settings), Stop(True, within or math.inf)
+    written, stop = by_key(settings), Stop(True, math.inf if within is None else within)
     given = {key for key, value in changes.items() if value is not None} | written.keys()
     asked = space({**changes, **dict.fromkeys(free(given), "auto")}, written)
     asked = replace(asked, fixed=on_machine(machine, topology, asked.fixed, asked.axes))
@@ -99,7 +99,7 @@ def optimize(
         raise typer.Exit(INTERRUPTED[0])
 
 
-def _fields(found: SearchResult, words: Words) -> dict[str, Any]:
+def _fields(found: SearchResult, words: PointCommand) -> dict[str, Any]:
     """Return the best splits, each with its command and why it is behind, and counts of all others, as JSON data."""
     from clustersim.optimization.why import why
 
@@ -119,7 +119,7 @@ def _fields(found: SearchResult, words: Words) -> dict[str, Any]:
     return {"objective": found.goal, **counts, **reasons, "best_run": rows[0]["run"], "rows": rows}
 
 
-def _lines(found: SearchResult, words: Words) -> list[str]:
+def _lines(found: SearchResult, words: PointCommand) -> list[str]:
     """Return the best splits as a table, the command of the best, why it is the best, and counts of all others."""
     points = [one.point for one in found.best]
     rows = [{**one.row, "run": shlex.join(words(one.point))} for one in found.best]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from clustersim.cli.answer import Words, print_json
+from clustersim.cli.answer import PointCommand, print_json
 from clustersim.cli.commands import option
 from clustersim.cli.main import INTERRUPTED
 from clustersim.cli.options import (
@@ -106,7 +106,7 @@ def plan(
     with output.progress() as progress, keeping_inputs() as read:
         progress("plan")
         case = load(Files(str(where), str(workload), read, costs=prices.figures()), unlikely)
-        stop = Stop(True, within or math.inf)
+        stop = Stop(True, math.inf if within is None else within)
         planner = Planner(case, load_reliability(reliability), show=lambda *now: progress(_under_way(*now)), stop=stop)
         found = answer(planner, asked)
         command = StepQuestion(where, workload, engine="auto", machine=machine).commands()
@@ -129,7 +129,7 @@ def _under_way(sought: str, done: int, left: int) -> str:
     return f"look for {sought}: {plural(done, 'split', 'splits')} simulated so far, at most {left:,} more may be better"
 
 
-def _fields(found: Answer, command: Words) -> dict[str, Any]:
+def _fields(found: Answer, command: PointCommand) -> dict[str, Any]:
     """Return the plans of all kinds of cluster, and what changes of the request are worth, as JSON data."""
     asked = found.asked
     limits = {"tokens": asked.tokens, "days": asked.days, "budget_usd": asked.budget, "nodes": asked.nodes}
@@ -143,7 +143,7 @@ def _fields(found: Answer, command: Words) -> dict[str, Any]:
     return {**limits, "plans": plans, "without": without, **rest}
 
 
-def _plan_fields(found: TrainingPlan, command: Words) -> dict[str, Any]:
+def _plan_fields(found: TrainingPlan, command: PointCommand) -> dict[str, Any]:
     """Return one plan as JSON data: its size, cost, losses and checkpoints, and the command of its step."""
     import shlex
 
@@ -161,7 +161,7 @@ def _plan_fields(found: TrainingPlan, command: Words) -> dict[str, Any]:
     return size | took | lost | kept | rest | points | {"step": found.row, "run": shlex.join(command(found.point))}
 
 
-def _lines(found: Answer, command: Words, name: str) -> list[str]:
+def _lines(found: Answer, command: PointCommand, name: str) -> list[str]:
     """Return the plans as a table, why some kinds of cluster have none, and details of the best plan."""
     head = f"{name}, {scaled(found.asked.tokens, '').strip()} tokens, within {found.asked.said}"
     best, without = found.plans[0][1], [f"  {why}" for _, why in found.without]
@@ -233,8 +233,11 @@ def _details(found: Answer, best: TrainingPlan) -> list[str]:
     mean, deviation, failures = found.played
     lines.append(f"played with its failures ({failures:,.1f} in the mean): {mean:.2f} days, ± {deviation:.2f}")
     lines.append(f"{best.tried} of {plural(best.screened, 'split', 'splits')} on all numbers of nodes were simulated")
-    if best.gap is not None:
-        lines.append(f"ended early: no plan on such a cluster is better than the first by more than {best.gap:.1%}")
+    for place, (_, one) in enumerate(found.plans, 1):
+        if one.gap is not None:
+            lines.append(
+                f"ended early: no plan on such a cluster is better than row {place} by more than {one.gap:.1%}"
+            )
     return [*lines, ""]
 
 

@@ -40,4 +40,4 @@ def joined(op: ast.operator, left: object, right: object) -> int | list[object]:
     if isinstance(left, list) != isinstance(right, list) and sizes[0] * sizes[1] > LONGEST:
         raise ValueError("a list that is too long")
     found = _OPERATORS[type(op)](left, right)
-    return found % 10**18 if isinstance(found, int) else found
+    return max(-(10**18), min(found, 10**18)) if isinstance(found, int) else found

@@ -352,7 +352,7 @@ class ArgumentImport:
         if training.get("attention") is None:
             self.default("training.attention", "flash", "Megatron's --attention-backend auto")
         if self._section("model").get("experts"):
-            self.default("training.permute_kernels", "eager", "Megatron's without --moe-permute-fusion")
+            self.default("training.permute_kernels", "eager", f"Megatron's without {self.flag('moe_permute_fusion')}")
         each, nodes = (self.given.get(name, 1) for name in GPUS)
         if isinstance(each, int) and isinstance(nodes, int):
             lanes = prod(self._whole("parallelism", key) for key in ("tp", "pp", "cp"))

@@ -75,10 +75,7 @@ def imported(
     model: a config.json, its folder, or a workload's file or name, with shapes that the file takes from elsewhere.
     recipe: a function of a file in Python; without it, the file's only one.
     """
-    known, python = table(tool), path.endswith(".py")
-    data = recipe_sections(path, text, recipe) if python else parse(text, path, foreign=True).data
-    if not isinstance(data.get("model") or {}, dict):
-        raise InputError(f"{path}: model: must be a section with the settings of the model")
+    known, data = table(tool), _data(tool, path, text, recipe)
     sections = resolved(data, "training.") if tool == "nemo" else _bridge(data)
     whole = flat(sections, lambda name: name in known or _kind(name) in KINDS).items()
     given = {name: value for name, value in whole if value is not None}
@@ -90,14 +87,10 @@ def imported(
         raise said.error(missing, "refers to nothing in the file; write its value")
     meant = {name: value for name, value in said.spec("", {}).items() if name != "name"}
     keys = {name: value for name, value in meant.items() if "." in name}
-    if tool == "nemo" and said[O2] is not True and keys.get("training.precision", "fp32") != "fp32":
-        raise said.error(
-            O2, "keeps weights in fp32 under autocast (NeMo's default), which is not supported; write true"
-        )
     found: Keys = {"group_query_attention": True}
     found |= {name: value for name, value in meant.items() if "." not in name and _says(name, value)}
-    keys |= _core(said) if tool == "megatron-bridge" else {}
-    shapes = _shapes(path, data, model) if python or model else {}
+    keys |= _core(said) if tool == "megatron-bridge" else _nemo(said, keys)
+    shapes = _shapes(path, data, model) if model or path.endswith(".py") else {}
     if shapes:  # decide over defaults of the tool
         usual = {".".join(map(str, row.key)) for name, row in known.items() if name not in given}
         usual |= {"model.activation"} if FUNCTION not in given else set()
@@ -132,7 +125,7 @@ def imported(
 
 def _shapes(path: str, data: Section, asked: str | None) -> Mapping[str, object]:
     """Return the section `model` of a config.json or workload, {} if the file itself has the shapes. Raises InputError."""
-    model = data.get("model")
+    model = data.get("model") or {}
     own = model.get("_target_") if isinstance(model, dict) else None
     if isinstance(model, dict) and (asked or "hf_model_id" in model):
         return section_of(described(path, model.get("hf_model_id"), asked), "model")
@@ -154,6 +147,25 @@ def _kind(name: str) -> str | None:
 def _says(name: str, value: object) -> bool:
     """Return whether a value says something: a flag that is false does not, where Megatron has no argument for it."""
     return value is not False or (name in ALIASES and ALIASES[name].read(False) is not None)
+
+
+def _data(tool: str, path: str, text: str, recipe: str | None) -> Section:
+    """Return the sections of a file: YAML, or a recipe of Megatron-Bridge in Python. Raises InputError."""
+    python = tool == "megatron-bridge" and path.endswith(".py")
+    if recipe and not python:
+        raise InputError(f"{path}: --recipe is for recipes of Megatron-Bridge in Python; leave it out")
+    data = recipe_sections(path, text, recipe) if python else parse(text, path, foreign=True).data
+    if not isinstance(data.get("model") or {}, dict):
+        raise InputError(f"{path}: model: must be a section with the settings of the model")
+    return data
+
+
+def _nemo(said: ToolSettings, keys: Keys) -> Keys:
+    """Return the keys that NeMo decides, on Megatron-Core before 0.11. Raises InputError for weights under autocast."""
+    if said[O2] is not True and keys.get("training.precision", "fp32") != "fp32":
+        why = "keeps weights in fp32 under autocast (NeMo's default), which is not supported; write true"
+        raise said.error(O2, why)
+    return {"training.permute_kernels": "weighed"} if said["model.num_moe_experts"] else {}
 
 
 def _core(said: ToolSettings) -> Keys:

@@ -44,7 +44,10 @@ def recipe_sections(path: str, text: str, name: str | None) -> dict[str, object]
     functions = {one.name: one for one in body if isinstance(one, ast.FunctionDef)}
     recipes = [one for one in functions if one.endswith("_config") and not one.startswith("_")]
     if not name and len(recipes) != 1:
-        raise InputError(f"{path}: has {len(recipes)} recipes; give --recipe with one, such as {recipes[:3]}")
+        several = f"has {len(recipes)} recipes; give --recipe with one, such as {', '.join(recipes[:3])}"
+        raise InputError(
+            f"{path}: {several if recipes else 'has no function whose name ends in _config; give --recipe'}"
+        )
     chosen = functions.get(name or recipes[0])
     if chosen is None:
         raise InputError(f"{path}: has no function of that name; {suggest(str(name), recipes)}")
@@ -79,7 +82,8 @@ class RecipeReader:
         names = [one.arg for one in said.args]
         usual = dict(zip(names[::-1], said.defaults[::-1], strict=False))
         usual |= {one.arg: value for one, value in zip(said.kwonlyargs, said.kw_defaults, strict=True) if value}
-        scope = {name: self.said(value, {}) for name, value in usual.items()}
+        scope: dict[str, object] = {name: UnreadValue(f"${{{name}}}") for name in names}
+        scope |= {name: self.said(value, {}) for name, value in usual.items()}
         found = self.run(function.body, {**scope, **dict(zip(names, values, strict=False)), **named})
         return found[0] if found else None
 
@@ -124,7 +128,7 @@ class RecipeReader:
                 raise ValueError(target)
 
     def said(self, node: ast.expr, scope: Mapping[str, object]) -> object:
-        """Return the value of an expression, a UnreadValue if it is not known. Raises InputError."""
+        """Return the value of an expression, an UnreadValue if it is not known. Raises InputError."""
         try:
             return self.value(node, scope)
         except UNKNOWN:
@@ -154,6 +158,8 @@ class RecipeReader:
                 found = self.result(node, scope)
             case ast.Compare(left=left, ops=[sign], comparators=[right]):
                 found = COMPARED[type(sign)](self.value(left, scope), self.value(right, scope))
+            case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float() as number)):
+                found = -number
             case ast.BinOp(left=left, op=op, right=right) if not isinstance(op, ast.Div):
                 found = joined(op, self.value(left, scope), self.value(right, scope))
             case _:
@@ -164,9 +170,13 @@ class RecipeReader:
 
     def result(self, node: ast.Call, scope: Mapping[str, object]) -> object:
         """Return the value of a call: of a function of the file or the library, or a constructor's arguments as a section."""
-        if inner := next((one for one in ast.walk(node.func) if isinstance(one, ast.Call)), None):
-            return self.result(inner, scope)  # AutoBridge.from_hf_pretrained("…").to_megatron_provider(…)
         name = ast.unparse(node.func).rpartition(".")[2]
+        if any(one.arg is None for one in node.keywords) or any(isinstance(one, ast.Starred) for one in node.args):
+            raise ValueError(node)
+        if inner := next((one for one in ast.walk(node.func) if isinstance(one, ast.Call)), None):
+            if name != "to_megatron_provider":  # AutoBridge.from_hf_pretrained("…").to_megatron_provider(…)
+                raise ValueError(node)
+            return self.result(inner, scope)
         values = [self.said(one, scope) for one in node.args]
         named = {str(one.arg): self.said(one.value, scope) for one in node.keywords}
         if name in self.functions:

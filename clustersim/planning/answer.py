@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from itertools import chain, takewhile
+from itertools import chain
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -123,7 +123,9 @@ def changes(planner: Planner, found: Answer) -> Iterator[Change]:
     A change whose search was ended early is left out, with all after it.
     """
     with planner.stop.catching(lambda: True):
-        yield from takewhile(lambda _: not planner.stop.due, _changes(planner, found))
+        begun = _changes(planner, found)
+        while not planner.stop.due and (one := next(begun, None)) and not planner.stop.due:
+            yield one
 
 
 def _changes(planner: Planner, found: Answer) -> Iterator[Change]:

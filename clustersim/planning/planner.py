@@ -209,8 +209,13 @@ class Planner:
             size, filled = self.clusters(kind).simulator.cluster.gpus, 0
             while nodes != filled and not state.ended:  # the best split may leave nodes idle: search on those in use
                 found, filled = self.best({**kind, BATCH: row["global_batch"]}, nodes, limits, state.show), nodes
-                if found and found.best:
-                    best, state.tried = found.best[0], state.tried + found.simulated
+                state.tried += found.simulated if found else 0
+                if (
+                    found
+                    and found.best
+                    and found.best[0].row["expected_step_time_s"] <= best.row["expected_step_time_s"]
+                ):
+                    best = found.best[0]  # a search that ends early may miss the split that it began with
                 gap = found.gap if found else None
                 plans[nodes] = replace(self.of(asked, best.point, nodes, best.row), gap=gap)
                 nodes = -(-best.row["ranks"] // size)

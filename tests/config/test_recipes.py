@@ -135,6 +135,14 @@ def test_shapes_are_those_of_the_model_that_a_recipe_names_or_of_one_that_is_giv
         ("vocab_size=50304, ", "", "lacks model.vocab_size"),
         ("_sharded(cfg, 2000)", "small_pretrain_config()", "is called without end, as far as can be read"),
         ("    return cfg", "    return None", "returns a config that is not known"),
+        ("_sharded(cfg, 2000)", "_sharded(cfg, **sizes)", "`_sharded(cfg, **sizes)` cannot be read"),
+        ("_sharded(cfg, 2000)", "_sharded(*both)", "`_sharded(*both)` cannot be read"),
+        (
+            "def small_pretrain_config():",
+            "def small_pretrain_config(LENGTH):",
+            "'${line 24, LENGTH}' refers to nothing",
+        ),
+        ("vocab_size=50304, seq_length=LENGTH)", "vocab_size=50304).with_size(seq_length=8)", "cannot be read"),
         ("import torch", "import torch as", "not valid Python"),
     ],
 )
@@ -144,7 +152,7 @@ def test_what_cannot_be_read_is_named_with_its_line(old, new, sentence):
 
 
 def test_a_file_of_several_recipes_needs_a_name():
-    with pytest.raises(InputError, match=re.escape("has 3 recipes; give --recipe with one, such as ['small_pretrain")):
+    with pytest.raises(InputError, match=re.escape("has 3 recipes; give --recipe with one, such as small_pretrain")):
         imported("megatron-bridge", "a.py", RECIPES, {})
     with pytest.raises(InputError, match="did you mean 'small_pretrain_config'"):
         read("smal_pretrain_config")
