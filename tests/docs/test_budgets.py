@@ -44,7 +44,7 @@ NOT_YET = {
     "parallel": 3_345,
     "config": 2_955,
     "model": 3_600,
-    "convert": 4_740,
+    "convert": 4_760,
     "optimization, planning, sweeps, explain, costs": 7_270,
     "figures, pages, serve": 3_785,
     "calibration": 820,
