@@ -10,10 +10,10 @@ from engine_cases import cluster
 from expert_cases import WIDE, job, played
 from folding_cases import same
 from law_cases import even, free
+from script_cases import written
 
 from clustersim.engine.groups import families
 from clustersim.engine.instruction import Launch
-from clustersim.engine.script import scripts
 from clustersim.errors import ConfigError
 from clustersim.parallel.stages import stages
 from clustersim.schedules import check
@@ -167,7 +167,7 @@ def test_gradients_are_reduced_once(case, beside):
     one = job(**{**case, "zero": 0, "parallelism__overlap__grad_reduce": beside}).place(8, 8)
     split, own = one.parallelism, stages(one)
     schedule = check.load(split.schedule, split.pp, one.microbatches, split.vpp)
-    for rank, script in enumerate(scripts(one, own, schedule)):
+    for rank, script in enumerate(written(one, own, schedule)):
         once = [line for part in (*script.text.special.values(), script.text.finish) for line in part]
         reduced = sum(
             line.collective.size for line in once if isinstance(line, Launch) and line.collective.group == "dp"

@@ -96,7 +96,7 @@ def test_a_number_without_end_is_one_sentence(results, call, key, value):
     ("key", "value", "sentence"),
     [
         ("step_time_s", "x", "step_time_s: x must be a number"),
-        ("step_time_s", 0, "step_time_s: 0 must be greater than 0.0"),
+        ("step_time_s", 0, "step_time_s: 0 must be greater than 0"),
         ("breakdown_s", 5, "breakdown_s: 5 must be a mapping of keys"),
         ("breakdown_s.compute", None, "breakdown_s.compute is empty; it must be a number"),
         ("critical_path.by_link", [3], "critical_path.by_link.0: 3 must be a mapping of keys"),
