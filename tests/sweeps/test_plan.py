@@ -287,7 +287,7 @@ def test_ctrl_c_gives_the_best_plan_so_far_and_what_is_open(monkeypatch, capsys,
     assert whole["usd"] <= best["usd"]
     assert whole["usd"] >= best["usd"] * (1 - best["gap"]) * (1 - 1e-9)
     assert found["changes"] == []
-    assert f"ended early: no plan on such a cluster is better than the first by more than {best['gap']:.1%}" in out
+    assert f"ended early: no plan on such a cluster is better than row 1 by more than {best['gap']:.1%}" in out
     assert "the best one alone:\n  clustersim run" in out
     assert f"\n{found['nearest_run']['said']}\n" in out
 
