@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 from bounds import bounds
+from ctrl_c import press_ctrl_c
 from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -867,16 +868,8 @@ INTERRUPTED = ("optimize", "hgx_h100_8", "gpt3_xl", "--predictor", "roofline", "
 @pytest.mark.parametrize("after", [3, 6])
 def test_ctrl_c_gives_the_best_so_far_and_what_is_open(monkeypatch, capsys, after):
     """Pressed before some simulation: what was found stands, and no point is better by more than is said."""
-    calls = []
-
-    def pressed(case, point):
-        calls.append(point)
-        if len(calls) > after:
-            raise KeyboardInterrupt
-        return evaluate.evaluate(case, point)
-
     whole = json.loads(optimized(monkeypatch, capsys, *INTERRUPTED, "--json")[1])
-    monkeypatch.setattr("clustersim.optimization.search.evaluate", pressed)
+    press_ctrl_c(monkeypatch, lambda done, _: done >= after)
     code, out, err = optimized(monkeypatch, capsys, *INTERRUPTED, "--json")
     assert (code, err) == (130, "clustersim: interrupted\n")
     found = json.loads(out)
@@ -885,7 +878,7 @@ def test_ctrl_c_gives_the_best_so_far_and_what_is_open(monkeypatch, capsys, afte
     best, least = found["rows"][0]["step_time_s"], whole["rows"][0]["step_time_s"]
     assert least <= best
     assert least >= best * (1 - found["gap"]) * (1 - 1e-9)
-    calls.clear()
+    press_ctrl_c(monkeypatch, lambda done, _: done >= after)
     code, out, err = optimized(monkeypatch, capsys, *INTERRUPTED)
     assert (code, err) == (130, "clustersim: interrupted\n")
     assert "the best one alone:\n  clustersim run hgx_h100_8 gpt3_xl" in out
@@ -897,10 +890,7 @@ def test_ctrl_c_gives_the_best_so_far_and_what_is_open(monkeypatch, capsys, afte
 
 
 def test_ctrl_c_before_anything_is_found_is_ctrl_c(monkeypatch, capsys):
-    def pressed(case, point):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("clustersim.optimization.search.evaluate", pressed)
+    press_ctrl_c(monkeypatch, lambda *_: True)
     assert optimized(monkeypatch, capsys, *INTERRUPTED) == (130, "", "clustersim: interrupted\n")
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from ctrl_c import press_ctrl_c
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -268,17 +269,9 @@ STOPPED = ["plan", "gpt3_xl", "--tokens", "30B", "--days", "20", "--global-batch
 @pytest.mark.parametrize("after", [3])
 def test_ctrl_c_gives_the_best_plan_so_far_and_what_is_open(monkeypatch, capsys, tmp_path, after):
     """Pressed before some simulation: the plan is one of the whole search or dearer, by no more than is said."""
-    calls = []
-
-    def pressed(case, point):
-        calls.append(point)
-        if len(calls) > after:
-            raise KeyboardInterrupt
-        return evaluate.evaluate(case, point)
-
     whole = json.loads(call(monkeypatch, capsys, *STOPPED, "--json")[1])["plans"][0]
     assert whole["gap"] is None
-    monkeypatch.setattr("clustersim.optimization.search.evaluate", pressed)
+    press_ctrl_c(monkeypatch, lambda done, _: done >= after)
     code, out, err = call(monkeypatch, capsys, *STOPPED, "--out", str(tmp_path / "plan.json"))
     assert (code, err) == (130, "clustersim: interrupted\n")
     found = json.loads((tmp_path / "plan.json").read_text())
@@ -293,20 +286,12 @@ def test_ctrl_c_gives_the_best_plan_so_far_and_what_is_open(monkeypatch, capsys,
 
 
 def test_ctrl_c_before_any_plan_is_ctrl_c_and_no_refusal(monkeypatch, capsys):
-    def pressed(case, point):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("clustersim.optimization.search.evaluate", pressed)
+    press_ctrl_c(monkeypatch, lambda *_: True)
     assert call(monkeypatch, capsys, *STOPPED) == (130, "", "clustersim: interrupted\n")
 
 
 def test_ctrl_c_at_the_second_cluster_keeps_the_plan_of_the_first(monkeypatch, capsys):
-    def pressed(case, point):
-        if point["cluster.gpu"] == "b200":
-            raise KeyboardInterrupt
-        return evaluate.evaluate(case, point)
-
-    monkeypatch.setattr("clustersim.optimization.search.evaluate", pressed)
+    press_ctrl_c(monkeypatch, lambda _, point: point["cluster.gpu"] == "b200")
     code, out, err = call(monkeypatch, capsys, *STOPPED, "--gpu", "h100,b200", "--json")
     assert (code, err) == (130, "clustersim: interrupted\n")
     found = json.loads(out)

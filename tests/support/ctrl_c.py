@@ -1,0 +1,17 @@
+"""Ctrl-C during a search."""
+
+from itertools import count
+
+from clustersim.sweeps.evaluate import evaluate
+
+
+def press_ctrl_c(monkeypatch, due) -> None:
+    """Press Ctrl-C before a simulation of a search for which `due`, called with the number of earlier ones and its point, is true."""
+    done = count()
+
+    def pressed(case, point):
+        if due(next(done), point):
+            raise KeyboardInterrupt
+        return evaluate(case, point)
+
+    monkeypatch.setattr("clustersim.optimization.search.evaluate", pressed)
