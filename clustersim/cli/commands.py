@@ -50,7 +50,7 @@ def option_group(kind: type, *names: str) -> OptionGroup:
 
 
 def option(text: str, metavar: str | None = None, flags: str = "", **more: Any) -> Any:
-    """Return what an annotation says about an option: its help, and the name of its value.
+    """Return the typer option of an annotation: its help text, and the name of its value.
 
     flags: its spellings with blanks between, such as `--out -o`; default: the name of the parameter. more: as in typer.Option.
     """

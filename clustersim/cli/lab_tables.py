@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def lines(weights: Weights, full: bool) -> Iterator[str]:
-    """Yield what one predictor's weights learned from, and tables of their errors: an overview, or all of them."""
+    """Yield the training data of one predictor's weights, and tables of their errors: an overview, or all of them."""
     from clustersim.lab import model_card
 
     meta = weights.meta

@@ -242,7 +242,7 @@ def _details(found: Answer, best: TrainingPlan) -> list[str]:
 
 
 def _change(asked: PlanRequest, best: TrainingPlan, one: Change) -> str:
-    """Return what a changed request gives: nodes, days, and the difference in cost and step to the best plan."""
+    """Return the plan of a changed request in words: nodes, days, and the difference in cost and step to the best plan."""
     money, other = one.asked.budget != asked.budget, one.plan  # another budget gives the fastest plan
     if other is None:
         return f"{one.what}: no plan{', whatever the deadline' if money else ''}"

@@ -373,6 +373,11 @@ class Training(Spec):
     dispatch: Literal["fp8"] | None = None
     """Data type of rows sent to experts: fp8 with a scale per 128 values. Default: that of activations."""
 
+    @property
+    def permutation(self) -> str:
+        """Kernels that return the rows of experts to their tokens: `permute_kernels`, or `kernels`."""
+        return self.permute_kernels or self.kernels
+
 
 class Overlap(Spec):
     """Communication that overlaps with computation."""

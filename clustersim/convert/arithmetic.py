@@ -39,5 +39,7 @@ def joined(op: ast.operator, left: object, right: object) -> int | list[object]:
     sizes = [len(side) if isinstance(side, list) else side for side in (left, right)]
     if isinstance(left, list) != isinstance(right, list) and sizes[0] * sizes[1] > LONGEST:
         raise ValueError("a list that is too long")
-    found = _OPERATORS[type(op)](left, right)
-    return max(-(10**18), min(found, 10**18)) if isinstance(found, int) else found
+    found: int | list[object] = _OPERATORS[type(op)](left, right)
+    if isinstance(found, int) and abs(found) >= 10**18:
+        raise ValueError("a number of more than 18 digits")
+    return found

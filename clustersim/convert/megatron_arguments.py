@@ -151,7 +151,7 @@ def _experts(spec: Workload) -> Iterator[Argument]:
     """Yield the arguments of router and shared experts."""
     one = spec.model
     yield from (("moe_router_topk", one.topk), ("moe_router_pre_softmax", one.topk == 1), ("moe_grouped_gemm", True))
-    yield "moe_permute_fusion", (spec.training.permute_kernels or spec.training.kernels) == "fused"
+    yield "moe_permute_fusion", spec.training.permutation == "fused"
     if one.router_groups > 1:
         yield from (("moe_router_num_groups", one.router_groups), ("moe_router_group_topk", one.router_group_topk))
     if one.shared_experts:

@@ -221,7 +221,7 @@ def unpermute(shard: ShardedModel) -> Operator:
     reduce = shard.exchange("reduce_scatter" if shard.sequence_parallel else "all_reduce", *whole)
     gather = shard.exchange("all_gather", *whole) if shard.sequence_parallel else ()
     joined = (add(shard, *whole),) if shard.model.shared_experts else ()
-    weights, back = weighed_outputs(shard)
+    weights, back = weighed_outputs(shard, k * shard.tokens)
     return Operator(
         "unpermute",
         (
@@ -233,7 +233,7 @@ def unpermute(shard: ShardedModel) -> Operator:
         ),
         (*gather, copy(shard, "unpermute_backward", *whole, unpermuted(shard) * z), *back, *padded_rows(shard, 1)),
         saved=weighed(shard, shard.tokens),
-        forward_alive=z * (1 + k + len(weights) * k) * shard.tokens * hidden,
+        forward_alive=z * (1 + k) * shard.tokens * hidden + sum(z * one.m * one.n for one in weights),
         backward_alive=z * (1 + k) * shard.tokens * hidden,
     )
 
@@ -252,15 +252,15 @@ def summed(shard: ShardedModel, fused: Kernel, rows: float, tokens: float | None
     return (cleared, copy(shard, "scatter_rows", round(rows), hidden, 3 * z))
 
 
-def weighed_outputs(shard: ShardedModel) -> tuple[tuple[Kernel, ...], tuple[Kernel, ...]]:
-    """Return the kernels that multiply the experts' outputs by their weights, forward and backward.
+def weighed_outputs(shard: ShardedModel, rows: float) -> tuple[tuple[Kernel, ...], tuple[Kernel, ...]]:
+    """Return the kernels that multiply rows of outputs by their weights, forward and backward, if these are separate kernels.
 
     The gradient of the rows reads and writes a value, the product for that of the weights reads two and writes one, and its sum
-    reads one. Weights that are applied elsewhere need none.
+    reads one.
     """
     if not shard.weighs_rows:
         return (), ()
-    shape, z = (shard.local, shard.model.hidden), shard.visits * shard.size
+    shape, z = (round(rows), shard.model.hidden), shard.size
     return (copy(shard, "weigh_rows", *shape, 2 * z),), (copy(shard, "weigh_rows_backward", *shape, 6 * z),)
 
 
@@ -328,13 +328,16 @@ def dispatch(shard: ShardedModel) -> Operator:
     )
 
 
-def _out(shard: ShardedModel, name: str, moved: float) -> Steps:
-    """Return the steps of a dispatch. `moved`: values that the copy of a token to its rows reads and writes, per row value."""
+def _out(shard: ShardedModel, name: str, moved: float, weights: Steps = ()) -> Steps:
+    """Return the steps of a dispatch, with the gradients of the `weights` after the copy of tokens to their rows.
+
+    moved: values that this copy reads and writes, per value of a token.
+    """
     shape = shard.local, shard.model.hidden
     send, gather = shard.across("dispatch"), shard.sliced("all_gather")
     if shard.arrived is not None:
-        return (*send, *gather, _rows_of(shard, name))
-    return (copy(shard, name, *shape, moved * shard.size), *send, *gather, *sort(shard))
+        return (*send, *gather, _rows_of(shard, name), *weights)
+    return (copy(shard, name, *shape, moved * shard.size), *weights, *send, *gather, *sort(shard))
 
 
 def _back(shard: ShardedModel, name: str, moved: float, weights: Steps = ()) -> Steps:
@@ -342,7 +345,7 @@ def _back(shard: ShardedModel, name: str, moved: float, weights: Steps = ()) -> 
     shape = shard.local, shard.model.hidden
     gather, send = shard.sliced("reduce_scatter"), shard.across("combine")
     if shard.arrived is not None:
-        return (*summed(shard, _rows_of(shard, name), shard.rows, shard.arrived), *gather, *send)
+        return (*weights, *summed(shard, _rows_of(shard, name), shard.rows, shard.arrived), *gather, *send)
     last = copy(shard, name, *shape, moved * shard.size)
     return (*sort(shard), *gather, *send, *weights, *summed(shard, last, shard.visits * shape[0]))
 
@@ -367,14 +370,14 @@ def combine(shard: ShardedModel) -> Operator:
     """
     k, shape, z = shard.visits, (shard.local, shard.model.hidden), shard.size
     joined = (add(shard, *shape),) if shard.model.shared_experts else ()
-    weights, back = weighed_outputs(shard) if shard.arrived is None else ((), ())
+    weights, back = weighed_outputs(shard, k * shape[0] if shard.arrived is None else shard.rows)
     return Operator(
         "combine",
         (*_back(shard, "unpermute", 1 + k, weights), *joined),
-        (*back, *_out(shard, "unpermute_backward", unpermuted(shard))),
+        _out(shard, "unpermute_backward", unpermuted(shard), back),
         outputs=(Output("combine", shape[1], z * shape[0] * k * shape[1]),),
         saved=weighed(shard, shape[0]),
-        forward_alive=2 * travelling(shard) + len(weights) * z * shape[0] * k * shape[1],
+        forward_alive=2 * travelling(shard) + sum(z * one.m * one.n for one in weights),
         backward_alive=travelling(shard) + z * shape[0] * shape[1],
     )
 

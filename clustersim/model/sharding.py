@@ -245,12 +245,12 @@ class ShardedModel:
     @cached_property
     def scatters_rows(self) -> bool:
         """Whether PyTorch's atomic additions, not one fused kernel, sum the rows of experts into their tokens."""
-        return (self.training.permute_kernels or self.training.kernels) != "fused"
+        return self.training.permutation != "fused"
 
     @property
     def weighs_rows(self) -> bool:
         """Whether a separate kernel multiplies the experts' outputs by the router's weights before they are summed."""
-        apart = self.eager or self.training.permute_kernels == "weighed"
+        apart = self.eager or self.training.permutation == "weighed"
         return self.scatters_rows and apart and not self.separate_rows
 
     @property

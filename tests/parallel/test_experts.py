@@ -466,6 +466,21 @@ def test_rows_that_no_fused_kernel_sums_are_added_once_in_each_pass(tp, ep, slic
     assert moved == pytest.approx(sum(one.bytes for one in fused), rel=0.01)  # DeepEP: whole tokens arrive
 
 
+@pytest.mark.parametrize("dispatcher", ["nccl", "deepep"])
+@pytest.mark.parametrize(("tp", "ep", "slices"), SPLITS)
+def test_rows_are_weighed_where_they_are_added(tp, ep, slices, dispatcher):
+    """Megatron-Core up to 0.12: every row of a sum is multiplied by its weight, and gradients come back for both."""
+    split = {"tp": tp, "ep": ep, "expert_tp": slices, "dp": max(1, ep * slices // tp), "pp": 1}
+    options = {f"parallelism__{name}": value for name, value in split.items()}
+    options |= {"parallelism__algorithms__ep": dispatcher, "parallelism__sequence_parallel": tp > 1}
+    found = kernels_of(job(training__permute_kernels="weighed", **options))
+    added, ahead, behind = (
+        sum(one.m * one.n for one in found if one.op == op)
+        for op in ("scatter_rows", "weigh_rows", "weigh_rows_backward")
+    )
+    assert 2 * ahead == 2 * behind == added > 0  # rows are added forward and backward
+
+
 def test_fused_products_of_experts_leave_no_kernel_between_them():
     """Transformer Engine's op fuser: what arrives is cast, both ways; activation, biases and other casts are taken in."""
     narrow = {"training__precision": "mxfp8", "parallelism__tp": 1, "parallelism__pp": 1, "parallelism__ep": 1}
