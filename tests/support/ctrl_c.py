@@ -6,7 +6,7 @@ from clustersim.sweeps.evaluate import evaluate
 
 
 def press_ctrl_c(monkeypatch, due) -> None:
-    """Press Ctrl-C before a simulation of a search for which `due`, called with the number of earlier ones and its point, is true."""
+    """Press Ctrl-C before the simulation of a search for which `due` (number of earlier ones, point) is true."""
     done = count()
 
     def pressed(case, point):
