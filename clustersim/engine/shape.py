@@ -282,11 +282,11 @@ def shape(plan: Plan) -> Shape:
     which[receiving] = each * message[len(sending) :]
     together, group_size = _groups(plan.members, list(names.groups), cells)
     # passes
-    role_pass = offsets(np.array([*map(len, [template for template, _ in orders])], np.int64))
+    role_pass = offsets(np.array([len(template) for template, _ in orders], np.int64))
     passes, rank_pass = entries(role_pass, role), offsets(lengths(role_pass)[role])
     templates = [places for one in layouts.values() for places in one.templates.values()]
     bounds = np.array([(places.start, places.stop) for places in templates], np.int64)
-    first_template = offsets(np.array([*map(len, [one.templates for one in layouts.values()])], np.int64))[of_role]
+    first_template = offsets(np.array([len(one.templates) for one in layouts.values()], np.int64))[of_role]
     template = np.array([*chain.from_iterable([one for one, _ in orders])]) + first_template.repeat(lengths(role_pass))
     starts, stops = bounds[template].T
     first_of_rank = rank_task[:-1].repeat(lengths(rank_pass))

@@ -110,10 +110,10 @@ class Tasks(Sequence[Task]):
     def retimed(self, seconds: Sequence[Seconds], speeds: Mapping[Speed, Speed] = NO_SPEEDS) -> Tasks:
         """Return the tasks with these kernel seconds, and with other GPU speeds as mapped in `speeds`."""
         made, found = Activities(seconds, self.plan.network, self.plan.hosts), copy(self)
-        timings = list(self.kinds.timings)
-        for place, source in enumerate(one.source for one in timings):
-            if source is not None:
-                timings[place] = made.timing(source._replace(speed=speeds.get(source.speed, source.speed)))
+        timings = [
+            old if (own := old.source) is None else made.timing(own._replace(speed=speeds.get(own.speed, own.speed)))
+            for old in self.kinds.timings
+        ]
         found.timed = self.kinds.all(timings)
         found._tasks = {}
         for name in ("different", "compute"):  # of other times
@@ -257,7 +257,7 @@ def _link_times(tasks: Tasks, capacity: Floats) -> LoopTimes:
     np.maximum.at(peak, places, weight * np.repeat(bound, loads))
     count = np.bincount(keys // max(len(capacity), 1), minlength=len(each))
     link_start = offsets(count)
-    rows = np.array([*map(len, [one.timing.rows for one in each])], np.int64) * (count > 0)
+    rows = np.array([len(one.timing.rows) for one in each], np.int64) * (count > 0)
     order = np.array(list(chain.from_iterable([each[kind].timing.order for kind in holding.tolist()])), np.int64)
     return LoopTimes(
         tasks.kinds.of,
@@ -282,9 +282,8 @@ def _link_times(tasks: Tasks, capacity: Floats) -> LoopTimes:
 def _losses(tasks: Tasks) -> Losses:
     """Return the shares that communication takes from computation on its ranks."""
     group, beside, timed = tasks.kinds.group, tasks.column(_beside), tasks.timed
-    taken = [
-        one.rows[0][3:] if one.rows else (0.0, 0.0) for one in timed
-    ]  # what communication takes, it takes throughout
+    # communication takes equal shares in all of its segments
+    taken = [one.rows[0][3:] if one.rows else (0.0, 0.0) for one in timed]
     sms, bandwidth = np.array(taken).reshape(-1, 2)[group].T
     takes: Mask = (sms > 0.0) | (bandwidth > 0.0)
     taking: Mask = beside & takes[tasks.of_task]
