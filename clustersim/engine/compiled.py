@@ -26,12 +26,12 @@ PYTHON = "CLUSTERSIM_LOOP"
 
 def is_compiled() -> bool:
     """Return whether the loop in C was built from this version's source and is not switched off."""
-    return _is_current() and os.environ.get(PYTHON) != "python"
+    return _loop is not None and os.environ.get(PYTHON) != "python" and _is_current()
 
 
 @cache
 def _is_current() -> bool:
-    """Return whether the extension has the check sum of its source, which hatch_build.py compiles into it."""
+    """Return whether the extension has the check sum of its source, which `hatch_build.py` compiles into it."""
     source = Path(__file__).with_name("_loop.c").read_bytes()
     return getattr(_loop, "SOURCE", None) == zlib.crc32(source) & 0x7FFFFFFF
 
