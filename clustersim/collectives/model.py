@@ -200,7 +200,7 @@ def phases(name: str, op: str, group: Group) -> tuple[Phase | AllPairs, ...]:
 
 @lru_cache(maxsize=64)
 def _phases(name: str, op: str, group: Group) -> tuple[Phase | AllPairs, ...]:
-    """Return the phases of an algorithm; errors in outside code name it."""
+    """Return the phases of an algorithm. An error in outside code names the algorithm."""
     with plugins.blaming(ROOM, name):
         return _built(name, algorithm(name), op, group)
 
@@ -226,7 +226,7 @@ def algorithm(name: str) -> Algorithm:
 
 
 def _built(name: str, own: Algorithm, op: str, group: Group) -> tuple[Phase | AllPairs, ...]:
-    """Return the phases of an algorithm, checked and read-only. Raises InputError for what it cannot do."""
+    """Return the phases of an algorithm, checked and read-only. Raises InputError for unsupported operations."""
     if op not in own.OPS:
         raise InputError(f"{name} cannot do {op}, only {', '.join(sorted(own.OPS))}; {op} is done by {_able(op)}")
     if group.n < 1 or math.prod(group.levels) != group.n:

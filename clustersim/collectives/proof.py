@@ -56,7 +56,7 @@ def check(op: str, n: int, steps: Iterable[Step]) -> None:
 
 
 def _start(op: str, n: int, chunks: int) -> Contributions:
-    """Return what each rank has before a collective."""
+    """Return the contributions in each rank's chunks before a collective."""
     if op == "broadcast":
         return {(0, c): 1 for c in range(chunks)}
     if op in ("all_gather", *SKEWED):
@@ -65,7 +65,7 @@ def _start(op: str, n: int, chunks: int) -> Contributions:
 
 
 def _end(op: str, n: int, chunks: int) -> Contributions:
-    """Return what each rank must have after a collective."""
+    """Return the contributions that each rank's chunks must have after a collective."""
     everything = (1 << n) - 1
     if op == "all_reduce":
         return {(r, c): everything for r in range(n) for c in range(chunks)}
@@ -79,7 +79,7 @@ def _end(op: str, n: int, chunks: int) -> Contributions:
 
 
 def _play(together: tuple[Step, ...], contents: Contributions, received: Contributions) -> None:
-    """Run the steps of one round on `contents`; `received` has what came last. Raises SimulationError."""
+    """Run the steps of one round on `contents`; `received`: contributions received last. Raises SimulationError."""
     sent = [_sent(step, received if step.relay else contents) for step in together]
     overwritten = [(step.destination, step.chunk) for step in together if not step.reduce]
     if len(set(overwritten)) < len(overwritten):
@@ -101,6 +101,6 @@ def _sent(step: Step, source: Mapping[tuple[int, int], int]) -> int:
 
 
 def _shown(mask: int | None) -> str:
-    """Return a bit mask of ranks as text."""
+    """Return a bit mask of ranks in words."""
     ranks = [str(r) for r in range((mask or 0).bit_length()) if (mask or 0) >> r & 1]
     return f"the contributions of ranks {', '.join(ranks)}" if ranks else "nothing"

@@ -403,9 +403,10 @@ class _Binder:
     hosted: dict[float, int]
     """Activities of hosts, by seconds."""
     known: dict[tuple[str, ...], Sequence[LikeCells]] = field(default_factory=dict)
+    """Like cells of each rank cell, by families."""
 
     def alike(self, families: tuple[str, ...]) -> Sequence[LikeCells]:
-        """Return for each rank cell the group cells that its own are like."""
+        """Return the like cells of each rank cell: of its group in each of `families`."""
         if families not in self.known:
             like = [(self.activities.network.alike(one), self.groups[one][self.cells].tolist()) for one in families]
             columns = [[first[cell] for cell in own] for first, own in like]
@@ -440,8 +441,10 @@ class _Binder:
         return self.hosted[seconds]
 
     def compute(self, items: Steps, fresh: bool, *counts: int) -> list[int]:
-        """Return the kernels of a computation and the collectives between them; counts: as in `extra`, of which the host begins
-        with the first if it is `fresh`."""
+        """Return the activity of a computation, with the collectives between its kernels, on each rank cell.
+
+        fresh: whether the host starts with the first kernel. counts: as in `extra`.
+        """
         made, of = self.activities, (items, self.speed, self.families, self.extra(*counts) if fresh else None)
         text = made.text(*of)
         flows = {call: made.network.flows(call) for call in text.sizes}
@@ -457,7 +460,7 @@ class _Binder:
         return made.numbered((id(text), self.speed.rank), self.alike(text.families), make)
 
     def moved(self, call: Collective) -> list[int]:
-        """Return a collective or message."""
+        """Return the activity of a collective or message on each rank cell."""
         groups = self.groups[f"{call.group}/send" if call.op == "send" else call.group]
         return self.activities.transfers(call, groups[self.cells].tolist())
 
@@ -489,7 +492,7 @@ def _waiting(waits: Sequence[LayoutHandle]) -> _Made:
 # Kernels and collectives become activities: seconds of compute with flows between them.
 
 LikeCells = tuple[tuple[int, int], ...]
-"""Of each of some groups, the first group cell that has its flows, and the first whose flows take as long."""
+"""(first group cell with the same flows, first group cell whose flows take as long) for each of several groups."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -507,11 +510,11 @@ class Activities:
     """Share of memory bandwidth that it takes from memory-bound kernels; None: computed from NCCL's traffic."""
     written: dict[tuple[object, ...], _Written] = field(default_factory=dict)
     activities: list[Activity] = field(default_factory=lambda: [Activity.NONE])
-    """The different activities; those with the same flows share their times."""
+    """Distinct activities; those with the same flows share their times."""
     numbers: dict[Hashable, dict[LikeCells, int]] = field(default_factory=dict)
-    """Place among them by what is written or called, and by the group cells of its calls."""
+    """Index in `activities`, by the content without groups and then by the group cells of the calls."""
     times: dict[tuple[object, ...], SegmentTimes] = field(default_factory=dict)
-    """Times by what is written or called, and the group cells whose flows take as long."""
+    """Times, by the content without groups and the first group cells whose flows take as long."""
 
     @classmethod
     def of(cls, work: Work, network: Network) -> Activities:
@@ -524,7 +527,7 @@ class Activities:
         return len(self.activities) - 1
 
     def numbered(self, what: Hashable, rows: Sequence[LikeCells], make: Callable[[LikeCells], Activity]) -> list[int]:
-        """Return the number of the activity in each of `rows`. what: stands for the activity apart from its groups."""
+        """Return the index of the activity for each of `rows`. what: key of the activity's content without its groups."""
         known = self.numbers.setdefault(what, {})
         fresh = [row for row in dict.fromkeys(rows) if row not in known]
         known.update(zip(fresh, range(len(self.activities), len(self.activities) + len(fresh)), strict=True))
@@ -586,17 +589,18 @@ class _Written(NamedTuple):
     """Seconds of kernels around the collectives of a computation, and the total bytes of each distinct collective."""
 
     calls: Sequence[Collective]
-    """Collectives in order …"""
+    """Collectives in order."""
     before: Sequence[float]
-    """… the seconds of kernels before each, and after the last …"""
+    """Seconds of kernels before each collective, and after the last one."""
     beside: Sequence[float]
-    """… of kernels during it …"""
+    """Seconds of kernels during each collective."""
     launched: Sequence[float]
-    """… and its earliest launch, and that of the kernels after the last, in seconds from the start."""
+    """Earliest launch of each collective, and of the kernels after the last one, in seconds from the start."""
     sizes: Mapping[Collective, float]
     families: tuple[str, ...]
     """Distinct families of the calls."""
     launching: float
+    """Seconds of the host to launch everything; 0 if launches never delay a kernel."""
     memory: float
     """Seconds of memory-bound kernels."""
 

@@ -213,7 +213,7 @@ class _Job:
         self.meeting_leader = [-1] * len(self.meeting_size)
         self.cursor, self.current = self.rank_pass[:-1].copy(), [self.pass_task[p] for p in self.rank_pass[:-1]]
         self.waiting = [-1] * events + [self.wait[task] for task in self.current]
-        """By waiter, the wait that it is at."""
+        """Index of the wait that each waiter has reached (events, then ranks)."""
         self.now, self.now_event = [self.begin] * ranks, [-1] * ranks
         self.entered = [-1] * ranks
         """Event that ended last on each rank when its current pass began."""

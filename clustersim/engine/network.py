@@ -148,7 +148,7 @@ class Network:
 
 
 def _firsts(keys: Sequence[Hashable]) -> list[int]:
-    """Return the index of the first key that is equal to each."""
+    """Return, for each key, the index of the first equal key."""
     first = dict(zip(reversed(keys), range(len(keys) - 1, -1, -1), strict=True))
     return [first[key] for key in keys]
 
@@ -163,7 +163,7 @@ class Tenant(NamedTuple):
     seeds: Ints
     """Integer of 0 or more per rank; ranks of different seeds are never folded (ranks,)."""
     key: Hashable = None
-    """Key in the cluster's cache for everything but the sizes of collectives; None: nothing is found again."""
+    """Key in the cluster's cache for everything but the sizes of collectives; None: results are not shared with equal jobs."""
 
 
 class Demand(NamedTuple):
@@ -172,9 +172,9 @@ class Demand(NamedTuple):
     topology: Topology
     tenants: tuple[Tenant, ...]
     plans: Sequence[Mapping[Collective, GroupPlans]]
-    """Plans of the collectives of each job …"""
+    """Plans of the collectives of each job."""
     phases: Sequence[Mapping[Variant, tuple[Traffic, ...]]]
-    """… and the traffic of each variant, with latency and bound."""
+    """Traffic of each variant of each job, with latency and bound."""
     links: Ints
     """Links that could be bottlenecks, sorted."""
     loads: tuple[ScarceLoads, ...]

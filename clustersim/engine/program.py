@@ -138,7 +138,7 @@ class Layout(NamedTuple):
 
     @property
     def special(self) -> list[tuple[str, int]]:
-        """Passes of which one action is special."""
+        """Passes with a special variant, which one action of each runs."""
         return [key for part, key in self.templates if part == "special"]
 
 

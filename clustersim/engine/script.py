@@ -133,9 +133,9 @@ def kernels(written: Sequence[Script]) -> list[Kernel]:
     every = chain.from_iterable(part for text in different for part in (*text.steps.values(), text.finish))
     once = chain.from_iterable(part for text in different for part in text.special.values())
     passes = [line.items for line in every if isinstance(line, Compute)]
-    # of special passes, the rest are parts of the others
+    # other lines of special passes are parts of the usual ones
     passes += [line.items for line in once if isinstance(line, Compute) and len(line.items) == 1]
-    items = dict(zip(map(id, passes), passes, strict=True)).values()  # those of like stages are one object
+    items = dict(zip(map(id, passes), passes, strict=True)).values()  # equal stages share one object
     return list(dict.fromkeys(once_each(chain.from_iterable(items), Kernel)))
 
 
@@ -151,7 +151,7 @@ def once_each(items: Iterable[OperatorStep], kind: type[Step]) -> list[Step]:
 def collectives(written: Sequence[Script]) -> list[Collective]:
     """Return the distinct collectives and messages of all scripts, in order of appearance."""
     found: dict[Collective, None] = {}
-    seen: dict[int, Steps] = {}  # those of like stages are one object
+    seen: dict[int, Steps] = {}  # equal stages share one object
     for line in chain.from_iterable(text.lines() for text in texts(written)):
         if isinstance(line, Send | Launch):
             found[line.collective] = None
@@ -256,7 +256,7 @@ class _Writer:
         return Script(self.written.texts[content], ends.row, own)
 
     def once(self) -> list[Pass]:
-        """Return the passes with special text for one action, as `special_actions` has them: one with reductions, or gathers."""
+        """Return the passes with special lines, such as reductions or gathers, for the action that `special_actions` returns."""
         split, ends = self.job.parallelism, self.ends
         if self.job.sharded:
             gathers = not split.reshard_after_forward and split.pp > 1  # for all microbatches

@@ -206,8 +206,8 @@ class _Names:
     def layout(self, layout: Layout) -> tuple[list[tuple[int, ...]], list[tuple[int, ...]]]:
         """Return rows of the columns that all ranks of a layout share.
 
-        By task: op, stream, free, loses, event, chunk, first wait, row of `groups` that starts it together, message given. By
-        wait: what, which, first, but, chunk, message.
+        Columns of tasks: op, stream, free, loses, event, chunk, first wait, row of `groups` that starts it together, message
+        given. Columns of waits: what, which, first, but, chunk, message.
         """
         tasks, waits = list[tuple[int, ...]](), list[tuple[int, ...]]()
         streams, groups = self.streams, self.groups

@@ -277,7 +277,7 @@ class _RepeatedJob:
     def host(self, rank: int, task: int, event: int, now: int, entered: int) -> None:
         """Execute a host task: launch kernels, mark progress, or wait for the GPU.
 
-        now: event that ended last on the compute stream. entered: time when the pass began.
+        now: event that ended last on the compute stream. entered: event that had ended last there when the pass began.
         """
         stream = self.launched[rank, HOST_STREAM]
         if self.shape.op[task] == DRAIN:

@@ -243,7 +243,7 @@ def summed(shard: ShardedModel, fused: Kernel, rows: float, tokens: float | None
 
     Megatron without --moe-permute-fusion calls scatter_add_, and index_select, whose gradient is index_add_
     (core/transformer/moe/moe_utils.py; PyTorch's derivatives.yaml). Indexing, as in Hugging Face's models, sorts in its gradient,
-    which took hardly longer than one fused kernel (docs/measured-h200.md). `tokens`: number of tokens, if not those of `fused`.
+    which took hardly longer than one fused kernel (docs/measured-h200.md). `tokens`: number of tokens, if `fused` has other rows.
     """
     if not shard.scatters_rows or (shard.eager and fused.op == "permute_backward"):
         return (fused,)

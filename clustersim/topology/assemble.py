@@ -149,7 +149,7 @@ def _facts(cluster: NodeSpecs, network: BuiltFabric | None, rate: Floats | float
 
 
 def _nccl(cluster: NodeSpecs, network: BuiltFabric | None) -> NcclFacts:
-    """Return NCCL's settings on this fabric: CollNet only where switches add up. Raises ConfigError if asked elsewhere."""
+    """Return NCCL's settings on this fabric: CollNet only where switches add up. Raises ConfigError if set elsewhere."""
     spec, sharp = cluster.nccl, network is not None and network.reduction == "sharp"
     if network and not sharp and spec.collnet and "collnet" in spec.model_fields_set:
         raise cluster.error(("nccl", "collnet"), f"nccl.collnet: {_PLAIN}")
@@ -167,7 +167,7 @@ def _nics(cluster: NodeSpecs, network: BuiltFabric) -> tuple[LinkRange, LinkRang
 
 
 def _counts(cluster: NodeSpecs, network: BuiltFabric | None, links: int) -> dict[str, float]:
-    """Return {what: number} of nodes, GPUs, NICs, switches, cables and links, with bisection (bytes/s) and power (W)."""
+    """Return {name: number} of nodes, GPUs, NICs, switches, cables and links, with bisection (bytes/s) and power (W)."""
     head = {"nodes": cluster.nodes, "gpus": cluster.gpus, "nics": cluster.endpoints}
     drawn = [own.nodes * own.node.power.max for own in cluster.parts if own.node.power]
     power = {"power": math.fsum(drawn)} if len(drawn) == len(cluster.parts) else {}

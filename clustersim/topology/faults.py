@@ -96,7 +96,7 @@ class _Parts:
             self.cables[link] = left - lost
 
     def _check_rate(self, rate: float, capacity: float) -> None:
-        """Raise ConfigError for a fault's rate above a link's capacity, or next to nothing (both in bytes/s)."""
+        """Raise ConfigError for a fault's rate above a link's capacity, or below a millionth of it (both in bytes/s)."""
         full, least, what = scaled(capacity, "B/s"), scaled(capacity / MOST, "B/s"), ""
         if rate > capacity * (1 + 1e-9):
             what = f"is not a fault of a link of {full}, which is its rate after efficiency and PCIe"

@@ -106,7 +106,7 @@ def _misplaced(scale_up: ScaleUp) -> Iterator[tuple[str, str]]:
 
 
 def _misshapen(scale_up: ScaleUp, gpus: int) -> Iterator[tuple[str, str]]:
-    """Yield (key of scale_up, what is wrong and the remedy) where links do not fit a node's number of GPUs."""
+    """Yield (key of scale_up, problem and remedy) where links do not fit a node's number of GPUs."""
     if scale_up.kind in _WIRED and gpus == 1:
         yield "kind", f"a {scale_up.kind} of one GPU joins nothing; write none"
     if scale_up.island and gpus % scale_up.island:
@@ -134,7 +134,7 @@ def _mispaired(scale_up: ScaleUp, gpus: int) -> Iterator[tuple[str, str]]:
 
 
 def _excessive(cluster: NodeSpecs) -> Iterator[tuple[str, str]]:
-    """Yield (key of scale_up, what is wrong and the remedy) where rings or meshes have too many links."""
+    """Yield (key of scale_up, problem and remedy) where rings or meshes have too many links."""
     scale_up, gpus = cluster.node.scale_up, cluster.node.gpus.count
     if scale_up.kind in ("ring", "torus") and max(scale_up.shape or (gpus,)) > LONGEST:
         yield "kind", f"a ring of {gpus} GPUs is too long (at most {LONGEST}); use a torus"

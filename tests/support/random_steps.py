@@ -46,7 +46,7 @@ class PlainProgram(NamedTuple):
     steps: Mapping[tuple[str, int], tuple[Task, ...]]
     """By letter and stage."""
     special: Mapping[tuple[str, int], tuple[Task, ...]] = {}
-    """Of the first forward pass, or the last other one."""
+    """Tasks of the first forward pass, or of the last pass of another letter, by letter and stage."""
     finish: tuple[Task, ...] = ()
     begin: tuple[Task, ...] = ()
 

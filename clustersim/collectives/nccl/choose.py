@@ -98,7 +98,7 @@ def why(op: str, size: float, shape: CommunicatorShape, node: NodeFacts) -> str:
 
 
 def _nothing(op: str, size: float, shape: CommunicatorShape, node: NodeFacts) -> str:
-    """Return why no algorithm and protocol of NCCL does a collective here, with the remedy."""
+    """Return the reason why no algorithm and protocol of NCCL supports a collective here, with the remedy."""
     algo, proto = node.nccl.algo, node.nccl.proto
     asked = " and ".join(filter(None, (algo, proto))) or "anything"
     rows = [row for row in tune(op, size, shape, node) if row.algorithm == algo or (not algo and row.protocol == proto)]

@@ -87,7 +87,7 @@ def _channels_of_nic(node: NodeFacts) -> int:
 
 
 def _carried(found: ChannelGraph) -> float:
-    """Return the bytes/s between nodes over all channels."""
+    """Return the bytes/s between nodes, summed over all channels."""
     return found.channels * found.inter
 
 

@@ -238,7 +238,7 @@ def unavailable(case: TuningCase, algorithm: str, protocol: int) -> str | None:
 
 
 def _no_nvls(case: TuningCase) -> str | None:
-    """Return why NVLS is not available, None if it is."""
+    """Return the reason why NVLS is not available, or None if it is."""
     if not case.node.nccl.nvls:
         return "nccl.nvls is false"
     if not case.node.multicast or case.node.scale_up != "nvswitch" or case.arch < 2:
@@ -253,7 +253,7 @@ def _no_nvls(case: TuningCase) -> str | None:
 
 
 def _no_collnet(case: TuningCase) -> str | None:
-    """Return why CollNet is not available, None if it is."""
+    """Return the reason why CollNet is not available, or None if it is."""
     if not case.node.nccl.collnet or case.shape.nodes == 1:
         return "needs SHARP between nodes"
     if case.node.scale_up not in JOINED:
@@ -262,12 +262,12 @@ def _no_collnet(case: TuningCase) -> str | None:
 
 
 def _no_pat(case: TuningCase) -> str | None:
-    """Return why PAT is not available, None if it is."""
+    """Return the reason why PAT is not available, or None if it is."""
     if case.op not in HALVES:
         return f"does no {case.op}"
     return "is for one GPU a node" if case.shape.per_node > 1 or case.shape.nodes == 1 else None
 
 
 def _no_ll128(case: TuningCase) -> str | None:
-    """Return why the protocol LL128 is not available, None if it is."""
+    """Return the reason why the protocol LL128 is not available, or None if it is."""
     return "needs NVLink" if case.node.scale_up == "none" else None

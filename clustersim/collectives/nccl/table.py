@@ -167,7 +167,7 @@ def _summary(lines: Sequence[TableLine]) -> str:
 
 
 def _row(line: TableLine, wide: int) -> str:
-    """Return a line of the table of nccl-tests; `wide`: characters of the column of algorithms."""
+    """Return a line of the table of nccl-tests. `wide`: width of the column of algorithms in characters."""
     c = line.choice
     own = f"{line.size:>12} {'float':>5} {c.algorithm:>{wide}} {c.protocol:>6} {line.time * 1e6:>10.2f}"
     own = f"{own} {line.algbw / 1e9:>8.2f} {line.busbw / 1e9:>8.2f}"
@@ -252,7 +252,7 @@ def considered(topology: Topology, ranks: Ints, op: str, last: TableLine, shares
 
 
 def _candidates(topology: Topology, op: str, size: int, one: CommunicatorShape) -> Iterator[str]:
-    """Yield a line in words for each algorithm and protocol, the fastest first, with the reason why it is not available."""
+    """Yield a line for each algorithm and protocol, the fastest first, with the reason why if it is not available."""
     if op not in TUNED:
         return
     for e in sorted(tune(op, size, one, topology.facts(one.types)), key=lambda e: e.time_s):

@@ -57,7 +57,7 @@ def _choice(case: TuningCase, algorithm: str, p: int) -> Choice:
 
 
 def _unwanted(case: TuningCase, algorithm: str, p: int) -> str | None:
-    """Return why the file's settings exclude an algorithm and protocol number, None if they do not."""
+    """Return the reason why the file's settings exclude an algorithm and protocol number, or None if they do not."""
     settings = case.node.nccl
     if settings.algo not in (None, algorithm):
         return f"nccl.algo is {settings.algo}"

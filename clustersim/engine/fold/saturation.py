@@ -36,15 +36,15 @@ class LinkShares(NamedTuple):
 
 
 class Transfers(NamedTuple):
-    """Transfers of the groups of each cell, at times of their own: those of cell c are start[c] to start[c + 1]."""
+    """Transfers of the groups of each cell, at distinct times: those of cell c are start[c] to start[c + 1]."""
 
     start: Ints
     turn: Ints
-    """Place of the begin and of the end of each transfer in the order of all (2, transfers): at one time, ends come first."""
+    """Index of the begin and of the end of each transfer in order of time (2, transfers); at equal times, ends come first."""
 
     @classmethod
     def of(cls, cells: int, cell: Ints, begun: Floats, over: Floats) -> Transfers:
-        """Return transfers by cell, sorted, of `cells` cells; begun, over: their times in seconds."""
+        """Return the transfers of `cells` cells. cell: cell of each transfer, sorted. begun, over: its times in seconds."""
         turn = np.empty(2 * len(cell), np.int64)
         turn[np.argsort(np.concatenate([over, begun]), kind="stable")] = np.arange(2 * len(cell))
         return cls(np.searchsorted(cell, np.arange(cells + 1)), turn.reshape(2, -1)[::-1])
@@ -148,7 +148,7 @@ def _moved(record: Record, number: dict[str, int], asking: Mask) -> Floats:
 
 
 def _parts(shares: LinkShares, times: Transfers, links: Ints) -> Iterator[Ints]:
-    """Yield places in `links`, part after part with at most _MAX_TRANSFERS transfers each."""
+    """Yield indices into `links`, in parts of at most _MAX_TRANSFERS transfers."""
     each = offsets(np.diff(times.start)[shares.cell])
     count = np.cumsum(each[shares.start[links + 1]] - each[shares.start[links]])
     cuts = np.flatnonzero(np.diff(count // _MAX_TRANSFERS)) + 1
@@ -156,8 +156,10 @@ def _parts(shares: LinkShares, times: Transfers, links: Ints) -> Iterator[Ints]:
 
 
 def levels(shares: LinkShares, times: Transfers, links: Ints) -> tuple[Ints, Ints, Floats]:
-    """Return each begin and end of a transfer on some links, in the order of links and times: the place of the link in `links`,
-    the transfer's cell + 1 (negative where it ends), and the share of the link that is in use from then on."""
+    """Return columns with a row for each begin and end of a transfer on `links`, in the order of links and times.
+
+    They are: index of the link in `links`; cell of the transfer + 1, negative at its end; share of the link in use afterwards.
+    """
     asked = entries(shares.start, links)
     cell = shares.cell[asked]
     when, often = entries(times.start, cell), np.diff(times.start)[cell]

@@ -56,7 +56,7 @@ def _hops(cluster: NodeSpecs, spec: Dragonfly) -> _DragonflyHops:
 
 
 def _counts(cluster: NodeSpecs, spec: Dragonfly, built: _DragonflyHops, rate: float) -> dict[str, float]:
-    """Return {what: number} of groups, routers and cables, with the bisection in bytes/s at `rate` per cable."""
+    """Return {name: number} of groups, routers and cables, with the bisection in bytes/s at `rate` per cable."""
     groups = built.between.groups
     parts, cables = (groups, built.between.copies) if groups > 1 else (built.a, 1)
     bisection = parts // 2 * (parts - parts // 2) * cables * rate

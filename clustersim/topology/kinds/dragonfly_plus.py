@@ -110,7 +110,7 @@ def _divided(spec: DragonflyPlus, others: int) -> int:
 
 
 def _counts(cluster: NodeSpecs, built: _DragonflyPlusHops, rate: float) -> dict[str, float]:
-    """Return {what: number} of switches and cables by tier, with the bisection in bytes/s at `rate` per cable."""
+    """Return {name: number} of switches and cables by tier, with the bisection in bytes/s at `rate` per cable."""
     groups, copies = built.between.groups, built.between.copies
     leaves, spines = groups * built.leaves, groups * built.spines
     up, between = leaves * built.spines * built.parallel, built.between.pairs * copies

@@ -65,7 +65,7 @@ def _graph(trunks: Trunks, leaves: Sequence[str], rate: Floats, cables: Floats) 
 
 
 def _counts(cluster: NodeSpecs, spec: Explicit, ports: Sequence[Port], trunks: Trunks) -> dict[str, float]:
-    """Return {what: number} of switches and cables, with the bisection in bytes/s by maximum flow between halves."""
+    """Return {name: number} of switches and cables, with the bisection in bytes/s by maximum flow between halves."""
     half, edges = int(cluster.numbering().first_nic[cluster.nodes // 2]), list[tuple[str, str, float]]()
     line = np.broadcast_to(cluster.by_endpoint(lambda pool: pool.nic_line), len(ports)).tolist()
     for link in trunks:
