@@ -197,9 +197,9 @@ def plan(works: Sequence[Work], topology: Topology, fold: bool = True) -> tuple[
     return bound(works, asked, folded(asked, every, fold), every)
 
 
-def bound(works: Sequence[Work], asked: Demand, cells: Partition, kept: Mask) -> tuple[Plan, ...]:
+def bound(works: Sequence[Work], demand: Demand, cells: Partition, kept: Mask) -> tuple[Plan, ...]:
     """Return the plan of every job on folded `cells`, with only the links that are `kept`."""
-    return tuple(map(_plan, works, asked.tenants, networks(asked, cells, kept)))
+    return tuple(map(_plan, works, demand.tenants, networks(demand, cells, kept)))
 
 
 def _plan(work: Work, placed: Tenant, net: Network) -> Plan:

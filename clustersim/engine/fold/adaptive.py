@@ -52,33 +52,33 @@ def play(
     """Simulate one step of a job. `fold` off simulates every rank, on all links that could be short."""
     if (known := player.replay_cached(work.seconds)) is not None:
         return known
-    asked = demand_of([work], topology)
-    every: Mask = np.ones(len(asked.links), bool)
+    demand = demand_of([work], topology)
+    every: Mask = np.ones(len(demand.links), bool)
 
     def simulated(cells: Partition, kept: Mask) -> PlayedJobs:
         own = player if kept is every else replace(player, structure=None)  # else it holds for these times alone
-        [plan] = bound([work], asked, cells, kept)
+        [plan] = bound([work], demand, cells, kept)
         return PlayedJobs((plan,), ((own.step(plan, progress),),))
 
-    found = adapted(asked, every, simulated, fold)
+    found = adapted(demand, every, simulated, fold)
     return found.plans[0], found.records[0][0]
 
 
 def adapted(
-    asked: Demand, every: Mask, simulated: JobsPlayer, fold: bool = True, kept: Mask | None = None
+    demand: Demand, every: Mask, simulated: JobsPlayer, fold: bool = True, kept: Mask | None = None
 ) -> PlayedJobs:
     """Simulate jobs with only the links that prove to be short, or with all links if that takes less time.
 
     every: mask of all links. kept: links to start with (default: none).
     """
-    whole = folded(asked, every, fold)
+    whole = folded(demand, every, fold)
     kept = ~every if kept is None else kept
     while fold and _worth(whole, kept):
-        cells = folded(asked, kept)
+        cells = folded(demand, kept)
         if MIN_FOLDING_GAIN * len(cells.ranks.first) > len(whole.ranks.first):
             break
         found = simulated(cells, kept)
-        short = saturated_links(asked, [plan.network for plan in found.plans], found.records) & ~kept
+        short = saturated_links(demand, [plan.network for plan in found.plans], found.records) & ~kept
         if not short.any():
             return found
         kept = kept | short

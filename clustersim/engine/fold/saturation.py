@@ -160,13 +160,13 @@ def levels(shares: LinkShares, times: Transfers, links: Ints) -> tuple[Ints, Int
 
     They are: index of the link in `links`; cell of the transfer + 1, negative at its end; share of the link in use afterwards.
     """
-    asked = entries(shares.start, links)
-    cell = shares.cell[asked]
+    uses = entries(shares.start, links)
+    cell = shares.cell[uses]
     when, often = entries(times.start, cell), np.diff(times.start)[cell]
     row = np.repeat(np.repeat(np.arange(len(links)), np.diff(shares.start)[links]), often)
     # one sort of whole numbers takes a fifth of sorting rows by link and time
     order = np.argsort(np.concatenate(row * times.turn.size + times.turn[:, when]))
-    cell, share, row = np.repeat(cell + 1, often), np.repeat(shares.share[asked], often), np.tile(row, 2)[order]
+    cell, share, row = np.repeat(cell + 1, often), np.repeat(shares.share[uses], often), np.tile(row, 2)[order]
     return row, np.append(cell, -cell)[order], _running(row, np.append(share, -share)[order])
 
 
