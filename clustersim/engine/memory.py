@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from clustersim.arrays import Floats, Ints, Mask, distinct_rows
+from clustersim.arrays import Floats, Ints, Mask, distinct_rows, lengths
 from clustersim.engine.microbatch_overlap import memory_order
 from clustersim.parallel.job import Job
 from clustersim.parallel.memory import Memory, at_rest, gathered, gradients
@@ -118,7 +118,7 @@ def _held(job: Job, lanes: Sequence[Sequence[Stage]], found: Moments) -> tuple[l
     table = np.array([[facts[id(stage)] for stage in own] for own in lanes])
     known = {key: at_rest(job, own) for key, own in {tuple(map(id, own)): own for own in lanes}.items()}
     rest = [known[tuple(map(id, own))] for own in lanes]
-    rank = np.repeat(np.arange(len(lanes)), np.diff(found.start))
+    rank = np.repeat(np.arange(len(lanes)), lengths(found.start))
     saved, *of_pass, _, gathered_backward, gathered_forward, layer, temporaries = table[rank, found.at].T
 
     def running(backward: Floats, forward: Floats) -> Floats:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from clustersim.arrays import Floats, Ints, Mask, distinct, entries, summed
+from clustersim.arrays import Floats, Ints, Mask, distinct, entries, lengths, summed
 from clustersim.collectives.idle import loads
 from clustersim.collectives.loads import Feeders, bytes_on_links, node_loads, pair_latency, unbounded_loads
 from clustersim.collectives.model import AllPairs, Phase
@@ -95,7 +95,7 @@ class Traffic(NamedTuple):
             return unbounded_loads(topology, ranks[groups], phase)[2:5]
         start = np.searchsorted(self.group, np.arange(len(self.bound) + 1))
         own = entries(start, groups)
-        return np.repeat(np.arange(len(groups)), np.diff(start)[groups]), self.link[own], self.weight[own]
+        return np.repeat(np.arange(len(groups)), lengths(start)[groups]), self.link[own], self.weight[own]
 
     def bytes_on_links(self, topology: Topology, size: Floats) -> Floats:
         """Return the bytes that all groups together put on every link, given the size of each one's collective in bytes."""

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from clustersim.arrays import Floats, Ints, Mask, distinct, entries, offsets, summed
+from clustersim.arrays import Floats, Ints, Mask, distinct, entries, lengths, offsets, summed
 from clustersim.engine.fold.refinement import alike
 from clustersim.engine.network import Demand, Network
 from clustersim.engine.record import Record
@@ -27,7 +27,7 @@ class LinkShares(NamedTuple):
     @property
     def link(self) -> Ints:
         """Link of each row (rows,)."""
-        return np.repeat(np.arange(len(self.start) - 1), np.diff(self.start))
+        return np.repeat(np.arange(len(self.start) - 1), lengths(self.start))
 
     def some(self, rows: Mask) -> LinkShares:
         """Return the shares of the masked rows."""
@@ -143,13 +143,13 @@ def _moved(record: Record, number: dict[str, int], asking: Mask) -> Floats:
         cells.append([one for one in own if asking[one]])
     first = np.cumsum([0, *map(len, cells)])
     cell, task = np.array([c for own in cells for c in own], np.int64), record.shape.event_task
-    event = np.repeat(np.arange(len(task)), np.diff(first)[task])
+    event = np.repeat(np.arange(len(task)), lengths(first)[task])
     return np.array([cell[entries(first, task)], record.starts[event], record.ends[event]])
 
 
 def _parts(shares: LinkShares, times: Transfers, links: Ints) -> Iterator[Ints]:
     """Yield indices into `links`, in parts of at most _MAX_TRANSFERS transfers."""
-    each = offsets(np.diff(times.start)[shares.cell])
+    each = offsets(lengths(times.start)[shares.cell])
     count = np.cumsum(each[shares.start[links + 1]] - each[shares.start[links]])
     cuts = np.flatnonzero(np.diff(count // _MAX_TRANSFERS)) + 1
     yield from np.split(np.arange(len(links)), cuts)
@@ -162,8 +162,8 @@ def levels(shares: LinkShares, times: Transfers, links: Ints) -> tuple[Ints, Int
     """
     uses = entries(shares.start, links)
     cell = shares.cell[uses]
-    when, often = entries(times.start, cell), np.diff(times.start)[cell]
-    row = np.repeat(np.repeat(np.arange(len(links)), np.diff(shares.start)[links]), often)
+    when, often = entries(times.start, cell), lengths(times.start)[cell]
+    row = np.repeat(np.repeat(np.arange(len(links)), lengths(shares.start)[links]), often)
     # one sort of whole numbers takes a fifth of sorting rows by link and time
     order = np.argsort(np.concatenate(row * times.turn.size + times.turn[:, when]))
     cell, share, row = np.repeat(cell + 1, often), np.repeat(shares.share[uses], often), np.tile(row, 2)[order]
