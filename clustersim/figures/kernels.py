@@ -72,7 +72,7 @@ def kernels(result: StepResult) -> KernelRates:
 
 
 def _roofline(gpu: Gpu, kernel: Kernel, seconds: float) -> dict[str, Any]:
-    """Return what bounds a kernel, and its share of that roof if a launch takes `seconds`."""
+    """Return `bound`, the limit of a kernel (compute or memory), and `of_roof`, its share of that limit in `seconds` a launch."""
     peak = _peak(gpu, kernel)
     roof = min(peak, kernel.flop / kernel.bytes * gpu.memory_bandwidth) if kernel.flop and kernel.bytes else 0.0
     used = kernel.flop / seconds / roof if roof else kernel.bytes / seconds / gpu.memory_bandwidth
