@@ -44,8 +44,11 @@ KeyValues = tuple[tuple[str, str], ...]
 _THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
 
 
-def _whole(text: str, least: int = 1, most: int = sys.maxsize, none: int | None = None) -> int:
-    """Return a whole number such as 8, 8.0, 1,024 or 4K; `none`, if given, for a word of NONE. Raises ValueError."""
+def _whole(text: str, least: int = 1, most: float = math.inf, none: int | None = None) -> int:
+    """Return a whole number such as 8, 8.0, 1,024 or 4K; `none`, if given, for a word of NONE.
+
+    Raises ValueError, and OverflowError for a number that arrays cannot store.
+    """
     if none is not None and text.lower() in NONE - {"0"}:
         return none
     plain = _THOUSANDS.sub("", text)
@@ -54,6 +57,8 @@ def _whole(text: str, least: int = 1, most: int = sys.maxsize, none: int | None 
     value = int(kilo[1]) * 1024 if kilo else int(plain.removesuffix(".0"))
     if not least <= value <= most:
         raise ValueError(text)
+    if value > sys.maxsize:
+        raise OverflowError(text)
     return value
 
 
@@ -312,7 +317,9 @@ def _cell(name: str, text: str, reader: ColumnReader) -> Any:
         if reader.read not in (Path, _pairs) and ("_" in text or not text.isascii()):
             raise ValueError(text)  # Python reads 1_0 and digits of other scripts as numbers
         return reader.read(text)
-    except (ValueError, OverflowError):
+    except OverflowError:
+        raise ValueError(f"{name}: {shown(text)} is above the largest value, {sys.maxsize:,}") from None
+    except ValueError:
         raise ValueError(f"{name}: {shown(text)} is not {reader.values}") from None
 
 

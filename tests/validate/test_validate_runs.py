@@ -73,6 +73,7 @@ def test_a_run_that_crashed_needs_no_time(tmp_path):
         ({"overlap_tp": "maybe"}, "runs.csv:2:1: overlap_tp: 'maybe' is not 1 or 0"),
         ({"gpu": ""}, "runs.csv:2:1: gpu: is blank; every run needs one"),
         ({"layers": "9" * 5000}, "is not a whole number of 1 to 1,000"),
+        ({"hidden": str(2**63)}, f"hidden: '{2**63}' is above the largest value, 9,223,372,036,854,775,807"),
     ],
 )
 def test_a_wrong_cell_is_named_with_its_line(tmp_path, change, said):
