@@ -83,10 +83,9 @@ def constants_of(cluster: Document, job: Job) -> list[Constant]:
     found: dict[str, Constant] = {}
     for at, pool in node_types(cluster):
         for one in (*_of_gpu(at, pool.gpu, job), *_of_node(at, pool.node, pool.gpu, job)):
-            if (known := found.get(one.name)) is not None:
-                keys, beside = {**known.keys, **one.keys}, {**known.beside, **one.beside}
-                one = replace(known, keys=keys, beside=beside, most=min(known.most, one.most))  # noqa: PLW2901
-            found[one.name] = one
+            known = found.get(one.name, one)
+            keys, beside = {**known.keys, **one.keys}, {**known.beside, **one.beside}
+            found[one.name] = replace(known, keys=keys, beside=beside, most=min(known.most, one.most))
     collectives = {"nccl.slowdown": described(cluster)[0].nccl.slowdown}
     latency = [_constant("latency of collectives", collectives, slows=True)] * (job.mesh.size > 1)
     return [*found.values(), *latency]
