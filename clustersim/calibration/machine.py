@@ -220,7 +220,8 @@ def _rounded(value: Any) -> Any:
 
 RATES = (
     "tokens_per_s",
-    *(f"tokens_per_s_per_{gpu}" for gpu in ("gpu", "owned_gpu")),
+    "tokens_per_s_per_gpu",
+    "tokens_per_s_per_owned_gpu",
     "model_tflops_per_gpu",
     "mfu",
     "hfu",

@@ -33,12 +33,14 @@ SPELLED_RECOMPUTE = re.compile(
 """Pattern of words for full recomputation, if no other word specifies the kind."""
 NEEDED = ("model.layers", "model.hidden", "training.seq", "training.global_batch", "training.precision")
 HABITS: Mapping[str, str] = {
-    **dict.fromkeys(
-        (f"training.{key}" for key in ("recompute_modules", "moments", "cuda_graphs", "fused_experts")), ""
-    ),
-    **dict.fromkeys(
-        (f"training.{key}" for key in ("norm_kernels", "rope_kernels", "fused_projections", "fused_accumulation")), ""
-    ),
+    "training.recompute_modules": "",
+    "training.moments": "",
+    "training.cuda_graphs": "",
+    "training.norm_kernels": "",
+    "training.rope_kernels": "",
+    "training.fused_experts": "",
+    "training.fused_projections": "",
+    "training.fused_accumulation": "",
     "training.permute_kernels": "model.experts",
     "training.dispatch": "parallelism.ep",
     "parallelism.overlap.ep": "parallelism.ep",
