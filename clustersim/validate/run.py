@@ -107,10 +107,8 @@ def simulate(
         raise ClustersimError(f"{error}; {len(found)} others are kept in {kept.shown}, try fewer --workers") from error
     result = {version: [found[_name(version), run.id] for run in runs] for version in (None, *changes)}
     last = result[None]
-    for version in (
-        UNSEEN,
-        STRANGER,
-    ):  # if the inputs do not depend on the publisher, the expected time does not either
+    for version in (UNSEEN, STRANGER):
+        # a run that was not simulated again has the same inputs without its publisher; only its expected time changes
         own = {run.id: found[_name(version), run.id] for one, run, _ in asked if one == version}
         last = [own.get(one["id"]) or expected_again(one, publisher_group(one["publisher"])) for one in last]
         result[version] = last
