@@ -398,7 +398,8 @@ def write_table(path: Path, table: TableColumns | pl.DataFrame) -> None:
 
     from clustersim.report.parquet import encoded
 
-    buffer = BytesIO(encoded(table) if isinstance(table, Mapping) else b"")
-    if not isinstance(table, Mapping):
-        table.write_parquet(buffer)
-    write(path, buffer.getvalue())
+    if isinstance(table, Mapping):
+        write(path, encoded(table))
+    else:
+        table.write_parquet(buffer := BytesIO())
+        write(path, buffer.getvalue())
