@@ -97,6 +97,9 @@ def test_the_interval_of_a_farther_gpu_holds_that_of_a_nearer(edges, widen, dist
     assert far_low <= near_low * (1 + 1e-12)
     assert near_low <= near_high * (1 + 1e-12)
     assert near_high <= far_high * (1 + 1e-12)
+    if widen >= 1:
+        assert near_low <= edges[0] * (1 + 1e-12)
+        assert edges[1] <= near_high * (1 + 1e-12)
 
 
 def test_a_gpu_that_was_measured_is_not_widened():
