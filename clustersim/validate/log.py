@@ -6,14 +6,16 @@ import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-
-import polars as pl
+from typing import TYPE_CHECKING
 
 from clustersim.report import store
 from clustersim.report.store import ELSEWHERE, Question
 from clustersim.sweeps.log import kept
 from clustersim.validate.evaluate import FIELDS, Outcome
 from clustersim.writing import unwritable, write
+
+if TYPE_CHECKING:
+    import polars as pl
 
 LOG = "runs.jsonl"
 Key = tuple[str, str]
@@ -62,6 +64,8 @@ def opened(target: Path, asked: Question, force: bool = False) -> Iterator[Valid
 
 def frame(outcomes: Sequence[Outcome]) -> pl.DataFrame:
     """Return outcomes as a polars table, with a column for each part of the step."""
+    import polars as pl  # `clustersim calibrate` comes here without a table to write
+
     parts = dict.fromkeys(name for one in outcomes for name in one["breakdown_s"])
     peers = dict.fromkeys(name for one in outcomes for name in one["peers_s"])
     rows = [
