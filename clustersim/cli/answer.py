@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from clustersim.report.names import document
-from clustersim.writing import save
 
 if TYPE_CHECKING:
     from clustersim.report.terminal import Look
@@ -41,6 +40,8 @@ def print_json(command: str, fields: Mapping[str, Any], out: Path | None = None,
     """
     text = json.dumps(document(command, fields), indent=2)
     if out:
+        from clustersim.writing import save
+
         save(out, f"{text}\n")
     if shown:
         typer.echo(text)

@@ -9,7 +9,6 @@ from clustersim.cli.answer import table
 from clustersim.cli.commands import option
 from clustersim.cli.options import JsonOutput, WorkloadFile
 from clustersim.errors import InputError
-from clustersim.units import plural
 
 if TYPE_CHECKING:
     from clustersim.model.kernel import Kernel
@@ -43,6 +42,8 @@ def kernels(
     job = _placed(load(workload), gpus)
     stages = job.parallelism.pp * job.parallelism.vpp
     if stage is not None and stage >= stages:
+        from clustersim.units import plural
+
         listed = f"0 to {stages - 1}" if stages > 1 else "0"
         raise InputError(f"--stage {stage}: the job has {plural(stages, 'stage', 'stages')}; use {listed}")
     found = rows(job, stage)
@@ -121,6 +122,8 @@ def _total(found: list[KernelRow]) -> dict[str, float]:
 
 def _title(job: Job) -> str:
     """Return the job's name, its split and its number of microbatches."""
+    from clustersim.units import plural
+
     p = job.parallelism
     ep = f", ep {p.ep}" if p.ep > 1 else ""
     many = plural(job.microbatches, "microbatch", "microbatches")

@@ -11,7 +11,6 @@ import typer
 from clustersim.cli import lab_tables
 from clustersim.cli.commands import CommandGroup, option, option_group
 from clustersim.cli.options import CommandOutput, JsonOutput, Plugins, naming
-from clustersim.cli.progress import progressing
 from clustersim.errors import InputError
 
 if TYPE_CHECKING:
@@ -65,6 +64,7 @@ def train(
     Finished classes are kept beside the weights until these are written: an interrupted training goes on from there.
     """
     from clustersim import plugins
+    from clustersim.cli.progress import progressing
     from clustersim.lab import model_card
     from clustersim.lab.data import sources
     from clustersim.lab.train import training

@@ -28,7 +28,6 @@ from clustersim.cli.options import (
 )
 from clustersim.cli.sweep_table import best_lines, likely, point_table
 from clustersim.units import plural
-from clustersim.writing import check_output
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -72,8 +71,7 @@ def optimize(
     from clustersim.sweeps.axes import space
     from clustersim.sweeps.evaluate import Files, load
 
-    if output.out:
-        check_output("--out", output.out, (".json",), (topology, workload))
+    output.check_file(topology, workload)
     written, stop = by_key(settings), Stop(True, math.inf if within is None else within)
     given = {key for key, value in changes.items() if value is not None} | written.keys()
     asked = space({**changes, **dict.fromkeys(free(given), "auto")}, written)

@@ -11,15 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from clustersim import plugins
-from clustersim.cli.answer import print_json
 from clustersim.cli.commands import OptionGroup, option, option_group, parameter
-from clustersim.cli.progress import progressing
 from clustersim.config.options import Option
 from clustersim.config.shipped import Room, files, find, renamed
 from clustersim.errors import InputError
 from clustersim.parallel.options import FLAGS, RUN_OPTIONS
 from clustersim.topology import options as cluster_keys
-from clustersim.units import parse
 
 if TYPE_CHECKING:
     from clustersim.costs.figures import Figures
@@ -73,7 +70,16 @@ WorkloadFile = Annotated[Path, WORKLOAD]
 ResultFolder = Annotated[Path, typer.Argument(metavar="RESULT", help="The folder that `clustersim run` wrote.")]
 Json = Annotated[bool, option("Print JSON instead of text.", flags="--json")]
 Quiet = Annotated[bool, option("Print only errors.", flags="--quiet -q")]
-Within = Annotated[float | None, option("Time limit, such as 60s.", "TIME", parser=lambda text: parse(text, "time"))]
+
+
+def _time(text: str) -> float:
+    """Return a time such as `60s` in seconds. Raises InputError."""
+    from clustersim.units import parse
+
+    return parse(text, "time")
+
+
+Within = Annotated[float | None, option("Time limit, such as 60s.", "TIME", parser=_time)]
 AnswerFile = Annotated[Path | None, option("Also write the JSON of the answer here.", "FILE.json", flags="--out -o")]
 Force = Annotated[bool, option("Let --out replace the result of another question.", flags="--force")]
 NoSave = Annotated[bool, option("Write no files.", flags="--no-save")]
@@ -198,6 +204,8 @@ class CommandOutput:
 
     def progress(self) -> AbstractContextManager[Progress]:
         """Show the current phase of the command on standard error, unless only errors or JSON are printed."""
+        from clustersim.cli.progress import progressing
+
         return progressing(self.silent)
 
     @property
@@ -205,9 +213,18 @@ class CommandOutput:
         """Whether no progress is shown."""
         return self.quiet or self.as_json
 
+    def check_file(self, *inputs: Path) -> None:
+        """Raise InputError if the file of --out cannot be written, or is one of the input files."""
+        if self.out:
+            from clustersim.writing import check_output
+
+            check_output("--out", self.out, (".json",), inputs)
+
     def show(self, command: str, data: Callable[[], Mapping[str, Any]], lines: Callable[[], Iterable[str]]) -> None:
         """Write and print the result of a command: its data to --out and with --json, its lines of text unless --quiet."""
         if self.as_json or self.out:
+            from clustersim.cli.answer import print_json
+
             print_json(command, data(), self.out, self.as_json)
         if not self.silent:
             self.say(*lines())

@@ -31,7 +31,6 @@ from clustersim.cli.sweep_table import best_lines, doubtful, doubts
 from clustersim.errors import InputError
 from clustersim.parallel.options import FLAGS
 from clustersim.units import dollars, plural, scaled, seconds
-from clustersim.writing import check_output
 
 if TYPE_CHECKING:
     from clustersim.planning.answer import Answer, Change
@@ -89,8 +88,7 @@ def plan(
     from clustersim.question import StepQuestion
     from clustersim.sweeps.evaluate import Files, load
 
-    if output.out:
-        check_output("--out", output.out, (".json",), (workload,))
+    output.check_file(workload)
     fixed = overrides({"training.global_batch": global_batch}, settings)
     axes = {"cluster.gpu": gpu, "cluster.nic": nic, "fabric.oversubscription": oversubscription}
     for key, text in axes.items():

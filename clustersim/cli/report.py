@@ -10,7 +10,6 @@ import typer
 
 from clustersim.cli.commands import option, option_group
 from clustersim.cli.options import CommandOutput, TextOutput
-from clustersim.writing import check_output, save
 
 PAGE = "report.html"
 PageFile = Annotated[Path | None, option(f"Where to write it; default: {PAGE} in that folder.", "FILE.html")]
@@ -59,11 +58,15 @@ def explore(
 def _page_file(out: Path | None, folder: Path, inputs: Sequence[Path] = ()) -> Path:
     """Return the file of a page: `--out`, or the page in the result's folder. Raises InputError if it cannot be written."""
     if out:
+        from clustersim.writing import check_output
+
         check_output("--out", out, (".html", ".htm"), inputs)
     return out or folder / PAGE
 
 
 def _save(target: Path, text: str, output: CommandOutput) -> None:
     """Write a page and print where it is."""
+    from clustersim.writing import save
+
     save(target, text)
     output.say(f"written to {target} (open it in a browser)")
