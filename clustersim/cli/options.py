@@ -266,9 +266,11 @@ class Prices:
 
     def figures(self) -> Figures | None:
         """Return the prices, power and carbon of these options; None for the defaults. Raises InputError."""
+        if self.costs is None and self.price is None:
+            return None
         from clustersim.costs.figures import load
 
-        return None if self.costs is None and self.price is None else load(self.costs, self.price)
+        return load(self.costs, self.price)
 
 
 PriceOptions = Annotated[Prices, option_group(Prices)]
