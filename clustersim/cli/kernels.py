@@ -9,6 +9,7 @@ from clustersim.cli.answer import table
 from clustersim.cli.commands import option
 from clustersim.cli.options import JsonOutput, WorkloadFile
 from clustersim.errors import InputError
+from clustersim.units import duration, plural, scaled
 
 if TYPE_CHECKING:
     from clustersim.model.kernel import Kernel
@@ -42,8 +43,6 @@ def kernels(
     job = _placed(load(workload), gpus)
     stages = job.parallelism.pp * job.parallelism.vpp
     if stage is not None and stage >= stages:
-        from clustersim.units import plural
-
         listed = f"0 to {stages - 1}" if stages > 1 else "0"
         raise InputError(f"--stage {stage}: the job has {plural(stages, 'stage', 'stages')}; use {listed}")
     found = rows(job, stage)
@@ -122,8 +121,6 @@ def _total(found: list[KernelRow]) -> dict[str, float]:
 
 def _title(job: Job) -> str:
     """Return the job's name, its split and its number of microbatches."""
-    from clustersim.units import plural
-
     p = job.parallelism
     ep = f", ep {p.ep}" if p.ep > 1 else ""
     many = plural(job.microbatches, "microbatch", "microbatches")
@@ -132,7 +129,6 @@ def _title(job: Job) -> str:
 
 def _table(records: list[dict[str, Any]], timed: bool) -> list[str]:
     """Return the kernels as a table, with a column for each of their times if these are known."""
-    from clustersim.units import duration
 
     def cells(row: dict[str, Any]) -> list[str]:
         numbers = [f"{row['launches']}", f"{row['flop'] / 1e9:.4g}", f"{row['bytes'] / 1e6:.4g}"]
@@ -145,8 +141,6 @@ def _table(records: list[dict[str, Any]], timed: bool) -> list[str]:
 
 def _sentence(total: dict[str, float]) -> str:
     """Return the sums over a step as one sentence."""
-    from clustersim.units import scaled
-
     return (
         f"One step: {total['launches']:,} launches, {scaled(total['flop'], 'FLOP')}, {scaled(total['bytes'], 'B')} of memory "
         f"traffic; {total['exchanges']:,} tensor-parallel exchanges of {scaled(total['exchange_bytes'], 'B')}."
