@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated
 
 from clustersim.cli.commands import option, option_group
-from clustersim.cli.options import Blocking, CommandOutput, ReliabilityFile
+from clustersim.cli.options import Blocking, CommandOutput, ReliabilityFile, quantity
 from clustersim.errors import InputError
-from clustersim.units import parse
 
 if TYPE_CHECKING:
     from clustersim.planning.reliability import Goodput
@@ -35,7 +34,7 @@ def goodput(
     from clustersim.planning.request import amount
     from clustersim.topology.build import load as build
 
-    how, length = rules.load(reliability), parse(step, "time")
+    how, length = rules.load(reliability), quantity("--step", step, "time")
     if not length:
         raise InputError(f"--step {step}: write a time above 0, such as 5s")
     node = build(find("topologies", "rail_optimized"), {"cluster.gpu": gpu, "cluster.nodes": 1})

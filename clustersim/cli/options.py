@@ -72,14 +72,19 @@ Json = Annotated[bool, option("Print JSON instead of text.", flags="--json")]
 Quiet = Annotated[bool, option("Print only errors.", flags="--quiet -q")]
 
 
-def _time(text: str) -> float:
-    """Return a time such as `60s` in seconds. Raises InputError."""
+def quantity(flag: str, text: str, dimension: str) -> float:
+    """Return the SI value of an option's text, such as 60 for `60s`. Raises InputError, which names the option."""
     from clustersim.units import parse
 
-    return parse(text, "time")
+    try:
+        return parse(text, dimension)
+    except InputError as error:
+        raise InputError(f"{flag}: {error}") from error
 
 
-Within = Annotated[float | None, option("Time limit, such as 60s.", "TIME", parser=_time)]
+Within = Annotated[
+    float | None, option("Time limit, such as 60s.", "TIME", parser=lambda text: quantity("--within", text, "time"))
+]
 AnswerFile = Annotated[Path | None, option("Also write the JSON of the answer here.", "FILE.json", flags="--out -o")]
 Force = Annotated[bool, option("Let --out replace the result of another question.", flags="--force")]
 NoSave = Annotated[bool, option("Write no files.", flags="--no-save")]
@@ -141,7 +146,7 @@ WorkloadOrModel = Annotated[Path, OptionGroup(_FILES, _workload)]
 
 
 RUN: Mapping[str, Option] = {one.name: one for one in RUN_OPTIONS}
-"""Options of `run` that set a key, by name: commands that have one of them in another form take its words."""
+"""Options of `run` that set a key, by name; other commands reuse their help and example values."""
 
 
 def key_options(options: Sequence[Option], lists: bool = False) -> OptionGroup:

@@ -149,6 +149,9 @@ COMMANDS = {
     "sweep C J --set training.framework=nemo,nemu": (
         "(command line): training.framework: 'nemu' is none of the frameworks; did you mean 'nemo'?"
     ),
+    "plan J --tokens 1T --within abc": "--within: 'abc' is not a time; write a number and a unit, like 250ns",
+    "optimize C J --within 5": "--within: '5' has no unit; write a time with one, like 250ns",
+    "goodput --nodes 4 --step 5GB": "--step: 'GB' is not a unit of time",
     "run C J --out a --out=b": "--out is given twice; keep one of them",
     "sweep C J --tp 1 --tp 2": "all values in one, such as --tp 1,2,4",
     "lab train x --seed 1 --seed 2": "--seed is given twice",
