@@ -359,8 +359,9 @@ class CandidateSpace:
             found: dict[str, list[Order]] = {}
             for order in self._open(point, job, same, experts):
                 found.setdefault(order.experts, []).append(order)
-            counts = {kind: sum(1 + len(one.others) for one in rows) for kind, rows in found.items()}
-            self._orders[key] = {kind: Orders(rows, counts[kind]) for kind, rows in found.items()}
+            self._orders[key] = {
+                kind: Orders(rows, sum(1 + len(one.others) for one in rows)) for kind, rows in found.items()
+            }
         return self._orders[key]
 
     def _schedules(self, point: Point, same: tuple[object, ...], experts: tuple[object, ...]) -> Iterator[_Below]:
