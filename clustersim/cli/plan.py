@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -104,7 +103,7 @@ def plan(
     with output.progress() as progress, keeping_inputs() as read:
         progress("plan")
         case = load(Files(str(where), str(workload), read, costs=prices.figures()), unlikely)
-        stop = Stop(True, math.inf if within is None else within)
+        stop = Stop(True, within)
         planner = Planner(case, load_reliability(reliability), show=lambda *now: progress(_under_way(*now)), stop=stop)
         found = answer(planner, asked)
         command = StepQuestion(where, workload, engine="auto", machine=machine).commands()

@@ -227,7 +227,7 @@ class _Columns:
         self.held = np.stack([dense, dense * split.tp // (split.ep * split.etp)], axis=1)
         """Ranks that hold the same parameters: those of all replicas, and those of experts (rows, 2)."""
         self.params = self.pack.busy @ tile.parameters
-        """Parameters of each rank: all others, and those of experts (shapes, ranks, 2)."""
+        """Parameters of each rank, outside experts and in experts (shapes, ranks, 2)."""
         letters = [_letters(name, shape.vpp) for name, shape in zip(rows.schedule, rows.shape, strict=True)]
         self.split, self.whole = np.array(letters, bool).T
         """Whether a schedule has passes for weight gradients, and whole backward passes (rows,)."""

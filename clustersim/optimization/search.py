@@ -80,39 +80,41 @@ class SearchResult:
 
 @dataclass(slots=True, eq=False)
 class Stop:
-    """End of searches with the best result so far, at a moment or at Ctrl-C."""
+    """Time limit and Ctrl-C of one or several searches: once a search has a result, either ends it early with its best one."""
 
-    anytime: bool = False
-    """Whether Ctrl-C ends a search that has a result, instead of the program."""
-    within: float = math.inf
-    """Seconds after which a search that has a result ends."""
-    begun: float = field(default_factory=time.monotonic)
+    interruptible: bool = False
+    """Whether Ctrl-C ends a search that has a result; otherwise it ends the program."""
+    within: float | None = None
+    """Time limit in seconds after the creation of this object; None for no limit."""
+    start: float = field(default_factory=time.monotonic)
     interrupted: bool = False
     """Whether Ctrl-C has ended a search."""
 
     @property
     def due(self) -> bool:
-        """Whether searches that have a result must end."""
-        return self.interrupted or time.monotonic() - self.begun > self.within
+        """Whether Ctrl-C or the time limit has been reached, so that a search with a result must end."""
+        return self.interrupted or (self.within is not None and time.monotonic() - self.start > self.within)
 
     @contextmanager
-    def catching(self, found: Callable[[], object]) -> Iterator[None]:
-        """Leave the block at Ctrl-C, if there is a result. Raises KeyboardInterrupt otherwise, and the second time."""
+    def ended_by_interrupt(self, has_result: Callable[[], object]) -> Iterator[None]:
+        """Leave the block without an error at the first Ctrl-C if `has_result()` is true; otherwise raise KeyboardInterrupt."""
         try:
             yield
         except KeyboardInterrupt:
-            if not self.anytime or self.interrupted or not found():
+            if not self.interruptible or self.interrupted or not has_result():
                 raise
             self.interrupted = True
 
 
 NEVER = Stop()
+"""Default of searches: no time limit, and Ctrl-C ends the program."""
 
 
 class Limits(NamedTuple):
     """Limits at which a search ends before its proof is complete."""
 
     stop: Stop = NEVER
+    """Time limit and Ctrl-C."""
     simulations: float = math.inf
     """Number of simulations after which it ends."""
     gap: float = 0.0
@@ -158,7 +160,7 @@ def search(
         space, wanted, Answers(top, space.chosen), out, shared or SharedWork(), resized=shared is not None
     )
     ended = False
-    with limits.stop.catching(lambda: found.answers.found):
+    with limits.stop.ended_by_interrupt(lambda: found.answers.found):
         with uncollected():
             found.begin()
         ended = found.explore(show, limits)

@@ -74,7 +74,7 @@ def answer(planner: Planner, asked: PlanRequest) -> Answer:
     for kind in asked.candidates:
         tried, found = _tried(planner, asked, kind), None
         _check_tokens(planner, asked, tried[0][0])
-        with planner.stop.catching(lambda: plans):
+        with planner.stop.ended_by_interrupt(lambda: plans):
             if found := planner.first(asked, tried):
                 plans.append((kind, found))
             elif not planner.stop.interrupted:
@@ -120,9 +120,9 @@ def simulated(planner: Planner, plan: TrainingPlan) -> Simulated:
 def changes(planner: Planner, found: Answer) -> Iterator[Change]:
     """Yield the changes worth knowing: a week, dollars, a slower network, a slower fabric; each is planned like the answer.
 
-    A change whose search was ended early is left out, with all after it.
+    At Ctrl-C or the time limit, the change in progress and all later ones are left out.
     """
-    with planner.stop.catching(lambda: True):
+    with planner.stop.ended_by_interrupt(lambda: True):
         begun = _changes(planner, found)
         while not planner.stop.due and (one := next(begun, None)) and not planner.stop.due:
             yield one

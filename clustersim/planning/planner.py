@@ -55,7 +55,7 @@ REFINED = 0.8
 
 
 PlanProgress = Callable[[str, int, int], None]
-"""Callback: plan, such as `the cheapest plan on h100 within 30 days`; number of simulated splits, and of possible better ones."""
+"""Callback that receives a plan, such as `the cheapest plan on h100 within 30 days`, the splits simulated, and those left."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +98,11 @@ class _PlanSearch:
     """State of the search for a plan on clusters of one kind."""
 
     asked: PlanRequest
+    """Tokens and limits of the plan."""
     kind: Point
+    """Overrides that make the kind of cluster."""
     space: CandidateSpace
+    """Splits on all numbers of nodes."""
     show: SearchProgress
     stop: Stop
     plans: dict[int, TrainingPlan] = field(default_factory=dict)
@@ -107,10 +110,10 @@ class _PlanSearch:
     tried: int = 0
     """Number of simulated splits."""
     bound: float = math.inf
-    """Least cost that the candidates without a simulation may have."""
+    """Lower bound of the cost of all candidates that are not simulated."""
 
     def best(self) -> TrainingPlan | None:
-        """Return the best plan that meets all limits; None without one."""
+        """Return the best plan so far that meets all limits, or None."""
         costs = {size: self.asked.cost(one.days, one.usd, one.nodes) for size, one in self.plans.items()}
         nodes = min(costs, key=costs.__getitem__, default=0)
         if costs.get(nodes, math.inf) == math.inf:
@@ -146,13 +149,13 @@ class Planner:
     show: PlanProgress = field(default=lambda *_: None)
     """Callback that receives the progress before each simulation."""
     stop: Stop = NEVER
-    """When searches end with the best plan so far."""
+    """Time limit and Ctrl-C, which end searches early with the best plan so far."""
 
     def first(self, asked: PlanRequest, kinds: Sequence[Sequence[Point]]) -> TrainingPlan | None:
         """Return the plan of the first of several lists of clusters that has one, as `plan` finds it.
 
-        Later lists are searched one by one only if there is a plan on all of them together. A plan without one of the limits may
-        meet all of them, if refinement makes its step shorter than assumed.
+        Later lists are searched one by one only if a search of all lists together has a plan. Last, limits are dropped one at a
+        time: refinement may make the step shorter than assumed, so that the plan still meets every limit.
         """
         if found := self.plan(asked, *kinds[0]):
             return found
@@ -182,7 +185,7 @@ class Planner:
             self.show(sought, len(self.shared.rows), left)
 
         state = _PlanSearch(asked, kind, space, show, self.stop)
-        with self.stop.catching(state.best):
+        with self.stop.ended_by_interrupt(state.best):
             for one in (asked, *map(asked.relaxed, ([name] for name in asked.given))):
                 self._refine(one, state)  # the next one to a limit may be within it
                 if state.best() or not state.plans:
@@ -209,13 +212,9 @@ class Planner:
             size, filled = self.clusters(kind).simulator.cluster.gpus, 0
             while nodes != filled and not state.ended:  # the best split may leave nodes idle: search on those in use
                 found, filled = self.best({**kind, BATCH: row["global_batch"]}, nodes, limits, state.show), nodes
-                state.tried += found.simulated if found else 0
-                if (
-                    found
-                    and found.best
-                    and found.best[0].row["expected_step_time_s"] <= best.row["expected_step_time_s"]
-                ):
-                    best = found.best[0]  # a search that ends early may miss the split that it began with
+                if found:  # a search that ends early may miss the split that it began with
+                    state.tried += found.simulated
+                    best = min([*found.best[:1], best], key=lambda one: one.row["expected_step_time_s"])
                 gap = found.gap if found else None
                 plans[nodes] = replace(self.of(asked, best.point, nodes, best.row), gap=gap)
                 nodes = -(-best.row["ranks"] // size)
