@@ -320,9 +320,9 @@ class Training(Spec):
     rope_kernels: Literal["fused", "eager"] | None = None
     """Rotary positions in one kernel or as separate operations; default: `kernels`."""
     permute_kernels: Literal["fused", "eager", "weighed"] | None = None
-    """Rows of experts return to their tokens in one kernel (`fused`: Transformer Engine) or by atomic additions (`eager`:
-    PyTorch). These follow a kernel that applies the router's weights if `weighed` (Megatron-Core up to 0.12) or `kernels`
-    are eager. Default: `kernels`."""
+    """Return of experts' rows to their tokens: in one kernel (`fused`: Transformer Engine), by atomic additions (`eager`:
+    PyTorch), or by atomic additions after a kernel that applies the router's weights (`weighed`: Megatron-Core up to 0.12;
+    also `eager` if `kernels` are eager). Default: `kernels`."""
     cross_entropy: Literal["parallel", "native", "fused", "metered", "eager"] | None = None
     """Loss: `parallel` over vocabulary shards (Megatron), `native` the same compiled, `fused` in place of the logits
     (Transformer Engine), `metered` with PyTorch's metrics (Composer), or `eager`. Default: `parallel`, with eager kernels
