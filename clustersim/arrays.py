@@ -34,7 +34,7 @@ def offsets(counts: NDArray[np.integer | np.bool_]) -> Ints:
 
 
 def lengths(start: Ints) -> Ints:
-    """Return the number of entries of each row, given the start of each and the total, as `offsets` returns them."""
+    """Return the number of entries of each row, given the row offsets that `offsets` returns."""
     return start[1:] - start[:-1]
 
 

@@ -107,7 +107,7 @@ WEIGHTS: Mapping[str, float] = {
     "structures": 2_000,
     "written": 25_000,
 }
-"""{cache that does not depend on the cluster: bytes of one of its answers}"""
+"""{cache that does not depend on the cluster: bytes per entry}"""
 
 
 class Preparation:

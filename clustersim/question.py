@@ -136,7 +136,7 @@ class StepQuestion:
 
 
 def _path(given: Path | Document) -> Path:
-    """Return the path of a file, or of a script's description as messages name it."""
+    """Return the path of an input file, or the name that messages use for inputs from Python."""
     return given if isinstance(given, Path) else Path(given.path)
 
 

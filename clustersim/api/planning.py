@@ -117,7 +117,8 @@ def plan(
 def _case(
     cluster: ClusterLike, workload: Document, keywords: Iterable[str], costs: figures.Figures, unlikely: bool
 ) -> SweepInputs:
-    """Return the inputs of a search. keywords: those whose errors name them. unlikely: as in `optimize`."""
+    """Return the inputs of a search. keywords: names that error messages use for their keys. unlikely: whether to
+    include splits that are unlikely to fit into memory."""
     named = places(workload, keywords)
     return SweepInputs(cluster_document(cluster), unbuilt(workload), places=named, costs=costs, unlikely=unlikely)
 

@@ -15,7 +15,7 @@ COMMANDS = (
     *("sweep", "optimize", "plan", "goodput", "validate", "calibrate", "report", "explore", "plot", "serve"),
     *("predict", "import", "export", "list", "init", "schema", "lab"),
 )
-"""Commands in the order of `--help`. A command is the function of its name in the file of its name, apart from `PLACES`."""
+"""Commands in the order of `--help`. Each is a function of the same name in the file of the same name, unless `PLACES` has it."""
 OLD = ("share", "predictor")
 """Former names of commands; `--help` omits them."""
 PLACES = {
@@ -27,7 +27,7 @@ PLACES = {
     "share": "jobs:jobs",
     "predictor": "lab:app",
 }
-"""{command: its place in `cli/`, a function or an app with commands of its own}."""
+"""{command: file and name of its function, or of an app with subcommands} where the command's own name is not both."""
 Abort = typer.Abort
 UsageError: type[BaseException] = typer.BadParameter.__bases__[0]  # typer has moved the class between modules
 

@@ -116,7 +116,7 @@ def _trainer(tool: str, text: str, request: SettingsFile) -> Imported:
 def _importer(
     tool: str, file: str, read: Callable[[str, str, SettingsFile], Imported], options: Sequence[str] = ()
 ) -> None:
-    """Add the command that reads the settings file of a tool. options: those besides --out and --set."""
+    """Add the command that reads the settings file of a tool. options: fields of SettingsFile besides `out` and `settings`."""
 
     def command(request: SettingsFile) -> None:
         from clustersim.files import read_text

@@ -128,7 +128,7 @@ def _title(job: Job) -> str:
 
 
 def _table(records: list[dict[str, Any]], timed: bool) -> list[str]:
-    """Return the kernels as a table, with a column for each of their times if these are known."""
+    """Return the kernels as a table, with columns of times if `timed`."""
 
     def cells(row: dict[str, Any]) -> list[str]:
         numbers = [f"{row['launches']}", f"{row['flop'] / 1e9:.4g}", f"{row['bytes'] / 1e6:.4g}"]

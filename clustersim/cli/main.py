@@ -120,7 +120,7 @@ def _answering() -> Iterator[list[int]]:
         yield pressed
     finally:
         sys.unraisablehook = hook
-        # one that was lost is raised again, perhaps only now, when the message is printed and the program ends
+        # `lost` repeats the signal 10 ms later, perhaps only now, and it must not end the last message
         signal.signal(signal.SIGINT, signal.SIG_IGN if pressed else signal.default_int_handler)
 
 

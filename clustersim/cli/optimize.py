@@ -98,7 +98,7 @@ def optimize(
 
 
 def _fields(found: SearchResult, words: PointCommand) -> dict[str, Any]:
-    """Return the best splits, each with its command and why it is behind, and counts of all others, as JSON data."""
+    """Return the best splits, each with its command and its loss to the best, and counts of other splits, as JSON data."""
     from clustersim.optimization.why import why
 
     rows = [
@@ -118,7 +118,7 @@ def _fields(found: SearchResult, words: PointCommand) -> dict[str, Any]:
 
 
 def _lines(found: SearchResult, words: PointCommand) -> list[str]:
-    """Return the best splits as a table, the command of the best, why it is the best, and counts of all others."""
+    """Return the best splits as a table, the command of the best, why it is the best, and counts of other splits."""
     points = [one.point for one in found.best]
     rows = [{**one.row, "run": shlex.join(words(one.point))} for one in found.best]
     lines = [*point_table(rows, points, priced=True), *best_lines(words(points[0])), *likely(rows)]

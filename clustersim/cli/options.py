@@ -198,7 +198,7 @@ Plugins = Annotated[
 
 @dataclass(frozen=True)
 class CommandOutput:
-    """Options on what a command prints, and on the outside code that it may run."""
+    """Options for the output of a command, and for the outside code that it may run."""
 
     plugins: Plugins = None
     as_json: Json = False
@@ -264,13 +264,13 @@ TextOutput = Annotated[CommandOutput, option_group(CommandOutput, "plugins", "qu
 
 @dataclass(frozen=True)
 class Prices:
-    """Options on prices, power and carbon."""
+    """Options for prices, power and carbon."""
 
     price: Annotated[float | None, option("Rent in USD per GPU-hour; default by GPU (docs/planning.md).", "USD")] = None
     costs: CostsOption = None
 
     def figures(self) -> Figures | None:
-        """Return the prices, power and carbon of these options; None for the defaults. Raises InputError."""
+        """Return prices, power and carbon; None if neither option is given. Raises InputError for a bad file."""
         if self.costs is None and self.price is None:
             return None
         from clustersim.costs.figures import load

@@ -127,7 +127,7 @@ def _under_way(sought: str, done: int, left: int) -> str:
 
 
 def _fields(found: Answer, command: PointCommand) -> dict[str, Any]:
-    """Return the plans of all kinds of cluster, and what changes of the request are worth, as JSON data."""
+    """Return the plans of all kinds of cluster, and the effect of changed requests, as JSON data."""
     asked = found.asked
     limits = {"tokens": asked.tokens, "days": asked.days, "budget_usd": asked.budget, "nodes": asked.nodes}
     changes = [
@@ -219,7 +219,7 @@ def _money(usd: float | None) -> str:
 
 
 def _details(found: Answer, best: TrainingPlan) -> list[str]:
-    """Return lines on the failures, checkpoints and replicas of the best plan, and its play with failures."""
+    """Return lines on the failures, checkpoints and replicas of the best plan, and its simulation with failures."""
     share = best.goodput
     point = share.checkpoint
     lines = [

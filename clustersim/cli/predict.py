@@ -104,7 +104,7 @@ def _memory(graph: Graph, gpu: Gpu) -> dict[str, Any]:
 
 
 def _fits(memory: dict[str, Any]) -> str:
-    """Return whether the model fits, its memory of that of the GPU, and its largest kinds, as one line."""
+    """Return one line: whether the model fits, its memory and the GPU's, and its largest kinds of memory."""
     from clustersim.report.verdicts import WORDS
     from clustersim.units import gibibytes
 
@@ -171,7 +171,7 @@ def _classes(found: Total) -> list[dict[str, Any]]:
 
 
 def _kernels(found: Total, off: Bounds) -> list[dict[str, Any]]:
-    """Return all distinct kernels as JSON data, with the seconds of a launch, those that take the most time first."""
+    """Return all distinct kernels as JSON data, with the seconds per launch, in descending order of total time."""
     ends = off.ends()
     rows = []
     for kernel, launches, seconds in found.kernels:

@@ -137,7 +137,7 @@ def _simulated(question: StepQuestion, cluster: Topology, job: Job, progress: Pr
 
 
 def _add_costs(result: StepResult, wanted: bool, prices: Prices) -> None:
-    """Add the costs of the step to its summary if `--cost`, or a price, asks for them."""
+    """Add the costs of the step to its summary if `wanted`, or if prices are given."""
     figures = prices.figures()
     if not wanted and figures is None:
         return
@@ -157,14 +157,14 @@ def _save(result: StepResult, target: Path, identity: Question, force: bool, pag
 
 
 def _page(result: StepResult, question: StepQuestion, identity: Question, explained: Explanation | None) -> str:
-    """Return the page of a result for a browser, with its what-ifs if they are known."""
+    """Return the HTML page of a result, with its what-ifs if `explained` is given."""
     from clustersim.pages.run import run_page
 
     return run_page(result, shlex.join(question.words), identity.manifest(), explained.facts() if explained else None)
 
 
 def _lines(result: StepResult, explained: Explanation | None, output: CommandOutput) -> Iterator[str]:
-    """Yield the text of a result, as short or long as `output` says, with its costs and explanation if these are known."""
+    """Yield the text of a result in the detail that `output` sets, with its costs and explanation, if any."""
     from clustersim.report import terminal
 
     yield from terminal.lines(result.summary, result.seconds, output.verbose, look(), output.brief)

@@ -70,7 +70,7 @@ class _MappingReader:
         raise self.error(loc, f"{what}; give text, a number, True, False, None, a list or a mapping")
 
     def note(self, loc: Loc) -> None:
-        """Record the position of a value. Raises ConfigError if there are too many, or too deep ones."""
+        """Record the position of a value. Raises ConfigError for too many values or levels."""
         self.positions[loc] = self.at(loc)
         if len(loc) > MAX_DEPTH or len(self.positions) > 2 * MAX_VALUES:
             raise self.error(loc[:1], f"more than {MAX_VALUES} values or {MAX_DEPTH} levels; give fewer")

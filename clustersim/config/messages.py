@@ -114,7 +114,7 @@ def _rule(group: list[ErrorDetails]) -> str:
 
 
 def _alternative(detail: ErrorDetails) -> str:
-    """Return the rule that a value broke, in our words, or in pydantic's: `must be greater than 0`."""
+    """Return the rule that a value broke, such as `must be greater than 0`: from `_RULES`, or else pydantic's text."""
     rule = _RULES.get(detail["type"])
     return rule(detail.get("ctx", {})) if rule else detail["msg"].replace("Input should", "must", 1)
 
@@ -139,7 +139,7 @@ _RULES: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
 
 
 def _shown(value: Any) -> str:
-    """Return a value as a file has it, in at most 60 characters; `a mapping` or `a list` for these."""
+    """Return a value as written in YAML, in at most 60 characters; `a mapping` or `a list` for a nested value."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, str) and value.isprintable() and value:

@@ -41,7 +41,7 @@ def _whole(text: str) -> int:
 
 
 def _finite(value: JsonValue) -> JsonValue:
-    """Return plain data unchanged. Raises ValueError for an infinite number, or none, anywhere in it."""
+    """Return plain data unchanged. Raises ValueError for infinity or NaN anywhere in it."""
     if isinstance(value, float) and not math.isfinite(value):
         raise ValueError("is not a finite number")
     for item in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():

@@ -79,14 +79,14 @@ def nccl_protocol(value: str) -> str | None:
 
 
 def _algo(value: str) -> str:
-    """Return the name of NCCL's algorithm in our spelling. Raises ValueError for another one."""
+    """Return the canonical name of an NCCL algorithm. Raises ValueError for an unknown name."""
     if found := nccl_algorithm(value):
         return found
     raise ValueError(f"{value!r} is not an algorithm of NCCL; write one of {', '.join(NCCL_ALGORITHMS)}")
 
 
 def _proto(value: object) -> object:
-    """Return the name of NCCL's protocol in our spelling; anything else unchanged."""
+    """Return the canonical name of an NCCL protocol; any other value unchanged."""
     return (nccl_protocol(value) or value) if isinstance(value, str) else value
 
 

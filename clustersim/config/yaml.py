@@ -150,7 +150,8 @@ class _Reader:
         return result
 
     def plain(self, node: YamlNode) -> Any:
-        """Return text without quotes as a number, true, false, null or text. Raises ConfigError for numbers that are none."""
+        """Return text without quotes as a number, true, false, null or text. Raises ConfigError for
+        infinity, NaN and numbers with too many digits."""
         text = node.text
         if text in _WORDS:
             return _WORDS[text]

@@ -81,7 +81,7 @@ class _Composer:
         self.count = 0
 
     def take(self, event: pyyaml.Event) -> None:
-        """Add one event of the parser to the tree. Raises ConfigError for what is not supported."""
+        """Add one event of the parser to the tree. Raises ConfigError for YAML that is not supported."""
         if isinstance(event, pyyaml.CollectionEndEvent):
             self.open.pop()
         elif isinstance(event, pyyaml.DocumentStartEvent) and self.root is not None:
@@ -92,7 +92,7 @@ class _Composer:
             self.enter(event)
 
     def enter(self, event: pyyaml.NodeEvent) -> None:
-        """Add a node, which later events are inside of if it is a mapping or a list."""
+        """Add a node. If it is a mapping or a list, later events belong to it until its end."""
         node = self.node(event)
         if event.anchor is not None:
             self.anchors[event.anchor] = node
@@ -116,7 +116,7 @@ class _Composer:
         return YamlNode("mapping" if isinstance(event, pyyaml.MappingStartEvent) else "list", place)
 
     def alias(self, event: pyyaml.AliasEvent) -> YamlNode:
-        """Return the node that an alias repeats. Raises ConfigError without one, and inside it."""
+        """Return the node that an alias repeats. Raises ConfigError for an unknown anchor, and inside its own node."""
         node = self.anchors.get(event.anchor or "")
         if node is None:
             raise self.error(event, f"no anchor &{event.anchor} stands before this alias; write the value out")

@@ -55,7 +55,8 @@ REFINED = 0.8
 
 
 PlanProgress = Callable[[str, int, int], None]
-"""Callback that receives a plan, such as `the cheapest plan on h100 within 30 days`, the splits simulated, and those left."""
+"""Callback that receives the kind of plan, such as `the cheapest plan on h100 within 30 days`, and the numbers of simulated
+splits and of splits that may still be better."""
 
 
 @dataclass(frozen=True, slots=True)
