@@ -48,7 +48,7 @@ def bill(cluster: Topology, figures: Figures) -> list[Item]:
     fit = [one for one in figures.switch if one.rate >= cluster.node.wire * (1 - 1e-9)]
     switch = fit[0] if fit else figures.switch[-1]
     nics, cables = cluster.counts.get("nics", 0.0), cluster.counts["cables"]
-    ends = 2 * cables - nics  # of cables at switches: each NIC's cable has one end at the NIC
+    ends = 2 * cables - nics  # cable ends at switches: each NIC's cable has one end at the NIC
     ports = cluster.counts.get("switch_ports", ends) / switches
     speed = f"{rate:.4g} Gb/s"
     nic, at_switch, cable = figures.optics.nic, figures.optics.switch, figures.cable

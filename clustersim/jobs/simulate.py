@@ -121,19 +121,19 @@ def _together(
 ) -> PlayedJobs:
     """Simulate the steps of concurrent jobs: by the loop if several jobs can fill a link together, otherwise from each job
     alone."""
-    asked = demand_of(works, simulator.cluster)
+    demand = demand_of(works, simulator.cluster)
     plans, nets = tuple(one.plan for one in alone), [one.plan.network for one in alone]
     complete, under_way = _repeated([one.record for one in alone], steps, starts)
-    if not jobs_contend(asked, nets, under_way):
+    if not jobs_contend(demand, nets, under_way):
         return PlayedJobs(plans, complete)
 
     def simulated(cells: Partition, kept: Mask) -> PlayedJobs:
-        plans = bound(works, asked, cells, kept)
+        plans = bound(works, demand, cells, kept)
         told = lambda share: progress(f"simulate together {share:.0%}")  # noqa: E731
         return PlayedJobs(plans, together([*map(Tasks, plans)], "auto", steps, starts, told))
 
-    short = saturated_links(asked, nets, under_way)
-    return adapted(asked, np.ones(len(short), bool), simulated, fold, short)
+    short = saturated_links(demand, nets, under_way)
+    return adapted(demand, np.ones(len(short), bool), simulated, fold, short)
 
 
 def _repeated(
