@@ -72,7 +72,7 @@ def optimize(
     from clustersim.sweeps.evaluate import Files, load
 
     output.check_file(topology, workload)
-    written, stop = by_key(settings), Stop(True, within)
+    written, stop = by_key(settings), Stop(interruptible=True, within=within)
     given = {key for key, value in changes.items() if value is not None} | written.keys()
     asked = space({**changes, **dict.fromkeys(free(given), "auto")}, written)
     asked = replace(asked, fixed=on_machine(machine, topology, asked.fixed, asked.axes))

@@ -103,7 +103,7 @@ def plan(
     with output.progress() as progress, keeping_inputs() as read:
         progress("plan")
         case = load(Files(str(where), str(workload), read, costs=prices.figures()), unlikely)
-        stop = Stop(True, within)
+        stop = Stop(interruptible=True, within=within)
         planner = Planner(case, load_reliability(reliability), show=lambda *now: progress(_under_way(*now)), stop=stop)
         found = answer(planner, asked)
         command = StepQuestion(where, workload, engine="auto", machine=machine).commands()
