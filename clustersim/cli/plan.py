@@ -71,7 +71,7 @@ def plan(
     """Find the cheapest cluster and split that train on the given tokens in time, failures, checkpoints and spares included.
 
     Every kind of cluster is sized for itself, with the batch that costs least: from the workload's to the one that
-    reaches the lowest loss with these tokens. Steps are simulated, failures are played event by event.
+    reaches the lowest loss with these tokens. Steps are simulated, and failures event by event.
     With --within or Ctrl-C the search ends with the best plan so far, and says how much better others may be.
     """
     from dataclasses import replace
@@ -88,6 +88,7 @@ def plan(
     from clustersim.sweeps.evaluate import Files, load
 
     output.check_file(workload)
+    stop = Stop(interruptible=True, within=within)
     fixed = overrides({"training.global_batch": global_batch}, settings)
     axes = {"cluster.gpu": gpu, "cluster.nic": nic, "fabric.oversubscription": oversubscription}
     for key, text in axes.items():
@@ -103,7 +104,6 @@ def plan(
     with output.progress() as progress, keeping_inputs() as read:
         progress("plan")
         case = load(Files(str(where), str(workload), read, costs=prices.figures()), unlikely)
-        stop = Stop(interruptible=True, within=within)
         planner = Planner(case, load_reliability(reliability), show=lambda *now: progress(_under_way(*now)), stop=stop)
         found = answer(planner, asked)
         command = StepQuestion(where, workload, engine="auto", machine=machine).commands()

@@ -13,6 +13,6 @@ OPTIONS = (
         "fabric.oversubscription",
         "word",
         "1,2,4",
-        "Of a full leaf of fat_tree, leaf_spine or rail_optimized: its ports in use, down over up.",
+        "Ports in use of a full leaf of fat_tree, leaf_spine or rail_optimized, down over up.",
     ),
 )
