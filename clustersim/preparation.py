@@ -21,7 +21,8 @@ from clustersim.config.gpu import Gpu
 from clustersim.engine.compile import Work
 from clustersim.engine.memory import Moments, moments, peaks
 from clustersim.engine.microbatch_overlap import memory_order
-from clustersim.engine.script import RowEnds, Script, WrittenPasses, kernels, lines, row_ends, scripts
+from clustersim.engine.program import Program
+from clustersim.engine.script import RowEnds, WrittenPasses, kernels, layouts, row_ends, scripts
 from clustersim.errors import ClustersimError, ConfigError, DataError, InputError, OutOfMemoryError, option
 from clustersim.hardware.formats import multiplies
 from clustersim.hardware.gpus import load as load_gpu
@@ -48,7 +49,7 @@ StagesByPosition = tuple[tuple[Stage, ...], ...]
 ROOM = 48 << 20
 """Largest number of bytes that each cache keeps. Sizes were measured on sweeps of GPT-3 over thousands of splits."""
 ACTION = 100
-"""Bytes of an action of a schedule, or of a line of a script."""
+"""Bytes of an action of a schedule, or of a task of a script."""
 PREDICTORS = 8
 """Largest number of cached predictors, each for the node type that used it last."""
 
@@ -56,7 +57,7 @@ PREDICTORS = 8
 class Written(NamedTuple):
     """Scripts of all roles of a job, and their distinct kernels in order of appearance."""
 
-    scripts: tuple[Script, ...]
+    scripts: tuple[Program, ...]
     kernels: tuple[Kernel, ...]
 
 
@@ -172,7 +173,7 @@ class Preparation:
         def load() -> KeptSchedule:
             with blaming(job, "parallelism.schedule", schedules.ROOM, split.schedule):
                 found = schedules.load(split.schedule, split.pp, microbatches, split.vpp)
-                written = Cache(ROOM, lambda made: ACTION * lines(made.scripts))
+                written = Cache(ROOM, lambda made: ACTION * sum(len(one.tasks) for one in layouts(made.scripts)))
                 return KeptSchedule(found, row_ends(found, job.pipeline), written)
 
         found = self._schedules.once(rows(job, microbatches), load)

@@ -8,48 +8,40 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from clustersim.arrays import Ints, Mask, distinct_rows, offsets
 from clustersim.collectives.plan import BUFFERED, bus_factor
-from clustersim.engine.fabric import HOST, Activity, Segment, SegmentRow, SegmentTimes
+from clustersim.engine.fabric import Activity, Segment, SegmentRow, SegmentTimes
 from clustersim.engine.flows import Flow
 from clustersim.engine.fold.refinement import Partition
 from clustersim.engine.groups import PIPELINES, group_of, roles, tenant
-from clustersim.engine.instruction import Compute, Drain, Instruction, Launch, Send
-from clustersim.engine.launching import Launches, Launching, Seconds, launching
+from clustersim.engine.launching import LaunchTimes, Seconds, hosted, launching
 from clustersim.engine.network import Demand, Network, Tenant, demand, folded, networks
 from clustersim.engine.program import (
     COMPUTE,
-    NOTHING,
     READY,
     SYNCHRONISE,
-    UPDATE,
     Carried,
     GroupCell,
-    Layout,
-    LayoutHandle,
-    LayoutTask,
-    Message,
-    PassMessage,
+    Launches,
     Program,
     Task,
-    TemplateKey,
-    Wait,
+    once_each,
 )
-from clustersim.engine.script import Script, ScriptText, collectives, once_each
+from clustersim.engine.script import collectives, layouts
 from clustersim.engine.traffic import Family, Variant
 from clustersim.model.kernel import VECTOR, Kernel
 from clustersim.model.operator import Collective, Steps
 from clustersim.parallel.host import Launcher
 from clustersim.parallel.job import Job
 from clustersim.parallel.offload import WAYS, offloads
-from clustersim.topology.host_links import hosted
+from clustersim.topology.host_links import hosted as with_hosts
 from clustersim.topology.model import Topology
 
 
@@ -71,7 +63,7 @@ class Work(NamedTuple):
     """
 
     job: Job
-    scripts: tuple[Script, ...]
+    scripts: tuple[Program, ...]
     kernels: tuple[Kernel, ...]
     """Distinct kernels of all scripts, in order of appearance."""
     seconds: tuple[Seconds, ...]
@@ -114,36 +106,6 @@ class Plan(NamedTuple):
         """Return the group cell of a rank cell; side: `send` or `receive` for messages."""
         return int(self.groups[f"{family}/{side}" if side else family][cell])
 
-    def task(self, cell: int, place: int, activity: Activity) -> Task:
-        """Return a task of a rank cell by its place in the layout. activity: what it does."""
-        program = self.programs[self.role[cell]]
-        stream, kind, chunk, family, waits, gives, free = program.layout.tasks[place]
-
-        def message(one: PassMessage, side: str) -> Message:
-            return Message(
-                (one.family, self.group(cell, one.family, side)), program.own[one.chunk] + one.ahead, one.number
-            )
-
-        return Task(
-            stream,
-            kind,
-            program.stage(chunk),
-            None if family is None else (family, self.group(cell, family)),
-            tuple(message(one, "receive") if isinstance(one, PassMessage) else one for one in waits),
-            None if gives is None else message(gives, "send"),
-            activity,
-            free,
-            self.placed(cell, activity.calls) if activity.calls else NOTHING,
-        )
-
-    def passes(self, cell: int) -> Iterator[tuple[tuple[Task, ...], int]]:
-        """Yield the tasks of every pass of a rank cell, and its microbatch (-1 outside the actions)."""
-        program, made, begin = self.programs[self.role[cell]], dict[TemplateKey, tuple[Task, ...]](), self.begins[cell]
-        for key, places in program.layout.templates.items():
-            made[key] = tuple(self.task(cell, place, self.activities[self.does[begin + place]]) for place in places)
-        for key, microbatch in program.passes():
-            yield made[key], microbatch
-
     def placed(self, cell: int, calls: Mapping[Collective, float]) -> Carried:
         """Return the bytes of collectives and messages of a rank cell by variant and group cell."""
         found: dict[tuple[Variant, int], float] = {}
@@ -178,7 +140,7 @@ def task_begins(programs: Sequence[Program], role: Ints) -> Ints:
 
 def demand_of(works: Sequence[Work], topology: Topology) -> Demand:
     """Return the loads of jobs before folding; with links to hosts if a job offloads."""
-    topology = hosted(topology) if any(offloads(w.job) for w in works) else topology
+    topology = with_hosts(topology) if any(offloads(w.job) for w in works) else topology
     return demand(topology, [tenant(w.job, topology, w.gpus, collectives(w.scripts)) for w in works])
 
 
@@ -209,31 +171,30 @@ def _plan(work: Work, placed: Tenant, net: Network) -> Plan:
         return roles(work.job)[ranks.first], _places(families, net), _members(families, net)
 
     role, groups, members = topology.cache.once(("ranks", net.cells.key), found)
-    gpus, made, hosted = work.gpus[ranks.first], Activities.of(work, net), dict[float, int]()
-    writer, layouts = _LayoutWriter(launching(work.job, work.scripts, work.seconds, work.hosts), bool(work.hosts)), {}
-    for script in work.scripts:
-        if id(script.text) not in layouts:
-            layouts[id(script.text)] = writer.written(script.text)
-    each = [layouts[id(script.text)] for script in work.scripts]
-    inside = [family for family in dict.fromkeys(chain(*[one.inside for one in each])) if family in groups]
+    gpus, made, alone = work.gpus[ranks.first], Activities.of(work, net), dict[float, int]()
+    own = {one: one for one in layouts(work.scripts)}
+    if work.hosts:
+        how = launching(work.job, work.scripts, work.seconds, work.hosts)
+        own = {one: hosted(one, how) for one in own}
+    programs = [script._replace(layout=own[script.layout]) for script in work.scripts] if work.hosts else work.scripts
+    inside = [family for family in dict.fromkeys(chain(*[one.inside for one in own.values()])) if family in groups]
     slowdown, kind = topology.slowdown[gpus], topology.kind_of(gpus)
-    number = dict(zip(layouts, range(len(layouts)), strict=True))
-    layout = np.array([number[id(script.text)] for script in work.scripts])[role]
+    number = {one: place for place, one in enumerate(own)}
+    layout = np.array([number[script.layout] for script in work.scripts])[role]
     apart = ranks.first if work.apart else np.full(len(role), -1)
     same = [layout, slowdown.view(np.int64), kind, apart, *[groups[family] >= 0 for family in inside]]
     firsts, of = distinct_rows(np.stack(same, axis=1, dtype=np.int64))
-    programs = [Program(own.layout, s.row, s.own) for own, s in zip(each, work.scripts, strict=True)]
     begins = task_begins(programs, role)
     does = np.empty(begins[-1], np.int64)
     for alike, first in enumerate(firsts.tolist()):
         cells = np.flatnonzero(of == alike)
         speed = Speed(float(slowdown[first]), int(kind[first]), int(apart[first]))
-        binder = _Binder(made, speed, groups, cells, frozenset(f for f in inside if groups[f][first] >= 0), hosted)
-        own = each[role[first]]
-        different = np.empty((len(own.recipes), len(cells)), np.int64)
-        for row, (how, *what) in enumerate(own.recipes):
-            different[row] = how(binder, *what)
-        does[begins[cells] + np.arange(len(own.which))[:, np.newaxis]] = different[own.which]
+        binder = _Binder(made, speed, groups, cells, frozenset(f for f in inside if groups[f][first] >= 0), alone)
+        tasks, which = programs[role[first]].layout.distinct
+        different = np.empty((len(tasks), len(cells)), np.int64)
+        for row, task in enumerate(tasks):
+            different[row] = binder.activity(task)
+        does[begins[cells] + np.arange(len(which))[:, np.newaxis]] = different[which]
     return Plan(programs, role, groups, members, made.activities, does, net, ranks.first, ranks.size, work.hosts)
 
 
@@ -257,135 +218,6 @@ def _members(families: Iterable[Family], net: Network) -> dict[GroupCell, int]:
         different = (np.diff(cells, axis=1) > 0).sum(axis=1) + 1
         result |= {(family.name, cell): count for cell, count in enumerate(different.tolist())}
     return result
-
-
-@dataclass(frozen=True, slots=True)
-class _LayoutWriter:
-    """Turns the text of a script into a layout, with a recipe for the activity of each task."""
-
-    launching: Launching
-    """How the host launches passes."""
-    hosted: bool
-    """Whether launches by hosts are modelled at all."""
-
-    def written(self, text: ScriptText) -> _Recipes:
-        """Return the layout of a text and the recipes of its tasks."""
-        found: list[_Made] = []
-        templates: dict[TemplateKey, range] = {}
-
-        def add(key: TemplateKey, tasks: Iterable[_Made]) -> None:
-            first = len(found)
-            found.extend(tasks)
-            templates[key] = range(first, len(found))
-
-        add(("begin", None), chain(self.started(), self.tasks(text.begin)))
-        for key, lines in text.steps.items():
-            add(("steps", key), self.tasks(lines))
-        for one, lines in text.special.items():
-            add(("special", one), self.tasks(lines))
-        add(("finish", None), self.tasks(text.finish))
-        items = chain.from_iterable(line.items for line in text.lines() if isinstance(line, Compute))
-        # tasks of like layers have one recipe
-        keys = [(how, id(what), *counts) for _, (how, what, *counts) in found]
-        recipes = dict(zip(keys, [how for _, how in found], strict=True))
-        number = {key: place for place, key in enumerate(recipes)}
-        return _Recipes(
-            Layout(tuple([task for task, _ in found]), templates, text.pairing),
-            list(recipes.values()),
-            np.array([number[key] for key in keys], np.int64),
-            tuple(dict.fromkeys([item.group for item in once_each(items, Collective)])),
-        )
-
-    def started(self) -> Iterator[_Made]:
-        """Yield the wait for the first launches of a step; from then on the host is ahead of the GPU."""
-        if self.launching.start:
-            task = LayoutTask(HOST, READY, -1, None, (), None)
-            yield task, (_Binder.alone, self.launching.start)
-            yield _waiting([Wait(READY)])
-
-    def tasks(self, lines: Sequence[Instruction]) -> Iterator[_Made]:
-        """Yield the tasks of a pass.
-
-        Waits belong to the next computation; before a launch, and at the end, a separate task waits.
-        """
-        waits: list[LayoutHandle] = []
-        behind, calls = self.behind(lines), 0
-        last = max(behind, default=0)
-        for place, line in enumerate(lines):
-            if isinstance(line, Wait | PassMessage):
-                waits.append(line)
-            elif isinstance(line, Compute):
-                one = line, calls
-                if place in behind:
-                    yield from self.following(*one, tuple(waits))
-                elif place < last:
-                    yield from self.leading(*one, tuple(waits))
-                else:
-                    fresh = self.launching.mode == "synchronised" or line.kind in UPDATE
-                    yield self.computation(*one, tuple(waits), fresh and self.hosted)
-                waits, calls = [], 0
-            elif isinstance(line, Drain):
-                if self.launching.mode == "ahead" or place < last:  # else the next pass begins so anyway
-                    yield from self.drained(waits)
-                    waits, calls = [], 0
-            else:
-                if waits:
-                    yield _waiting(waits)
-                yield self.launched(line)
-                calls += 1
-                waits = [Wait(line.collective.group)] if isinstance(line, Send) and line.wait else []
-        if waits:
-            yield _waiting(waits)
-
-    def behind(self, lines: Sequence[Instruction]) -> list[int]:
-        """Return the indices of computations whose launches directly follow earlier launches, whatever the GPU does."""
-        if self.launching.mode == "prompt":
-            return []
-        places = [place for place, line in enumerate(lines) if isinstance(line, Compute) and line.kind not in UPDATE]
-        return places if self.launching.mode == "ahead" else places[1:]
-
-    def computation(self, line: Compute, calls: int, waits: tuple[LayoutHandle, ...], fresh: bool) -> _Made:
-        """Return a computation; calls: collectives and messages launched right before; fresh: its host begins to launch it when
-        it begins."""
-        task = LayoutTask(COMPUTE, line.kind, line.chunk, line.family or None, waits, None)
-        return task, (_Binder.compute, line.items, fresh, calls, line.tensors, line.parts)
-
-    def drained(self, waits: Sequence[LayoutHandle]) -> Iterator[_Made]:
-        """Yield a synchronisation: the host waits until its GPU is idle; before that, the GPU waits for `waits`."""
-        if waits:
-            yield _waiting(waits)
-        yield LayoutTask(HOST, SYNCHRONISE, -1, None, (), None), _NOTHING
-
-    def leading(self, line: Compute, calls: int, waits: tuple[LayoutHandle, ...]) -> Iterator[_Made]:
-        """Yield a computation before which the host waits for its GPU, and from which it launches ahead."""
-        yield from self.drained(waits)
-        yield self.computation(line, calls, (), fresh=True)
-        yield self.launches(line, calls, line.kind)
-
-    def following(self, line: Compute, calls: int, waits: tuple[LayoutHandle, ...]) -> Iterator[_Made]:
-        """Yield a computation whose kernels the host launches when it has launched all those before, whatever its GPU does.
-
-        With GPU and host free at D and H, G the duration of the kernels in a row, and K their duration when launched from 0, it
-        ends at max(D + G, H + K), as if it could not start before H + K - G.
-        """
-        yield self.launches(line, calls, READY)
-        yield self.computation(line, calls, (*waits, Wait(READY)), fresh=False)
-        yield self.launches(line, calls, line.kind)
-
-    def launches(self, line: Compute, calls: int, kind: str) -> _Made:
-        """Return the host's task of launching a computation, or the mark that it is so far ahead that this may begin."""
-        how = _Binder.lead if kind == READY else _Binder.busy
-        return LayoutTask(HOST, kind, line.chunk, None, (), None), (how, line.items, calls, line.tensors, line.parts)
-
-    def launched(self, line: Send | Launch) -> _Made:
-        """Return the task of a message or collective on its own stream."""
-        call = line.collective
-        moved = _Binder.moved, call
-        if isinstance(line, Send):
-            gives = PassMessage(call.group, line.chunk, line.ahead)
-            return LayoutTask(call.group, "send", line.chunk, None, (), gives), moved
-        waits = (line.after,) if line.after else ()
-        return LayoutTask(call.group, call.op, line.chunk, call.group, waits, None), moved
 
 
 @dataclass(frozen=True, slots=True)
@@ -413,26 +245,33 @@ class _Binder:
             self.known[families] = list(zip(*columns, strict=True)) or [()] * len(self.cells)
         return self.known[families]
 
-    def nothing(self, _: object) -> int:
-        """Return the activity of tasks that only wait."""
-        return 0
+    def activity(self, task: Task) -> int | list[int]:
+        """Return the activity of a task, on all rank cells or on each."""
+        if task.collective is not None:
+            return self.moved(task.collective)
+        if task.stream == COMPUTE:
+            return self.compute(task.items, task.launches if task.fresh else None) if task.kind else 0
+        if task.kind == SYNCHRONISE:
+            return 0
+        if task.launches.start:
+            return self.alone(task.launches.start)
+        if task.kind == READY:
+            return self.lead(task)
+        extra = self.extra(task.launches)
+        return self.alone(self.activities.text(task.items, self.speed, self.families, extra).launching)
 
-    def lead(self, items: Steps, *counts: int) -> list[int]:
-        """Return the lead of the host that a computation needs, as in `_LayoutWriter.following`."""
-        both = zip(self.compute(items, True, *counts), self.compute(items, False, *counts), strict=True)
+    def lead(self, task: Task) -> list[int]:
+        """Return the lead of the host that a computation needs, as in `engine.launching.hosted`."""
+        both = zip(self.compute(task.items, task.launches), self.compute(task.items, None), strict=True)
         every = self.activities.activities
         return [self.alone(every[fresh].idle - every[later].idle) for fresh, later in both]
 
-    def busy(self, items: Steps, *counts: int) -> int:
-        """Return the host's task of launching a computation."""
-        return self.alone(self.activities.text(items, self.speed, self.families, self.extra(*counts)).launching)
-
-    def extra(self, calls: int, tensors: int, parts: int) -> float:
+    def extra(self, launches: Launches) -> float:
         """Return the host's seconds for launches other than of kernels: collectives before, and tensors one by one."""
         if not self.activities.hosts:
             return 0.0
         host = self.activities.hosts[self.speed.kind]
-        return calls * host.collective + tensors * host.parameter + parts * host.part
+        return launches.calls * host.collective + launches.tensors * host.parameter + launches.parts * host.part
 
     def alone(self, seconds: float) -> int:
         """Return the activity that takes `seconds`; equal durations share one."""
@@ -440,12 +279,13 @@ class _Binder:
             self.hosted[seconds] = self.activities.add(Activity.of((Segment(seconds, None),)))
         return self.hosted[seconds]
 
-    def compute(self, items: Steps, fresh: bool, *counts: int) -> list[int]:
+    def compute(self, items: Steps, fresh: Launches | None) -> list[int]:
         """Return the activity of a computation, with the collectives between its kernels, on each rank cell.
 
-        fresh: whether the host starts with the first kernel. counts: as in `extra`.
+        fresh: launches of a host that starts with the first kernel; None: all are in time.
         """
-        made, of = self.activities, (items, self.speed, self.families, self.extra(*counts) if fresh else None)
+        extra = None if fresh is None else self.extra(fresh)
+        made, of = self.activities, (items, self.speed, self.families, extra)
         text = made.text(*of)
         flows = {call: made.network.flows(call) for call in text.sizes}
         places = [(call, text.families.index(call.group)) for call in text.sizes]
@@ -463,30 +303,6 @@ class _Binder:
         """Return the activity of a collective or message on each rank cell."""
         groups = self.groups[f"{call.group}/send" if call.op == "send" else call.group]
         return self.activities.transfers(call, groups[self.cells].tolist())
-
-
-_Recipe = tuple[Any, ...]
-"""How the activity of a task is found on rank cells: a method of `_Binder` and its arguments."""
-_NOTHING: _Recipe = _Binder.nothing, None
-_Made = tuple[LayoutTask, _Recipe]
-"""A task, and how its activity is found."""
-
-
-class _Recipes(NamedTuple):
-    """A layout, and the recipes for the activities of its tasks."""
-
-    layout: Layout
-    recipes: Sequence[_Recipe]
-    """Distinct recipes."""
-    which: Ints
-    """The recipe of each task."""
-    inside: tuple[str, ...]
-    """Families of collectives inside computations."""
-
-
-def _waiting(waits: Sequence[LayoutHandle]) -> _Made:
-    """Return a task of the compute stream that only waits and takes no time."""
-    return LayoutTask(COMPUTE, "", -1, None, tuple(waits), None), _NOTHING
 
 
 # Kernels and collectives become activities: seconds of compute with flows between them.
@@ -538,7 +354,7 @@ class Activities:
         """Return the seconds of kernels before, during and after the collectives of `families`. Cached."""
         key = id(items), *speed[:2], families, extra
         if key not in self.written:
-            host = None if extra is None or not self.hosts else Launches(self.hosts[speed.kind], items, extra)
+            host = None if extra is None or not self.hosts else LaunchTimes(self.hosts[speed.kind], items, extra)
             self.written[key] = _write(items, self.seconds[speed.kind], speed.slowdown, families, host)
         return self.written[key]
 
@@ -606,7 +422,7 @@ class _Written(NamedTuple):
 
 
 def _write(
-    items: Steps, seconds: Seconds, slowdown: float, families: frozenset[str], host: Launches | None = None
+    items: Steps, seconds: Seconds, slowdown: float, families: frozenset[str], host: LaunchTimes | None = None
 ) -> _Written:
     """Return the parts of a computation, split at its collectives, with seconds of kernels times `slowdown`."""
     calls, before, beside, launched = list[Collective](), list[float](), list[float](), list[float]()

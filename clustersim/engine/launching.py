@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import chain
 from typing import Literal, NamedTuple
 
-from clustersim.engine.instruction import Compute, Drain, Instruction, Launch, Send
-from clustersim.engine.program import UPDATE
-from clustersim.engine.script import Script
+from clustersim.engine.fabric import HOST
+from clustersim.engine.program import (
+    COMPUTE,
+    READY,
+    SYNCHRONISE,
+    UPDATE,
+    Launches,
+    Layout,
+    Program,
+    Task,
+    Wait,
+)
 from clustersim.model.kernel import Kernel
 from clustersim.model.operator import Collective, Steps
 from clustersim.parallel.host import Launcher, LaunchQueue
@@ -29,14 +39,14 @@ class Launching(NamedTuple):
     start: float = 0.0
 
 
-def launching(job: Job, scripts: Sequence[Script], seconds: Sequence[Seconds], hosts: Sequence[Launcher]) -> Launching:
+def launching(job: Job, scripts: Sequence[Program], seconds: Sequence[Seconds], hosts: Sequence[Launcher]) -> Launching:
     """Return how the host launches the passes of these scripts. seconds, hosts: by node type, empty without delays."""
     if not any(host.late for host in hosts):
         return Launching("prompt")
     if hosts[0].synchronised(job):
         return Launching("synchronised")
     both = [(own, host) for own, host in zip(seconds, hosts, strict=True) if own]
-    different = {(id(script.text), script.row[:1]): script for script in scripts}.values()
+    different = {(script.layout, script.row[:1]): script for script in scripts}.values()
     starts = [_start(script, own, host) for own, host in both for script in different]
     known = [start for start in starts if start is not None]
     return Launching("prompt", max(known)) if len(known) == len(starts) else Launching("ahead")
@@ -50,7 +60,7 @@ class _Row(NamedTuple):
     delay: float
 
 
-def _start(script: Script, seconds: Seconds, host: Launcher) -> float | None:
+def _start(script: Program, seconds: Seconds, host: Launcher) -> float | None:
     """Return the delay of a rank's first pass by its host, in seconds; None if later passes may be delayed.
 
     A host that waits for its GPU inside passes may delay all of them. Otherwise, if no pass takes longer to launch than to run,
@@ -58,36 +68,96 @@ def _start(script: Script, seconds: Seconds, host: Launcher) -> float | None:
     """
     if not script.row:
         return 0.0
-    text = script.text
-    if any(isinstance(line, Drain) for line in text.lines()):
+    layout = script.layout
+    if any(task.kind == SYNCHRONISE for task in layout.tasks):
         return None
-    rows = [_row(lines, seconds, host) for lines in chain(text.steps.values(), text.special.values())]
-    begun = _row(next(script.passes()), seconds, host)
+    rows = [_row(tasks, seconds, host) for tasks in chain(layout.steps.values(), layout.special.values())]
+    first = next(key for key, microbatch in script.passes() if microbatch >= 0)
+    begun = _row(layout.parts[first], seconds, host)
     lead = begun.delay + begun.run - begun.launch
     prompt = all(row.launch <= row.run and row.delay <= lead for row in rows)
     return begun.delay if prompt else None
 
 
-def _row(lines: Iterable[Instruction], seconds: Seconds, host: Launcher) -> _Row:
+def _row(tasks: Iterable[Task], seconds: Seconds, host: Launcher) -> _Row:
     """Return launch, run and delay of a pass, with collectives and messages of 0 s."""
     queue, run = LaunchQueue(), 0.0
-    for item in _items(lines):
+    for item in _items(tasks):
         took = seconds[item] if isinstance(item, Kernel) else 0.0
         queue.run(host.seconds(item), took)
         run += took
     return _Row(queue.launched, run, queue.over - run)
 
 
-def _items(lines: Iterable[Instruction]) -> Iterator[Kernel | Collective]:
-    """Yield the kernels and collectives that the host launches in lines of a script, without the optimizer's."""
-    for line in lines:
-        if isinstance(line, Compute) and line.kind not in UPDATE:
-            yield from (item for item in line.items if isinstance(item, Kernel | Collective))
-        elif isinstance(line, Send | Launch):
-            yield line.collective
+def _items(tasks: Iterable[Task]) -> Iterator[Kernel | Collective]:
+    """Yield the kernels and collectives that the host launches for tasks, without the optimizer's."""
+    for task in tasks:
+        if task.collective is not None:
+            yield task.collective
+        elif task.kind not in UPDATE:
+            yield from (item for item in task.items if isinstance(item, Kernel | Collective))
 
 
-class Launches:
+def hosted(layout: Layout, launching: Launching) -> Layout:
+    """Return a layout with the tasks of a host, which launches passes in one of the ways of `Launching`.
+
+    launching.start > 0: the step begins with the wait for its first launches; from then on the host is ahead of the GPU.
+    """
+
+    def each(tasks: Sequence[Task]) -> tuple[Task, ...]:
+        return tuple(_launched(tasks, launching))
+
+    first = Task(HOST, READY, launches=Launches(start=launching.start))
+    start = (first, Task(COMPUTE, "", waits=(Wait(READY),))) if launching.start else ()
+    return replace(
+        layout,
+        begin=(*start, *each(layout.begin)),
+        steps={key: each(tasks) for key, tasks in layout.steps.items()},
+        special={one: each(tasks) for one, tasks in layout.special.items()},
+        finish=each(layout.finish),
+    )
+
+
+def _launched(tasks: Sequence[Task], launching: Launching) -> Iterator[Task]:
+    """Yield the tasks of a pass, with those of the host.
+
+    Where the host waits for its GPU before a computation, it begins to launch when that begins, and then is ahead of it. Where it
+    launches a computation when it has launched all those before, whatever its GPU does, the computation has to wait for it: with
+    GPU and host free at D and H, G the duration of the kernels in a row, and K their duration when launched from 0, it ends at
+    max(D + G, H + K), as if it could not start before H + K - G.
+    """
+    ahead, synchronised = launching.mode == "ahead", launching.mode == "synchronised"
+    computing = [task.stream == COMPUTE and bool(task.kind) for task in tasks]
+    passes = [place for place, task in enumerate(tasks) if computing[place] and task.kind not in UPDATE]
+    behind = [] if launching.mode == "prompt" else passes if ahead else passes[1:]
+    last, calls = max(behind, default=0), 0
+    for place, task in enumerate(tasks):
+        if task.kind == SYNCHRONISE:
+            if ahead or place < last:  # else the next pass begins so anyway
+                yield task
+                calls = 0
+        elif not computing[place]:
+            yield task
+            calls += task.collective is not None
+        else:
+            own = task._replace(launches=task.launches._replace(calls=calls))
+            launches = own._replace(stream=HOST, family=None, waits=())
+            if place in behind:
+                yield launches._replace(kind=READY)
+                yield own._replace(waits=(*task.waits, Wait(READY)))
+                yield launches
+            elif place < last:
+                if task.waits:
+                    yield Task(COMPUTE, "", waits=task.waits)
+                yield Task(HOST, SYNCHRONISE)
+                yield own._replace(waits=(), fresh=True)
+                yield launches
+            else:
+                yield own._replace(fresh=synchronised or task.kind in UPDATE)
+            calls = 0
+
+
+class LaunchTimes:
     """Times when the host has launched the parts of an activity that it starts with. extra: seconds of other launches."""
 
     def __init__(self, host: Launcher, items: Steps, extra: float) -> None:

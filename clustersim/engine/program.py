@@ -1,8 +1,7 @@
 """The step of a rank: passes, each a template of tasks on named streams.
 
 Ranks that do alike share one `Layout`: its tasks name groups, messages and stages as the rank has them. A `Program` says which
-stages they are in one role. The groups of a rank, and what its tasks do, are columns of `engine/compile.py: Plan`; a `Task` is
-a task of one rank with all of that.
+stages they are in one role. The groups of a rank, and how long its tasks take, are columns of `engine/compile.py: Plan`.
 
 A *task* is a computation, a collective or a message on one stream of its rank. Tasks of one stream run in order. A task on the
 compute stream may wait for handles: messages of other ranks, or earlier launches of the rank on another stream. A task on another
@@ -13,14 +12,19 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import accumulate, chain
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from clustersim.arrays import Mask
+from clustersim.arrays import Ints, Mask
 from clustersim.engine.fabric import Activity
-from clustersim.engine.microbatch_overlap import ALONE, Pairing, Turn, turns
+from clustersim.engine.microbatch_overlap import ALONE, Pairing, StepKey, Turn, turns
 from clustersim.engine.traffic import Variant
+from clustersim.model.kernel import Kernel
+from clustersim.model.operator import Collective, OperatorStep, Steps
 from clustersim.schedules.action import Action
 
 COMPUTE = "compute"
@@ -29,17 +33,10 @@ UPDATE = ("norm", "optimizer")
 READY, SYNCHRONISE = "ready", "synchronise"
 """Marks of the host stream: enough is launched for the next computation to begin, or the host waits for its GPU."""
 
+Pass = tuple[str, int]
+"""(letter, chunk)"""
 GroupCell = tuple[str, int]
 """A communication group: (family, cell)."""
-
-
-class Message(NamedTuple):
-    """Handle of a message for `stage` between the two rank cells of a pair; one per microbatch."""
-
-    group: GroupCell
-    stage: int
-    number: int = 0
-    """Index among several messages of a pass between the two."""
 
 
 class PassMessage(NamedTuple):
@@ -51,7 +48,7 @@ class PassMessage(NamedTuple):
     ahead: int = 0
     """Global stage of the message minus that of the pass."""
     number: int = 0
-    """Index as in Message."""
+    """Index among several messages of a pass between the two ranks."""
 
 
 class Wait(NamedTuple):
@@ -72,15 +69,27 @@ class OwnTask(NamedTuple):
     """Name of the span of the wait; empty if it is not shown as a wait."""
 
 
-LayoutHandle = PassMessage | Wait | OwnTask
-Handle = Message | Wait | OwnTask
+Handle = PassMessage | Wait | OwnTask
 """Condition that a task waits for."""
 Carried = Mapping[tuple[Variant, int], float]
 """{(variant, group cell): bytes}"""
 NOTHING: Carried = {}
 
 
-class LayoutTask(NamedTuple):
+class Launches(NamedTuple):
+    """What the host launches for a computation besides its kernels."""
+
+    tensors: int = 0
+    """Number of parameter tensors with a launch each."""
+    parts: int = 0
+    """Number of parts of gathered tensors that are copied into place, with a launch each."""
+    calls: int = 0
+    """Number of collectives and messages right before."""
+    start: float = 0.0
+    """Seconds of the first launches of a step, before which no GPU can begin."""
+
+
+class Task(NamedTuple):
     """One task of a pass, for all ranks of a layout."""
 
     stream: str
@@ -88,37 +97,66 @@ class LayoutTask(NamedTuple):
     kind: str
     """Letter of the pass, `norm`, `optimizer`, the op of a collective, or `send`; empty for a pure wait. Host launches have the
     kind of their pass; `ready` and `synchronise` are host marks."""
-    chunk: int
-    """Index of its stage among those of the rank, -1 without a stage."""
-    family: str | None
+    chunk: int = -1
+    """Index of its stage among those of the rank, so that equivalent ranks have equal tasks; -1 without a stage."""
+    family: str | None = None
     """Family of the rank's group whose rank cells start the task together; None: this rank alone."""
-    waits: tuple[LayoutHandle, ...]
+    waits: tuple[Handle, ...] = ()
     """Conditions for its start, one after the other; streams other than `compute` wait only for launches."""
-    gives: PassMessage | None
+    gives: PassMessage | None = None
     """Message that is complete when it ends."""
+    items: Steps = ()
+    """Kernels of a computation, or of its launches by the host, and the collectives between them."""
+    collective: Collective | None = None
+    """Collective or message of another stream."""
+    launches: Launches = Launches()
+    fresh: bool = False
+    """Whether the host begins to launch a computation when it begins; else all launches are in time."""
     free: bool = False
     """Whether it starts as soon as its waits are over, whatever else its rank does, as tasks of replayed traces do."""
 
 
-class Task(NamedTuple):
-    """One task of a pass of one rank; other fields are as in LayoutTask."""
-
-    stream: str
-    kind: str
-    stage: int
-    """Global stage, -1 without a stage."""
-    group: GroupCell | None
-    """Group whose rank cells start the task together; None: this rank alone."""
-    waits: tuple[Handle, ...]
-    gives: Message | None
-    activity: Activity
-    """Activity of the task; for tasks started together, this rank's part."""
-    free: bool = False
-    carried: Carried = NOTHING
-    """Bytes of the collectives and messages inside."""
+def launch(chunk: int, collective: Collective, after: Wait | None = None) -> Task:
+    """Return the start of a collective on its stream. after: launches on another stream that it waits for."""
+    waits = () if after is None else (after,)
+    return Task(collective.group, collective.op, chunk, collective.group, waits, collective=collective)
 
 
-def computing(tasks: Sequence[LayoutTask]) -> Mask:
+ScriptLine = Task | Handle
+"""A task of a pass, or a condition for what follows in the pass."""
+
+
+def joined(lines: Iterable[ScriptLine]) -> tuple[Task, ...]:
+    """Return the tasks of a pass.
+
+    Conditions belong to the next computation; before a launch or a wait of the host, and at the end, a task that only waits has
+    them.
+    """
+    tasks, waits = list[Task](), list[Handle]()
+    for line in lines:
+        if not isinstance(line, Task):
+            waits.append(line)
+            continue
+        task = line
+        if waits and task.stream == COMPUTE:
+            task = task._replace(waits=tuple(waits))
+        elif waits:
+            tasks.append(Task(COMPUTE, "", waits=tuple(waits)))
+        tasks.append(task)
+        waits = []
+    return (*tasks, Task(COMPUTE, "", waits=tuple(waits))) if waits else tuple(tasks)
+
+
+Step = TypeVar("Step", Kernel, Collective)
+
+
+def once_each(items: Iterable[OperatorStep], kind: type[Step]) -> list[Step]:
+    """Return each item of a type once. Layers repeat the same objects, so that there are far fewer than `items`."""
+    same = list(items)
+    return [one for one in dict(zip(map(id, same), same, strict=True)).values() if one.__class__ is kind]
+
+
+def computing(tasks: Sequence[Task]) -> Mask:
     """Return a mask of the tasks on compute streams."""
     return np.array([task.stream == COMPUTE for task in tasks], bool)
 
@@ -127,22 +165,53 @@ TemplateKey = tuple[str, Any]
 """Key of a template in a layout: `begin`, `finish`, (`steps`, StepKey) or (`special`, pass)."""
 
 
-class Layout(NamedTuple):
-    """Tasks of equivalent ranks, template after template."""
+@dataclass(frozen=True, eq=False)
+class Layout:
+    """Tasks of equivalent ranks, template after template, each in the order of its launches."""
 
-    tasks: tuple[LayoutTask, ...]
-    templates: Mapping[TemplateKey, range]
-    """Indices of the tasks of each template, in the order of their launches."""
+    begin: tuple[Task, ...] = ()
+    steps: Mapping[StepKey, tuple[Task, ...]] = field(default_factory=dict)
+    special: Mapping[Pass, tuple[Task, ...]] = field(default_factory=dict)
+    """Tasks of a pass's special action, which replace the usual ones."""
+    finish: tuple[Task, ...] = ()
     pairing: Pairing = ALONE
     """Which actions run interleaved in parts."""
 
-    @property
-    def special(self) -> list[tuple[str, int]]:
-        """Passes with a special variant, which one action of each runs."""
-        return [key for part, key in self.templates if part == "special"]
+    @cached_property
+    def parts(self) -> dict[TemplateKey, tuple[Task, ...]]:
+        """Tasks of each template."""
+        found: dict[TemplateKey, tuple[Task, ...]] = {("begin", None): self.begin}
+        found |= {("steps", key): tasks for key, tasks in self.steps.items()}
+        found |= {("special", one): tasks for one, tasks in self.special.items()}
+        return found | {("finish", None): self.finish}
+
+    @cached_property
+    def tasks(self) -> tuple[Task, ...]:
+        """All tasks."""
+        return tuple(chain.from_iterable(self.parts.values()))
+
+    @cached_property
+    def templates(self) -> dict[TemplateKey, range]:
+        """Indices of the tasks of each template."""
+        ends = accumulate(map(len, self.parts.values()))
+        return {key: range(end - len(own), end) for (key, own), end in zip(self.parts.items(), ends, strict=True)}
+
+    @cached_property
+    def distinct(self) -> tuple[list[Task], Ints]:
+        """Tasks that differ in what they do, and the place among them of each task; those of like layers do the same."""
+        keys = [(one.stream, one.kind, id(one.items), one.collective, one.launches, one.fresh) for one in self.tasks]
+        found = dict(zip(keys, self.tasks, strict=True))
+        number = {key: place for place, key in enumerate(found)}
+        return list(found.values()), np.array([number[key] for key in keys], np.int64)
+
+    @cached_property
+    def inside(self) -> tuple[str, ...]:
+        """Families of collectives inside computations."""
+        items = chain.from_iterable([task.items for task in self.tasks])
+        return tuple(dict.fromkeys([item.group for item in once_each(items, Collective)]))
 
 
-def special_actions(row: Sequence[Action], own: Sequence[int], passes: Iterable[tuple[str, int]]) -> set[Action]:
+def special_actions(row: Sequence[Action], own: Sequence[int], passes: Iterable[Pass]) -> set[Action]:
     """Return the actions that run the special variants of `passes`: of forward passes the first action, of others the last.
 
     row: actions of a rank. own: its global stages, by chunk.

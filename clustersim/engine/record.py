@@ -11,7 +11,7 @@ import numpy as np
 from clustersim.arrays import Floats, Ints, entries, offsets
 from clustersim.engine.fabric import HOST
 from clustersim.engine.loop import LoopStep
-from clustersim.engine.program import COMPUTE, READY, LayoutHandle, OwnTask, Span, Wait
+from clustersim.engine.program import COMPUTE, READY, Handle, OwnTask, Span, Wait
 from clustersim.engine.shape import Shape
 from clustersim.engine.times import Tasks
 
@@ -122,10 +122,12 @@ class Record(LoopStep):
         self, rank: int, leader: int, number: int, microbatch: int, asked: float, start: float, end: float
     ) -> Span:
         """Return the record of one task of a rank; times in seconds."""
-        task = self.tasks[number]
+        tasks = self.tasks
+        task, stage = tasks.of(number), int(self.shape.stage[number])
         which = microbatch if task.stream == COMPUTE or task.gives else -1
-        ends = self.segment_ends.get(leader)
-        return Span(rank, *task[:3], which, asked, start, end, task.activity, ends, task.carried)
+        activity, ends = tasks.different[tasks.of_task[number]], self.segment_ends.get(leader)
+        own = task.stream, task.kind, stage, which, asked, start, end
+        return Span(rank, *own, activity, ends, tasks.carried(number))
 
     def _waited(self) -> list[Span]:
         """Return the records of all waits longer than zero."""
@@ -146,7 +148,7 @@ def _ranges(begin: Ints, end: Ints) -> Ints:
     return found
 
 
-def _kind(handle: LayoutHandle) -> str:
+def _kind(handle: Handle) -> str:
     """Return the name of spans that wait for a handle; empty if they are not shown."""
     if isinstance(handle, Wait):
         return "send" if handle.stream.startswith("p2p") else HOST if handle.stream == READY else handle.stream

@@ -22,16 +22,7 @@ from clustersim.engine.compile import Activities, Plan
 from clustersim.engine.fabric import HOST, Activity, Segment
 from clustersim.engine.network import Network, Tenant, demand, folded, networks
 from clustersim.engine.player import Engine, Player
-from clustersim.engine.program import (
-    COMPUTE,
-    GroupCell,
-    Layout,
-    LayoutHandle,
-    LayoutTask,
-    OwnTask,
-    PassMessage,
-    Program,
-)
+from clustersim.engine.program import COMPUTE, GroupCell, Handle, Layout, OwnTask, PassMessage, Program, Task
 from clustersim.engine.record import Record
 from clustersim.engine.times import Tasks
 from clustersim.engine.traffic import Family
@@ -141,9 +132,7 @@ class _PlanWriter:
             needed = {place for one in tasks for place in one.before}
             left = tuple(place for place in range(len(tasks)) if place not in needed)
             every = (*tasks, ReplayTask("compute", "end", left))
-            own = tuple(self.tasks(every))
-            layout = Layout(own, {("begin", None): range(len(own)), ("finish", None): range(0)})
-            programs.append(Program(layout, (), (0,)))
+            programs.append(Program(Layout(tuple(self.tasks(every))), (), (0,)))
             does += map(self.activity, every)
             for one in every:
                 if one.call is not None:
@@ -153,13 +142,13 @@ class _PlanWriter:
         role, found = np.arange(len(rows)), self.activities.activities
         return Plan(programs, role, groups, members, found, np.array(does), self.network, cells.first, cells.size)
 
-    def tasks(self, tasks: Sequence[ReplayTask]) -> Iterator[LayoutTask]:
+    def tasks(self, tasks: Sequence[ReplayTask]) -> Iterator[Task]:
         """Yield the layout tasks of trace tasks."""
         last: dict[object, int] = {}
         """The last computation, and the last collective or message of each group."""
         for place, one in enumerate(tasks):
             stream, key = self.order(one)
-            waits: list[LayoutHandle] = [OwnTask(last[key])] if key is not None and key in last else []
+            waits: list[Handle] = [OwnTask(last[key])] if key is not None and key in last else []
             if one.kind == "receive":
                 waits.append(self.message(one))
                 stream = HOST
@@ -174,7 +163,7 @@ class _PlanWriter:
             kind = one.call.op if one.kind == "collective" and one.call else one.name or one.kind
             if one.kind in ("send", "receive"):
                 kind = one.kind
-            yield LayoutTask(stream, kind, -1, group, tuple(waits), gives, free=True)
+            yield Task(stream, kind, -1, group, tuple(waits), gives, free=True)
 
     def order(self, one: ReplayTask) -> tuple[str, object]:
         """Return the stream of a task and the key of its order; None for tasks that only wait for dependencies."""

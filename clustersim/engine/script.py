@@ -1,29 +1,43 @@
-"""Scripts: the kernels, collectives and messages of a pipeline rank in a step, without links.
+"""Scripts: the programs of pipeline ranks in a step, with their kernels, collectives and messages, without links.
 
 A script depends only on the job; `plan` binds it to the cells of a network. The scripts of all pipeline ranks contain all
 collectives of a job with their sizes, on which the choice of an algorithm depends. Ranks that differ only in stage numbers, as
-those in the middle of a pipeline, share one text.
+those in the middle of a pipeline, share one layout.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain, pairwise
 from operator import itemgetter
-from typing import NamedTuple, TypeVar, cast
+from typing import NamedTuple, cast
 
 import numpy as np
 
-from clustersim.engine.instruction import Compute, Drain, Instruction, Launch, Send
-from clustersim.engine.microbatch_overlap import ALONE, Pairing, StepKey, launched_between, turns
-from clustersim.engine.program import PassMessage, Wait, special_actions
+from clustersim.engine.fabric import HOST
+from clustersim.engine.microbatch_overlap import Pairing, StepKey, launched_between, turns
+from clustersim.engine.program import (
+    COMPUTE,
+    SYNCHRONISE,
+    Launches,
+    Layout,
+    Pass,
+    PassMessage,
+    Program,
+    ScriptLine,
+    Task,
+    Wait,
+    joined,
+    launch,
+    once_each,
+)
 from clustersim.engine.sharded import SHARED, ShardedPass
 from clustersim.hardware.constants import BYTES
 from clustersim.model.kernel import Kernel
 from clustersim.model.moe import COUNTS
-from clustersim.model.operator import Awaited, Collective, OperatorStep, Started, Steps
+from clustersim.model.operator import Awaited, Collective, Started, Steps
 from clustersim.parallel import offload
 from clustersim.parallel.deepspeed import persistent
 from clustersim.parallel.fsdp import block_by_block, by_buckets
@@ -50,47 +64,12 @@ EXCHANGE = "ep"
 
 _PASS = itemgetter(Action._fields.index("letter"), Action._fields.index("stage"))
 
-Pass = tuple[str, int]
-"""(letter, chunk)"""
 Neighbours = tuple[int, int, bool, bool]
 """How far the stages before and after one are, whether its chunk is reversed, and whether it ends the model."""
-Mark = tuple[int, Instruction]
-"""(position in a pass, instruction there)"""
-
-
-class ScriptText(NamedTuple):
-    """Lines of equivalent pipeline ranks, structured as engine.program.Layout but unbound."""
-
-    begin: tuple[Instruction, ...]
-    steps: Mapping[StepKey, tuple[Instruction, ...]]
-    special: Mapping[Pass, tuple[Instruction, ...]]
-    """Lines of a pass's special action, which replace the usual ones."""
-    finish: tuple[Instruction, ...]
-    pairing: Pairing = ALONE
-
-    def parts(self) -> Iterator[tuple[Instruction, ...]]:
-        """Yield the lines of each part."""
-        return chain((self.begin,), self.steps.values(), self.special.values(), (self.finish,))
-
-    def lines(self) -> Iterator[Instruction]:
-        """Yield all lines of all parts."""
-        return chain.from_iterable(self.parts())
-
-
-class Script(NamedTuple):
-    """Script of one pipeline rank."""
-
-    text: ScriptText
-    row: tuple[Action, ...]
-    own: tuple[int, ...]
-    """Stages of the rank, by chunk."""
-
-    def passes(self) -> Iterator[tuple[Instruction, ...]]:
-        """Yield the lines of each action, of which none is in parts."""
-        once = special_actions(self.row, self.own, self.text.special)
-        for action in self.row:
-            key = action.letter, self.own.index(action.stage)
-            yield self.text.special[key] if action in once else self.text.steps[key]
+Mark = tuple[int, ScriptLine]
+"""(position in a pass, task or condition there)"""
+DRAIN = Task(HOST, SYNCHRONISE)
+"""Point where the host waits until its GPU is idle."""
 
 
 def row_ends(schedule: Schedule, pipeline: Pipeline) -> tuple[RowEnds, ...]:
@@ -98,8 +77,8 @@ def row_ends(schedule: Schedule, pipeline: Pipeline) -> tuple[RowEnds, ...]:
     return tuple([RowEnds(row, pipeline.own(rank)) for rank, row in enumerate(schedule)])
 
 
-def scripts(job: Job, written: WrittenPasses, rows: Sequence[RowEnds]) -> tuple[Script, ...]:
-    """Return the script of every pipeline rank. `written` keeps texts for jobs with other numbers of microbatches."""
+def scripts(job: Job, written: WrittenPasses, rows: Sequence[RowEnds]) -> tuple[Program, ...]:
+    """Return the script of every pipeline rank. `written` keeps layouts for jobs with other numbers of microbatches."""
     around = neighbours(job.pipeline)
     return tuple([_Writer(job, written, ends, [around[stage] for stage in ends.own]).script() for ends in rows])
 
@@ -117,47 +96,33 @@ def neighbours(pipeline: Pipeline) -> list[Neighbours]:
     return list(zip(before.tolist(), joined.astype(int).tolist(), back.tolist(), last.tolist(), strict=True))
 
 
-def texts(written: Iterable[Script]) -> list[ScriptText]:
-    """Return the different texts of scripts, in order of appearance."""
-    return list({id(script.text): script.text for script in written}.values())
+def layouts(written: Iterable[Program]) -> list[Layout]:
+    """Return the different layouts of scripts, in order of appearance."""
+    return list(dict.fromkeys([script.layout for script in written]))
 
 
-def lines(written: Iterable[Script]) -> int:
-    """Return the number of instructions of all different texts."""
-    return sum([len(part) for text in texts(written) for part in text.parts()])
-
-
-def kernels(written: Sequence[Script]) -> list[Kernel]:
+def kernels(written: Sequence[Program]) -> list[Kernel]:
     """Return the distinct kernels of all scripts, in order of appearance."""
-    different = texts(written)
-    every = chain.from_iterable(part for text in different for part in (*text.steps.values(), text.finish))
-    once = chain.from_iterable(part for text in different for part in text.special.values())
-    passes = [line.items for line in every if isinstance(line, Compute)]
-    # other lines of special passes are parts of the usual ones
-    passes += [line.items for line in once if isinstance(line, Compute) and len(line.items) == 1]
+    different = layouts(written)
+    every = chain.from_iterable(part for one in different for part in (*one.steps.values(), one.finish))
+    once = chain.from_iterable(part for one in different for part in one.special.values())
+    passes = [task.items for task in every]
+    # other tasks of special passes are parts of the usual ones
+    passes += [task.items for task in once if len(task.items) == 1]
     items = dict(zip(map(id, passes), passes, strict=True)).values()  # equal stages share one object
     return list(dict.fromkeys(once_each(chain.from_iterable(items), Kernel)))
 
 
-Step = TypeVar("Step", Kernel, Collective)
-
-
-def once_each(items: Iterable[OperatorStep], kind: type[Step]) -> list[Step]:
-    """Return each item of a type once. Layers repeat the same objects, so that there are far fewer than `items`."""
-    same = list(items)
-    return [one for one in dict(zip(map(id, same), same, strict=True)).values() if one.__class__ is kind]
-
-
-def collectives(written: Sequence[Script]) -> list[Collective]:
+def collectives(written: Sequence[Program]) -> list[Collective]:
     """Return the distinct collectives and messages of all scripts, in order of appearance."""
     found: dict[Collective, None] = {}
     seen: dict[int, Steps] = {}  # equal stages share one object
-    for line in chain.from_iterable(text.lines() for text in texts(written)):
-        if isinstance(line, Send | Launch):
-            found[line.collective] = None
-        elif isinstance(line, Compute) and id(line.items) not in seen:
-            seen[id(line.items)] = line.items
-            found |= dict.fromkeys(once_each(line.items, Collective))
+    for task in chain.from_iterable([one.tasks for one in layouts(written)]):
+        if task.collective is not None:
+            found[task.collective] = None
+        elif id(task.items) not in seen:
+            seen[id(task.items)] = task.items
+            found |= dict.fromkeys(once_each(task.items, Collective))
     return list(found)
 
 
@@ -171,14 +136,14 @@ class WrittenPasses(NamedTuple):
 
     stages: tuple[Stage, ...]
     """All global stages."""
-    passes: dict[tuple[object, ...], tuple[Instruction, ...]]
+    passes: dict[tuple[object, ...], tuple[ScriptLine, ...]]
     """Lines of passes by letter, stage object and options; written for the first of equal stages."""
     parts: dict[tuple[int, ...], Steps]
     """Consecutive steps of passes, by the identities of the steps."""
     updates: dict[tuple[int, int], tuple[Steps, Steps]]
     """(gradient norm, optimizer) by the number of parameters and of experts' parameters."""
-    texts: dict[tuple[object, ...], ScriptText]
-    """Texts by their content: stages, messages, special passes, order."""
+    layouts: dict[tuple[object, ...], Layout]
+    """Layouts by their content: stages, messages, special passes, order."""
 
     @classmethod
     def of(cls, stages: Sequence[Stage]) -> WrittenPasses:
@@ -216,11 +181,9 @@ class RowEnds:
         return tuple([(letter, chunk) for letter, chunk in self.begun if last.get(chunk) == letter])
 
 
-def _of_chunk(line: Instruction, chunk: int) -> Instruction:
+def _of_chunk(line: ScriptLine, chunk: int) -> ScriptLine:
     """Return the line with another chunk."""
-    if isinstance(line, Compute):
-        return Compute(line.kind, chunk, *line[2:])
-    return line if isinstance(line, Wait) else line._replace(chunk=chunk)
+    return line._replace(chunk=chunk) if isinstance(line, Task) and 0 <= line.chunk != chunk else line
 
 
 @dataclass(frozen=True)
@@ -244,16 +207,16 @@ class _Writer:
         """Return the stage of a chunk."""
         return self.written.stages[self.own[chunk]]
 
-    def script(self) -> Script:
-        """Return the script of the rank; its text is written for the first rank that has it."""
+    def script(self) -> Program:
+        """Return the script of the rank; its layout is written for the first rank that has it."""
         own, ends, stages = self.ends.own, self.ends, self.written.stages
         pairing = Pairing(self.exchanges(ends.begun), self.pipeline.paired)
         cut = tuple(key for key in dict(turns(ends.row, own, pairing)) if len(key) == 4) if pairing else ()
         order = self.in_order if len(own) > 1 else ()
         content = (*[id(stages[one]) for one in own], *self.neighbours, ends.begun, ends.ended, *order, cut)
-        if content not in self.written.texts:
-            self.written.texts[content] = self.text(pairing, cut)
-        return Script(self.written.texts[content], ends.row, own)
+        if content not in self.written.layouts:
+            self.written.layouts[content] = self.layout(pairing, cut)
+        return Program(self.written.layouts[content], ends.row, own)
 
     def once(self) -> list[Pass]:
         """Return the passes with special lines, such as reductions or gathers, for the action that `special_actions` returns."""
@@ -267,16 +230,16 @@ class _Writer:
         firsts = [one for one in ends.ended if one[0] == "F"] if self.gathers else []
         return [*(ends.complete if reduces else ()), *firsts]
 
-    def text(self, pairing: Pairing, cut: Sequence[StepKey]) -> ScriptText:
-        """Write the text of the rank. cut: parts of passes that are cut."""
+    def layout(self, pairing: Pairing, cut: Sequence[StepKey]) -> Layout:
+        """Write the layout of the rank. cut: parts of passes that are cut."""
         split, sharded, several, once = self.job.parallelism, self.job.sharded, bool(self.kinds), self.once()
-        steps: dict[StepKey, tuple[Instruction, ...]] = {}
+        steps: dict[StepKey, tuple[Task, ...]] = {}
         for one in self.ends.begun:
             at_once = split.reduce_every_microbatch and several and one[0] in "BW"
             write = self.sharded if sharded else self.reduced_at_once if at_once else self.whole
             steps[one] = self.between(one, write(one))
-        begin: tuple[Instruction, ...] = ()
-        special: dict[Pass, tuple[Instruction, ...]] = {}
+        begin: tuple[ScriptLine, ...] = ()
+        special: dict[Pass, tuple[Task, ...]] = {}
         for one in once:
             if sharded:
                 special[one] = self.between(one, self.sharded(one, once=True))
@@ -287,13 +250,13 @@ class _Writer:
             special |= first
         for key in cut:
             letter, chunk, which, beside = cast(tuple[str, int, int, int], key)
-            steps[key] = tuple(self.part((letter, chunk), which, beside, pairing))
-        finish = tuple(chain(self.reduce_all(), self.end(), self.gather_all()))
-        return ScriptText(begin, steps, special, finish, pairing)
+            steps[key] = joined(self.part((letter, chunk), which, beside, pairing))
+        finish = joined(chain(self.reduce_all(), self.end(), self.gather_all()))
+        return Layout(joined(begin), steps, special, finish, pairing)
 
-    def between(self, one: Pass, lines: Iterable[Instruction]) -> tuple[Instruction, ...]:
-        """Return the lines of a pass between the message that it receives and the one that it sends."""
-        return *self.take(one), *lines, *self.give(one)
+    def between(self, one: Pass, lines: Iterable[ScriptLine]) -> tuple[Task, ...]:
+        """Return the tasks of a pass, with the message that it receives and the one that it sends."""
+        return joined((*self.take(one), *lines, *self.give(one)))
 
     def exchanges(self, passes: Iterable[Pass]) -> dict[Pass, int]:
         """Return {pass: number of all-to-alls with experts} if two passes run beside each other, else nothing."""
@@ -301,7 +264,7 @@ class _Writer:
             return {}
         return {one: len(_exchanges(self.items(one))) for one in passes}
 
-    def part(self, one: Pass, which: int, beside: int, pairing: Pairing) -> Iterator[Instruction]:
+    def part(self, one: Pass, which: int, beside: int, pairing: Pairing) -> Iterator[ScriptLine]:
         """Yield part `which` of a pass that is cut at its all-to-alls: up to the launch of the next one, or its message."""
         items, paired = self.items(one), self.pipeline.paired
         places = [-1, *(_exchanges(items) if pairing.exchanges else ()), len(items)]
@@ -318,7 +281,7 @@ class _Writer:
         if end > begin + 1:
             yield from self.computed(*one, items[begin + 1 : end])
         if end < len(items):
-            yield Launch(one[1], cast(Collective, items[end]))
+            yield launch(one[1], cast(Collective, items[end]))
         elif not paired:
             yield from self.give(one)
 
@@ -328,7 +291,7 @@ class _Writer:
         items: Steps = getattr(self.stage(one[1]), by_letter[one[0]])
         return items
 
-    def whole(self, one: Pass) -> Iterator[Instruction]:
+    def whole(self, one: Pass) -> Iterator[ScriptLine]:
         """Yield the lines of an uncut pass, with the copies of offloaded activations."""
         return self.like(one, (), lambda: self.marked(one, self.items(one), self.copies(one)))
 
@@ -336,18 +299,18 @@ class _Writer:
         """Return the copies of offloaded activations: to the host after each block, or back during the block before."""
         letter, chunk = one
         found = offload.block_copies(self.job, self.stage(chunk), letter)
-        return [(place, Launch(chunk, own) if isinstance(own, Collective) else Wait(*own)) for place, own in found]
+        return [(place, launch(chunk, own) if isinstance(own, Collective) else Wait(*own)) for place, own in found]
 
     def like(
-        self, one: Pass, what: tuple[object, ...], write: Callable[[], Iterable[Instruction]]
-    ) -> Iterator[Instruction]:
+        self, one: Pass, what: tuple[object, ...], write: Callable[[], Iterable[ScriptLine]]
+    ) -> Iterator[ScriptLine]:
         """Yield lines that `write` writes once for all equal stages. `what`: options that change them."""
         key, passes = (one[0], id(self.stage(one[1])), *what), self.written.passes
         if key not in passes:
             passes[key] = tuple(write())
         return (_of_chunk(line, one[1]) for line in passes[key])
 
-    def computed(self, letter: str, chunk: int, items: Steps) -> Iterator[Instruction]:
+    def computed(self, letter: str, chunk: int, items: Steps) -> Iterator[ScriptLine]:
         """Yield computations in lock-step with the tp group, and between them the collectives of experts, which join other ranks.
 
         Where tp peers hold different experts, whose work may differ, only parts with tp collectives are in lock-step.
@@ -362,17 +325,17 @@ class _Writer:
             part = self.written.parts.setdefault(tuple(map(id, part)), part)  # like layers have one
             alone = split.etp != split.tp and not any(isinstance(item, Collective) for item in part)
             if part or not items:
-                yield Compute(letter, chunk, part, None if alone else lock)
+                yield Task(COMPUTE, letter, chunk, None if alone else lock, items=part)
             if end < len(items):
                 one = items[end]
                 if not isinstance(one, Awaited):
-                    yield Launch(chunk, one.collective if isinstance(one, Started) else cast(Collective, one))
+                    yield launch(chunk, one.collective if isinstance(one, Started) else cast(Collective, one))
                 if not isinstance(one, Started):
                     yield Wait(cast(Collective, one).group)
                 if isinstance(one, Collective) and one.group == COUNTS and reads_counts(self.job):
-                    yield Drain(chunk)
+                    yield DRAIN
 
-    def marked(self, one: Pass, items: Steps, marks: Sequence[Mark]) -> Iterator[Instruction]:
+    def marked(self, one: Pass, items: Steps, marks: Sequence[Mark]) -> Iterator[ScriptLine]:
         """Yield the computations of `items`, with each mark's line at its position."""
         done = 0
         for position, line in sorted(marks, key=itemgetter(0)):
@@ -383,7 +346,7 @@ class _Writer:
         if done < len(items):
             yield from self.computed(*one, items[done:])
 
-    def take(self, one: Pass) -> tuple[Instruction, ...]:
+    def take(self, one: Pass) -> tuple[ScriptLine, ...]:
         """Return the receive of a pass, and the tp all-gather after it if each tp rank receives a part."""
         forward, stage = one[0] == "F", self.stage(one[1])
         if not self.beyond(one, not forward):
@@ -392,19 +355,21 @@ class _Writer:
         if self.job.message_parts == 1:
             return (received,)
         size = stage.input_bytes if forward else stage.output_bytes
-        return received, Launch(one[1], Collective("tp", "all_gather", size)), Wait("tp")
+        return received, launch(one[1], Collective("tp", "all_gather", size)), Wait("tp")
 
-    def give(self, one: Pass) -> tuple[Instruction, ...]:
-        """Return the send of a pass, or the wait of a host that reads the loss."""
+    def give(self, one: Pass) -> tuple[ScriptLine, ...]:
+        """Return the send of a pass, and the wait for it if it is awaited at once, or the wait of a host that reads the loss."""
         forward, stage = one[0] == "F", self.stage(one[1])
         if forward and self.neighbours[one[1]][3] and reads_loss(self.job):
-            return (Drain(one[1]),)
+            return (DRAIN,)
         ahead = self.beyond(one, forward)
         if not ahead:
             return ()
-        size, wait = stage.output_bytes if forward else stage.input_bytes, not self.job.parallelism.overlap.p2p
-        size /= self.job.message_parts
-        return (Send(one[1], ahead, Collective(self.way(one), "send", size), wait),)
+        size = (stage.output_bytes if forward else stage.input_bytes) / self.job.message_parts
+        way = self.way(one)
+        given = PassMessage(way, one[1], ahead)
+        sent = Task(way, "send", one[1], gives=given, collective=Collective(way, "send", size))
+        return (sent,) if self.job.parallelism.overlap.p2p else (sent, Wait(way))
 
     def beyond(self, one: Pass, onwards: bool) -> int:
         """Return the offset (1, -1) from a pass's stage to the next or previous one, if it is on another rank that exchanges
@@ -415,7 +380,7 @@ class _Writer:
         """Return the family of a pass's messages: p2p-forward to the next pipeline rank, p2p-backward to the previous one."""
         return FORWARD if (one[0] == "F") != self.neighbours[one[1]][2] else BACKWARD
 
-    def sharded(self, one: Pass, once: bool = False) -> Iterator[Instruction]:
+    def sharded(self, one: Pass, once: bool = False) -> Iterator[ScriptLine]:
         """Yield a pass that gathers its parameters, and reduces their gradients after it.
 
         once: whether it is the pass of a step that does what others leave out.
@@ -427,7 +392,7 @@ class _Writer:
         reduces = one[0] in "BW" and (once or not job.parallelism.no_sync)
         yield from self.like(one, (gathers, reduces), lambda: self.sharded_lines(one, gathers, reduces))
 
-    def sharded_lines(self, one: Pass, gathers: bool, reduces: bool) -> Iterator[Instruction]:
+    def sharded_lines(self, one: Pass, gathers: bool, reduces: bool) -> Iterator[ScriptLine]:
         """Yield the lines of a pass over sharded parameters. gathers, reduces: whether it gathers them and reduces gradients."""
         job, (letter, chunk) = self.job, one
         events = (
@@ -451,29 +416,29 @@ class _Writer:
         """Return the family whose ranks share one copy of the optimizer states."""
         return SHARED[family] if self.job.parallelism.optimizer_instances > 1 else family
 
-    def reduce(self, family: str, chunk: int, parameters: float) -> tuple[Instruction, ...]:
+    def reduce(self, family: str, chunk: int, parameters: float) -> tuple[ScriptLine, ...]:
         """Return the reduction of gradients: a reduce-scatter to shards, then an all-reduce over copies of the shards."""
         size, sharing = parameters * BYTES[self.job.training.gradients], self.sharing(family)
         shards = self.job.shards(expert=family == "edp")
         whole = has_habit(self.job, "reduces_whole")
-        scatter = Launch(chunk, Collective(sharing, "all_reduce" if whole else "reduce_scatter", size))
-        copies = Launch(chunk, Collective(family, "all_reduce", size / shards), Wait(sharing) if shards > 1 else None)
-        read = (Drain(chunk),) * reads_loss(self.job)  # and the norm of each bucket
+        scatter = launch(chunk, Collective(sharing, "all_reduce" if whole else "reduce_scatter", size))
+        copies = launch(chunk, Collective(family, "all_reduce", size / shards), Wait(sharing) if shards > 1 else None)
+        read = (DRAIN,) * reads_loss(self.job)  # and the norm of each bucket
         away = offload.leaving(self.job, size, family == "edp") * (shards > 1)
-        leave = (Launch(chunk, Collective(offload.OUT, "gradients", away), Wait(sharing)),) if away else ()
+        leave = (launch(chunk, Collective(offload.OUT, "gradients", away), Wait(sharing)),) if away else ()
         reduce = (scatter,) * (shards > 1) + (copies,) * (shards == 1 or sharing != family)
         return (*read, *reduce, *leave) if size else ()
 
-    def gather(self, family: str, chunk: int, parameters: float, op: str = "all_gather") -> tuple[Instruction, ...]:
+    def gather(self, family: str, chunk: int, parameters: float, op: str = "all_gather") -> tuple[ScriptLine, ...]:
         """Return the collective that brings updated parameters to the ranks that share one copy of the optimizer states."""
         size = parameters * weight_bytes(self.job) * (self.job.shards(expert=family == "edp") > 1)
-        return (Launch(chunk, Collective(self.sharing(family), op, size)),) if size else ()
+        return (launch(chunk, Collective(self.sharing(family), op, size)),) if size else ()
 
-    def reduced(self, one: Pass) -> Iterator[Instruction]:
+    def reduced(self, one: Pass) -> Iterator[ScriptLine]:
         """Yield a backward pass that launches the reduction of each gradient bucket when it is full."""
         return self.like(one, ("reduced",), lambda: self.reduced_lines(one))
 
-    def reduced_lines(self, one: Pass) -> Iterator[Instruction]:
+    def reduced_lines(self, one: Pass) -> Iterator[ScriptLine]:
         """Write the lines of `reduced`."""
         items, stage = self.items(one), self.stage(one[1])
         marks = self.copies(one)
@@ -483,7 +448,7 @@ class _Writer:
                 marks += [(own.position, line) for line in self.reduce(family, one[1], own.parameters)]
         return self.marked(one, items, marks)
 
-    def reduced_at_once(self, one: Pass) -> Iterator[Instruction]:
+    def reduced_at_once(self, one: Pass) -> Iterator[ScriptLine]:
         """Yield a backward pass, the reductions of its gradients during or after it, and the wait for them."""
         if self.job.parallelism.overlap.grad_reduce:
             yield from self.reduced(one)
@@ -493,10 +458,10 @@ class _Writer:
                 yield from self.reduce(family, one[1], self.stage(one[1]).held(expert))
         yield from (Wait(family) for family, _ in self.kinds)
 
-    def gathered(self, firsts: Iterable[Pass]) -> tuple[tuple[Instruction, ...], dict[Pass, tuple[Instruction, ...]]]:
+    def gathered(self, firsts: Iterable[Pass]) -> tuple[tuple[ScriptLine, ...], dict[Pass, tuple[Task, ...]]]:
         """Launch all gathers at once; the first forward pass of each stage waits for each bucket before its first use."""
-        starts: dict[str, list[Instruction]] = {family: [] for family, _ in self.kinds}
-        special: dict[Pass, tuple[Instruction, ...]] = {}
+        starts: dict[str, list[ScriptLine]] = {family: [] for family, _ in self.kinds}
+        special: dict[Pass, tuple[Task, ...]] = {}
         for first in firsts:
             stage = self.stage(first[1])
             marks = self.copies(first)
@@ -517,7 +482,7 @@ class _Writer:
         """Stages of the rank in model order."""
         return [self.stage(chunk) for chunk in self.in_order]
 
-    def reduce_all(self) -> Iterator[Instruction]:
+    def reduce_all(self) -> Iterator[ScriptLine]:
         """Yield the reductions after the last pass, then the all-reduce of the tied embedding's gradients."""
         for family, expert in () if self.job.sharded else self.kinds:
             split = self.job.parallelism
@@ -528,10 +493,10 @@ class _Writer:
         shared = max(stage.shared for stage in self.held)
         if shared:
             size = shared * BYTES[self.job.training.gradients] / (self.job.shards(False) if self.job.sharded else 1)
-            yield Launch(-1, Collective("embedding", "all_reduce", size))
+            yield launch(-1, Collective("embedding", "all_reduce", size))
             yield Wait("embedding")
 
-    def end(self) -> Iterator[Instruction]:
+    def end(self) -> Iterator[ScriptLine]:
         """Yield the gradient norm, all-reduced over a replica with all experts, and the optimizer, here or on the host."""
         parameters, experts = (sum(getattr(stage, kind) for stage in self.held) for kind in ("parameters", "experts"))
         updates = self.written.updates
@@ -539,13 +504,14 @@ class _Writer:
             updates[parameters, experts] = self.update(parameters, experts)
         norm, optimizer = updates[parameters, experts]
         if norm:
-            yield Compute("norm", -1, norm, "model" if isinstance(norm[-1], Collective) else None)
+            yield Task(COMPUTE, "norm", family="model" if isinstance(norm[-1], Collective) else None, items=norm)
         if gradients_leave(self.job):
             yield Wait(offload.OUT)
         update = list(offload.host_update(self.job, self.held, parameters, experts))
-        yield from (Launch(-1, one, Wait(after) if after else None) for one, after in update)
+        yield from (launch(-1, one, Wait(after) if after else None) for one, after in update)
         if optimizer:
-            yield Compute("optimizer", -1, optimizer, None, sum(stage.tensors for stage in self.held))
+            own = Launches(tensors=sum(stage.tensors for stage in self.held))
+            yield Task(COMPUTE, "optimizer", items=optimizer, launches=own)
         yield from (Wait(family) for family in dict.fromkeys(one.group for one, _ in update))
 
     def update(self, parameters: int, experts: int) -> tuple[Steps, Steps]:
@@ -555,7 +521,7 @@ class _Writer:
         everyone = norm and self.job.mesh.size > self.job.copies(expert=True)
         return (*found[:norm], *([Collective("model", "all_reduce", 4.0)] if everyone else [])), found[norm:]
 
-    def gather_all(self) -> Iterator[Instruction]:
+    def gather_all(self) -> Iterator[ScriptLine]:
         """Yield the collectives of updated parameters (ZeRO-1 and 2), unless they overlap with the next forward passes."""
         if self.job.sharded:
             yield from self.gather_small()
@@ -572,17 +538,18 @@ class _Writer:
             yield Wait(self.sharing(family))
             yield from self.unflattened(expert)
 
-    def gather_small(self) -> Iterator[Instruction]:
+    def gather_small(self) -> Iterator[ScriptLine]:
         """Yield the all-gather of small parameters that DeepSpeed keeps whole (`persistent`)."""
         setting = self.job.parallelism.zero3
         size = persistent(self.written.stages[0], setting) * weight_bytes(self.job) if setting else 0.0
         if size:
-            yield Launch(0, Collective(SHARED["dp"], "all_gather", size))
+            yield launch(0, Collective(SHARED["dp"], "all_gather", size))
             yield Wait(SHARED["dp"])
 
-    def unflattened(self, expert: bool) -> Iterator[Instruction]:
+    def unflattened(self, expert: bool) -> Iterator[ScriptLine]:
         """Yield the copies of gathered parameters from a flat buffer into their tensors, if the framework makes them."""
         held = sum(stage.held(expert) for stage in self.held)
         if held and unflattens(self.job):
             tensors = sum(stage.tensors_held(expert) for stage in self.held)
-            yield Compute("optimizer", -1, (put_back(self.job, held),), None, parts=tensors * self.job.shards(expert))
+            own = Launches(parts=tensors * self.job.shards(expert))
+            yield Task(COMPUTE, "optimizer", items=(put_back(self.job, held),), launches=own)

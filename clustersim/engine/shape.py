@@ -29,12 +29,12 @@ from clustersim.engine.program import (
     SYNCHRONISE,
     UPDATE,
     GroupCell,
+    Handle,
     Layout,
-    LayoutHandle,
-    LayoutTask,
     OwnTask,
     PassMessage,
     Program,
+    Task,
     special_actions,
 )
 from clustersim.errors import DeadlockError
@@ -108,7 +108,7 @@ class Shape:
     streams: tuple[str, ...]
     rank_task: Ints
     """First task of each rank, followed by the number of tasks."""
-    lines: Sequence[LayoutTask]
+    lines: Sequence[Task]
     """Tasks of the layouts, one layout after the other."""
     line: Ints
     """Place of each task in `lines`."""
@@ -226,7 +226,7 @@ class _Names:
                 waits += [self.awaited(handle) for handle in task.waits]
         return tasks, waits
 
-    def awaited(self, handle: LayoutHandle) -> tuple[int, ...]:
+    def awaited(self, handle: Handle) -> tuple[int, ...]:
         """Return a wait as a row: what, which (of messages, each rank has its own), first, but, chunk, message."""
         if isinstance(handle, PassMessage):
             return MESSAGE, -1, 0, 0, handle.chunk, self.message(handle, "receive")
@@ -242,10 +242,10 @@ def shape(plan: Plan) -> Shape:
     Raises DeadlockError if the ranks of a group do not all reach the same tasks.
     """
     names, programs, role = _Names(), plan.programs, plan.role
-    layouts = {id(one.layout): one.layout for one in programs}
-    columns = [names.layout(one) for one in layouts.values()]
+    layouts = list(dict.fromkeys([one.layout for one in programs]))
+    columns = [names.layout(one) for one in layouts]
     place = {layout: number for number, layout in enumerate(layouts)}
-    of_role = np.array([place[id(one.layout)] for one in programs], np.int64)
+    of_role = np.array([place[one.layout] for one in programs], np.int64)
     layout, ranks = of_role[role], np.arange(len(role))
     # the columns of each rank are those of its layout
     first_task, first_wait = (offsets(np.array([len(one[side]) for one in columns], np.int64)) for side in (0, 1))
@@ -284,9 +284,9 @@ def shape(plan: Plan) -> Shape:
     # passes
     role_pass = offsets(np.array([len(template) for template, _ in orders], np.int64))
     passes, rank_pass = entries(role_pass, role), offsets(lengths(role_pass)[role])
-    templates = [places for one in layouts.values() for places in one.templates.values()]
+    templates = [places for one in layouts for places in one.templates.values()]
     bounds = np.array([(places.start, places.stop) for places in templates], np.int64)
-    first_template = offsets(np.array([len(one.templates) for one in layouts.values()], np.int64))[of_role]
+    first_template = offsets(np.array([len(one.templates) for one in layouts], np.int64))[of_role]
     template = np.array([*chain.from_iterable([one for one, _ in orders])]) + first_template.repeat(lengths(role_pass))
     starts, stops = bounds[template].T
     first_of_rank = rank_task[:-1].repeat(lengths(rank_pass))
@@ -328,7 +328,7 @@ def shape(plan: Plan) -> Shape:
         slots=(),
         streams=tuple(names.streams),
         rank_task=rank_task,
-        lines=[task for one in layouts.values() for task in one.tasks],
+        lines=[task for one in layouts for task in one.tasks],
         line=line,
         plan=plan,
     )
@@ -350,7 +350,7 @@ def _groups(members: Mapping[GroupCell, int], names: Sequence[str], cells: Ints)
     return numbers, np.array(sizes, np.int64)
 
 
-def _op(task: LayoutTask) -> int:
+def _op(task: Task) -> int:
     """Return the loop's operation (engine/loop.py) that executes a task."""
     if task.free:
         return LAUNCH

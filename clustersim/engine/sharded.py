@@ -9,8 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from clustersim.engine.instruction import Compute, Instruction, Launch
-from clustersim.engine.program import Wait
+from clustersim.engine.program import COMPUTE, ScriptLine, Task, Wait, launch
 from clustersim.hardware.constants import BYTES
 from clustersim.model.kernel import Kernel
 from clustersim.model.operator import Collective, Steps
@@ -32,17 +31,17 @@ class ShardedPass:
     job: Job
     letter: str
     chunk: int
-    computed: Callable[[str, int, Steps], Iterator[Instruction]]
+    computed: Callable[[str, int, Steps], Iterator[ScriptLine]]
     launched: Counter[str] = field(default_factory=Counter)
     gathers: dict[tuple[str, int], int] = field(default_factory=dict)
     """{(family, unit): number of collectives launched on the stream before its gather}."""
     reductions: dict[str, list[int]] = field(default_factory=dict)
-    written: dict[int, tuple[Instruction, ...]] = field(default_factory=dict)
+    written: dict[int, tuple[ScriptLine, ...]] = field(default_factory=dict)
     """Computation of units by their items; equal blocks share one object."""
     copies: dict[Kernel, Steps] = field(default_factory=dict)
 
-    def lines(self, events: Events, reduces: bool) -> Iterator[Instruction]:
-        """Yield the instructions of a pass. reduces: whether it waits for reductions at its end."""
+    def lines(self, events: Events, reduces: bool) -> Iterator[ScriptLine]:
+        """Yield the lines of a pass. reduces: whether it waits for reductions at its end."""
         events, forward, share = list(events), self.letter == "F", self.job.training.offload.activations
         sizes, done = [share * unit.saved for what, _, unit in events if what == "run" and share * unit.saved], 0
         for what, place, unit in events:
@@ -63,7 +62,7 @@ class ShardedPass:
         kinds = ((SHARED["dp"], "dp", dense, False), (SHARED["edp"], "edp", experts, True))
         yield from (kind for kind in kinds if kind[2] and self.job.shards(kind[3]) > 1)
 
-    def gather(self, place: int, unit: Unit) -> Iterator[Instruction]:
+    def gather(self, place: int, unit: Unit) -> Iterator[ScriptLine]:
         """Launch the gathers of a unit."""
         for family, _, parameters, expert in self.kinds(*unit.gathered):
             self.gathers[family, place] = self.launched[family]
@@ -74,20 +73,20 @@ class ShardedPass:
                 ready = Wait(INTO)
             yield self.launch(family, "all_gather", parameters * weight_bytes(self.job), ready)
 
-    def arrive(self, place: int, unit: Unit) -> Iterator[Instruction]:
+    def arrive(self, place: int, unit: Unit) -> Iterator[ScriptLine]:
         """Wait for the gathers of a unit and copy its parameters out."""
         for family, *_ in self.kinds(*unit.gathered):
             yield Wait(family, but=self.launched[family] - self.gathers.get((family, place), -1) - 1)
         if self.job.parallelism.fsdp.copy_out and spread(self.job, *unit.gathered):
             yield self.copy(copy_out, *unit.gathered)
 
-    def run(self, place: int, unit: Unit) -> Iterator[Instruction]:
+    def run(self, place: int, unit: Unit) -> Iterator[ScriptLine]:
         """Yield the computation of a unit."""
         if unit.items and id(unit.items) not in self.written:
             self.written[id(unit.items)] = tuple(self.computed(self.letter, self.chunk, unit.items))
         yield from self.written.get(id(unit.items), ())
 
-    def reduce(self, place: int, unit: Unit) -> Iterator[Instruction]:
+    def reduce(self, place: int, unit: Unit) -> Iterator[ScriptLine]:
         """Wait for older reductions, copy the gradients of a unit in and launch their reduction."""
         setting = self.job.parallelism.fsdp
         own = list(self.kinds(unit.dense, unit.experts))
@@ -107,13 +106,13 @@ class ShardedPass:
             if away := leaving(self.job, size, expert):
                 yield self.launch(OUT, "gradients", away, Wait(family))
 
-    def copy(self, kernel: Callable[[Job, int], Kernel], dense: int, experts: int) -> Compute:
+    def copy(self, kernel: Callable[[Job, int], Kernel], dense: int, experts: int) -> Task:
         """Return the copy kernel of a unit's parameters or gradients. Equal units share one object."""
         found = kernel(self.job, spread(self.job, dense, experts))
         items = self.copies.setdefault(found, (found,))
-        return Compute(self.letter, self.chunk, items, None)
+        return Task(COMPUTE, self.letter, self.chunk, items=items)
 
-    def launch(self, family: str, op: str, size: float, after: Wait | None = None) -> Launch:
+    def launch(self, family: str, op: str, size: float, after: Wait | None = None) -> Task:
         """Return the launch of a collective, and count it."""
         self.launched[family] += 1
-        return Launch(self.chunk, Collective(family, op, size), after)
+        return launch(self.chunk, Collective(family, op, size), after)

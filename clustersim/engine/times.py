@@ -11,7 +11,7 @@ from copy import copy
 from functools import cached_property
 from itertools import chain, compress
 from types import MappingProxyType
-from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar, cast, overload
+from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,7 @@ from clustersim.arrays import Floats, Ints, Mask, entries, lengths, offsets
 from clustersim.engine.compile import Activities, Plan, Speed
 from clustersim.engine.fabric import HOST, Activity, SegmentTimes
 from clustersim.engine.launching import Seconds
-from clustersim.engine.program import COMPUTE, LayoutTask, Task
+from clustersim.engine.program import COMPUTE, NOTHING, Carried, Task
 from clustersim.engine.shape import shape
 
 Answer = TypeVar("Answer")
@@ -29,7 +29,7 @@ Value = TypeVar("Value", bound=np.generic)
 NO_SPEEDS: Mapping[Speed, Speed] = MappingProxyType({})
 
 
-class Tasks(Sequence[Task]):
+class Tasks:
     """The tasks of a shape with their activities.
 
     Ranks of one layout share `lines`. What does not depend on the seconds of kernels is shared by all that
@@ -41,22 +41,22 @@ class Tasks(Sequence[Task]):
         self.plan, self.shape = plan, shape(plan)
         self.lines, self.line = self.shape.lines, self.shape.line
         self._known: dict[object, Any] = {}
-        self._tasks: dict[int, Task] = {}
+        self._carried: dict[int, Carried] = {}
 
     def __len__(self) -> int:
         return len(self.line)
 
-    @overload
-    def __getitem__(self, place: int) -> Task: ...
-    @overload
-    def __getitem__(self, place: slice) -> Sequence[Task]: ...
-    def __getitem__(self, place: int | slice) -> Task | Sequence[Task]:
-        if isinstance(place, slice):
-            return [self[one] for one in range(*place.indices(len(self)))]
-        if place not in self._tasks:
-            rank, own = self.shape.place(place)
-            self._tasks[place] = self.plan.task(rank, own, self.different[self.of_task[place]])
-        return self._tasks[place]
+    def of(self, task: int) -> Task:
+        """Return a task, as in its layout."""
+        return self.lines[int(self.line[task])]
+
+    def carried(self, task: int) -> Carried:
+        """Return the bytes of the collectives and messages in a task, by variant and group cell."""
+        if task not in self._carried:
+            cell = int(self.shape.task_rank[task])
+            calls = self.different[self.of_task[task]].calls
+            self._carried[task] = self.plan.placed(cell, calls) if calls else NOTHING
+        return self._carried[task]
 
     def once(self, find: Callable[Concatenate[Tasks, P], Answer], *more: P.args, **named: P.kwargs) -> Answer:
         """Return find(self, …), computed once for all tasks that differ only in seconds: `find` must not read times."""
@@ -64,7 +64,7 @@ class Tasks(Sequence[Task]):
             self._known[find] = find(self, *more, **named)
         return cast(Answer, self._known[find])
 
-    def column(self, find: Callable[[Sequence[LayoutTask]], NDArray[Value]]) -> NDArray[Value]:
+    def column(self, find: Callable[[Sequence[Task]], NDArray[Value]]) -> NDArray[Value]:
         """Return a column by task (tasks,): `find` returns it for `lines`, once."""
         if find not in self._known:
             self._known[find] = find(self.lines)[self.line]
@@ -115,7 +115,6 @@ class Tasks(Sequence[Task]):
             for old in self.kinds.timings
         ]
         found.timed = self.kinds.all(timings)
-        found._tasks = {}
         for name in ("different", "compute"):  # of other times
             found.__dict__.pop(name, None)
         return found
@@ -298,6 +297,6 @@ def _losses(tasks: Tasks) -> Losses:
     return Losses(sms, bandwidth, compute, memory, taking, losing)
 
 
-def _beside(tasks: Sequence[LayoutTask]) -> Mask:
+def _beside(tasks: Sequence[Task]) -> Mask:
     """Return a mask of the tasks on communication streams."""
     return np.array([task.stream not in (COMPUTE, HOST) for task in tasks], bool)

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from clustersim.engine.groups import roles
-from clustersim.engine.instruction import Compute, Instruction
 from clustersim.engine.program import COMPUTE, Span
 from clustersim.errors import InputError
 from clustersim.explain.gpu_trace import MeasuredStep
@@ -101,9 +100,8 @@ class TraceComparison:
         slowdown = float(self.result.topology.slowdown[work.gpus[self.rank]])
         seconds = work.seconds[int(self.result.topology.kind_of(work.gpus[self.rank]))]
         found: defaultdict[str, float] = defaultdict(float)
-        lines: list[tuple[Instruction, ...]] = [script.text.begin, script.text.finish]
-        lines += script.passes()
-        for kernel in (item for own in lines for item in _items(own)):
+        tasks = (task for key, _ in script.passes() for task in script.layout.parts[key])
+        for kernel in (item for task in tasks for item in task.items if isinstance(item, Kernel)):
             name = "optimizer" if kernel.op in UPDATES else CLASS_OF[kernel.kind]
             found[name] += seconds[kernel] * slowdown
         return dict(found)
@@ -132,12 +130,6 @@ class TraceComparison:
         ]
         rest, total = max(took - span.activity.compute, 0.0), sum(idle) or 1.0
         yield from ((call.op, rest * own / total) for call, own in zip(calls, idle, strict=True))
-
-
-def _items(lines: tuple[Instruction, ...]) -> Iterator[Kernel]:
-    for line in lines:
-        if isinstance(line, Compute):
-            yield from (item for item in line.items if isinstance(item, Kernel))
 
 
 def _beside(forecast: Mapping[str, float], trace: Mapping[str, float]) -> list[Beside]:

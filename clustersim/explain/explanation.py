@@ -22,10 +22,9 @@ from clustersim.config.overrides import parted
 from clustersim.config.yaml import Document
 from clustersim.engine.compile import Work
 from clustersim.engine.fold.adaptive import play
-from clustersim.engine.instruction import Instruction
 from clustersim.engine.player import Player
-from clustersim.engine.program import PassMessage
-from clustersim.engine.script import Script, ScriptText, texts
+from clustersim.engine.program import PassMessage, Program, Task
+from clustersim.engine.script import layouts
 from clustersim.errors import ClustersimError, InputError, OutOfMemoryError
 from clustersim.explain.what_ifs import ALL_OVERLAP, NIC, NVLINK, OVERLAP, WhatIf, free, what_ifs
 from clustersim.parallel.job import Job
@@ -229,19 +228,18 @@ def _no_bubble(question: StepQuestion, simulator: Simulator, job: Job, progress:
     return PlayedWhatIf(name, seconds, {}, "no file says this: no pass waits for another stage")
 
 
-def _unawaited(scripts: Iterable[Script]) -> tuple[Script, ...]:
+def _unawaited(scripts: Iterable[Program]) -> tuple[Program, ...]:
     """Return scripts that send their messages and never wait for one."""
 
-    def kept(lines: Iterable[Instruction]) -> tuple[Instruction, ...]:
-        return tuple(line for line in lines if not isinstance(line, PassMessage))
+    def alone(task: Task) -> Task:
+        return task._replace(waits=tuple(one for one in task.waits if not isinstance(one, PassMessage)))
 
-    known: dict[int, ScriptText] = {}
-    for text in texts(scripts := tuple(scripts)):
-        known[id(text)] = text._replace(
-            steps={key: kept(lines) for key, lines in text.steps.items()},
-            special={key: kept(lines) for key, lines in text.special.items()},
-        )
-    return tuple(script._replace(text=known[id(script.text)]) for script in scripts)
+    known = {}
+    for one in layouts(scripts := tuple(scripts)):
+        steps = {key: tuple(map(alone, tasks)) for key, tasks in one.steps.items()}
+        special = {key: tuple(map(alone, tasks)) for key, tasks in one.special.items()}
+        known[one] = replace(one, steps=steps, special=special)
+    return tuple(script._replace(layout=known[script.layout]) for script in scripts)
 
 
 def _bottlenecks(

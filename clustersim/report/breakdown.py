@@ -14,7 +14,7 @@ import numpy as np
 
 from clustersim.arrays import Floats, Ints, Mask, summed
 from clustersim.engine.fabric import HOST, Activity, SegmentTimes
-from clustersim.engine.program import COMPUTE, UPDATE, LayoutTask, Span, computing
+from clustersim.engine.program import COMPUTE, UPDATE, Span, Task, computing
 from clustersim.engine.record import Record
 from clustersim.engine.times import Tasks
 
@@ -154,7 +154,7 @@ def _computed(record: Record) -> Iterable[Part]:
         yield name, rank, rest * share[task]
 
 
-def _updates(tasks: Sequence[LayoutTask]) -> Mask:
+def _updates(tasks: Sequence[Task]) -> Mask:
     """Return a mask of the tasks that belong to the parameter update."""
     return np.array([task.kind in UPDATE for task in tasks], bool)
 

@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
 from clustersim.arrays import Ints
 from clustersim.convert.chakra import BYTES, OPS, SECONDS, TYPES, AttributeValue, NodeType, TraceNode
 from clustersim.engine.compile import Plan
-from clustersim.engine.fabric import HOST
+from clustersim.engine.fabric import HOST, Activity
 from clustersim.engine.groups import PIPELINES
-from clustersim.engine.program import COMPUTE, READY, SYNCHRONISE, Handle, Message, Task, Wait
+from clustersim.engine.program import COMPUTE, READY, SYNCHRONISE, Handle, PassMessage, Program, Task, Wait
 from clustersim.errors import InputError
 from clustersim.model.kernel import Kernel
 from clustersim.report.trace_events import pass_runs
@@ -37,27 +38,39 @@ class RankTrace:
 
     def written(self) -> list[TraceNode]:
         """Return the nodes. Raises InputError for a feature that Chakra cannot express."""
-        for tasks, microbatch in self.plan.passes(int(self.plan.network.cells.ranks.of[self.rank])):
-            for task in tasks:
-                self._task(task, microbatch)
+        plan, layout = self.plan, self._program.layout
+        begin = plan.begins[self._cell]
+        for key, microbatch in self._program.passes():
+            for place in layout.templates[key]:
+                self._task(layout.tasks[place], plan.activities[plan.does[begin + place]], microbatch)
         return self.nodes
 
-    def _task(self, task: Task, microbatch: int) -> None:
-        """Add the nodes of a task."""
+    @property
+    def _cell(self) -> int:
+        """Rank cell of the rank."""
+        return int(self.plan.network.cells.ranks.of[self.rank])
+
+    @cached_property
+    def _program(self) -> Program:
+        """Passes of the rank."""
+        return self.plan.programs[int(self.plan.role[self._cell])]
+
+    def _task(self, task: Task, activity: Activity, microbatch: int) -> None:
+        """Add the nodes of a task, which does `activity`."""
         if task.stream == COMPUTE:
             before = [node for handle in task.waits for node in self._awaited(handle, microbatch)]
-            self._computes(task, microbatch, [*self._now(), *before])
+            self._computes(task, activity, microbatch, [*self._now(), *before])
         elif task.stream == HOST:
-            self._host(task)
+            self._host(task, activity.idle)
         elif task.gives is not None:
             pairs = self.families[task.stream]
             peer = int(pairs[pairs[:, 0] == self.rank, 1][0])
-            size = sum(task.carried.values())
-            ends = {"comm_src": self.rank, "comm_dst": peer, "comm_tag": _tag(task.gives, microbatch)}
+            size = sum(activity.calls.values())
+            ends = {"comm_src": self.rank, "comm_dst": peer, "comm_tag": self._tag(task.gives, microbatch)}
             self._launch(task, NodeType.SEND, {**ends, **_sized(size), **self._communicator, "pg_desc": task.stream})
-        elif task.carried:
-            ((family, op, *_), _), moved = next(iter(task.carried.items()))
-            self._launch(task, NodeType.COLL, self._collective(family, op, moved))
+        elif task.collective is not None:
+            family, op, size, *_ = task.collective
+            self._launch(task, NodeType.COLL, self._collective(family, op, size))
 
     def _now(self) -> list[int]:
         """Return the last node on the compute stream, if any."""
@@ -70,23 +83,24 @@ class RankTrace:
         before += [node for handle in task.waits for node in self._awaited(handle, -1)]
         stream.append(self._node(kind, f"{task.kind} {task.stream}", before, 0.0, attributes))
 
-    def _host(self, task: Task) -> None:
-        """Add a node for launches of the host, or for its wait until the GPU is idle."""
+    def _host(self, task: Task, seconds: float) -> None:
+        """Add a node for launches of the host that take `seconds`, or for its wait until the GPU is idle."""
         stream = self.launched[HOST]
         if task.kind == SYNCHRONISE:
             stream += self._now()
             return
-        node = self._node(NodeType.COMP, f"launch {task.kind}", stream[-1:] or self._now(), task.activity.idle, CPU)
+        node = self._node(NodeType.COMP, f"launch {task.kind}", stream[-1:] or self._now(), seconds, CPU)
         self.launched[task.kind if task.kind == READY else HOST].append(node)
 
     def _awaited(self, handle: Handle, microbatch: int) -> Iterator[int]:
         """Yield the nodes of a handle. A message has its own receiving node."""
-        if isinstance(handle, Message):
-            family = handle.group[0]
+        if isinstance(handle, PassMessage):
+            family = handle.family
             pairs = self.families[family]
             peer = int(pairs[pairs[:, 1] == self.rank, 0][0])
-            ends = {"comm_src": peer, "comm_dst": self.rank, "comm_tag": _tag(handle, microbatch)}
-            attributes = {**ends, **_sized(self._sizes[family]), **self._communicator, "pg_desc": family}
+            ends = {"comm_src": peer, "comm_dst": self.rank, "comm_tag": self._tag(handle, microbatch)}
+            size = next(one.size for one in self.plan.network.plans if (one.group, one.op) == (family, "send"))
+            attributes = {**ends, **_sized(size), **self._communicator, "pg_desc": family}
             yield self._node(NodeType.RECV, f"receive {family}", [], 0.0, attributes)
         elif isinstance(handle, Wait):
             own = self.launched[handle.stream]
@@ -103,16 +117,12 @@ class RankTrace:
         group = int(np.flatnonzero((self.families[family] == self.rank).any(axis=1))[0])
         return group_name(self.families, family, group)
 
-    @property
-    def _sizes(self) -> dict[str, float]:
-        """{family: bytes of a message}"""
-        return {call.group: call.size for call in self.plan.network.plans if call.op == "send"}
-
-    def _computes(self, task: Task, microbatch: int, waits: list[int]) -> None:
+    def _computes(self, task: Task, activity: Activity, microbatch: int, waits: list[int]) -> None:
         """Add the nodes of a pass: each run of kernels between its collectives, and late launches of its host."""
-        source = task.activity.timing.source
-        name = f"{task.stage}{task.kind}{microbatch}" if task.stage >= 0 else task.kind or "wait"
-        segments, host, begun = iter(task.activity.segments), 0.0, waits
+        source = activity.timing.source
+        stage = self._program.stage(task.chunk)
+        name = f"{stage}{task.kind}{microbatch}" if stage >= 0 else task.kind or "wait"
+        segments, host, begun = iter(activity.segments), 0.0, waits
         for before, call, flows, beside in pass_runs(source) if source else ():
             segment = next(segments)
             if segment.launched:
@@ -129,8 +139,8 @@ class RankTrace:
             )
             waits = [self._node(NodeType.COMP, name, waits, hidden, _work(beside))] if hidden else []
             waits.append(moved)
-        if source is None and task.activity.idle:
-            waits = [self._node(NodeType.COMP, name, waits, task.activity.idle, {})]
+        if source is None and activity.idle:
+            waits = [self._node(NodeType.COMP, name, waits, activity.idle, {})]
         if len(waits) > 1:
             waits = [self._node(NodeType.COMP, "wait", waits, 0.0, {})]
         self.last = waits[0] if waits else None
@@ -150,6 +160,10 @@ class RankTrace:
             "pg_name": self._group(family),
             "pg_desc": family,
         }
+
+    def _tag(self, message: PassMessage, microbatch: int) -> int:
+        """Return the tag of a message between two ranks."""
+        return 65_536 * (self._program.own[message.chunk] + message.ahead) + microbatch
 
     def _node(self, kind: NodeType, name: str, before: Sequence[int], seconds: float, said: Attributes) -> int:
         """Add a node that depends on the nodes `before`, and return its number."""
@@ -171,11 +185,6 @@ def _work(kernels: Sequence[Kernel]) -> Attributes:
 def _sized(size: float) -> Attributes:
     """Return the bytes of a rank as attributes, with the exact value if they are not a whole number."""
     return {"comm_size": round(size), **({} if float(size).is_integer() else {BYTES: size})}
-
-
-def _tag(message: Message, microbatch: int) -> int:
-    """Return the tag of a message between two ranks."""
-    return 65_536 * message.stage + microbatch
 
 
 def group_name(families: Mapping[str, Ints], family: str, group: int) -> str:

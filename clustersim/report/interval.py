@@ -21,8 +21,7 @@ from clustersim.arrays import Floats, Ints
 from clustersim.engine.compile import Plan, Work
 from clustersim.engine.fabric import HOST
 from clustersim.engine.groups import roles
-from clustersim.engine.instruction import Compute
-from clustersim.engine.script import Script, once_each
+from clustersim.engine.program import COMPUTE, Layout, Program, Task, once_each
 from clustersim.model.kernel import Kernel
 from clustersim.model.operator import OperatorStep, Steps
 from clustersim.predictors.uncertainty import Bounds, Margin
@@ -50,7 +49,7 @@ class PassKernels(NamedTuple):
     """Number of runs of each of these kernels."""
 
 
-def pass_kernels(scripts: Sequence[Script], positions: int, kernels: tuple[Kernel, ...]) -> PassKernels:
+def pass_kernels(scripts: Sequence[Program], positions: int, kernels: tuple[Kernel, ...]) -> PassKernels:
     """Return the kernels of the passes of all roles. Each pipeline rank has `positions` roles."""
     number: dict[OperatorStep, int] = {kernel: place for place, kernel in enumerate(kernels)}
     rows: dict[tuple[int, ...], int] = {}
@@ -83,7 +82,7 @@ def _launched(work: Work, plan: Plan, path: Path, counted: PassKernels) -> int:
     total, tasks, shape = 0, path.record.tasks, path.record.shape
     on_host = np.array([line.stream == HOST for line in tasks.lines], bool)[tasks.line[path.tasks]]
     for number in path.tasks[on_host].tolist():
-        kind, rank = tasks.lines[tasks.line[number]].kind, shape.task_rank[number]
+        kind, rank = tasks.of(number).kind, shape.task_rank[number]
         row = counted.row.get((int(places[rank]), kind, int(shape.stage[number])))
         total += 0 if row is None else int(counted.often[row].sum())
     return total
@@ -98,7 +97,7 @@ def exposed(work: Work, plan: Plan, path: Path, counted: PassKernels) -> tuple[F
     kinds = plan.network.topology.kind_of(work.gpus[plan.first]).tolist()
     for number in np.flatnonzero(found).tolist():
         cell = int(ranks[number])
-        row = counted.row[int(places[cell]), tasks.lines[tasks.line[number]].kind, int(tasks.shape.stage[number])]
+        row = counted.row[int(places[cell]), tasks.of(number).kind, int(tasks.shape.stage[number])]
         seconds[kinds[cell], row] += float(found[number])
     result = np.zeros(each.shape)
     for kind, row in np.argwhere(seconds).tolist():
@@ -108,17 +107,17 @@ def exposed(work: Work, plan: Plan, path: Path, counted: PassKernels) -> tuple[F
     return result, each
 
 
-def _passes(scripts: Sequence[Script], positions: int) -> dict[PassKey, list[Steps]]:
+def _passes(scripts: Sequence[Program], positions: int) -> dict[PassKey, list[Steps]]:
     """Return {pass: its kernels, in parts}. Equal passes share their objects."""
     result: dict[PassKey, list[Steps]] = {}
-    known: dict[int, list[Compute]] = {}
+    known: dict[Layout, list[Task]] = {}
     for role, script in enumerate(scripts):
-        place, text = role % positions, script.text
-        if id(text) not in known:
-            whole = (lines for key, lines in text.steps.items() if len(key) == 2)
-            every = chain.from_iterable((*whole, text.finish))
-            known[id(text)] = [line for line in every if isinstance(line, Compute)]
-        for line in known[id(text)]:
-            stage = script.own[line.chunk] if line.chunk >= 0 else -1
-            result.setdefault((place, line.kind, stage), []).append(line.items)
+        place, layout = role % positions, script.layout
+        if layout not in known:
+            whole = (tasks for key, tasks in layout.steps.items() if len(key) == 2)
+            every = chain.from_iterable((*whole, layout.finish))
+            known[layout] = [task for task in every if task.stream == COMPUTE and task.kind]
+        for task in known[layout]:
+            stage = script.stage(task.chunk)
+            result.setdefault((place, task.kind, stage), []).append(task.items)
     return result

@@ -64,7 +64,7 @@ def _crossed(found: Replay) -> Floats:
     """Return the bytes that cross every link during the step, an array (links,)."""
     record, sizes = found.record, Counter[Any]()
     for task in record.shape.event_task[np.unique(record.leader)].tolist():
-        sizes.update(record.tasks[task].carried)
+        sizes.update(record.tasks.carried(task))
     return found.plan.network.bytes_by_link(dict(sizes))
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from clustersim.arrays import Floats, Ints, Mask
 from clustersim.engine.compile import Plan
 from clustersim.engine.flows import Flow
-from clustersim.engine.program import COMPUTE, READY, GroupCell, LayoutTask, Span, computing
+from clustersim.engine.program import COMPUTE, READY, GroupCell, Span, Task, computing
 from clustersim.engine.record import Record
 from clustersim.engine.times import Tasks
 from clustersim.report.trace_events import FIRST, Process, arrow_of, inner_flows, slice_of
@@ -75,7 +75,7 @@ class Arrows:
             if receiver not in begins or record.ends[event] <= sent:
                 continue
             place = int(np.searchsorted(begins[receiver], ready[i]))
-            stream = record.tasks[int(shape.event_task[event])].stream
+            stream = record.tasks.of(int(shape.event_task[event])).stream
             for one, other in self._pairs(sender, receiver, stream) if place < len(begins[receiver]) else ():
                 ends = [(one, self.tracks[stream], sent), (other, computation, float(begins[receiver][place]))]
                 yield "message", ends
@@ -118,11 +118,11 @@ class Arrows:
         events = np.flatnonzero(grouped)
         events = events[np.argsort(record.leader[events], kind="stable")]
         for own in np.split(events, np.flatnonzero(np.diff(record.leader[events])) + 1) if len(events) else ():
-            task, start = record.tasks[int(shape.event_task[own[0]])], float(record.starts[own[0]])
-            if task.group is None:
+            task, start = record.tasks.of(int(shape.event_task[own[0]])), float(record.starts[own[0]])
+            if task.family is None:
                 continue
-            kind = "collective" if len(task.kind) > 1 else "lock-step"
-            for ranks in self._groups(task.group, shape.event_rank[own].tolist()):
+            kind, cells = "collective" if len(task.kind) > 1 else "lock-step", shape.event_rank[own].tolist()
+            for ranks in self._groups((task.family, self.plan.group(cells[0], task.family)), cells):
                 if len(ranks) > 1:
                     yield kind, [(one, self.tracks[task.stream], start) for one in sorted(ranks)]
 
@@ -137,7 +137,7 @@ class Arrows:
             yield [self._numbers[rank] for rank in ranks if rank in self._numbers]
 
 
-def _grouped(tasks: Sequence[LayoutTask]) -> Mask:
+def _grouped(tasks: Sequence[Task]) -> Mask:
     """Return which tasks several ranks run together."""
     return np.array([task.family is not None for task in tasks], bool)
 

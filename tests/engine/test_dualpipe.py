@@ -13,7 +13,6 @@ from law_cases import even, free
 from script_cases import written
 
 from clustersim.engine.groups import families
-from clustersim.engine.instruction import Launch
 from clustersim.errors import ConfigError
 from clustersim.parallel.stages import stages
 from clustersim.schedules import check
@@ -102,11 +101,11 @@ MUCH = {"model__vocab": 65_536}  # which makes the first stage and the last one 
 def test_all_ranks_of_a_group_reduce_and_gather_the_same_stage_at_once(case, more):
     simulator = Simulator(free(8))
     _, _, record = simulator._quickly(simulator.placed(job(**{**case, **MUCH, **more})), "auto")
-    slots = [*((task,) for task in range(len(record.tasks))), *record.shape.slots]
+    slots = [*((task,) for task in range(len(record.tasks.line))), *record.shape.slots]
     called = [
-        {tuple(record.tasks[task].carried.items()) for task in slot}
+        {tuple(record.tasks.carried(task).items()) for task in slot}
         for slot in slots
-        if record.tasks[slot[0]].stream not in ("compute", "host")
+        if record.tasks.of(slot[0]).stream not in ("compute", "host")
     ]
     assert any(len(slot) > 1 for slot in slots)
     assert {len(calls) for calls in called} == {1}
@@ -168,8 +167,6 @@ def test_gradients_are_reduced_once(case, beside):
     split, own = one.parallelism, stages(one)
     schedule = check.load(split.schedule, split.pp, one.microbatches, split.vpp)
     for rank, script in enumerate(written(one, own, schedule)):
-        once = [line for part in (*script.text.special.values(), script.text.finish) for line in part]
-        reduced = sum(
-            line.collective.size for line in once if isinstance(line, Launch) and line.collective.group == "dp"
-        )
+        once = [line for part in (*script.layout.special.values(), script.layout.finish) for line in part]
+        reduced = sum(line.collective.size for line in once if line.collective and line.collective.group == "dp")
         assert reduced == 4 * sum(own[stage].dense for stage in one.pipeline.own(rank))

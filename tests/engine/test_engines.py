@@ -10,7 +10,7 @@ from examples import examples
 from flows import flow as flow_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from longest_path import StuckError, longest_path
+from longest_path import Message, StuckError, longest_path
 from random_steps import CAPACITY, PlainProgram, Step, moving, program, steps, task
 from same_steps import by_task, same
 
@@ -18,7 +18,7 @@ from clustersim.engine import compiled as extension
 from clustersim.engine.compiled import PYTHON, is_compiled, loop, new_loop
 from clustersim.engine.fabric import Activity, Segment
 from clustersim.engine.loop import Loop
-from clustersim.engine.program import Message, Wait
+from clustersim.engine.program import Wait
 from clustersim.engine.record import Record
 from clustersim.engine.simulate import simulate
 from clustersim.errors import DeadlockError

@@ -6,9 +6,9 @@ from engine_cases import job
 from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from script_cases import by_action
 
 from clustersim.config.yaml import parse
-from clustersim.engine.instruction import Compute, Drain, Launch
 from clustersim.engine.launching import launching
 from clustersim.engine.program import Wait
 from clustersim.errors import ConfigError
@@ -131,7 +131,7 @@ def test_a_slow_host_takes_the_sum_of_its_launches():
     result = step(30.0, parallelism__dp=1)
     work = Simulator(result.topology).preparation.work(result.job, np.arange(1))
     [script] = work.scripts
-    kernels = [item for lines in script.passes() for line in lines for item in line.items]
+    kernels = [item for lines in by_action(script) for line in lines for item in line.items]
     assert all(isinstance(item, Kernel) for item in kernels)
     launched = sum(work.hosts[0].seconds(kernel) for kernel in kernels)
     parts = result.summary["breakdown_s"]
@@ -145,7 +145,7 @@ def test_a_host_that_runs_on_ends_as_one_row_of_all_passes():
         work = Simulator(result.topology).preparation.work(result.job, np.arange(1))
         [script] = work.scripts
         queue = LaunchQueue()
-        for lines in script.passes():
+        for lines in by_action(script):
             for line in lines:
                 for kernel in line.items:
                     queue.run(work.hosts[0].seconds(kernel), work.seconds[0][kernel])
@@ -159,9 +159,9 @@ def test_a_host_that_reads_the_loss_begins_anew_behind_each_forward_pass(slowdow
     work = Simulator(result.topology).preparation.work(result.job, np.arange(1))
     [script] = work.scripts
     queue = LaunchQueue()
-    for action, lines in zip(script.row, script.passes(), strict=True):
+    for action, lines in zip(script.row, by_action(script), strict=True):
         for line in lines:
-            for kernel in getattr(line, "items", ()):
+            for kernel in line.items:
                 queue.run(work.hosts[0].seconds(kernel), work.seconds[0][kernel])
         if action.letter == "F":
             queue.launched = queue.over
@@ -185,10 +185,10 @@ def test_a_host_that_reads_the_norm_of_each_bucket_begins_anew_before_its_reduct
     options = {"parallelism__dp": 8, "parallelism__overlap.grad_reduce": True, "parallelism__bucket": 100_000}
     result = step(0.05, **options, training__check_nan=True)
     [script] = Simulator(result.topology).preparation.work(result.job, np.arange(8)).scripts
-    [last] = script.text.special.values()
-    launched = [place for place, line in enumerate(last) if isinstance(line, Launch)]
+    [last] = script.layout.special.values()
+    launched = [place for place, line in enumerate(last) if line.collective]
     assert len(launched) > 10
-    assert all(isinstance(last[place - 1], Drain) for place in launched)
+    assert all(last[place - 1].kind == "synchronise" for place in launched)
     unread = step(0.05, **options, training__check_nan=False)
     assert seconds(result) > seconds(unread)
 
@@ -219,10 +219,10 @@ def test_a_host_that_waits_at_every_message_begins_each_pass_anew():
     work = Simulator(result.topology).preparation.work(result.job, np.arange(2))
     plan = result.plan
     for script, program, begin in zip(work.scripts, plan.programs, plan.begins[:-1], strict=True):
-        for key, lines in script.text.steps.items():
+        for key, lines in script.layout.steps.items():
             queue = LaunchQueue()
             for line in lines:
-                for kernel in getattr(line, "items", ()):
+                for kernel in line.items:
                     queue.run(work.hosts[0].seconds(kernel), work.seconds[0][kernel])
             [place] = [i for i in program.layout.templates["steps", key] if program.layout.tasks[i].kind == key[0]]
             assert plan.activities[plan.does[begin + place]].idle == pytest.approx(queue.over, rel=1e-12)
@@ -258,7 +258,7 @@ def test_who_is_said_to_be_prompt_is_never_waited_for(launch):
     found = launching(placed, work.scripts, work.seconds, (host,))
     [script] = work.scripts
     queue, late = LaunchQueue(), []
-    for number, lines in enumerate(script.passes()):
+    for number, lines in enumerate(by_action(script)):
         for line in lines:
             late += [number for kernel in line.items if queue.run(launch, work.seconds[0][kernel])]
     if found.mode == "prompt":
@@ -294,15 +294,13 @@ def test_gathered_parameters_are_put_back_one_by_one_for_each_rank_where_a_frame
     def put_back(slowdown):
         result = step(slowdown, **options)
         [script] = Simulator(result.topology).preparation.work(result.job, np.arange(4)).scripts
-        return [line for line in script.text.finish if isinstance(line, Compute)], result.summary["breakdown_s"][
-            "optimizer"
-        ]
+        return [line for line in script.layout.finish if line.items], result.summary["breakdown_s"]["optimizer"]
 
     (lines, slow), (_, slower) = put_back(10.0), put_back(20.0)
     *_, update, copies = lines
-    assert copies.parts == 4 * update.tensors > 0
+    assert copies.launches.parts == 4 * update.launches.tensors > 0
     host = load("nanotron").host
-    launched = host.parameter.value * update.tensors + host.unflattens.value * copies.parts
+    launched = host.parameter.value * update.launches.tensors + host.unflattens.value * copies.launches.parts
     launched += host.kernel.value * sum(len(line.items) for line in lines) + 2 * host.collective.value
     assert slower - slow == pytest.approx(10 * launched, rel=1e-9)
 
@@ -321,9 +319,7 @@ def test_a_framework_that_reduces_whole_gradients_moves_twice_the_bytes_of_their
         options = {"parallelism__dp": 4, "parallelism__zero": 1, "training__framework": framework}
         result = step(1.0, **options, training__gradients="fp32")
         [script] = Simulator(result.topology).preparation.work(result.job, np.arange(4)).scripts
-        lines = (
-            line.collective for line in script.text.finish if isinstance(line, Launch) and line.collective.group == "dp"
-        )
+        lines = (line.collective for line in script.layout.finish if line.collective and line.collective.group == "dp")
         return [(line.op, line.size) for line in lines if line.op != "all_gather"]
 
     [(whole, size)], [(sharded, same)] = reductions("nanotron"), reductions("megatron-core")
@@ -336,7 +332,7 @@ def test_ranks_that_own_whole_weights_broadcast_them_one_after_the_other():
     def collectives(framework):
         result = step(1.0, **options, training__framework=framework)
         [script] = Simulator(result.topology).preparation.work(result.job, np.arange(4)).scripts
-        lines = (line.collective for line in script.text.finish if isinstance(line, Launch))
+        lines = (line.collective for line in script.layout.finish if line.collective)
         return [line.size for line in lines if line.op in ("all_gather", "broadcast")]
 
     [gathered], owners = collectives("megatron-core"), collectives("internevo")
@@ -347,7 +343,7 @@ def test_ranks_that_own_whole_weights_broadcast_them_one_after_the_other():
 def test_megatrons_parameters_are_gathered_where_they_lie():
     result = step(1.0, parallelism__dp=4, parallelism__zero=1, training__framework="megatron-core")
     [script] = Simulator(result.topology).preparation.work(result.job, np.arange(4)).scripts
-    assert isinstance(script.text.finish[-1], Wait)
+    assert isinstance(script.layout.finish[-1].waits[-1], Wait)
 
 
 def test_graphs_of_layers_end_at_the_router_where_rows_of_experts_vary():

@@ -109,8 +109,8 @@ def test_what_one_pass_has_more_than_the_other_follows_alone():
 def test_what_is_not_asked_stays_as_it_was():
     one = job(**ONE)
     [script] = written(one.place(8, 1), stages(one.place(8, 1)), schedule("1f1b", 1, 8))
-    assert not script.text.pairing
-    assert all(len(key) == 2 for key in script.text.steps)
+    assert not script.layout.pairing
+    assert all(len(key) == 2 for key in script.layout.steps)
 
 
 @pytest.mark.parametrize(

@@ -101,16 +101,17 @@ def test_a_pass_is_longer_by_the_share_of_the_time_in_which_both_run(case, engin
     events = list(enumerate(zip(shape.event_rank.tolist(), shape.event_task.tolist(), strict=True)))
     moving = {}
     for event, (rank, number) in events:
-        if record.tasks[number].stream not in (COMPUTE, "host"):
+        if record.tasks.of(number).stream not in (COMPUTE, "host"):
             moving.setdefault(rank, []).append((record.starts[event], record.ends[event]))
     more, slowed = {}, 0
     for event, (rank, number) in events:
-        one, leader = record.tasks[number], int(record.leader[event])
+        one, leader = record.tasks.of(number), int(record.leader[event])
+        activity = record.tasks.different[record.tasks.of_task[number]]
         if one.stream == COMPUTE and one.kind not in UPDATE and leader not in record.segment_ends:
             begin, end = record.starts[event], record.ends[event]
             both = sum(max(0.0, min(end, over) - max(begin, start)) for start, over in moving.get(rank, ()))
-            lost = 24 / 132 * both * one.activity.compute / one.activity.idle
-            more[leader] = max(more.get(leader, (0.0,))[0], lost), end - begin - one.activity.idle
+            lost = 24 / 132 * both * activity.compute / activity.idle
+            more[leader] = max(more.get(leader, (0.0,))[0], lost), end - begin - activity.idle
     for lost, longer in more.values():
         assert longer == pytest.approx(lost, rel=1e-6, abs=1e-12)
         slowed += longer > 1e-9
@@ -169,7 +170,9 @@ def test_kernels_that_memory_bounds_miss_the_larger_of_both_shares():
 def test_nccl_moves_three_bytes_of_memory_for_each_that_a_gpu_receives():
     """A ring all-reduce of 8 GPUs receives 2 · 7/8 of its bytes; what it takes of the memory is that over the time it has."""
     result = step("buckets", 0, **{MEMORY: "nccl"})
-    own = (task.activity for task in result.record.tasks if task.stream == "dp")
+    tasks = result.record.tasks
+    numbers = (number for number in range(len(tasks.line)) if tasks.of(number).stream == "dp")
+    own = (tasks.different[tasks.of_task[number]] for number in numbers)
     reductions = [(call, activity) for activity in own for call in activity.calls]
     assert reductions
     for call, own in reductions:

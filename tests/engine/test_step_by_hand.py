@@ -7,16 +7,14 @@ from random_steps import plan
 from clustersim.engine.compiled import loop
 from clustersim.engine.fabric import Activity, Segment
 from clustersim.engine.loop import LoopJob
-from clustersim.engine.program import Layout, LayoutTask, PassMessage, Program
+from clustersim.engine.program import Layout, PassMessage, Program, Task
 from clustersim.engine.times import Tasks, loop_times
 from clustersim.schedules.action import Action
 
 
 def layout(*tasks):
     """One template: the forward passes of the rank's chunk 0."""
-    return Layout(
-        tasks, {("begin", None): range(0), ("steps", ("F", 0)): range(len(tasks)), ("finish", None): range(0)}
-    )
+    return Layout(steps={("F", 0): tasks})
 
 
 def test_a_step_of_two_ranks_is_the_one_worked_out_by_hand():
@@ -24,10 +22,10 @@ def test_a_step_of_two_ranks_is_the_one_worked_out_by_hand():
     two, three = (Activity.of([Segment(seconds, None)]) for seconds in (2.0, 3.0))
     sent = Activity.of([Segment(0.0, flow_of("p2p", 0.5, 10.0, 10.0, (0, 1.0)))])
     first = layout(
-        LayoutTask("compute", "F", 0, None, (), None),
-        LayoutTask("p2p", "send", 0, None, (), PassMessage("p2p", 0, ahead=1)),
+        Task("compute", "F", 0),
+        Task("p2p", "send", 0, gives=PassMessage("p2p", 0, ahead=1)),
     )
-    second = layout(LayoutTask("compute", "F", 0, None, (PassMessage("p2p", 0),), None))
+    second = layout(Task("compute", "F", 0, waits=(PassMessage("p2p", 0),)))
     rows = [tuple(Action(stage, "F", microbatch) for microbatch in range(2)) for stage in range(2)]
     programs = [
         Program(first, rows[0], own=(0,)),

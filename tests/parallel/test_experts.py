@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from script_cases import written
 
-from clustersim.engine.instruction import Launch
 from clustersim.errors import ClustersimError, ConfigError
 from clustersim.model.kernel import Kernel, one_of
 from clustersim.model.operator import Awaited, Collective, Started
@@ -163,8 +162,10 @@ def calls(one, family):
     """Return the calls of a family in the scripts of all pipeline ranks, each as often as it is in them."""
     split_ = one.parallelism
     found = written(one, stages(one), schedule(split_.schedule, split_.pp, one.microbatches, split_.vpp))
-    lines = (line for s in found for part in (s.text.begin, *s.text.special.values(), s.text.finish) for line in part)
-    return [line.collective for line in lines if isinstance(line, Launch) and line.collective.group == family]
+    lines = (
+        line for s in found for part in (s.layout.begin, *s.layout.special.values(), s.layout.finish) for line in part
+    )
+    return [line.collective for line in lines if line.collective and line.collective.group == family]
 
 
 @pytest.mark.parametrize("overlap", [False, True])
@@ -198,7 +199,7 @@ def test_the_chunk_that_runs_first_has_its_parameters_gathered_first():
     one = job(**flags, parallelism__schedule="interleaved").place(4, 8)
     rows = schedule("interleaved", 2, one.microbatches, 2)
     for script, row in zip(written(one, stages(one), rows), rows, strict=True):
-        gathered = [script.own[line.chunk] for line in script.text.begin if isinstance(line, Launch)]
+        gathered = [script.own[line.chunk] for line in script.layout.begin if line.collective]
         assert list(dict.fromkeys(gathered)) == list(dict.fromkeys(a.stage for a in row if a.letter == "F"))
 
 

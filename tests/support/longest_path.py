@@ -11,11 +11,39 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
 from typing import NamedTuple
 
-from clustersim.engine.fabric import HOST
-from clustersim.engine.program import COMPUTE, READY, SYNCHRONISE, GroupCell, Message, Task, Wait
+from clustersim.engine.fabric import HOST, Activity
+from clustersim.engine.program import COMPUTE, READY, SYNCHRONISE, GroupCell, OwnTask, Wait
 
 Node = Hashable
-Passes = Iterable[tuple[Sequence[Task], int]]
+
+
+class Message(NamedTuple):
+    """Handle of a message for `stage` between the two rank cells of a pair; one per microbatch."""
+
+    group: GroupCell
+    stage: int
+    number: int = 0
+    """Index among several messages of a pass between the two."""
+
+
+Handle = Message | Wait | OwnTask
+
+
+class PlainTask(NamedTuple):
+    """One task of a pass of one rank; other fields are as in engine.program.Task."""
+
+    stream: str
+    kind: str
+    group: GroupCell | None
+    """Group whose rank cells start the task together; None: this rank alone."""
+    waits: tuple[Handle, ...]
+    gives: Message | None
+    activity: Activity
+    """Activity of the task; for tasks started together, this rank's part."""
+    free: bool = False
+
+
+Passes = Iterable[tuple[Sequence[PlainTask], int]]
 """The tasks of every pass of a rank, and its microbatch."""
 
 
@@ -31,7 +59,7 @@ class Event(NamedTuple):
     place: int
 
 
-def idle(tasks: Sequence[Task]) -> float:
+def idle(tasks: Sequence[PlainTask]) -> float:
     """Return the seconds that tasks which start together take on an idle fabric."""
     now = 0.0
     for column in zip(*(task.activity.segments for task in tasks), strict=True):
@@ -49,12 +77,12 @@ class _Walk:
     def __init__(self, members: Mapping[GroupCell, int]) -> None:
         self.members = members
         self.after: dict[Node, list[Node]] = {}
-        self.tasks: dict[Node, list[Task]] = defaultdict(list)
+        self.tasks: dict[Node, list[PlainTask]] = defaultdict(list)
         """The tasks that start together at each node."""
         self.node: dict[Event, Node] = {}
         self.calls: dict[tuple[int, GroupCell], int] = defaultdict(int)
 
-    def begin(self, event: Event, task: Task, after: Sequence[Node]) -> Node:
+    def begin(self, event: Event, task: PlainTask, after: Sequence[Node]) -> Node:
         """Add an event, or its part of what its group starts together, and return its node."""
         node: Node = event
         if task.group is not None and self.members[task.group] > 1:

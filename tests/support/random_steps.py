@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from random import Random
 from typing import Any, NamedTuple
 
 import numpy as np
 from flows import flow as flow_of
 from hypothesis import strategies as st
+from longest_path import Handle, Message, PlainTask
 
 from clustersim.engine.compile import Plan
 from clustersim.engine.fabric import HOST, Activity, Segment
@@ -19,15 +21,12 @@ from clustersim.engine.program import (
     READY,
     SYNCHRONISE,
     GroupCell,
-    Handle,
     Layout,
-    LayoutTask,
-    Message,
     OwnTask,
+    Pass,
     PassMessage,
     Program,
     Task,
-    TemplateKey,
     Wait,
     special_actions,
 )
@@ -43,14 +42,14 @@ class PlainProgram(NamedTuple):
     """What one rank does in a step, with the tasks of every template as the rank has them."""
 
     row: tuple[Action, ...]
-    steps: Mapping[tuple[str, int], tuple[Task, ...]]
+    steps: Mapping[tuple[str, int], tuple[PlainTask, ...]]
     """By letter and stage."""
-    special: Mapping[tuple[str, int], tuple[Task, ...]] = {}
+    special: Mapping[tuple[str, int], tuple[PlainTask, ...]] = {}
     """Tasks of the first forward pass, or of the last pass of another letter, by letter and stage."""
-    finish: tuple[Task, ...] = ()
-    begin: tuple[Task, ...] = ()
+    finish: tuple[PlainTask, ...] = ()
+    begin: tuple[PlainTask, ...] = ()
 
-    def passes(self) -> Iterator[tuple[tuple[Task, ...], int]]:
+    def passes(self) -> Iterator[tuple[tuple[PlainTask, ...], int]]:
         """Yield the tasks of every pass and its microbatch."""
         yield self.begin, -1
         own = self.own()
@@ -70,32 +69,27 @@ class PlainProgram(NamedTuple):
         A message is a family of its own, a group is named by its family and cell.
         """
         own = self.own()
-        tasks, templates, cells = list[Task](), dict[TemplateKey, range](), dict[str, int]()
-
-        def add(key: TemplateKey, template: Sequence[Task]) -> None:
-            templates[key] = range(len(tasks), len(tasks) + len(template))
-            tasks.extend(template)
+        cells = dict[str, int]()
 
         def message(one: Message, side: str) -> PassMessage:
             family = f"{one.group} {one.number}"
             cells[f"{family}/{side}"] = 0
             return PassMessage(family, 0, one.stage - own[0])
 
-        def line(one: Task) -> LayoutTask:
+        def line(one: PlainTask) -> Task:
             waits = tuple(message(own, "receive") if isinstance(own, Message) else own for own in one.waits)
             gives, family = one.gives and message(one.gives, "send"), None
             if one.group is not None:
                 family, cells[one.group[0]] = one.group
-            return LayoutTask(one.stream, one.kind, -1, family, waits, gives, one.free)
+            return Task(one.stream, one.kind, -1, family, waits, gives, free=one.free)
 
-        add(("begin", None), self.begin)
-        for (letter, stage), template in self.steps.items():
-            add(("steps", (letter, own.index(stage))), template)
-        for (letter, stage), template in self.special.items():
-            add(("special", (letter, own.index(stage))), template)
-        add(("finish", None), self.finish)
-        layout = Layout(tuple(map(line, tasks)), templates)
-        return Program(layout, self.row, own), [one.activity for one in tasks], cells
+        def by_chunk(of: Mapping[Pass, tuple[PlainTask, ...]]) -> dict[Pass, tuple[Task, ...]]:
+            return {(letter, own.index(stage)): tuple(map(line, tasks)) for (letter, stage), tasks in of.items()}
+
+        begin, finish = tuple(map(line, self.begin)), tuple(map(line, self.finish))
+        layout = Layout(begin, by_chunk(self.steps), by_chunk(self.special), finish)
+        every = chain(self.begin, *self.steps.values(), *self.special.values(), self.finish)
+        return Program(layout, self.row, own), [one.activity for one in every], cells
 
 
 class Step(NamedTuple):
@@ -145,12 +139,12 @@ def task(
     stream: str = COMPUTE,
     gives: Message | None = None,
     group: GroupCell | None = None,
-) -> Task:
+) -> PlainTask:
     """Return a task that takes a time, or does an activity."""
-    return Task(stream, kind, 0, group, waits, gives, what if isinstance(what, Activity) else seconds(what))
+    return PlainTask(stream, kind, group, waits, gives, what if isinstance(what, Activity) else seconds(what))
 
 
-def program(*passes: tuple[Task, ...]) -> PlainProgram:
+def program(*passes: tuple[PlainTask, ...]) -> PlainProgram:
     """Return a program of passes, one a microbatch and stage."""
     row = tuple(Action(i, "F", i) for i in range(len(passes)))
     return PlainProgram(row, {("F", i): own for i, own in enumerate(passes)})
@@ -162,7 +156,7 @@ class _Writer:
     def __init__(self, dice: Random, ranks: int, links: bool, losses: bool) -> None:
         self.dice, self.ranks, self.links, self.losses = dice, ranks, links, losses
         self.pool = [self.segments() for _ in range(dice.randint(1, 4))]
-        self.templates: list[list[list[Task]]] = []
+        self.templates: list[list[list[PlainTask]]] = []
         """By letter and rank."""
         self.given: list[tuple[Message, int]] = []
         """Messages that were launched, and their receivers."""
@@ -221,16 +215,16 @@ class _Writer:
             stream, other = self.dice.sample(STREAMS, 2)
             if not free and self.dice.random() < 0.5:
                 waits = (Wait(other),)
-            own.append(Task(stream, what, 0, None, waits, gives, activity, free))
+            own.append(PlainTask(stream, what, None, waits, gives, activity, free))
         elif what in ("compute", "optimizer"):
-            own.append(Task(COMPUTE, "F" if what == "compute" else what, 0, None, waits, None, activity, free))
+            own.append(PlainTask(COMPUTE, "F" if what == "compute" else what, None, waits, None, activity, free))
         elif what == "wait":
-            own.append(Task(COMPUTE, "", 0, None, waits, None, Activity.NONE))
+            own.append(PlainTask(COMPUTE, "", None, waits, None, Activity.NONE))
         else:
             if what == READY:
                 self.marked.add(rank)
             long = Activity.NONE if what == SYNCHRONISE else seconds(self.seconds())
-            own.append(Task(HOST, "F" if what == "host" else what, 0, None, waits, None, long, free))
+            own.append(PlainTask(HOST, "F" if what == "host" else what, None, waits, None, long, free))
 
     def together(self, free: bool) -> None:
         """Let ranks start something together, each with its own computation."""
@@ -240,7 +234,7 @@ class _Writer:
             own = [one._replace(compute=one.compute * self.dice.choice([1.0, 1.0, 1.5])) for one in columns]
             waits = self.waits(rank, free) if free or stream == COMPUTE else ()
             name = "tp" if stream == COMPUTE else "all_reduce"
-            done = Task(stream, name, 0, (f"group{size}", 0), waits, None, self.activity(own), free)
+            done = PlainTask(stream, name, (f"group{size}", 0), waits, None, self.activity(own), free)
             self.templates[-1][rank].append(done)
 
     def activity(self, segments: list[Segment]) -> Activity:
@@ -283,5 +277,5 @@ def _both(i: int, count: int, late: int) -> list[Action]:
     return forward + ([Action(0, "B", i - late)] if i >= late else [])
 
 
-def _repeated(row: Sequence[Action], templates: Sequence[Sequence[Task]]) -> PlainProgram:
+def _repeated(row: Sequence[Action], templates: Sequence[Sequence[PlainTask]]) -> PlainProgram:
     return PlainProgram(tuple(row), {(letter, 0): tuple(own) for letter, own in zip("FB", templates, strict=False)})
