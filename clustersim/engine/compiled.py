@@ -79,7 +79,7 @@ class CompiledLoop:
 
     def again(self, number: int, begin: float) -> None:
         """Let a job begin a step at a time."""
-        shape, times = self.jobs[number]
+        shape, times = self.jobs[number].shape, self.jobs[number].times
         events, waits = shape.events, int(shape.pass_wait[-1])
         floats = [np.zeros(events) for _ in range(3)]
         integers = [np.empty(events, np.int32) for _ in range(2)]
@@ -121,7 +121,7 @@ SECONDS = "idle share segment flows load_weight"
 
 def _columns(job: LoopJob, first_event: int) -> tuple[NDArray[Any], ...]:
     """Return the columns of a job in the order in which `read_job` of _loop.c reads them."""
-    shape, times = job
+    shape, times = job.shape, job.times
     losses = times.losses
 
     def of(names: str, owner: object, kind: type) -> list[NDArray[Any]]:

@@ -28,7 +28,7 @@ from clustersim.arrays import Floats, Ints, offsets
 from clustersim.engine.flows import FITS
 from clustersim.engine.shape import BUSY, JOIN, LAUNCH, MESSAGE, RUN, STREAM, Shape
 from clustersim.engine.slowing import LEAST, MOST
-from clustersim.engine.times import LoopTimes
+from clustersim.engine.times import LoopTimes, Tasks
 from clustersim.errors import SimulationError
 
 BEGIN, OVER, END, LANDED, MOVE, LAND, FIRST, LAST = range(8)
@@ -47,8 +47,13 @@ HOST_STREAM = 1
 class LoopJob(NamedTuple):
     """A job for the loop."""
 
-    shape: Shape
+    tasks: Tasks
     times: LoopTimes
+
+    @property
+    def shape(self) -> Shape:
+        """Passes, tasks and waits of the step."""
+        return self.tasks.shape
 
 
 @dataclass(frozen=True)
@@ -166,7 +171,7 @@ class _Job:
     """The columns of a job as lists, and the state of its step."""
 
     def __init__(self, number: int, job: LoopJob) -> None:
-        shape, times = job
+        shape, times = job.shape, job.times
         self.number, self.shape, self.times = number, shape, times
         self.op, self.stream, self.free = _ints(shape.op), _ints(shape.stream), _ints(shape.free)
         self.gives, self.event, self.wait = _ints(shape.gives), _ints(shape.event), _ints(shape.wait)

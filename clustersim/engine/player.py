@@ -26,7 +26,9 @@ EVENT, TASK = 33, 1_500
 
 def plan_cache(most: float = ROOM) -> Cache:
     """Return a cache of up to `most` bytes of the compiled plans of a sweep, by the structure that jobs share."""
-    return Cache(most, lambda tasks: EVENT * tasks.shape.events + TASK * len(tasks) + tasks.plan.network.nbytes)
+    return Cache(
+        most, lambda tasks: EVENT * tasks.shape.events + TASK * len(tasks.shape.op) + tasks.plan.network.nbytes
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +52,7 @@ class Player:
         """Return one step of a plan that is alone on its fabric."""
         tasks = Tasks(plan)
         # what a host launches between computations depends on their seconds: such a plan serves no other times
-        hosted = any(task.stream == HOST for task in tasks.lines)
+        hosted = any(task.stream == HOST for task in tasks.shape.lines)
         if self.structure is not None and self.cache is not None and not hosted:
             self.cache.keep(self.structure, tasks)
         return self.execute(tasks, progress)
@@ -70,7 +72,7 @@ def together(
 ) -> tuple[list[Record], ...]:
     """Return the complete steps of jobs that share a fabric; the arguments are those of `engine.compiled.loop`."""
     capacity = jobs[0].plan.network.capacity
-    own = [LoopJob(tasks.shape, loop_times(tasks, capacity)) for tasks in jobs]
+    own = [LoopJob(tasks, loop_times(tasks, capacity)) for tasks in jobs]
     name, execute = ("simpy", simulate) if engine == "simpy" else ("loop", loop)
     lines = execute(capacity, own, steps, starts, progress)
     return tuple([Record.of(tasks, step, name) for step in line] for tasks, line in zip(jobs, lines, strict=True))

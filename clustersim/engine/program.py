@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from clustersim.arrays import Ints, Mask
+from clustersim.arrays import Ints
 from clustersim.engine.fabric import Activity
 from clustersim.engine.microbatch_overlap import ALONE, Pairing, StepKey, Turn, turns
 from clustersim.engine.traffic import Variant
@@ -154,11 +154,6 @@ def once_each(items: Iterable[OperatorStep], kind: type[Step]) -> list[Step]:
     """Return each item of a type once. Layers repeat the same objects, so that there are far fewer than `items`."""
     same = list(items)
     return [one for one in dict(zip(map(id, same), same, strict=True)).values() if one.__class__ is kind]
-
-
-def computing(tasks: Sequence[Task]) -> Mask:
-    """Return a mask of the tasks on compute streams."""
-    return np.array([task.stream == COMPUTE for task in tasks], bool)
 
 
 TemplateKey = tuple[str, Any]

@@ -123,9 +123,9 @@ class Record(LoopStep):
     ) -> Span:
         """Return the record of one task of a rank; times in seconds."""
         tasks = self.tasks
-        task, stage = tasks.of(number), int(self.shape.stage[number])
+        task, stage = self.shape.task(number), int(self.shape.stage[number])
         which = microbatch if task.stream == COMPUTE or task.gives else -1
-        activity, ends = tasks.different[tasks.of_task[number]], self.segment_ends.get(leader)
+        activity, ends = tasks.activity(number), self.segment_ends.get(leader)
         own = task.stream, task.kind, stage, which, asked, start, end
         return Span(rank, *own, activity, ends, tasks.carried(number))
 
@@ -158,6 +158,6 @@ def _kind(handle: Handle) -> str:
 def _kinds_of_waits(tasks: Tasks) -> tuple[tuple[str, ...], Ints]:
     """Return the names of waits, and the name of each handle that tasks wait for, in order."""
     kinds: dict[str, int] = {}
-    of_line = [[kinds.setdefault(_kind(handle), len(kinds)) for handle in task.waits] for task in tasks.lines]
+    of_line = [[kinds.setdefault(_kind(handle), len(kinds)) for handle in task.waits] for task in tasks.shape.lines]
     first, flat = offsets(np.array([*map(len, of_line)], np.int64)), [kind for own in of_line for kind in own]
-    return tuple(kinds), np.array(flat, np.int64)[entries(first, tasks.line)]
+    return tuple(kinds), np.array(flat, np.int64)[entries(first, tasks.shape.line)]

@@ -20,7 +20,7 @@ from itertools import chain
 
 import numpy as np
 
-from clustersim.arrays import Ints, distinct_rows, entries, lengths, offsets
+from clustersim.arrays import Ints, Mask, distinct_rows, entries, lengths, offsets
 from clustersim.engine.compile import Plan
 from clustersim.engine.fabric import HOST
 from clustersim.engine.program import (
@@ -164,6 +164,28 @@ class Shape:
     def task_rank(self) -> Ints:
         """Rank cell of each task."""
         return np.arange(self.ranks, dtype=np.int32).repeat(lengths(self.rank_task))
+
+    @property
+    def computing(self) -> Mask:
+        """Whether each task is on a compute stream."""
+        found: Mask = self.stream == 0
+        return found
+
+    @cached_property
+    def updating(self) -> Mask:
+        """Whether each task belongs to the parameter update."""
+        found: Mask = np.array([task.kind in UPDATE for task in self.lines], bool)[self.line]
+        return found
+
+    @property
+    def beside(self) -> Mask:
+        """Whether each task is on a communication stream."""
+        found: Mask = (self.op == LAUNCH) & (self.stream > 1)
+        return found
+
+    def task(self, number: int) -> Task:
+        """Return a task, as in its layout."""
+        return self.lines[int(self.line[number])]
 
     def place(self, task: int) -> tuple[int, int]:
         """Return the rank of a task, and its index in the rank's layout."""

@@ -109,8 +109,8 @@ class _RepeatedJob:
         self, env: Environment, fabric: Fabric, job: LoopJob, meter: _Meter, enough: Callable[[float], bool]
     ) -> None:
         self.env, self.fabric, self.meter, self.enough = env, fabric, meter, enough
-        self.shape, self.times = job
-        self.kind, self.activities = self.times.kind.tolist(), self.times.tasks.different
+        self.shape, self.times = job.shape, job.times
+        self.kind, self.activities = self.times.kind.tolist(), job.tasks.different
         self.found: list[LoopStep] = []
         self.left = 0
 

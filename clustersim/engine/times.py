@@ -14,48 +14,55 @@ from types import MappingProxyType
 from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from clustersim.arrays import Floats, Ints, Mask, entries, lengths, offsets
 from clustersim.engine.compile import Activities, Plan, Speed
-from clustersim.engine.fabric import HOST, Activity, SegmentTimes
+from clustersim.engine.fabric import Activity, SegmentTimes
 from clustersim.engine.launching import Seconds
-from clustersim.engine.program import COMPUTE, NOTHING, Carried, Task
+from clustersim.engine.program import NOTHING, Carried
 from clustersim.engine.shape import shape
 
 Answer = TypeVar("Answer")
 P = ParamSpec("P")
-Value = TypeVar("Value", bound=np.generic)
 NO_SPEEDS: Mapping[Speed, Speed] = MappingProxyType({})
 
 
 class Tasks:
-    """The tasks of a shape with their activities.
+    """The tasks of a step: its shape, and their activities and times by kind.
 
-    Ranks of one layout share `lines`. What does not depend on the seconds of kernels is shared by all that
-    differ in these alone.
+    Activities with equal times, on other links, form a group. Ranks that start together are a kind of their own if their
+    activities differ. What does not depend on the seconds of kernels is shared by all that differ in these alone.
     """
 
     def __init__(self, plan: Plan) -> None:
         """Make the shape of a plan. Raises DeadlockError."""
         self.plan, self.shape = plan, shape(plan)
-        self.lines, self.line = self.shape.lines, self.shape.line
         self._known: dict[object, Any] = {}
         self._carried: dict[int, Carried] = {}
-
-    def __len__(self) -> int:
-        return len(self.line)
-
-    def of(self, task: int) -> Task:
-        """Return a task, as in its layout."""
-        return self.lines[int(self.line[task])]
+        of, several = plan.does.tolist(), dict[tuple[int, ...], int]()
+        for slot in self.shape.slots:
+            both = tuple(dict.fromkeys([of[task] for task in slot]))
+            of.append(both[0] if len(both) == 1 else len(plan.activities) + several.setdefault(both, len(several)))
+        self.kind: Ints = np.array(of, np.int32)
+        """Kind of each slot: the activity of single ranks, then those of ranks that start together."""
+        timings = dict.fromkeys([one.timing for one in plan.activities])
+        number = dict(zip(timings, range(len(timings)), strict=True))
+        group = [number[one.timing] for one in plan.activities]
+        merged: dict[tuple[int, ...], int] = {}
+        for kinds in several:
+            own = tuple(dict.fromkeys([group[kind] for kind in kinds]))
+            group.append(own[0] if len(own) == 1 else len(number) + merged.setdefault(own, len(merged)))
+        self.group: Ints = np.array(group, np.int64)
+        """Group of each kind."""
+        self.timings, self._merged = list(timings), list(merged)
+        """Times of each group of single ranks, and the groups combined in each group of ranks that start together."""
+        self._every = [*plan.activities, *(plan.activities[kinds[0]] for kinds in several)]
 
     def carried(self, task: int) -> Carried:
         """Return the bytes of the collectives and messages in a task, by variant and group cell."""
         if task not in self._carried:
-            cell = int(self.shape.task_rank[task])
-            calls = self.different[self.of_task[task]].calls
-            self._carried[task] = self.plan.placed(cell, calls) if calls else NOTHING
+            calls = self.activity(task).calls
+            self._carried[task] = self.plan.placed(int(self.shape.task_rank[task]), calls) if calls else NOTHING
         return self._carried[task]
 
     def once(self, find: Callable[Concatenate[Tasks, P], Answer], *more: P.args, **named: P.kwargs) -> Answer:
@@ -64,93 +71,45 @@ class Tasks:
             self._known[find] = find(self, *more, **named)
         return cast(Answer, self._known[find])
 
-    def column(self, find: Callable[[Sequence[Task]], NDArray[Value]]) -> NDArray[Value]:
-        """Return a column by task (tasks,): `find` returns it for `lines`, once."""
-        if find not in self._known:
-            self._known[find] = find(self.lines)[self.line]
-        return cast("NDArray[Value]", self._known[find])
-
-    @cached_property
-    def kinds(self) -> Kinds:
-        """Distinct activities of tasks, by identity, and of tasks started together."""
-        of, activities = self.plan.does.tolist(), tuple(self.plan.activities)
-        merged: dict[tuple[int, ...], int] = {}
-        for slot in self.shape.slots:
-            both = tuple(dict.fromkeys([of[task] for task in slot]))
-            of.append(both[0] if len(both) == 1 else len(activities) + merged.setdefault(both, len(merged)))
-        return Kinds.of_activities(np.array(of, np.int32), activities, tuple(merged))
-
     @cached_property
     def timed(self) -> list[SegmentTimes]:
-        """Times of each `Kinds.group`."""
-        return self.kinds.all(self.kinds.timings)
+        """Times of each group."""
+        return [*self.timings, *(together([self.timings[group] for group in own]) for own in self._merged)]
 
     @cached_property
     def different(self) -> list[Activity]:
         """Activity of each kind, with its times; tasks started together have the flows of the first."""
-        kinds = self.kinds
-        every = [*kinds.activities, *(kinds.activities[shared[0]] for shared in kinds.shared)]
-        times = [self.timed[group] for group in kinds.group.tolist()]
+        times = [self.timed[group] for group in self.group.tolist()]
         return [
             one if one.timing is own else Activity(own, one.flows, one.calls)
-            for one, own in zip(every, times, strict=True)
+            for one, own in zip(self._every, times, strict=True)
         ]
+
+    def activity(self, slot: int) -> Activity:
+        """Return the activity of a slot."""
+        return self.different[int(self.kind[slot])]
 
     @property
     def of_task(self) -> Ints:
         """Kind of each task."""
-        return self.kinds.of[: len(self.line)]
+        return self.kind[: len(self.shape.op)]
 
     @cached_property
     def compute(self) -> Floats:
         """Seconds of computation of each task (tasks,)."""
-        found: Floats = np.array([one.compute for one in self.timed])[self.kinds.group[self.of_task]]
+        found: Floats = np.array([one.compute for one in self.timed])[self.group[self.of_task]]
         return found
 
     def retimed(self, seconds: Sequence[Seconds], speeds: Mapping[Speed, Speed] = NO_SPEEDS) -> Tasks:
         """Return the tasks with these kernel seconds, and with other GPU speeds as mapped in `speeds`."""
         made, found = Activities(seconds, self.plan.network, self.plan.hosts), copy(self)
-        timings = [
+        found.timings = [
             old if (own := old.source) is None else made.timing(own._replace(speed=speeds.get(own.speed, own.speed)))
-            for old in self.kinds.timings
+            for old in self.timings
         ]
-        found.timed = self.kinds.all(timings)
-        for name in ("different", "compute"):  # of other times
+        for name in ("timed", "different", "compute"):  # of other times
             found.__dict__.pop(name, None)
         return found
-
-
-class Kinds(NamedTuple):
-    """Distinct activities of a step; those with equal times form a group."""
-
-    of: Ints
-    """Kind of each slot."""
-    activities: tuple[Activity, ...]
-    """Activity of each kind of a single rank; kinds of ranks that start together follow."""
-    group: Ints
-    """Group of each kind."""
-    timings: tuple[SegmentTimes, ...]
-    """Times of each group of a single rank; groups of ranks that start together follow."""
-    merged: tuple[tuple[int, ...], ...]
-    """Groups combined in each group of ranks that start together."""
-    shared: tuple[tuple[int, ...], ...]
-    """Kinds combined in each kind of ranks that start together."""
-
-    @classmethod
-    def of_activities(cls, of: Ints, activities: tuple[Activity, ...], shared: tuple[tuple[int, ...], ...]) -> Kinds:
-        """Return the kinds of slots. shared: the kinds that ranks start together."""
-        timings = dict.fromkeys([one.timing for one in activities])
-        number = dict(zip(timings, range(len(timings)), strict=True))
-        group = [number[one.timing] for one in activities]
-        merged: dict[tuple[int, ...], int] = {}
-        for kinds in shared:
-            own = tuple(dict.fromkeys([group[kind] for kind in kinds]))
-            group.append(own[0] if len(own) == 1 else len(number) + merged.setdefault(own, len(merged)))
-        return cls(of, activities, np.array(group, np.int64), tuple(number), tuple(merged), shared)
-
-    def all(self, timings: Sequence[SegmentTimes]) -> list[SegmentTimes]:
-        """Return the times of all groups, given those of single ranks."""
-        return [*timings, *(together([timings[group] for group in own]) for own in self.merged)]
 
 
 def together(timings: Sequence[SegmentTimes]) -> SegmentTimes:
@@ -215,13 +174,11 @@ class LoopTimes(NamedTuple):
     load_weight: Floats
     """… and the bytes over it per byte of the flow."""
     losses: Losses
-    tasks: Tasks
-    """Tasks of these columns."""
 
 
 def loop_times(tasks: Tasks, capacity: Floats) -> LoopTimes:
     """Return the columns of tasks. capacity: bytes/s of each link that can be a bottleneck."""
-    times, group, timed = tasks.once(_link_times, capacity), tasks.kinds.group, tasks.timed
+    times, group, timed = tasks.once(_link_times, capacity), tasks.group, tasks.timed
     held = group[lengths(times.link_start).nonzero()[0]]
     rows = [
         [(*row[:4], *both) for row, *both in zip(one.rows, one.ends[::2], one.ends[1::2], strict=True)]
@@ -230,7 +187,7 @@ def loop_times(tasks: Tasks, capacity: Floats) -> LoopTimes:
     start = offsets(np.array([*map(len, rows)] or [0], np.int64))
     segment = np.array([*chain.from_iterable(rows)], float).reshape(-1, 6)[entries(start, held)]
     idle = np.array([one.idle for one in timed])[group]
-    return times._replace(idle=idle, segment=segment, losses=_losses(tasks), tasks=tasks)
+    return times._replace(idle=idle, segment=segment, losses=_losses(tasks))
 
 
 def _link_times(tasks: Tasks, capacity: Floats) -> LoopTimes:
@@ -259,7 +216,7 @@ def _link_times(tasks: Tasks, capacity: Floats) -> LoopTimes:
     rows = np.array([len(one.timing.rows) for one in each], np.int64) * (count > 0)
     order = np.array(list(chain.from_iterable([each[kind].timing.order for kind in holding.tolist()])), np.int64)
     return LoopTimes(
-        tasks.kinds.of,
+        tasks.kind,
         none,
         link_start.astype(np.int32),
         link.astype(np.int32),
@@ -272,20 +229,17 @@ def _link_times(tasks: Tasks, capacity: Floats) -> LoopTimes:
         (places - link_start[kind]).astype(np.int32),
         weight,
         NO_LOSSES,
-        cast(
-            Tasks, None
-        ),  # `loop_times` says whose they are: tasks that kept themselves would stay until garbage is looked for
     )
 
 
 def _losses(tasks: Tasks) -> Losses:
     """Return the shares that communication takes from computation on its ranks."""
-    group, beside, timed = tasks.kinds.group, tasks.column(_beside), tasks.timed
+    group, timed = tasks.group, tasks.timed
     # communication takes equal shares in all of its segments
     taken = [one.rows[0][3:] if one.rows else (0.0, 0.0) for one in timed]
     sms, bandwidth = np.array(taken).reshape(-1, 2)[group].T
     takes: Mask = (sms > 0.0) | (bandwidth > 0.0)
-    taking: Mask = beside & takes[tasks.of_task]
+    taking: Mask = tasks.shape.beside & takes[tasks.of_task]
     if not taking.any():
         return NO_LOSSES
     rank, ranks = tasks.shape.task_rank, tasks.shape.ranks
@@ -295,8 +249,3 @@ def _losses(tasks: Tasks) -> Losses:
     memory = np.array([one.memory for one in timed])[group] * (bandwidth > 0.0).any()
     compute = np.array([one.compute for one in timed])[group]
     return Losses(sms, bandwidth, compute, memory, taking, losing)
-
-
-def _beside(tasks: Sequence[Task]) -> Mask:
-    """Return a mask of the tasks on communication streams."""
-    return np.array([task.stream not in (COMPUTE, HOST) for task in tasks], bool)

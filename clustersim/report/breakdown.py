@@ -14,7 +14,7 @@ import numpy as np
 
 from clustersim.arrays import Floats, Ints, Mask, summed
 from clustersim.engine.fabric import HOST, Activity, SegmentTimes
-from clustersim.engine.program import COMPUTE, UPDATE, Span, Task, computing
+from clustersim.engine.program import COMPUTE, UPDATE, Span
 from clustersim.engine.record import Record
 from clustersim.engine.times import Tasks
 
@@ -44,7 +44,7 @@ class Path:
         """Return the seconds of computation on the path, summed by task index."""
         record, compute = self.record, self.record.tasks.compute
         task, took = self.tasks, (record.ends - record.starts)[self.events]
-        seconds = np.minimum(compute[task], took) * record.tasks.column(computing)[task]
+        seconds = np.minimum(compute[task], took) * record.shape.computing[task]
         return np.bincount(task, seconds, len(compute)).astype(float, copy=False)
 
 
@@ -139,10 +139,10 @@ Part = tuple[str, Ints, Floats]
 def _computed(record: Record) -> Iterable[Part]:
     """Yield the time on compute streams: computation, the communication inside it, and the optimizer."""
     tasks, shape = record.tasks, record.shape
-    events = np.flatnonzero(tasks.column(computing)[shape.event_task])
+    events = np.flatnonzero(shape.computing[shape.event_task])
     task, rank = shape.event_task[events], shape.event_rank[events]
     took = record.ends[events] - record.starts[events]
-    update = tasks.column(_updates)[task]
+    update = shape.updating[task]
     moves, shares = _inside(tasks) if tasks.once(_launched) else tasks.once(_inside)
     most = np.where(moves, tasks.compute, np.inf)
     alone = most[task] if record.slowed is None else most[task] + record.slowed[events]
@@ -154,21 +154,16 @@ def _computed(record: Record) -> Iterable[Part]:
         yield name, rank, rest * share[task]
 
 
-def _updates(tasks: Sequence[Task]) -> Mask:
-    """Return a mask of the tasks that belong to the parameter update."""
-    return np.array([task.kind in UPDATE for task in tasks], bool)
-
-
 def _launched(tasks: Tasks) -> bool:
     """Return whether some tasks wait for the host. If so, time without computation is divided by kernel times."""
-    return any(one.launched for one in tasks.kinds.timings)
+    return any(one.launched for one in tasks.timings)
 
 
 def _inside(tasks: Tasks) -> tuple[Mask, dict[str, Floats]]:
     """Return the communication inside computations: whether each task has some, and {kind: share of it} as from `_shares`."""
     of_kind = [_shares(one) for one in tasks.timed]
-    found = [of_kind[group] for group in tasks.kinds.group.tolist()]
-    passes = tasks.column(computing) & ~tasks.column(_updates)
+    found = [of_kind[group] for group in tasks.group.tolist()]
+    passes = tasks.shape.computing & ~tasks.shape.updating
     kind = tasks.of_task
     names = dict.fromkeys(name for own in np.unique(kind[passes]).tolist() for name in found[own])
     shares = {name: np.array([share.get(name, 0.0) for share in found])[kind] * passes for name in names}

@@ -79,10 +79,10 @@ def step_kernels(work: Work, plan: Plan, path: Path, end: float, bounds: Bounds,
 def _launched(work: Work, plan: Plan, path: Path, counted: PassKernels) -> int:
     """Return the number of kernels in passes whose launches are on the path themselves."""
     places = roles(work.job)[plan.first] % work.job.positions if work.job.positions > 1 else np.zeros_like(plan.first)
-    total, tasks, shape = 0, path.record.tasks, path.record.shape
-    on_host = np.array([line.stream == HOST for line in tasks.lines], bool)[tasks.line[path.tasks]]
+    total, shape = 0, path.record.shape
+    on_host = np.array([line.stream == HOST for line in shape.lines], bool)[shape.line[path.tasks]]
     for number in path.tasks[on_host].tolist():
-        kind, rank = tasks.of(number).kind, shape.task_rank[number]
+        kind, rank = shape.task(number).kind, shape.task_rank[number]
         row = counted.row.get((int(places[rank]), kind, int(shape.stage[number])))
         total += 0 if row is None else int(counted.often[row].sum())
     return total
@@ -92,12 +92,12 @@ def exposed(work: Work, plan: Plan, path: Path, counted: PassKernels) -> tuple[F
     """Return the seconds of each kernel on the critical path, and of one launch of it, both (node types, kernels)."""
     each = np.array([[own.get(kernel, math.inf) for kernel in counted.kernels] for own in work.seconds])
     seconds = np.zeros((len(each), len(counted.often)))
-    found, ranks, tasks = path.computed(), path.record.shape.task_rank, path.record.tasks
+    found, ranks, shape = path.computed(), path.record.shape.task_rank, path.record.shape
     places = roles(work.job)[plan.first] % work.job.positions if work.job.positions > 1 else np.zeros_like(plan.first)
     kinds = plan.network.topology.kind_of(work.gpus[plan.first]).tolist()
     for number in np.flatnonzero(found).tolist():
         cell = int(ranks[number])
-        row = counted.row[int(places[cell]), tasks.of(number).kind, int(tasks.shape.stage[number])]
+        row = counted.row[int(places[cell]), shape.task(number).kind, int(shape.stage[number])]
         seconds[kinds[cell], row] += float(found[number])
     result = np.zeros(each.shape)
     for kind, row in np.argwhere(seconds).tolist():

@@ -17,8 +17,9 @@ import numpy as np
 from clustersim.arrays import Floats, Ints, Mask
 from clustersim.engine.compile import Plan
 from clustersim.engine.flows import Flow
-from clustersim.engine.program import COMPUTE, READY, GroupCell, Span, Task, computing
+from clustersim.engine.program import COMPUTE, READY, GroupCell, Span
 from clustersim.engine.record import Record
+from clustersim.engine.shape import Shape
 from clustersim.engine.times import Tasks
 from clustersim.report.trace_events import FIRST, Process, arrow_of, inner_flows, slice_of
 
@@ -47,7 +48,7 @@ class Arrows:
     def ends(self) -> Ints:
         """Approximate number of arrow ends at each cell's ranks, from messages and collectives."""
         shape, waits = self.record.shape, self.record.waits
-        together = shape.event_rank[self.record.tasks.column(_grouped)[shape.event_task]]
+        together = shape.event_rank[_grouped(shape)[shape.event_task]]
         ranks = shape.ranks
         return np.bincount(together, minlength=ranks) + 2 * np.bincount(waits.rank[waits.stage >= 0], minlength=ranks)
 
@@ -75,7 +76,7 @@ class Arrows:
             if receiver not in begins or record.ends[event] <= sent:
                 continue
             place = int(np.searchsorted(begins[receiver], ready[i]))
-            stream = record.tasks.of(int(shape.event_task[event])).stream
+            stream = shape.task(int(shape.event_task[event])).stream
             for one, other in self._pairs(sender, receiver, stream) if place < len(begins[receiver]) else ():
                 ends = [(one, self.tracks[stream], sent), (other, computation, float(begins[receiver][place]))]
                 yield "message", ends
@@ -102,8 +103,8 @@ class Arrows:
 
     def _begins(self) -> dict[int, Floats]:
         """{rank cell: starts of its computations, ascending}"""
-        shape, tasks, record = self.record.shape, self.record.tasks, self.record
-        some = tasks.column(computing)[shape.event_task] & (record.ends > record.starts)
+        shape, record = self.record.shape, self.record
+        some = shape.computing[shape.event_task] & (record.ends > record.starts)
         rank, begun = shape.event_rank[some], record.starts[some]
         order = np.lexsort((begun, rank))
         cells = np.array(list(self._of_cell))
@@ -114,11 +115,11 @@ class Arrows:
     def _together(self) -> Iterator[Arrow]:
         """Yield arrows along the ranks of each collective, and of passes in lock-step."""
         record, shape = self.record, self.record.shape
-        grouped = record.tasks.column(_grouped)[shape.event_task] & (record.ends > record.starts)
+        grouped = _grouped(shape)[shape.event_task] & (record.ends > record.starts)
         events = np.flatnonzero(grouped)
         events = events[np.argsort(record.leader[events], kind="stable")]
         for own in np.split(events, np.flatnonzero(np.diff(record.leader[events])) + 1) if len(events) else ():
-            task, start = record.tasks.of(int(shape.event_task[own[0]])), float(record.starts[own[0]])
+            task, start = shape.task(int(shape.event_task[own[0]])), float(record.starts[own[0]])
             if task.family is None:
                 continue
             kind, cells = "collective" if len(task.kind) > 1 else "lock-step", shape.event_rank[own].tolist()
@@ -137,9 +138,9 @@ class Arrows:
             yield [self._numbers[rank] for rank in ranks if rank in self._numbers]
 
 
-def _grouped(tasks: Sequence[Task]) -> Mask:
+def _grouped(shape: Shape) -> Mask:
     """Return which tasks several ranks run together."""
-    return np.array([task.family is not None for task in tasks], bool)
+    return np.array([task.family is not None for task in shape.lines], bool)[shape.line]
 
 
 MAX_EVENTS = 2_000_000
@@ -200,7 +201,7 @@ def _slices(record: Record) -> Ints:
 def _pieces(tasks: Tasks) -> Ints:
     """Return the number of slices of each task: its span and the flows inside."""
     flows = np.array([sum(place >= 0 for place in one.order) for one in tasks.timed] or [0])
-    found: Ints = 1 + flows[tasks.kinds.group[tasks.of_task]] * tasks.column(computing)
+    found: Ints = 1 + flows[tasks.group[tasks.of_task]] * tasks.shape.computing
     return found
 
 

@@ -88,7 +88,7 @@ def test_without_shared_links_a_step_is_its_longest_path_to_the_last_digit(step)
 def test_each_task_begins_when_its_cause_ends_and_the_critical_path_sums_to_the_step(step):
     job = step.job()
     [[found]] = looped([job])
-    path = critical_path(Record.of(job.times.tasks, found, "loop"))
+    path = critical_path(Record.of(job.tasks, found, "loop"))
     begun = np.where(found.cause < 0, found.begin, found.ends[found.cause])
     assert found.starts.tolist() == begun.tolist()
     assert sum(span.end - span.start for span in path) == pytest.approx(found.end - found.begin, rel=1e-12, abs=1e-12)

@@ -215,7 +215,7 @@ def test_a_host_in_time_costs_one_launch_behind_each_count_of_rows(recompute):
 def test_a_host_that_waits_at_every_message_begins_each_pass_anew():
     result = step(10.0, parallelism__pp=2, parallelism__dp=1, training__global_batch=8)
     # each pass is as long as its launches, whatever came before
-    assert "host" not in {task.stream for task in result.record.tasks.lines}
+    assert "host" not in {task.stream for task in result.record.shape.lines}
     work = Simulator(result.topology).preparation.work(result.job, np.arange(2))
     plan = result.plan
     for script, program, begin in zip(work.scripts, plan.programs, plan.begins[:-1], strict=True):

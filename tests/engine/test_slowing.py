@@ -101,12 +101,12 @@ def test_a_pass_is_longer_by_the_share_of_the_time_in_which_both_run(case, engin
     events = list(enumerate(zip(shape.event_rank.tolist(), shape.event_task.tolist(), strict=True)))
     moving = {}
     for event, (rank, number) in events:
-        if record.tasks.of(number).stream not in (COMPUTE, "host"):
+        if record.shape.task(number).stream not in (COMPUTE, "host"):
             moving.setdefault(rank, []).append((record.starts[event], record.ends[event]))
     more, slowed = {}, 0
     for event, (rank, number) in events:
-        one, leader = record.tasks.of(number), int(record.leader[event])
-        activity = record.tasks.different[record.tasks.of_task[number]]
+        one, leader = record.shape.task(number), int(record.leader[event])
+        activity = record.tasks.activity(number)
         if one.stream == COMPUTE and one.kind not in UPDATE and leader not in record.segment_ends:
             begin, end = record.starts[event], record.ends[event]
             both = sum(max(0.0, min(end, over) - max(begin, start)) for start, over in moving.get(rank, ()))
@@ -171,8 +171,8 @@ def test_nccl_moves_three_bytes_of_memory_for_each_that_a_gpu_receives():
     """A ring all-reduce of 8 GPUs receives 2 · 7/8 of its bytes; what it takes of the memory is that over the time it has."""
     result = step("buckets", 0, **{MEMORY: "nccl"})
     tasks = result.record.tasks
-    numbers = (number for number in range(len(tasks.line)) if tasks.of(number).stream == "dp")
-    own = (tasks.different[tasks.of_task[number]] for number in numbers)
+    numbers = (number for number in range(len(tasks.of_task)) if tasks.shape.task(number).stream == "dp")
+    own = (tasks.activity(number) for number in numbers)
     reductions = [(call, activity) for activity in own for call in activity.calls]
     assert reductions
     for call, own in reductions:

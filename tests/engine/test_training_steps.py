@@ -56,7 +56,7 @@ def test_every_engine_executes_the_same_training_step(data):
     work = simulator.preparation.work(one, np.arange(one.mesh.size))
     plan, wanted = simulator.alone(work, "simpy")
     tasks = Tasks(plan)
-    step = LoopJob(tasks.shape, loop_times(tasks, plan.network.capacity))
+    step = LoopJob(tasks, loop_times(tasks, plan.network.capacity))
     event("shares links" if wanted.solves else "shares no link")
     for python in (False, True):
         found = looped(tasks, python)

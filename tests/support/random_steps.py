@@ -102,7 +102,7 @@ class Step(NamedTuple):
         """Return the step as an engine executes it."""
         programs, activities, cells = zip(*(program.bound() for program in self.programs), strict=True)
         tasks = Tasks(plan(programs, activities, cells, self.members))
-        return LoopJob(tasks.shape, loop_times(tasks, capacity))
+        return LoopJob(tasks, loop_times(tasks, capacity))
 
 
 def plan(

@@ -37,7 +37,7 @@ def segment_ends(job: LoopJob, step: LoopStep, event: int) -> list[float]:
     found = step.segment_ends.get(int(step.leader[event]))
     if found is not None:
         return found
-    activity = job.times.tasks.different[job.times.kind[job.shape.slot(event)]]
+    activity = job.tasks.activity(job.shape.slot(event))
     return [float(step.starts[event] + end) for end in activity.ends]
 
 
