@@ -205,7 +205,7 @@ def chakra(
         read_traces = read(traces)
         asked = replay_tasks(read_traces, cluster, roofline)
         progress("simulate")
-        found = replay(cluster, asked.tasks, asked.families, fold=not no_fold, communicators=asked.communicators)
+        found = replay(cluster, asked, fold=not no_fold)
         summary = facts(cluster, read_traces, asked, found)
         if trace:
             write_trace(trace, summary, found)

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from heapq import heapify, heappop, heappush
-from typing import NamedTuple
 
 import numpy as np
 
-from clustersim.arrays import Ints
 from clustersim.convert.chakra import OPS, TYPES, NodeType, TraceNode, TraceSet
-from clustersim.engine.replay import ReplayTask
+from clustersim.engine.fabric import HOST
+from clustersim.engine.program import COMPUTE, Handle, OwnTask, PassMessage, Task, launch
+from clustersim.engine.replay import ReplayTasks, TracedRank
 from clustersim.errors import InputError
 from clustersim.model.operator import Collective
 from clustersim.topology.model import Topology
@@ -20,17 +20,6 @@ BARRIER = 4.0
 """Bytes of a barrier: PyTorch's reduces one number."""
 PRECISION = "bf16"
 """Data type of GEMMs in nodes that contain only FLOP."""
-
-
-class ReplayTasks(NamedTuple):
-    """Tasks of all ranks, with the groups that they use."""
-
-    tasks: list[list[ReplayTask]]
-    families: dict[str, Ints]
-    communicators: dict[str, Ints]
-    """Communicators as in `engine.replay.replay`."""
-    notes: list[str]
-    """Assumptions, in words."""
 
 
 def replay_tasks(traces: TraceSet, topology: Topology, roofline: bool = False) -> ReplayTasks:
@@ -44,12 +33,12 @@ def replay_tasks(traces: TraceSet, topology: Topology, roofline: bool = False) -
     ordered = [_ordered(nodes, rank) for rank, nodes in enumerate(traces.nodes)]
     groups = _Groups(traces, ordered)
     binder = _TraceBinder(topology, roofline, groups)
-    tasks = [binder.tasks(nodes, rank) for rank, nodes in enumerate(ordered)]
-    _check_calls(tasks, groups)
+    ranks = [binder.rank(nodes, rank) for rank, nodes in enumerate(ordered)]
+    _check_calls(ranks, groups.families)
     families, wide = (
         {name: np.array(one, np.int64) for name, one in own.items()} for own in (groups.families, groups.communicators)
     )
-    return ReplayTasks(tasks, families, wide, binder.notes())
+    return ReplayTasks(ranks, families, wide, binder.notes())
 
 
 def _ordered(nodes: Sequence[TraceNode], rank: int) -> list[TraceNode]:
@@ -79,13 +68,6 @@ def _ordered(nodes: Sequence[TraceNode], rank: int) -> list[TraceNode]:
     return found
 
 
-class _Place(NamedTuple):
-    """A group or pair: its family, and its index in the family."""
-
-    family: str
-    group: int
-
-
 class _Groups:
     """Groups of collectives and pairs of messages, arranged as families in which no rank appears twice."""
 
@@ -98,8 +80,8 @@ class _Groups:
         """By family, the ranks that are in it; of pairs with their place in it, which may be both."""
         used: dict[str, tuple[tuple[int, ...], str]] = {}
         pairs: dict[tuple[int, int, str], tuple[int, ...]] = {}
-        self.messages: defaultdict[tuple[int, int, int], list[tuple[_Place, int, float]]] = defaultdict(list)
-        """By sender, receiver and tag, what was sent: between which pair, how many before it, bytes."""
+        self.messages: defaultdict[tuple[int, int, int], list[tuple[str, int, float]]] = defaultdict(list)
+        """By sender, receiver and tag, what was sent: the family of the pair, how many before it, bytes."""
         for rank, nodes in enumerate(ordered):
             for node in _on_gpu(nodes):
                 if node.type == NodeType.COLL:
@@ -110,10 +92,10 @@ class _Groups:
                     wide = self.traces.groups.get(_group_name(node), ())
                     own = wide if {rank, peer} <= set(wide) else (rank, peer)
                     pairs[(rank, peer, str(node.attributes.get("pg_desc", "")))] = own
-        self.places = {
-            name: self.place(desc or f"groups of {len(ranks)}", ranks) for name, (ranks, desc) in used.items()
-        }
-        self.pairs = {one: self.place(_pair_name(*one), one[:2], wide) for one, wide in pairs.items()}
+        self.family = {name: self.add(desc or f"groups of {len(ranks)}", ranks) for name, (ranks, desc) in used.items()}
+        """Family of each group by its name in the traces."""
+        self.pairs = {one: self.add(_pair_name(*one), one[:2], wide) for one, wide in pairs.items()}
+        """Family of each pair by sender, receiver and description."""
         self.sent(ordered)
 
     def ranks(self, node: TraceNode, rank: int) -> tuple[int, ...]:
@@ -136,8 +118,9 @@ class _Groups:
             raise InputError(f"rank {rank}: node {node.id} ({node.name}) has the {which} {found}; name another rank")
         return found
 
-    def place(self, base: str, ranks: tuple[int, ...], wide: tuple[int, ...] = ()) -> _Place:
-        """Add a group to the first family of a name that has none of its ranks; a pair's ranks keep their positions.
+    def add(self, base: str, ranks: tuple[int, ...], wide: tuple[int, ...] = ()) -> str:
+        """Add a group to the first family of a name that has none of its ranks, and return that; a pair's ranks keep their
+        positions.
 
         wide: communicator of a pair's messages, which has the same size for all pairs of a family.
         """
@@ -152,18 +135,18 @@ class _Groups:
                 if wide:
                     self.communicators.setdefault(name, []).append(wide)
                 self.taken[name] |= keys
-                return _Place(name, len(own) - 1)
+                return name
             number += 1
 
     def sent(self, ordered: Sequence[Sequence[TraceNode]]) -> None:
         """Count the messages of each pair."""
-        often = Counter[_Place]()
+        often = Counter[tuple[str, int, int]]()
         for rank, nodes in enumerate(ordered):
             for node in (one for one in _on_gpu(nodes) if one.type == NodeType.SEND):
                 to = self.peer(node, rank, "comm_dst")
-                place = self.pairs[rank, to, str(node.attributes.get("pg_desc", ""))]
-                self.messages[rank, to, _tag(node)].append((place, often[place], node.bytes))
-                often[place] += 1
+                family = self.pairs[rank, to, str(node.attributes.get("pg_desc", ""))]
+                self.messages[rank, to, _tag(node)].append((family, often[family, rank, to], node.bytes))
+                often[family, rank, to] += 1
 
 
 def _on_gpu(nodes: Sequence[TraceNode]) -> list[TraceNode]:
@@ -193,27 +176,49 @@ class _TraceBinder:
         self.topology, self.roofline, self.groups = topology, roofline, groups
         self.guessed = self.memory = self.timeless = self.absent = 0
 
-    def tasks(self, nodes: Sequence[TraceNode], rank: int) -> list[ReplayTask]:
-        """Return the tasks of a rank."""
+    def rank(self, nodes: Sequence[TraceNode], rank: int) -> TracedRank:
+        """Return the tasks of a rank; at its end it waits for the tasks that none of them waits for."""
         place = {node.id: i for i, node in enumerate(nodes)}
-        calls, taken = Counter[str](), Counter[tuple[int, int, int]]()
-        found = []
+        needed = {place[one] for node in nodes for one in node.before if one in place}
+        taken, last = Counter[tuple[int, int, int]](), dict[str, int]()
+        tasks, seconds, shown = list[Task](), list[float](), list[str]()
+
+        def add(task: Task, took: float, name: str, before: Iterable[int]) -> None:
+            """Add a task. name: of the waits for it, empty if they are not shown. before: its dependencies."""
+            # computations run in order, and so do collectives and messages of a stream
+            waits: list[Handle] = [OwnTask(last[task.stream])] if task.stream in last else []
+            waits += task.waits
+            for one in dict.fromkeys(before):
+                if (
+                    task.stream == COMPUTE and tasks[one].stream == HOST
+                ):  # so that the record has when a message was sent
+                    waits += [handle for handle in tasks[one].waits if isinstance(handle, PassMessage)]
+                waits.append(OwnTask(one, shown[one]))
+            if task.stream != HOST:
+                last[task.stream] = len(tasks)
+            tasks.append(task._replace(waits=tuple(waits), free=True))
+            seconds.append(took)
+            shown.append(name)
+
         for node in nodes:
-            before = tuple(place[one] for one in node.before if one in place)
+            before = [place[one] for one in node.before if one in place]
             self.absent += len(node.before) - len(before)
             if node.attributes.get("is_cpu_op") is True:
-                found.append(ReplayTask("host", node.name, before, node.seconds))
+                add(Task(HOST, node.name or "host"), node.seconds, HOST, before)
             elif node.type == NodeType.COLL:
-                found.append(self.collective(node, before, calls[_group_name(node)], rank))
-                calls[_group_name(node)] += 1
+                add(*self.collective(node, rank), before)
             elif node.type in (NodeType.SEND, NodeType.RECV):
-                found.append(self.message(node, before, taken, rank))
+                add(*self.message(node, taken, rank), before)
+            elif node.type in (NodeType.COMP, NodeType.MEM_LOAD, NodeType.MEM_STORE):
+                self.memory += node.type != NodeType.COMP
+                add(Task(COMPUTE, node.name or "compute"), self.seconds(node, rank), "", before)
             else:
-                found.append(self.work(node, before, rank))
-        return found
+                add(Task(HOST, node.name or "wait"), 0.0, "", before)
+        add(Task(COMPUTE, "end"), 0.0, "", [one for one in range(len(tasks)) if one not in needed])
+        return TracedRank(tuple(tasks), tuple(seconds))
 
-    def collective(self, node: TraceNode, before: tuple[int, ...], number: int, rank: int) -> ReplayTask:
-        """Return the task of a collective; for a single rank an empty one."""
+    def collective(self, node: TraceNode, rank: int) -> tuple[Task, float, str]:
+        """Return the task of a collective with its seconds and the name of waits for it; for a single rank an empty task."""
         ranks = self.groups.ranks(node, rank)
         kind = node.attributes.get("comm_type", 0)
         if kind not in OPS:
@@ -221,18 +226,17 @@ class _TraceBinder:
                 f"rank {rank}: node {node.id} ({node.name}) is of comm_type {kind}; give one of {sorted(OPS)}"
             )
         if len(ranks) == 1:
-            return ReplayTask("wait", node.name, before)
+            return Task(HOST, node.name or "wait"), 0.0, ""
         said = str(node.attributes.get("op", ""))
         op = said if TYPES.get(said, -1) == kind else OPS[int(kind)]
         size = node.bytes * (len(ranks) if op == "all_gather" else 1)
-        at = self.groups.places[_group_name(node)]
-        call = Collective(at.family, "all_reduce", BARRIER) if op == "barrier" else Collective(at.family, op, size)
-        return ReplayTask("collective", node.name, before, 0.0, call, at.group, number)
+        family = self.groups.family[_group_name(node)]
+        call = Collective(family, "all_reduce", BARRIER) if op == "barrier" else Collective(family, op, size)
+        return launch(-1, call), 0.0, family
 
-    def message(
-        self, node: TraceNode, before: tuple[int, ...], taken: Counter[tuple[int, int, int]], rank: int
-    ) -> ReplayTask:
-        """Return the task of a message's send, or of its receive: the first message with that tag not received yet."""
+    def message(self, node: TraceNode, taken: Counter[tuple[int, int, int]], rank: int) -> tuple[Task, float, str]:
+        """Return the task of a message's send, or of its receive, as `collective` does. A receive takes the first message with
+        that tag not received yet."""
         sends = node.type == NodeType.SEND
         peer = self.groups.peer(node, rank, "comm_dst" if sends else "comm_src")
         key = (rank, peer, _tag(node)) if sends else (peer, rank, _tag(node))
@@ -241,17 +245,12 @@ class _TraceBinder:
             raise InputError(
                 f"rank {rank}: node {node.id} ({node.name}) receives from rank {peer} what that never sends"
             )
-        at, number, size = known[taken[key]]
+        family, number, size = known[taken[key]]
         taken[key] += 1
-        call = Collective(at.family, "send", size)
-        return ReplayTask("send" if sends else "receive", node.name, before, 0.0, call, at.group, number)
-
-    def work(self, node: TraceNode, before: tuple[int, ...], rank: int) -> ReplayTask:
-        """Return the task of a computation, a CPU operation, or an empty node."""
-        if node.type not in (NodeType.COMP, NodeType.MEM_LOAD, NodeType.MEM_STORE):
-            return ReplayTask("wait", node.name, before)
-        self.memory += node.type != NodeType.COMP
-        return ReplayTask("compute", node.name, before, self.seconds(node, rank))
+        message = PassMessage(family, 0, 0, number)
+        if not sends:
+            return Task(HOST, "receive", waits=(message,)), 0.0, ""
+        return Task(family, "send", gives=message, collective=Collective(family, "send", size)), 0.0, "send"
 
     def seconds(self, node: TraceNode, rank: int) -> float:
         """Return the seconds of a computation: from the trace, or from the peak rates of the rank's GPU."""
@@ -277,24 +276,24 @@ class _TraceBinder:
         return [f"{count:,} {what}" for what, count in said.items() if count]
 
 
-def _check_calls(tasks: Sequence[Sequence[ReplayTask]], groups: _Groups) -> None:
+def _check_calls(ranks: Sequence[TracedRank], families: Mapping[str, Sequence[tuple[int, ...]]]) -> None:
     """Raise InputError unless all ranks of each group run the same collectives in the same order."""
-    rows: dict[tuple[str, int], dict[int, list[Collective]]] = {}
-    for rank, row in enumerate(tasks):
-        for one in row:
-            if one.kind == "collective" and one.call is not None:
-                rows.setdefault((one.call.group, one.group), {}).setdefault(rank, []).append(one.call)
-    for (family, group), of_ranks in rows.items():
-        members = groups.families[family][group]
-        first = of_ranks.get(members[0], [])
+    rows = defaultdict[tuple[str, int], list[Collective]](list)
+    for rank, own in enumerate(ranks):
+        for task in own.tasks:
+            if task.family is not None and task.collective is not None:
+                rows[task.family, rank].append(task.collective)
+    for family, members in ((family, members) for family, every in families.items() for members in every):
+        first = rows[family, members[0]]
         for rank in members:
-            own = of_ranks.get(rank, [])
-            if own != first:
+            calls = rows[family, rank]
+            if calls != first:
                 which = next(
-                    (i for i, (a, b) in enumerate(zip(own, first, strict=False)) if a != b), min(len(own), len(first))
+                    (i for i, (a, b) in enumerate(zip(calls, first, strict=False)) if a != b),
+                    min(len(calls), len(first)),
                 )
                 both = " and ".join(
-                    f"rank {r} {_told(calls, which)}" for r, calls in ((members[0], first), (rank, own))
+                    f"rank {r} {_told(said, which)}" for r, said in ((members[0], first), (rank, calls))
                 )
                 raise InputError(
                     f"collective {which} of the group {list(members)[:8]}: {both}; ranks of a group run the same"

@@ -168,10 +168,10 @@ def _plan(work: Work, placed: Tenant, net: Network) -> Plan:
     topology, ranks, families = net.topology, net.cells.ranks, [family for family, _ in placed.families]
 
     def found() -> tuple[Ints, dict[str, Ints], dict[GroupCell, int]]:
-        return roles(work.job)[ranks.first], _places(families, net), _members(families, net)
+        return roles(work.job)[ranks.first], cells_of(families, net), rank_cells(families, net)
 
     role, groups, members = topology.cache.once(("ranks", net.cells.key), found)
-    gpus, made, alone = work.gpus[ranks.first], Activities.of(work, net), dict[float, int]()
+    gpus, made = work.gpus[ranks.first], Activities.of(work, net)
     own = {one: one for one in layouts(work.scripts)}
     if work.hosts:
         how = launching(work.job, work.scripts, work.seconds, work.hosts)
@@ -189,7 +189,7 @@ def _plan(work: Work, placed: Tenant, net: Network) -> Plan:
     for alike, first in enumerate(firsts.tolist()):
         cells = np.flatnonzero(of == alike)
         speed = Speed(float(slowdown[first]), int(kind[first]), int(apart[first]))
-        binder = _Binder(made, speed, groups, cells, frozenset(f for f in inside if groups[f][first] >= 0), alone)
+        binder = _Binder(made, speed, groups, cells, frozenset(f for f in inside if groups[f][first] >= 0))
         tasks, which = programs[role[first]].layout.distinct
         different = np.empty((len(tasks), len(cells)), np.int64)
         for row, task in enumerate(tasks):
@@ -198,7 +198,7 @@ def _plan(work: Work, placed: Tenant, net: Network) -> Plan:
     return Plan(programs, role, groups, members, made.activities, does, net, ranks.first, ranks.size, work.hosts)
 
 
-def _places(families: Iterable[Family], net: Network) -> dict[str, Ints]:
+def cells_of(families: Iterable[Family], net: Network) -> dict[str, Ints]:
     """Return {family: group cell of every rank cell, -1 for none}; for messages, one entry for each side."""
     ranks, result = net.cells.ranks, {}
     for family in families:
@@ -210,7 +210,7 @@ def _places(families: Iterable[Family], net: Network) -> dict[str, Ints]:
     return result
 
 
-def _members(families: Iterable[Family], net: Network) -> dict[GroupCell, int]:
+def rank_cells(families: Iterable[Family], net: Network) -> dict[GroupCell, int]:
     """Count the rank cells in the first group of every group cell."""
     result: dict[GroupCell, int] = {}
     for family in families:
@@ -232,8 +232,6 @@ class _Binder:
     """… and the rank cells in question."""
     families: frozenset[str]
     """Families that these have groups of."""
-    hosted: dict[float, int]
-    """Activities of hosts, by seconds."""
     known: dict[tuple[str, ...], Sequence[LikeCells]] = field(default_factory=dict)
     """Like cells of each rank cell, by families."""
 
@@ -254,17 +252,17 @@ class _Binder:
         if task.kind == SYNCHRONISE:
             return 0
         if task.launches.start:
-            return self.alone(task.launches.start)
+            return self.activities.alone(task.launches.start)
         if task.kind == READY:
             return self.lead(task)
         extra = self.extra(task.launches)
-        return self.alone(self.activities.text(task.items, self.speed, self.families, extra).launching)
+        return self.activities.alone(self.activities.text(task.items, self.speed, self.families, extra).launching)
 
     def lead(self, task: Task) -> list[int]:
         """Return the lead of the host that a computation needs, as in `engine.launching.hosted`."""
         both = zip(self.compute(task.items, task.launches), self.compute(task.items, None), strict=True)
         every = self.activities.activities
-        return [self.alone(every[fresh].idle - every[later].idle) for fresh, later in both]
+        return [self.activities.alone(every[fresh].idle - every[later].idle) for fresh, later in both]
 
     def extra(self, launches: Launches) -> float:
         """Return the host's seconds for launches other than of kernels: collectives before, and tensors one by one."""
@@ -272,12 +270,6 @@ class _Binder:
             return 0.0
         host = self.activities.hosts[self.speed.kind]
         return launches.calls * host.collective + launches.tensors * host.parameter + launches.parts * host.part
-
-    def alone(self, seconds: float) -> int:
-        """Return the activity that takes `seconds`; equal durations share one."""
-        if seconds not in self.hosted:
-            self.hosted[seconds] = self.activities.add(Activity.of((Segment(seconds, None),)))
-        return self.hosted[seconds]
 
     def compute(self, items: Steps, fresh: Launches | None) -> list[int]:
         """Return the activity of a computation, with the collectives between its kernels, on each rank cell.
@@ -329,6 +321,8 @@ class Activities:
     """Distinct activities; those with the same flows share their times."""
     numbers: dict[Hashable, dict[LikeCells, int]] = field(default_factory=dict)
     """Index in `activities`, by the content without groups and then by the group cells of the calls."""
+    plain: dict[float, int] = field(default_factory=dict)
+    """Index of activities without flows, by seconds."""
     times: dict[tuple[object, ...], SegmentTimes] = field(default_factory=dict)
     """Times, by the content without groups and the first group cells whose flows take as long."""
 
@@ -337,10 +331,12 @@ class Activities:
         """Return the creator of activities for a job on its network."""
         return cls(work.seconds, network, work.hosts, work.job.sms_beside, work.job.memory_beside)
 
-    def add(self, activity: Activity) -> int:
-        """Add an activity; return its number."""
-        self.activities.append(activity)
-        return len(self.activities) - 1
+    def alone(self, seconds: float) -> int:
+        """Return the number of the activity that takes `seconds` without any flow."""
+        if seconds not in self.plain:
+            self.plain[seconds] = len(self.activities)
+            self.activities.append(Activity.of((Segment(seconds, None),)))
+        return self.plain[seconds]
 
     def numbered(self, what: Hashable, rows: Sequence[LikeCells], make: Callable[[LikeCells], Activity]) -> list[int]:
         """Return the index of the activity for each of `rows`. what: key of the activity's content without its groups."""

@@ -1,6 +1,5 @@
 """Replay of traces: tasks of ranks with their dependencies, as a pass of free tasks.
 
-
 A rank's computations run one after the other, in the order in which it has them. So do the collectives of each of its groups
 and its messages to each peer, as NCCL's do; everything else begins when what it needs is over. Ranks of which nothing can tell
 apart what they do, and where, are one.
@@ -8,21 +7,19 @@ apart what they do, and where, are one.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from types import MappingProxyType
-from typing import Literal, NamedTuple
+from collections.abc import Mapping, Sequence
+from itertools import chain
+from typing import NamedTuple
 
 import numpy as np
 
 from clustersim.arrays import Ints
 from clustersim.collectives.levels import fanouts, levels
 from clustersim.collectives.plan import NCCL
-from clustersim.engine.compile import Activities, Plan
-from clustersim.engine.fabric import HOST, Activity, Segment
+from clustersim.engine.compile import Activities, Plan, cells_of, rank_cells
 from clustersim.engine.network import Network, Tenant, demand, folded, networks
 from clustersim.engine.player import Engine, Player
-from clustersim.engine.program import COMPUTE, GroupCell, Handle, Layout, OwnTask, PassMessage, Program, Task
+from clustersim.engine.program import Layout, Program, Task
 from clustersim.engine.record import Record
 from clustersim.engine.times import Tasks
 from clustersim.engine.traffic import Family
@@ -30,25 +27,27 @@ from clustersim.errors import DeadlockError, SimulationError
 from clustersim.model.operator import Collective
 from clustersim.topology.model import Topology
 
-ReplayKind = Literal["compute", "host", "collective", "send", "receive", "wait"]
+
+class TracedRank(NamedTuple):
+    """Tasks of a rank in a trace."""
+
+    tasks: tuple[Task, ...]
+    """Free tasks; each waits for earlier ones."""
+    seconds: tuple[float, ...]
+    """Seconds of each computation or host task; 0 for others."""
 
 
-class ReplayTask(NamedTuple):
-    """One task of a rank in a trace."""
+class ReplayTasks(NamedTuple):
+    """Tasks of all ranks, with the groups that they use."""
 
-    kind: ReplayKind
-    """Kind of task; `wait` only waits."""
-    name: str
-    before: tuple[int, ...]
-    """Indices of its dependencies among the tasks of its rank, all lower."""
-    seconds: float = 0.0
-    """Seconds of a computation or host task."""
-    call: Collective | None = None
-    """The collective; or the message, both in its send and its receive."""
-    group: int = -1
-    """Index of the group in `call.group`."""
-    number: int = -1
-    """Number of earlier collectives or messages of the group."""
+    ranks: Sequence[TracedRank]
+    families: Mapping[str, Ints]
+    """Ranks of all groups by name (groups, n), with no rank in two groups of a family; families of messages, from the first rank
+    to the second, begin with p2p."""
+    communicators: Mapping[str, Ints]
+    """For families of messages, ranks of their communicators (groups, m), if other than the two ranks."""
+    notes: Sequence[str] = ()
+    """Assumptions, in words."""
 
 
 class Replay(NamedTuple):
@@ -59,143 +58,63 @@ class Replay(NamedTuple):
     record: Record
 
 
-def replay(
-    topology: Topology,
-    tasks: Sequence[Sequence[ReplayTask]],
-    families: Mapping[str, Ints],
-    engine: Engine = "auto",
-    fold: bool = True,
-    communicators: Mapping[str, Ints] = MappingProxyType({}),
-) -> Replay:
-    """Replay the tasks of all ranks, rank i on GPU i.
-
-    families: ranks of all groups by name (groups, n), with no rank in two groups of a family; families of messages, from the
-    first rank to the second, begin with p2p. communicators: for families of messages, ranks of their communicators (groups, m),
-    if other than the two ranks. Raises SimulationError at a deadlock.
-    """
-    gpus = np.arange(len(tasks))
+def replay(topology: Topology, asked: ReplayTasks, engine: Engine = "auto", fold: bool = True) -> Replay:
+    """Replay the tasks of all ranks, rank i on GPU i. Raises SimulationError at a deadlock."""
+    gpus = np.arange(len(asked.ranks))
     upwards = fanouts(np.unique(topology.numbering.node_of(gpus)), topology)
-    used: dict[str, dict[Collective, None]] = {name: {} for name in families}
-    for row in tasks:
-        for call in (one.call for one in row if one.call is not None):
-            used[call.group][call] = None
-    uses = [
-        (
-            Family(
-                name,
-                ranks,
-                levels(topology.numbering.node_of(ranks), upwards),
-                NCCL,
-                communicators=communicators.get(name),
-            ),
-            tuple(used[name]),
+    used: dict[str, dict[Collective, None]] = {name: {} for name in asked.families}
+    for task in chain.from_iterable(rank.tasks for rank in asked.ranks):
+        if task.collective is not None:
+            used[task.collective.group][task.collective] = None
+    families = [
+        Family(
+            name,
+            ranks,
+            levels(topology.numbering.node_of(ranks), upwards),
+            NCCL,
+            communicators=asked.communicators.get(name),
         )
-        for name, ranks in families.items()
+        for name, ranks in asked.families.items()
         if used[name]
     ]
-    asked = demand(topology, [Tenant(uses, gpus, _seeds(topology, tasks))])
-    every = np.ones(len(asked.links), bool)
-    [network] = networks(asked, folded(asked, every, fold), every)
-    cells = network.cells.ranks
-    plan = _PlanWriter(network).plan([tasks[rank] for rank in cells.first.tolist()])
+    uses = [(family, tuple(used[family.name])) for family in families]
+    loads = demand(topology, [Tenant(uses, gpus, _seeds(topology, asked.ranks))])
+    every = np.ones(len(loads.links), bool)
+    [network] = networks(loads, folded(loads, every, fold), every)
+    first = network.cells.ranks.first
+    plan = _plan([asked.ranks[rank] for rank in first.tolist()], families, network)
     bound = Tasks(plan)
     try:
         return Replay(plan, Player(engine).execute(bound))
     except DeadlockError as error:
         cell, place = bound.shape.place(error.task)
-        rank = int(cells.first[cell])
-        raise SimulationError(f"deadlock: task {place} of rank {rank} waits for what waits for it") from None
+        raise SimulationError(
+            f"deadlock: task {place} of rank {int(first[cell])} waits for what waits for it"
+        ) from None
 
 
-def _seeds(topology: Topology, tasks: Sequence[Sequence[ReplayTask]]) -> Ints:
+def _seeds(topology: Topology, ranks: Sequence[TracedRank]) -> Ints:
     """Return a number per rank: ranks with equal numbers have equal tasks, possibly in other groups, on nodes of one type."""
-    kinds = topology.kind_of(np.arange(len(tasks))).tolist() if topology.pools else [0] * len(tasks)
+    kinds = topology.kind_of(np.arange(len(ranks))).tolist() if topology.pools else [0] * len(ranks)
     known: dict[object, int] = {}
-    same = (tuple(one._replace(name="", group=-1) for one in row) for row in tasks)
+    same = ((tuple(one._replace(kind="") for one in rank.tasks), rank.seconds) for rank in ranks)
     return np.array([known.setdefault(one, len(known)) for one in zip(kinds, same, strict=True)], np.int64)
 
 
-class _PlanWriter:
-    """Writes the plan of rank cells: one pass each."""
+def _plan(ranks: Sequence[TracedRank], families: Sequence[Family], network: Network) -> Plan:
+    """Return the plan of rank cells: one pass each."""
+    groups, made, cells = cells_of(families, network), Activities((), network), network.cells.ranks
 
-    def __init__(self, network: Network) -> None:
-        self.network = network
-        self.activities = Activities((), network)
-        self.seconds: dict[float, int] = {}
+    def activity(cell: int, call: Collective | None, seconds: float) -> int:
+        if call is None:
+            return made.alone(seconds)
+        return made.transfers(call, [int(groups[f"{call.group}/send" if call.op == "send" else call.group][cell])])[0]
 
-    def plan(self, rows: Sequence[Sequence[ReplayTask]]) -> Plan:
-        """Return the plan of rank cells; at its end a rank waits for the tasks that none of them waits for."""
-        cells, programs, does = self.network.cells.ranks, list[Program](), list[int]()
-        groups = defaultdict[str, Ints](lambda: np.full(len(rows), -1))
-        members = Counter[GroupCell]()
-        for cell, tasks in enumerate(rows):
-            needed = {place for one in tasks for place in one.before}
-            left = tuple(place for place in range(len(tasks)) if place not in needed)
-            every = (*tasks, ReplayTask("compute", "end", left))
-            programs.append(Program(Layout(tuple(self.tasks(every))), (), (0,)))
-            does += map(self.activity, every)
-            for one in every:
-                if one.call is not None:
-                    side = f"/{one.kind}" if one.kind in ("send", "receive") else ""
-                    groups[one.call.group + side][cell] = self.group(one)[1]
-            members.update({self.group(one) for one in tasks if one.kind == "collective"})
-        role, found = np.arange(len(rows)), self.activities.activities
-        return Plan(programs, role, groups, members, found, np.array(does), self.network, cells.first, cells.size)
-
-    def tasks(self, tasks: Sequence[ReplayTask]) -> Iterator[Task]:
-        """Yield the layout tasks of trace tasks."""
-        last: dict[object, int] = {}
-        """The last computation, and the last collective or message of each group."""
-        for place, one in enumerate(tasks):
-            stream, key = self.order(one)
-            waits: list[Handle] = [OwnTask(last[key])] if key is not None and key in last else []
-            if one.kind == "receive":
-                waits.append(self.message(one))
-                stream = HOST
-            for before in dict.fromkeys(one.before):
-                if one.kind == "compute" and tasks[before].kind == "receive":
-                    waits.append(self.message(tasks[before]))  # so that the record has when it was sent
-                waits.append(self.awaited(tasks, before))
-            if key is not None:
-                last[key] = place
-            group = one.call.group if one.kind == "collective" and one.call else None
-            gives = self.message(one) if one.kind == "send" else None
-            kind = one.call.op if one.kind == "collective" and one.call else one.name or one.kind
-            if one.kind in ("send", "receive"):
-                kind = one.kind
-            yield Task(stream, kind, -1, group, tuple(waits), gives, free=True)
-
-    def order(self, one: ReplayTask) -> tuple[str, object]:
-        """Return the stream of a task and the key of its order; None for tasks that only wait for dependencies."""
-        if one.kind == "compute":
-            return COMPUTE, COMPUTE
-        if one.kind in ("collective", "send"):
-            group = self.group(one)
-            return group[0], group
-        return HOST, None
-
-    def awaited(self, tasks: Sequence[ReplayTask], place: int) -> OwnTask:
-        """Return the wait for an earlier task; the family is empty if it is not shown as a wait."""
-        one = tasks[place]
-        named = {"host": HOST, "send": "send"}
-        family = self.group(one)[0] if one.kind == "collective" else named.get(one.kind, "")
-        return OwnTask(place, family)
-
-    @staticmethod
-    def message(one: ReplayTask) -> PassMessage:
-        """Return the message that a task sends or receives."""
-        assert one.call is not None
-        return PassMessage(one.call.group, 0, 0, one.number)
-
-    def group(self, one: ReplayTask) -> GroupCell:
-        """Return the group cell of a collective or message."""
-        assert one.call is not None
-        return one.call.group, int(self.network.cells.groups[one.call.group].of[one.group])
-
-    def activity(self, one: ReplayTask) -> int:
-        """Return the number of the activity of a task."""
-        if one.call is None:
-            if one.seconds not in self.seconds:
-                self.seconds[one.seconds] = self.activities.add(Activity.of([Segment(one.seconds, None)]))
-            return self.seconds[one.seconds]
-        return 0 if one.kind == "receive" else self.activities.transfers(one.call, [self.group(one)[1]])[0]
+    does = [
+        activity(cell, task.collective, seconds)
+        for cell, rank in enumerate(ranks)
+        for task, seconds in zip(rank.tasks, rank.seconds, strict=True)
+    ]
+    programs, role = [Program(Layout(rank.tasks), (), (0,)) for rank in ranks], np.arange(len(ranks))
+    own = programs, role, groups, rank_cells(families, network), made.activities, np.array(does), network
+    return Plan(*own, cells.first, cells.size)

@@ -10,8 +10,7 @@ import numpy as np
 
 from clustersim.arrays import Floats
 from clustersim.convert.chakra import NodeType, TraceSet
-from clustersim.engine.chakra import ReplayTasks
-from clustersim.engine.replay import Replay
+from clustersim.engine.replay import Replay, ReplayTasks
 from clustersim.report.breakdown import breakdown, critical_path, mean, of_path
 from clustersim.report.links import busiest, carried, limiting_seconds, limits
 from clustersim.report.path_shares import path_shares

@@ -50,7 +50,7 @@ def exported(cluster, change):
 def test_a_step_that_is_exported_and_imported_takes_as_long_for_the_same_reasons(cluster, change):
     result, traces = exported(cluster, change)
     asked = replay_tasks(traces, result.topology)
-    found = replay(result.topology, asked.tasks, asked.families, communicators=asked.communicators)
+    found = replay(result.topology, asked)
     assert found.record.end == pytest.approx(result.record.end, rel=1e-9)
     assert len(found.plan.first) <= 2 * len(result.plan.first)
     summary = facts(result.topology, traces, asked, found)
@@ -65,10 +65,7 @@ def test_every_rank_for_itself_takes_as_long():
     _, traces = exported(*CASES["pipeline"])
     cluster = build_topology(parse(NODES))
     asked = replay_tasks(traces, cluster)
-    folded, single = (
-        replay(cluster, asked.tasks, asked.families, fold=fold, communicators=asked.communicators)
-        for fold in (True, False)
-    )
+    folded, single = (replay(cluster, asked, fold=fold) for fold in (True, False))
     assert len(folded.plan.first) < len(single.plan.first) == 16
     assert folded.record.end == pytest.approx(single.record.end, rel=1e-9)
 
@@ -95,7 +92,7 @@ def played(*ranks, groups=None, roofline=False):
     cluster = build_topology(parse(NODES))
     traces = TraceSet("hand", [list(row) for row in ranks], groups or {})
     asked = replay_tasks(traces, cluster, roofline)
-    return replay(cluster, asked.tasks, asked.families, communicators=asked.communicators).record.end
+    return replay(cluster, asked).record.end
 
 
 def test_computations_of_a_rank_take_turns_and_its_cpu_goes_on_beside_them():
