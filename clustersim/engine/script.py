@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import chain, pairwise
 from operator import itemgetter
 from typing import NamedTuple, cast
@@ -74,13 +73,36 @@ DRAIN = Task(HOST, SYNCHRONISE)
 
 def row_ends(schedule: Schedule, pipeline: Pipeline) -> tuple[RowEnds, ...]:
     """Return the row of every pipeline rank with its stages."""
-    return tuple([RowEnds(row, pipeline.own(rank)) for rank, row in enumerate(schedule)])
+    found = []
+    for rank, row in enumerate(schedule):
+        own = pipeline.own(rank)
+        begun, ended = dict.fromkeys(map(_PASS, row)), dict.fromkeys(map(_PASS, reversed(row)))
+        orders = [[(letter, own.index(stage)) for letter, stage in order] for order in (begun, ended)]
+        found.append(RowEnds(row, own, tuple(orders[0]), tuple(orders[1][::-1])))
+    return tuple(found)
 
 
 def scripts(job: Job, written: WrittenPasses, rows: Sequence[RowEnds]) -> tuple[Program, ...]:
-    """Return the script of every pipeline rank. `written` keeps layouts for jobs with other numbers of microbatches."""
-    around = neighbours(job.pipeline)
-    return tuple([_Writer(job, written, ends, [around[stage] for stage in ends.own]).script() for ends in rows])
+    """Return the script of every pipeline rank; its layout is written for the first rank that has it.
+
+    `written` keeps layouts for jobs with other numbers of microbatches.
+    """
+    pipeline, stages, found = job.pipeline, written.stages, list[Program]()
+    around, interleaved = neighbours(pipeline), pipeline.paired or job.parallelism.overlap.ep == "microbatch"
+    for ends in rows:
+        own, beside = ends.own, [around[stage] for stage in ends.own]
+        # all ranks that hold the same stages reduce and gather them in model order
+        order = [chunk for _, chunk in sorted([(stage % pipeline.stages, chunk) for chunk, stage in enumerate(own)])]
+        pairing, cut = Pairing(), tuple[StepKey, ...]()
+        if interleaved:
+            exchanges = _Writer(job, written, ends, beside, order).exchanges(ends.begun)
+            pairing = Pairing(exchanges, pipeline.paired)
+            cut = tuple(key for key in dict(turns(ends.row, own, pairing)) if len(key) == 4)
+        content = (*[id(stages[one]) for one in own], *beside, ends.begun, ends.ended, *order, cut)
+        if content not in written.layouts:
+            written.layouts[content] = _Writer(job, written, ends, beside, order).layout(pairing, cut)
+        found.append(Program(written.layouts[content], ends.row, own))
+    return tuple(found)
 
 
 def neighbours(pipeline: Pipeline) -> list[Neighbours]:
@@ -151,30 +173,19 @@ class WrittenPasses(NamedTuple):
         return cls(tuple(stages), {}, {}, {}, {})
 
 
-@dataclass(frozen=True)
-class RowEnds:
+class RowEnds(NamedTuple):
     """The row of a rank, and the order in which its passes begin and end."""
 
     row: tuple[Action, ...]
     """Actions of the rank in order."""
     own: tuple[int, ...]
     """Global stages of the rank, by chunk."""
+    begun: tuple[Pass, ...]
+    """Passes in the order of their first actions."""
+    ended: tuple[Pass, ...]
+    """Passes in the order of their last actions."""
 
-    def _in_order(self, row: Iterable[Action]) -> tuple[Pass, ...]:
-        """Return each pass once, in the order of actions."""
-        return tuple([(letter, self.own.index(stage)) for letter, stage in dict.fromkeys(map(_PASS, row))])
-
-    @cached_property
-    def begun(self) -> tuple[Pass, ...]:
-        """Passes in the order of their first actions."""
-        return self._in_order(self.row)
-
-    @cached_property
-    def ended(self) -> tuple[Pass, ...]:
-        """Passes in the order of their last actions."""
-        return self._in_order(self.row[::-1])[::-1]
-
-    @cached_property
+    @property
     def complete(self) -> tuple[Pass, ...]:
         """Passes after whose last action the weight gradients of a stage are complete, in the order of their first actions."""
         last = {chunk: letter for letter, chunk in self.ended if letter in "BW"}
@@ -186,37 +197,21 @@ def _of_chunk(line: ScriptLine, chunk: int) -> ScriptLine:
     return line._replace(chunk=chunk) if isinstance(line, Task) and 0 <= line.chunk != chunk else line
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class _Writer:
+    """Writes the layout of a pipeline rank."""
+
     job: Job
     written: WrittenPasses
     ends: RowEnds
     neighbours: list[Neighbours]
     """By chunk."""
-
-    @property
-    def own(self) -> tuple[int, ...]:
-        """Global stages of the rank, by chunk."""
-        return self.ends.own
-
-    @property
-    def pipeline(self) -> Pipeline:
-        return self.job.pipeline
+    in_order: list[int]
+    """Chunks in model order."""
 
     def stage(self, chunk: int) -> Stage:
         """Return the stage of a chunk."""
-        return self.written.stages[self.own[chunk]]
-
-    def script(self) -> Program:
-        """Return the script of the rank; its layout is written for the first rank that has it."""
-        own, ends, stages = self.ends.own, self.ends, self.written.stages
-        pairing = Pairing(self.exchanges(ends.begun), self.pipeline.paired)
-        cut = tuple(key for key in dict(turns(ends.row, own, pairing)) if len(key) == 4) if pairing else ()
-        order = self.in_order if len(own) > 1 else ()
-        content = (*[id(stages[one]) for one in own], *self.neighbours, ends.begun, ends.ended, *order, cut)
-        if content not in self.written.layouts:
-            self.written.layouts[content] = self.layout(pairing, cut)
-        return Program(self.written.layouts[content], ends.row, own)
+        return self.written.stages[self.ends.own[chunk]]
 
     def once(self) -> list[Pass]:
         """Return the passes with special lines, such as reductions or gathers, for the action that `special_actions` returns."""
@@ -266,7 +261,7 @@ class _Writer:
 
     def part(self, one: Pass, which: int, beside: int, pairing: Pairing) -> Iterator[ScriptLine]:
         """Yield part `which` of a pass that is cut at its all-to-alls: up to the launch of the next one, or its message."""
-        items, paired = self.items(one), self.pipeline.paired
+        items, paired = self.items(one), self.job.pipeline.paired
         places = [-1, *(_exchanges(items) if pairing.exchanges else ()), len(items)]
         if which == len(places) - 1:
             yield from self.give(one)
@@ -471,11 +466,6 @@ class _Writer:
                     marks.append((one.position, Wait(self.sharing(family), len(starts[family]))))
             special[first] = self.between(first, self.marked(first, stage.forward, marks))
         return tuple(line for lines in starts.values() for line in lines), special
-
-    @cached_property
-    def in_order(self) -> list[int]:
-        """Chunks in model order, in which all ranks that hold the same stages reduce and gather them."""
-        return sorted(range(len(self.own)), key=lambda chunk: self.own[chunk] % self.pipeline.stages)
 
     @property
     def held(self) -> list[Stage]:

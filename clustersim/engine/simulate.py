@@ -41,14 +41,27 @@ def simulate(
     the job have ended the previous one. progress receives the share of completed tasks, at most a hundred times. Raises
     SimulationError at a deadlock.
     """
-    env = Environment()
+    env, total, done = Environment(), steps * sum(job.shape.events for job in jobs), 0
     fabric, stop = Fabric(env, capacity.tolist()), env.event()
-    meter = _Meter(steps * sum(job.shape.events for job in jobs), progress)
     starts = starts or [0.0] * len(jobs)
-    target = _Target(stop, max(starts), [steps] * len(jobs))
-    repeated = [
-        _RepeatedJob(env, fabric, job, meter, partial(target.reached, number)) for number, job in enumerate(jobs)
-    ]
+    since, left = max(starts), [steps] * len(jobs)
+
+    def tick() -> None:
+        """Count a task that is done."""
+        nonlocal done
+        done += 1
+        if done % (total // 100 + 1) == 0:
+            progress(min(done / total, 1.0))
+
+    def enough(number: int, begin: float) -> bool:
+        """Count a step of a job, and stop when no job has steps left to do; return whether that is so."""
+        left[number] -= begin >= since
+        over = max(left) <= 0
+        if over and not stop.triggered:  # others may end at the same moment
+            stop.succeed()
+        return over
+
+    repeated = [_RepeatedJob(env, fabric, job, tick, partial(enough, number)) for number, job in enumerate(jobs)]
     for job, start in zip(repeated, starts, strict=True):
         env.process(job.repeat(start))
     with uncollected():
@@ -72,43 +85,14 @@ class Environment(simpy.Environment):
         super().schedule(event, priority, delay)
 
 
-class _Meter:
-    """Counts events of tasks and reports every hundredth of all."""
-
-    def __init__(self, total: int, report: Callable[[float], None]) -> None:
-        self.total, self.report, self.done, self.next = total or 1, report, 0, 0
-
-    def tick(self) -> None:
-        """Count one event."""
-        self.done += 1
-        if self.done >= self.next:
-            self.next += self.total // 100 + 1
-            self.report(min(self.done / self.total, 1.0))
-
-
-class _Target:
-    """Stops the simulation when no job has steps left to do; steps that began before `since` do not count."""
-
-    def __init__(self, stop: simpy.Event, since: float, left: list[int]) -> None:
-        self.stop, self.since, self.left = stop, since, left
-
-    def reached(self, job: int, begin: float) -> bool:
-        """Count a step of a job. Return whether every job has its steps."""
-        if begin >= self.since:
-            self.left[job] -= 1
-        over = max(self.left) <= 0
-        if over and not self.stop.triggered:  # others may end at the same moment
-            self.stop.succeed()
-        return over
-
-
 class _RepeatedJob:
     """A job that repeats its step."""
 
     def __init__(
-        self, env: Environment, fabric: Fabric, job: LoopJob, meter: _Meter, enough: Callable[[float], bool]
+        self, env: Environment, fabric: Fabric, job: LoopJob, tick: Callable[[], None], enough: Callable[[float], bool]
     ) -> None:
-        self.env, self.fabric, self.meter, self.enough = env, fabric, meter, enough
+        """tick: called at the end of each task. enough: called with the begin of each step that ends; returns whether to stop."""
+        self.env, self.fabric, self.tick, self.enough = env, fabric, tick, enough
         self.shape, self.times = job.shape, job.times
         self.kind, self.activities = self.times.kind.tolist(), job.tasks.different
         self.found: list[LoopStep] = []
@@ -288,7 +272,7 @@ class _RepeatedJob:
         time = self.begin if before < 0 else self.end[before]
         self.task[event], self.asked[event], self.start[event], self.cause[event] = task, time, time, before
         self.end[event] = time + self.activities[self.kind[task]].idle
-        self.meter.tick()
+        self.tick()
         if self.end[event] > self.env.now:
             self.env.process(self.end_at(event))
         else:
@@ -334,4 +318,4 @@ class _RepeatedJob:
         for event in events:
             self.end[event] = self.env.now
             self.over[event].succeed()
-            self.meter.tick()
+            self.tick()

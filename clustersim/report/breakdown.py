@@ -57,7 +57,7 @@ def critical_path(record: Record) -> Path:
         return Path(record, np.empty(0, np.int64))
     events, causes, event = list[int](), record.cause.tolist(), int(np.argmax(record.ends))
     while event >= 0:
-        events.append(event)
+        events += (event,)
         event = causes[event]
     on_path, longest = np.zeros(len(causes), bool), np.empty(len(causes), np.int64)
     on_path[record.leader[events]] = True

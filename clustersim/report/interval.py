@@ -21,7 +21,7 @@ from clustersim.arrays import Floats, Ints
 from clustersim.engine.compile import Plan, Work
 from clustersim.engine.fabric import HOST
 from clustersim.engine.groups import roles
-from clustersim.engine.program import COMPUTE, Layout, Program, Task, once_each
+from clustersim.engine.program import COMPUTE, Layout, Program, once_each
 from clustersim.model.kernel import Kernel
 from clustersim.model.operator import OperatorStep, Steps
 from clustersim.predictors.uncertainty import Bounds, Margin
@@ -54,11 +54,14 @@ def pass_kernels(scripts: Sequence[Program], positions: int, kernels: tuple[Kern
     number: dict[OperatorStep, int] = {kernel: place for place, kernel in enumerate(kernels)}
     rows: dict[tuple[int, ...], int] = {}
     row, which, counts = dict[PassKey, int](), list[Ints](), list[Ints]()
-    for key, text in _passes(scripts, positions).items():
-        same = tuple(map(id, text))  # many passes of different stages are equal
-        row[key] = rows.setdefault(same, len(rows))
+    passes = _passes(scripts, positions)
+    distinct = {id(parts): parts for parts in passes.values()}
+    # many passes of different stages are equal
+    same = {key: rows.setdefault(tuple(map(id, parts)), len(rows)) for key, parts in distinct.items()}
+    for key, parts in passes.items():
+        row[key] = same[id(parts)]
         if row[key] == len(which):
-            items = list(chain.from_iterable(text))
+            items = list(chain.from_iterable(parts))
             once = once_each(items, Kernel)  # layers repeat the same steps objects
             place = dict(zip(map(id, once), map(number.get, once), strict=True))
             found = Counter(map(place.get, map(id, items)))
@@ -110,14 +113,18 @@ def exposed(work: Work, plan: Plan, path: Path, counted: PassKernels) -> tuple[F
 def _passes(scripts: Sequence[Program], positions: int) -> dict[PassKey, list[Steps]]:
     """Return {pass: its kernels, in parts}. Equal passes share their objects."""
     result: dict[PassKey, list[Steps]] = {}
-    known: dict[Layout, list[Task]] = {}
+    known: dict[Layout, dict[tuple[str, int], list[Steps]]] = {}
     for role, script in enumerate(scripts):
-        place, layout = role % positions, script.layout
+        place, layout, own = role % positions, script.layout, script.own
         if layout not in known:
             whole = (tasks for key, tasks in layout.steps.items() if len(key) == 2)
-            every = chain.from_iterable((*whole, layout.finish))
-            known[layout] = [task for task in every if task.stream == COMPUTE and task.kind]
-        for task in known[layout]:
-            stage = script.stage(task.chunk)
-            result.setdefault((place, task.kind, stage), []).append(task.items)
+            parts = known[layout] = dict[tuple[str, int], list[Steps]]()
+            for task in chain.from_iterable((*whole, layout.finish)):
+                if task.stream == COMPUTE and task.kind:
+                    parts.setdefault((task.kind, task.chunk), []).append(task.items)
+        for (kind, chunk), items in known[layout].items():
+            if chunk >= 0:
+                result[place, kind, own[chunk]] = items
+            else:  # the update of all pipeline ranks is one
+                result[place, kind, -1] = [*result.get((place, kind, -1), ()), *items]
     return result
