@@ -41,8 +41,8 @@ typedef struct {
     double limit, reserved, used, free, total;
     Row *held;
     Crossing *crossing;
-    int32_t count, room, left;
-    int64_t seen;
+    int32_t count, left;
+    int64_t seen, room;
     char full, changed;
 } Link;
 
@@ -60,9 +60,9 @@ typedef struct { int32_t rank; double sms, memory; } Take;
 
 struct Running {
     Job *job;
-    int64_t order, seen;
+    int64_t order, seen, ends_room, takes_room, losses_room;
     double time, started, begun, rate, tried, left, since, lands, bound;
-    int32_t heap, leader, kind, call, index, moving, place, rows, rows_room, ends, ends_room, takes, losses, takes_room, losses_room;
+    int32_t heap, leader, kind, call, index, moving, place, rows, rows_room, ends, takes, losses;
     char awake, on_time, late;
     Row *row;
     double *end;
@@ -71,7 +71,17 @@ struct Running {
     Running *next_free;
 };
 
-#define INPUTS 40
+/* columns of a job, in the order of `columns` in compiled.py */
+#define COLUMNS(X) \
+    X(int32_t, op) X(int32_t, stream) X(int32_t, free) X(int32_t, gives) X(int32_t, event) X(int32_t, wait) X(int32_t, what) \
+    X(int32_t, which) X(int32_t, first) X(int32_t, but) X(int32_t, pass_task) X(int32_t, pass_end) X(int32_t, microbatch) \
+    X(int32_t, event_meeting) X(int32_t, meeting_size) X(int32_t, meeting_slot) X(int32_t, task_rank) X(int64_t, rank_pass) \
+    X(int64_t, pass_event) X(int64_t, pass_wait) X(int64_t, launched) X(int32_t, kind) X(int32_t, link_start) X(int32_t, link) \
+    X(int32_t, segment_start) X(int32_t, flow) X(int32_t, load_start) X(int32_t, load_link) X(double, idle) X(double, share) \
+    X(double, segment) X(double, flows) X(double, load_weight) X(double, sms) X(double, memory) X(double, compute) \
+    X(double, bound) X(uint8_t, taking) X(uint8_t, losing) X(int64_t, sizes)
+#define ONE(type, name) +1
+#define INPUTS (0 COLUMNS(ONE))
 /* arrays of a step: name, entries and value at its begin, by its events e, ranks r, streams s, messages m, launches l, meetings g */
 #define STATE(X) \
     X(mate, e, -1) X(previous, e, -1) X(after, e, -1) X(task, e, -1) X(pass_of, e, -1) X(waiter, e, -1) X(next_waiter, e + r, -1) \
@@ -85,14 +95,8 @@ struct Job {
     Py_buffer in[INPUTS];
     Py_buffer out[8];
     int outs, ins;
-    /* shape */
-    const int32_t *op, *stream, *free, *gives, *event, *wait, *what, *which, *first, *but, *pass_task, *pass_end, *microbatch,
-        *event_meeting, *meeting_size, *meeting_slot, *task_rank;
-    const int64_t *rank_pass, *pass_event, *pass_wait, *launched;
-    /* times */
-    const int32_t *kind, *link_start, *link, *segment_start, *flow, *load_start, *load_link;
-    const double *idle, *share, *segment, *flows, *load_weight, *sms, *memory, *compute, *bound;
-    const uint8_t *taking, *losing;
+#define POINTER(type, name) const type *name;
+    COLUMNS(POINTER)
     int32_t ranks, streams, events, meetings, slowing, number;
     int64_t messages, launches, first_event;
     /* the step: columns that are returned … */
@@ -109,10 +113,9 @@ struct Job {
     RankState *rank;
     Running *step;
     /* ends of half segments of tasks that were awake */
-    int32_t *ended, ended_count, ended_room;
-    int64_t *ended_start, ended_size;
+    int32_t *ended, ended_count;
+    int64_t *ended_start, ended_size, ended_room, ended_start_room, ended_times_room;
     double *ended_times;
-    int64_t ended_times_room;
 };
 
 typedef struct { double level; int32_t place; } Stop;
@@ -150,6 +153,15 @@ static int grow(void *array, int64_t *room, int64_t need, size_t size)
     *room = need;
     return 1;
 }
+
+/* Add a member to a list of those with a `next` and a `last`, or take it out. */
+#define LINK(head, one) \
+    do { (one)->last = NULL; (one)->next = (head); if (head) (head)->last = (one); (head) = (one); } while (0)
+#define UNLINK(head, one) \
+    do { \
+        if ((one)->next) (one)->next->last = (one)->last; \
+        if ((one)->last) (one)->last->next = (one)->next; else (head) = (one)->next; \
+    } while (0)
 
 #define ROOM(loop, array, room, need) \
     do { if (!grow(&(array), &(room), (need), sizeof *(array))) { (loop)->failed = 1; return; } } while (0)
@@ -580,9 +592,7 @@ static double alone(const Running *task, int32_t index, double begun)
 
 static void add_end(Loop *w, Running *task, double end)
 {
-    int64_t room = task->ends_room;
-    ROOM(w, task->end, room, task->ends + 1);
-    task->ends_room = (int32_t)room;
+    ROOM(w, task->end, task->ends_room, task->ends + 1);
     task->end[task->ends++] = end;
 }
 
@@ -640,9 +650,7 @@ static void move(Loop *w, Running *task, double now)
     for (int32_t load = job->load_start[flow]; load < job->load_start[flow + 1]; load++) {
         Row *held = &task->row[job->load_link[load]];
         Link *link = &w->links[held->link];
-        int64_t room = link->room;
-        ROOM(w, link->crossing, room, link->count + 1);
-        link->room = (int32_t)room;
+        ROOM(w, link->crossing, link->room, link->count + 1);
         held->at = link->count;
         link->crossing[link->count++] = (Crossing){task, job->load_weight[load], job->load_link[load]};
     }
@@ -814,16 +822,12 @@ static void overlap(Loop *w, Running *task, double now)
     for (int32_t event = task->leader; event >= 0; event = job->mate[event]) {
         int32_t number = job->task[event], rank = job->task_rank[number], kind = job->kind[number];
         if (job->taking[number]) {
-            int64_t room = task->takes_room;
-            ROOM(w, task->take, room, task->takes + 1);
-            task->takes_room = (int32_t)room;
+            ROOM(w, task->take, task->takes_room, task->takes + 1);
             task->take[task->takes++] = (Take){rank, job->sms[kind], job->memory[kind]};
         }
         if (job->losing[number] && idle > 0.0) {
             double part = job->compute[kind] / idle, bound = job->bound[kind] / idle;
-            int64_t room = task->losses_room;
-            ROOM(w, task->loss, room, task->losses + 1);
-            task->losses_room = (int32_t)room;
+            ROOM(w, task->loss, task->losses_room, task->losses + 1);
             part = part < 1.0 ? part : 1.0;
             bound = bound < part ? bound : part;
             task->loss[task->losses++] = (Loss){.task = task, .rank = rank, .other = part - bound, .memory = bound};
@@ -857,11 +861,7 @@ static int loses(Loop *w, Running *task, double now)
         RankState *rank = &job->rank[loss->rank];
         if (loss->left > 0.0)
             loss->end = made_up(job, loss, now);
-        loss->last = NULL; /* also where nothing was lost on this rank: the task ends with the slowest of its ranks */
-        loss->next = rank->late;
-        if (rank->late)
-            rank->late->last = loss;
-        rank->late = loss;
+        LINK(rank->late, loss); /* also where nothing was lost on this rank: the task ends with the slowest of its ranks */
     }
     task->late = 1;
     task->since = now;
@@ -878,12 +878,7 @@ static void no_longer_late(Running *task, double now)
     for (int32_t i = 0; i < task->losses; i++) {
         Loss *loss = &task->loss[i];
         advance_rank(job, loss->rank, now);
-        if (loss->next)
-            loss->next->last = loss->last;
-        if (loss->last)
-            loss->last->next = loss->next;
-        else
-            job->rank[loss->rank].late = loss->next;
+        UNLINK(job->rank[loss->rank].late, loss);
     }
 }
 
@@ -910,10 +905,8 @@ static void begin(Loop *w, Running *task, double now)
     for (int32_t i = 0; i < task->rows; i++) {
         Row *row = &task->row[i];
         Link *link = &w->links[number[i]];
-        *row = (Row){task, link->held, NULL, number[i], -1};
-        if (link->held)
-            link->held->last = row;
-        link->held = row;
+        *row = (Row){.task = task, .link = number[i], .at = -1};
+        LINK(link->held, row);
         link->reserved += share[i];
         tight |= link->reserved > FITS;
     }
@@ -941,12 +934,10 @@ static void begin(Loop *w, Running *task, double now)
 static void keep_ends(Loop *w, Running *task)
 {
     Job *job = task->job;
-    int64_t room = job->ended_room, starts = job->ended_room;
     if (!task->ends)
         return;
-    ROOM(w, job->ended, room, job->ended_count + 2);
-    ROOM(w, job->ended_start, starts, job->ended_count + 2);
-    job->ended_room = (int32_t)(room < starts ? room : starts);
+    ROOM(w, job->ended, job->ended_room, job->ended_count + 2);
+    ROOM(w, job->ended_start, job->ended_start_room, job->ended_count + 2);
     ROOM(w, job->ended_times, job->ended_times_room, job->ended_size + task->ends);
     memcpy(job->ended_times + job->ended_size, task->end, (size_t)task->ends * sizeof(double));
     job->ended[job->ended_count] = task->leader;
@@ -969,12 +960,7 @@ static int finish(Loop *w, Running *task, double now)
         for (int32_t i = 0; i < task->rows; i++) {
             Row *row = &task->row[i];
             Link *link = &w->links[row->link];
-            if (row->next)
-                row->next->last = row->last;
-            if (row->last)
-                row->last->next = row->next;
-            else
-                link->held = row->next;
+            UNLINK(link->held, row);
             link->reserved = link->held ? link->reserved - share[i] : 0.0;
         }
         take(w, task, -1.0, now);
@@ -1281,21 +1267,15 @@ static int read_job(Job *job, PyObject *columns)
         at[i] = job->in[i].buf;
     }
     int n = 0;
-#define COLUMN(name) job->name = at[n++]
-    COLUMN(op); COLUMN(stream); COLUMN(free); COLUMN(gives); COLUMN(event); COLUMN(wait); COLUMN(what); COLUMN(which); COLUMN(first);
-    COLUMN(but); COLUMN(pass_task); COLUMN(pass_end); COLUMN(microbatch); COLUMN(event_meeting); COLUMN(meeting_size);
-    COLUMN(meeting_slot); COLUMN(task_rank); COLUMN(rank_pass); COLUMN(pass_event); COLUMN(pass_wait); COLUMN(launched);
-    COLUMN(kind); COLUMN(link_start); COLUMN(link); COLUMN(segment_start); COLUMN(flow); COLUMN(load_start); COLUMN(load_link);
-    COLUMN(idle); COLUMN(share); COLUMN(segment); COLUMN(flows); COLUMN(load_weight); COLUMN(sms); COLUMN(memory); COLUMN(compute);
-    COLUMN(bound); COLUMN(taking); COLUMN(losing);
-    const int64_t *sizes = at[n++]; /* streams, messages, slowing, first event */
+#define READ(type, name) job->name = at[n++];
+    COLUMNS(READ)
     job->ranks = (int32_t)(job->in[17].len / 8 - 1);
     job->events = (int32_t)job->pass_event[job->in[18].len / 8 - 1];
     job->meetings = (int32_t)(job->in[14].len / 4);
-    job->streams = (int32_t)sizes[0];
-    job->messages = sizes[1];
-    job->slowing = (int32_t)sizes[2];
-    job->first_event = sizes[3];
+    job->streams = (int32_t)job->sizes[0]; /* streams, messages, slowing, first event */
+    job->messages = job->sizes[1];
+    job->slowing = (int32_t)job->sizes[2];
+    job->first_event = job->sizes[3];
     job->launches = job->launched[job->in[20].len / 8 - 1];
     SIZES(job);
     int made = 1;

@@ -194,13 +194,8 @@ class _RepeatedJob:
             event: int = yield self.sent[which + 1 + int(shape.microbatch[p])]
             return event
         if what == OWN:
-            return self.own(p, wait)
+            return int(shape.pass_event[p] + shape.event[shape.pass_task[p] + which])
         return self.so_far(rank, wait)
-
-    def own(self, p: int, wait: int) -> int:
-        """Return the event of an earlier task of a pass."""
-        shape = self.shape
-        return int(shape.pass_event[p] + shape.event[shape.pass_task[p] + shape.which[wait]])
 
     def so_far(self, rank: int, wait: int) -> int | None:
         """Return the last event that a wait for a stream is for, None if there is none."""

@@ -154,11 +154,9 @@ def shapes(
     first, which = distinct_rows(np.concatenate((node - node[:, :1], local, types), axis=1))
     last = np.zeros(len(first), np.int64)
     last[which] = np.arange(len(ranks))
-    found = [_shape(topology, row, shares) for row in ranks[first]]
-    others = [np.flatnonzero(np.diff(row, prepend=-1)) for row in node[last]]
-    extra = _extra_latencies(
-        topology, np.concatenate((ranks[first], ranks[last])), [starts for _, starts in found] + others
-    )
+    found = [layout(topology, row, shares) for row in _checked(topology, ranks[first])]
+    starts = [own for _, own in found]
+    extra = _extra_latencies(topology, np.concatenate((ranks[first], ranks[last])), starts + starts)
     of_first, of_last = extra[: len(first)], extra[len(first) :]
     whole = [
         one._replace(extra_latency=ExtraLatency(*map(max, a, b)))
@@ -196,20 +194,23 @@ def shape(topology: Topology, ranks: Ints, shares: tuple[float, ...] = ()) -> Co
 
     Raises InputError if `ranks` is empty, has an unknown GPU, or has a GPU twice.
     """
-    one, starts = _shape(topology, np.asarray(ranks, np.int64), shares)
-    return one._replace(extra_latency=extra_latency(topology, np.asarray(ranks, np.int64), starts))
+    [ranks] = _checked(topology, np.asarray(ranks, np.int64)[None])
+    one, starts = layout(topology, ranks, shares)
+    return one._replace(extra_latency=extra_latency(topology, ranks, starts))
 
 
-def _shape(topology: Topology, ranks: Ints, shares: tuple[float, ...]) -> tuple[CommunicatorShape, Ints]:
-    if not len(ranks):
+def _checked(topology: Topology, ranks: Ints) -> Ints:
+    """Return the GPUs of communicators (communicators, n). Raises InputError as `shape`."""
+    if not ranks.shape[1]:
         raise InputError("a communicator needs one GPU or more; name some")
     if ranks.min() < 0 or ranks.max() >= topology.gpus:
         raise InputError(
             f"GPU {ranks[(ranks < 0) | (ranks >= topology.gpus)][0]} is not among 0 to {topology.gpus - 1}"
         )
-    if len(distinct(ranks)) < len(ranks):
+    inside = np.sort(ranks)
+    if (inside[:, 1:] == inside[:, :-1]).any():
         raise InputError("a communicator has one GPU twice; name each once")
-    return layout(topology, ranks, shares)
+    return ranks
 
 
 def layout(topology: Topology, ranks: Ints, shares: tuple[float, ...] = ()) -> tuple[CommunicatorShape, Ints]:
