@@ -7,9 +7,7 @@ from math import exp
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from clustersim.cli.commands import option, option_group
+from clustersim.cli.commands import argument, option, option_group
 from clustersim.cli.options import CommandOutput
 from clustersim.units import plural
 
@@ -21,10 +19,7 @@ ENDINGS = (".yaml", ".yml")
 
 
 def calibrate(
-    runs: Annotated[
-        Path,
-        typer.Argument(metavar="RUNS.csv", help="Measured steps of one cluster, with the columns of `validate`."),
-    ],
+    runs: Annotated[Path, argument("Measured steps of one cluster, with the columns of `validate`.", "RUNS.csv")],
     *,
     trace: Annotated[
         list[str] | None,

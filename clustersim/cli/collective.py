@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from clustersim.cli.commands import option
+from clustersim.cli.commands import argument, option
 from clustersim.cli.options import TOPOLOGY, ClusterKeys, JsonOutput, Setting, naming, overrides
 from clustersim.errors import InputError
 
@@ -18,8 +18,8 @@ MOST_LINES = 200
 def collective(
     op: Annotated[
         str,
-        typer.Argument(
-            help="all_reduce, all_gather, reduce_scatter, broadcast, reduce, all_to_all, dispatch, combine, or send: "
+        argument(
+            "all_reduce, all_gather, reduce_scatter, broadcast, reduce, all_to_all, dispatch, combine, or send: "
             "each GPU to the one with the next number, the last to the first, all at once, as sendrecv_perf."
         ),
     ],
@@ -28,13 +28,11 @@ def collective(
     changes: ClusterKeys,
     settings: Setting = None,
     begin: Annotated[
-        str, option("Smallest size: 8, 1M (2^20, as nccl-tests has it), 1MB (10^6), 1MiB.", flags="--begin -b")
+        str, option("Smallest size: 8, 1M (2^20, as nccl-tests has it), 1MB (10^6), 1MiB.", flags="-b")
     ] = "8",
-    end: Annotated[str, option("Largest size. Sizes are cut to whole floats, 4 bytes.", flags="--end -e")] = "16G",
-    factor: Annotated[float, option("Factor from one size to the next.", flags="--factor -f", min=1.01)] = 2.0,
-    gpus: Annotated[
-        int | None, option("Number of GPUs, the first ones. [default: all]", flags="--gpus -g", min=2)
-    ] = None,
+    end: Annotated[str, option("Largest size. Sizes are cut to whole floats, 4 bytes.", flags="-e")] = "16G",
+    factor: Annotated[float, option("Factor from one size to the next.", flags="-f", min=1.01)] = 2.0,
+    gpus: Annotated[int | None, option("Number of GPUs, the first ones. [default: all]", flags="-g", min=2)] = None,
     ranks: Annotated[str | None, option("GPUs to use, such as 0-7,16-23 or 0-1023:8 (one per node of 8).")] = None,
     algo: Annotated[
         str | None, option("Force an algorithm of NCCL, such as ring, or one of clustersim/collectives.")
@@ -48,13 +46,11 @@ def collective(
     imbalance: Annotated[
         float, option("Rows of the busiest GPU over the mean (Zipf), of all_to_all, dispatch or combine.")
     ] = 1.0,
-    why: Annotated[
-        bool, option("Print the alternatives for the last size, and the busiest link.", flags="--why")
-    ] = False,
+    why: Annotated[bool, option("Print the alternatives for the last size, and the busiest link.")] = False,
     measured: Annotated[
         Path | None, option("Output of nccl-tests, or a CSV with size_bytes and time_us, to compare with.")
     ] = None,
-    in_place: Annotated[bool, option("Use the in-place times of the nccl-tests output.", flags="--in-place")] = False,
+    in_place: Annotated[bool, option("Use the in-place times of the nccl-tests output.")] = False,
     source: Annotated[str | None, option("Part of the source's name, for a CSV with several sources.")] = None,
     output: JsonOutput,
 ) -> None:

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, fields
 from functools import wraps
-from typing import Any, NamedTuple, get_type_hints
+from typing import Annotated, Any, NamedTuple, get_type_hints
 
 import typer
 from typer.core import TyperCommand
@@ -49,16 +49,36 @@ def option_group(kind: type, *names: str) -> OptionGroup:
     return OptionGroup([parameter(name, hints[name], defaults[name]) for name in names or defaults], kind)
 
 
-def option(text: str, metavar: str | None = None, flags: str = "", **more: Any) -> Any:
-    """Return the typer option of an annotation: its help text, and the name of its value.
+class OptionSpec(NamedTuple):
+    """Description of an option in the annotation of a parameter or a field."""
 
-    flags: its spellings with blanks between, such as `--out -o`; default: the name of the parameter. more: as in typer.Option.
-    """
-    return typer.Option(*flags.split(), help=text, metavar=metavar, **more)
+    help: str
+    metavar: str | None
+    """Name of its value in `--help`; None: that of its type."""
+    flags: tuple[str, ...]
+    """Its spellings; those without a long one also have the parameter's name."""
+    more: Mapping[str, Any]
+    """Further arguments of typer.Option."""
+
+
+def option(text: str, metavar: str | None = None, flags: str = "", **more: Any) -> OptionSpec:
+    """Return the description of an option. flags: spellings with blanks between, such as `-o`. more: as in typer.Option."""
+    return OptionSpec(text, metavar, tuple(flags.split()), more)
+
+
+def argument(text: str, metavar: str | None = None, **more: Any) -> Any:
+    """Return the typer argument of an annotation: its help text, and its name in the usage. more: as in typer.Argument."""
+    return typer.Argument(help=text, metavar=metavar, **more)
 
 
 def parameter(name: str, annotation: Any, default: Any = None) -> inspect.Parameter:
-    """Return the parameter of an option or an argument of a command."""
+    """Return the parameter of an option or an argument for typer. An option of type bool has no form `--no-…`."""
+    for part in getattr(annotation, "__metadata__", ()):
+        if isinstance(part, OptionSpec):
+            flags, kind = part.flags, annotation.__origin__
+            if (flags or kind is bool) and not any(one.startswith("--") for one in flags):
+                flags = (f"--{name.replace('_', '-')}", *flags)
+            annotation = Annotated[kind, typer.Option(*flags, help=part.help, metavar=part.metavar, **part.more)]
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 

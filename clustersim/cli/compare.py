@@ -5,10 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from clustersim.cli.answer import look
-from clustersim.cli.commands import option
+from clustersim.cli.commands import argument, option
 from clustersim.cli.options import CommandOutput, StandardOutput
 from clustersim.errors import InputError
 
@@ -18,9 +16,8 @@ TRACES = (".json", ".json.gz", ".pt.trace.json", ".gz")
 def compare(
     results: Annotated[
         list[Path],
-        typer.Argument(
-            metavar="RESULT …",
-            help="Folders that `clustersim run` wrote; or one, and a trace of torch.profiler (.json, .json.gz).",
+        argument(
+            "Folders that `clustersim run` wrote; or one, and a trace of torch.profiler (.json, .json.gz).", "RESULT …"
         ),
     ],
     *,

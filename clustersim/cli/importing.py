@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from clustersim.cli.answer import look
-from clustersim.cli.commands import CommandGroup, option, option_group
+from clustersim.cli.commands import CommandGroup, argument, option, option_group
 from clustersim.cli.options import (
     ClusterKeys,
     CommandOutput,
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
 
 OUT = "Write it here; default: print it."
-YamlFile = Annotated[Path | None, option(OUT, "FILE.yaml", flags="--out -o")]
-LaunchFile = Annotated[Path | None, option(OUT, "FILE", flags="--out -o")]
+YamlFile = Annotated[Path | None, option(OUT, "FILE.yaml", flags="-o")]
+LaunchFile = Annotated[Path | None, option(OUT, "FILE", flags="-o")]
 ImportSetting = Annotated[list[str] | None, option("Override a key of the workload.", "KEY=VALUE", flags="--set")]
 app = CommandGroup(
     help="Take a step from another tool: a launch script or job config as a workload, or execution traces to play."
@@ -42,16 +42,13 @@ app = CommandGroup(
 @app.command()
 def megatron(
     script: Annotated[
-        Path,
-        typer.Argument(
-            metavar="SCRIPT", help="A shell script that launches pretrain_gpt.py or its kin, or a model_config.yaml."
-        ),
+        Path, argument("A shell script that launches pretrain_gpt.py or its kin, or a model_config.yaml.", "SCRIPT")
     ],
     arguments: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="ARGUMENT …",
-            help="The script's own arguments, as it would be called with; -- before one that begins with a dash.",
+        argument(
+            "The script's own arguments, as it would be called with; -- before one that begins with a dash.",
+            "ARGUMENT …",
         ),
     ] = None,
     out: YamlFile = None,
@@ -77,7 +74,7 @@ def megatron(
 class SettingsFile:
     """Options of the commands that read a settings file of another tool."""
 
-    config: Annotated[Path, typer.Argument(metavar="FILE", help="The settings of the run.")]
+    config: Annotated[Path, argument("The settings of the run.", "FILE")]
     model: Annotated[str | None, option("The model's config.json, or a workload with its shapes.", "FILE")] = None
     gpus: Annotated[int | None, option("Number of GPUs, if the file does not state it.", min=1)] = None
     recipe: Annotated[
@@ -173,16 +170,11 @@ def _answer(source: Path, found: Imported, out: Path | None) -> None:
 @app.command()
 def chakra(
     traces: Annotated[
-        Path,
-        typer.Argument(
-            metavar="FOLDER", help="Chakra execution traces NAME.RANK.et of all ranks, with comm_groups.json."
-        ),
+        Path, argument("Chakra execution traces NAME.RANK.et of all ranks, with comm_groups.json.", "FOLDER")
     ],
     topology: TopologyFile,
     *,
-    roofline: Annotated[
-        bool, option("Compute times by this cluster's rooflines from FLOP and bytes.", flags="--roofline")
-    ] = False,
+    roofline: Annotated[bool, option("Compute times by this cluster's rooflines from FLOP and bytes.")] = False,
     trace: Annotated[Path | None, option("Write a trace for Perfetto.", "FILE.json.gz")] = None,
     no_fold: NoFold = False,
     changes: ClusterKeys,
@@ -267,7 +259,7 @@ _exporter("deepspeed", "the DeepSpeed configuration", "DeepSpeed's settings", ".
 def export_chakra(
     result: ResultFolder,
     *,
-    out: Annotated[Path, option("A new or empty folder.", "FOLDER", flags="--out -o")],
+    out: Annotated[Path, option("A new or empty folder.", "FOLDER", flags="-o")],
     ranks: Annotated[str, option("all, or numbers such as 0,8-15.", "RANKS")] = "all",
     output: TextOutput,
 ) -> None:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from clustersim.cli.answer import written_out
-from clustersim.cli.commands import option
+from clustersim.cli.commands import argument, option
 from clustersim.cli.schema import FileKind, document
 from clustersim.errors import InputError
 
@@ -18,11 +18,9 @@ FILES: dict[FileKind, str] = {"cluster": "cluster.yaml", "workload": "workload.y
 
 
 def init(
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder to write to; created if missing.")] = Path(),
-    schemas: Annotated[
-        bool, option("Also write JSON Schemas, for editors that complete and check.", flags="--schemas")
-    ] = False,
-    force: Annotated[bool, option("Replace existing files.", flags="--force")] = False,
+    folder: Annotated[Path, argument("Folder to write to; created if missing.", "FOLDER")] = Path(),
+    schemas: Annotated[bool, option("Also write JSON Schemas, for editors that complete and check.")] = False,
+    force: Annotated[bool, option("Replace existing files.")] = False,
 ) -> None:
     """Write a commented cluster and workload that run as they are."""
     made = {name: (TEMPLATES / name).read_text(encoding="utf-8") for name in FILES.values()}

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from clustersim.cli.commands import option, option_group
+from clustersim.cli.commands import argument, option, option_group
 from clustersim.cli.options import (
     CommandOutput,
     Force,
@@ -30,9 +30,9 @@ def jobs(
     topology: TopologyFile,
     files: Annotated[
         list[Path],
-        typer.Argument(
-            metavar="WORKLOAD",
-            help="Workload files or names of shipped ones, one a job, or one file of jobs (jobs.yaml).",
+        argument(
+            "Workload files or names of shipped ones, one a job, or one file of jobs (jobs.yaml).",
+            "WORKLOAD",
             parser=workload_file,
             autocompletion=completing("workloads"),
         ),

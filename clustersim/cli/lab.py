@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from clustersim.cli import lab_tables
-from clustersim.cli.commands import CommandGroup, option, option_group
+from clustersim.cli.commands import CommandGroup, argument, option, option_group
 from clustersim.cli.options import CommandOutput, JsonOutput, Plugins, naming
 from clustersim.errors import InputError
 
@@ -26,15 +26,11 @@ DataOption = Annotated[
         "Measured kernels: a folder of tables, a checkout of NeuSight or aiconfigurator, or a CSV file; may be "
         "given several times; default: $CLUSTERSIM_DATA.",
         "PATH",
-        flags="--data",
     ),
 ]
-LeaveOut = Annotated[
-    list[str] | None,
-    option("A GPU that nothing is learned from; may be given several times.", "GPU", flags="--leave-out"),
-]
+LeaveOut = Annotated[list[str] | None, option("A GPU that nothing is learned from; may be given several times.", "GPU")]
 WeightsFile = Annotated[Path | None, option("Weights file for the one predictor named.")]
-Names = Annotated[list[str] | None, option("A predictor; default: all of them.", flags="--predictor -p")]
+Names = Annotated[list[str] | None, option("A predictor; default: all of them.", flags="-p")]
 
 app = CommandGroup(help="Train, evaluate and describe the predictors of kernel times.", no_args_is_help=True)
 
@@ -51,13 +47,13 @@ def lab() -> None:
 
 @app.command()
 def train(
-    name: Annotated[str, typer.Argument(help="linear, habitat, neusight or neusight-paper.")],
+    name: Annotated[str, argument("linear, habitat, neusight or neusight-paper.")],
     data: DataOption = None,
     leave_out: LeaveOut = None,
     seed: Annotated[int, option("Seed of all random choices.", min=0)] = 0,
     out: Annotated[Path | None, option("Weights file; default: NAME.safetensors here.")] = None,
     permits: Plugins = None,
-    install: Annotated[bool, option("Replace the weights that runs use.", flags="--install")] = False,
+    install: Annotated[bool, option("Replace the weights that runs use.")] = False,
 ) -> None:
     """Train a predictor on measured kernels and write its weights, with their held-out errors inside.
 
@@ -111,12 +107,10 @@ def evaluate(
             "LIST",
         ),
     ] = "class,gpu",
-    scalar: Annotated[
-        bool, option("Also judge after 64 kernels set the speed of each GPU and data type.", flags="--scalar")
-    ] = False,
+    scalar: Annotated[bool, option("Also judge after 64 kernels set the speed of each GPU and data type.")] = False,
     plots: Annotated[Path | None, option("Write plots of the errors to this folder, as one page.", "FOLDER")] = None,
-    png: Annotated[bool, option("With --plots: also as PNG files; needs matplotlib.", flags="--png")] = False,
-    models: Annotated[bool, option("Whole models instead of kernels.", flags="--models")] = False,
+    png: Annotated[bool, option("With --plots: also as PNG files; needs matplotlib.")] = False,
+    models: Annotated[bool, option("Whole models instead of kernels.")] = False,
     output: JsonOutput,
 ) -> None:
     """Print the errors of predictors on measured kernels, with the weights as they are, and how many the interval holds.
@@ -178,7 +172,7 @@ def profile(
     suite: Annotated[str | None, option("Suites, such as gemm,attention; default: all.", "LIST")] = None,
     out: Annotated[Path, option("CSV of kernels; layers and steps go to *_steps.csv.")] = Path("kernels.csv"),
     minutes: Annotated[float | None, option("Minutes after which nothing new starts.")] = None,
-    quick: Annotated[bool, option("Only the most valuable cases.", flags="--quick")] = False,
+    quick: Annotated[bool, option("Only the most valuable cases.")] = False,
     gpu: Annotated[str | None, option("Name or YAML file of this GPU where it is not known.")] = None,
     device: Annotated[str, option("cpu: tiny shapes, to test that all cases run.", hidden=True)] = "cuda",
 ) -> None:
@@ -202,7 +196,7 @@ def show(
     *,
     predictor: Names = None,
     weights: WeightsFile = None,
-    full: Annotated[bool, option("Every GPU, intervals, constants and data.", flags="--full")] = False,
+    full: Annotated[bool, option("Every GPU, intervals, constants and data.")] = False,
     card: Annotated[Path | None, option("Write the model card of neusight instead.", "FILE")] = None,
     output: Annotated[CommandOutput, option_group(CommandOutput, "as_json")],
 ) -> None:

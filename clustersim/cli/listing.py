@@ -10,10 +10,8 @@ from pathlib import Path
 from shutil import get_terminal_size
 from typing import Annotated, Any, Literal
 
-import typer
-
 from clustersim.cli.answer import table
-from clustersim.cli.commands import option_group
+from clustersim.cli.commands import argument, option_group
 from clustersim.cli.options import CommandOutput
 
 What = Literal[
@@ -23,7 +21,7 @@ ListRow = dict[str, Any]
 
 
 def show_list(
-    what: Annotated[What, typer.Argument(metavar="WHAT", help="What to list.", show_default=False)],
+    what: Annotated[What, argument("What to list.", "WHAT", show_default=False)],
     output: Annotated[CommandOutput, option_group(CommandOutput, "as_json")],
 ) -> None:
     """List names: shipped topologies and workloads, GPUs, node types, kinds of fabric, algorithms and more."""

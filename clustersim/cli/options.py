@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from clustersim import plugins
-from clustersim.cli.commands import OptionGroup, option, option_group, parameter
+from clustersim.cli.commands import OptionGroup, argument, option, option_group, parameter
 from clustersim.config.options import Option
 from clustersim.config.shipped import Room, files, find, renamed
 from clustersim.errors import InputError
@@ -60,16 +60,16 @@ TOPOLOGY: dict[str, Any] = {
 }
 """Properties of an argument or an option that names a topology."""
 TopologyFile = Annotated[Path, typer.Argument(**TOPOLOGY)]
-WORKLOAD = typer.Argument(
-    metavar="WORKLOAD",
-    help="A workload file, the name of a shipped one, such as gpt3, or a model's config.json.",
+WORKLOAD = argument(
+    "A workload file, the name of a shipped one, such as gpt3, or a model's config.json.",
+    "WORKLOAD",
     parser=workload_file,
     autocompletion=completing("workloads"),
 )
 WorkloadFile = Annotated[Path, WORKLOAD]
-ResultFolder = Annotated[Path, typer.Argument(metavar="RESULT", help="The folder that `clustersim run` wrote.")]
+ResultFolder = Annotated[Path, argument("The folder that `clustersim run` wrote.", "RESULT")]
 Json = Annotated[bool, option("Print JSON instead of text.", flags="--json")]
-Quiet = Annotated[bool, option("Print only errors.", flags="--quiet -q")]
+Quiet = Annotated[bool, option("Print only errors.", flags="-q")]
 
 
 def quantity(flag: str, text: str, dimension: str) -> float:
@@ -85,24 +85,17 @@ def quantity(flag: str, text: str, dimension: str) -> float:
 Within = Annotated[
     float | None, option("Time limit, such as 60s.", "TIME", parser=lambda text: quantity("--within", text, "time"))
 ]
-AnswerFile = Annotated[Path | None, option("Also write the JSON of the answer here.", "FILE.json", flags="--out -o")]
-Force = Annotated[bool, option("Let --out replace the result of another question.", flags="--force")]
-NoSave = Annotated[bool, option("Write no files.", flags="--no-save")]
-NoFold = Annotated[bool, option("Simulate every rank, also identical ones.", flags="--no-fold")]
+AnswerFile = Annotated[Path | None, option("Also write the JSON of the answer here.", "FILE.json", flags="-o")]
+Force = Annotated[bool, option("Let --out replace the result of another question.")]
+NoSave = Annotated[bool, option("Write no files.")]
+NoFold = Annotated[bool, option("Simulate every rank, also identical ones.")]
 Unlikely = Annotated[
-    bool,
-    option(
-        "Include splits unlikely to fit: under half of published runs at their memory level succeeded.",
-        flags="--unlikely",
-    ),
+    bool, option("Include splits unlikely to fit: under half of published runs at their memory level succeeded.")
 ]
-IgnoreMemory = Annotated[bool, option("Continue if a job does not fit.", flags="--ignore-memory")]
-Verbose = Annotated[
-    bool, option("Also print memory by kind, links, and the errors of kernel times.", flags="--verbose -v")
-]
+IgnoreMemory = Annotated[bool, option("Continue if a job does not fit.")]
+Verbose = Annotated[bool, option("Also print memory by kind, links, and the errors of kernel times.", flags="-v")]
 EngineName = Annotated[
-    Literal["auto", "simpy"],
-    option("simpy: the reference; auto: the event loop, faster with the same result.", flags="--engine"),
+    Literal["auto", "simpy"], option("simpy: the reference; auto: the event loop, faster with the same result.")
 ]
 Setting = Annotated[
     list[str] | None,
@@ -117,7 +110,7 @@ Settings = Annotated[
     ),
 ]
 Workers = Annotated[int | None, option("Number of processes; default: one per core.", min=1, max=1024)]
-Blocking = Annotated[bool, option("Steps wait while a checkpoint is written.", flags="--blocking")]
+Blocking = Annotated[bool, option("Steps wait while a checkpoint is written.")]
 ReliabilityFile = Annotated[
     Path | None, option("A YAML file of failures, restarts and storage, instead of the defaults.", "FILE")
 ]
@@ -125,8 +118,7 @@ CostsOption = Annotated[
     Path | None, option("A YAML file of prices, power and carbon, instead of the defaults.", "FILE")
 ]
 MachineOption = Annotated[
-    Path | None,
-    option("Measured constants of this cluster: a file of `clustersim calibrate`.", "FILE.yaml", flags="--machine"),
+    Path | None, option("Measured constants of this cluster: a file of `clustersim calibrate`.", "FILE.yaml")
 ]
 
 
@@ -204,7 +196,7 @@ class CommandOutput:
     as_json: Json = False
     out: AnswerFile = None
     verbose: Verbose = False
-    brief: Annotated[bool, option("Print the three numbers and warnings alone.", flags="--brief")] = False
+    brief: Annotated[bool, option("Print the three numbers and warnings alone.")] = False
     quiet: Quiet = False
 
     def progress(self) -> AbstractContextManager[Progress]:

@@ -5,9 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from clustersim.cli.commands import option
+from clustersim.cli.commands import argument, option
 from clustersim.cli.options import CommandOutput, TextOutput
 from clustersim.errors import InputError, suggest
 
@@ -17,9 +15,7 @@ if TYPE_CHECKING:
 
 
 def plot(
-    result: Annotated[
-        Path, typer.Argument(metavar="RESULT", help="The folder of a run, for scaling and splits that of a sweep.")
-    ],
+    result: Annotated[Path, argument("The folder of a run, for scaling and splits that of a sweep.", "RESULT")],
     kind: Annotated[str, option("timeline, breakdown, memory or roofline of a run, scaling or splits of a sweep.")],
     out: Annotated[Path, option("An .svg, .png or .pdf file; the last two need matplotlib.", "FILE")],
     output: TextOutput,

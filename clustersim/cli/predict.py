@@ -6,10 +6,8 @@ import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import typer
-
 from clustersim.cli.answer import table
-from clustersim.cli.commands import option
+from clustersim.cli.commands import argument, option
 from clustersim.cli.options import RUN, JsonOutput, completing, model_file, naming
 from clustersim.errors import InputError
 
@@ -27,10 +25,10 @@ Type = Literal["fp32", "tf32", "fp16", "bf16", "fp8"]
 def predict(
     model: Annotated[
         str,
-        typer.Argument(
-            metavar="MODEL",
-            help="A Hugging Face config.json, a workload file or the name of a shipped one, or file.py:function with a "
+        argument(
+            "A Hugging Face config.json, a workload file or the name of a shipped one, or file.py:function with a "
             "PyTorch module.",
+            "MODEL",
             parser=model_file,
             autocompletion=completing("workloads"),
         ),
@@ -43,10 +41,10 @@ def predict(
     batch: Annotated[int | None, option("Sequences; default: the workload's, or 1.", min=1)] = None,
     seq: Annotated[int | None, option("Tokens per sequence; default: the model's, at most 2048.", min=1)] = None,
     dtype: Annotated[Type | None, option("Data type; default: the model's own, or fp32.")] = None,
-    fusion: Annotated[bool, option("Fuse kernels as torch.compile does in inference.", flags="--fusion")] = False,
+    fusion: Annotated[bool, option("Fuse kernels as torch.compile does in inference.")] = False,
     predictor: Annotated[str, option(RUN["predictor"].what)] = "neusight",
     clocks: Annotated[str, option(RUN["clocks"].what)] = "sustained",
-    per_kernel: Annotated[bool, option("List every distinct kernel.", flags="--per-kernel")] = False,
+    per_kernel: Annotated[bool, option("List every distinct kernel.")] = False,
     output: JsonOutput,
 ) -> None:
     """Predict one pass of a whole model on one GPU: no cluster, no optimizer, every kernel as PyTorch launches it."""

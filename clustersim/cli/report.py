@@ -6,9 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
-from clustersim.cli.commands import option, option_group
+from clustersim.cli.commands import argument, option, option_group
 from clustersim.cli.options import CommandOutput, TextOutput
 
 PAGE = "report.html"
@@ -16,7 +14,7 @@ PageFile = Annotated[Path | None, option(f"Where to write it; default: {PAGE} in
 
 
 def report(
-    result: Annotated[Path, typer.Argument(metavar="RESULT", help="The folder of a run, such as one in results/.")],
+    result: Annotated[Path, argument("The folder of a run, such as one in results/.", "RESULT")],
     *,
     out: PageFile = None,
     output: TextOutput,
@@ -40,7 +38,7 @@ def report(
 
 
 def explore(
-    sweep: Annotated[Path, typer.Argument(metavar="SWEEP", help="The folder of a sweep, such as one in results/.")],
+    sweep: Annotated[Path, argument("The folder of a sweep, such as one in results/.", "SWEEP")],
     *,
     out: PageFile = None,
     output: Annotated[CommandOutput, option_group(CommandOutput, "quiet")],

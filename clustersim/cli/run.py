@@ -53,13 +53,11 @@ def run(
     force: Force = False,
     no_save: NoSave = False,
     draws: Annotated[int | None, option("Draw N steps whose GPUs differ as cluster.jitter says.", "N", min=1)] = None,
-    cost: Annotated[bool, option("Say what the step costs in dollars, kWh and CO2.", flags="--cost")] = False,
+    cost: Annotated[bool, option("Say what the step costs in dollars, kWh and CO2.")] = False,
     prices: PriceOptions,
-    why: Annotated[
-        bool, option("Say what its critical path is, and what would make the step shorter.", flags="--why")
-    ] = False,
+    why: Annotated[bool, option("Say what its critical path is, and what would make the step shorter.")] = False,
     html: Annotated[
-        bool, option("Write report.html with the result: a page for a browser; --why adds what-ifs.", flags="--html")
+        bool, option("Write report.html with the result: a page for a browser; --why adds what-ifs.")
     ] = False,
     timeline: Annotated[Path | None, option("Draw the timeline, also as .png or .pdf.", "FILE.svg")] = None,
     output: FullOutput,

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
-from clustersim.cli.commands import option
+from clustersim.cli.commands import argument, option
 from clustersim.cli.options import JsonOutput, naming
 from clustersim.errors import InputError
 
@@ -14,7 +12,7 @@ MOST_PASSES = 20_000
 
 
 def schedule(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The schedule, such as 1f1b.")],
+    name: Annotated[str, argument("The schedule, such as 1f1b.", "NAME")],
     *,
     pp: Annotated[int, option("Pipeline ranks.", min=1, max=512)] = 4,
     microbatches: Annotated[int, option("Microbatches per step.", min=1, max=4096)] = 8,

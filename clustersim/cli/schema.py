@@ -11,15 +11,14 @@ import typer
 
 from clustersim import plugins
 from clustersim.cli.answer import written_out
+from clustersim.cli.commands import argument
 
 FileKind = Literal["cluster", "workload", "jobs", "gpu", "machine"]
 JsonSchema = dict[str, Any]
 
 
 def schema(
-    what: Annotated[
-        FileKind, typer.Argument(metavar="WHAT", help="cluster, workload, jobs, gpu or machine.", show_default=False)
-    ],
+    what: Annotated[FileKind, argument("cluster, workload, jobs, gpu or machine.", "WHAT", show_default=False)],
 ) -> None:
     """Print the JSON Schema of a kind of YAML file, for editors: every key, its values, its unit and what it means."""
     typer.echo(written_out(document(what)))

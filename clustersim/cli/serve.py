@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from clustersim.cli.commands import option
+from clustersim.cli.commands import argument, option
 from clustersim.cli.progress import cores
 from clustersim.errors import InputError
 from clustersim.extras import need
@@ -17,7 +17,7 @@ LEAST = 1 << 30
 
 
 def serve(
-    results: Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder of results.")] = Path("results"),
+    results: Annotated[Path, argument("Folder of results.", "FOLDER")] = Path("results"),
     host: Annotated[
         str, option("Address to listen on; addresses that other machines reach need a token.")
     ] = "127.0.0.1",

@@ -22,10 +22,10 @@ def trace(
     result: ResultFolder,
     *,
     out: Annotated[
-        Path | None, option(f"Where to write it; default: {NAME} in that folder.", "FILE.json.gz", flags="--out -o")
+        Path | None, option(f"Where to write it; default: {NAME} in that folder.", "FILE.json.gz", flags="-o")
     ] = None,
     ranks: Annotated[str, option("kinds: one rank of each kind; all; or a list, such as 0,8-15.", "RANKS")] = "kinds",
-    kernels: Annotated[bool, option("Draw every kernel inside its pass.", flags="--kernels")] = False,
+    kernels: Annotated[bool, option("Draw every kernel inside its pass.")] = False,
     output: TextOutput,
 ) -> None:
     """Write the trace of a result for Perfetto: for the given ranks, with the load of links and the power state.

@@ -7,10 +7,8 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
 from clustersim.cli.answer import table
-from clustersim.cli.commands import option, option_group
+from clustersim.cli.commands import argument, option, option_group
 from clustersim.cli.options import CommandOutput, EngineName, Force, Workers
 from clustersim.cli.progress import cores, tracked
 
@@ -19,8 +17,7 @@ Outcomes = list[dict[str, Any]]
 
 def validate(
     files: Annotated[
-        list[Path] | None,
-        typer.Argument(metavar="FILE.csv …", help="Measured runs; default: the shipped published runs."),
+        list[Path] | None, argument("Measured runs; default: the shipped published runs.", "FILE.csv …")
     ] = None,
     *,
     ablate: Annotated[
