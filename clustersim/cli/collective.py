@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from clustersim.cli.commands import argument, option
-from clustersim.cli.options import TOPOLOGY, ClusterKeys, JsonOutput, Setting, naming, overrides
+from clustersim.cli.options import TOPOLOGY, ClusterChanges, JsonOutput, naming
 from clustersim.errors import InputError
 
 MOST_LINES = 200
@@ -25,8 +25,7 @@ def collective(
     ],
     *,
     topology: Annotated[Path, typer.Option("--topology", "-t", **TOPOLOGY)],
-    changes: ClusterKeys,
-    settings: Setting = None,
+    changes: ClusterChanges,
     begin: Annotated[
         str, option("Smallest size: 8, 1M (2^20, as nccl-tests has it), 1MB (10^6), 1MiB.", flags="-b")
     ] = "8",
@@ -62,9 +61,7 @@ def collective(
 
     with naming("--algo"):
         named = request.named(algo, proto)
-    cluster = request.forced(
-        load(topology, overrides(changes, settings)), None if named else algo, proto, version, launch, nvls
-    )
+    cluster = request.forced(load(topology, changes), None if named else algo, proto, version, launch, nvls)
     group = request.members(cluster, gpus, ranks)
     shares = request.shares(op, len(group), imbalance)
     times = read(measured, op, len(group), source, in_place) if measured else {}

@@ -9,20 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from clustersim.cli import options
 from clustersim.cli.answer import look
 from clustersim.cli.commands import CommandGroup, argument, option, option_group
-from clustersim.cli.options import (
-    ClusterKeys,
-    CommandOutput,
-    NoFold,
-    ResultFolder,
-    Setting,
-    StandardOutput,
-    TextOutput,
-    TopologyFile,
-    by_key,
-    overrides,
-)
 from clustersim.cli.trace import numbers
 from clustersim.errors import ConfigError, InputError
 
@@ -111,16 +100,16 @@ def _trainer(tool: str, text: str, request: SettingsFile) -> Imported:
 
 
 def _importer(
-    tool: str, file: str, read: Callable[[str, str, SettingsFile], Imported], options: Sequence[str] = ()
+    tool: str, file: str, read: Callable[[str, str, SettingsFile], Imported], fields: Sequence[str] = ()
 ) -> None:
-    """Add the command that reads the settings file of a tool. options: fields of SettingsFile besides `out` and `settings`."""
+    """Add the command that reads the settings file of a tool. fields: those of SettingsFile besides `out` and `settings`."""
 
     def command(request: SettingsFile) -> None:
         from clustersim.files import read_text
 
         _answer(request.config, read(tool, read_text(request.config, file), request), request.out)
 
-    group = option_group(SettingsFile, "config", *options, "out", "settings")
+    group = option_group(SettingsFile, "config", *fields, "out", "settings")
     command.__annotations__["request"] = Annotated[SettingsFile, group]
     app.command(tool, help=f"Write a workload from {file}, and say what was ignored and what assumed.")(command)
 
@@ -139,7 +128,7 @@ def _values(settings: list[str] | None) -> dict[str, object]:
     """Return the values of `--set` by dotted key."""
     from clustersim.config.overrides import scalar
 
-    return {key: scalar(key, value) for key, value in by_key(settings).items()}
+    return {key: scalar(key, value) for key, value in options.by_key(settings).items()}
 
 
 def _answer(source: Path, found: Imported, out: Path | None) -> None:
@@ -172,14 +161,13 @@ def chakra(
     traces: Annotated[
         Path, argument("Chakra execution traces NAME.RANK.et of all ranks, with comm_groups.json.", "FOLDER")
     ],
-    topology: TopologyFile,
+    topology: options.TopologyFile,
     *,
     roofline: Annotated[bool, option("Compute times by this cluster's rooflines from FLOP and bytes.")] = False,
     trace: Annotated[Path | None, option("Write a trace for Perfetto.", "FILE.json.gz")] = None,
-    no_fold: NoFold = False,
-    changes: ClusterKeys,
-    settings: Setting = None,
-    output: StandardOutput,
+    no_fold: options.NoFold = False,
+    changes: options.ClusterChanges,
+    output: options.StandardOutput,
 ) -> None:
     """Play Chakra execution traces on a cluster, rank i on GPU i, and say how long the step takes and why."""
     from clustersim.convert.chakra import read
@@ -193,7 +181,7 @@ def chakra(
         check_output("--trace", trace, (".gz",))
     with output.progress() as progress:
         progress("load")
-        cluster = load(topology, overrides(changes, settings))
+        cluster = load(topology, changes)
         read_traces = read(traces)
         asked = replay_tasks(read_traces, cluster, roofline)
         progress("simulate")
@@ -223,10 +211,10 @@ def _exporter(tool: str, file: str, says: str, *endings: str) -> None:
 
     @export_app.command(tool, help=f"Write {file} for a result's job, and say what {says} cannot. {back}")
     def _export(
-        result: ResultFolder,
+        result: options.ResultFolder,
         *,
         out: LaunchFile = None,
-        output: Annotated[CommandOutput, option_group(CommandOutput, "plugins")],
+        output: Annotated[options.CommandOutput, option_group(options.CommandOutput, "plugins")],
     ) -> None:
         from clustersim.api.launch import differences, read_back, written
         from clustersim.question import StoredRun
@@ -257,11 +245,11 @@ _exporter("deepspeed", "the DeepSpeed configuration", "DeepSpeed's settings", ".
 
 @export_app.command("chakra")
 def export_chakra(
-    result: ResultFolder,
+    result: options.ResultFolder,
     *,
     out: Annotated[Path, option("A new or empty folder.", "FOLDER", flags="-o")],
     ranks: Annotated[str, option("all, or numbers such as 0,8-15.", "RANKS")] = "all",
-    output: TextOutput,
+    output: options.TextOutput,
 ) -> None:
     """Write the step of a result as Chakra execution traces: NAME.RANK.et for each rank, and comm_groups.json.
 

@@ -8,36 +8,23 @@ from typing import Annotated
 
 import typer
 
+from clustersim.cli import options
 from clustersim.cli.commands import argument, option, option_group
-from clustersim.cli.options import (
-    CommandOutput,
-    Force,
-    IgnoreMemory,
-    NoFold,
-    NoSave,
-    RunKeys,
-    Setting,
-    TopologyFile,
-    completing,
-    naming,
-    overrides,
-    workload_file,
-)
 
 
 def jobs(
     context: typer.Context,
-    topology: TopologyFile,
+    topology: options.TopologyFile,
     files: Annotated[
         list[Path],
         argument(
             "Workload files or names of shipped ones, one a job, or one file of jobs (jobs.yaml).",
             "WORKLOAD",
-            parser=workload_file,
-            autocompletion=completing("workloads"),
+            parser=options.workload_file,
+            autocompletion=options.completing("workloads"),
         ),
     ],
-    changes: RunKeys,
+    changes: options.RunChanges,
     *,
     placement: Annotated[
         str | None, option("Nodes of the jobs: packed (default), spread, random or random:SEED.")
@@ -45,13 +32,14 @@ def jobs(
     steps: Annotated[
         int | None, option("Smallest number of steps that each job completes; default 3.", min=1, max=10_000)
     ] = None,
-    settings: Setting = None,
-    no_fold: NoFold = False,
-    ignore_memory: IgnoreMemory = False,
+    no_fold: options.NoFold = False,
+    ignore_memory: options.IgnoreMemory = False,
     out: Annotated[Path | None, option("Folder of the result; default results/jobs-TOPOLOGY-FILES-OPTIONS.")] = None,
-    force: Force = False,
-    no_save: NoSave = False,
-    output: Annotated[CommandOutput, option_group(CommandOutput, "plugins", "as_json", "verbose", "quiet")],
+    force: options.Force = False,
+    no_save: options.NoSave = False,
+    output: Annotated[
+        options.CommandOutput, option_group(options.CommandOutput, "plugins", "as_json", "verbose", "quiet")
+    ],
 ) -> None:
     """Simulate jobs that share a cluster: how much each slows down the others, and on which links."""
     from clustersim.config.overrides import parted
@@ -63,27 +51,26 @@ def jobs(
     from clustersim.topology.build import load as load_topology
 
     command = context.info_name or "jobs"  # or `share`, its former name
-    changed = overrides(changes, settings)
-    of_cluster, of_jobs = parted(changed)
+    of_cluster, of_jobs = parted(changes)
     if out and not no_save:
         check_target(out)
     target: Path | None = None
     with output.progress() as progress, keeping_inputs() as read:
         progress("load")
-        with naming("--placement") if placement else nullcontext():
+        with options.naming("--placement") if placement else nullcontext():
             wanted = load(files, of_jobs, placement, steps)
         progress("build")
         cluster = load_topology(topology, of_cluster)
-        options = {"overrides": changed, "placement": wanted.placement, "steps": wanted.steps}
-        options |= {"fold": not no_fold, "ignore_memory": ignore_memory}
-        asked = Question.of(command, {"topology": topology, **wanted.inputs}, read, options)
+        stored = {"overrides": changes, "placement": wanted.placement, "steps": wanted.steps}
+        stored |= {"fold": not no_fold, "ignore_memory": ignore_memory}
+        asked = Question.of(command, {"topology": topology, **wanted.inputs}, read, stored)
         if not no_save:
             given = {"placement": placement, "steps": steps}
-            named = {**changed, **{name: value for name, value in given.items() if value is not None}}
+            named = {**changes, **{name: value for name, value in given.items() if value is not None}}
             flags = {"unfolded": no_fold, "ignore-memory": ignore_memory}
             parts: list[str | Path] = [command, topology, *dict.fromkeys(files)]
             target = place(asked, out, names.default(parts, named, flags), force)
-        with naming("--placement") if placement else nullcontext():
+        with options.naming("--placement") if placement else nullcontext():
             result = play(cluster, wanted, fold=not no_fold, ignore_memory=ignore_memory, progress=progress)
         if target:
             progress("save")

@@ -9,23 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from clustersim.cli import options
 from clustersim.cli.answer import PointCommand
 from clustersim.cli.commands import option
 from clustersim.cli.main import INTERRUPTED
-from clustersim.cli.options import (
-    EngineName,
-    MachineOption,
-    PriceOptions,
-    SearchOutput,
-    Settings,
-    SweptKeys,
-    TopologyFile,
-    Unlikely,
-    Within,
-    WorkloadOrModel,
-    by_key,
-    on_machine,
-)
 from clustersim.cli.sweep_table import best_lines, likely, point_table
 from clustersim.units import plural
 
@@ -36,12 +23,12 @@ if TYPE_CHECKING:
 
 
 def optimize(
-    topology: TopologyFile,
-    workload: WorkloadOrModel,
-    changes: SweptKeys,
+    topology: options.TopologyFile,
+    workload: options.WorkloadOrModel,
+    changes: options.SweptKeys,
     *,
-    settings: Settings = None,
-    machine: MachineOption = None,
+    settings: options.Settings = None,
+    machine: options.MachineOption = None,
     objective: Annotated[
         Literal["step", "cost", "energy", "gpus"],
         option("Minimize time, dollars or energy per token, or the GPUs for --target."),
@@ -49,11 +36,11 @@ def optimize(
     target: Annotated[float | None, option("Tokens/s that --objective gpus must reach.", "TOKENS/S")] = None,
     top: Annotated[int, option("Number of best splits to find.", min=1, max=1000)] = 5,
     trials: Annotated[int | None, option("Largest number of simulations.", min=1, max=1_000_000)] = None,
-    within: Within = None,
-    unlikely: Unlikely = False,
-    engine: EngineName = "auto",
-    prices: PriceOptions,
-    output: SearchOutput,
+    within: options.Within = None,
+    unlikely: options.Unlikely = False,
+    engine: options.EngineName = "auto",
+    prices: options.PriceOptions,
+    output: options.SearchOutput,
 ) -> None:
     """Find the best split of a model on a cluster, over all legal degrees and options, and say why it is the best.
 
@@ -72,10 +59,10 @@ def optimize(
     from clustersim.sweeps.evaluate import Files, load
 
     output.check_file(topology, workload)
-    written, stop = by_key(settings), Stop(interruptible=True, within=within)
+    written, stop = options.by_key(settings), Stop(interruptible=True, within=within)
     given = {key for key, value in changes.items() if value is not None} | written.keys()
     asked = space({**changes, **dict.fromkeys(free(given), "auto")}, written)
-    asked = replace(asked, fixed=on_machine(machine, topology, asked.fixed, asked.axes))
+    asked = replace(asked, fixed=options.on_machine(machine, topology, asked.fixed, asked.axes))
     wanted = objective_of(objective, target)
     with output.progress() as progress, keeping_inputs() as read:
         progress("load")

@@ -68,8 +68,6 @@ WORKLOAD = argument(
 )
 WorkloadFile = Annotated[Path, WORKLOAD]
 ResultFolder = Annotated[Path, argument("The folder that `clustersim run` wrote.", "RESULT")]
-Json = Annotated[bool, option("Print JSON instead of text.", flags="--json")]
-Quiet = Annotated[bool, option("Print only errors.", flags="-q")]
 
 
 def quantity(flag: str, text: str, dimension: str) -> float:
@@ -85,7 +83,6 @@ def quantity(flag: str, text: str, dimension: str) -> float:
 Within = Annotated[
     float | None, option("Time limit, such as 60s.", "TIME", parser=lambda text: quantity("--within", text, "time"))
 ]
-AnswerFile = Annotated[Path | None, option("Also write the JSON of the answer here.", "FILE.json", flags="-o")]
 Force = Annotated[bool, option("Let --out replace the result of another question.")]
 NoSave = Annotated[bool, option("Write no files.")]
 NoFold = Annotated[bool, option("Simulate every rank, also identical ones.")]
@@ -93,7 +90,6 @@ Unlikely = Annotated[
     bool, option("Include splits unlikely to fit: under half of published runs at their memory level succeeded.")
 ]
 IgnoreMemory = Annotated[bool, option("Continue if a job does not fit.")]
-Verbose = Annotated[bool, option("Also print memory by kind, links, and the errors of kernel times.", flags="-v")]
 EngineName = Annotated[
     Literal["auto", "simpy"], option("simpy: the reference; auto: the event loop, faster with the same result.")
 ]
@@ -157,12 +153,18 @@ def key_options(options: Sequence[Option], lists: bool = False) -> OptionGroup:
     return OptionGroup([key_option(one) for one in options], lambda **given: {keys[name]: given[name] for name in keys})
 
 
-RunKeys = Annotated[dict[str, Any], key_options(RUN_OPTIONS)]
-"""Options of the keys of a topology and a workload; None if an option is not given."""
+def change_options(keys: Sequence[Option]) -> OptionGroup:
+    """Return the options of keys, and `--set`; their value is {dotted key: value} of what is given."""
+    group, setting = key_options(keys), parameter("settings", Setting)
+    return OptionGroup([*group.options, setting], lambda settings, **given: overrides(group.value(**given), settings))
+
+
+RunChanges = Annotated[dict[str, Any], change_options(RUN_OPTIONS)]
+"""Changes of a topology and a workload."""
 SweptKeys = Annotated[dict[str, Any], key_options(RUN_OPTIONS, lists=True)]
-"""The same options, each with one or several values as text."""
-ClusterKeys = Annotated[dict[str, Any], key_options(cluster_keys.OPTIONS)]
-"""Options of the keys of a topology; None if an option is not given."""
+"""Options of the keys of a topology and a workload, each with one or several values as text; None if not given."""
+ClusterChanges = Annotated[dict[str, Any], change_options(cluster_keys.OPTIONS)]
+"""Changes of a topology."""
 
 
 def _permit(context: typer.Context, given: list[str] | None) -> list[str] | None:
@@ -193,11 +195,13 @@ class CommandOutput:
     """Options for the output of a command, and for the outside code that it may run."""
 
     plugins: Plugins = None
-    as_json: Json = False
-    out: AnswerFile = None
-    verbose: Verbose = False
+    as_json: Annotated[bool, option("Print JSON instead of text.", flags="--json")] = False
+    out: Annotated[Path | None, option("Also write the JSON of the answer here.", "FILE.json", "-o")] = None
+    verbose: Annotated[
+        bool, option("Also print memory by kind, links, and the errors of kernel times.", flags="-v")
+    ] = False
     brief: Annotated[bool, option("Print the three numbers and warnings alone.")] = False
-    quiet: Quiet = False
+    quiet: Annotated[bool, option("Print only errors.", flags="-q")] = False
 
     def progress(self) -> AbstractContextManager[Progress]:
         """Show the current phase of the command on standard error, unless only errors or JSON are printed."""

@@ -8,24 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from clustersim.cli import options
 from clustersim.cli.answer import PointCommand, print_json
 from clustersim.cli.commands import option
 from clustersim.cli.main import INTERRUPTED
-from clustersim.cli.options import (
-    RUN,
-    Blocking,
-    MachineOption,
-    PriceOptions,
-    ReliabilityFile,
-    SearchOutput,
-    Settings,
-    Unlikely,
-    Within,
-    WorkloadFile,
-    on_machine,
-    overrides,
-    words,
-)
 from clustersim.cli.sweep_table import best_lines, doubtful, doubts
 from clustersim.errors import InputError
 from clustersim.parallel.options import FLAGS
@@ -46,27 +32,29 @@ _BEYOND = {"days": "too late", "budget": "too dear", "nodes": "too large"}
 
 
 def plan(
-    workload: WorkloadFile,
+    workload: options.WorkloadFile,
     *,
     tokens: Annotated[str, option("Tokens of the run, such as 15T.", "N")],
     days: Annotated[float | None, option("Largest number of days of the run.")] = None,
     budget: Annotated[str | None, option("Largest cost in USD, such as 20M.", "USD")] = None,
     nodes: Annotated[int | None, option("Largest number of nodes, without spares.", min=1)] = None,
-    gpu: Annotated[str | None, option(f"GPUs to compare: types of node; default {GPU}.", RUN["gpu"].values)] = None,
-    nic: Annotated[str | None, option("Line rates of NICs to compare.", RUN["nic"].values)] = None,
+    gpu: Annotated[
+        str | None, option(f"GPUs to compare: types of node; default {GPU}.", options.RUN["gpu"].values)
+    ] = None,
+    nic: Annotated[str | None, option("Line rates of NICs to compare.", options.RUN["nic"].values)] = None,
     oversubscription: Annotated[
-        str | None, option("Oversubscriptions of the leaves to compare.", RUN["oversubscription"].values)
+        str | None, option("Oversubscriptions of the leaves to compare.", options.RUN["oversubscription"].values)
     ] = None,
     topology: Annotated[Path | None, option("Cluster, without its node count; default rail_optimized.")] = None,
-    settings: Settings = None,
-    machine: MachineOption = None,
+    settings: options.Settings = None,
+    machine: options.MachineOption = None,
     global_batch: Annotated[int | None, option("Sequences per step; default: the cheapest number.", min=1)] = None,
-    blocking: Blocking = False,
-    within: Within = None,
-    reliability: ReliabilityFile = None,
-    unlikely: Unlikely = False,
-    prices: PriceOptions,
-    output: SearchOutput,
+    blocking: options.Blocking = False,
+    within: options.Within = None,
+    reliability: options.ReliabilityFile = None,
+    unlikely: options.Unlikely = False,
+    prices: options.PriceOptions,
+    output: options.SearchOutput,
 ) -> None:
     """Find the cheapest cluster and split that train on the given tokens in time, failures, checkpoints and spares included.
 
@@ -89,16 +77,16 @@ def plan(
 
     output.check_file(workload)
     stop = Stop(interruptible=True, within=within)
-    fixed = overrides({"training.global_batch": global_batch}, settings)
+    fixed = options.overrides({"training.global_batch": global_batch}, settings)
     axes = {"cluster.gpu": gpu, "cluster.nic": nic, "fabric.oversubscription": oversubscription}
     for key, text in axes.items():
         if text is not None and key in fixed:
             raise InputError(f"{FLAGS[key]} {text} and --set {key}={fixed[key]} set the same key; give one of the two")
     if gpu is None and not fixed.keys() & {"cluster.gpu", "cluster.node"}:
         axes["cluster.gpu"] = GPU
-    given = {key: words(key.rpartition(".")[2], text) for key, text in axes.items() if text is not None}
+    given = {key: options.words(key.rpartition(".")[2], text) for key, text in axes.items() if text is not None}
     where = find("topologies", topology or TOPOLOGY)
-    fixed = on_machine(machine, where, fixed, given)
+    fixed = options.on_machine(machine, where, fixed, given)
     usd = amount("--budget", budget, "20M or 1.5B") if budget else None
     asked = plan_request(amount("--tokens", tokens), days, usd, nodes, fixed, given, blocking)
     with output.progress() as progress, keeping_inputs() as read:

@@ -7,26 +7,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
+from clustersim.cli import options
 from clustersim.cli.answer import look
 from clustersim.cli.commands import option
-from clustersim.cli.options import (
-    CommandOutput,
-    EngineName,
-    Force,
-    FullOutput,
-    IgnoreMemory,
-    MachineOption,
-    NoFold,
-    NoSave,
-    PriceOptions,
-    Prices,
-    RunKeys,
-    Setting,
-    TopologyFile,
-    WorkloadOrModel,
-    on_machine,
-    overrides,
-)
 from clustersim.errors import InputError, OutOfMemoryError
 
 if TYPE_CHECKING:
@@ -39,28 +22,27 @@ if TYPE_CHECKING:
 
 
 def run(
-    topology: TopologyFile,
-    workload: WorkloadOrModel,
-    changes: RunKeys,
+    topology: options.TopologyFile,
+    workload: options.WorkloadOrModel,
+    changes: options.RunChanges,
     *,
-    settings: Setting = None,
-    machine: MachineOption = None,
-    no_fold: NoFold = False,
-    engine: EngineName = "simpy",
-    ignore_memory: IgnoreMemory = False,
+    machine: options.MachineOption = None,
+    no_fold: options.NoFold = False,
+    engine: options.EngineName = "simpy",
+    ignore_memory: options.IgnoreMemory = False,
     flops: Annotated[Literal["causal", "full"], option("Count causal attention half, or in full.")] = "causal",
     out: Annotated[Path | None, option("Folder of the result; default results/TOPOLOGY-WORKLOAD-OPTIONS.")] = None,
-    force: Force = False,
-    no_save: NoSave = False,
+    force: options.Force = False,
+    no_save: options.NoSave = False,
     draws: Annotated[int | None, option("Draw N steps whose GPUs differ as cluster.jitter says.", "N", min=1)] = None,
     cost: Annotated[bool, option("Say what the step costs in dollars, kWh and CO2.")] = False,
-    prices: PriceOptions,
+    prices: options.PriceOptions,
     why: Annotated[bool, option("Say what its critical path is, and what would make the step shorter.")] = False,
     html: Annotated[
         bool, option("Write report.html with the result: a page for a browser; --why adds what-ifs.")
     ] = False,
     timeline: Annotated[Path | None, option("Draw the timeline, also as .png or .pdf.", "FILE.svg")] = None,
-    output: FullOutput,
+    output: options.FullOutput,
 ) -> None:
     """Simulate one training step and say how long it takes, why, and whether it fits."""
     from clustersim.files import keeping_inputs
@@ -70,7 +52,7 @@ def run(
 
     if output.brief and output.verbose:
         raise InputError("--brief and --verbose exclude each other; give one of them")
-    given = {**overrides(changes, settings), **({"cluster.jitter.draws": draws} if draws else {})}
+    given = {**changes, **({"cluster.jitter.draws": draws} if draws else {})}
     if timeline:
         from clustersim.figures.files import check
 
@@ -82,7 +64,7 @@ def run(
     target: Path | None = None
     with output.progress() as progress, keeping_inputs() as files:
         progress("load")
-        wanted = on_machine(machine, topology, given)
+        wanted = options.on_machine(machine, topology, given)
         how = not no_fold, ignore_memory, flops == "full", engine
         question = StepQuestion(topology, workload, wanted, *how, machine)
         job = question.job
@@ -134,7 +116,7 @@ def _simulated(question: StepQuestion, cluster: Topology, job: Job, progress: Pr
         raise
 
 
-def _add_costs(result: StepResult, wanted: bool, prices: Prices) -> None:
+def _add_costs(result: StepResult, wanted: bool, prices: options.Prices) -> None:
     """Add the costs of the step to its summary if `wanted`, or if prices are given."""
     figures = prices.figures()
     if not wanted and figures is None:
@@ -161,7 +143,7 @@ def _page(result: StepResult, question: StepQuestion, identity: Question, explai
     return run_page(result, shlex.join(question.words), identity.manifest(), explained.facts() if explained else None)
 
 
-def _lines(result: StepResult, explained: Explanation | None, output: CommandOutput) -> Iterator[str]:
+def _lines(result: StepResult, explained: Explanation | None, output: options.CommandOutput) -> Iterator[str]:
     """Yield the text of a result in the detail that `output` sets, with its costs and explanation, if any."""
     from clustersim.report import terminal
 

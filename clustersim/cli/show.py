@@ -12,7 +12,7 @@ import typer
 from clustersim import writing
 from clustersim.cli.answer import table
 from clustersim.cli.commands import option
-from clustersim.cli.options import TOPOLOGY, ClusterKeys, CostsOption, JsonOutput, Setting, naming, overrides
+from clustersim.cli.options import TOPOLOGY, ClusterChanges, CostsOption, JsonOutput, naming
 from clustersim.cli.schedule import check_size
 from clustersim.errors import InputError, suggest
 from clustersim.files import keeping_inputs
@@ -20,6 +20,7 @@ from clustersim.files import keeping_inputs
 if TYPE_CHECKING:
     from clustersim.config.yaml import Document
     from clustersim.costs.bill import Item
+    from clustersim.topology.model import Topology
 
 FORMATS = {"ns3": (".txt", ".topo", ""), "graphml": (".graphml", ".xml")}
 """Suffixes of files of other programs."""
@@ -28,8 +29,7 @@ FORMATS = {"ns3": (".txt", ".topo", ""), "graphml": (".graphml", ".xml")}
 def show(
     topology: Annotated[Path | None, typer.Argument(**TOPOLOGY)] = None,
     *,
-    changes: ClusterKeys,
-    settings: Setting = None,
+    changes: ClusterChanges,
     schedule: Annotated[str | None, typer.Option(hidden=True)] = None,  # former name of `clustersim schedule`
     stages: Annotated[int, typer.Option(min=1, max=512, hidden=True)] = 4,
     microbatches: Annotated[int, typer.Option(min=1, max=4096, hidden=True)] = 8,
@@ -46,28 +46,36 @@ def show(
 
     ASTRA-sim's network.yml and the XML of NCCL_TOPO_DUMP_FILE are topology files too.
     """
+    from clustersim.costs.bill import bill
+    from clustersim.costs.figures import load
+    from clustersim.figures.cluster import picture
+    from clustersim.figures.files import write
     from clustersim.schedules.draw import schedule_facts, schedule_text
-    from clustersim.topology.build import document_of, overridden
+    from clustersim.topology.build import build, document_of, overridden
+    from clustersim.topology.describe import describe
 
     size = stages, microbatches, chunks
     if schedule:
         check_size(*size)
     _check_files(topology, draw, export)
     with keeping_inputs():
-        document = overridden(document_of(topology), overrides(changes, settings)) if topology else None
+        document = overridden(document_of(topology), changes) if topology else None
         if not schedule and not document:
             raise InputError("nothing to show; give a topology file (`clustersim schedule 1f1b` draws a schedule)")
         with naming("--schedule"):  # before anything is written
             facts = {"schedule": schedule_facts(schedule, *size)} if schedule and output.as_json else {}
             text = [schedule_text(schedule, *size)] if schedule and not output.as_json else []
         if document and draw:
-            _draw(document, draw)
+            write(draw, picture(document))
+            typer.echo(f"written to {draw}", err=True)
         if document and export:
             _export(document, *export)
+        cluster = build(document) if document else None
+        items = bill(cluster, load(costs)) if cluster else []
         output.show(
             "show",
-            lambda: facts | (_cluster_facts(document, costs) if document else {}),
-            lambda: text + (_cluster(document, costs) if document else []),
+            lambda: facts | (_facts(cluster, items) if cluster else {}),
+            lambda: text + ([*table(describe(cluster), "<"), "", *_bill(items)] if cluster else []),
         )
 
 
@@ -88,43 +96,19 @@ def _check_files(topology: Path | None, draw: Path | None, export: tuple[str, Pa
         writing.check_output(f"--export {form}", target, FORMATS[form], [topology])
 
 
-def _cluster_facts(document: Document, costs: Path | None) -> dict[str, Any]:
+def _facts(topology: Topology, items: Sequence[Item]) -> dict[str, Any]:
     """Return the properties of a cluster, and its bill, as JSON data."""
-    from clustersim.costs.bill import bill
-    from clustersim.costs.figures import load
     from clustersim.report.summary import gpu_facts
-    from clustersim.topology.build import build
     from clustersim.topology.describe import diameter
 
-    topology = build(document)
     head = {"name": topology.name, "kind": topology.kind, **gpu_facts(topology)}
     longest = diameter(topology)
     reach = {"diameter_links": longest.hops, "diameter_latency_s": longest.latency, "reduction": topology.reduction}
     units = {"bisection": "bisection_bytes_per_s", "power": "power_w"}
     counts = {units.get(key, key): number for key, number in topology.counts.items() if key != "ends"}
-    items = [
-        {
-            "what": i.what,
-            "each": i.each,
-            "number": i.number,
-            "usd_each": i.price,
-            "power_w_each": i.power,
-            "date": i.date,
-        }
-        for i in bill(topology, load(costs))
-    ]
-    return {**head, **counts, **reach, "bill": items, "warnings": list(topology.warnings)}
-
-
-def _cluster(document: Document, costs: Path | None) -> list[str]:
-    """Return the properties of a cluster, and its bill, as lines of text."""
-    from clustersim.costs.bill import bill
-    from clustersim.costs.figures import load
-    from clustersim.topology.build import build
-    from clustersim.topology.describe import describe
-
-    topology = build(document)
-    return [*table(describe(topology), "<"), "", *_bill(bill(topology, load(costs)))]
+    names = ("what", "each", "number", "usd_each", "power_w_each", "date")
+    rows = [dict(zip(names, (i.what, i.each, i.number, i.price, i.power, i.date), strict=True)) for i in items]
+    return {**head, **counts, **reach, "bill": rows, "warnings": list(topology.warnings)}
 
 
 def _bill(items: Sequence[Item]) -> list[str]:
@@ -138,15 +122,6 @@ def _bill(items: Sequence[Item]) -> list[str]:
     label = "in all that has a price" if any(one.price is None for one in items) else "in all"
     cells.append((label, "", "", "", f"{dollars:,.0f}" if dollars else "-", f"{watts / 1e3:,.1f}", ""))
     return table(cells, "<<>>>><")
-
-
-def _draw(document: Document, target: Path) -> None:
-    """Write a picture of a cluster."""
-    from clustersim.figures.cluster import picture
-    from clustersim.figures.files import write
-
-    write(target, picture(document))
-    typer.echo(f"written to {target}", err=True)
 
 
 def _export(document: Document, form: str, target: Path) -> None:

@@ -10,22 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from clustersim.cli import options
 from clustersim.cli.commands import option
-from clustersim.cli.options import (
-    EngineName,
-    Force,
-    MachineOption,
-    PriceOptions,
-    Settings,
-    StandardOutput,
-    SweptKeys,
-    TopologyFile,
-    Workers,
-    WorkloadOrModel,
-    by_key,
-    on_machine,
-    words,
-)
 from clustersim.cli.progress import cores, tracked
 from clustersim.cli.sweep_table import FRONT, SHOWN, Shown, View
 from clustersim.units import plural
@@ -36,21 +22,21 @@ if TYPE_CHECKING:
 
 
 def sweep(
-    topology: TopologyFile,
-    workload: WorkloadOrModel,
-    changes: SweptKeys,
+    topology: options.TopologyFile,
+    workload: options.WorkloadOrModel,
+    changes: options.SweptKeys,
     *,
-    settings: Settings = None,
-    machine: MachineOption = None,
+    settings: options.Settings = None,
+    machine: options.MachineOption = None,
     axes: Annotated[
         Path | None, option("A YAML file of axes, such as tp: [4, 8] and nodes: 64..1024x2.", "FILE")
     ] = None,
-    workers: Workers = None,
-    engine: EngineName = "auto",
+    workers: options.Workers = None,
+    engine: options.EngineName = "auto",
     out: Annotated[
         Path | None, option("Folder of the result; default results/sweep-TOPOLOGY-WORKLOAD-OPTIONS.")
     ] = None,
-    force: Force = False,
+    force: options.Force = False,
     top: Annotated[int | None, option(f"Rows to print; default: {SHOWN}, with --json all.", min=1)] = None,
     sort: Annotated[
         str, option("Columns to sort by, most important first; a leading - reverses one.", "COLUMN,…")
@@ -64,8 +50,8 @@ def sweep(
     ray: Annotated[
         str | None, option("Simulate on the Ray cluster there (extra ray): auto, HOST:PORT, ray://…", "ADDRESS")
     ] = None,
-    prices: PriceOptions,
-    output: StandardOutput,
+    prices: options.PriceOptions,
+    output: options.StandardOutput,
 ) -> None:
     """Simulate every legal combination of the given values and rank them by throughput.
 
@@ -77,9 +63,9 @@ def sweep(
     from clustersim.sweeps.axes import space
     from clustersim.sweeps.run import Shard, run
 
-    asked = space(changes, by_key(settings), axes)
-    asked = replace(asked, fixed=on_machine(machine, topology, asked.fixed, asked.axes))
-    view = View(words("sort", sort), words("pareto", pareto) if pareto else ())
+    asked = space(changes, options.by_key(settings), axes)
+    asked = replace(asked, fixed=options.on_machine(machine, topology, asked.fixed, asked.axes))
+    view = View(options.words("sort", sort), options.words("pareto", pareto) if pareto else ())
     if out:
         check_target(out)
     if csv:
