@@ -107,7 +107,7 @@ def check(generation: str, gpu: Gpu) -> None:
 
 
 def longer(kernels: Sequence[Kernel], gpu: Gpu) -> Floats | None:
-    """Return the factor by which each kernel's time exceeds its forecast; None if no kernel names a generation."""
+    """Return the factor by which each kernel's time exceeds its forecast (kernels,); None if no kernel names a generation."""
     places = [place for place, kernel in enumerate(kernels) if kernel.generation]
     if not places:
         return None
@@ -118,6 +118,7 @@ def longer(kernels: Sequence[Kernel], gpu: Gpu) -> Floats | None:
 
 
 def _speed(kernel: Kernel, architecture: str) -> float:
+    """Return the speed of a kernel's attention generation relative to the forecast one, from published charts."""
     speed = 1.0
     for one in SPEEDS.get(architecture, {}).get(kernel.generation, ()):
         if isinstance(one, tuple):

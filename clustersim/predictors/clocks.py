@@ -38,7 +38,7 @@ def sustained(gpu: Gpu, dtype: str) -> float:
     name = gpu.matrix_type(dtype)
     if name in gpu.sustained:
         return gpu.sustained[name]
-    return 1.0 if _timed_long(gpu, dtype) else min(1.0, STEP.share(gpu, name))
+    return min(1.0, STEP.share(gpu, name)) if follows_power(gpu, dtype) else 1.0
 
 
 def share(gpu: Gpu, dtype: str, clocks: Clocks) -> float:
@@ -54,17 +54,13 @@ def source(gpu: Gpu, dtype: str, clocks: Clocks) -> str:
         return "boost" if clocks == "boost" else "given"
     if gpu.matrix_type(dtype) in gpu.sustained:
         return "measured"
-    return "table" if _timed_long(gpu, dtype) else "law"
+    return "law" if follows_power(gpu, dtype) else "table"
 
 
 def follows_power(gpu: Gpu, dtype: str) -> bool:
-    """Return whether GEMMs in `dtype` slow down under sustained load."""
-    return not _timed_long(gpu, dtype)
-
-
-def _timed_long(gpu: Gpu, dtype: str) -> bool:
+    """Return whether GEMMs in `dtype` slow down under sustained load; SIMT units do not, as their tables are timed for long."""
     name = gpu.matrix_type(dtype)
-    return dtype not in WIDTH or name not in WIDTH or gpu.matrix[name] == gpu.vector.get(name)
+    return dtype in WIDTH and name in WIDTH and gpu.matrix[name] != gpu.vector.get(name)
 
 
 def derate(kernels: Sequence[Kernel], seconds: Floats, gpu: Gpu, clocks: Clocks) -> Floats:
@@ -87,7 +83,8 @@ def derate(kernels: Sequence[Kernel], seconds: Floats, gpu: Gpu, clocks: Clocks)
         shares = _partly_idle(table, gpu, shares, busy)
     slower = seconds + busy * (_slowdown(table, gpu, shares) - 1)
     if clocks == "sustained":
-        slower = np.maximum(slower, table.flop / spread(table.dtype, lambda dtype: _ceiling(gpu, dtype)))
+        ceiling = spread(table.dtype, lambda dtype: gpu.attained.get(gpu.matrix_type(dtype), float("inf")))
+        slower = np.maximum(slower, table.flop / ceiling)
     return np.where(table.matrix, slower, seconds)
 
 
@@ -109,14 +106,11 @@ def _partly_idle(table: Columns, gpu: Gpu, shares: Floats, busy: Floats) -> Floa
 
 
 def _slowdown(table: Columns, gpu: Gpu, shares: Floats) -> Floats:
+    """Return the factor by which kernels take longer if computation runs at `shares` of its datasheet rate (kernels,)."""
     compute, memory = table.flop / peak(table, gpu), table.bytes / gpu.memory_bandwidth
     q = SHARPNESS
     result: Floats = (((compute / shares) ** q + memory**q) / (compute**q + memory**q)) ** (1 / q)
     return result
-
-
-def _ceiling(gpu: Gpu, dtype: str) -> float:
-    return gpu.attained.get(gpu.matrix_type(dtype), float("inf"))
 
 
 def applied(predictor: Predictor, clocks: Clocks) -> Clocks:

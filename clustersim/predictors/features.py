@@ -85,6 +85,7 @@ _TYPES: dict[str, Any] = {
 
 
 def _check(table: Columns) -> None:
+    """Raise InputError for an unknown kind or data type, or for a number that is not finite or too small."""
     for name, known in (("kind", (*MATRIX, *VECTOR)), ("dtype", tuple(BYTES))):
         values = getattr(table, name)
         wrong = ~np.isin(values, known)
@@ -104,6 +105,7 @@ def _check(table: Columns) -> None:
 
 
 def _first(table: Columns, wrong: Flags) -> str:
+    """Return the first kernel in the mask `wrong` as text, such as `linear/forward (bf16, 1×8×8×8)`."""
     row = int(np.flatnonzero(wrong)[0])
     shape = "×".join(f"{float(getattr(table, name)[row]):g}" for name in ("batch", "m", "n", "k"))
     return f"{table.kind[row]}/{table.op[row]} ({table.dtype[row]}, {shape})"

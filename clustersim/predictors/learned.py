@@ -31,7 +31,7 @@ a GPU whose rate was not used, A100 or H100, their forecasts are off by 7 to 16 
 
 
 class Method(NamedTuple):
-    """How a predictor forecasts kernels of each class from parameters. Training is in `lab/train/learners/`."""
+    """Forecast of kernels of each class from parameters. Training is in `lab/train/learners/`."""
 
     name: str
     """Name in YAML and of the weights file."""
@@ -65,7 +65,7 @@ class Learned(Predictor):
         return self.columns(columns(kernels), gpu, alone)
 
     def columns(self, table: Columns, gpu: Gpu, alone: bool = False) -> Floats:
-        """Return the seconds of kernels in columns (kernels,). `alone` is as in `predict`."""
+        """Return the seconds of kernels in columns (kernels,); `alone`: each is timed as in a micro-benchmark."""
         result, names = np.empty(len(table)), self._known(route(table))
         for name in dict.fromkeys(names.tolist()):
             rows = names == name
@@ -106,14 +106,12 @@ class Learned(Predictor):
         return uncertainty.nearest(gpu, self.weights.meta["learned"][name]["gpus"])
 
     def _kernels(self, name: str, table: Columns, gpu: Gpu, alone: bool) -> Floats:
+        """Return the seconds of kernels of class `name`; memory-bound ones by their bytes if the method has no model for them."""
         if name != MEMORY:
             return self.method.seconds(self.weights.classes[name], table, gpu, alone)
-        return self.method.memory(self.weights.classes, table, gpu) if self.method.memory else self._memory(table, gpu)
-
-    def _memory(self, table: Columns, gpu: Gpu) -> Floats:
-        share = scalar(self.weights.classes[MEMORY]["fraction"])
-        result: Floats = table.bytes / (gpu.memory_bandwidth * share)
-        return result
+        if self.method.memory:
+            return self.method.memory(self.weights.classes, table, gpu)
+        return table.bytes / (gpu.memory_bandwidth * scalar(self.weights.classes[MEMORY]["fraction"]))
 
     def _known(self, names: NDArray[np.str_]) -> NDArray[np.str_]:
         """Return the classes of kernels. Grouped GEMMs count as linear if the weights have no class for them."""
@@ -126,6 +124,7 @@ class Learned(Predictor):
         return tuple(self._scope(dtype, kind, gpu) for dtype, kind in subjects(columns(kernels)))
 
     def _scope(self, dtype: str, kind: str, gpu: Gpu) -> Scope:
+        """Return the measured error of kernels of a data type and kind on `gpu`, or how they are forecast without one."""
         name, subject = str(self._known(np.array([class_of(kind, dtype)]))[0]), f"{dtype} {kind}"
         runs_as = gpu.matrix_type(dtype) if kind in MATRIX else dtype
         subject += f" as {runs_as}" if runs_as != dtype else ""
@@ -139,6 +138,7 @@ class Learned(Predictor):
         return self._measured(name, subject, gpu)
 
     def _measured(self, name: str, subject: str, gpu: Gpu) -> Scope:
+        """Return the measured error of class `name` on `gpu`, else the mean over GPUs left out of training."""
         own: Mapping[str, Any] = self.weights.meta.get("own", {}).get(name, {})
         measured: Mapping[str, Any] = {**self.weights.meta["errors"].get(name, {}), **own}
         if gpu.name in measured:

@@ -77,6 +77,7 @@ class Checked(Predictor):
 
 
 def _floats(method: str, values: Any, count: int) -> Floats:
+    """Return what a method returned as an array of floats. Raises TypeError unless it has one number per kernel."""
     found = np.asarray(values)
     if found.dtype.kind not in "fiu" or found.shape != (count,):
         raise TypeError(f"{method} returned {shown(values)} for {count} kernels; it is an array of one number for each")

@@ -48,15 +48,13 @@ class Distance(NamedTuple):
 def nearest(gpu: Gpu, names: Iterable[str]) -> Distance:
     """Return the nearest of the GPUs `names`, by logarithms of peak per SM, peak per byte of bandwidth, and watts per FLOP."""
     shipped = gpus.names()  # a user's own GPU is not among the shipped names, only its file describes it
-    found = [Distance(name, _apart(gpu, gpus.load(name))) for name in names if name in shipped]
+    others = {name: _figures(gpus.load(name)) for name in names if name in shipped}
+    found = [Distance(name, float(np.abs(_figures(gpu) - other).max())) for name, other in others.items()]
     return min(found, key=lambda distance: distance.value) if found else Distance("none", 10.0)
 
 
-def _apart(one: Gpu, other: Gpu) -> float:
-    return float(np.abs(_figures(one) - _figures(other)).max())
-
-
 def _figures(gpu: Gpu) -> Floats:
+    """Return the logarithms of a GPU's peak per SM, peak per byte/s of memory, and watts per FLOP/s (3,)."""
     peak = gpu.matrix_peak("bf16" if "bf16" in gpu.matrix else "fp32")
     return np.log([peak / gpu.sms, peak / gpu.memory_bandwidth, gpu.power / peak])
 
@@ -128,6 +126,7 @@ class Bounds(NamedTuple):
         return _sum(self.names, seconds * np.where(known, off, off[counted].max()))
 
     def _note(self, seconds: Floats, low: float | None, high: float | None) -> str:
+        """Return in words which errors the interval (low, high) of a time contains. seconds: time of each kernel."""
         unknown = (self.low <= 0) | ~np.isfinite(self.high)
         share = seconds[unknown].sum() / (seconds.sum() or 1.0)
         if low is None and high is None:
@@ -141,6 +140,7 @@ class Bounds(NamedTuple):
 
 
 def _sum(names: Sequence[str], off: Floats) -> float:
+    """Return the root of the sum of squares of `off`, after adding up those of one name, whose errors go together."""
     found = dict.fromkeys(names, 0.0)
     for name, value in zip(names, off.tolist(), strict=True):
         found[name] += value

@@ -85,12 +85,14 @@ def _checksum(tensors: Mapping[str, Any], meta: Mapping[str, Any]) -> str:
 
 
 def _metadata(raw: bytes) -> dict[str, Any]:
+    """Return the metadata in the header of a safetensors file; {} if this program did not write it."""
     header = json.loads(raw[8 : 8 + int.from_bytes(raw[:8], "little")]).get("__metadata__", {})
     meta = json.loads(header.get(FORMAT, "{}"))
     return meta if isinstance(meta, dict) else {}
 
 
 def _nested(path: Path, tensors: Mapping[str, Any]) -> dict[str, dict[str, Floats]]:
+    """Return {class: {parameter: array}} of tensors `class|parameter`. Raises DataError if a number is not finite."""
     result: dict[str, dict[str, Floats]] = {}
     for key, value in tensors.items():
         kind, _, name = key.partition("|")

@@ -149,7 +149,7 @@ def _facts(cluster: NodeSpecs, network: BuiltFabric | None, rate: Floats | float
 
 
 def _nccl(cluster: NodeSpecs, network: BuiltFabric | None) -> NcclFacts:
-    """Return NCCL's settings on this fabric: CollNet only where switches add up. Raises ConfigError if set elsewhere."""
+    """Return NCCL's settings on this fabric. Raises ConfigError if the file sets CollNet and the switches cannot reduce."""
     spec, sharp = cluster.nccl, network is not None and network.reduction == "sharp"
     if network and not sharp and spec.collnet and "collnet" in spec.model_fields_set:
         raise cluster.error(("nccl", "collnet"), f"nccl.collnet: {_PLAIN}")

@@ -88,7 +88,7 @@ def load(path: str | Path, overrides: Overrides | None = None) -> Topology:
 
 
 def overridden(document: Document, overrides: Overrides, places: Mapping[str, SourcePlace] | None = None) -> Document:
-    """Return a parsed topology with values replaced by dotted key, as `override` does. Raises InputError for an invalid value."""
+    """Return a parsed topology with values replaced by dotted key. Raises InputError for an unknown key or an invalid value."""
     return override(translated(document) if overrides and is_astra(document) else document, overrides, places)
 
 
@@ -136,7 +136,7 @@ def described(document: Document) -> tuple[TopologySpec, NodeSpecs]:
 
 
 def node_types(document: Document) -> list[tuple[str, NodeSpecs]]:
-    """Return (dotted key, nodes) for each node type of a parsed topology. Raises ConfigError."""
+    """Return (dotted key, nodes) for each node type of a parsed topology. Raises ConfigError if a key is invalid."""
     spec, specs = described(document)
     if spec.cluster.pools is None:
         return [("cluster.node", specs)]
@@ -145,7 +145,7 @@ def node_types(document: Document) -> list[tuple[str, NodeSpecs]]:
 
 
 def _cluster(spec: TopologySpec, document: Document) -> NodeSpecs:
-    """Return the checked nodes of a file, of one type or several. Raises ConfigError."""
+    """Return the checked nodes of a file, of one type or several. Raises ConfigError if they are invalid or too many."""
     for name in spec.nodes:
         _node_spec(name, document, ("nodes", name))
     name = spec.cluster.name or Path(document.path).stem
@@ -163,7 +163,7 @@ def _cluster(spec: TopologySpec, document: Document) -> NodeSpecs:
 
 
 def _types(spec: TopologySpec, document: Document) -> list[tuple[int, str | dict[str, Any], Loc]]:
-    """Return (number, node, position in the file) for each node type. Raises ConfigError."""
+    """Return (number, node, position in the file) for each node type. Raises ConfigError for missing or contradicting keys."""
     own = spec.cluster
     if own.pools is not None:
         for key in ("nodes", "node"):
@@ -199,7 +199,7 @@ def _with_links(node: Node, gpu: Gpu) -> Node:
 
 
 def _node_spec(node: str | dict[str, Any], document: Document, at: Loc) -> Node:
-    """Return a node type, validated; one from another tool's file is completed first. Raises ConfigError."""
+    """Return a node type, validated; one from another tool's file is completed first. Raises ConfigError for an invalid key."""
     merged = _merged(node, document, at)
     if document.path.endswith(FOREIGN):
         from clustersim.convert.foreign import filled
@@ -209,7 +209,7 @@ def _node_spec(node: str | dict[str, Any], document: Document, at: Loc) -> Node:
 
 
 def _merged(node: object, document: Document, at: Loc, seen: tuple[str, ...] = ()) -> dict[str, Any]:
-    """Return a node type's keys with those of the types that it extends. Raises ConfigError; `seen`: names so far."""
+    """Return a node type's keys with those of types in `extends`. Raises ConfigError for unknown ones; `seen`: names so far."""
     if isinstance(node, dict):
         if "extends" not in node:
             return node
@@ -262,7 +262,7 @@ def deep_merge(base: Mapping[str, Any], override: Mapping[str, Any]) -> dict[str
 
 
 def _gpu(node: Node, document: Document, at: Loc) -> Gpu:
-    """Return the GPU of a node type, with the clock and speed that the file sets. Raises ConfigError."""
+    """Return the GPU of a node type, with the clock and speed that the file sets. Raises ConfigError for an unknown GPU."""
     try:
         gpu = gpus.load(node.gpus.model, Path(document.path).parent)
         own = {key: value for key in ("sustained", "speed") if (value := getattr(node.gpus, key)) is not None}
@@ -274,7 +274,7 @@ def _gpu(node: Node, document: Document, at: Loc) -> Gpu:
 
 
 def _check_nics(cluster: NodeSpecs, nodes: int) -> None:
-    """Raise ConfigError for missing NICs, more than GPUs, or NICs faster than their PCIe slot."""
+    """Raise ConfigError if NICs are missing, more than the GPUs, or faster than their PCIe slot."""
     nics, host, at = cluster.node.nics, cluster.node.host, (*cluster.at, "nics")
     if nics is None:
         if nodes > 1:

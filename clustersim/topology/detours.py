@@ -32,7 +32,7 @@ class Wired(Hops):
 
     @property
     def firsts(self) -> tuple[int, ...]:
-        """First link of each part, followed by the number of links."""
+        """Number of the first link of each part, followed by the number of links."""
         raise NotImplementedError
 
     def vertex(self, endpoint: Ints) -> Ints:
@@ -131,7 +131,7 @@ class Detours(Hops):
         return wide.reshape(len(wide), wide.shape[1] * wide.shape[2])
 
     def classes(self, endpoint: Ints) -> ClassNumbers:
-        """Return the class of each endpoint on paths without dead links; endpoints of a class are attached to one vertex."""
+        """Return (class as a source, class as a destination) of each endpoint, for paths without dead links."""
         return self.hops.classes(endpoint)
 
     def path(self, start: int, end: int) -> list[int]:

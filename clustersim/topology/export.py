@@ -55,7 +55,7 @@ def to_networkx(topology: Topology) -> nx.MultiDiGraph[str]:
 
 
 def numbers(topology: Topology) -> Ints:
-    """Return the numbers of the GPUs in the names of links, which skip dead nodes' numbers."""
+    """Return the number of each GPU in the names of links, in which numbers of dead nodes are left out."""
     router = topology.router
     return router.gpus if isinstance(router, Remaining) else np.arange(topology.gpus)
 
@@ -63,7 +63,7 @@ def numbers(topology: Topology) -> Ints:
 def cabled(document: Document) -> Topology:
     """Return the topology of a file with one link per cable. Faults of bundles are left out, because link numbers differ.
 
-    Raises ConfigError as `build` does.
+    Raises ConfigError for an invalid file.
     """
     if is_astra(document) or ((document.data.get("fabric") or {}).get("routing") or {}).get("mode", BUNDLES) != BUNDLES:
         return build(document)

@@ -54,7 +54,7 @@ class FatTreeHops(Wired):
 
     @property
     def firsts(self) -> tuple[int, ...]:
-        """First NIC port, first up-link of each level, and the number of links."""
+        """Number of the first NIC port and of the first up-link of each level, followed by the number of links."""
         cables = (level.groups if self.adaptive else level.cables for level in self.tree.levels)
         links = [2 * self.tree.ports, *(2 * n * self.tree.leaves.networks for n in cables)]
         return tuple(accumulate(links, initial=0))
@@ -210,7 +210,7 @@ class FatTreeHops(Wired):
         return found
 
     def vertex(self, endpoint: Ints) -> Ints:
-        """Return the leaves of endpoints, or their ports if NICs have several."""
+        """Return the vertex of each endpoint: its leaf, or its port if NICs have several."""
         leaves = self.tree.leaves
         return endpoint + self.tree.vertices[-1] if self.tree.ports else leaves.number(leaves.place(endpoint))
 

@@ -97,7 +97,7 @@ class Leaves(NamedTuple):
         return self.parts * self.planes
 
     def number(self, place: Place) -> Ints:
-        """Return the leaves at `place`, numbered network after network."""
+        """Return the number of the leaf at each `place`; leaves are numbered network after network."""
         return place.network * self.total + place.leaf
 
     def place(self, endpoint: Ints, plane: Ints | int = 0) -> Place:
@@ -131,7 +131,7 @@ class Tree(NamedTuple):
 
     @property
     def vertices(self) -> tuple[int, ...]:
-        """First switch of each tier in a numbering tier by tier, followed by the number of switches."""
+        """Number of the first switch of each tier, the leaves first, followed by the number of switches."""
         return tuple(accumulate(map(self.switches, range(len(self.tiers))), initial=0))
 
     def switches(self, tier: int) -> int:
@@ -260,7 +260,7 @@ def ports_of_tiers(cluster: NodeSpecs, spec: FatTree) -> tuple[Ports, ...]:
 
 
 def _ports(cluster: NodeSpecs, spec: FatTree, index: int) -> Ports:
-    """Return the ports of tier `index`, of which any two of down, up, radix and ratio may be given. Raises ConfigError."""
+    """Return the ports of tier `index` from two of down, up, radix and ratio. Raises ConfigError if one is missing or wrong."""
     tier, at = spec.tier(index), ("fabric", "tiers", index)
     name = tier.name or NAMES[index]
     if tier.radix is None and tier.down is None:
@@ -307,7 +307,7 @@ def _in_use(cluster: NodeSpecs, spec: FatTree, radix: int, ratio: float) -> tupl
 
 
 def _split(cluster: NodeSpecs, radix: int, ratio: float, at: Loc) -> tuple[int, Fraction]:
-    """Return the most downward ports of a switch whose uplinks are fewer by `ratio`, and the exact ratio. Raises ConfigError."""
+    """Return (most ports down, exact ratio) of a switch with `ratio` ports down per port up. Raises ConfigError if none fit."""
     up = max(1, int(radix / (1 + ratio) * (1 + ROUNDED)))
     part = Fraction(ratio).limit_denominator(up)  # 1.4545 is 16 : 11
     most = radix // (part.numerator + part.denominator) * part.numerator
@@ -319,7 +319,7 @@ def _split(cluster: NodeSpecs, radix: int, ratio: float, at: Loc) -> tuple[int, 
 
 
 def _down_up(cluster: NodeSpecs, tier: Tier, name: str, at: Loc) -> tuple[int, int]:
-    """Return a tier's ports down and up from those given and its oversubscription. Raises ConfigError."""
+    """Return a tier's ports (down, up) from those given and its oversubscription. Raises ConfigError if these contradict."""
     ratio, radix = tier.oversubscription or 1.0, tier.radix or 0
     if tier.down is None and tier.up is None:
         most, part = _split(cluster, radix, ratio, (*at, "oversubscription"))

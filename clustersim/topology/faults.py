@@ -107,7 +107,7 @@ class _Parts:
             raise self.error(f"faults.{self.fault}.rate: {scaled(rate, 'B/s')} {what}", "rate")
 
     def _links(self, text: str) -> list[tuple[LinkTier, int]]:
-        """Return (tier, index of the link) of a fault's `link`, for both directions. Raises ConfigError."""
+        """Return (tier, index of the link) of a fault's `link` in each direction. Raises ConfigError if there is no such link."""
         match = _LINK.fullmatch(text)
         name, index = (match[1], int(match[2])) if match else (text, 0)
         tiers = [t for t in self.topology.tiers if t.name in {name, f"{name}-up", f"{name}-down"}]

@@ -85,7 +85,7 @@ class Lattice(Wired):
 
     @property
     def firsts(self) -> tuple[int, ...]:
-        """First link of each dimension, followed by the number of links."""
+        """Number of the first link of each dimension, followed by the number of links."""
         return tuple(accumulate((2 * c for c in self.cables), initial=0))
 
     def ranges(self) -> Iterator[LinkRange]:
@@ -111,7 +111,7 @@ class Lattice(Wired):
         return columns
 
     def classes(self, endpoint: Ints) -> ClassNumbers:
-        """Return the positions of endpoints."""
+        """Return (class as a source, class as a destination) of each endpoint: its position, both times."""
         return self.vertex(endpoint), self.vertex(endpoint)
 
     def segments(self) -> list[RouteSegment]:
@@ -142,7 +142,7 @@ class Lattice(Wired):
         return np.where(cable < 0, -1, links)
 
     def vertex(self, endpoint: Ints) -> Ints:
-        """Return the positions of endpoints."""
+        """Return the vertex of each endpoint: its position."""
         return endpoint // self.share
 
     def cable_ends(self, part: int, cable: Ints) -> tuple[Ints, Ints]:

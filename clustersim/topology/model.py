@@ -94,7 +94,7 @@ class HostFacts(NamedTuple):
 
 
 class HostRoutes(NamedTuple):
-    """Links from each GPU to the memory of its host, links back, and the memory's own link (each: GPUs, links)."""
+    """Link numbers from each GPU to the memory of its host, back, and of the memory itself (each: GPUs, links)."""
 
     up: Ints
     down: Ints
@@ -371,7 +371,7 @@ class Topology:
         return self.cache.once("next", found) if equal else None
 
     def latencies(self, source: Ints, destination: Ints) -> Floats:
-        """Return the end-to-end latency of pairs of GPUs in seconds (pairs,), as `route` does."""
+        """Return the end-to-end latency in seconds from each GPU of `source` to that of `destination` (pairs,)."""
         inner, classes = self.up_to_nics(), self.endpoint_classes()
         if inner is None or classes.unknown.any():
             return self.route(source, destination).latency

@@ -72,7 +72,7 @@ class NodeGraph(Wired):
 
     @property
     def firsts(self) -> tuple[int, ...]:
-        """First link of each range, followed by the number of links."""
+        """Number of the first link of each range, followed by the number of links."""
         return tuple(accumulate((len(own) * self.nodes for own in self.links), initial=0))
 
     def ranges(self) -> Iterator[LinkRange]:
@@ -100,7 +100,7 @@ class NodeGraph(Wired):
         return names, np.array([(number[tail], number[head]) for tail, head in ends]).T
 
     def vertex(self, endpoint: Ints) -> Ints:
-        """Return the vertices of GPUs."""
+        """Return the vertex of each GPU."""
         return endpoint - self.first_gpu
 
     def wires(self, link: Ints) -> tuple[Ints, Ints]:
@@ -132,7 +132,7 @@ class SideBySide(Hops):
 
     @property
     def firsts(self) -> tuple[int, ...]:
-        """First link, followed by the number of links."""
+        """Number of the first link, 0, followed by the number of links."""
         return 0, self.parts[-1].start + self.parts[-1].firsts[-1]
 
     def ranges(self) -> Iterator[LinkRange]:
@@ -198,7 +198,7 @@ def of_node(cluster: NodeSpecs) -> NodeGraph | None:
 
 
 def _links(scale_up: ScaleUp, gpus: int) -> dict[str, list[Wire]]:
-    """Return the links of GPUs by range: those of pairs, or from each island's GPUs to its switch."""
+    """Return {range: links of a node's GPUs}: links between pairs, or from the GPUs of each island to its switch."""
     rate = (scale_up.link or 0.0) * scale_up.payload_efficiency
     delay = NVLINK_LATENCY if scale_up.latency is None else scale_up.latency
     if scale_up.kind in ("pairs", "mesh"):
@@ -245,7 +245,7 @@ def _pcie(host: Host, gpus: int, sockets: int, carries: float) -> dict[str, list
 
 
 def _table(ranges: dict[str, list[Wire]], gpus: int) -> Ints:
-    """Return the route of each pair: over its own links or its island's switch, through one GPU, otherwise over PCIe."""
+    """Return the link numbers of the route of each pair of GPUs, -1 after its end (GPUs, GPUs, links). NVLink precedes PCIe."""
     wires = list(enumerate(wire for own in ranges.values() for wire in own))
     linked = 2 * len(ranges.get("nvlink-up", ()))
     routes: dict[tuple[int, int], list[int]] = {}

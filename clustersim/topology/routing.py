@@ -135,7 +135,7 @@ class GpuRouter(Router):
         raise apart(*(f"node {node}" for node in nodes))
 
     def _outside(self, nic: Ints, to_nic: Ints) -> tuple[Ints, Floats]:
-        """Return the links from NIC to NIC including the NICs' own, and the share of the bytes in each column."""
+        """Return the links of each route from NIC to NIC, with those of the NICs, and the share of its bytes on each link."""
         hops, parts = self.hops.spread(nic, to_nic)
         columns = np.empty((len(nic), hops.shape[1] + 2), np.int64)
         columns[:, 0] = self.first + nic

@@ -77,7 +77,7 @@ class NodeSpecs:
         return sum(pool.nodes * pool.nics for pool in self.parts)
 
     def by_endpoint(self, of: Callable[[NodeSpecs], float]) -> Floats | float:
-        """Return a figure of each type's NICs: one for all, or one per endpoint if types differ."""
+        """Return a figure of NICs, which `of` reads from a node type: one for all, or one per endpoint if types differ."""
         if not self.pools:
             return of(self)
         return np.repeat([of(pool) for pool in self.pools], [pool.endpoints for pool in self.pools])
@@ -104,7 +104,7 @@ class NodeSpecs:
 
     @property
     def nic_of(self) -> Ints:
-        """NIC of each GPU of a node."""
+        """Index of the NIC of each GPU of a node (GPUs,)."""
         local, nics = np.arange(self.node.gpus.count), max(self.nics, 1)
         shared = self.node.nics is not None and self.node.nics.attach == "shared"
         return local % nics if shared else local * nics // len(local)
@@ -124,7 +124,7 @@ class NodeSpecs:
             raise self.error(("fabric", *key), f"{many}; use {remedy}")
 
     def section(self, spec: type[S], **defaults: object) -> S:
-        """Return the `fabric` section parsed as `spec`, the specification of a kind that connects NICs. Raises ConfigError."""
+        """Return the `fabric` section parsed as `spec`. Raises ConfigError for an invalid key, or if the nodes have no NICs."""
         found = validate(spec, self.document, {**defaults, **self.fabric}, ("fabric",))
         if self.node.nics is None:
             raise self.error((*self.at, "nics"), "nics is missing; a fabric joins NICs, add nics: {count, rate}")

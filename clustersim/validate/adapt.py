@@ -41,7 +41,7 @@ class Setup:
 
 
 def adapt(run: Run, ablation: Mapping[str, str] | None = None, view: Knowledge = EVERYTHING) -> Setup:
-    """Return the files of a run, changed by an `ablation` such as {"predictor": "roofline"}. Raises Refusal.
+    """Return the files of a run, changed by an `ablation` such as {"predictor": "roofline"}. Raises Refusal for a bad row.
 
     view: knowledge of the forecast; figures read from the steps of its `without` have their values without them.
     """
@@ -64,7 +64,7 @@ def adapt(run: Run, ablation: Mapping[str, str] | None = None, view: Knowledge =
 
 
 def _leave_out_host(machine: dict[str, Any], run: Run, view: Knowledge) -> None:
-    """Give a node the host times of other publishers, if its framework's were read from the excluded publisher."""
+    """Replace a node's host times by those of other publishers, if its framework's were read from the excluded publisher."""
     slowdown, node = unseen_host(framework_of(run, view), view.without), machine["cluster"]["node"]
     if slowdown is not None:
         own = preset_node(node["extends"]).host.slowdown if "extends" in node else 1.0
@@ -103,7 +103,7 @@ def _fits(topology: str, job: Mapping[str, Any]) -> bool:
 
 
 def _overridden(machine: dict[str, Any], run: Run) -> dict[str, Any]:
-    """Return a topology file with the values of the row's column `cluster_set`. Raises Refusal."""
+    """Return a topology file with the values of the row's column `cluster_set`. Raises Refusal for an invalid value."""
     if not run.cluster_set:
         return machine
     try:
@@ -113,7 +113,7 @@ def _overridden(machine: dict[str, Any], run: Run) -> dict[str, Any]:
 
 
 def simulate(setup: Setup, engine: Engine = "auto") -> StepResult:
-    """Simulate a run as `clustersim run --ignore-memory` does, because a measured run did fit. Raises Refusal."""
+    """Simulate a run, also if it seems not to fit, because it was measured. Raises Refusal if it is invalid on its cluster."""
     try:
         job = _built(setup.workload)
         return _simulator(setup.topology).run(job, ignore_memory=True, engine=engine, check_overlap=False)
@@ -122,7 +122,7 @@ def simulate(setup: Setup, engine: Engine = "auto") -> StepResult:
 
 
 def _built(workload: str) -> Job:
-    """Return the job of the text of a workload file. Raises InputError."""
+    """Return the job of the text of a workload file. Raises InputError for an invalid key."""
     return build_job(parse(workload, "workload"))
 
 

@@ -103,7 +103,7 @@ def cluster(run: Run, view: Knowledge = EVERYTHING) -> InputDraft:
 
 
 def _leave_out(node: dict[str, Any], preset: str, gpu: str, publisher: str) -> None:
-    """Give a node the figures that it would have without a publisher's steps."""
+    """Replace a node's figures by those that it would have without a publisher's steps."""
     for key, evidence in (preset_node(preset).evidence if preset else {}).items():
         if publisher in evidence.read_from:
             put(node, tuple(key.split(".")), evidence.without(publisher), key)

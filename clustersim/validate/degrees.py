@@ -56,7 +56,7 @@ def _degree(value: object) -> int | None:
 
 
 def _part(run: Run, gpus: int, known: int) -> int:
-    """Return the degree that is left for GPUs if the known degrees multiply to `known`. Raises Refusal."""
+    """Return the degree left for `gpus` GPUs if the others multiply to `known`. Raises Refusal if it is not whole."""
     if gpus % known:
         what = f"the degrees of the run multiply to {known}, which does not divide its {run.num_gpus} GPUs"
         raise Refusal("layout", what)

@@ -30,12 +30,12 @@ class ValidationLog:
         self.known = _read(folder / LOG)
 
     def append(self, change: str, outcome: Outcome) -> None:
-        """Add one outcome, so that a crash loses at most the one being written. Raises OSError."""
+        """Add one outcome, so that a crash loses at most the one being written. Raises OSError if the log cannot be written."""
         with (self.folder / LOG).open("a", encoding="utf-8") as file:
             file.write(json.dumps({"ablation": change, "run": outcome}) + "\n")
 
     def finish(self, outcomes: Sequence[Outcome], page: str) -> None:
-        """Write runs.parquet and report.html, and mark the validation as complete. Raises InputError and DiskFullError."""
+        """Write runs.parquet and report.html, and mark the validation as complete. Raises InputError if that fails."""
         try:
             store.write_table(self.folder / "runs.parquet", frame(outcomes))
             write(self.folder / "report.html", page.encode())
@@ -48,7 +48,7 @@ class ValidationLog:
 def opened(target: Path, asked: Question, force: bool = False) -> Iterator[ValidationLog]:
     """Yield the log of the folder `target`, with the outcomes of an earlier validation of the same question.
 
-    force: forecast a finished one again. Raises InputError as `clustersim.sweeps.log.kept`, and OSError if it cannot be written.
+    force: start a finished one again. Raises InputError if `target` has another result, and OSError if it cannot be written.
     """
 
     def empty(place: Path) -> None:

@@ -63,7 +63,7 @@ class MeasuredRun:
     """A row of a table of measured steps, ready for simulation."""
 
     def __init__(self, run: Run, view: Knowledge = EVERYTHING) -> None:
-        """Build the cluster and the job of a row. view: knowledge of the forecast. Raises Refusal and InputError."""
+        """Build cluster and job of a row. view: knowledge of the forecast. Raises Refusal or InputError for an invalid row."""
         if run.sec_per_iter is None or not run.ran:
             raise Refusal("no time", f"{run.id} has no sec_per_iter; write the measured seconds of its step")
         self.run, self.seconds = run, run.sec_per_iter
@@ -127,7 +127,7 @@ class MeasuredRun:
         return found
 
     def collectives(self, path: Path) -> list[Measurement]:
-        """Return a log of nccl-tests on this cluster as measurements, for large and small sizes. Raises InputError."""
+        """Return a log of nccl-tests as measurements of large and small sizes. Raises InputError if it does not apply."""
         lines = nccl_tests_log.lines_of(read_text(path, "what nccl-tests printed"))
         if not any(map(nccl_tests_log.head, lines)):
             raise InputError(

@@ -75,7 +75,7 @@ def mappings(found: Found) -> str:
 
 
 def intervals(table: Mapping[str, Any]) -> str:
-    """Return the share of each group's steps inside their intervals, each without its own publisher."""
+    """Return, as Markdown, the share of each group's steps inside intervals that were made without the step's publisher."""
     low, high = (100 * (math.exp(sign * table["bound"]) - 1) for sign in (-1, 1))
     head = (
         f"{100 * table['inside_when_left_out']:.0f} % of {table['rows']:,} runs of {len(table['seen'])} publishers lie inside. "
@@ -100,7 +100,7 @@ def memory(found: Found) -> str:
 
 
 def picture(found: Found) -> str:
-    """Return predicted against measured as an SVG file, light or dark as the reader's page is."""
+    """Return predicted against measured seconds as an SVG file, light or dark like the reader's page."""
     rows = compared(found["runs"])
     text = drawing.scatter(rows)
     marks = "".join(
@@ -118,13 +118,13 @@ SHORT = ("runs", "mean", "bias", "inside")
 
 
 def _figures(errors: Mapping[str, Any]) -> list[str]:
-    """Return the figures of a group as text: runs, mean error, bias, share inside the interval."""
+    """Return the figures of a group as text: number of runs, mean error, bias, share inside the interval."""
     inside = "none" if errors["inside"] is None else f"{100 * errors['inside']:.0f}%"
     return [str(errors["runs"]), f"{100 * errors['mean_error']:.1f}%", f"{100 * errors['bias']:+.1f}%", inside]
 
 
 def _errors(title: str, groups: Mapping[str, Mapping[str, Any]]) -> str:
-    """Return a table of the errors of groups. title: of the column of their names."""
+    """Return a Markdown table of the errors of groups. title: heading of the column with their names."""
     return _table((title, *SHORT), [[name, *_figures(one)] for name, one in groups.items()])
 
 
@@ -134,6 +134,6 @@ def _only(found: Found, title: str) -> str:
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return a table whose first column is text."""
+    """Return a Markdown table whose first column is text."""
     lines = [head, ["---", *["---:"] * (len(head) - 1)], *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)

@@ -16,7 +16,7 @@ REQUIRED = ("id", "allocated_gib")
 def compare(path: Path, outcomes: Sequence[Outcome]) -> dict[str, Any]:
     """Return the errors of memory for the runs whose peak (allocated GiB of the fullest GPU) is in a CSV, by id.
 
-    Raises InputError as `read` does.
+    Raises InputError for errors in the file, or if it shares no id with the outcomes.
     """
     known = {one["id"]: one for one in outcomes}
     measured = read(path, known)

@@ -47,7 +47,7 @@ def sound(outcomes: Sequence[Outcome]) -> list[Outcome]:
 
 
 def _on_time(one: Outcome, others: Sequence[Outcome]) -> bool:
-    """Return whether a mapping of nanotron counts, compared with the others (`sound`)."""
+    """Return whether a mapping of nanotron was fast enough to count (rules of `sound`), compared with all of its `others`."""
     if one["pp"] > 1:
         microbatches = one["global_batch"] / (one["dp"] * one["micro_batch"])
         return bool(one["tp"] == 1 and one["measured_s"] / microbatches < POLLING.get(one["pp"], POLLING_DEEPER))
@@ -80,7 +80,7 @@ def first_picks(outcomes: Sequence[Outcome]) -> list[Outcome]:
 
 
 def _by_sweep(outcomes: Iterable[Outcome]) -> dict[tuple[Any, ...], list[Outcome]]:
-    """Return {values of SWEEP: outcomes} of the sweeps with at least FEWEST mappings."""
+    """Return {(publisher, model, GPU, …): outcomes} of the sweeps with at least FEWEST mappings; SWEEP names the keys."""
     found: defaultdict[tuple[Any, ...], list[Outcome]] = defaultdict(list)
     for one in outcomes:
         found[tuple(one[key] for key in SWEEP)].append(one)
@@ -93,7 +93,7 @@ def _mapping(one: Outcome) -> tuple[Any, ...]:
 
 
 def _sweep(key: tuple[Any, ...], rows: Sequence[Outcome]) -> dict[str, Any]:
-    """Return the figures of one sweep. key: values of SWEEP."""
+    """Return the figures of one sweep: its key, counts, rank correlation and regret. key: values of the columns SWEEP."""
     first = min(rows, key=lambda one: one["predicted_s"])
     best = min(one["measured_s"] for one in rows)
     return {

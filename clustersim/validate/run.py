@@ -50,7 +50,7 @@ def load(paths: Sequence[Path]) -> list[Run]:
 
 
 def ablations(given: Sequence[str]) -> list[Ablation]:
-    """Return the changes of `--ablate` texts such as `predictor=roofline|linear`. Raises InputError."""
+    """Return the changes of `--ablate` texts such as `predictor=roofline|linear`. Raises InputError for an unknown change."""
     found: list[Ablation] = []
     for text in given:
         part, equals, values = text.partition("=")

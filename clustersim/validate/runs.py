@@ -63,12 +63,12 @@ def _whole(text: str, least: int = 1, most: float = math.inf, none: int | None =
 
 
 def _heads(text: str) -> int | str:
-    """Return the number of key-value heads: 1 for MQA; `MLA` for latent attention. Raises ValueError."""
+    """Return the number of key-value heads: 1 for MQA; `MLA` for latent attention. Raises ValueError for other words."""
     return 1 if text.upper() == "MQA" else "MLA" if text.upper() == "MLA" else _whole(text)
 
 
 def _stage(text: str) -> int:
-    """Return the stage of ZeRO written as a number, as its name or as an equivalent library. Raises ValueError."""
+    """Return the stage of ZeRO from a number, its name or an equivalent library. Raises ValueError for other words."""
     plain = re.sub(r"[\s_-]+|^(?:zero|stage)+", "", text.lower()).removeprefix("stage")
     return STAGES[plain] if plain in STAGES else _whole(plain, 0, none=0)
 
@@ -99,7 +99,7 @@ def _flag(text: str) -> bool:
 
 
 def _flash(text: str) -> bool:
-    """Return whether attention is fused, which the name of its kernel implies. Raises ValueError."""
+    """Return whether attention is fused, which the name of its kernel implies. Raises ValueError for an unknown name."""
     if re.search(r"unfused|eager|naive|math", text.lower()):
         return False
     fused = r"fa-?[1-4]|flash|cudnn|te\b|fused|sdpa|xformers|triton|splash|aiter|ck\b"
@@ -121,7 +121,7 @@ def _pairs(text: str) -> KeyValues:
 
 
 class ColumnReader(NamedTuple):
-    """How the cells of a column are read."""
+    """Reading of the cells of one column."""
 
     read: Callable[[str], Any]
     values: str
@@ -265,7 +265,7 @@ def repeated(path: Path, run: Run, where: str) -> Run:
 def table(path: Path, required: tuple[str, ...]) -> Iterator[tuple[int, list[tuple[str, str]]]]:
     """Yield (line, [(column, cell)]) of a CSV file that has the `required` columns.
 
-    A row may have more or fewer cells than there are columns: `by_column` checks that. Raises InputError.
+    A row may have more or fewer cells than there are columns: `by_column` checks that. Raises InputError if one is missing.
     """
     csv.field_size_limit(TABLE)  # a cell may be as long as its file
     rows = csv.reader(io.StringIO(_content(path, required), newline=""), strict=True)

@@ -75,7 +75,7 @@ def moved(before: Sequence[Outcome], after: Sequence[Outcome]) -> dict[str, Any]
 
 
 def grouped(outcomes: Sequence[Outcome], of: Callable[[Outcome], str]) -> dict[str, dict[str, Any]]:
-    """Return the errors by group, largest group first."""
+    """Return {group: errors of its outcomes}, the largest group first. of: function from an outcome to its group."""
     found: defaultdict[str, list[Outcome]] = defaultdict(list)
     for one in compared(outcomes):
         found[of(one)].append(one)
@@ -94,7 +94,7 @@ def peers(outcomes: Sequence[Outcome]) -> dict[str, dict[str, Any]]:
 
 
 def judged(outcomes: Sequence[Outcome], differing: Sequence[Outcome]) -> list[Outcome]:
-    """Return the outcomes, with those of `differing` replacing the same runs."""
+    """Return the outcomes, where those in `differing` replace the outcomes of the same runs."""
     own = {one["id"]: one for one in differing}
     return [own.get(one["id"], one) for one in outcomes]
 

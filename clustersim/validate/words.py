@@ -22,7 +22,7 @@ class Phrase(NamedTuple):
 
     @property
     def source(self) -> str:
-        """Its name as a source (`strangers`)."""
+        """Name of the phrase in sets of sources (`strangers`)."""
         return f"words {self.pattern}"
 
 

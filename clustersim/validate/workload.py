@@ -79,7 +79,7 @@ class InputDraft(NamedTuple):
 
 
 def workload(run: Run, domain: int, split: Degrees | None = None, view: Knowledge = EVERYTHING) -> InputDraft:
-    """Return the workload of a run. Raises Refusal.
+    """Return the workload of a run. Raises Refusal if the row contradicts itself or needs what is not supported.
 
     domain: GPUs per NVLink domain. split: the degrees, if the source leaves tp and pp open.
     """
@@ -104,7 +104,7 @@ def framework_of(run: Run, view: Knowledge = EVERYTHING) -> Framework:
 
 
 def _source(framework: Framework) -> str:
-    """Return the framework's name as a source (`strangers`)."""
+    """Return the framework's name in sets of sources (`strangers`)."""
     return f"{FRAMEWORK}{framework.name}"
 
 
@@ -121,7 +121,7 @@ def _usual(run: Run) -> str:
 
 
 def launched(run: Run) -> dict[str, Any]:
-    """Return the workload of the file in a run's column `launch`, {} without one. Raises Refusal."""
+    """Return the workload of the file in a run's column `launch`, {} without one. Raises Refusal if it cannot be read."""
     if run.launch is None:
         return {}
     try:
@@ -171,7 +171,7 @@ class _Draft:
         return here
 
     def put(self, key: str, value: Any) -> None:
-        """Set a dotted key."""
+        """Set the value of a dotted key such as `training.micro_batch`."""
         here = self.spec
         *parents, last = key.split(".")
         for part in parents:
@@ -286,7 +286,7 @@ class _Draft:
             self.put("training.framework", self.name)
 
     def micro_batch(self, split: Degrees | None) -> None:
-        """Sequences of a microbatch: of the row, else as the framework cuts a batch, else without a pipeline the usual tokens."""
+        """Set the sequences of a microbatch: the row's, else as the framework cuts a batch, else the usual tokens."""
         run, by_stage = self.run, self.framework.microbatch_a_stage
         if run.micro_batch is None and by_stage is not None and by_stage.value and split:
             cut = max(self.has("training.global_batch") // (split.dp * split.pp), 1)

@@ -142,7 +142,7 @@ def _check(cluster: NodeSpecs, spec: Explicit) -> None:
 
 
 def _endpoints(cluster: NodeSpecs, name: str, switches: set[str], at: Loc) -> Sequence[int]:
-    """Return the endpoints of `nic[e]`, or of all NICs of `node[n]`. Raises ConfigError."""
+    """Return the endpoints of `nic[e]`, or of all NICs of `node[n]`. Raises ConfigError if there is no such NIC or node."""
     kind, _, rest = name.partition("[")
     count = {"nic": cluster.endpoints, "node": cluster.nodes}.get(kind, 0)
     if not rest.endswith("]") or not rest[:-1].isdecimal() or not count:

@@ -25,7 +25,7 @@ def build(cluster: NodeSpecs) -> Topology:
 
 
 def leaf_spine(cluster: NodeSpecs) -> Topology:
-    """Return the topology of a `leaf_spine` fabric. Raises ConfigError as `build` does, and unless it has two tiers."""
+    """Return the topology of a `leaf_spine` fabric. Raises ConfigError if its ports do not fit or it has not two tiers."""
     spec = cluster.section(FatTree)
     spec = spec if spec.tiers else spec.model_copy(update={"tiers": (Tier(), Tier())})
     if len(spec.tiers) != 2:
@@ -35,15 +35,15 @@ def leaf_spine(cluster: NodeSpecs) -> Topology:
 
 
 def rail_optimized(cluster: NodeSpecs) -> Topology:
-    """Return the topology of a `rail_optimized` fabric: NIC j of every node is on a leaf of rail j. Raises ConfigError."""
+    """Return a `rail_optimized` topology: NIC j of every node is on a leaf of rail j. Raises ConfigError if ports do not fit."""
     return assemble(cluster, "rail_optimized", network(cluster, cluster.section(FatTree, rails="optimized")))
 
 
 def rail_only(cluster: NodeSpecs) -> Topology:
     """Return the topology of a `rail_only` fabric: rails without connection (Wang et al. 2023, "Rail-only").
 
-    Traffic to another rail first goes to the GPU of that rail inside the node, as with NCCL's PXN. Raises ConfigError as `build`
-    does, and if nodes cannot change rails.
+    Traffic to another rail first goes to the GPU of that rail inside the node, as with NCCL's PXN. Raises ConfigError if its
+    ports do not fit, or if nodes cannot change rails.
     """
     spec = cluster.section(FatTree, rails="optimized", rail_planes=True)
     if spec.rails == "none" or not spec.rail_planes:

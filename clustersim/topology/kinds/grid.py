@@ -62,7 +62,7 @@ def _check_product(cluster: NodeSpecs, sizes: Sequence[int]) -> None:
 
 
 def _direct(cluster: NodeSpecs, lattice: Lattice, rails: int = 1, key: str = "fabric.link.rate") -> BuiltFabric:
-    """Return the network of a grid without a hierarchy of switches, with `rails` equal copies."""
+    """Return the network of `rails` equal grids; `key`: key of their links' rate. Raises ConfigError for too long dimensions."""
     for i, dim in enumerate(lattice.dims):
         if dim.width > LONGEST // 2:
             what = f"a {dim.kind} of {dim.size} is too long (at most {LONGEST}, a line half of that)"

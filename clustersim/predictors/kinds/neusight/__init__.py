@@ -38,8 +38,9 @@ def memory(classes: Mapping[str, Parameters], table: Columns, gpu: Gpu) -> Float
     return vector.predict(classes["fp32/elementwise"], table, gpu)
 
 
-def _constants(*names: str) -> tuple[str, ...]:
-    return (*(f"gemm.{name}" for name in (*gemm.GUESS[names[0]], "level")), "busy")
+def _constants(units: str) -> tuple[str, ...]:
+    """Return the names of the learned parameters of GEMMs on `units`, `simt` or `tensor`."""
+    return (*(f"gemm.{name}" for name in (*gemm.GUESS[units], "level")), "busy")
 
 
 METHOD = Method(

@@ -47,6 +47,7 @@ def attained(gpu: Gpu, dtype: str) -> float:
 
 
 def _issue(gpu: Gpu) -> float:
+    """Return the share of FP32 issue slots left to FFMA in GEMMs; 1 if issue does not limit them."""
     lanes = gpu.vector_peak("fp32") / (2 * gpu.clock * gpu.sms)  # lanes of one of 4 schedulers (P100: of 2)
     full = gpu.architecture == "pascal" or lanes > 96
     return ISSUE if gpu.vendor == "nvidia" and full else 1.0
@@ -59,5 +60,5 @@ def share_in_tile(gpu: Gpu, dtype: str) -> float:
 
 
 def table_slowdown(gpu: Gpu, dtype: str) -> float:
-    """Return the factor (at least 1) by which the power controller slows long GEMMs in tables: 1 / the share of `power.LONG`."""
+    """Return the factor, at least 1, by which the power limit slows the long GEMMs of measured tables (`power.LONG`)."""
     return 1 / LONG.share(gpu, dtype)

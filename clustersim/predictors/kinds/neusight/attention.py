@@ -64,7 +64,8 @@ def terms(table: Columns, gpu: Gpu) -> dict[str, Floats]:
     """
     plan = design(gpu.architecture)
     prefill, backward = table.op == "prefill", table.op == "backward"
-    own = _either(backward, share(table, reverse(plan), gpu.sms, prefill), share(table, plan, gpu.sms, prefill))
+    both = zip(share(table, reverse(plan), gpu.sms, prefill), share(table, plan, gpu.sms, prefill), strict=True)
+    own = Share(*(np.where(backward, reversed_, forward) for reversed_, forward in both))
     fill = np.where(backward, BACKWARD["block"] * reverse(plan).fill, plan.fill)
     scale = {name: np.where(backward, factor, 1.0) for name, factor in BACKWARD.items()}
     attainable = spread(table.dtype, lambda dtype: attainable_share(gpu, dtype))
@@ -82,10 +83,6 @@ def terms(table: Columns, gpu: Gpu) -> dict[str, Floats]:
         "memory": _bytes(table) / gpu.memory_bandwidth,
         **_prefill(table, gpu, prefill),
     }
-
-
-def _either(first: Any, one: Share, other: Share) -> Share:
-    return Share(*(np.where(first, a, b) for a, b in zip(one, other, strict=True)))
 
 
 def _bytes(table: Columns) -> Floats:

@@ -166,6 +166,7 @@ def quantize(xp: Any, parameters: Parameters, rows: Mapping[str, Any]) -> Any:
 
 
 def _compute(xp: Any, parameters: Parameters, rows: Mapping[str, Any]) -> Any:
+    """Return the seconds of loads and matrix operations of the fastest candidate tile, (member, kernel)."""
     value = {name: xp.exp(parameters[f"gemm.{name}"])[..., None] for name in ("path", "split", "latency", "reduce")}
     field = {name: rows[name][..., None] for name in ("flop", "fetch", "clock", "asynchronous")}
     mma = rows["area"] * field["flop"] / (xp.exp(rows["speed"])[..., None] if "speed" in rows else 1.0)
@@ -193,6 +194,7 @@ def _finish(xp: Any, parameters: Parameters, rows: Mapping[str, Any], mma: Any) 
 
 
 def _memory(xp: Any, parameters: Parameters, rows: Mapping[str, Any]) -> Any:
+    """Return the seconds in which memory moves the bytes of each kernel that no cache keeps, (member, kernel)."""
     share = 1 / (1 + xp.exp(-parameters["gemm.mu"]))
     kept = xp.exp(parameters["gemm.cached"]) * rows["kept"]
     return rows["memory"] / share / (1 + kept**2)

@@ -111,6 +111,7 @@ def cut(product: Product, sms: int) -> ExpertTiles:
 
 
 def _seconds(name: str, tile: ExpertTiles, product: Product, rate: Floats, gpu: Gpu, real: Flags) -> dict[str, Floats]:
+    """Return the inputs plain, start and memory of the GEMM `name` in seconds (see `terms`); zero where it is not `real`."""
     cost = tile.rows * tile.columns + EDGE * (tile.rows + tile.columns)
     step = np.where(real, 2 * tile.waves * cost / rate, 0.0)
     return {
@@ -134,6 +135,7 @@ def log_seconds(xp: Any, parameters: Parameters, rows: Parameters) -> Any:
 
 
 def _product(xp: Any, parameters: Parameters, rows: Parameters, name: str, mu: Any) -> Any:
+    """Return the seconds of the GEMM `name` of each kernel, (member, kernel); mu: share of the memory bandwidth reached."""
     work = rows[f"{name}.plain"] + rows[f"{name}.start"] * xp.exp(parameters["group.start"])
     compute = work / rows["limit"] / sigmoid(xp, parameters["group.alpha"])
     memory = rows[f"{name}.memory"] / mu

@@ -108,24 +108,18 @@ def base(op: str) -> str:
 
 def issue(table: Columns, gpu: Gpu) -> Floats:
     """Return the seconds that each kernel needs to issue its instructions; zero if unknown."""
-    each = spread(table.op, _slots) + spread(table.op, _slots_if_narrow) * (table.size <= 2)
-    slots = each * table.m * table.n + spread(table.op, _slots_a_byte) * table.bytes
+    narrow = spread(table.op, lambda op: NARROW[op].value if op in NARROW else 0.0) * (table.size <= 2)
+    per_byte = spread(table.op, lambda op: PER_BYTE[op].value if op in PER_BYTE else 0.0)
+    slots = (spread(table.op, _slots) + narrow) * table.m * table.n + per_byte * table.bytes
     result: Floats = slots / (LANES * gpu.sms * gpu.clock)
     return result
 
 
 def _slots(op: str) -> float:
+    """Return the issue slots that an operation takes per element, 0 if unknown."""
     found = INSTRUCTIONS.get(op, INSTRUCTIONS.get(base(op)))
     passes = 2 if op.endswith("norm_backward") else 1  # a second pass over the values
     return found.value * passes if found else 0.0
-
-
-def _slots_if_narrow(op: str) -> float:
-    return NARROW[op].value if op in NARROW else 0.0
-
-
-def _slots_a_byte(op: str) -> float:
-    return PER_BYTE[op].value if op in PER_BYTE else 0.0
 
 
 def ceiling(table: Columns) -> Floats:

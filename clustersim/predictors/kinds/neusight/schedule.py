@@ -83,6 +83,7 @@ def share(table: Columns, plan: Design, sms: int, split: Flags) -> Share:
 
 
 def _share(table: Columns, plan: Design, sms: int, split: Flags, causal: Flags) -> Share:
+    """Return the busiest SM's work with only causal or only full heads, as the mask `causal` says (see `share`)."""
     rows = np.where(table.k <= plan.narrow, plan.wide, plan.rows)
     heads, count = table.batch * table.heads, np.ceil(table.m / rows)
     whole = np.ceil(table.n / plan.columns) * plan.columns

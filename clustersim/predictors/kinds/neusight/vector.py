@@ -47,7 +47,7 @@ tensors once. Norms: the input once; backward, two tensors once."""
 
 
 def knows(table: Columns) -> bool:
-    """Return whether the kernels of `table`, all of one class, are vector kernels."""
+    """Return whether this module forecasts kernels of `table`, all of one class: vector kernels."""
     return len(table) > 0 and not bool(table.matrix[0])
 
 
@@ -82,6 +82,7 @@ def terms(table: Columns, gpu: Gpu) -> dict[str, Floats]:
 
 
 def _layout(kind: str, table: Columns, gpu: Gpu) -> BlockLayout:
+    """Return the blocks of kernels of one kind; without rounds for kinds other than softmax and norms."""
     if kind == "softmax":
         return blocks.softmax(table, gpu)
     if kind == "layernorm":
@@ -91,6 +92,7 @@ def _layout(kind: str, table: Columns, gpu: Gpu) -> BlockLayout:
 
 
 def _again(kind: str, table: Columns) -> Floats:
+    """Return the bytes that each kernel reads a second time because its rows do not stay in registers."""
     values = table.m * table.n * table.size
     kept = (kind == "layernorm") & (table.size <= 2) & (rates.ceiling(table) < 1)  # rows stay in registers
     back = np.char.endswith(table.op, "backward") if len(table) else np.zeros(0, dtype=np.bool_)
@@ -105,6 +107,7 @@ def _fused(table: Columns) -> Flags:
 
 
 def _waits(kind: str, table: Columns, layout: BlockLayout) -> Floats:
+    """Return the number of waits of each sort per kernel, (kernel, wait): rounds and loads in sequence; none for other kinds."""
     rounds, steps = layout.rounds * ~_fused(table), layout.steps
     if kind == "layernorm":
         return np.stack([rounds * steps], axis=1)

@@ -54,6 +54,7 @@ class Paper(Predictor):
         return result
 
     def _kind(self, kind: str, table: Columns, gpu: Gpu) -> Floats:
+        """Return the seconds of kernels of one kind, by their tiles and the network, or by their bytes."""
         if kind == MEMORY:
             result: Floats = table.bytes / (gpu.memory_bandwidth / 1e9 * GIB)
             return result
@@ -73,6 +74,7 @@ class Paper(Predictor):
         return {name: facts["gpus"] for name, facts in self.weights.meta["learned"].items()}
 
     def _scope(self, dtype: str, kind: str, gpu: Gpu) -> Scope:
+        """Return the measured error of a class on `gpu`, else the mean over GPUs left out of training."""
         subject = f"{dtype} {kind}"
         if kind == MEMORY:
             return Scope(subject, "bytes at the bandwidth, GB read as GiB", None, 0, gpu.name)
@@ -86,6 +88,7 @@ class Paper(Predictor):
 
 
 def _check(table: Columns) -> None:
+    """Raise InputError for a kernel that the published predictor does not support."""
     wrong = ~known(table)
     if wrong.any():
         row = int(np.flatnonzero(wrong)[0])

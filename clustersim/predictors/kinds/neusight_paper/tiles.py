@@ -6,7 +6,7 @@ all else, so that a GPU faster than all profiled ones takes the tiles of the fas
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -56,7 +56,9 @@ def nearest(tiles: Tiles, wanted: Floats, board: Board) -> Floats:
     best, chosen = np.full(len(wanted), np.inf), np.zeros((len(wanted), 2))
     for index in np.argsort(gaps, kind="stable"):
         rows = np.flatnonzero(tiles.owner == index)
-        for part in _blocks(np.flatnonzero(best > gaps[index])) if len(rows) else ():
+        farther = np.flatnonzero(best > gaps[index]) if len(rows) else rows
+        for start in range(0, len(farther), BLOCK):
+            part = farther[start : start + BLOCK]
             squared = _squared(wanted[part], tiles.shapes[rows])
             found = squared.argmin(axis=1)
             distance = squared[np.arange(len(part)), found] + gaps[index]
@@ -64,11 +66,6 @@ def nearest(tiles: Tiles, wanted: Floats, board: Board) -> Floats:
             best[part[closer]] = distance[closer]
             chosen[part[closer]] = tiles.sides[rows[found[closer]]]
     return chosen
-
-
-def _blocks(rows: np.ndarray[tuple[int], np.dtype[np.intp]]) -> Iterator[np.ndarray[tuple[int], np.dtype[np.intp]]]:
-    for start in range(0, len(rows), BLOCK):
-        yield rows[start : start + BLOCK]
 
 
 def _squared(some: Floats, others: Floats) -> Floats:

@@ -57,9 +57,9 @@ def _wrong(name: str, parameters: Mapping[str, Floats]) -> str | None:
             or any(w not in (None, f) for w, f in zip(shape, found, strict=True))
         ):
             return f"lacks {key}" if found is None else f"has {key} of another shape"
-    return "has tiles without sides or GPU" if name in PRODUCTS and not _whole(tiles.unpack(parameters)) else None
-
-
-def _whole(found: tiles.Tiles) -> bool:
-    owners = np.isin(found.owner, np.arange(len(found.boards)))
-    return bool(len(found.owner) and owners.all() and (found.sides >= 1).all())
+    if name in PRODUCTS:
+        profiled = tiles.unpack(parameters)
+        owned = np.isin(profiled.owner, np.arange(len(profiled.boards)))
+        if not (len(owned) and owned.all() and (profiled.sides >= 1).all()):
+            return "has tiles without sides or GPU"
+    return None
