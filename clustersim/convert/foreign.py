@@ -41,7 +41,7 @@ def filled(node: dict[str, object], document: Document, at: Loc) -> dict[str, ob
     """Return another tool's node completed with its GPU generation's slots and NICs. Raises ConfigError without a GPU."""
     own, written, nics = node.get("gpus"), node.get("host"), node.get("nics")
     if not isinstance(own, dict) or "model" not in own:
-        named = "the file names no GPU; give --gpu h100, or write {extends: FILE, gpus: {model: h100-sxm}}"
+        named = "the file names no known GPU; give --gpu h100, or write {extends: FILE, gpus: {model: h100-sxm}}"
         raise document.error(at, f"gpus.model: {named}")
     host = dict(written) if isinstance(written, dict) else {}
     with suppress(UnknownNameError):  # which is told where the GPU is loaded

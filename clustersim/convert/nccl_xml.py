@@ -17,6 +17,7 @@ from xml.etree import ElementTree
 
 from clustersim.config.fields import Section
 from clustersim.config.yaml import Document, Position
+from clustersim.convert.override import nodes_by_gpu, preset
 from clustersim.convert.table import records
 from clustersim.errors import ConfigError, InputError, shown
 from clustersim.files import read_text
@@ -30,6 +31,8 @@ _MOST, _MEGABITS = 1000, 1e8
 _VENDORS = {"GenuineIntel": "intel", "AuthenticAMD": "amd"}
 _GPU_CLASSES, _NIC_CLASSES = ("0x0302", "0x0300", "0x1200"), ("0x0207", "0x0200")
 """PCI classes of 3D and VGA controllers and of processing accelerators, and of InfiniBand and Ethernet controllers."""
+_XGMI = {"mi100": ("46GB/s", 0.52), "mi210": ("50GB/s", 0.72), "mi250x": ("50GB/s", 0.72), "mi355x": ("76.8GB/s", 0.83)}
+"""Line rate and usable share of a link of Infinity Fabric, if not those of the MI300X: datasheets; RCCL, src/graph/topo.h."""
 
 
 class _Gpu(NamedTuple):
@@ -45,8 +48,8 @@ def read(path: str | Path) -> Document:
     if root.tag != "system" or not gpus:
         missing = "no <system> with a <gpu>, or with PCI devices of class 0x0302; give the file that NCCL writes with"
         raise InputError(f"{path}: {missing} NCCL_TOPO_DUMP_FILE or reads with NCCL_TOPO_FILE")
-    model, pcie = _model(gpus[0], path), _slot(gpus[0].pci, path)
-    scale_up = _scale_up(gpus, path)
+    model, pcie = _model(gpus[0]), _slot(gpus[0].pci, path)
+    scale_up = _scale_up(gpus, model or "", path)
     node: dict[str, object] = {
         "gpus": {**({"model": model} if model else {}), "count": len(gpus)},
         **({"scale_up": scale_up} if scale_up is not None else {}),
@@ -100,12 +103,16 @@ def _parse(path: Path) -> ElementTree.Element:
 def _gpus(root: ElementTree.Element) -> Iterator[_Gpu]:
     """Yield the GPUs that a process used (all if none has a rank), with their PCI devices.
 
-    Without any <gpu> all PCI devices of a GPU's class are GPUs.
+    Without any <gpu> all PCI devices of a GPU's class are GPUs. If no device has a class, NCCL finds it on the machine: GPUs
+    are then as many devices of each socket as the smallest socket has.
     """
     found = [_Gpu(gpu, pci) for pci in root.iter("pci") for gpu in pci.findall("gpu")]
     ranked = [each for each in found if each.element is not None and each.element.get("rank", "-1") != "-1"]
     by_class = (_Gpu(None, pci) for pci in root.iter("pci") if pci.get("class", "").lower().startswith(_GPU_CLASSES))
     yield from ranked or found or by_class
+    if not any("class" in pci.attrib for pci in root.iter("pci")):
+        sockets = [cpu.findall("pci") for cpu in root.iter("cpu")]
+        yield from (_Gpu(None, pci) for pcis in sockets for pci in pcis[: min(map(len, sockets))])
 
 
 def _nics(root: ElementTree.Element, path: object) -> tuple[int, list[float]]:
@@ -142,17 +149,11 @@ def _count(element: ElementTree.Element, key: str, path: object) -> int:
     return int(found)
 
 
-def _model(gpu: _Gpu, path: object) -> str | None:
-    """Return the GPU model by device or compute capability, None if the file has neither. Raises InputError."""
-    device = gpu.pci.get("device", "")
-    capability = "" if gpu.element is None else gpu.element.get("sm", "")
-    if not device and not capability:
-        return None
-    known = _MODELS.get(device) or _MODELS.get(capability)
-    if known is None and gpu.element is not None:
-        what = f"GPU with device {shown(device)} and sm {shown(capability)} is not known"
-        raise InputError(f"{path}: {what}; write a node that extends one of the shipped types instead")
-    return known
+def _model(gpu: _Gpu) -> str | None:
+    """Return the GPU model by device, AMD's gfx number or compute capability, None if the file has none that is known."""
+    element = gpu.pci if gpu.element is None else gpu.element
+    architecture = element.get("gcn", element.get("sm", "")).removeprefix("gfx")
+    return _MODELS.get(gpu.pci.get("device", "")) or _MODELS.get(architecture)
 
 
 def _slot(pci: ElementTree.Element, path: object) -> str | None:
@@ -175,29 +176,32 @@ def _gigabits(slot: str) -> float:
     return Host(pcie=slot).raw * 8e-9
 
 
-def _scale_up(gpus: Sequence[_Gpu], path: object) -> dict[str, object] | None:
+def _scale_up(gpus: Sequence[_Gpu], model: str, path: object) -> object:
     """Return the links inside the node: a crossbar for links to switches, or pairs of GPUs with their link counts.
 
-    None if GPUs are only PCI devices, whose links the file leaves to NCCL.
+    Without <gpu>, NCCL finds the links on the machine: those of the model's shipped node, None for a model without one.
     """
     elements = [gpu.element for gpu in gpus if gpu.element is not None]
     if not elements:
-        return None
+        return preset(nodes_by_gpu()[model])["scale_up"] if model in nodes_by_gpu() else None
     for element in elements if any(nvlinks := [one.findall("nvlink") for one in elements]) else ():
         _count(element, "sm", path)
     place = {gpu.pci.get("busid", "").lower(): number for number, gpu in enumerate(gpus)}
     tag = nvlinks if any(nvlinks) else [element.findall("xgmi") for element in elements]
-    if not any(tag):
-        return {"kind": "none"}
     ends: Counter[tuple[int, int]] = Counter()
     leaving: Counter[int] = Counter()
     for number, links in enumerate(tag):
         for link in links:
             count, other = _count(link, "count", path), place.get(link.get("target", "").lower())
+            if other == number:  # a virtual machine hides the other end
+                continue
             leaving[number] += count
-            if other is not None and other != number and link.get("tclass", "") != _SWITCH:
+            if other is not None and link.get("tclass", "") != _SWITCH:
                 ends[number, other] += count
-    own = {} if any(nvlinks) else {"link": "64GB/s", "payload_efficiency": 0.75}
+    if not leaving:
+        return {"kind": "none"}
+    rate, efficiency = _XGMI.get(model, ("64GB/s", 0.75))
+    own = {} if any(nvlinks) else {"link": rate, "payload_efficiency": efficiency}
     if any(link.get("tclass") == _SWITCH for links in tag for link in links) or not ends:
         found = {"kind": "nvswitch" if any(nvlinks) else "mesh"}
         counted = {"links_per_gpu": max(leaving.values())} if any(nvlinks) else {"links_per_peer": 1}

@@ -128,7 +128,7 @@ def test_wires_from_gpu_to_gpu(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"sm": "35", "device": "0x1"}, "GPU with device '0x1' and sm '35' is not known"),
+        ({"sm": "35", "device": "0x1"}, "the file names no known GPU; give --gpu h100"),
         ({"speed": "99 GT/s"}, "PCIe at '99 GT/s' × '16' is not known"),
         ({"speed": "1.2.3 GT/s"}, "PCIe at '1.2.3 GT/s' × '16' is not known"),
         ({"speed": "9" * 400 + " GT/s"}, "is not known; write like 32.0 GT/s and 16"),
@@ -141,7 +141,7 @@ def test_wires_from_gpu_to_gpu(tmp_path: Path) -> None:
             for text in ("inf", "nan", "-5", "0", "1.5", "9" * 400)
         ),
         *(({"sm": text}, "sm of <gpu> is '") for text in ("-90", "inf", "nan", "9" * 400)),
-        ({"sm": "9" * 5000, "device": "0x1"}, "is not known; write a node that extends"),
+        ({"sm": "9" * 5000, "device": "0x1"}, "sm of <gpu> is '999"),
     ],
 )
 def test_what_is_wrong_in_nccls_file(tmp_path: Path, change: dict, said: str) -> None:

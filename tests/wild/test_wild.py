@@ -21,6 +21,7 @@ from clustersim.hardware import gpus
 from clustersim.model.sharding import ShardedModel
 from clustersim.parallel.flops import attention_flop
 from clustersim.parallel.load import load
+from clustersim.topology.build import load as load_topology
 
 INPUTS = Path(__file__).parent / "inputs"
 
@@ -149,6 +150,36 @@ def test_an_empty_speed_of_pcie_is_the_default(tmp_path):
     text = (INPUTS / "s15_cloud_topology.xml").read_text().replace('"32.0 GT/s PCIe"', '""').replace('"16"', '""')
     (tmp_path / "t.xml").write_text(text)
     assert shown(tmp_path / "t.xml", "--gpu", "a100")["gpus"] == 8
+
+
+CLASSLESS = "".join(f'<cpu numaid="{i}">{"<pci/>" * (4 + i)}</cpu>' for i in range(2))
+SWITCHED = '<pci busid="0000:00:0{}.0" class="0x030200" device="0x20b2" link_speed="8 GT/s" link_width="16"/>'
+HIDDEN = """<pci busid="000{0}:00:00.0" class="0x030200" device="0x20b5" link_speed="" link_width="0">
+<gpu dev="{0}" sm="80" rank="{0}"><nvlink target="000{0}:00:00.0" count="12" tclass="0x030200"/></gpu></pci>"""
+UNNAMED = '<pci busid="000{0}:00:00.0" class="0x038000"><gpu dev="{0}" sm="64" gcn="906" rank="{0}"/></pci>'
+AMD = """<pci busid="000{0}:00:00.0" class="0x038000" device="0x740c" link_speed="16.0 GT/s PCIe" link_width="16">
+<gpu dev="{0}" sm="104" gcn="910" rank="{0}"><xgmi target="000{1}:00:00.0" count="4" tclass="0x038000"/></gpu></pci>"""
+
+
+@pytest.mark.parametrize(
+    "devices, words, gpu, kind, rate",
+    [
+        (CLASSLESS, ["--gpu", "a10g"], "a10g", "none", None),  # as AWS writes it for g5: NCCL finds the classes itself
+        ("".join(map(SWITCHED.format, range(8))), [], "a100-sxm-80gb", "nvswitch", 240e9),  # p4de: the links too
+        ("".join(map(HIDDEN.format, range(8))), [], "a100-pcie-80gb", "none", None),  # NC A100 v4: links to themselves
+        ("".join(map(UNNAMED.format, range(8))), ["--gpu", "mi100"], "mi100", "none", None),
+        ("".join(AMD.format(i, i ^ 1) for i in range(8)), [], "mi250x", "pairs", 4 * 36e9),  # RCCL: MI200_XGMI_WIDTH
+    ],
+    ids=["classless", "switched", "hidden", "unnamed", "amd"],
+)
+def test_what_clouds_leave_out_is_the_gpus_own(devices, words, gpu, kind, rate, tmp_path):
+    cpus = devices if "<cpu" in devices else f'<cpu numaid="0" vendor="AuthenticAMD">{devices}</cpu>'
+    (tmp_path / "t.xml").write_text(f'<system version="1">{cpus}</system>')
+    found = shown(tmp_path / "t.xml", *words)
+    assert (found["gpus"], found["gpu"]) == (8, gpu)
+    topology = load_topology(tmp_path / "t.xml", {"cluster.gpu": words[1]} if words else {})
+    assert topology.node.scale_up == kind
+    assert rate is None or max(topology.capacity) == pytest.approx(rate)
 
 
 MATRIX = """\
