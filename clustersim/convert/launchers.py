@@ -1,7 +1,7 @@
-"""GPUs and variables of launchers: Slurm's header and `srun`, `torchrun`, OpenMPI's `mpirun`.
+"""GPUs and variables of launchers: Slurm's header and `srun`, `torchrun`, `deepspeed`, `accelerate`, OpenMPI's `mpirun`.
 
-Sources: Slurm's man pages of sbatch and srun (INPUT and OUTPUT ENVIRONMENT VARIABLES), torch/distributed/run.py, and the OpenMPI
-FAQ ("What environment variables will be set in MPI processes?").
+Sources: Slurm's man pages of sbatch and srun (INPUT and OUTPUT ENVIRONMENT VARIABLES), torch/distributed/run.py, the OpenMPI FAQ
+("What environment variables will be set in MPI processes?"), DeepSpeed's launcher/runner.py, accelerate's commands/launch.py.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ _HEADER = re.compile(r"^#SBATCH[ \t]+(.*)$", re.MULTILINE)
 _LAST = re.compile(r"(?:^|[:\-])(\d{1,7})$")
 """Pattern of the number at the end of `8`, `a100:8`, `gpu:a100:8` or a range of nodes such as `4-8`."""
 _SHORT = {"N": "nodes", "n": "ntasks", "G": "gpus", "c": "cpus-per-task"}
-_MPI = {"np": "ntasks", "n": "ntasks", "npernode": "ntasks-per-node", "N": "ntasks-per-node"}
-_TORCH = {"nproc-per-node": "gpus-per-node", "nnodes": "nodes"}
+_MPI = {"np": "ntasks", "n": "ntasks", "npernode": "ntasks-per-node", "N": "ntasks-per-node", "ppn": "ntasks-per-node"}
+_TORCH = {"nproc-per-node": "gpus-per-node", "nnodes": "nodes", "num-gpus": "gpus-per-node", "num-nodes": "nodes"}
+_TORCH |= {"num-machines": "nodes", "num-processes": "gpus"}
 
 
 def _variables(launcher: str) -> dict[str, str]:
@@ -43,13 +44,13 @@ def of_header(text: str) -> LaunchSettings:
 
 
 def of_command(words: Sequence[str]) -> LaunchSettings:
-    """Return the launch settings of a launcher command: `srun`, `mpirun`, `torchrun` or `python -m torch.distributed.run`."""
+    """Return the launch settings of a launcher command, such as `srun` or `python -m torch.distributed.run`."""
     names = [word.rsplit("/", 1)[-1] for word in words]
     if "srun" in names:
         return _launch(_options(words, _SHORT, {}), _variables("srun"))
     if "mpirun" in names or "mpiexec" in names:
         return _launch(_options(words, _MPI, _MPI), _variables("mpirun"))
-    if any(name == "torchrun" or name.startswith("torch.distributed") for name in names):
+    if any(name.startswith(("torchrun", "torch.distributed", "deepspeed", "accelerate")) for name in names):
         return _launch(_options(words, {}, _TORCH), _variables("torchrun"))
     return LaunchSettings({})
 
