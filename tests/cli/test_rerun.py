@@ -1,6 +1,7 @@
 """A result folder, simulated again from its manifest."""
 
 import json
+import shlex
 import shutil
 import subprocess
 import sys
@@ -12,20 +13,7 @@ from documents import ROOT
 from clustersim.errors import InputError
 from clustersim.question import StoredRun
 
-OPTIONS = [
-    "--tp",
-    "2",
-    "--pp",
-    "2",
-    "--predictor",
-    "roofline",
-    "--set",
-    "model.vocab=50304",
-    "--flops",
-    "full",
-    "--engine",
-    "auto",
-]
+OPTIONS = shlex.split("--tp 2 --pp 2 --predictor roofline --set model.vocab=50304 --flops full --engine auto")
 
 
 def _command(*words, cwd):

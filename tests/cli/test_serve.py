@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shlex
 import shutil
 import signal
 import socket
@@ -393,17 +394,8 @@ WORDS = (
     "é",
     "\udc80",
 )
-PATHS = (
-    "/",
-    "/api/run",
-    "/api/page",
-    "/api/compare",
-    "/api/stop",
-    "/api/state",
-    "/login",
-    "/compare",
-    "/result/one",
-    "/file/one/summary.json",
+PATHS = shlex.split(
+    "/ /api/run /api/page /api/compare /api/stop /api/state /login /compare /result/one /file/one/summary.json"
 )
 VALUES = st.recursive(
     st.none()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -19,16 +20,10 @@ from clustersim.errors import ClustersimError, InputError, SimulationError, Unkn
 ALGORITHMS = sorted(plugins.names(model.ROOM))
 SIZES = range(2, 18)
 LEVELLED = {
-    "collnet_chain",
-    "collnet_direct",
-    "hierarchical",
-    "mesh_ring",
-    "mesh_tree",
-    "neusight_hierarchical",
-    "nvls",
-    "nvls_tree",
-    "rail_ring",
-    "rail_tree",
+    *shlex.split(
+        "collnet_chain collnet_direct hierarchical mesh_ring mesh_tree neusight_hierarchical nvls nvls_tree "
+        "rail_ring rail_tree"
+    )
 }
 """Algorithms that look at the levels of a group."""
 SPARE = {"tree", "rail_tree", "mesh_tree", "nvls_tree", "nvls"}

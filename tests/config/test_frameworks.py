@@ -1,5 +1,6 @@
 """The table of framework defaults: found by the words people write, every value with a source."""
 
+import shlex
 from dataclasses import fields
 
 import pytest
@@ -276,14 +277,7 @@ def test_an_unknown_framework_is_named_with_the_nearest():
 
 def test_norms_are_apexs_until_frameworks_take_persistent_ones():
     found = {one.name: one.value("training.norm_kernels") for one in everything()}
-    torch = (
-        "megatron-2020",
-        "megatron-deepspeed",
-        "torchtitan",
-        "primus-torchtitan",
-        "xtuner",
-        "colossalai",
-    )
+    torch = shlex.split("megatron-2020 megatron-deepspeed torchtitan primus-torchtitan xtuner colossalai")
     assert found["internevo"] == "upcast"
     assert {found[name] for name in torch} == {"torch"}
     assert {found[name] for name in ("megatron-2022", "megatron-deepspeed-2023", "nanotron")} == {"fused"}

@@ -1,6 +1,7 @@
 """YAML of NeMo and of Megatron-Bridge: read as the workload that the same arguments of Megatron-LM launch, and written back."""
 
 import re
+import shlex
 
 import pytest
 import yaml
@@ -392,16 +393,7 @@ SPLITS = st.fixed_dictionaries(
         "training.check_nan": st.booleans(),
     },
 )
-READABLE = (
-    "llama3_8b",
-    "llama3_70b",
-    "gpt3_xl",
-    "mixtral_8x7b",
-    "qwen3_30b_a3b",
-    "gpt_oss_20b",
-    "kimi_k2",
-    "nemotron4_340b",
-)
+READABLE = shlex.split("llama3_8b llama3_70b gpt3_xl mixtral_8x7b qwen3_30b_a3b gpt_oss_20b kimi_k2 nemotron4_340b")
 
 
 @pytest.mark.parametrize("tool", TOOLS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -16,20 +17,7 @@ from clustersim.topology.build import document_of, load
 
 ROOT = Path(__file__).parents[2]
 SERVERS = {"dgx_a100_8", "hgx_h100_8", "mi300x_8", "nvlink_a100_40gb_4", "nvlink_h100_4"}
-SMALL = [
-    "--set",
-    "predictor=roofline",
-    "--tp",
-    "2",
-    "--pp",
-    "2",
-    "--dp",
-    "2",
-    "--global-batch",
-    "8",
-    "--micro-batch",
-    "1",
-]
+SMALL = shlex.split("--set predictor=roofline --tp 2 --pp 2 --dp 2 --global-batch 8 --micro-batch 1")
 
 
 ANY_SIZE = {"rail_optimized"}

@@ -1,6 +1,7 @@
 """torchtitan's job configs: read as workloads, and written so that its own config classes accept them."""
 
 import re
+import shlex
 import tomllib
 from pathlib import Path
 
@@ -166,17 +167,11 @@ DRAWN = {
 }
 MODELS = ["llama3_8b", "llama3_405b", "qwen3_32b", "qwen3_30b_a3b", "gpt_oss_20b"]
 NO_SETTING = {
-    "model.vocab_multiple",
-    "model.max_positions",
-    "training.framework",
-    "training.norm_kernels",
-    "training.fused_projections",
-    "training.cross_entropy",
-    "training.rope_kernels",
-    "parallelism.keep_gathered",
-    "parallelism.overlap.grad_reduce",
-    "parallelism.overlap.param_gather",
-    "parallelism.overlap.p2p",
+    *shlex.split(
+        "model.vocab_multiple model.max_positions training.framework training.norm_kernels "
+        "training.fused_projections training.cross_entropy training.rope_kernels parallelism.keep_gathered "
+        "parallelism.overlap.grad_reduce parallelism.overlap.param_gather parallelism.overlap.p2p"
+    )
 }
 """Keys that torchtitan has no setting for."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from types import SimpleNamespace
 
 import numpy as np
@@ -36,12 +37,20 @@ def looped(jobs, steps=1, starts=(), compiled=True):
 def everywhere(jobs, steps=1, starts=()):
     """Return the steps of jobs as SimPy finds them, after comparing all engines."""
     wanted = simulate(CAPACITY, jobs, steps, starts)
+    moved = wanted
+    if len(jobs) > 1:
+        digit = math.ulp(max(line[-1].end for line in wanted))
+        moved = simulate(CAPACITY, jobs, steps, [starts[0] + digit, *starts[1:]])
     for compiled in (True, False):
         found = looped(jobs, steps, starts, compiled)
-        for job, mine, its in zip(jobs, found, wanted, strict=True):
+        for job, mine, its, others in zip(jobs, found, wanted, moved, strict=True):
             # one job may end another step at the time at which all have enough, as sums are rounded
             assert min(len(mine), len(its)) >= steps
-            for one, other in zip(mine, its, strict=False):
+            for one, other, nudged in zip(mine, its, others, strict=False):
+                # Jobs that meet thousands of times amplify the rounding of a time, in any engine: the last digit, by which the
+                # first job begins later, may become a hundredth of the step. From there on engines cannot agree.
+                if abs(nudged.end - other.end) > 1e-12 * other.end:
+                    break
                 same(job, one, other, _rounding(jobs, wanted))
     return wanted
 

@@ -1,5 +1,6 @@
 """Steps whose GPUs compute faster or slower: laws of order statistics, and each draw as the step that it stands for."""
 
+import shlex
 from dataclasses import replace
 
 import numpy as np
@@ -121,19 +122,7 @@ def test_nothing_said_is_an_error():
 
 
 def test_the_command_draws(capsys, monkeypatch):
-    asked = [
-        "clustersim",
-        "run",
-        "hgx_h100_8",
-        "gpt2_large",
-        "--tp",
-        "2",
-        "--no-save",
-        "--engine",
-        "auto",
-        "--draws",
-        "7",
-    ]
+    asked = shlex.split("clustersim run hgx_h100_8 gpt2_large --tp 2 --no-save --engine auto --draws 7")
     monkeypatch.setattr("sys.argv", asked)
     with pytest.raises(SystemExit):
         main()

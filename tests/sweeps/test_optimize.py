@@ -7,11 +7,9 @@ import math
 import random
 import re
 import shlex
-import sys
 from contextlib import suppress
 from dataclasses import replace
 from itertools import pairwise, product
-from pathlib import Path
 
 import pytest
 from bounds import bounds
@@ -19,9 +17,9 @@ from ctrl_c import press_ctrl_c
 from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sweep_cases import loaded, parsed, question, texts
 
 import clustersim as cs
-from clustersim.cli.main import main
 from clustersim.errors import InputError, for_command
 from clustersim.optimization.answer import wider
 from clustersim.optimization.best import Answers, Best
@@ -36,94 +34,35 @@ from clustersim.sweeps.axes import space
 from clustersim.sweeps.legal import EP_OVERLAP, OVERLAPS, legal
 from clustersim.sweeps.space import SweepSpace
 
-ROOT = Path(__file__).parents[2]
 FREE = ("tp", "pp", "ep", "micro_batch", "recompute", "schedule", "vpp", "zero")
+OVERLAPPED = " ".join(f"{key}=auto" for key in OVERLAPS)
 CASES = {
-    "gpt": ("nvlink_h100_4", "gpt3_xl", {"training.global_batch": "16"}),
-    "llama": (
-        "superpod_h100_128",
-        "llama3_8b",
-        {"training.global_batch": "128", "cluster.nodes": "2", "predictor": "roofline"},
-    ),
-    "experts": (
-        "hgx_h100_8",
-        "mixtral_8x7b",
-        {"training.global_batch": "16", "model.layers": "8", "predictor": "roofline"},
-    ),
-    "overlap": (
-        "superpod_h100_128",
-        "llama3_8b",
-        {"training.global_batch": "64", "cluster.nodes": "2", "parallelism.overlap.p2p": "true"},
-    ),
-    "gathered": (
-        "superpod_h100_128",
-        "llama3_8b",
-        {
-            "training.global_batch": "64",
-            "cluster.nodes": "4",
-            "predictor": "roofline",
-            "parallelism.overlap.grad_reduce": "true",
-            "parallelism.overlap.param_gather": "true",
-        },
-    ),
-    "context": (
-        "superpod_h100_128",
-        "llama3_8b",
-        {
-            "training.global_batch": "32",
-            "training.seq": "16384",
-            "model.max_positions": "16384",
-            "cluster.nodes": "2",
-            "predictor": "roofline",
-            "parallelism.cp": "2,4,8,16",
-            "parallelism.cp_type": "all_gather,p2p,a2a",
-            "parallelism.sequence_parallel": "true",
-            "parallelism.overlap.tp": "none,bulk,ring,async",
-        },
-    ),
-    "beside": (
-        "superpod_h100_128",
-        "llama3_8b",
-        {
-            "training.global_batch": "32",
-            "cluster.nodes": "2",
-            "predictor": "roofline",
-            "parallelism.sequence_parallel": "true",
-            **dict.fromkeys(OVERLAPS, "auto"),
-        },
-    ),
-    "experts beside": (
-        "superpod_h100_128",
-        "mixtral_8x7b",
-        {
-            "training.global_batch": "32",
-            "cluster.nodes": "2",
-            "model.layers": "8",
-            "model.shared_experts": "1",
-            "predictor": "roofline",
-            **dict.fromkeys(OVERLAPS, "auto"),
-        },
-    ),
-    "unclipped": (
-        "superpod_h100_128",
-        "mixtral_8x7b",
-        {
-            "training.global_batch": "32",
-            "cluster.nodes": "2",
-            "model.layers": "8",
-            "predictor": "roofline",
-            "training.clip_gradients": "false",
-        },
-    ),
+    "gpt": "nvlink_h100_4 gpt3_xl global_batch=16",
+    "llama": "superpod_h100_128 llama3_8b global_batch=128 cluster.nodes=2 predictor=roofline",
+    "experts": "hgx_h100_8 mixtral_8x7b global_batch=16 model.layers=8 predictor=roofline",
+    "overlap": "superpod_h100_128 llama3_8b global_batch=64 cluster.nodes=2 parallelism.overlap.p2p=true",
+    "gathered": "superpod_h100_128 llama3_8b global_batch=64 cluster.nodes=4 predictor=roofline "
+    "parallelism.overlap.grad_reduce=true parallelism.overlap.param_gather=true",
+    "context": "superpod_h100_128 llama3_8b global_batch=32 seq=16384 model.max_positions=16384 cluster.nodes=2 "
+    "predictor=roofline cp=2,4,8,16 parallelism.cp_type=all_gather,p2p,a2a parallelism.sequence_parallel=true "
+    "parallelism.overlap.tp=none,bulk,ring,async",
+    "beside": "superpod_h100_128 llama3_8b global_batch=32 cluster.nodes=2 predictor=roofline "
+    f"parallelism.sequence_parallel=true {OVERLAPPED}",
+    "experts beside": "superpod_h100_128 mixtral_8x7b global_batch=32 cluster.nodes=2 model.layers=8 "
+    f"model.shared_experts=1 predictor=roofline {OVERLAPPED}",
+    "unclipped": "superpod_h100_128 mixtral_8x7b global_batch=32 cluster.nodes=2 model.layers=8 predictor=roofline "
+    "training.clip_gradients=false",
 }
 
 
+def free(given=()):
+    """Return the axes of a search, all legal values of each, but for keys that are given."""
+    return {KEYS[one]: "auto" for one in FREE if KEYS[one] not in given}
+
+
 def inputs(name):
-    topology, workload, keys = CASES[name]
-    case = evaluate.load(
-        evaluate.Files(str(ROOT / f"topologies/{topology}.yaml"), str(ROOT / f"workloads/{workload}.yaml"), {})
-    )
-    return case, legal(case, space(dict.fromkeys((KEYS[one] for one in FREE), "auto"), keys))
+    case, rest = question(CASES[name])
+    return case, legal(case, space(free(), texts(rest)))
 
 
 @pytest.fixture(scope="module")
@@ -149,130 +88,102 @@ def test_no_step_is_shorter_than_its_bound_and_no_memory_smaller(cases, name, pl
     assert bounds(simulator, job, computed=True).seconds <= found.seconds * (1 + 1e-12)
 
 
-def test_a_pipeline_that_waits_for_nothing_is_its_bound():
-    """One stage, one GPU: what is left is the gradient norm's launch."""
-    case = evaluate.load(
-        evaluate.Files(str(ROOT / "topologies/hgx_h100_8.yaml"), str(ROOT / "workloads/gpt3_xl.yaml"), {})
-    )
-    point = {"parallelism.dp": 1, "training.global_batch": 8, "predictor": "roofline"}
-    simulator = case.cluster(point).simulator
-    job = simulator.placed(case.job(point))
-    assert bounds(simulator, job).seconds == pytest.approx(evaluate.evaluate(case, point)["step_time_s"], rel=1e-6)
+FOUR = "hgx_h100_8 gpt3_xl tp=2 pp=4 micro_batch=1"
+MIXTURE = (
+    f"superpod_h100_128 qwen3_30b_a3b cluster.nodes=4 tp=1 ep=8 global_batch=64 micro_batch=1 {EP_OVERLAP}=microbatch"
+)
+BESIDE_EACH_OTHER = "tp=1 pp=1 schedule=1f1b vpp=1 micro_batch=1 parallelism.overlap.grad_reduce=true"
+CLOSE = [
+    # one stage, one GPU: what is left is the gradient norm's launch
+    (1 - 1e-6, {}, "hgx_h100_8 gpt3_xl dp=1 global_batch=8"),
+    # one microbatch on eight stages goes there and back: split backward passes are bound by those of inputs
+    *(
+        (0.85, {}, f"hgx_h100_8 mixtral_8x7b tp=1 pp=8 ep=1 schedule=zero_bubble {more} model.layers=8 global_batch=4")
+        for more in ("micro_batch=4 recompute=none", "micro_batch=4 recompute=full")
+    ),
+    *(
+        (0.5, {}, f"{FOUR} schedule={schedule} global_batch={batch}")
+        for schedule in ("zb_h2 vpp=1", "zbv vpp=2", "v_half vpp=2", "v_min vpp=2")
+        for batch in (4, 8, 32)
+    ),
+    # microbatches enter at both ends; the bound leaves out only how the first and the last ones wait for each other
+    *(
+        (0.94, {}, f"{FOUR} schedule={schedule} global_batch={batch}")
+        for schedule in ("dualpipe vpp=1", "dualpipev vpp=2")
+        for batch in (8, 14, 32)
+    ),
+    # two microbatches per replica: before the first backward pass and after the last forward pass, passes run alone
+    (0.9, {}, f"{MIXTURE} schedule=1f1b pp=1 vpp=1 recompute=none parallelism.expert_tp=1"),
+    (0.85, {}, f"{MIXTURE} schedule=interleaved pp=2 vpp=4 recompute=none parallelism.expert_tp=1"),
+    (0.8, {}, f"{MIXTURE} schedule=dualpipe pp=4 vpp=1 recompute=none parallelism.expert_tp=1"),
+    # gradients of experts and of the rest have a stream each; with their sum a bound was up to 21 % above the step
+    *(
+        (0, {}, f"{cluster_and_model} {BESIDE_EACH_OTHER} parallelism.overlap.param_gather={bool(zero)} zero={zero}")
+        for cluster_and_model in (
+            "superpod_h100_128 qwen3_30b_a3b cluster.nodes=2 ep=8 seq=4096 global_batch=16",
+            "superpod_h100_128 gpt_oss_20b cluster.nodes=2 ep=8 global_batch=16",
+            "nvl72_16 qwen3_30b_a3b cluster.nodes=1 ep=2 model.layers=2 global_batch=72",
+        )
+        for zero in (0, 1)
+    ),
+    # a dispatcher sends a row to each of eight nodes once: with one for each GPU a bound was up to 22 % above the step
+    *(
+        (0.85, {}, f"superpod_h100_128 deepseek_v3 cluster.nodes=8 tp=1 pp=1 ep=64 schedule=1f1b vpp=1 {more}")
+        for more in (f"global_batch=128 model.layers=8 {EP_OVERLAP}={kind}" for kind in ("none", "microbatch"))
+    ),
+    # one microbatch on 16 nodes: gradients and parameters on the wire take much of the step
+    *(
+        (0.95, {"dp_s": 0.3}, f"superpod_h100_128 llama3_8b cluster.nodes=16 tp=8 pp=1 zero=1 global_batch=16 {more}")
+        for more in (
+            f"seq=1024 parallelism.overlap.grad_reduce={beside} parallelism.overlap.param_gather={beside}"
+            for beside in (False, True)
+        )
+    ),
+    # sixteen parts of a sequence on two nodes: a tenth of the step and more is exposed
+    *(
+        (0.94, {"cp_s": 0.1}, f"superpod_h100_128 llama3_8b cluster.nodes=2 tp=1 cp=16 global_batch=8 {more}")
+        for more in (
+            f"model.layers=4 parallelism.sequence_parallel=false parallelism.cp_type={kind}"
+            for kind in ("p2p", "all_gather", "a2a+p2p parallelism.cp_inner=4")
+        )
+    ),
+    # of collectives beside products what sticks out counts; nothing else is on the links of a node
+    *(
+        (0.97, {}, f"hgx_h100_8 llama3_8b tp=8 global_batch=8 parallelism.sequence_parallel=true {more}")
+        for more in (f"parallelism.overlap.tp={kind}" for kind in ("none", "bulk", "ring", "async"))
+    ),
+]
+"""Share of a step that its bound reaches at least, shares of it that are exposed, and the question."""
 
 
-@pytest.mark.parametrize("recompute", ["none", "full"])
-def test_a_pipeline_that_splits_backward_passes_is_bound_by_those_of_inputs(recompute):
-    """One microbatch on eight stages goes there and back: the bound is within 15 % of its step, not half of it."""
-    files = evaluate.Files(str(ROOT / "topologies/hgx_h100_8.yaml"), str(ROOT / "workloads/mixtral_8x7b.yaml"), {})
-    case = evaluate.load(files)
-    point = {KEYS["tp"]: 1, KEYS["pp"]: 8, KEYS["ep"]: 1, KEYS["schedule"]: "zero_bubble", KEYS["recompute"]: recompute}
-    point |= {KEYS["micro_batch"]: 4, "training.global_batch": 4, "model.layers": 8, "predictor": "roofline"}
-    simulator = case.cluster(point).simulator
-    job = simulator.placed(case.job(point))
-    step = evaluate.evaluate(case, point)["step_time_s"]
-    assert 0.85 * step < bounds(simulator, job).seconds <= step
+@pytest.mark.parametrize(("least", "exposed", "words"), CLOSE)
+def test_a_bound_is_no_longer_than_its_step_and_close_to_it(least, exposed, words):
+    case, rest = question(words)
+    values = parsed(f"{rest} predictor=roofline")
+    simulator = case.cluster(values).simulator
+    job = simulator.placed(case.job(values))
+    step = simulator.seconds(job)
+    assert least * step < bounds(simulator, job).seconds <= step * (1 + 1e-12)
+    row = evaluate.evaluate(case, values) if exposed else {}
+    assert all(row[part] > share * step for part, share in exposed.items())
 
 
 @pytest.mark.parametrize("recompute", ["none", "full"])
 @pytest.mark.parametrize(("tp", "pp", "batch"), [(1, 8, 16), (2, 4, 4), (2, 4, 8), (4, 2, 8)])
 def test_no_schedule_needs_less_memory_than_its_bound(tp, pp, batch, recompute):
     """A rank of a V has the first stage and the last, whose logits are kept for one microbatch at a time."""
-    files = evaluate.Files(str(ROOT / "topologies/hgx_h100_8.yaml"), str(ROOT / "workloads/gpt3_xl.yaml"), {})
-    case, tried = evaluate.load(files), 0
+    case, tried = loaded("hgx_h100_8", "gpt3_xl"), 0
     for schedule, vpp in product(("dualpipe", "dualpipev", "zbv", "v_half", "v_min", "zero_bubble", "zb_h2"), (1, 2)):
-        point = {KEYS["tp"]: tp, KEYS["pp"]: pp, KEYS["vpp"]: vpp, KEYS["schedule"]: schedule, KEYS["micro_batch"]: 1}
-        point |= {KEYS["recompute"]: recompute, "training.global_batch": batch}
-        simulator = case.cluster(point).simulator
+        words = (
+            f"tp={tp} pp={pp} vpp={vpp} schedule={schedule} micro_batch=1 recompute={recompute} global_batch={batch}"
+        )
+        simulator = case.cluster({}).simulator
         with suppress(InputError):  # of a schedule that cannot have these stages, chunks or microbatches
-            job = simulator.placed(case.job(point))
+            job = simulator.placed(case.job(parsed(words)))
             peak = max(one.total for one in simulator.preparation.peaks(job))
             assert bounds(simulator, job).memory <= peak
             tried += 1
     assert tried >= 4
-
-
-def bound_and_step(schedule, vpp, batch):
-    """Return the lower bound and the seconds of a step of four stages."""
-    files = evaluate.Files(str(ROOT / "topologies/hgx_h100_8.yaml"), str(ROOT / "workloads/gpt3_xl.yaml"), {})
-    case = evaluate.load(files)
-    point = {KEYS["tp"]: 2, KEYS["pp"]: 4, KEYS["vpp"]: vpp, KEYS["schedule"]: schedule, KEYS["micro_batch"]: 1}
-    point |= {"training.global_batch": batch, "predictor": "roofline"}
-    simulator = case.cluster(point).simulator
-    step = evaluate.evaluate(case, point)["step_time_s"]
-    bound = bounds(simulator, simulator.placed(case.job(point))).seconds
-    return bound, step
-
-
-@pytest.mark.parametrize(("schedule", "vpp"), [("zb_h2", 1), ("zbv", 2), ("v_half", 2), ("v_min", 2)])
-@pytest.mark.parametrize("batch", [4, 8, 32])
-def test_the_bound_of_a_schedule_that_splits_backward_passes_is_below_its_step(schedule, vpp, batch):
-    bound, step = bound_and_step(schedule, vpp, batch)
-    assert 0.5 * step < bound <= step
-
-
-@pytest.mark.parametrize(("schedule", "vpp"), [("dualpipe", 1), ("dualpipev", 2)])
-@pytest.mark.parametrize("batch", [8, 14, 32])
-def test_the_bound_of_a_pipeline_of_pairs_is_close_however_many_microbatches_it_has(schedule, vpp, batch):
-    """Microbatches enter at both ends; its bound leaves out only how the first and the last ones wait for each other."""
-    bound, step = bound_and_step(schedule, vpp, batch)
-    assert 0.94 * step < bound <= step
-
-
-@pytest.mark.parametrize(
-    ("schedule", "pp", "vpp", "least"), [("1f1b", 1, 1, 0.9), ("interleaved", 2, 4, 0.85), ("dualpipe", 4, 1, 0.8)]
-)
-def test_exchanges_that_no_other_microbatch_hides_are_in_the_bound(schedule, pp, vpp, least):
-    """Two microbatches per replica: before the first backward pass and after the last forward pass, passes run alone."""
-    files = evaluate.Files(
-        str(ROOT / "topologies/superpod_h100_128.yaml"), str(ROOT / "workloads/qwen3_30b_a3b.yaml"), {}
-    )
-    case = evaluate.load(files)
-    point = {KEYS["pp"]: pp, KEYS["vpp"]: vpp, KEYS["schedule"]: schedule, KEYS["tp"]: 1, KEYS["ep"]: 8}
-    point |= {"cluster.nodes": 4, "training.global_batch": 64, "training.micro_batch": 1, "predictor": "roofline"}
-    point |= {EP_OVERLAP: "microbatch", "training.recompute": "none", "parallelism.expert_tp": 1}
-    simulator = case.cluster(point).simulator
-    row = evaluate.evaluate(case, point)
-    assert row["status"] == "ok", row
-    bound = bounds(simulator, simulator.placed(case.job(point))).seconds
-    assert least * row["step_time_s"] < bound <= row["step_time_s"]
-
-
-@pytest.mark.parametrize(
-    ("topology", "model", "given"),
-    [
-        ("superpod_h100_128", "qwen3_30b_a3b", {"cluster.nodes": 2, KEYS["ep"]: 8, "training.seq": 4096}),
-        ("superpod_h100_128", "gpt_oss_20b", {"cluster.nodes": 2, KEYS["ep"]: 8}),
-        ("nvl72_16", "qwen3_30b_a3b", {"cluster.nodes": 1, KEYS["ep"]: 2, "model.layers": 2}),
-    ],
-)
-@pytest.mark.parametrize("zero", [0, 1])
-def test_gradients_of_experts_and_of_the_rest_are_reduced_beside_each_other_in_the_bound(topology, model, given, zero):
-    """Reduced beside passes, each has a stream of its own; with their sum a bound was up to 21 % above the step."""
-    files = evaluate.Files(str(ROOT / f"topologies/{topology}.yaml"), str(ROOT / f"workloads/{model}.yaml"), {})
-    case = evaluate.load(files)
-    point = {KEYS["tp"]: 1, KEYS["pp"]: 1, KEYS["schedule"]: "1f1b", KEYS["vpp"]: 1, "predictor": "roofline", **given}
-    gpus = case.cluster(point).simulator.cluster.gpus
-    point |= {"training.global_batch": gpus, "training.micro_batch": 1, "parallelism.zero": zero}
-    point |= {"parallelism.overlap.grad_reduce": True, "parallelism.overlap.param_gather": zero == 1}
-    simulator = case.cluster(point).simulator
-    job = simulator.placed(case.job(point))
-    assert bounds(simulator, job).seconds <= simulator.seconds(job) * (1 + 1e-12)
-
-
-@pytest.mark.parametrize("overlap", ["none", "microbatch"])
-def test_a_dispatcher_sends_a_row_to_each_node_once_in_the_bound_too(overlap):
-    """Groups of experts over eight nodes: a bound with every row sent to each GPU was up to 22 % above the step."""
-    files = evaluate.Files(
-        str(ROOT / "topologies/superpod_h100_128.yaml"), str(ROOT / "workloads/deepseek_v3.yaml"), {}
-    )
-    case = evaluate.load(files)
-    point = {"cluster.nodes": 8, KEYS["tp"]: 1, KEYS["pp"]: 1, KEYS["ep"]: 64, KEYS["schedule"]: "1f1b", KEYS["vpp"]: 1}
-    point |= {"training.global_batch": 128, "model.layers": 8, "predictor": "roofline", EP_OVERLAP: overlap}
-    simulator = case.cluster(point).simulator
-    row = evaluate.evaluate(case, point)
-    assert row["status"] == "ok", row
-    bound = bounds(simulator, simulator.placed(case.job(point))).seconds
-    assert 0.85 * row["step_time_s"] < bound <= row["step_time_s"]
 
 
 @pytest.mark.parametrize(
@@ -303,37 +214,6 @@ def test_the_answer_among_splits_of_a_schedule_is_that_of_trying_each(cases, sch
     done = [(row["step_time_s"], place) for place, row in enumerate(rows) if row["status"] == "ok"]
     found = search(case, points, objective("step"), 2)
     assert [one.place for one in found.best] == [(places[0],) for _, places in grouped(done)[:2]]
-
-
-@pytest.mark.parametrize("beside", [False, True])
-def test_what_replicas_exchange_is_in_the_bound(beside):
-    """One microbatch on 16 nodes: gradients and parameters on the wire take much of the step; the bound is within 5 % of it."""
-    files = evaluate.Files(str(ROOT / "topologies/superpod_h100_128.yaml"), str(ROOT / "workloads/llama3_8b.yaml"), {})
-    case = evaluate.load(files)
-    overlap = {f"parallelism.overlap.{kind}": beside for kind in ("grad_reduce", "param_gather")}
-    point = {"cluster.nodes": 16, "training.global_batch": 16, "training.seq": 1024, "parallelism.zero": 1, **overlap}
-    point |= {KEYS["tp"]: 8, KEYS["pp"]: 1, "predictor": "roofline"}
-    row = evaluate.evaluate(case, point)
-    simulator = case.cluster(point).simulator
-    job = simulator.placed(case.job(point))
-    bound = bounds(simulator, job).seconds
-    assert row["dp_s"] > 0.3 * row["step_time_s"]
-    assert 0.95 * row["step_time_s"] < bound <= row["step_time_s"]
-
-
-@pytest.mark.parametrize("kind", ["p2p", "all_gather", "a2a+p2p"])
-def test_what_parts_of_a_sequence_exchange_is_in_the_bound(kind):
-    """Sixteen of them on two nodes: a tenth of the step and more is exposed, and the bound is within 6 % of it."""
-    files = evaluate.Files(str(ROOT / "topologies/superpod_h100_128.yaml"), str(ROOT / "workloads/llama3_8b.yaml"), {})
-    case = evaluate.load(files)
-    point = {"cluster.nodes": 2, "training.global_batch": 8, "predictor": "roofline", "model.layers": 4}
-    point |= {KEYS["tp"]: 1, KEYS["cp"]: 16, "parallelism.cp_type": kind, "parallelism.sequence_parallel": False}
-    point |= {"parallelism.cp_inner": 4} if kind == "a2a+p2p" else {}
-    row = evaluate.evaluate(case, point)
-    simulator = case.cluster(point).simulator
-    bound = bounds(simulator, simulator.placed(case.job(point))).seconds
-    assert row["cp_s"] > 0.1 * row["step_time_s"]
-    assert 0.94 * row["step_time_s"] < bound <= row["step_time_s"]
 
 
 def test_a_larger_microbatch_keeps_no_less(cases):
@@ -385,53 +265,23 @@ def test_the_answer_is_that_of_trying_every_point(cases, tried, wanted):
 
 
 WHOLE = {
-    "dense": (
-        ("rail_optimized", "gpt3_xl"),
-        {
-            "cluster.nodes": "2",
-            "cluster.gpu": "h100",
-            "model.layers": "8",
-            "parallelism.tp": "1,2,4",
-            "parallelism.schedule": "1f1b,zero_bubble,interleaved",
-            "training.recompute": "none,full",
-        },
-    ),
-    "mixture": (
-        ("rail_optimized", "mixtral_8x7b"),
-        {
-            "cluster.nodes": "2",
-            "cluster.gpu": "h100",
-            "model.layers": "4",
-            "parallelism.tp": "1,2,4",
-            "parallelism.schedule": "1f1b,zero_bubble,interleaved",
-            "training.recompute": "none,full",
-        },
-    ),
-    "contended": (
-        ("leaf_spine_32", "llama3_8b"),
-        {
-            "cluster.nodes": "8",
-            "fabric.oversubscription": "4",
-            "model.layers": "8",
-            "parallelism.tp": "1,2,4,8",
-            "parallelism.schedule": "1f1b,zero_bubble",
-            "training.recompute": "none,full",
-        },
-    ),
+    "dense": "rail_optimized gpt3_xl cluster.nodes=2 cluster.gpu=h100 model.layers=8 tp=1,2,4 "
+    "schedule=1f1b,zero_bubble,interleaved",
+    "mixture": "rail_optimized mixtral_8x7b cluster.nodes=2 cluster.gpu=h100 model.layers=4 tp=1,2,4 "
+    "schedule=1f1b,zero_bubble,interleaved",
+    "contended": "leaf_spine_32 llama3_8b cluster.nodes=8 fabric.oversubscription=4 model.layers=8 tp=1,2,4,8 "
+    "schedule=1f1b,zero_bubble",
 }
 """Spaces of 200 to 400 points. Transfers of the last one share links: its leaves are oversubscribed, and routes are hashed."""
 
 
 @pytest.mark.parametrize("name", WHOLE)
 def test_the_winner_of_a_whole_sweep_is_that_of_the_search(name):
-    (topology, workload), keys = WHOLE[name]
-    shared = {"predictor": "roofline", "training.global_batch": "16", "training.micro_batch": "1,2"}
-    shared |= {"parallelism.zero": "1,3", **dict.fromkeys(OVERLAPS[:3], "true"), **dict.fromkeys(OVERLAPS[3:], "none")}
-    files = (ROOT / f"topologies/{topology}.yaml", ROOT / f"workloads/{workload}.yaml")
-    case = evaluate.load(evaluate.Files(*map(str, files), {}), unlikely=False)
-    asked = space(
-        dict.fromkeys((KEYS[one] for one in FREE if KEYS[one] not in {**shared, **keys}), "auto"), shared | keys
-    )
+    topology, workload, rest = WHOLE[name].split(" ", 2)
+    case = loaded(topology, workload, unlikely=False)
+    given = texts(f"{rest} recompute=none,full predictor=roofline global_batch=16 micro_batch=1,2 zero=1,3")
+    given |= {**dict.fromkeys(OVERLAPS[:3], "true"), **dict.fromkeys(OVERLAPS[3:], "none")}
+    asked = space(free(given), given)
     points = legal(case, asked)
     rows = [row for row in (evaluate.evaluate(case, point) for point in points) if row["status"] == "ok"]
     assert 200 <= len(rows) <= len(points) <= 400
@@ -443,32 +293,10 @@ def test_the_winner_of_a_whole_sweep_is_that_of_the_search(name):
 
 
 BESIDE = {
-    "dense": (
-        ("superpod_h100_128", "llama3_8b"),
-        {
-            "cluster.nodes": "2",
-            "training.global_batch": "16",
-            "parallelism.sequence_parallel": "true",
-            "parallelism.tp": "2",
-            "parallelism.pp": "2",
-            "parallelism.schedule": "1f1b,zero_bubble",
-            "training.micro_batch": "1",
-        },
-    ),
-    "experts": (
-        ("superpod_h100_128", "mixtral_8x7b"),
-        {
-            "cluster.nodes": "2",
-            "training.global_batch": "32",
-            "model.layers": "4",
-            "model.shared_experts": "1",
-            "parallelism.tp": "1",
-            "parallelism.pp": "1,2",
-            "parallelism.zero": "1",
-            "training.micro_batch": "1",
-            "parallelism.ep": "8",
-        },
-    ),
+    "dense": "superpod_h100_128 llama3_8b cluster.nodes=2 global_batch=16 parallelism.sequence_parallel=true tp=2 pp=2 "
+    "schedule=1f1b,zero_bubble micro_batch=1",
+    "experts": "superpod_h100_128 mixtral_8x7b cluster.nodes=2 global_batch=32 model.layers=4 model.shared_experts=1 tp=1 "
+    "pp=1,2 zero=1 micro_batch=1 ep=8",
 }
 
 
@@ -480,14 +308,9 @@ def every(space):
 @pytest.mark.parametrize("name", BESIDE)
 def test_what_runs_beside_is_chosen_as_by_trying_each(name):
     """Where nobody gives overlap, each split has that which suits it best; the tree is never made whole."""
-    (topology, workload), keys = BESIDE[name]
-    case = evaluate.load(
-        evaluate.Files(str(ROOT / f"topologies/{topology}.yaml"), str(ROOT / f"workloads/{workload}.yaml"), {})
-    )
-    fixed = {**keys, "training.recompute": "none", "predictor": "roofline"}
-    tree = CandidateSpace(
-        case, space(dict.fromkeys((KEYS[one] for one in FREE if KEYS[one] not in fixed), "auto"), fixed)
-    )
+    case, rest = question(BESIDE[name])
+    fixed = texts(f"{rest} recompute=none predictor=roofline")
+    tree = CandidateSpace(case, space(free(fixed), fixed))
     points = every(tree)
     assert {*tree.chosen, EP_OVERLAP} == set(OVERLAPS)
     assert len(points) == tree.points > 80
@@ -525,15 +348,11 @@ def test_traffic_beside_computation_changes_no_memory(cases, name):
 
 def test_a_framework_says_what_may_be_chosen():
     """Megatron-Core has no messages beside passes without chunks; nanotron has one kind of overlap."""
-    files = evaluate.Files(str(ROOT / "topologies/superpod_h100_128.yaml"), str(ROOT / "workloads/llama3_8b.yaml"), {})
-    fixed = {"cluster.nodes": "2", "parallelism.sequence_parallel": "true", "training.global_batch": "32"}
-    fixed |= {"parallelism.tp": "2", "parallelism.pp": "4", "parallelism.zero": "1"}
+    fixed = "cluster.nodes=2 parallelism.sequence_parallel=true global_batch=32 tp=2 pp=4 zero=1 training.framework="
 
     def chosen(framework):
-        asked = space(
-            dict.fromkeys((KEYS["schedule"], KEYS["vpp"]), "auto"), {**fixed, "training.framework": framework}
-        )
-        tree = CandidateSpace(evaluate.load(files), asked)
+        asked = space({KEYS["schedule"]: "auto", KEYS["vpp"]: "auto"}, texts(fixed + framework))
+        tree = CandidateSpace(loaded("superpod_h100_128", "llama3_8b"), asked)
         values = {(key, point[key], point[KEYS["vpp"]] > 1) for point in every(tree) for key in tree.chosen}
         return tree.chosen, values
 
@@ -569,24 +388,15 @@ def test_sharded_gradients_change_no_step(cases):
     ],
 )
 def test_context_parallelism_is_tried_where_a_part_has_enough_tokens(workload, changes, degrees):
-    files = evaluate.Files(
-        str(ROOT / "topologies/superpod_h100_128.yaml"), str(ROOT / f"workloads/{workload}.yaml"), {}
-    )
-    found = wider(evaluate.load(files), SweepSpace({}, changes, frozenset(), (KEYS["tp"],)))
+    found = wider(loaded("superpod_h100_128", workload), SweepSpace({}, changes, frozenset(), (KEYS["tp"],)))
     assert found.axes.get(KEYS["cp"]) == degrees
     assert found.auto == (KEYS["tp"],)
 
 
 def test_slices_of_experts_are_tried_and_the_best_is_that_of_all():
-    files = evaluate.Files(str(ROOT / "topologies/hgx_h100_8.yaml"), str(ROOT / "workloads/mixtral_8x7b.yaml"), {})
-    case = evaluate.load(files)
-    fixed = {"training.global_batch": "8", "model.layers": "2", "predictor": "roofline", KEYS["pp"]: 1, KEYS["zero"]: 1}
-    fixed |= {
-        "training.seq": 4096,
-        "training.recompute": "none",
-        "parallelism.sequence_parallel": True,
-        KEYS["micro_batch"]: 1,
-    }
+    case = loaded("hgx_h100_8", "mixtral_8x7b")
+    fixed = parsed("global_batch=8 model.layers=2 predictor=roofline pp=1 zero=1 seq=4096 recompute=none micro_batch=1")
+    fixed |= {"parallelism.sequence_parallel": True}
     asked = wider(case, SweepSpace({}, fixed, frozenset(), (KEYS["tp"], KEYS["ep"])))
     points = legal(case, asked)
     slices = {(point[KEYS["tp"]], point["parallelism.expert_tp"]) for point in points}
@@ -616,13 +426,13 @@ def test_of_equals_the_simplest_that_likely_fits_stands_for_all():
 
 def test_only_what_likely_fits_is_an_answer_unless_the_rest_is_asked_for_too():
     """On GPUs of which the fastest split takes 90 % its runner-up that likely fits is the best."""
-    files = evaluate.Files(str(ROOT / "topologies/nvlink_h100_4.yaml"), str(ROOT / "workloads/gpt3_xl.yaml"), {})
-    keys = {KEYS["global_batch"]: "16", "predictor": "roofline", KEYS["schedule"]: "1f1b"}
-    asked = space({KEYS["tp"]: "1,2,4", KEYS["micro_batch"]: "1,2,4"}, keys)
-    points = every(CandidateSpace(evaluate.load(files), asked))
+    asked = space(
+        {KEYS["tp"]: "1,2,4", KEYS["micro_batch"]: "1,2,4"}, texts("global_batch=16 predictor=roofline schedule=1f1b")
+    )
+    points = every(CandidateSpace(loaded("nvlink_h100_4", "gpt3_xl"), asked))
 
     def best(unlikely, memory):
-        case = evaluate.load(files, unlikely)
+        case = loaded("nvlink_h100_4", "gpt3_xl", unlikely)
         small = case.cluster({}).simulator.cluster
         small = replace(small, gpu=small.gpu.model_copy(update={"memory": memory}))
         case = evaluate.SweepInputs(small, case.workload, unlikely=unlikely)
@@ -638,8 +448,7 @@ def test_only_what_likely_fits_is_an_answer_unless_the_rest_is_asked_for_too():
 
 
 def test_of_several_predictors_and_clocks_the_answer_is_that_of_trying_all():
-    files = evaluate.Files(str(ROOT / "topologies/nvlink_h100_4.yaml"), str(ROOT / "workloads/gpt3_xl.yaml"), {})
-    case = evaluate.load(files)
+    case = loaded("nvlink_h100_4", "gpt3_xl")
     keys = {"predictor": "neusight,roofline", "clocks": "0.5,sustained,0.7", KEYS["global_batch"]: "16"}
     tree = CandidateSpace(case, space({KEYS["tp"]: "auto", KEYS["micro_batch"]: "1,2"}, keys))
     points = every(tree)
@@ -655,8 +464,7 @@ def test_of_several_predictors_and_clocks_the_answer_is_that_of_trying_all():
 
 def test_values_are_the_same_as_text():
     """`--set parallelism.zero=1` is text where `--zero 1` is a number."""
-    files = evaluate.Files(str(ROOT / "topologies/nvlink_h100_4.yaml"), str(ROOT / "workloads/gpt3_xl.yaml"), {})
-    case = evaluate.load(files)
+    case = loaded("nvlink_h100_4", "gpt3_xl")
     axes = {KEYS["tp"]: "auto", KEYS["micro_batch"]: "1,2", KEYS["zero"]: "1"}
     given = {key: value for key, value in axes.items() if value != "auto"} | {"predictor": "roofline"}
     numbers = search(case, legal(case, space(axes, {"predictor": "roofline"})), objective("step"), 1)
@@ -666,9 +474,7 @@ def test_values_are_the_same_as_text():
 
 
 def test_the_fewest_gpus_for_a_speed_are_that_and_reach_it():
-    case = evaluate.load(
-        evaluate.Files(str(ROOT / "topologies/rail_optimized.yaml"), str(ROOT / "workloads/llama3_8b.yaml"), {})
-    )
+    case = loaded("rail_optimized", "llama3_8b")
     axes = {KEYS["tp"]: "auto", KEYS["pp"]: "1,2", "cluster.nodes": "1..8x2"}
     fixed = {"training.global_batch": "64", "predictor": "roofline", "parallelism.sequence_parallel": "false"}
     points = legal(case, space(axes, fixed))
@@ -755,122 +561,83 @@ NONE = {
 }
 
 
-def call(monkeypatch, capsys, *words):
-    monkeypatch.setattr(sys, "argv", ["clustersim", *words])
-    with pytest.raises(SystemExit) as end:
-        main()
-    return end.value.code or 0, *capsys.readouterr()
-
-
 FEW = ["--schedule", "1f1b", "--zero", "1", "--vpp", "1", "--predictor", "roofline"]
 
 
 @pytest.mark.parametrize("name", NONE)
-def test_a_search_without_an_answer_says_what_would_be_one(monkeypatch, capsys, name):
+def test_a_search_without_an_answer_says_what_would_be_one(command_line, name):
     words, sentence = NONE[name]
-    code, out, err = call(monkeypatch, capsys, "optimize", *words, *FEW)
+    code, out, err = command_line("optimize", *words, *FEW)
     assert (code, out) == (2, "")
     assert sentence in err
     assert err.startswith("clustersim: ")
 
 
 @pytest.mark.parametrize(("given", "said"), [([], True), (["--set", "parallelism.sequence_parallel=auto"], False)])
-def test_an_answer_says_that_sequence_parallelism_was_not_tried(monkeypatch, capsys, given, said):
-    code, out, _ = call(monkeypatch, capsys, "optimize", "hgx_h100_8", "gpt3_xl", "--global-batch", "64", *FEW, *given)
+def test_an_answer_says_that_sequence_parallelism_was_not_tried(command_line, given, said):
+    code, out, _ = command_line("optimize", "hgx_h100_8", "gpt3_xl", "--global-batch", "64", *FEW, *given)
     assert code == 0
     assert ("all without sequence parallelism" in out) == said
 
 
 @pytest.mark.parametrize("command", ["optimize", "sweep"])
 @pytest.mark.parametrize("given", ["training.micro_batch=1..4", "parallelism.tp=many", "training.seq=2k"])
-def test_text_in_the_place_of_a_number_is_one_sentence(monkeypatch, capsys, tmp_path, command, given):
+def test_text_in_the_place_of_a_number_is_one_sentence(command_line, tmp_path, command, given):
     words = ["--vpp", "auto", "--micro-batch", "auto"] if command == "sweep" else []
     words = [*words[: 4 if "micro" not in given else 2], *(["--out", str(tmp_path / "none")] if words else [])]
-    code, out, err = call(monkeypatch, capsys, command, "superpod_h100_128", "gpt3", *words, "--set", given)
+    code, out, err = command_line(command, "superpod_h100_128", "gpt3", *words, "--set", given)
     key, value = given.split("=")
     assert (code, out) == (2, "")
     assert err.endswith(f"{key}: {value} must be a whole number\n")
 
 
-def test_what_a_refusal_names_is_an_answer(monkeypatch, capsys):
+def test_what_a_refusal_names_is_an_answer(command_line):
     words, _ = NONE["too slow"]
-    _, _, err = call(monkeypatch, capsys, "optimize", *words, *FEW)
+    _, _, err = command_line("optimize", *words, *FEW)
     would = re.search(r"ask for --target (\d+)", err)[1]
-    code, out, _ = call(monkeypatch, capsys, "optimize", *words[:5], would, *words[6:], *FEW, "--json")
+    code, out, _ = command_line("optimize", *words[:5], would, *words[6:], *FEW, "--json")
     assert code == 0
     assert json.loads(out)["rows"][0]["tokens_per_s"] >= float(would)
     words, _ = NONE["too large"]
-    _, _, err = call(monkeypatch, capsys, "optimize", *words, *FEW)
+    _, _, err = command_line("optimize", *words, *FEW)
     fits = re.search(r"give \d+ nodes \((.*) fits there\)", err)[1]
-    code, out, _ = call(monkeypatch, capsys, "run", *words[:2], *shlex.split(fits), "--json", "--no-save")
+    code, out, _ = command_line("run", *words[:2], *shlex.split(fits), "--json", "--no-save")
     assert code == 0
     assert json.loads(out)["memory"]["verdict"] == "likely"
 
 
-def test_clusters_that_are_none_are_counted_beside_those_that_are(monkeypatch, capsys):
+def test_clusters_that_are_none_are_counted_beside_those_that_are(command_line):
     few = [*FEW, "--global-batch", "16", "--micro-batch", "1", "--recompute", "none"]
-    code, out, _ = call(monkeypatch, capsys, "optimize", "hgx_h100_8", "gpt3_xl", "--nodes", "2,1", *few)
+    code, out, _ = command_line("optimize", "hgx_h100_8", "gpt3_xl", "--nodes", "2,1", *few)
     assert code == 0
     assert "1 illegal\n  illegal, such as: " in out
     assert "2 nodes need a network between them" in out
 
 
-def test_the_command_gives_the_best_as_a_run(monkeypatch, capsys, tmp_path):
-    monkeypatch.chdir(tmp_path)
-    words = [
-        "nvlink_h100_4",
-        "gpt3_xl",
-        "--global-batch",
-        "16",
-        "--schedule",
-        "1f1b",
-        "--zero",
-        "0",
-        "--predictor",
-        "roofline",
-    ]
-    monkeypatch.setattr(sys, "argv", ["clustersim", "optimize", *words, "--json", "--top", "3"])
-    with pytest.raises(SystemExit):
-        main()
-    found = json.loads(capsys.readouterr().out)
+def test_the_command_gives_the_best_as_a_run(call):
+    words = shlex.split(
+        "optimize nvlink_h100_4 gpt3_xl --global-batch 16 --schedule 1f1b --zero 0 --predictor roofline"
+    )
+    found = json.loads(call(*words, "--json", "--top", "3")[1])
     assert len(found["rows"]) == 3
     counted = found["points_simulated"] + found["points_bounded"] + found["points_same"]
     assert counted + found.get("points_not_fitting", 0) == found["points"]
-    monkeypatch.setattr(sys, "argv", [*shlex.split(found["best_run"]), "--json", "--no-save"])
-    with pytest.raises(SystemExit):
-        main()
-    assert json.loads(capsys.readouterr().out)["step_time_s"] == found["rows"][0]["step_time_s"]
-    monkeypatch.setattr(sys, "argv", ["clustersim", "optimize", *words])
-    with pytest.raises(SystemExit):
-        main()
-    text = capsys.readouterr().out
+    alone = json.loads(call(*shlex.split(found["best_run"])[1:], "--json", "--no-save")[1])
+    assert alone["step_time_s"] == found["rows"][0]["step_time_s"]
+    text = call(*words)[1]
     assert "the best one alone:\n  clustersim run nvlink_h100_4 gpt3_xl --engine auto --tp" in text
     assert "why it is the best:\n  2. +" in text
-
-
-@pytest.mark.parametrize("kind", ["none", "bulk", "ring", "async"])
-def test_of_collectives_beside_products_what_sticks_out_counts(kind):
-    """Nothing else is on the links of a node: the bound is within 3 % of the step."""
-    case = evaluate.load(
-        evaluate.Files(str(ROOT / "topologies/hgx_h100_8.yaml"), str(ROOT / "workloads/llama3_8b.yaml"), {})
-    )
-    point = {"parallelism.tp": 8, "predictor": "roofline", "training.global_batch": 8}
-    point |= {"parallelism.overlap.tp": kind, "parallelism.sequence_parallel": True}
-    step = evaluate.evaluate(case, point)["step_time_s"]
-    simulator = case.cluster(point).simulator
-    bound = bounds(simulator, simulator.placed(case.job(point))).seconds
-    assert 0.97 * step < bound <= step
 
 
 INTERRUPTED = ("optimize", "hgx_h100_8", "gpt3_xl", "--predictor", "roofline", "--top", "8")
 
 
 @pytest.mark.parametrize("after", [3, 6])
-def test_ctrl_c_gives_the_best_so_far_and_what_is_open(monkeypatch, capsys, after):
+def test_ctrl_c_gives_the_best_so_far_and_what_is_open(command_line, monkeypatch, after):
     """Pressed before some simulation: what was found stands, and no point is better by more than is said."""
-    whole = json.loads(optimized(monkeypatch, capsys, *INTERRUPTED, "--json")[1])
+    whole = json.loads(command_line(*INTERRUPTED, "--json")[1])
     press_ctrl_c(monkeypatch, lambda done, _: done >= after)
-    code, out, err = optimized(monkeypatch, capsys, *INTERRUPTED, "--json")
+    code, out, err = command_line(*INTERRUPTED, "--json")
     assert (code, err) == (130, "clustersim: interrupted\n")
     found = json.loads(out)
     assert found["points_open"] > 0
@@ -879,7 +646,7 @@ def test_ctrl_c_gives_the_best_so_far_and_what_is_open(monkeypatch, capsys, afte
     assert least <= best
     assert least >= best * (1 - found["gap"]) * (1 - 1e-9)
     press_ctrl_c(monkeypatch, lambda done, _: done >= after)
-    code, out, err = optimized(monkeypatch, capsys, *INTERRUPTED)
+    code, out, err = command_line(*INTERRUPTED)
     assert (code, err) == (130, "clustersim: interrupted\n")
     assert "the best one alone:\n  clustersim run hgx_h100_8 gpt3_xl" in out
     assert f"\n{found['nearest_run']['said']}\n" in out
@@ -889,17 +656,9 @@ def test_ctrl_c_gives_the_best_so_far_and_what_is_open(monkeypatch, capsys, afte
     )
 
 
-def test_ctrl_c_before_anything_is_found_is_ctrl_c(monkeypatch, capsys):
+def test_ctrl_c_before_anything_is_found_is_ctrl_c(command_line, monkeypatch):
     press_ctrl_c(monkeypatch, lambda *_: True)
-    assert optimized(monkeypatch, capsys, *INTERRUPTED) == (130, "", "clustersim: interrupted\n")
-
-
-def optimized(monkeypatch, capsys, *words):
-    """Return exit code, standard output and standard error of a command."""
-    monkeypatch.setattr(sys, "argv", ["clustersim", *words])
-    with pytest.raises(SystemExit) as end:
-        main()
-    return end.value.code or 0, *capsys.readouterr()
+    assert command_line(*INTERRUPTED) == (130, "", "clustersim: interrupted\n")
 
 
 SMALL = {"tp": 2, "pp": 2, "micro_batch": 1, "recompute": "none", "schedule": "1f1b", "zero": 1, "vpp": 1}

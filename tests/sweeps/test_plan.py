@@ -6,18 +6,15 @@ import json
 import math
 import re
 import shlex
-import sys
 from dataclasses import replace
-from itertools import chain
-from pathlib import Path
 
 import numpy as np
 import pytest
 from ctrl_c import press_ctrl_c
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sweep_cases import loaded
 
-from clustersim.cli.main import main
 from clustersim.cli.plan import _under_way
 from clustersim.config.workload import Workload
 from clustersim.errors import InputError
@@ -38,11 +35,9 @@ from clustersim.planning.reliability import (
 )
 from clustersim.planning.renewal import play
 from clustersim.planning.request import PlanRequest, amount
-from clustersim.sweeps import evaluate
 from clustersim.sweeps.space import NODES, SweepSpace
 from clustersim.units import dollars
 
-ROOT = Path(__file__).parents[2]
 LLAMA3 = DAY * 1000 / (3.79 * 2048)
 """Seconds between interruptions of 2,048 nodes at the rate of Llama 3."""
 
@@ -165,8 +160,7 @@ def test_amounts_are_read_as_people_write_them():
 
 @pytest.fixture(scope="module")
 def planner():
-    files = evaluate.Files(str(ROOT / "topologies/rail_optimized.yaml"), str(ROOT / "workloads/llama3_8b.yaml"), {})
-    return Planner(evaluate.load(files), load())
+    return Planner(loaded("rail_optimized", "llama3_8b"), load())
 
 
 KIND = {"cluster.gpu": "h100", "predictor": "roofline", "training.global_batch": 512}
@@ -229,28 +223,15 @@ def test_a_much_earlier_deadline_is_asked_of_larger_clusters(planner):
     assert planner.plan(PlanRequest(2e12, 16.0, None, (KIND,)), KIND).usd <= late.usd
 
 
-def call(monkeypatch, capsys, *words):
-    monkeypatch.setattr(sys, "argv", ["clustersim", *words])
-    with pytest.raises(SystemExit) as end:
-        main()
-    return end.value.code or 0, *capsys.readouterr()
+@pytest.fixture
+def planned(call):
+    """Return a function that plans with the roofline predictor, in an empty folder, and gives (exit code, stdout, stderr)."""
+    return lambda words, *more: call("plan", *words.split(), "--set", "predictor=roofline", *more)
 
 
-def test_the_command_answers_with_a_run_that_has_its_step(monkeypatch, capsys, tmp_path):
-    monkeypatch.chdir(tmp_path)
-    words = [
-        "plan",
-        "llama3_8b",
-        "--tokens",
-        "500B",
-        "--days",
-        "10",
-        "--gpu",
-        "h100,b200",
-        "--set",
-        "predictor=roofline",
-    ]
-    code, out, err = call(monkeypatch, capsys, *words, "--json")
+def test_the_command_answers_with_a_run_that_has_its_step(planned, call):
+    words = "llama3_8b --tokens 500B --days 10 --gpu h100,b200"
+    code, out, err = planned(words, "--json")
     assert (code, err) == (0, "")
     found = json.loads(out)
     assert {one["step"]["gpu"] for one in found["plans"]} == {"h100", "b200"}
@@ -259,20 +240,20 @@ def test_the_command_answers_with_a_run_that_has_its_step(monkeypatch, capsys, t
     assert best["usd"] == min(one["usd"] for one in found["plans"])
     assert found["played_days"]["mean"] == pytest.approx(best["days"], rel=0.03)
     assert [one["what"].split(" (")[0] for one in found["changes"]][:2] == ["a week more", "a week less"]
-    run = json.loads(call(monkeypatch, capsys, *shlex.split(best["run"])[1:], "--json", "--no-save")[1])
+    run = json.loads(call(*shlex.split(best["run"])[1:], "--json", "--no-save")[1])
     assert run["step_time_s"] == best["step"]["step_time_s"]
 
 
-STOPPED = ["plan", "gpt3_xl", "--tokens", "30B", "--days", "20", "--global-batch", "128", "--set", "predictor=roofline"]
+STOPPED = "gpt3_xl --tokens 30B --days 20 --global-batch 128"
 
 
 @pytest.mark.parametrize("after", [3])
-def test_ctrl_c_gives_the_best_plan_so_far_and_what_is_open(monkeypatch, capsys, tmp_path, after):
+def test_ctrl_c_gives_the_best_plan_so_far_and_what_is_open(planned, monkeypatch, tmp_path, after):
     """Pressed before some simulation: the plan is one of the whole search or dearer, by no more than is said."""
-    whole = json.loads(call(monkeypatch, capsys, *STOPPED, "--json")[1])["plans"][0]
+    whole = json.loads(planned(STOPPED, "--json")[1])["plans"][0]
     assert whole["gap"] is None
     press_ctrl_c(monkeypatch, lambda done, _: done >= after)
-    code, out, err = call(monkeypatch, capsys, *STOPPED, "--out", str(tmp_path / "plan.json"))
+    code, out, err = planned(STOPPED, "--out", str(tmp_path / "plan.json"))
     assert (code, err) == (130, "clustersim: interrupted\n")
     found = json.loads((tmp_path / "plan.json").read_text())
     best = found["plans"][0]
@@ -285,48 +266,36 @@ def test_ctrl_c_gives_the_best_plan_so_far_and_what_is_open(monkeypatch, capsys,
     assert f"\n{found['nearest_run']['said']}\n" in out
 
 
-def test_ctrl_c_before_any_plan_is_ctrl_c_and_no_refusal(monkeypatch, capsys):
+def test_ctrl_c_before_any_plan_is_ctrl_c_and_no_refusal(planned, monkeypatch):
     press_ctrl_c(monkeypatch, lambda *_: True)
-    assert call(monkeypatch, capsys, *STOPPED) == (130, "", "clustersim: interrupted\n")
+    assert planned(STOPPED) == (130, "", "clustersim: interrupted\n")
 
 
-def test_ctrl_c_at_the_second_cluster_keeps_the_plan_of_the_first(monkeypatch, capsys):
+def test_ctrl_c_at_the_second_cluster_keeps_the_plan_of_the_first(planned, monkeypatch):
     press_ctrl_c(monkeypatch, lambda _, point: point["cluster.gpu"] == "b200")
-    code, out, err = call(monkeypatch, capsys, *STOPPED, "--gpu", "h100,b200", "--json")
+    code, out, err = planned(STOPPED, "--gpu", "h100,b200", "--json")
     assert (code, err) == (130, "clustersim: interrupted\n")
     found = json.loads(out)
     assert [one["step"]["gpu"] for one in found["plans"]] == ["h100"]
     assert [one["why"] for one in found["without"]] == ["b200-sxm: interrupted before a plan"]
 
 
-def test_a_time_that_is_over_gives_the_first_plan_of_each_cluster(monkeypatch, capsys):
-    found = json.loads(call(monkeypatch, capsys, *STOPPED, "--gpu", "h100,b200", "--within", "1us", "--json")[1])
+def test_a_time_that_is_over_gives_the_first_plan_of_each_cluster(planned):
+    found = json.loads(planned(STOPPED, "--gpu", "h100,b200", "--within", "1us", "--json")[1])
     assert {one["step"]["gpu"] for one in found["plans"]} == {"h100", "b200"}
     assert all(one["days"] <= 20 and one["gap"] >= 0 for one in found["plans"])
 
 
 @pytest.mark.parametrize(("key", "name"), [("cluster.gpu", "b200"), ("cluster.node", "hgx-b300")])
-def test_a_gpu_that_is_set_is_the_one_of_the_plan(monkeypatch, capsys, key, name):
-    words = [
-        "plan",
-        "llama3_8b",
-        "--tokens",
-        "1T",
-        "--days",
-        "10",
-        "--set",
-        "predictor=roofline",
-        "--set",
-        f"{key}={name}",
-    ]
-    out = call(monkeypatch, capsys, *words)[1]
+def test_a_gpu_that_is_set_is_the_one_of_the_plan(planned, key, name):
+    words = f"llama3_8b --tokens 1T --days 10 --set {key}={name}"
+    out = planned(words)[1]
     assert f"1.  {name}  " in out
 
 
-def test_rows_say_by_which_network_they_differ(monkeypatch, capsys, tmp_path):
-    monkeypatch.chdir(tmp_path)
-    words = "plan llama3_8b --tokens 100B --days 30 --nic 200Gb/s,400Gb/s --oversubscription 2 --set predictor=roofline"
-    code, out, err = call(monkeypatch, capsys, *words.split())
+def test_rows_say_by_which_network_they_differ(planned):
+    words = "llama3_8b --tokens 100B --days 30 --nic 200Gb/s,400Gb/s --oversubscription 2"
+    code, out, err = planned(words)
     assert (code, err) == (0, "")
     assert {"h100, 200Gb/s", "h100, 400Gb/s"} == {
         line.split("  ")[1] for line in out.splitlines() if line.strip().startswith(("1.", "2."))
@@ -336,51 +305,51 @@ def test_rows_say_by_which_network_they_differ(monkeypatch, capsys, tmp_path):
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["--tokens", "15T"], "nothing bounds the plan; give --days, --budget, --nodes, or several"),
-        (["--tokens", "15T", "--days", "0"], "--days 0.0: write a number above 0"),
-        (["--tokens", "15T", "--days", "nan"], "--days nan: write a number above 0"),
-        (["--tokens", "15T", "--days", "1e300"], "--days 1e+300: write a number above 0, 1e+18 at most"),
+        ("--tokens 15T", "nothing bounds the plan; give --days, --budget, --nodes, or several"),
+        ("--tokens 15T --days 0", "--days 0.0: write a number above 0"),
+        ("--tokens 15T --days nan", "--days nan: write a number above 0"),
+        ("--tokens 15T --days 1e300", "--days 1e+300: write a number above 0, 1e+18 at most"),
         (
-            ["--tokens", "1T", "--days", "30", "--nic", "400Gb/s", "--set", "cluster.nic=200Gb/s"],
+            "--tokens 1T --days 30 --nic 400Gb/s --set cluster.nic=200Gb/s",
             "--nic 400Gb/s and --set cluster.nic=200Gb/s set the same key; give one of the two",
         ),
         (
-            ["--tokens", "1T", "--days", "30", "--set", "cluster.nic=400"],
+            "--tokens 1T --days 30 --set cluster.nic=400",
             "400 has no unit; write a bandwidth with one, like 400",
         ),
-        (["--tokens", "1T", "--days", "3", "--oversubscription", "x"], "fabric.oversubscription: x must be a number"),
-        (["--tokens", "1T", "--days", "3", "--topology", "nvlink_h100_4"], "has one with --days "),
-        (["--tokens", "-5", "--days", "30"], "--tokens '-5': write a number above 0 such as 15T, 300B or 2.5M"),
-        (["--tokens", "1T", "--days", "3", "--set", "cluster.nodes=4"], "cluster.nodes: is what a plan finds; give"),
-        (["--tokens", "1T", "--days", "30", "--price", "0"], "--price: rent."),
-        (["--tokens", "1T", "--days", "30", "--gpu", "h1000"], "unknown GPU 'h1000'"),
+        ("--tokens 1T --days 3 --oversubscription x", "fabric.oversubscription: x must be a number"),
+        ("--tokens 1T --days 3 --topology nvlink_h100_4", "has one with --days "),
+        ("--tokens -5 --days 30", "--tokens '-5': write a number above 0 such as 15T, 300B or 2.5M"),
+        ("--tokens 1T --days 3 --set cluster.nodes=4", "cluster.nodes: is what a plan finds; give"),
+        ("--tokens 1T --days 30 --price 0", "--price: rent."),
+        ("--tokens 1T --days 30 --gpu h1000", "unknown GPU 'h1000'"),
         (
-            ["--tokens", "15", "--days", "30"],
+            "--tokens 15 --days 30",
             "--tokens 15: is less than one step of 512 sequences of 8192 tokens; write 15T or",
         ),
-        (["--tokens", "4M", "--days", "30"], "--tokens 4000000: is less than one step of 512 sequences"),
+        ("--tokens 4M --days 30", "--tokens 4000000: is less than one step of 512 sequences"),
         (
-            ["--tokens", "1T", "--days", "30", "--global-batch", "1000003"],
+            "--tokens 1T --days 30 --global-batch 1000003",
             "batches of 1000003 sequences, which 1, 1000003 replicas can share evenly, has none; it has one with "
             "--global-batch 1048576 (",
         ),
     ],
 )
-def test_a_question_without_an_answer_is_one_sentence(monkeypatch, capsys, words, sentence):
-    code, out, err = call(monkeypatch, capsys, "plan", "llama3_8b", *words, "--set", "predictor=roofline")
+def test_a_question_without_an_answer_is_one_sentence(planned, words, sentence):
+    code, out, err = planned(f"llama3_8b {words}")
     assert (code, out) == (2, "")
     assert sentence in err
     assert len(err.splitlines()) == 1
 
 
 IMPOSSIBLE = {
-    "too soon": ["--tokens", "100B", "--days", "0.001"],
-    "too cheap": ["--tokens", "100B", "--budget", "10"],
-    "too cheap in time": ["--tokens", "100B", "--days", "30", "--budget", "10"],
-    "too few nodes": ["--tokens", "100B", "--days", "0.5", "--nodes", "1"],
-    "all of these": ["--tokens", "100B", "--days", "0.001", "--nodes", "1", "--budget", "10"],
-    "too small a batch": ["--tokens", "100B", "--days", "0.12", "--global-batch", "64"],
-    "two kinds": ["--tokens", "100B", "--days", "0.001", "--gpu", "a100,h100"],
+    "too soon": "--tokens 100B --days 0.001",
+    "too cheap": "--tokens 100B --budget 10",
+    "too cheap in time": "--tokens 100B --days 30 --budget 10",
+    "too few nodes": "--tokens 100B --days 0.5 --nodes 1",
+    "all of these": "--tokens 100B --days 0.001 --nodes 1 --budget 10",
+    "too small a batch": "--tokens 100B --days 0.12 --global-batch 64",
+    "two kinds": "--tokens 100B --days 0.001 --gpu a100,h100",
 }
 
 
@@ -388,17 +357,16 @@ SLOW = ("too soon", "two kinds", "too cheap in time", "too small a batch")
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in IMPOSSIBLE])
-def test_an_impossible_question_is_told_what_would_do_and_that_does(monkeypatch, capsys, name):
-    words = ["plan", "gpt3_xl", *IMPOSSIBLE[name], "--set", "predictor=roofline"]
-    code, out, err = call(monkeypatch, capsys, *words)
+def test_an_impossible_question_is_told_what_would_do_and_that_does(planned, name):
+    code, out, err = planned(f"gpt3_xl {IMPOSSIBLE[name]}")
     assert (code, out) == (2, "")
     assert len(err.splitlines()) == 1
     would = re.findall(r"((?:--(?:days|budget|nodes|global-batch) \S+ )+)\(", err)
     assert would
     for limits in would:
-        own = limits.split()
-        kept = [pair for pair in zip(words[2::2], words[3::2], strict=True) if pair[0] not in own]
-        code, _, err = call(monkeypatch, capsys, *words[:2], *chain(*kept), *own, "--quiet")
+        pairs = re.findall(r"(--\S+) (\S+)", IMPOSSIBLE[name])
+        kept = " ".join(f"{key} {value}" for key, value in pairs if key not in limits.split())
+        code, _, err = planned(f"gpt3_xl {kept} {limits}", "--quiet")
         assert (code, err) == (0, "")
 
 
@@ -448,74 +416,49 @@ def test_a_change_is_what_the_question_with_that_limit_finds(planner):
 
 
 @pytest.mark.slow
-def test_the_nodes_that_a_refusal_names_are_the_least(monkeypatch, capsys):
-    words = ["plan", "llama3_8b", "--tokens", "15T", "--days", "40", "--set", "predictor=roofline", "--quiet"]
-    code, _, err = call(monkeypatch, capsys, *words, "--nodes", "1")
+def test_the_nodes_that_a_refusal_names_are_the_least(planned):
+    words = "llama3_8b --tokens 15T --days 40 --quiet"
+    code, _, err = planned(words, "--nodes", "1")
     nodes = int(re.search(r"--nodes (\d+) ", err)[1])
     assert code == 2
-    assert call(monkeypatch, capsys, *words, "--nodes", str(nodes))[0] == 0
-    assert call(monkeypatch, capsys, *words, "--nodes", str(int(nodes * (1 - NEAR)) - 1))[0] == 2
+    assert planned(words, "--nodes", str(nodes))[0] == 0
+    assert planned(words, "--nodes", str(int(nodes * (1 - NEAR)) - 1))[0] == 2
 
 
 @pytest.mark.slow
-def test_a_plan_likely_fits_unless_the_rest_is_asked_for_too(monkeypatch, capsys):
-    words = [
-        "plan",
-        "llama3_70b",
-        "--tokens",
-        "1T",
-        "--nodes",
-        "32",
-        "--global-batch",
-        "256",
-        "--set",
-        "predictor=roofline",
-    ]
-    (sure,), (free,) = (
-        json.loads(call(monkeypatch, capsys, *words, "--json", *more)[1])["plans"] for more in ([], ["--unlikely"])
-    )
+def test_a_plan_likely_fits_unless_the_rest_is_asked_for_too(planned):
+    words = "llama3_70b --tokens 1T --nodes 32 --global-batch 256"
+    (sure,), (free,) = (json.loads(planned(words, "--json", *more)[1])["plans"] for more in ([], ["--unlikely"]))
     assert (sure["step"]["memory_verdict"], free["step"]["memory_verdict"]) == ("likely", "unlikely")
     assert sure["days"] > free["days"]
-    out = call(monkeypatch, capsys, *words, "--unlikely")[1]
+    out = planned(words, "--unlikely")[1]
     assert "  ! tp " in out
     assert "! unlikely to fit: " in out
 
 
-def test_changes_that_miss_a_limit_say_so(monkeypatch, capsys):
-    words = [
-        "plan",
-        "llama3_70b",
-        "--tokens",
-        "1T",
-        "--nodes",
-        "64",
-        "--set",
-        "predictor=roofline",
-        "--global-batch",
-        "512",
-    ]
-    days = json.loads(call(monkeypatch, capsys, *words, "--json")[1])["plans"][0]["days"]
-    words += ["--days", f"{days * 1.001}"]
-    found = json.loads(call(monkeypatch, capsys, *words, "--json")[1])
+def test_changes_that_miss_a_limit_say_so(planned):
+    words = "llama3_70b --tokens 1T --nodes 64 --global-batch 512"
+    days = json.loads(planned(words, "--json")[1])["plans"][0]["days"]
+    words += f" --days {days * 1.001}"
+    found = json.loads(planned(words, "--json")[1])
     slower = next(one for one in found["changes"] if one["what"].startswith("NICs"))
     assert slower["misses"] == (["days"] if slower["plan"]["days"] > days * 1.001 else [])
     assert slower["plan"]["days"] > days * 1.001
-    assert ", too late" in call(monkeypatch, capsys, *words)[1]
+    assert ", too late" in planned(words)[1]
 
 
-def test_less_money_says_which_deadline_it_could_keep(monkeypatch, capsys):
+def test_less_money_says_which_deadline_it_could_keep(planned):
     """Changes of money look for the fastest plan; one beyond the deadline is no answer to the question, and says so first."""
-    words = ["plan", "llama3_8b", "--tokens", "15T", "--days", "4", "--set", "predictor=roofline"]
-    found = json.loads(call(monkeypatch, capsys, *words, "--json")[1])
+    words = "llama3_8b --tokens 15T --days 4"
+    found = json.loads(planned(words, "--json")[1])
     less = next(one for one in found["changes"] if one["what"].startswith("10% less money"))
     assert less["misses"] == ["days"]
     plan, best = less["plan"], found["plans"][0]
-    line = next(line for line in call(monkeypatch, capsys, *words)[1].splitlines() if "less money" in line)
+    line = next(line for line in planned(words)[1].splitlines() if "less money" in line)
     usd = f"{dollars(plan['usd'] - best['usd'])} USD"
     said = f"none within 4 days, the fastest has {plan['nodes']} nodes, {plan['days']:.1f} days, {usd}"
     assert line.startswith(f"  10% less money ({dollars(0.9 * best['usd'])} USD): {said}")
-    words[words.index("15T")] = "1T"
-    out = call(monkeypatch, capsys, *words)[1]
+    out = planned(words.replace("15T", "1T"))[1]
     assert "less money" in out
     assert out.split("less money")[1].splitlines()[0].endswith(" USD): no plan, whatever the deadline")
 
@@ -530,31 +473,19 @@ def test_less_money_says_which_deadline_it_could_keep(monkeypatch, capsys):
     ],
 )
 def test_a_plan_that_only_nodes_limit_is_the_answer_of_optimize(model, nodes, changes):
-    files = evaluate.Files(str(ROOT / "topologies/rail_optimized.yaml"), str(ROOT / f"workloads/{model}.yaml"), {})
+    case = loaded("rail_optimized", model, unlikely=False)
     kind = {"cluster.gpu": "h100", "predictor": "roofline", "training.global_batch": 64, **changes}
     asked = PlanRequest(1e12, None, None, (kind,), nodes=nodes)
-    plan = answer(Planner(evaluate.load(files, unlikely=False), load()), asked).plans[0][1]
+    plan = answer(Planner(case, load()), asked).plans[0][1]
     fixed = {**kind, NODES: plan.nodes}
     space = SweepSpace({}, fixed, frozenset(), tuple(free(fixed)))
-    best = optimized(evaluate.load(files, unlikely=False), space, objective("step"), 1).best[0]
+    best = optimized(case, space, objective("step"), 1).best[0]
     assert plan.nodes == nodes
     assert plan.row["step_time_s"] == best.row["step_time_s"]
 
 
-def test_days_are_steps_over_goodput(monkeypatch, capsys):
-    out = call(
-        monkeypatch,
-        capsys,
-        "plan",
-        "llama3_8b",
-        "--tokens",
-        "1T",
-        "--nodes",
-        "8",
-        "--set",
-        "predictor=roofline",
-        "--json",
-    )[1]
+def test_days_are_steps_over_goodput(planned):
+    out = planned("llama3_8b --tokens 1T --nodes 8", "--json")[1]
     best = json.loads(out)["plans"][0]
     steps = math.ceil(1e12 / (best["step"]["global_batch"] * best["step"]["seq"]))
     assert best["days"] == pytest.approx(steps * best["step"]["step_time_s"] / best["goodput"] / DAY, rel=1e-12)

@@ -16,7 +16,6 @@ import polars as pl
 import pytest
 from stored import sweep_row
 
-from clustersim.cli.main import main
 from clustersim.cli.sweep_table import Shown, point_table
 from clustersim.errors import ClustersimError, InputError, InterruptedSweepError
 from clustersim.pages.sweep import sweep_page
@@ -35,12 +34,6 @@ AXES = {"tp": [1, 2, 3], "pp": [1, 2], "micro_batch": [1, 8]}
 SPACE = [{"predictor": "roofline", "training.global_batch": 64, **point} for point in points(AXES)]
 OPTIONS = ["--tp", "1-3", "--pp", "1,2", "--micro-batch", "1,8", "--set", "training.global_batch=64"]
 OPTIONS += ["--predictor", "roofline"]
-
-
-@pytest.fixture
-def place(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
 
 
 @pytest.fixture(scope="module")
@@ -132,32 +125,18 @@ def test_items_of_one_key_go_to_one_worker_unless_others_would_idle():
     assert all(len({"aab"[place % 3] for place in group}) == 1 for group in groups)
 
 
-def command(monkeypatch, capsys, *arguments):
-    monkeypatch.setattr(sys, "argv", ["clustersim", "sweep", str(NODE), str(JOB), *arguments])
-    with pytest.raises(SystemExit) as end:
-        main()
-    return end.value.code or 0, *capsys.readouterr()
+@pytest.fixture
+def command(call):
+    """Return a function that sweeps in an empty folder, and gives (exit code, stdout, stderr)."""
+    return lambda *arguments: call("sweep", str(NODE), str(JOB), *arguments)
 
 
-def test_the_command(place, done, monkeypatch, capsys):
-    code, out, err = command(monkeypatch, capsys, *OPTIONS, "--workers", "1")
+def test_the_command(command, done):
+    code, out, err = command(*OPTIONS, "--workers", "1")
     assert (code, err) == (0, "")
     best = ranked(done[0])
     head, *rows = out.splitlines()[: len(best) + 1]
-    assert head.split() == [
-        "tokens/s",
-        "step",
-        "GPUs",
-        "of",
-        "8",
-        "tp",
-        "pp",
-        "dp",
-        "micro-batch",
-        "MFU",
-        "bubble",
-        "memory",
-    ]
+    assert head.split() == shlex.split("tokens/s step GPUs of 8 tp pp dp micro-batch MFU bubble memory")
     shown = [int(row.split()[1].replace(",", "")) for row in rows]
     assert shown == [round(row["tokens_per_s"]) for row in best]
     assert shown == sorted(shown, reverse=True)
@@ -166,8 +145,8 @@ def test_the_command(place, done, monkeypatch, capsys):
     assert [p.name for p in Path("results").iterdir()] == ["sweep-hgx_h100_8-gpt3_xl-predictor-roofline-global_batch64"]
 
 
-def test_the_command_prints_json(place, done, monkeypatch, capsys):
-    code, out, err = command(monkeypatch, capsys, *OPTIONS, "--workers", "1", "--json", "--out", "x")
+def test_the_command_prints_json(command, done):
+    code, out, err = command(*OPTIONS, "--workers", "1", "--json", "--out", "x")
     assert (code, err) == (0, "")
     found = json.loads(out, parse_constant=pytest.fail)
     keys = [log.key({k: row[k] for k in AXES}) for row in found["rows"]]
@@ -190,8 +169,8 @@ def test_rows_that_are_unlikely_to_fit_are_marked(done):
     assert table[len(rows) + 1] == "! unlikely to fit: none of 11 published mappings this full ran"
 
 
-def test_every_row_of_json_has_the_command_of_its_point(place, monkeypatch, capsys):
-    _, out, _ = command(monkeypatch, capsys, *OPTIONS, "--workers", "1", "--json")
+def test_every_row_of_json_has_the_command_of_its_point(command):
+    _, out, _ = command(*OPTIONS, "--workers", "1", "--json")
     found = json.loads(out)
     assert found["best_run"] == found["rows"][0]["run"]
     for row in found["rows"]:
@@ -200,17 +179,15 @@ def test_every_row_of_json_has_the_command_of_its_point(place, monkeypatch, caps
         assert row["run"].endswith(f" {split}")
 
 
-def test_no_legal_point_is_said(place, monkeypatch, capsys):
-    code, out, err = command(
-        monkeypatch, capsys, "--pp", "16", "--tp", "1,2", "--workers", "1", "--predictor", "roofline"
-    )
+def test_no_legal_point_is_said(command):
+    code, out, err = command("--pp", "16", "--tp", "1,2", "--workers", "1", "--predictor", "roofline")
     assert code == 2
     assert err.startswith("clustersim: none of 2 points has a result: parallelism.pp: the cluster is too small")
     assert out.startswith("0 of 2 points were simulated")
     assert "the cluster is too small" in out
     words = ("--pp", "16,32", "--workers", "1", "--predictor", "roofline")
-    assert command(monkeypatch, capsys, *words, "--json")[0] == 2
-    assert command(monkeypatch, capsys, *words, "--shard", "1/2")[0] == 0  # others of the array may have some
+    assert command(*words, "--json")[0] == 2
+    assert command(*words, "--shard", "1/2")[0] == 0  # others of the array may have some
     with pytest.raises(InputError, match=r"none of its 4 points has a result to draw: .* the cluster is too small"):
         sweep_page(next(Path("results").glob("*roofline")))
 
@@ -263,18 +240,9 @@ def test_overrides_that_are_words_among_numbers(tmp_path):
     assert table["parallelism.algorithms.tp"].to_list() == ["tree", "tree"]
 
 
-def test_every_swept_axis_is_a_column_and_no_other(place, monkeypatch, capsys):
-    more = [
-        "--recompute",
-        "none,full",
-        "--global-batch",
-        "64,128",
-        "--zero",
-        "0,1",
-        "--set",
-        "training.gradients=fp32,bf16",
-    ]
-    code, out, err = command(monkeypatch, capsys, "--tp", "2", "--predictor", "roofline", "--workers", "1", *more)
+def test_every_swept_axis_is_a_column_and_no_other(command):
+    more = shlex.split("--recompute none,full --global-batch 64,128 --zero 0,1 --set training.gradients=fp32,bf16")
+    code, out, err = command("--tp", "2", "--predictor", "roofline", "--workers", "1", *more)
     assert (code, err) == (0, "")
     columns = out.splitlines()[0].split()
     swept = ["zero", "global-batch", "recompute", "training.gradients"]
@@ -299,26 +267,17 @@ AXES_OF_ALL_KINDS = {
 
 
 @pytest.mark.parametrize("kind", AXES_OF_ALL_KINDS)
-def test_the_command_of_the_best_point_gives_its_numbers(place, monkeypatch, capsys, kind):
+def test_the_command_of_the_best_point_gives_its_numbers(call, kind):
     Path(ODD).write_text(JOB.read_text(encoding="utf-8"), encoding="utf-8")
     options = [*AXES_OF_ALL_KINDS[kind], "--set", "training.global_batch=32", "--predictor", "roofline"]
-    call = [str(NODE), ODD, *options, "--clocks", "0.9", "--workers", "1"]
-    monkeypatch.setattr(sys, "argv", ["clustersim", "sweep", *call, "--json"])
-    with pytest.raises(SystemExit):
-        main()
-    found = json.loads(capsys.readouterr().out)
-    monkeypatch.setattr(sys, "argv", ["clustersim", "sweep", *call, "--out", "again"])
-    with pytest.raises(SystemExit):
-        main()
-    folded = capsys.readouterr().out.partition("the best one alone:\n")[2].partition("\n\n")[0]
+    words = ["sweep", str(NODE), ODD, *options, "--clocks", "0.9", "--workers", "1"]
+    found = json.loads(call(*words, "--json")[1])
+    folded = call(*words, "--out", "again")[1].partition("the best one alone:\n")[2].partition("\n\n")[0]
     one = subprocess.run(["bash", "-c", f"printf '%s\\n' {folded}"], capture_output=True, text=True, check=True).stdout
     words = shlex.split(found["best_run"])
     assert one.splitlines() == words
-    monkeypatch.setattr(sys, "argv", [*words, "--json", "--no-save"])
-    with pytest.raises(SystemExit) as end:
-        main()
-    out, err = capsys.readouterr()
-    assert (end.value.code or 0, err) == (0, "")
+    code, out, err = call(*words[1:], "--json", "--no-save")
+    assert (code, err) == (0, "")
     alone = evaluate.flat(json.loads(out))
     figures = {key: value for key, value in alone.items() if isinstance(value, float)}
     assert "step_time_s" in figures
@@ -359,9 +318,9 @@ def test_values_of_a_setting_are_parted_at_commas_outside_brackets_and_quotes():
     assert listed("'a,b',c") == ["'a,b'", "c"]
 
 
-def test_reasons_are_counted_by_kind(place, monkeypatch, capsys):
+def test_reasons_are_counted_by_kind(command):
     options = ["--tp", "1,3,5", "--pp", "1,2", "--vpp", "1,2", "--predictor", "roofline", "--workers", "1"]
-    _, out, _ = command(monkeypatch, capsys, *options, "--json")
+    _, out, _ = command(*options, "--json")
     found = json.loads(out)
     kinds = {(one["status"], one["reason"].split(":")[0]): one["points"] for one in found["reasons"]}
     assert kinds == {
@@ -371,21 +330,18 @@ def test_reasons_are_counted_by_kind(place, monkeypatch, capsys):
     assert sum(kinds.values()) == found["points_illegal"]
 
 
-def test_a_key_is_an_axis_once(place, monkeypatch, capsys):
-    code, out, err = command(monkeypatch, capsys, "--tp", "1,2", "--set", "parallelism.tp=4")
+def test_a_key_is_an_axis_once(command):
+    code, out, err = command("--tp", "1,2", "--set", "parallelism.tp=4")
     assert (code, out) == (2, "")
     assert "--set parallelism.tp is also an axis of the sweep; give one of the two" in err
-    code, out, err = command(monkeypatch, capsys, "--set", "training.recompute=full")
+    code, out, err = command("--set", "training.recompute=full")
     assert (code, out) == (2, "")
     assert "nothing to sweep" in err
 
 
-def test_run_sweep_and_share_have_the_same_options(monkeypatch, capsys):
+def test_run_sweep_and_share_have_the_same_options(call):
     for name in ("run", "sweep", "jobs", "share"):
-        monkeypatch.setattr(sys, "argv", ["clustersim", name, "--help"])
-        with pytest.raises(SystemExit):
-            main()
-        page = capsys.readouterr().out
+        page = call(name, "--help")[1]
         assert [one.flag for one in workload_options.OPTIONS if not re.search(rf" {one.flag}[ ,]", page)] == []
     assert {"vpp", "recompute", "seq", "precision", "zero"} <= workload_options.KEYS.keys()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -172,15 +173,7 @@ def test_nccls_file_is_utf8_whatever_it_declares(tmp_path: Path, encoding: str) 
 
 @pytest.mark.parametrize(
     "name",
-    [
-        "explicit_8",
-        "leaf_spine_32",
-        "rail_only_128",
-        "hpn_dual_plane_128",
-        "mi300x_8",
-        "dragonfly_132",
-        "dragonfly_plus_3420",
-    ],
+    shlex.split("explicit_8 leaf_spine_32 rail_only_128 hpn_dual_plane_128 mi300x_8 dragonfly_132 dragonfly_plus_3420"),
 )
 def test_ns3_gets_every_cable_once(name: str) -> None:
     topology = cabled(read(f"topologies/{name}.yaml"))

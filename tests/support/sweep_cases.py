@@ -1,0 +1,31 @@
+"""Inputs of sweeps and searches, and their points, written as words of a command line."""
+
+from typing import Any
+
+import yaml
+
+from clustersim.config.shipped import find
+from clustersim.parallel.options import KEYS
+from clustersim.sweeps.evaluate import Files, SweepInputs, load
+
+
+def loaded(topology: str, workload: str, unlikely: bool = True) -> SweepInputs:
+    """Return the inputs of a shipped topology and a shipped workload."""
+    return load(Files(topology, str(find("workloads", workload)), {}), unlikely)
+
+
+def texts(words: str) -> dict[str, str]:
+    """Return the text of each value by its key, from words such as `tp=1,2` or `model.layers=4`."""
+    pairs = (word.split("=", 1) for word in words.split())
+    return {KEYS.get(key, key): text for key, text in pairs}
+
+
+def parsed(words: str) -> dict[str, Any]:
+    """Return the value of each key, from such words."""
+    return {key: yaml.safe_load(text) for key, text in texts(words).items()}
+
+
+def question(words: str) -> tuple[SweepInputs, str]:
+    """Return the inputs that the first two of some words name, and the other words."""
+    topology, workload, rest = words.split(" ", 2)
+    return loaded(topology, workload), rest
