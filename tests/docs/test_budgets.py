@@ -33,12 +33,12 @@ BUDGETS = {
 """Lines of Python and C that each room of `clustersim/`, or several rooms together, may have."""
 
 NOT_YET = {
-    "engine": 8_330,
+    "engine": 8_050,
     "the top: simulation, preparation, question, cache, writing, plugins and other files": 2_320,
     "topology": 5_020,
     "collectives": 4_580,
-    "cli": 4_440,
-    "report": 4_240,
+    "cli": 4_310,
+    "report": 4_250,
     "validate": 3_570,
     "predictors": 3_270,
     "parallel": 3_350,
