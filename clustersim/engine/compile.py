@@ -28,7 +28,6 @@ from clustersim.engine.program import (
     READY,
     SYNCHRONISE,
     Carried,
-    GroupCell,
     Launches,
     Program,
     Task,
@@ -84,8 +83,6 @@ class Plan(NamedTuple):
     """Program of each rank cell."""
     groups: Mapping[str, Ints]
     """Group cell of each rank cell by family, -1 for none; for messages by `family/send` and `family/receive`."""
-    members: Mapping[GroupCell, int]
-    """Number of rank cells of each group."""
     activities: Sequence[Activity]
     """Distinct activities."""
     does: Ints
@@ -167,10 +164,10 @@ def bound(works: Sequence[Work], demand: Demand, cells: Partition, kept: Mask) -
 def _plan(work: Work, placed: Tenant, net: Network) -> Plan:
     topology, ranks, families = net.topology, net.cells.ranks, [family for family, _ in placed.families]
 
-    def found() -> tuple[Ints, dict[str, Ints], dict[GroupCell, int]]:
-        return roles(work.job)[ranks.first], cells_of(families, net), rank_cells(families, net)
+    def found() -> tuple[Ints, dict[str, Ints]]:
+        return roles(work.job)[ranks.first], cells_of(families, net)
 
-    role, groups, members = topology.cache.once(("ranks", net.cells.key), found)
+    role, groups = topology.cache.once(("ranks", net.cells.key), found)
     gpus, made = work.gpus[ranks.first], Activities.of(work, net)
     own = {one: one for one in layouts(work.scripts)}
     if work.hosts:
@@ -195,7 +192,7 @@ def _plan(work: Work, placed: Tenant, net: Network) -> Plan:
         for row, task in enumerate(tasks):
             different[row] = binder.activity(task)
         does[begins[cells] + np.arange(len(which))[:, np.newaxis]] = different[which]
-    return Plan(programs, role, groups, members, made.activities, does, net, ranks.first, ranks.size, work.hosts)
+    return Plan(programs, role, groups, made.activities, does, net, ranks.first, ranks.size, work.hosts)
 
 
 def cells_of(families: Iterable[Family], net: Network) -> dict[str, Ints]:
@@ -207,16 +204,6 @@ def cells_of(families: Iterable[Family], net: Network) -> dict[str, Ints]:
         sides = {f"{family.name}/send": 0, f"{family.name}/receive": 1} if p2p else {family.name: None}
         for place, side in sides.items():
             result[place] = cells[group_of(family, len(ranks.of), side)[ranks.first]]
-    return result
-
-
-def rank_cells(families: Iterable[Family], net: Network) -> dict[GroupCell, int]:
-    """Count the rank cells in the first group of every group cell."""
-    result: dict[GroupCell, int] = {}
-    for family in families:
-        cells = np.sort(net.cells.ranks.of[family.ranks[net.cells.groups[family.name].first]], axis=1)
-        different = (np.diff(cells, axis=1) > 0).sum(axis=1) + 1
-        result |= {(family.name, cell): count for cell, count in enumerate(different.tolist())}
     return result
 
 

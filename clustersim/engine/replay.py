@@ -16,7 +16,7 @@ import numpy as np
 from clustersim.arrays import Ints
 from clustersim.collectives.levels import fanouts, levels
 from clustersim.collectives.plan import NCCL
-from clustersim.engine.compile import Activities, Plan, cells_of, rank_cells
+from clustersim.engine.compile import Activities, Plan, cells_of
 from clustersim.engine.network import Network, Tenant, demand, folded, networks
 from clustersim.engine.player import Engine, Player
 from clustersim.engine.program import Layout, Program, Task
@@ -116,5 +116,5 @@ def _plan(ranks: Sequence[TracedRank], families: Sequence[Family], network: Netw
         for task, seconds in zip(rank.tasks, rank.seconds, strict=True)
     ]
     programs, role = [Program(Layout(rank.tasks), (), (0,)) for rank in ranks], np.arange(len(ranks))
-    own = programs, role, groups, rank_cells(families, network), made.activities, np.array(does), network
+    own = programs, role, groups, made.activities, np.array(does), network
     return Plan(*own, cells.first, cells.size)

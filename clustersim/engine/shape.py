@@ -13,7 +13,7 @@ Example: a rank with the passes F0 and B0, whose templates are (receive, compute
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
@@ -28,7 +28,6 @@ from clustersim.engine.program import (
     READY,
     SYNCHRONISE,
     UPDATE,
-    GroupCell,
     Handle,
     Layout,
     OwnTask,
@@ -302,7 +301,7 @@ def shape(plan: Plan) -> Shape:
     distinct_messages, message = distinct_rows(messages)
     gives[sending] = each * message[: len(sending)]
     which[receiving] = each * message[len(sending) :]
-    together, group_size = _groups(plan.members, list(names.groups), cells)
+    together, group_size = _groups(cells)
     # passes
     role_pass = offsets(np.array([len(template) for template, _ in orders], np.int64))
     passes, rank_pass = entries(role_pass, role), offsets(lengths(role_pass)[role])
@@ -354,22 +353,22 @@ def shape(plan: Plan) -> Shape:
         line=line,
         plan=plan,
     )
-    return _with_meetings(draft, group_size) if (group_size > 1).any() else draft
+    return _with_meetings(draft, group_size) if (draft.group >= 0).any() else draft
 
 
-def _groups(members: Mapping[GroupCell, int], names: Sequence[str], cells: Ints) -> tuple[Ints, Ints]:
-    """Return the number of each rank's group (names + 1, ranks), -1 where its rank cell is alone in it, and the size of groups.
+def _groups(cells: Ints) -> tuple[Ints, Ints]:
+    """Return the number of each rank's group (families + 1, ranks), -1 where its cell is alone in it, and the size of groups.
 
-    members: number of rank cells of each group. cells (names, ranks): the group cell of each rank.
+    cells (families, ranks): the group cell of each rank, -1 for none. All rank cells of a group cell are in each of its groups.
     """
-    sizes, numbers = list[int](), np.full((len(names) + 1, cells.shape[1]), -1)  # no group is the last row
-    for number, (name, own) in enumerate(zip(names, cells, strict=True)):
-        each = [(name, cell) for cell in range(own.max() + 1)]
-        size = [members[cell] if cell in members else 0 for cell in each]  # noqa: SIM401  # a third of the time
-        several = np.array([*size, 0])[own] > 1
-        numbers[number, several] = own[several] + len(sizes)
-        sizes += size
-    return numbers, np.array(sizes, np.int64)
+    numbers, sizes, first = np.full((len(cells) + 1, cells.shape[1]), -1), [np.zeros(0, np.int64)], 0
+    for number, own in enumerate(cells):  # no group is the last row
+        size = np.bincount(own + 1)[1:]
+        several = np.append(size, 0)[own] > 1
+        numbers[number, several] = own[several] + first
+        sizes.append(size)
+        first += len(size)
+    return numbers, np.concatenate(sizes)
 
 
 def _op(task: Task) -> int:

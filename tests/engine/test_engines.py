@@ -199,9 +199,11 @@ def test_a_message_that_nobody_sends_a_circle_and_an_incomplete_group_are_deadlo
     alone = program((task("F", 1.0, here),))
     one = program((task("F", 1.0, here), task("send", 1.0, stream="pp", gives=there)))
     two = program((task("F", 1.0, there), task("send", 1.0, stream="pp", gives=here)))
-    for programs in ((alone,), (one, two)) if group is None else ((program((task("F", 1.0, group=group),)),),):
+    for programs in (
+        ((alone,), (one, two)) if group is None else ((program((task("F", 1.0, group=group),)), program(())),)
+    ):
         with pytest.raises(DeadlockError, match=r"deadlock: rank cell \d cannot begin"):
-            ends(*programs, members={group: 2})
+            ends(*programs, members={group: 2} if group else {})
 
 
 def test_two_messages_share_a_link():

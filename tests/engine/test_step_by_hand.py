@@ -32,7 +32,7 @@ def test_a_step_of_two_ranks_is_the_one_worked_out_by_hand():
         Program(second, rows[1], own=(1,)),
     ]
     # both ranks are in the only pair: the one as the sender, the other as the receiver
-    tasks = Tasks(plan(programs, [(two, sent), (three,)], [{"p2p/send": 0}, {"p2p/receive": 0}], {}))
+    tasks = Tasks(plan(programs, [(two, sent), (three,)], [{"p2p/send": 0}, {"p2p/receive": 0}]))
 
     step = tasks.shape
     assert step.op.tolist() == [0, 2, 0]  # compute, launch, compute: three tasks …

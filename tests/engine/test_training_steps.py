@@ -8,7 +8,7 @@ from examples import examples
 from folding_cases import same as same_when_unfolded
 from hypothesis import HealthCheck, Phase, event, given, reject, settings
 from hypothesis import strategies as st
-from longest_path import longest_path
+from longest_path import longest_path, members, passes
 from same_steps import by_task
 from same_steps import same as same_step
 from step_cases import clusters, jobs, same
@@ -65,8 +65,8 @@ def test_every_engine_executes_the_same_training_step(data):
         for mine, its in zip(found.waits[:-1], wanted.waits[:-1], strict=True):
             assert mine == pytest.approx(its, rel=1e-11, abs=1e-11 * wanted.end)
         if not wanted.solves and not step.times.losses:
-            passes = [plan.passes(cell) for cell in range(len(plan.first))]
-            assert by_task(step.shape, found.ends) == longest_path(passes, plan.members)
+            walked = [passes(plan, cell) for cell in range(len(plan.first))]
+            assert by_task(step.shape, found.ends) == longest_path(walked, members(plan))
     for parts in breakdown(found):
         assert sum(parts.values()) == pytest.approx(wanted.end, rel=1e-12)
     assert sum(span.end - span.start for span in critical_path(found)) == pytest.approx(wanted.end, rel=1e-12)

@@ -7,12 +7,13 @@ Each rank is walked task by task. A task begins after the tasks that it waits fo
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
 from typing import NamedTuple
 
+from clustersim.engine.compile import Plan
 from clustersim.engine.fabric import HOST, Activity
-from clustersim.engine.program import COMPUTE, READY, SYNCHRONISE, GroupCell, OwnTask, Wait
+from clustersim.engine.program import COMPUTE, READY, SYNCHRONISE, GroupCell, OwnTask, PassMessage, Task, Wait
 
 Node = Hashable
 
@@ -154,3 +155,26 @@ def longest_path(ranks: Sequence[Passes], members: Mapping[GroupCell, int]) -> d
     except CycleError:
         raise StuckError from None
     return {event: ends[node] for event, node in walk.node.items()}
+
+
+def passes(plan: Plan, cell: int) -> Iterator[tuple[list[PlainTask], int]]:
+    """Yield the tasks of every pass of a rank cell, and its microbatch (-1 outside the actions)."""
+    program, begin = plan.programs[plan.role[cell]], plan.begins[cell]
+
+    def message(one: PassMessage, side: str) -> Message:
+        return Message((one.family, plan.group(cell, one.family, side)), program.own[one.chunk] + one.ahead, one.number)
+
+    def plain(task: Task, place: int) -> PlainTask:
+        group = None if task.family is None else (task.family, plan.group(cell, task.family))
+        waits = tuple(message(one, "receive") if isinstance(one, PassMessage) else one for one in task.waits)
+        gives, activity = task.gives and message(task.gives, "send"), plan.activities[plan.does[begin + place]]
+        return PlainTask(task.stream, task.kind, group, waits, gives, activity, task.free)
+
+    for key, microbatch in program.passes():
+        own = program.layout.templates[key]
+        yield [plain(program.layout.tasks[place], place) for place in own], microbatch
+
+
+def members(plan: Plan) -> dict[GroupCell, int]:
+    """Return the number of rank cells of each group of a plan."""
+    return {(family, cell): int((own == cell).sum()) for family, own in plan.groups.items() for cell in own.tolist()}

@@ -80,7 +80,7 @@ class PlainProgram(NamedTuple):
             waits = tuple(message(own, "receive") if isinstance(own, Message) else own for own in one.waits)
             gives, family = one.gives and message(one.gives, "send"), None
             if one.group is not None:
-                family, cells[one.group[0]] = one.group
+                family, _ = one.group
             return Task(one.stream, one.kind, -1, family, waits, gives, free=one.free)
 
         def by_chunk(of: Mapping[Pass, tuple[PlainTask, ...]]) -> dict[Pass, tuple[Task, ...]]:
@@ -93,7 +93,7 @@ class PlainProgram(NamedTuple):
 
 
 class Step(NamedTuple):
-    """Programs, and the number of rank cells of each group."""
+    """Programs, and the number of rank cells of each group, which are the first ones."""
 
     programs: Sequence[PlainProgram]
     members: Mapping[GroupCell, int]
@@ -101,7 +101,10 @@ class Step(NamedTuple):
     def job(self, capacity: Any = CAPACITY) -> LoopJob:
         """Return the step as an engine executes it."""
         programs, activities, cells = zip(*(program.bound() for program in self.programs), strict=True)
-        tasks = Tasks(plan(programs, activities, cells, self.members))
+        for (family, cell), size in self.members.items():
+            for own in cells[:size]:
+                own[family] = cell
+        tasks = Tasks(plan(programs, activities, cells))
         return LoopJob(tasks, loop_times(tasks, capacity))
 
 
@@ -109,7 +112,6 @@ def plan(
     programs: Sequence[Program],
     activities: Sequence[Sequence[Activity]],
     cells: Sequence[Mapping[str, int]],
-    members: Mapping[GroupCell, int],
 ) -> Plan:
     """Return the plan of rank cells without a fabric, each with a program, activities and group cells of its own."""
     none: Any = None
@@ -117,9 +119,7 @@ def plan(
     does = [different.index(one) for own in activities for one in own]
     names = dict.fromkeys(name for own in cells for name in own)
     groups = {name: np.array([own.get(name, -1) for own in cells]) for name in names}
-    return Plan(
-        programs, np.arange(len(programs)), groups, members, different, np.array(does, int), none, none, none, {}
-    )
+    return Plan(programs, np.arange(len(programs)), groups, different, np.array(does, int), none, none, none, {})
 
 
 def seconds(value: float) -> Activity:
