@@ -144,7 +144,7 @@ class Simulator:
     def seconds(self, job: Job) -> float:
         """Return only the seconds of a step of a loaded job, whether or not it fits into memory. Raises InputError for an invalid
         job."""
-        return self._quickly(self.placed(job), "auto")[2].end
+        return self._quickly(self.placed(job), "auto")[1].end
 
     @uncollected()
     def run(
@@ -164,9 +164,9 @@ class Simulator:
         progress("predict")
         work, memory, forecast = self.prepare(job, np.arange(job.mesh.size), ignore_memory=ignore_memory)
         progress("plan")
-        plan, record = self.alone(work, engine, fold, progress)
+        record = self.alone(work, engine, fold, progress)
         progress("summarize")
-        parts = breakdown(record)
+        plan, parts = record.plan, breakdown(record)
         path = critical_path(record)
         kernels = step_kernels(work, plan, path, record.end, forecast.bounds, self.preparation.passes(work))
         facts = Facts(memory, forecast, kernels, path, self._nearby(job), full_attention)
@@ -178,8 +178,8 @@ class Simulator:
             found["jitter"] = jitter_facts(self.cluster.jitter, self.draw(job, progress=progress))
         return StepResult(found, cluster, work, plan, record, parts, facts, time.perf_counter() - begun)
 
-    def alone(self, work: Work, engine: Engine, fold: bool = True, progress: Progress = silent) -> tuple[Plan, Record]:
-        """Simulate one step of a job that has the cluster to itself. Return its plan and its record."""
+    def alone(self, work: Work, engine: Engine, fold: bool = True, progress: Progress = silent) -> Record:
+        """Return the record of one step of a job that has the cluster to itself."""
         return play(work, self.cluster, fold, lambda share: progress(f"simulate {share:.0%}"), Player(engine))
 
     def draw(self, job: Job, draws: int | None = None, engine: Engine = "auto", progress: Progress = silent) -> Floats:
@@ -195,7 +195,7 @@ class Simulator:
         work = self.preparation.work(job, np.arange(job.mesh.size))
         player = Player(engine)
         if still(jitter):
-            return np.full(count, play(work, self.cluster, player=player)[1].end)
+            return np.full(count, play(work, self.cluster, player=player).end)
         drawn_factors = (factors(jitter, self.cluster.gpus, number) for number in range(count))
         found = np.empty(count)
         anew = self.preparation.runs_on(job)
@@ -208,19 +208,19 @@ class Simulator:
         """Simulate one step of a loaded job. Return the part of its summary that tables of many jobs show."""
         job = self.placed(job)
         self.preparation.must_fit(job, ignorable=False)
-        work, plan, record = self._quickly(job, engine)
-        parts = breakdown(record)
+        work, record = self._quickly(job, engine)
+        plan, parts = record.plan, breakdown(record)
         path = critical_path(record)
         bounds, passes = self.preparation.bounds(work), self.preparation.passes(work)
         kernels = step_kernels(work, plan, path, record.end, bounds, passes)
         return outline(self.cluster, work, plan, record, parts, kernels, self.preparation.peaks(job))
 
-    def _quickly(self, job: Job, engine: Engine) -> tuple[Work, Plan, Record]:
+    def _quickly(self, job: Job, engine: Engine) -> tuple[Work, Record]:
         """Simulate a step on the first GPUs, reusing the compiled plan of a job with the same structure."""
         # if the host launches ahead, times decide what waits for it, so a plan holds only for its own times
         structure = None if self.preparation.runs_on(job) else self.preparation.structure(job)
         work = self.preparation.work(job, np.arange(job.mesh.size))
-        return work, *play(work, self.cluster, player=Player(engine, self.plans, structure))
+        return work, play(work, self.cluster, player=Player(engine, self.plans, structure))
 
     def placed(self, job: Job) -> Job:
         """Return a job with dp resolved for the cluster. Raises ConfigError, also for unknown names of plug-ins."""
@@ -259,7 +259,7 @@ class Simulator:
         how = job.parallelism.overlap.tp
         if how == "none":
             return []
-        plain = self._quickly(self.placed(job.changed({"parallelism.overlap.tp": "none"})), "auto")[2].end
+        plain = self._quickly(self.placed(job.changed({"parallelism.overlap.tp": "none"})), "auto")[1].end
         return [slower_overlap(how, step, plain)] if step > (1 + SLOWER) * plain else []
 
     def _fits(self, job: Job) -> bool:

@@ -41,12 +41,12 @@ class Player:
     structure: Hashable = None
     """Key shared by jobs that differ only in kernel seconds; None: compiled plans are not cached."""
 
-    def replay_cached(self, seconds: Sequence[Seconds]) -> tuple[Plan, Record] | None:
+    def replay_cached(self, seconds: Sequence[Seconds]) -> Record | None:
         """Execute the plan compiled for another job of the structure; None if there is none."""
         if self.cache is None or self.structure is None or self.engine == "simpy":
             return None
         found = self.cache.get(self.structure)
-        return None if found is None else (found.plan, self.execute(found.retimed(seconds)))
+        return None if found is None else self.execute(found.retimed(seconds))
 
     def step(self, plan: Plan, progress: Callable[[float], None] = lambda _: None) -> Record:
         """Return one step of a plan that is alone on its fabric."""

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from clustersim.arrays import Floats, Ints, entries, offsets
+from clustersim.engine.compile import Plan
 from clustersim.engine.fabric import HOST
 from clustersim.engine.loop import LoopStep
 from clustersim.engine.program import COMPUTE, READY, Handle, OwnTask, Span, Wait
@@ -56,6 +57,11 @@ class Record(LoopStep):
     def shape(self) -> Shape:
         """Passes, tasks and waits of the step."""
         return self.tasks.shape
+
+    @property
+    def plan(self) -> Plan:
+        """Plan of the step."""
+        return self.tasks.plan
 
     def begun(self, begin: float) -> Record:
         """Return the same step, started `begin` seconds later."""

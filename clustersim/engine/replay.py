@@ -50,16 +50,8 @@ class ReplayTasks(NamedTuple):
     """Assumptions, in words."""
 
 
-class Replay(NamedTuple):
-    """Result of replaying tasks of ranks on a cluster."""
-
-    plan: Plan
-    """Plan, whose programs have one pass with all tasks."""
-    record: Record
-
-
-def replay(topology: Topology, asked: ReplayTasks, engine: Engine = "auto", fold: bool = True) -> Replay:
-    """Replay the tasks of all ranks, rank i on GPU i. Raises SimulationError at a deadlock."""
+def replay(topology: Topology, asked: ReplayTasks, engine: Engine = "auto", fold: bool = True) -> Record:
+    """Return the step of all ranks, rank i on GPU i, as one pass with all tasks. Raises SimulationError at a deadlock."""
     gpus = np.arange(len(asked.ranks))
     upwards = fanouts(np.unique(topology.numbering.node_of(gpus)), topology)
     used: dict[str, dict[Collective, None]] = {name: {} for name in asked.families}
@@ -85,7 +77,7 @@ def replay(topology: Topology, asked: ReplayTasks, engine: Engine = "auto", fold
     plan = _plan([asked.ranks[rank] for rank in first.tolist()], families, network)
     bound = Tasks(plan)
     try:
-        return Replay(plan, Player(engine).execute(bound))
+        return Player(engine).execute(bound)
     except DeadlockError as error:
         cell, place = bound.shape.place(error.task)
         raise SimulationError(

@@ -207,7 +207,7 @@ def _seconds(
     """Return the seconds of a run's step. rewritten: function that changes the work of its job."""
     job = simulator.placed(question.job)
     work, _, _ = simulator.prepare(job, np.arange(job.mesh.size), ignore_memory=question.ignore_memory)
-    return play(rewritten(work), simulator.cluster, question.fold, player=Player(question.engine))[1].end
+    return play(rewritten(work), simulator.cluster, question.fold, player=Player(question.engine)).end
 
 
 def _short(error: ClustersimError) -> str:

@@ -14,8 +14,8 @@ import numpy as np
 
 from clustersim.arrays import Mask
 from clustersim.config.overrides import parted
-from clustersim.engine.compile import Plan, Work, bound, demand_of
-from clustersim.engine.fold.adaptive import PlayedJobs, adapted
+from clustersim.engine.compile import Work, bound, demand_of
+from clustersim.engine.fold.adaptive import PlayedSteps, adapted
 from clustersim.engine.fold.refinement import Partition
 from clustersim.engine.fold.saturation import jobs_contend, saturated_links
 from clustersim.engine.player import together
@@ -98,15 +98,15 @@ def share(
         progress(f"predict {one.name}")
         work, memory, forecast = simulator.prepare(one.job, one.gpus, ignore_memory=ignore_memory)
         progress(f"simulate {one.name} alone")
-        plan, record = simulator.alone(work, "auto", fold)
+        record = simulator.alone(work, "auto", fold)
         works.append(work)
-        alone.append(Alone(plan, record, memory, forecast))
+        alone.append(Alone(record.plan, record, memory, forecast))
     _check_length(placed, alone, wanted.steps)
     progress("plan")
     starts = [one.start for one in placed]
     found = _together(works, alone, simulator, wanted.steps, starts, fold, progress)
     progress("summarize")
-    shared = Shared(cluster, wanted.placement, wanted.steps, _job_steps(placed, alone, found.plans, found.records))
+    shared = Shared(cluster, wanted.placement, wanted.steps, _job_steps(placed, alone, found))
     return JobsResult(summary(shared), shared, wanted.inputs, time.perf_counter() - begun)
 
 
@@ -118,19 +118,19 @@ def _together(
     starts: Sequence[float],
     fold: bool,
     progress: Progress,
-) -> PlayedJobs:
+) -> PlayedSteps:
     """Simulate the steps of concurrent jobs: by the loop if several jobs can fill a link together, otherwise from each job
     alone."""
     demand = demand_of(works, simulator.cluster)
-    plans, nets = tuple(one.plan for one in alone), [one.plan.network for one in alone]
+    nets = [one.plan.network for one in alone]
     complete, under_way = _repeated([one.record for one in alone], steps, starts)
     if not jobs_contend(demand, nets, under_way):
-        return PlayedJobs(plans, complete)
+        return complete
 
-    def simulated(cells: Partition, kept: Mask) -> PlayedJobs:
-        plans = bound(works, demand, cells, kept)
+    def simulated(cells: Partition, kept: Mask) -> PlayedSteps:
+        jobs = list(map(Tasks, bound(works, demand, cells, kept)))
         told = lambda share: progress(f"simulate together {share:.0%}")  # noqa: E731
-        return PlayedJobs(plans, together([*map(Tasks, plans)], "auto", steps, starts, told))
+        return together(jobs, "auto", steps, starts, told)
 
     short = saturated_links(demand, nets, under_way)
     return adapted(demand, np.ones(len(short), bool), simulated, fold, short)
@@ -182,13 +182,10 @@ def _check_length(placed: Sequence[PlacedJob], alone: Sequence[Alone], steps: in
 
 
 def _job_steps(
-    placed: Sequence[PlacedJob],
-    alone: Sequence[Alone],
-    plans: Sequence[Plan],
-    records: Sequence[Sequence[Record]],
+    placed: Sequence[PlacedJob], alone: Sequence[Alone], records: Sequence[Sequence[Record]]
 ) -> tuple[JobSteps, ...]:
     since = max(one.start for one in placed)
     return tuple(
-        JobSteps(*one, apart, planned, tuple(played), tuple(r for r in played if r.begin >= since))
-        for one, apart, planned, played in zip(placed, alone, plans, records, strict=True)
+        JobSteps(*one, apart, played[0].plan, tuple(played), tuple(r for r in played if r.begin >= since))
+        for one, apart, played in zip(placed, alone, records, strict=True)
     )

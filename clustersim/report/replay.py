@@ -10,7 +10,8 @@ import numpy as np
 
 from clustersim.arrays import Floats
 from clustersim.convert.chakra import NodeType, TraceSet
-from clustersim.engine.replay import Replay, ReplayTasks
+from clustersim.engine.record import Record
+from clustersim.engine.replay import ReplayTasks
 from clustersim.report.breakdown import breakdown, critical_path, mean, of_path
 from clustersim.report.links import busiest, carried, limiting_seconds, limits
 from clustersim.report.path_shares import path_shares
@@ -23,9 +24,9 @@ from clustersim.topology.model import Topology
 from clustersim.units import duration
 
 
-def facts(topology: Topology, traces: TraceSet, asked: ReplayTasks, found: Replay) -> dict[str, Any]:
+def facts(topology: Topology, traces: TraceSet, asked: ReplayTasks, record: Record) -> dict[str, Any]:
     """Return the summary as plain data; keys carry their units."""
-    plan, record = found
+    plan = record.plan
     path = critical_path(record)
     sizes = carried(path)
     limiting = limits(sizes, plan.network)
@@ -37,7 +38,7 @@ def facts(topology: Topology, traces: TraceSet, asked: ReplayTasks, found: Repla
         "breakdown_s": mean(breakdown(record), plan.size.tolist()),
         "critical_path_s": of_path(path),
         "critical_path": {key: shares[key] for key in ("by_stream_s", "by_link")},
-        "busiest_links": busiest(topology, _crossed(found), limiting_seconds(sizes, limiting, topology), record.end),
+        "busiest_links": busiest(topology, _crossed(record), limiting_seconds(sizes, limiting, topology), record.end),
         "traces": {
             "ranks": len(traces.nodes),
             "nodes": sum(map(len, traces.nodes)),
@@ -59,12 +60,12 @@ def _counts(traces: TraceSet) -> Counter[str]:
     return Counter(known.get(node.type, "unknown") for nodes in traces.nodes for node in nodes)
 
 
-def _crossed(found: Replay) -> Floats:
+def _crossed(record: Record) -> Floats:
     """Return the bytes that cross every link during the step, an array (links,)."""
-    record, sizes = found.record, Counter[Any]()
+    sizes = Counter[Any]()
     for task in record.shape.event_task[np.unique(record.leader)].tolist():
         sizes.update(record.tasks.carried(task))
-    return found.plan.network.bytes_by_link(dict(sizes))
+    return record.plan.network.bytes_by_link(dict(sizes))
 
 
 def lines(summary: dict[str, Any], look: Look) -> list[str]:
@@ -82,9 +83,9 @@ def lines(summary: dict[str, Any], look: Look) -> list[str]:
     ]
 
 
-def write_trace(path: Path, summary: dict[str, Any], found: Replay) -> None:
+def write_trace(path: Path, summary: dict[str, Any], record: Record) -> None:
     """Write the step as a trace for Perfetto, with one rank of each class."""
-    spans = by_cell(found.record.spans, range(len(found.plan.first)))
-    trace = StepTrace(found.record, found.plan, spans, by_class(found.plan, spans))
+    spans = by_cell(record.spans, range(len(record.plan.first)))
+    trace = StepTrace(record, record.plan, spans, by_class(record.plan, spans))
     said = {key: summary[key] for key in ("name", "cluster", "step_time_s", "simulated")}
     write_events(path, said, trace.events())

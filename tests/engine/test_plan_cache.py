@@ -111,7 +111,7 @@ def test_what_was_compiled_serves_other_clocks(data, clocks):
     except InputError:
         reject()
     known._quickly(first, "auto")
-    again, fresh = (simulator._quickly(second, "auto")[2] for simulator in (known, Simulator(topology)))
+    again, fresh = (simulator._quickly(second, "auto")[1] for simulator in (known, Simulator(topology)))
     assert len(known.plans) <= 1
     for name in ("starts", "ends", "asked", "wait_asked"):
         wanted = getattr(fresh, name)
@@ -127,7 +127,7 @@ def test_spans_of_other_sizes_are_those_of_a_new_simulator(tapered):
     def spans(simulator, size):
         split = {"parallelism__tp": 2, "parallelism__pp": 2, "training__global_batch": 1024, "training__seq": 2048}
         spec = simulator.placed(job(**split, training__micro_batch=size))
-        record = simulator._quickly(spec, "auto")[2]
+        record = simulator._quickly(spec, "auto")[1]
         told = [(*span[:8], span.segment_ends, span.carried, span.activity) for span in record.spans]
         return [(*rest, one and (one.segments, one.moving)) for *rest, one in told]
 

@@ -51,13 +51,13 @@ def test_a_step_that_is_exported_and_imported_takes_as_long_for_the_same_reasons
     result, traces = exported(cluster, change)
     asked = replay_tasks(traces, result.topology)
     found = replay(result.topology, asked)
-    assert found.record.end == pytest.approx(result.record.end, rel=1e-9)
+    assert found.end == pytest.approx(result.record.end, rel=1e-9)
     assert len(found.plan.first) <= 2 * len(result.plan.first)
     summary = facts(result.topology, traces, asked, found)
-    assert sum(summary["critical_path_s"].values()) == pytest.approx(found.record.end, rel=1e-9)
-    assert sum(summary["breakdown_s"].values()) == pytest.approx(found.record.end, rel=1e-9)
+    assert sum(summary["critical_path_s"].values()) == pytest.approx(found.end, rel=1e-9)
+    assert sum(summary["breakdown_s"].values()) == pytest.approx(found.end, rel=1e-9)
     for part, seconds in result.summary["breakdown_s"].items():
-        assert summary["breakdown_s"].get(part, 0.0) == pytest.approx(seconds, abs=0.02 * found.record.end)
+        assert summary["breakdown_s"].get(part, 0.0) == pytest.approx(seconds, abs=0.02 * found.end)
     assert lines(summary, PLAIN)
 
 
@@ -67,7 +67,7 @@ def test_every_rank_for_itself_takes_as_long():
     asked = replay_tasks(traces, cluster)
     folded, single = (replay(cluster, asked, fold=fold) for fold in (True, False))
     assert len(folded.plan.first) < len(single.plan.first) == 16
-    assert folded.record.end == pytest.approx(single.record.end, rel=1e-9)
+    assert folded.end == pytest.approx(single.end, rel=1e-9)
 
 
 # traces by hand
@@ -92,7 +92,7 @@ def played(*ranks, groups=None, roofline=False):
     cluster = build_topology(parse(NODES))
     traces = TraceSet("hand", [list(row) for row in ranks], groups or {})
     asked = replay_tasks(traces, cluster, roofline)
-    return replay(cluster, asked).record.end
+    return replay(cluster, asked).end
 
 
 def test_computations_of_a_rank_take_turns_and_its_cpu_goes_on_beside_them():

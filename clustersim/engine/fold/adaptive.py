@@ -10,12 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import NamedTuple
 
 import numpy as np
 
 from clustersim.arrays import Mask
-from clustersim.engine.compile import Plan, Work, bound, demand_of
+from clustersim.engine.compile import Work, bound, demand_of
 from clustersim.engine.fold.refinement import Partition
 from clustersim.engine.fold.saturation import saturated_links
 from clustersim.engine.network import Demand, folded
@@ -30,15 +29,9 @@ MIN_FOLDING_GAIN = 2
 """Reduction factor of classes and links that is worth a simulation that may have to be repeated."""
 
 
-class PlayedJobs(NamedTuple):
-    """Simulated steps of jobs that share a cluster."""
-
-    plans: tuple[Plan, ...]
-    records: tuple[Sequence[Record], ...]
-    """All steps of each job that were in progress, in which bottleneck links are searched."""
-
-
-JobsPlayer = Callable[[Partition, Mask], PlayedJobs]
+PlayedSteps = tuple[Sequence[Record], ...]
+"""All steps of each job that were in progress, in which bottleneck links are searched."""
+JobsPlayer = Callable[[Partition, Mask], PlayedSteps]
 """Simulates jobs on the cells that they fold to with some of `Demand.links`."""
 
 
@@ -48,25 +41,25 @@ def play(
     fold: bool = True,
     progress: Callable[[float], None] = lambda _: None,
     player: Player = SIMPY,
-) -> tuple[Plan, Record]:
+) -> Record:
     """Simulate one step of a job. `fold` off simulates every rank, on all links that could be short."""
     if (known := player.replay_cached(work.seconds)) is not None:
         return known
     demand = demand_of([work], topology)
     every: Mask = np.ones(len(demand.links), bool)
 
-    def simulated(cells: Partition, kept: Mask) -> PlayedJobs:
+    def simulated(cells: Partition, kept: Mask) -> PlayedSteps:
         own = player if kept is every else replace(player, structure=None)  # else it holds for these times alone
         [plan] = bound([work], demand, cells, kept)
-        return PlayedJobs((plan,), ((own.step(plan, progress),),))
+        return ((own.step(plan, progress),),)
 
-    found = adapted(demand, every, simulated, fold)
-    return found.plans[0], found.records[0][0]
+    [[record]] = adapted(demand, every, simulated, fold)
+    return record
 
 
 def adapted(
     demand: Demand, every: Mask, simulated: JobsPlayer, fold: bool = True, kept: Mask | None = None
-) -> PlayedJobs:
+) -> PlayedSteps:
     """Simulate jobs with only the links that prove to be short, or with all links if that takes less time.
 
     every: mask of all links. kept: links to start with (default: none).
@@ -78,7 +71,7 @@ def adapted(
         if MIN_FOLDING_GAIN * len(cells.ranks.first) > len(whole.ranks.first):
             break
         found = simulated(cells, kept)
-        short = saturated_links(demand, [plan.network for plan in found.plans], found.records) & ~kept
+        short = saturated_links(demand, [steps[0].plan.network for steps in found], found) & ~kept
         if not short.any():
             return found
         kept = kept | short
