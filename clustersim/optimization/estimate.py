@@ -15,8 +15,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from functools import lru_cache
+from dataclasses import dataclass, field, replace
+from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -32,6 +32,7 @@ from clustersim.model.kernel import Kernel
 from clustersim.model.operator import Layer
 from clustersim.optimization.layer_times import LayerSteps, LayerTimes
 from clustersim.optimization.shapes import LayerKinds, SplitShape, SplitShapes
+from clustersim.optimization.timeline import FORWARD, WEIGHTS, UnitSeconds, earliest, units
 from clustersim.parallel.job import Job
 from clustersim.parallel.layout import Portion
 from clustersim.parallel.memory import FRAMEWORK
@@ -67,6 +68,14 @@ class CandidateRows(NamedTuple):
     away: Mask
     """Whether ranks continue while their messages are sent."""
 
+    def some(self, places: Sequence[int]) -> CandidateRows:
+        """Return these rows."""
+        shape, schedule = [self.shape[place] for place in places], [self.schedule[place] for place in places]
+        batch, dp, zero = self.batch[places], self.dp[places], self.zero[places]
+        return CandidateRows(
+            shape, schedule, batch, dp, zero, self.reduce[places], self.gather[places], self.away[places]
+        )
+
 
 class CandidateBounds(NamedTuple):
     """Lower bounds of candidates as columns."""
@@ -94,6 +103,8 @@ class EstimatedTile:
     """Number of frozen weights in the same shape, counted in weights of the activations' type."""
     message: float
     """Bytes that a stage sends to the next."""
+    times: dict[bool, Floats] = field(default_factory=dict)
+    """Fields of `PassSeconds` of each kind of layer (kinds, 10), with and without communication that overlaps."""
 
     @property
     def kernels(self) -> Iterable[Kernel]:
@@ -157,15 +168,33 @@ class Estimator:
 
         computed: whether to leave out communication that some overlap may hide.
         """
-        times = np.array([self.layers.seconds(tile.job, one, computed) for one in tile.steps])
-        return _Columns(self, tile, rows, times).bounds(computed)
+        times = self._times(tile, computed)
+        return CandidateBounds(self._seconds(tile, rows, times, computed), _Columns(self, tile, rows, times).memory())
 
-    def token(self, tile: EstimatedTile) -> float:
-        """Return the least seconds of both passes of all layers per sequence. Raises ConfigError."""
+    def refined(self, tile: EstimatedTile, rows: CandidateRows) -> Floats:
+        """Return lower bounds of steps whose passes follow the order of their schedule (rows,). Raises ConfigError."""
+        return self._seconds(tile, rows, self._times(tile), in_order=True)
+
+    def _seconds(
+        self, tile: EstimatedTile, rows: CandidateRows, times: Floats, computed: bool = False, in_order: bool = False
+    ) -> Floats:
+        """Return the bounds of steps (rows,), computed once for rows that differ in memory alone."""
+        zero = np.where(rows.zero == 2, 1, rows.zero)
+        some, of = _distinct(rows.shape, rows.schedule, *(part.tolist() for part in rows._replace(zero=zero)[2:]))
+        found: Floats = _Columns(self, tile, rows.some(some), times).seconds(computed, in_order)[of]
+        return found
+
+    def _times(self, tile: EstimatedTile, computed: bool = False) -> Floats:
+        """Return the fields of `PassSeconds` of each kind of layer (kinds, 10)."""
+        if computed not in tile.times:
+            tile.times[computed] = np.array([self.layers.seconds(tile.job, one, computed) for one in tile.steps])
+        return tile.times[computed]
+
+    def token(self, tile: EstimatedTile, computed: bool = False) -> float:
+        """Return the least seconds of both passes of all layers per sequence. computed: as in `bounds`. Raises ConfigError."""
         counts = np.bincount(tile.kinds.blocks, minlength=len(tile.steps))
-        times = [self.layers.seconds(tile.job, one) for one in tile.steps]
-        whole = sum(n * max(one.forward + one.backward, one.exchanged) for n, one in zip(counts, times, strict=True))
-        return float(whole) / tile.job.training.micro_batch
+        forward, backward, _, _, out, back, *_ = self._times(tile, computed).T
+        return float(counts @ np.maximum(forward + backward, out + back)) / tile.job.training.micro_batch
 
     def message(self, size: float, far: bool) -> float:
         """Return the least seconds of a message of `size` bytes; a communicator of more ranks has no more channels."""
@@ -232,20 +261,34 @@ class _Columns:
         self.split, self.whole = np.array(letters, bool).T
         """Whether a schedule has passes for weight gradients, and whole backward passes (rows,)."""
 
-    def bounds(self, computed: bool) -> CandidateBounds:
-        """Return the bounds of steps and of memory."""
-        rows, pack = self.rows, self.pack
+    def seconds(self, computed: bool, in_order: bool = False) -> Floats:
+        """Return the bounds of steps (rows,).
+
+        computed: whether to leave out communication that overlaps. in_order: whether passes follow the order of their schedule.
+        """
+        rows, pack, reduced = self.rows, self.pack, np.zeros((1, 1))
         passes = self._passes()
-        behind, after, before = (0.0, 0.0, 0.0) if computed else self._traffic(passes)
+        none = np.zeros((len(self.at), 1))
+        behind, after, before = (none, none, none[:, 0]) if computed else self._traffic(passes)
+        if in_order:
+            passes, reduced = self._in_order(passes, before)
+            before = none[:, 0]
         ready = np.where((rows.reduce & ~self.split)[:, None], passes.last, passes.ends) + behind
-        ready = np.maximum(passes.ends, ready)
+        ready = np.maximum(np.maximum(passes.ends, ready), reduced)
         update = self._update()
         if self.job.training.clip_gradients:
             ready = ready.max(axis=1, keepdims=True)
         seconds = np.where(pack.ranks[self.at], ready + update + after, 0.0).max(axis=1) + before
-        return CandidateBounds(np.maximum(seconds, passes.home) * ROUNDED, self.memory())
+        return np.asarray(np.maximum(seconds, passes.home) * ROUNDED)
 
     def _passes(self) -> _PassBounds:
+        """Return the passes of all rows, computed once for rows that differ in data-parallel traffic alone."""
+        rows = self.rows
+        some, of = _distinct(rows.shape, rows.schedule, rows.batch.tolist(), rows.away.tolist())
+        found = _Columns(self.own, self.tile, rows.some(some), self.times)._distinct_passes()
+        return _PassBounds(*(part[of] for part in found))
+
+    def _distinct_passes(self) -> _PassBounds:
         rows, pack, at = self.rows, self.pack, self.at
         busy, low, least = ((part @ self.times)[at] for part in (pack.busy, pack.low, pack.least))
         whole, split = self.whole[:, None], self.split[:, None]
@@ -255,16 +298,16 @@ class _Columns:
         def backward(of: Floats) -> Floats:
             return np.where(whole, of[..., 1], of[..., 2] + of[..., 3])
 
-        forward, weights = low[..., 0] + low[..., 7], low[..., 2]
-        low_back = backward(low) + low[..., 8]
+        forward, weights = low[..., 0] + low[..., 8], low[..., 2]
+        low_back = backward(low) + low[..., 9]
         share = (rows.batch / self.copies)[:, None]
         single = self._unpaired()
-        computed = share * (busy[..., 0] + backward(busy)) + single * least[..., 7:].sum(axis=2)
-        exchanged = share * busy[..., 4] + single * (least[..., 0] + backward(least))
+        computed = share * (busy[..., 0] + backward(busy)) + single * least[..., 8:].sum(axis=2)
+        exchanged = share * busy[..., 4:6].sum(axis=2) + single * (least[..., 0] + backward(least))
         both = np.maximum(computed, exchanged) + share * waits * sent.sum(axis=2)
         fill = np.cumsum(onwards := forward + low_sent[..., 0], axis=1) - onwards
         inputs = low_back - split * weights
-        paired, returned = self.copies > 1, np.zeros(1)
+        paired, returned = self.copies > 1, np.zeros((1, 1))
         if paired.any():  # microbatches enter at both ends: a rank waits for those from the nearer one
             mirror = np.clip(pack.length[at][:, None] - 1 - np.arange(fill.shape[1]), 0, None)
             back = np.cumsum(inputs, axis=1) - inputs
@@ -276,6 +319,50 @@ class _Columns:
         last = np.where(paired[:, None], ends, _followed(through - away, inputs, low_sent[..., 1]))
         ends = np.where(paired[:, None], ends, np.maximum(ends, last + away + split * weights))
         return _PassBounds(ends, last, forward, low_back, home)
+
+    def _in_order(self, passes: _PassBounds, before: Floats) -> tuple[_PassBounds, Floats]:
+        """Return the passes in the order of schedules, and the seconds until a rank's gradients are reduced (rows, ranks).
+
+        before: seconds by which the first pass waits for its parameters.
+        """
+        ends, last, reduced = passes.ends.copy(), passes.last.copy(), np.zeros_like(passes.ends)
+        for row, shape in enumerate(self.rows.shape):
+            for part, found in zip((ends, last, reduced), self._timeline(row, before[row]), strict=True):
+                part[row, : shape.pp] = np.maximum(part[row, : shape.pp], found)
+        return passes._replace(ends=ends, last=last), reduced
+
+    def _timeline(self, row: int, before: float) -> tuple[Floats, Floats, Floats]:
+        """Return when each rank of a row has ended its passes, its last gradients of inputs, and its reductions (each: ranks)."""
+        rows, job, shape, name = self.rows, self.job, self.rows.shape[row], self.rows.schedule[row]
+        on = schedules.pipeline(name, shape.pp, shape.vpp)
+        order = units(name, shape.pp, int(rows.batch[row]), shape.vpp, job.parallelism.overlap.ep == "microbatch")
+        stages = self.own.shapes.stages(self.tile.kinds, job, shape)
+        held, waits = stages.layers @ self.tile.parameters, not rows.away[row]
+        forward, backward, weights, inputs, out, back, _, _, more, more_back = (stages.layers @ self.times).T
+        none = np.zeros_like(forward)
+        alone = np.stack([forward + more, backward + more_back, inputs + more_back, weights, none])
+        reduce, gather = (rate[row] for rate in self._held_rates)
+        gates, gathered = none.copy(), held * gather * weight_bytes(job) * (rows.gather[row] and rows.zero[row] > 0)
+        for own in map(list, order.gathered):
+            gates[own] = np.cumsum(gathered[own], axis=0).max(axis=1) - alone[FORWARD, own]
+        gates += (stages.top @ self.times)[:, 6]
+        gates[0] = max(gates[0], before)
+        letter, stage = order.kinds[..., 0].T, order.kinds[..., 1].T
+        pair, (first, second), (own, other) = letter[1] == FORWARD, alone[letter, stage], stage
+        onwards, backwards = stages.sends.T * self._messages()[row]
+        sent = np.stack([onwards, backwards, backwards, none, none])[letter, stage]
+        apart = waits * sent[0] * (not on.paired)
+        whole = np.maximum(backward[own] + forward[other] + apart, back[own] + out[other])
+        late = on.paired | (back[own] <= out[other])
+        held_up = waits * (sent[1] + sent[0] * (~pair | on.paired))
+        seconds = UnitSeconds(first, second, np.maximum.reduce([whole, first, second]), sent, held_up, pair, late)
+        begin, end, free = earliest(order, seconds, gates, on.paired)
+        reduced = np.zeros((shape.pp, 2))
+        for own in np.argsort(order.closing).tolist() if rows.reduce[row] else ():
+            unit, rank = order.closing[own], on.rank(own)
+            ready = (end if letter[0, order.columns[1, unit]] == WEIGHTS else begin)[unit]
+            reduced[rank] = np.maximum(reduced[rank], ready) + held[own] * reduce * BYTES[job.training.gradients]
+        return free, end[order.returning], reduced.max(axis=1)
 
     def _unpaired(self) -> Floats:
         """Return how many forward passes of each rank have no backward pass of another microbatch beside them (rows, ranks)."""
@@ -299,46 +386,51 @@ class _Columns:
     def _traffic(self, passes: _PassBounds) -> tuple[Floats, Floats, Floats]:
         """Return the seconds of data-parallel traffic after a rank's last pass, after its update, and before its first pass."""
         rows, pack, at, job = self.rows, self.pack, self.at, self.job
-        none = np.zeros((len(at), 1))
-        split = job.parallelism
-        ours = split.algorithms.dp == NCCL and split.zero != 3 and split.optimizer_instances == 1
-        if not ours or self.own.cluster.pools:
-            return none, none, none[:, 0]
         held, low, least = (part @ self.tile.parameters for part in (pack.busy, pack.low, pack.least))
         wide, narrow = BYTES[job.training.gradients], weight_bytes(job)
 
         def over(part: Floats, rate: Floats) -> Floats:
-            return np.asarray((part[at] * rate[:, None, :]).sum(axis=2))
+            return part[at, :, 0] * rate[:, :1] + part[at, :, 1] * rate[:, 1:]
 
         def beside(part: Floats, rate: Floats) -> Floats:  # on streams of their own: experts and all else
-            return np.asarray((part[at] * rate[:, None, :]).max(axis=2))
+            return np.maximum(part[at, :, 0] * rate[:, :1], part[at, :, 1] * rate[:, 1:])
 
         table, kind = np.zeros_like(self.tile.parameters), self.tile.kinds.ends[0][0]
         table[kind] = self.tile.parameters[kind]
         table = pack.low @ table  # read first, and the last to have its gradient
-        reduce, gather = self._rates(held)
+        reduce, gather = self._held_rates
         reduce_one, gather_one = self._rates(table)
         whole = over(held, reduce) * wide
-        ends = (pack.top @ self.times)[at]  # of a stage's last layer, whose parameters are read last and ready first
-        first = beside(low, reduce) * wide - passes.backward + ends[..., 6]
+        ends = (pack.top @ self.times[:, 6:8])[
+            at
+        ]  # of a stage's last layer, whose parameters are read last and ready first
+        first = beside(low, reduce) * wide - passes.backward + ends[..., 1]
         first = np.maximum(first, beside(table, reduce_one) * wide)
         behind = np.where(
             rows.reduce[:, None], np.where(self.split[:, None], beside(least, reduce) * wide / 2, first), whole
         )
         sharded = (rows.zero > 0)[:, None]
         after = np.where(sharded & ~rows.gather[:, None], over(held, gather) * narrow, 0.0)
-        late = beside(low, gather) * narrow - passes.forward + ends[..., 5]
+        late = beside(low, gather) * narrow - passes.forward + ends[..., 0]
         late = np.maximum(late, beside(table, gather_one) * narrow)[:, 0]
         before = np.where((rows.zero > 0) & rows.gather & (self.copies == 1), late, 0.0)
         return np.maximum(behind, 0.0), after, np.maximum(before, 0.0)
 
+    @cached_property
+    def _held_rates(self) -> tuple[Floats, Floats]:
+        """Rates of the parameters of whole ranks, as `_rates`."""
+        return self._rates(self.params)
+
     def _rates(self, params: Floats) -> tuple[Floats, Floats]:
         """Return the seconds per byte of gradients and of parameters: on all replicas, and of experts (each: rows, 2).
 
-        params: parameters of the largest collective of a shape, by rank and family (shapes, ranks, 2).
+        params: parameters of the largest collective of a shape, by rank and family (shapes, ranks, 2). 0 without a formula.
         """
         split, rows, training = self.job.parallelism, self.rows, self.job.training
         found = np.zeros((2, len(self.at), 2))
+        ours = split.algorithms.dp == NCCL and split.zero != 3 and split.optimizer_instances == 1
+        if not ours or self.own.cluster.pools:
+            return found[0], found[1]
         known: dict[tuple[object, ...], Floats] = {}
         largest = np.maximum(params.sum(axis=2).max(axis=1), 1.0)[self.at][:, None]
         buckets = [bucket(self.job, copies) for copies in self.held[:, 0].tolist()]
@@ -434,6 +526,16 @@ class _Columns:
             found = np.where(names == name, most * CHUNKS, found)
         found = np.where(names == "gpipe", batch, found)
         return np.maximum(found, 1.0), plain
+
+
+def _distinct(*columns: Sequence[object]) -> tuple[list[int], list[int]]:
+    """Return the first row of each combination of values, and the index of the combination of each row."""
+    first: dict[tuple[object, ...], int] = {}
+    keys = list(zip(*columns, strict=True))
+    for row, key in enumerate(keys):
+        first.setdefault(key, row)
+    number = {key: place for place, key in enumerate(first)}
+    return list(first.values()), [number[key] for key in keys]
 
 
 def _temporary(layer: Layer) -> float:

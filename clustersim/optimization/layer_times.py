@@ -50,8 +50,10 @@ class PassSeconds(NamedTuple):
     """Seconds of weight gradients, part of `backward`."""
     inputs: float
     """Seconds of the rest of `backward` if the two are separate passes, in which less overlaps collectives."""
-    exchanged: float
-    """Seconds of expert exchanges in both passes that overlap another microbatch."""
+    forward_exchanged: float
+    """Seconds of expert exchanges in a forward pass that overlap another microbatch."""
+    backward_exchanged: float
+    """Seconds of expert exchanges in a backward pass that overlap another microbatch."""
     read: float
     """Seconds of kernels from the last operator with parameters to the end of the forward pass."""
     ready: float
@@ -109,14 +111,14 @@ class LayerTimes:
         forward, backward, weights, inputs, *ends = (
             math.fsum(n * least[i] for i, n in part.items()) for part in one[1:7]
         )
-        apart, exchanged, waits = computed or job.parallelism.overlap.ep == "microbatch", 0.0, [0.0, 0.0]
+        apart, exchanged, waits = computed or job.parallelism.overlap.ep == "microbatch", [0.0, 0.0], [0.0, 0.0]
         for place, part in enumerate((one.forward, one.backward) if apart else ()):
             for item, n in part.items():
                 if isinstance(item, Waited) and item.collective.group == EXCHANGE:
                     whole = self._alone_in(job, item.collective)
-                    exchanged += n * whole
+                    exchanged[place] += n * whole
                     waits[place] += n * max(0.0, whole - math.fsum(least[i] for i in item.beside)) * (not computed)
-        return PassSeconds(forward, backward, weights, inputs, exchanged, *ends, *waits)
+        return PassSeconds(forward, backward, weights, inputs, *exchanged, *ends, *waits)
 
     def _least(self, job: Job, one: LayerSteps, computed: bool) -> dict[Kernel | Waited, float]:
         """Return the seconds that each kernel and collective of a layer adds at least.

@@ -49,6 +49,8 @@ SPREAD = 0.98
 """Share of a token's time with the largest useful micro-batch that one in between may reach, when GEMM tiles fit better."""
 DIVE = 24
 """Number of tiles that are bounded together, before the candidate with the best expected value is simulated."""
+TOGETHER = 8
+"""Number of rows of a tile whose bounds follow the order of their schedules together."""
 PLAYED = 6
 """Number of candidates simulated by bound, before one is simulated by expected value."""
 
@@ -192,6 +194,8 @@ class _Item(NamedTuple):
     tile: _Tile
     row: int = -1
     """Index in the order of the tile's rows; -1: no bounds yet."""
+    refined: bool = False
+    """Whether the bound of the row follows the order of its schedule."""
 
 
 @dataclass(slots=True, eq=False)
@@ -200,6 +204,8 @@ class _Tile:
 
     rows: TileRows
     family: CandidateFamily
+    least: ObjectiveValue = (0.0, 0.0)
+    """Lower bound of all rows, and of the tiles derived from them."""
     values: Floats = field(default_factory=lambda: np.zeros((0, 2)))
     """Lower bounds of the minimized value for rows that may fit, ascending (rows, 2)."""
     each: list[tuple[SizedSplit, Order]] = field(default_factory=list)
@@ -237,6 +243,8 @@ class _CandidateSearch:
     out: Refused
     shared: SharedWork
     heap: list[_Item] = field(default_factory=list)
+    taken: set[int] = field(default_factory=set)
+    """Numbers of items in the heap that are done."""
     number: int = 0
     known: dict[str, Best] = field(default_factory=dict)
     too_large: set[str] = field(default_factory=set)
@@ -247,7 +255,7 @@ class _CandidateSearch:
     resized: bool = False
     """Whether clusters of other sizes share the bounds of layers."""
     ratios: dict[tuple[object, ...], tuple[float, int]] = field(default_factory=dict)
-    """{kind of candidate: (sum of ratios of value to bound, number of candidates)}"""
+    """{(whether of refined bounds, kind of candidate): (sum of ratios to the bound, number of ratios)}"""
 
     def begin(self) -> None:
         """Bound the tile of each family with the least computation."""
@@ -291,7 +299,7 @@ class _CandidateSearch:
         else:
             tile.each = tile.rows.rows
             bounds = tile.rows.bounds = tile.rows.bounds or estimator.bounds(layers, columns(tile.each))
-        values = self._values(tile, bounds.seconds)
+        values = np.maximum(self._values(tile, tile.each, bounds.seconds), tile.least)
         fits = bounds.memory <= simulator.preparation.fullest * simulator.cluster.memory
         if not fits.all():
             self.out.add(TOO_LARGE, count=sum(1 + len(tile.each[row][1].others) for row in np.flatnonzero(~fits)))
@@ -303,28 +311,66 @@ class _CandidateSearch:
         if more:
             self._follow(tile, layers, bounds.seconds)
 
-    def _values(self, tile: _Tile, seconds: Floats) -> Floats:
-        """Return (minimized value, seconds) of each row (rows, 2)."""
-        return np.stack([self.wanted.minimized(tile.rows.cluster, tile.rows.load(tile.each), seconds), seconds], axis=1)
+    def _values(self, tile: _Tile, each: Sequence[tuple[SizedSplit, Order]], seconds: Floats) -> Floats:
+        """Return (minimized value, seconds) of candidates of a tile (candidates, 2)."""
+        return np.stack([self.wanted.minimized(tile.rows.cluster, tile.rows.load(each), seconds), seconds], axis=1)
 
-    def _push_row(self, tile: _Tile, row: int) -> None:
+    def _push_row(self, tile: _Tile, row: int) -> _Item | None:
         if row < len(tile.order):
-            self._push(tile.value(row), tile.point(row)[0], tile, row)
+            return self._push(tile.value(row), tile.point(row)[0], tile, row)
+        return None
 
-    def _push(self, value: ObjectiveValue, place: PlaceInSpace, tile: _Tile, row: int = -1) -> None:
+    def _push(
+        self, value: ObjectiveValue, place: PlaceInSpace, tile: _Tile, row: int = -1, refined: bool = False
+    ) -> _Item:
         self.number += 1
-        heappush(self.heap, _Item(value, place, self.number, tile, row))
+        heappush(self.heap, item := _Item(value, place, self.number, tile, row, refined))
+        return item
+
+    def _pop(self) -> _Item | None:
+        """Return the open item with the least bound; None if none is left that may be among the best."""
+        while self.heap:
+            item = heappop(self.heap)
+            if item.number in self.taken:
+                self.taken.remove(item.number)
+            elif self._may_win(item):
+                return item
+        return None
+
+    def _may_win(self, item: _Item) -> bool:
+        return item.value <= self.answers.worst and item.value[0] < math.inf
+
+    def _refine(self, item: _Item) -> list[_Item | None]:
+        """Bound a row and the next ones of its tile in the order of their schedules. Return those that may still win."""
+        tile, worst = item.tile, self.answers.worst
+        rows = [row for row in range(item.row, min(item.row + TOGETHER, len(tile.order))) if tile.value(row) <= worst]
+        each = [tile.each[tile.order[row]] for row in rows]
+        assert tile.rows.layers is not None
+        values = self._values(tile, each, self.estimator(tile).refined(tile.rows.layers, columns(each)))
+        values = np.maximum(values, tile.values[rows])
+        self._learn(tile, False, float((values[:, 1] / tile.values[rows][:, 1]).mean()))
+        found: list[_Item | None] = [
+            self._push((first, second), tile.point(row)[0], tile, row, refined=True)
+            for row, (first, second) in zip(rows, values.tolist(), strict=True)
+            if (first, second) <= worst
+        ]
+        return [*found, self._push_row(tile, rows[-1] + 1)] if len(rows) == TOGETHER else found
 
     def _expected(self, item: _Item) -> tuple[float, int]:
         """Return the expected value, if a candidate exceeds its bound as much as others of its kind."""
-        total, count = self.ratios.get(item.tile.kind, (1.0, 1))
-        return item.value[0] * total / count, item.number
+        return item.value[0] * math.prod(
+            self._ratio(item.tile, refined) for refined in {item.refined, True}
+        ), item.number
 
-    def _learn(self, item: _Item, found: ObjectiveValue) -> None:
-        """Record the ratio of a value to its bound."""
-        total, count = self.ratios.get(item.tile.kind, (0.0, 0))
-        if 0 < item.value[1] < math.inf:
-            self.ratios[item.tile.kind] = total + found[1] / item.value[1], count + 1
+    def _ratio(self, tile: _Tile, refined: bool) -> float:
+        total, count = self.ratios.get((refined, tile.kind), (1.0, 1))
+        return total / count
+
+    def _learn(self, tile: _Tile, refined: bool, ratio: float) -> None:
+        """Record the ratio of a step to its refined bound, or of the refined bound to the first one."""
+        total, count = self.ratios.get((refined, tile.kind), (0.0, 0))
+        if 0 < ratio < math.inf:
+            self.ratios[refined, tile.kind] = total + ratio, count + 1
 
     def _follow(self, tile: _Tile, layers: EstimatedTile, seconds: Floats) -> None:
         """Push the tiles whose bounds follow from this one: more recomputation, other overlap, larger microbatches."""
@@ -333,18 +379,22 @@ class _CandidateSearch:
         if tile.rows is not several[0] or not len(seconds):
             return
         place = tile.rows.point(*tile.each[0])[0]
-        if len(several) > 1:
+        variants = any(len(others) > 1 for others in tile.family.tiles.values())
+        if variants:
             own = tile.rows
             own.computed = own.computed or self.estimator(tile).bounds(layers, columns(tile.each), computed=True)
-            least = _least(self._values(tile, own.computed.seconds))
-            for other in several[1:]:
-                self._push(least, place, _Tile(other, tile.family))
+            seconds = own.computed.seconds
+        least = _least(np.maximum(self._values(tile, tile.each, seconds), tile.least))
+        for other in several[1:]:
+            self._push(least, place, _Tile(other, tile.family, least))
         larger = [size for size in sorted(tile.family.tiles) if size > micro_batch]
         while larger and not self._may_fit(tile, larger[0] / micro_batch):
             self.out.add(TOO_LARGE, count=sum(other.count for other in tile.family.tiles[larger.pop(0)]))
         if larger:
-            least = _least(self._values(tile, self._faster(tile) * seconds))
-            self._push(least, place, _Tile(tile.family.tiles[larger[0]][0], tile.family))
+            least = _least(
+                np.maximum(self._values(tile, tile.each, self._faster(tile, variants) * seconds), tile.least)
+            )
+            self._push(least, place, _Tile(tile.family.tiles[larger[0]][0], tile.family, least))
 
     def _may_fit(self, tile: _Tile, times: float) -> bool:
         """Return whether any row may fit into memory at `times` its micro-batch."""
@@ -353,16 +403,16 @@ class _CandidateSearch:
         least = self.estimator(tile).memory(tile.rows.layers, columns(tile.each), times)
         return bool((least <= simulator.preparation.fullest * simulator.cluster.memory).any())
 
-    def _faster(self, tile: _Tile) -> float:
-        """Return the smallest share of a token's time that larger microbatches can reach."""
+    def _faster(self, tile: _Tile, computed: bool) -> float:
+        """Return the smallest share of a token's time that larger microbatches can reach. computed: as in Estimator.bounds."""
         estimator, job = self.estimator(tile), tile.rows.job
         if tile.family.fastest is None:
             size = min(max(tile.family.tiles), LARGEST * job.training.micro_batch)
             wide = estimator.tile(job.changed({KEYS["micro_batch"]: size}))
             estimator.learn([wide])
-            tile.family.fastest = estimator.token(wide)
+            tile.family.fastest = estimator.token(wide, computed)
         assert tile.rows.layers is not None
-        return min(1.0, tile.family.fastest / estimator.token(tile.rows.layers) * SPREAD)
+        return min(1.0, tile.family.fastest / estimator.token(tile.rows.layers, computed) * SPREAD)
 
     def explore(self, show: SearchProgress, limits: Limits) -> bool:
         """Simulate and bound possible best candidates until none is left or a limit is reached. Return whether none is left."""
@@ -375,18 +425,17 @@ class _CandidateSearch:
                 return False
             show(self.simulated, len(self.heap), self.gap)
             tiles: list[_Item] = []
-            while self.heap and len(tiles) < DIVE:
-                item = heappop(self.heap)
-                if item.value > self.answers.worst or item.value[0] == math.inf:
-                    continue
+            while len(tiles) < DIVE and (item := self._pop()):
                 if item.row < 0:
                     tiles.append(item)
                 elif tiles:
                     heappush(self.heap, item)
                     break
-                else:
+                elif item.refined:
                     self._try(item)
                     break
+                else:
+                    self._refine(item)
             self.open([item.tile for item in tiles])
             bounded += len(tiles) or DIVE // PLAYED
             if bounded >= DIVE:
@@ -396,68 +445,85 @@ class _CandidateSearch:
 
     def _dive(self) -> None:
         """Simulate the most promising candidate with a bound, even if others have lower bounds."""
-        for item in sorted((item for item in self.heap if item.row >= 0), key=self._expected):
-            if item.value > self.answers.worst or item.value[0] == math.inf:
+        rows = [(self._expected(item), item) for item in self.heap if item.row >= 0 and item.number not in self.taken]
+        heapify(rows)
+        before = self.simulated
+        while rows and self.simulated == before:
+            _, item = heappop(rows)
+            if not self._may_win(item):
                 continue
-            before = self.simulated
-            self.heap.remove(item)
-            heapify(self.heap)
-            self._try(item)
-            if self.simulated > before:
-                return
+            self.taken.add(item.number)
+            if self.answers.found and not item.refined:
+                more = self._refine(item)
+            else:  # the first answer need not have the best bound
+                more = [] if item.refined else [self._push_row(item.tile, item.row + 1)]
+                self._try(item)
+            for one in filter(None, more):
+                heappush(rows, (self._expected(one), one))
 
     @property
     def gap(self) -> float | None:
         """Largest share by which an open candidate may be better than the best; None without a best one."""
         best = self.answers.best()
+        while self.heap and self.heap[0].number in self.taken:
+            self.taken.remove(heappop(self.heap).number)
         least = self.heap[0].value[0] if self.heap else math.inf
         return max(0.0, 1 - least / best[0].value[0]) if best else None
 
     def _try(self, item: _Item) -> None:
-        """Simulate a row, and push the next one of its tile."""
+        """Simulate a row, and bound the same order with less overlap, which needs as much memory."""
         tile, row = item.tile, item.row
-        self._push_row(tile, row + 1)
         split, order = tile.each[tile.order[row]]
-        if order.others:
-            others = [(split, other) for other in order.others]
-            self._bound(_Tile(tile.rows, tile.family, each=others), more=False)
         place, point = tile.point(row)
         twin = self.known.get(_step(point))
-        if self.answers.behind(point, item.value):
-            return
-        if twin and twin.place < place and (twin.likely or twin.value > self.answers.worst):
-            self.twins += 1
-            self.answers.add(twin._replace(place=place, point=point))
-        elif found := self._simulated(point):
-            self.simulated += 1
-            load = Load(float(found["global_batch"] * found["seq"]), float(split.gpus), float(split.dp))
-            value = self.wanted.value(tile.rows.cluster, load, found["step_time_s"])
-            self._learn(item, value)
-            self.known[_step(point)] = best = Best(value, place, point, found)
-            if value[0] < math.inf:
-                self.answers.add(best)
-
-    def _simulated(self, point: Point) -> Row | None:
-        """Return the row of a point, None if it does not fit, which is checked before the simulation."""
         if (memory := _memory(point)) in self.too_large:
-            self.out.add(TOO_LARGE)
-            return None
+            self.out.add(TOO_LARGE, count=1 + len(order.others))
+            return
+        if not self.answers.behind(point, item.value):
+            if twin and twin.place < place and (twin.likely or twin.value > self.answers.worst):
+                self.twins += 1
+                self.answers.add(twin._replace(place=place, point=point))
+            elif (found := self._simulated(point))["status"] == "ok":
+                self._add(item, place, point, found)
+            elif found["status"] == TOO_LARGE:
+                self.too_large.add(memory)
+                self.out.add(TOO_LARGE, count=1 + len(order.others))
+                return
+            else:
+                self.out.add(found["status"], found["reason"])
+        if order.others:
+            self._bound(
+                _Tile(tile.rows, tile.family, item.value, each=[(split, one) for one in order.others]), more=False
+            )
+
+    def _simulated(self, point: Point) -> Row:
+        """Return the row of a point, whose memory is checked before its simulation."""
         known = len(self.shared.rows)
         row = self.shared.row(self.space.case, point)
         self.played += len(self.shared.rows) > known and row["status"] != TOO_LARGE
-        if row["status"] == "ok":
-            return row
-        if row["status"] == TOO_LARGE:
-            self.too_large.add(memory)
-        self.out.add(row["status"], row["reason"])
-        return None
+        return row
+
+    def _add(self, item: _Item, place: PlaceInSpace, point: Point, found: Row) -> None:
+        """Add the result of a simulation."""
+        self.simulated += 1
+        replicas, gpus = (
+            item.tile.each[item.tile.order[item.row]][0].dp,
+            item.tile.each[item.tile.order[item.row]][0].gpus,
+        )
+        load = Load(float(found["global_batch"] * found["seq"]), float(gpus), float(replicas))
+        value = self.wanted.value(item.tile.rows.cluster, load, found["step_time_s"])
+        if item.refined:
+            self._learn(item.tile, True, value[1] / item.value[1])
+        self.known[_step(point)] = best = Best(value, place, point, found)
+        if value[0] < math.inf:
+            self.answers.add(best)
 
     def result(self, best: list[Best], ended: bool) -> SearchResult:
         """Return the result of the search. ended: whether no better candidate is left."""
         points = self.space.points
         out = sum(self.out.counts.values())
         worst = self.answers.worst
-        still = () if ended else [item for item in self.heap if item.value <= worst]
+        still = () if ended else [item for item in self.heap if item.value <= worst and item.number not in self.taken]
         more = sum(self._open_rows(item, worst) for item in still)
         left = points - self.simulated - self.twins - out - more
         gap = None if ended else max(0.0, 1 - min((i.value[0] for i in still), default=math.inf) / best[0].value[0])

@@ -82,21 +82,35 @@ class Pack(NamedTuple):
     copies: Ints
 
 
+class StageLayers(NamedTuple):
+    """Layers of each global stage (stages, kinds), and whether it sends activations and gradients (stages, 2)."""
+
+    layers: Floats
+    """Number of layers of each kind."""
+    top: Floats
+    """Last layer of the stage."""
+    sends: Floats
+
+
 class SplitShapes:
     """Matrices of pipelines, each created once."""
 
     def __init__(self) -> None:
         self._made: dict[tuple[object, ...], tuple[Floats, ...]] = {}
         self._packs: dict[tuple[object, ...], Pack] = {}
+        self._stages: dict[tuple[object, ...], StageLayers] = {}
+
+    def stages(self, kinds: LayerKinds, job: Job, shape: SplitShape) -> StageLayers:
+        """Return the layers of the stages of a pipeline."""
+        if (key := (_key(kinds, job), shape)) not in self._stages:
+            self._stages[key] = _stage_layers(kinds, job, shape)
+        return self._stages[key]
 
     def pack(self, kinds: LayerKinds, job: Job, shapes: Sequence[SplitShape]) -> tuple[Pack, Ints]:
         """Return the distinct pipelines of rows, and the index of each row's pipeline."""
         places: dict[SplitShape, int] = {}
         at = np.array([places.setdefault(shape, len(places)) for shape in shapes])
-        split = job.parallelism
-        cut = split.partition, split.account_for_embedding, split.account_for_loss
-        cut_more = split.first_layers, split.last_layers, split.layout
-        key = (kinds.key, *cut, *cut_more)
+        key = _key(kinds, job)
         if (whole := (key, tuple(places))) not in self._packs:
             self._packs[whole] = self._packed(kinds, job, list(places), key)
         return self._packs[whole], at
@@ -106,7 +120,7 @@ class SplitShapes:
         columns: list[list[Floats]] = [[] for _ in range(6)]
         for shape in shapes:
             if (own := (key, shape)) not in self._made:
-                self._made[own] = _matrices(kinds, job, shape)
+                self._made[own] = _matrices(self.stages(kinds, job, shape), shape)
             for column, made in zip(columns, self._made[own], strict=True):
                 column.append(np.pad(made, ((0, longest - shape.pp), (0, 0))))
         length = np.array([shape.pp for shape in shapes])
@@ -116,8 +130,14 @@ class SplitShapes:
         return Pack(busy, low, least, top, sent, low_sent, length, ranks, copies)
 
 
-def _matrices(kinds: LayerKinds, job: Job, shape: SplitShape) -> tuple[Floats, ...]:
-    """Return the columns of `Pack` for one pipeline, up to `low_sent`."""
+def _key(kinds: LayerKinds, job: Job) -> tuple[object, ...]:
+    """Return all that the layers of stages depend on, apart from the pipeline."""
+    split = job.parallelism
+    cut = split.partition, split.account_for_embedding, split.account_for_loss
+    return (kinds.key, *cut, split.first_layers, split.last_layers, split.layout)
+
+
+def _stage_layers(kinds: LayerKinds, job: Job, shape: SplitShape) -> StageLayers:
     changes = {"parallelism.pp": shape.pp, "parallelism.vpp": shape.vpp, "parallelism.schedule": shape.order}
     cut = portions(job.changed(changes).parallelism, job.model)
     count = len(kinds.layers)
@@ -131,15 +151,19 @@ def _matrices(kinds: LayerKinds, job: Job, shape: SplitShape) -> tuple[Floats, .
         tops[stage, own[-1 - len(each)]] = 1.0
         stages[stage] = np.bincount(own, minlength=count)
         first = end
-    pipeline = schedules.pipeline(shape.order, shape.pp, shape.vpp)
     sends = np.ones((len(cut), 2)) if shape.pp > 1 else np.zeros((len(cut), 2))
     sends[-1, 0] = sends[0, 1] = 0.0
-    if pipeline.folded:
-        sends[shape.pp - 1, 0] = sends[min(shape.pp, len(cut) - 1), 1] = 0.0  # the last rank hands on to itself
-    stages, sends, tops = (np.tile(part, (pipeline.copies, 1)) for part in (stages, sends, tops))
+    if schedules.pipeline(shape.order, shape.pp, shape.vpp).folded and len(cut) > shape.pp:
+        sends[shape.pp - 1, 0] = sends[shape.pp, 1] = 0.0  # the last rank hands on to itself
+    return StageLayers(*(np.tile(part, (shape.copies, 1)) for part in (stages, tops, sends)))
+
+
+def _matrices(stages: StageLayers, shape: SplitShape) -> tuple[Floats, ...]:
+    """Return the columns of `Pack` for one pipeline, up to `low_sent`."""
+    pipeline = schedules.pipeline(shape.order, shape.pp, shape.vpp)
     own_stages = [list(pipeline.own(rank)) for rank in range(shape.pp)]
     lowest = [own[0] for own in own_stages]
-    least = np.array([stages[own].min(axis=0) for own in own_stages])
-    busy = np.array([stages[own].sum(axis=0) for own in own_stages])
-    sent = np.array([sends[own].sum(axis=0) for own in own_stages])
-    return busy, stages[lowest], least, tops[lowest], sent, sends[lowest]
+    least = np.array([stages.layers[own].min(axis=0) for own in own_stages])
+    busy = np.array([stages.layers[own].sum(axis=0) for own in own_stages])
+    sent = np.array([stages.sends[own].sum(axis=0) for own in own_stages])
+    return busy, stages.layers[lowest], least, stages.top[lowest], sent, stages.sends[lowest]

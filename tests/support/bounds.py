@@ -15,5 +15,7 @@ def bounds(simulator, job, computed=False):
     overlap = split.overlap
     flags = (np.array([value]) for value in (overlap.grad_reduce, overlap.param_gather, overlap.p2p))
     rows = CandidateRows([shape_of(split.schedule, split.pp, split.vpp)], [split.schedule], *numbers, *flags)
-    found = estimator.bounds(estimator.tile(job), rows, computed)
-    return CandidateBounds(float(found.seconds[0]), float(found.memory[0]))
+    tile = estimator.tile(job)
+    found = estimator.bounds(tile, rows, computed)
+    seconds = float(found.seconds[0]) if computed else float(estimator.refined(tile, rows)[0])
+    return CandidateBounds(seconds, float(found.memory[0]))
