@@ -48,13 +48,12 @@ def _tier(topology: Topology, tier: LinkTier, figures: LinkFigures) -> dict[str,
     use, holds, slow = (one[tier.span] for one in figures)
     cells = min(tier.links, MOST_CELLS)
     edges = np.arange(cells) * tier.links // cells
-    fullest = np.maximum.reduceat(use, edges)
     return {
         "name": tier.name,
         "links": tier.links,
         "ends": [kind(end) for end in topology.ends(tier.first)],
         "capacity": float(np.median(topology.capacity[tier.span])),
-        "use": [round(value, HIGH) for value in fullest.tolist()],
+        "use": [round(value, HIGH) for value in np.maximum.reduceat(use, edges).tolist()],
         "limits": [round(value, LOW) for value in np.maximum.reduceat(holds, edges).tolist()],
         "ill": np.flatnonzero(np.logical_or.reduceat(slow, edges)).tolist(),
         "mean": round(float(use.mean()), HIGH),

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from itertools import groupby
 
 from clustersim.config.results import Manifest
+from clustersim.costs.bill import of_step, rates
+from clustersim.costs.figures import load
 from clustersim.figures.kernels import kernels
 from clustersim.pages.network import memory, network
 from clustersim.pages.published import nearest
@@ -38,9 +40,12 @@ def run_data(
 ) -> dict[str, object]:
     """Return the JSON data that the page draws."""
     summary = result.summary
+    step = summary["expected_step_time_s"]
+    costs = summary.get("costs") or of_step(rates(result.topology, load()), step, summary["tokens_per_s"] * step)
     return {
         "summary": {key: value for key, value in summary.items() if key != "trace"},
         "names": NAMES,
+        "costs": {key: costs[f"{key}_per_1t_tokens"] for key in ("usd", "usd_owned", "kwh")},
         "why": why and {key: why[key] for key in ("bottlenecks", "what_ifs")},
         "published": nearest(result.topology, result.job),
         "ranks": _ranks(result),

@@ -177,8 +177,7 @@ def working_folder(results: Path) -> Path:
 def _environment(own: Mapping[str, str]) -> dict[str, str]:
     """Return the environment of a command: without token and colours, and with this copy of clustersim."""
     kept = {name: value for name, value in own.items() if name != SECRET}
-    here = str(Path(__file__).parents[2])
-    paths = os.pathsep.join(filter(None, (here, own.get("PYTHONPATH"))))
+    paths = os.pathsep.join(filter(None, (str(Path(__file__).parents[2]), own.get("PYTHONPATH"))))
     return {**kept, "PYTHONPATH": paths, PROGRESS: "1", "NO_COLOR": "1", "COLUMNS": "120"}
 
 

@@ -12,6 +12,7 @@ import re
 import shlex
 import stat
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -222,11 +223,9 @@ def _answer(folder: Path) -> dict[str, Any]:
     """Return the summary and command of a run as far as they can be read. Any program may have written the files."""
     from clustersim.question import StoredRun
 
-    try:
-        found = {"summary": store.read_summary(folder), "asked": StoredRun.of(folder).command}
-    except InputError:
-        return {}
-    return found
+    with suppress(InputError):
+        return {"summary": store.read_summary(folder), "asked": StoredRun.of(folder).command}
+    return {}
 
 
 async def _json(request: Request) -> Any:

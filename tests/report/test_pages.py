@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 
 from clustersim.config.results import Manifest
+from clustersim.costs.bill import rates
+from clustersim.costs.figures import load
 from clustersim.engine.program import COMPUTE
 from clustersim.model.kernel import Kernel
 from clustersim.pages.network import KINDS, network
@@ -74,6 +76,15 @@ def test_what_links_carry_is_drawn_over_the_launches_of_the_host():
     order = [t["streams"][stream] for row, stream, _ in t["lanes"] if row == 0]
     assert order[:2] == ["compute", "host"]
     assert {"cp", "dp"} <= set(order)
+
+
+def test_the_costs_on_a_page_are_those_of_its_speed_unless_the_run_has_its_own(result, data):
+    seconds = 1e12 / result.summary["tokens_per_s"]
+    rent = rates(result.topology, load()).rent
+    assert data["costs"]["usd"] == pytest.approx(rent * seconds, rel=1e-9)
+    own = {f"{key}_per_1t_tokens": 1.0 for key in data["costs"]}
+    other = replace(result, summary={**result.summary, "costs": own})
+    assert set(run_data(other, "clustersim run", Manifest(clustersim="0"))["costs"].values()) == {1.0}
 
 
 def test_the_shares_of_kernels_are_the_compute_of_the_mean_rank(result, data):

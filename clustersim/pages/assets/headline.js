@@ -1,4 +1,4 @@
-// The three numbers first, how sure they are, and the published runs that are most like this one.
+// The main numbers first, how sure they are, and the published runs that are most like this one.
 
 function headline() {
   const s = DATA.summary;
@@ -24,7 +24,7 @@ function headline() {
       ].map(([id, words]) => el("a", { href: `#${id}` }, words)),
     ),
     ...s.warnings.map((warning) => el("p", { class: "warning" }, el("strong", {}, "Warning: "), named(warning, 2000))),
-    threeNumbers(s),
+    keyFigures(s),
   ];
 }
 
@@ -50,7 +50,7 @@ function titleOf(s) {
   ];
 }
 
-function threeNumbers(s) {
+function keyFigures(s) {
   const memory = s.memory,
     verdict = memory.fits ? "likely fits" : memory.verdict === "unlikely" ? "unlikely to fit" : "does not fit";
   return el(
@@ -78,6 +78,19 @@ function threeNumbers(s) {
         memory.evidence ? `; ${memory.evidence}` : "",
       ),
     ),
+    DATA.costs && trillion(s, DATA.costs),
+  );
+}
+
+function trillion(s, costs) {
+  const money = (usd) => (usd === null ? "no price" : `${scaled(usd, "").trim()} USD`);
+  return el(
+    "div",
+    { class: "card" },
+    el("h2", {}, "10\u00b9\u00b2 tokens"),
+    el("div", { class: "big" }, `${figure(1e12 / s.tokens_per_s / 86400)} days`),
+    el("p", {}, `${money(costs.usd)} rented, ${money(costs.usd_owned)} owned`),
+    el("p", {}, `${figure(costs.kwh / 1e3)} MWh, without failures`),
   );
 }
 

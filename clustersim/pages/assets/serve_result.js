@@ -38,7 +38,7 @@ const word = (row) => (row.command === "sweep" ? "explorer" : "report");
 function numbers() {
   // of a summary that another program may have written
   try {
-    return [titleOf(DATA.summary), threeNumbers(DATA.summary)];
+    return [titleOf(DATA.summary), keyFigures(DATA.summary)];
   } catch {
     return null;
   }

@@ -40,7 +40,10 @@ function bestChange(s) {
   if (!DATA.why) return null;
   const best = had().find((one) => one.run);
   if (!best || best.gain_s < 5e-4 * s.step_time_s) return "None of the changes below makes the step shorter.";
-  return ["What would win most: ", el("strong", {}, named(best.name, 200), " ", change(-best.gain_s / s.step_time_s)), "."];
+  const said = (one) => [el("strong", {}, named(one.name, 200), " ", change(-one.gain_s / s.step_time_s)), " ", el("code", {}, named(one.flags, 300))];
+  const free = had().find((one) => one.free);
+  const more = free && free !== best && free.gain_s > 5e-4 * s.step_time_s ? ["; for nothing: ", said(free)] : "";
+  return [`What would win most${free === best ? ", for nothing" : ""}: `, said(best), more, "."];
 }
 
 function bottleneck(s) {
@@ -88,7 +91,7 @@ function whatIfs(s) {
     table(
       ["what if (each is simulated)", "the step", "change", ""],
       rows.map((one) => [
-        [named(one.name, 200), el("br"), el(one.run ? "code" : "span", { class: "dim small" }, named(one.flags || one.note, 600))].concat(
+        [named(one.name, 200), one.free && one.gain_s > 0 ? el("strong", {}, " free") : "", el("br"), el(one.run ? "code" : "span", { class: "dim small" }, named(one.flags || one.note, 600))].concat(
           one.flags && one.note ? [el("br"), el("span", { class: "dim small" }, named(one.note, 300))] : [],
         ),
         seconds(one.step_time_s),
