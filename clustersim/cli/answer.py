@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -47,23 +47,6 @@ def print_json(command: str, fields: Mapping[str, Any], out: Path | None = None,
         typer.echo(text)
 
 
-def table(cells: Iterable[Sequence[str]], sides: str) -> list[str]:
-    """Return rows of cells as lines, each column as wide as its widest cell.
-
-    sides: alignment of each column, `<` or `>`; the last one is that of all further columns.
-    """
-    rows = list(cells)
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    columns = list(zip(sides.ljust(len(widths), sides[-1]), widths, strict=True))
-    return ["  ".join(f"{c:{side}{w}}" for c, (side, w) in zip(row, columns, strict=True)).rstrip() for row in rows]
-
-
 def written_out(made: Mapping[str, Any]) -> str:
     """Return a document that is a file of its own, such as a schema, as JSON."""
     return json.dumps(made, indent=1)
-
-
-def read_back(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields as a JSON reader sees them: tuples become lists, keys become text."""
-    found: dict[str, Any] = json.loads(json.dumps(fields))
-    return found

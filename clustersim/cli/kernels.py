@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Annotated, Any
 
-from clustersim.cli.answer import table
 from clustersim.cli.commands import option
 from clustersim.cli.options import JsonOutput, WorkloadFile
 from clustersim.errors import InputError
@@ -129,6 +128,7 @@ def _title(job: Job) -> str:
 
 def _table(records: list[dict[str, Any]], timed: bool) -> list[str]:
     """Return the kernels as a table, with columns of times if `timed`."""
+    from clustersim.report.terminal import table
 
     def cells(row: dict[str, Any]) -> list[str]:
         numbers = [f"{row['launches']}", f"{row['flop'] / 1e9:.4g}", f"{row['bytes'] / 1e6:.4g}"]

@@ -6,8 +6,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from clustersim.cli.answer import table
-
 if TYPE_CHECKING:
     from clustersim.lab.model_card import WeightsTable
     from clustersim.lab.whole_models import Mean, ModelRun
@@ -34,6 +32,8 @@ def lines(weights: Weights, full: bool) -> Iterator[str]:
 
 def text(made: WeightsTable) -> list[str]:
     """Return a table as lines with its title, without empty columns; nothing if it has no rows."""
+    from clustersim.report.terminal import table
+
     if not made.rows:
         return []
     kept = [i for i, _ in enumerate(made.header) if any(row[i] for row in made.rows)]
@@ -87,6 +87,7 @@ def model_record(run: ModelRun) -> dict[str, Any]:
 def model_lines(name: str, found: list[ModelRun]) -> list[str]:
     """Return two tables of a predictor: every run, those with contradictory labels last, and the mean absolute errors."""
     from clustersim.lab.whole_models import means
+    from clustersim.report.terminal import table
 
     each = ["model", "GPU", "mode", "option", "seq", "batch", "measured", name, "error", "NeuSight", "label"]
     mean = ["GPU", "mode", "option", "runs", name, "NeuSight", "label"]

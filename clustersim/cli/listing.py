@@ -10,7 +10,6 @@ from pathlib import Path
 from shutil import get_terminal_size
 from typing import Annotated, Any, Literal
 
-from clustersim.cli.answer import table
 from clustersim.cli.commands import argument, option_group
 from clustersim.cli.options import CommandOutput
 
@@ -149,6 +148,7 @@ _LISTS: Mapping[What, Callable[[], list[ListRow]]] = {
 
 def _table(rows: list[ListRow]) -> list[str]:
     """Return the lines of a table: numbers aligned right, text left."""
+    from clustersim.report.terminal import table
     from clustersim.units import scaled
 
     heads = {"memory_bytes": "memory", "bandwidth_bytes_per_s": "bandwidth", "bf16_flop_per_s": "bf16"}

@@ -11,7 +11,6 @@ from clustersim.errors import InputError, suggest
 
 if TYPE_CHECKING:
     from clustersim.simulation import StepResult
-    from clustersim.sweeps.evaluate import Row
 
 
 def plot(
@@ -23,11 +22,15 @@ def plot(
     """Draw a result as a figure: its timeline, where the step goes, memory, kernels under the roof, or how a sweep scales."""
     from clustersim.figures import kinds
     from clustersim.figures.files import check, write
+    from clustersim.pages.sweep import sweep_rows
 
     if kind not in (known := [*kinds.RUN, *kinds.SWEEP]):
         raise InputError(f"--kind {kind}: no such figure; {suggest(kind, known)}")
     check("--out", out)
-    write(out, kinds.SWEEP[kind](_sweep(result)) if kind in kinds.SWEEP else kinds.RUN[kind](_run(result, output)))
+    if kind in kinds.SWEEP:
+        write(out, kinds.SWEEP[kind]([row for _, row in sweep_rows(result)]))
+    else:
+        write(out, kinds.RUN[kind](_run(result, output)))
     output.say(f"written to {out}")
 
 
@@ -37,10 +40,3 @@ def _run(folder: Path, output: CommandOutput) -> StepResult:
 
     with output.progress() as progress:
         return StoredRun.of(folder).again(progress)
-
-
-def _sweep(folder: Path) -> list[Row]:
-    """Return the rows of all points in the folder of a sweep."""
-    from clustersim.pages.sweep import sweep_rows
-
-    return [row for _, row in sweep_rows(folder)]

@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from clustersim.cli.answer import table
 from clustersim.cli.commands import argument, option
 from clustersim.cli.options import RUN, JsonOutput, completing, model_file, naming
 from clustersim.errors import InputError
@@ -220,6 +219,7 @@ def _head(record: dict[str, Any]) -> Iterator[str]:
 
 def _table(rows: list[dict[str, Any]], names: tuple[str, ...]) -> list[str]:
     """Return kernels, or classes of kernels, as a table of their launches, times and share of the sum of all times."""
+    from clustersim.report.terminal import table
     from clustersim.units import duration
 
     ends = ("low", "high") if rows and "seconds_low" in rows[0] else ()

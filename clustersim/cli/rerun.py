@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import typer
 
-from clustersim.cli.answer import read_back
 from clustersim.cli.options import ResultFolder, StandardOutput
 from clustersim.units import seconds
 
@@ -22,7 +22,7 @@ def rerun(result: ResultFolder, output: StandardOutput) -> None:
 
     with output.progress() as progress:
         run = StoredRun.of(result)
-        found = read_back(run.again(progress).summary)
+        found = json.loads(json.dumps(run.again(progress).summary))  # tuples become lists, keys become text
     stored = read_summary(result)
     other = [key for key, value in found.items() if stored.get(key) != value]
     facts = {"question": run.command, "same": not other, "step_time_s": found["step_time_s"], "differs": other}

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from clustersim import writing
-from clustersim.cli.answer import table
 from clustersim.cli.commands import option
 from clustersim.cli.options import TOPOLOGY, ClusterChanges, CostsOption, JsonOutput, naming
 from clustersim.cli.schedule import check_size
@@ -50,6 +49,7 @@ def show(
     from clustersim.costs.figures import load
     from clustersim.figures.cluster import picture
     from clustersim.figures.files import write
+    from clustersim.report.terminal import table
     from clustersim.schedules.draw import schedule_facts, schedule_text
     from clustersim.topology.build import build, document_of, overridden
     from clustersim.topology.describe import describe
@@ -113,6 +113,8 @@ def _facts(topology: Topology, items: Sequence[Item]) -> dict[str, Any]:
 
 def _bill(items: Sequence[Item]) -> list[str]:
     """Return a bill as a table with sums; items without a price are left out of the sums, with a note."""
+    from clustersim.report.terminal import table
+
     cells = [("what it takes", "", "number", "USD each", "USD", "kW", "prices of")]
     for one in items:
         each, usd = ("-", "-") if one.price is None else (f"{one.price:,.0f}", f"{one.usd:,.0f}")

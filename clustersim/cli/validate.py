@@ -7,7 +7,6 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
-from clustersim.cli.answer import table
 from clustersim.cli.commands import argument, option, option_group
 from clustersim.cli.options import CommandOutput, EngineName, Force, Workers
 from clustersim.cli.progress import cores, tracked
@@ -100,6 +99,7 @@ def _calibrated(path: Path, several: Sequence[Outcomes], title: str) -> list[Out
 
 def _lines(found: Mapping[str, Any], outcomes: Sequence[dict[str, Any]]) -> Iterable[str]:
     """Yield the errors over all runs, publishers and groups as text, and why runs were not simulated."""
+    from clustersim.report.terminal import table
     from clustersim.validate.page import PUBLISHERS, example, publishers, sentence, tables
 
     yield sentence(found)

@@ -142,8 +142,5 @@ def rates(cluster: Topology, figures: Figures) -> Rates:
 
 def of_step(found: Rates, step: float, tokens: float) -> dict[str, Any]:
     """Return the costs of a step of `step` seconds and `tokens` tokens, and of 1e12 tokens at this speed."""
-    one, many = found.of(step), found.of(step / tokens * 1e12)
-    return {
-        **{f"{key}_per_step": value for key, value in one.items()},
-        **{f"{key}_per_1t_tokens": v for key, v in many.items()},
-    }
+    costs = {"step": found.of(step), "1t_tokens": found.of(step / tokens * 1e12)}
+    return {f"{key}_per_{what}": value for what, one in costs.items() for key, value in one.items()}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Generic, TypeVar
 
 from pydantic import BeforeValidator, Field
 
@@ -23,8 +23,7 @@ def _alone(value: object) -> object:
 DEFAULTS = Path(__file__).with_name("defaults.yaml")
 Money = Annotated[float, Field(strict=False, gt=0, le=1e12), BeforeValidator(_alone)]
 Date = Annotated[str, BeforeValidator(str)]
-_Part = Annotated[float, Field(strict=False, gt=0, le=1), BeforeValidator(_alone)]
-_Share = Annotated[float, Field(strict=False, ge=0, lt=1), BeforeValidator(_alone)]
+Value = TypeVar("Value", bound=float)
 
 
 class UnitPrice(Spec):
@@ -67,37 +66,21 @@ class Optics(Spec):
     """Module at a switch."""
 
 
-class _Figure(Spec):
-    date: Date = "given"
-    source: str = "given"
+class SourcedFigure(Spec, Generic[Value]):
+    """A number with its source."""
 
-
-class PositiveFigure(_Figure):
-    """A number above zero with its source."""
-
-    value: Annotated[float, Field(strict=False, gt=0, le=1e6), BeforeValidator(_alone)]
+    value: Value
     """The number."""
+    date: Date = "given"
+    """Date of the number."""
+    source: str = "given"
+    """Source of the number."""
 
 
-class PartFigure(_Figure):
-    """A share above zero, at most one, with its source."""
-
-    value: _Part
-    """The share."""
-
-
-class OverheadFigure(_Figure):
-    """A factor of one or more with its source."""
-
-    value: Annotated[float, Field(strict=False, ge=1, le=10), BeforeValidator(_alone)]
-    """The factor."""
-
-
-class ShareFigure(_Figure):
-    """A share from zero to below one with its source."""
-
-    value: _Share
-    """The share."""
+PositiveFigure = SourcedFigure[Annotated[float, Field(strict=False, gt=0, le=1e6), BeforeValidator(_alone)]]
+PartFigure = SourcedFigure[Annotated[float, Field(strict=False, gt=0, le=1), BeforeValidator(_alone)]]
+OverheadFigure = SourcedFigure[Annotated[float, Field(strict=False, ge=1, le=10), BeforeValidator(_alone)]]
+ShareFigure = SourcedFigure[Annotated[float, Field(strict=False, ge=0, lt=1), BeforeValidator(_alone)]]
 
 
 class PowerFigures(Spec):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -46,38 +46,27 @@ class Comparison:
 
     def facts(self) -> dict[str, Any]:
         """Return the differences as plain data; keys carry their units."""
+        speed, cuts = (
+            ("step_time_s", "tokens_per_s", "mfu"),
+            ("breakdown_s", "critical_path_s", "by_stream_s", "by_link"),
+        )
+        seconds = {what: {key: list(values) for key, values in self.seconds(what).items()} for what in cuts}
         return {
             "results": [
-                {
-                    "result": one.name,
-                    "step_time_s": said.step_time_s,
-                    "tokens_per_s": said.tokens_per_s,
-                    "mfu": said.mfu,
-                }
-                for one in self.results
-                for said in (one.summary,)
+                {"result": one.name, **{key: getattr(one.summary, key) for key in speed}} for one in self.results
             ],
             "differences": [{"key": key, "values": list(values)} for key, values in self.differences.items()],
-            **{
-                f"{what}": {k: list(v) for k, v in self.seconds(what).items()}
-                for what in ("breakdown_s", "critical_path_s")
-            },
-            "critical_path": {
-                what: {key: list(values) for key, values in self.seconds(what).items()}
-                for what in ("by_stream_s", "by_link")
-            },
+            **{what: seconds[what] for what in cuts[:2]},
+            "critical_path": {what: seconds[what] for what in cuts[2:]},
         }
 
 
 def _parts(summary: RunSummary, what: str) -> Mapping[str, float]:
     path = summary.critical_path
-    found: dict[str, Callable[[], Mapping[str, float]]] = {
-        "breakdown_s": lambda: summary.breakdown_s,
-        "critical_path_s": lambda: summary.critical_path_s,
-        "by_stream_s": lambda: path.by_stream_s,
-        "by_link": lambda: {row.link or row.what: row.path_s for row in path.by_link},
-    }
-    return found[what]()
+    if what == "by_link":
+        return {row.link or row.what: row.path_s for row in path.by_link}
+    found: Mapping[str, float] = getattr(path if what == "by_stream_s" else summary, what)
+    return found
 
 
 def compared(folders: Sequence[Path]) -> Comparison:

@@ -47,18 +47,6 @@ _SOUND = 1 - 1e-9
 _PLACE = re.compile(r"^.{1,4096}?(:\d+:\d+| \(command line\)): ", re.DOTALL)
 
 
-class PlayedWhatIf(NamedTuple):
-    """Result of a what-if."""
-
-    name: str
-    step_time: float | None
-    """Seconds; None if it is not possible."""
-    changes: Mapping[str, object]
-    """Keys that apply it; empty if no file can express it."""
-    reason: str = ""
-    """Reason why it is not possible, or its description if no file can express it."""
-
-
 class Bottleneck(NamedTuple):
     """A link that limits the critical path, and the step time without the limit of this link and its equals."""
 
@@ -103,7 +91,7 @@ class Explanation:
     """Summary of the run."""
     bottlenecks: tuple[Bottleneck, ...]
     """The links without which the step would be shortest, the first one first."""
-    outcomes: tuple[PlayedWhatIf, ...]
+    outcomes: tuple[WhatIf, ...]
     """What-ifs, the shortest step first; then those that no file can express, and last the impossible ones."""
     rests_on: tuple[RestsOn, ...]
     """The constants with the largest possible effect on the step, the largest first."""
@@ -128,7 +116,7 @@ class Explanation:
         }
 
 
-def _facts(one: PlayedWhatIf, step: float, question: StepQuestion) -> dict[str, Any]:
+def _facts(one: WhatIf, step: float, question: StepQuestion) -> dict[str, Any]:
     gain = None if one.step_time is None else step - one.step_time
     return {
         "name": one.name,
@@ -185,20 +173,20 @@ def _rests_on(
     return tuple(sorted(found, key=lambda one: -one.effect)[:CONSTANTS])
 
 
-def _played(question: StepQuestion, what: WhatIf, simulator: Simulator, progress: Progress) -> PlayedWhatIf:
+def _played(question: StepQuestion, what: WhatIf, simulator: Simulator, progress: Progress) -> WhatIf:
     """Simulate a what-if, on the same cluster if the cluster does not change."""
     if what.reason:
-        return PlayedWhatIf(what.name, None, {}, what.reason)
+        return what
     progress(what.name)
     changed = question.changed(what.changes)
     try:
         of_cluster = parted(what.changes)[0]
         seconds = _seconds(simulator.like(changed.cluster) if of_cluster else simulator, changed)
     except OutOfMemoryError as error:
-        return PlayedWhatIf(what.name, None, what.changes, f"does not fit: {_short(error).partition('; ')[0]}")
+        return what._replace(reason=f"does not fit: {_short(error).partition('; ')[0]}")
     except InputError as error:
-        return PlayedWhatIf(what.name, None, what.changes, f"does not apply: {_short(error)}")
-    return PlayedWhatIf(what.name, seconds, what.changes)
+        return what._replace(reason=f"does not apply: {_short(error)}")
+    return what._replace(step_time=seconds)
 
 
 def _seconds(
@@ -218,14 +206,14 @@ def _short(error: ClustersimError) -> str:
 # What-ifs that no file can express.
 
 
-def _no_bubble(question: StepQuestion, simulator: Simulator, job: Job, progress: Progress) -> PlayedWhatIf:
+def _no_bubble(question: StepQuestion, simulator: Simulator, job: Job, progress: Progress) -> WhatIf:
     """Simulate the step with passes that never wait for a message, as if every stage had its inputs at once."""
     name = "no bubble"
     if job.parallelism.pp == 1:
-        return PlayedWhatIf(name, None, {}, "there is one pipeline stage, so none waits for another")
+        return WhatIf(name, {}, "there is one pipeline stage, so none waits for another")
     progress(name)
     seconds = _seconds(simulator, question, lambda work: work._replace(scripts=_unawaited(work.scripts)))
-    return PlayedWhatIf(name, seconds, {}, "no file says this: no pass waits for another stage")
+    return WhatIf(name, {}, "no file says this: no pass waits for another stage", seconds)
 
 
 def _unawaited(scripts: Iterable[Program]) -> tuple[Program, ...]:
@@ -243,7 +231,7 @@ def _unawaited(scripts: Iterable[Program]) -> tuple[Program, ...]:
 
 
 def _bottlenecks(
-    question: StepQuestion, result: StepResult, simulator: Simulator, played: Iterable[PlayedWhatIf], progress: Progress
+    question: StepQuestion, result: StepResult, simulator: Simulator, played: Iterable[WhatIf], progress: Progress
 ) -> Iterator[Bottleneck]:
     """Yield the step without the limit of each of the links that limit it longest.
 
@@ -253,10 +241,7 @@ def _bottlenecks(
     faster = {one.name: one.step_time for one in played if one.step_time is not None}
     shares = [one for one in result.summary["critical_path"]["by_link"] if one["link"]][:BOTTLENECKS]
     known = {cable(name) for share in shares if not share["slow"] for name in share["tiers"]}
-    for (
-        tier,
-        name,
-    ) in FASTER.items():  # NCCL's rate, derived from a link, keeps transfers below the link's own rate
+    for tier, name in FASTER.items():  # NCCL's rate, derived from a link, keeps transfers below the link's own
         if tier not in known and faster.get(name, result.record.end) < _SOUND * result.record.end:
             shares += filter(None, [sound_links(result.topology, tier)])
     for share in shares:
@@ -282,7 +267,7 @@ def _unlimited(topology: Topology, share: Mapping[str, Any]) -> Topology:
     return replace(topology, capacity=capacity)
 
 
-def _overlaps_said(played: list[PlayedWhatIf], step: float) -> list[PlayedWhatIf]:
+def _overlaps_said(played: list[WhatIf], step: float) -> list[WhatIf]:
     """Return what-ifs, with a note if all overlaps together gain less than one of them alone."""
     parts = {one.name: one.step_time for one in played if one.name.startswith(OVERLAP) and one.step_time is not None}
     best = min(parts, key=parts.__getitem__, default="")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -11,10 +11,10 @@ from typing import Any
 from clustersim.config.overrides import as_text
 from clustersim.explain.beside_trace import Beside, TraceComparison
 from clustersim.explain.differences import Comparison
-from clustersim.explain.explanation import Bottleneck, Explanation, PlayedWhatIf
-from clustersim.explain.what_ifs import free
+from clustersim.explain.explanation import Bottleneck, Explanation
+from clustersim.explain.what_ifs import WhatIf, free
 from clustersim.parallel.options import change_words
-from clustersim.report.terminal import NAMES, PLAIN, Emphasis, Look, counted, folded, printable
+from clustersim.report.terminal import NAMES, PLAIN, Emphasis, Look, counted, folded, printable, table
 from clustersim.units import duration, scaled
 
 FEW = 4
@@ -131,7 +131,7 @@ def _outcomes(found: Explanation, look: Look) -> Iterator[str]:
         yield from folded(f"{one.name}: {one.reason}", "  ")
 
 
-def _made_by(one: PlayedWhatIf, shorter: bool) -> str:
+def _made_by(one: WhatIf, shorter: bool) -> str:
     """Return the options that apply a what-if, marked if they need no purchase."""
     gained = "free: " if shorter and free(one.changes) else ""
     return gained + (shlex.join(change_words(one.changes)) or one.reason)
@@ -148,8 +148,7 @@ _LEAST_CHANGE = 1e-4
 
 def plain(value: object, most: int = WIDE) -> str:
     """Return a value of a file as safe text: one line, printable, cut."""
-    text = "-" if value is None else as_text(value)
-    text = printable(text)
+    text = printable("-" if value is None else as_text(value))
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
@@ -166,10 +165,8 @@ def compared(found: Comparison, strong: Emphasis = str) -> list[str]:
 
 
 def _differences(found: Comparison) -> list[str]:
-    rows = [(plain(key, 2 * WIDE), _values(values)) for key, values in found.differences.items()]
-    if not rows:
-        return ["nothing in the inputs differs"]
-    return ["what differs", *_table([(f"  {key}", values) for key, values in rows], str.ljust)]
+    rows = [(f"  {plain(key, 2 * WIDE)}", *_values(values)) for key, values in found.differences.items()]
+    return ["what differs", *table(rows, "<")] if rows else ["nothing in the inputs differs"]
 
 
 def _values(values: Sequence[object]) -> list[str]:
@@ -197,10 +194,10 @@ def _seconds(found: Comparison) -> Iterator[str]:
         }
         if kept:
             order = sorted(kept.items(), key=lambda one: -max(map(abs, _changes(one[1]))))
-            rows = [(f"  {plain(NAMES.get(name, name), 2 * WIDE)}", _cells(values)) for name, values in order]
+            rows = [(f"  {plain(NAMES.get(name, name), 2 * WIDE)}", *_cells(values)) for name, values in order]
             first, *others = _labels(found)
             head = [first, *(cell for name in others for cell in (name, "change"))]
-            yield from ("", *_table([(title, head), *rows], str.rjust))
+            yield from ("", *table([(title, *head), *rows], "<>"))
 
 
 def _changes(values: Sequence[float]) -> list[float]:
@@ -232,15 +229,6 @@ def _cells(values: Sequence[float]) -> list[str]:
     return [duration(first), *(c for pair in zip(map(duration, others), changes, strict=True) for c in pair)]
 
 
-def _table(rows: Sequence[tuple[str, Sequence[str]]], fit: Callable[[str, int], str]) -> list[str]:
-    names = max(len(name) for name, _ in rows)
-    widths = [max(map(len, column)) for column in zip(*(cells for _, cells in rows), strict=True)]
-    return [
-        "  ".join([name.ljust(names), *(fit(cell, w) for cell, w in zip(cells, widths, strict=True))]).rstrip()
-        for name, cells in rows
-    ]
-
-
 def trace_lines(found: TraceComparison, strong: Emphasis = str) -> list[str]:
     """Return the comparison of a forecast with a trace as lines."""
     trace = found.trace
@@ -251,21 +239,21 @@ def trace_lines(found: TraceComparison, strong: Emphasis = str) -> list[str]:
     )
     what = "kernels of a GPU" if trace.on_gpu else "operators of a CPU, as it has no kernels of a GPU"
     said = [f"rank {found.rank} of the forecast and the trace: {what}; {marked}"]
-    table = [("", ["forecast", "trace", "trace / forecast"])]
+    cells = [["", "forecast", "trace", "trace / forecast"]]
     for section, rows in found.rows.items():
         if rows:
-            table += [(section, ["", "", ""]), *(_row(one, strong) for one in rows)]
-    said += _table(table, str.rjust)
+            cells += [[section, "", "", ""], *map(_row, rows)]
+    said += table(cells, "<>")
     streams = sorted(trace.by_stream.items(), key=lambda one: -one[1])
     said += ["", *folded("streams of the trace: " + "; ".join(f"{plain(n, 20)} {duration(s)}" for n, s in streams[:6]))]
     said += folded(f"gaps: {trace.gaps} a step, the longest {duration(trace.longest_gap)}")
     return [*said, *folded("a kernel of NCCL in a trace waits for its peers inside; the forecast counts that as idle")]
 
 
-def _row(one: Beside, strong: Emphasis) -> tuple[str, list[str]]:
+def _row(one: Beside) -> list[str]:
     ratio = "-" if one.ratio is None else f"{one.ratio:.2f}"
-    return f"  {plain(one.name)}", [_time(one.forecast), _time(one.trace), ratio]
-
-
-def _time(seconds: float) -> str:
-    return duration(seconds) if seconds else "-"
+    return [
+        f"  {plain(one.name)}",
+        *(duration(seconds) if seconds else "-" for seconds in (one.forecast, one.trace)),
+        ratio,
+    ]

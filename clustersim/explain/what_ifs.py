@@ -29,14 +29,16 @@ _CUT = 0.98
 
 
 class WhatIf(NamedTuple):
-    """A change of a run."""
+    """A change of a run, and the step with it once it is simulated."""
 
     name: str
     """Short name."""
     changes: Mapping[str, object]
-    """Values by dotted key; empty if it is impossible."""
+    """Values by dotted key; empty if it is impossible, or if no file can express it."""
     reason: str = ""
-    """Reason why it is impossible."""
+    """Reason why it is impossible, or its description if no file can express it."""
+    step_time: float | None = None
+    """Seconds of the step; None if it is not simulated or impossible."""
 
 
 def what_ifs(document: Document, job: Job) -> list[WhatIf]:
@@ -45,7 +47,7 @@ def what_ifs(document: Document, job: Job) -> list[WhatIf]:
     types = _types(spec, specs)
     return [
         *_schedules(job),
-        *_splits(job, int(min(one.node.gpus.count for one in types))),
+        *_splits(job, int(min(node.gpus.count for node in types.values()))),
         *_healed(document.data.get("faults") or [], spec.faults),
         _host(job, types),
         _nic(document, types, specs.nodes),
@@ -99,72 +101,62 @@ def said(fault: Fault) -> str:
     return f"{name} dead{cables}" if fault.dead else f"{name} {fault.slowdown:g} times as slow"
 
 
-class _NodeType(NamedTuple):
-    """A node type, and its key in the file."""
-
-    key: str
-    node: Node
-
-
-def _types(spec: TopologySpec, specs: NodeSpecs) -> list[_NodeType]:
-    """Return the node types of the file: one, or one per pool."""
+def _types(spec: TopologySpec, specs: NodeSpecs) -> dict[str, Node]:
+    """Return the node types of the file by their keys: one, or one per pool."""
     if not spec.cluster.pools:
-        return [_NodeType("cluster.node", specs.node)]
+        return {"cluster.node": specs.node}
     ends = list(accumulate(part.nodes for part in specs.parts))
     begins = accumulate((pool.nodes for pool in spec.cluster.pools[:-1]), initial=0)
-    return [
-        _NodeType(f"cluster.pools.{i}.node", specs.parts[bisect_right(ends, begin)].node)
-        for i, begin in enumerate(begins)
-    ]
+    return {f"cluster.pools.{i}.node": specs.parts[bisect_right(ends, begin)].node for i, begin in enumerate(begins)}
 
 
-def _host(job: Job, types: Sequence[_NodeType]) -> WhatIf:
+def _host(job: Job, types: Mapping[str, Node]) -> WhatIf:
     name = "host twice as fast"
-    if host(job, types[0].node.host.slowdown) is None:
+    if host(job, next(iter(types.values())).host.slowdown) is None:
         return WhatIf(name, {}, "no training.framework is named, so the host is never late")
-    return WhatIf(name, {f"{one.key}.host.slowdown": one.node.host.slowdown / 2 for one in types})
+    return WhatIf(name, {f"{key}.host.slowdown": node.host.slowdown / 2 for key, node in types.items()})
 
 
-def _nic(document: Document, types: Sequence[_NodeType], nodes: int) -> WhatIf:
+def _nic(document: Document, types: Mapping[str, Node], nodes: int) -> WhatIf:
     """Return the what-if of NICs and cables with twice the rate, in the slots that such NICs need."""
     name = NIC
-    rates = [one.node.nics.rate for one in types if one.node.nics]
+    rates = [node.nics.rate for node in types.values() if node.nics]
     if not rates or nodes == 1:
         return WhatIf(name, {}, "one node sends nothing through a NIC")
     if len(set(rates)) == 1:
         changes: dict[str, object] = {"cluster.nic": _rate(2 * rates[0])}
     else:
-        changes = {f"{one.key}.nics.rate": _rate(2 * rate) for one, rate in zip(types, rates, strict=True)}
+        changes = {f"{key}.nics.rate": _rate(2 * rate) for key, rate in zip(types, rates, strict=True)}
         link = (document.data.get("fabric") or {}).get("link")
         if isinstance(link, Mapping) and "rate" in link:
             changes["fabric.link.rate"] = _rate(2 * parse(link["rate"], "bandwidth"))
-    for one, rate in zip(types, rates, strict=True):
-        slot = _slot(one, rate)
+    for (key, node), rate in zip(types.items(), rates, strict=True):
+        slot = _slot(key, node, rate)
         if slot is None:
             return WhatIf(name, {}, f"no slot up to PCIe generation {_PCIE} carries {_rate(2 * rate)}")
         changes |= slot
     return WhatIf(name, changes)
 
 
-def _slot(one: _NodeType, rate: float) -> dict[str, object] | None:
-    """Return the changes of a node for NICs with twice a rate; None if no slot carries that."""
-    node, nics = one.node, one.node.nics
+def _slot(key: str, node: Node, rate: float) -> dict[str, object] | None:
+    """Return the changes of a node for NICs with twice a rate; None if no slot carries that. key: of the node."""
+    nics = node.nics
     if nics is None or nics.attach == "integrated":
         return {}
     generation, lanes = node.host.pcie.removeprefix("gen").split("x")
     for slot in (Host(pcie=f"gen{g}x{lanes}") for g in range(int(generation), _PCIE + 1)):
         if slot.raw >= 2 * rate and slot.usable >= _CUT * 2 * rate * nics.efficiency:
-            wider = {f"{one.key}.host.pcie": slot.pcie} if slot.pcie != node.host.pcie else {}
+            wider = {f"{key}.host.pcie": slot.pcie} if slot.pcie != node.host.pcie else {}
             reached = node.host.effective
-            return {**wider, **({f"{one.key}.host.effective": _rate(2 * reached)} if reached else {})}
+            return {**wider, **({f"{key}.host.effective": _rate(2 * reached)} if reached else {})}
     return None
 
 
-def _nvlink(types: Sequence[_NodeType]) -> WhatIf:
+def _nvlink(types: Mapping[str, Node]) -> WhatIf:
     name = NVLINK
-    if all(one.node.gpus.count == 1 for one in types):
+    if all(node.gpus.count == 1 for node in types.values()):
         return WhatIf(name, {}, "a node has one GPU")
-    links = {one.key: one.node.scale_up.link for one in types if one.node.scale_up.kind != "none"}
+    links = {key: node.scale_up.link for key, node in types.items() if node.scale_up.kind != "none"}
     changes = {f"{key}.scale_up.link": _rate(2 * link) for key, link in links.items() if link is not None}
     return WhatIf(name, changes, "" if changes else "nothing but PCIe joins the GPUs of a node")
 

@@ -56,11 +56,6 @@ class Remedy(NamedTuple):
         """The changes as options of a command."""
         return " ".join(change_words(self.changes))
 
-    @property
-    def keys(self) -> str:
-        """The changes as keys of the files."""
-        return ", ".join(f"{key}: {as_text(value)}" for key, value in self.changes.items())
-
 
 class _Trial(NamedTuple):
     """A list of changes, the changed job and the bytes of its fullest GPU."""
@@ -90,8 +85,11 @@ def advice(found: Sequence[Remedy]) -> str:
     if not found:
         return ""
     words = "one change" if found[0].length == 1 else f"{found[0].length} changes"
-    lines = (f"  {one.options}  ({one.keys}): {duration(one.step)} a step, {gibibytes(one.memory)}" for one in found)
-    return "\n".join((f"what fits by {words}, each simulated, the fastest first:", *lines))
+    lines = [f"what fits by {words}, each simulated, the fastest first:"]
+    for one in found:
+        keys = ", ".join(f"{key}: {as_text(value)}" for key, value in one.changes.items())
+        lines.append(f"  {one.options}  ({keys}): {duration(one.step)} a step, {gibibytes(one.memory)}")
+    return "\n".join(lines)
 
 
 class _Search:

@@ -274,12 +274,14 @@ def folded(sentence: str, indent: str = "", under: str = "  ") -> list[str]:
     return wrap(sentence, columns(), initial_indent=indent, subsequent_indent=indent + under, break_on_hyphens=False)
 
 
-def table(cells: Sequence[Sequence[str]]) -> list[str]:
+def table(cells: Sequence[Sequence[str]], sides: str = ">") -> list[str]:
     """Return rows of cells as lines, each column as wide as its widest cell.
 
+    sides: alignment of each column, `<` or `>`; the last one is that of all further columns.
     In a narrow terminal a row takes several lines: columns without room are below, indented by the first column's width.
     """
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    ends = sides.ljust(len(widths), sides[-1])
     room = get_terminal_size().columns if sys.stdout.isatty() else math.inf
     under = " " * (widths[0] + 2)
     parts, used = [0], -2
@@ -289,13 +291,8 @@ def table(cells: Sequence[Sequence[str]]) -> list[str]:
             parts.append(place)
             used = len(under) + width
     cuts = list(pairwise([*parts, len(widths)]))
-    return [
-        (
-            under * (first > 0) + "  ".join(c.rjust(w) for c, w in zip(row[first:end], widths[first:end], strict=True))
-        ).rstrip()
-        for row in cells
-        for first, end in cuts
-    ]
+    filled = [[f"{cell:{end}{width}}" for cell, end, width in zip(row, ends, widths, strict=True)] for row in cells]
+    return [f"{under * (first > 0)}{'  '.join(row[first:end])}".rstrip() for row in filled for first, end in cuts]
 
 
 def _gpus(summary: dict[str, Any]) -> str:
