@@ -81,7 +81,9 @@ EIGHT_BIT: Annotated[float, Declared("B")] = 1 + 4 / 2048
 """Bytes of a moment of 8-bit Adam: one byte, and an fp32 scale per 2,048 moments (bitsandbytes, functional.py)."""
 ITERATIONS: Annotated[int, Declared()] = 5
 """Newton–Schulz iterations of Muon (Megatron-LM d98e8a6, core/optimizer/optimizer_config.py: muon_num_ns_steps)."""
-
+SEPARATE: Annotated[Mapping[str, float], Declared("B")] = {"adafactor": 72.0, "muon": 52.0}
+"""Bytes per parameter that an optimizer of separate kernels moves beyond one pass, with fp32 weights. Adafactor's move 84
+(transformers 005edac, optimization.py), Muon's 72 outside its iterations (NVIDIA-NeMo/Emerging-Optimizers 116b71a)."""
 
 UPDATES = frozenset(
     {
@@ -106,7 +108,8 @@ def update(job: Job, parameters: int, experts: int = 0) -> tuple[Kernel, ...]:
     kind = job.training.optimizer
     if kind == "none":
         return ()
-    whole_part = _share(job, parameters - experts, False) + _share(job, experts, True)
+    held = ((parameters - experts, job.shards(False)), (experts, job.shards(True)))
+    whole_part = sum(-(-count // ranks) for count, ranks in held)
     own = math.ceil(whole_part * (1 - job.training.offload.optimizer_states))
     gradient, weight = BYTES[job.training.gradients], weight_bytes(job)
     widen = (("gradients_to_fp32", own, gradient + 4),) if gradient < 4 and main_bytes(job) == 4 else ()
@@ -116,12 +119,13 @@ def update(job: Job, parameters: int, experts: int = 0) -> tuple[Kernel, ...]:
     clip = (
         (("gradient_norm", clipped, main), ("gradient_scale", clipped, 2 * main)) if job.training.clip_gradients else ()
     )
-    step = (kind, own, 2 * moment_bytes(job) + 3 * main)
+    share = matrix_share(job.model) if kind == "muon" else 1.0
+    step = (kind, own, 2 * moment_bytes(job) + 3 * main + share * SEPARATE.get(kind, 0.0))
     cast = (("weights_from_fp32", own, 4 + weight),) if weight < main and whole else ()
     clear = (("zero_gradients", parameters, gradient),) if job.training.kernels == "fused" and whole else ()
     found = (*widen, *clip, step, *cast, *clear)
     passes = tuple(_pass(op, count, traffic) for op, count, traffic in found if count)
-    return (*passes, *_newton_schulz(job, parameters)) if kind == "muon" else passes
+    return (*passes, *_newton_schulz(job, whole_part)) if kind == "muon" else passes
 
 
 class Matrices(NamedTuple):
@@ -158,20 +162,21 @@ def matrix_share(model: Model) -> float:
 
 
 def _newton_schulz(job: Job, parameters: int) -> tuple[Kernel, ...]:
-    """Return the GEMMs of the Newton–Schulz updates of the matrices that a rank owns.
+    """Return the kernels of the Newton–Schulz updates of a rank that updates `parameters` parameters, matrix by matrix.
 
-    An iteration on X of m rows and n columns, m <= n, computes X·Xᵀ, its square, and its product with X. Without `zero` each rank
-    updates all its matrices; otherwise each matrix has one owner. Tensor-parallel ranks repeat the work on whole matrices
-    (muon_tp_mode: duplicated).
+    An iteration on X of m rows and n columns, m <= n, computes A = X·Xᵀ, its square, and its product with X. The last two are
+    added to copies of A and X (torch.addmm). Tensor-parallel ranks repeat the work on whole matrices (muon_tp_mode: duplicated).
     """
-    whole = total_parameters(job.model)
-    part = parameters * job.parallelism.tp / whole / (job.shards(False) if job.parallelism.zero else 1)
+    part = parameters * job.parallelism.tp / total_parameters(job.model)
     kernels: list[Kernel] = []
     for one in matrices(job.model):
         m, n = sorted((one.rows, one.columns))
-        batch = ITERATIONS * max(math.ceil(one.copies * min(part, 1.0)), 1)
-        shapes = ((m, m, n), (m, m, m), (m, n, m))
-        kernels += [gemm("bmm", "newton_schulz", "bf16", batch, *shape) for shape in shapes]
+        first, square, last = (
+            gemm("linear", "newton_schulz", "bf16", 1, *shape) for shape in ((m, m, n), (m, m, m), (m, n, m))
+        )
+        copies = [_pass("newton_schulz", m * side, 2 * BYTES["bf16"]) for side in (m, n)]
+        each = (first, copies[0], square, copies[1], last)
+        kernels += each * ITERATIONS * max(math.ceil(one.copies * min(part, 1.0)), 1)
     return tuple(kernels)
 
 
@@ -184,11 +189,6 @@ def has_habit(job: Job, name: Literal["reduces_whole", "broadcasts"]) -> bool:
 def put_back(job: Job, parameters: int) -> Kernel:
     """Return the copies of gathered parameters from a buffer into place, as one kernel with a read and a write of each."""
     return _pass("put_back_parameters", parameters, 2 * weight_bytes(job))
-
-
-def _share(job: Job, parameters: int, expert: bool) -> int:
-    """Return how many of `parameters` parameters this rank updates."""
-    return -(-parameters // job.shards(expert))
 
 
 def _pass(op: str, parameters: int, traffic: float) -> Kernel:

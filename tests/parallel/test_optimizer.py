@@ -1,0 +1,113 @@
+"""Kernels of optimizers: what their own code runs and moves, and what others measured of it."""
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from clustersim.hardware import gpus
+from clustersim.model.kernel import gemm
+from clustersim.model.parameters import parameters
+from clustersim.parallel.load import load
+from clustersim.parallel.optimizer import ITERATIONS, matrices, matrix_share, update
+from clustersim.predictors.clocks import derate
+from clustersim.predictors.load import get
+
+FOLDER = Path(__file__).parents[2] / "workloads"
+MEASURED = {
+    "h800-sxm": (0.0112, 0.0384, 0.2955, 2.2643),
+    "h20": (0.0275, 0.1588, 1.0431, 7.9691),
+    "a100-sxm-80gb": (0.0228, 0.1166, 0.6644, 5.1604),
+    "rtx-4090": (0.0213, 0.1098, 0.8535, 6.7631),
+}
+"""Milliseconds of X·Xᵀ in bf16 by torch, for X of 1,024, 2,048, 4,096 and 8,192 rows and columns (nil0x9/flash-muon, README)."""
+PRODUCTS = {(768, 2048): (128, 13.8), (1536, 2048): (128, 31.0), (4096, 4096): (8, 22.0), (4096, 14336): (4, 29.3)}
+"""{rows and columns: number of matrices, milliseconds of the GEMMs of their update on an H100} (docs/measured-ways.md)"""
+
+
+def job(name="llama3_8b", **overrides):
+    zero = overrides.get("parallelism__zero", 1)
+    words = {"training.optimizer": "muon", "parallelism.overlap.param_gather": bool(zero)}
+    words |= {key.replace("__", "."): value for key, value in overrides.items()}
+    return load(FOLDER / f"{name}.yaml", words).place(8, 8)
+
+
+def iterations(one, own, experts=0):
+    """The kernels of a rank's Newton–Schulz updates."""
+    return [kernel for kernel in update(one, own, experts) if kernel.op == "newton_schulz"]
+
+
+@pytest.mark.parametrize("name", MEASURED)
+def test_a_matrix_times_its_transpose_is_one_gemm(name):
+    """Forecast as a batch, matrices of 1,024 rows would take 0.36 to 0.72 of these times."""
+    kernels = [gemm("linear", "newton_schulz", "bf16", 1, side, side, side) for side in (1024, 2048, 4096, 8192)]
+    gpu = gpus.load(name)
+    seconds = derate(kernels, get("neusight").predict(kernels, gpu), gpu, "sustained")
+    ratios = [1e3 * found / measured for found, measured in zip(seconds, MEASURED[name], strict=True)]
+    assert all(0.55 < ratio < 1.05 for ratio in ratios)
+
+
+@pytest.mark.parametrize("rows, columns", PRODUCTS)
+def test_iterations_take_as_long_as_measured(rows, columns):
+    """Forecast as a batch they would take 0.43 of the time of small matrices."""
+    count, measured = PRODUCTS[rows, columns]
+    shapes = ((rows, rows, columns), (rows, rows, rows), (rows, columns, rows))
+    kernels = [gemm("linear", "newton_schulz", "bf16", 1, *shape) for shape in shapes]
+    seconds = get("neusight").predict(kernels, gpus.load("h100-sxm")).sum()
+    assert 1e3 * count * ITERATIONS * seconds == pytest.approx(measured, rel=0.12)
+
+
+def test_muon_updates_matrix_by_matrix():
+    one = job(parallelism__dp=8, parallelism__tp=1, parallelism__pp=1, parallelism__zero=0)
+    kernels = iterations(one, parameters(one.model))
+    count = sum(shape.copies for shape in matrices(one.model))
+    assert Counter(kernel.kind for kernel in kernels) == {"linear": 15 * count, "memory": 2 * ITERATIONS * count}
+    assert {kernel.batch for kernel in kernels} == {1}
+
+
+def test_owners_of_experts_update_all_of_them():
+    """With as many expert-parallel as data-parallel ranks, an expert has no replica to share its matrices with."""
+    split = {"parallelism__dp": 8, "parallelism__tp": 1, "parallelism__pp": 1, "parallelism__ep": 8}
+    one = job("qwen3_30b_a3b", **split, parallelism__zero=1)
+    held = parameters(one.model)
+    spread = sum(shape.rows * shape.columns * shape.copies for shape in matrices(one.model) if shape.copies > 1000)
+    work = sum(kernel.flop for kernel in iterations(one, held - spread + spread // 8, spread // 8))
+    whole = sum(kernel.flop for kernel in iterations(job("qwen3_30b_a3b", **split, parallelism__zero=0), held))
+    assert 8 * work == pytest.approx(whole, rel=0.02)
+
+
+@pytest.mark.parametrize("kind, optimizer", [("muon", "Muon"), ("adafactor", "Adafactor")])
+def test_separate_kernels_move_about_what_pytorchs_do(kind, optimizer):
+    """Others' kernels differ by a cast, a scale or a root mean square: 4 to 18 bytes of 54 to 84."""
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed (extra `torch`)")
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    if not hasattr(torch.optim, optimizer):
+        pytest.skip(f"this PyTorch has no {optimizer}")
+    moved = Counter()
+
+    class Traffic(TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            out = function(*args, **(kwargs or {}))
+            written = [
+                a
+                for a, s in zip(args, function._schema.arguments, strict=False)
+                if s.alias_info and s.alias_info.is_write
+            ]
+            if function._schema.name not in ("aten::permute", "aten::mm", "aten::addmm"):
+                own = [*args, *(written or [out])]
+                moved["bytes"] += sum(one.nbytes for one in own if isinstance(one, torch.Tensor))
+            return out
+
+    weight = torch.randn(1024, 2048, requires_grad=True)
+    weight.grad = torch.randn_like(weight)
+    step = getattr(torch.optim, optimizer)([weight]).step
+    step()
+    with Traffic():
+        step()
+    one = job(training__optimizer=kind, parallelism__zero=0, parallelism__tp=1, parallelism__pp=1)
+    [kernel] = [found for found in update(one, 10**6) if found.op == kind]
+    others = 28.0 if kind == "muon" else 0.0  # embeddings, head and norms are Adam's
+    share = matrix_share(one.model) if kind == "muon" else 1.0
+    own = (kernel.bytes / 10**6 - (1 - share) * others) / share
+    assert own == pytest.approx(moved["bytes"] / weight.numel(), rel=0.35)
