@@ -37,7 +37,7 @@ LIGER = "linkedin/Liger-Kernel, benchmark/data"
 CUDNN = "NVIDIA/cudnn-frontend, benchmark/norms: H200, GB200"
 
 INSTRUCTIONS: Annotated[
-    dict[str, Rate], Declared("slots/element", "vidur (A100, H100); aiconfigurator; NeuSight; an H200")
+    dict[str, Rate], Declared("slots/element", "vidur (A100, H100); aiconfigurator; NeuSight; an H100; an H200")
 ] = {
     "powu": Rate(45.0, None, "sitar-lab/NeuSight, training split: power by a general exponent on P100"),
     "embedding": Rate(120.0, 0.4, f"{VIDUR}, within 11 %; fp32 in {TRACES}: 0.6 to 2 times"),
@@ -47,6 +47,7 @@ INSTRUCTIONS: Annotated[
     "rotation": Rate(47.0, 0.1, f"{LIGER}: Hugging Face's rotation on A100 and B200"),
     "rotation_backward": Rate(28.5, 0.15, f"{LIGER}: Hugging Face's rotation on A100 and B200"),
     "quantize": Rate(35.0, 0.13, QUANTIZE),
+    "adam8bit": Rate(475.0, None, "H100 (docs/measured-ways.md): bitsandbytes' search for codes, fp32 and bf16"),
     "scatter_rows": Rate(
         200.0, None, "H200 (docs/measured-h200.md): index_add_ of bf16 rows, 64 to 87 billion values a second"
     ),
@@ -81,7 +82,7 @@ _PERMUTE = Rate(
 _MASK = Rate(0.76, 0.15, f"{TRACES}: where on V100, A100, P100, T4 and P4")
 _TRANSPOSE = Rate(0.73, 0.1, f"{TRACES}: contiguous on V100, A100, T4 and P4")
 _PERMUTED = ("permute", "permute_backward", "unpermute", "unpermute_backward", "sort_rows")
-SHARE: Annotated[dict[str, Rate], Declared(chosen_on="SimuMax (A100 PCIe, B200); estimate-train-time (A100)")] = {
+SHARE: Annotated[dict[str, Rate], Declared(chosen_on="SimuMax (A100 PCIe, B200); estimate-train-time; H100")] = {
     "dropout": _RANDOM,
     "bias_dropout_add": _TRAINING,
     **dict.fromkeys(_FUSED, _TRAINING),
@@ -89,6 +90,7 @@ SHARE: Annotated[dict[str, Rate], Declared(chosen_on="SimuMax (A100 PCIe, B200);
     **dict.fromkeys(_PERMUTED, _PERMUTE),
     **dict.fromkeys(("shift", "shift_backward", "repeat_kv", "transpose"), _TRANSPOSE),
     "mask": _MASK,
+    "dequantize": Rate(0.59, None, "H100 (docs/measured-ways.md): bitsandbytes' nf4, scales in two steps"),
     "torch_layernorm": Rate(0.79, 0.1, f"{OPERATORS}; {CUDNN}"),
     "torch_layernorm_backward": Rate(0.57, 0.2, f"{OPERATORS}; {CUDNN}; {LIGER}: B200"),
     "torch_rmsnorm": Rate(0.9, 0.15, CUDNN),
