@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -32,29 +32,6 @@ def kernels(table: Columns) -> list[Kernel]:
     return [Kernel(*row) for row in zip(*fields, strict=True)]
 
 
-class ErrorRow(NamedTuple):
-    """Absolute relative errors (0.1 for 10 %) of a predictor on the kernels of one class and GPU.
-
-    `large` is the mean over kernels of more than 20 GFLOP, NaN without any. `bias` is the median of predicted / measured.
-    """
-
-    predictor: str
-    kind: str
-    gpu: str
-    mean: float
-    median: float
-    p90: float
-    large: float
-    bias: float
-    samples: int
-
-
-def measure(predictor: Predictor, kind: str, samples: Samples) -> Iterator[ErrorRow]:
-    """Yield the errors of a predictor on the samples of one class, GPU by GPU."""
-    for gpu, ratio, part in ratios(predictor, kind, samples):
-        yield summary(predictor.name, kind, gpu.name, ratio, part.table)
-
-
 def ratios(predictor: Predictor, kind: str, samples: Samples) -> Iterator[tuple[Gpu, Floats, Samples]]:
     """Yield (GPU, forecast / measured, samples) of a predictor on one class. Published kernels are without an eager call's
     dispatch."""
@@ -64,12 +41,16 @@ def ratios(predictor: Predictor, kind: str, samples: Samples) -> Iterator[tuple[
         yield gpu, predictor.predict(kernels(part.table), gpu, alone) / part.seconds, part
 
 
-def summary(predictor: str, kind: str, gpu: str, ratio: Floats, table: Columns) -> ErrorRow:
-    """Return the error row of predicted / measured ratios."""
+def figures(ratio: Floats, table: Columns) -> dict[str, float]:
+    """Return the errors of kernels from their ratios of forecast / measured (row,), with five decimals.
+
+    Keys: mean, median and p90 of the absolute relative error (0.1 for 10 %), large (mean above 20 GFLOP; absent without any) and
+    bias (median ratio).
+    """
     error, large = np.abs(ratio - 1), table.flop > LARGE
-    mean, median, p90 = float(error.mean()), float(np.median(error)), float(np.quantile(error, 0.9))
-    big = float(error[large].mean()) if large.any() else float("nan")
-    return ErrorRow(predictor, kind, gpu, mean, median, p90, big, float(np.median(ratio)), len(error))
+    found = {"mean": error.mean(), "median": np.median(error), "p90": np.quantile(error, 0.9)}
+    found |= {"large": error[large].mean()} if large.any() else {}
+    return {key: round(float(value), 5) for key, value in (found | {"bias": np.median(ratio)}).items()}
 
 
 def groups(text: str) -> tuple[str, ...]:

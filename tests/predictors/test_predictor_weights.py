@@ -218,16 +218,16 @@ def test_features_outside_of_the_training_rows_count_as_those_at_their_edge():
 def test_errors_in_the_metadata_are_those_of_the_test_split(name, data_folder):
     from clustersim.lab.data import tables
     from clustersim.lab.data.samples import pick
-    from clustersim.lab.evaluate import measure
+    from clustersim.lab.evaluate import figures, ratios
 
     samples, predictor = tables.fp32(data_folder, "test"), load(name)
     stored = predictor.weights.meta["errors"]
     for kind in SIMT:
-        for row in measure(predictor, kind, pick(samples, kind)):
-            entry = stored[kind][row.gpu]
-            assert row.samples == entry["count"]
-            assert row.mean == pytest.approx(entry["mean"], rel=1e-3)
-            assert row.median == pytest.approx(entry["median"], rel=1e-3)
+        for gpu, ratio, part in ratios(predictor, kind, pick(samples, kind)):
+            entry, found = stored[kind][gpu.name], figures(ratio, part.table)
+            assert len(part) == entry["count"]
+            assert found["mean"] == pytest.approx(entry["mean"], rel=1e-3)
+            assert found["median"] == pytest.approx(entry["median"], rel=1e-3)
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ from clustersim.extras import need
 from clustersim.hardware import gpus
 from clustersim.lab.data.samples import Samples, canonical, gpus_of, merge
 from clustersim.lab.data.sources import Data, digests, left_out
-from clustersim.lab.evaluate import ErrorRow, ratios, scaled, summary
+from clustersim.lab.evaluate import figures, ratios, scaled
 from clustersim.lab.train import intervals
 from clustersim.lab.train.dataset import GENERATIONS, WEIGHT, TrainTestSplit, generations, held_shapes, splits
 from clustersim.lab.train.ensemble import TrainingProgress, silent
@@ -230,10 +230,9 @@ def _labelled(progress: TrainingProgress, label: str, task: str, done: int, tota
 
 def _errors(predictor: Learned, name: str, samples: Samples, seen: set[str], learner: Learner | None = None) -> HeldOut:
     """Return the errors of a class on samples; with `learner`, also those after a few kernels of a new GPU set its speed."""
-    errors, residuals = {}, []
+    errors, residuals = dict[str, Any](), []
     for gpu, ratio, part in ratios(predictor, name, samples):
-        row = summary(predictor.name, name, gpu.name, ratio, part.table)
-        errors[gpu.name] = rounded(row) | {"count": row.samples, "unseen": gpu.name not in seen}
+        errors[gpu.name] = figures(ratio, part.table) | {"count": len(part), "unseen": gpu.name not in seen}
         group = GENERATIONS.get(gpu.architecture, gpu.architecture)
         residuals.append(Residuals(group, gpu.name in seen, ratio * part.seconds, 1 / ratio))
         if learner and gpu.name not in seen and scalable(predictor, name):
@@ -245,13 +244,13 @@ def _errors(predictor: Learned, name: str, samples: Samples, seen: set[str], lea
 
 def _wide(learner: Learner | None, predictor: Learned, name: str, gpu: Gpu, samples: Samples) -> dict[str, Any]:
     """Return the errors on GEMMs with all sides of at least 256, by data type; also with one scalar."""
-    table, result = samples.table, {}
+    table, result = samples.table, dict[str, Any]()
     for dtype in np.unique(table.dtype).tolist():
         rows = (np.minimum(np.minimum(table.m, table.n), table.k) >= 256) & (table.dtype == dtype)
         part = samples.select(rows)
         if len(part):
             [(_, ratio, _)] = ratios(predictor, name, part)
-            result[dtype] = rounded(summary(predictor.name, name, gpu.name, ratio, part.table))
+            result[dtype] = figures(ratio, part.table)
             if learner and scalable(predictor, name):
                 result[dtype]["scalar"] = _scalar(predictor, name, gpu, part)
     return result
@@ -261,20 +260,12 @@ def _scalar(predictor: Learned, name: str, gpu: Gpu, samples: Samples) -> dict[s
     """Return the errors if a few kernels set one scalar for each data type, on all other kernels."""
     ratio = scaled(predictor, name, gpu, samples)
     rest = np.isfinite(ratio)
-    return (
-        rounded(summary(predictor.name, name, gpu.name, ratio[rest], samples.table.select(rest))) if rest.any() else {}
-    )
+    return figures(ratio[rest], samples.table.select(rest)) if rest.any() else {}
 
 
 def _temporary(learner: Learner, classes: WeightsByClass) -> Learned:
     """Return a predictor with the parameters learned so far, without metadata."""
     return Learned(learner.method, Weights(classes, {"errors": {}}))
-
-
-def rounded(row: ErrorRow) -> dict[str, Any]:
-    """Return the finite figures of an error row, with five decimals."""
-    figures = row._asdict().items()
-    return {key: round(value, 5) for key, value in figures if isinstance(value, float) and np.isfinite(value)}
 
 
 def _names(samples: Samples) -> list[str]:

@@ -18,9 +18,8 @@ from clustersim.hardware import gpus
 from clustersim.lab.data import sources, tables
 from clustersim.lab.data.samples import Samples, gpus_of, pick
 from clustersim.lab.data.sources import Data
-from clustersim.lab.evaluate import measure
+from clustersim.lab.evaluate import figures, ratios
 from clustersim.lab.train.ensemble import TrainingProgress, silent
-from clustersim.lab.train.training import rounded
 from clustersim.predictors.features import Flags
 from clustersim.predictors.kinds.neusight_paper import tiles
 from clustersim.predictors.kinds.neusight_paper.board import board
@@ -251,5 +250,8 @@ def train(
 
 def _errors(paper: Paper, name: str, test: Samples, seen: list[str]) -> dict[str, Any]:
     """Return the errors of a class on the test samples by GPU. seen: GPUs of the training rows."""
-    rows = measure(paper, name, pick(test, name))
-    return {row.gpu: rounded(row) | {"count": row.samples, "unseen": row.gpu not in seen} for row in rows}
+    found = ratios(paper, name, pick(test, name))
+    return {
+        gpu.name: figures(ratio, part.table) | {"count": len(part), "unseen": gpu.name not in seen}
+        for gpu, ratio, part in found
+    }
