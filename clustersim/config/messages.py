@@ -83,7 +83,9 @@ def _sentence(kind: type[BaseModel], group: list[ErrorDetails], at: Loc, loc: Lo
 def _hint(kind: type[BaseModel], detail: ErrorDetails, at: Loc, loc: Loc) -> str:
     """Return a hint with the known key that an unknown key probably means, or ""."""
     known = _keys(kind, detail["loc"][:-1])
-    return _elsewhere(kind, at, loc) or nearest(str(loc[-1])[:60], known).rstrip()
+    longer = [name for name in known if name.startswith(f"{loc[-1]}_")]
+    elsewhere = "" if longer else _elsewhere(kind, at, loc)
+    return elsewhere or nearest(str(loc[-1])[:60], longer or known).rstrip()
 
 
 def _elsewhere(kind: type[BaseModel], at: Loc, loc: Loc) -> str:

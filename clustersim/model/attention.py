@@ -141,21 +141,14 @@ def flash(shard: ShardedModel, kv_heads: int, dim: int, value_dim: int) -> Opera
         kept += context_kept(shard, one)
     outputs = (Output("context", columns, kept + shard.size * shard.tokens * columns),)
     if shard.cp > 1:
-        forward, backward = context_attention(shard, one)
+        forward, backward = context_attention(shard.by_document, one)
         alive += context_buffers(shard, one)
-        return Operator(CORE, forward, backward, saved=kept, outputs=outputs, backward_alive=alive)
-    b, s = documents(shard.training)
-    shape = (shard.product, b, shard.heads, kv_heads, s, s, dim)
-    args = (*shape, shard.model.causal, value_dim, shard.model.window)
-    named = "" if shard.training.attention == "flash" else shard.training.attention
-    return Operator(
-        CORE,
-        (attention("forward", *args)._replace(generation=named),),
-        (attention("backward", *args)._replace(generation=named),),
-        saved=kept,
-        outputs=outputs,
-        backward_alive=alive,
-    )
+    else:
+        b, s = documents(shard.training)
+        args = (shard.product, b, shard.heads, kv_heads, s, s, dim, shard.model.causal, value_dim, shard.model.window)
+        named = "" if shard.training.attention == "flash" else shard.training.attention
+        forward, backward = ((attention(op, *args)._replace(generation=named),) for op in ("forward", "backward"))
+    return Operator(CORE, forward, backward, saved=kept, outputs=outputs, backward_alive=alive)
 
 
 def flash_gradients(shard: ShardedModel, core: Core) -> float:

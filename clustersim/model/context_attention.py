@@ -87,14 +87,16 @@ def _by_head(shard: ShardedModel, core: Core) -> Passes:
     """Return both passes where ranks hold adjacent tokens and gather keys and values head by head, overlapped with attention.
 
     With a causal mask all ranks wait for the last one, whose queries see all earlier tokens and on average half of its own
-    (zhuzilin/ring-flash-attention, llama3_flash_attn_varlen.py).
+    (zhuzilin/ring-flash-attention, llama3_flash_attn_varlen.py). Several packed documents per rank give all ranks equal work.
     """
     head, tokens, seq = core.of(core.kv_heads), shard.context, shard.training.seq
     size = _kv_bytes(shard, head, seq)
     gather, reduce = Collective("cp", "all_gather", size), Collective("cp", "reduce_scatter", size)
     passes: list[Steps] = []
+    equal = shard.training.packed and shard.training.micro_batch >= shard.cp
+    seen = seq // 2 if equal else seq - tokens // 2
     for op, behind in (("forward", ()), ("backward", (reduce,))):
-        work = _kernel(shard, head, op, tokens, seq - tokens // 2 if shard.model.causal else seq)
+        work = _kernel(shard, head, op, tokens, seen if shard.model.causal else seq)
         under = (Started(gather), work, Awaited("cp"), *behind)
         passes.append((gather, *under * (core.kv_heads - 1), work, *behind))
     return passes[0], passes[1]

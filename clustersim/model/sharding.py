@@ -94,6 +94,13 @@ class ShardedModel:
         return self.parallelism.cp
 
     @cached_property
+    def by_document(self) -> ShardedModel:
+        """Shapes of attention over cp ranks with packed documents as sequences, each of which is cut over the ranks."""
+        count, length = documents(self.training)
+        cut = {"micro_batch": count, "seq": max(length // self.cp, 1) * self.cp}
+        return replace(self, training=self.training.model_copy(update=cut)) if self.training.packed else self
+
+    @cached_property
     def context(self) -> int:
         """Tokens of each sequence on this rank: 1/cp of it."""
         return self.training.seq // self.cp

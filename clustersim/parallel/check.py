@@ -420,7 +420,7 @@ def packed_fits(job: Job) -> Iterator[Finding]:
         yield f"training.{name}", f"documents of {lengths.mean} to {longest} tokens do not fit; {fits}"
     for key, given, legal in (
         ("training.attention", t.attention == "unfused", "flash"),
-        ("parallelism.cp", job.parallelism.cp > 1, "1"),
+        ("parallelism.cp", t.padded and job.parallelism.cp > 1, "1"),
         ("model.encoder_layers", m.encoder_layers, "0"),
         ("training.padded", t.packed and t.padded, "null"),
     ):

@@ -18,6 +18,8 @@ from clustersim.config.shipped import files as shipped
 from clustersim.errors import InputError
 from clustersim.explain.gpu_trace import measured
 from clustersim.hardware import gpus
+from clustersim.model.attention import core
+from clustersim.model.kernel import Kernel
 from clustersim.model.sharding import ShardedModel
 from clustersim.parallel.flops import attention_flop
 from clustersim.parallel.load import load
@@ -348,6 +350,20 @@ def test_packed_documents_attend_to_themselves():
     ]
     assert steps[0] == pytest.approx(0.41, rel=0.25)
     assert steps[1] > 1.8 * steps[0]
+
+
+@pytest.mark.parametrize("kind", ["a2a", "all_gather", "p2p"])
+def test_packed_documents_are_cut_over_context_parallel_ranks(kind):
+    """Transformer Engine's context_parallel.py cuts each document of a pack (THD); with Ulysses each rank has all of it."""
+    heads = {"model.heads": 16, "model.kv_heads": 4, "training.packed.spread": 0}
+    job = load(INPUTS / "s07_packed.yaml").changed(heads)
+
+    def flop(training=job.training, **split):
+        shard = ShardedModel(job.model, training, job.parallelism.model_copy(update=split))
+        return sum(step.flop for step in core(shard, 4, 64, 64).backward_input if isinstance(step, Kernel))
+
+    assert flop() < flop(job.training.model_copy(update={"packed": None})) / 50
+    assert 4 * flop(cp=4, cp_type=kind) == pytest.approx(flop(), rel=0.02)
 
 
 PADDED = {"packed": "null", "padded.mean": 340, "padded.max": 4096, "seq": 4096, "global_batch": 256, "micro_batch": 8}
