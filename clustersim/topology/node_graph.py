@@ -284,8 +284,10 @@ def most_links(scale_up: ScaleUp, gpus: int) -> int:
         return 0
     if scale_up.kind == "pairs":
         return max(sum(n for a, b, n, _ in scale_up.pairs if gpu in (a, b)) for gpu in range(gpus))
-    meshed = scale_up.links_per_peer * ((scale_up.island or gpus) - 1)
-    return meshed if scale_up.kind == "mesh" else scale_up.links_per_gpu
+    if scale_up.kind in ("nvswitch", "nvlink"):
+        return scale_up.links_per_gpu
+    grid = sum(min(extent - 1, 2) for extent in scale_up.shape or (gpus,))
+    return scale_up.links_per_peer * ((scale_up.island or gpus) - 1 if scale_up.kind == "mesh" else grid)
 
 
 def rings(pairs: Sequence[tuple[int, int, int, float]], gpus: Sequence[int]) -> list[tuple[int, ...]]:

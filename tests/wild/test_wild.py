@@ -233,6 +233,14 @@ def test_rings_of_a_cube_mesh_take_the_links_that_its_gpus_have(ranks, links, tm
     assert bus_bandwidth(tmp_path / "t.yaml", "--ranks", ranks) == pytest.approx(20 * links, rel=0.05)
 
 
+@pytest.mark.parametrize("shape", ["kind: ring", "kind: torus, shape: [2, 2]"])
+def test_rings_of_a_grid_take_all_links_to_a_neighbour(shape, tmp_path):
+    """One way around, each of four links of 25 GB/s carries 20 GB/s of payload."""
+    text = PAIRS.replace("kind: pairs, pairs: [[0, 1, 12], [2, 3, 12]]", f"{shape}, links_per_peer: 4")
+    (tmp_path / "t.yaml").write_text(text)
+    assert bus_bandwidth(tmp_path / "t.yaml") == pytest.approx(4 * 20, rel=0.05)
+
+
 def test_islands_are_as_whole_nodes_and_pcie_lies_between(tmp_path):
     text = "cluster: {{name: x, nodes: 1, node: {{extends: hgx-a100, scale_up: {{island: {}}}}}}}"
     (tmp_path / "islands.yaml").write_text(text.format(4))
