@@ -205,16 +205,11 @@ def _scale_up(gpus: Sequence[_Gpu], model: str, path: object) -> object:
     if any(link.get("tclass") == _SWITCH for links in tag for link in links) or not ends:
         found = {"kind": "nvswitch" if any(nvlinks) else "mesh"}
         counted = {"links_per_gpu": max(leaving.values())} if any(nvlinks) else {"links_per_peer": 1}
-        return {**found, **counted, **({"multicast": _multicast(elements[0])} if any(nvlinks) else {}), **own}
+        switches = {"multicast": _count(elements[0], "sm", path) >= 90} if any(nvlinks) else {}  # from Hopper on
+        return {**found, **counted, **switches, **own}
     # both ends list the links
     pairs = {(min(pair), max(pair)): max(count, ends[pair[::-1]]) for pair, count in ends.items()}
     return {**wired(len(gpus), [(a, b, count) for (a, b), count in sorted(pairs.items())]), **own}
-
-
-def _multicast(gpu: ElementTree.Element) -> bool:
-    """Return whether a GPU's switches can multicast: from compute capability 9.0 (Hopper)."""
-    capability = gpu.get("sm", "")
-    return capability.isdecimal() and int(capability) >= 90
 
 
 def wired(gpus: int, pairs: Sequence[tuple[int, int, int]]) -> dict[str, object]:

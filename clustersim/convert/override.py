@@ -79,10 +79,16 @@ def _targets(shape: TopologyShape, key: str, value: object) -> list[tuple[Loc, o
 
 
 def _with_gpu(shape: TopologyShape, gpu: str) -> list[tuple[Loc, object]]:
-    """Return the shipped node of a GPU instead of the file's; or below it, if the file leaves the GPU open."""
-    own = shape.cluster.node
-    named = own.get("gpus") if isinstance(own, dict) else None
-    if not isinstance(own, dict) or "extends" in own or not isinstance(named, dict) or "model" in named:
+    """Return the shipped node of a GPU instead of the file's; or below it, if the file leaves the GPU open.
+
+    Only the GPU changes where links are listed, as they name GPUs and NICs of the node.
+    """
+    own = shape.cluster.node if isinstance(shape.cluster.node, dict) else {}
+    named, inner = own.get("gpus"), own.get("scale_up")
+    listed = (shape.fabric or {}).get("kind") == "explicit" or (isinstance(inner, dict) and "pairs" in inner)
+    if isinstance(named, dict) and listed:
+        return [((*NODE, "gpus", "model"), gpus.load(gpu).name)]
+    if "extends" in own or not isinstance(named, dict) or "model" in named:
         return [(NODE, node_with(gpu))]
     try:
         return [((*NODE, "extends"), node_with(gpu))]

@@ -467,7 +467,7 @@ def adapted(job: Job) -> Iterator[Finding]:
         return
     legal = {target: None for kind, _ in distinct(model) for target in adapter_targets(kind)}
     for target in lora.targets:
-        if target not in legal:
+        if target not in legal and "targets" in lora.model_fields_set:
             yield "training.lora.targets", f"no block has a {target} with adapters; use {', '.join(legal)}"
     for whole, parts in TARGETS.values():
         if whole in lora.targets and (both := [part for part in parts if part in lora.targets]):

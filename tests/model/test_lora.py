@@ -242,3 +242,14 @@ def test_a_smaller_rank_never_takes_longer():
     found = [Simulator(cluster(1)).run(adapted(rank=rank), ignore_memory=True).record.end for rank in (8, 64, 256)]
     assert found == sorted(found)
     assert math.isfinite(found[-1])
+
+
+def test_targets_that_nobody_sets_are_those_that_a_mixture_has(tmp_path):
+    text = "{name: m, model: {layers: 2, hidden: 256, heads: 4, vocab: 1000, max_positions: 128, experts: 8, topk: 2}"
+    text += ", training: {global_batch: 8, seq: 128, lora: {rank: 8}}}"
+    (tmp_path / "w.yaml").write_text(text)
+    one = load(tmp_path / "w.yaml").place(8, 8)
+    assert adapter_parameters(one.model, one.training.lora) == 8 * ((256 + 3 * 256) + (256 + 256))
+    (tmp_path / "w.yaml").write_text(text.replace("rank: 8", "rank: 8, targets: [linear_fc1]"))
+    with pytest.raises(ConfigError, match="no block has a linear_fc1 with adapters; use linear_qkv"):
+        load(tmp_path / "w.yaml").place(8, 8)

@@ -213,6 +213,11 @@ def test_ns3_is_read_and_written_back_as_it_is(tmp_path):
     assert (tmp_path / "back.txt").read_text() == (INPUTS / "s12_ns3_topology.txt").read_text()
 
 
+def test_another_gpu_keeps_the_cables_of_a_list():
+    found = shown("s12_ns3_topology.txt", "--gpu", "h200")
+    assert (found["gpu"], found["gpus"], found["cables"]) == ("h200-sxm", 8, 16)
+
+
 @pytest.mark.parametrize("name", ["explicit_8", "leaf_spine_32", "mi300x_8", "hgx_h100_8", "rail_optimized"])
 def test_what_is_exported_can_be_read_again(name, tmp_path):
     command("show", name, "--export", "ns3", tmp_path / "one.txt")
