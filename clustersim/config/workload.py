@@ -343,9 +343,9 @@ class Training(Spec):
     """Recompute only each n-th block of a stage (selective_ac_option); default: each."""
     gradients: Literal["fp32", "bf16", "fp16"] = "fp32"
     """Data type in which gradients are accumulated and reduced."""
-    optimizer: Literal["adam", "adam8bit", "adafactor", "muon", "sgd", "none"] = "adam"
-    """`adam8bit`: moments in one byte. `adafactor`: row and column means. `muon`: Newton–Schulz on matrices inside blocks,
-    Adam elsewhere. `none`: no update."""
+    optimizer: Literal["adam", "adam8bit", "adafactor", "muon", "lion", "lion8bit", "sgd", "none"] = "adam"
+    """`adam8bit`, `lion8bit`: moments in one byte. `adafactor`: row and column means. `muon`: Newton–Schulz on matrices inside
+    blocks, Adam elsewhere. `none`: no update."""
     moments: Literal["fp32", "bf16", "fp16", "fp8"] = "fp32"
     """Data type of the optimizer's moments (exp_avg_dtype)."""
     main_params: Literal["fp32", "bf16", "fp16"] | None = None

@@ -489,8 +489,8 @@ def adapted(job: Job) -> Iterator[Finding]:
 def offloaded(job: Job) -> Iterator[Finding]:
     """Yield a finding unless the host can update what is offloaded to it, and copies have a pass to overlap."""
     t, p, own = job.training, job.parallelism, job.training.offload
-    if own.optimizer_states and t.optimizer not in ("adam", "sgd"):
-        yield "training.offload.optimizer_states", f"is for adam and sgd on the CPU, not {t.optimizer}; write 0"
+    if own.optimizer_states and t.optimizer not in ("adam", "lion", "sgd"):
+        yield "training.offload.optimizer_states", f"is for adam, lion and sgd on the CPU, not {t.optimizer}; write 0"
     if own.parameters and (p.zero < 3 or own.optimizer_states < 1):
         needs = "parallelism.zero: 3" if p.zero < 3 else "training.offload.optimizer_states: 1"
         yield "training.offload.parameters", f"true needs {needs}; write that, or false"

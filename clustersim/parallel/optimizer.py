@@ -72,13 +72,15 @@ MOMENTS: Annotated[Mapping[str, int], Declared()] = {
     "adam8bit": 2,
     "adafactor": 0,
     "muon": 1,
+    "lion": 1,
+    "lion8bit": 1,
     "sgd": 1,
     "none": 0,
 }
 """Moments per parameter, in the data type of `training.moments`. Muon has one for matrices inside blocks; Adafactor's means of
 rows and columns are negligible."""
 EIGHT_BIT: Annotated[float, Declared("B")] = 1 + 4 / 2048
-"""Bytes of a moment of 8-bit Adam: one byte, and an fp32 scale per 2,048 moments (bitsandbytes, functional.py)."""
+"""Bytes of a moment of 8-bit Adam or Lion: one byte, and an fp32 scale per 2,048 moments (bitsandbytes, functional.py)."""
 ITERATIONS: Annotated[int, Declared()] = 5
 """Newton–Schulz iterations of Muon (Megatron-LM d98e8a6, core/optimizer/optimizer_config.py: muon_num_ns_steps)."""
 SEPARATE: Annotated[Mapping[str, float], Declared("B")] = {"adafactor": 72.0, "muon": 52.0}
@@ -229,6 +231,6 @@ def gradients_leave(job: Job) -> bool:
 def moment_bytes(job: Job) -> float:
     """Return the bytes of moments per parameter; the mean over all parameters if matrices differ from others."""
     kind = job.training.optimizer
-    width = EIGHT_BIT if kind == "adam8bit" else BYTES[job.training.moments]
+    width = EIGHT_BIT if kind.endswith("8bit") else BYTES[job.training.moments]
     share = matrix_share(job.model) if kind == "muon" else 1.0
     return (share * MOMENTS[kind] + (1 - share) * MOMENTS["adam"]) * width

@@ -273,7 +273,7 @@ WRONG = {
     ("deepspeed", "{"): "not valid JSON",
     ("axolotl", "fsdp_version: true"): "fsdp_version: True cannot be expressed in a workload; write 1, 2",
     ("axolotl", "rl: dpo"): "rl: 'dpo' cannot be expressed in a workload",
-    ("axolotl", "optimizer: lion"): "optimizer: 'lion' cannot be expressed in a workload; write",
+    ("axolotl", "optimizer: ademamix"): "optimizer: 'ademamix' cannot be expressed in a workload; write",
     ("axolotl", "load_in_8bit: true"): "load_in_8bit: True cannot be expressed",
     (
         "axolotl",

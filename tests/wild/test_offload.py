@@ -130,7 +130,7 @@ def test_eager_updates_take_six_times_as_long():
 
 REFUSED = {
     "training.offload.parameters=true": "needs parallelism.zero: 3",
-    "training.optimizer=muon": "is for adam and sgd on the CPU, not muon",
+    "training.optimizer=muon": "is for adam, lion and sgd on the CPU, not muon",
     "cluster.node.host.memory=40GB": "a node needs 42 GiB of host memory and has 37 GiB; offload less",
 }
 

@@ -311,7 +311,9 @@ def test_muon_keeps_one_moment_of_matrices_and_takes_little_of_a_step(tmp_path):
     assert 8 / 12 <= ratio[0] / ratio[1] < 8 / 12 * 1.04  # embeddings and head are Adam's
 
 
-@pytest.mark.parametrize("optimizer, bytes_", [("adam8bit", 6), ("adafactor", 4), ("sgd", 8), ("adam", 12)])
+@pytest.mark.parametrize(
+    "optimizer, bytes_", [("adam8bit", 6), ("lion8bit", 5), ("adafactor", 4), ("lion", 8), ("sgd", 8), ("adam", 12)]
+)
 def test_states_of_optimizers(optimizer, bytes_):
     words = ("--tp", "8", "--dp", "1", "--ignore-memory", "--set", f"training.optimizer={optimizer}")
     rank = run("hgx_h100_8", "llama3_8b", *words)["memory"]["by_pipeline_rank"][0]
