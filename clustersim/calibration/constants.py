@@ -62,7 +62,7 @@ class Constant:
 
     @property
     def family(self) -> str:
-        """Name of this kind of constants."""
+        """Family of the constant: the part of its name before the first comma."""
         return family(self.name)
 
     @property
@@ -76,7 +76,7 @@ class Constant:
 
 
 def constants_of(cluster: Document, job: Job) -> list[Constant]:
-    """Return the constants that can matter to a step of a placed job on a cluster. Raises ConfigError.
+    """Return the constants that can matter to a step of a placed job on a cluster. Raises ConfigError for an invalid file.
 
     Constants of several node types that share a name are one.
     """
@@ -97,7 +97,7 @@ def software_constant() -> Constant:
 
 
 def _constant(name: str, keys: Mapping[str, float], **more: Any) -> Constant:
-    """Return a constant with the scope and spread of its family. more: further fields of `Constant`."""
+    """Return a constant of `keys` (dotted key: value), with the scope and spread of its family. more: fields of `Constant`."""
     known = FAMILIES[family(name)]
     return Constant(name, known.scope, known.spread, known.chosen_on, keys, **more)
 

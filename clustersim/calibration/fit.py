@@ -131,7 +131,7 @@ def fitted(measurements: Sequence[Measurement], show: Callable[[str], None] = la
 
 
 def _prior(constants: Sequence[Constant], logs: Floats | float = 0.0) -> Population:
-    """Return the prior of constants; outlying `logs` widen their own spread, because tails are heavy (Huber weights)."""
+    """Return the prior of constants; outlying `logs` widen it, because tails are heavy (Huber weights)."""
     spreads = np.array([one.spread for one in constants])
     wider = np.maximum(np.abs(logs) / spreads / TUNING, 1.0)
     return Population(tuple(one.name for one in constants), np.diag(spreads**2 * wider))

@@ -24,7 +24,7 @@ NONE = 1e-4
 def sensitivities(
     cluster: Document, job: Job, constants: Iterable[Constant], simulator: Simulator | None = None
 ) -> dict[str, float]:
-    """Return {name: d log(step seconds) / d log(constant)} of a job's step on a cluster. Raises InputError.
+    """Return {name: d log(step seconds) / d log(constant)} of a job's step. Raises InputError if the job does not fit.
 
     Central differences over the constant's spread; one-sided where it cannot be larger, or where a slower part changes nothing.
     simulator: of this cluster, if there is one, whose forecasts of kernels and of the job are reused.

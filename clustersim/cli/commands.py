@@ -97,7 +97,7 @@ class CommandGroup(typer.Typer):
 
 
 def _with_single_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Return a command for typer that has, instead of each group of options, the options of that group."""
+    """Return a command for typer in which the options of each group replace the parameter that receives the group."""
     signature = inspect.signature(command, eval_str=True)
     groups = {
         name: part
@@ -167,7 +167,7 @@ def _wrong_value(error: Any, arguments: Sequence[str]) -> str | None:
 
 
 def _given(names: Sequence[str], arguments: Sequence[str]) -> tuple[str, str] | None:
-    """Return an option as written, and its value: the last one, as in typer."""
+    """Return (spelling, value) of the last occurrence of an option, which typer uses; None if it does not occur."""
     found = None
     for argument, after in zip(arguments, [*arguments[1:], ""], strict=True):
         head, equals, tail = argument.partition("=")

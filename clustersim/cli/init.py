@@ -35,7 +35,7 @@ def init(
 
 
 def _write(folder: Path, texts: dict[str, str], force: bool) -> None:
-    """Write all files, or none if one exists already and `force` is not set."""
+    """Write all files {name: text}. Raises InputError, and writes none, if one exists and `force` is not set."""
     from clustersim.writing import save, unwritable
 
     there = [name for name in texts if (folder / name).exists() or (folder / name).is_symlink()]

@@ -157,7 +157,7 @@ def evaluate(
 
 
 def _draw(folder: Path, frames: list[Any], split: str, png: bool) -> None:
-    """Write plots of the errors to a folder, also as PNG files if `png`, and print their paths."""
+    """Write plots of the errors to a folder, also as PNG files if `png`, and print their paths on standard error."""
     from clustersim.lab.plots import page
 
     if png:

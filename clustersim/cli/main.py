@@ -140,6 +140,6 @@ def _say(sentence: str) -> None:
 
 
 def _discard(stream: Any) -> None:
-    """Discard the buffered output of a stream."""
+    """Discard the buffered output of a stream, so that Python does not fail to write it at exit."""
     with suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

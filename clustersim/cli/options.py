@@ -266,7 +266,7 @@ class Prices:
     costs: CostsOption = None
 
     def figures(self) -> Figures | None:
-        """Return prices, power and carbon; None if neither option is given. Raises InputError for a bad file."""
+        """Return prices, power and carbon; None if neither option is given. Raises InputError for an invalid file or price."""
         if self.costs is None and self.price is None:
             return None
         from clustersim.costs.figures import load
@@ -278,7 +278,7 @@ PriceOptions = Annotated[Prices, option_group(Prices)]
 
 
 def overrides(changes: Mapping[str, object | None], settings: Sequence[str] | None) -> dict[str, object]:
-    """Return the overrides of a command line: options that were given, then every `--set key=value`. Raises InputError."""
+    """Return {dotted key: value} of the options in `changes`, then of `--set`. Raises InputError for a key set by both."""
     given = {key: value for key, value in changes.items() if value is not None}
     found = by_key(settings)
     for key in given.keys() & found.keys():

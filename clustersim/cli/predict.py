@@ -112,7 +112,7 @@ def _fits(memory: dict[str, Any]) -> str:
 
 
 def _unsure(found: Total) -> str:
-    """Return the note on the CPU's share of the time."""
+    """Return a note on the CPU's share of the time; empty if it is at most 5 %."""
     share = found.waits / found.seconds if found.seconds else 0.0
     return (
         f"; {100 * share:.0f} % of the time waits for the CPU, whose calls are guessed and not in it"
@@ -122,7 +122,7 @@ def _unsure(found: Total) -> str:
 
 
 def _clocks(text: str) -> Clocks:
-    """Return the clocks named by an option. Raises InputError for an invalid name or share."""
+    """Return the clocks named by `--clocks`: `boost`, `sustained` or a share. Raises InputError for any other text."""
     if text in ("boost", "sustained"):
         return "boost" if text == "boost" else "sustained"
     try:
@@ -135,7 +135,7 @@ def _clocks(text: str) -> Clocks:
 
 
 def _record(graph: Graph, found: Total, gpu: Gpu, predictor: Predictor, mode: str, off: Bounds) -> dict[str, Any]:
-    """Return the answer with SI units in its keys."""
+    """Return the prediction as JSON data, in SI units. mode: `training` or `inference`; off: intervals of the kernels."""
     margin = off.margin(found.seconds, found.critical)
     return {
         "model": graph.name,

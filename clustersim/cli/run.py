@@ -100,7 +100,7 @@ def run(
 
 
 def _simulated(question: StepQuestion, cluster: Topology, job: Job, progress: Progress) -> StepResult:
-    """Simulate a step. If the job does not fit, the error says what would."""
+    """Return the result of a step. Raises OutOfMemoryError, with advice on what would fit, if the job does not."""
     from clustersim.simulation import Simulator
 
     simulator = Simulator(cluster)

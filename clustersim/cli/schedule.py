@@ -29,7 +29,7 @@ def schedule(
 
 
 def check_size(stages: int, microbatches: int, chunks: int) -> None:
-    """Raise InputError if a schedule is too large to draw."""
+    """Raise InputError if a schedule has too many passes to draw."""
     if stages * microbatches * chunks > MOST_PASSES:
         raise InputError(
             f"{stages} stages × {microbatches} microbatches × {chunks} chunks are too many to draw; lower one"

@@ -62,7 +62,7 @@ def _cluster() -> JsonSchema:
 
 
 def _fabric(specs: Mapping[str, Any]) -> JsonSchema:
-    """Return the schema of the section `fabric`: its keys are those of its kind."""
+    """Return the schema of the section `fabric`, whose keys depend on its kind. specs: {kind: spec of its keys}."""
     kinds = _names("topology")
     cases = [
         {"if": {"properties": {"kind": {"const": kind}}, "required": ["kind"]}, "then": _ref(spec.__name__)}

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from clustersim.cli.commands import argument, option
+from clustersim.cli.options import quantity
 from clustersim.cli.progress import cores
 from clustersim.errors import InputError
 from clustersim.extras import need
@@ -47,7 +48,6 @@ def serve(
     Only this machine reaches it, unless there is a token. It runs nothing but commands of clustersim on files that it lists.
     """
     need("uvicorn", "`clustersim serve`")
-    from clustersim import units
     from clustersim.serve.children import ChildLimits
     from clustersim.serve.form import RunForm
     from clustersim.serve.server import Address, serve
@@ -55,7 +55,7 @@ def serve(
     def say(url: str) -> None:
         typer.echo(f"{results}/ at {url} (Ctrl-C ends it)")
 
-    size = int(units.parse(memory, "size"))
+    size = int(quantity("--memory", memory, "size"))
     if size < LEAST:
         raise InputError(f"--memory {memory}: a run needs {LEAST >> 30} GiB to begin with; give as much or more")
     limits = ChildLimits(at_once or cores(), waiting, size, seconds)

@@ -55,7 +55,7 @@ def all_pairs_loads(topology: Topology, ranks: Ints, phase: AllPairs) -> PhaseLo
 
 
 def _endpoints(topology: Topology, ranks: Ints, weight: Floats) -> Endpoints:
-    """Return the senders or receivers of all groups that have bytes, sorted by group and node. `weight` (n,) holds the bytes of
+    """Return the senders or receivers of all groups that have bytes, sorted by group and node. `weight` (n,) is the bytes of
     each position per byte of S."""
     groups, n = ranks.shape
     gpu = ranks.ravel()
@@ -473,7 +473,7 @@ class LoadTotals:
     ) -> None:
         """Add `weight` bytes per byte of S on each route to its links, or to those of its links in `part`.
 
-        `nic_range` (4, routes) holds the positions of the first and last NIC that the bytes leave by and arrive by; None for
+        `nic_range` (4, routes) has the positions of the first and last NIC that the bytes leave by and arrive by; None for
         routes inside nodes.
         """
         route, link, share = np.repeat(np.arange(len(weight)), np.diff(routes.start)), routes.links, routes.share

@@ -32,7 +32,7 @@ def fanouts(nodes: Ints, topology: Topology) -> tuple[int, ...]:
 def levels(nodes: Ints, upwards: Iterable[int]) -> tuple[int, ...]:
     """Return the fan-outs of a group from the node upwards. (4, 96, 2) is 4 positions per node, 96 nodes per leaf, 2 leaves.
 
-    `nodes` (groups, n) holds the node of each position. `upwards` comes from `fanouts`. Levels that do not divide evenly become
+    `nodes` (groups, n) is the node of each position. `upwards` comes from `fanouts`. Levels that do not divide evenly become
     one outer level.
     """
     n = nodes.shape[1]

@@ -153,7 +153,7 @@ def _by_link(loads: PhaseLoads) -> PhaseLoads:
 
 
 def bytes_on_links(topology: Topology, ranks: Ints, phase: Phase, size: Floats) -> Floats:
-    """Return the bytes that all groups together put on every link (links,). `size` holds the bytes of each group's collective.
+    """Return the bytes that all groups together put on every link (links,). `size` is the bytes of each group's collective.
 
     Links inside nodes are computed as in `node_loads`, links between switches once for each pair of GPU classes.
     """
@@ -178,7 +178,7 @@ def bytes_on_links(topology: Topology, ranks: Ints, phase: Phase, size: Floats) 
 
 
 def _moved(kinds: Sequence[PhaseLoads], shifts: Sequence[Ints], steps: Ints) -> tuple[Feeders, Feeders]:
-    """Return the feeders of all groups. `kinds` holds the loads of each layout, `shifts` the node offsets of its groups, and
+    """Return the feeders of all groups. `kinds` are the loads of each layout, `shifts` the node offsets of its groups, and
     `steps` the links per node."""
     found: list[Feeders] = []
     for side in (0, 1):
@@ -253,7 +253,7 @@ def _taken(phase: Phase, pairs: Ints | slice) -> Phase:
 
 
 def route(topology: Topology, ranks: Ints, phase: Phase) -> Routes:
-    """Return the routes of all pairs of a phase from `split`, group after group. `ranks` (groups, n) holds the GPUs by position.
+    """Return the routes of all pairs of a phase from `split`, group after group. `ranks` (groups, n) are the GPUs by position.
 
     A pair with a switch inside a node crosses the GPU's link to that switch. A pair with a network switch crosses the link of
     the GPU's NIC; links above a leaf carry sums and copies, at most one NIC's bytes. Raises InputError if a pair needs NICs that

@@ -101,7 +101,7 @@ class AllPairs(NamedTuple):
     """Weight of each position as a receiver (n,)."""
 
     def pairs(self) -> Phase:
-        """Return the equivalent Phase, without pairs that have no bytes."""
+        """Return the equivalent Phase with one entry per pair, without pairs that have no bytes."""
         n = len(self.sent)
         shift, source = np.divmod(np.arange(n * (n - 1), dtype=np.int64), n)
         destination = (source + shift + 1) % n

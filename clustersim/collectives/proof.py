@@ -79,7 +79,7 @@ def _end(op: str, n: int, chunks: int) -> Contributions:
 
 
 def _play(together: tuple[Step, ...], contents: Contributions, received: Contributions) -> None:
-    """Run the steps of one round on `contents`; `received`: contributions received last. Raises SimulationError."""
+    """Run a round's steps on `contents`; `received`: sums received last. Raises SimulationError if a sum counts a rank twice."""
     sent = [_sent(step, received if step.relay else contents) for step in together]
     overwritten = [(step.destination, step.chunk) for step in together if not step.reduce]
     if len(set(overwritten)) < len(overwritten):

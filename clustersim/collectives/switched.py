@@ -25,7 +25,7 @@ class Switches(NamedTuple):
 
 
 def switches(algorithm: str, op: str, group: Group) -> Switches:
-    """Return which switches the steps of `op` use. Raises InputError or UnknownNameError as `collectives.model.phases` does."""
+    """Return which switches the steps of `op` use. Raises UnknownNameError or InputError if `algorithm` cannot do it."""
     lowest = [np.minimum(p.source, p.destination) for p in phases(algorithm, op, group) if isinstance(p, Phase)]
     low = np.concatenate([np.zeros(1, np.int64), *lowest])
     return Switches(bool(((low > NETWORK) & (low < 0)).any()), bool((low <= NETWORK).any()))

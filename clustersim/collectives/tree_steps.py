@@ -57,7 +57,7 @@ def rounds(nodes: int, inside: int) -> int:
 def along(chains: Sequence[Ints]) -> Iterator[Step]:
     """Yield the steps of an all_reduce up both trees of each rail and down again, on chunk 2·rail + tree.
 
-    `chains` holds, for each node, the positions (rails, GPUs) along the chain of each rail, the head first.
+    `chains` are, for each node, the positions (rails, GPUs) along the chain of each rail, the head first.
     """
     inside = max(own.shape[1] for own in chains)
     paths = [own.tolist() for own in chains]

@@ -23,13 +23,11 @@ from clustersim.errors import shown
 
 SWITCH_LATENCY: Annotated[float, Declared("s", "between them")] = 250e-9
 """Seconds through one switch and its ports: vendors claim 90 to 150 ns for InfiniBand, users measured 330 ns."""
-
-
 _TAKEN = frozenset({"gpu", "mesh", "nic", "nvlink", "pcie", "port", "ports", "ring"})
 
 
 def _rails(value: object) -> int | str:
-    """Return the rails of a tree as written: none, optimized or a number. Raises ValueError."""
+    """Return the rails of a tree as written: none, optimized or a number. Raises ValueError for any other value."""
     whole = isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= 1024
     if whole or value in ("none", "optimized"):
         return value  # type: ignore[return-value]
@@ -41,7 +39,7 @@ _RAILS = {"anyOf": [{"enum": ["none", "optimized"]}, {"type": "integer", "minimu
 
 
 def _listed(value: object) -> object:
-    """Return a number as that many tiers with default values, and any other value unchanged."""
+    """Return a number as that many tiers with default values, any other value unchanged. Raises ValueError beyond 5 tiers."""
     if not isinstance(value, int) or isinstance(value, bool):
         return value
     if 1 <= value <= 5:
@@ -50,7 +48,7 @@ def _listed(value: object) -> object:
 
 
 def _tier_name(value: str) -> str:
-    """Return the name of a tier, a word that names no other part of a cluster. Raises ValueError."""
+    """Return the name of a tier. Raises ValueError unless it is a word that names no other part of a cluster."""
     if re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", value) and value not in _TAKEN:
         return value
     raise ValueError(

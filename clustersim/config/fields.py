@@ -49,7 +49,7 @@ _REACH: Mapping[str, tuple[float, float, str]] = {
 
 
 def quantity(dimension: str, *, of_line: bool = False) -> BeforeValidator:
-    """Return the validator of a text quantity of a dimension in `clustersim.units.UNITS`. of_line: as in `parse`."""
+    """Return the validator of a text quantity of a dimension in `units.UNITS`. of_line: errors suggest bits, as for cables."""
 
     def convert(value: object) -> float:
         try:

@@ -36,6 +36,7 @@ class _MappingReader:
         self.positions: dict[Loc, Position] = {}
 
     def mapping(self, given: Mapping[Any, Any], loc: Loc) -> dict[str, Any]:
+        """Return a mapping with its values as plain data. Raises ConfigError for a key that is not text."""
         self.note(loc)
         result: dict[str, Any] = {}
         for key, value in given.items():
@@ -46,6 +47,7 @@ class _MappingReader:
         return result
 
     def value(self, value: Any, loc: Loc) -> Any:
+        """Return a value as plain data, and record its position. Raises ConfigError for unsupported values."""
         self.note(loc)
         if hasattr(value, "tolist"):  # a number or an array of numpy
             value = value.tolist()
@@ -60,6 +62,7 @@ class _MappingReader:
         return self.number(value, loc)
 
     def number(self, value: object, loc: Loc) -> int | float:
+        """Return a number as int or float. Raises ConfigError unless it is finite and has at most 40 digits."""
         if isinstance(value, Integral) and abs(value) < _MOST:  # type: ignore[operator]
             return int(value)
         if isinstance(value, Real) and not isinstance(value, Integral) and math.isfinite(value):

@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple
 
 
 class Option(NamedTuple):
-    """One option: `--micro-batch` of `run`, an axis of `sweep`, a column of its table."""
+    """Option of commands that sets a key: `--micro-batch` of `run`, an axis of `sweep`, a column of its table."""
 
     name: str
     """Name, such as `micro_batch`."""

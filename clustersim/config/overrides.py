@@ -45,7 +45,7 @@ class Overridden(Document):
         return Document.error(self, loc, message)
 
     def name(self, loc: Loc) -> str:
-        """Return the file's own name of a key, if the file sets its value."""
+        """Return the file's own name of a key that the file sets; "" for a key that only an override sets."""
         return "" if loc in self.overrides else Document.name(self, loc)
 
 
@@ -66,7 +66,7 @@ def as_text(value: object) -> str:
 
 @lru_cache(maxsize=1024)
 def _plain(text: str) -> object:
-    """Return text from a command line, parsed as a YAML value. Raises ConfigError."""
+    """Return text from a command line, parsed as a YAML value. Raises ConfigError if it is not valid YAML."""
     return parse(f"value: {text}").data["value"]  # parsing takes 0.1 ms, and the points of a sweep repeat few values
 
 

@@ -35,6 +35,7 @@ def _number(text: str) -> float:
 
 
 def _whole(text: str) -> int:
+    """Return the whole number in a text of JSON. Raises ValueError if it is too long."""
     if len(text) > _DIGITS:
         raise ValueError(f"{text[:_DIGITS]}… has more than {_DIGITS} digits")
     return int(text)

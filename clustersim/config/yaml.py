@@ -133,6 +133,7 @@ class _Reader:
         return node.text if node.quoted else self.plain(node)
 
     def mapping(self, node: YamlNode, loc: Loc) -> dict[str, Any]:
+        """Return a mapping as plain data. Raises ConfigError for duplicate keys, merges and keys that are not words."""
         result: dict[str, Any] = {}
         for key_node, value_node in zip(node.items[::2], node.items[1::2], strict=True):
             key = key_node.text
@@ -150,8 +151,7 @@ class _Reader:
         return result
 
     def plain(self, node: YamlNode) -> Any:
-        """Return text without quotes as a number, true, false, null or text. Raises ConfigError for
-        infinity, NaN and numbers with too many digits."""
+        """Return unquoted text as a number, true, false, null or text. Raises ConfigError for numbers that are not finite."""
         text = node.text
         if text in _WORDS:
             return _WORDS[text]

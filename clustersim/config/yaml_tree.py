@@ -136,5 +136,6 @@ class _Composer:
 
 
 def _place(event: pyyaml.Event) -> tuple[int, int]:
+    """Return (line, column) of an event, both from 1."""
     mark = event.start_mark
     return (mark.line + 1, mark.column + 1) if mark else (1, 1)

@@ -666,7 +666,7 @@ def test_a_port_that_is_taken_is_one_sentence(call, tmp_path):
         (["nothere"], "nothere: no such folder; give the folder that results are in, or make it with mkdir"),
         (["file"], "file: is not a folder; give the folder that results are in, or make it with mkdir"),
         (["--host", "x..y"], "--host x..y: is not an address of this machine; leave it out for 127.0.0.1"),
-        (["--memory", "8"], "'8' has no unit; write a size with one, like 80GiB"),
+        (["--memory", "8"], "--memory: '8' has no unit; write a size with one, like 80GiB"),
         (["--memory", "1MiB"], "--memory 1MiB: a run needs 1 GiB to begin with; give as much or more"),
         (["--workload", "no.yaml"], "no.yaml: no such file; give a YAML file, which the form then lists"),
     ],

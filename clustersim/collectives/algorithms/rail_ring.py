@@ -45,7 +45,7 @@ def _entering(rings: Ints) -> Ints:
 
 
 def _through(sizes: tuple[int, ...], rail: int) -> Ints:
-    """Return the ranks in the order of one rail's ring. `sizes` holds the number of ranks of each node."""
+    """Return the ranks in the order of one rail's ring. `sizes` is the number of ranks of each node."""
     ends = zip(sizes, accumulate(sizes), strict=True)
     return np.concatenate([end - size + (rail - np.arange(size)) % size for size, end in ends])
 

@@ -83,7 +83,7 @@ def _messages(op: str, size: float, shape: CommunicatorShape, node: NodeFacts) -
 
 
 def why(op: str, size: float, shape: CommunicatorShape, node: NodeFacts) -> str:
-    """Return a sentence with the reason for the choice that `choose` returns. Raises InputError as `choose` does."""
+    """Return a sentence with the reason for NCCL's choice (`choose`). Raises InputError for what NCCL cannot do."""
     choose(op, size, shape, node)
     if op in p2p.OPS:
         said = f"messages go directly, over {'NVLink or PCIe' if shape.nodes == 1 else 'the NIC'}; no tuner decides"
@@ -98,7 +98,7 @@ def why(op: str, size: float, shape: CommunicatorShape, node: NodeFacts) -> str:
 
 
 def _nothing(op: str, size: float, shape: CommunicatorShape, node: NodeFacts) -> str:
-    """Return the reason why no algorithm and protocol of NCCL supports a collective here, with the remedy."""
+    """Return a sentence: why no algorithm and protocol of NCCL supports a collective here, and the remedy."""
     algo, proto = node.nccl.algo, node.nccl.proto
     asked = " and ".join(filter(None, (algo, proto))) or "anything"
     rows = [row for row in tune(op, size, shape, node) if row.algorithm == algo or (not algo and row.protocol == proto)]

@@ -111,7 +111,7 @@ def _logged(path: Path, lines: list[str], op: str, gpus: int, in_place: bool) ->
 
 
 def _tabled(path: Path, text: str, op: str, gpus: int, source: str | None) -> dict[int, float]:
-    """Return {bytes: seconds} of the rows of a CSV file for a collective, GPUs and source. Raises InputError."""
+    """Return {bytes: seconds} of a CSV file's rows for a collective, GPUs and source. Raises InputError if it has none."""
     own = (row for row in _rows(path, text) if _matches(path, row, op, gpus, source))
     rows = [row for row in own if row["size_bytes"] and row["time_us"]]
     if not rows:

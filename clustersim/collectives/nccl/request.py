@@ -88,7 +88,7 @@ def members(topology: Topology, gpus: int | None, ranks: str | None) -> Ints:
 
 
 def _span(part: str, topology: Topology) -> Ints:
-    """Return the GPUs of one part of a list: `3`, `0-7` or `0-1023:8`. Raises InputError."""
+    """Return the GPUs of one part of a list: `3`, `0-7` or `0-1023:8`. Raises InputError for other text or unknown GPUs."""
     match = re.fullmatch(r"([0-9]{1,9})(?:-([0-9]{1,9})(?::([1-9][0-9]{0,8}))?)?", part)
     if match is None:
         raise InputError(f"{part!r} is not a list of GPUs; write numbers and spans like 0-7 or 0-1023:8")
@@ -129,7 +129,7 @@ def sizes(begin: str, end: str, factor: float) -> list[int]:
 
 
 def _bytes(text: str) -> float:
-    """Return the bytes of a size such as `64K` (powers of 2) or `1GB`. Raises InputError."""
+    """Return the bytes of a size such as `64K` (powers of 2) or `1GB`. Raises InputError if it is not a size."""
     match = _SIZE.fullmatch(text.strip())
     try:
         value = float(match[1]) * _SCALE[match[2].upper()] if match else parse(text, "size")

@@ -137,7 +137,7 @@ class CommunicatorShape(NamedTuple):
 
 
 def ordered(ranks: Ints) -> Ints:
-    """Return the GPUs of communicators (…, n) sorted by node, the order in which NCCL joins them."""
+    """Return the GPUs of communicators, sorted by node as NCCL joins them (…, n)."""
     return np.sort(ranks, axis=-1)
 
 
@@ -146,8 +146,8 @@ def shapes(
 ) -> tuple[tuple[CommunicatorShape, ...], Ints]:
     """Return the distinct shapes of communicators of equal size, and the index of each communicator's shape (groups,).
 
-    `ranks` (groups, n) are GPUs as from `ordered`; `shares` as in Group. Among communicators with the same layout on nodes, the
-    first and the last one set the route latencies of all. Raises InputError as `shape`.
+    `ranks` (groups, n) are GPUs sorted by node; `shares`: each rank's part of the rows. Among communicators with equal layout,
+    the first and the last one set the route latencies of all. Raises InputError for unknown or repeated GPUs.
     """
     node, local = topology.numbering.split(ranks)
     types = topology.kind_of(ranks) if topology.pools else ranks[:, :0]
@@ -174,7 +174,7 @@ def different(found: Sequence[CommunicatorShape], which: Ints) -> tuple[tuple[Co
 def pair_shapes(topology: Topology, pairs: Ints) -> tuple[tuple[CommunicatorShape, ...], Ints]:
     """Return the distinct shapes of communicators of two GPUs `pairs` (pairs, 2), and the index of each pair's shape (pairs,).
 
-    Pairs are as from `ordered`, and each has the extra latency of its own route. Raises InputError as `shape`.
+    Each pair is sorted by node, and has the extra latency of its own route. Raises InputError for unknown or repeated GPUs.
     """
     found, which = shapes(topology, pairs)
     inside, across = np.array(_inside(topology, pairs)), np.zeros(len(pairs))
@@ -190,7 +190,7 @@ def pair_shapes(topology: Topology, pairs: Ints) -> tuple[tuple[CommunicatorShap
 
 
 def shape(topology: Topology, ranks: Ints, shares: tuple[float, ...] = ()) -> CommunicatorShape:
-    """Return the shape of the communicator of GPUs `ranks` (n,), as from `ordered`, with `shares` as in Group.
+    """Return the shape of the communicator of GPUs `ranks` (n,), sorted by node. shares: each rank's part of the rows.
 
     Raises InputError if `ranks` is empty, has an unknown GPU, or has a GPU twice.
     """
@@ -200,7 +200,7 @@ def shape(topology: Topology, ranks: Ints, shares: tuple[float, ...] = ()) -> Co
 
 
 def _checked(topology: Topology, ranks: Ints) -> Ints:
-    """Return the GPUs of communicators (communicators, n). Raises InputError as `shape`."""
+    """Return the GPUs of communicators (communicators, n). Raises InputError for none, unknown or repeated GPUs."""
     if not ranks.shape[1]:
         raise InputError("a communicator needs one GPU or more; name some")
     if ranks.min() < 0 or ranks.max() >= topology.gpus:

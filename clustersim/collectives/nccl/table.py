@@ -93,7 +93,7 @@ def line(
 def _links(
     topology: Topology, ranks: Ints, op: str, file: str, one: CommunicatorShape, shares: tuple[float, ...]
 ) -> float:
-    """Return the bytes/s of the collective's size that the links of an idle fabric allow for the file `file`."""
+    """Return the bytes/s of the collective's size that the links of an idle fabric allow for the algorithm `file`."""
 
     def found() -> float:
         try:
@@ -219,7 +219,7 @@ class BusiestLink(NamedTuple):
 def busiest(topology: Topology, ranks: Ints, phases: Sequence[Phase | AllPairs]) -> BusiestLink:
     """Return the link that one group of GPUs `ranks` (n,) uses longest over all phases; the first of several.
 
-    Raises InputError as `loads`.
+    Raises InputError if a pair needs NICs that the cluster does not have.
     """
     total, seconds = np.zeros(len(topology.capacity)), 0.0
     for phase in phases:

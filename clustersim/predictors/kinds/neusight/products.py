@@ -88,7 +88,7 @@ def _own(parameters: Parameters, table: Columns, gpu: Gpu, busy: Floats) -> Floa
     """Return the correction of log(seconds) of GEMMs of one kind and data type from a GPU's measured table; zeros without a
     table.
 
-    `busy` holds the GEMMs' seconds in a job by the model for all GPUs, which relates other GEMMs and boards to the measured ones.
+    `busy` is the GEMMs' seconds in a job by the model for all GPUs, which relates other GEMMs and boards to the measured ones.
     """
     dtype = str(table.dtype[0])
     prefix, board = _measured(parameters, gpu, dtype) if table.kind[0] == "linear" else ("", gpu)
