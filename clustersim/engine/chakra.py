@@ -75,13 +75,13 @@ class _Groups:
         self.traces = traces
         self.families: dict[str, list[tuple[int, ...]]] = {}
         self.communicators: dict[str, list[tuple[int, ...]]] = {}
-        """By family of pairs, the ranks of the communicator in which the messages of each go."""
+        """{family of pairs: ranks of the communicator that carries the messages of each pair}"""
         self.taken: defaultdict[str, set[tuple[int, int]]] = defaultdict(set)
-        """By family, the ranks that are in it; of pairs with their place in it, which may be both."""
+        """{family: (rank, its position in its group) in use}; the position is 0 except in pairs."""
         used: dict[str, tuple[tuple[int, ...], str]] = {}
         pairs: dict[tuple[int, int, str], tuple[int, ...]] = {}
         self.messages: defaultdict[tuple[int, int, int], list[tuple[str, int, float]]] = defaultdict(list)
-        """By sender, receiver and tag, what was sent: the family of the pair, how many before it, bytes."""
+        """{(sender, receiver, tag): (family of the pair, number of its earlier messages, bytes) of each message}"""
         for rank, nodes in enumerate(ordered):
             for node in _on_gpu(nodes):
                 if node.type == NodeType.COLL:
@@ -160,6 +160,7 @@ def _group_name(node: TraceNode) -> str:
 
 
 def _pair_name(source: int, target: int, desc: str) -> str:
+    """Return the name of the family of a message: the trace's own name, or the distance between both ranks."""
     return desc if desc.startswith("p2p") else f"p2p {desc or f'{target - source:+d}'}"
 
 

@@ -162,6 +162,7 @@ def bound(works: Sequence[Work], demand: Demand, cells: Partition, kept: Mask) -
 
 
 def _plan(work: Work, placed: Tenant, net: Network) -> Plan:
+    """Return the plan of one job: the activity of every task on each rank cell, for equal layouts and speeds at once."""
     topology, ranks, families = net.topology, net.cells.ranks, [family for family, _ in placed.families]
 
     def found() -> tuple[Ints, dict[str, Ints]]:
@@ -246,7 +247,7 @@ class _Binder:
         return self.activities.alone(self.activities.text(task.items, self.speed, self.families, extra).launching)
 
     def lead(self, task: Task) -> list[int]:
-        """Return the lead of the host that a computation needs, as in `engine.launching.hosted`."""
+        """Return for each rank cell an activity as long as the host must be ahead before a computation, so that nothing waits."""
         both = zip(self.compute(task.items, task.launches), self.compute(task.items, None), strict=True)
         every = self.activities.activities
         return [self.activities.alone(every[fresh].idle - every[later].idle) for fresh, later in both]

@@ -88,7 +88,7 @@ class CompiledLoop:
         _loop.again(self.loop, number, begin, self.columns[number])
 
     def play(self) -> int:
-        """Process events until a job ends a step; return its number. Raises DeadlockError."""
+        """Process events until a job ends a step; return its number. Raises DeadlockError if none can go on."""
         number: int = _loop.play(self.loop)
         if number < 0:
             raise self.jobs[-1 - number].shape.stuck(*_loop.stuck(self.loop, -1 - number))

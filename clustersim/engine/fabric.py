@@ -173,7 +173,7 @@ class Fabric:
         self.moving: dict[Transfer, None] = {}
         """The transfers under way, in the order in which they began."""
         self.crossing = np.zeros(len(self.capacity), np.int64)
-        """By link, how many cross it …"""
+        """Number of transfers that cross each link …"""
         self.wanted = np.zeros(len(self.capacity))
         """… the bytes/s that they would take of it if none was slowed …"""
         self.short = np.zeros(len(self.capacity), bool)

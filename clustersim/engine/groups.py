@@ -195,7 +195,7 @@ def _shard_groups(job: Job) -> dict[str, Callable[[], Ints]]:
 def _fitted(
     job: Job, topology: Topology, gpus: Ints, upwards: tuple[int, ...], family: Family, ops: tuple[str, ...]
 ) -> Family:
-    """Return the family with the levels that its algorithm uses. Raises ConfigError as `tenant` does."""
+    """Return the family with the levels that its algorithm uses. Raises ConfigError if the algorithm cannot run on its groups."""
     placed = gpus[family.ranks]
     if family.algorithm in ("", NCCL):
         return family._replace(levels=levels(topology.numbering.node_of(placed), upwards))

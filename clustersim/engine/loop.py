@@ -71,7 +71,7 @@ class LoopStep:
     leader: Ints
     """Representative event of all that start together."""
     wait_event: Ints
-    """By wait, the event waited for; -1 for waits without one …"""
+    """Event that each wait was for, -1 for none …"""
     wait_asked: Floats
     """… and the time when the wait began."""
     segment_ends: Mapping[int, list[float]]
@@ -230,6 +230,7 @@ class _Job:
         self.ready: list[int] = []
 
     def links(self, kind: int) -> list[int]:
+        """Return the links that a task of kind `kind` crosses."""
         return self.link[self.link_start[kind] : self.link_start[kind + 1]]
 
     def rank_of(self, event: int) -> _Rank:

@@ -205,7 +205,7 @@ class _Writer:
     written: WrittenPasses
     ends: RowEnds
     neighbours: list[Neighbours]
-    """By chunk."""
+    """Neighbours of the stage of each chunk."""
     in_order: list[int]
     """Chunks in model order."""
 

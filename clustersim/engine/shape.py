@@ -216,7 +216,7 @@ class _Names:
         self.groups: dict[str, int] = {}
         self.families: dict[str, int] = {}
         self.messages: dict[tuple[int, ...], int] = {}
-        """By row of `Plan.groups`, family, chunk, stages ahead and number in a pass."""
+        """{(row of `Plan.groups`, family, chunk, stages ahead, number in its pass): number of the message}"""
 
     def message(self, one: PassMessage, side: str) -> int:
         """Return the number of a message that a rank sends or receives."""

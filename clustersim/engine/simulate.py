@@ -107,17 +107,17 @@ class _RepeatedJob:
             self.start, self.end, self.asked = [begin] * shape.events, [begin] * shape.events, [begin] * shape.events
             self.cause, self.leader, self.task = none.copy(), list(range(shape.events)), none.copy()
             self.over: dict[int, simpy.Event] = defaultdict(self.env.event)
-            """By event, succeeds at its end."""
+            """{event: SimPy event that succeeds when it ends}"""
             self.sent: dict[int, simpy.Event] = defaultdict(self.env.event)
-            """By message, succeeds with the event that sends it, when that is launched."""
+            """{message: SimPy event that succeeds with the number of the sending event when that is launched}"""
             self.wait_event, self.wait_asked = [-1] * int(shape.pass_wait[-1]), [0.0] * int(shape.pass_wait[-1])
             self.launched: dict[tuple[int, int], list[int]] = defaultdict(list)
             self.meetings: dict[int, list[tuple[float, int, int]]] = defaultdict(list)
-            """By meeting, who has come: time, event, cause."""
+            """{task that ranks start together: (time, event, cause) of each rank that has reached it}"""
             self.ends: dict[int, list[float]] = {}
             self.slowed = SlowedFabric(self.env, self.times.losses) if self.times.losses else None
             self.at = [(0, 0)] * shape.ranks
-            """By rank, the task it is at, and the microbatch."""
+            """(current task, microbatch) of each rank."""
             yield self.env.all_of([self.env.process(self.rank(rank)) for rank in range(shape.ranks)])
             yield self.env.all_of([self.over[event] for event in range(shape.events) if not self.over[event].triggered])
             self.found.append(self.step())

@@ -70,7 +70,7 @@ class SlowedFabric:
         self.env, self.losses = env, losses
         self.ranks: dict[int, _RankBeside] = defaultdict(lambda: _RankBeside(env))
         self.more: dict[int, float] = {}
-        """By the first event of those that run together, how much longer they took, in seconds."""
+        """{first of the events that run together: seconds by which they took longer}"""
 
     def begin(self, event: int, tasks: Iterable[tuple[int, int]], kind: Sequence[int], idle: float, done: Done) -> Done:
         """Start an event of tasks (task, rank). Return the function to call when it would end alone.
@@ -121,4 +121,5 @@ def _taken(demand: float) -> float:
 
 
 def _inner(part: Shares, share: Shares) -> float:
+    """Return the scalar product of two pairs of shares, each of SMs and of memory bandwidth."""
     return part[0] * share[0] + part[1] * share[1]

@@ -35,7 +35,7 @@ class Tasks:
     """
 
     def __init__(self, plan: Plan) -> None:
-        """Make the shape of a plan. Raises DeadlockError."""
+        """Make the shape of a plan. Raises DeadlockError if ranks of a group do not reach the same tasks."""
         self.plan, self.shape = plan, shape(plan)
         self._known: dict[object, Any] = {}
         self._carried: dict[int, Carried] = {}
@@ -73,7 +73,7 @@ class Tasks:
 
     @cached_property
     def timed(self) -> list[SegmentTimes]:
-        """Times of each group."""
+        """Times of each group: of single ranks first, then of ranks that start together, which follow the slowest."""
         return [*self.timings, *(together([self.timings[group] for group in own]) for own in self._merged)]
 
     @cached_property
@@ -177,7 +177,7 @@ class LoopTimes(NamedTuple):
 
 
 def loop_times(tasks: Tasks, capacity: Floats) -> LoopTimes:
-    """Return the columns of tasks. capacity: bytes/s of each link that can be a bottleneck."""
+    """Return the times, links and losses of each task as columns. capacity: bytes/s of each link that can be a bottleneck."""
     times, group, timed = tasks.once(_link_times, capacity), tasks.group, tasks.timed
     held = group[lengths(times.link_start).nonzero()[0]]
     rows = [

@@ -105,6 +105,7 @@ class Traffic(NamedTuple):
 
 
 def _no_feeders() -> tuple[Feeders, Feeders]:
+    """Return empty feeders of sources and of destinations."""
     none = np.empty(0, np.int64)
     return (none, none), (none, none)
 

@@ -160,7 +160,7 @@ def _launched(tasks: Tasks) -> bool:
 
 
 def _inside(tasks: Tasks) -> tuple[Mask, dict[str, Floats]]:
-    """Return the communication inside computations: whether each task has some, and {kind: share of it} as from `_shares`."""
+    """Return the communication inside passes: (whether each task has some, {kind: its share of that of each task})."""
     of_kind = [_shares(one) for one in tasks.timed]
     found = [of_kind[group] for group in tasks.group.tolist()]
     passes = tasks.shape.computing & ~tasks.shape.updating

@@ -41,12 +41,12 @@ class FoldedTime(NamedTuple):
         return self.periods * self.period
 
     def shown(self, start: Floats) -> Mask:
-        """Return which items with these start times are shown."""
+        """Return a mask of the items that the folded step shows, by their start times in seconds."""
         hidden: Mask = (start > self.cut) & (start <= self.cut + self.left_out)
         return ~hidden
 
     def folded(self, start: Floats) -> Floats:
-        """Return the start times of shown items in the folded step."""
+        """Return the start times in the folded step, in seconds, of shown items that start at `start`."""
         return np.where(start > self.cut, start - self.left_out, start)
 
 

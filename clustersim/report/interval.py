@@ -111,7 +111,7 @@ def exposed(work: Work, plan: Plan, path: Path, counted: PassKernels) -> tuple[F
 
 
 def _passes(scripts: Sequence[Program], positions: int) -> dict[PassKey, list[Steps]]:
-    """Return {pass: its kernels, in parts}. Equal passes share their objects."""
+    """Return {pass: its kernels, in parts between collectives}. Equal passes share their objects."""
     result: dict[PassKey, list[Steps]] = {}
     known: dict[Layout, dict[tuple[str, int], list[Steps]]] = {}
     for role, script in enumerate(scripts):

@@ -259,7 +259,7 @@ def _exposed(parts: dict[str, float]) -> float:
 
 
 def _simulated(shared: Shared) -> dict[str, Any]:
-    """Return the number of simulated ranks, classes and events. Links are those of the largest simulation."""
+    """Return the number of ranks, events and links simulated; `links` of the largest simulation, `events` of the common one."""
     links = max((one.plan.network.cells.links for one in shared.jobs), key=lambda one: len(one.of))
     first = shared.jobs[0].steps[0]
     return {

@@ -74,7 +74,7 @@ def inside(
 def _run(
     kernels: Sequence[Kernel], begin: float, end: float, source: Source | None, seconds: Sequence[Seconds]
 ) -> Iterator[Inside]:
-    """Yield kernels between two times."""
+    """Yield kernels one after the other from `begin` to `end` (s); one entry `compute` if the kernels are unknown."""
     if source is None:
         if end > begin:
             yield Inside("compute", begin, end)

@@ -210,7 +210,7 @@ def _stored(path: str, data: dict[str, Any]) -> Document:
 
 
 def manifest_of(folder: Path, command: str) -> Manifest:
-    """Return the manifest of a result of a command. Raises InputError if there is none, with what is there instead."""
+    """Return the manifest of a result of `command`. Raises InputError, which says what is there instead, if there is none."""
     found = manifest(folder)
     wanted = f"give the folder of a {command}, such as one below results/"
     if found is None and _is_file(folder / MANIFEST):
@@ -321,7 +321,7 @@ def _identity(folder: Path) -> tuple[int, int] | None:
 
 
 def _stranger_now(folder: Path) -> str | None:
-    """Return the reason not to replace a folder, as `_stranger`, from one reading of its content."""
+    """Return the reason not to replace a folder, from one reading of its content; None if it can be replaced."""
     names = sorted(path for path in folder.iterdir() if not unfinished(path.name))
     for path in names:
         if path.name not in NAMES or not stat.S_ISREG(path.lstat().st_mode):

@@ -117,7 +117,7 @@ def network_warnings(topology: Topology, ranks: int) -> tuple[str, ...]:
 
 
 def predictor_facts(job: Job, forecast: Forecast) -> dict[str, Any]:
-    """Return the errors of a job's kernel times."""
+    """Return the predictor of a job's kernel times, their errors in words, and the clocks."""
     return {
         "name": job.spec.predictor,
         "error": forecast.statement,
@@ -127,7 +127,7 @@ def predictor_facts(job: Job, forecast: Forecast) -> dict[str, Any]:
 
 
 def cluster_facts(topology: Topology) -> dict[str, Any]:
-    """Return the description of the cluster."""
+    """Return the cluster's name and its numbers of nodes, GPUs, links and cables, with the facts of its GPUs."""
     return {
         "name": topology.name,
         **gpu_facts(topology),
@@ -247,7 +247,7 @@ def _expected_step(topology: Topology, work: Work, end: float, kernels: StepKern
 
 
 def memory_facts(topology: Topology, gpus: Ints, memory: list[RankMemory]) -> dict[str, Any]:
-    """Return whether a job likely fits on `gpus`, and the memory of each pipeline rank by kind.
+    """Return whether a job likely fits on `gpus`, and the memory in bytes of each pipeline rank by kind.
 
     If GPUs have different memories, the overall figures are those of the rank that fills its GPU most.
     """

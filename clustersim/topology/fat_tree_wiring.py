@@ -365,7 +365,7 @@ def sized(cluster: NodeSpecs, spec: FatTree) -> tuple[FatTree, Link, Tree]:
 
 
 def _smallest(cluster: NodeSpecs, spec: FatTree) -> tuple[Tier, ...]:
-    """Return the fewest tiers that connect all NICs. Raises ConfigError if even the most tiers are too few."""
+    """Return the fewest tiers that connect all NICs. Raises ConfigError without `radix`, or if five tiers do not suffice."""
     if spec.radix is None:
         open_ = "nothing says how large the switches are"
         raise cluster.error(("fabric",), f"fabric: {open_}; add radix, such as radix: 64, or tiers")

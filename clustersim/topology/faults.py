@@ -223,7 +223,7 @@ def left(sound: Topology, capacity: Floats) -> Mapping[str, float]:
 
 
 def _tree(sound: Topology, capacity: Floats, named: list[str]) -> Mapping[str, float]:
-    """Return the figures of the narrowest tier; each tier keeps the share of its rate that its links still carry."""
+    """Return `bisection` and `oversubscription` of a tree by its narrowest tier; each tier keeps the share its links carry."""
     rate, left = dict[str, float](), dict[str, float]()
     for tier in sound.tiers:
         if tier.links:
@@ -237,7 +237,7 @@ def _tree(sound: Topology, capacity: Floats, named: list[str]) -> Mapping[str, f
 
 
 def _graph(sound: Topology, capacity: Floats, first: int) -> Mapping[str, float]:
-    """Return the figures of the largest flow from the first half of the nodes to the second."""
+    """Return `bisection` and `oversubscription` by the largest flow from the first half of the nodes to the second."""
     nics = int(sound.counts["nics"])
     half = int(sound.numbering.first_nic[sound.nodes // 2])
     wide = capacity.copy()  # cables of the NICs, as in a graph without faults, and not the limit of PCIe
@@ -249,7 +249,7 @@ def _graph(sound: Topology, capacity: Floats, first: int) -> Mapping[str, float]
 
 
 def _figures(bisection: float, ends: float) -> Mapping[str, float]:
-    """Return bisection in bytes/s, and the factor by which the rate of the ends (bytes/s) exceeds it."""
+    """Return {`bisection`: bytes/s, `oversubscription`: the factor, at least 1, by which `ends` (bytes/s) exceeds it}."""
     return {"bisection": bisection, "oversubscription": max(1.0, ends / bisection) if bisection else np.inf}
 
 

@@ -80,7 +80,7 @@ def kind(one: Outcome) -> Kind:
 
 
 def _found(run: Run, view: Knowledge, result: StepResult) -> Outcome:
-    """Return the fields of an outcome that its simulation decides."""
+    """Return the fields of an outcome that its simulation decides: split, times, interval, error, memory, breakdown."""
     summary, job, framework = result.summary, result.work.job, framework_of(run, view)
     step, memory = summary["step_time_s"], summary["memory"]
     facts: Outcome = {

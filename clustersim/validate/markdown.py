@@ -22,7 +22,7 @@ Found = Mapping[str, Any]
 
 
 def publishers(found: Found) -> str:
-    """Return the main result and the errors by publisher."""
+    """Return, as Markdown, the main result and the errors by publisher."""
     several = {name: one for name, one in found["groups"]["publisher"].items() if one["runs"] >= FEWEST}
     rows = [[name, *_figures(one), *known_errors(found, name)] for name, one in several.items()]
     if others := [one for name, one in found["groups"]["publisher"].items() if name not in several]:
@@ -39,7 +39,7 @@ def _together(each: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def first_contacts() -> str:
-    """Return the record of forecasts for publishers, made before their runs were examined."""
+    """Return, as Markdown, the record of forecasts for publishers that were made before their runs were examined."""
     with FIRST_CONTACTS.open(encoding="utf-8", newline="") as file:
         head, *rows = csv.reader(file)
     shown = [[*row[:4], f"{row[4]}%", f"{float(row[5]):+.1f}%", f"{row[6]}%"] for row in rows]
@@ -47,7 +47,7 @@ def first_contacts() -> str:
 
 
 def cells(found: Found) -> str:
-    """Return the errors by cell with at least FEW runs, and the runs that were not simulated."""
+    """Return, as Markdown, the errors by cell with at least FEW runs, and the runs that were not simulated."""
     several = {name: one for name, one in found["groups"]["cell"].items() if one["runs"] >= FEW}
     refused = ", ".join(f"{count} {kind}" for kind, count in found["refused"].items())
     table = _errors("GPU, precision, tensor parallelism, sequence, scale", several)
@@ -55,17 +55,17 @@ def cells(found: Found) -> str:
 
 
 def peers(found: Found) -> str:
-    """Return the errors of other tools and ours on the runs that both forecast."""
+    """Return, as Markdown, the errors of other tools and ours on the runs that both forecast."""
     return _only(found, "Others on the same runs")
 
 
 def ablations(found: Found) -> str:
-    """Return the errors without changes and with each part changed."""
+    """Return, as Markdown, the errors without changes and with each part changed."""
     return _errors("one part changed", {"none": found["in_sample"], **found["ablations"]})
 
 
 def mappings(found: Found) -> str:
-    """Return the errors of all mappings and of the sound ones, their ranking, and the verdicts on memory."""
+    """Return, as Markdown, the errors of all and of the sound mappings, their ranking, and verdicts on memory."""
     titles = ("Mappings of which many were late", "Ranking of mappings", "Does it fit?")
     parts, fit = [_only(found, title) for title in titles], found["fit"]
     if fit and fit["memory_mean_error"] is not None:
@@ -91,7 +91,7 @@ def intervals(table: Mapping[str, Any]) -> str:
 
 
 def memory(found: Found) -> str:
-    """Return the errors of peak memory."""
+    """Return, as Markdown, the errors of peak memory."""
     peaks = found["memory"]
     return (
         f"{peaks['compared']} of {peaks['peaks']} peaks compared: mean error {100 * peaks['mean_error']:.2f} %, "

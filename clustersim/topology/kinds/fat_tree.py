@@ -58,7 +58,7 @@ def rail_only(cluster: NodeSpecs) -> Topology:
 
 
 def network(cluster: NodeSpecs, spec: FatTree) -> BuiltFabric:
-    """Return the network of a fat tree; `spec` is checked against the nodes."""
+    """Return the network of a fat tree. Raises ConfigError if the tree of `spec` cannot connect the nodes."""
     check_routing(cluster, spec.routing)
     spec, link, built = sized(cluster, spec)
     hops = FatTreeHops(built, spec.routing)
