@@ -50,7 +50,7 @@ def simulator(cluster: ClusterLike, overrides: dict[str, object]) -> _Known:
     """Return a cluster with its simulator, which is reused if the previous question had the same description.
 
     Arguments are those of `load_cluster`. A cluster that the caller has built is not kept, nor one that depends on further files
-    or outside code. Raises ClustersimError.
+    or outside code. Raises ClustersimError for an invalid description.
     """
     with keeping_inputs() as read:
         found = cluster_document(cluster)

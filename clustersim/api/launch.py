@@ -18,7 +18,7 @@ from clustersim.parallel.load import build
 
 
 def written(tool: str, job: Job, gpus_per_node: int) -> str:
-    """Return the launch file of a tool, by the name of its command, for a placed job. Raises InputError."""
+    """Return the launch file of a tool (name of its command) for a placed job. Raises InputError if it cannot express the job."""
     if tool == "torchtitan":
         return toml(torchtitan.written(job.spec), f"{job.name} for torchtitan v0.2, as clustersim simulated it")
     if tool == "deepspeed":
@@ -30,7 +30,7 @@ def written(tool: str, job: Job, gpus_per_node: int) -> str:
 
 
 def read_back(tool: str, text: str, job: Job, path: str = "the file") -> Job:
-    """Return the job of a tool's launch file; `job` has the model of one that describes none. Raises InputError."""
+    """Return the job of a tool's launch file, with the model of `job` if it has none. Raises InputError for an invalid file."""
     if tool == "deepspeed":
         model = job.spec.model.model_dump(exclude_none=True)
         request = trainers.TrainerRequest(model, None, {"training.seq": job.training.seq})

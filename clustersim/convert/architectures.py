@@ -58,7 +58,7 @@ def _delta(config: Config, found: Shapes) -> Shapes:
 
 
 def _kimi_section(config: Config) -> Config:
-    """Return the keys of delta attention, which a Kimi config has in a section of their own. Raises InputError."""
+    """Return the keys of delta attention, a section of their own in Kimi's configs. Raises InputError if that is missing."""
     section = config.get("linear_attn_config")
     if not isinstance(section, dict):
         raise InputError(f"{config.path}: linear_attn_config is {shown(section)}; it holds the keys of delta attention")
@@ -182,7 +182,7 @@ ARCHITECTURES = families(__name__, encoders.__name__)
 
 
 def architecture(config: Config) -> Architecture:
-    """Return the family of a config or of its text model; for an unknown one, a row derived from its keys. Raises InputError."""
+    """Return the family of a config or its text model, or a row derived from its keys. Raises InputError without model_type."""
     for kind in (config.kind, config.kind.removesuffix("_text")):
         if kind in ARCHITECTURES:
             return ARCHITECTURES[kind]

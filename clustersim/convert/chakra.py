@@ -220,7 +220,7 @@ def _messages(data: bytes) -> Iterator[bytes]:
 
 
 def _read_varint(data: bytes, at: int) -> tuple[int, int]:
-    """Return the integer of a varint at index `at`, and the index after it. Raises ValueError."""
+    """Return the integer of a varint at index `at`, and the index after it. Raises ValueError beyond 64 bits."""
     value = shift = 0
     while True:
         byte = data[at]

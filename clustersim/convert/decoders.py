@@ -104,7 +104,7 @@ def families(*modules: str) -> dict[str, Architecture]:
 
 
 def text_model(config: Config, sections: Iterable[str] = ()) -> Config:
-    """Return the keys of the text model of a config, including those of named sections. Raises InputError."""
+    """Return the keys of the text model of a config, with those of `sections`. Raises InputError if one is not a mapping."""
     keys = dict(config.keys)
     for name in ("text_config", *sections):
         part = keys.pop(name, {})

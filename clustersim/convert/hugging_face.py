@@ -32,7 +32,7 @@ class Config:
         return str(self.keys.get("model_type", ""))
 
     def count(self, *names: str, default: int | None = None) -> int:
-        """Return the first given key, a positive integer. Raises InputError."""
+        """Return the first given key, a positive integer. Raises InputError for another value, or without key and default."""
         for name in names:
             value = self.get(name)
             if value is None:
@@ -57,19 +57,19 @@ class Config:
         return self.keys.get(name)
 
     def index(self, *names: str, default: int) -> int:
-        """Return the first given key, an integer of 0 or more. Raises InputError."""
+        """Return the first given key, an integer of 0 or more. Raises InputError for another value."""
         given = [name for name in names if self.get(name) is not None]
         return 0 if given and self.keys[given[0]] in (0, False) else self.count(*given[:1], default=default)
 
     def listed(self, name: str, what: str) -> list[object]:
-        """Return a list, [] if the key is missing; `what` describes its items in messages. Raises InputError."""
+        """Return a list, [] if the key is missing. Raises InputError for another value; what: its items, in messages."""
         value = self.get(name)
         if value is not None and not isinstance(value, list):
             raise InputError(f"{self.path}: {name} is {shown(value)}; it is a list of {what}")
         return value or []
 
     def flag(self, *names: str, default: bool) -> bool:
-        """Return the first given key, a boolean. Raises InputError."""
+        """Return the first given key, a boolean. Raises InputError for another value."""
         name = next((one for one in names if self.get(one) is not None), None)
         if name is None:
             return default
@@ -78,7 +78,7 @@ class Config:
         return value
 
     def rate(self, name: str, default: float) -> float:
-        """Return a dropout rate in [0, 1). Raises InputError."""
+        """Return a dropout rate in [0, 1). Raises InputError for another value."""
         value = self.get(name) if name in self.keys else default
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 1:
             raise InputError(f"{self.path}: {name} is {shown(value)}; a rate is a number from 0 to below 1")
@@ -99,7 +99,7 @@ class Config:
 
     @property
     def architecture(self) -> str:
-        """Model class in `architectures`; "" if it is missing. Raises InputError."""
+        """Model class in `architectures`; "" if it is missing. Raises InputError unless it is a list of one name."""
         named = self.keys.get("architectures") or [""]
         if not isinstance(named, list) or len(named) != 1 or not isinstance(named[0], str):
             raise InputError(f"{self.path}: architectures is {shown(named)}; it is a list with one name")

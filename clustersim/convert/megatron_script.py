@@ -91,7 +91,7 @@ def imported(path: str, text: str, asked: ImportRequest) -> Imported:
 
 def _configured(path: str, text: str, asked: ImportRequest) -> Imported:
     """Return the workload of a `model_config.yaml`, which has arguments under MODEL_ARGS and the environment under ENV_VARS, as
-    read by Megatron-LM's tests/functional_tests/shell_test_utils/_run_training.sh. Raises InputError."""
+    read by Megatron-LM's tests/functional_tests/shell_test_utils/_run_training.sh. Raises InputError if it lacks them."""
     document = parse(text, path, foreign=True)
     said, variables = document.data.get("MODEL_ARGS"), document.data.get("ENV_VARS")
     if not isinstance(said, dict):

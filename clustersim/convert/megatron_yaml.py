@@ -124,7 +124,7 @@ def imported(
 
 
 def _shapes(path: str, data: Section, asked: str | None) -> Mapping[str, object]:
-    """Return the section `model` of a config.json or workload, {} if the file itself has the shapes. Raises InputError."""
+    """Return the section `model` of `asked`, {} if the file itself has the shapes. Raises InputError if neither has them."""
     model = data.get("model") or {}
     own = model.get("_target_") if isinstance(model, dict) else None
     if isinstance(model, dict) and (asked or "hf_model_id" in model):
@@ -150,7 +150,7 @@ def _says(name: str, value: object) -> bool:
 
 
 def _data(tool: str, path: str, text: str, recipe: str | None) -> Section:
-    """Return the sections of a file: YAML, or a recipe of Megatron-Bridge in Python. Raises InputError."""
+    """Return the sections of YAML, or of a Megatron-Bridge recipe in Python. Raises InputError if they cannot be read."""
     python = tool == "megatron-bridge" and path.endswith(".py")
     if recipe and not python:
         raise InputError(f"{path}: --recipe is for recipes of Megatron-Bridge in Python; leave it out")
@@ -169,7 +169,7 @@ def _nemo(said: ToolSettings, keys: Keys) -> Keys:
 
 
 def _core(said: ToolSettings) -> Keys:
-    """Return the keys of a ConfigContainer's activation and of its mixed-precision recipe. Raises InputError."""
+    """Return the keys of a ConfigContainer's activation and mixed-precision recipe. Raises InputError for unknown ones."""
     kinds = GATED if said[GATE] is True else PLAIN
     function = said.rows[FUNCTION].read(said[FUNCTION])
     if function not in kinds:

@@ -128,7 +128,7 @@ def _nics(root: ElementTree.Element, path: object) -> tuple[int, list[float]]:
 
 
 def _number(element: ElementTree.Element, key: str, path: object, most: float) -> float:
-    """Return a number from 1 to `most` in an attribute. Raises InputError."""
+    """Return a number from 1 to `most` in an attribute. Raises InputError for another value."""
     text = element.get(key, "")
     try:
         found = float(text)
@@ -141,7 +141,7 @@ def _number(element: ElementTree.Element, key: str, path: object, most: float) -
 
 
 def _count(element: ElementTree.Element, key: str, path: object) -> int:
-    """Return an integer attribute: number of links or compute capability. Raises InputError."""
+    """Return an integer attribute: number of links or compute capability. Raises InputError for another value."""
     found = _number(element, key, path, _MOST)
     if found != int(found):
         why = f"{key} of <{element.tag[:40]}> is {found:g}; it is whole in the file that NCCL writes"
@@ -157,7 +157,7 @@ def _model(gpu: _Gpu) -> str | None:
 
 
 def _slot(pci: ElementTree.Element, path: object) -> str | None:
-    """Return generation and lanes of a slot, None without a speed. Raises InputError."""
+    """Return generation and lanes of a slot, such as `gen5x16`; None without a speed. Raises InputError for unknown speeds."""
     speed, width = (pci.get(key, "").strip() for key in ("link_speed", "link_width"))
     if speed.lower() in ("", "unknown", "unknown speed"):
         return None

@@ -61,7 +61,7 @@ def translated(path: str, text: str) -> Document:
 
 
 def _header(path: str, words: Sequence[str]) -> _Header:
-    """Return the counts in the words of the first line. Raises ConfigError."""
+    """Return the counts in the words of the first line. Raises ConfigError for words of another form, or too many links."""
     counts = [int(word) for word in words if word.isdecimal() and len(word) < 10]
     if len(counts) == 3:
         counts[1:1] = [0, 0]  # neither GPUs of a server nor NVSwitches
@@ -75,7 +75,7 @@ def _header(path: str, words: Sequence[str]) -> _Header:
 
 
 def _cables(path: str, lines: Sequence[str], header: _Header) -> Iterator[WrittenLink]:
-    """Yield the cables in the rows from the third line on. Raises ConfigError."""
+    """Yield the cables in the rows from the third line on. Raises ConfigError for a row of another form."""
     for number, line in enumerate(lines[2:], start=3):
         words = line.split()
         if not words:

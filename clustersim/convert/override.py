@@ -30,7 +30,7 @@ PRESETS = Path(__file__).parents[1] / "hardware" / "nodes"
 
 
 def override(document: Document, overrides: Overrides, from_: Mapping[str, SourcePlace] | None = None) -> Document:
-    """Return the document with values replaced; unknown keys fail in validation like the file's own. Raises InputError.
+    """Return the document with values replaced; validation finds unknown keys. Raises InputError for keys of a workload.
 
     from_: sources of values by dotted key; all others are from a command line.
     """
@@ -128,7 +128,7 @@ def _section(found: object, place: Loc, key: str) -> SectionOrList:
 
 
 def _index(items: list[object], part: str | int, key: str) -> int:
-    """Return `part` of a key as an index of a list. Raises InputError."""
+    """Return `part` of a key as an index of a list. Raises InputError if the list does not have it."""
     if isinstance(part, int) and part < len(items):
         return part
     raise InputError(f"{key}: {part} must be an index of a list of {len(items)}; write 0 to {len(items) - 1}")

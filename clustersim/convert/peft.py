@@ -30,7 +30,7 @@ REFUSED = ("use_dora", "rank_pattern", "modules_to_save", "layers_to_transform",
 def beside(path: str, gated: bool, config: Mapping[str, object]) -> dict[str, object]:
     """Return `training.lora` from the adapter_config.json next to a config.json, {} without one.
 
-    gated: whether the MLP has a gate. Frozen weights are in nf4 if the config.json says so (bitsandbytes). Raises InputError.
+    gated: whether the MLP has a gate. Frozen weights are in nf4 if bitsandbytes says so. Raises InputError for an invalid file.
     """
     place = Path(path).with_name(BESIDE)
     if not place.is_file():
@@ -54,13 +54,13 @@ def beside(path: str, gated: bool, config: Mapping[str, object]) -> dict[str, ob
 
 
 def linears(path: str, said: object, gated: bool) -> list[str]:
-    """Return the targets for PEFT's `target_modules`: names of modules, or all-linear. Raises InputError."""
+    """Return the targets for PEFT's `target_modules`: module names, or all-linear. Raises InputError for unknown names."""
     names = ALL if said == "all-linear" else said if isinstance(said, list) else [said]
     return list(dict.fromkeys(_target(path, name, gated) for name in names if gated or name != "gate_proj"))
 
 
 def _target(path: str, name: object, gated: bool) -> str:
-    """Return the target of a module name, with or without the names of enclosing modules. Raises InputError."""
+    """Return the target of a module name, also if enclosing modules precede it. Raises InputError for an unknown name."""
     parts = str(name).split(".")
     found = next((MODULES[one] for one in (".".join(parts[-2:]), parts[-1]) if one in MODULES), None)
     if found is None:

@@ -36,7 +36,7 @@ class UnreadValue(str):
 
 
 def recipe_sections(path: str, text: str, name: str | None) -> dict[str, object]:
-    """Return the ConfigContainer of the function `name` of a file, or of its only recipe. Raises InputError."""
+    """Return the ConfigContainer of the function `name` of a file, or of its only recipe. Raises InputError if it has none."""
     try:
         body = ast.parse(text).body
     except UNREADABLE as error:
@@ -74,7 +74,7 @@ class RecipeReader:
         )
 
     def called(self, function: ast.FunctionDef, values: Sequence[object], named: Mapping[str, object]) -> object:
-        """Return the value of a function of the file for its arguments. Raises InputError."""
+        """Return the value of a function of the file for its arguments. Raises InputError if calls never end."""
         self.calls += 1
         if self.calls > CALLS:
             raise self.error(function, "is called without end, as far as can be read")
@@ -88,7 +88,7 @@ class RecipeReader:
         return found[0] if found else None
 
     def run(self, body: Iterable[ast.stmt], scope: dict[str, object]) -> list[object]:
-        """Change a scope by statements. Return a list with the returned value, [] without one. Raises InputError."""
+        """Change a scope by statements. Return [returned value], [] without one. Raises InputError for unsupported statements."""
         for statement in body:
             try:
                 match statement:
@@ -128,7 +128,7 @@ class RecipeReader:
                 raise ValueError(target)
 
     def said(self, node: ast.expr, scope: Mapping[str, object]) -> object:
-        """Return the value of an expression, an UnreadValue if it is not known. Raises InputError."""
+        """Return the value of an expression, an UnreadValue if it is not known. Raises InputError if calls never end."""
         try:
             return self.value(node, scope)
         except UNKNOWN:

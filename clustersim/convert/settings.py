@@ -108,14 +108,14 @@ class ToolSettings:
         return found
 
     def number(self, name: str, least: int = 1) -> int:
-        """Return an integer setting of at least `least`. Raises InputError."""
+        """Return an integer setting of at least `least`. Raises InputError for another value."""
         value = self[name]
         if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= 10**9:
             raise self.error(name, f"must be a whole number of at least {least}")
         return value
 
     def several(self, name: str) -> list[object]:
-        """Return a setting that is a list, or words, as a list. Raises InputError."""
+        """Return a setting that is a list, or words, as a list; [] for another value."""
         value = self[name]
         if isinstance(value, list):
             return value

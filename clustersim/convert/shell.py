@@ -158,7 +158,7 @@ class Shell:
         return result
 
     def _replaced(self, text: str, depth: int) -> str:
-        """Return a text with its variables replaced, and output of other programs left out. Raises InputError."""
+        """Return a text with variables replaced, without output of other programs. Raises InputError if variables never end."""
         if depth > DEEPEST:
             raise InputError(f"{self.path}: variables hold each other without end; write one of them out")
         text = re.sub(r"\$\((?!\()[^()]*\)|`[^`]*`", _PRINTED, text)
@@ -275,7 +275,7 @@ def statements(path: str, text: str) -> Iterator[str]:
 
 
 def commands(path: str, text: str, variables: Mapping[str, str]) -> Shell:
-    """Return the state after a script was read, with its commands. Raises InputError.
+    """Return the state after a script was read, with its commands. Raises InputError for what cannot be read.
 
     `variables` are those of the environment; variables that Slurm sets from the script's header come before.
     """

@@ -84,7 +84,7 @@ class TrainerImport:
 
     @classmethod
     def of(cls, tool: str, path: str, text: str) -> TrainerImport:
-        """Return the state after a settings file was read. Raises InputError."""
+        """Return the state after a settings file was read. Raises InputError for invalid files and unknown values."""
         known = table(tool)
         sections = {name[:at] for name in known for at, letter in enumerate(name) if letter == "."}
         said = flat(_data(path, text, TITLES[tool]), known.__contains__)
@@ -127,7 +127,7 @@ class TrainerImport:
             self.assumed.append(f"{key}: {str(value).lower() if isinstance(value, bool) else value} ({why})")
 
     def number(self, name: str, found: Keys, default: int = 0) -> int:
-        """Return a positive integer among the keys or intermediate values, the default if missing. Raises InputError."""
+        """Return a positive integer of `found`, the default if it is missing. Raises InputError for another value."""
         value = found.get(name)
         if value is None:
             return default
@@ -245,7 +245,7 @@ class TrainerImport:
         self.keys = {**keys, **self.keys}
 
     def _batch(self, gpus: int) -> None:
-        """Set micro batch, global batch and replicas; two of them and the GPUs determine the third. Raises InputError."""
+        """Set micro batch, global batch and replicas from two of them and the GPUs. Raises InputError if they contradict."""
         lanes = prod(self.number(f"parallelism.{name}", self.keys, 1) for name in ("tp", "pp", "cp"))
         if gpus % lanes:
             raise self.error(f"{gpus} GPUs do not divide into replicas of {lanes}; give --gpus N")
@@ -267,7 +267,7 @@ class TrainerImport:
 
 
 def _data(path: str, text: str, title: str) -> dict[str, object]:
-    """Return the sections of a JSON or YAML file. Raises InputError."""
+    """Return the sections of a JSON or YAML file. Raises InputError if it is not valid."""
     if not text.lstrip().startswith("{"):
         return parse(text, path, foreign=True).data
     try:
@@ -278,7 +278,7 @@ def _data(path: str, text: str, title: str) -> dict[str, object]:
 
 
 def described(path: str, said: object, asked: str | Mapping[str, object] | None) -> Section:
-    """Return the workload with the model of a settings file. Raises InputError.
+    """Return the workload with the model of a settings file. Raises InputError if none describes the model.
 
     asked: a config.json, its folder, a workload's file or name, or the section `model` of a workload. Without it, `said` is the
     model's name at Hugging Face: the config.json in a folder of that name, or the shipped workload.
@@ -299,7 +299,7 @@ def described(path: str, said: object, asked: str | Mapping[str, object] | None)
 
 
 def nearest_file(path: str, name: str) -> Path:
-    """Return the file named in a settings file: relative to here, or to the file's folder or one above it. Raises InputError."""
+    """Return the file of a name, relative to here, the settings file's folder, or one above. Raises InputError without one."""
     places = [Path(name), *(folder / name for folder in Path(path).absolute().parents)]
     found = next((place for place in places if place.is_file()), None)
     if found is None:

@@ -193,7 +193,7 @@ class Layout:
 
     @cached_property
     def distinct(self) -> tuple[list[Task], Ints]:
-        """Tasks that differ in what they do, and the place among them of each task; those of like layers do the same."""
+        """Tasks that differ in what they do, and for each task its index among them; equal layers do the same."""
         keys = [(one.stream, one.kind, id(one.items), one.collective, one.launches, one.fresh) for one in self.tasks]
         found = dict(zip(keys, self.tasks, strict=True))
         number = {key: place for place, key in enumerate(found)}

@@ -140,7 +140,7 @@ def _beside(forecast: Mapping[str, float], trace: Mapping[str, float]) -> list[B
 
 
 def beside(result: StepResult, trace: MeasuredStep, rank: int | None) -> TraceComparison:
-    """Return the comparison of a forecast with a trace. rank: of the forecast (None: the trace's or 0). Raises InputError."""
+    """Return a forecast beside a trace. rank: of the forecast (None: the trace's or 0). Raises InputError for an unknown rank."""
     asked = rank if rank is not None else trace.rank or 0
     if not 0 <= asked < result.job.mesh.size:
         raise InputError(f"--rank {asked}: the job has the ranks 0 to {result.job.mesh.size - 1}; give one of them")

@@ -38,7 +38,7 @@ def available() -> None:
 
 
 def content(canvas: Canvas, ending: str) -> bytes:
-    """Return the picture as a file of the format `ending` in FORMS, a PNG with two dots per pixel. Raises InputError."""
+    """Return the picture as PNG (two dots per pixel) or PDF, by `ending`. Raises InputError if matplotlib is missing."""
     available()
     from matplotlib.figure import Figure
 

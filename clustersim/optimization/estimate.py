@@ -164,7 +164,7 @@ class Estimator:
         return _Columns(self, tile, rows, np.zeros((len(tile.steps), 5))).memory()
 
     def bounds(self, tile: EstimatedTile, rows: CandidateRows, computed: bool = False) -> CandidateBounds:
-        """Return lower bounds of the candidates of a tile. Raises ConfigError.
+        """Return lower bounds of the candidates of a tile. Raises ConfigError if kernels cannot be forecast.
 
         computed: whether to leave out communication that some overlap may hide.
         """
@@ -191,7 +191,8 @@ class Estimator:
         return tile.times[computed]
 
     def token(self, tile: EstimatedTile, computed: bool = False) -> float:
-        """Return the least seconds of both passes of all layers per sequence. computed: as in `bounds`. Raises ConfigError."""
+        """Return the least seconds per sequence of the passes of all layers. computed: as in `bounds`. Raises ConfigError if
+        kernels cannot be forecast."""
         counts = np.bincount(tile.kinds.blocks, minlength=len(tile.steps))
         forward, backward, _, _, out, back, *_ = self._times(tile, computed).T
         return float(counts @ np.maximum(forward + backward, out + back)) / tile.job.training.micro_batch

@@ -39,7 +39,7 @@ class Objective(NamedTuple):
 
 
 def objective(name: str, target: float | None = None) -> Objective:
-    """Return the objective `name`: step, cost, energy or gpus. target: tokens/s that gpus must reach. Raises InputError."""
+    """Return the objective `name`. target: tokens/s that `gpus` must reach. Raises InputError for unknown names or targets."""
     asked, speed = option("--objective gpus", "goal='gpus'"), option("--target", "target=")
     if name == "gpus":
         if target is None or not 0 < target < math.inf:

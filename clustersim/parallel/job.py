@@ -80,7 +80,7 @@ class Job:
 
     @property
     def keeps(self) -> KeptTensors:
-        """What the job's framework keeps in memory besides the model; nothing without a framework. Raises ConfigError."""
+        """Tensors that the framework keeps besides the model's; none without one. Raises ConfigError for an unknown framework."""
         named = self.training.framework
         try:
             return (load(named).memory if named else None) or KeptTensors()

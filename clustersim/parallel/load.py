@@ -55,7 +55,7 @@ class Unbuilt(NamedTuple):
     def job(
         self, overrides: Mapping[str, object] | None = None, places: Mapping[str, SourcePlace] | None = None
     ) -> Job:
-        """Return the job with values replaced by dotted key, as `build` does. Raises ConfigError."""
+        """Return the job with values replaced by dotted key. Raises ConfigError if the job is invalid with them."""
         return check(self.unchecked(overrides, places))
 
     def unchecked(

@@ -175,7 +175,7 @@ def _exposed(summary: dict[str, Any]) -> list[str]:
 
 
 def _changed(job: dict[str, Any]) -> list[str]:
-    """Return the parts of a step that change by at least a thousandth of it when jobs run together."""
+    """Return the names of the parts of a step that change by at least a thousandth of it when jobs run together."""
     alone, together = job["breakdown_alone_s"], job["breakdown_together_s"]
     least = 1e-3 * job["step_alone_s"]
     return [name for name in together if abs(together[name] - alone.get(name, 0.0)) > least]

@@ -270,7 +270,7 @@ class StepTrace:
             yield count_of(NUMBER, "memory (GiB)", float(begun[i]), values)
 
     def _loads(self) -> Iterator[str]:
-        """Yield the load of links, in a separate process after the ranks."""
+        """Yield counters of the load of links over time, in a process of their own after those of the ranks."""
         if not self.links:
             return
         topology, number = self.plan.network.topology, max(one.number for one in self.drawn) + 1

@@ -230,7 +230,7 @@ def manifest_of(folder: Path, command: str) -> Manifest:
 
 
 def _results(*above: Path) -> Iterator[str]:
-    """Yield those of the folders `above` that are results of this program."""
+    """Yield the folders inside those in `above` that are results of this program."""
     for folder in above:
         with suppress(OSError):
             yield from (str(one) for one in folder.iterdir() if _is_file(one / MANIFEST))

@@ -53,7 +53,7 @@ def ranks_table(plan: Plan, parts: list[dict[str, float]], stage_of: list[int]) 
 
 
 def memory_table(memory: list[RankMemory], record: Record, stage_of: list[int]) -> TableColumns:
-    """Return one row per pass of each pipeline rank: its times on the first rank, and the bytes held by kind."""
+    """Return one row per pass of each pipeline rank: its times on the first rank in s, and the memory in bytes by kind."""
     cells = {stage: cell for cell, stage in reversed(list(enumerate(stage_of)))}
     known = _times(record, set(cells.values()))
     passes = [(rank, action) for rank, one in enumerate(memory) for action in one.row]

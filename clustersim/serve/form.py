@@ -58,7 +58,7 @@ class RunForm:
         }
 
     def command(self, asked: object) -> RunCommand:
-        """Return the command of a form {topology, workload, options: {name: text}, set: [key=value]}. Raises InputError."""
+        """Return the command of a request {topology, workload, options, set}. Raises InputError for a request of another form."""
         if not isinstance(asked, dict):
             raise InputError("the request must be an object with topology and workload")
         topology = self._file("topologies", "topology", asked.get("topology"))

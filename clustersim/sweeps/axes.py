@@ -43,7 +43,7 @@ def space(changes: Mapping[str, str | None], settings: Mapping[str, str], file: 
 
 
 def _values(option: Option, text: str) -> list[object]:
-    """Return the values in the text of an option, in order. Raises InputError."""
+    """Return the values in the text of an option, in order. Raises InputError for text of another form."""
     if option.form == "degree":
         return list(degrees(option.dashed, text))
     parts = words(option.dashed, text)

@@ -41,7 +41,7 @@ class SweepLog:
         self.points, self.known, self.damaged = read(target)
 
     def begin(self, space: Sequence[Point]) -> None:
-        """Write the list of points, and the log without damaged lines and rows to repeat. Raises OSError."""
+        """Write the list of points, and the log without damaged lines and rows to repeat. Raises OSError if that fails."""
         self._write_manifest(space, complete=False)
         lines = "".join(SweepLine.written(self.points[name], row) for name, row in self.known.items())
         if lines.encode() != _log(self.target):
@@ -80,7 +80,7 @@ class SweepLog:
         return found
 
     def append(self, point: Point, row: Row) -> None:
-        """Add one row, so that a crash loses at most the row being written. Raises OSError."""
+        """Add one row, so that a crash loses at most the row being written. Raises OSError if it cannot be written."""
         with (self.target / LOG).open("a", encoding="utf-8") as file:
             file.write(SweepLine.written(point, row))
 

@@ -75,7 +75,7 @@ class _Nowhere:
 
 @contextmanager
 def _connected(address: str) -> Iterator[Any]:
-    """Yield the Ray module, connected to a cluster. Raises InputError."""
+    """Yield the Ray module, connected to a cluster. Raises InputError if the cluster cannot be reached."""
     import ray
 
     if ray.is_initialized():

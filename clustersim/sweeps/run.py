@@ -44,7 +44,7 @@ class Shard(NamedTuple):
 
     @classmethod
     def read(cls, text: str) -> Shard:
-        """Return the part in a text such as `2/8`. Raises InputError."""
+        """Return the part in a text such as `2/8`. Raises InputError for text of another form."""
         number, _, count = text.partition("/")
         if number.isdecimal() and count.isdecimal() and 1 <= int(number) <= int(count) <= 100_000:
             return cls(int(number), int(count))

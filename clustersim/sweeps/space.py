@@ -123,7 +123,7 @@ _RANGE = re.compile(r"(\d+)(?:(?:-|\.\.)(\d+)(?:x(\d+))?)?")
 
 
 def numbers(option: str, text: str | None, least: int = 1) -> list[int]:
-    """Return the integers of an option such as `--tp 1,2,4`. Raises InputError.
+    """Return the integers of an option such as `--tp 1,2,4`. Raises InputError for anything else.
 
     Ranges are `1-4` or `1..4`; `64..4096x2` multiplies by 2.
     """
@@ -156,7 +156,7 @@ def _range(low: int, high: int, factor: int) -> list[int]:
 
 
 def degrees(option: str, text: str | None) -> list[int | str]:
-    """Return the numbers of an option that also accepts `auto`, which comes last. Raises InputError."""
+    """Return the numbers of an option that also accepts `auto`, which comes last. Raises InputError for anything else."""
     parts = words(option, text)
     counted = numbers(option, ",".join(part for part in parts if part != "auto") or None)
     return [*counted, *(["auto"] if "auto" in parts else [])]

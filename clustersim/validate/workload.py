@@ -463,7 +463,7 @@ class _Draft:
         return "bulk" if most in ("ring", "async") and not self.has("parallelism.sequence_parallel") else most
 
     def habits(self) -> None:
-        """Set the framework's other habits, as far as they concern this model and split."""
+        """Set the framework's other defaults (HABITS), where they apply to this model and split."""
         if not known(self.run, self.view):
             self.assumed.append(f"framework: as {self.framework.title} ({self.run.framework!r} is not in the table)")
         if self.framework.assumes:
