@@ -71,6 +71,7 @@ def _named(cluster: Topology, requests: Sequence[PlacementRequest]) -> dict[int,
 
 
 def _overlap(request: PlacementRequest, taken: dict[int, PlacementRequest], other: PlacementRequest) -> InputError:
+    """Return the error for a job whose nodes another job has already taken."""
     own = request.nodes if isinstance(request.nodes, tuple) else ()
     both = [node for node in own if taken.get(node) is other]
     names = f"{request.name} and {other.name} both want node{'s' if len(both) > 1 else ''} {written(both, 4)}"

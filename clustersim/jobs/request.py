@@ -78,6 +78,7 @@ def load(
 def _listed(
     path: Path, document: Document, overrides: Mapping[str, object], placement: str | None, steps: int | None
 ) -> JobsRequest:
+    """Return the request of a file of jobs. Raises ConfigError or InputError for an invalid name or placement."""
     spec = validate(Jobs, document)
     _check_names(document, spec)
     try:
@@ -90,6 +91,7 @@ def _listed(
 
 
 def _check_names(document: Document, spec: Jobs) -> None:
+    """Raise ConfigError if two jobs have the same name."""
     seen: set[str] = set()
     for index, name in enumerate(entry.name for entry in spec.jobs):
         if name is not None and name in seen:
@@ -104,6 +106,7 @@ def _file(document: Document, entry: Entry) -> Path:
 
 
 def _request(document: Document, index: int, entry: Entry, overrides: Mapping[str, object]) -> PlacementRequest:
+    """Return the placement request of entry `index` of a file of jobs, with its workload and its nodes."""
     own = {key: ("jobs", index, "set", key) for key in entry.set if key not in overrides}
     places = {key: (document.path, *document.positions[(*loc, KEY)][:2]) for key, loc in own.items()}
     path = _file(document, entry)
@@ -121,6 +124,7 @@ def _request(document: Document, index: int, entry: Entry, overrides: Mapping[st
 
 
 def _nodes(request: PlacementRequest, entry: Entry) -> int | tuple[int, ...] | None:
+    """Return the number of nodes of an entry, or its list of nodes. Raises ConfigError for an invalid list."""
     if not isinstance(entry.nodes, str):
         return entry.nodes
     try:

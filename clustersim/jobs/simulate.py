@@ -184,6 +184,7 @@ def _check_length(placed: Sequence[PlacedJob], alone: Sequence[Alone], steps: in
 def _job_steps(
     placed: Sequence[PlacedJob], alone: Sequence[Alone], records: Sequence[Sequence[Record]]
 ) -> tuple[JobSteps, ...]:
+    """Return each job with its step alone and all its steps; those that began after the last job's start are counted."""
     since = max(one.start for one in placed)
     return tuple(
         JobSteps(*one, apart, played[0].plan, tuple(played), tuple(r for r in played if r.begin >= since))

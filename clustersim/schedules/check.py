@@ -118,12 +118,13 @@ def check(schedule: Schedule, pipeline: Pipeline, microbatches: int) -> None:
 
 
 def _check_row(row: tuple[Action, ...], rank: int, pipeline: Pipeline, microbatches: int) -> None:
+    """Raise SimulationError unless a rank runs each of its passes once, on its stages and within the microbatches."""
     own = pipeline.own(rank)
     work: dict[tuple[int, int], str] = {}
     for action in row:
         stage, letter, i = action
         if stage not in own:
-            raise SimulationError(f"rank {rank} runs {action}, but its stages are {_listed(own)}")
+            raise SimulationError(f"rank {rank} runs {action}, but its stages are {', '.join(map(str, own))}")
         if not 0 <= i < microbatches:
             raise SimulationError(f"rank {rank} runs {action}, but there are only {microbatches} microbatches")
         if letter in (done := work.get((stage, i), "")):
@@ -145,10 +146,6 @@ def _incomplete(rank: int, stage: int, microbatch: int, letters: str) -> str:
         f"rank {rank} runs {', '.join(letters) or 'nothing'} of microbatch {microbatch} on stage {stage}; "
         "it needs F and B, or F, I and W"
     )
-
-
-def _listed(values: Iterable[int]) -> str:
-    return ", ".join(map(str, values))
 
 
 def in_flight(row: Sequence[Action], paired: bool = False) -> int:

@@ -46,7 +46,8 @@ def repeated(first: Sequence[Sequence[int]], microbatches: int) -> Schedule:
     """
     on = pipeline(len(first))
     rows = [_filled(on.own(rank), starts, microbatches) for rank, starts in enumerate(first)]
-    late = {one for row in rows for one in _behind_forwards(row)}
+    last_forwards = [max(unit for unit, one in row.items() if one.letter == "F") for row in rows]
+    late = {one for row, last in zip(rows, last_forwards, strict=True) for unit, one in row.items() if unit > last}
     _pull(rows, on, {one for row in rows for one in row.values()}, max(max(_kept(row)) for row in rows))
     put_off = [_without_weights(row, late) for row in rows]
     _pull(rows, on, late, math.inf)
@@ -75,11 +76,6 @@ def _filled(stages: Sequence[int], starts: Sequence[int], microbatches: int) -> 
         elif unit > last:
             return row
     raise AssertionError  # count() never ends
-
-
-def _behind_forwards(row: Timetable) -> Iterator[Action]:
-    last = max(unit for unit, one in row.items() if one.letter == "F")
-    return (one for unit, one in row.items() if unit > last)
 
 
 def _without_weights(row: Timetable, late: Collection[Action]) -> list[Action]:

@@ -64,6 +64,7 @@ def _advance(
     pipeline: Pipeline,
     cost: Mapping[str, float],
 ) -> bool:
+    """Run a rank's actions until one needs an action that has not ended; return whether any ran."""
     before = len(played)
     while left:
         start = played[-1].end if played else 0.0

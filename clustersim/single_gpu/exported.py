@@ -185,6 +185,7 @@ def _nodes(traced: Any, forward: set[str]) -> list[OperatorCall]:
 
 
 def _node(one: Any, phase: PassPhase, index: Mapping[str, int]) -> OperatorCall:
+    """Return the operator call of an fx node, with its kernels and the nodes that it reads (`index`: {name: number})."""
     op = one.target._schema.name.partition("::")[2]
     given = [(source, shape) for source in one.all_input_nodes for shape in _tensors(source)[:1]]
     inputs = [shape for source in _arguments(one) for shape in _tensors(source)[:1]]
@@ -205,6 +206,7 @@ def _arguments(one: Any) -> list[Any]:
 
 
 def _attention_call(one: Any, op: str, inputs: list[Tensor]) -> tuple[str, list[Tensor]]:
+    """Return (name of fused attention by direction and mask, its tensors q, k, v)."""
     names = [argument.name for argument in one.target._schema.arguments]
     position = names.index("is_causal")
     causal = one.kwargs.get("is_causal", one.args[position] if len(one.args) > position else False)
@@ -227,6 +229,7 @@ def _tensor(one: Any) -> Tensor:
 
 
 def _place(one: Any) -> str:
+    """Return the module path of an fx node, "" for a node outside modules."""
     stack = one.meta.get("nn_module_stack")
     return str(next(reversed(stack.values()))[0]) if stack else ""
 

@@ -119,6 +119,7 @@ def load_module(model: str, request: Request) -> Graph:
 
 
 def _imported(model: str) -> Callable[..., Any]:
+    """Return the function `file.py:function` or `package.module:function`. Raises InputError if it cannot be loaded."""
     place, _, name = model.rpartition(":")
     try:
         module = _file(Path(place)) if place.endswith(".py") else importlib.import_module(place)
@@ -158,6 +159,7 @@ def _sizes(make: Callable[..., Any], request: Request) -> dict[str, int]:
 
 
 def _checked(model: str, made: Any) -> tuple[Any, Any]:
+    """Return (module, inputs as a tuple or mapping) of what a user's function returned. Raises InputError for anything else."""
     import torch
 
     module, inputs = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
@@ -183,6 +185,7 @@ def load(model: str, request: Request) -> Graph:
 
 
 def _opened(model: str, request: Request) -> Graph:
+    """Return the graph of a model file, config.json or function. Raises InputError if it cannot be read."""
     if model.endswith((".yaml", ".yml")):
         return _workload(model, request)
     if ":" in model and not model.endswith(".json"):
@@ -192,6 +195,7 @@ def _opened(model: str, request: Request) -> Graph:
 
 
 def _config(config: hugging_face.Config, request: Request) -> Graph:
+    """Return the graph of a config.json. Raises InputError for a data type that does not run eagerly."""
     dtype = request.dtype or config.dtype or "fp32"
     if dtype not in EAGER:
         raise InputError(f"{config.path}: --dtype {dtype} does not run eagerly; write one of {', '.join(EAGER)}")
@@ -213,6 +217,7 @@ def _rounded(kernel: Kernel) -> Kernel:
 
 
 def _workload(path: str, request: Request) -> Graph:
+    """Return the graph of one pass of a workload file on a single GPU."""
     from clustersim.parallel.load import load as read
 
     asked: dict[str, object | None] = {

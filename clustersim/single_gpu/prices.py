@@ -72,6 +72,7 @@ def convolution_backward(op: str, inputs: Sequence[Tensor], outputs: Sequence[Te
 
 
 def _window(op: str, x: Tensor, filters: Tensor, y: Tensor) -> Kernel:
+    """Return the GEMM of a convolution of x with `filters` to y, in the direction `op`."""
     groups = max(1, x.shape[1] // filters.shape[1])
     pixels, count, window = y.elements // y.shape[1], filters.shape[0] // groups, prod(filters.shape[1:])
     m, n, k = {
@@ -131,16 +132,9 @@ CACHED: Annotated[int, Declared("B", "NeuSight's traces")] = 4 * 2**20
 
 def plain(kind: KernelKind, op: str, over: Tensor, traffic: float, flop: float = 0.0) -> Kernel:
     """Return one kernel over the rows and columns of `over` with `traffic` bytes in total."""
-    rows, columns = _matrix(over.shape)
-    return vector(kind, op, _float(over.dtype), rows, columns, flop, traffic / over.elements)
-
-
-def _matrix(shape: TensorShape) -> tuple[int, int]:
-    return (prod(shape[:-1]), shape[-1]) if shape else (1, 1)
-
-
-def _float(dtype: str) -> str:
-    return "fp32" if dtype in ("int64", "int32", "bool", "tf32") else dtype
+    rows, columns = (prod(over.shape[:-1]), over.shape[-1]) if over.shape else (1, 1)
+    dtype = "fp32" if over.dtype in ("int64", "int32", "bool", "tf32") else over.dtype
+    return vector(kind, op, dtype, rows, columns, flop, traffic / over.elements)
 
 
 def moved(inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> float:
@@ -150,6 +144,7 @@ def moved(inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> float:
 
 
 def _read(one: Tensor, wide: int) -> float:
+    """Return the bytes that a kernel over `wide` elements reads of an operand."""
     if one.elements == 1:
         return 0.0  # a scalar operand moves no bytes
     stored = prod(n for n, step in zip(one.shape, one.strides, strict=True) if step) * BYTES[one.dtype]

@@ -77,6 +77,7 @@ def _groups(nodes: Sequence[OperatorCall], roots: Sequence[int]) -> dict[int, in
 
 
 def _readers(nodes: Sequence[OperatorCall], roots: Sequence[int]) -> dict[int, list[int]]:
+    """Return {root: indices of the nodes with kernels that read it}."""
     found: dict[int, list[int]] = defaultdict(list)
     for index, node in enumerate(nodes):
         if node.kernels:
@@ -156,24 +157,23 @@ def total(graph: Graph, predictor: Predictor, gpu: Gpu, eager: bool = True, cloc
     for kernel in graph.kernels:
         counts[kernel] = counts.get(kernel, 0) + 1
     each = Forecasts(predictor, gpu).seconds(list(counts), clocks) if counts else {}
-    parts = tuple(_part(phase, nodes, each) for phase in PHASES if (nodes := _of(graph, phase)))
+    phases = ((phase, [node for node in graph.nodes if node.phase == phase]) for phase in PHASES)
+    parts = tuple(_part(phase, nodes, each) for phase, nodes in phases if nodes)
     kernels = tuple((kernel, count, each[kernel]) for kernel, count in counts.items())
     waits, first = _waits(graph.nodes, each) if eager else (0.0, 0)
     return Total(parts, waits, kernels, _sums(graph.nodes[first:], each))
 
 
 def _sums(nodes: Sequence[OperatorCall], each: Mapping[Kernel, float]) -> dict[Kernel, float]:
+    """Return {kernel: seconds of all its launches} of the nodes."""
     result: defaultdict[Kernel, float] = defaultdict(float)
     for kernel in (kernel for node in nodes for kernel in node.kernels):
         result[kernel] += each[kernel]
     return result
 
 
-def _of(graph: Graph, phase: PassPhase) -> list[OperatorCall]:
-    return [node for node in graph.nodes if node.phase == phase]
-
-
 def _part(phase: PassPhase, nodes: Sequence[OperatorCall], each: Mapping[Kernel, float]) -> PhaseTime:
+    """Return the times of a phase: sums over the kernels of its nodes. each: seconds of each kernel."""
     kernels = [kernel for node in nodes for kernel in node.kernels]
     return PhaseTime(phase, math.fsum(each[kernel] for kernel in kernels), math.fsum(map(cpu, nodes)), len(kernels))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from clustersim.schedules.action import Action, Schedule, one_chunk, run
+from clustersim.schedules.action import Schedule, one_chunk, run
 
 
 def build(stages: int, microbatches: int, chunks: int = 1) -> Schedule:
@@ -11,8 +11,5 @@ def build(stages: int, microbatches: int, chunks: int = 1) -> Schedule:
     Bubble: (p-1)/(m+p-1) of the step if stages are equal. Each rank keeps all m microbatches. Raises InputError if `chunks` > 1.
     """
     one_chunk("gpipe", chunks)
-    return tuple(_row(rank, microbatches) for rank in range(stages))
-
-
-def _row(stage: int, microbatches: int) -> tuple[Action, ...]:
-    return (*run(stage, "F", range(microbatches)), *run(stage, "B", reversed(range(microbatches))))
+    every = range(microbatches)
+    return tuple((*run(rank, "F", every), *run(rank, "B", reversed(every))) for rank in range(stages))
