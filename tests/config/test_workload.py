@@ -1,5 +1,6 @@
 """Workload files: aliases, overrides, placement, and messages with their places."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -52,105 +53,72 @@ def test_overrides_by_dotted_key_and_by_alias():
     assert job.parallelism.overlap.p2p is True
 
 
-BROKEN = [
-    ("tp: 2", "tp: 3", "13:7: parallelism.tp: 3 does not divide 8 attention heads; use 1, 2, 4, 8"),
-    (
-        "tp: 2",
-        "tensor-model-parallel-size: 3",
-        "13:31: parallelism.tp: 3 does not divide 8 attention heads; use 1, 2, 4, 8",
+BROKEN = {
+    "tp: 2 => tp: 3": "13:7: parallelism.tp: 3 does not divide 8 attention heads; use 1, 2, 4, 8",
+    "tp: 2 => tensor-model-parallel-size: 3": (
+        "13:31: parallelism.tp: 3 does not divide 8 attention heads; use 1, 2, 4, 8"
     ),
-    (
-        "heads: 8\n",
-        "heads: 6\n  head_dim: 64\n  kv_heads: 3\n",
-        "15:7: parallelism.tp: 2 is neither a divisor nor a multiple of 3 key/value heads, as Megatron-Core needs; use 1",
+    "heads: 8\n => heads: 6\n  head_dim: 64\n  kv_heads: 3\n": (
+        "15:7: parallelism.tp: 2 is neither a divisor nor a multiple of 3 key/value heads, as Megatron-Core "
+        "needs; use 1"
     ),
-    ("heads: 8\n", "heads: 8\n  kv_heads: 3\n", "6:13: model.kv_heads: 3 does not divide 8 heads; use 1, 2, 4, 8"),
-    ("heads: 8\n", "heads: 8\n  ffn: 1001\n", "14:7: parallelism.tp: 2 does not divide the MLP's width 1001; use 1"),
-    (
-        "heads: 8\n",
-        "heads: 7\n",
-        "5:10: model.heads: 7 does not divide hidden 512; use a divisor of it or set model.head_dim",
+    "heads: 8\n => heads: 8\n  kv_heads: 3\n": "6:13: model.kv_heads: 3 does not divide 8 heads; use 1, 2, 4, 8",
+    "heads: 8\n => heads: 8\n  ffn: 1001\n": "14:7: parallelism.tp: 2 does not divide the MLP's width 1001; use 1",
+    "heads: 8\n => heads: 7\n": (
+        "5:10: model.heads: 7 does not divide hidden 512; use a divisor of it or set model.head_dim"
     ),
-    ("pp: 2", "pp: 5", "14:7: parallelism.pp: pp > layers: 5 stages cannot share 4 layers; use at most 4"),
-    (
-        "pp: 2",
-        "pp: 2\n  vpp: 3\n  schedule: interleaved",
-        "15:8: parallelism.vpp: 2 stages × 3 chunks > 4 layers; use at most 2",
+    "pp: 2 => pp: 5": "14:7: parallelism.pp: pp > layers: 5 stages cannot share 4 layers; use at most 4",
+    "pp: 2 => pp: 2\n  vpp: 3\n  schedule: interleaved": (
+        "15:8: parallelism.vpp: 2 stages × 3 chunks > 4 layers; use at most 2"
     ),
-    (
-        "pp: 2",
-        "pp: 2\n  vpp: 2\n  schedule: 1f1b",
-        "15:8: parallelism.vpp: 2 chunks need an interleaved schedule, not 1f1b; use vpp 1",
+    "pp: 2 => pp: 2\n  vpp: 2\n  schedule: 1f1b": (
+        "15:8: parallelism.vpp: 2 chunks need an interleaved schedule, not 1f1b; use vpp 1"
     ),
-    (
-        "seq: 128",
-        "seq: 256",
-        "11:8: training.seq: 256 is longer than model.max_positions 128; shorten it or raise that",
+    "seq: 128 => seq: 256": "11:8: training.seq: 256 is longer than model.max_positions 128; shorten it or raise that",
+    "micro_batch: 2 => micro_batch: 3": (
+        "10:16: training.micro_batch: 3 does not divide global_batch 16; use 1, 2, 4, 8, 16"
     ),
-    (
-        "micro_batch: 2",
-        "micro_batch: 3",
-        "10:16: training.micro_batch: 3 does not divide global_batch 16; use 1, 2, 4, 8, 16",
+    "pp: 2 => pp: 2\n  overlap:\n    param_gather: true": (
+        "16:19: parallelism.overlap.param_gather: true gathers what zero: 1 shards; set parallelism.zero: 1 or "
+        "write false"
     ),
-    (
-        "pp: 2",
-        "pp: 2\n  overlap:\n    param_gather: true",
-        "16:19: parallelism.overlap.param_gather: true gathers what zero: 1 shards; "
-        "set parallelism.zero: 1 or write false",
+    "pp: 2 => pp: 2\n  zero: 2": (
+        "15:9: parallelism.zero: 2 frees gradients as they are reduced; set parallelism.overlap.grad_reduce: "
+        "true or write 1"
     ),
-    (
-        "pp: 2",
-        "pp: 2\n  zero: 2",
-        "15:9: parallelism.zero: 2 frees gradients as they are reduced; "
-        "set parallelism.overlap.grad_reduce: true or write 1",
+    "seq: 128 => seq: 128\n  precision: fp32\n  gradients: bf16": (
+        "13:14: training.gradients: bf16 is narrower than fp32 weights; write fp32"
     ),
-    (
-        "seq: 128",
-        "seq: 128\n  precision: fp32\n  gradients: bf16",
-        "13:14: training.gradients: bf16 is narrower than fp32 weights; write fp32",
+    "seq: 128 => seq: 128\n  precision: fp16\n  gradients: bf16": (
+        "13:14: training.gradients: bf16 does not match fp16 weights; write fp32 or fp16"
     ),
-    (
-        "seq: 128",
-        "seq: 128\n  precision: fp16\n  gradients: bf16",
-        "13:14: training.gradients: bf16 does not match fp16 weights; write fp32 or fp16",
+    "heads: 8\n => heads: 8\n  topk: 2\n": "6:9: model.topk: 2 needs a mixture of experts; set model.experts",
+    "heads: 8\n => heads: 8\n  experts: 2\n  topk: 3\n": "7:9: model.topk: 3 is more than the 2 experts; use at most 2",
+    "seq: 128 => seq: 128\n  recompute: some": (
+        "12:14: training.recompute: some is not known; write 'none', 'selective' or 'full'"
     ),
-    ("heads: 8\n", "heads: 8\n  topk: 2\n", "6:9: model.topk: 2 needs a mixture of experts; set model.experts"),
-    (
-        "heads: 8\n",
-        "heads: 8\n  experts: 2\n  topk: 3\n",
-        "7:9: model.topk: 3 is more than the 2 experts; use at most 2",
+    "hidden: 512 => hiden: 512": (
+        "4:3: unknown key 'hiden'; did you mean 'hidden'? known: activation, activation_clamp, bias, blocks, causal,"
     ),
-    (
-        "seq: 128",
-        "seq: 128\n  recompute: some",
-        "12:14: training.recompute: some is not known; write 'none', 'selective' or 'full'",
+    "tp: 2 => tp: 2\n  tensor_model_parallel_size: 4": (
+        "14:31: parallelism.tp is given twice under two names; keep one of them"
     ),
-    (
-        "hidden: 512",
-        "hiden: 512",
-        "4:3: unknown key 'hiden'; did you mean 'hidden'? known: activation, activation_clamp, bias, blocks, causal,",
+    "layers: 4 => layers: 99999999999": "3:11: model.layers: 99999999999 must be at most 10000",
+    "hidden: 512 => hidden: -512": "4:11: model.hidden: -512 must be at least 1",
+    "hidden: 512 => hidden: 512.5": "4:11: model.hidden: 512.5 must be a whole number",
+    "  seq: 128\n => ": "9:3: training.seq is missing; add it",
+    "pp: 2 => pp: 2\n  num-layers-per-virtual-pipeline-stage: 2": (
+        "15:42: num-layers-per-virtual-pipeline-stage is not supported; write "
+        "virtual_pipeline_model_parallel_size, the chunks of a pipeline rank"
     ),
-    (
-        "tp: 2",
-        "tp: 2\n  tensor_model_parallel_size: 4",
-        "14:31: parallelism.tp is given twice under two names; keep one of them",
-    ),
-    ("layers: 4", "layers: 99999999999", "3:11: model.layers: 99999999999 must be at most 10000"),
-    ("hidden: 512", "hidden: -512", "4:11: model.hidden: -512 must be at least 1"),
-    ("hidden: 512", "hidden: 512.5", "4:11: model.hidden: 512.5 must be a whole number"),
-    ("  seq: 128\n", "", "9:3: training.seq is missing; add it"),
-    (
-        "pp: 2",
-        "pp: 2\n  num-layers-per-virtual-pipeline-stage: 2",
-        "15:42: num-layers-per-virtual-pipeline-stage is not supported; "
-        "write virtual_pipeline_model_parallel_size, the chunks of a pipeline rank",
-    ),
-    ("parallelism:\n  tp: 2\n  pp: 2\n", "parallelism: fast\n", "12:14: parallelism: fast must be a mapping of keys"),
-]
+    "parallelism:\n  tp: 2\n  pp: 2\n => parallelism: fast\n": "12:14: parallelism: fast must be a mapping of keys",
+}
+"""What is replaced by what in the file => the sentence."""
 
 
-@pytest.mark.parametrize(("old", "new", "message"), BROKEN)
-def test_a_broken_file_gets_one_sentence_with_its_place(old, new, message):
+@pytest.mark.parametrize(("change", "message"), BROKEN.items())
+def test_a_broken_file_gets_one_sentence_with_its_place(change, message):
+    old, new = change.split(" => ")
     assert old in GPT
     with pytest.raises(ConfigError) as caught:
         small(GPT.replace(old, new, 1))
@@ -160,10 +128,8 @@ def test_a_broken_file_gets_one_sentence_with_its_place(old, new, message):
 
 def test_several_chunks_are_interleaved_where_no_schedule_is_named():
     job = small(parallelism__vpp="2")
-    assert (job.parallelism.schedule, job.assumed) == (
-        "interleaved",
-        ("parallelism.schedule interleaved (vpp is above 1)",),
-    )
+    assert job.parallelism.schedule == "interleaved"
+    assert job.assumed == ("parallelism.schedule interleaved (vpp is above 1)",)
 
 
 def test_sequence_parallelism_is_off_with_one_tensor_parallel_rank():
@@ -222,43 +188,23 @@ def test_neusight_runs_one_microbatch_on_every_cluster_of_the_paper():
         assert (job.dp, job.microbatches) == (nodes, 1)
 
 
+SMALL, LOWER = "the cluster is too small: ", "lower a degree or take a larger cluster"
+BATCHES, ACROSS = "(global_batch 16 / micro_batch 2)", "or set parallelism.tp_across_nodes: true"
+
+
 @pytest.mark.parametrize(
-    "change, gpus, per_node, message",
+    ("gpus", "per_node", "change", "message"),
     [
-        (
-            {},
-            3,
-            8,
-            "w.yaml:14:7: parallelism.pp: the cluster is too small: tp 2 × pp 2 needs 4 GPUs, there are 3; "
-            "lower a degree or take a larger cluster",
-        ),
-        (
-            {"parallelism__dp": 8},
-            16,
-            8,
-            "w.yaml (command line): parallelism.dp: the cluster is too small: tp 2 × pp 2 × dp 8 needs 32 GPUs, "
-            "there are 16; lower a degree or take a larger cluster",
-        ),
-        (
-            {"parallelism__dp": 3},
-            16,
-            8,
-            "w.yaml (command line): parallelism.dp: 3 does not divide the 8 microbatches of a step "
-            "(global_batch 16 / micro_batch 2); use 1, 2, 4, 8",
-        ),
-        (
-            {"parallelism__tp": 8},
-            16,
-            4,
-            "w.yaml (command line): parallelism.tp: groups of 8 would span nodes of 4 GPUs; "
-            "use 1, 2, 4, or set parallelism.tp_across_nodes: true",
-        ),
+        (3, 8, {}, f":14:7: parallelism.pp: {SMALL}tp 2 × pp 2 needs 4 GPUs, there are 3; {LOWER}"),
+        (16, 8, {"dp": 8}, f": {SMALL}tp 2 × pp 2 × dp 8 needs 32 GPUs, there are 16; {LOWER}"),
+        (16, 8, {"dp": 3}, f": 3 does not divide the 8 microbatches of a step {BATCHES}; use 1, 2, 4, 8"),
+        (16, 4, {"tp": 8}, f": groups of 8 would span nodes of 4 GPUs; use 1, 2, 4, {ACROSS}"),
     ],
 )
-def test_placement_that_cannot_be(change, gpus, per_node, message):
-    with pytest.raises(ConfigError) as caught:
-        small(**change).place(gpus, per_node)
-    assert str(caught.value) == message
+def test_placement_that_cannot_be(gpus, per_node, change, message):
+    place = "".join(f" (command line): parallelism.{key}" for key in change)
+    with pytest.raises(ConfigError, match=f"^{re.escape(f'w.yaml{place}{message}')}$"):
+        small(**{f"parallelism__{key}": value for key, value in change.items()}).place(gpus, per_node)
 
 
 def test_tp_across_nodes_is_allowed_when_asked():
