@@ -135,7 +135,10 @@ COMMANDS = {
     "sweep C J --tp 1-100000": "write a shorter range",
     f"sweep C J --tp {HUGE}": "parallelism.tp: 1000",
     "sweep C J --tp 1-9999 --pp 1-9999": "points are too many",
-    "sweep C J --tp 1,2 --set parallelism.tp=1": "one of the two",
+    "sweep C J --tp 1,2 --set parallelism.tp=4": (
+        "--set parallelism.tp is also an axis of the sweep; give one of the two"
+    ),
+    "sweep C J --set training.recompute=full": "nothing to sweep",
     "sweep C J --tp 1,2 --set training.sek=1": "did you mean 'seq'?",
     "sweep C J --schedule 1f1b,1f2b": "did you mean '1f1b'?",
     "sweep C J --tp 1 --predictor tarot": "'tarot' is not one",

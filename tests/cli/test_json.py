@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
 
 from clustersim import __version__
-from clustersim.cli.main import main
 
 ROOT = Path(__file__).parents[2]
 NODE = str(ROOT / "topologies/hgx_h100_8.yaml")
@@ -33,16 +31,12 @@ COMMANDS = {
 
 
 @pytest.fixture
-def answer(tmp_path, monkeypatch, capsys):
+def answer(call):
     """Return a function that runs a command line with --json in an empty folder and gives the object that it prints."""
-    monkeypatch.chdir(tmp_path)
 
     def run(*arguments: str) -> dict:
-        monkeypatch.setattr(sys, "argv", ["clustersim", *arguments, "--json"])
-        with pytest.raises(SystemExit) as end:
-            main()
-        out, err = capsys.readouterr()
-        assert (end.value.code or 0, err) == (0, "")
+        code, out, err = call(*arguments, "--json")
+        assert (code, err) == (0, "")
         return json.loads(out, parse_constant=pytest.fail)
 
     return run

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pty
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -220,18 +221,8 @@ def test_columns_without_room_stand_below_and_none_is_lost(monkeypatch, room):
 
 
 def test_lines_are_folded_at_the_width_of_a_narrow_terminal(tmp_path):
-    command = [
-        sys.executable,
-        "-m",
-        "clustersim",
-        "run",
-        "hgx_h100_8",
-        "gpt3_xl",
-        "--tp",
-        "2",
-        "--no-save",
-        "--verbose",
-    ]
+    words = shlex.split("run hgx_h100_8 gpt3_xl --tp 2 --no-save --verbose")
+    command = [sys.executable, "-m", "clustersim", *words]
     seen = on_a_terminal(command, tmp_path, COLUMNS="72", LINES="40")
     lines = re.sub(rb"\x1b\[[0-9;]*m", b"", seen).decode().splitlines()
     drawn = next(i for i, line in enumerate(lines) if line.startswith("timeline"))

@@ -51,7 +51,7 @@ def test_truncated_weights(name, share, tmp_path):
         load(name, path)
 
 
-@pytest.mark.parametrize("raw", [b"\0" * 64, b"\xff" * 64, os.urandom(512), b"PK\3\4 a zip", b"{}", "ü".encode()])
+@pytest.mark.parametrize("raw", [b"", b"\0" * 64, b"\xff" * 64, os.urandom(512), b"PK\3\4 a zip", b"{}", "ü".encode()])
 def test_files_that_are_no_weights(raw, tmp_path):
     path = tmp_path / "foreign.safetensors"
     path.write_bytes(raw)
@@ -62,14 +62,15 @@ def test_files_that_are_no_weights(raw, tmp_path):
 @pytest.mark.parametrize("meta", [None, {"format": "other"}, {weights_file.FORMAT: "[1]"}, {weights_file.FORMAT: "{"}])
 def test_weights_of_something_else(meta, tmp_path):
     path = tmp_path / "other.safetensors"
-    path.write_bytes(pack({"a": np.zeros(3, dtype=np.float32)}, meta))
+    path.write_bytes(pack({"model.layers.0.weight": np.zeros(3, dtype=np.float32)}, meta))
     with pytest.raises(DataError, match=r"other.safetensors: (damaged|holds no weights of 'neusight')"):
         load("neusight", path)
 
 
-def test_weights_of_another_predictor():
-    with pytest.raises(DataError, match=r"linear.safetensors: holds no weights of 'neusight'"):
-        load("neusight", weights_file.shipped("linear"))
+@pytest.mark.parametrize("other", ["linear", "habitat"])
+def test_weights_of_another_predictor(other):
+    with pytest.raises(DataError, match=rf"{other}.safetensors: holds no weights of 'neusight'"):
+        load("neusight", weights_file.shipped(other))
 
 
 def test_weights_with_a_class_missing(tmp_path):
@@ -123,31 +124,13 @@ def test_every_class_that_is_missing_is_named(name, tmp_path):
             load(name, path)
 
 
-BAD = {
-    "empty": (b"", "damaged or not a safetensors file"),
-    "random": (np.random.default_rng(0).bytes(5000), "damaged or not a safetensors file"),
-    "cut": (weights_file.shipped("neusight").read_bytes()[:100_000], "damaged or not a safetensors file"),
-    "foreign": (pack({"model.layers.0.weight": np.zeros(9, dtype=np.float32)}), "holds no weights of 'neusight'"),
-    "other": (weights_file.shipped("habitat").read_bytes(), "holds no weights of 'neusight'"),
-    "nan": (
-        pack(
-            {"fp32/linear|gemm.path": np.array([[np.nan]], dtype=np.float32)},
-            {weights_file.FORMAT: json.dumps({"predictor": "neusight"})},
-        ),
-        "fp32/linear|gemm.path is not finite",
-    ),
-}
-
-
-@pytest.mark.parametrize("case", sorted(BAD))
-def test_bad_weights_end_the_command_with_one_sentence(case, tmp_path, command_line):
-    raw, said = BAD[case]
+def test_bad_weights_end_the_command_with_one_sentence(tmp_path, command_line):
     path, own = tmp_path / "w.safetensors", tmp_path / "own.csv"
-    path.write_bytes(raw)
+    path.write_bytes(weights_file.shipped("neusight").read_bytes()[:100_000])
     own.write_text("gpu,kind,op,dtype,m,n,k,latency_s\nh200,linear,forward,bf16,4096,8192,8192,8.1e-4\n")
     code, out, err = command_line("lab", "evaluate", "--data", str(own), "-p", "neusight", "--weights", str(path))
     assert (code, out) == (2, "")
-    assert err.startswith(f"clustersim: {path}: {said}")
+    assert err.startswith(f"clustersim: {path}: damaged or not a safetensors file")
     assert err.count("\n") == 1
 
 

@@ -330,15 +330,6 @@ def test_reasons_are_counted_by_kind(command):
     assert sum(kinds.values()) == found["points_illegal"]
 
 
-def test_a_key_is_an_axis_once(command):
-    code, out, err = command("--tp", "1,2", "--set", "parallelism.tp=4")
-    assert (code, out) == (2, "")
-    assert "--set parallelism.tp is also an axis of the sweep; give one of the two" in err
-    code, out, err = command("--set", "training.recompute=full")
-    assert (code, out) == (2, "")
-    assert "nothing to sweep" in err
-
-
 def test_run_sweep_and_share_have_the_same_options(call):
     for name in ("run", "sweep", "jobs", "share"):
         page = call(name, "--help")[1]
