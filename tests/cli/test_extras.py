@@ -15,16 +15,18 @@ from clustersim import extras
 ROOT = Path(__file__).parents[2]
 REMEDY = 'needs PyTorch, which is not installed; run pip install "clustersim[torch]"\n'
 SPLIT = "--set parallelism.dp=1 --set training.global_batch=4 --set training.micro_batch=1 --set predictor=roofline"
-FORECASTS = [
-    f"run hgx_h100_8 gpt3_2.7b --tp 2 {SPLIT} --no-save",
-    "jobs hgx_h100_8 gpt2_large --set predictor=roofline --no-save",
-    f"sweep hgx_h100_8 gpt3_2.7b --tp 1,2 {SPLIT} --quiet",
-    "show hgx_h100_8",
-    "schedule 1f1b",
-    "kernels gpt3_2.7b --gpu h100",
-    "collective all_reduce --topology hgx_h100_8 -b 1M -e 1M",
-    *(f"predict {model} --gpu h100 --seq 64" for model in ("config.json", "gpt2_large")),
-    "lab show",
+FORECASTS = [  # the commands of one process
+    [
+        f"run hgx_h100_8 gpt3_2.7b --tp 2 {SPLIT} --no-save",
+        "jobs hgx_h100_8 gpt2_large --set predictor=roofline --no-save",
+        f"sweep hgx_h100_8 gpt3_2.7b --tp 1,2 {SPLIT} --quiet",
+        "show hgx_h100_8",
+        "schedule 1f1b",
+        "kernels gpt3_2.7b --gpu h100",
+        "collective all_reduce --topology hgx_h100_8 -b 1M -e 1M",
+    ],
+    [f"predict {model} --gpu h100 --seq 64" for model in ("config.json", "gpt2_large")],
+    ["lab show"],
 ]
 CONFIG = '{"model_type": "gpt2", "n_embd": 64, "n_head": 2, "n_layer": 2, "n_positions": 64, "vocab_size": 100}'
 
@@ -53,21 +55,23 @@ def test_commands_that_need_torch_say_how_to_get_it(arguments, tmp_path, monkeyp
     assert err.count("\n") == 1
 
 
-@pytest.mark.parametrize("line", FORECASTS)
-def test_forecasts_need_neither_torch_nor_the_lab(line, tmp_path):
+@pytest.mark.parametrize("lines", FORECASTS, ids=lambda lines: lines[0].split()[0])
+def test_forecasts_need_neither_torch_nor_the_lab(lines, tmp_path):
     (tmp_path / "config.json").write_text(CONFIG, encoding="utf-8")
     code = (
-        "import sys\nsys.modules['torch'] = None\nsys.argv[0] = 'clustersim'\nfrom clustersim.cli.main import main\n"
-        "try:\n    main()\nfinally:\n    print('modules:', *sys.modules)\n"
+        "import sys\nsys.modules['torch'] = None\nfrom clustersim.cli.main import main\n"
+        "for line in sys.argv[1:]:\n    sys.argv = ['clustersim', *line.split()]\n"
+        "    try:\n        main()\n    except SystemExit as end:\n        assert not end.code, line\n"
+        "print('modules:', *sys.modules)\n"
     )
-    command = [sys.executable, "-c", code, *line.split()]
+    command = [sys.executable, "-c", code, *lines]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     found = done.stdout.rpartition("modules: ")[2].split()
     assert "clustersim.cli.main" in found
     assert not {"networkx", "transformers", "pandas", "scipy"} & {*found}
-    assert line == "lab show" or not [name for name in found if name.startswith("clustersim.lab")]
-    assert not line.startswith("predict") or not {"polars", "simpy", "rich"} & {*found}
+    assert lines == ["lab show"] or not [name for name in found if name.startswith("clustersim.lab")]
+    assert not lines[0].startswith("predict") or not {"polars", "simpy", "rich"} & {*found}
 
 
 def test_torch_is_an_extra_and_part_of_what_tests_need():
