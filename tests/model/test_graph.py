@@ -21,22 +21,10 @@ from clustersim.single_gpu.prices import Tensor
 from clustersim.single_gpu.total import fuse, total
 
 GPT2_LARGE = {"n_embd": 1280, "n_head": 20, "n_layer": 36, "n_positions": 1024, "vocab_size": 50257}
-BERT_LARGE = {
-    "hidden_size": 1024,
-    "num_attention_heads": 16,
-    "num_hidden_layers": 24,
-    "intermediate_size": 4096,
-    "max_position_embeddings": 512,
-    "vocab_size": 30522,
-}
-OPT_1_3B = {
-    "hidden_size": 2048,
-    "num_attention_heads": 32,
-    "num_hidden_layers": 24,
-    "ffn_dim": 8192,
-    "max_position_embeddings": 2048,
-    "vocab_size": 50272,
-}
+BERT_LARGE = {"hidden_size": 1024, "num_attention_heads": 16, "num_hidden_layers": 24, "vocab_size": 30522}
+BERT_LARGE |= {"intermediate_size": 4096, "max_position_embeddings": 512}
+OPT_1_3B = {"hidden_size": 2048, "num_attention_heads": 32, "num_hidden_layers": 24, "vocab_size": 50272}
+OPT_1_3B |= {"ffn_dim": 8192, "max_position_embeddings": 2048}
 
 
 def config(kind, **keys):
@@ -106,8 +94,8 @@ def test_blocks_of_a_gpt_launch_what_pytorch_does(batch, training):
         "n_embd": gpt.HIDDEN,
         "n_head": gpt.HEADS,
         "n_layer": gpt.LAYERS,
-        "n_positions": 32,
         "vocab_size": gpt.VOCAB,
+        "n_positions": 32,
     }
     with torch.device("meta"):
         module, inputs = gpt.small(batch, 32)
@@ -332,9 +320,9 @@ def test_a_switch_transformer_launches_its_experts_one_by_one():
         "d_ff": 256,
         "d_kv": 16,
         "num_heads": 4,
-        "vocab_size": 512,
         "num_layers": 2,
         "num_experts": 8,
+        "vocab_size": 512,
     }
     graph = loading.build(config("switch_transformers", **keys, expert_capacity=32), 1, 128)
     first = [k for k in graph.kernels if (k.kind, k.m, k.n, k.k) == ("linear", 32, 256, 64)]

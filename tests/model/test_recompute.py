@@ -3,6 +3,7 @@
 from itertools import pairwise
 
 import pytest
+from sweep_cases import parsed
 
 from clustersim.config.yaml import parse
 from clustersim.errors import ConfigError
@@ -180,28 +181,17 @@ DENSE = {
     "model__dense_layers": 0,
     "model__kv_heads": 2,
 }
+TWO = {**DENSE, "gpus": 2, "parallelism__tp": 2, "parallelism__dp": 1}
+SEQUENCE = {**TWO, "parallelism__sequence_parallel": True}
 SHAPES = {
     "llama": DENSE,
     "gpt": {**DENSE, "model__activation": "gelu", "model__positions": "learned", "model__dropout": True},
     "mixture with latents": {},
     "eager": {**DENSE, "training__kernels": "eager"},
     "fp8": {**DENSE, "training__precision": "fp8"},
-    "tensor-parallel": {**DENSE, "gpus": 2, "parallelism__tp": 2, "parallelism__dp": 1},
-    "sequence-parallel": {
-        **DENSE,
-        "gpus": 2,
-        "parallelism__tp": 2,
-        "parallelism__dp": 1,
-        "parallelism__sequence_parallel": True,
-    },
-    "asynchronous": {
-        **DENSE,
-        "gpus": 2,
-        "parallelism__tp": 2,
-        "parallelism__dp": 1,
-        "parallelism__sequence_parallel": True,
-        "parallelism__overlap.tp": "async",
-    },
+    "tensor-parallel": TWO,
+    "sequence-parallel": SEQUENCE,
+    "asynchronous": {**SEQUENCE, "parallelism__overlap.tp": "async"},
     "experts spread": {"gpus": 4, "parallelism__ep": 4, "parallelism__dp": 4},
 }
 POLICY = list(POLICIES)
@@ -295,21 +285,11 @@ TITAN = {
 
 
 def peak(gpus, saves, **more):
-    changes = {
-        "parallelism.tp": 1,
-        "parallelism.pp": 1,
-        "parallelism.dp": gpus,
-        "parallelism.zero": 3,
-        "parallelism.sequence_parallel": False,
-        "training.global_batch": 2 * gpus,
-        "training.micro_batch": 2,
-        "training.seq": 8192,
-        "training.recompute": "full",
-        "training.recompute_saves": saves,
-        "model.vocab_multiple": 1,
-        "predictor": "roofline",
-        **more,
-    }
+    words = (
+        "tp=1 pp=1 zero=3 parallelism.sequence_parallel=false micro_batch=2 seq=8192 recompute=full predictor=roofline"
+    )
+    changes = {**parsed(words), "parallelism.dp": gpus, "training.global_batch": 2 * gpus, "model.vocab_multiple": 1}
+    changes |= {"training.recompute_saves": saves, **more}
     cluster = "topologies/hgx_h100_8.yaml" if gpus == 8 else "topologies/superpod_h100_128.yaml"
     summary = simulate(cluster, "workloads/llama3_8b.yaml", changes, ignore_memory=True, engine="auto").summary
     return summary["memory"]["peak_bytes"] / 2**30

@@ -7,9 +7,7 @@ from clustersim.topology.build import build
 from clustersim.topology.model import Topology
 
 LINK = "link: {rate: 400Gb/s}"
-
 TIERS = "tiers: [{down: 4, up: 4}, {radix: 16}]"
-
 THREE = "tiers: [{down: 4, up: 4}, {radix: 4, pod: 2}, {radix: 16}]"
 
 FABRICS = {
@@ -53,18 +51,9 @@ INSIDE = {
     "none": "{kind: none}",
 }
 
-TIER = {
-    "torus": "x",
-    "dragonfly": "global",
-    "sparse dragonfly_plus": "global",
-    "hashed dragonfly_plus": "global",
-    "grid": "dim0",
-    "planes": "port",
-    "hashed planes": "port",
-    "explicit": "trunk",
-    "hashed explicit": "trunk",
-    "first explicit": "trunk",
-}
+TIER = {"torus": "x", "grid": "dim0", "planes": "port", "hashed planes": "port", "dragonfly": "global"}
+TIER |= dict.fromkeys(("sparse dragonfly_plus", "hashed dragonfly_plus"), "global")
+TIER |= dict.fromkeys(("explicit", "hashed explicit", "first explicit"), "trunk")
 
 
 def cluster(fabric: str, fault: str, inside: str, nodes: int = 8, gpus: int = 4) -> Topology:
@@ -76,9 +65,7 @@ def cluster(fabric: str, fault: str, inside: str, nodes: int = 8, gpus: int = 4)
 
 
 _WIDE_HOSTS = ", ".join(f'{{a: "node[{n}]", b: l{n // 8}, rate: 400Gb/s}}' for n in range(64))
-
 _WIDE_TRUNKS = ", ".join(f"{{a: l{i}, b: s{j}, rate: 400Gb/s, count: 8}}" for i in range(8) for j in range(3))
-
 _WIDE = f"{{kind: explicit, nodes: [{', '.join(f'l{i}' for i in range(8))}, s0, s1, s2], links: [{_WIDE_HOSTS}, {_WIDE_TRUNKS}]"
 
 LARGE = {

@@ -9,6 +9,7 @@ import sys
 from unittest.mock import ANY
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 from validate_cases import ROW, said, write
@@ -575,30 +576,18 @@ def test_ablations_are_checked_before_any_work():
         run.ablations(["predictor=oracle"])
 
 
+OUTCOME = yaml.safe_load("""
+{trainer: torch, year: 2024, without: "", interval: "", peers_s: {}, low_s: 0.9, high_s: 1.1, status: ok, launching: 0.0,
+  num_gpus: 8, gpu: h100-sxm, framework: x, precision: bf16, architecture: hopper, framework_family: X, experts: null, ep: null,
+  tp: 1, pp: 1, dp: 8, cp: 1, model: m, global_batch: 8, seq: 1, vpp: 1, micro_batch: 1, zero_stage: 0, recompute: none,
+  fits: true, ran: true, measured_memory_gb: null, assumed: [], reason_kind: "", reason: ""}
+""")
+
+
 def outcome(publisher="A", measured=1.0, predicted=1.0, **more):
-    base = {
-        "id": f"{publisher}-{measured}-{predicted}",
-        "publisher": publisher,
-        "measured_s": measured,
-        "predicted_s": predicted,
-        "simulated_s": predicted,
-    }
-    base |= {"trainer": "torch", "year": 2024, "without": "", "interval": ""}
-    base |= {"error": predicted / measured - 1, "low_s": 0.9, "high_s": 1.1, "status": "ok", "launching": 0.0}
-    base |= {
-        "num_gpus": 8,
-        "gpu": "h100-sxm",
-        "framework": "x",
-        "precision": "bf16",
-        "architecture": "hopper",
-        "framework_family": "X",
-        "experts": None,
-        "ep": None,
-    }
-    base |= {"tp": 1, "pp": 1, "dp": 8, "cp": 1, "model": "m", "global_batch": 8, "seq": 1, "vpp": 1, "micro_batch": 1}
-    base |= {"zero_stage": 0, "recompute": "none", "fits": True, "ran": True, "measured_memory_gb": None}
-    base["peers_s"] = {}
-    return base | {"breakdown_s": {"compute": predicted}, "assumed": [], "reason_kind": "", "reason": ""} | more
+    own = {"id": f"{publisher}-{measured}-{predicted}", "publisher": publisher, "measured_s": measured}
+    own |= {"predicted_s": predicted, "simulated_s": predicted, "error": predicted / measured - 1}
+    return OUTCOME | own | {"breakdown_s": {"compute": predicted}} | more
 
 
 def test_errors_are_counted_in_all_and_by_group():
