@@ -1,11 +1,13 @@
 """Context parallelism: the work of each rank, the bytes on the network, what hides, and what does not go together."""
 
 import math
+import re
 
 import pytest
 from engine_cases import cluster, job, simulate
 from fsdp_cases import sent
 from law_cases import free
+from sweep_cases import parsed
 
 from clustersim.errors import ConfigError
 from clustersim.model.kernel import Kernel
@@ -88,13 +90,7 @@ def test_gradients_are_reduced_over_dp_times_cp():
 
 
 def test_on_a_network_that_costs_nothing_a_ring_takes_a_cp_th_and_the_merging_of_its_outputs():
-    model = {
-        "model__layers": 2,
-        "training__seq": 8192,
-        "model__hidden": 1024,
-        "model__heads": 8,
-        "training__global_batch": 1,
-    }
+    model = parsed("model.layers=2 seq=8192 model.hidden=1024 model.heads=8 global_batch=1")
     whole = run(free(1), job(**model), ignore_memory=True)
     part = run(free(4), job(**model, **split(TYPES[1])), ignore_memory=True)
     merged = 2 * 3 * 8192 // 4 * 1024 * 3 * 2 / whole.topology.gpu.memory_bandwidth
@@ -119,41 +115,25 @@ def test_a_ring_hides_behind_attention_where_that_is_longer_and_shows_where_it_i
     assert exposed[4096, "p2p"] > 0.3 * exposed[4096, "all_gather"]
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"cp": 512}, "parallelism.cp: 512 ranks cannot share 256 tokens; use at most 256"),
-        ({"cp": 3}, "training.seq: 256 does not divide into the 6 chunks of cp 3; pad it"),
-        (
-            {"cp": 16, "cp_type": "a2a"},
-            "parallelism.cp: 16 ranks exchange heads, and tp 1 × 16 does not divide 8 attention heads; "
-            "use 1, 2, 4, 8 or cp_type p2p",
-        ),
-        (
-            {"cp": 8, "cp_type": "a2a+p2p"},
-            "parallelism.cp_type: a2a+p2p cuts cp 8 into groups that exchange heads; set parallelism.cp_inner to one of 2, 4",
-        ),
-        ({"cp": 4, "cp_inner": 2}, "parallelism.cp_inner: 2 is for cp_type a2a+p2p, not p2p; leave it out"),
-        (
-            {"cp": 4, "tp": 2, "pp": 4, "dp": 2},
-            "the cluster is too small: tp 2 × cp 4 × pp 4 × dp 2 needs 64 GPUs, there are 8",
-        ),
-    ],
-)
-def test_what_does_not_go_together_is_one_sentence(options, message):
-    with pytest.raises(ConfigError) as error:
-        run(cluster(2), job(**{f"parallelism__{key}": value for key, value in options.items()}), ignore_memory=True)
-    assert message in str(error.value)
+REFUSED = {
+    "cp=512": "parallelism.cp: 512 ranks cannot share 256 tokens; use at most 256",
+    "cp=3": "training.seq: 256 does not divide into the 6 chunks of cp 3; pad it",
+    "cp=16 parallelism.cp_type=a2a": (
+        "parallelism.cp: 16 ranks exchange heads, and tp 1 × 16 does not divide 8 attention heads; use 1, 2, 4, "
+        "8 or cp_type p2p"
+    ),
+    "cp=8 parallelism.cp_type=a2a+p2p": (
+        "parallelism.cp_type: a2a+p2p cuts cp 8 into groups that exchange heads; set parallelism.cp_inner to one "
+        "of 2, 4"
+    ),
+    "cp=4 parallelism.cp_inner=2": "parallelism.cp_inner: 2 is for cp_type a2a+p2p, not p2p; leave it out",
+    "cp=4 tp=2 pp=4 dp=2": "the cluster is too small: tp 2 × cp 4 × pp 4 × dp 2 needs 64 GPUs, there are 8",
+    "cp=4 training.attention=unfused": "training.attention: unfused runs on whole sequences, not with cp 4; use flash",
+    "cp=4 model.window=64": "parallelism.cp_type: p2p has no sliding windows; use all_gather or a2a",
+}
 
 
-def test_attention_that_cannot_be_cut_is_named():
-    for model, message in (
-        (
-            {"training__attention": "unfused"},
-            "training.attention: unfused runs on whole sequences, not with cp 4; use flash",
-        ),
-        ({"model__window": 64}, "parallelism.cp_type: p2p has no sliding windows; use all_gather or a2a"),
-    ):
-        with pytest.raises(ConfigError) as error:
-            job(**model, parallelism__cp=4)
-        assert message in str(error.value)
+@pytest.mark.parametrize("options", REFUSED)
+def test_what_does_not_go_together_is_one_sentence(options):
+    with pytest.raises(ConfigError, match=re.escape(REFUSED[options])):
+        run(cluster(2), job(**parsed(options)), ignore_memory=True)

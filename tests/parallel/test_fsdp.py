@@ -1,12 +1,14 @@
 """Sharded parameters (zero: 3): the order of gathers and reductions, their bytes, their time, and the memory."""
 
 import math
+import re
 
 import numpy as np
 import pytest
 from engine_cases import cluster, job
 from fsdp_cases import kernels, parameters_of, sent
 from law_cases import free
+from sweep_cases import parsed
 
 from clustersim.engine.memory import memory_by_rank
 from clustersim.errors import ConfigError
@@ -180,44 +182,36 @@ def test_what_is_gathered_at_once_is_the_root_and_the_blocks_on_their_way():
     assert np.all(found.gradients == math.fsum([4 * (root + blocks) / 8]))
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (
-            {"parallelism__fsdp__shard": 3, "parallelism__zero": 3},
-            "parallelism.fsdp.shard: 3 does not divide the 8 ranks that hold the same parameters; use 2, 4, 8",
-        ),
-        (
-            {"parallelism__fsdp__shard": 16, "parallelism__zero": 3},
-            "parallelism.fsdp.shard: 16 is more than the 8 ranks that hold the same parameters; use 2, 4, 8",
-        ),
-        (
-            {"parallelism__fsdp__shard": 2, "parallelism__zero": 1},
-            "parallelism.fsdp: needs sharded parameters, and zero is 1; set parallelism.zero: 3 or leave it out",
-        ),
-        (
-            {
-                "parallelism__zero": 3,
-                "parallelism__pp": 4,
-                "parallelism__schedule": "zero_bubble",
-                "parallelism__fsdp__no_sync": False,
-            },
-            "parallelism.fsdp.no_sync: false reduces behind each whole backward pass, which zero_bubble cuts in two; "
-            "write true or zero: 1",
-        ),
-        (
-            {"parallelism__reduce_every_microbatch": True, "parallelism__pp": 2},
-            "parallelism.reduce_every_microbatch: true is for whole replicas that ZeRO-3 does not cut; "
-            "leave it out, or set parallelism.pp 2 to 1",
-        ),
-        ({"parallelism__fsdp__shard": 1, "parallelism__zero": 3}, "parallelism.fsdp.shard: 1 must be at least 2"),
-        ({"parallelism__zero": 4}, "parallelism.zero: 4 must be at most 3"),
-    ],
-)
-def test_what_does_not_go_together_is_one_sentence(options, message):
-    with pytest.raises(ConfigError) as error:
-        run(cluster(2), job(**options), ignore_memory=True)
-    assert message in str(error.value)
+REFUSED = {
+    "parallelism.fsdp.shard=3 zero=3": (
+        "parallelism.fsdp.shard: 3 does not divide the 8 ranks that hold the same parameters; use 2, 4, 8"
+    ),
+    "parallelism.fsdp.shard=16 zero=3": (
+        "parallelism.fsdp.shard: 16 is more than the 8 ranks that hold the same parameters; use 2, 4, 8"
+    ),
+    "parallelism.fsdp.shard=2 zero=1": (
+        "parallelism.fsdp: needs sharded parameters, and zero is 1; set parallelism.zero: 3 or leave it out"
+    ),
+    "zero=3 pp=4 schedule=zero_bubble parallelism.fsdp.no_sync=false": (
+        "parallelism.fsdp.no_sync: false reduces behind each whole backward pass, which zero_bubble cuts in two; "
+        "write true or zero: 1"
+    ),
+    "parallelism.reduce_every_microbatch=true pp=2": (
+        "parallelism.reduce_every_microbatch: true is for whole replicas that ZeRO-3 does not cut; leave it out, "
+        "or set parallelism.pp 2 to 1"
+    ),
+    "parallelism.fsdp.shard=1 zero=3": "parallelism.fsdp.shard: 1 must be at least 2",
+    "zero=4": "parallelism.zero: 4 must be at most 3",
+    "parallelism.optimizer_instances=2": "are copies of what zero shards, and zero is 0",
+    "parallelism.optimizer_instances=3 zero=1": "3 does not divide the 8 ranks",
+    "parallelism.optimizer_instances=2 zero=3 parallelism.fsdp.shard=2": "say the same; keep one of them",
+}
+
+
+@pytest.mark.parametrize("options", REFUSED)
+def test_what_does_not_go_together_is_one_sentence(options):
+    with pytest.raises(ConfigError, match=re.escape(REFUSED[options])):
+        run(cluster(2), job(**parsed(options)), ignore_memory=True)
 
 
 @pytest.mark.parametrize("under", [False, True])
@@ -239,19 +233,3 @@ def test_each_copy_of_the_optimizer_holds_all_of_its_state():
     one, four = (job(parallelism__zero=1, parallelism__optimizer_instances=n).place(8, 8) for n in (1, 4))
     (kept, more) = (at_rest(each, stages(each)).optimizer for each in (one, four))
     assert more == pytest.approx(4 * kept, rel=1e-12)
-
-
-@pytest.mark.parametrize(
-    ("said", "sentence"),
-    [
-        ({"parallelism__optimizer_instances": 2}, "are copies of what zero shards, and zero is 0"),
-        ({"parallelism__optimizer_instances": 3, "parallelism__zero": 1}, "3 does not divide the 8 ranks"),
-        (
-            {"parallelism__optimizer_instances": 2, "parallelism__zero": 3, "parallelism__fsdp__shard": 2},
-            "say the same; keep one of them",
-        ),
-    ],
-)
-def test_copies_of_the_optimizer_that_cannot_be(said, sentence):
-    with pytest.raises(ConfigError, match=sentence):
-        job(**said).place(8, 8)
