@@ -260,49 +260,38 @@ def test_settings_decide():
     assert (job.model.vocab, job.parallelism.dp, found.workload["name"]) == (4096, 8, "train")
 
 
-WRONG = [
-    ("echo hello", "train.sh: launches no program such as `torchrun … pretrain_gpt.py"),
-    (BASE.replace("--num-layers 8", ""), "lacks --num-layers, which says model.layers; give the file"),
-    (BASE.replace("--micro-batch-size 2", ""), "lacks --micro-batch-size; give the file that has it"),
-    (
-        BASE.replace("--hidden-size 1024", "--hidden-size $HIDDEN"),
-        "--hidden-size has no value; $HIDDEN is not set, give --var HIDDEN=… or --set model.hidden=…",
+NO_VOCABULARY, GIVE = BASE.replace("--vocab-size 32000", ""), "give --set model.vocab=…"
+WRONG = {
+    "echo hello": "train.sh: launches no program such as `torchrun … pretrain_gpt.py",
+    BASE.replace("--num-layers 8", ""): "lacks --num-layers, which says model.layers; give the file",
+    BASE.replace("--micro-batch-size 2", ""): "lacks --micro-batch-size; give the file that has it",
+    BASE.replace("--hidden-size 1024", "--hidden-size $HIDDEN"): (
+        "--hidden-size has no value; $HIDDEN is not set, give --var HIDDEN=… or --set model.hidden=…"
     ),
-    (
-        "A=$4\nB=${A}\n" + BASE.replace("--micro-batch-size 2", "--micro-batch-size $B"),
+    "A=$4\nB=${A}\n" + BASE.replace("--micro-batch-size 2", "--micro-batch-size $B"): (
         "--micro-batch-size has no value; $4 (an argument of the script) is not set, give the script's arguments behind its "
-        "name, --var 4=… or --set training.micro_batch=…",
+        "name, --var 4=… or --set training.micro_batch=…"
     ),
-    (
-        "EP=$(($(nvidia-smi -L | wc -l)-2))\n" + BASE + " --num-experts 4 --expert-model-parallel-size $EP",
-        "--expert-model-parallel-size has no value that is known without running the script; give --set parallelism.ep=…",
+    f"EP=$(($(nvidia-smi -L | wc -l)-2))\n{BASE} --num-experts 4 --expert-model-parallel-size $EP": (
+        "--expert-model-parallel-size has no value that is known without running the script; give --set parallelism.ep=…"
     ),
-    (
-        BASE.replace("--vocab-size 32000", ""),
-        "lacks --vocab-size, and the file names no tokenizer; give --set model.vocab=…",
+    NO_VOCABULARY: f"lacks --vocab-size, and the file names no tokenizer; {GIVE}",
+    f"{NO_VOCABULARY} --patch-tokenizer-type Qwen2Tokenizer": f"the vocabulary of 'Qwen2Tokenizer' lies in its files; {GIVE}",
+    f"{BASE} --is-hybrid-model --hybrid-attention-ratio 0.1": (
+        "--hybrid-attention-ratio: layers of that kind are not built; give another model"
     ),
-    (
-        BASE.replace("--vocab-size 32000", "--patch-tokenizer-type Qwen2Tokenizer"),
-        "the vocabulary of 'Qwen2Tokenizer' lies in its files; give --set model.vocab=…",
+    f"{BASE} --use-megatron-fsdp --data-parallel-sharding-strategy all": (
+        "--data-parallel-sharding-strategy: 'all' is not a strategy; write no_shard, optim"
     ),
-    (
-        f"{BASE} --is-hybrid-model --hybrid-attention-ratio 0.1",
-        "--hybrid-attention-ratio: layers of that kind are not built; give another model",
+    'A=(\'eval "$A"\')\neval "$A"': "runs itself without end",
+    f"{NO_VOCABULARY} --tokenizer-type SentencePieceTokenizer": (
+        f"lacks --vocab-size, and the vocabulary of 'SentencePieceTokenizer' lies in its files; {GIVE}"
     ),
-    (
-        f"{BASE} --use-megatron-fsdp --data-parallel-sharding-strategy all",
-        "--data-parallel-sharding-strategy: 'all' is not a strategy; write no_shard, optim",
-    ),
-    ('A=(\'eval "$A"\')\neval "$A"', "runs itself without end"),
-    (
-        BASE.replace("--vocab-size 32000", "--tokenizer-type SentencePieceTokenizer"),
-        "lacks --vocab-size, and the vocabulary of 'SentencePieceTokenizer' lies in its files; give --set model.vocab=…",
-    ),
-    (f"{BASE} --num-experts 4 --moe-layer-freq [0]*3", "--moe-layer-freq: '[0]*3' is not a list of 8 zeros and ones"),
-]
+    f"{BASE} --num-experts 4 --moe-layer-freq [0]*3": "--moe-layer-freq: '[0]*3' is not a list of 8 zeros and ones",
+}
 
 
-@pytest.mark.parametrize(("text", "message"), WRONG)
+@pytest.mark.parametrize(("text", "message"), WRONG.items())
 def test_what_is_missing_gets_one_sentence(text, message):
     with pytest.raises(InputError) as caught:
         read(text=text)

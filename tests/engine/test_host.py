@@ -7,6 +7,7 @@ from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from script_cases import by_action
+from sweep_cases import keywords
 
 from clustersim.config.yaml import parse
 from clustersim.engine.launching import launching
@@ -57,51 +58,25 @@ def seconds(result):
     return result.summary["step_time_s"]
 
 
+CHUNKS = "pp=2 vpp=2 schedule=interleaved"
+BUCKETS = "dp=8 parallelism.overlap.grad_reduce=true parallelism.bucket=100000"
+CORE = "training.framework=megatron-core"
 CASES = {
-    "alone": {"parallelism__dp": 1},
-    "tensor parallel": {"parallelism__tp": 4, "parallelism__dp": 2},
-    "pipeline": {"parallelism__pp": 4, "parallelism__dp": 2},
-    "pipeline without waiting": {"parallelism__pp": 2, "parallelism__dp": 4, "parallelism__overlap.p2p": True},
-    "chunks": {
-        "parallelism__pp": 2,
-        "parallelism__vpp": 2,
-        "parallelism__schedule": "interleaved",
-        "parallelism__dp": 2,
-    },
-    "buckets": {"parallelism__dp": 8, "parallelism__overlap.grad_reduce": True, "parallelism__bucket": 100_000},
-    "all": {"parallelism__tp": 2, "parallelism__pp": 2, "parallelism__dp": 2, "parallelism__sequence_parallel": True},
-    "loss": {"training__framework": "megatron-core", "parallelism__tp": 2},
-    "loss and buckets": {
-        "training__framework": "megatron-core",
-        "parallelism__dp": 8,
-        "parallelism__overlap.grad_reduce": True,
-        "parallelism__bucket": 100_000,
-    },
-    "loss of chunks": {
-        "training__framework": "megatron-core",
-        "parallelism__pp": 2,
-        "parallelism__vpp": 2,
-        "parallelism__schedule": "interleaved",
-        "parallelism__overlap.p2p": True,
-    },
-    "experts": {
-        "training__framework": "megatron-core",
-        "model__experts": 4,
-        "model__topk": 2,
-        "parallelism__ep": 2,
-        "parallelism__dp": 4,
-    },
-    "experts in a pipeline": {
-        "training__framework": "megatron-core",
-        "training__recompute": "full",
-        "model__experts": 4,
-        "model__topk": 2,
-        "parallelism__ep": 2,
-        "parallelism__pp": 2,
-        "parallelism__dp": 2,
-    },
-    "sharded": {"training__framework": "fsdp", "parallelism__zero": 3, "parallelism__dp": 4},
+    "alone": "dp=1",
+    "tensor parallel": "tp=4 dp=2",
+    "pipeline": "pp=4 dp=2",
+    "pipeline without waiting": "pp=2 dp=4 parallelism.overlap.p2p=true",
+    "chunks": f"{CHUNKS} dp=2",
+    "buckets": BUCKETS,
+    "all": "tp=2 pp=2 dp=2 parallelism.sequence_parallel=true",
+    "loss": f"{CORE} tp=2",
+    "loss and buckets": f"{CORE} {BUCKETS}",
+    "loss of chunks": f"{CORE} {CHUNKS} parallelism.overlap.p2p=true",
+    "experts": f"{CORE} model.experts=4 model.topk=2 ep=2 dp=4",
+    "experts in a pipeline": f"{CORE} recompute=full model.experts=4 model.topk=2 ep=2 pp=2 dp=2",
+    "sharded": "training.framework=fsdp zero=3 dp=4",
 }
+CASES = {name: keywords(words) for name, words in CASES.items()}
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -196,14 +171,7 @@ def test_a_host_that_reads_the_norm_of_each_bucket_begins_anew_before_its_reduct
 @pytest.mark.parametrize("recompute", ["none", "full"])
 def test_a_host_in_time_costs_one_launch_behind_each_count_of_rows(recompute):
     """The host reads how many rows go where: the kernel behind that begins one launch later, and no other does."""
-    options = {
-        "training__framework": "nemo",
-        "training__recompute": recompute,
-        "model__experts": 4,
-        "model__topk": 2,
-        "parallelism__ep": 2,
-        "parallelism__dp": 2,
-    }
+    options = keywords(f"training.framework=nemo recompute={recompute} model.experts=4 model.topk=2 ep=2 dp=2")
     known = {"training__capacity_factor": 1.0, "training__pad_to_capacity": True}  # as many rows, whose number is known
     counted, padded = step(1e-3, **options), step(1e-3, **options, **known)
     often = counted.job.microbatches * 8 * (2 if recompute == "full" else 1)

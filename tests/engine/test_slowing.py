@@ -6,6 +6,7 @@ from flows import flow as flow_of
 from hypothesis import given
 from hypothesis import strategies as st
 from random_steps import CAPACITY, Step, program, seconds, task
+from sweep_cases import keywords
 
 from clustersim.engine.compiled import loop
 from clustersim.engine.fabric import Activity, Segment
@@ -17,57 +18,19 @@ from clustersim.errors import ConfigError
 from clustersim.simulation import run
 
 LARGE = {"model__hidden": 2048, "training__seq": 8192}
-OVERLAP, BUCKET = "parallelism__overlap.grad_reduce", {"parallelism__bucket": 3_000_000}
+BUCKETS = "dp=8 parallelism.overlap.grad_reduce=true parallelism.bucket=3000000"
 CASES = {
-    "sharded": {**LARGE, "parallelism__zero": 3, "parallelism__dp": 8},
-    "buckets": {**LARGE, **BUCKET, "parallelism__dp": 8, OVERLAP: True},
-    "gathered": {
-        **LARGE,
-        **BUCKET,
-        "parallelism__dp": 8,
-        "parallelism__zero": 1,
-        OVERLAP: True,
-        "parallelism__overlap.param_gather": True,
-    },
-    "messages": {**LARGE, "parallelism__pp": 4, "parallelism__dp": 2, "parallelism__overlap.p2p": True},
-    "all": {
-        **LARGE,
-        **BUCKET,
-        "parallelism__tp": 2,
-        "parallelism__pp": 2,
-        "parallelism__dp": 2,
-        "parallelism__overlap.p2p": True,
-        OVERLAP: True,
-    },
-    "a late host": {
-        **LARGE,
-        **BUCKET,
-        "parallelism__dp": 8,
-        OVERLAP: True,
-        "training__framework": "megatron-deepspeed",
-    },
-    "everything": {
-        **LARGE,
-        **BUCKET,
-        "model__layers": 4,
-        "training__global_batch": 8,
-        "training__framework": "megatron-core",
-        "model__experts": 4,
-        "model__topk": 2,
-        "model__shared_experts": 1,
-        "parallelism__tp": 2,
-        "parallelism__pp": 2,
-        "parallelism__vpp": 2,
-        "parallelism__dp": 2,
-        "parallelism__ep": 2,
-        "parallelism__schedule": "interleaved",
-        "parallelism__sequence_parallel": True,
-        "parallelism__overlap.tp": "ring",
-        "parallelism__overlap.ep": "shared",
-        "parallelism__overlap.p2p": True,
-        OVERLAP: True,
-    },
+    "sharded": "zero=3 dp=8",
+    "buckets": BUCKETS,
+    "gathered": f"{BUCKETS} zero=1 parallelism.overlap.param_gather=true",
+    "messages": "pp=4 dp=2 parallelism.overlap.p2p=true",
+    "all": f"{BUCKETS} tp=2 pp=2 dp=2 parallelism.overlap.p2p=true",
+    "a late host": f"{BUCKETS} training.framework=megatron-deepspeed",
+    "everything": f"{BUCKETS} model.layers=4 global_batch=8 training.framework=megatron-core model.experts=4 model.topk=2 "
+    "model.shared_experts=1 tp=2 pp=2 vpp=2 dp=2 ep=2 schedule=interleaved parallelism.sequence_parallel=true "
+    "parallelism.overlap.tp=ring parallelism.overlap.ep=shared parallelism.overlap.p2p=true",
 }
+CASES = {name: {**LARGE, **keywords(words)} for name, words in CASES.items()}
 TAKEN, MEMORY = "parallelism__overlap.sms", "parallelism__overlap.memory"
 
 

@@ -11,6 +11,7 @@ import pytest
 from engine_cases import cluster, job, simulate
 from hypothesis import given
 from hypothesis import strategies as st
+from sweep_cases import keywords
 
 from clustersim.config.gpu import Gpu
 from clustersim.hardware import gpus
@@ -31,24 +32,16 @@ from clustersim.single_gpu.model import Graph, OperatorCall
 from clustersim.single_gpu.total import total
 
 SPLITS = {
-    "1f1b": {"parallelism__pp": 4},
-    "1f1b with tensors and hidden transfers": {
-        "parallelism__pp": 4,
-        "parallelism__tp": 2,
-        "parallelism__overlap__p2p": True,
-    },
-    "hidden gradients": {
-        "parallelism__pp": 2,
-        "parallelism__zero": 1,
-        "parallelism__overlap__grad_reduce": True,
-        "parallelism__overlap__param_gather": True,
-        "parallelism__bucket": 1_000_000,
-    },
-    "shown gradients": {"parallelism__pp": 2},
-    "straggler": {"parallelism__pp": 2, "parallelism__tp": 2},
-    "interleaved": {"parallelism__pp": 2, "parallelism__vpp": 2, "parallelism__schedule": "interleaved"},
-    "zero bubble": {"parallelism__pp": 4, "parallelism__schedule": "zero_bubble"},
+    "1f1b": "pp=4",
+    "1f1b with tensors and hidden transfers": "pp=4 tp=2 parallelism.overlap.p2p=true",
+    "hidden gradients": "pp=2 zero=1 parallelism.overlap.grad_reduce=true parallelism.overlap.param_gather=true "
+    "parallelism.bucket=1000000",
+    "shown gradients": "pp=2",
+    "straggler": "pp=2 tp=2",
+    "interleaved": "pp=2 vpp=2 schedule=interleaved",
+    "zero bubble": "pp=4 schedule=zero_bubble",
 }
+SPLITS = {name: keywords(words) for name, words in SPLITS.items()}
 H100 = gpus.load("h100-sxm")
 PRODUCT = gemm("linear", "forward", "bf16", 1, 4096, 4096, 4096)
 NORM = vector("layernorm", "forward", "bf16", 4096, 4096, 6, 4)

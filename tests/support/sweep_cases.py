@@ -29,3 +29,8 @@ def question(words: str) -> tuple[SweepInputs, str]:
     """Return the inputs that the first two of some words name, and the other words."""
     topology, workload, rest = words.split(" ", 2)
     return loaded(topology, workload), rest
+
+
+def keywords(words: str) -> dict[str, Any]:
+    """Return the values of such words by keys as keyword arguments have them, with __ for the first dot."""
+    return {key.replace(".", "__", 1): value for key, value in parsed(words).items()}
