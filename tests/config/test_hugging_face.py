@@ -76,45 +76,38 @@ def test_run_takes_a_config_and_says_what_it_assumed(tmp_path, command_line):
 
 
 SOUND = KEYS["qwen3_30b_a3b"]
-WRONG = [
-    ({"model_type": ""}, "config.json: model_type '' is not built in; known: apertus, arctic,"),
-    (
-        {
-            "model_type": "nemotron_h",
-            "hidden_act": "relu2",
-            "hybrid_override_pattern": "M" * 48,
-            "mamba_num_heads": 128,
-        },
-        "lacks mamba_d_state; a config.json of model_type 'nemotron_h' has it",
+NEMOTRON = {"model_type": "nemotron_h", "hidden_act": "relu2"}
+WRONG = {
+    '{"model_type": ""}': "config.json: model_type '' is not built in; known: apertus, arctic,",
+    json.dumps(NEMOTRON | {"hybrid_override_pattern": "M" * 48, "mamba_num_heads": 128}): (
+        "lacks mamba_d_state; a config.json of model_type 'nemotron_h' has it"
     ),
-    (
-        {"model_type": "qwen3_next", "linear_key_head_dim": 128},
-        "lacks linear_num_value_heads; a config.json of model_type 'qwen3_next' has it",
+    '{"model_type": "qwen3_next", "linear_key_head_dim": 128}': (
+        "lacks linear_num_value_heads; a config.json of model_type 'qwen3_next' has it"
     ),
-    (
-        {"laurel_rank": 64, "hidden_size_per_layer_input": 256},
-        "laurel_rank, hidden_size_per_layer_input: not read for model_type 'qwen3_moe', and may change its shapes; write a",
+    '{"laurel_rank": 64, "hidden_size_per_layer_input": 256}': (
+        "laurel_rank, hidden_size_per_layer_input: not read for model_type 'qwen3_moe', and may change its "
+        "shapes; write a"
     ),
-    (
-        {"model_type": "vit", "num_hidden_layers": None},
-        "lacks num_hidden_layers; a config.json of model_type 'vit' has it",
+    '{"model_type": "vit", "num_hidden_layers": null}': (
+        "lacks num_hidden_layers; a config.json of model_type 'vit' has it"
     ),
-    ({"model_type": None}, "lacks model_type; a Hugging Face config.json has it"),
-    ({"hidden_size": None}, "lacks hidden_size; a config.json of model_type 'qwen3_moe' has it"),
-    ({"num_experts": None}, "lacks num_experts; a config.json of model_type 'qwen3_moe' has it"),
-    ({"num_hidden_layers": -1}, "num_hidden_layers is -1; it must be a whole number of at least 1"),
-    ({"vocab_size": "many"}, "vocab_size is 'many'; it must be a whole number of at least 1"),
-    ({"hidden_act": "tanh"}, "hidden_act 'tanh' is not supported; known: gelu,"),
-    (
-        {"num_key_value_heads": 5},
-        "config.json:10:26: num_key_value_heads: 5 does not divide 32 heads; use 1, 2, 4, 8, 16, 32",
+    '{"model_type": null}': "lacks model_type; a Hugging Face config.json has it",
+    '{"hidden_size": null}': "lacks hidden_size; a config.json of model_type 'qwen3_moe' has it",
+    '{"num_experts": null}': "lacks num_experts; a config.json of model_type 'qwen3_moe' has it",
+    '{"num_hidden_layers": -1}': "num_hidden_layers is -1; it must be a whole number of at least 1",
+    '{"vocab_size": "many"}': "vocab_size is 'many'; it must be a whole number of at least 1",
+    '{"hidden_act": "tanh"}': "hidden_act 'tanh' is not supported; known: gelu,",
+    '{"num_key_value_heads": 5}': (
+        "config.json:10:26: num_key_value_heads: 5 does not divide 32 heads; use 1, 2, 4, 8, 16, 32"
     ),
-    ({"num_experts_per_tok": 256}, "num_experts_per_tok: 256 is more than the 128 experts; use at most 128"),
-    ({"mlp_only_layers": 3}, "mlp_only_layers is 3; it is a list of numbers of layers"),
-    ({"tie_word_embeddings": "no"}, "tie_word_embeddings is 'no'; it must be true or false"),
-    ({"decoder_sparse_step": 999}, "decoder_sparse_step: leaves no layer with experts of 48; drop num_experts"),
-    ({"model_type": "qwen3"}, "num_experts is 128, and model_type 'qwen3' has no experts; write that of a mixture"),
-]
+    '{"num_experts_per_tok": 256}': "num_experts_per_tok: 256 is more than the 128 experts; use at most 128",
+    '{"mlp_only_layers": 3}': "mlp_only_layers is 3; it is a list of numbers of layers",
+    '{"tie_word_embeddings": "no"}': "tie_word_embeddings is 'no'; it must be true or false",
+    '{"decoder_sparse_step": 999}': "decoder_sparse_step: leaves no layer with experts of 48; drop num_experts",
+    '{"model_type": "qwen3"}': "num_experts is 128, and model_type 'qwen3' has no experts; write that of a mixture",
+}
+"""What a sound file says instead, as JSON, null for nothing; and the sentence."""
 
 
 def test_a_broken_file_is_no_json(tmp_path):
@@ -140,10 +133,14 @@ def test_messages_say_the_names_of_the_file(tmp_path):
     assert {key.split(".")[1] for key in NAMES if "." in key} == set(LatentAttention.model_fields)
 
 
-@pytest.mark.parametrize(("change", "message"), WRONG)
+@pytest.mark.parametrize(("change", "message"), WRONG.items())
 def test_what_is_wrong_gets_one_sentence(change, message, tmp_path):
     with pytest.raises(ClustersimError) as caught:
-        load(written(tmp_path, {key: value for key, value in {**SOUND, **change}.items() if value is not None}))
+        load(
+            written(
+                tmp_path, {key: value for key, value in {**SOUND, **json.loads(change)}.items() if value is not None}
+            )
+        )
     assert message in str(caught.value)
     assert "config.json" in str(caught.value)
     assert "\n" not in str(caught.value)
