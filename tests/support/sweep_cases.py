@@ -20,9 +20,15 @@ def texts(words: str) -> dict[str, str]:
     return {KEYS.get(key, key): text for key, text in pairs}
 
 
+def plain(words: str) -> dict[str, Any]:
+    """Return the value of each key, as it stands, from such words."""
+    pairs = (word.split("=", 1) for word in words.split())
+    return {key: yaml.safe_load(text) for key, text in pairs}
+
+
 def parsed(words: str) -> dict[str, Any]:
-    """Return the value of each key, from such words."""
-    return {key: yaml.safe_load(text) for key, text in texts(words).items()}
+    """Return the value of each dotted key, from such words."""
+    return {KEYS.get(key, key): value for key, value in plain(words).items()}
 
 
 def question(words: str) -> tuple[SweepInputs, str]:
