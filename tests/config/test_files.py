@@ -127,17 +127,3 @@ def test_a_number_of_5000_digits_in_a_config_json(tmp_path):
     path.write_text('{"model_type": "gpt2", "n_embd": ' + "9" * 5000 + "}")
     with pytest.raises(InputError, match=r"n_embd is '9+\.*'?\.*; it must be a whole number"):
         hugging_face.read(path).count("n_embd")
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["predict", "/dev/zero", "--gpu", "h100"],
-        ["collective", "all_reduce", "-t", "topologies/hgx_h100_8.yaml", "--measured", "/dev/zero"],
-    ],
-)
-def test_devices_on_the_command_line(arguments, command_line):
-    code, _, said = command_line(*arguments)
-    assert code == 2
-    assert "too large, at most 16 MiB are read" in said
-    assert said.count("\n") == 1

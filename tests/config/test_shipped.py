@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shlex
 from pathlib import Path
 
 import pytest
@@ -17,7 +16,6 @@ from clustersim.topology.build import document_of, load
 
 ROOT = Path(__file__).parents[2]
 SERVERS = {"dgx_a100_8", "hgx_h100_8", "mi300x_8", "nvlink_a100_40gb_4", "nvlink_h100_4"}
-SMALL = shlex.split("--set predictor=roofline --tp 2 --pp 2 --dp 2 --global-batch 8 --micro-batch 1")
 
 
 ANY_SIZE = {"rail_optimized"}
@@ -60,20 +58,6 @@ def test_an_old_name_on_the_command_line_is_told_on_standard_error(call):
     assert call("show", path)[2].startswith(f"clustersim: {path} is now called grid_32")
 
 
-def test_a_bare_name_finds_the_shipped_files_from_any_folder(call):
-    code, out, err = call("run", "hgx_h100_8", "gpt3_2.7b", *SMALL)
-    assert (code, err) == (0, "")
-    assert "gpt3-2.7b on hgx-h100-8" in out
-    [folder] = Path("results").glob("hgx_h100_8-gpt3_2.7b*")
-    assert (folder / "summary.json").is_file()
-
-
-def test_a_bare_name_works_in_python_too(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    changes = {"parallelism.tp": 8, "training.global_batch": 8, "training.micro_batch": 1, "predictor": "roofline"}
-    assert simulate("hgx_h100_8", "gpt3_2.7b", changes).job.name == "gpt3-2.7b"
-
-
 def test_a_path_that_exists_wins(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("hgx_h100_8").write_text("cluster: {name: mine, nodes: 1, node: hgx-h100}\n", encoding="utf-8")
@@ -114,12 +98,6 @@ def test_a_path_that_exists_wins(tmp_path, monkeypatch):
 def test_what_is_not_there_is_told_with_the_nearest_name(room, name, sentence):
     with pytest.raises(InputError, match=re.escape(sentence)):
         read(shipped.find(room, name))
-
-
-def test_a_sweep_names_its_best_point_as_it_was_asked(call):
-    options = ("--tp", "1,2", "--set", "predictor=roofline", "--set", "training.global_batch=8", "--workers", "1")
-    out = call("sweep", "hgx_h100_8", "gpt2_large", *options)[1]
-    assert "\n  clustersim run hgx_h100_8 gpt2_large --engine auto --set " in out
 
 
 TOPOLOGIES = sorted(path for path in (ROOT / "topologies").iterdir() if path.suffix in (".yaml", ".yml"))

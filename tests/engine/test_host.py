@@ -12,7 +12,6 @@ from sweep_cases import keywords
 from clustersim.config.yaml import parse
 from clustersim.engine.launching import launching
 from clustersim.engine.program import Wait
-from clustersim.errors import ConfigError
 from clustersim.frameworks import load
 from clustersim.model.kernel import Kernel
 from clustersim.parallel.host import Launcher, LaunchQueue, host
@@ -231,11 +230,6 @@ def test_who_is_said_to_be_prompt_is_never_waited_for(launch):
             late += [number for kernel in line.items if queue.run(launch, work.seconds[0][kernel])]
     if found.mode == "prompt":
         assert set(late) == {0}
-
-
-def test_a_framework_that_nobody_knows_is_an_error_at_its_place():
-    with pytest.raises(ConfigError, match=r"training\.framework.*'megatron-deepsped' is none of the frameworks"):
-        step(training__framework="megatron-deepsped")
 
 
 def test_waiting_for_the_host_has_a_line_of_its_own():

@@ -11,7 +11,6 @@ import output_cases
 import pytest
 
 from clustersim.config.shipped import find
-from clustersim.errors import InputError
 from clustersim.explain.explanation import explained
 from clustersim.explain.what_ifs import what_ifs
 from clustersim.question import StepQuestion, StoredRun
@@ -251,12 +250,3 @@ def test_what_is_explained_is_what_was_run(files, call):
     code, out, err = call("explain", "result")
     assert (code, out) == (2, "")
     assert "has changed since result was written; run it again: clustersim run" in err
-
-
-@pytest.mark.parametrize("options", [{"overrides": 3}, {"engine": "other"}])
-def test_a_damaged_manifest_is_one_sentence(tmp_path, options):
-    one = {"path": "x", "sha256": "0"}
-    found = {"clustersim": "0", "command": "run", "inputs": {"topology": one, "workload": one}, "options": options}
-    (tmp_path / "manifest.json").write_text(json.dumps(found))
-    with pytest.raises(InputError, match="says nothing that was run; run the simulation again"):
-        StoredRun.of(tmp_path)

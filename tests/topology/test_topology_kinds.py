@@ -201,14 +201,6 @@ def test_a_torus_loads_both_directions_alike() -> None:
     assert {int(load_of[i]) for tier in tiers for i in range(tier.first, tier.first + tier.links)} == {8}
 
 
-def test_neighbours_of_a_torus_are_one_hop_apart() -> None:
-    topology = load("topologies/torus_4096.yaml")
-    gpus = np.arange(4096)
-    for step in (1, 16, 256):
-        there = gpus // (16 * step) * (16 * step) + (gpus + step) % (16 * step)
-        assert (np.diff(topology.route(gpus, there).start) == 3).all()
-
-
 @settings(max_examples=examples(80), deadline=None)
 @given(
     dims=st.lists(

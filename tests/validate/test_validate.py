@@ -30,7 +30,6 @@ from clustersim.validate import calibrate, log, page, peaks, ranking, run, runs,
 from clustersim.validate.adapt import adapt
 from clustersim.validate.evaluate import evaluate
 from clustersim.validate.report import report
-from clustersim.validate.runs import Refusal
 from clustersim.validate.strangers import EVERYTHING, Knowledge, publisher_group
 
 
@@ -892,8 +891,3 @@ def test_bad_input_of_the_command_is_one_sentence(tmp_path):
     assert done.stderr.startswith("clustersim: runs.csv:2:1: tp: 'x' is not a whole number of 1 or more")
     assert done.stderr.count("\n") == 1
     assert not (tmp_path / "results").exists()
-
-
-def test_a_row_that_a_refusal_names_is_in_the_table_of_columns():
-    assert set(runs.REQUIRED) <= set(runs.COLUMNS)
-    assert issubclass(Refusal, Exception)
