@@ -35,6 +35,8 @@ class RankTrace:
     """Last node on the compute stream."""
     launched: defaultdict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
     """{stream: nodes} of the other streams."""
+    sizes: dict[tuple[int, str, int, int], float] = field(default_factory=dict)
+    """{(sender, family, stage, number): bytes} of messages that the rank receives."""
 
     def written(self) -> list[TraceNode]:
         """Return the nodes. Raises InputError for a feature that Chakra cannot express."""
@@ -53,7 +55,11 @@ class RankTrace:
     @cached_property
     def _program(self) -> Program:
         """Passes of the rank."""
-        return self.plan.programs[int(self.plan.role[self._cell])]
+        return self._program_of(self.rank)
+
+    def _program_of(self, rank: int) -> Program:
+        """Return the passes of a rank."""
+        return self.plan.programs[int(self.plan.role[self.plan.network.cells.ranks.of[rank]])]
 
     def _task(self, task: Task, activity: Activity, microbatch: int) -> None:
         """Add the nodes of a task, which does `activity`."""
@@ -99,13 +105,23 @@ class RankTrace:
             pairs = self.families[family]
             peer = int(pairs[pairs[:, 1] == self.rank, 0][0])
             ends = {"comm_src": peer, "comm_dst": self.rank, "comm_tag": self._tag(handle, microbatch)}
-            size = next(one.size for one in self.plan.network.plans if (one.group, one.op) == (family, "send"))
-            attributes = {**ends, **_sized(size), **self._communicator, "pg_desc": family}
+            attributes = {**ends, **_sized(self._bytes(peer, handle)), **self._communicator, "pg_desc": family}
             yield self._node(NodeType.RECV, f"receive {family}", [], 0.0, attributes)
         elif isinstance(handle, Wait):
             own = self.launched[handle.stream]
             done = own[: handle.first] if handle.first is not None else own[: len(own) - handle.but]
             yield from done[-1:]
+
+    def _bytes(self, sender: int, message: PassMessage) -> float:
+        """Return the bytes of a message to the rank, which the sender's task says."""
+        key = sender, message.family, self._program.own[message.chunk] + message.ahead, message.number
+        if key not in self.sizes:
+            program = self._program_of(sender)
+            for task in program.layout.tasks:
+                if task.gives is not None and task.collective is not None:
+                    family, chunk, ahead, number = task.gives
+                    self.sizes[sender, family, program.own[chunk] + ahead, number] = task.collective.size
+        return self.sizes[key]
 
     @property
     def _communicator(self) -> Attributes:

@@ -87,6 +87,7 @@ CASES = {
     },
     "interleaved": {"parallelism.pp": 4, "parallelism.vpp": 2, "parallelism.schedule": "interleaved"},
     "zero 1": {"parallelism.tp": 8, "parallelism.zero": 1, "training.global_batch": 16},
+    "encoder": {"model.encoder_layers": 8, "training.encoder_seq": 256, "parallelism.pp": 4},
 }
 
 
