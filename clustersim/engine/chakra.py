@@ -92,7 +92,7 @@ class _Groups:
                     wide = self.traces.groups.get(_group_name(node), ())
                     own = wide if {rank, peer} <= set(wide) else (rank, peer)
                     pairs[(rank, peer, str(node.attributes.get("pg_desc", "")))] = own
-        self.family = {name: self.add(desc or f"groups of {len(ranks)}", ranks) for name, (ranks, desc) in used.items()}
+        self.family = {name: self.add(_family_name(desc, ranks), ranks) for name, (ranks, desc) in used.items()}
         """Family of each group by its name in the traces."""
         self.pairs = {one: self.add(_pair_name(*one), one[:2], wide) for one, wide in pairs.items()}
         """Family of each pair by sender, receiver and description."""
@@ -159,6 +159,13 @@ def _group_name(node: TraceNode) -> str:
     return str(node.attributes.get("pg_name", ""))
 
 
+def _family_name(desc: str, ranks: tuple[int, ...]) -> str:
+    """Return the family of a collective's group: its description, unless streams or pairs of ranks have such names."""
+    if desc in (COMPUTE, HOST) or desc.startswith("p2p"):
+        return f"group {desc}"
+    return desc or f"groups of {len(ranks)}"
+
+
 def _pair_name(source: int, target: int, desc: str) -> str:
     """Return the name of the family of a message: the trace's own name, or the distance between both ranks."""
     return desc if desc.startswith("p2p") else f"p2p {desc or f'{target - source:+d}'}"
@@ -190,9 +197,8 @@ class _TraceBinder:
             waits: list[Handle] = [OwnTask(last[task.stream])] if task.stream in last else []
             waits += task.waits
             for one in dict.fromkeys(before):
-                if (
-                    task.stream == COMPUTE and tasks[one].stream == HOST
-                ):  # so that the record has when a message was sent
+                # so that the record has when a message was sent
+                if task.stream == COMPUTE and tasks[one].stream == HOST:
                     waits += [handle for handle in tasks[one].waits if isinstance(handle, PassMessage)]
                 waits.append(OwnTask(one, shown[one]))
             if task.stream != HOST:

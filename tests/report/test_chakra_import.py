@@ -116,6 +116,15 @@ def test_two_groups_of_the_same_ranks_are_two():
     assert played(*[[slow, *fast]] * 2, groups=groups) == pytest.approx(played(*[[slow]] * 2, groups=groups), rel=1e-3)
 
 
+@pytest.mark.parametrize("name", ["compute", "host", "p2p", "p2p-forward"])
+def test_a_group_may_have_the_name_of_a_stream(name):
+    """Its collectives keep their order, and run beside computations."""
+    one, two = (coll(i, 1e6, pg_desc=name) for i in (0, 1))
+    alone = played(*[[coll(0, 1e6)]] * 2)
+    assert played(*[[one, two]] * 2) == pytest.approx(2 * alone)
+    assert played(*[[comp(2, 5e-6), one]] * 2) == pytest.approx(alone)
+
+
 def test_a_message_is_on_its_way_when_it_is_sent_and_received_where_it_is_waited_for():
     send, receive = message(1, NodeType.SEND, 1, 1e6, 0), message(0, NodeType.RECV, 0, 1e6)
     quick = played([message(1, NodeType.SEND, 1, 1e6)], [receive, comp(1, 0.002, 0)]) - 0.002
