@@ -170,11 +170,10 @@ def _plan(work: Work, placed: Tenant, net: Network) -> Plan:
 
     role, groups = topology.cache.once(("ranks", net.cells.key), found)
     gpus, made = work.gpus[ranks.first], Activities.of(work, net)
-    own = {one: one for one in layouts(work.scripts)}
-    if work.hosts:
-        how = launching(work.job, work.scripts, work.seconds, work.hosts)
-        own = {one: hosted(one, how) for one in own}
-    programs = [script._replace(layout=own[script.layout]) for script in work.scripts] if work.hosts else work.scripts
+    how = launching(work.job, work.scripts, work.seconds, work.hosts)
+    # a layout without hosts may still have the points where a host waits for its GPU
+    own = {one: hosted(one, how) if work.hosts or one.synchronised else one for one in layouts(work.scripts)}
+    programs = [script._replace(layout=own[script.layout]) for script in work.scripts]
     inside = [family for family in dict.fromkeys(chain(*[one.inside for one in own.values()])) if family in groups]
     slowdown, kind = topology.slowdown[gpus], topology.kind_of(gpus)
     number = {one: place for place, one in enumerate(own)}

@@ -69,7 +69,7 @@ def _start(script: Program, seconds: Seconds, host: Launcher) -> float | None:
     if not script.row:
         return 0.0
     layout = script.layout
-    if any(task.kind == SYNCHRONISE for task in layout.tasks):
+    if layout.synchronised:
         return None
     rows = [_row(tasks, seconds, host) for tasks in chain(layout.steps.values(), layout.special.values())]
     first = next(key for key, microbatch in script.passes() if microbatch >= 0)

@@ -200,6 +200,11 @@ class Layout:
         return list(found.values()), np.array([number[key] for key in keys], np.int64)
 
     @cached_property
+    def synchronised(self) -> bool:
+        """Whether a host waits for its GPU somewhere."""
+        return any(task.kind == SYNCHRONISE for task in self.tasks)
+
+    @cached_property
     def inside(self) -> tuple[str, ...]:
         """Families of collectives inside computations."""
         items = chain.from_iterable([task.items for task in self.tasks])

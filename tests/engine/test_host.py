@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from engine_cases import job
+from engine_cases import cluster, job
 from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -10,6 +10,7 @@ from script_cases import by_action
 from sweep_cases import keywords
 
 from clustersim.config.yaml import parse
+from clustersim.engine.fabric import HOST
 from clustersim.engine.launching import launching
 from clustersim.engine.program import Wait
 from clustersim.frameworks import load
@@ -323,3 +324,9 @@ def test_graphs_of_layers_end_at_the_router_where_rows_of_experts_vary():
     assert captured < each == kernel
     assert launches(training__cuda_graphs="layer", **padded) == (captured, captured)
     assert launches(training__cuda_graphs="full") == (0.0, 0.0)
+
+
+def test_a_step_without_a_modelled_host_has_no_task_of_one():
+    result = run(cluster(2), job(parallelism__pp=2, parallelism__dp=1, training__check_nan=True))
+    assert not result.plan.hosts
+    assert not any(task.stream == HOST for program in result.plan.programs for task in program.layout.tasks)
