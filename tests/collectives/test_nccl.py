@@ -1,5 +1,6 @@
 """NCCL's choice: its own logged figures, the caps of real nodes, overrides, errors, and laws of the model."""
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -202,9 +203,8 @@ def test_a_library_does_not_make_switches_add(fabric):
         "test.yaml:3:17: nccl.collnet: the switches of this fabric do not add up; write fabric.reduction: sharp, which fat "
         "trees and switch have, or drop it"
     )
-    with pytest.raises(InputError) as caught:
+    with pytest.raises(InputError, match=f"^{re.escape(message)}$"):
         cluster(nodes=4, fabric=fabric, nccl="{collnet: true}")
-    assert str(caught.value) == message
     assert cluster(nccl="{collnet: true}").node == cluster(nccl="{}").node
 
 
@@ -480,9 +480,8 @@ REFUSED = {
 
 @pytest.mark.parametrize("message", REFUSED)
 def test_what_cannot_be_is_said(message):
-    with pytest.raises(InputError) as caught:
+    with pytest.raises(InputError, match=f"^{re.escape(message)}$"):
         REFUSED[message]()
-    assert str(caught.value) == message
 
 
 @pytest.mark.parametrize(

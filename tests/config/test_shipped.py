@@ -70,11 +70,7 @@ def test_a_path_that_exists_wins(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("room", "name", "sentence"),
     [
-        (
-            "topologies",
-            "superpod_h100_12",
-            "did you mean 'superpod_h100_128'? `clustersim list topologies` shows them all",
-        ),
+        ("topologies", "superpod_h100_12", "did you mean 'superpod_h100_128'? `clustersim list topologies` shows them"),
         ("workloads", "Llama3_70B", "no shipped workload has that name; did you mean 'llama3_70b'? `clustersim list"),
         ("topologies", "qqq", "qqq: no such file, and no shipped topology has that name; `clustersim list topologies`"),
         ("topologies", "gpt3", "gpt3 is a workload, not a topology; the topology comes first, then the workload"),
@@ -82,16 +78,8 @@ def test_a_path_that_exists_wins(tmp_path, monkeypatch):
         ("workloads", "no/own.yaml", "no/own.yaml: no such file; `ls no` shows what is there"),
         ("topologies", "no/grid_64.yaml", "the bare name grid_32 finds the shipped one"),
         ("topologies", "\0", "no such file"),
-        (
-            "topologies",
-            "a.yaml,b.yaml",
-            "a.yaml,b.yaml: no such file; a list with commas is not a topology, so give one",
-        ),
-        (
-            "workloads",
-            "gpt3,gpt3_xl",
-            "so give one; `clustersim jobs` takes several workloads, with blanks between them",
-        ),
+        ("topologies", "a.yaml,b.yaml", ": no such file; a list with commas is not a topology, so give one"),
+        ("workloads", "gpt3,gpt3_xl", "give one; `clustersim jobs` takes several workloads, with blanks between them"),
         ("topologies", "x" * 5000, "cannot be read: File name too long"),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from itertools import product
 from pathlib import Path
@@ -209,9 +210,8 @@ def test_clocks_of_a_file_are_in_the_table_as_they_were_given(tmp_path):
 )
 def test_a_file_of_axes_that_cannot_be_is_one_sentence(tmp_path, text, sentence):
     (tmp_path / "axes.yaml").write_text(text)
-    with pytest.raises(InputError) as error:
+    with pytest.raises(InputError, match=re.escape(sentence)):
         asked({}, {}, tmp_path / "axes.yaml")
-    assert sentence in str(error.value)
 
 
 def test_a_file_of_axes_takes_the_names_of_options_and_of_megatron(tmp_path):
@@ -266,9 +266,8 @@ def test_ranges_multiply():
     ],
 )
 def test_a_space_that_cannot_be_is_one_sentence(options, settings, sentence):
-    with pytest.raises(InputError) as error:
+    with pytest.raises(InputError, match=re.escape(sentence)):
         legal(loaded("nvlink_h100_4", "gpt3_xl"), asked(options, settings))
-    assert sentence in str(error.value)
 
 
 @pytest.mark.parametrize(

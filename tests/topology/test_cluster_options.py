@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 
 import numpy as np
 import pytest
+from sweep_cases import plain
 
 from clustersim.convert.override import node_with
 from clustersim.errors import InputError
@@ -78,32 +80,26 @@ def cables_by_leaf(built, nodes):
 
 
 @pytest.mark.parametrize(
-    ("file", "asked", "sentence"),
+    ("words", "sentence"),
     [
+        ("superpod_h100_128 fabric.oversubscription=1.5", "write 1.4545 (22 uplinks) or 1.5238 (21 uplinks)"),
         (
-            "superpod_h100_128",
-            {"fabric.oversubscription": 1.5},
-            "fabric.oversubscription: 32 NICs on a leaf are 1.5 : 1 with no whole number of uplinks; write 1.4545 (22 uplinks) "
-            "or 1.5238 (21 uplinks)",
+            "superpod_h100_128 fabric.oversubscription=1.5",
+            ": 32 NICs on a leaf are 1.5 : 1 with no whole number of uplinks",
         ),
+        ("superpod_h100_128 fabric.tiers.0.oversubscription=3", "0.oversubscription: 32 NICs on a leaf are 3 : 1"),
+        ("rail_optimized fabric.oversubscription=3.14159", "or 3.2667 (49 down, 15 up)"),
+        ("rail_optimized fabric.oversubscription=64", "64 ports of a switch cannot be shared out 64 : 1"),
         (
-            "superpod_h100_128",
-            {"fabric.tiers.0.oversubscription": 3},
-            "fabric.tiers.0.oversubscription: 32 NICs on a leaf are 3 : 1",
-        ),
-        ("rail_optimized", {"fabric.oversubscription": 3.14159}, "or 3.2667 (49 down, 15 up)"),
-        ("rail_optimized", {"fabric.oversubscription": 64}, "64 ports of a switch cannot be shared out 64 : 1"),
-        (
-            "rail_optimized",
-            {"cluster.nodes": 8, "fabric.rails": "none", "fabric.oversubscription": 2},
+            "rail_optimized cluster.nodes=8 fabric.rails=none fabric.oversubscription=2",
             "one tier has no uplinks; leave it out, or add a tier",
         ),
     ],
 )
-def test_an_oversubscription_that_cannot_be_built_names_those_that_can(file, asked, sentence):
-    with pytest.raises(InputError) as error:
-        load(file, asked)
-    assert sentence in str(error.value)
+def test_an_oversubscription_that_cannot_be_built_names_those_that_can(words, sentence):
+    file, asked = words.split(" ", 1)
+    with pytest.raises(InputError, match=re.escape(sentence)):
+        load(file, plain(asked))
 
 
 def test_ratios_that_a_refusal_names_can_be_built():
@@ -247,9 +243,8 @@ def test_run_and_show_take_them(call):
     ],
 )
 def test_what_cannot_be_is_one_sentence(overrides, sentence):
-    with pytest.raises(InputError) as error:
+    with pytest.raises(InputError, match=re.escape(sentence)):
         load("rail_optimized", overrides)
-    assert sentence in str(error.value)
 
 
 def test_a_list_takes_numbers():
@@ -301,9 +296,8 @@ def test_values_replace_those_of_a_file_whose_sections_are_sections(cluster, fab
 def test_values_that_replace_values_that_are_replaced(overrides, sentence, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "c.yaml").write_text(json.dumps({"cluster": NODES, "fabric": FABRIC}))
-    with pytest.raises(InputError) as error:
+    with pytest.raises(InputError, match=re.escape(sentence)):
         load("c.yaml", overrides)
-    assert sentence in str(error.value)
 
 
 def test_a_section_may_be_wrong_in_the_file_that_is_replaced_as_a_whole(tmp_path):
