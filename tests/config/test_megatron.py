@@ -6,6 +6,7 @@ import json
 import re
 
 import pytest
+from sweep_cases import plain, said
 
 from clustersim.config.jobs import Jobs
 from clustersim.config.workload import Algorithms, Model, Overlap, Parallelism, Training, Workload
@@ -37,78 +38,63 @@ def job(more: str):
     return build(parse(PLAIN + more, "t.yaml"))
 
 
-@pytest.mark.parametrize(
-    ("line", "section", "key", "value"),
-    [
-        ("sequence-parallel: true", "parallelism", "sequence_parallel", True),
-        ("sequence_parallel: true", "parallelism", "sequence_parallel", True),
-        ("training: {sequence-parallel: true}", "parallelism", "sequence_parallel", True),
-        ("fp8-format: hybrid\nbf16: true", "training", "precision", "fp8"),
-        ("fp8-format: hybrid\nfp8-recipe: tensorwise\nbf16: true", "training", "precision", "fp8"),
-        ("fp8-format: hybrid\nfp8-recipe: tensorwise\nbf16: true", "training", "fp8_scaling", "current"),
-        ("fp8-format: hybrid\nfp8-recipe: blockwise\nbf16: true", "training", "fp8_scaling", "block"),
-        ("fp8-format: hybrid\nbf16: true", "training", "fp8_scaling", "delayed"),
-        ("no-gradient-accumulation-fusion: true", "training", "fused_accumulation", False),
-        ("fp8-format: e4m3\nfp8-recipe: mxfp8\nbf16: true", "training", "precision", "mxfp8"),
-        ("fp8-recipe: mxfp8\nbf16: true", "training", "precision", "bf16"),
-        ("fp4-format: e2m1\nbf16: true", "training", "precision", "nvfp4"),
-        ("fp4-format: e2m1\nfirst-last-layers-bf16: true", "training", "bf16_first_layers", 1),
-        (
-            "first-last-layers-bf16: true\nnum-layers-at-start-in-bf16: 0\nnum-layers-at-end-in-bf16: 4",
-            "training",
-            "bf16_last_layers",
-            4,
-        ),
-        ("num-layers-at-end-in-bf16: 4", "training", "bf16_last_layers", 0),
-        ("fp4-format: e2m1\nfp4-recipe: nvfp4\nbf16: true", "training", "precision", "nvfp4"),
-        ("fp16: true", "training", "precision", "fp16"),
-        ("optimizer: Adam", "training", "optimizer", "adam"),
-        ("clip-grad: 0.0", "training", "clip_gradients", False),
-        ("recompute-activations: true", "training", "recompute", "selective"),
-        ("attention-backend: unfused", "training", "attention", "unfused"),
-        ("use-flash-attn: false", "training", "attention", "unfused"),
-        ("untie-embeddings-and-output-weights: true", "model", "tied_embeddings", False),
-        ("use-distributed-optimizer: true", "parallelism", "zero", 1),
-        ("swiglu: true", "model", "activation", "swiglu"),
-        ("normalization: RMSNorm", "model", "norm", "rmsnorm"),
-        ("position-embedding-type: rope", "model", "positions", "rotary"),
-        ("num-query-groups: 4", "model", "kv_heads", 4),
-        ("hidden_dropout: 0.0", "model", "dropout", False),
-        ("overlap-grad-reduce: true", "parallelism", "overlap", Overlap(grad_reduce=True)),
-        ("grad-reduce-in-bf16: true\naccumulate-allreduce-grads-in-fp32: true", "training", "gradients", "bf16"),
-        ("use-rotary-position-embeddings: true", "model", "positions", "rotary"),
-        (
-            "recompute-granularity: full\nrecompute-method: block\nrecompute-num-layers: 3",
-            "training",
-            "recompute_layers",
-            3,
-        ),
-        (
-            "recompute-granularity: selective\nrecompute-modules: [mlp, core_attn]",
-            "training",
-            "recompute_modules",
-            ("mlp", "core_attn"),
-        ),
-        ("recompute-num-layers: 3", "training", "recompute_layers", None),
-        ("squared-relu: true", "model", "activation", "squared_relu"),
-        ("qk-layernorm: true", "model", "qk_norm", True),
-        ("disable-bias-linear: true\nadd-qkv-bias: true", "model", "qkv_bias", True),
-        ("mtp-num-layers: 1", "model", "mtp_layers", 1),
-        ("kv-lora-rank: 32\nv-head-dim: 128", "model", "mla", None),
-        ("num-experts: 8\nmoe-layer-freq: ([0]*3+[1]*9)\nffn-hidden-size: 256", "model", "dense_layers", 3),
-        ("num-experts: 8\nmoe-shared-expert-intermediate-size: 768", "model", "shared_ffn", 768),
-        (
-            "pipeline-model-parallel-size: 4\npipeline-model-parallel-layout: Ett|(tttt|)*2,ttL",
-            "parallelism",
-            "layout",
-            "Ett|(tttt|)*2,ttL",
-        ),
-        ("pipeline-model-parallel-size: 4\ndecoder-last-pipeline-num-layers: 2", "parallelism", "last_layers", 2),
-        ("ffn-hidden-size: 4096\nmoe-ffn-hidden-size: 512\nnum-experts: 8", "model", "ffn", 512),
-    ],
-)
-def test_a_name_of_megatrons_is_understood_wherever_it_stands(line, section, key, value):
-    assert getattr(getattr(job(line), section), key) == value
+UNDERSTOOD = {
+    "sequence-parallel: true": "parallelism.sequence_parallel=true",
+    "sequence_parallel: true": "parallelism.sequence_parallel=true",
+    "training: {sequence-parallel: true}": "parallelism.sequence_parallel=true",
+    "fp8-format: hybrid\nbf16: true": "training.precision=fp8 training.fp8_scaling=delayed",
+    "fp8-format: hybrid\nfp8-recipe: tensorwise\nbf16: true": "training.precision=fp8 training.fp8_scaling=current",
+    "fp8-format: hybrid\nfp8-recipe: blockwise\nbf16: true": "training.fp8_scaling=block",
+    "no-gradient-accumulation-fusion: true": "training.fused_accumulation=false",
+    "fp8-format: e4m3\nfp8-recipe: mxfp8\nbf16: true": "training.precision=mxfp8",
+    "fp8-recipe: mxfp8\nbf16: true": "training.precision=bf16",
+    "fp4-format: e2m1\nbf16: true": "training.precision=nvfp4",
+    "fp4-format: e2m1\nfirst-last-layers-bf16: true": "training.bf16_first_layers=1",
+    "first-last-layers-bf16: true\nnum-layers-at-start-in-bf16: 0\nnum-layers-at-end-in-bf16: 4": (
+        "training.bf16_last_layers=4"
+    ),
+    "num-layers-at-end-in-bf16: 4": "training.bf16_last_layers=0",
+    "fp4-format: e2m1\nfp4-recipe: nvfp4\nbf16: true": "training.precision=nvfp4",
+    "fp16: true": "training.precision=fp16",
+    "optimizer: Adam": "training.optimizer=adam",
+    "clip-grad: 0.0": "training.clip_gradients=false",
+    "recompute-activations: true": "training.recompute=selective",
+    "attention-backend: unfused": "training.attention=unfused",
+    "use-flash-attn: false": "training.attention=unfused",
+    "untie-embeddings-and-output-weights: true": "model.tied_embeddings=false",
+    "use-distributed-optimizer: true": "parallelism.zero=1",
+    "swiglu: true": "model.activation=swiglu",
+    "normalization: RMSNorm": "model.norm=rmsnorm",
+    "position-embedding-type: rope": "model.positions=rotary",
+    "num-query-groups: 4": "model.kv_heads=4",
+    "hidden_dropout: 0.0": "model.dropout=false",
+    "overlap-grad-reduce: true": "parallelism.overlap.grad_reduce=true",
+    "grad-reduce-in-bf16: true\naccumulate-allreduce-grads-in-fp32: true": "training.gradients=bf16",
+    "use-rotary-position-embeddings: true": "model.positions=rotary",
+    "recompute-granularity: full\nrecompute-method: block\nrecompute-num-layers: 3": "training.recompute_layers=3",
+    "recompute-granularity: selective\nrecompute-modules: [mlp, core_attn]": (
+        "training.recompute_modules=[mlp,core_attn]"
+    ),
+    "recompute-num-layers: 3": "training.recompute_layers=null",
+    "squared-relu: true": "model.activation=squared_relu",
+    "qk-layernorm: true": "model.qk_norm=true",
+    "disable-bias-linear: true\nadd-qkv-bias: true": "model.qkv_bias=true",
+    "mtp-num-layers: 1": "model.mtp_layers=1",
+    "kv-lora-rank: 32\nv-head-dim: 128": "model.mla=null",
+    "num-experts: 8\nmoe-layer-freq: ([0]*3+[1]*9)\nffn-hidden-size: 256": "model.dense_layers=3",
+    "num-experts: 8\nmoe-shared-expert-intermediate-size: 768": "model.shared_ffn=768",
+    "pipeline-model-parallel-size: 4\npipeline-model-parallel-layout: Ett|(tttt|)*2,ttL": (
+        "parallelism.layout=Ett|(tttt|)*2,ttL"
+    ),
+    "pipeline-model-parallel-size: 4\ndecoder-last-pipeline-num-layers: 2": "parallelism.last_layers=2",
+    "ffn-hidden-size: 4096\nmoe-ffn-hidden-size: 512\nnum-experts: 8": "model.ffn=512",
+}
+
+
+@pytest.mark.parametrize("line", UNDERSTOOD)
+def test_a_name_of_megatrons_is_understood_wherever_it_stands(line):
+    for key, value in plain(UNDERSTOOD[line]).items():
+        assert said(job(line), key) == value
 
 
 def test_latent_attention_has_megatrons_defaults():

@@ -1,4 +1,4 @@
-"""Inputs of sweeps and searches, and their points, written as words of a command line."""
+"""Jobs, points and inputs of searches, written as words such as `tp=2 model.layers=4`."""
 
 from typing import Any
 
@@ -40,3 +40,11 @@ def question(words: str) -> tuple[SweepInputs, str]:
 def keywords(words: str) -> dict[str, Any]:
     """Return the values of such words by keys as keyword arguments have them, with __ for the first dot."""
     return {key.replace(".", "__", 1): value for key, value in parsed(words).items()}
+
+
+def said(job: Any, key: str) -> Any:
+    """Return the value that a job's specification has at a dotted key, a tuple as a list."""
+    value = job
+    for part in key.split("."):
+        value = getattr(value, part)
+    return list(value) if isinstance(value, tuple) else value
