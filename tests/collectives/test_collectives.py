@@ -15,7 +15,7 @@ import pytest
 from clustersim import plugins
 from clustersim.collectives import model, proof
 from clustersim.collectives.model import AllPairs, Group, Phase, Step
-from clustersim.errors import ClustersimError, InputError, SimulationError, UnknownNameError
+from clustersim.errors import ClustersimError, InputError, SimulationError
 
 ALGORITHMS = sorted(plugins.names(model.ROOM))
 SIZES = range(2, 18)
@@ -202,11 +202,6 @@ def test_what_cannot_be_done_is_said(algorithm: str, op: str, group: Group) -> N
     with pytest.raises(InputError) as caught:
         model.phases(algorithm, op, group)
     assert str(caught.value) == REFUSED[algorithm, op, group]
-
-
-def test_an_unknown_algorithm_lists_the_known() -> None:
-    with pytest.raises(UnknownNameError, match=r"'rign' is not one of the collectives; did you mean 'ring'\?"):
-        model.phases("rign", "all_reduce", Group(4, (4,)))
 
 
 def test_an_algorithm_from_outside() -> None:

@@ -9,7 +9,7 @@ import yaml
 from clustersim.config.fields import validate
 from clustersim.config.workload import Workload
 from clustersim.config.yaml import Document
-from clustersim.errors import ConfigError, UnknownNameError
+from clustersim.errors import ConfigError
 from clustersim.frameworks import everything, find, load, unseen
 from clustersim.frameworks.table import Evidence, JobRecipe, LaunchTime
 from clustersim.parallel.load import load as job
@@ -268,11 +268,6 @@ def test_what_a_launch_takes_had_nobody_seen_the_source_it_was_read_from():
     assert unseen(load("nanotron"), "ULTRA") == pytest.approx(own.value / other.value)
     assert unseen(load("megatron-deepspeed"), "ULTRA") is None  # its figure is not from there
     assert unseen(load("maxtext"), "VTRAINS") is None
-
-
-def test_an_unknown_framework_is_named_with_the_nearest():
-    with pytest.raises(UnknownNameError, match="nemo"):
-        load("nemmo")
 
 
 def test_norms_are_apexs_until_frameworks_take_persistent_ones():
