@@ -230,7 +230,7 @@ class Preparation:
         kept, structure = self.schedule(job, microbatches or job.microbatches), self.structure(job)
         if (known := kept.written.get(structure)) is not None:
             return cast(Written, known)
-        passes = self._jobs["written"].once(structure, lambda: [WrittenPasses.of(part) for part in self.parts(job)])
+        passes = self._jobs["written"].once(structure, lambda: [WrittenPasses(part) for part in self.parts(job)])
         alike = zip(*(scripts(job, own, kept.rows) for own in passes), strict=True)
         made = tuple(script for lane in alike for script in lane)
         written = kept.written.keep(structure, Written(made, tuple(kernels(made))))

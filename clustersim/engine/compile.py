@@ -114,7 +114,7 @@ class Plan(NamedTuple):
 
     def carried(self) -> Carried:
         """Return the bytes of all collectives and messages of a step, by variant and group cell."""
-        often = [program.often() for program in self.programs]
+        often = [Counter([key for key, _ in program.passes()]) for program in self.programs]
         sums: dict[tuple[int, bytes], dict[Collective, float]] = {}
         total: dict[tuple[Variant, int], float] = {}
         for cell, (role, begin) in enumerate(zip(self.role.tolist(), self.begins.tolist(), strict=False)):
@@ -125,7 +125,7 @@ class Plan(NamedTuple):
                 for name, places in layout.templates.items():
                     for activity in does[places.start : places.stop].tolist():
                         for call, size in self.activities[activity].calls.items():
-                            own[call] = own.get(call, 0.0) + often[role].get(name, 0) * size
+                            own[call] = own.get(call, 0.0) + often[role][name] * size
             total |= self.placed(cell, sums[key])
         return total
 
@@ -169,8 +169,9 @@ def _plan(work: Work, placed: Tenant, net: Network) -> Plan:
         return roles(work.job)[ranks.first], cells_of(families, net)
 
     role, groups = topology.cache.once(("ranks", net.cells.key), found)
-    gpus, made = work.gpus[ranks.first], Activities.of(work, net)
-    how = launching(work.job, work.scripts, work.seconds, work.hosts)
+    gpus, job = work.gpus[ranks.first], work.job
+    made = Activities(work.seconds, net, work.hosts, job.sms_beside, job.memory_beside)
+    how = launching(job, work.scripts, work.seconds, work.hosts)
     # a layout without hosts may still have the points where a host waits for its GPU
     own = {one: hosted(one, how) if work.hosts or one.synchronised else one for one in layouts(work.scripts)}
     programs = [script._replace(layout=own[script.layout]) for script in work.scripts]
@@ -313,11 +314,6 @@ class Activities:
     times: dict[tuple[object, ...], SegmentTimes] = field(default_factory=dict)
     """Times, by the content without groups and the first group cells whose flows take as long."""
 
-    @classmethod
-    def of(cls, work: Work, network: Network) -> Activities:
-        """Return the creator of activities for a job on its network."""
-        return cls(work.seconds, network, work.hosts, work.job.sms_beside, work.job.memory_beside)
-
     def alone(self, seconds: float) -> int:
         """Return the number of the activity that takes `seconds` without any flow."""
         if seconds not in self.plain:
@@ -328,9 +324,10 @@ class Activities:
     def numbered(self, what: Hashable, rows: Sequence[LikeCells], make: Callable[[LikeCells], Activity]) -> list[int]:
         """Return the index of the activity for each of `rows`. what: key of the activity's content without its groups."""
         known = self.numbers.setdefault(what, {})
-        fresh = [row for row in dict.fromkeys(rows) if row not in known]
-        known.update(zip(fresh, range(len(self.activities), len(self.activities) + len(fresh)), strict=True))
-        self.activities.extend([make(row) for row in fresh])
+        for row in rows:
+            if row not in known:
+                known[row] = len(self.activities)
+                self.activities.append(make(row))
         return [known[row] for row in rows]
 
     def text(self, items: Steps, speed: Speed, families: frozenset[str], extra: float | None) -> _Written:

@@ -270,17 +270,12 @@ def _kinds(topology: Topology, tenant: Tenant, cells: Partition) -> dict[str, li
     found: dict[str, list[GroupKind]] = {}
     for family, collectives in tenant.families:
         first = cells.groups[family.name].first
-        if _sends(collectives):
+        if all(one.op == "send" for one in collectives):
             kinds, which = _message_shapes(topology, tenant, family)
             found[family.name] = [kinds[kind] for kind in which[first].tolist()]
         elif topology.pools:
             found[family.name] = [types_of(topology, row) for row in tenant.gpus[family.ranks[first]]]
     return found
-
-
-def _sends(collectives: Sequence[Collective]) -> bool:
-    """Return whether a family has only messages."""
-    return all(one.op == "send" for one in collectives)
 
 
 def _message_shapes(topology: Topology, tenant: Tenant, family: Family) -> tuple[tuple[CommunicatorShape, ...], Ints]:

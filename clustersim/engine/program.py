@@ -10,7 +10,6 @@ stream is launched by the compute stream, after all its earlier tasks have ended
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -21,7 +20,7 @@ import numpy as np
 
 from clustersim.arrays import Ints
 from clustersim.engine.fabric import Activity
-from clustersim.engine.microbatch_overlap import ALONE, Pairing, StepKey, Turn, turns
+from clustersim.engine.microbatch_overlap import ALONE, Pairing, StepKey, turns
 from clustersim.engine.traffic import Variant
 from clustersim.model.kernel import Kernel
 from clustersim.model.operator import Collective, OperatorStep, Steps
@@ -232,21 +231,13 @@ class Program(NamedTuple):
     own: tuple[int, ...]
     """Global stages of the rank, by chunk."""
 
-    def turns(self) -> list[Turn]:
-        """Return (key, action) in order; an action in parts appears once per part."""
-        return turns(self.row, self.own, self.layout.pairing)
-
     def passes(self) -> Iterator[tuple[TemplateKey, int]]:
         """Yield every pass: the key of its template, and the microbatch (-1 outside the actions)."""
         yield ("begin", None), -1
         once = special_actions(self.row, self.own, self.layout.special)
-        for key, action in self.turns():
+        for key, action in turns(self.row, self.own, self.layout.pairing):
             yield ("special", key[:2]) if action in once else ("steps", key), action.microbatch
         yield ("finish", None), -1
-
-    def often(self) -> Counter[TemplateKey]:
-        """Return the number of executions of each template."""
-        return Counter(key for key, _ in self.passes())
 
     def stage(self, chunk: int) -> int:
         """Return the global stage of a chunk; -1 for none."""

@@ -8,7 +8,7 @@ those in the middle of a pipeline, share one layout.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain, pairwise
 from operator import itemgetter
 from typing import NamedTuple, cast
@@ -153,24 +153,20 @@ def _exchanges(items: Steps) -> list[int]:
     return [i for i, item in enumerate(items) if isinstance(item, Collective) and item.group == EXCHANGE]
 
 
-class WrittenPasses(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class WrittenPasses:
     """Parts of scripts that do not depend on the number of microbatches. Equal parts are one object."""
 
     stages: tuple[Stage, ...]
     """All global stages."""
-    passes: dict[tuple[object, ...], tuple[ScriptLine, ...]]
+    passes: dict[tuple[object, ...], tuple[ScriptLine, ...]] = field(default_factory=dict)
     """Lines of passes by letter, stage object and options; written for the first of equal stages."""
-    parts: dict[tuple[int, ...], Steps]
+    parts: dict[tuple[int, ...], Steps] = field(default_factory=dict)
     """Consecutive steps of passes, by the identities of the steps."""
-    updates: dict[tuple[int, int], tuple[Steps, Steps]]
+    updates: dict[tuple[int, int], tuple[Steps, Steps]] = field(default_factory=dict)
     """(gradient norm, optimizer) by the number of parameters and of experts' parameters."""
-    layouts: dict[tuple[object, ...], Layout]
+    layouts: dict[tuple[object, ...], Layout] = field(default_factory=dict)
     """Layouts by their content: stages, messages, special passes, order."""
-
-    @classmethod
-    def of(cls, stages: Sequence[Stage]) -> WrittenPasses:
-        """Return the empty collection for a job with these stages."""
-        return cls(tuple(stages), {}, {}, {}, {})
 
 
 class RowEnds(NamedTuple):

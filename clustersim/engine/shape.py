@@ -404,13 +404,12 @@ def _with_meetings(draft: Shape, group_size: Ints) -> Shape:
     group, rank = draft.group[task[event]].astype(np.int64), draft.event_rank[event]
     order = np.lexsort((event, rank, group))
     event, group, rank = event[order], group[order], rank[order]
-    new = np.append(True, (np.diff(group) != 0) | (np.diff(rank) != 0))
-    start = np.flatnonzero(new)
-    call = np.arange(len(event)) - np.repeat(start, np.diff(np.append(start, len(event))))
+    first, run = _runs(group, rank)
+    call = np.arange(len(event)) - first[run]
     order = np.lexsort((rank, call, group))
     event, group, call = event[order], group[order], call[order]
-    first = np.flatnonzero(np.append(True, (np.diff(group) != 0) | (np.diff(call) != 0)))
-    size = np.diff(np.append(first, len(event)))
+    first, run = _runs(group, call)
+    size = np.bincount(run)
     short = np.flatnonzero(size != group_size[group[first]])
     if len(short):
         one = event[first[short[0]]]
@@ -423,7 +422,7 @@ def _with_meetings(draft: Shape, group_size: Ints) -> Shape:
         slot[some] = len(draft.op) + len(slots) + of
         slots += [tuple(row) for row in rows[unique].tolist()]
     meeting = np.full(draft.events, -1, np.int32)
-    meeting[event] = np.repeat(np.arange(len(first)), size)
+    meeting[event] = run
     return replace(
         draft,
         event_meeting=meeting,
@@ -431,3 +430,10 @@ def _with_meetings(draft: Shape, group_size: Ints) -> Shape:
         meeting_slot=slot.astype(np.int32),
         slots=tuple(slots),
     )
+
+
+def _runs(one: Ints, other: Ints) -> tuple[Ints, Ints]:
+    """Return the first row of each run of rows in which two columns stay the same, and the run of each row."""
+    new = np.ones(len(one), bool)
+    np.logical_or(one[1:] != one[:-1], other[1:] != other[:-1], out=new[1:])
+    return new.nonzero()[0], new.cumsum() - 1

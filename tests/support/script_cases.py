@@ -6,7 +6,7 @@ from clustersim.engine.script import WrittenPasses, row_ends, scripts
 
 def written(job, stages, schedule) -> tuple[Program, ...]:
     """Return the script of every pipeline rank of a placed job."""
-    return scripts(job, WrittenPasses.of(stages), row_ends(schedule, job.pipeline))
+    return scripts(job, WrittenPasses(tuple(stages)), row_ends(schedule, job.pipeline))
 
 
 def by_action(script: Program) -> list[tuple[Task, ...]]:

@@ -35,12 +35,6 @@ class ExtraLatency(NamedTuple):
     """Extra seconds of the slowest hop between nodes."""
 
 
-def extra_latency(topology: Topology, ranks: Ints, starts: Ints) -> ExtraLatency:
-    """Return the extra latency of a communicator of GPUs `ranks` (n,), sorted by node; each node begins at one of `starts`."""
-    question = ("extra latency", fingerprint(ranks), fingerprint(starts))
-    return topology.cache.once(question, lambda: _extra_latencies(topology, ranks[None], [starts])[0])
-
-
 def _extra_latencies(topology: Topology, ranks: Ints, starts: Sequence[Ints]) -> list[ExtraLatency]:
     """Return the extra latency of each communicator in `ranks` (communicators, n), routed together if nodes are as many."""
     inside = _inside(topology, ranks)
@@ -194,9 +188,13 @@ def shape(topology: Topology, ranks: Ints, shares: tuple[float, ...] = ()) -> Co
 
     Raises InputError if `ranks` is empty, has an unknown GPU, or has a GPU twice.
     """
-    [ranks] = _checked(topology, np.asarray(ranks, np.int64)[None])
-    one, starts = layout(topology, ranks, shares)
-    return one._replace(extra_latency=extra_latency(topology, ranks, starts))
+    ranks = np.asarray(ranks, np.int64)
+
+    def found() -> CommunicatorShape:
+        one, starts = layout(topology, _checked(topology, ranks[None])[0], shares)
+        return one._replace(extra_latency=_extra_latencies(topology, ranks[None], [starts])[0])
+
+    return topology.cache.once(("shape", fingerprint(ranks), shares), found)
 
 
 def _checked(topology: Topology, ranks: Ints) -> Ints:
@@ -207,8 +205,7 @@ def _checked(topology: Topology, ranks: Ints) -> Ints:
         raise InputError(
             f"GPU {ranks[(ranks < 0) | (ranks >= topology.gpus)][0]} is not among 0 to {topology.gpus - 1}"
         )
-    inside = np.sort(ranks)
-    if (inside[:, 1:] == inside[:, :-1]).any():
+    if (np.diff(np.sort(ranks)) == 0).any():
         raise InputError("a communicator has one GPU twice; name each once")
     return ranks
 
@@ -219,13 +216,17 @@ def layout(topology: Topology, ranks: Ints, shares: tuple[float, ...] = ()) -> t
     If all nodes are of one type, `ranks` may be on more nodes than the cluster has.
     """
     node, local = topology.numbering.split(ranks)
-    _, starts, at, counts = np.unique(node, return_index=True, return_inverse=True, return_counts=True)
-    nodes, most = len(counts), int(counts.max())
+    own = distinct(node)
+    at, nodes = own.searchsorted(node), len(own)
+    starts, counts = np.empty(nodes, np.int64), np.bincount(at)
+    starts[at[::-1]] = np.arange(len(node))[::-1]  # of those that are written to one place the last one stays
+    most = int(counts.max())
     even = bool((counts == most).all()) and bool((np.diff(np.sort(starts)) == most).all())
     rows = local.reshape(nodes, most) if even else local[None]
     nic = topology.numbering.nic[ranks % topology.gpus]
-    port = at * (nic.max() + 1) + nic
-    nics = int(np.bincount(distinct(port) // (nic.max() + 1)).min()) if nodes > 1 else 0
+    width = nic.max() + 1
+    port = at * width + nic
+    nics = int(np.bincount(distinct(port) // width).min()) if nodes > 1 else 0
     aligned = even and bool((rows == rows[0]).all())
     shares = checked_shares(shares, len(ranks))
     busiest = _busiest(np.array(shares), counts[at], port) if shares else None
