@@ -52,14 +52,6 @@ def launching(job: Job, scripts: Sequence[Program], seconds: Sequence[Seconds], 
     return Launching("prompt", max(known)) if len(known) == len(starts) else Launching("ahead")
 
 
-class _Row(NamedTuple):
-    """A pass: seconds to launch it, seconds to run it, and the delay by launches if both start together."""
-
-    launch: float
-    run: float
-    delay: float
-
-
 def _start(script: Program, seconds: Seconds, host: Launcher) -> float | None:
     """Return the delay of a rank's first pass by its host, in seconds; None if later passes may be delayed.
 
@@ -73,20 +65,21 @@ def _start(script: Program, seconds: Seconds, host: Launcher) -> float | None:
         return None
     rows = [_row(tasks, seconds, host) for tasks in chain(layout.steps.values(), layout.special.values())]
     first = next(key for key, microbatch in script.passes() if microbatch >= 0)
-    begun = _row(layout.parts[first], seconds, host)
-    lead = begun.delay + begun.run - begun.launch
-    prompt = all(row.launch <= row.run and row.delay <= lead for row in rows)
-    return begun.delay if prompt else None
+    launched, run, delay = _row(layout.parts[first], seconds, host)
+    lead = delay + run - launched
+    prompt = all(launch <= ran and late <= lead for launch, ran, late in rows)
+    return delay if prompt else None
 
 
-def _row(tasks: Iterable[Task], seconds: Seconds, host: Launcher) -> _Row:
-    """Return launch, run and delay of a pass, with collectives and messages of 0 s."""
+def _row(tasks: Iterable[Task], seconds: Seconds, host: Launcher) -> tuple[float, float, float]:
+    """Return the seconds to launch a pass and to run it, with collectives and messages of 0 s, and its delay by launches if both
+    start together."""
     queue, run = LaunchQueue(), 0.0
     for item in _items(tasks):
         took = seconds[item] if isinstance(item, Kernel) else 0.0
         queue.run(host.seconds(item), took)
         run += took
-    return _Row(queue.launched, run, queue.over - run)
+    return queue.launched, run, queue.over - run
 
 
 def _items(tasks: Iterable[Task]) -> Iterator[Kernel | Collective]:

@@ -82,7 +82,7 @@ class Record(LoopStep):
     def waits(self) -> Waits:
         """Waits for messages, streams and the host, including zero-length ones."""
         shape = self.shape
-        kinds, kind = self.tasks.once(_kinds_of_waits)
+        kinds, kind = self.tasks.once("waits", lambda: _kinds_of_waits(shape))
         stage = shape.wait_stage
         passes = np.arange(len(shape.microbatch))
         begin, end = shape.wait[shape.pass_task], shape.wait[shape.pass_end]
@@ -161,9 +161,9 @@ def _kind(handle: Handle) -> str:
     return handle.kind if isinstance(handle, OwnTask) else "receive"
 
 
-def _kinds_of_waits(tasks: Tasks) -> tuple[tuple[str, ...], Ints]:
+def _kinds_of_waits(shape: Shape) -> tuple[tuple[str, ...], Ints]:
     """Return the names of waits, and the name of each handle that tasks wait for, in order."""
     kinds: dict[str, int] = {}
-    of_line = [[kinds.setdefault(_kind(handle), len(kinds)) for handle in task.waits] for task in tasks.shape.lines]
+    of_line = [[kinds.setdefault(_kind(handle), len(kinds)) for handle in task.waits] for task in shape.lines]
     first, flat = offsets(np.array([*map(len, of_line)], np.int64)), [kind for own in of_line for kind in own]
-    return tuple(kinds), np.array(flat, np.int64)[entries(first, tasks.shape.line)]
+    return tuple(kinds), np.array(flat, np.int64)[entries(first, shape.line)]

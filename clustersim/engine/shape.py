@@ -124,9 +124,6 @@ class Shape:
         """Number of events of a step."""
         return int(self.pass_event[-1])
 
-    def __len__(self) -> int:
-        return self.events
-
     @cached_property
     def pass_rank(self) -> Ints:
         """Rank cell of each pass."""

@@ -11,7 +11,7 @@ from copy import copy
 from functools import cached_property
 from itertools import chain, compress
 from types import MappingProxyType
-from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 
@@ -23,7 +23,6 @@ from clustersim.engine.program import NOTHING, Carried
 from clustersim.engine.shape import shape
 
 Answer = TypeVar("Answer")
-P = ParamSpec("P")
 NO_SPEEDS: Mapping[Speed, Speed] = MappingProxyType({})
 
 
@@ -37,7 +36,7 @@ class Tasks:
     def __init__(self, plan: Plan) -> None:
         """Make the shape of a plan. Raises DeadlockError if ranks of a group do not reach the same tasks."""
         self.plan, self.shape = plan, shape(plan)
-        self._known: dict[object, Any] = {}
+        self._known: dict[str, Any] = {}
         self._carried: dict[int, Carried] = {}
         of, several = plan.does.tolist(), dict[tuple[int, ...], int]()
         for slot in self.shape.slots:
@@ -65,11 +64,11 @@ class Tasks:
             self._carried[task] = self.plan.placed(int(self.shape.task_rank[task]), calls) if calls else NOTHING
         return self._carried[task]
 
-    def once(self, find: Callable[Concatenate[Tasks, P], Answer], *more: P.args, **named: P.kwargs) -> Answer:
-        """Return find(self, …), computed once for all tasks that differ only in seconds: `find` must not read times."""
-        if find not in self._known:
-            self._known[find] = find(self, *more, **named)
-        return cast(Answer, self._known[find])
+    def once(self, name: str, find: Callable[[], Answer]) -> Answer:
+        """Return find(), computed once for all tasks that differ only in seconds: `find` must not read times."""
+        if name not in self._known:
+            self._known[name] = find()
+        return cast(Answer, self._known[name])
 
     @cached_property
     def timed(self) -> list[SegmentTimes]:
@@ -178,7 +177,7 @@ class LoopTimes(NamedTuple):
 
 def loop_times(tasks: Tasks, capacity: Floats) -> LoopTimes:
     """Return the times, links and losses of each task as columns. capacity: bytes/s of each link that can be a bottleneck."""
-    times, group, timed = tasks.once(_link_times, capacity), tasks.group, tasks.timed
+    times, group, timed = tasks.once("links", lambda: _link_times(tasks, capacity)), tasks.group, tasks.timed
     held = group[lengths(times.link_start).nonzero()[0]]
     rows = [
         [(*row[:4], *both) for row, *both in zip(one.rows, one.ends[::2], one.ends[1::2], strict=True)]

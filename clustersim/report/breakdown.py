@@ -143,7 +143,8 @@ def _computed(record: Record) -> Iterable[Part]:
     task, rank = shape.event_task[events], shape.event_rank[events]
     took = record.ends[events] - record.starts[events]
     update = shape.updating[task]
-    moves, shares = _inside(tasks) if tasks.once(_launched) else tasks.once(_inside)
+    launched = any(one.launched for one in tasks.timings)  # then time without computation is divided by kernel times
+    moves, shares = _inside(tasks) if launched else tasks.once("inside", lambda: _inside(tasks))
     most = np.where(moves, tasks.compute, np.inf)
     alone = most[task] if record.slowed is None else most[task] + record.slowed[events]
     work: Floats = np.minimum(alone, took)
@@ -152,11 +153,6 @@ def _computed(record: Record) -> Iterable[Part]:
     yield "compute", rank, busy
     for name, share in shares.items():
         yield name, rank, rest * share[task]
-
-
-def _launched(tasks: Tasks) -> bool:
-    """Return whether some tasks wait for the host. If so, time without computation is divided by kernel times."""
-    return any(one.launched for one in tasks.timings)
 
 
 def _inside(tasks: Tasks) -> tuple[Mask, dict[str, Floats]]:

@@ -193,7 +193,7 @@ def chosen(steps: Sequence[Record], plan: Plan, width: int, share: int = 1) -> l
 def _slices(record: Record) -> Ints:
     """Return the number of slices of each rank cell: one per span and one per flow inside."""
     shape = record.shape
-    each = np.bincount(shape.event_rank, record.tasks.once(_pieces)[shape.event_task], shape.ranks)
+    each = np.bincount(shape.event_rank, _pieces(record.tasks)[shape.event_task], shape.ranks)
     found: Ints = (each + np.bincount(record.waits.rank[record.waited], minlength=len(each))).astype(np.int64)
     return found
 

@@ -66,7 +66,9 @@ def adapted(
     """
     whole = folded(demand, every, fold)
     kept = ~every if kept is None else kept
-    while fold and _worth(whole, kept):
+    # leaving links out may save time where there are many classes: a simulation that needs more links is repeated
+    many = fold and len(whole.ranks.first) > MIN_CLASSES_TO_FOLD
+    while many and MIN_FOLDING_GAIN * int(kept.sum()) < len(kept):
         cells = folded(demand, kept)
         if MIN_FOLDING_GAIN * len(cells.ranks.first) > len(whole.ranks.first):
             break
@@ -76,8 +78,3 @@ def adapted(
             return found
         kept = kept | short
     return simulated(whole, every)
-
-
-def _worth(whole: Partition, kept: Mask) -> bool:
-    """Return whether leaving links out may save time: a simulation that needs more links is repeated."""
-    return len(whole.ranks.first) > MIN_CLASSES_TO_FOLD and MIN_FOLDING_GAIN * int(kept.sum()) < len(kept)

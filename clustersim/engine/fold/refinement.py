@@ -95,20 +95,28 @@ class _Edges(NamedTuple):
 
 def _members(families: Sequence[Family], starts: Mapping[str, int]) -> _Edges:
     """Return the edges between ranks and their groups."""
-    edges = [_Edges(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.uint64))]
+    edges = []
     for family in families:
         groups, n = family.ranks.shape
         label = np.tile(_mix(_roles(family, n).astype(np.uint64) + np.uint64(7)), groups)
         edges.append(_Edges(family.ranks.ravel(), starts[family.name] + np.repeat(np.arange(groups), n), label))
-    return _Edges(*map(np.concatenate, zip(*edges, strict=True)))
+    return _joined(edges)
 
 
 def _loading(loads: Sequence[ScarceLoads], starts: Mapping[str, int]) -> _Edges:
     """Return the edges between links and the groups that load them."""
-    edges = [_Edges(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.uint64))]
-    for i, one in enumerate(loads):
-        edges.append(_Edges(one.link, starts[one.family] + one.group, _mix(_rounded(one.weight) + np.uint64(31 + i))))
-    return _Edges(*map(np.concatenate, zip(*edges, strict=True)))
+    return _joined(
+        [
+            _Edges(one.link, starts[one.family] + one.group, _mix(_rounded(one.weight) + np.uint64(31 + i)))
+            for i, one in enumerate(loads)
+        ]
+    )
+
+
+def _joined(edges: Sequence[_Edges]) -> _Edges:
+    """Return all edges of several families or loads."""
+    none = _Edges(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.uint64))
+    return _Edges(*map(np.concatenate, zip(none, *edges, strict=True)))
 
 
 def _roles(family: Family, n: int) -> Ints:
