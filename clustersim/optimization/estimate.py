@@ -53,6 +53,9 @@ MANY = 1_000_000_000
 """Number of parameters for which an update is forecast: per parameter, no smaller update is faster."""
 
 
+Hidden = tuple[str, ...]
+
+
 class CandidateRows(NamedTuple):
     """Candidates of one tile as columns."""
 
@@ -77,14 +80,6 @@ class CandidateRows(NamedTuple):
         )
 
 
-class CandidateBounds(NamedTuple):
-    """Lower bounds of candidates as columns."""
-
-    seconds: Floats
-    memory: Floats
-    """Bytes of the fullest GPU."""
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class EstimatedTile:
     """Layers of one tensor-, context- and expert-parallel split, micro-batch, recomputation and overlap inside passes."""
@@ -103,8 +98,8 @@ class EstimatedTile:
     """Number of frozen weights in the same shape, counted in weights of the activations' type."""
     message: float
     """Bytes that a stage sends to the next."""
-    times: dict[bool, Floats] = field(default_factory=dict)
-    """Fields of `PassSeconds` of each kind of layer (kinds, 10), with and without communication that overlaps."""
+    times: dict[Hidden, Floats] = field(default_factory=dict)
+    """Fields of `PassSeconds` of each kind of layer (kinds, 10), by the groups that are left out."""
 
     @property
     def kernels(self) -> Iterable[Kernel]:
@@ -161,40 +156,30 @@ class Estimator:
         if times > 1:
             inputs = [min(one.layer.input_bytes or one.saved, one.saved) for one in tile.steps]
             tile = replace(tile, saved=np.array(inputs) * times, temporary=tile.temporary * 0)
-        return _Columns(self, tile, rows, np.zeros((len(tile.steps), 5))).memory()
+        return _Columns(self, tile, rows, np.zeros((len(tile.steps), 10))).memory()
 
-    def bounds(self, tile: EstimatedTile, rows: CandidateRows, computed: bool = False) -> CandidateBounds:
-        """Return lower bounds of the candidates of a tile. Raises ConfigError if kernels cannot be forecast.
+    def seconds(self, tile: EstimatedTile, rows: CandidateRows, hidden: Hidden = (), in_order: bool = False) -> Floats:
+        """Return lower bounds of the steps of a tile's candidates (rows,). Raises ConfigError if kernels cannot be forecast.
 
-        computed: whether to leave out communication that some overlap may hide.
+        hidden: groups whose collectives are left out, as some overlap may hide them. in_order: whether passes follow the order of
+        their schedule, which takes longer and is closer to the step. Rows that differ in memory alone are bounded once.
         """
-        times = self._times(tile, computed)
-        return CandidateBounds(self._seconds(tile, rows, times, computed), _Columns(self, tile, rows, times).memory())
-
-    def refined(self, tile: EstimatedTile, rows: CandidateRows) -> Floats:
-        """Return lower bounds of steps whose passes follow the order of their schedule (rows,). Raises ConfigError."""
-        return self._seconds(tile, rows, self._times(tile), in_order=True)
-
-    def _seconds(
-        self, tile: EstimatedTile, rows: CandidateRows, times: Floats, computed: bool = False, in_order: bool = False
-    ) -> Floats:
-        """Return the bounds of steps (rows,), computed once for rows that differ in memory alone."""
         zero = np.where(rows.zero == 2, 1, rows.zero)
         some, of = _distinct(rows.shape, rows.schedule, *(part.tolist() for part in rows._replace(zero=zero)[2:]))
-        found: Floats = _Columns(self, tile, rows.some(some), times).seconds(computed, in_order)[of]
+        found: Floats = _Columns(self, tile, rows.some(some), self._times(tile, hidden)).seconds(in_order)[of]
         return found
 
-    def _times(self, tile: EstimatedTile, computed: bool = False) -> Floats:
+    def _times(self, tile: EstimatedTile, hidden: Hidden = ()) -> Floats:
         """Return the fields of `PassSeconds` of each kind of layer (kinds, 10)."""
-        if computed not in tile.times:
-            tile.times[computed] = np.array([self.layers.seconds(tile.job, one, computed) for one in tile.steps])
-        return tile.times[computed]
+        if hidden not in tile.times:
+            tile.times[hidden] = np.array([self.layers.seconds(tile.job, one, hidden) for one in tile.steps])
+        return tile.times[hidden]
 
-    def token(self, tile: EstimatedTile, computed: bool = False) -> float:
-        """Return the least seconds per sequence of the passes of all layers. computed: as in `bounds`. Raises ConfigError if
-        kernels cannot be forecast."""
+    def token(self, tile: EstimatedTile, hidden: Hidden = ()) -> float:
+        """Return the least seconds per sequence of the passes of all layers. hidden: as in `seconds`. Raises ConfigError if kernels
+        cannot be forecast."""
         counts = np.bincount(tile.kinds.blocks, minlength=len(tile.steps))
-        forward, backward, _, _, out, back, *_ = self._times(tile, computed).T
+        forward, backward, _, _, out, back, *_ = self._times(tile, hidden).T
         return float(counts @ np.maximum(forward + backward, out + back)) / tile.job.training.micro_batch
 
     def message(self, size: float, far: bool) -> float:
@@ -262,18 +247,14 @@ class _Columns:
         self.split, self.whole = np.array(letters, bool).T
         """Whether a schedule has passes for weight gradients, and whole backward passes (rows,)."""
 
-    def seconds(self, computed: bool, in_order: bool = False) -> Floats:
-        """Return the bounds of steps (rows,).
-
-        computed: whether to leave out communication that overlaps. in_order: whether passes follow the order of their schedule.
-        """
+    def seconds(self, in_order: bool = False) -> Floats:
+        """Return the bounds of steps (rows,). in_order: whether passes follow the order of their schedule."""
         rows, pack, reduced = self.rows, self.pack, np.zeros((1, 1))
         passes = self._passes()
-        none = np.zeros((len(self.at), 1))
-        behind, after, before = (none, none, none[:, 0]) if computed else self._traffic(passes)
+        behind, after, before = self._traffic(passes)
         if in_order:
             passes, reduced = self._in_order(passes, before)
-            before = none[:, 0]
+            before = np.zeros(1)
         ready = np.where((rows.reduce & ~self.split)[:, None], passes.last, passes.ends) + behind
         ready = np.maximum(np.maximum(passes.ends, ready), reduced)
         update = self._update()
@@ -387,11 +368,8 @@ class _Columns:
     def _traffic(self, passes: _PassBounds) -> tuple[Floats, Floats, Floats]:
         """Return the seconds of data-parallel traffic after a rank's last pass, after its update, and before its first pass."""
         rows, pack, at, job = self.rows, self.pack, self.at, self.job
-        held, low, least = (part @ self.tile.parameters for part in (pack.busy, pack.low, pack.least))
+        low, least = pack.low @ self.tile.parameters, pack.least @ self.tile.parameters
         wide, narrow = BYTES[job.training.gradients], weight_bytes(job)
-
-        def over(part: Floats, rate: Floats) -> Floats:
-            return part[at, :, 0] * rate[:, :1] + part[at, :, 1] * rate[:, 1:]
 
         def beside(part: Floats, rate: Floats) -> Floats:  # on streams of their own: experts and all else
             return np.maximum(part[at, :, 0] * rate[:, :1], part[at, :, 1] * rate[:, 1:])
@@ -401,7 +379,7 @@ class _Columns:
         table = pack.low @ table  # read first, and the last to have its gradient
         reduce, gather = self._held_rates
         reduce_one, gather_one = self._rates(table)
-        whole = over(held, reduce) * wide
+        whole = self._over(self.params, reduce) * wide
         ends = (pack.top @ self.times[:, 6:8])[
             at
         ]  # of a stage's last layer, whose parameters are read last and ready first
@@ -411,7 +389,7 @@ class _Columns:
             rows.reduce[:, None], np.where(self.split[:, None], beside(least, reduce) * wide / 2, first), whole
         )
         sharded = (rows.zero > 0)[:, None]
-        after = np.where(sharded & ~rows.gather[:, None], over(held, gather) * narrow, 0.0)
+        after = np.where(sharded & ~rows.gather[:, None], self._over(self.params, gather) * narrow, 0.0)
         late = beside(low, gather) * narrow - passes.forward + ends[..., 0]
         late = np.maximum(late, beside(table, gather_one) * narrow)[:, 0]
         before = np.where((rows.zero > 0) & rows.gather & (self.copies == 1), late, 0.0)
@@ -468,27 +446,28 @@ class _Columns:
         limit = split.fsdp.shard if split.zero == 3 else None
         return np.maximum(np.minimum(whole, limit) if limit else whole, 1).astype(float)
 
+    def _over(self, part: Floats, rate: Floats) -> Floats:
+        """Return the sum over both families of `part` (shapes, ranks, 2), at the rate of each row (rows, 2): (rows, ranks)."""
+        return part[self.at, :, 0] * rate[:, :1] + part[self.at, :, 1] * rate[:, 1:]
+
     def _update(self) -> Floats:
         """Return the seconds of each rank's update (rows, ranks)."""
         if self.job.training.optimizer in ("none", "muon"):
             return np.zeros((len(self.at), 1))
         pairs = list(zip(self.rows.zero.tolist(), (self.rows.dp * self.copies).tolist(), strict=True))
         known = {pair: self.own.update(self.job, *pair) for pair in set(pairs)}
-        rates = np.array([known[pair] for pair in pairs])
-        seconds: Floats = (self.params[self.at] * rates[:, None, :]).sum(axis=2)
-        return seconds
+        return self._over(self.params, np.array([known[pair] for pair in pairs]))
 
     def memory(self) -> Floats:
         """Return the bytes that the fullest rank needs at least (rows,)."""
-        job, shards = self.job, self._shards[:, None, :]
-        params = self.params[self.at]
-        share, all_of = (params / shards).sum(axis=2), params.sum(axis=2)
+        job, per_shard = self.job, 1.0 / self._shards
+        share, all_of = self._over(self.params, per_shard), self.params.sum(axis=2)[self.at]
         width, main = BYTES[job.training.gradients], main_bytes(job)
         zero = self.rows.zero[:, None]
         sharded = (zero == 3) & (self.held.max(axis=1) > 1)[:, None]
-        frozen = weight_bytes(job) * (self.pack.busy @ self.tile.frozen)[self.at]
+        frozen = weight_bytes(job) * (self.pack.busy @ self.tile.frozen)
         weights = np.where(sharded, main * share, weight_bytes(job) * all_of)
-        weights += np.where(sharded, (frozen / shards).sum(axis=2), frozen.sum(axis=2))
+        weights += np.where(sharded, self._over(frozen, per_shard), frozen.sum(axis=2)[self.at])
         gradients = np.where(sharded, main * share, np.where(zero == 2, width * share, width * all_of))
         flight, single = self._in_flight()
         whole, least, top = (

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import NamedTuple
 
@@ -29,8 +29,8 @@ from clustersim.parallel.job import Job
 from clustersim.parallel.stages import Stage
 from clustersim.preparation import Preparation
 
-OVERLAPPED = ("tp", "etp", EXCHANGE)
-"""Groups whose collectives may overlap kernels."""
+TENSOR, EXPERTS = ("tp", "etp"), (EXCHANGE,)
+"""Groups whose collectives overlap kernels with `overlap.tp` and with `overlap.ep`."""
 
 
 class Waited(NamedTuple):
@@ -105,32 +105,38 @@ class LayerTimes:
         ready = Counter(_kernels(i for op in layer.operators[last:] for i in (*op.backward_input, *op.backward_weight)))
         return LayerSteps(layer, forward, backward, weights, inputs, read, ready, stage.saved(layer))
 
-    def seconds(self, job: Job, one: LayerSteps, computed: bool = False) -> PassSeconds:
-        """Return the least seconds of the passes of one layer. computed: leave out communication that some overlap may hide."""
-        least = self._least(job, one, computed)
+    def seconds(self, job: Job, one: LayerSteps, hidden: Collection[str] = ()) -> PassSeconds:
+        """Return the least seconds of the passes of one layer. hidden: groups whose collectives some overlap may hide."""
+        least = self._least(job, one, hidden)
         forward, backward, weights, inputs, *ends = (
             math.fsum(n * least[i] for i, n in part.items()) for part in one[1:7]
         )
-        apart, exchanged, waits = computed or job.parallelism.overlap.ep == "microbatch", [0.0, 0.0], [0.0, 0.0]
+        apart, exchanged, waits = (
+            EXCHANGE in hidden or job.parallelism.overlap.ep == "microbatch",
+            [0.0, 0.0],
+            [0.0, 0.0],
+        )
         for place, part in enumerate((one.forward, one.backward) if apart else ()):
             for item, n in part.items():
                 if isinstance(item, Waited) and item.collective.group == EXCHANGE:
                     whole = self._alone_in(job, item.collective)
                     exchanged[place] += n * whole
-                    waits[place] += n * max(0.0, whole - math.fsum(least[i] for i in item.beside)) * (not computed)
+                    waits[place] += (
+                        n * max(0.0, whole - math.fsum(least[i] for i in item.beside)) * (EXCHANGE not in hidden)
+                    )
         return PassSeconds(forward, backward, weights, inputs, *exchanged, *ends, *waits)
 
-    def _least(self, job: Job, one: LayerSteps, computed: bool) -> dict[Kernel | Waited, float]:
+    def _least(self, job: Job, one: LayerSteps, hidden: Collection[str]) -> dict[Kernel | Waited, float]:
         """Return the seconds that each kernel and collective of a layer adds at least.
 
-        computed: collectives that some overlap may hide add none.
+        Collectives of `hidden` groups add none.
         """
         known = self.preparation.seconds(job, one.kernels)
 
         def least(item: Kernel | Waited) -> float:
             if isinstance(item, Kernel):
                 return known[item]
-            if computed and item.collective.group in OVERLAPPED:
+            if item.collective.group in hidden:
                 return 0.0
             return max(0.0, self._collective(job, item.collective) - math.fsum(map(least, item.beside)))
 

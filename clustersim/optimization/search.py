@@ -21,7 +21,8 @@ from clustersim.arrays import Floats
 from clustersim.errors import InputError
 from clustersim.garbage import uncollected
 from clustersim.optimization.best import Answers, Best, PlaceInSpace, Refused
-from clustersim.optimization.estimate import EstimatedTile, Estimator
+from clustersim.optimization.estimate import EstimatedTile, Estimator, Hidden
+from clustersim.optimization.layer_times import EXPERTS, TENSOR
 from clustersim.optimization.objective import Load, Objective, ObjectiveValue, objective
 from clustersim.optimization.space import (
     TRAFFIC_KEYS,
@@ -295,12 +296,15 @@ class _CandidateSearch:
         estimator, simulator = self.estimator(tile), tile.rows.cluster.simulator
         layers = tile.rows.layers or estimator.tile(tile.rows.job)  # raises what is wrong
         if tile.each:
-            bounds = estimator.bounds(layers, columns(tile.each))
+            seconds, memory = (find(layers, columns(tile.each)) for find in (estimator.seconds, estimator.memory))
         else:
             tile.each = tile.rows.rows
-            bounds = tile.rows.bounds = tile.rows.bounds or estimator.bounds(layers, columns(tile.each))
-        values = np.maximum(self._values(tile, tile.each, bounds.seconds), tile.least)
-        fits = bounds.memory <= simulator.preparation.fullest * simulator.cluster.memory
+            seconds = self._seconds(tile, layers)
+            if tile.rows.memory is None:
+                tile.rows.memory = estimator.memory(layers, columns(tile.each))
+            memory = tile.rows.memory
+        values = np.maximum(self._values(tile, tile.each, seconds), tile.least)
+        fits = memory <= simulator.preparation.fullest * simulator.cluster.memory
         if not fits.all():
             self.out.add(TOO_LARGE, count=sum(1 + len(tile.each[row][1].others) for row in np.flatnonzero(~fits)))
         order = np.lexsort((np.arange(len(fits)), values[:, 1], values[:, 0]))
@@ -309,7 +313,14 @@ class _CandidateSearch:
         for one in tile.kinds():
             self._push_row(one, 0)
         if more:
-            self._follow(tile, layers, bounds.seconds)
+            self._follow(tile, layers)
+
+    def _seconds(self, tile: _Tile, layers: EstimatedTile, hidden: Hidden = ()) -> Floats:
+        """Return the lower bounds of a tile's rows, computed once. hidden: as in `Estimator.seconds`."""
+        known = tile.rows.seconds
+        if hidden not in known:
+            known[hidden] = self.estimator(tile).seconds(layers, columns(tile.rows.rows), hidden)
+        return known[hidden]
 
     def _values(self, tile: _Tile, each: Sequence[tuple[SizedSplit, Order]], seconds: Floats) -> Floats:
         """Return (minimized value, seconds) of candidates of a tile (candidates, 2)."""
@@ -346,7 +357,7 @@ class _CandidateSearch:
         rows = [row for row in range(item.row, min(item.row + TOGETHER, len(tile.order))) if tile.value(row) <= worst]
         each = [tile.each[tile.order[row]] for row in rows]
         assert tile.rows.layers is not None
-        values = self._values(tile, each, self.estimator(tile).refined(tile.rows.layers, columns(each)))
+        values = self._values(tile, each, self.estimator(tile).seconds(tile.rows.layers, columns(each), in_order=True))
         values = np.maximum(values, tile.values[rows])
         self._learn(tile, False, float((values[:, 1] / tile.values[rows][:, 1]).mean()))
         found: list[_Item | None] = [
@@ -372,29 +383,37 @@ class _CandidateSearch:
         if 0 < ratio < math.inf:
             self.ratios[refined, tile.kind] = total + ratio, count + 1
 
-    def _follow(self, tile: _Tile, layers: EstimatedTile, seconds: Floats) -> None:
+    def _follow(self, tile: _Tile, layers: EstimatedTile) -> None:
         """Push the tiles whose bounds follow from this one: more recomputation, other overlap, larger microbatches."""
         micro_batch = tile.rows.job.training.micro_batch
         several = tile.family.tiles[micro_batch]
-        if tile.rows is not several[0] or not len(seconds):
+        if tile.rows is not several[0] or not tile.each:
             return
         place = tile.rows.point(*tile.each[0])[0]
-        variants = any(len(others) > 1 for others in tile.family.tiles.values())
-        if variants:
-            own = tile.rows
-            own.computed = own.computed or self.estimator(tile).bounds(layers, columns(tile.each), computed=True)
-            seconds = own.computed.seconds
-        least = _least(np.maximum(self._values(tile, tile.each, seconds), tile.least))
         for other in several[1:]:
+            least = self._hidden(tile, layers, self._may_hide(tile.rows, other))
             self._push(least, place, _Tile(other, tile.family, least))
         larger = [size for size in sorted(tile.family.tiles) if size > micro_batch]
         while larger and not self._may_fit(tile, larger[0] / micro_batch):
             self.out.add(TOO_LARGE, count=sum(other.count for other in tile.family.tiles[larger.pop(0)]))
         if larger:
-            least = _least(
-                np.maximum(self._values(tile, tile.each, self._faster(tile, variants) * seconds), tile.least)
-            )
+            variants = [one for size in larger for one in tile.family.tiles[size]]
+            hidden = tuple(dict.fromkeys(group for one in variants for group in self._may_hide(tile.rows, one)))
+            least = self._hidden(tile, layers, hidden, self._faster(tile, hidden))
             self._push(least, place, _Tile(tile.family.tiles[larger[0]][0], tile.family, least))
+
+    @staticmethod
+    def _may_hide(first: TileRows, other: TileRows) -> Hidden:
+        """Return the groups whose collectives another variant may hide more than the first one."""
+        tensor = other.job.parallelism.overlap.tp != first.job.parallelism.overlap.tp
+        return (*(TENSOR if tensor else ()), *(EXPERTS if other.experts != first.experts else ()))
+
+    def _hidden(self, tile: _Tile, layers: EstimatedTile, hidden: Hidden, share: float = 1.0) -> ObjectiveValue:
+        """Return the lower bound of a tile at a share of its seconds. hidden: groups whose collectives are left out."""
+        seconds = share * self._seconds(tile, layers, hidden)
+        values = np.maximum(self._values(tile, tile.each, seconds), tile.least)
+        first, second = values.min(axis=0).tolist()
+        return first, second
 
     def _may_fit(self, tile: _Tile, times: float) -> bool:
         """Return whether any row may fit into memory at `times` its micro-batch."""
@@ -403,16 +422,16 @@ class _CandidateSearch:
         least = self.estimator(tile).memory(tile.rows.layers, columns(tile.each), times)
         return bool((least <= simulator.preparation.fullest * simulator.cluster.memory).any())
 
-    def _faster(self, tile: _Tile, computed: bool) -> float:
-        """Return the smallest share of a token's time that larger microbatches can reach. computed: as in Estimator.bounds."""
+    def _faster(self, tile: _Tile, hidden: Hidden) -> float:
+        """Return the smallest share of a token's time that larger microbatches can reach. hidden: as in `Estimator.seconds`."""
         estimator, job = self.estimator(tile), tile.rows.job
         if tile.family.fastest is None:
             size = min(max(tile.family.tiles), LARGEST * job.training.micro_batch)
             wide = estimator.tile(job.changed({KEYS["micro_batch"]: size}))
             estimator.learn([wide])
-            tile.family.fastest = estimator.token(wide, computed)
+            tile.family.fastest = estimator.token(wide, hidden)
         assert tile.rows.layers is not None
-        return min(1.0, tile.family.fastest / estimator.token(tile.rows.layers, computed) * SPREAD)
+        return min(1.0, tile.family.fastest / estimator.token(tile.rows.layers, hidden) * SPREAD)
 
     def explore(self, show: SearchProgress, limits: Limits) -> bool:
         """Simulate and bound possible best candidates until none is left or a limit is reached. Return whether none is left."""
@@ -449,7 +468,9 @@ class _CandidateSearch:
         heapify(rows)
         before = self.simulated
         while rows and self.simulated == before:
-            _, item = heappop(rows)
+            (expected, _), item = heappop(rows)
+            if expected > self.answers.worst[0]:
+                return
             if not self._may_win(item):
                 continue
             self.taken.add(item.number)
@@ -535,11 +556,6 @@ class _CandidateSearch:
             return item.tile.rows.count
         tile, rows = item.tile, range(item.row, len(item.tile.order))
         return sum(1 + len(tile.each[tile.order[row]][1].others) for row in rows if tile.value(row) <= worst)
-
-
-def _least(values: Floats) -> ObjectiveValue:
-    first, second = values.min(axis=0).tolist()
-    return first, second
 
 
 def _kind(simulator: Simulator) -> str:

@@ -8,19 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
 
+from clustersim.arrays import Floats
 from clustersim.config.overrides import scalar
 from clustersim.errors import InputError
 from clustersim.frameworks import offers
 from clustersim.garbage import uncollected
 from clustersim.optimization.best import PlaceInSpace, Refused
-from clustersim.optimization.estimate import CandidateBounds, CandidateRows, EstimatedTile
+from clustersim.optimization.estimate import CandidateRows, EstimatedTile, Hidden
 from clustersim.optimization.objective import Load
 from clustersim.optimization.shapes import SplitShape
 from clustersim.parallel.job import MAX_PASSES, Job, divisors, least_dp
@@ -118,9 +119,10 @@ class TileRows:
     splits: list[SizedSplit]
     experts: str
     layers: EstimatedTile | None = None
-    bounds: CandidateBounds | None = None
-    computed: CandidateBounds | None = None
-    """Bounds without communication that some overlap may hide."""
+    seconds: dict[Hidden, Floats] = field(default_factory=dict)
+    """Lower bounds of steps, by the groups whose collectives are left out (each: rows)."""
+    memory: Floats | None = None
+    """Lower bounds of peak bytes (rows,)."""
 
     @cached_property
     def count(self) -> int:
@@ -160,7 +162,8 @@ class CandidateFamily:
     tiles: dict[int, list[TileRows]]
     """{micro-batch: its variants}, the variant with the least computation first."""
     fastest: float | None = None
-    """Seconds per sequence in a microbatch so large that a larger one is no faster; None if unknown."""
+    """Seconds per sequence in a microbatch so large that a larger one is no faster, without communication that some overlap may
+    hide; None if unknown."""
 
 
 @lru_cache(maxsize=4096)

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
-from clustersim.optimization.estimate import CandidateBounds, CandidateRows, Estimator
+from clustersim.optimization.estimate import CandidateRows, Estimator
+from clustersim.optimization.layer_times import EXPERTS, TENSOR
 from clustersim.optimization.space import shape_of
+
+
+class Bounds(NamedTuple):
+    seconds: float
+    memory: float
 
 
 def bounds(simulator, job, computed=False):
@@ -16,6 +24,5 @@ def bounds(simulator, job, computed=False):
     flags = (np.array([value]) for value in (overlap.grad_reduce, overlap.param_gather, overlap.p2p))
     rows = CandidateRows([shape_of(split.schedule, split.pp, split.vpp)], [split.schedule], *numbers, *flags)
     tile = estimator.tile(job)
-    found = estimator.bounds(tile, rows, computed)
-    seconds = float(found.seconds[0]) if computed else float(estimator.refined(tile, rows)[0])
-    return CandidateBounds(seconds, float(found.memory[0]))
+    seconds = estimator.seconds(tile, rows, (*TENSOR, *EXPERTS) if computed else (), in_order=not computed)
+    return Bounds(float(seconds[0]), float(estimator.memory(tile, rows)[0]))
