@@ -36,7 +36,7 @@ def optimize(
     cluster: ClusterLike,
     workload: WorkloadLike,
     *,
-    goal: str = "step",
+    goal: str = "soonest",
     target: float | None = None,
     top: int = 5,
     unlikely: bool = False,
@@ -46,12 +46,12 @@ def optimize(
 ) -> OptimizeResult:
     """Find the best split of a model on a cluster over all legal degrees and options, as `clustersim optimize` does.
 
-    `cluster` and `workload` are those of `simulate`. `goal` is minimized: "step" time, "cost" or "energy" per token, or "gpus"
-    that reach `target` tokens/s. `top` is the number of results. `unlikely` includes splits that are unlikely to fit. `price` is
-    in USD per GPU-hour, `costs` a file of prices and power. `axes` are keys as in `sweep`, each a value or a list; "auto" means
-    all legal values. The default is "auto" for tp, pp, ep, expert_tp, micro_batch, recompute, schedule, vpp and zero, and for
-    values of cp that keep at least 2,048 tokens of a sequence together. Each split gets the overlap that suits it best, unless
-    it is set. Raises ClustersimError with the place and the problem.
+    `cluster` and `workload` are those of `simulate`. `goal` is minimized per token: time ("soonest"), USD ("rent", or "owned"
+    machines) or "energy"; or the "gpus" that reach `target` tokens/s. `top` is the number of results. `unlikely` includes
+    splits that are unlikely to fit. `price` is in USD per GPU-hour, `costs` a file of prices and power. `axes` are keys as in
+    `sweep`, each a value or a list; "auto" means all legal values. The default is "auto" for tp, pp, ep, expert_tp, micro_batch,
+    recompute, schedule, vpp and zero, and for values of cp that keep at least 2,048 tokens of a sequence together. Each split
+    gets the overlap that suits it best, unless it is set. Raises ClustersimError with the place and the problem.
 
     >>> optimize("hgx_h100_8", "gpt3_xl", tp=[1, 2], pp=1, top=1).best["tp"] in (1, 2)
     True
@@ -85,18 +85,21 @@ def plan(
     topology: ClusterLike = TOPOLOGY,
     blocking: bool = False,
     reliability: str | Path | None = None,
+    goal: str | None = None,
+    pareto: bool = False,
     unlikely: bool = False,
     price: float | None = None,
     costs: str | Path | None = None,
     **overrides: object,
 ) -> PlanResult:
-    """Find the cheapest cluster and split that train on `tokens` tokens ("15T" or 15e12) in time, as `clustersim plan` does.
+    """Find the best cluster and split that train on `tokens` tokens ("15T" or 15e12) in time, as `clustersim plan` does.
 
-    Exactly one limit is given: `days` of the whole run, `budget` in USD, or `nodes` without spares. `gpu`, `nic` and
+    At least one limit is given: `days` of the whole run, `budget` in USD, or `nodes` without spares. `gpu`, `nic` and
     `oversubscription` are the kinds of cluster to compare, each a value or a list. `topology` is the cluster whose number of
     nodes is varied. With `blocking`, steps wait while a checkpoint is written. `reliability` and `costs` are files that replace
-    the defaults. `unlikely` includes splits that are unlikely to fit. `price` is in USD per GPU-hour. `overrides` are keys that
-    all clusters share. Raises ClustersimError with the problem, or with what would be possible.
+    the defaults. `goal` is minimized: "rent" (default with `days`), "owned", "gpus", "energy" or "soonest" (default). `pareto`
+    also finds all plans that no other beats. `unlikely` includes splits that are unlikely to fit. `price` is in USD per GPU-hour.
+    `overrides` are keys that all clusters share. Raises ClustersimError with the problem, or with what would be possible.
 
     >>> planned = plan("gpt3_xl", tokens=1e9, nodes=1, tp=1, pp=1, recompute="none", micro_batch=4)
     >>> planned.nodes
@@ -105,8 +108,9 @@ def plan(
     axes = {"cluster.gpu": gpu, "cluster.nic": nic, "fabric.oversubscription": oversubscription}
     given = {key: value for key, value in axes.items() if value is not None}
     several = {key: list(one) if isinstance(one, list | tuple) else [one] for key, one in given.items()}
-    tokens, usd = _amount("tokens", tokens), None if budget is None else _amount("budget", budget)
-    asked = plan_request(tokens, days, usd, nodes, by_key(overrides), several, blocking)
+    total = amount("tokens=", tokens) if isinstance(tokens, str) else tokens
+    usd = amount("budget=", budget) if isinstance(budget, str) else budget
+    asked = plan_request(total, days, usd, nodes, by_key(overrides), several, blocking, goal, pareto)
     document = workload_document(workload)
     case = _case(topology, document, overrides, figures.load(costs, price), unlikely)
     planner = Planner(case, load_reliability(reliability))
@@ -121,8 +125,3 @@ def _case(
     include splits that are unlikely to fit into memory."""
     named = places(workload, keywords)
     return SweepInputs(cluster_document(cluster), unbuilt(workload), places=named, costs=costs, unlikely=unlikely)
-
-
-def _amount(name: str, value: float | str) -> float:
-    """Return an amount such as "15T" as a number; numbers unchanged."""
-    return amount(f"{name}=", value) if isinstance(value, str) else value

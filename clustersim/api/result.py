@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 from io import BytesIO
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
     from clustersim.explain.differences import Comparison
     from clustersim.explain.explanation import Explanation
+    from clustersim.planning.planner import TrainingPlan
     from clustersim.question import StepQuestion
     from clustersim.report.parquet import TableColumns
 
@@ -288,27 +290,26 @@ class PlanResult:
     @property
     def points(self) -> pl.DataFrame:
         """One row per kind of cluster, the best first: days, nodes, cost and energy of its plan, and the columns of its step."""
-        rows = [
-            {
-                "days": one.days,
-                "nodes": one.nodes,
-                "spares": one.goodput.spares,
-                "goodput": one.goodput.share,
-                "usd": one.usd,
-                "usd_owned": one.usd_owned,
-                "kwh": one.kwh,
-                "co2_kg": one.co2_kg,
-                **one.row,
-            }
-            for _, one in self.found.plans
-        ]
-        import polars as pl
+        return _plans(self.found.plans)
 
-        return pl.DataFrame(rows)
+    @property
+    def front(self) -> pl.DataFrame:
+        """One row, as in `points`, per plan that no other beats, the smallest first; empty without `pareto=True`."""
+        return _plans(self.found.front)
 
     def _repr_html_(self) -> str:
         """Return the table as HTML for notebooks."""
         return str(self.points._repr_html_())
+
+
+def _plans(plans: Sequence[tuple[Point, TrainingPlan]]) -> pl.DataFrame:
+    import polars as pl
+
+    def row(plan: TrainingPlan) -> Row:
+        size = {"days": plan.days, "nodes": plan.nodes, "spares": plan.goodput.spares, "goodput": plan.goodput.share}
+        return size | {key: getattr(plan, key) for key in ("usd", "usd_owned", "kwh", "co2_kg")} | plan.row
+
+    return pl.DataFrame([row(plan) for _, plan in plans])
 
 
 def _keywords(point: Point) -> dict[str, Any]:

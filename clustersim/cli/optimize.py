@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import shlex
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -30,9 +30,8 @@ def optimize(
     settings: options.Settings = None,
     machine: options.MachineOption = None,
     objective: Annotated[
-        Literal["step", "cost", "energy", "gpus"],
-        option("Minimize time, dollars or energy per token, or the GPUs for --target."),
-    ] = "step",
+        options.ObjectiveName, option("Minimize this per token; gpus: those for --target.")
+    ] = "soonest",
     target: Annotated[float | None, option("Tokens/s that --objective gpus must reach.", "TOKENS/S")] = None,
     top: Annotated[int, option("Number of best splits to find.", min=1, max=1000)] = 5,
     trials: Annotated[int | None, option("Largest number of simulations.", min=1, max=1_000_000)] = None,

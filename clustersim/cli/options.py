@@ -86,6 +86,8 @@ Within = Annotated[
 Force = Annotated[bool, option("Let --out replace the result of another question.")]
 NoSave = Annotated[bool, option("Write no files.")]
 NoFold = Annotated[bool, option("Simulate every rank, also identical ones.")]
+ObjectiveName = Literal["soonest", "rent", "owned", "gpus", "energy"]
+"""Names of objectives, `optimization.objective.OBJECTIVES`, which is imported only by commands that search."""
 Unlikely = Annotated[
     bool, option("Include splits unlikely to fit: under half of published runs at their memory level succeeded.")
 ]

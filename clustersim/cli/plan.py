@@ -38,6 +38,10 @@ def plan(
     days: Annotated[float | None, option("Largest number of days of the run.")] = None,
     budget: Annotated[str | None, option("Largest cost in USD, such as 20M.", "USD")] = None,
     nodes: Annotated[int | None, option("Largest number of nodes, without spares.", min=1)] = None,
+    objective: Annotated[
+        options.ObjectiveName | None, option("Minimize this; default: rent with --days, else soonest.")
+    ] = None,
+    pareto: Annotated[bool, option("List all plans that no other beats in all quantities.")] = False,
     gpu: Annotated[
         str | None, option(f"GPUs to compare: types of node; default {GPU}.", options.RUN["gpu"].values)
     ] = None,
@@ -56,9 +60,9 @@ def plan(
     prices: options.PriceOptions,
     output: options.SearchOutput,
 ) -> None:
-    """Find the cheapest cluster and split that train on the given tokens in time, failures, checkpoints and spares included.
+    """Find the best cluster and split that train on the given tokens in time, failures, checkpoints and spares included.
 
-    Every kind of cluster is sized for itself, with the batch that costs least: from the workload's to the one that
+    Every kind of cluster is sized for itself, with the batch that is best: from the workload's to the one that
     reaches the lowest loss with these tokens. Steps are simulated, and failures event by event.
     With --within or Ctrl-C the search ends with the best plan so far, and says how much better others may be.
     """
@@ -88,7 +92,7 @@ def plan(
     where = find("topologies", topology or TOPOLOGY)
     fixed = options.on_machine(machine, where, fixed, given)
     usd = amount("--budget", budget, "20M or 1.5B") if budget else None
-    asked = plan_request(amount("--tokens", tokens), days, usd, nodes, fixed, given, blocking)
+    asked = plan_request(amount("--tokens", tokens), days, usd, nodes, fixed, given, blocking, objective, pareto)
     with output.progress() as progress, keeping_inputs() as read:
         progress("plan")
         case = load(Files(str(where), str(workload), read, costs=prices.figures()), unlikely)
@@ -123,9 +127,11 @@ def _fields(found: Answer, command: PointCommand) -> dict[str, Any]:
         for one in found.changes
     ]
     plans = [_plan_fields(one, command) for _, one in found.plans]
+    front = zip(found.winners, found.front, strict=True)
+    pareto = [{"best_by": goals, **_plan_fields(one, command)} for goals, (_, one) in front]
     without = [{**kind, "why": why} for kind, why in found.without]
     rest = {"batches": found.batches, "played_days": found.played._asdict(), "changes": changes}
-    return {**limits, "plans": plans, "without": without, **rest}
+    return {**limits, "objective": asked.goal, "plans": plans, "pareto": pareto, "without": without, **rest}
 
 
 def _plan_fields(found: TrainingPlan, command: PointCommand) -> dict[str, Any]:
@@ -148,9 +154,12 @@ def _plan_fields(found: TrainingPlan, command: PointCommand) -> dict[str, Any]:
 
 def _lines(found: Answer, command: PointCommand, name: str) -> list[str]:
     """Return the plans as a table, why some kinds of cluster have none, and details of the best plan."""
-    head = f"{name}, {scaled(found.asked.tokens, '').strip()} tokens, within {found.asked.said}"
+    from clustersim.planning.request import BEST
+
+    goal = f": the {BEST[found.asked.objective]} plan" if found.asked.objective else ""
+    head = f"{name}, {scaled(found.asked.tokens, '').strip()} tokens, within {found.asked.said}{goal}"
     best, without = found.plans[0][1], [f"  {why}" for _, why in found.without]
-    table = [*_table(found), *_batches(found), "", *without]
+    table = [*_table(found.plans), *_batches(found), "", *without, *_pareto(found)]
     return [head, "", *table, *_details(found, best), *best_lines(command(best.point))]
 
 
@@ -162,8 +171,7 @@ def _batches(found: Answer) -> list[str]:
     if all(BATCH in kind for kind, _ in found.plans):
         return []
     *others, last = map(str, found.batches)
-    least = "costs least" if found.asked.days is not None else "is fastest"
-    chosen = f"of {', '.join(others)} and {last} the one that {least}" if others else "the workload's"
+    chosen = f"the best of {', '.join(others)} and {last}" if others else "the workload's"
     most, tokens = (scaled(amount, "").strip() for amount in (most_tokens(found.asked.tokens), found.asked.tokens))
     said = (
         f"batch: {chosen}, a larger one where none of these has a plan; beyond {most} tokens a step learns less from {tokens} "
@@ -172,15 +180,25 @@ def _batches(found: Answer) -> list[str]:
     return ["", *folded(said, "", "")]
 
 
-def _table(found: Answer) -> list[str]:
-    """Return the table of plans, one row per kind of cluster."""
+def _pareto(found: Answer) -> list[str]:
+    """Return the table of the plans that no other beats, if it was requested."""
+    if not found.front:
+        return []
+    rows = _table(found.front, [", ".join(goals) for goals in found.winners])
+    return ["no other plan beats these in GPUs, days, money and energy:", *rows, ""]
+
+
+def _table(plans: Sequence[tuple[Point, TrainingPlan]], notes: Sequence[str] = ()) -> list[str]:
+    """Return a table of plans, one per row. notes: objectives by which each is the best, if these are shown."""
     from clustersim.report.terminal import table
 
     names = "GPU,nodes,GPUs,spares,split,batch,step,MFU,goodput,days,USD,owned,MWh,t CO2e"
-    head = ["", *names.split(",")]
-    differ = [key for key in FABRIC if len({str(kind.get(key)) for kind, _ in found.plans}) > 1]
-    rows = [_cells(place, one, _cluster(kind, differ)) for place, (kind, one) in enumerate(found.plans, 1)]
-    return [*table([head, *rows]), *doubts([one.row for _, one in found.plans])]
+    head = ["", *names.split(","), "best by" if notes else ""]
+    differ = [key for key in FABRIC if len({str(kind.get(key)) for kind, _ in plans}) > 1]
+    rows = [[*_cells(place, one, _cluster(kind, differ)), ""] for place, (kind, one) in enumerate(plans, 1)]
+    for row, note in zip(rows, notes, strict=False):
+        row[-1] = note
+    return [*table([head, *rows]), *doubts([one.row for _, one in plans])]
 
 
 def _cluster(kind: Point, differ: Sequence[str]) -> str:
@@ -197,7 +215,7 @@ def _cells(place: int, one: TrainingPlan, cluster: str) -> list[str]:
     split = f"{'! ' if doubtful(row) else ''}tp {row['tp']} pp {row['pp']} dp {row['dp']}{chunks}"
     size = [f"{place}.", cluster, f"{one.nodes:,}", f"{row['ranks']:,}", str(share.spares), split]
     speed = [str(row["global_batch"]), seconds(row["step_time_s"]), f"{row['mfu']:.1%}", f"{share.share:.1%}"]
-    money = [f"{one.days:.1f}", _money(one.usd), _money(one.usd_owned)]
+    money = [f"{one.days:.1f}" if one.days >= 1 else f"{one.days:.2g}", _money(one.usd), _money(one.usd_owned)]
     return [*size, *speed, *money, f"{one.kwh / 1e3:,.0f}", f"{one.co2_kg / 1e3:,.0f}"]
 
 
@@ -210,14 +228,14 @@ def _details(found: Answer, best: TrainingPlan) -> list[str]:
     """Return lines on the failures, checkpoints and replicas of the best plan, and its simulation with failures."""
     share = best.goodput
     point = share.checkpoint
+    mean, deviation, failures = found.played
     lines = [
         f"a failure every {seconds(share.mtti)} takes {seconds(share.restart)} and the work since the last checkpoint",
         f"a checkpoint of {scaled(point.size, 'B')} every {seconds(share.interval)} stops the step for {seconds(point.blocking)}",
         f"the slowest replica of {best.row['dp']} takes {share.slowest - 1:.2%} longer than their mean",
+        f"played with its failures ({failures:,.1f} in the mean): {mean:.2f} days, ± {deviation:.2f}",
+        f"{best.tried} of {plural(best.screened, 'split', 'splits')} on all numbers of nodes were simulated",
     ]
-    mean, deviation, failures = found.played
-    lines.append(f"played with its failures ({failures:,.1f} in the mean): {mean:.2f} days, ± {deviation:.2f}")
-    lines.append(f"{best.tried} of {plural(best.screened, 'split', 'splits')} on all numbers of nodes were simulated")
     for place, (_, one) in enumerate(found.plans, 1):
         if one.gap is not None:
             lines.append(

@@ -104,7 +104,7 @@ def _context_degrees(case: SweepInputs, asked: SweepSpace) -> list[int]:
 
 def _refusal(case: SweepInputs, asked: SweepSpace, space: CandidateSpace, found: SearchResult) -> ClustersimError:
     if found.points > sum(found.refused.counts.values()):  # what is left was too slow for the target
-        fastest = search(case, space, objective("step"), 1)
+        fastest = search(case, space, objective("soonest"), 1)
         if fastest.best:
             return _too_slow(fastest)
     return _too_large(case, asked, space) or _wrong(case, space)

@@ -1,9 +1,10 @@
-"""Objective of a search: seconds, dollars or energy per token, or the GPUs that reach a speed."""
+"""Objective of a search: time, rent, dollars of owned machines or energy per token, or the GPUs that reach a speed."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -12,8 +13,10 @@ from clustersim.arrays import Floats
 from clustersim.errors import InputError, option
 from clustersim.sweeps.evaluate import SweepCluster
 
+OBJECTIVES = ("soonest", "rent", "owned", "gpus", "energy")
+"""Names of objectives, of a step as of a whole run."""
 ObjectiveValue = tuple[float, float]
-"""(minimized value, seconds of a step as tie-breaker)"""
+"""(minimized value, seconds per token as tie-breaker)"""
 
 
 class Load(NamedTuple):
@@ -34,34 +37,45 @@ class Objective(NamedTuple):
     minimized: Callable[[SweepCluster, Load, Floats], Floats]
 
     def value(self, cluster: SweepCluster, load: Load, seconds: float) -> ObjectiveValue:
-        """Return (minimized value of a step of `seconds`, `seconds`)."""
-        return float(self.minimized(cluster, load, np.array(seconds))), seconds
+        """Return (minimized value, seconds per token) of a step of `seconds`."""
+        return float(self.minimized(cluster, load, np.array(seconds))), float(seconds / load.tokens)
 
 
 def objective(name: str, target: float | None = None) -> Objective:
-    """Return the objective `name`. target: tokens/s that `gpus` must reach. Raises InputError for unknown names or targets."""
+    """Return the objective `name`, one of `OBJECTIVES`. target: tokens/s that `gpus` must reach. Raises InputError for unknown
+    names or targets."""
+    check(name)
     asked, speed = option("--objective gpus", "goal='gpus'"), option("--target", "target=")
     if name == "gpus":
         if target is None or not 0 < target < math.inf:
             raise InputError(f"{asked}: needs a speed to reach; add {speed}, in tokens/s above 0")
         return Objective(name, lambda _, load, step: np.where(load.tokens / step >= target, load.gpus, math.inf))
-    if name not in _OBJECTIVES:
-        raise InputError(f"{option(f'--objective {name}', f'goal={name!r}')}: is none; use step, cost, energy or gpus")
     if target is not None:
         raise InputError(f"{speed}: is the speed that the fewest GPUs must reach; add {asked}, or leave it out")
-    return Objective(name, _OBJECTIVES[name])
+    return Objective(name, partial(_per_token, name))
 
 
-def _cost(cluster: SweepCluster, load: Load, step: Floats) -> Floats:
-    if cluster.rates.rent is None:
-        gpu = cluster.simulator.cluster.gpu.name
-        asked, remedy = option("--objective cost", "goal='cost'"), option("--price", "price=")
-        raise InputError(f"{asked}: nobody says what {gpu} costs; add {remedy}, in USD a GPU-hour")
-    return cluster.rates.rent * step / load.tokens
+def check(name: str) -> None:
+    """Raise InputError if there is no objective of that name."""
+    if name not in OBJECTIVES:
+        asked = option(f"--objective {name}", f"goal={name!r}")
+        raise InputError(f"{asked}: is not an objective; use {', '.join(OBJECTIVES[:-1])} or {OBJECTIVES[-1]}")
 
 
-_OBJECTIVES: dict[str, Callable[[SweepCluster, Load, Floats], Floats]] = {
-    "step": lambda _, load, step: step / load.tokens,
-    "cost": _cost,
-    "energy": lambda cluster, load, step: cluster.rates.power * step / load.tokens,
-}
+def priced(name: str, cluster: SweepCluster) -> None:
+    """Raise InputError if a price that an objective needs is unknown."""
+    gpu, costs = cluster.simulator.cluster.gpu.name, option("--costs FILE", "costs=FILE")
+    remedy = {
+        "rent": f"{option('--price', 'price=')}, in USD per GPU-hour",
+        "owned": f"the price of its node by {costs}",
+    }
+    if name in remedy and getattr(cluster.rates, name) is None:
+        asked = option(f"--objective {name}", f"goal={name!r}")
+        raise InputError(f"{asked}: the price of {gpu} is unknown; add {remedy[name]}")
+
+
+def _per_token(name: str, cluster: SweepCluster, load: Load, step: Floats) -> Floats:
+    """Return the seconds, USD or J per token."""
+    priced(name, cluster)
+    rates = {"soonest": 1.0, "rent": cluster.rates.rent, "owned": cluster.rates.owned, "energy": cluster.rates.power}
+    return (rates[name] or 0.0) * step / load.tokens

@@ -174,7 +174,7 @@ def search(
 def by_memory(space: CandidateSpace) -> Iterator[tuple[float, Point]]:
     """Yield (least bytes, candidate) of a space, the smallest first."""
     found: list[tuple[float, int, _Tile, int]] = []
-    own = _CandidateSearch(space, objective("step"), Answers(1), Refused(), SharedWork())
+    own = _CandidateSearch(space, objective("soonest"), Answers(1), Refused(), SharedWork())
     for number, rows in enumerate(tile for family in space.families for some in family.tiles.values() for tile in some):
         tile = _Tile(rows, space.families[0], each=rows.rows)
         with suppress(InputError):
@@ -323,8 +323,9 @@ class _CandidateSearch:
         return known[hidden]
 
     def _values(self, tile: _Tile, each: Sequence[tuple[SizedSplit, Order]], seconds: Floats) -> Floats:
-        """Return (minimized value, seconds) of candidates of a tile (candidates, 2)."""
-        return np.stack([self.wanted.minimized(tile.rows.cluster, tile.rows.load(each), seconds), seconds], axis=1)
+        """Return (minimized value, seconds per token) of candidates of a tile (candidates, 2)."""
+        load = tile.rows.load(each)
+        return np.stack([self.wanted.minimized(tile.rows.cluster, load, seconds), seconds / load.tokens], axis=1)
 
     def _push_row(self, tile: _Tile, row: int) -> _Item | None:
         if row < len(tile.order):

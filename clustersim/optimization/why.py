@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from math import isclose
-from typing import NamedTuple
 
 from clustersim.optimization.best import SAME, Best
 from clustersim.report.terminal import NAMES
@@ -19,34 +18,27 @@ REST = 0.25
 """Share of the difference that unnamed parts may have."""
 
 
-class Measure(NamedTuple):
-    """Quantity per token."""
-
-    column: str
-    """Column of a row, for 10^12 tokens."""
-    name: str
-    """Text before `a token`."""
-    said: Callable[[float], str]
-    """Function that formats an amount for 10^12 tokens."""
+MEASURES = {
+    "rent": ("usd_per_1t_tokens", "USD"),
+    "owned": ("usd_owned_per_1t_tokens", "USD"),
+    "energy": ("kwh_per_1t_tokens", "kWh"),
+}
+"""{objective: (column of a row that it minimizes, unit)}; others minimize seconds per token, or GPUs."""
 
 
-COST = Measure("usd_per_1t_tokens", " USD", lambda usd: f"{usd:,.0f} USD")
-ENERGY = Measure("kwh_per_1t_tokens", " kWh", lambda kwh: f"{kwh:,.0f} kWh")
-
-
-def why(best: Row, other: Row, goal: str = "step") -> str:
+def why(best: Row, other: Row, goal: str = "soonest") -> str:
     """Return how much more of the minimized quantity a row takes than the best, and its largest differences by part.
 
     goal: as in `objective`. Seconds are for as many tokens as the best has per step, dollars and kWh for 10^12 tokens.
     """
     if goal == "gpus" and other["ranks"] != best["ranks"]:
         return f"{plural(other['ranks'] - best['ranks'], 'GPU', 'GPUs')} more"
-    if goal in ("cost", "energy"):
-        measure = COST if goal == "cost" else ENERGY
-        first, second = best[measure.column], other[measure.column]
+    if goal in MEASURES:
+        column, unit = MEASURES[goal]
+        first, second = best[column], other[column]
         if not isclose(first, second, rel_tol=SAME):
-            text = _difference(_shared(best, first), _shared(other, second), measure.said)
-            return f"{second / first - 1:+.1%}{measure.name} a token: {text}, for 10^12 tokens"
+            text = _difference(_shared(best, first), _shared(other, second), lambda amount: f"{amount:,.0f} {unit}")
+            return f"{second / first - 1:+.1%} {unit} a token: {text}, for 10^12 tokens"
     step, tokens = best["step_time_s"], best["global_batch"] * best["seq"]
     longer = other["step_time_s"] * tokens / (other["global_batch"] * other["seq"])
     text = _difference(_parts(best, step), _parts(other, longer), seconds)

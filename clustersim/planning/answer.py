@@ -1,24 +1,25 @@
-"""The answer of `plan`: the cheapest plan of each kind of cluster, a check of its goodput, and the value of changes."""
+"""The answer of `plan`: the best plan of each kind of cluster, a check of its goodput, and the value of changes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
-from operator import attrgetter
 from typing import NamedTuple
 
 import numpy as np
 
 from clustersim.config.overrides import parted
 from clustersim.errors import InputError, option
+from clustersim.optimization.objective import priced
 from clustersim.planning.batches import BATCH, batches
 from clustersim.planning.planner import Planner, TrainingPlan
 from clustersim.planning.refusal import why_none
 from clustersim.planning.reliability import DAY
 from clustersim.planning.renewal import play
-from clustersim.planning.request import PlanRequest
+from clustersim.planning.request import MINIMIZED, PlanRequest
 from clustersim.sweeps.space import Point
+from clustersim.sweeps.table import undominated
 from clustersim.units import dollars, scaled
 
 WEEK = 7.0
@@ -48,12 +49,12 @@ class Change(NamedTuple):
     @property
     def misses(self) -> list[str]:
         """Limits that the plan exceeds: days, budget, nodes."""
-        return self.asked.misses(self.plan.days, self.plan.usd, self.plan.nodes) if self.plan else []
+        return self.asked.misses(self.plan.amounts) if self.plan else []
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Plans of all requested kinds of clusters, the cheapest first, and reasons for kinds without a plan."""
+    """Plans of all requested kinds of clusters, the best first, and reasons for kinds without a plan."""
 
     asked: PlanRequest
     plans: tuple[tuple[Point, TrainingPlan], ...]
@@ -65,30 +66,54 @@ class Answer:
     """Sequences per step from which the first plan's batch was chosen, unless no smaller batch has a plan."""
     changes: tuple[Change, ...] = ()
     """Changes of limits and cluster with their plans, if `changes` was called."""
+    front: tuple[tuple[Point, TrainingPlan], ...] = ()
+    """Plans that no other beats in every minimized quantity, if requested, the smallest first."""
+
+    @property
+    def winners(self) -> list[list[str]]:
+        """Objectives by which each plan of the front is the best, without those of unknown prices."""
+        ranks = {
+            goal: [replace(self.asked, objective=goal).rank(one.amounts) for _, one in self.front] for goal in MINIMIZED
+        }
+        known = {goal: own for goal, own in ranks.items() if own and min(own)[0] < np.inf}
+        return [[goal for goal, own in known.items() if own[place] == min(own)] for place in range(len(self.front))]
 
 
 def answer(planner: Planner, asked: PlanRequest) -> Answer:
-    """Return the cheapest plans, one per kind of cluster. Raises InputError with a remedy if no kind has a plan."""
+    """Return the best plans, one per kind of cluster. Raises InputError with a remedy if no kind has a plan."""
     plans: list[tuple[Point, TrainingPlan]] = []
+    every: list[tuple[Point, TrainingPlan]] = []
     without: list[tuple[Point, str]] = []
     for kind in asked.candidates:
-        tried, found = _tried(planner, asked, kind), None
+        tried, known = _tried(planner, asked, kind), len(every)
         _check_tokens(planner, asked, tried[0][0])
-        with planner.stop.ended_by_interrupt(lambda: plans):
-            if found := planner.first(asked, tried):
-                plans.append((kind, found))
-            elif not planner.stop.interrupted:
+        if asked.objective:
+            priced(asked.objective, planner.clusters(kind))
+        with planner.stop.ended_by_interrupt(lambda: every):
+            every.extend((kind, plan) for plan in planner.several(asked, tried))  # keeps those before an interrupt
+            if len(every) == known and not planner.stop.interrupted:
                 without.append((kind, why_none(planner, asked, [*chain(*tried)])))
-        if not found and planner.stop.interrupted:
+        if found := [plan for _, plan in every[known:]]:
+            plans.append((kind, min(found, key=lambda one: asked.rank(one.amounts))))
+        elif planner.stop.interrupted:
             without.append((kind, f"{planner.clusters(kind).simulator.cluster.gpu.name}: interrupted before a plan"))
     if not plans and planner.stop.interrupted:
         raise KeyboardInterrupt
     if not plans:
         raise InputError(f"no plan within {asked.said}: {'; '.join(why for _, why in without)}")
-    order = attrgetter("days", "rent") if asked.days is None else attrgetter("rent", "nodes")
-    plans.sort(key=lambda one: order(one[1]))
+    plans.sort(key=lambda one: asked.rank(one[1].amounts))
     sizes = tuple(int(str(one[BATCH])) for one in _tried(planner, asked, plans[0][0])[0])
-    return Answer(asked, tuple(plans), tuple(without), simulated(planner, plans[0][1]), sizes)
+    best = simulated(planner, plans[0][1])
+    return Answer(asked, tuple(plans), tuple(without), best, sizes, front=_front(every) if asked.front else ())
+
+
+def _front(plans: Sequence[tuple[Point, TrainingPlan]]) -> tuple[tuple[Point, TrainingPlan], ...]:
+    """Return the plans that no other beats in every minimized quantity, the smallest first."""
+    several = sorted(
+        {repr(one.point): (kind, one) for kind, one in plans}.values(), key=lambda pair: pair[1].row["gpus"]
+    )
+    amounts = [[float(np.nan_to_num(one.amounts[name])) for name in MINIMIZED.values()] for _, one in several]
+    return tuple(several[place] for place in undominated(amounts))
 
 
 def _tried(planner: Planner, asked: PlanRequest, kind: Point) -> list[list[Point]]:
@@ -139,7 +164,7 @@ def _changes(planner: Planner, found: Answer) -> Iterator[Change]:
     if best.usd is not None:
         for share, what in ((1 + MONEY, "more"), (1 - MONEY, "less")):
             usd = best.usd * share
-            plan = planner.first(replace(asked, days=None, budget=usd), tried)
+            plan = planner.first(replace(asked, days=None, budget=usd, objective=None), tried)
             yield Change(f"{MONEY:.0%} {what} money ({dollars(usd)} USD)", plan, replace(asked, budget=usd))
     if best.nodes > 1:
         said = parted(kind)[0]

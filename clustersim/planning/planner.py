@@ -9,7 +9,7 @@ may suffice.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import chain
@@ -17,6 +17,7 @@ from itertools import chain
 import numpy as np
 
 from clustersim.arrays import Floats
+from clustersim.costs.bill import Rates
 from clustersim.errors import InputError
 from clustersim.model.parameters import parameters
 from clustersim.optimization.answer import wider
@@ -36,7 +37,7 @@ from clustersim.optimization.space import CandidateSpace
 from clustersim.parallel.options import KEYS
 from clustersim.planning.batches import BATCH
 from clustersim.planning.reliability import DAY, Goodput, Reliability, goodput
-from clustersim.planning.request import PlanRequest
+from clustersim.planning.request import BEST, MINIMIZED, PlanRequest
 from clustersim.sweeps.evaluate import Row, SweepCluster, SweepInputs
 from clustersim.sweeps.legal import check_values
 from clustersim.sweeps.space import NODES, Point, SweepSpace
@@ -50,6 +51,8 @@ PROBED, ANSWERED = Limits(simulations=16, gap=NEAR), Limits(simulations=12)
 """Limits of the search over all numbers of nodes, and of the search on the chosen nodes if others may be as good."""
 ANSWERS = 3
 """Largest number of node counts on which the split is refined."""
+NETWORKED = ("owned", "energy")
+"""Objectives to which the network of a cluster adds, which is larger per node on some numbers of nodes."""
 REFINED = 0.8
 """Assumed step time after refinement over that before: a plan that misses a limit by more is not refined."""
 
@@ -89,9 +92,10 @@ class TrainingPlan:
     """Largest share by which other plans may be better, if the search was ended early; else None."""
 
     @property
-    def rent(self) -> float:
-        """USD of the rent; infinite without a known price."""
-        return math.inf if self.usd is None else self.usd
+    def amounts(self) -> dict[str, Floats]:
+        """Quantities that a request limits or minimizes, by name; GPUs of all nodes but spares; nan without a known price."""
+        own = {"gpus": self.row["gpus"]}
+        return {name: np.array(own.get(name) or getattr(self, name), float) for name in ("nodes", *MINIMIZED.values())}
 
 
 @dataclass(slots=True)
@@ -115,7 +119,7 @@ class _PlanSearch:
 
     def best(self) -> TrainingPlan | None:
         """Return the best plan so far that meets all limits, or None."""
-        costs = {size: self.asked.cost(one.days, one.usd, one.nodes) for size, one in self.plans.items()}
+        costs = {size: float(self.asked.costs(one.amounts)) for size, one in self.plans.items()}
         nodes = min(costs, key=costs.__getitem__, default=0)
         if costs.get(nodes, math.inf) == math.inf:
             return None
@@ -145,6 +149,8 @@ class Planner:
     """Expected over simulated seconds of a step, by kind of cluster."""
     refined: dict[str, float] = field(default_factory=dict)
     """Smallest step time after refinement over that before, by kind of cluster and batch."""
+    bills: dict[tuple[str, int], Rates] = field(default_factory=dict)
+    """Cost per second by kind of cluster and number of nodes."""
     shares: dict[tuple[object, ...], Goodput] = field(default_factory=dict)
     """Shares of progress, by nodes, GPUs, replicas and kind of checkpoints."""
     show: PlanProgress = field(default=lambda *_: None)
@@ -155,22 +161,31 @@ class Planner:
     def first(self, asked: PlanRequest, kinds: Sequence[Sequence[Point]]) -> TrainingPlan | None:
         """Return the plan of the first of several lists of clusters that has one, as `plan` finds it.
 
-        Later lists are searched one by one only if a search of all lists together has a plan. Last, limits are dropped one at a
-        time: refinement may make the step shorter than assumed, so that the plan still meets every limit.
+        Later lists are searched one by one only if a search of all lists together has a plan.
         """
         if found := self.plan(asked, *kinds[0]):
             return found
-        every = [*chain(*kinds)]
-        if len(kinds) > 1 and self.plan(asked, *every):
-            return next(filter(None, (self.plan(asked, *some) for some in kinds[1:])), None)
-        relaxed = filter(None, (self.plan(asked.relaxed([name]), *every) for name in asked.given))
-        return next((one for one in relaxed if not asked.misses(one.days, one.usd, one.nodes)), None)
+        later = kinds[1:] if len(kinds) > 1 and self.plan(asked, *chain(*kinds)) else ()
+        return next(filter(None, (self.plan(asked, *some) for some in later)), None)
+
+    def several(self, asked: PlanRequest, kinds: Sequence[Sequence[Point]]) -> Iterator[TrainingPlan]:
+        """Yield the plan of `first`, and with `asked.front` those of all objectives and of sizes between them.
+
+        The sizes are powers of two times the smallest: on each the soonest plan, which is also the cheapest on its nodes.
+        """
+        found = self.first(asked, kinds)
+        yield from filter(None, [found])
+        if found and asked.front:
+            best = [*filter(None, (self.first(replace(asked, objective=goal), kinds) for goal in MINIMIZED))]
+            yield from best
+            least, most = (choose([found, *best], key=lambda one: one.nodes).nodes for choose in (min, max))
+            sizes = (least << power for power in range(1, math.ceil(math.log2(most / least))))
+            yield from filter(None, (self.first(replace(asked, nodes=n, objective="soonest"), kinds) for n in sizes))
 
     def plan(self, asked: PlanRequest, *kinds: Point) -> TrainingPlan | None:
-        """Return the cheapest plan on clusters of one kind, within `NEAR`; None if no plan meets all limits.
+        """Return the best plan on clusters of one kind, within `NEAR`; None if no plan meets all limits.
 
-        kinds: the kind of cluster, once per batch. With a deadline the rent is minimized, or the number of nodes without a known
-        price; otherwise the days.
+        kinds: the kind of cluster, once per batch.
         """
         if self.stop.interrupted:
             return None
@@ -179,8 +194,10 @@ class Planner:
         if space is None:
             return None
         node = self.clusters(kind)
+        if asked.goal == "rent" and node.rates.rent is None:
+            asked = replace(asked, objective="gpus")
         limits = f" within {asked.said}" if asked.said else ", without a limit"
-        sought = f"the {asked.best(node.rates.rent is not None)} plan on {node.simulator.cluster.gpu.name}{limits}"
+        sought = f"the {BEST[asked.goal]} plan on {node.simulator.cluster.gpu.name}{limits}"
 
         def show(_: int, left: int, gap: float | None) -> None:
             self.show(sought, len(self.shared.rows), left)
@@ -188,8 +205,8 @@ class Planner:
         state = _PlanSearch(asked, kind, space, show, self.stop)
         with self.stop.ended_by_interrupt(state.best):
             for one in (asked, *map(asked.relaxed, ([name] for name in asked.given))):
-                self._refine(one, state)  # the next one to a limit may be within it
-                if state.best() or not state.plans:
+                self._refine(one, state)  # refinement may bring a plan beyond a limit within it
+                if state.best():
                     break
         return state.best()
 
@@ -226,27 +243,43 @@ class Planner:
         """Return the best candidate on any number of nodes, with all step times multiplied by `times`."""
         space, show = state.space, state.show
         if (key := _name(state.kind)) not in self.levels:
-            one = search(self.case, space, objective("step"), 1, show, Limits(simulations=1), self.shared).best
+            one = search(self.case, space, objective("soonest"), 1, show, Limits(simulations=1), self.shared).best
             self.levels[key] = one[0].row["expected_step_time_s"] / one[0].row["step_time_s"] if one else 1.0
-        wanted = self._wanted(asked, times * self.levels[key])
+        wanted = self._wanted(asked, state.kind, times * self.levels[key])
         return search(self.case, space, wanted, 1, show, PROBED._replace(stop=self.stop), self.shared)
 
-    def _wanted(self, asked: PlanRequest, times: float) -> Objective:
+    def _wanted(self, asked: PlanRequest, kind: Point, times: float) -> Objective:
         """Return the objective of a plan, with all step times multiplied by `times`."""
 
         def minimized(cluster: SweepCluster, load: Load, seconds: Floats) -> Floats:
             whole = cluster.simulator.cluster
+            size = whole.gpus / whole.nodes
             gpus, replicas = np.atleast_1d(load.gpus), np.atleast_1d(load.replicas)
-            nodes = np.ceil(gpus * whole.nodes / whole.gpus)
+            nodes = np.ceil(gpus / size)
+            counts, places = np.unique(nodes, return_inverse=True)
             each = np.stack([gpus, nodes, replicas], axis=1).astype(int).tolist()
             shares = [self.share(asked, *one) for one in each]
             share, spares = np.array([(one.share, one.spares) for one in shares], float).T
             days = _days(asked, load.tokens, seconds * times, share)
-            rent = cluster.rates.rent
-            usd = None if rent is None else rent / whole.nodes * days * DAY * (nodes + spares)
-            return asked.costs(days, usd, nodes).reshape(np.shape(seconds))
+            if asked.goal in NETWORKED:
+                each_size = np.array([self.rates(kind, int(count))[:3] for count in counts], float) / counts[:, None]
+                usd, owned, power = each_size[places].T
+            else:
+                usd, owned, power = np.array(cluster.rates[:3], float) / whole.nodes
+            busy = days * DAY * (nodes + spares)
+            money = {"usd": usd * busy, "usd_owned": owned * busy, "kwh": power * busy / 3.6e6}
+            return asked.costs({"days": days, **money, "nodes": nodes, "gpus": nodes * size}).reshape(np.shape(seconds))
 
         return Objective("plan", minimized)
+
+    def rates(self, kind: Point, nodes: int) -> Rates:
+        """Return the cost per second of a number of nodes with their network; infinite if no such cluster can be built."""
+        key = _name(kind), nodes
+        if key not in self.bills:
+            self.bills[key] = Rates(math.inf, math.inf, math.inf, 0.0, None)
+            with suppress(InputError):
+                self.bills[key] = self.clusters(kind, nodes).rates
+        return self.bills[key]
 
     def space(self, kind: Point, batches: Sequence[int]) -> CandidateSpace | None:
         """Return the candidates on all numbers of nodes of a kind of cluster; None if no cluster can be built."""
@@ -283,7 +316,7 @@ class Planner:
             with suppress(InputError):
                 check_values(self.case, space)
                 space = wider(self.case, space)
-                self.found[key] = search(self.case, space, objective("step"), 1, show, limits, self.shared)
+                self.found[key] = search(self.case, space, objective("soonest"), 1, show, limits, self.shared)
         return self.found[key]
 
     def other(self, asked: PlanRequest, plan: TrainingPlan, changes: Mapping[str, object]) -> TrainingPlan | None:

@@ -133,7 +133,7 @@ def goodput(
     best = max(interval(checkpoint.blocking, mtti), checkpoint.write if asynchronous else 0.0)
     share = progress(mtti, checkpoint.blocking, restart, best)
     slowest = 1 + how.jitter.value * expected_maximum(replicas)
-    standing_by = spares(how, mtti)
+    standing_by = spares(how.repair.value * DAY / mtti, how.short.value)
     racks = math.ceil(standing_by * COUNTED * nodes / gpus)
     return Goodput(share, mtti, best, checkpoint, restart, standing_by, racks, slowest)
 
@@ -153,7 +153,7 @@ def rack_spares(how: Reliability, found: Goodput, nodes: int, of_rack: int) -> D
     """
     racks = math.ceil(nodes / of_rack)
     yearly = how.racks.value * 365 * DAY / found.mtti
-    away = _least_spares(yearly / 365 * how.repair.value, how.short.value) if racks > 1 else 1
+    away = spares(yearly / 365 * how.repair.value, how.short.value) if racks > 1 else 1
     whole = away + math.ceil(found.spares / of_rack)
     return Domains(of_rack, yearly, whole * of_rack)
 
@@ -207,16 +207,12 @@ def _lambert(x: float) -> float:
     return w
 
 
-def spares(how: Reliability, mtti: float) -> int:
-    """Return the smallest number of spare machines with which failures find none free with at most the accepted probability.
+def spares(mean: float, short: float) -> int:
+    """Return the smallest number of spare machines with which failures find none free with at most the probability `short`.
 
-    The number of machines in repair has a Poisson distribution with mean repair time / `mtti`, the seconds between failures,
-    whatever the distribution of repair times (Palm).
+    The number of machines in repair has a Poisson distribution, whatever the distribution of repair times (Palm); `mean`: repair
+    time / seconds between failures.
     """
-    return _least_spares(how.repair.value * DAY / mtti, how.short.value)
-
-
-def _least_spares(mean: float, short: float) -> int:
     term = below = math.exp(-mean)
     if not term:  # normal approximation, if the sum begins below the smallest float
         return math.ceil(mean + 2.3263 * math.sqrt(mean) + 1)
@@ -271,9 +267,5 @@ def fields(found: Goodput, domains: Domains, step: float, gpus: int, storage: fl
     whole = {name: value for name, value in found._asdict().items() if name not in ("checkpoint", "standing_by")}
     whole |= {f"checkpoint_{name}": value for name, value in found.checkpoint._asdict().items()}
     whole |= {f"rack_{name}": value for name, value in domains._asdict().items()}
-    steps = {
-        "step_s": step,
-        "step_with_all_s": step / found.share,
-        "checkpoint_steps": max(1, round(found.interval / step)),
-    }
-    return {"goodput": found.share, "gpus": gpus, **steps, **whole, "storage_write_bytes_per_s": storage * 1e9}
+    whole |= {"checkpoint_steps": max(1, round(found.interval / step)), "storage_write_bytes_per_s": storage * 1e9}
+    return {"goodput": found.share, "gpus": gpus, "step_s": step, "step_with_all_s": step / found.share, **whole}

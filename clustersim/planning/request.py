@@ -1,4 +1,4 @@
-"""The request of a plan: tokens, deadline, budget, and clusters."""
+"""The request of a plan: tokens, deadline, budget, clusters, and the quantity to minimize."""
 
 from __future__ import annotations
 
@@ -12,12 +12,18 @@ import numpy as np
 
 from clustersim.arrays import Floats
 from clustersim.errors import InputError, option
+from clustersim.optimization.objective import check
 from clustersim.sweeps.space import NODES, Point
 from clustersim.units import AMOUNTS, plural
 
 TOPOLOGY = "rail_optimized"
 """Default topology, whose number of nodes is ignored."""
-LIMITS = ("days", "budget", "nodes")
+LIMITS = {"days": "days", "budget": "usd", "nodes": "nodes"}
+"""{limit: quantity of a plan that it limits}"""
+MINIMIZED = {"rent": "usd", "owned": "usd_owned", "gpus": "gpus", "energy": "kwh", "soonest": "days"}
+"""{objective: quantity of a plan that it minimizes}"""
+BEST = dict(zip(MINIMIZED, ("cheapest", "cheapest owned", "smallest", "most frugal", "fastest"), strict=True))
+"""{objective: name of its best plan}"""
 MOST = 1e18
 """Largest number of tokens, days and dollars."""
 _SCALE = {"": 1.0, "G": 1e9, **AMOUNTS}
@@ -40,9 +46,10 @@ class PlanRequest:
     """Whether checkpoints are written while the next steps run."""
     nodes: int | None = None
     """Largest number of nodes of the job, without spares."""
-
-    least: str | None = None
-    """Quantity to minimize: days, usd or nodes; by default usd with a deadline, else days."""
+    objective: str | None = None
+    """One of `MINIMIZED`; None: rent with a deadline, or the number of GPUs where that is unknown; otherwise soonest."""
+    front: bool = False
+    """Whether to list the plans that no other beats in every quantity."""
 
     @property
     def said(self) -> str:
@@ -53,24 +60,22 @@ class PlanRequest:
         return " and ".join(limits)
 
     @property
-    def minimized(self) -> str:
-        """Quantity that is minimized: days, usd or nodes."""
-        return self.least or ("days" if self.days is None else "usd")
+    def goal(self) -> str:
+        """The objective, or its default."""
+        return self.objective or ("soonest" if self.days is None else "rent")
 
-    def best(self, priced: bool) -> str:
-        """Return the name of the best plan, such as the cheapest. `priced`: whether the price of nodes is known."""
-        return {"days": "fastest", "usd": "cheapest" if priced else "smallest", "nodes": "smallest"}[self.minimized]
+    def costs(self, amounts: Mapping[str, Floats]) -> Floats:
+        """Return the minimized quantity of several plans (plans,); infinite beyond a limit or without a known price.
 
-    def cost(self, days: float, usd: float | None, nodes: int) -> float:
-        """Return the minimized quantity, with nodes instead of unknown USD; infinite beyond a limit."""
-        return float(self.costs(np.array(days), None if usd is None else np.array(usd), np.array(nodes)))
+        amounts: quantities of the plans by the names of `LIMITS` and `MINIMIZED`; nan for an unknown price.
+        """
+        within = [np.less_equal(amounts[LIMITS[name]], getattr(self, name)) for name in self.given]
+        least = np.nan_to_num(amounts[MINIMIZED[self.goal]], nan=math.inf, posinf=math.inf)
+        return np.where(np.logical_and.reduce(within), least, math.inf)
 
-    def costs(self, days: Floats, usd: Floats | None, nodes: Floats) -> Floats:
-        """Return the minimized quantity of several plans (plans,), as `cost` does."""
-        limits = ((days, self.days), (nodes, self.nodes), (math.inf if usd is None else usd, self.budget))
-        least = {"days": days, "usd": nodes if usd is None else usd, "nodes": nodes}[self.minimized]
-        within = np.logical_and.reduce([np.less_equal(value, most) for value, most in limits if most is not None])
-        return np.where(within, least, math.inf)
+    def rank(self, amounts: Mapping[str, Floats]) -> tuple[float, ...]:
+        """Return the sort key of a plan with these quantities, the best first: the minimized one, GPUs, days."""
+        return float(self.costs(amounts)), float(amounts["gpus"]), float(amounts["days"])
 
     @property
     def given(self) -> list[str]:
@@ -80,20 +85,17 @@ class PlanRequest:
     @property
     def of_nodes(self) -> bool:
         """Whether only the number of nodes limits the plan, so that it is the fastest on them, as from `optimize`."""
-        return self.given == ["nodes"] and self.least is None
+        return self.given == ["nodes"] and self.goal == "soonest"
 
     def relaxed(self, names: Sequence[str]) -> PlanRequest:
         """Return the request without some limits, minimizing the quantity of a single removed limit, else dollars."""
-        least = {"days": "days", "nodes": "nodes"}.get(names[0], "usd") if len(names) == 1 else "usd"
+        goal = {"days": "soonest", "nodes": "gpus"}.get(names[0], "rent") if len(names) == 1 else "rent"
         days, budget, nodes = (None if name in names else getattr(self, name) for name in LIMITS)
-        return replace(self, days=days, budget=budget, nodes=nodes, least=least)
+        return replace(self, days=days, budget=budget, nodes=nodes, objective=goal)
 
-    def misses(self, days: float, usd: float | None, nodes: int) -> list[str]:
-        """Return the limits that a plan exceeds: days, budget, nodes."""
-        late = self.days is not None and days > self.days
-        dear = self.budget is not None and (usd is None or usd > self.budget)
-        large = self.nodes is not None and nodes > self.nodes
-        return [name for name, beyond in (("days", late), ("budget", dear), ("nodes", large)) if beyond]
+    def misses(self, amounts: Mapping[str, Floats]) -> list[str]:
+        """Return the limits that a plan with these quantities exceeds: days, budget, nodes."""
+        return [name for name in self.given if not amounts[LIMITS[name]] <= getattr(self, name)]
 
 
 def plan_request(
@@ -104,11 +106,15 @@ def plan_request(
     fixed: Point,
     axes: Mapping[str, Sequence[object]],
     blocking: bool,
+    objective: str | None = None,
+    front: bool = False,
 ) -> PlanRequest:
     """Return a request for every combination of values of cluster keys. fixed: keys that are equal for all.
 
-    Raises InputError without any limit, for an impossible limit, and for a number of nodes among the keys.
+    Raises InputError without any limit, for an impossible limit or objective, and for a number of nodes among the keys.
     """
+    if objective is not None:
+        check(objective)
     if days is None and budget is None and nodes is None:
         limits = ", ".join(option(f"--{name}", f"{name}=") for name in LIMITS)
         raise InputError(f"nothing bounds the plan; give {limits}, or several")
@@ -121,7 +127,7 @@ def plan_request(
             f"{NODES}: is what a plan finds; give the most that there are by {option('--nodes', 'nodes=')}"
         )
     kinds = tuple({**fixed, **dict(zip(axes, values, strict=True))} for values in product(*axes.values()))
-    return PlanRequest(tokens, days, budget, kinds, not blocking, nodes)
+    return PlanRequest(tokens, days, budget, kinds, not blocking, nodes, objective, front)
 
 
 def amount(flag: str, text: str, such: str = "15T, 300B or 2.5M") -> float:

@@ -58,15 +58,20 @@ def ranked(rows: Sequence[Row], sort: Sequence[str] = ("tokens_per_s",)) -> list
 
 def front(rows: Sequence[Row], what: Sequence[str]) -> list[Row]:
     """Return the Pareto front for the objectives `what` (names of `FRONT`): rows that no other row dominates, in their order."""
-    columns = [FRONT[name] for name in what]
-    order = sorted(
-        (tuple(row.get(c) or 0.0 for c in columns), place) for place, row in enumerate(rows) if row["status"] == "ok"
-    )
-    kept: list[tuple[tuple[float, ...], int]] = []
-    for values, place in order:  # a row that dominates another comes before it
-        if not any(other != values and all(map(le, other, values)) for other, _ in kept):
-            kept.append((values, place))
-    return [rows[place] for _, place in sorted(kept, key=lambda one: one[1])]
+    found = [row for row in rows if row["status"] == "ok"]
+    return [found[place] for place in undominated([[row.get(FRONT[name]) or 0.0 for name in what] for row in found])]
+
+
+def undominated(values: Sequence[Sequence[float]]) -> list[int]:
+    """Return the indices of the rows of values that no other row dominates: none is as low in all and lower in one."""
+    kept: list[int] = []
+    for place in sorted(
+        range(len(values)), key=lambda place: [*values[place]]
+    ):  # a row that dominates another comes before it
+        own = values[place]
+        if not any(values[other] != own and all(map(le, values[other], own)) for other in kept):
+            kept.append(place)
+    return sorted(kept)
 
 
 def counts(rows: Sequence[Row]) -> dict[str, int]:

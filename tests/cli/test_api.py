@@ -353,7 +353,7 @@ def test_a_plan_from_python_is_that_of_the_command():
         (lambda: cs.optimize("hgx_h100_8", "gpt3_xl", tp=[]), "tp=: no value; give at least one"),
         (
             lambda: cs.optimize("hgx_h100_8", "gpt3_xl", goal="fun"),
-            "goal='fun': is none; use step, cost, energy or gpus",
+            "goal='fun': is not an objective; use soonest, rent, owned, gpus or energy",
         ),
         (lambda: cs.optimize("hgx_h100_8", "gpt3_xl", goal="gpus"), "goal='gpus': needs a speed to reach; add target="),
     ],

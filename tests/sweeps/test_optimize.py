@@ -212,7 +212,7 @@ def test_the_answer_among_splits_of_a_schedule_is_that_of_trying_each(cases, sch
     points = [point for point in points if point[KEYS["schedule"]] == schedule][::4]
     rows = [evaluate.evaluate(case, point) for point in points]
     done = [(row["step_time_s"], place) for place, row in enumerate(rows) if row["status"] == "ok"]
-    found = search(case, points, objective("step"), 2)
+    found = search(case, points, objective("soonest"), 2)
     assert [one.place for one in found.best] == [(places[0],) for _, places in grouped(done)[:2]]
 
 
@@ -241,7 +241,7 @@ def grouped(done):
     return [(value, [place for other, place in done if other == value]) for value in values]
 
 
-@pytest.mark.parametrize("wanted", ["step", "cost", "energy"])
+@pytest.mark.parametrize("wanted", ["soonest", "rent", "owned", "energy"])
 def test_the_answer_is_that_of_trying_every_point(cases, tried, wanted):
     case, points = cases["gpt"][0], [point for _, point in tried]
     aim = objective(wanted)
@@ -285,7 +285,7 @@ def test_the_winner_of_a_whole_sweep_is_that_of_the_search(name):
     points = legal(case, asked)
     rows = [row for row in (evaluate.evaluate(case, point) for point in points) if row["status"] == "ok"]
     assert 200 <= len(rows) <= len(points) <= 400
-    found = search(case, asked, objective("step"), 3)
+    found = search(case, asked, objective("soonest"), 3)
     steps = sorted({one["step_time_s"] for one in rows})
     assert [one.row["step_time_s"] for one in found.best] == pytest.approx(steps[:3], rel=1e-9)
     assert found.points == len(points)
@@ -325,7 +325,7 @@ def test_what_runs_beside_is_chosen_as_by_trying_each(name):
     least = sorted(best.values())
     assert len(least) > 5
     distinct = [least[0], *(b for a, b in pairwise(least) if not math.isclose(a, b, rel_tol=1e-9))]
-    found = search(case, tree, objective("step"), 4)
+    found = search(case, tree, objective("soonest"), 4)
     assert [one.row["step_time_s"] for one in found.best] == pytest.approx(distinct[:4], rel=1e-9)
     assert found.simulated < len(points) / 2
     counted = found.simulated + found.bounded + found.twins + sum(found.refused.counts.values())
@@ -405,7 +405,7 @@ def test_slices_of_experts_are_tried_and_the_best_is_that_of_all():
     rows = [evaluate.evaluate(case, point) for point in points]
     assert {row["status"] for row in rows} <= {"ok", "does not fit"}
     least = min(row["step_time_s"] for row in rows if row["status"] == "ok")
-    assert search(case, points, objective("step"), 1).best[0].row["step_time_s"] == least
+    assert search(case, points, objective("soonest"), 1).best[0].row["step_time_s"] == least
 
 
 def answers(top, *rows):
@@ -437,7 +437,9 @@ def test_only_what_likely_fits_is_an_answer_unless_the_rest_is_asked_for_too():
         small = replace(small, gpu=small.gpu.model_copy(update={"memory": memory}))
         case = evaluate.SweepInputs(small, case.workload, unlikely=unlikely)
         return (
-            search(case, [{k: v for k, v in p.items() if "." in k} for p in points], objective("step"), 1).best[0].row
+            search(case, [{k: v for k, v in p.items() if "." in k} for p in points], objective("soonest"), 1)
+            .best[0]
+            .row
         )
 
     free = best(True, 1e15)
@@ -457,7 +459,7 @@ def test_of_several_predictors_and_clocks_the_answer_is_that_of_trying_all():
         *product(("neusight", "roofline"), ("0.5", "sustained", "0.7"))
     }
     times = sorted({row["step_time_s"] for row in rows if row["status"] == "ok"})
-    found = search(case, tree, objective("step"), 1)
+    found = search(case, tree, objective("soonest"), 1)
     assert found.best[0].row["step_time_s"] == times[0]
     assert found.simulated < len(points)
 
@@ -467,8 +469,8 @@ def test_values_are_the_same_as_text():
     case = loaded("nvlink_h100_4", "gpt3_xl")
     axes = {KEYS["tp"]: "auto", KEYS["micro_batch"]: "1,2", KEYS["zero"]: "1"}
     given = {key: value for key, value in axes.items() if value != "auto"} | {"predictor": "roofline"}
-    numbers = search(case, legal(case, space(axes, {"predictor": "roofline"})), objective("step"), 1)
-    text = search(case, legal(case, space({KEYS["tp"]: "auto"}, given)), objective("step"), 1)
+    numbers = search(case, legal(case, space(axes, {"predictor": "roofline"})), objective("soonest"), 1)
+    text = search(case, legal(case, space({KEYS["tp"]: "auto"}, given)), objective("soonest"), 1)
     assert text.best[0].row["step_time_s"] == numbers.best[0].row["step_time_s"]
     assert text.points == numbers.points
 
@@ -495,7 +497,7 @@ def test_the_fewest_gpus_for_a_speed_are_that_and_reach_it():
     [
         ("gpus", None, "--objective gpus: needs a speed to reach; add --target, in tokens/s above 0"),
         ("gpus", -1.0, "--objective gpus: needs a speed to reach"),
-        ("speed", None, "--objective speed: is none; use step, cost, energy or gpus"),
+        ("speed", None, "--objective speed: is not an objective; use soonest, rent, owned, gpus or energy"),
     ],
 )
 def test_an_objective_that_is_none_is_one_sentence(name, target, sentence):
@@ -538,7 +540,7 @@ def test_a_runner_up_in_dollars_is_told_what_costs_dollars():
     other = best | {"step_time_s": 6.0, "compute_s": 4.0, "ranks": 12, "gpus": 16}
     dollars = best | {"usd_per_1t_tokens": 100.0}, other | {"usd_per_1t_tokens": 120.0}
     # 120 dollars of 16 GPUs: a quarter idle, and of the rest two thirds compute and a third bubble
-    assert why(*dollars, "cost") == (
+    assert why(*dollars, "rent") == (
         "+20.0% USD a token: 30 USD more idle GPUs and 10 USD more bubble, against 20 USD less compute, for 10^12 tokens"
     )
     assert why(best, other, "gpus") == "4 GPUs more"

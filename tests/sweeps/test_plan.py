@@ -26,15 +26,17 @@ from clustersim.planning.batches import batches, filling, most_tokens
 from clustersim.planning.planner import NEAR, Planner
 from clustersim.planning.reliability import (
     DAY,
-    _least_spares,
     expected_maximum,
     goodput,
     interval,
     load,
     progress,
+    spares,
 )
 from clustersim.planning.renewal import play
-from clustersim.planning.request import PlanRequest, amount
+from clustersim.planning.request import MINIMIZED, PlanRequest, amount
+from clustersim.sweeps import evaluate
+from clustersim.sweeps.legal import legal
 from clustersim.sweeps.space import NODES, SweepSpace
 from clustersim.units import dollars
 
@@ -95,7 +97,7 @@ def test_failures_wait_where_no_spare_is_free():
 
 @pytest.mark.parametrize(("mean", "least"), [(3.88, 10), (7.76, 16), (23.3, 36), (54.3, 73)])
 def test_spares_are_the_least_that_are_rarely_too_few(mean, least):
-    assert _least_spares(mean, 0.01) == least
+    assert spares(mean, 0.01) == least
 
 
 def test_the_largest_of_many_normal_numbers():
@@ -182,7 +184,7 @@ def test_a_plan_says_how_far_it_is_before_each_simulation(planner):
     [
         ({"days": 17.0}, "the cheapest plan on h100-sxm within 17 days"),
         ({"budget": 2e6}, "the fastest plan on h100-sxm within 2,000,000 USD"),
-        ({"days": 17.0, "nodes": 9, "least": "nodes"}, "the smallest plan on h100-sxm within 17 days and 9 nodes"),
+        ({"days": 17.0, "nodes": 9, "objective": "gpus"}, "the smallest plan on h100-sxm within 17 days and 9 nodes"),
         ({}, "the fastest plan on h100-sxm, without a limit"),
     ],
 )
@@ -204,6 +206,72 @@ def test_a_plan_is_in_time_and_none_that_was_looked_at_is_a_percent_cheaper(plan
         best = planner.best(KIND, max(nodes, 1), Limits()).best[0]
         other = planner.of(asked, best.point, max(nodes, 1), best.row)
         assert other.days > 10 or other.usd >= found.usd * (1 - NEAR)
+
+
+SMALL = {
+    **KIND,
+    "parallelism.cp": 1,
+    "parallelism.ep": 1,
+    "parallelism.vpp": 1,
+    "parallelism.zero": 1,
+    "parallelism.schedule": "1f1b",
+    "training.micro_batch": 1,
+    "training.recompute": "none",
+    "parallelism.overlap.tp": "none",
+    "parallelism.overlap.p2p": True,
+    "parallelism.overlap.grad_reduce": True,
+    "parallelism.overlap.param_gather": True,
+}
+"""A kind of cluster whose splits differ only in tp, pp and the number of replicas."""
+
+
+@pytest.fixture(scope="module")
+def small(planner):
+    """Return a request within eight nodes and as many days, and the plan of every split on every number of nodes."""
+    asked = PlanRequest(1e11, 8.0, None, (SMALL,), nodes=8)
+    axes = {NODES: list(range(1, 9))}
+    space = SweepSpace(axes, SMALL, frozenset(), ("parallelism.tp", "parallelism.pp"))
+    rows = [(point, evaluate.evaluate(planner.case, point)) for point in legal(planner.case, space)]
+    return asked, [planner.of(asked, point, point[NODES], row) for point, row in rows if row["status"] == "ok"]
+
+
+def least(asked, goal, plans):
+    return min(replace(asked, objective=goal).rank(one.amounts)[0] for one in plans)
+
+
+@pytest.mark.parametrize("goal", MINIMIZED)
+def test_the_best_by_each_objective_is_that_of_trying_every_split(planner, small, goal):
+    asked, every = small
+    assert len({one.nodes for one in every}) > 4
+    found = planner.plan(replace(asked, objective=goal), SMALL)
+    assert not asked.misses(found.amounts)
+    assert 1 - 1e-9 <= least(asked, goal, [found]) / least(asked, goal, every) <= 1 + NEAR
+
+
+def test_no_plan_beats_one_of_the_front_which_has_the_best_by_each_objective(planner, small):
+    asked, every = small
+    found = answer(planner, replace(asked, front=True))
+    plans = [one for _, one in found.front]
+    amounts = [[float(one.amounts[name]) for name in MINIMIZED.values()] for one in plans]
+    beaten = [(a, b) for a in amounts for b in amounts if a != b and all(x <= y for x, y in zip(a, b, strict=True))]
+    assert len(plans) >= 3
+    assert not beaten
+    assert sorted(goal for goals in found.winners for goal in goals) == sorted(MINIMIZED)
+    for goal in MINIMIZED:
+        [winner] = [one for goals, one in zip(found.winners, plans, strict=True) if goal in goals]
+        assert least(asked, goal, [winner]) == least(asked, goal, plans) <= least(asked, goal, every) * (1 + NEAR)
+    assert found.plans[0][1] in plans
+    assert answer(planner, asked).front == ()
+
+
+@pytest.mark.parametrize(
+    ("goal", "remedy"), [("rent", "--price, in USD per GPU-hour"), ("owned", "the price of its node")]
+)
+def test_an_objective_in_money_without_a_price_says_what_to_add(planned, goal, remedy):
+    code, out, err = planned(f"gpt3_xl --tokens 1B --nodes 1 --gpu h20 --objective {goal}")
+    assert (code, out) == (2, "")
+    assert f"--objective {goal}: the price of h20" in err
+    assert remedy in err
 
 
 def test_more_time_is_never_dearer_and_a_budget_is_kept(planner):
@@ -478,7 +546,7 @@ def test_a_plan_that_only_nodes_limit_is_the_answer_of_optimize(model, nodes, ch
     plan = answer(Planner(case, load()), asked).plans[0][1]
     fixed = {**kind, NODES: plan.nodes}
     space = SweepSpace({}, fixed, frozenset(), tuple(free(fixed)))
-    best = optimized(case, space, objective("step"), 1).best[0]
+    best = optimized(case, space, objective("soonest"), 1).best[0]
     assert plan.nodes == nodes
     assert plan.row["step_time_s"] == best.row["step_time_s"]
 

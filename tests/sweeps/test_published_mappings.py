@@ -49,9 +49,9 @@ def found(name):
     texts = parse(setup.topology, "cluster"), unbuilt(parse(setup.workload, "workload"))
     own = evaluate(SweepInputs(*texts), {})
     space = SweepSpace({}, {}, frozenset(), tuple(free([])))
-    best = answer(SweepInputs(*texts, unlikely=False), space, objective("step"), 1, limits=Limits(simulations=12)).best[
-        0
-    ]
+    best = answer(
+        SweepInputs(*texts, unlikely=False), space, objective("soonest"), 1, limits=Limits(simulations=12)
+    ).best[0]
     return own, best.row
 
 
