@@ -107,7 +107,7 @@ def _lines(found: SearchResult, words: PointCommand) -> list[str]:
     """Return the best splits as a table, the command of the best, why it is the best, and counts of other splits."""
     points = [one.point for one in found.best]
     rows = [{**one.row, "run": shlex.join(words(one.point))} for one in found.best]
-    lines = [*point_table(rows, points, priced=True), *best_lines(words(points[0])), *likely(rows)]
+    lines = [*point_table(rows, points, True, found.goal), *best_lines(words(points[0])), *likely(rows)]
     if reasons := list(_reasons(found)):
         lines += ["why it is the best:", *reasons, ""]
     counts = (

@@ -136,10 +136,10 @@ class Shown:
         return point_table(rows, self.found.space, priced)
 
 
-def point_table(rows: Sequence[Row], space: Sequence[Point], priced: bool) -> list[str]:
+def point_table(rows: Sequence[Row], space: Sequence[Point], priced: bool, goal: str = "") -> list[str]:
     """Return rows as a table with a column for each degree of their split and each key that varies in the space.
 
-    priced: whether to include the cost of 10^12 tokens.
+    priced: whether to include the cost of 10^12 tokens. goal: the minimized objective, which has a column too.
     """
     from clustersim.config.overrides import of_topology
     from clustersim.report.terminal import table
@@ -155,8 +155,10 @@ def point_table(rows: Sequence[Row], space: Sequence[Point], priced: bool) -> li
     gpus = f"GPUs of {max(owned)}" if len(owned) == 1 else "GPUs"
     head = ["", "tokens/s", "step", gpus, *(dashed.get(n, n) for n in names), "MFU", "bubble", "memory"]
     priced_by = {"USD/1T tokens": "usd_per_1t_tokens"} if priced else {}
-    if priced and any(key.startswith(NETWORK) for key in keys):
+    if goal == "owned" or (priced and any(key.startswith(NETWORK) for key in keys)):
         priced_by["owned"] = "usd_owned_per_1t_tokens"
+    if goal == "energy":
+        priced_by["kWh/1T tokens"] = "kwh_per_1t_tokens"
     head += priced_by
     prices = [*priced_by.values()]
     cells = [head, *(_cells(place, row, names, prices, len(owned) > 1) for place, row in enumerate(rows, 1))]

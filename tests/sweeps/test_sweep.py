@@ -169,6 +169,11 @@ def test_rows_that_are_unlikely_to_fit_are_marked(done):
     assert table[len(rows) + 1] == "! unlikely to fit: none of 11 published mappings this full ran"
 
 
+@pytest.mark.parametrize(("goal", "name"), [("owned", "owned"), ("energy", "kWh/1T tokens"), ("rent", "USD/1T tokens")])
+def test_what_is_minimized_has_a_column(done, goal, name):
+    assert point_table([{**row, "run": ""} for row in ranked(done[0])], SPACE, True, goal)[0].endswith(f"  {name}")
+
+
 def test_every_row_of_json_has_the_command_of_its_point(command):
     _, out, _ = command(*OPTIONS, "--workers", "1", "--json")
     found = json.loads(out)
