@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import product
 from typing import NamedTuple
 
 from clustersim.model.kernel import Kernel, attention, gemm, vector
@@ -179,6 +180,15 @@ def attention_cases() -> Iterator[Case]:
                     yield from attentions(max(1, 8192 // seq), heads, kv, seq, dim, causal, "flash", 2)
 
 
+def ring_cases() -> Iterator[Case]:
+    """Yield the kernels of a rank in a causal ring: own tokens, then half of the keys or of the queries of another rank."""
+    for tier, own in ((0, 4096), (0, 8192), (0, 16384), (1, 32768)):
+        for queries, keys in ((own, own), (own, own // 2), (own // 2, own)):
+            for op, note in product(("forward", "backward"), ("flash", "cudnn")):
+                kernel = attention(op, "bf16", 1, 32, 8, queries, keys, 128, queries == keys)
+                yield Case("attention", kernel, note=note, tier=tier)
+
+
 def head_cases() -> Iterator[Case]:
     """Yield causal attention by head dimension and by each library in PyTorch, 8,192 tokens with 1,024 to 2,048 features."""
     for tier, seq in ((0, 2048), (0, 8192), (1, 1024)):
@@ -248,6 +258,7 @@ def batched() -> Iterator[Case]:
 
 
 EXPERTS = {
+    "qwen3-30b-a3b": (128, 8, 2048, 768),
     "mixtral-8x7b": (8, 2, 4096, 14336),
     "mixtral-8x22b": (8, 2, 6144, 16384),
     "deepseek-v3": (256, 8, 7168, 2048),
@@ -259,6 +270,7 @@ def grouped_cases() -> Iterator[Case]:
     """Yield forward, dgrad and wgrad of both linear layers of the experts, with balanced routing."""
     for tier, name, ep, tokens in (
         *((0, "mixtral-8x7b", ep, 8192) for ep in (1, 8)),
+        *((0, "qwen3-30b-a3b", ep, 8192) for ep in (1, 8)),
         *((0, "deepseek-v3", ep, 8192) for ep in (8, 32)),
         *((1, name, ep, tokens) for name in EXPERTS for ep in (4, 16) for tokens in (4096, 16384)),
     ):
@@ -267,6 +279,7 @@ def grouped_cases() -> Iterator[Case]:
         for inputs, outputs in ((hidden, 2 * ffn), (ffn, hidden)) if experts % ep == 0 else ():
             for op, m, n, k in sides(rows, inputs, outputs):
                 yield Case("grouped", gemm("grouped_gemm", op, "bf16", count, m, n, k), LAYOUT[op], tier=tier)
+                yield Case("grouped", gemm("grouped_gemm", op, "fp8", count, m, n, k, output=2), "tn", tier=tier)
 
 
 def _vectors(
@@ -380,6 +393,7 @@ SUITES: dict[str, Callable[[], Iterable[Case]]] = {
     "vector": vector_cases,
     "grouped": grouped_cases,
     "heads": head_cases,
+    "rings": ring_cases,
     "providers": provider_cases,
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -28,19 +29,23 @@ def product(case: Case, device: Device) -> KernelLaunch:
     return _tf32(plain) if kernel.dtype == "tf32" else plain
 
 
-def operands(case: Case, device: Device) -> tuple[Any, Any]:
-    """Return a (m×k) and b (k×n), or batches of them, in the case's layout: a first `t` transposes b, a second one a.
+def operands(case: Case, device: Device) -> list[Any]:
+    """Return a (m×k) and b (k×n), or batches of them."""
+    kernel = case.kernel
+    batch = (kernel.batch,) if kernel.kind == "bmm" else ()
+    return _matrices(case, device, (*batch, kernel.m, kernel.k), (*batch, kernel.k, kernel.n))
+
+
+def _matrices(case: Case, device: Device, *shapes: tuple[int, ...]) -> list[Any]:
+    """Return a and b of some shapes in the case's layout: a first `t` transposes b, a second one a.
 
     The letters are cuBLAS's, which sees row-major matrices transposed: tn is a row-major m×k with b row-major n×k.
     """
-    kernel = case.kernel
-    m, n, k, dtype = kernel.m, kernel.n, kernel.k, kernel.dtype
-    batch = (kernel.batch,) if kernel.kind == "bmm" else ()
-    a, b = (
-        device.normal((*batch, columns, rows), dtype).mT if turned else device.normal((*batch, rows, columns), dtype)
-        for rows, columns, turned in ((m, k, case.layout == "nt"), (k, n, case.layout == "tn"))
-    )
-    return a, b
+    turned, dtype = (case.layout == "nt", case.layout == "tn"), case.kernel.dtype
+    return [
+        device.normal((*batch, columns, rows), dtype).mT if turn else device.normal((*batch, rows, columns), dtype)
+        for (*batch, rows, columns), turn in zip(shapes, turned, strict=True)
+    ]
 
 
 def _tf32(launch: KernelLaunch) -> KernelLaunch:
@@ -215,27 +220,26 @@ def _provided_inputs(op: str, case: Case, device: Device) -> tuple[list[Any], li
 
 
 def grouped(case: Case, device: Device) -> KernelLaunch:
-    """Return the launch of the GEMMs of `batch` experts, whose tokens are contiguous.
+    """Return the launch of the GEMMs of `batch` experts, whose tokens are contiguous; fp8 ones with a scale per row.
 
     Raises Unavailable.
     """
-    kernel = case.kernel
-    if kernel.op == "wgrad":  # m outputs, n inputs, k tokens an expert
-        tokens = kernel.batch * kernel.k
-        a = device.normal((tokens, kernel.m), kernel.dtype).t()
-        b = device.normal((tokens, kernel.n), kernel.dtype)
-        each = kernel.k
-    else:
-        a = device.normal((kernel.batch * kernel.m, kernel.k), kernel.dtype)
-        turned = case.layout == "tn"
-        shape = (kernel.batch, kernel.n, kernel.k) if turned else (kernel.batch, kernel.k, kernel.n)
-        b = device.normal(shape, kernel.dtype)
-        b = b.mT if turned else b
-        each = kernel.m
+    kernel, count, wgrad = case.kernel, case.kernel.batch, case.kernel.op == "wgrad"  # wgrad: k tokens per expert
+    each, rows = (kernel.k, kernel.m) if wgrad else (kernel.m, count * kernel.m)
+    inner = (count * kernel.k,) if wgrad else (count, kernel.k)
+    a, b = _matrices(case, device, (rows, inner[-1]), (*inner, kernel.n))
     if not hasattr(torch, "_grouped_mm"):
         raise Unavailable("this torch has no grouped product")
-    ends = torch.arange(1, kernel.batch + 1, dtype=torch.int32, device=device.kind) * each
-    return lambda: torch._grouped_mm(a, b, offs=ends)
+    ends = torch.arange(1, count + 1, dtype=torch.int32, device=device.kind) * each
+    if kernel.dtype != "fp8":
+        return lambda: torch._grouped_mm(a, b, offs=ends)
+    if not device.real:
+        raise Unavailable("torch multiplies groups in fp8 on CUDA only")
+    ones = partial(torch.ones, dtype=torch.float32, device=device.kind)
+    scales = ones(count * kernel.m), ones(count * kernel.n) if wgrad else ones(count, kernel.n)
+    return lambda: torch._scaled_grouped_mm(
+        a, b, *scales, offs=ends, out_dtype=torch.bfloat16, use_fast_accum=not wgrad
+    )
 
 
 VOCABULARY = 128_256
