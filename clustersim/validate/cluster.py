@@ -151,9 +151,9 @@ def _preset(run: Run, gpu: str, view: Knowledge, sources: set[str]) -> str:
 
 
 def _usual_node(gpu: str) -> str:
-    """Return the shipped node of a GPU that has links of its own; "" if there is none."""
+    """Return the shipped node of a GPU that has equal links to all others of a node, however many; "" if there is none."""
     usual = STAND_INS.get(gpu) or nodes_by_gpu().get(gpu, "")
-    return usual if usual and preset_node(usual).scale_up.kind != "none" else ""
+    return usual if usual and preset_node(usual).scale_up.kind not in ("none", "pairs") else ""
 
 
 def _library(spec: dict[str, Any], run: Run, preset: str, view: Knowledge) -> list[str]:

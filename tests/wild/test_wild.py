@@ -255,6 +255,12 @@ def test_islands_are_as_whole_nodes_and_pcie_lies_between(tmp_path):
     assert bus_bandwidth(tmp_path / "islands.yaml", "-g", "8") <= 24
 
 
+def test_pcie_lies_between_bridges_of_two_gpus_and_of_four():
+    """Only the link between the two CPUs bounds all eight GPUs, whatever joins the GPUs of one."""
+    whole, pair = (bus_bandwidth("hgx_h100_8", "--gpu", gpu) for gpu in ("h200-nvl", "h100-nvl"))
+    assert whole == pytest.approx(pair)
+
+
 def test_nvls_goes_by_links():
     """480 GB/s on 18 links (NVIDIA/nccl-tests issue 212), 215 on the H800's eight (NVIDIA/nccl issue 1374)."""
     assert bus_bandwidth("s02_h800_8.yaml") == pytest.approx(215, rel=0.05)
@@ -266,7 +272,11 @@ def test_what_the_cpus_carry_bounds_gpus_without_peer_to_peer(gpus, measured):
     assert bus_bandwidth("s14_rtx5090_8.yaml", "-g", str(gpus)) == pytest.approx(measured, rel=0.15)
 
 
-@pytest.mark.parametrize("gpu", ["rtx-5090", "rtx-pro-6000", "rtx-4090", "l40s", "h20", "mi350x"])
+OWNED = ["rtx-5090", "rtx-pro-6000", "rtx-4090", "l40s", "h20", "mi350x"]
+OWNED += ["mi250x", "a100-pcie-80gb", "h100-nvl", "h200-nvl", "rtx-3090", "a10g", "l4", "t4"]
+
+
+@pytest.mark.parametrize("gpu", OWNED)
 def test_nodes_of_what_people_own_are_shipped(gpu):
     assert run("hgx_h100_8", "llama3_8b", "--gpu", gpu, "--ignore-memory")["step_time_s"] > 0
 

@@ -55,7 +55,8 @@ def file_of(algorithm: str, shape: CommunicatorShape, node: NodeFacts) -> str:
     if shape.joined is not None and shape.joined.orders and algorithm == "tree":
         return FILES["ring"]
     name = f"mesh_{algorithm}"
-    return name if node.scale_up == "mesh" and shape.even and name in MESHED else FILES[algorithm]
+    meshed = node.within(shape.joined).scale_up == "mesh" and shape.even
+    return name if meshed and name in MESHED else FILES[algorithm]
 
 
 def candidates(op: str, shape: CommunicatorShape, node: NodeFacts) -> tuple[str, ...]:
