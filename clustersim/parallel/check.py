@@ -299,10 +299,9 @@ def expert_parallel(job: Job) -> Iterator[Finding]:
     elif dp % least_dp(p, p.ep):
         ranks = f"tp {p.tp} × dp {dp}" if slices else f"dp {dp}"
         key, degree = ("ep", f"{p.ep}{slices}") if p.ep > 1 else ("expert_tp", p.etp)
-        yield (
-            f"parallelism.{key}",
-            f"{degree} does not divide {ranks}; use {legal if p.ep > 1 else listed(divisors(p.tp * dp))}",
-        )
+        whole = p.etp > 1 and dp % least_dp(p.model_copy(update={"expert_tp": 1}), p.ep) == 0
+        remedy = (legal + ", or expert_tp: 1" * whole) if p.ep > 1 else listed(divisors(p.tp * dp))
+        yield f"parallelism.{key}", f"{degree} does not divide {ranks}; use {remedy}"
     if width(job.model) % p.etp:
         yield (
             "parallelism.expert_tp",

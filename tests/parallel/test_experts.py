@@ -307,6 +307,7 @@ ERRORS = {
     ),
     "ep=3": "parallelism.ep: 3 does not divide 8 experts; use 1, 2, 4, 8",
     "ep=4 dp=6": "parallelism.ep: 4 does not divide dp 6; use 1, 2",
+    "ep=4 tp=2 dp=2": "parallelism.ep: 4 does not divide dp 2; use 1, 2, or expert_tp: 1",
     "ep=4 tp=2 parallelism__sequence_parallel=false": (
         "parallelism.sequence_parallel: ep 4 with tp 2 needs it, or tp ranks would send the same tokens; write true"
     ),
