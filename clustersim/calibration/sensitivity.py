@@ -9,10 +9,9 @@ from math import exp, log
 from clustersim.calibration.constants import Constant
 from clustersim.config.overrides import parted
 from clustersim.config.yaml import Document
-from clustersim.convert.override import override
 from clustersim.parallel.job import Job
 from clustersim.simulation import Simulator
-from clustersim.topology.build import build
+from clustersim.topology.build import build, overridden
 
 NARROW, WIDE = 0.04, 0.15
 """Least and largest change of a logarithm that a difference is taken over, within which it is the constant's spread: a step of
@@ -60,5 +59,5 @@ def slope(constant: Constant, change: Callable[[float], float]) -> float:
 def changed_step(cluster: Document, job: Job, changes: dict[str, object], known: Simulator) -> float:
     """Return the seconds of the step with changed keys of the cluster; kernel forecasts are reused."""
     of_cluster, of_job = parted(changes)
-    made = known.like(build(override(cluster, of_cluster))) if of_cluster else known
+    made = known.like(build(overridden(cluster, of_cluster))) if of_cluster else known
     return made.seconds(job.changed(of_job) if of_job else job)

@@ -19,7 +19,6 @@ from clustersim.calibration.sensitivity import changed_step
 from clustersim.collectives.nccl import nccl_tests_log, request
 from clustersim.collectives.nccl.table import line
 from clustersim.config.yaml import Document, parse
-from clustersim.convert.override import override
 from clustersim.errors import InputError, suggest
 from clustersim.explain.beside_trace import beside
 from clustersim.explain.gpu_trace import MeasuredStep, measured
@@ -28,7 +27,7 @@ from clustersim.parallel.job import Job
 from clustersim.parallel.load import build as build_job
 from clustersim.report.calibration import Kind, shipped, software_level
 from clustersim.simulation import Progress, Simulator, silent
-from clustersim.topology.build import build, node_types
+from clustersim.topology.build import build, node_types, overridden
 from clustersim.validate.adapt import Setup, adapt
 from clustersim.validate.run import load
 from clustersim.validate.runs import Refusal, Run
@@ -110,7 +109,7 @@ class MeasuredRun:
             """Return the forecast seconds of some classes of kernels with changed keys."""
             name = json.dumps(changes, sort_keys=True)
             if name not in known:
-                simulator = Simulator(build(override(self.cluster, changes))) if changes else self.simulator
+                simulator = Simulator(build(overridden(self.cluster, changes))) if changes else self.simulator
                 result = simulator.run(self.job, ignore_memory=True, engine="auto")
                 known[name] = {row.name: row.forecast for row in beside(result, trace, None).rows["kernels"]}
             return fsum(known[name].get(part, 0.0) for part in parts)
@@ -160,7 +159,7 @@ class MeasuredRun:
         self, op: str, ranks: int, sizes: Sequence[int], cluster: ChangedKeys, changes: ChangedKeys
     ) -> float:
         """Return the geometric mean of a collective's forecast seconds over sizes in bytes, with changed keys."""
-        topology = build(override(self.cluster, {**cluster, **changes}))
+        topology = build(overridden(self.cluster, {**cluster, **changes}))
         group = request.members(topology, ranks, None)
         return geometric_mean(line(topology, group, op, size).time for size in sizes)
 

@@ -457,6 +457,16 @@ def test_a_ring_of_neighbouring_tokens_waits_for_its_last_rank(kind, cp, change,
     assert many / one - 1 == pytest.approx(change, abs=within)
 
 
+def test_what_ifs_of_another_tools_topology(tmp_path, monkeypatch):
+    """They change keys of the cluster, which ASTRA-sim's network.yml does not have."""
+    monkeypatch.chdir(tmp_path)
+    Path("n.yml").write_text("{topology: [Switch], npus_count: [16], bandwidth: [50.0], latency: [500.0]}")
+    command("run", "n.yml", "llama3_8b", "--ignore-memory", "-q")
+    (found,) = Path("results").iterdir()
+    assert "--set cluster.node.scale_up.link=" in command("explain", found)
+    command("report", found)
+
+
 def test_a_copied_result_stands_alone(tmp_path, monkeypatch):
     """It was made of files, a GPU's among them, that are gone where it was copied to."""
     for folder in ("here", "there"):
