@@ -19,7 +19,10 @@ COMMANDS = (
 OLD = ("share", "predictor")
 """Former names of commands; `--help` omits them."""
 PLACES = {
-    "explore": "report:explore",
+    **{name: f"results:{name}" for name in ("explain", "compare", "trace", "rerun", "report", "explore", "plot")},
+    "schedule": "show:schedule",
+    "init": "schema:init",
+    "goodput": "plan:goodput",
     "import": "importing:app",
     "export": "importing:export_app",
     "list": "listing:show_list",

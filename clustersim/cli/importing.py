@@ -12,7 +12,7 @@ import typer
 from clustersim.cli import options
 from clustersim.cli.answer import look
 from clustersim.cli.commands import CommandGroup, argument, option, option_group
-from clustersim.cli.trace import numbers
+from clustersim.cli.results import numbers
 from clustersim.errors import ConfigError, InputError
 
 if TYPE_CHECKING:

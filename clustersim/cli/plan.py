@@ -1,4 +1,4 @@
-"""`clustersim plan WORKLOAD --tokens 15T --days 30 --gpu h100,b200`: number of nodes, split and cost of a training run."""
+"""`clustersim plan`: nodes, split and cost of a training run; `clustersim goodput`: the share of its time that is progress."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import typer
 
 from clustersim.cli import options
 from clustersim.cli.answer import PointCommand, print_json
-from clustersim.cli.commands import option
+from clustersim.cli.commands import option, option_group
 from clustersim.cli.main import INTERRUPTED
 from clustersim.cli.sweep_table import best_lines, doubtful, doubts
 from clustersim.errors import InputError
@@ -20,6 +20,7 @@ from clustersim.units import dollars, plural, scaled, seconds
 if TYPE_CHECKING:
     from clustersim.planning.answer import Answer, Change
     from clustersim.planning.planner import TrainingPlan
+    from clustersim.planning.reliability import Goodput
     from clustersim.planning.request import PlanRequest
     from clustersim.sweeps.space import Point
 
@@ -29,6 +30,8 @@ FABRIC = ("cluster.nic", "fabric.oversubscription")
 """Keys of clusters besides their GPUs over which plans are compared."""
 _BEYOND = {"days": "too late", "budget": "too dear", "nodes": "too large"}
 """Mark of a change that misses each limit."""
+REPLICA, PARAMETERS = 128, 25e6
+"""GPUs of a replica, and default parameters per GPU: those of Llama 3 405B on 16,384 H100 (arXiv:2407.21783, table 4)."""
 
 
 def plan(
@@ -261,3 +264,43 @@ def _change(asked: PlanRequest, best: TrainingPlan, one: Change) -> str:
     elif same:
         said += f", step {step:+.1%}"
     return said + "".join(f", {_BEYOND[name]}" for name in one.misses if not (late and name == "days"))
+
+
+def goodput(
+    step: Annotated[str, option("Time of a step if nothing disturbs it, such as 5s.", "TIME")],
+    nodes: Annotated[int, option("Number of nodes of the job.", min=1, max=1_000_000)],
+    *,
+    gpu: Annotated[str, option("The GPU: a type of node.")] = "h100",
+    parameters: Annotated[
+        str | None, option("Parameters of the model, such as 405B; default 25 million a GPU.", "N")
+    ] = None,
+    rack: Annotated[int, option("Nodes per rack, which fail together.", min=1, max=10_000)] = 4,
+    blocking: options.Blocking = False,
+    reliability: options.ReliabilityFile = None,
+    output: Annotated[options.CommandOutput, option_group(options.CommandOutput, "as_json")],
+) -> None:
+    """Print how much of a run's time is progress on a cluster with failures: checkpoints, restarts, spares and storage to buy."""
+    from clustersim.config.shipped import find
+    from clustersim.planning import reliability as rules
+    from clustersim.planning.request import amount
+    from clustersim.topology.build import load as build
+
+    how, length = rules.load(reliability), options.quantity("--step", step, "time")
+    if not length:
+        raise InputError(f"--step {step}: write a time above 0, such as 5s")
+    node = build(find("topologies", "rail_optimized"), {"cluster.gpu": gpu, "cluster.nodes": 1})
+    gpus = nodes * node.gpus
+    held = amount("--parameters", parameters, "405B") if parameters else PARAMETERS * gpus
+    copies = max(1, gpus // REPLICA)
+
+    def at(times: float) -> Goodput:
+        return rules.goodput(rules.faster(how, times), nodes, gpus, held, copies, not blocking)
+
+    found = at(1.0)
+    domains = rules.rack_spares(how, found, nodes, rack)
+    storage = rules.enough_storage(how, at) * gpus
+    output.show(
+        "goodput",
+        lambda: rules.fields(found, domains, length, gpus, storage),
+        lambda: rules.lines(found, domains, length, (nodes, gpus, node.gpu.name), storage, how),
+    )

@@ -1,20 +1,25 @@
-"""`clustersim schema WHAT`: the keys of the YAML files as JSON Schema, by which editors complete, explain and check them."""
+"""`clustersim schema` and `clustersim init`: JSON Schema of the YAML files, and files to begin with."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from importlib import import_module
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
 
 from clustersim import plugins
 from clustersim.cli.answer import written_out
-from clustersim.cli.commands import argument
+from clustersim.cli.commands import argument, option
+from clustersim.errors import InputError
 
 FileKind = Literal["cluster", "workload", "jobs", "gpu", "machine"]
 JsonSchema = dict[str, Any]
+TEMPLATES = Path(__file__).with_name("templates")
+FILES: Mapping[FileKind, str] = {"cluster": "cluster.yaml", "workload": "workload.yaml"}
+"""Name of the file that `init` writes for each kind."""
 
 
 def schema(
@@ -22,6 +27,38 @@ def schema(
 ) -> None:
     """Print the JSON Schema of a kind of YAML file, for editors: every key, its values, its unit and what it means."""
     typer.echo(written_out(document(what)))
+
+
+def init(
+    folder: Annotated[Path, argument("Folder to write to; created if missing.", "FOLDER")] = Path(),
+    schemas: Annotated[bool, option("Also write JSON Schemas, for editors that complete and check.")] = False,
+    force: Annotated[bool, option("Replace existing files.")] = False,
+) -> None:
+    """Write a commented cluster and workload that run as they are."""
+    made = {name: (TEMPLATES / name).read_text(encoding="utf-8") for name in FILES.values()}
+    if schemas:
+        for what, name in FILES.items():
+            made[name] = f"# yaml-language-server: $schema={what}.schema.json\n{made[name]}"
+            made[f"{what}.schema.json"] = written_out(document(what)) + "\n"
+    _write(folder, made, force)
+    beside = "" if folder == Path() else f"{folder}/"
+    typer.echo(f"written: {', '.join(beside + name for name in made)}")
+    typer.echo(f"now:     clustersim run {beside}cluster.yaml {beside}workload.yaml")
+
+
+def _write(folder: Path, texts: dict[str, str], force: bool) -> None:
+    """Write all files {name: text}. Raises InputError, and writes none, if one exists and `force` is not set."""
+    from clustersim.writing import save, unwritable
+
+    there = [name for name in texts if (folder / name).exists() or (folder / name).is_symlink()]
+    if there and not force:
+        raise InputError(f"{folder / there[0]}: is there already; give another folder, or replace it with --force")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise unwritable(folder, error) from error
+    for name, text in texts.items():
+        save(folder / name, text)
 
 
 def document(what: FileKind) -> JsonSchema:

@@ -1,4 +1,4 @@
-"""`clustersim show`: a cluster in figures, as a picture, or for another program."""
+"""`clustersim show` and `clustersim schedule`: a cluster in figures, as a picture or for another program; a pipeline schedule."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from clustersim import writing
-from clustersim.cli.commands import option
+from clustersim.cli.commands import argument, option
 from clustersim.cli.options import TOPOLOGY, ClusterChanges, CostsOption, JsonOutput, naming
-from clustersim.cli.schedule import check_size
 from clustersim.errors import InputError, suggest
 from clustersim.files import keeping_inputs
 
@@ -23,6 +22,8 @@ if TYPE_CHECKING:
 
 FORMATS = {"ns3": (".txt", ".topo", ""), "graphml": (".graphml", ".xml")}
 """Suffixes of files of other programs."""
+MOST_PASSES = 20_000
+"""Largest number of passes of a schedule that is drawn."""
 
 
 def show(
@@ -56,7 +57,7 @@ def show(
 
     size = stages, microbatches, chunks
     if schedule:
-        check_size(*size)
+        _check_size(*size)
     _check_files(topology, draw, export)
     with keeping_inputs():
         document = overridden(document_of(topology), changes) if topology else None
@@ -134,3 +135,28 @@ def _export(document: Document, form: str, target: Path) -> None:
     text = export.ns3(export.cabled(document)) if form == "ns3" else export.graphml(build(document))
     writing.save(target, text)
     typer.echo(f"written to {target}", err=True)
+
+
+def schedule(
+    name: Annotated[str, argument("The schedule, such as 1f1b.", "NAME")],
+    *,
+    pp: Annotated[int, option("Pipeline ranks.", min=1, max=512)] = 4,
+    microbatches: Annotated[int, option("Microbatches per step.", min=1, max=4096)] = 8,
+    vpp: Annotated[int, option("Model chunks per rank (interleaved).", min=1, max=64)] = 1,
+    output: JsonOutput,
+) -> None:
+    """Draw a pipeline schedule as text: the passes of each rank over time, its bubble, and the activations each rank keeps."""
+    from clustersim.schedules.draw import schedule_facts, schedule_text
+
+    size = pp, microbatches, vpp
+    _check_size(*size)
+    with naming("schedule"):
+        output.show("schedule", lambda: {"schedule": schedule_facts(name, *size)}, lambda: [schedule_text(name, *size)])
+
+
+def _check_size(stages: int, microbatches: int, chunks: int) -> None:
+    """Raise InputError if a schedule has too many passes to draw."""
+    if stages * microbatches * chunks > MOST_PASSES:
+        raise InputError(
+            f"{stages} stages × {microbatches} microbatches × {chunks} chunks are too many to draw; lower one"
+        )

@@ -1,0 +1,262 @@
+"""Commands that read a stored result: `explain`, `compare`, `trace`, `rerun`, `report`, `explore` and `plot`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from clustersim.cli.answer import look
+from clustersim.cli.commands import argument, option, option_group
+from clustersim.cli.options import CommandOutput, MachineOption, ResultFolder, StandardOutput, TextOutput, on_machine
+from clustersim.errors import InputError, suggest
+from clustersim.units import seconds
+
+if TYPE_CHECKING:
+    from clustersim.report.step_trace import TraceSize
+
+TRACES = (".json", ".json.gz", ".pt.trace.json", ".gz")
+"""Suffixes of traces of torch.profiler."""
+DETAILED = "trace-detailed.json.gz"
+PAGE = "report.html"
+PageFile = Annotated[Path | None, option(f"Where to write it; default: {PAGE} in that folder.", "FILE.html")]
+
+
+def explain(result: ResultFolder, *, machine: MachineOption = None, output: StandardOutput) -> None:
+    """Say where the critical path of a result goes, which link is its bottleneck, and what would make the step shorter.
+
+    Every what-if is simulated: its step is that of `run` with the flags next to it.
+    """
+    from clustersim.explain.explanation import explained
+    from clustersim.explain.text import lines
+    from clustersim.question import StoredRun
+
+    stored = StoredRun.of(result)
+    with output.progress() as progress, stored.holding():
+        again, question = stored.again(progress), stored.question
+        if machine:
+            changed = on_machine(machine, question.parts["topology"], question.overrides)
+            question = replace(question, overrides=changed, machine=machine)
+        found = explained(question, progress, None if machine else again)
+    output.show("explain", found.facts, lambda: lines(found, look()))
+
+
+def compare(
+    results: Annotated[
+        list[Path],
+        argument(
+            "Folders that `clustersim run` wrote; or one, and a trace of torch.profiler (.json, .json.gz).", "RESULT …"
+        ),
+    ],
+    *,
+    rank: Annotated[int | None, option("Rank of the trace; default: the rank that it names, else 0.")] = None,
+    output: StandardOutput,
+) -> None:
+    """Print the differences between the inputs of results and where time goes; or compare a profiler's trace with a result."""
+    traces = [path for path in results if path.name.endswith(TRACES) and not path.is_dir()]
+    if len(results) < 2:
+        raise InputError(f"{results[0]}: a single result cannot be compared; give two or more, or one and a trace")
+    if traces and (len(results) > 2 or len(traces) > 1):
+        raise InputError(f"{traces[0]}: a trace is compared with one result; give only that and the trace")
+    if rank is not None and not traces:
+        raise InputError(f"--rank {rank}: is for a trace; give one behind the result")
+    if traces:
+        folder = next(path for path in results if path != traces[0])
+        _compare_with_trace(folder, traces[0], rank, output)
+        return
+    from clustersim.explain.differences import compared
+    from clustersim.explain.text import compared as lines
+
+    found = compared(results)
+    output.show("compare", found.facts, lambda: lines(found, look().strong))
+
+
+def _compare_with_trace(folder: Path, trace: Path, rank: int | None, output: CommandOutput) -> None:
+    """Print where the time of a result and of a rank in a profiler's trace goes, next to each other."""
+    from clustersim.explain.beside_trace import beside
+    from clustersim.explain.gpu_trace import measured
+    from clustersim.explain.text import trace_lines
+    from clustersim.question import StoredRun
+
+    with output.progress() as progress:
+        stored = StoredRun.of(folder)
+        progress("read the trace")
+        found = beside(stored.again(progress), measured(trace), rank)
+    output.show("compare", found.facts, lambda: trace_lines(found, look().strong))
+
+
+def trace(
+    result: ResultFolder,
+    *,
+    out: Annotated[
+        Path | None, option(f"Where to write it; default: {DETAILED} in that folder.", "FILE.json.gz", flags="-o")
+    ] = None,
+    ranks: Annotated[str, option("kinds: one rank of each kind; all; or a list, such as 0,8-15.", "RANKS")] = "kinds",
+    kernels: Annotated[bool, option("Draw every kernel inside its pass.")] = False,
+    output: TextOutput,
+) -> None:
+    """Write the trace of a result for Perfetto: for the given ranks, with the load of links and the power state.
+
+    Nothing is cut. The trace.json.gz of a result shows one rank of each kind without kernels.
+    """
+    from clustersim.engine.compile import families_of
+    from clustersim.question import StoredRun
+    from clustersim.report.result import detailed_trace, write_trace
+    from clustersim.writing import check_output
+
+    stored, target = StoredRun.of(result), out or result / DETAILED
+    check_output("--out", target, (".gz",))
+    with output.progress() as progress:
+        found = stored.again(progress)
+        wanted = None if ranks == "kinds" else numbers(ranks, found.job.mesh.size)
+        progress("draw")
+        times = found.work.seconds if kernels else ()
+        parts = found.summary, found.plan, found.record, found.facts.memory
+        drawn = detailed_trace(*parts, wanted, families_of(found.work, found.topology), times)
+        if not output.quiet and (large := _large(drawn.size())):
+            typer.echo(large, err=True)
+        events = write_trace(target, drawn, found.summary, stored.manifest.question or "", progress)
+    output.say(f"{events:,} events written to {target} (open it at https://ui.perfetto.dev)")
+
+
+def _large(size: TraceSize) -> str:
+    """Return the warning for a trace too large for smooth scrolling in a browser."""
+    from clustersim.report.trace import MAX_EVENTS
+
+    if size.events <= MAX_EVENTS:
+        return ""
+    about = f"about {float(f'{size.events:.2g}'):,.0f} events, {size.packed / 1e6:,.1f} MB packed"
+    return f"{about}: a browser moves {MAX_EVENTS:,} smoothly; --ranks 0,8-15 draws fewer ranks"
+
+
+def numbers(text: str, ranks: int) -> list[int]:
+    """Return the ranks in `all` or a list such as `0,8-15`. Raises InputError for ranks that the job does not have."""
+    if text == "all":
+        return list(range(ranks))
+    found: dict[int, None] = {}
+    for part in text.split(","):
+        first, dash, last = part.strip().partition("-")
+        if not first.isdecimal() or (dash and not last.isdecimal()):
+            raise InputError(f"--ranks {text}: write kinds, all, or numbers such as 0,8-15")
+        low, high = int(first), int(last or first)
+        if not low <= high < ranks:
+            raise InputError(f"--ranks {text}: the job has the ranks 0 to {ranks - 1}; write some of them")
+        found |= dict.fromkeys(range(low, high + 1))
+    return sorted(found)
+
+
+def rerun(result: ResultFolder, output: StandardOutput) -> None:
+    """Simulate a result again from its manifest, and compare the results.
+
+    Files that it was made of and that are gone are taken from the result; the others must be as they were, and what has changed
+    is named. The exit code is 1 where another result comes out, as of another version. Nothing is written.
+    """
+    from clustersim.question import StoredRun
+    from clustersim.report.store import read_summary
+
+    with output.progress() as progress:
+        run = StoredRun.of(result)
+        found = json.loads(json.dumps(run.again(progress).summary))  # tuples become lists, keys become text
+    stored = read_summary(result)
+    other = [key for key, value in found.items() if stored.get(key) != value]
+    facts = {"question": run.command, "same": not other, "step_time_s": found["step_time_s"], "differs": other}
+    output.show("rerun", lambda: facts, lambda: [run.command, _said(found, stored, other, run.manifest.clustersim)])
+    if other:
+        raise typer.Exit(1)
+
+
+def _said(found: dict[str, Any], stored: dict[str, Any], other: list[str], version: str) -> str:
+    """Return the sentence that compares a repeated result with the stored one."""
+    now = seconds(found["step_time_s"])
+    if not other:
+        return f"the same comes out: {now}, and all else in summary.json"
+    was = stored.get("step_time_s")
+    before = f"{seconds(was)} as {version} had it" if isinstance(was, int | float) else "nothing there before"
+    return f"another result comes out: {now}, {before}; other than in summary.json: {', '.join(other)}"
+
+
+def report(
+    result: Annotated[Path, argument("The folder of a run, such as one in results/.", "RESULT")],
+    *,
+    out: PageFile = None,
+    output: TextOutput,
+) -> None:
+    """Write the result of a run as one HTML file: where the step goes, what would change it, timeline, memory, links, kernels.
+
+    The run and each what-if are simulated again from its manifest, with equal numbers. The page makes no requests.
+    """
+    from clustersim.explain.explanation import explained
+    from clustersim.pages.run import run_page
+    from clustersim.question import StoredRun
+
+    stored = StoredRun.of(result)
+    target = _page_file(out, result, [path for path, _ in stored.inputs.values()])
+    with output.progress() as progress, stored.holding():
+        found = stored.again(progress)
+        why = explained(stored.question, progress, found).facts()
+        progress("draw")
+        text = run_page(found, stored.command, stored.manifest, why)
+    _save(target, text, output)
+
+
+def explore(
+    sweep: Annotated[Path, argument("The folder of a sweep, such as one in results/.", "SWEEP")],
+    *,
+    out: PageFile = None,
+    output: Annotated[CommandOutput, option_group(CommandOutput, "quiet")],
+) -> None:
+    """Write a sweep as one HTML file: Pareto front, heat map, parallel coordinates, filter, and each point with its command.
+
+    Points that do not fit or are illegal are included, with the reason. The page makes no requests.
+    """
+    from clustersim.pages.sweep import sweep_page
+
+    target = _page_file(out, sweep)
+    _save(target, sweep_page(sweep), output)
+
+
+def _page_file(out: Path | None, folder: Path, inputs: Sequence[Path] = ()) -> Path:
+    """Return the file of a page: `--out`, or the page in the result's folder. Raises InputError if it cannot be written."""
+    if out:
+        from clustersim.writing import check_output
+
+        check_output("--out", out, (".html", ".htm"), inputs)
+    return out or folder / PAGE
+
+
+def _save(target: Path, text: str, output: CommandOutput) -> None:
+    """Write a page and print where it is."""
+    from clustersim.writing import save
+
+    save(target, text)
+    output.say(f"written to {target} (open it in a browser)")
+
+
+def plot(
+    result: Annotated[Path, argument("The folder of a run, for scaling and splits that of a sweep.", "RESULT")],
+    kind: Annotated[str, option("timeline, breakdown, memory or roofline of a run, scaling or splits of a sweep.")],
+    out: Annotated[Path, option("An .svg, .png or .pdf file; the last two need matplotlib.", "FILE")],
+    output: TextOutput,
+) -> None:
+    """Draw a result as a figure: its timeline, where the step goes, memory, kernels under the roof, or how a sweep scales."""
+    from clustersim.figures import kinds
+    from clustersim.figures.files import check, write
+
+    if kind not in (known := [*kinds.RUN, *kinds.SWEEP]):
+        raise InputError(f"--kind {kind}: no such figure; {suggest(kind, known)}")
+    check("--out", out)
+    if kind in kinds.SWEEP:
+        from clustersim.pages.sweep import sweep_rows
+
+        write(out, kinds.SWEEP[kind]([row for _, row in sweep_rows(result)]))
+    else:
+        from clustersim.question import StoredRun
+
+        with output.progress() as progress:
+            found = StoredRun.of(result).again(progress)
+        write(out, kinds.RUN[kind](found))
+    output.say(f"written to {out}")
