@@ -97,7 +97,7 @@ def _training(said: ToolSettings) -> Keys:
     found |= {"training.fp8_scaling": ROWS[RECIPE].read(said[RECIPE])} if meant == ["fp8"] else {}
     compiled = said.several("compile.components") if said["compile.enable"] is True else []
     found["training.kernels"] = "fused" if "model" in compiled else "eager"
-    found["training.cross_entropy"] = "native" if "loss" in compiled else "eager"
+    found["training.cross_entropy"] = "fused" if "loss" in compiled else "eager"
     mode, option = said["activation_checkpoint.mode"], str(said[OPTION])
     found["training.recompute"] = "none" if mode == "none" else "full"
     if mode == "selective" and option.isdecimal():
@@ -120,7 +120,7 @@ def written(spec: Workload) -> Keys:
     one, train, dp = spec.parallelism, spec.training, int(spec.parallelism.dp)
     shard = (one.fsdp.shard or dp * one.cp) // one.cp if one.zero else 1
     own = CONVERTERS.get(train.precision, ())[: 2 if spec.model.experts else 1]
-    parts = ["model"] * (train.kernels == "fused") + ["loss"] * (train.cross_entropy == "native")
+    parts = ["model"] * (train.kernels == "fused") + ["loss"] * (train.cross_entropy == "fused")
     selective = train.recompute != "none" and (train.recompute_saves == ("op",) or train.recompute_every)
     found: Keys = dict(zip(("model.name", "model.flavor"), flavor.split("/"), strict=True))
     found |= {"model.converters": list(own), "training.max_norm": float(train.clip_gradients)}

@@ -162,7 +162,7 @@ DRAWN = {
     "training.recompute_every": [2],
     "training.moments": ["fp32", "bf16"],
     "training.kernels": ["fused", "eager"],
-    "training.cross_entropy": ["native", "eager"],
+    "training.cross_entropy": ["fused", "eager"],
     "training.clip_gradients": [True, False],
 }
 MODELS = ["llama3_8b", "llama3_405b", "qwen3_32b", "qwen3_30b_a3b", "gpt_oss_20b"]
