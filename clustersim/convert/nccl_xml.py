@@ -16,6 +16,7 @@ from typing import NamedTuple
 from xml.etree import ElementTree
 
 from clustersim.config.fields import Section
+from clustersim.config.topology import Host
 from clustersim.config.yaml import Document, Position
 from clustersim.convert.override import nodes_by_gpu, preset
 from clustersim.convert.table import records
@@ -58,7 +59,7 @@ def read(path: str | Path) -> Document:
     count, megabits = _nics(root, path)
     count = min(count, len(gpus))
     rate = math.fsum(megabits) / 1e3 / max(count, 1)
-    said: Section = {"rate": f"{min(rate, _gigabits(pcie)) if pcie else rate!r}Gb/s"} if megabits else {}
+    said: Section = {"rate": f"{min(rate, Host(pcie=pcie).raw * 8e-9) if pcie else rate!r}Gb/s"} if megabits else {}
     return single_node(str(path), node, count, len(gpus), said)
 
 
@@ -167,13 +168,6 @@ def _slot(pci: ElementTree.Element, path: object) -> str | None:
         why = f"PCIe at {shown(pci.get('link_speed'))} × {shown(width)} is not known; write like 32.0 GT/s and 16"
         raise InputError(f"{path}: {why}")
     return f"gen{generation}x{width or 16}"
-
-
-def _gigabits(slot: str) -> float:
-    """Return the raw Gb/s of a slot, an upper limit for its NIC."""
-    from clustersim.config.topology import Host
-
-    return Host(pcie=slot).raw * 8e-9
 
 
 def _scale_up(gpus: Sequence[_Gpu], model: str, path: object) -> object:

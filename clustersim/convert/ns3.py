@@ -105,6 +105,10 @@ def _data(path: str, header: _Header, switches: Sequence[int], cables: Sequence[
         raise ConfigError(path, 1, 1, f"{len(gpus)} GPUs are not servers of {server} each; write a divisor")
     node: dict[str, object] = {"gpus": {"model": header.gpu.lower() or _GPU, "count": server}}
     node["scale_up"] = _inside(path, place, inner, direct, cables)
+    sockets = len(inner) * server // len(gpus)
+    first = {end for cable in cables if gpus[0] in (cable.a, cable.b) for end in (cable.a, cable.b)} & inner
+    if 0 < len(first) < sockets:  # not all NVSwitches, but one CPU of several
+        node |= {"host": {"sockets": sockets}, **({} if direct else {"scale_up": {"kind": "none"}})}
     data: dict[str, object] = {"cluster": {"nodes": len(gpus) // server, "node": node}}
     out = [cable for cable in cables if not {cable.a, cable.b} & inner and not {cable.a, cable.b} <= place.keys()]
     if out and direct:

@@ -108,12 +108,12 @@ def ns3(topology: Topology) -> str:
     rows = [row for row, count in Counter(rows_of(topology)).items() for _ in range(count)]  # parallel ones adjacent
     number = {f"gpu[{g}]": i for i, g in enumerate(numbers(topology).tolist())}
     ends = dict.fromkeys(end for row in rows for end in (row.a, row.b) if end not in number)
-    inner = [end for end in ends if end.partition("[")[0] in ("nvswitch", "nvlink", "pcie")]
+    inner = [end for end in ends if end.partition("[")[0] in ("nvswitch", "nvlink", "pcie", "host", "root")]
     switches = list(dict.fromkeys([*inner, *ends]))
-    outer = len(switches) - len(inner)
     number |= {end: topology.gpus + i for i, end in enumerate(switches)}
-    kind = topology.gpu.name.split("-")[0].upper()
-    head = f"{len(number)} {topology.numbering.widths[-1]} {len(inner)} {outer} {len(rows)} {kind}"
+    short = topology.gpu.name.split("-")[0]
+    kind = (short if short in topology.gpu.aliases else topology.gpu.name).upper()
+    head = f"{len(number)} {topology.numbering.widths[-1]} {len(inner)} {len(switches) - len(inner)} {len(rows)} {kind}"
     if topology.node.pairs and not switches and topology.gpu.name == "h100-sxm":
         head = f"{len(number)} 0 {len(rows)}"  # ASTRA-sim's ns-3 format; SimAI's adds servers and their switches
     body = (f"{number[r.a]} {number[r.b]} {r.rate * 8e-9:.10g}Gbps {r.delay * 1e3:.10g}ms 0" for r in rows)

@@ -218,9 +218,15 @@ def test_another_gpu_keeps_the_cables_of_a_list():
     assert (found["gpu"], found["gpus"], found["cables"]) == ("h200-sxm", 8, 16)
 
 
-@pytest.mark.parametrize("name", ["explicit_8", "leaf_spine_32", "mi300x_8", "hgx_h100_8", "rail_optimized"])
-def test_what_is_exported_can_be_read_again(name, tmp_path):
-    command("show", name, "--export", "ns3", tmp_path / "one.txt")
+NODES = ["mi250x", "l40s", "rtx-4090", "h100-nvl", "h200-nvl", "gh200", "v100-sxm2-32gb", "a100-pcie-80gb"]
+EXPORTED = ["explicit_8", "leaf_spine_32", "mi300x_8", "hgx_h100_8", "rail_optimized", "s01_bridged_pairs.xml"]
+
+
+@pytest.mark.parametrize(
+    "words", [[name] for name in EXPORTED] + [["hgx_h100_8", "--gpu", gpu] for gpu in NODES], ids=str
+)
+def test_what_is_exported_can_be_read_again(words, tmp_path):
+    command("show", *words, "--export", "ns3", tmp_path / "one.txt")
     command("show", tmp_path / "one.txt", "--export", "ns3", tmp_path / "two.txt")
     assert (tmp_path / "one.txt").read_text() == (tmp_path / "two.txt").read_text()
 
