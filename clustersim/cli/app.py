@@ -23,6 +23,7 @@ PLACES = {
     "schedule": "show:schedule",
     "init": "schema:init",
     "goodput": "plan:goodput",
+    "predict": "kernels:predict",
     "import": "importing:app",
     "export": "importing:export_app",
     "list": "listing:show_list",
