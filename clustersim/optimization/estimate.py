@@ -176,8 +176,8 @@ class Estimator:
         return tile.times[hidden]
 
     def token(self, tile: EstimatedTile, hidden: Hidden = ()) -> float:
-        """Return the least seconds per sequence of the passes of all layers. hidden: as in `seconds`. Raises ConfigError if kernels
-        cannot be forecast."""
+        """Return the least seconds per sequence of the passes of all layers. hidden: as in `seconds`. Raises ConfigError if
+        kernels cannot be forecast."""
         counts = np.bincount(tile.kinds.blocks, minlength=len(tile.steps))
         forward, backward, _, _, out, back, *_ = self._times(tile, hidden).T
         return float(counts @ np.maximum(forward + backward, out + back)) / tile.job.training.micro_batch
