@@ -1,8 +1,9 @@
 """Search for the best candidates of a space: estimates in columns, simulation of promising ones, lower bounds to close the gap.
 
 A tile of candidates has equal layers (`space.py`), whose bounds are computed together (`estimate.py`). The tile of a family with
-the least computation comes first; its bounds give bounds of the others. So there is a result as soon as a few tiles are known,
-and the search ends when no remaining candidate can be among the best. Equally good points are one answer.
+the least computation comes first; its bounds give bounds of the others. Candidates that may win get a second bound, which
+follows the order of their schedule (`timeline.py`). So there is a result as soon as a few tiles are known, and the search ends
+when no remaining candidate can be among the best. Equally good points are one answer.
 """
 
 from __future__ import annotations
@@ -448,16 +449,18 @@ class _CandidateSearch:
             while len(tiles) < DIVE and (item := self._pop()):
                 if item.row < 0:
                     tiles.append(item)
-                elif tiles:
+                    continue
+                if tiles:
                     heappush(self.heap, item)
-                    break
                 elif item.refined:
                     self._try(item)
-                    break
+                    bounded += DIVE // PLAYED
                 else:
                     self._refine(item)
+                    bounded += 1
+                break
             self.open([item.tile for item in tiles])
-            bounded += len(tiles) or DIVE // PLAYED
+            bounded += len(tiles)
             if bounded >= DIVE:
                 bounded = 0
                 self._dive()
@@ -528,11 +531,8 @@ class _CandidateSearch:
     def _add(self, item: _Item, place: PlaceInSpace, point: Point, found: Row) -> None:
         """Add the result of a simulation."""
         self.simulated += 1
-        replicas, gpus = (
-            item.tile.each[item.tile.order[item.row]][0].dp,
-            item.tile.each[item.tile.order[item.row]][0].gpus,
-        )
-        load = Load(float(found["global_batch"] * found["seq"]), float(gpus), float(replicas))
+        split, _ = item.tile.each[item.tile.order[item.row]]
+        load = Load(float(found["global_batch"] * found["seq"]), float(split.gpus), float(split.dp))
         value = self.wanted.value(item.tile.rows.cluster, load, found["step_time_s"])
         if item.refined:
             self._learn(item.tile, True, value[1] / item.value[1])
