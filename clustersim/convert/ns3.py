@@ -84,9 +84,8 @@ def _cables(path: str, lines: Sequence[str], header: _Header) -> Iterator[Writte
         delay = _DELAY.fullmatch(words[3]) if len(words) == 5 else None
         ends = [int(word) for word in words[:2] if word.isdecimal() and len(word) < 10]
         if rate is None or delay is None or len(ends) < 2:
-            raise ConfigError(
-                path, number, 1, f"{shown(line)} is not a cable; write one such as `0 8 400Gbps 0.0005ms 0`"
-            )
+            what = f"{shown(line)} is not a cable; write one such as `0 8 400Gbps 0.0005ms 0`"
+            raise ConfigError(path, number, 1, what)
         if max(ends) >= header.vertices or ends[0] == ends[1]:
             why = f"joins {ends[0]} and {ends[1]}; write two of 0 to {header.vertices - 1}"
             raise ConfigError(path, number, 1, why)
@@ -100,18 +99,19 @@ def _data(path: str, header: _Header, switches: Sequence[int], cables: Sequence[
     place = {vertex: number for number, vertex in enumerate(gpus)}
     inner = set(switches[: header.nvswitches])
     direct = [cable for cable in cables if cable.a in place and cable.b in place]
-    server = len(gpus) if direct else header.server or 1
+    each = header.server or 1
+    server = len(gpus) if any(place[c.a] // each != place[c.b] // each for c in direct) else each
     if not gpus or len(gpus) % server:
         raise ConfigError(path, 1, 1, f"{len(gpus)} GPUs are not servers of {server} each; write a divisor")
     node: dict[str, object] = {"gpus": {"model": header.gpu.lower() or _GPU, "count": server}}
-    node["scale_up"] = _inside(path, place, inner, direct, cables)
+    node["scale_up"] = _pairs(path, place, server, direct) if direct else _crossbar(gpus[0], inner, cables)
     sockets = len(inner) * server // len(gpus)
     first = {end for cable in cables if gpus[0] in (cable.a, cable.b) for end in (cable.a, cable.b)} & inner
     if 0 < len(first) < sockets:  # not all NVSwitches, but one CPU of several
         node |= {"host": {"sockets": sockets}, **({} if direct else {"scale_up": {"kind": "none"}})}
     data: dict[str, object] = {"cluster": {"nodes": len(gpus) // server, "node": node}}
     out = [cable for cable in cables if not {cable.a, cable.b} & inner and not {cable.a, cable.b} <= place.keys()]
-    if out and direct:
+    if out and direct and server == len(gpus):
         raise ConfigError(path, 3, 1, "has cables between GPUs and cables to switches; write one kind of them")
     if out:
         node["nics"] = _nics(path, place, out, server)
@@ -119,18 +119,22 @@ def _data(path: str, header: _Header, switches: Sequence[int], cables: Sequence[
     return data
 
 
-def _inside(
-    path: str, place: dict[int, int], inner: set[int], direct: Sequence[WrittenLink], cables: Sequence[WrittenLink]
-) -> dict[str, object]:
-    """Return the links inside a node: pairs, or links to NVSwitches, summed per GPU."""
-    if direct:
-        delays = {cable.delay for cable in direct}
-        if len(delays) > 1:
-            raise ConfigError(path, 3, 1, "cables between GPUs have different delays; write one for all")
-        counts = Counter((min(place[c.a], place[c.b]), max(place[c.a], place[c.b]), c.rate) for c in direct)
-        pairs = [[a, b, count, rate] for (a, b, rate), count in counts.items()]
-        return {"kind": "pairs", "pairs": pairs, "latency": delays.pop(), "payload_efficiency": 1.0}
-    own = [cable for cable in cables if min(place) in (cable.a, cable.b) and {cable.a, cable.b} & inner]
+def _pairs(path: str, place: dict[int, int], server: int, direct: Sequence[WrittenLink]) -> dict[str, object]:
+    """Return the links between pairs of GPUs of a server. Raises ConfigError if servers or delays differ."""
+    delays = {cable.delay for cable in direct}
+    if len(delays) > 1:
+        raise ConfigError(path, 3, 1, "cables between GPUs have different delays; write one for all")
+    ends = ((*sorted((place[c.a] % server, place[c.b] % server)), c.rate) for c in direct)
+    counts, servers = Counter(ends), len(place) // server
+    if any(count % servers for count in counts.values()):
+        raise ConfigError(path, 3, 1, "servers have different cables between GPUs; write as many for each")
+    pairs = [[a, b, count // servers, rate] for (a, b, rate), count in counts.items()]
+    return {"kind": "pairs", "pairs": pairs, "latency": delays.pop(), "payload_efficiency": 1.0}
+
+
+def _crossbar(gpu: int, inner: set[int], cables: Sequence[WrittenLink]) -> dict[str, object]:
+    """Return the links of a GPU to NVSwitches, summed."""
+    own = [cable for cable in cables if gpu in (cable.a, cable.b) and {cable.a, cable.b} & inner]
     total = sum(parse(cable.rate, "bandwidth") for cable in own)
     crossbar = {"kind": "nvswitch", "link": f"{total / 1e9:.12g}GB/s", "payload_efficiency": 1.0}
     return crossbar if own else {"kind": "none"}

@@ -213,6 +213,29 @@ def test_ns3_is_read_and_written_back_as_it_is(tmp_path):
     assert (tmp_path / "back.txt").read_text() == (INPUTS / "s12_ns3_topology.txt").read_text()
 
 
+@pytest.mark.parametrize("node", ["mi300x", "frontier", "gh200-quad"])
+def test_clusters_of_joined_gpus_are_written_for_ns3_and_read_again(node, tmp_path):
+    fabric = "fabric: {kind: switch, link: {rate: 200Gb/s}}"
+    (tmp_path / "t.yaml").write_text(f"cluster: {{name: c, nodes: 2, node: {node}}}\n{fabric}")
+    command("show", tmp_path / "t.yaml", "--export", "ns3", tmp_path / "one.txt")
+    command("show", tmp_path / "one.txt", "--export", "ns3", tmp_path / "two.txt")
+    lines = (tmp_path / "one.txt").read_text().splitlines()
+    assert sorted(lines) == sorted((tmp_path / "two.txt").read_text().splitlines())
+    inside = next(
+        line for line in lines[2:] if line.split()[0] == "0" and int(line.split()[1]) < int(lines[0].split()[1])
+    )
+    (tmp_path / "bad.txt").write_text(
+        "\n".join(lines).replace(f"{inside}\n", "", 1).replace(lines[0], fewer(lines[0]), 1)
+    )
+    assert "servers have different cables between GPUs" in command("show", tmp_path / "bad.txt", code=2)
+
+
+def fewer(header):
+    """Return a header with one link less."""
+    *counts, links, gpu = header.split()
+    return " ".join([*counts, str(int(links) - 1), gpu])
+
+
 def test_another_gpu_keeps_the_cables_of_a_list():
     found = shown("s12_ns3_topology.txt", "--gpu", "h200")
     assert (found["gpu"], found["gpus"], found["cables"]) == ("h200-sxm", 8, 16)
