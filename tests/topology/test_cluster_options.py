@@ -232,7 +232,7 @@ def test_run_and_show_take_them(call):
 @pytest.mark.parametrize(
     ("overrides", "sentence"),
     [
-        ({"cluster.gpu": "rtx-3090"}, "no shipped type of node has rtx-3090"),
+        ({"cluster.gpu": "rtx-a6000"}, "no shipped type of node has rtx-a6000"),
         ({"cluster.gpu": "h1000"}, "unknown GPU 'h1000'; did you mean"),
         ({"cluster.foo": 1}, "(command line): unknown key 'foo'; known: jitter, name, node, nodes, pools"),
         ({"cluster.nodes": 0}, "(command line): cluster.nodes"),
