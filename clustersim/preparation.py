@@ -48,8 +48,8 @@ StagesByPosition = tuple[tuple[Stage, ...], ...]
 """Stages of a job, for each position in the ep group."""
 ROOM = 48 << 20
 """Largest number of bytes that each cache keeps. Sizes were measured on sweeps of GPT-3 over thousands of splits."""
-ACTION = 100
-"""Bytes of an action of a schedule, or of a task of a script."""
+ACTION, TASK = 100, 290
+"""Bytes of an action of a schedule, and of a task of a script with its share of kernels (measured with FSDP)."""
 PREDICTORS = 8
 """Largest number of cached predictors, each for the node type that used it last."""
 
@@ -173,7 +173,7 @@ class Preparation:
         def load() -> KeptSchedule:
             with blaming(job, "parallelism.schedule", schedules.ROOM, split.schedule):
                 found = schedules.load(split.schedule, split.pp, microbatches, split.vpp)
-                written = Cache(ROOM, lambda made: ACTION * sum(len(one.tasks) for one in layouts(made.scripts)))
+                written = Cache(ROOM, lambda made: TASK * sum(len(one.tasks) for one in layouts(made.scripts)))
                 return KeptSchedule(found, row_ends(found, job.pipeline), written)
 
         found = self._schedules.once(rows(job, microbatches), load)

@@ -192,7 +192,7 @@ class _TraceBinder:
         tasks, seconds, shown = list[Task](), list[float](), list[str]()
 
         def add(task: Task, took: float, name: str, before: Iterable[int]) -> None:
-            """Add a task. name: of the waits for it, empty if they are not shown. before: its dependencies."""
+            """Add a task. name: name of waits for the task, empty if they are not shown. before: its dependencies."""
             # computations run in order, and so do collectives and messages of a stream
             waits: list[Handle] = [OwnTask(last[task.stream])] if task.stream in last else []
             waits += task.waits
@@ -242,8 +242,8 @@ class _TraceBinder:
         return launch(-1, call), 0.0, family
 
     def message(self, node: TraceNode, taken: Counter[tuple[int, int, int]], rank: int) -> tuple[Task, float, str]:
-        """Return the task of a message's send, or of its receive, as `collective` does. A receive takes the first message with
-        that tag not received yet."""
+        """Return the task of a send or a receive, its seconds and the name of waits for it. A receive takes the first message
+        with that tag not received yet."""
         sends = node.type == NodeType.SEND
         peer = self.groups.peer(node, rank, "comm_dst" if sends else "comm_src")
         key = (rank, peer, _tag(node)) if sends else (peer, rank, _tag(node))

@@ -1,7 +1,7 @@
 """Scripts of jobs + the network that they share → a plan: programs of roles, and columns over rank cells.
 
-Each different text of scripts becomes one `Layout`. What its tasks do is found at once for all rank cells that compute at one
-speed; those whose groups have the same flows share an activity.
+The activity of each task of a `Layout` is found at once for all rank cells that compute at one speed; rank cells whose groups
+have the same flows share an activity.
 """
 
 from __future__ import annotations
@@ -215,16 +215,16 @@ class _Binder:
     activities: Activities
     speed: Speed
     groups: Mapping[str, Ints]
-    """Group cells of all rank cells, by family …"""
+    """Group cells of all rank cells, by family."""
     cells: Ints
-    """… and the rank cells in question."""
+    """Rank cells whose tasks are bound."""
     families: frozenset[str]
-    """Families that these have groups of."""
+    """Families of which `cells` have groups."""
     known: dict[tuple[str, ...], Sequence[LikeCells]] = field(default_factory=dict)
-    """Like cells of each rank cell, by families."""
+    """Cells with the same flows as each rank cell's groups, by families."""
 
     def alike(self, families: tuple[str, ...]) -> Sequence[LikeCells]:
-        """Return the like cells of each rank cell: of its group in each of `families`."""
+        """Return for each rank cell the cells with the same flows as its group in each of `families`."""
         if families not in self.known:
             like = [(self.activities.network.alike(one), self.groups[one][self.cells].tolist()) for one in families]
             columns = [[first[cell] for cell in own] for first, own in like]

@@ -92,7 +92,7 @@ def _items(tasks: Iterable[Task]) -> Iterator[Kernel | Collective]:
 
 
 def hosted(layout: Layout, launching: Launching) -> Layout:
-    """Return a layout with the tasks of a host, which launches passes in one of the ways of `Launching`.
+    """Return a layout with the tasks of a host that launches passes as `launching.mode` says.
 
     launching.start > 0: the step begins with the wait for its first launches; from then on the host is ahead of the GPU.
     """

@@ -1,6 +1,6 @@
 """The step of a rank: passes, each a template of tasks on named streams.
 
-Ranks that do alike share one `Layout`: its tasks name groups, messages and stages as the rank has them. A `Program` says which
+Ranks with equal tasks share one `Layout`: its tasks name groups, messages and stages as the rank has them. A `Program` says which
 stages they are in one role. The groups of a rank, and how long its tasks take, are columns of `engine/compile.py: Plan`.
 
 A *task* is a computation, a collective or a message on one stream of its rank. Tasks of one stream run in order. A task on the
