@@ -470,8 +470,8 @@ class _CandidateSearch:
         """Simulate the most promising candidate with a bound, even if others have lower bounds."""
         rows = [(self._expected(item), item) for item in self.heap if item.row >= 0 and item.number not in self.taken]
         heapify(rows)
-        before = self.simulated
-        while rows and self.simulated == before:
+        before, left = self.simulated, DIVE
+        while rows and self.simulated == before and left:
             (expected, _), item = heappop(rows)
             if expected > self.answers.worst[0]:
                 return
@@ -479,7 +479,7 @@ class _CandidateSearch:
                 continue
             self.taken.add(item.number)
             if self.answers.found and not item.refined:
-                more = self._refine(item)
+                more, left = self._refine(item), left - 1
             else:  # the first answer need not have the best bound
                 more = [] if item.refined else [self._push_row(item.tile, item.row + 1)]
                 self._try(item)
