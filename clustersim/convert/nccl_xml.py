@@ -104,14 +104,14 @@ def _parse(path: Path) -> ElementTree.Element:
 def _gpus(root: ElementTree.Element) -> Iterator[_Gpu]:
     """Yield the GPUs that a process used (all if none has a rank), with their PCI devices.
 
-    Without any <gpu> all PCI devices of a GPU's class are GPUs. If no device has a class, NCCL finds it on the machine: GPUs
-    are then as many devices of each socket as the smallest socket has.
+    Without any <gpu> all PCI devices of a GPU's class are GPUs. If no device has a class either, NCCL finds it on the machine:
+    GPUs are then as many devices of each socket as the smallest socket has.
     """
     found = [_Gpu(gpu, pci) for pci in root.iter("pci") for gpu in pci.findall("gpu")]
     ranked = [each for each in found if each.element is not None and each.element.get("rank", "-1") != "-1"]
     by_class = (_Gpu(None, pci) for pci in root.iter("pci") if pci.get("class", "").lower().startswith(_GPU_CLASSES))
     yield from ranked or found or by_class
-    if not any("class" in pci.attrib for pci in root.iter("pci")):
+    if not found and not any("class" in pci.attrib for pci in root.iter("pci")):
         sockets = [cpu.findall("pci") for cpu in root.iter("cpu")]
         yield from (_Gpu(None, pci) for pcis in sockets for pci in pcis[: min(map(len, sockets))])
 

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import re
 import sys
 import tracemalloc
 from contextlib import redirect_stderr, redirect_stdout
@@ -182,6 +183,14 @@ def test_what_clouds_leave_out_is_the_gpus_own(devices, words, gpu, kind, rate, 
     topology = load_topology(tmp_path / "t.xml", {"cluster.gpu": words[1]} if words else {})
     assert topology.node.scale_up == kind
     assert rate is None or max(topology.capacity) == pytest.approx(rate)
+
+
+@pytest.mark.parametrize("devices", [HIDDEN, AMD])
+def test_gpus_of_a_file_without_classes_are_counted_once(devices, tmp_path):
+    body = "".join(devices.format(i, i ^ 1) for i in range(4))
+    for number, text in enumerate((body, re.sub(' class="[^"]*"', "", body))):
+        (tmp_path / f"{number}.xml").write_text(f'<system version="1"><cpu numaid="0">{text}</cpu></system>')
+        assert shown(tmp_path / f"{number}.xml")["gpus"] == 4
 
 
 MATRIX = """\
