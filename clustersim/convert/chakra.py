@@ -142,8 +142,8 @@ _KINDS = {"comm_src": _INT32, "comm_dst": _INT32, "comm_tag": _INT32, "tensor_si
 
 
 def encoded(nodes: Sequence[TraceNode]) -> bytes:
-    """Return the content of a rank's file."""
-    return b"".join(_delimited(one) for one in (_text(1, VERSION), *map(_node, nodes)))
+    """Return the content of a rank's file: messages, each after its length."""
+    return b"".join(_varint(len(one)) + one for one in (_text(1, VERSION), *map(_node, nodes)))
 
 
 def _node(node: TraceNode) -> bytes:
@@ -178,11 +178,6 @@ def _message(place: int, content: bytes) -> bytes:
 def _text(place: int, value: str) -> bytes:
     """Return field number `place` with a text."""
     return _message(place, value.encode())
-
-
-def _delimited(content: bytes) -> bytes:
-    """Return bytes after their length."""
-    return _varint(len(content)) + content
 
 
 def _attribute(name: str, value: AttributeValue) -> bytes:

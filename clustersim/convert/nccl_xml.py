@@ -22,6 +22,7 @@ from clustersim.convert.override import nodes_by_gpu, preset
 from clustersim.convert.table import records
 from clustersim.errors import ConfigError, InputError, shown
 from clustersim.files import read_text
+from clustersim.hardware.gpus import load
 
 _MODELS = {row["id"]: row["gpu"] for row in records("pci_gpus")}
 """GPUs by PCI device id and by compute capability."""
@@ -32,7 +33,7 @@ _MOST, _MEGABITS = 1000, 1e8
 _VENDORS = {"GenuineIntel": "intel", "AuthenticAMD": "amd"}
 _GPU_CLASSES, _NIC_CLASSES = ("0x0302", "0x0300", "0x1200"), ("0x0207", "0x0200")
 """PCI classes of 3D and VGA controllers and of processing accelerators, and of InfiniBand and Ethernet controllers."""
-_XGMI = {"mi100": ("46GB/s", 0.52), "mi210": ("50GB/s", 0.72), "mi250x": ("50GB/s", 0.72), "mi355x": ("76.8GB/s", 0.83)}
+_XGMI = {"cdna1": ("46GB/s", 0.52), "cdna2": ("50GB/s", 0.72), "cdna4": ("76.8GB/s", 0.83)}
 """Line rate and usable share of a link of Infinity Fabric, if not those of the MI300X: datasheets; RCCL, src/graph/topo.h."""
 
 
@@ -194,7 +195,7 @@ def _scale_up(gpus: Sequence[_Gpu], model: str, path: object) -> object:
                 ends[number, other] += count
     if not leaving:
         return {"kind": "none"}
-    rate, efficiency = _XGMI.get(model, ("64GB/s", 0.75))
+    rate, efficiency = _XGMI.get(load(model).architecture if model else "", ("64GB/s", 0.75))
     own = {} if any(nvlinks) else {"link": rate, "payload_efficiency": efficiency}
     if any(link.get("tclass") == _SWITCH for links in tag for link in links) or not ends:
         found = {"kind": "nvswitch" if any(nvlinks) else "mesh"}

@@ -126,6 +126,15 @@ def test_wires_from_gpu_to_gpu(tmp_path: Path) -> None:
     assert len(amd.capacity) == 56
 
 
+@pytest.mark.parametrize(("node", "device"), [("mi300x", "0x74a1"), ("mi350x", "0x75a0"), ("mi355x", "0x75a3")])
+def test_infinity_fabric_of_a_file_is_that_of_the_shipped_node(tmp_path: Path, node: str, device: str) -> None:
+    links = "".join(f'<xgmi target="0000:{i:02x}:00.0" count="1"/>' for i in range(8))
+    theirs = load(xml(tmp_path, links, 8, "94", device))
+    ours = load("hgx_h100_8", {"cluster.node": node})
+    assert theirs.gpu == ours.gpu
+    assert np.array_equal(theirs.capacity, ours.capacity)
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [
