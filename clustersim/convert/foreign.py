@@ -42,7 +42,7 @@ def filled(node: dict[str, object], document: Document, at: Loc) -> dict[str, ob
     own, written, nics = node.get("gpus"), node.get("host"), node.get("nics")
     if not isinstance(own, dict) or "model" not in own:
         named = "the file names no known GPU; give --gpu h100, or write {extends: FILE, gpus: {model: h100-sxm}}"
-        raise document.error(at, f"gpus.model: {named}")
+        raise document.error(at, f"{'.'.join(map(str, at))}.gpus.model: {named}")
     host = dict(written) if isinstance(written, dict) else {}
     with suppress(UnknownNameError):  # which is told where the GPU is loaded
         host.setdefault("pcie", f"gen{SLOTS.get(gpus.load(str(own['model'])).architecture, 5)}x16")

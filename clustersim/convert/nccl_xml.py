@@ -18,7 +18,7 @@ from xml.etree import ElementTree
 from clustersim.config.fields import Section
 from clustersim.config.topology import Host
 from clustersim.config.yaml import Document, Position
-from clustersim.convert.override import nodes_by_gpu, preset
+from clustersim.convert.override import NODE, nodes_by_gpu, preset
 from clustersim.convert.table import records
 from clustersim.errors import ConfigError, InputError, shown
 from clustersim.files import read_text
@@ -50,7 +50,7 @@ def read(path: str | Path) -> Document:
     if root.tag != "system" or not gpus:
         missing = "no <system> with a <gpu>, or with PCI devices of class 0x0302; give the file that NCCL writes with"
         raise InputError(f"{path}: {missing} NCCL_TOPO_DUMP_FILE or reads with NCCL_TOPO_FILE")
-    model, pcie = _model(gpus[0]), _slot(gpus[0].pci, path)
+    (model, described), pcie = _model(gpus[0]), _slot(gpus[0].pci, path)
     scale_up = _scale_up(gpus, model or "", path)
     node: dict[str, object] = {
         "gpus": {**({"model": model} if model else {}), "count": len(gpus)},
@@ -61,7 +61,9 @@ def read(path: str | Path) -> Document:
     count = min(count, len(gpus))
     rate = math.fsum(megabits) / 1e3 / max(count, 1)
     said: Section = {"rate": f"{min(rate, Host(pcie=pcie).raw * 8e-9) if pcie else rate!r}Gb/s"} if megabits else {}
-    return single_node(str(path), node, count, len(gpus), said)
+    document = single_node(str(path), node, count, len(gpus), said)
+    document.positions[(*NODE, "gpus", "model")] = Position(1, 1, name=described)
+    return document
 
 
 def single_node(path: str, node: Section, nics: int, gpus: int, said: Section | None = None) -> Document:
@@ -151,11 +153,13 @@ def _count(element: ElementTree.Element, key: str, path: object) -> int:
     return int(found)
 
 
-def _model(gpu: _Gpu) -> str | None:
-    """Return the GPU model by device, AMD's gfx number or compute capability, None if the file has none that is known."""
+def _model(gpu: _Gpu) -> tuple[str | None, str]:
+    """Return the GPU model by device, AMD's gfx number or compute capability, None if unknown; and these in words, "" without."""
     element = gpu.pci if gpu.element is None else gpu.element
-    architecture = element.get("gcn", element.get("sm", "")).removeprefix("gfx")
-    return _MODELS.get(gpu.pci.get("device", "")) or _MODELS.get(architecture)
+    key = "gcn" if "gcn" in element.attrib else "sm"
+    device, chip = gpu.pci.get("device", ""), element.get(key, "")
+    described = f"GPU with device {shown(device)} and {key} {shown(chip)}" if device or chip else ""
+    return _MODELS.get(device) or _MODELS.get(chip.removeprefix("gfx")), described
 
 
 def _slot(pci: ElementTree.Element, path: object) -> str | None:

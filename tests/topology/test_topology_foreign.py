@@ -138,7 +138,10 @@ def test_infinity_fabric_of_a_file_is_that_of_the_shipped_node(tmp_path: Path, n
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"sm": "35", "device": "0x1"}, "the file names no known GPU; give --gpu h100"),
+        (
+            {"sm": "35", "device": "0x1"},
+            "GPU with device '0x1' and sm '35': the file names no known GPU; give --gpu h100",
+        ),
         ({"speed": "99 GT/s"}, "PCIe at '99 GT/s' × '16' is not known"),
         ({"speed": "1.2.3 GT/s"}, "PCIe at '1.2.3 GT/s' × '16' is not known"),
         ({"speed": "9" * 400 + " GT/s"}, "is not known; write like 32.0 GT/s and 16"),
