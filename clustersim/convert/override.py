@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from copy import copy
 from dataclasses import replace
 from functools import cache
@@ -83,22 +84,17 @@ def _with_gpu(shape: TopologyShape, gpu: str) -> list[tuple[Loc, object]]:
 
     Only the GPU changes where links are listed, as they name GPUs and NICs of the node.
     """
-    own = shape.cluster.node if isinstance(shape.cluster.node, dict) else {}
+    node = shape.cluster.node
+    written = (shape.nodes or {}).get(node) if isinstance(node, str) else node
+    own = written if isinstance(written, dict) else {}
     named, inner = own.get("gpus"), own.get("scale_up")
-    listed = (shape.fabric or {}).get("kind") == "explicit" or (isinstance(inner, dict) and "pairs" in inner)
-    if isinstance(named, dict) and listed:
-        return [((*NODE, "gpus", "model"), gpus.load(gpu).name)]
-    if "extends" in own or not isinstance(named, dict) or "model" in named:
-        return [(NODE, node_with(gpu))]
-    try:
-        return [((*NODE, "extends"), node_with(gpu))]
-    except UnknownNameError:
-        return [((*NODE, "gpus", "model"), gpus.load(gpu).name)]
-
-
-def _is_node(target: Loc) -> bool:
-    """Return whether a position holds a node type: that of all nodes, or of a pool."""
-    return target == NODE or (target[:2] == ("cluster", "pools") and len(target) == 4 and target[3] == "node")
+    cables = isinstance(named, dict) and (shape.fabric or {}).get("kind") == "explicit"
+    if not cables and not (isinstance(inner, dict) and "pairs" in inner):
+        if "extends" in own or not isinstance(named, dict) or "model" in named:
+            return [(NODE, node_with(gpu))]
+        with suppress(UnknownNameError):
+            return [((*NODE, "extends"), node_with(gpu))]
+    return [((*NODE, "gpus", "model"), gpus.load(gpu).name)]
 
 
 def _put(data: Section, target: Loc, value: object, key: str) -> None:
@@ -120,7 +116,7 @@ def _put(data: Section, target: Loc, value: object, key: str) -> None:
 
 def _section(found: object, place: Loc, key: str) -> SectionOrList:
     """Return a copy of a section or list, placed where `found` was. Raises InputError for a single value."""
-    if isinstance(found, str) and _is_node(place):
+    if isinstance(found, str) and place[0] == "cluster" and place[-1] == "node":
         return {"extends": found}
     if isinstance(found, dict | list | None):
         return copy(found) if found is not None else {}

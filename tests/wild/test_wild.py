@@ -250,6 +250,21 @@ def test_another_gpu_keeps_the_cables_of_a_list():
     assert (found["gpu"], found["gpus"], found["cables"]) == ("h200-sxm", 8, 16)
 
 
+@pytest.mark.parametrize(
+    "node",
+    [
+        "{extends: hgx-a100, scale_up: {kind: pairs, pairs: [[0, 1, 3], [2, 3, 3]]}}",
+        "{gpus: {model: a100, count: 8}, scale_up: {kind: pairs, pairs: [[0, 1, 3], [2, 3, 3]]}}",
+        "own",
+    ],
+)
+def test_another_gpu_keeps_the_pairs_of_a_list(node, tmp_path):
+    own = "{extends: hgx-a100, scale_up: {kind: pairs, pairs: [[0, 1, 3], [2, 3, 3]]}}"
+    (tmp_path / "t.yaml").write_text(f"cluster: {{nodes: 1, node: {node}}}\nnodes: {{own: {own}}}\n")
+    topology = load_topology(tmp_path / "t.yaml", {"cluster.gpu": "h100"})
+    assert (topology.gpu.name, topology.gpus, topology.node.scale_up) == ("h100-sxm", 8, "pairs")
+
+
 NODES = ["mi250x", "l40s", "rtx-4090", "h100-nvl", "h200-nvl", "gh200", "v100-sxm2-32gb", "a100-pcie-80gb"]
 EXPORTED = ["explicit_8", "leaf_spine_32", "mi300x_8", "hgx_h100_8", "rail_optimized", "s01_bridged_pairs.xml"]
 
