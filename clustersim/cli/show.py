@@ -109,7 +109,7 @@ def _facts(topology: Topology, items: Sequence[Item]) -> dict[str, Any]:
     counts = {units.get(key, key): number for key, number in topology.counts.items() if key != "ends"}
     names = ("what", "each", "number", "usd_each", "power_w_each", "date")
     rows = [dict(zip(names, (i.what, i.each, i.number, i.price, i.power, i.date), strict=True)) for i in items]
-    return {**head, **counts, **reach, "bill": rows, "warnings": list(topology.warnings)}
+    return {**head, **counts, **reach, "bill": rows, "warnings": [*topology.notes, *topology.warnings]}
 
 
 def _bill(items: Sequence[Item]) -> list[str]:

@@ -63,6 +63,8 @@ class Document:
     positions: dict[Loc, Position] = field(repr=False)
     """Position of the value at every key path; at a path that ends in `KEY`, of the key itself. Values behind an alias have the
     anchor's position."""
+    notes: tuple[str, ...] = field(default=(), repr=False, kw_only=True)
+    """Sentences on what an override of values leaves as it is."""
 
     def error(self, loc: Loc, message: str) -> ConfigError:
         """Return a ConfigError at `loc`, or at its nearest parent in the file."""

@@ -27,6 +27,9 @@ NODE: Loc = ("cluster", "node")
 SectionOrList = Section | list[object]
 """A section of a file, or a list in it."""
 _PLACE = re.compile(r"[0-9]{1,9}")
+_GPU_ALONE = (
+    "cluster.gpu: only the GPU changes; the file's links, host and NICs stay; set cluster.node instead to replace them"
+)
 PRESETS = Path(__file__).parents[1] / "hardware" / "nodes"
 
 
@@ -47,7 +50,7 @@ def override(document: Document, overrides: Overrides, from_: Mapping[str, Sourc
         ):
             why = f"{document.path} has no fabric; give a topology of several nodes, such as rail_optimized"
             raise InputError(f"{key}: {why}")
-    found = Overridden(document.path, copied(document.data), document.positions, {})
+    found = Overridden(document.path, copied(document.data), document.positions, {}, notes=document.notes)
     sections = {key for key in overrides if "." not in key}
     found = _with(found, {key: overrides[key] for key in overrides if key in sections}, from_ or {}, TopologyShape())
     shape = validate(TopologyShape, found)
@@ -63,7 +66,8 @@ def _with(
     for target, value, key in sorted(asked, key=lambda one: len(one[0])):  # a whole node before what it has
         _put(document.data, target, value, key)
         places[target] = from_.get(key, (f"{document.path} (command line)", 0, 0))
-    return replace(document, overrides={**document.overrides, **places})
+    alone = (_GPU_ALONE,) if "cluster.gpu" in overrides and (*NODE, "gpus", "model") in places else ()
+    return replace(document, overrides={**document.overrides, **places}, notes=(*document.notes, *alone))
 
 
 def _targets(shape: TopologyShape, key: str, value: object) -> list[tuple[Loc, object]]:

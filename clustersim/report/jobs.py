@@ -202,7 +202,7 @@ def summary(shared: Shared) -> dict[str, Any]:
     """Return the summary as plain data; keys carry their units."""
     return {
         "cluster": cluster_facts(shared.cluster),
-        "warnings": list(shared.cluster.warnings),
+        "warnings": [*shared.cluster.notes, *shared.cluster.warnings],
         "free_nodes": shared.cluster.nodes - sum(len(one.nodes) for one in shared.jobs),
         "placement": shared.placement,
         "steps": shared.steps,

@@ -112,8 +112,8 @@ def outline(
 
 
 def network_warnings(topology: Topology, ranks: int) -> tuple[str, ...]:
-    """Return the warnings of a network model for a job of `ranks` ranks that uses it."""
-    return topology.warnings if topology.numbering.widths[-1] < ranks else ()
+    """Return the notes on a topology, and for a job of `ranks` ranks that uses its network the warnings of that model."""
+    return topology.notes + (topology.warnings if topology.numbering.widths[-1] < ranks else ())
 
 
 def predictor_facts(job: Job, forecast: Forecast) -> dict[str, Any]:

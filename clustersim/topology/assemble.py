@@ -104,6 +104,7 @@ def assemble(cluster: NodeSpecs, kind: str, network: BuiltFabric | None) -> Topo
         pools=tuple(pools) if several else (),
         pool=np.repeat([pools.index(one) for one in types], gpus) if several else None,
         reduction=network.reduction if network else "none",
+        notes=cluster.document.notes,
         warnings=(*network.warnings, *limits(cluster, network)) if network else (),
     )
 

@@ -45,7 +45,7 @@ def describe(topology: Topology) -> list[Fact]:
         rows.append(("fan-outs", " × ".join(str(fanout) for fanout in topology.fanouts)))
     if "power" in counts:
         rows.append(("power of the nodes", scaled(counts["power"], "W")))
-    return [*rows, *faults(topology), *(("warning", said) for said in topology.warnings)]
+    return [*rows, *faults(topology), *(("warning", said) for said in topology.notes + topology.warnings)]
 
 
 def faults(topology: Topology) -> list[Fact]:

@@ -174,14 +174,10 @@ def pool_facts(nodes: Sequence[NodeFacts]) -> NodeFacts:
     least = {name: min(getattr(one, name) for one in nodes) for name in _LEAST}
     if len({one.scale_up for one in nodes}) > 1:
         least["scale_up"] = "nvlink" if least["nvlink"] else "none"
-    oldest = min((one.architecture for one in nodes), key=_generation)
+    ages = {architecture: age for age, architecture in enumerate(GENERATIONS)}
+    oldest = min(sorted(one.architecture for one in nodes), key=lambda one: ages.get(one, -1))  # unknown before all
     most = {name: max(getattr(one, name) for one in nodes) for name in ("net_latency", "plugin_latency")}
     return first._replace(**least, **most, architecture=oldest)
-
-
-def _generation(architecture: str) -> tuple[int, str]:
-    """Return a sort key of GPU architectures: older ones first, unknown ones before all."""
-    return GENERATIONS.index(architecture) if architecture in GENERATIONS else -1, architecture
 
 
 class Pool(NamedTuple):
@@ -259,8 +255,10 @@ class Topology:
     """Factor on the hosts' launch times, relative to the hosts of `frameworks/`."""
     reduction: str = "none"
     """`sharp` if the switches between nodes add (in-network reduction), else `none`."""
+    notes: tuple[str, ...] = ()
+    """Sentences on what an override of the file's values leaves as it is."""
     warnings: tuple[str, ...] = ()
-    """Sentences on rates of the file that something else limits."""
+    """Sentences on rates of the file that something else limits, for jobs that use the network."""
     jitter: Jitter | None = None
     """Variation of GPU speed between steps."""
     pools: tuple[Pool, ...] = ()

@@ -263,6 +263,12 @@ def test_another_gpu_keeps_the_pairs_of_a_list(node, tmp_path):
     (tmp_path / "t.yaml").write_text(f"cluster: {{nodes: 1, node: {node}}}\nnodes: {{own: {own}}}\n")
     topology = load_topology(tmp_path / "t.yaml", {"cluster.gpu": "h100"})
     assert (topology.gpu.name, topology.gpus, topology.node.scale_up) == ("h100-sxm", 8, "pairs")
+    kept = "only the GPU changes; the file's links, host and NICs stay"
+    for words in (["show"], ["collective", "all_reduce", "-b", "1M", "-e", "1M", "-t"], ["run"]):
+        workload = ["gpt3_xl", "--no-save", "--ignore-memory", "--predictor", "roofline"] if words == ["run"] else []
+        for gpu in ([], ["--gpu", "h100"], ["--set", "cluster.node=hgx-h100"]):
+            found = command(*words, tmp_path / "t.yaml", *workload, *gpu, "--json")
+            assert any(kept in said for said in found["warnings"]) == (gpu == ["--gpu", "h100"])
 
 
 NODES = ["mi250x", "l40s", "rtx-4090", "h100-nvl", "h200-nvl", "gh200", "v100-sxm2-32gb", "a100-pcie-80gb"]

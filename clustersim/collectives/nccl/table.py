@@ -123,8 +123,8 @@ def title(topology: Topology, ranks: Ints, op: str) -> str:
 
 
 def _warnings(topology: Topology, one: CommunicatorShape) -> tuple[str, ...]:
-    """Return notes on the network model, if the communicator uses the network."""
-    return topology.warnings if one.nodes > 1 else ()
+    """Return the notes on a topology, and the warnings of its network model if the communicator uses the network."""
+    return topology.notes + (topology.warnings if one.nodes > 1 else ())
 
 
 def document(topology: Topology, ranks: Ints, op: str, lines: Sequence[TableLine]) -> dict[str, object]:
