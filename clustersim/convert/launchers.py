@@ -51,7 +51,10 @@ def of_command(words: Sequence[str]) -> LaunchSettings:
     if "mpirun" in names or "mpiexec" in names:
         return _launch(_options(words, _MPI, _MPI), _variables("mpirun"))
     if any(name.startswith(("torchrun", "torch.distributed", "deepspeed", "accelerate")) for name in names):
-        return _launch(_options(words, {}, _TORCH), _variables("torchrun"))
+        found = _options(words, {}, _TORCH)
+        if any(name.startswith("accelerate") for name in names) and "--config" not in " ".join(words):
+            found.setdefault("nodes", 1)  # accelerate's default, if no configuration file has another
+        return _launch(found, _variables("torchrun"))
     return LaunchSettings({})
 
 

@@ -84,8 +84,7 @@ def _host(root: ElementTree.Element, gpus: Sequence[_Gpu], pcie: str | None) -> 
     cpus = list(root.iter("cpu"))
     host: dict[str, object] = {"pcie": pcie} if pcie else {}
     if cpus:
-        arm = cpus[0].get("arch") == "arm64"
-        host["cpu"] = "arm" if arm else _VENDORS.get(cpus[0].get("vendor", ""), "intel")
+        host["cpu"] = "arm" if cpus[0].get("arch") == "arm64" else _VENDORS.get(cpus[0].get("vendor", ""), "intel")
     ours = {id(gpu.pci) for gpu in gpus}
     sockets = [n for cpu in cpus if (n := sum(id(pci) in ours for pci in cpu.iter("pci")))]
     slots = [n for cpu in cpus for top in cpu.findall("pci") if (n := sum(id(pci) in ours for pci in top.iter("pci")))]

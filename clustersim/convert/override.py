@@ -27,9 +27,7 @@ NODE: Loc = ("cluster", "node")
 SectionOrList = Section | list[object]
 """A section of a file, or a list in it."""
 _PLACE = re.compile(r"[0-9]{1,9}")
-_GPU_ALONE = (
-    "cluster.gpu: only the GPU changes; the file's links, host and NICs stay; set cluster.node instead to replace them"
-)
+_GPU_ALONE = "cluster.gpu: only the GPU changes; the file's links, host and NICs stay; cluster.node replaces them too"
 PRESETS = Path(__file__).parents[1] / "hardware" / "nodes"
 
 

@@ -584,6 +584,16 @@ PROGRAM = (
 )
 
 
+ACCELERATED = {"": "1 node of 8", "--num_machines 2": "2 nodes of 4", "--config_file a.yaml": ""}
+
+
+@pytest.mark.parametrize("words", ACCELERATED)
+def test_accelerate_launches_on_one_machine_unless_a_number_or_a_file_is_given(words, tmp_path):
+    (tmp_path / "train.sh").write_text(f"accelerate launch {words} --num_processes 8 {PROGRAM} 4\n")
+    text = command("import", "megatron", tmp_path / "train.sh")
+    assert f"launched on: {ACCELERATED[words]} GPUs" in text or ("launched" not in text and not ACCELERATED[words])
+
+
 @pytest.mark.parametrize("name", LAUNCHED)
 def test_what_launchers_set_is_known(name, tmp_path):
     script, machine = LAUNCHED[name]
