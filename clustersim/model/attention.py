@@ -141,7 +141,7 @@ def flash(shard: ShardedModel, kv_heads: int, dim: int, value_dim: int) -> Opera
         kept += context_kept(shard, one)
     outputs = (Output("context", columns, kept + shard.size * shard.tokens * columns),)
     if shard.cp > 1:
-        forward, backward = context_attention(shard.by_document, one)
+        forward, backward = context_attention(shard, one)
         alive += context_buffers(shard, one)
     else:
         b, s = documents(shard.training)

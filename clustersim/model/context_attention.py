@@ -41,9 +41,12 @@ Passes = tuple[Steps, Steps]  # of a forward and a backward pass
 
 def context_attention(shard: ShardedModel, core: Core) -> Passes:
     """Return the kernels and collectives of the fused core over cp ranks, forward and backward."""
-    kinds = {"all_gather": _gathered, "a2a": _exchanged, "a2a+p2p": _both}
+    if shard.parallelism.cp_type == "a2a":
+        return _exchanged(shard, core)
+    kinds = {"all_gather": _gathered, "a2a+p2p": _both}
     found = kinds.get(shard.parallelism.cp_type, _by_head if shard.ring == "by_head" else None)
-    return found(shard, core) if found else _around(shard, core, "cp", shard.cp, shard.context)
+    cut = shard.by_document
+    return found(cut, core) if found else _around(cut, core, "cp", cut.cp, cut.context)
 
 
 def _gathered(shard: ShardedModel, core: Core) -> Passes:
@@ -135,8 +138,9 @@ def _ring_kernel(shard: ShardedModel, core: Core, op: str, queries: int, keys: i
 def _exchanged(shard: ShardedModel, core: Core) -> Passes:
     """Return both passes where an all-to-all gives each rank all tokens of 1/cp of the heads."""
     into, out = _heads_for_tokens(shard, core.repeated(shard.cp), "cp")
-    shape = (shard.training.seq, shard.training.seq, shard.model.causal)
-    forward, backward = (_kernel(shard, core.of(shard.cp), op, *shape) for op in ("forward", "backward"))
+    whole = shard.by_document
+    shape = (whole.training.seq, whole.training.seq, shard.model.causal)
+    forward, backward = (_kernel(whole, core.of(shard.cp), op, *shape) for op in ("forward", "backward"))
     return (into, forward, out), (out, backward, into)
 
 

@@ -30,7 +30,7 @@ def moe_part(shard: ShardedModel) -> tuple[Operator, ...]:
     if shard.parallelism.overlap.ep == "shared" and shard.ep > 1 and shard.model.shared_experts:
         first, *between, last = dense_experts(shard)
         halves = (under(dispatch(shard), (first, *between)), *routed(shard), under(combine(shard), (last,)))
-    elif shard.spread:
+    elif shard.parallelism.spread:
         halves = (dispatch(shard), *routed(shard), *dense_experts(shard), combine(shard))
     else:
         halves = (permute(shard), *routed(shard), *shared(shard), unpermute(shard))
@@ -100,7 +100,7 @@ def experts(shard: ShardedModel, name: str, inputs: int, parts: Sequence[tuple[s
     """
     n, outputs = shard.experts, sum(columns for _, columns in parts)
     weights = n * inputs * outputs
-    sent = shard.local if shard.spread and shard.training.dispatch else shard.rows
+    sent = shard.local if shard.parallelism.spread and shard.training.dispatch else shard.rows
     first, last = (sent if name == travels else shard.rows for travels in (FC1, FC2))
     taken_in = name if shard.training.fused_experts else None
     return Operator(
@@ -121,7 +121,7 @@ def experts(shard: ShardedModel, name: str, inputs: int, parts: Sequence[tuple[s
         outputs=tuple(Output(part, columns, shard.size * shard.rows * columns) for part, columns in parts),
         kept_input=input_size(shard) * shard.rows * inputs,
         backward_alive=shard.size * shard.rows * (inputs + outputs) + made(shard, weights),
-        expert=shard.spread,
+        expert=shard.parallelism.spread,
     )
 
 
@@ -289,7 +289,7 @@ def padded_rows(shard: ShardedModel, times: int) -> tuple[Kernel, ...]:
 
     torchtitan, models/common/moe.py, indices_padding_wrapper; with experts on several ranks, one kernel also sorts.
     """
-    if not shard.separate_rows or shard.spread:
+    if not shard.separate_rows or shard.parallelism.spread:
         return ()
     return (copy(shard, "pad_rows", shard.rows, shard.model.hidden, 2 * shard.size),) * times
 

@@ -95,9 +95,14 @@ class ShardedModel:
 
     @cached_property
     def by_document(self) -> ShardedModel:
-        """Shapes of attention over cp ranks with packed documents as sequences, each of which is cut over the ranks."""
+        """Shapes of attention over cp ranks with packed documents as sequences.
+
+        Documents that are cut over the ranks are padded to a multiple of 2·cp (Transformer Engine: context_parallel.py,
+        pad_thd_sequences_for_cp, and thd_get_partitioned_indices, which gives each rank two of 2·cp chunks).
+        """
         count, length = documents(self.training)
-        cut = {"micro_batch": count, "seq": max(length // self.cp, 1) * self.cp}
+        multiple = 1 if self.parallelism.cp_type == "a2a" else 2 * self.cp
+        cut = {"micro_batch": count, "seq": -(-length // multiple) * multiple}
         return replace(self, training=self.training.model_copy(update=cut)) if self.training.packed else self
 
     @cached_property
@@ -143,11 +148,6 @@ class ShardedModel:
         """Width of the shared experts as one MLP."""
         return (self.model.shared_ffn or width(self.model)) // self.tp * self.model.shared_experts
 
-    @property
-    def spread(self) -> bool:
-        """Whether rows are sent to experts on other ranks."""
-        return self.parallelism.spread
-
     @cached_property
     def expert_ffn(self) -> int:
         """Width of this rank's slice of an expert."""
@@ -161,7 +161,7 @@ class ShardedModel:
     @cached_property
     def rows(self) -> int:
         """Rows that the rank's experts process: topk per token of the ranks of all slices, times its share in the ep group."""
-        if not self.spread:
+        if not self.parallelism.spread:
             return math.ceil(self.tokens * self.visits)
         shares, _ = loads(self.ep, self.training)
         sent = math.ceil(self.local * self.visits * self.parallelism.etp)

@@ -11,6 +11,8 @@ from sweep_cases import parsed
 
 from clustersim.errors import ConfigError
 from clustersim.model.kernel import Kernel
+from clustersim.model.operator import Collective
+from clustersim.model.sharding import documents
 from clustersim.parallel.memory import at_rest
 from clustersim.parallel.stages import stages
 from clustersim.simulation import run
@@ -40,6 +42,30 @@ def test_each_rank_does_a_cp_th_of_attention_and_of_all_products(kind, causal):
     whole, part = job(**model).place(4, 4), job(**model, **split(kind)).place(4, 4)
     for which in ("flash_attention", "linear"):
         assert 4 * flop(part, which) == pytest.approx(flop(whole, which), rel=1e-12)
+
+
+@pytest.mark.parametrize("kind", TYPES, ids=NAMES)
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("cp", [8, 32])
+@pytest.mark.parametrize("mean", [1, 15, 60, 100, 1000])
+def test_documents_cut_over_ranks_lose_no_work(kind, causal, cp, mean):
+    """Documents are padded to a multiple of 2·cp; an all-to-all leaves them whole."""
+    words = {"training__packed": {"mean": mean, "spread": 0}, "training__seq": 2048}
+    words |= {"model__causal": causal, "model__heads": 32}
+    whole, part = job(**words).place(cp, 8), job(**words, **split(kind, cp)).place(cp, 8)
+    _, length = documents(whole.training)
+    padded = length if kind["cp_type"] == "a2a" else math.ceil(length / (2 * cp)) * 2 * cp
+    assert cp * flop(part) == pytest.approx(flop(whole) * (padded / length) ** 2, rel=1e-12)
+
+
+def test_an_all_to_all_of_short_documents_exchanges_all_tokens():
+    words = {"model__heads": 32, "training__seq": 2048, **split({"cp_type": "a2a"}, 32)}
+    one, packed = (job(**words, training__packed=kind).place(32, 8) for kind in (None, {"mean": 15, "spread": 0}))
+    sizes = [
+        [step.size for step in stages(case)[0].forward if isinstance(step, Collective) and step.op == "all_to_all"]
+        for case in (one, packed)
+    ]
+    assert sizes[0] == sizes[1] != []
 
 
 def test_a_cut_sequence_leaves_activations_of_a_cp_th_and_all_parameters():
