@@ -92,12 +92,9 @@ class Launcher:
             return self.collective
         exact = self.launches.get(f"{item.kind}.{item.op}")
         often = self.launches.get(item.kind, 1.0) if exact is None else exact
-        each = self.update if item.op in UPDATES else self.experts if self._of_experts(item) else self.kernel
+        of_experts = item.generation == APART or item.kind == "grouped_gemm" or item.op in EXPERT_OPS
+        each = self.update if item.op in UPDATES else self.experts if of_experts else self.kernel
         return each * often + min(each, NATIVE_CALL) * (one_of(item)[1] - 1)
-
-    @staticmethod
-    def _of_experts(item: Kernel) -> bool:
-        return item.generation == APART or item.kind == "grouped_gemm" or item.op in EXPERT_OPS
 
 
 def host(job: Job, slowdown: float = 1.0) -> Launcher | None:

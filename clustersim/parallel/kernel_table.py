@@ -20,17 +20,14 @@ def distinct_kernels(job: Job, parts: Sequence[Sequence[Stage]]) -> list[Kernel]
     kinds = {id(stage): stage for part in parts for stage in part} if job.sharded else {}
     found |= dict.fromkeys(kernel for stage in kinds.values() for kernel in copies(job, stage))
     lanes = {tuple(map(id, own)): own for part in parts for own in job.lanes(part)}
-    return list(found | dict.fromkeys(kernel for own in lanes.values() for kernel in _of_update(job, own)))
+    updates = [update(job, sum(s.parameters for s in own), sum(s.experts for s in own)) for own in lanes.values()]
+    return list(found | dict.fromkeys(kernel for kernels in updates for kernel in kernels))
 
 
 def _of_layer(layer: Layer) -> Iterator[Kernel]:
     for op in layer.operators:
         steps = (*op.forward, *op.backward_input, *op.backward_weight)
         yield from (step for step in steps if isinstance(step, Kernel))
-
-
-def _of_update(job: Job, own: Sequence[Stage]) -> tuple[Kernel, ...]:
-    return update(job, sum(stage.parameters for stage in own), sum(stage.experts for stage in own))
 
 
 class KernelRow(NamedTuple):

@@ -17,6 +17,7 @@ from clustersim.model.parameters import distinct, named_products
 from clustersim.model.parameters import parameters as total_parameters
 from clustersim.model.sharding import gated, width
 from clustersim.parallel.job import Job
+from clustersim.parallel.stages import stages
 
 
 def copied(job: Job) -> list[tuple[str, bool]]:
@@ -127,7 +128,7 @@ def update(job: Job, parameters: int, experts: int = 0) -> tuple[Kernel, ...]:
     clear = (("zero_gradients", parameters, gradient),) if job.training.kernels == "fused" and whole else ()
     found = (*widen, *clip, step, *cast, *clear)
     passes = tuple(_pass(op, count, traffic) for op, count, traffic in found if count)
-    return (*passes, *_newton_schulz(job, whole_part)) if kind == "muon" else passes
+    return (*passes, *_newton_schulz(job, held)) if kind == "muon" else passes
 
 
 class Matrices(NamedTuple):
@@ -136,6 +137,8 @@ class Matrices(NamedTuple):
     rows: int
     columns: int
     copies: int
+    routed: bool
+    """Whether they belong to experts to which a router sends tokens."""
 
 
 def matrices(model: Model) -> list[Matrices]:
@@ -143,42 +146,50 @@ def matrices(model: Model) -> list[Matrices]:
 
     Embeddings, head, norms and biases use Adam (Megatron-LM d98e8a6: core/optimizer/emerging_optimizers).
     """
-    found: Counter[tuple[int, int]] = Counter()
+    found: Counter[tuple[int, int, bool]] = Counter()
     for kind, layers in distinct(model):
         hidden, weights = kind.hidden, named_products(kind)
         for name in ("query_proj", "key_proj", "value_proj", "in_proj"):
             if name in weights:
-                found[hidden, max(weights[name] // hidden, 1)] += layers
-        found[weights.get("out_proj", 0) // hidden, hidden] += layers
+                found[hidden, max(weights[name] // hidden, 1), False] += layers
+        found[weights.get("out_proj", 0) // hidden, hidden, False] += layers
         if not kind.feed_forward:
             continue
-        for width_, count in ((width(kind), kind.experts or 1), (kind.shared_ffn or width(kind), kind.shared_experts)):
-            found[hidden, (1 + gated(kind)) * width_] += layers * count
-            found[width_, hidden] += layers * count
-    return [Matrices(rows, columns, count) for (rows, columns), count in found.items() if count and rows]
+        shared = kind.shared_ffn or width(kind), kind.shared_experts, False
+        for width_, count, routed in ((width(kind), kind.experts or 1, bool(kind.experts)), shared):
+            found[hidden, (1 + gated(kind)) * width_, routed] += layers * count
+            found[width_, hidden, routed] += layers * count
+    return [
+        Matrices(rows, columns, count, routed) for (rows, columns, routed), count in found.items() if count and rows
+    ]
 
 
 def matrix_share(model: Model) -> float:
     """Return the share of a model's parameters that is in matrices inside its blocks, between 0 and 1."""
-    return min(sum(math.prod(one) for one in matrices(model)) / total_parameters(model), 1.0)
+    return min(sum(math.prod(one[:3]) for one in matrices(model)) / total_parameters(model), 1.0)
 
 
-def _newton_schulz(job: Job, parameters: int) -> tuple[Kernel, ...]:
-    """Return the kernels of the Newton–Schulz updates of a rank that updates `parameters` parameters, matrix by matrix.
+def _newton_schulz(job: Job, held: Sequence[tuple[int, int]]) -> tuple[Kernel, ...]:
+    """Return the kernels of the Newton–Schulz updates of a rank, matrix by matrix.
+
+    held: the rank's parameters, and over how many ranks their update is divided: of spread experts last, of all others first.
 
     An iteration on X of m rows and n columns, m <= n, computes A = X·Xᵀ, its square, and its product with X. The last two are
     added to copies of A and X (torch.addmm). Tensor-parallel ranks repeat the work on whole matrices (muon_tp_mode: duplicated).
     """
-    part = parameters * job.parallelism.tp / total_parameters(job.model)
+    whole, split = stages(job)[: job.pipeline.stages], job.parallelism
+    parts = sum(stage.dense for stage in whole), split.ep * sum(stage.experts for stage in whole)
     kernels: list[Kernel] = []
     for one in matrices(job.model):
+        spread = one.routed and split.spread
+        (own, ranks), of = held[spread], parts[spread]
         m, n = sorted((one.rows, one.columns))
         first, square, last = (
             gemm("linear", "newton_schulz", "bf16", 1, *shape) for shape in ((m, m, n), (m, m, m), (m, n, m))
         )
         copies = [_pass("newton_schulz", m * side, 2 * BYTES["bf16"]) for side in (m, n)]
         each = (first, copies[0], square, copies[1], last)
-        kernels += each * ITERATIONS * max(math.ceil(one.copies * min(part, 1.0)), 1)
+        kernels += each * ITERATIONS * -(-one.copies * own // (ranks * of))
     return tuple(kernels)
 
 

@@ -229,11 +229,10 @@ class Stage:
         used: list[tuple[int, int]] = []
         position = 0
         for layer, count in self.layers:
-            for _ in range(count):
-                for op in layer.operators:
-                    if self.owned(op) and op.expert == expert:
-                        used.append((position, self.owned(op)))
-                    position += len(op.forward)
+            for op in layer.operators * count:
+                if self.owned(op) and op.expert == expert:
+                    used.append((position, self.owned(op)))
+                position += len(op.forward)
         return tuple(used)
 
     def owned(self, op: Operator) -> int:

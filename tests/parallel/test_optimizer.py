@@ -10,6 +10,7 @@ from clustersim.model.kernel import gemm
 from clustersim.model.parameters import parameters
 from clustersim.parallel.load import load
 from clustersim.parallel.optimizer import ITERATIONS, matrices, matrix_share, update
+from clustersim.parallel.stages import stages
 from clustersim.predictors.clocks import derate
 from clustersim.predictors.load import get
 
@@ -72,8 +73,32 @@ def test_owners_of_experts_update_all_of_them():
     held = parameters(one.model)
     spread = sum(shape.rows * shape.columns * shape.copies for shape in matrices(one.model) if shape.copies > 1000)
     work = sum(kernel.flop for kernel in iterations(one, held - spread + spread // 8, spread // 8))
-    whole = sum(kernel.flop for kernel in iterations(job("qwen3_30b_a3b", **split, parallelism__zero=0), held))
+    together = job("qwen3_30b_a3b", **{**split, "parallelism__ep": 1}, parallelism__zero=0)
+    whole = sum(kernel.flop for kernel in iterations(together, held))
     assert 8 * work == pytest.approx(whole, rel=0.02)
+
+
+@pytest.mark.parametrize("zero", [0, 1, 2])
+@pytest.mark.parametrize(
+    "tp, ep, slices", [(1, 1, 1), (1, 8, 1), (4, 1, 4), (4, 1, 1), (4, 8, 1), (4, 8, 4), (8, 16, 1)]
+)
+def test_ranks_together_iterate_on_each_whole_matrix_as_often_as_it_is_updated(tp, ep, slices, zero):
+    """All ranks that hold a slice repeat the work on the whole matrix; only with ZeRO do replicas divide the matrices."""
+    split = {"tp": tp, "ep": ep, "expert_tp": slices, "dp": 16, "pp": 1, "zero": zero}
+    words = {"training.optimizer": "muon", "parallelism.overlap.param_gather": bool(zero)}
+    words |= {f"parallelism.{key}": value for key, value in {**split, "sequence_parallel": tp > 1}.items()}
+    one = load(FOLDER / "qwen3_30b_a3b.yaml", words).place(16 * tp, 8)
+    [stage] = stages(one)
+    work = 16 * tp * sum(kernel.flop for kernel in iterations(one, stage.parameters, stage.experts))
+    ranks = {False: tp, True: slices} if zero else {False: 16 * tp, True: 16 * tp // ep}
+    right = sum(ranks[matrix.routed] * matrix.copies * _whole(matrix) for matrix in matrices(one.model))
+    assert work == pytest.approx(right, rel=1e-9)
+
+
+def _whole(matrix):
+    """Return the FLOP of all iterations on one matrix: products of m by n by m, m by m by m, and m by m by n."""
+    m, n = sorted((matrix.rows, matrix.columns))
+    return ITERATIONS * 2 * (2 * m * m * n + m**3)
 
 
 @pytest.mark.parametrize("kind, optimizer", [("muon", "Muon"), ("adafactor", "Adafactor")])
