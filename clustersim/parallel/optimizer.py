@@ -85,8 +85,8 @@ EIGHT_BIT: Annotated[float, Declared("B")] = 1 + 4 / 2048
 ITERATIONS: Annotated[int, Declared()] = 5
 """Newton–Schulz iterations of Muon (Megatron-LM d98e8a6, core/optimizer/optimizer_config.py: muon_num_ns_steps)."""
 SEPARATE: Annotated[Mapping[str, float], Declared("B")] = {"adafactor": 72.0, "muon": 52.0}
-"""Bytes per parameter that an optimizer of separate kernels moves beyond one pass, with fp32 weights. Adafactor's move 84
-(transformers 005edac, optimization.py), Muon's 72 outside its iterations (NVIDIA-NeMo/Emerging-Optimizers 116b71a)."""
+"""Bytes per fp32 parameter that an optimizer of separate kernels moves beyond one pass; its values have the weights' type.
+Adafactor's move 84 (transformers 005edac, optimization.py), Muon's 72 outside its iterations (Emerging-Optimizers 116b71a)."""
 
 UPDATES = frozenset(
     {
@@ -123,7 +123,7 @@ def update(job: Job, parameters: int, experts: int = 0) -> tuple[Kernel, ...]:
         (("gradient_norm", clipped, main), ("gradient_scale", clipped, 2 * main)) if job.training.clip_gradients else ()
     )
     share = matrix_share(job.model) if kind == "muon" else 1.0
-    step = (kind, own, 2 * moment_bytes(job) + 3 * main + share * SEPARATE.get(kind, 0.0))
+    step = (kind, own, 2 * moment_bytes(job) + 3 * main + share * SEPARATE.get(kind, 0.0) * main / 4)
     cast = (("weights_from_fp32", own, 4 + weight),) if weight < main and whole else ()
     clear = (("zero_gradients", parameters, gradient),) if job.training.kernels == "fused" and whole else ()
     found = (*widen, *clip, step, *cast, *clear)

@@ -101,9 +101,10 @@ def _whole(matrix):
     return ITERATIONS * 2 * (2 * m * m * n + m**3)
 
 
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
 @pytest.mark.parametrize("kind, optimizer", [("muon", "Muon"), ("adafactor", "Adafactor")])
-def test_separate_kernels_move_about_what_pytorchs_do(kind, optimizer):
-    """Others' kernels differ by a cast, a scale or a root mean square: 4 to 18 bytes of 54 to 84."""
+def test_separate_kernels_move_about_what_pytorchs_do(kind, optimizer, dtype):
+    """Others' kernels cast, scale or take a root mean square once or twice more: up to 5 values per parameter."""
     torch = pytest.importorskip("torch", reason="PyTorch is not installed (extra `torch`)")
     from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -124,15 +125,18 @@ def test_separate_kernels_move_about_what_pytorchs_do(kind, optimizer):
                 moved["bytes"] += sum(one.nbytes for one in own if isinstance(one, torch.Tensor))
             return out
 
-    weight = torch.randn(1024, 2048, requires_grad=True)
+    width = {"fp32": torch.float32, "bf16": torch.bfloat16}[dtype]
+    weight = torch.randn(1024, 2048, dtype=width, requires_grad=True)
     weight.grad = torch.randn_like(weight)
     step = getattr(torch.optim, optimizer)([weight]).step
     step()
     with Traffic():
         step()
-    one = job(training__optimizer=kind, parallelism__zero=0, parallelism__tp=1, parallelism__pp=1)
+    types = {f"training__{key}": dtype for key in ("main_params", "moments", "gradients")}
+    one = job(training__optimizer=kind, **types, parallelism__zero=0, parallelism__tp=1, parallelism__pp=1)
     [kernel] = [found for found in update(one, 10**6) if found.op == kind]
-    others = 28.0 if kind == "muon" else 0.0  # embeddings, head and norms are Adam's
+    size = weight.itemsize
+    others = 7.0 * size if kind == "muon" else 0.0  # embeddings, head and norms are Adam's
     share = matrix_share(one.model) if kind == "muon" else 1.0
     own = (kernel.bytes / 10**6 - (1 - share) * others) / share
-    assert own == pytest.approx(moved["bytes"] / weight.numel(), rel=0.35)
+    assert 0 <= own - moved["bytes"] / weight.numel() <= 5 * size + 1e-3
