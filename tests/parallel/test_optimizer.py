@@ -58,6 +58,20 @@ def test_iterations_take_as_long_as_measured(rows, columns):
     assert 1e3 * count * ITERATIONS * seconds == pytest.approx(measured, rel=0.12)
 
 
+def test_a_search_of_codes_takes_as_long_as_the_moments_are_many():
+    """bitsandbytes' Adam searches a code for each of two moments, its Lion for one, with weights of any type alike."""
+    gpu, found = gpus.load("h100-sxm"), {}
+    for kind in ("adam8bit", "lion8bit"):
+        for dtype in ("fp32", "bf16"):
+            types = {f"training__{key}": dtype for key in ("main_params", "moments", "gradients")}
+            one = job(training__optimizer=kind, **types, parallelism__zero=0, parallelism__tp=1, parallelism__pp=1)
+            kernels = [kernel for kernel in update(one, 10**9) if kernel.op == kind]
+            found[kind, dtype] = get("neusight").predict(kernels, gpu).sum()
+    assert found["adam8bit", "fp32"] == pytest.approx(0.028, rel=0.03)
+    assert found["adam8bit", "bf16"] == pytest.approx(found["adam8bit", "fp32"], rel=1e-2)
+    assert found["lion8bit", "bf16"] == pytest.approx(found["adam8bit", "bf16"] / 2, rel=1e-2)
+
+
 def test_muon_updates_matrix_by_matrix():
     one = job(parallelism__dp=8, parallelism__tp=1, parallelism__pp=1, parallelism__zero=0)
     kernels = iterations(one, parameters(one.model))

@@ -47,10 +47,10 @@ INSTRUCTIONS: Annotated[
     "rotation": Rate(47.0, 0.1, f"{LIGER}: Hugging Face's rotation on A100 and B200"),
     "rotation_backward": Rate(28.5, 0.15, f"{LIGER}: Hugging Face's rotation on A100 and B200"),
     "quantize": Rate(35.0, 0.13, QUANTIZE),
-    "adam8bit": Rate(475.0, None, "H100 (docs/measured-ways.md): bitsandbytes' search for codes, fp32 and bf16"),
-    "scatter_rows": Rate(
-        200.0, None, "H200 (docs/measured-h200.md): index_add_ of bf16 rows, 64 to 87 billion values a second"
-    ),
+    # of bitsandbytes; torchao's (ao_adamw_8bit, adamw_torch_8bit) was not measured
+    "adam8bit": Rate(475.0, None, "H100 (docs/measured-ways.md): search of codes for two moments, fp32 and bf16"),
+    "lion8bit": Rate(237.5, None, "assumed: half of adam8bit, since bitsandbytes searches a code for one moment"),
+    "scatter_rows": Rate(200.0, None, "H200 (docs/measured-h200.md): index_add_, 64 to 87 billion bf16 values/s"),
 }
 """Issue slots per element of PyTorch's gather of rows, its kernels on slices and rows spread over heads, and kernels of inference
 servers, which process one value at a time."""
