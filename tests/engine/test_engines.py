@@ -47,12 +47,20 @@ def everywhere(jobs, steps=1, starts=()):
             # one job may end another step at the time at which all have enough, as sums are rounded
             assert min(len(mine), len(its)) >= steps
             for one, other, nudged in zip(mine, its, others, strict=False):
-                # Jobs that meet thousands of times amplify the rounding of a time, in any engine: the last digit, by which the
-                # first job begins later, may become a hundredth of the step. From there on engines cannot agree.
-                if abs(nudged.end - other.end) > 1e-12 * other.end:
-                    break
-                same(job, one, other, _rounding(jobs, wanted))
+                same(job, one, other, _tolerance(_rounding(jobs, wanted), other, nudged))
     return wanted
+
+
+def _tolerance(least, step, nudged):
+    """Return by which part of a step's end engines may differ, where they differ by `least` in a step that amplifies nothing.
+
+    nudged: the step where the first job begins a last digit later. Jobs that meet thousands of times amplify the rounding of a
+    time, in any engine: that digit may become a hundredth of the step. How far it moves a task's end measures this, step by step.
+    Engines round many sums, at other times and of other jobs, so that each may be off by a thousand times as much; a fault is
+    found in all steps before it becomes smaller than that, the first ones among them.
+    """
+    moved = np.abs(nudged.ends - step.ends).max(initial=0.0)
+    return least if moved <= 1e-12 * step.end else max(1e-11, 1e3 * moved / step.end)
 
 
 def _rounding(jobs, lines):
