@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -135,4 +136,6 @@ def test_one_is_singular(call):
     assert call("show", "--schedule", "1f1b", "--stages", "1", "--microbatches", "1")[1].startswith(
         "1f1b: 1 stage, 1 microbatch\n"
     )
+    alone = "run hgx_h100_8 gpt3_2.7b --tp 8 --dp 1 --global-batch 1 --micro-batch 1 --predictor roofline --no-save"
+    assert "1 sequence of 2048 tokens, in 1 microbatch of 1 a replica\n" in call(*shlex.split(alone))[1]
     assert "the job has 1 stage; use 0\n" in call("kernels", "gpt3_2.7b", "--stage", "3")[2]

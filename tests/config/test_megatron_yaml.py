@@ -256,7 +256,7 @@ WRONG = {
         "nemo",
         "model.megatron_amp_O2",
         False,
-    ): "False keeps weights in fp32 under autocast (NeMo's default), which is not",
+    ): "model.megatron_amp_O2: False keeps weights in fp32 under autocast (NeMo's default), which is not supported",
     ("nemo", "model.megatron_amp_O2", None): "model.megatron_amp_O2: False keeps weights in fp32 under autocast",
     ("nemo", "model.name", "megatron_falcon_gpt"): "model.name: 'megatron_falcon_gpt' cannot be expressed",
     ("nemo", "model.activation", "reglu"): "model.activation: 'reglu' cannot be expressed",

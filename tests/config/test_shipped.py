@@ -58,6 +58,17 @@ def test_an_old_name_on_the_command_line_is_told_on_standard_error(call):
     assert call("show", path)[2].startswith(f"clustersim: {path} is now called grid_32")
 
 
+def test_a_bare_name_finds_the_shipped_files_from_any_folder(call):
+    changes = {"parallelism.tp": 2, "training.global_batch": 8, "training.micro_batch": 1, "predictor": "roofline"}
+    options = [word for key, value in changes.items() for word in ("--set", f"{key}={value}")]
+    code, out, err = call("run", "hgx_h100_8", "gpt3_2.7b", *options)
+    assert (code, err) == (0, "")
+    assert "gpt3-2.7b on hgx-h100-8" in out
+    [folder] = Path("results").glob("hgx_h100_8-gpt3_2.7b*")
+    assert (folder / "summary.json").is_file()
+    assert simulate("hgx_h100_8", "gpt3_2.7b", changes).job.name == "gpt3-2.7b"
+
+
 def test_a_path_that_exists_wins(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("hgx_h100_8").write_text("cluster: {name: mine, nodes: 1, node: hgx-h100}\n", encoding="utf-8")
@@ -70,7 +81,11 @@ def test_a_path_that_exists_wins(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("room", "name", "sentence"),
     [
-        ("topologies", "superpod_h100_12", "did you mean 'superpod_h100_128'? `clustersim list topologies` shows them"),
+        (
+            "topologies",
+            "superpod_h100_12",
+            "did you mean 'superpod_h100_128'? `clustersim list topologies` shows them all",
+        ),
         ("workloads", "Llama3_70B", "no shipped workload has that name; did you mean 'llama3_70b'? `clustersim list"),
         ("topologies", "qqq", "qqq: no such file, and no shipped topology has that name; `clustersim list topologies`"),
         ("topologies", "gpt3", "gpt3 is a workload, not a topology; the topology comes first, then the workload"),
@@ -78,14 +93,28 @@ def test_a_path_that_exists_wins(tmp_path, monkeypatch):
         ("workloads", "no/own.yaml", "no/own.yaml: no such file; `ls no` shows what is there"),
         ("topologies", "no/grid_64.yaml", "the bare name grid_32 finds the shipped one"),
         ("topologies", "\0", "no such file"),
-        ("topologies", "a.yaml,b.yaml", ": no such file; a list with commas is not a topology, so give one"),
-        ("workloads", "gpt3,gpt3_xl", "give one; `clustersim jobs` takes several workloads, with blanks between them"),
+        (
+            "topologies",
+            "a.yaml,b.yaml",
+            "a.yaml,b.yaml: no such file; a list with commas is not a topology, so give one",
+        ),
+        (
+            "workloads",
+            "gpt3,gpt3_xl",
+            "so give one; `clustersim jobs` takes several workloads, with blanks between them",
+        ),
         ("topologies", "x" * 5000, "cannot be read: File name too long"),
     ],
 )
 def test_what_is_not_there_is_told_with_the_nearest_name(room, name, sentence):
     with pytest.raises(InputError, match=re.escape(sentence)):
         read(shipped.find(room, name))
+
+
+def test_a_sweep_names_its_best_point_as_it_was_asked(call):
+    options = ("--tp", "1,2", "--set", "predictor=roofline", "--set", "training.global_batch=8", "--workers", "1")
+    out = call("sweep", "hgx_h100_8", "gpt2_large", *options)[1]
+    assert "\n  clustersim run hgx_h100_8 gpt2_large --engine auto --set " in out
 
 
 TOPOLOGIES = sorted(path for path in (ROOT / "topologies").iterdir() if path.suffix in (".yaml", ".yml"))

@@ -55,15 +55,26 @@ def test_truncated_weights(name, share, tmp_path):
 def test_files_that_are_no_weights(raw, tmp_path):
     path = tmp_path / "foreign.safetensors"
     path.write_bytes(raw)
-    with pytest.raises(DataError, match=r"foreign.safetensors: (damaged|holds no weights)"):
+    with pytest.raises(DataError, match=r"foreign.safetensors: damaged or not a safetensors file"):
         load("neusight", path)
 
 
-@pytest.mark.parametrize("meta", [None, {"format": "other"}, {weights_file.FORMAT: "[1]"}, {weights_file.FORMAT: "{"}])
-def test_weights_of_something_else(meta, tmp_path):
+NONE = "holds no weights of 'neusight'"
+
+
+@pytest.mark.parametrize(
+    ("meta", "said"),
+    [
+        (None, NONE),
+        ({"format": "other"}, NONE),
+        ({weights_file.FORMAT: "[1]"}, NONE),
+        ({weights_file.FORMAT: "{"}, "damaged"),
+    ],
+)
+def test_weights_of_something_else(meta, said, tmp_path):
     path = tmp_path / "other.safetensors"
     path.write_bytes(pack({"model.layers.0.weight": np.zeros(3, dtype=np.float32)}, meta))
-    with pytest.raises(DataError, match=r"other.safetensors: (damaged|holds no weights of 'neusight')"):
+    with pytest.raises(DataError, match=f"other.safetensors: {said}"):
         load("neusight", path)
 
 

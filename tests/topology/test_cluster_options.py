@@ -82,12 +82,15 @@ def cables_by_leaf(built, nodes):
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        ("superpod_h100_128 fabric.oversubscription=1.5", "write 1.4545 (22 uplinks) or 1.5238 (21 uplinks)"),
         (
             "superpod_h100_128 fabric.oversubscription=1.5",
-            ": 32 NICs on a leaf are 1.5 : 1 with no whole number of uplinks",
+            "fabric.oversubscription: 32 NICs on a leaf are 1.5 : 1 with no whole number of uplinks; write 1.4545 (22 uplinks) "
+            "or 1.5238 (21 uplinks)",
         ),
-        ("superpod_h100_128 fabric.tiers.0.oversubscription=3", "0.oversubscription: 32 NICs on a leaf are 3 : 1"),
+        (
+            "superpod_h100_128 fabric.tiers.0.oversubscription=3",
+            "fabric.tiers.0.oversubscription: 32 NICs on a leaf are 3 : 1",
+        ),
         ("rail_optimized fabric.oversubscription=3.14159", "or 3.2667 (49 down, 15 up)"),
         ("rail_optimized fabric.oversubscription=64", "64 ports of a switch cannot be shared out 64 : 1"),
         (

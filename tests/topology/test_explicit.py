@@ -8,6 +8,7 @@ from itertools import pairwise
 import networkx as nx
 import numpy as np
 import pytest
+from engine_cases import simulate
 from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -55,6 +56,13 @@ def test_a_leaf_spine_written_out_takes_the_time_of_the_generated_one(op, mine, 
     for size in (1 << 20, 1 << 30):
         times = [line(topology, np.arange(topology.gpus), op, size).time for topology in (one, other)]
         assert times[0] == pytest.approx(times[1], rel=1e-9)
+
+
+def test_a_training_step_takes_the_time_of_the_generated_one():
+    options = {"parallelism__tp": 4, "parallelism__pp": 2, "training__global_batch": 256}
+    both = (written(16, 4, 4, 8), generated(16, 32, 32, 64))
+    times = [simulate(topology, **options).summary["step_time_s"] for topology in both]
+    assert times[0] == pytest.approx(times[1], rel=1e-9)
 
 
 @st.composite

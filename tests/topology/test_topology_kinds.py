@@ -191,6 +191,10 @@ def test_the_torus_of_a_tpu_pod() -> None:
     far = diameter(topology)
     assert far.hops == 2 + 3 * 8
     assert far.latency == pytest.approx(2e-6 + 24 * 250e-9 + 8 * (1 + 1 + 10) * 5e-9)
+    gpus = np.arange(4096)
+    for step in (1, 16, 256):  # neighbours are one hop apart
+        there = gpus // (16 * step) * (16 * step) + (gpus + step) % (16 * step)
+        assert (np.diff(topology.route(gpus, there).start) == 3).all()
 
 
 def test_a_torus_loads_both_directions_alike() -> None:

@@ -564,17 +564,17 @@ def test_ablations_are_checked_before_any_work():
 
 
 OUTCOME = yaml.safe_load("""
-{trainer: torch, year: 2024, without: "", interval: "", peers_s: {}, low_s: 0.9, high_s: 1.1, status: ok, launching: 0.0,
+{trainer: torch, year: 2024, without: "", interval: "", low_s: 0.9, high_s: 1.1, status: ok, launching: 0.0,
   num_gpus: 8, gpu: h100-sxm, framework: x, precision: bf16, architecture: hopper, framework_family: X, experts: null, ep: null,
   tp: 1, pp: 1, dp: 8, cp: 1, model: m, global_batch: 8, seq: 1, vpp: 1, micro_batch: 1, zero_stage: 0, recompute: none,
-  fits: true, ran: true, measured_memory_gb: null, assumed: [], reason_kind: "", reason: ""}
+  fits: true, ran: true, measured_memory_gb: null, reason_kind: "", reason: ""}
 """)
 
 
 def outcome(publisher="A", measured=1.0, predicted=1.0, **more):
     own = {"id": f"{publisher}-{measured}-{predicted}", "publisher": publisher, "measured_s": measured}
     own |= {"predicted_s": predicted, "simulated_s": predicted, "error": predicted / measured - 1}
-    return OUTCOME | own | {"breakdown_s": {"compute": predicted}} | more
+    return OUTCOME | own | {"breakdown_s": {"compute": predicted}, "peers_s": {}, "assumed": []} | more
 
 
 def test_errors_are_counted_in_all_and_by_group():
