@@ -154,11 +154,11 @@ def _shown(value: Any) -> str:
 def _keys(kind: type[BaseModel], loc: Loc) -> set[str]:
     """Return the keys allowed at `loc` below a spec, walking through nested specs and alternatives of unions."""
     kinds = [kind]
-    for part in loc:
-        fields = [k.model_fields[part] for k in kinds if isinstance(part, str) and part in k.model_fields]
+    for part in (one for one in loc if isinstance(one, str)):
+        fields = [k.model_fields[part] for k in kinds if part in k.model_fields]
         inner = [spec for one in fields for spec in _specs(one.annotation)]
-        tagged = [k for k in kinds if part == k.__name__ or part in _tags(k)]
-        kinds = inner or tagged or kinds
+        tags = {k: [word for one in k.model_fields.values() for word in get_args(one.annotation)] for k in kinds}
+        kinds = inner or [k for k in kinds if part == k.__name__ or part in tags[k]] or kinds
     return {key for k in kinds for key in k.model_fields}
 
 
@@ -167,9 +167,3 @@ def _specs(annotation: Any) -> list[type[BaseModel]]:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
     return [spec for argument in get_args(annotation) for spec in _specs(argument)]
-
-
-def _tags(kind: type[BaseModel]) -> set[Any]:
-    """Return the texts that the fields of a spec may be by type, such as the kinds of a union."""
-    words = (word for one in kind.model_fields.values() for word in get_args(one.annotation))
-    return {word for word in words if isinstance(word, str)}
