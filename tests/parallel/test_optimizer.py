@@ -68,7 +68,7 @@ def test_iterations_take_as_long_as_measured(rows, columns):
 
 
 def test_a_search_of_codes_takes_as_long_as_the_moments_are_many():
-    """bitsandbytes' Adam searches a code for each of two moments, its Lion for one, with weights of any type alike."""
+    """bitsandbytes' Adam searches a code for each of two moments, its Lion for one, whatever the type of weights."""
     gpu, found = gpus.load("h100-sxm"), {}
     for kind in ("adam8bit", "lion8bit"):
         for dtype in ("fp32", "bf16"):
