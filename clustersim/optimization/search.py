@@ -553,10 +553,14 @@ class _CandidateSearch:
 
     @staticmethod
     def _open_rows(item: _Item, worst: ObjectiveValue) -> int:
-        if item.row < 0:
-            return item.tile.rows.count
-        tile, rows = item.tile, range(item.row, len(item.tile.order))
-        return sum(1 + len(tile.each[tile.order[row]][1].others) for row in rows if tile.value(row) <= worst)
+        """Return the number of candidates of an item that may win. Each refined row is an item of its own."""
+        tile, several = item.tile, item.tile.family.tiles
+        if item.row >= 0:
+            rows = range(item.row, item.row + 1 if item.refined else len(tile.order))
+            return sum(1 + len(tile.each[tile.order[row]][1].others) for row in rows if tile.value(row) <= worst)
+        size = tile.rows.job.training.micro_batch
+        larger = [one for key in several if key >= size for one in several[key]]  # pushed after the first of this size
+        return sum(one.count for one in larger) if tile.rows is several[size][0] else tile.rows.count
 
 
 def _kind(simulator: Simulator) -> str:

@@ -25,7 +25,7 @@ from clustersim.errors import InputError, for_command
 from clustersim.optimization.answer import wider
 from clustersim.optimization.best import Answers, Best
 from clustersim.optimization.objective import Load, objective
-from clustersim.optimization.search import search
+from clustersim.optimization.search import Limits, search
 from clustersim.optimization.space import TRAFFIC_KEYS, CandidateSpace
 from clustersim.optimization.timeline import GATE, UnitSeconds, earliest, units
 from clustersim.optimization.why import why
@@ -33,7 +33,7 @@ from clustersim.parallel.options import KEYS
 from clustersim.schedules.check import load
 from clustersim.sweeps import evaluate
 from clustersim.sweeps.axes import space
-from clustersim.sweeps.legal import EP_OVERLAP, OVERLAPS, legal
+from clustersim.sweeps.legal import EP_OVERLAP, OVERLAPS, TP_OVERLAP, legal
 from clustersim.sweeps.space import SweepSpace
 
 FREE = ("tp", "pp", "ep", "micro_batch", "recompute", "schedule", "vpp", "zero")
@@ -673,6 +673,22 @@ def test_ctrl_c_gives_the_best_so_far_and_what_is_open(command_line, monkeypatch
     assert re.search(
         r"^ended early: [\d,]+ points? (was|were) not reached, of which none is better than", out, re.MULTILINE
     )
+
+
+@pytest.mark.parametrize("simulations", [1, 5, 20])
+@pytest.mark.parametrize("words", ["tp=1,2 micro_batch=1,2 recompute=none", "tp=2"])
+@pytest.mark.parametrize("chosen", [True, False])
+def test_a_search_that_ended_early_counts_each_point_once(words, simulations, chosen):
+    """With fewer answers than were requested, only what a better one of its split stands for is known to be worse."""
+    case, given = loaded("hgx_h100_8", "gpt3_xl", unlikely=False), texts(words)
+    fixed = {} if chosen else {**dict.fromkeys(OVERLAPS, "auto"), TP_OVERLAP: "none,ring", EP_OVERLAP: "none"}
+    asked = space(free(given), {"predictor": "roofline", **given, **fixed})
+    found = search(case, asked, objective("soonest"), 100, limits=Limits(simulations=simulations))
+    out = sum(found.refused.counts.values())
+    assert found.simulated + found.bounded + found.twins + found.open_points + out == found.points
+    assert found.open_points > 0
+    assert found.bounded >= 0
+    assert chosen or found.bounded == 0
 
 
 def test_ctrl_c_before_anything_is_found_is_ctrl_c(command_line, monkeypatch):
