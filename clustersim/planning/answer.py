@@ -112,7 +112,7 @@ def _front(plans: Sequence[tuple[Point, TrainingPlan]]) -> tuple[tuple[Point, Tr
     several = sorted(
         {repr(one.point): (kind, one) for kind, one in plans}.values(), key=lambda pair: pair[1].row["gpus"]
     )
-    amounts = [[float(np.nan_to_num(one.amounts[name])) for name in MINIMIZED.values()] for _, one in several]
+    amounts = [[float(np.nan_to_num(one.amounts[name], nan=np.inf)) for name in MINIMIZED.values()] for _, one in several]
     return tuple(several[place] for place in undominated(amounts))
 
 

@@ -264,6 +264,15 @@ def test_no_plan_beats_one_of_the_front_which_has_the_best_by_each_objective(pla
     assert answer(planner, asked).front == ()
 
 
+def test_a_plan_with_the_only_known_price_is_of_the_front(planned):
+    found = json.loads(planned("gpt3_xl --tokens 20B --nodes 1 --pareto --gpu a100,h800 --global-batch 512 --json")[1])
+    [rent] = [one for one in found["pareto"] if "rent" in one["best_by"]]
+    [days] = [one for one in found["pareto"] if "soonest" in one["best_by"]]
+    assert rent["usd"] == min(one["usd"] for one in found["plans"] if one["usd"] is not None)
+    assert days["days"] == min(one["days"] for one in found["plans"]) < rent["days"]
+    assert days["usd"] is None
+
+
 @pytest.mark.parametrize(
     ("goal", "remedy"), [("rent", "--price, in USD per GPU-hour"), ("owned", "the price of its node")]
 )
