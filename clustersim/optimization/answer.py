@@ -9,7 +9,7 @@ from dataclasses import replace
 from clustersim.errors import ClustersimError, InputError, OutOfMemoryError, SimulationError, option
 from clustersim.frameworks import offers
 from clustersim.optimization.fit import advice, remedies
-from clustersim.optimization.objective import Objective, objective
+from clustersim.optimization.objective import Objective, objective, priced
 from clustersim.optimization.search import TO_THE_END, Limits, SearchProgress, SearchResult, by_memory, search
 from clustersim.optimization.space import CandidateSpace
 from clustersim.parallel.check import context_parallel, encoder_decoder
@@ -51,6 +51,7 @@ def answer(
     asked = wider(case, asked)
     space = CandidateSpace(case, asked)
     check(case, [space.whole(split) for split in space.splits[:CHECKED]])
+    priced(wanted.name, *(tile.cluster for tile in space.tiles))
     show(0, space.points, None)
     found = search(case, space, wanted, top, show, limits)
     if not found.best:

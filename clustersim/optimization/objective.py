@@ -62,15 +62,15 @@ def check(name: str) -> None:
         raise InputError(f"{asked}: is not an objective; use {', '.join(OBJECTIVES[:-1])} or {OBJECTIVES[-1]}")
 
 
-def priced(name: str, cluster: SweepCluster) -> None:
-    """Raise InputError if a price that an objective needs is unknown."""
-    gpu, costs = cluster.simulator.cluster.gpu.name, option("--costs FILE", "costs=FILE")
+def priced(name: str, *clusters: SweepCluster) -> None:
+    """Raise InputError if a price that an objective needs is unknown for all clusters."""
+    costs = option("--costs FILE", "costs=FILE")
     remedy = {
         "rent": f"{option('--price', 'price=')}, in USD per GPU-hour",
         "owned": f"the price of its node by {costs}",
     }
-    if name in remedy and getattr(cluster.rates, name) is None:
-        asked = option(f"--objective {name}", f"goal={name!r}")
+    if name in remedy and clusters and all(getattr(one.rates, name) is None for one in clusters):
+        asked, gpu = option(f"--objective {name}", f"goal={name!r}"), clusters[0].simulator.cluster.gpu.name
         raise InputError(f"{asked}: the price of {gpu} is unknown; add {remedy[name]}")
 
 

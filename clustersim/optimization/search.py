@@ -176,7 +176,7 @@ def by_memory(space: CandidateSpace) -> Iterator[tuple[float, Point]]:
     """Yield (least bytes, candidate) of a space, the smallest first."""
     found: list[tuple[float, int, _Tile, int]] = []
     own = _CandidateSearch(space, objective("soonest"), Answers(1), Refused(), SharedWork())
-    for number, rows in enumerate(tile for family in space.families for some in family.tiles.values() for tile in some):
+    for number, rows in enumerate(space.tiles):
         tile = _Tile(rows, space.families[0], each=rows.rows)
         with suppress(InputError):
             layers = own.estimator(tile).tile(rows.job)

@@ -210,10 +210,14 @@ class CandidateSpace:
                 self.out.add("illegal", self._refused(split.point))
 
     @property
+    def tiles(self) -> list[TileRows]:
+        """Tiles of all families."""
+        return [tile for family in self.families for row in family.tiles.values() for tile in row]
+
+    @property
     def points(self) -> int:
         """Number of candidates."""
-        tiles = (tile for family in self.families for row in family.tiles.values() for tile in row)
-        return sum(tile.count for tile in tiles) + sum(self.out.counts.values())
+        return sum(tile.count for tile in self.tiles) + sum(self.out.counts.values())
 
     def whole(self, split: Split) -> Point:
         """Return a split with the first legal value of each open key."""
@@ -234,8 +238,7 @@ class CandidateSpace:
         """Return the combinations of given values without a candidate, completed by the workload's values, for the reason."""
         if not isinstance(self.asked, SweepSpace):
             return []
-        tiles = (tile for family in self.families for row in family.tiles.values() for tile in row)
-        found = [own.split.point for tile in tiles for own in tile.splits]
+        found = [own.split.point for tile in self.tiles for own in tile.splits]
         more = without(self.asked, found + self._illegal)
         return [Split(len(self.splits) + place, point) for place, point in enumerate(more, 1)]
 

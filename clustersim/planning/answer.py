@@ -87,8 +87,11 @@ def answer(planner: Planner, asked: PlanRequest) -> Answer:
     for kind in asked.candidates:
         tried, known = _tried(planner, asked, kind), len(every)
         _check_tokens(planner, asked, tried[0][0])
-        if asked.objective:
-            priced(asked.objective, planner.clusters(kind))
+        try:
+            priced(asked.objective or "", planner.clusters(kind))
+        except InputError as error:
+            without.append((kind, str(error)))
+            continue
         with planner.stop.ended_by_interrupt(lambda: every):
             every.extend((kind, plan) for plan in planner.several(asked, tried))  # keeps those before an interrupt
             if len(every) == known and not planner.stop.interrupted:
@@ -112,7 +115,9 @@ def _front(plans: Sequence[tuple[Point, TrainingPlan]]) -> tuple[tuple[Point, Tr
     several = sorted(
         {repr(one.point): (kind, one) for kind, one in plans}.values(), key=lambda pair: pair[1].row["gpus"]
     )
-    amounts = [[float(np.nan_to_num(one.amounts[name], nan=np.inf)) for name in MINIMIZED.values()] for _, one in several]
+    amounts = [
+        [float(np.nan_to_num(one.amounts[name], nan=np.inf)) for name in MINIMIZED.values()] for _, one in several
+    ]
     return tuple(several[place] for place in undominated(amounts))
 
 

@@ -522,6 +522,17 @@ def test_an_objective_that_is_none_is_one_sentence(name, target, sentence):
         objective(name, target)
 
 
+@pytest.mark.parametrize("goal", ["rent", "owned"])
+def test_an_objective_in_money_needs_a_price_of_some_cluster(command_line, goal):
+    words = ("optimize", "hgx_h100_8", "gpt3_xl", "--predictor", "roofline", "--tp", "1", "--objective", goal)
+    code, out, err = command_line(*words, "--gpu", "h800")
+    assert (code, out) == (2, "")
+    assert err.startswith(f"clustersim: --objective {goal}: the price of h800")
+    code, out, _ = command_line(*words, "--gpu", "h800,h100", "--json")
+    assert code == 0
+    assert json.loads(out)["points_illegal"] > 0
+
+
 def test_a_runner_up_is_told_what_costs_it_time():
     best = {"global_batch": 8, "seq": 1, "step_time_s": 10.0, "compute_s": 8.0, "bubble_s": 2.0}
     other = {"global_batch": 16, "seq": 1, "step_time_s": 24.0, "compute_s": 14.0, "bubble_s": 4.0, "tp_s": 6.0}

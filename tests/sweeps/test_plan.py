@@ -283,6 +283,15 @@ def test_an_objective_in_money_without_a_price_says_what_to_add(planned, goal, r
     assert remedy in err
 
 
+def test_clusters_without_a_price_are_no_plans_of_an_objective_in_money(planned):
+    code, out, _ = planned("gpt3_xl --tokens 20B --nodes 1 --gpu h800,a100 --objective rent --global-batch 512 --json")
+    found = json.loads(out)
+    assert code == 0
+    assert [one["usd"] > 0 for one in found["plans"]] == [True]
+    assert [one["cluster.gpu"] for one in found["without"]] == ["h800"]
+    assert "--objective rent: the price of h800" in found["without"][0]["why"]
+
+
 def test_more_time_is_never_dearer_and_a_budget_is_kept(planner):
     usd = [planner.plan(PlanRequest(1e12, days, None, (KIND,)), KIND).usd for days in (8.0, 10.0, 14.0)]
     assert usd == sorted(usd, reverse=True)
