@@ -10,6 +10,7 @@ import shlex
 from contextlib import suppress
 from dataclasses import replace
 from itertools import pairwise, product
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -21,10 +22,11 @@ from hypothesis import strategies as st
 from sweep_cases import loaded, parsed, question, texts
 
 import clustersim as cs
+from clustersim.cli.options import ObjectiveName
 from clustersim.errors import InputError, for_command
 from clustersim.optimization.answer import wider
 from clustersim.optimization.best import Answers, Best
-from clustersim.optimization.objective import Load, objective
+from clustersim.optimization.objective import FORMER, OBJECTIVES, Load, objective
 from clustersim.optimization.search import Limits, search
 from clustersim.optimization.space import TRAFFIC_KEYS, CandidateSpace
 from clustersim.optimization.timeline import GATE, UnitSeconds, earliest, units
@@ -514,12 +516,25 @@ def test_the_fewest_gpus_for_a_speed_are_that_and_reach_it():
     [
         ("gpus", None, "--objective gpus: needs a speed to reach; add --target, in tokens/s above 0"),
         ("gpus", -1.0, "--objective gpus: needs a speed to reach"),
+        ("step", None, "--objective step: is not an objective; use soonest"),
+        ("cost", None, "--objective cost: is not an objective; use rent"),
         ("speed", None, "--objective speed: is not an objective; use soonest, rent, owned, gpus or energy"),
     ],
 )
 def test_an_objective_that_is_none_is_one_sentence(name, target, sentence):
     with for_command(), pytest.raises(InputError, match=sentence):
         objective(name, target)
+
+
+@pytest.mark.parametrize(("former", "name"), FORMER.items())
+def test_a_former_name_of_an_objective_is_told_its_name(command_line, former, name):
+    code, _, err = command_line("optimize", "hgx_h100_8", "gpt3_xl", "--objective", former)
+    assert code == 2
+    assert f"--objective '{former}': is called {name} today; write {name}" in err
+
+
+def test_the_objectives_of_the_command_are_those_of_a_search():
+    assert get_args(ObjectiveName) == OBJECTIVES
 
 
 @pytest.mark.parametrize("goal", ["rent", "owned"])
