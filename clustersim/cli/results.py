@@ -192,11 +192,14 @@ def report(
     from clustersim.explain.explanation import explained
     from clustersim.pages.run import run_page
     from clustersim.question import StoredRun
+    from clustersim.report.store import read_summary
 
     stored = StoredRun.of(result)
     target = _page_file(out, result, [path for path, _ in stored.inputs.values()])
     with output.progress() as progress, stored.holding():
         found = stored.again(progress)
+        if costs := read_summary(result).get("costs"):
+            found.summary["costs"] = costs
         why = explained(stored.question, progress, found).facts()
         progress("draw")
         text = run_page(found, stored.command, stored.manifest, why)

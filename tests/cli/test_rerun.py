@@ -1,6 +1,7 @@
 """A result folder, simulated again from its manifest."""
 
 import json
+import re
 import shlex
 import shutil
 import subprocess
@@ -34,6 +35,16 @@ def test_the_same_answer_to_the_last_bit(folder):
     kept = json.loads((folder / "summary.json").read_text())
     again = json.loads(json.dumps(StoredRun.of(folder).again().summary))
     assert again == {key: kept[key] for key in again}
+
+
+@pytest.mark.parametrize("prices", [(), ("--price", "1")])
+def test_a_report_has_the_prices_of_the_run(call, tmp_path, prices):
+    words = ("run", "nvlink_h100_4", "gpt2_large", *OPTIONS, "--quiet", "--html", "--out", "result", *prices)
+    assert call(*words)[0] == 0
+    assert call("report", "result", "--out", "later.html", "--quiet")[0] == 0
+    both = [(tmp_path / name).read_text() for name in ("result/report.html", "later.html")]
+    first, later = (re.search(r'"costs": ?(\{[^}]*"kwh"[^}]*\})', page).group(1) for page in both)
+    assert later == first
 
 
 def test_the_command_asks_the_same(folder, tmp_path, call):
