@@ -134,7 +134,7 @@ def _fields(found: Answer, command: PointCommand) -> dict[str, Any]:
     pareto = [{"best_by": goals, **_plan_fields(one, command)} for goals, (_, one) in front]
     without = [{**kind, "why": why} for kind, why in found.without]
     rest = {"batches": found.batches, "played_days": found.played._asdict(), "changes": changes}
-    return {**limits, "objective": asked.goal, "plans": plans, "pareto": pareto, "without": without, **rest}
+    return {**limits, "objective": found.goal, "plans": plans, "pareto": pareto, "without": without, **rest}
 
 
 def _plan_fields(found: TrainingPlan, command: PointCommand) -> dict[str, Any]:
@@ -159,9 +159,11 @@ def _lines(found: Answer, command: PointCommand, name: str) -> list[str]:
     """Return the plans as a table, why some kinds of cluster have none, and details of the best plan."""
     from clustersim.planning.request import BEST
 
-    goal = f": the {BEST[found.asked.objective]} plan" if found.asked.objective else ""
+    unpriced = [_cluster(kind, ()) for kind, one in found.plans if one.usd is None and found.asked.goal == "rent"]
+    goal = f": the {BEST[found.goal]} plan" if found.asked.objective or found.goal != found.asked.goal else ""
     head = f"{name}, {scaled(found.asked.tokens, '').strip()} tokens, within {found.asked.said}{goal}"
     best, without = found.plans[0][1], [f"  {why}" for _, why in found.without]
+    without += [f"  {gpu} has the fewest GPUs, as its price is unknown; add --price" for gpu in unpriced]
     table = [*_table(found.plans), *_batches(found), "", *without, *_pareto(found)]
     return [head, "", *table, *_details(found, best), *best_lines(command(best.point))]
 

@@ -70,6 +70,12 @@ class Answer:
     """Plans that no other beats in every minimized quantity, if requested, the smallest first."""
 
     @property
+    def goal(self) -> str:
+        """The minimized quantity: GPUs instead of the default rent if no price is known."""
+        unpriced = all(one.usd is None for _, one in self.plans)
+        return "gpus" if self.asked.goal == "rent" and unpriced else self.asked.goal
+
+    @property
     def winners(self) -> list[list[str]]:
         """Objectives by which each plan of the front is the best, without those of unknown prices."""
         ranks = {

@@ -292,6 +292,15 @@ def test_clusters_without_a_price_are_no_plans_of_an_objective_in_money(planned)
     assert "--objective rent: the price of h800" in found["without"][0]["why"]
 
 
+@pytest.mark.parametrize(("gpus", "goal"), [("h800", "gpus"), ("h800,a100", "rent"), ("a100", "rent")])
+def test_a_plan_without_a_price_says_that_it_has_the_fewest_gpus(planned, gpus, goal):
+    words = f"gpt3_xl --tokens 20B --days 30 --gpu {gpus} --global-batch 512"
+    assert json.loads(planned(words, "--json")[1])["objective"] == goal
+    out = planned(words)[1]
+    assert ("\n  h800 has the fewest GPUs, as its price is unknown; add --price\n" in out) == ("h800" in gpus)
+    assert (": the smallest plan\n" in out) == (goal == "gpus")
+
+
 def test_more_time_is_never_dearer_and_a_budget_is_kept(planner):
     usd = [planner.plan(PlanRequest(1e12, days, None, (KIND,)), KIND).usd for days in (8.0, 10.0, 14.0)]
     assert usd == sorted(usd, reverse=True)
