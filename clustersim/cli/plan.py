@@ -190,7 +190,7 @@ def _pareto(found: Answer) -> list[str]:
     if not found.front:
         return []
     rows = _table(found.front, [", ".join(goals) for goals in found.winners])
-    return ["no other plan beats these in GPUs, days, money and energy:", *rows, ""]
+    return ["no plan that was found beats these in GPUs, days, money and energy:", *rows, ""]
 
 
 def _table(plans: Sequence[tuple[Point, TrainingPlan]], notes: Sequence[str] = ()) -> list[str]:

@@ -380,6 +380,12 @@ def test_a_time_that_is_over_gives_the_first_plan_of_each_cluster(planned):
     assert all(one["days"] <= 20 and one["gap"] >= 0 for one in found["plans"])
 
 
+def test_a_front_is_that_of_the_plans_that_were_found(planned):
+    _, out, _ = planned("llama3_8b --tokens 1T --days 10 --gpu h100 --global-batch 512 --pareto --within 1us")
+    assert "\nended early: no plan on such a cluster is better than row 1 by more than" in out
+    assert "\nno plan that was found beats these in GPUs, days, money and energy:\n" in out
+
+
 @pytest.mark.parametrize(("key", "name"), [("cluster.gpu", "b200"), ("cluster.node", "hgx-b300")])
 def test_a_gpu_that_is_set_is_the_one_of_the_plan(planned, key, name):
     words = f"llama3_8b --tokens 1T --days 10 --set {key}={name}"
