@@ -28,6 +28,8 @@ GPU = "h100"
 """Default GPU of a plan."""
 FABRIC = ("cluster.nic", "fabric.oversubscription")
 """Keys of clusters besides their GPUs over which plans are compared."""
+WEIGHED = {"owned": ("usd_owned", "USD owned"), "energy": ("kwh", "kWh")}
+"""{objective: (quantity in which changes are compared, its unit)}; all others in rent"""
 _BEYOND = {"days": "too late", "budget": "too dear", "nodes": "too large"}
 """Mark of a change that misses each limit."""
 REPLICA, PARAMETERS = 128, 25e6
@@ -250,15 +252,16 @@ def _details(found: Answer, best: TrainingPlan) -> list[str]:
 
 
 def _change(asked: PlanRequest, best: TrainingPlan, one: Change) -> str:
-    """Return the plan of a changed request in words: nodes, days, and the difference in cost and step to the best plan."""
+    """Return the plan of a changed request in words: nodes, days, and the difference to the best plan in cost and step."""
     money, other = one.asked.budget != asked.budget, one.plan  # another budget gives the fastest plan
     if other is None:
         return f"{one.what}: no plan{', whatever the deadline' if money else ''}"
     late = money and "days" in one.misses
     said = f"{one.what}: {f'none within {asked.days:g} days, the fastest has ' if late else ''}"
     said += f"{plural(other.nodes, 'node', 'nodes')}, {other.days:.1f} days"
-    if other.usd is not None and best.usd is not None:
-        said += f", {'+' if other.usd >= best.usd else ''}{dollars(other.usd - best.usd)} USD"
+    name, unit = WEIGHED.get(asked.goal, ("usd", "USD"))
+    if (new := getattr(other, name)) is not None and (old := getattr(best, name)) is not None:
+        said += f", {'+' if new >= old else ''}{dollars(new - old)} {unit}"
     step = other.row["step_time_s"] / best.row["step_time_s"] - 1
     same = other.nodes == best.nodes and other.row["tp"] == best.row["tp"] and other.row["pp"] == best.row["pp"]
     if (batch := other.row["global_batch"]) != best.row["global_batch"]:

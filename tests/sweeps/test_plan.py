@@ -547,6 +547,21 @@ def test_changes_that_miss_a_limit_say_so(planned):
     assert ", too late" in planned(words)[1]
 
 
+@pytest.mark.parametrize(
+    ("goal", "name", "unit"), [("rent", "usd", "USD"), ("owned", "usd_owned", "USD owned"), ("energy", "kwh", "kWh")]
+)
+def test_a_change_is_compared_in_the_quantity_of_the_objective(planned, tmp_path, goal, name, unit):
+    words = f"gpt3_xl --tokens 20B --days 30 --nodes 1 --gpu a100 --global-batch 512 --objective {goal}"
+    out = planned(words, "--out", str(tmp_path / "plan.json"))[1]
+    found = json.loads((tmp_path / "plan.json").read_text())
+    compared = [one for one in found["changes"] if one["plan"]]
+    assert compared
+    for one in compared:
+        more = one["plan"][name] - found["plans"][0][name]
+        [line] = [line for line in out.splitlines() if line.startswith(f"  {one['what']}")]
+        assert f", {'+' if more >= 0 else ''}{dollars(more)} {unit}" in line
+
+
 def test_less_money_says_which_deadline_it_could_keep(planned):
     """Changes of money look for the fastest plan; one beyond the deadline is no answer to the question, and says so first."""
     words = "llama3_8b --tokens 15T --days 4"
