@@ -57,7 +57,7 @@ def plan(
     topology: Annotated[Path | None, option("Cluster, without its node count; default rail_optimized.")] = None,
     settings: options.Settings = None,
     machine: options.MachineOption = None,
-    global_batch: Annotated[int | None, option("Sequences per step; default: the cheapest number.", min=1)] = None,
+    global_batch: Annotated[int | None, option("Sequences per step; default: the best number.", min=1)] = None,
     blocking: options.Blocking = False,
     within: options.Within = None,
     reliability: options.ReliabilityFile = None,
@@ -223,7 +223,12 @@ def _cells(place: int, one: TrainingPlan, cluster: str) -> list[str]:
     size = [f"{place}.", cluster, f"{one.nodes:,}", f"{row['ranks']:,}", str(share.spares), split]
     speed = [str(row["global_batch"]), seconds(row["step_time_s"]), f"{row['mfu']:.1%}", f"{share.share:.1%}"]
     money = [f"{one.days:.1f}" if one.days >= 1 else f"{one.days:.2g}", _money(one.usd), _money(one.usd_owned)]
-    return [*size, *speed, *money, f"{one.kwh / 1e3:,.0f}", f"{one.co2_kg / 1e3:,.0f}"]
+    return [
+        *size,
+        *speed,
+        *money,
+        *(f"{kilo:,.0f}" if kilo >= 10 else f"{kilo:.2g}" for kilo in (one.kwh / 1e3, one.co2_kg / 1e3)),
+    ]
 
 
 def _money(usd: float | None) -> str:

@@ -7,7 +7,7 @@ of each rank. Let f and b be the seconds of a rank's lowest stage for one microb
     passes of r  = forward passes before r + m · busy of r, and its last backward pass is followed by those of the ranks before
     step        >= passes + gradients that no backward pass hides + update + parameters that no forward pass hides
 
-On request passes follow the order of their schedule (`timeline.py`), and the first ones wait for their parameters. A schedule
+Refined bounds follow the order of the schedule (`timeline.py`), and first passes wait for their parameters. A schedule
 that splits backward passes waits for those of inputs alone. What shares links, the host and a slow GPU only add to it.
 """
 

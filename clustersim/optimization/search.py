@@ -354,7 +354,7 @@ class _CandidateSearch:
         return item.value <= self.answers.worst and item.value[0] < math.inf
 
     def _refine(self, item: _Item) -> list[_Item | None]:
-        """Bound a row and the next ones of its tile in the order of their schedules. Return those that may still win."""
+        """Bound a row and those after it in the order of their schedules. Return the items that may still win."""
         tile, worst = item.tile, self.answers.worst
         rows = [row for row in range(item.row, min(item.row + TOGETHER, len(tile.order))) if tile.value(row) <= worst]
         each = [tile.each[tile.order[row]] for row in rows]

@@ -83,13 +83,14 @@ class Pack(NamedTuple):
 
 
 class StageLayers(NamedTuple):
-    """Layers of each global stage (stages, kinds), and whether it sends activations and gradients (stages, 2)."""
+    """Layers of each global stage, and what it sends."""
 
     layers: Floats
-    """Number of layers of each kind."""
+    """Number of layers of each kind (stages, kinds)."""
     top: Floats
     """Last layer of the stage."""
     sends: Floats
+    """Whether the stage sends activations and gradients (stages, 2)."""
 
 
 class SplitShapes:

@@ -43,11 +43,11 @@ class UnitSeconds(NamedTuple):
     """Seconds of the units of each kind (kinds,)."""
 
     first: Floats
-    """Least seconds of the first pass …"""
+    """Least seconds of the first pass."""
     second: Floats
-    """… and of the second one, from its own message on …"""
+    """Least seconds of the second pass, from its own message on."""
     whole: Floats
-    """… and of both together."""
+    """Least seconds of both passes together."""
     sent: Floats
     """Seconds of the messages that the passes send (2, kinds)."""
     held: Floats

@@ -65,9 +65,8 @@ def front(rows: Sequence[Row], what: Sequence[str]) -> list[Row]:
 def undominated(values: Sequence[Sequence[float]]) -> list[int]:
     """Return the indices of the rows of values that no other row dominates: none is as low in all and lower in one."""
     kept: list[int] = []
-    for place in sorted(
-        range(len(values)), key=lambda place: [*values[place]]
-    ):  # a row that dominates another comes before it
+    # a row that dominates another comes before it
+    for place in sorted(range(len(values)), key=lambda place: [*values[place]]):
         own = values[place]
         if not any(values[other] != own and all(map(le, values[other], own)) for other in kept):
             kept.append(place)

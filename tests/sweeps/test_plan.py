@@ -554,6 +554,8 @@ def test_a_change_is_compared_in_the_quantity_of_the_objective(planned, tmp_path
     words = f"gpt3_xl --tokens 20B --days 30 --nodes 1 --gpu a100 --global-batch 512 --objective {goal}"
     out = planned(words, "--out", str(tmp_path / "plan.json"))[1]
     found = json.loads((tmp_path / "plan.json").read_text())
+    row = next(line for line in out.splitlines() if line.startswith("1. ")).split()
+    assert min(float(row[-2]), float(row[-1])) > 0
     compared = [one for one in found["changes"] if one["plan"]]
     assert compared
     for one in compared:
