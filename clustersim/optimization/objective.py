@@ -67,10 +67,9 @@ def check(name: str) -> None:
 
 def priced(name: str, *clusters: SweepCluster) -> None:
     """Raise InputError if a price that an objective needs is unknown for all clusters."""
-    costs = option("--costs FILE", "costs=FILE")
     remedy = {
         "rent": f"{option('--price', 'price=')}, in USD per GPU-hour",
-        "owned": f"the price of its node by {costs}",
+        "owned": f"the price of its node by {option('--costs FILE', 'costs=FILE')}",
     }
     if name in remedy and clusters and all(getattr(one.rates, name) is None for one in clusters):
         asked, gpu = option(f"--objective {name}", f"goal={name!r}"), clusters[0].simulator.cluster.gpu.name

@@ -72,8 +72,9 @@ class Answer:
     @property
     def goal(self) -> str:
         """The minimized quantity: GPUs instead of the default rent if no price is known."""
-        unpriced = all(one.usd is None for _, one in self.plans)
-        return "gpus" if self.asked.goal == "rent" and unpriced else self.asked.goal
+        return (
+            "gpus" if self.asked.goal == "rent" and all(one.usd is None for _, one in self.plans) else self.asked.goal
+        )
 
     @property
     def winners(self) -> list[list[str]]:
