@@ -136,7 +136,7 @@ def _title(job: Job) -> str:
 
 def _table(records: list[dict[str, Any]], timed: bool) -> list[str]:
     """Return the kernels as a table, with columns of times if `timed`."""
-    from clustersim.report.terminal import table
+    from clustersim.report.table import table
 
     def cells(row: dict[str, Any]) -> list[str]:
         numbers = [f"{row['launches']}", f"{row['flop'] / 1e9:.4g}", f"{row['bytes'] / 1e6:.4g}"]
@@ -351,7 +351,7 @@ def _head(record: dict[str, Any]) -> Iterator[str]:
 
 def _times_table(rows: list[dict[str, Any]], names: tuple[str, ...]) -> list[str]:
     """Return kernels, or classes of kernels, as a table of their launches, times and share of the sum of all times."""
-    from clustersim.report.terminal import table
+    from clustersim.report.table import table
 
     ends = ("low", "high") if rows and "seconds_low" in rows[0] else ()
     whole = math.fsum(row["launches"] * row["seconds"] for row in rows) or 1.0

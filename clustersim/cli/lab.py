@@ -265,7 +265,7 @@ def _weights_lines(weights: Weights, full: bool) -> Iterator[str]:
 
 def _table_lines(made: WeightsTable) -> list[str]:
     """Return a table as lines with its title, without empty columns; nothing if it has no rows."""
-    from clustersim.report.terminal import table
+    from clustersim.report.table import table
 
     if not made.rows:
         return []
@@ -320,7 +320,7 @@ def _model_record(run: ModelRun) -> dict[str, Any]:
 def _model_lines(name: str, found: list[ModelRun]) -> list[str]:
     """Return two tables of a predictor: every run, those with contradictory labels last, and the mean absolute errors."""
     from clustersim.lab.whole_models import means
-    from clustersim.report.terminal import table
+    from clustersim.report.table import table
 
     each = ["model", "GPU", "mode", "option", "seq", "batch", "measured", name, "error", "NeuSight", "label"]
     mean = ["GPU", "mode", "option", "runs", name, "NeuSight", "label"]

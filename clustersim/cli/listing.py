@@ -148,7 +148,7 @@ _LISTS: Mapping[What, Callable[[], list[ListRow]]] = {
 
 def _table(rows: list[ListRow]) -> list[str]:
     """Return the lines of a table: numbers aligned right, text left."""
-    from clustersim.report.terminal import table
+    from clustersim.report.table import table
     from clustersim.units import scaled
 
     heads = {"memory_bytes": "memory", "bandwidth_bytes_per_s": "bandwidth", "bf16_flop_per_s": "bf16"}

@@ -197,7 +197,7 @@ def _pareto(found: Answer) -> list[str]:
 
 def _table(plans: Sequence[tuple[Point, TrainingPlan]], notes: Sequence[str] = ()) -> list[str]:
     """Return a table of plans, one per row. notes: objectives by which each is the best, if these are shown."""
-    from clustersim.report.terminal import table
+    from clustersim.report.table import table
 
     names = "GPU,nodes,GPUs,spares,split,batch,step,MFU,goodput,days,USD,owned,MWh,t CO2e"
     head = ["", *names.split(","), "best by" if notes else ""]

@@ -50,7 +50,7 @@ def show(
     from clustersim.costs.figures import load
     from clustersim.figures.cluster import picture
     from clustersim.figures.files import write
-    from clustersim.report.terminal import table
+    from clustersim.report.table import table
     from clustersim.schedules.draw import schedule_facts, schedule_text
     from clustersim.topology.build import build, document_of, overridden
     from clustersim.topology.describe import describe
@@ -114,7 +114,7 @@ def _facts(topology: Topology, items: Sequence[Item]) -> dict[str, Any]:
 
 def _bill(items: Sequence[Item]) -> list[str]:
     """Return a bill as a table with sums; items without a price are left out of the sums, with a note."""
-    from clustersim.report.terminal import table
+    from clustersim.report.table import table
 
     cells = [("what it takes", "", "number", "USD each", "USD", "kW", "prices of")]
     for one in items:

@@ -142,7 +142,7 @@ def point_table(rows: Sequence[Row], space: Sequence[Point], priced: bool, goal:
     priced: whether to include the cost of 10^12 tokens. goal: the minimized objective, which has a column too.
     """
     from clustersim.config.overrides import of_topology
-    from clustersim.report.terminal import table
+    from clustersim.report.table import table
     from clustersim.sweeps.evaluate import COLUMNS
     from clustersim.sweeps.space import varied
 

@@ -99,7 +99,7 @@ def _calibrated(path: Path, several: Sequence[Outcomes], title: str) -> list[Out
 
 def _lines(found: Mapping[str, Any], outcomes: Sequence[dict[str, Any]]) -> Iterable[str]:
     """Yield the errors over all runs, publishers and groups as text, and why runs were not simulated."""
-    from clustersim.report.terminal import table
+    from clustersim.report.table import table
     from clustersim.validate.page import PUBLISHERS, example, publishers, sentence, tables
 
     yield sentence(found)

@@ -77,10 +77,20 @@ class SourcedFigure(Spec, Generic[Value]):
     """Source of the number."""
 
 
-PositiveFigure = SourcedFigure[Annotated[float, Field(strict=False, gt=0, le=1e6), BeforeValidator(_alone)]]
-PartFigure = SourcedFigure[Annotated[float, Field(strict=False, gt=0, le=1), BeforeValidator(_alone)]]
-OverheadFigure = SourcedFigure[Annotated[float, Field(strict=False, ge=1, le=10), BeforeValidator(_alone)]]
-ShareFigure = SourcedFigure[Annotated[float, Field(strict=False, ge=0, lt=1), BeforeValidator(_alone)]]
+class PositiveFigure(SourcedFigure[Annotated[float, Field(strict=False, gt=0, le=1e6), BeforeValidator(_alone)]]):
+    """A number above 0."""
+
+
+class PartFigure(SourcedFigure[Annotated[float, Field(strict=False, gt=0, le=1), BeforeValidator(_alone)]]):
+    """A number above 0, at most 1."""
+
+
+class OverheadFigure(SourcedFigure[Annotated[float, Field(strict=False, ge=1, le=10), BeforeValidator(_alone)]]):
+    """A factor of at least 1."""
+
+
+class ShareFigure(SourcedFigure[Annotated[float, Field(strict=False, ge=0, lt=1), BeforeValidator(_alone)]]):
+    """A number of at least 0, below 1."""
 
 
 class PowerFigures(Spec):

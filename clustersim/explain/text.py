@@ -14,7 +14,8 @@ from clustersim.explain.differences import Comparison
 from clustersim.explain.explanation import Bottleneck, Explanation
 from clustersim.explain.what_ifs import WhatIf, free
 from clustersim.parallel.options import change_words
-from clustersim.report.terminal import NAMES, PLAIN, Emphasis, Look, counted, folded, printable, table
+from clustersim.report.table import table
+from clustersim.report.terminal import NAMES, PLAIN, Emphasis, Look, counted, folded, printable
 from clustersim.units import duration, scaled
 
 FEW = 4

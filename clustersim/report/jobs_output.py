@@ -13,7 +13,8 @@ from clustersim.report.jobs import Shared
 from clustersim.report.links import tier_of
 from clustersim.report.result import put_result
 from clustersim.report.store import Question
-from clustersim.report.terminal import NAMES, basis, counted, degrees, left_out, paragraphs, simulated, table
+from clustersim.report.table import table
+from clustersim.report.terminal import NAMES, basis, counted, degrees, left_out, paragraphs, simulated
 from clustersim.report.trace import by_cell, slices, streams
 from clustersim.report.trace_events import FIRST, said_of
 from clustersim.report.verdicts import WORDS
