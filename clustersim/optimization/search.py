@@ -376,14 +376,16 @@ class _CandidateSearch:
         ), item.number
 
     def _ratio(self, tile: _Tile, refined: bool) -> float:
-        total, count = self.ratios.get((refined, tile.kind), (1.0, 1))
+        """Return the mean ratio of a kind of candidate, that of all kinds for one without simulations."""
+        total, count = self.ratios.get((refined, tile.kind)) or self.ratios.get((refined, ()), (1.0, 1))
         return total / count
 
     def _learn(self, tile: _Tile, refined: bool, ratio: float) -> None:
         """Record the ratio of a step to its refined bound, or of the refined bound to the first one."""
-        total, count = self.ratios.get((refined, tile.kind), (0.0, 0))
-        if 0 < ratio < math.inf:
-            self.ratios[refined, tile.kind] = total + ratio, count + 1
+        for kind in (tile.kind, ()):
+            total, count = self.ratios.get((refined, kind), (0.0, 0))
+            if 0 < ratio < math.inf:
+                self.ratios[refined, kind] = total + ratio, count + 1
 
     def _follow(self, tile: _Tile, layers: EstimatedTile) -> None:
         """Push the tiles whose bounds follow from this one: more recomputation, other overlap, larger microbatches."""

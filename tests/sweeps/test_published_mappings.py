@@ -50,7 +50,7 @@ def found(name):
     own = evaluate(SweepInputs(*texts), {})
     space = SweepSpace({}, {}, frozenset(), tuple(free([])))
     best = answer(
-        SweepInputs(*texts, unlikely=False), space, objective("soonest"), 1, limits=Limits(simulations=16)
+        SweepInputs(*texts, unlikely=False), space, objective("soonest"), 1, limits=Limits(simulations=12)
     ).best[0]
     return own, best.row
 
