@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from operator import le
@@ -57,9 +58,17 @@ def ranked(rows: Sequence[Row], sort: Sequence[str] = ("tokens_per_s",)) -> list
 
 
 def front(rows: Sequence[Row], what: Sequence[str]) -> list[Row]:
-    """Return the Pareto front for the objectives `what` (names of `FRONT`): rows that no other row dominates, in their order."""
+    """Return the Pareto front for the objectives `what` (names of `FRONT`): rows that no other row dominates, in their order.
+
+    An unknown amount, such as the dollars of a GPU without a price, is larger than any known one.
+    """
     found = [row for row in rows if row["status"] == "ok"]
-    return [found[place] for place in undominated([[row.get(FRONT[name]) or 0.0 for name in what] for row in found])]
+
+    def amount(row: Row, name: str) -> float:
+        known = row.get(FRONT[name])
+        return math.inf if known is None else known
+
+    return [found[place] for place in undominated([[amount(row, name) for name in what] for row in found])]
 
 
 def undominated(values: Sequence[Sequence[float]]) -> list[int]:
