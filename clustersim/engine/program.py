@@ -76,7 +76,7 @@ NOTHING: Carried = {}
 
 
 class Launches(NamedTuple):
-    """What the host launches for a computation besides its kernels."""
+    """Numbers of launches of the host for a computation, without its kernels."""
 
     tensors: int = 0
     """Number of parameter tensors with a launch each."""

@@ -58,7 +58,7 @@ def objective(name: str, target: float | None = None) -> Objective:
 
 
 def check(name: str) -> None:
-    """Raise InputError if there is no objective of that name."""
+    """Raise InputError unless `name` is one of `OBJECTIVES`."""
     if name not in OBJECTIVES:
         asked = option(f"--objective {name}", f"goal={name!r}")
         names = FORMER.get(name, f"{', '.join(OBJECTIVES[:-1])} or {OBJECTIVES[-1]}")

@@ -162,8 +162,8 @@ class CandidateFamily:
     tiles: dict[int, list[TileRows]]
     """{micro-batch: its variants}, the variant with the least computation first."""
     fastest: float | None = None
-    """Seconds per sequence in a microbatch so large that a larger one is no faster, without communication that some overlap may
-    hide; None if unknown."""
+    """Seconds per sequence with the largest useful micro-batch, without communication that some overlap may hide; None before
+    it is computed."""
 
 
 @lru_cache(maxsize=4096)

@@ -66,7 +66,7 @@ def units(schedule: str, ranks: int, microbatches: int, chunks: int, beside: boo
     sources = [
         [-1 if (one := step(stage)) is None else one for stage in range(stages)] for step in (on.before, on.after)
     ]
-    nobody = 1 + stages + 2 * stages * microbatches
+    unread = 1 + stages + 2 * stages * microbatches  # a message that no unit waits for
     kinds: dict[tuple[int, ...], int] = {}
 
     def message(stage: int, back: bool, microbatch: int) -> int:
@@ -77,25 +77,25 @@ def units(schedule: str, ranks: int, microbatches: int, chunks: int, beside: boo
         own, opened = list[tuple[int, ...]](), set[int]()
         waiting.append(own)
         for unit in together(row, on.paired or beside):
-            kind, awaited, given = [GATE, 0, GATE, 0], [0, 0], [nobody, nobody]  # of two passes
+            kind, awaited, given = [GATE, 0, GATE, 0], [0, 0], [unread, unread]  # of both passes
             for place, (stage, letter, microbatch) in enumerate(unit):
                 kind[2 * place : 2 * place + 2] = "FBIW".index(letter), stage
                 if letter == "F" and stage not in opened:
                     opened.add(stage)
-                    own.append((kinds.setdefault((GATE, stage, GATE, 0), len(kinds)), 1 + stage, 0, nobody, nobody))
+                    own.append((kinds.setdefault((GATE, stage, GATE, 0), len(kinds)), 1 + stage, 0, unread, unread))
                 if letter != "W":
                     back = letter != "F"
                     source = sources[back][stage]
                     awaited[place] = 0 if source < 0 else message(source, back, microbatch)
                     given[place] = message(stage, back, microbatch)
             own.append((kinds.setdefault(tuple(kind), len(kinds)), *awaited, *given))
-    known, places = bytearray([1] * (1 + stages) + [0] * (nobody - stages)), [0] * ranks
+    sent, places = bytearray([1] * (1 + stages) + [0] * (unread - stages)), [0] * ranks
     found: list[tuple[int, ...]] = []
     while any(place < len(own) for place, own in zip(places, waiting, strict=True)):
         for rank, own in enumerate(waiting):
-            while places[rank] < len(own) and known[own[places[rank]][1]] and known[own[places[rank]][2]]:
+            while places[rank] < len(own) and sent[own[places[rank]][1]] and sent[own[places[rank]][2]]:
                 found.append((rank, *own[places[rank]]))
-                known[found[-1][4]] = known[found[-1][5]] = 1
+                sent[found[-1][4]] = sent[found[-1][5]] = 1
                 places[rank] += 1
     columns = np.array(found, np.int32).T
     each = np.array(list(kinds), np.int32).reshape(-1, 2, 2)
@@ -105,7 +105,7 @@ def units(schedule: str, ranks: int, microbatches: int, chunks: int, beside: boo
         some = np.flatnonzero(np.isin(letter, letters))
         last[of[some]] = some
     gathered = tuple(tuple(dict.fromkeys(one.stage for one in row[::-1] if one.letter == "F"))[::-1] for row in rows)
-    return Units(columns, each, closing, returning, gathered, nobody + 1)
+    return Units(columns, each, closing, returning, gathered, unread + 1)
 
 
 def earliest(order: Units, seconds: UnitSeconds, gates: Floats, paired: bool) -> tuple[Floats, Floats, Floats]:

@@ -436,13 +436,18 @@ def test_inputs_of_experts_activation_are_limited_before_the_fused_kernel_and_au
     assert activation(model__activation_clamp=7.0, **eager) == activation(**eager)
 
 
+def rows_of_experts(tp, ep, slices, dispatcher):
+    """Return the options of a split whose experts receive rows through a dispatcher."""
+    split = {"tp": tp, "ep": ep, "expert_tp": slices, "dp": max(1, ep * slices // tp), "pp": 1}
+    options = {f"parallelism__{name}": value for name, value in split.items()}
+    return options | {"parallelism__algorithms__ep": dispatcher, "parallelism__sequence_parallel": tp > 1}
+
+
 @pytest.mark.parametrize("dispatcher", ["nccl", "deepep"])
 @pytest.mark.parametrize(("tp", "ep", "slices"), SPLITS)
 def test_rows_that_no_fused_kernel_sums_are_added_once_in_each_pass(tp, ep, slices, dispatcher):
     """Megatron without --moe-permute-fusion: scatter_add_ forward, index_select and so index_add_ backward."""
-    split = {"tp": tp, "ep": ep, "expert_tp": slices, "dp": max(1, ep * slices // tp), "pp": 1}
-    options = {f"parallelism__{name}": value for name, value in split.items()}
-    options |= {"parallelism__algorithms__ep": dispatcher, "parallelism__sequence_parallel": tp > 1}
+    options = rows_of_experts(tp, ep, slices, dispatcher)
     fused = [one for one in kernels_of(job(**options)) if one.op in ("unpermute", "permute_backward")]
     eager = kernels_of(job(training__permute_kernels="eager", **options))
     added, cleared = ([one for one in eager if one.op == op] for op in ("scatter_rows", "clear"))
@@ -455,9 +460,7 @@ def test_rows_that_no_fused_kernel_sums_are_added_once_in_each_pass(tp, ep, slic
 @pytest.mark.parametrize(("tp", "ep", "slices"), SPLITS)
 def test_rows_are_weighed_where_they_are_added(tp, ep, slices, dispatcher):
     """Megatron-Core up to 0.12: every row of a sum is multiplied by its weight, and gradients come back for both."""
-    split = {"tp": tp, "ep": ep, "expert_tp": slices, "dp": max(1, ep * slices // tp), "pp": 1}
-    options = {f"parallelism__{name}": value for name, value in split.items()}
-    options |= {"parallelism__algorithms__ep": dispatcher, "parallelism__sequence_parallel": tp > 1}
+    options = rows_of_experts(tp, ep, slices, dispatcher)
     found = kernels_of(job(training__permute_kernels="weighed", **options))
     added, ahead, behind = (
         sum(one.m * one.n for one in found if one.op == op)
