@@ -382,9 +382,8 @@ class _Columns:
         reduce, gather = self._held_rates
         reduce_one, gather_one = self._rates(table)
         whole = self._over(self.params, reduce) * wide
-        ends = (pack.top @ self.times[:, 6:8])[
-            at
-        ]  # of a stage's last layer, whose parameters are read last and ready first
+        # of a stage's last layer, whose parameters are read last and ready first
+        ends = (pack.top @ self.times[:, 6:8])[at]
         first = beside(low, reduce) * wide - passes.backward + ends[..., 1]
         first = np.maximum(first, beside(table, reduce_one) * wide)
         behind = np.where(

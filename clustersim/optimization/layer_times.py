@@ -111,19 +111,15 @@ class LayerTimes:
         forward, backward, weights, inputs, *ends = (
             math.fsum(n * least[i] for i, n in part.items()) for part in one[1:7]
         )
-        apart, exchanged, waits = (
-            EXCHANGE in hidden or job.parallelism.overlap.ep == "microbatch",
-            [0.0, 0.0],
-            [0.0, 0.0],
-        )
+        unseen = EXCHANGE in hidden
+        apart, exchanged, waits = unseen or job.parallelism.overlap.ep == "microbatch", [0.0, 0.0], [0.0, 0.0]
         for place, part in enumerate((one.forward, one.backward) if apart else ()):
             for item, n in part.items():
                 if isinstance(item, Waited) and item.collective.group == EXCHANGE:
                     whole = self._alone_in(job, item.collective)
                     exchanged[place] += n * whole
-                    waits[place] += (
-                        n * max(0.0, whole - math.fsum(least[i] for i in item.beside)) * (EXCHANGE not in hidden)
-                    )
+                    if not unseen:
+                        waits[place] += n * max(0.0, whole - math.fsum(least[i] for i in item.beside))
         return PassSeconds(forward, backward, weights, inputs, *exchanged, *ends, *waits)
 
     def _least(self, job: Job, one: LayerSteps, hidden: Collection[str]) -> dict[Kernel | Waited, float]:

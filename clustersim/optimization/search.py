@@ -503,10 +503,8 @@ class _CandidateSearch:
         split, order = tile.each[tile.order[row]]
         place, point = tile.point(row)
         twin = self.known.get(_step(point))
-        if (memory := _memory(point)) in self.too_large:
-            self.out.add(TOO_LARGE, count=1 + len(order.others))
-            return
-        if not self.answers.behind(point, item.value):
+        memory = _memory(point)
+        if memory not in self.too_large and not self.answers.behind(point, item.value):
             if twin and twin.place < place and (twin.likely or twin.value > self.answers.worst):
                 self.twins += 1
                 self.answers.add(twin._replace(place=place, point=point))
@@ -514,11 +512,11 @@ class _CandidateSearch:
                 self._add(item, place, point, found)
             elif found["status"] == TOO_LARGE:
                 self.too_large.add(memory)
-                self.out.add(TOO_LARGE, count=1 + len(order.others))
-                return
             else:
                 self.out.add(found["status"], found["reason"])
-        if order.others:
+        if memory in self.too_large:
+            self.out.add(TOO_LARGE, count=1 + len(order.others))
+        elif order.others:
             self._bound(
                 _Tile(tile.rows, tile.family, item.value, each=[(split, one) for one in order.others]), more=False
             )

@@ -63,12 +63,8 @@ def front(rows: Sequence[Row], what: Sequence[str]) -> list[Row]:
     An unknown amount, such as the dollars of a GPU without a price, is larger than any known one.
     """
     found = [row for row in rows if row["status"] == "ok"]
-
-    def amount(row: Row, name: str) -> float:
-        known = row.get(FRONT[name])
-        return math.inf if known is None else known
-
-    return [found[place] for place in undominated([[amount(row, name) for name in what] for row in found])]
+    amounts = [[math.inf if (known := row.get(FRONT[name])) is None else known for name in what] for row in found]
+    return [found[place] for place in undominated(amounts)]
 
 
 def undominated(values: Sequence[Sequence[float]]) -> list[int]:
