@@ -18,7 +18,8 @@ from clustersim.cli import answer
 from clustersim.config.yaml import parse
 from clustersim.parallel.load import build as build_workload
 from clustersim.report import terminal
-from clustersim.report.terminal import PLAIN, WIDTH, Look, counted, lines, table
+from clustersim.report.table import table
+from clustersim.report.terminal import PLAIN, WIDTH, Look, counted, lines
 from clustersim.simulation import run
 from clustersim.simulation import simulate as forecast
 from clustersim.topology.build import build as build_topology
