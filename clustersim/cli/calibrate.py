@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import exp
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
+from typing import Annotated as Opt
 
-from clustersim.cli.commands import argument, option, option_group
+from clustersim.cli.commands import option_group
 from clustersim.cli.options import CommandOutput
 from clustersim.units import plural
 
@@ -19,18 +20,16 @@ ENDINGS = (".yaml", ".yml")
 
 
 def calibrate(
-    runs: Annotated[Path, argument("Measured steps of one cluster, with the columns of `validate`.", "RUNS.csv")],
+    runs: Opt[Path, "Measured steps of one cluster, with the columns of `validate`.", "RUNS.csv"],
     *,
-    trace: Annotated[
+    trace: Opt[
         list[str] | None,
-        option(
-            "A trace of torch.profiler of one of these steps: of the row of that id, where there are several.",
-            "[ID=]TRACE.json",
-        ),
+        "A trace of torch.profiler of one of these steps: of the row of that id, where there are several.",
+        "[ID=]TRACE.json",
     ] = None,
-    nccl: Annotated[list[Path] | None, option("Output of nccl-tests on this cluster; can be repeated.", "LOG")] = None,
-    out: Annotated[Path | None, option("Write the machine file for --machine.", "FILE.yaml")] = None,
-    output: Annotated[CommandOutput, option_group(CommandOutput, "as_json", "quiet", "plugins")],
+    nccl: Opt[list[Path] | None, "Output of nccl-tests on this cluster; can be repeated.", "LOG"] = None,
+    out: Opt[Path | None, "Write the machine file for --machine.", "FILE.yaml"] = None,
+    output: Opt[CommandOutput, option_group(CommandOutput, "as_json", "quiet", "plugins")],
 ) -> None:
     """Say what probably differs on a cluster that ran these steps, how sure that is, and write it for `run --machine`.
 

@@ -13,6 +13,8 @@ from typing import Annotated, Any, NamedTuple, get_type_hints
 import typer
 from typer.core import TyperCommand
 
+EMPTY = inspect.Parameter.empty
+
 
 class StrictCommand(TyperCommand):
     """A command that refuses an option given twice, unless it collects values."""
@@ -42,43 +44,31 @@ class OptionGroup(NamedTuple):
 def option_group(kind: type, *names: str) -> OptionGroup:
     """Return the group of options that are fields of a dataclass; the fields without an option keep their defaults.
 
-    names: fields in the order of `--help`; default: all fields.
+    names: fields in the order of `--help`; default: all fields. A field without a default is an argument.
     """
     hints = get_type_hints(kind, include_extras=True)
-    defaults = {one.name: inspect.Parameter.empty if one.default is MISSING else one.default for one in fields(kind)}
-    return OptionGroup([parameter(name, hints[name], defaults[name]) for name in names or defaults], kind)
+    defaults = {one.name: EMPTY if one.default is MISSING else one.default for one in fields(kind)}
+    return OptionGroup([parameter(n, hints[n], defaults[n], defaults[n] is EMPTY) for n in names or defaults], kind)
 
 
-class OptionSpec(NamedTuple):
-    """Description of an option in the annotation of a parameter or a field."""
+def parameter(name: str, annotation: Any, default: Any = None, positional: bool = False) -> inspect.Parameter:
+    """Return the parameter of an option, or of an argument if `positional`, for typer.
 
-    help: str
-    metavar: str | None
-    """Name of its value in `--help`; None: that of its type."""
-    flags: tuple[str, ...]
-    """Its spellings; those without a long one also have the parameter's name."""
-    more: Mapping[str, Any]
-    """Further arguments of typer.Option."""
-
-
-def option(text: str, metavar: str | None = None, flags: str = "", **more: Any) -> OptionSpec:
-    """Return the description of an option. flags: spellings with blanks between, such as `-o`. more: as in typer.Option."""
-    return OptionSpec(text, metavar, tuple(flags.split()), more)
-
-
-def argument(text: str, metavar: str | None = None, **more: Any) -> Any:
-    """Return the typer argument of an annotation: its help text, and its name in the usage. more: as in typer.Argument."""
-    return typer.Argument(help=text, metavar=metavar, **more)
-
-
-def parameter(name: str, annotation: Any, default: Any = None) -> inspect.Parameter:
-    """Return the parameter of an option or an argument for typer. An option of type bool has no form `--no-…`."""
-    for part in getattr(annotation, "__metadata__", ()):
-        if isinstance(part, OptionSpec):
-            flags, kind = part.flags, annotation.__origin__
-            if (flags or kind is bool) and not any(one.startswith("--") for one in flags):
-                flags = (f"--{name.replace('_', '-')}", *flags)
-            annotation = Annotated[kind, typer.Option(*flags, help=part.help, metavar=part.metavar, **part.more)]
+    Its annotation has the type, the help text, the name of the value in the usage, other spellings such as `-o`, and a mapping
+    of further arguments of typer.Option. An option of type bool has no form `--no-…`.
+    """
+    if parts := getattr(annotation, "__metadata__", ()):
+        words = [part for part in parts if isinstance(part, str)]
+        flags = " ".join(word for word in words if word.startswith("-")).split()
+        more: dict[str, Any] = dict(
+            zip(("help", "metavar"), (word for word in words if not word.startswith("-")), strict=False)
+        )
+        for part in parts:
+            more |= part if isinstance(part, Mapping) else {}
+        if not any(flag.startswith("--") for flag in flags):
+            flags.insert(0, f"--{name.replace('_', '-')}")
+        shown = typer.Argument(**more) if positional else typer.Option(*flags, **more)
+        annotation = Annotated[annotation.__origin__, shown]
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
@@ -108,7 +98,11 @@ def _with_single_options(command: Callable[..., None]) -> Callable[..., None]:
     parameters = [
         each
         for name, one in signature.parameters.items()
-        for each in (groups[name].options if name in groups else [parameter(name, one.annotation, one.default)])
+        for each in (
+            groups[name].options
+            if name in groups
+            else [parameter(name, one.annotation, one.default, one.kind is not one.KEYWORD_ONLY)]
+        )
     ]
 
     @wraps(command)

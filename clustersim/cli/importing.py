@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
+from typing import Annotated as Opt
 
 import typer
 
 from clustersim.cli import options
 from clustersim.cli.answer import look
-from clustersim.cli.commands import CommandGroup, argument, option, option_group
+from clustersim.cli.commands import CommandGroup, option_group
 from clustersim.cli.results import numbers
 from clustersim.errors import ConfigError, InputError
 
@@ -20,9 +21,9 @@ if TYPE_CHECKING:
 
 
 OUT = "Write it here; default: print it."
-YamlFile = Annotated[Path | None, option(OUT, "FILE.yaml", flags="-o")]
-LaunchFile = Annotated[Path | None, option(OUT, "FILE", flags="-o")]
-ImportSetting = Annotated[list[str] | None, option("Override a key of the workload.", "KEY=VALUE", flags="--set")]
+YamlFile = Opt[Path | None, OUT, "FILE.yaml", "-o"]
+LaunchFile = Opt[Path | None, OUT, "FILE", "-o"]
+ImportSetting = Opt[list[str] | None, "Override a key of the workload.", "KEY=VALUE", "--set"]
 app = CommandGroup(
     help="Take a step from another tool: a launch script or job config as a workload, or execution traces to play."
 )
@@ -30,20 +31,16 @@ app = CommandGroup(
 
 @app.command()
 def megatron(
-    script: Annotated[
-        Path, argument("A shell script that launches pretrain_gpt.py or its kin, or a model_config.yaml.", "SCRIPT")
-    ],
-    arguments: Annotated[
+    script: Opt[Path, "A shell script that launches pretrain_gpt.py or its kin, or a model_config.yaml.", "SCRIPT"],
+    arguments: Opt[
         list[str] | None,
-        argument(
-            "The script's own arguments, as it would be called with; -- before one that begins with a dash.",
-            "ARGUMENT …",
-        ),
+        "The script's own arguments, as it would be called with; -- before one that begins with a dash.",
+        "ARGUMENT …",
     ] = None,
+    *,
     out: YamlFile = None,
-    variables: Annotated[
-        list[str] | None,
-        option("A variable of the environment, or an argument by its number.", "NAME=VALUE", flags="--var"),
+    variables: Opt[
+        list[str] | None, "A variable of the environment, or an argument by its number.", "NAME=VALUE", "--var"
     ] = None,
     settings: ImportSetting = None,
 ) -> None:
@@ -63,12 +60,10 @@ def megatron(
 class SettingsFile:
     """Options of the commands that read a settings file of another tool."""
 
-    config: Annotated[Path, argument("The settings of the run.", "FILE")]
-    model: Annotated[str | None, option("The model's config.json, or a workload with its shapes.", "FILE")] = None
-    gpus: Annotated[int | None, option("Number of GPUs, if the file does not state it.", min=1)] = None
-    recipe: Annotated[
-        str | None, option("The function of a recipe in Python; default: the file's only one.", "NAME")
-    ] = None
+    config: Opt[Path, "The settings of the run.", "FILE"]
+    model: Opt[str | None, "The model's config.json, or a workload with its shapes.", "FILE"] = None
+    gpus: Opt[int | None, "Number of GPUs, if the file does not state it.", {"min": 1}] = None
+    recipe: Opt[str | None, "The function of a recipe in Python; default: the file's only one.", "NAME"] = None
     out: YamlFile = None
     settings: ImportSetting = None
 
@@ -110,7 +105,7 @@ def _importer(
         _answer(request.config, read(tool, read_text(request.config, file), request), request.out)
 
     group = option_group(SettingsFile, "config", *fields, "out", "settings")
-    command.__annotations__["request"] = Annotated[SettingsFile, group]
+    command.__annotations__["request"] = Opt[SettingsFile, group]
     app.command(tool, help=f"Write a workload from {file}, and say what was ignored and what assumed.")(command)
 
 
@@ -158,13 +153,11 @@ def _answer(source: Path, found: Imported, out: Path | None) -> None:
 
 @app.command()
 def chakra(
-    traces: Annotated[
-        Path, argument("Chakra execution traces NAME.RANK.et of all ranks, with comm_groups.json.", "FOLDER")
-    ],
+    traces: Opt[Path, "Chakra execution traces NAME.RANK.et of all ranks, with comm_groups.json.", "FOLDER"],
     topology: options.TopologyFile,
     *,
-    roofline: Annotated[bool, option("Compute times by this cluster's rooflines from FLOP and bytes.")] = False,
-    trace: Annotated[Path | None, option("Write a trace for Perfetto.", "FILE.json.gz")] = None,
+    roofline: Opt[bool, "Compute times by this cluster's rooflines from FLOP and bytes."] = False,
+    trace: Opt[Path | None, "Write a trace for Perfetto.", "FILE.json.gz"] = None,
     no_fold: options.NoFold = False,
     changes: options.ClusterChanges,
     output: options.StandardOutput,
@@ -214,7 +207,7 @@ def _exporter(tool: str, file: str, says: str, *endings: str) -> None:
         result: options.ResultFolder,
         *,
         out: LaunchFile = None,
-        output: Annotated[options.CommandOutput, option_group(options.CommandOutput, "plugins")],
+        output: Opt[options.CommandOutput, option_group(options.CommandOutput, "plugins")],
     ) -> None:
         from clustersim.api.launch import differences, read_back, written
         from clustersim.question import StoredRun
@@ -247,8 +240,8 @@ _exporter("deepspeed", "the DeepSpeed configuration", "DeepSpeed's settings", ".
 def export_chakra(
     result: options.ResultFolder,
     *,
-    out: Annotated[Path, option("A new or empty folder.", "FOLDER", flags="-o")],
-    ranks: Annotated[str, option("all, or numbers such as 0,8-15.", "RANKS")] = "all",
+    out: Opt[Path, "A new or empty folder.", "FOLDER", "-o"],
+    ranks: Opt[str, "all, or numbers such as 0,8-15.", "RANKS"] = "all",
     output: options.TextOutput,
 ) -> None:
     """Write the step of a result as Chakra execution traces: NAME.RANK.et for each rank, and comm_groups.json.

@@ -4,42 +4,35 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated as Opt
 
 import typer
 
 from clustersim.cli import options
-from clustersim.cli.commands import argument, option, option_group
+from clustersim.cli.commands import option_group
 
 
 def jobs(
     context: typer.Context,
     topology: options.TopologyFile,
-    files: Annotated[
+    files: Opt[
         list[Path],
-        argument(
-            "Workload files or names of shipped ones, one a job, or one file of jobs (jobs.yaml).",
-            "WORKLOAD",
-            parser=options.workload_file,
-            autocompletion=options.completing("workloads"),
-        ),
+        "Workload files or names of shipped ones, one a job, or one file of jobs (jobs.yaml).",
+        "WORKLOAD",
+        {"parser": options.workload_file, "autocompletion": options.completing("workloads")},
     ],
     changes: options.RunChanges,
     *,
-    placement: Annotated[
-        str | None, option("Nodes of the jobs: packed (default), spread, random or random:SEED.")
-    ] = None,
-    steps: Annotated[
-        int | None, option("Smallest number of steps that each job completes; default 3.", min=1, max=10_000)
+    placement: Opt[str | None, "Nodes of the jobs: packed (default), spread, random or random:SEED."] = None,
+    steps: Opt[
+        int | None, "Smallest number of steps that each job completes; default 3.", {"min": 1, "max": 10_000}
     ] = None,
     no_fold: options.NoFold = False,
     ignore_memory: options.IgnoreMemory = False,
-    out: Annotated[Path | None, option("Folder of the result; default results/jobs-TOPOLOGY-FILES-OPTIONS.")] = None,
+    out: Opt[Path | None, "Folder of the result; default results/jobs-TOPOLOGY-FILES-OPTIONS."] = None,
     force: options.Force = False,
     no_save: options.NoSave = False,
-    output: Annotated[
-        options.CommandOutput, option_group(options.CommandOutput, "plugins", "as_json", "verbose", "quiet")
-    ],
+    output: Opt[options.CommandOutput, option_group(options.CommandOutput, "plugins", "as_json", "verbose", "quiet")],
 ) -> None:
     """Simulate jobs that share a cluster: how much each slows down the others, and on which links."""
     from clustersim.config.overrides import parted

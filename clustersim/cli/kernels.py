@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
+from typing import Annotated as Opt
 
-from clustersim.cli.commands import argument, option
 from clustersim.cli.options import RUN, JsonOutput, WorkloadFile, completing, model_file, naming
 from clustersim.errors import InputError
 from clustersim.units import duration, gibibytes, plural, scaled
@@ -33,9 +33,9 @@ Type = Literal["fp32", "tf32", "fp16", "bf16", "fp8"]
 def kernels(
     workload: WorkloadFile,
     *,
-    gpus: Annotated[int | None, option("Number of GPUs of the job; default: one replica.", min=1)] = None,
-    stage: Annotated[int | None, option("Pipeline stage; default: all stages.", min=0)] = None,
-    gpu: Annotated[str | None, option("GPU, or path to its YAML file, for forecasts.")] = None,
+    gpus: Opt[int | None, "Number of GPUs of the job; default: one replica.", {"min": 1}] = None,
+    stage: Opt[int | None, "Pipeline stage; default: all stages.", {"min": 0}] = None,
+    gpu: Opt[str | None, "GPU, or path to its YAML file, for forecasts."] = None,
     output: JsonOutput,
 ) -> None:
     """Print the kernels of one step: for each its place in the model, shape, count, FLOP and bytes.
@@ -156,28 +156,23 @@ def _sentence(total: dict[str, float]) -> str:
 
 
 def predict(
-    model: Annotated[
+    model: Opt[
         str,
-        argument(
-            "A Hugging Face config.json, a workload file or the name of a shipped one, or file.py:function with a "
-            "PyTorch module.",
-            "MODEL",
-            parser=model_file,
-            autocompletion=completing("workloads"),
-        ),
+        "A Hugging Face config.json, a workload file or the name of a shipped one, or file.py:function with a "
+        "PyTorch module.",
+        "MODEL",
+        {"parser": model_file, "autocompletion": completing("workloads")},
     ],
     *,
-    gpu: Annotated[str, option("Name of a GPU, or a path to its YAML file.")],
-    mode: Annotated[
-        Literal["inference", "training"], option("Forward pass only, or forward and backward.")
-    ] = "inference",
-    batch: Annotated[int | None, option("Sequences; default: the workload's, or 1.", min=1)] = None,
-    seq: Annotated[int | None, option("Tokens per sequence; default: the model's, at most 2048.", min=1)] = None,
-    dtype: Annotated[Type | None, option("Data type; default: the model's own, or fp32.")] = None,
-    fusion: Annotated[bool, option("Fuse kernels as torch.compile does in inference.")] = False,
-    predictor: Annotated[str, option(RUN["predictor"].what)] = "neusight",
-    clocks: Annotated[str, option(RUN["clocks"].what)] = "sustained",
-    per_kernel: Annotated[bool, option("List every distinct kernel.")] = False,
+    gpu: Opt[str, "Name of a GPU, or a path to its YAML file."],
+    mode: Opt[Literal["inference", "training"], "Forward pass only, or forward and backward."] = "inference",
+    batch: Opt[int | None, "Sequences; default: the workload's, or 1.", {"min": 1}] = None,
+    seq: Opt[int | None, "Tokens per sequence; default: the model's, at most 2048.", {"min": 1}] = None,
+    dtype: Opt[Type | None, "Data type; default: the model's own, or fp32."] = None,
+    fusion: Opt[bool, "Fuse kernels as torch.compile does in inference."] = False,
+    predictor: Opt[str, RUN["predictor"].what] = "neusight",
+    clocks: Opt[str, RUN["clocks"].what] = "sustained",
+    per_kernel: Opt[bool, "List every distinct kernel."] = False,
     output: JsonOutput,
 ) -> None:
     """Predict one pass of a whole model on one GPU: no cluster, no optimizer, every kernel as PyTorch launches it."""

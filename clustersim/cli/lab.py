@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
+from typing import Annotated as Opt
 
 import typer
 
-from clustersim.cli.commands import CommandGroup, argument, option, option_group
+from clustersim.cli.commands import CommandGroup, option_group
 from clustersim.cli.options import CommandOutput, JsonOutput, Plugins, naming
 from clustersim.errors import InputError
 
@@ -22,17 +23,15 @@ if TYPE_CHECKING:
 SHIPPED = ("linear", "habitat", "neusight")
 CARD = "neusight"
 LEARNED = (*SHIPPED, "neusight-paper")
-DataOption = Annotated[
+DataOption = Opt[
     list[Path] | None,
-    option(
-        "Measured kernels: a folder of tables, a checkout of NeuSight or aiconfigurator, or a CSV file; may be "
-        "given several times; default: $CLUSTERSIM_DATA.",
-        "PATH",
-    ),
+    "Measured kernels: a folder of tables, a checkout of NeuSight or aiconfigurator, or a CSV file; may be "
+    "given several times; default: $CLUSTERSIM_DATA.",
+    "PATH",
 ]
-LeaveOut = Annotated[list[str] | None, option("A GPU that nothing is learned from; may be given several times.", "GPU")]
-WeightsFile = Annotated[Path | None, option("Weights file for the one predictor named.")]
-Names = Annotated[list[str] | None, option("A predictor; default: all of them.", flags="-p")]
+LeaveOut = Opt[list[str] | None, "A GPU that nothing is learned from; may be given several times.", "GPU"]
+WeightsFile = Opt[Path | None, "Weights file for the one predictor named."]
+Names = Opt[list[str] | None, "A predictor; default: all of them.", "-p"]
 
 app = CommandGroup(help="Train, evaluate and describe the predictors of kernel times.", no_args_is_help=True)
 
@@ -49,13 +48,14 @@ def lab() -> None:
 
 @app.command()
 def train(
-    name: Annotated[str, argument("linear, habitat, neusight or neusight-paper.")],
+    name: Opt[str, "linear, habitat, neusight or neusight-paper."],
+    *,
     data: DataOption = None,
     leave_out: LeaveOut = None,
-    seed: Annotated[int, option("Seed of all random choices.", min=0)] = 0,
-    out: Annotated[Path | None, option("Weights file; default: NAME.safetensors here.")] = None,
+    seed: Opt[int, "Seed of all random choices.", {"min": 0}] = 0,
+    out: Opt[Path | None, "Weights file; default: NAME.safetensors here."] = None,
     permits: Plugins = None,
-    install: Annotated[bool, option("Replace the weights that runs use.")] = False,
+    install: Opt[bool, "Replace the weights that runs use."] = False,
 ) -> None:
     """Train a predictor on measured kernels and write its weights, with their held-out errors inside.
 
@@ -99,20 +99,18 @@ def evaluate(
     *,
     data: DataOption = None,
     predictor: Names = None,
-    split: Annotated[str, option("Split of the FP32 kernels: test or train.")] = "test",
+    split: Opt[str, "Split of the FP32 kernels: test or train."] = "test",
     weights: WeightsFile = None,
-    by: Annotated[
+    by: Opt[
         str,
-        option(
-            "What to tell errors apart by, one or several of class, dtype, gpu, decile (of measured time) and "
-            "flop-decile; deciles are of a class each.",
-            "LIST",
-        ),
+        "What to tell errors apart by, one or several of class, dtype, gpu, decile (of measured time) and "
+        "flop-decile; deciles are of a class each.",
+        "LIST",
     ] = "class,gpu",
-    scalar: Annotated[bool, option("Also judge after 64 kernels set the speed of each GPU and data type.")] = False,
-    plots: Annotated[Path | None, option("Write plots of the errors to this folder, as one page.", "FOLDER")] = None,
-    png: Annotated[bool, option("With --plots: also as PNG files; needs matplotlib.")] = False,
-    models: Annotated[bool, option("Whole models instead of kernels.")] = False,
+    scalar: Opt[bool, "Also judge after 64 kernels set the speed of each GPU and data type."] = False,
+    plots: Opt[Path | None, "Write plots of the errors to this folder, as one page.", "FOLDER"] = None,
+    png: Opt[bool, "With --plots: also as PNG files; needs matplotlib."] = False,
+    models: Opt[bool, "Whole models instead of kernels."] = False,
     output: JsonOutput,
 ) -> None:
     """Print the errors of predictors on measured kernels, with the weights as they are, and how many the interval holds.
@@ -172,12 +170,13 @@ def _draw(folder: Path, frames: list[Any], split: str, png: bool) -> None:
 
 @app.command()
 def profile(
-    suite: Annotated[str | None, option("Suites, such as gemm,attention; default: all.", "LIST")] = None,
-    out: Annotated[Path, option("CSV of kernels; layers and steps go to *_steps.csv.")] = Path("kernels.csv"),
-    minutes: Annotated[float | None, option("Minutes after which nothing new starts.")] = None,
-    quick: Annotated[bool, option("Only the most valuable cases.")] = False,
-    gpu: Annotated[str | None, option("Name or YAML file of this GPU where it is not known.")] = None,
-    device: Annotated[str, option("cpu: tiny shapes, to test that all cases run.", hidden=True)] = "cuda",
+    *,
+    suite: Opt[str | None, "Suites, such as gemm,attention; default: all.", "LIST"] = None,
+    out: Opt[Path, "CSV of kernels; layers and steps go to *_steps.csv."] = Path("kernels.csv"),
+    minutes: Opt[float | None, "Minutes after which nothing new starts."] = None,
+    quick: Opt[bool, "Only the most valuable cases."] = False,
+    gpu: Opt[str | None, "Name or YAML file of this GPU where it is not known."] = None,
+    device: Opt[str, "cpu: tiny shapes, to test that all cases run.", {"hidden": True}] = "cuda",
 ) -> None:
     """Measure kernels, layers and training steps on this machine's CUDA GPU, row by row, the most valuable first.
 
@@ -199,9 +198,9 @@ def show(
     *,
     predictor: Names = None,
     weights: WeightsFile = None,
-    full: Annotated[bool, option("Every GPU, intervals, constants and data.")] = False,
-    card: Annotated[Path | None, option("Write the model card of neusight instead.", "FILE")] = None,
-    output: Annotated[CommandOutput, option_group(CommandOutput, "as_json")],
+    full: Opt[bool, "Every GPU, intervals, constants and data."] = False,
+    card: Opt[Path | None, "Write the model card of neusight instead.", "FILE"] = None,
+    output: Opt[CommandOutput, option_group(CommandOutput, "as_json")],
 ) -> None:
     """Print what weights learned from, and their errors on what they had not seen.
 

@@ -8,9 +8,10 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from shutil import get_terminal_size
-from typing import Annotated, Any, Literal
+from typing import Annotated as Opt
+from typing import Any, Literal
 
-from clustersim.cli.commands import argument, option_group
+from clustersim.cli.commands import option_group
 from clustersim.cli.options import CommandOutput
 
 What = Literal[
@@ -20,8 +21,8 @@ ListRow = dict[str, Any]
 
 
 def show_list(
-    what: Annotated[What, argument("What to list.", "WHAT", show_default=False)],
-    output: Annotated[CommandOutput, option_group(CommandOutput, "as_json")],
+    what: Opt[What, "What to list.", "WHAT", {"show_default": False}],
+    output: Opt[CommandOutput, option_group(CommandOutput, "as_json")],
 ) -> None:
     """List names: shipped topologies and workloads, GPUs, node types, kinds of fabric, algorithms and more."""
     rows = _LISTS[what]()

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 import shlex
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
+from typing import Annotated as Opt
 
 import typer
 
 from clustersim.cli import options
 from clustersim.cli.answer import PointCommand
-from clustersim.cli.commands import option
 from clustersim.cli.main import INTERRUPTED
 from clustersim.cli.sweep_table import best_lines, likely, point_table
 from clustersim.units import plural
@@ -29,12 +29,10 @@ def optimize(
     *,
     settings: options.Settings = None,
     machine: options.MachineOption = None,
-    objective: Annotated[
-        options.ObjectiveName, option("Minimize this per token; gpus: those for --target.")
-    ] = "soonest",
-    target: Annotated[float | None, option("Tokens/s that --objective gpus must reach.", "TOKENS/S")] = None,
-    top: Annotated[int, option("Number of best splits to find.", min=1, max=1000)] = 5,
-    trials: Annotated[int | None, option("Largest number of simulations.", min=1, max=1_000_000)] = None,
+    objective: Opt[options.ObjectiveName, "Minimize this per token; gpus: those for --target."] = "soonest",
+    target: Opt[float | None, "Tokens/s that --objective gpus must reach.", "TOKENS/S"] = None,
+    top: Opt[int, "Number of best splits to find.", {"min": 1, "max": 1000}] = 5,
+    trials: Opt[int | None, "Largest number of simulations.", {"min": 1, "max": 1_000_000}] = None,
     within: options.Within = None,
     unlikely: options.Unlikely = False,
     engine: options.EngineName = "auto",

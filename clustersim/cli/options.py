@@ -6,12 +6,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
+from typing import Annotated as Opt
 
 import typer
 
 from clustersim import plugins
-from clustersim.cli.commands import OptionGroup, argument, option, option_group, parameter
+from clustersim.cli.commands import OptionGroup, option_group, parameter
 from clustersim.config.options import Option
 from clustersim.config.shipped import Room, files, find, renamed
 from clustersim.errors import InputError
@@ -59,15 +60,15 @@ TOPOLOGY: dict[str, Any] = {
     "autocompletion": completing("topologies"),
 }
 """Properties of an argument or an option that names a topology."""
-TopologyFile = Annotated[Path, typer.Argument(**TOPOLOGY)]
-WORKLOAD = argument(
-    "A workload file, the name of a shipped one, such as gpt3, or a model's config.json.",
-    "WORKLOAD",
-    parser=workload_file,
-    autocompletion=completing("workloads"),
-)
-WorkloadFile = Annotated[Path, WORKLOAD]
-ResultFolder = Annotated[Path, argument("The folder that `clustersim run` wrote.", "RESULT")]
+TopologyFile = Opt[Path, TOPOLOGY]
+WORKLOAD: dict[str, Any] = {
+    "metavar": "WORKLOAD",
+    "help": "A workload file, the name of a shipped one, such as gpt3, or a model's config.json.",
+    "parser": workload_file,
+    "autocompletion": completing("workloads"),
+}
+WorkloadFile = Opt[Path, WORKLOAD]
+ResultFolder = Opt[Path, "The folder that `clustersim run` wrote.", "RESULT"]
 
 
 def quantity(flag: str, text: str, dimension: str) -> float:
@@ -80,44 +81,31 @@ def quantity(flag: str, text: str, dimension: str) -> float:
         raise InputError(f"{flag}: {error}") from error
 
 
-Within = Annotated[
-    float | None, option("Time limit, such as 60s.", "TIME", parser=lambda text: quantity("--within", text, "time"))
+Within = Opt[
+    float | None, "Time limit, such as 60s.", "TIME", {"parser": lambda text: quantity("--within", text, "time")}
 ]
-Force = Annotated[bool, option("Let --out replace the result of another question.")]
-NoSave = Annotated[bool, option("Write no files.")]
-NoFold = Annotated[bool, option("Simulate every rank, also identical ones.")]
+Force = Opt[bool, "Let --out replace the result of another question."]
+NoSave = Opt[bool, "Write no files."]
+NoFold = Opt[bool, "Simulate every rank, also identical ones."]
 ObjectiveName = Literal["soonest", "rent", "owned", "gpus", "energy"]
 """Names of objectives, `optimization.objective.OBJECTIVES`, which is imported only by commands that search."""
-Unlikely = Annotated[
-    bool, option("Include splits unlikely to fit: under half of published runs at their memory level succeeded.")
+Unlikely = Opt[bool, "Include splits unlikely to fit: under half of published runs at their memory level succeeded."]
+IgnoreMemory = Opt[bool, "Continue if a job does not fit."]
+EngineName = Opt[Literal["auto", "simpy"], "simpy: the reference; auto: the event loop, faster with the same result."]
+Setting = Opt[
+    list[str] | None, "Override a key, such as training.clip_gradients=false or cluster.nodes=64.", "KEY=VALUE", "--set"
 ]
-IgnoreMemory = Annotated[bool, option("Continue if a job does not fit.")]
-EngineName = Annotated[
-    Literal["auto", "simpy"], option("simpy: the reference; auto: the event loop, faster with the same result.")
-]
-Setting = Annotated[
+Settings = Opt[
     list[str] | None,
-    option("Override a key, such as training.clip_gradients=false or cluster.nodes=64.", "KEY=VALUE", flags="--set"),
+    "Override a key; values separated by commas are all tried, auto means all legal ones.",
+    "KEY=VALUE",
+    "--set",
 ]
-Settings = Annotated[
-    list[str] | None,
-    option(
-        "Override a key; values separated by commas are all tried, auto means all legal ones.",
-        "KEY=VALUE",
-        flags="--set",
-    ),
-]
-Workers = Annotated[int | None, option("Number of processes; default: one per core.", min=1, max=1024)]
-Blocking = Annotated[bool, option("Steps wait while a checkpoint is written.")]
-ReliabilityFile = Annotated[
-    Path | None, option("A YAML file of failures, restarts and storage, instead of the defaults.", "FILE")
-]
-CostsOption = Annotated[
-    Path | None, option("A YAML file of prices, power and carbon, instead of the defaults.", "FILE")
-]
-MachineOption = Annotated[
-    Path | None, option("Measured constants of this cluster: a file of `clustersim calibrate`.", "FILE.yaml")
-]
+Workers = Opt[int | None, "Number of processes; default: one per core.", {"min": 1, "max": 1024}]
+Blocking = Opt[bool, "Steps wait while a checkpoint is written."]
+ReliabilityFile = Opt[Path | None, "A YAML file of failures, restarts and storage, instead of the defaults.", "FILE"]
+CostsOption = Opt[Path | None, "A YAML file of prices, power and carbon, instead of the defaults.", "FILE"]
+MachineOption = Opt[Path | None, "Measured constants of this cluster: a file of `clustersim calibrate`.", "FILE.yaml"]
 
 
 def _workload(workload: Path | None, model: Path | None) -> Path:
@@ -129,9 +117,9 @@ def _workload(workload: Path | None, model: Path | None) -> Path:
     return workload or model  # type: ignore[return-value]
 
 
-_MODEL = option("A model's config.json, instead of a workload.", "FILE", parser=workload_file)
-_FILES = [parameter("workload", Annotated[Path | None, WORKLOAD]), parameter("model", Annotated[Path | None, _MODEL])]
-WorkloadOrModel = Annotated[Path, OptionGroup(_FILES, _workload)]
+_MODEL = Opt[Path | None, "A model's config.json, instead of a workload.", "FILE", {"parser": workload_file}]
+_FILES = [parameter("workload", Opt[Path | None, WORKLOAD], positional=True), parameter("model", _MODEL)]
+WorkloadOrModel = Opt[Path, OptionGroup(_FILES, _workload)]
 """File of a workload, or of `--model`."""
 
 
@@ -147,9 +135,8 @@ def key_options(options: Sequence[Option], lists: bool = False) -> OptionGroup:
 
     def key_option(one: Option) -> Any:
         kind = str if lists or one.form in ("word", "degree") else int
-        flags = (one.flag, "--sequence") if one.name == "seq" else (one.flag,)
-        shown = typer.Option(*flags, help=one.what, metavar=one.values if lists else None)
-        return parameter(one.name, Annotated[kind | None, shown])
+        shown = {"help": one.what, "metavar": one.values if lists else None}
+        return parameter(one.name, Opt[kind | None, shown, "--seq --sequence" if one.name == "seq" else one.flag])
 
     keys = {one.name: one.key for one in options}
     return OptionGroup([key_option(one) for one in options], lambda **given: {keys[name]: given[name] for name in keys})
@@ -161,11 +148,11 @@ def change_options(keys: Sequence[Option]) -> OptionGroup:
     return OptionGroup([*group.options, setting], lambda settings, **given: overrides(group.value(**given), settings))
 
 
-RunChanges = Annotated[dict[str, Any], change_options(RUN_OPTIONS)]
+RunChanges = Opt[dict[str, Any], change_options(RUN_OPTIONS)]
 """Changes of a topology and a workload."""
-SweptKeys = Annotated[dict[str, Any], key_options(RUN_OPTIONS, lists=True)]
+SweptKeys = Opt[dict[str, Any], key_options(RUN_OPTIONS, lists=True)]
 """Options of the keys of a topology and a workload, each with one or several values as text; None if not given."""
-ClusterChanges = Annotated[dict[str, Any], change_options(cluster_keys.OPTIONS)]
+ClusterChanges = Opt[dict[str, Any], change_options(cluster_keys.OPTIONS)]
 """Changes of a topology."""
 
 
@@ -181,14 +168,12 @@ def naming(option: str) -> AbstractContextManager[None]:
     return plugins.named_by(lambda text: InputError(f"{option}: {text}"))
 
 
-Plugins = Annotated[
+Plugins = Opt[
     list[str] | None,
-    option(
-        "Permit outside code, such as mine:build; separated by commas, or repeated.",
-        "MODULE:NAME",
-        flags="--plugins",
-        callback=_permit,
-    ),
+    "Permit outside code, such as mine:build; separated by commas, or repeated.",
+    "MODULE:NAME",
+    "--plugins",
+    {"callback": _permit},
 ]
 
 
@@ -197,13 +182,11 @@ class CommandOutput:
     """Options for the output of a command, and for the outside code that it may run."""
 
     plugins: Plugins = None
-    as_json: Annotated[bool, option("Print JSON instead of text.", flags="--json")] = False
-    out: Annotated[Path | None, option("Also write the JSON of the answer here.", "FILE.json", "-o")] = None
-    verbose: Annotated[
-        bool, option("Also print memory by kind, links, and the errors of kernel times.", flags="-v")
-    ] = False
-    brief: Annotated[bool, option("Print the three numbers and warnings alone.")] = False
-    quiet: Annotated[bool, option("Print only errors.", flags="-q")] = False
+    as_json: Opt[bool, "Print JSON instead of text.", "--json"] = False
+    out: Opt[Path | None, "Also write the JSON of the answer here.", "FILE.json", "-o"] = None
+    verbose: Opt[bool, "Also print memory by kind, links, and the errors of kernel times.", "-v"] = False
+    brief: Opt[bool, "Print the three numbers and warnings alone."] = False
+    quiet: Opt[bool, "Print only errors.", "-q"] = False
 
     def progress(self) -> AbstractContextManager[Progress]:
         """Show the current phase of the command on standard error, unless only errors or JSON are printed."""
@@ -253,18 +236,18 @@ class CommandOutput:
             typer.echo("\n".join(lines))
 
 
-FullOutput = Annotated[CommandOutput, option_group(CommandOutput, "plugins", "as_json", "verbose", "brief", "quiet")]
-SearchOutput = Annotated[CommandOutput, option_group(CommandOutput, "plugins", "out", "as_json", "quiet")]
-StandardOutput = Annotated[CommandOutput, option_group(CommandOutput, "plugins", "as_json", "quiet")]
-JsonOutput = Annotated[CommandOutput, option_group(CommandOutput, "plugins", "as_json")]
-TextOutput = Annotated[CommandOutput, option_group(CommandOutput, "plugins", "quiet")]
+FullOutput = Opt[CommandOutput, option_group(CommandOutput, "plugins", "as_json", "verbose", "brief", "quiet")]
+SearchOutput = Opt[CommandOutput, option_group(CommandOutput, "plugins", "out", "as_json", "quiet")]
+StandardOutput = Opt[CommandOutput, option_group(CommandOutput, "plugins", "as_json", "quiet")]
+JsonOutput = Opt[CommandOutput, option_group(CommandOutput, "plugins", "as_json")]
+TextOutput = Opt[CommandOutput, option_group(CommandOutput, "plugins", "quiet")]
 
 
 @dataclass(frozen=True)
 class Prices:
     """Options for prices, power and carbon."""
 
-    price: Annotated[float | None, option("Rent in USD per GPU-hour; default by GPU (docs/planning.md).", "USD")] = None
+    price: Opt[float | None, "Rent in USD per GPU-hour; default by GPU (docs/planning.md).", "USD"] = None
     costs: CostsOption = None
 
     def figures(self) -> Figures | None:
@@ -276,7 +259,7 @@ class Prices:
         return load(self.costs, self.price)
 
 
-PriceOptions = Annotated[Prices, option_group(Prices)]
+PriceOptions = Opt[Prices, option_group(Prices)]
 
 
 def overrides(changes: Mapping[str, object | None], settings: Sequence[str] | None) -> dict[str, object]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
+from typing import Annotated as Opt
 
 import typer
 
 from clustersim.cli import options
 from clustersim.cli.answer import PointCommand, print_json
-from clustersim.cli.commands import option, option_group
+from clustersim.cli.commands import option_group
 from clustersim.cli.main import INTERRUPTED
 from clustersim.cli.sweep_table import best_lines, doubtful, doubts
 from clustersim.errors import InputError
@@ -39,25 +40,21 @@ REPLICA, PARAMETERS = 128, 25e6
 def plan(
     workload: options.WorkloadFile,
     *,
-    tokens: Annotated[str, option("Tokens of the run, such as 15T.", "N")],
-    days: Annotated[float | None, option("Largest number of days of the run.")] = None,
-    budget: Annotated[str | None, option("Largest cost in USD, such as 20M.", "USD")] = None,
-    nodes: Annotated[int | None, option("Largest number of nodes, without spares.", min=1)] = None,
-    objective: Annotated[
-        options.ObjectiveName | None, option("Minimize this; default: rent with --days, else soonest.")
+    tokens: Opt[str, "Tokens of the run, such as 15T.", "N"],
+    days: Opt[float | None, "Largest number of days of the run."] = None,
+    budget: Opt[str | None, "Largest cost in USD, such as 20M.", "USD"] = None,
+    nodes: Opt[int | None, "Largest number of nodes, without spares.", {"min": 1}] = None,
+    objective: Opt[options.ObjectiveName | None, "Minimize this; default: rent with --days, else soonest."] = None,
+    pareto: Opt[bool, "List all plans that no other beats in all quantities."] = False,
+    gpu: Opt[str | None, f"GPUs to compare: types of node; default {GPU}.", options.RUN["gpu"].values] = None,
+    nic: Opt[str | None, "Line rates of NICs to compare.", options.RUN["nic"].values] = None,
+    oversubscription: Opt[
+        str | None, "Oversubscriptions of the leaves to compare.", options.RUN["oversubscription"].values
     ] = None,
-    pareto: Annotated[bool, option("List all plans that no other beats in all quantities.")] = False,
-    gpu: Annotated[
-        str | None, option(f"GPUs to compare: types of node; default {GPU}.", options.RUN["gpu"].values)
-    ] = None,
-    nic: Annotated[str | None, option("Line rates of NICs to compare.", options.RUN["nic"].values)] = None,
-    oversubscription: Annotated[
-        str | None, option("Oversubscriptions of the leaves to compare.", options.RUN["oversubscription"].values)
-    ] = None,
-    topology: Annotated[Path | None, option("Cluster, without its node count; default rail_optimized.")] = None,
+    topology: Opt[Path | None, "Cluster, without its node count; default rail_optimized."] = None,
     settings: options.Settings = None,
     machine: options.MachineOption = None,
-    global_batch: Annotated[int | None, option("Sequences per step; default: the best number.", min=1)] = None,
+    global_batch: Opt[int | None, "Sequences per step; default: the best number.", {"min": 1}] = None,
     blocking: options.Blocking = False,
     within: options.Within = None,
     reliability: options.ReliabilityFile = None,
@@ -277,17 +274,15 @@ def _change(asked: PlanRequest, best: TrainingPlan, one: Change) -> str:
 
 
 def goodput(
-    step: Annotated[str, option("Time of a step if nothing disturbs it, such as 5s.", "TIME")],
-    nodes: Annotated[int, option("Number of nodes of the job.", min=1, max=1_000_000)],
     *,
-    gpu: Annotated[str, option("The GPU: a type of node.")] = "h100",
-    parameters: Annotated[
-        str | None, option("Parameters of the model, such as 405B; default 25 million a GPU.", "N")
-    ] = None,
-    rack: Annotated[int, option("Nodes per rack, which fail together.", min=1, max=10_000)] = 4,
+    step: Opt[str, "Time of a step if nothing disturbs it, such as 5s.", "TIME"],
+    nodes: Opt[int, "Number of nodes of the job.", {"min": 1, "max": 1_000_000}],
+    gpu: Opt[str, "The GPU: a type of node."] = "h100",
+    parameters: Opt[str | None, "Parameters of the model, such as 405B; default 25 million a GPU.", "N"] = None,
+    rack: Opt[int, "Nodes per rack, which fail together.", {"min": 1, "max": 10_000}] = 4,
     blocking: options.Blocking = False,
     reliability: options.ReliabilityFile = None,
-    output: Annotated[options.CommandOutput, option_group(options.CommandOutput, "as_json")],
+    output: Opt[options.CommandOutput, option_group(options.CommandOutput, "as_json")],
 ) -> None:
     """Print how much of a run's time is progress on a cluster with failures: checkpoints, restarts, spares and storage to buy."""
     from clustersim.config.shipped import find

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
+from typing import Annotated as Opt
 
 import typer
 
 from clustersim.cli.answer import look, read_back
-from clustersim.cli.commands import argument, option, option_group
+from clustersim.cli.commands import option_group
 from clustersim.cli.options import CommandOutput, MachineOption, ResultFolder, StandardOutput, TextOutput, on_machine
 from clustersim.errors import InputError, suggest
 from clustersim.units import seconds
@@ -22,7 +23,7 @@ TRACES = (".json", ".json.gz", ".pt.trace.json", ".gz")
 """Suffixes of traces of torch.profiler."""
 DETAILED = "trace-detailed.json.gz"
 PAGE = "report.html"
-PageFile = Annotated[Path | None, option(f"Where to write it; default: {PAGE} in that folder.", "FILE.html")]
+PageFile = Opt[Path | None, f"Where to write it; default: {PAGE} in that folder.", "FILE.html"]
 
 
 def explain(result: ResultFolder, *, machine: MachineOption = None, output: StandardOutput) -> None:
@@ -45,14 +46,13 @@ def explain(result: ResultFolder, *, machine: MachineOption = None, output: Stan
 
 
 def compare(
-    results: Annotated[
+    results: Opt[
         list[Path],
-        argument(
-            "Folders that `clustersim run` wrote; or one, and a trace of torch.profiler (.json, .json.gz).", "RESULT …"
-        ),
+        "Folders that `clustersim run` wrote; or one, and a trace of torch.profiler (.json, .json.gz).",
+        "RESULT …",
     ],
     *,
-    rank: Annotated[int | None, option("Rank of the trace; default: the rank that it names, else 0.")] = None,
+    rank: Opt[int | None, "Rank of the trace; default: the rank that it names, else 0."] = None,
     output: StandardOutput,
 ) -> None:
     """Print the differences between the inputs of results and where time goes; or compare a profiler's trace with a result."""
@@ -91,11 +91,9 @@ def _compare_with_trace(folder: Path, trace: Path, rank: int | None, output: Com
 def trace(
     result: ResultFolder,
     *,
-    out: Annotated[
-        Path | None, option(f"Where to write it; default: {DETAILED} in that folder.", "FILE.json.gz", flags="-o")
-    ] = None,
-    ranks: Annotated[str, option("kinds: one rank of each kind; all; or a list, such as 0,8-15.", "RANKS")] = "kinds",
-    kernels: Annotated[bool, option("Draw every kernel inside its pass.")] = False,
+    out: Opt[Path | None, f"Where to write it; default: {DETAILED} in that folder.", "FILE.json.gz", "-o"] = None,
+    ranks: Opt[str, "kinds: one rank of each kind; all; or a list, such as 0,8-15.", "RANKS"] = "kinds",
+    kernels: Opt[bool, "Draw every kernel inside its pass."] = False,
     output: TextOutput,
 ) -> None:
     """Write the trace of a result for Perfetto: for the given ranks, with the load of links and the power state.
@@ -179,7 +177,7 @@ def _said(found: dict[str, Any], stored: dict[str, Any], other: list[str], versi
 
 
 def report(
-    result: Annotated[Path, argument("The folder of a run, such as one in results/.", "RESULT")],
+    result: Opt[Path, "The folder of a run, such as one in results/.", "RESULT"],
     *,
     out: PageFile = None,
     output: TextOutput,
@@ -206,10 +204,10 @@ def report(
 
 
 def explore(
-    sweep: Annotated[Path, argument("The folder of a sweep, such as one in results/.", "SWEEP")],
+    sweep: Opt[Path, "The folder of a sweep, such as one in results/.", "SWEEP"],
     *,
     out: PageFile = None,
-    output: Annotated[CommandOutput, option_group(CommandOutput, "quiet")],
+    output: Opt[CommandOutput, option_group(CommandOutput, "quiet")],
 ) -> None:
     """Write a sweep as one HTML file: Pareto front, heat map, parallel coordinates, filter, and each point with its command.
 
@@ -239,9 +237,10 @@ def _save(target: Path, text: str, output: CommandOutput) -> None:
 
 
 def plot(
-    result: Annotated[Path, argument("The folder of a run, for scaling and splits that of a sweep.", "RESULT")],
-    kind: Annotated[str, option("timeline, breakdown, memory or roofline of a run, scaling or splits of a sweep.")],
-    out: Annotated[Path, option("An .svg, .png or .pdf file; the last two need matplotlib.", "FILE")],
+    result: Opt[Path, "The folder of a run, for scaling and splits that of a sweep.", "RESULT"],
+    *,
+    kind: Opt[str, "timeline, breakdown, memory or roofline of a run, scaling or splits of a sweep."],
+    out: Opt[Path, "An .svg, .png or .pdf file; the last two need matplotlib.", "FILE"],
     output: TextOutput,
 ) -> None:
     """Draw a result as a figure: its timeline, where the step goes, memory, kernels under the roof, or how a sweep scales."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Literal
+from typing import Annotated as Opt
 
 from clustersim.cli import options
 from clustersim.cli.answer import look
-from clustersim.cli.commands import option
 from clustersim.errors import InputError, OutOfMemoryError
 
 if TYPE_CHECKING:
@@ -30,18 +30,16 @@ def run(
     no_fold: options.NoFold = False,
     engine: options.EngineName = "simpy",
     ignore_memory: options.IgnoreMemory = False,
-    flops: Annotated[Literal["causal", "full"], option("Count causal attention half, or in full.")] = "causal",
-    out: Annotated[Path | None, option("Folder of the result; default results/TOPOLOGY-WORKLOAD-OPTIONS.")] = None,
+    flops: Opt[Literal["causal", "full"], "Count causal attention half, or in full."] = "causal",
+    out: Opt[Path | None, "Folder of the result; default results/TOPOLOGY-WORKLOAD-OPTIONS."] = None,
     force: options.Force = False,
     no_save: options.NoSave = False,
-    draws: Annotated[int | None, option("Draw N steps whose GPUs differ as cluster.jitter says.", "N", min=1)] = None,
-    cost: Annotated[bool, option("Say what the step costs in dollars, kWh and CO2.")] = False,
+    draws: Opt[int | None, "Draw N steps whose GPUs differ as cluster.jitter says.", "N", {"min": 1}] = None,
+    cost: Opt[bool, "Say what the step costs in dollars, kWh and CO2."] = False,
     prices: options.PriceOptions,
-    why: Annotated[bool, option("Say what its critical path is, and what would make the step shorter.")] = False,
-    html: Annotated[
-        bool, option("Write report.html with the result: a page for a browser; --why adds what-ifs.")
-    ] = False,
-    timeline: Annotated[Path | None, option("Draw the timeline, also as .png or .pdf.", "FILE.svg")] = None,
+    why: Opt[bool, "Say what its critical path is, and what would make the step shorter."] = False,
+    html: Opt[bool, "Write report.html with the result: a page for a browser; --why adds what-ifs."] = False,
+    timeline: Opt[Path | None, "Draw the timeline, also as .png or .pdf.", "FILE.svg"] = None,
     output: options.FullOutput,
 ) -> None:
     """Simulate one training step and say how long it takes, why, and whether it fits."""

@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated as Opt
+from typing import Any, Literal
 
 import typer
 
 from clustersim import plugins
 from clustersim.cli.answer import written_out
-from clustersim.cli.commands import argument, option
 from clustersim.errors import InputError
 
 FileKind = Literal["cluster", "workload", "jobs", "gpu", "machine"]
@@ -22,17 +22,16 @@ FILES: Mapping[FileKind, str] = {"cluster": "cluster.yaml", "workload": "workloa
 """Name of the file that `init` writes for each kind."""
 
 
-def schema(
-    what: Annotated[FileKind, argument("cluster, workload, jobs, gpu or machine.", "WHAT", show_default=False)],
-) -> None:
+def schema(what: Opt[FileKind, "cluster, workload, jobs, gpu or machine.", "WHAT", {"show_default": False}]) -> None:
     """Print the JSON Schema of a kind of YAML file, for editors: every key, its values, its unit and what it means."""
     typer.echo(written_out(document(what)))
 
 
 def init(
-    folder: Annotated[Path, argument("Folder to write to; created if missing.", "FOLDER")] = Path(),
-    schemas: Annotated[bool, option("Also write JSON Schemas, for editors that complete and check.")] = False,
-    force: Annotated[bool, option("Replace existing files.")] = False,
+    folder: Opt[Path, "Folder to write to; created if missing.", "FOLDER"] = Path(),
+    *,
+    schemas: Opt[bool, "Also write JSON Schemas, for editors that complete and check."] = False,
+    force: Opt[bool, "Replace existing files."] = False,
 ) -> None:
     """Write a commented cluster and workload that run as they are."""
     made = {name: (TEMPLATES / name).read_text(encoding="utf-8") for name in FILES.values()}

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated as Opt
 
 import typer
 
-from clustersim.cli.commands import argument, option
 from clustersim.cli.options import quantity
 from clustersim.cli.progress import cores
 from clustersim.errors import InputError
@@ -18,30 +17,25 @@ LEAST = 1 << 30
 
 
 def serve(
-    results: Annotated[Path, argument("Folder of results.", "FOLDER")] = Path("results"),
-    host: Annotated[
-        str, option("Address to listen on; addresses that other machines reach need a token.")
-    ] = "127.0.0.1",
-    port: Annotated[int, option("Port; 0: any free port.", min=0, max=65535)] = 8765,
-    token: Annotated[
+    results: Opt[Path, "Folder of results.", "FOLDER"] = Path("results"),
+    *,
+    host: Opt[str, "Address to listen on; addresses that other machines reach need a token."] = "127.0.0.1",
+    port: Opt[int, "Port; 0: any free port.", {"min": 0, "max": 65535}] = 8765,
+    token: Opt[
         str,
-        option(
-            "Secret that clients need; safer in CLUSTERSIM_TOKEN, which no process list shows.",
-            envvar="CLUSTERSIM_TOKEN",
-        ),
+        "Secret that clients need; safer in CLUSTERSIM_TOKEN, which no process list shows.",
+        {"envvar": "CLUSTERSIM_TOKEN"},
     ] = "",
-    topologies: Annotated[
-        list[Path] | None, option("Additional topology in the form; can be repeated.", "FILE", flags="--topology")
+    topologies: Opt[
+        list[Path] | None, "Additional topology in the form; can be repeated.", "FILE", "--topology"
     ] = None,
-    workloads: Annotated[
-        list[Path] | None, option("Additional workload in the form; can be repeated.", "FILE", flags="--workload")
+    workloads: Opt[list[Path] | None, "Additional workload in the form; can be repeated.", "FILE", "--workload"] = None,
+    at_once: Opt[
+        int | None, "Number of concurrent runs; default: one per core. Others wait.", {"min": 1, "max": 1024}
     ] = None,
-    at_once: Annotated[
-        int | None, option("Number of concurrent runs; default: one per core. Others wait.", min=1, max=1024)
-    ] = None,
-    waiting: Annotated[int, option("Number of runs that may wait; more are refused.", min=0, max=1000)] = 20,
-    memory: Annotated[str, option("Memory limit of a run.")] = "8GiB",
-    seconds: Annotated[int, option("Time limit of a run in seconds.", min=1)] = 600,
+    waiting: Opt[int, "Number of runs that may wait; more are refused.", {"min": 0, "max": 1000}] = 20,
+    memory: Opt[str, "Memory limit of a run."] = "8GiB",
+    seconds: Opt[int, "Time limit of a run in seconds.", {"min": 1}] = 600,
 ) -> None:
     """Show results in a browser: reports and explorers, runs from a form with their progress, comparisons. Ctrl-C ends it.
 

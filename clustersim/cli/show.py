@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
+from typing import Annotated as Opt
 
 import typer
 
 from clustersim import writing
-from clustersim.cli.commands import argument, option
 from clustersim.cli.options import TOPOLOGY, ClusterChanges, CostsOption, JsonOutput, naming
 from clustersim.errors import InputError, suggest
 from clustersim.files import keeping_inputs
@@ -27,17 +27,18 @@ MOST_PASSES = 20_000
 
 
 def show(
-    topology: Annotated[Path | None, typer.Argument(**TOPOLOGY)] = None,
+    topology: Opt[Path | None, TOPOLOGY] = None,
     *,
     changes: ClusterChanges,
-    schedule: Annotated[str | None, typer.Option(hidden=True)] = None,  # former name of `clustersim schedule`
-    stages: Annotated[int, typer.Option(min=1, max=512, hidden=True)] = 4,
-    microbatches: Annotated[int, typer.Option(min=1, max=4096, hidden=True)] = 8,
-    chunks: Annotated[int, typer.Option(min=1, max=64, hidden=True)] = 1,
-    draw: Annotated[Path | None, option("Write a picture of the topology to this .svg, .png or .pdf file.")] = None,
-    export: Annotated[
+    schedule: Opt[str | None, {"hidden": True}] = None,  # former name of `clustersim schedule`
+    stages: Opt[int, {"min": 1, "max": 512, "hidden": True}] = 4,
+    microbatches: Opt[int, {"min": 1, "max": 4096, "hidden": True}] = 8,
+    chunks: Opt[int, {"min": 1, "max": 64, "hidden": True}] = 1,
+    draw: Opt[Path | None, "Write a picture of the topology to this .svg, .png or .pdf file."] = None,
+    export: Opt[
         tuple[str, Path] | None,
-        option("Write the topology for another program: ns3 (SimAI, ASTRA-sim) or graphml.", "FORMAT FILE"),
+        "Write the topology for another program: ns3 (SimAI, ASTRA-sim) or graphml.",
+        "FORMAT FILE",
     ] = None,
     costs: CostsOption = None,
     output: JsonOutput,
@@ -138,11 +139,11 @@ def _export(document: Document, form: str, target: Path) -> None:
 
 
 def schedule(
-    name: Annotated[str, argument("The schedule, such as 1f1b.", "NAME")],
+    name: Opt[str, "The schedule, such as 1f1b.", "NAME"],
     *,
-    pp: Annotated[int, option("Pipeline ranks.", min=1, max=512)] = 4,
-    microbatches: Annotated[int, option("Microbatches per step.", min=1, max=4096)] = 8,
-    vpp: Annotated[int, option("Model chunks per rank (interleaved).", min=1, max=64)] = 1,
+    pp: Opt[int, "Pipeline ranks.", {"min": 1, "max": 512}] = 4,
+    microbatches: Opt[int, "Microbatches per step.", {"min": 1, "max": 4096}] = 8,
+    vpp: Opt[int, "Model chunks per rank (interleaved).", {"min": 1, "max": 64}] = 1,
     output: JsonOutput,
 ) -> None:
     """Draw a pipeline schedule as text: the passes of each rank over time, its bubble, and the activations each rank keeps."""

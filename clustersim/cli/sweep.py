@@ -6,12 +6,12 @@ import shlex
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
+from typing import Annotated as Opt
 
 import typer
 
 from clustersim.cli import options
-from clustersim.cli.commands import option
 from clustersim.cli.progress import cores, tracked
 from clustersim.cli.sweep_table import FRONT, SHOWN, Shown, View
 from clustersim.units import plural
@@ -28,28 +28,20 @@ def sweep(
     *,
     settings: options.Settings = None,
     machine: options.MachineOption = None,
-    axes: Annotated[
-        Path | None, option("A YAML file of axes, such as tp: [4, 8] and nodes: 64..1024x2.", "FILE")
-    ] = None,
+    axes: Opt[Path | None, "A YAML file of axes, such as tp: [4, 8] and nodes: 64..1024x2.", "FILE"] = None,
     workers: options.Workers = None,
     engine: options.EngineName = "auto",
-    out: Annotated[
-        Path | None, option("Folder of the result; default results/sweep-TOPOLOGY-WORKLOAD-OPTIONS.")
-    ] = None,
+    out: Opt[Path | None, "Folder of the result; default results/sweep-TOPOLOGY-WORKLOAD-OPTIONS."] = None,
     force: options.Force = False,
-    top: Annotated[int | None, option(f"Rows to print; default: {SHOWN}, with --json all.", min=1)] = None,
-    sort: Annotated[
-        str, option("Columns to sort by, most important first; a leading - reverses one.", "COLUMN,…")
-    ] = "tokens_per_s",
-    pareto: Annotated[
-        str | None, option(f"Show only what none beats in all of these: {', '.join(FRONT)}.", "step,memory,gpus,cost")
+    top: Opt[int | None, f"Rows to print; default: {SHOWN}, with --json all.", {"min": 1}] = None,
+    sort: Opt[str, "Columns to sort by, most important first; a leading - reverses one.", "COLUMN,…"] = "tokens_per_s",
+    pareto: Opt[
+        str | None, f"Show only what none beats in all of these: {', '.join(FRONT)}.", "step,memory,gpus,cost"
     ] = None,
-    csv: Annotated[Path | None, option("Also write the table as CSV.", "FILE.csv")] = None,
-    shard: Annotated[str | None, option("Simulate part I of N equal parts, in its own folder.", "I/N")] = None,
-    merge: Annotated[list[Path] | None, option("Include this folder's rows, such as a shard's; repeatable.")] = None,
-    ray: Annotated[
-        str | None, option("Simulate on the Ray cluster there (extra ray): auto, HOST:PORT, ray://…", "ADDRESS")
-    ] = None,
+    csv: Opt[Path | None, "Also write the table as CSV.", "FILE.csv"] = None,
+    shard: Opt[str | None, "Simulate part I of N equal parts, in its own folder.", "I/N"] = None,
+    merge: Opt[list[Path] | None, "Include this folder's rows, such as a shard's; repeatable."] = None,
+    ray: Opt[str | None, "Simulate on the Ray cluster there (extra ray): auto, HOST:PORT, ray://…", "ADDRESS"] = None,
     prices: options.PriceOptions,
     output: options.StandardOutput,
 ) -> None:

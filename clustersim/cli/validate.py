@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated as Opt
+from typing import Any
 
-from clustersim.cli.commands import argument, option, option_group
+from clustersim.cli.commands import option_group
 from clustersim.cli.options import CommandOutput, EngineName, Force, Workers
 from clustersim.cli.progress import cores, tracked
 
@@ -15,29 +16,21 @@ Outcomes = list[dict[str, Any]]
 
 
 def validate(
-    files: Annotated[
-        list[Path] | None, argument("Measured runs; default: the shipped published runs.", "FILE.csv …")
-    ] = None,
+    files: Opt[list[Path] | None, "Measured runs; default: the shipped published runs.", "FILE.csv …"] = None,
     *,
-    ablate: Annotated[
+    ablate: Opt[
         list[str] | None,
-        option(
-            "Also with one part changed: predictor=roofline|linear|habitat (neusight-paper once trained), "
-            "fabric=ideal, host=ideal, clocks=boost, nccl=ring|tree.",
-            "PART=VALUE|…",
-        ),
+        "Also with one part changed: predictor=roofline|linear|habitat (neusight-paper once trained), "
+        "fabric=ideal, host=ideal, clocks=boost, nccl=ring|tree.",
+        "PART=VALUE|…",
     ] = None,
-    memory: Annotated[
-        Path | None, option("Measured peaks of memory: columns id and allocated_gib.", "FILE.csv")
-    ] = None,
+    memory: Opt[Path | None, "Measured peaks of memory: columns id and allocated_gib.", "FILE.csv"] = None,
     workers: Workers = None,
     engine: EngineName = "auto",
-    out: Annotated[Path | None, option("Folder of the result; default results/validate-FILES.")] = None,
-    calibrate: Annotated[
-        Path | None, option("Write the table of intervals from these runs, and use it.", "TABLE.json")
-    ] = None,
+    out: Opt[Path | None, "Folder of the result; default results/validate-FILES."] = None,
+    calibrate: Opt[Path | None, "Write the table of intervals from these runs, and use it.", "TABLE.json"] = None,
     force: Force = False,
-    output: Annotated[CommandOutput, option_group(CommandOutput, "as_json", "quiet", "plugins")],
+    output: Opt[CommandOutput, option_group(CommandOutput, "as_json", "quiet", "plugins")],
 ) -> None:
     """Simulate measured training steps with defaults alone, and compare the times, the memory and the ranking."""
     from clustersim.files import keeping_inputs
