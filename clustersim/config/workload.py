@@ -346,11 +346,13 @@ class Training(Spec):
     optimizer: Literal["adam", "adam8bit", "adafactor", "muon", "lion", "lion8bit", "sgd", "none"] = "adam"
     """`adam8bit`, `lion8bit`: moments in one byte. `adafactor`: row and column means. `muon`: Newton–Schulz on matrices inside
     blocks, Adam elsewhere. `none`: no update."""
+    optimizer_kernels: Literal["fused", "foreach", "loop"] = "fused"
+    """Kernels of an `adam` update: one (`fused`: Apex, Transformer Engine), or eight (PyTorch) for all tensors (`foreach`, its
+    default on GPUs) or for each (`loop`)."""
     moments: Literal["fp32", "bf16", "fp16", "fp8"] = "fp32"
     """Data type of the optimizer's moments (exp_avg_dtype)."""
     main_params: Literal["fp32", "bf16", "fp16"] | None = None
-    """Data type of the weights that the optimizer updates (main_params_dtype). Default: fp32, with `zero: 3` that of the
-    moments."""
+    """Data type of the updated weights (main_params_dtype). Default: fp32, with `zero: 3` that of the moments."""
     lora: Lora | None = None
     """Trains low-rank adapters only; default: all weights."""
     offload: Offload = Offload()

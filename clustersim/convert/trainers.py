@@ -162,6 +162,7 @@ class TrainerImport:
         self._batch(gpus)
         self._adapter()
         own = [name for name in ("liger", "pure") if self.facts.get(name) is True]
+        own += [str(self.said.given.get(name)) for name in ("optim", "optimizer")]
         own += [f"{tool} {trainer}"] if self.keys["training.precision"] == "bf16" else []
         extra = {key: value for name in own for key, value in usual.get(name, {}).items()}
         self.keys = {**usual["model"], **usual[trainer], **extra, **self.keys, **asked.settings}
@@ -213,12 +214,11 @@ class TrainerImport:
     def _deepspeed(self) -> None:
         """Set the keys of ZeRO's stage and buckets (deepspeed 0.19.8, runtime/zero/config.py, stage_1_and_2.py)."""
         stage = self.keys.setdefault("parallelism.zero", self.facts.get("stage", 0))
-        inner = [key for key in self.keys if key.startswith("parallelism.zero3.")]
         if stage == 3:
             self.keys["parallelism.zero3.reduce_bucket_size"] = self.facts.get("bucket")
             self.said.not_modelled.extend(["zero_optimization.overlap_comm"] * (self.facts.get("overlap") is False))
             return
-        for key in inner:
+        for key in [key for key in self.keys if key.startswith("parallelism.zero3.")]:
             del self.keys[key]
         if stage in (1, 2):
             self.keys["parallelism.bucket"] = self.facts.get("bucket")

@@ -87,6 +87,8 @@ ITERATIONS: Annotated[int, Declared()] = 5
 SEPARATE: Annotated[Mapping[str, float], Declared("B")] = {"adafactor": 72.0, "muon": 52.0}
 """Bytes per fp32 parameter that an optimizer of separate kernels moves beyond one pass; its values have the weights' type.
 Adafactor's move 84 (transformers 005edac, optimization.py), Muon's 72 outside its iterations (Emerging-Optimizers 116b71a)."""
+PASSES: Annotated[Mapping[str, tuple[int, int]], Declared()] = {"fused": (2, 3), "foreach": (7, 6), "loop": (7, 6)}
+"""Reads and writes of both moments, and of weights or gradients, per Adam update (torch/optim/adam.py: _multi_tensor_adam)."""
 
 UPDATES = frozenset(
     {
@@ -119,15 +121,13 @@ def update(job: Job, parameters: int, experts: int = 0) -> tuple[Kernel, ...]:
     whole = not job.sharded  # if False, weights are cast while gathered, and gradients are allocated per pass
     clipped = parameters if has_habit(job, "reduces_whole") else own if gradients_leave(job) else whole_part
     main = main_bytes(job)
-    clip = (
-        (("gradient_norm", clipped, main), ("gradient_scale", clipped, 2 * main)) if job.training.clip_gradients else ()
-    )
+    clip = (("gradient_norm", clipped, main), ("gradient_scale", clipped, 2 * main))[: 2 * job.training.clip_gradients]
     share = matrix_share(job.model) if kind == "muon" else 1.0
-    step = (kind, own, 2 * moment_bytes(job) + 3 * main + share * SEPARATE.get(kind, 0.0) * main / 4)
+    of_moments, of_weights = PASSES[job.training.optimizer_kernels if kind == "adam" else "fused"]
+    step = (kind, own, of_moments * moment_bytes(job) + of_weights * main + share * SEPARATE.get(kind, 0.0) * main / 4)
     cast = (("weights_from_fp32", own, 4 + weight),) if weight < main and whole else ()
     clear = (("zero_gradients", parameters, gradient),) if job.training.kernels == "fused" and whole else ()
-    found = (*widen, *clip, step, *cast, *clear)
-    passes = tuple(_pass(op, count, traffic) for op, count, traffic in found if count)
+    passes = tuple(_pass(*one) for one in (*widen, *clip, step, *cast, *clear) if one[1])
     return (*passes, *_newton_schulz(job, held)) if kind == "muon" else passes
 
 

@@ -41,6 +41,7 @@ HABITS: Mapping[str, str] = {
     "training.fused_experts": "",
     "training.fused_projections": "",
     "training.fused_accumulation": "",
+    "training.optimizer_kernels": "",
     "training.permute_kernels": "model.experts",
     "training.dispatch": "parallelism.ep",
     "parallelism.overlap.ep": "parallelism.ep",

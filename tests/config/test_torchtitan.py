@@ -66,6 +66,7 @@ flavor = "405B"
 converters = ["quantize.linear.float8"]
 [optimizer]
 name = "AdamW"
+implementation = "for-loop"
 lr = 8e-5
 [training]
 local_batch_size = 2
@@ -92,6 +93,7 @@ def test_a_published_preset_is_read():
     assert found.not_modelled == ("quantize.linear.float8.filter_fqns",)
     job = build_of(found)
     split, train = job.parallelism, job.training
+    assert train.optimizer_kernels == "loop"
     assert (split.tp, split.dp, split.zero, split.overlap.tp, split.sequence_parallel) == (8, 16, 3, "async", True)
     assert (train.global_batch, train.micro_batch, train.seq) == (32, 2, 8192)
     assert (train.precision, train.fp8_scaling, train.recompute, train.kernels) == ("fp8", "current", "full", "fused")

@@ -233,6 +233,9 @@ def test_axolotl_shards_by_fsdp_or_deepspeed(settings, expected):
     _, job = job_of("axolotl", (AXOLOTL % settings).replace("adamw_bnb_8bit", "adamw_torch"), 8)
     assert (job.training.framework, job.parallelism.zero, job.training.offload.parameters) == expected
     assert (job.training.main_params, job.training.gradients, job.training.precision) == (None, "bf16", "bf16")
+    assert job.training.optimizer_kernels == "foreach"
+    _, job = job_of("axolotl", (AXOLOTL % settings).replace("adamw_bnb_8bit", "adamw_torch_fused"), 8)
+    assert job.training.optimizer_kernels == "fused"
 
 
 def test_full_tuning_of_llama_factory():

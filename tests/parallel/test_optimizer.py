@@ -118,6 +118,14 @@ def test_ranks_together_iterate_on_each_whole_matrix_as_often_as_it_is_updated(t
     assert work == pytest.approx(right, rel=1e-9)
 
 
+@pytest.mark.parametrize("kernels, measured", [("fused", 0.0103), ("foreach", 0.0284), ("loop", 0.0259)])
+def test_an_update_takes_as_long_as_measured(kernels, measured):
+    """973 million fp32 parameters on an H100 (docs/measured-ways.md)."""
+    one = job(training__optimizer="adam", training__optimizer_kernels=kernels, parallelism__zero=0)
+    found = [kernel for kernel in update(one, 973_000_000) if kernel.op == "adam"]
+    assert get("neusight").predict(found, gpus.load("h100-sxm")).sum() == pytest.approx(measured, rel=0.15)
+
+
 def _whole(matrix):
     """Return the FLOP of all iterations on one matrix: products of m by n by m, m by m by m, and m by m by n."""
     m, n = sorted((matrix.rows, matrix.columns))
