@@ -21,8 +21,8 @@ class Format(NamedTuple):
     """Data type of the datasheet rate at which its GEMMs run."""
     scale: float = 0.0
     """Bytes of scales per value."""
-    reads: int = 1
-    """Number of times that an operand is read for the cast: twice if the tensor's largest value comes first."""
+    reads: float = 1
+    """Number of times that an operand is read for the cast, or its equivalent: twice if the largest value comes first."""
     needs: DType = "fp8"
     """Data type that a GPU's datasheet must list: block scales came with fp4 (Blackwell, CDNA 4)."""
     vendors: tuple[str, ...] = ("nvidia", "amd")
@@ -50,9 +50,10 @@ FP8: Mapping[str, Format] = {
     "delayed": Format("fp8"),  # one scale per tensor, from previous steps
     "current": Format("fp8", reads=2),  # one scale per tensor, from this tensor
     "block": Format("fp8", scale=4 / 128),  # fp32 per 128 values, as in DeepSeek-V3 (section 3.3.2)
-    # one scale per row and one per column, from the tensor: rows are read once, columns twice. bf16 is gathered (torchtitan
+    # one scale per row and one per column, from the tensor: rows are read once, columns twice, and transposing takes as long as
+    # 1.8 more reads (1.8 on an H100, docs/measured-ways.md; 1.3 by steps in torchao's README). bf16 is gathered (torchtitan
     # parallelize_llama.py, enable_float8_tensorwise_tp); gradients are scaled after their GEMMs (pytorch/ao issue 2184)
-    "row": Format("fp8", reads=3, travels=False, rescales=True),
+    "row": Format("fp8", reads=4.8, travels=False, rescales=True),
 }
 """{`training.fp8_scaling`: format}: Transformer Engine's DelayedScaling, Float8CurrentScaling, Float8BlockScaling; torchao's
 rowwise."""
