@@ -113,6 +113,8 @@ class KeptTensors(Spec):
     """With a `training.precision` below 16 bits, weights of linear layers are also stored in it, row- and column-wise."""
     separate_rows: Flag = Flag()
     """Separate kernels weight, pad and restore rows of experts."""
+    grouped_products: Flag = Flag()
+    """One kernel multiplies the rows of all experts; otherwise one GEMM per expert (Transformer Engine)."""
     recast_weights: Flag = Flag()
     """With a `training.precision` below 16 bits, weights are cast in each pass; otherwise once per step."""
     wide_gradients: Flag = Flag()

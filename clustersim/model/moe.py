@@ -128,7 +128,7 @@ def experts(shard: ShardedModel, name: str, inputs: int, parts: Sequence[tuple[s
 def _added(shard: ShardedModel, rows: int, columns: int) -> tuple[Kernel, ...]:
     """Return the kernels that add experts' weight gradients (rows × columns) to the accumulated ones; none if the GEMM adds."""
     if shard.format is None or not shard.wide_gradients:
-        return accumulate(shard, rows, columns) if shard.eager else ()
+        return accumulate(shard, rows, columns) if shard.one_product else ()
     # the sum that the GEMM adds to: cleared in fp32 (4 bytes per value), cast to 16 bits (6) and added there (6)
     return (copy(shard, "accumulate", rows, columns, 16.0),)
 
@@ -190,7 +190,7 @@ def _grouped(shard: ShardedModel, op: str, inputs: int, outputs: int) -> Kernel:
     """Return a grouped GEMM with exact FLOP and bytes even if the experts do not divide the rows."""
     n, rows = shard.experts, shard.rows
     each = -(-rows // n)
-    into = 0.0 if shard.eager or not shard.adds_gradients else shard.gradient
+    into = 0.0 if shard.one_product or not shard.adds_gradients else shard.gradient
     exact = 2.0 * rows * inputs * outputs
     z, written = input_size(shard), shard.size
     if op == "wgrad":
@@ -200,7 +200,7 @@ def _grouped(shard: ShardedModel, op: str, inputs: int, outputs: int) -> Kernel:
         kernel = gemm("grouped_gemm", op, shard.matrix, n, each, outputs, inputs, output=written)
         traffic = rows * inputs * z + n * inputs * outputs * z + rows * outputs * written
     # pytorch/module/grouped_linear.py: one cuBLAS GEMM per expert, on four streams
-    return kernel._replace(flop=exact, bytes=float(traffic), generation="" if shard.eager else APART)
+    return kernel._replace(flop=exact, bytes=float(traffic), generation="" if shard.one_product else APART)
 
 
 def shared(shard: ShardedModel) -> tuple[Operator, ...]:

@@ -46,6 +46,8 @@ class ShardedModel:
     """Whether its linear layers use a narrow `training.precision`."""
     separate_rows: bool = False
     """Whether separate kernels weight, pad and restore the rows of experts."""
+    grouped_products: bool = False
+    """Whether one kernel multiplies the rows of all experts, and autograd adds its weight gradients (PyTorch)."""
     recasts: bool = False
     """Whether weights are cast to a narrow `training.precision` in each pass."""
     wide_gradients: bool = False
@@ -223,6 +225,14 @@ class ShardedModel:
     def eager(self) -> bool:
         """Whether every element-wise operation is a separate kernel."""
         return self.training.kernels == "eager"
+
+    @property
+    def one_product(self) -> bool:
+        """Whether the experts' GEMMs are one kernel, whose weight gradients a separate kernel adds to the main ones.
+
+        torch._grouped_mm multiplies 16-bit operands only.
+        """
+        return self.eager or (self.grouped_products and self.format is None)
 
     @property
     def narrow_activations(self) -> bool:

@@ -72,6 +72,7 @@ class Job:
             position,
             stacked=kept.stacked_attention.value,
             separate_rows=kept.separate_rows.value,
+            grouped_products=kept.grouped_products.value,
             recasts=kept.recast_weights.value,
             wide_gradients=kept.wide_gradients.value,
             ring=kept.ring.value,
