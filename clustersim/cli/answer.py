@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from clustersim.report.names import document
+from clustersim.writing import save
 
 if TYPE_CHECKING:
     from clustersim.report.terminal import Look
@@ -40,8 +41,6 @@ def print_json(command: str, fields: Mapping[str, Any], out: Path | None = None,
     """
     text = json.dumps(document(command, fields), indent=2)
     if out:
-        from clustersim.writing import save
-
         save(out, f"{text}\n")
     if shown:
         typer.echo(text)

@@ -5,31 +5,33 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import exp
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-from typing import Annotated as Opt
+from typing import TYPE_CHECKING, Annotated, Any
 
-from clustersim.cli.commands import option_group
 from clustersim.cli.options import CommandOutput
 from clustersim.units import plural
+from clustersim.writing import check_output, save
 
 if TYPE_CHECKING:
-    from clustersim.calibration.fit import MachineEstimate
     from clustersim.validate.machine import MeasuredMachine
 
 ENDINGS = (".yaml", ".yml")
+ODD = 0.5
+"""Weight below which a measurement is named as an outlier."""
+LEAST = 0.01
+"""Share below which a hypothesis is not shown."""
 
 
 def calibrate(
-    runs: Opt[Path, "Measured steps of one cluster, with the columns of `validate`.", "RUNS.csv"],
+    runs: Annotated[Path, "Measured steps of one cluster, with the columns of `validate`.", "RUNS.csv"],
     *,
-    trace: Opt[
+    trace: Annotated[
         list[str] | None,
         "A trace of torch.profiler of one of these steps: of the row of that id, where there are several.",
         "[ID=]TRACE.json",
     ] = None,
-    nccl: Opt[list[Path] | None, "Output of nccl-tests on this cluster; can be repeated.", "LOG"] = None,
-    out: Opt[Path | None, "Write the machine file for --machine.", "FILE.yaml"] = None,
-    output: Opt[CommandOutput, option_group(CommandOutput, "as_json", "quiet", "plugins")],
+    nccl: Annotated[list[Path] | None, "Output of nccl-tests on this cluster; can be repeated.", "LOG"] = None,
+    out: Annotated[Path | None, "Write the machine file for --machine.", "FILE.yaml"] = None,
+    output: Annotated[CommandOutput, ("as_json", "quiet", "plugins")],
 ) -> None:
     """Say what probably differs on a cluster that ran these steps, how sure that is, and write it for `run --machine`.
 
@@ -37,7 +39,6 @@ def calibrate(
     """
     from clustersim.calibration.machine import written
     from clustersim.validate.machine import REMAINDER, machine
-    from clustersim.writing import check_output, save
 
     if out:
         check_output("--out", out, ENDINGS, (runs, *(nccl or ())))
@@ -51,33 +52,22 @@ def calibrate(
 def _fields(found: MeasuredMachine, out: Path | None) -> dict[str, Any]:
     """Return the constants of a machine, and each measurement with its errors, as JSON data."""
     fit = found.fit
-    rows = zip(fit.measurements, fit.before.tolist(), fit.after.tolist(), fit.left_out.tolist(), strict=True)
+    constant = ("name", "factor", "spread", "usual_spread", "keys")
+    constants = [
+        (one.name, exp(x), fit.found.spread(one.name), one.spread, fit.keys_of(one))
+        for one, x in zip(fit.constants, fit.logs.tolist(), strict=True)
+    ]
+    measurement = ("name", "measured_s", "error", "error_with_machine", "error_left_out", "weight")
+    errors = [[exp(-x) - 1 for x in own.tolist()] for own in (fit.before, fit.after, fit.left_out)]
+    steps = [(one.name, one.measured) for one in fit.measurements]
+    rows = [(*step, *rest) for step, *rest in zip(steps, *errors, fit.found.weights.tolist(), strict=True)]
     return {
         "gpu": found.gpu,
         "evidence": list(found.evidence),
         "file": str(out) if out else None,
         "likely": dict(fit.likely),
-        "constants": [
-            {
-                "name": one.name,
-                "factor": exp(x),
-                "spread": fit.found.spread(one.name),
-                "usual_spread": one.spread,
-                "keys": fit.keys_of(one),
-            }
-            for one, x in zip(fit.constants, fit.logs.tolist(), strict=True)
-        ],
-        "measurements": [
-            {
-                "name": one.name,
-                "measured_s": one.measured,
-                "error": exp(-before) - 1,
-                "error_with_machine": exp(-after) - 1,
-                "error_left_out": exp(-left_out) - 1,
-                "weight": weight,
-            }
-            for (one, before, after, left_out), weight in zip(rows, fit.found.weights.tolist(), strict=True)
-        ],
+        "constants": [dict(zip(constant, one, strict=True)) for one in constants],
+        "measurements": [dict(zip(measurement, one, strict=True)) for one in rows],
         "refused": list(found.refused),
     }
 
@@ -88,16 +78,19 @@ def _lines(found: MeasuredMachine, out: Path | None) -> Iterator[str]:
 
     fit = found.fit
     yield from folded(f"{', '.join(found.evidence)}; up to {found.gpus:,} × {found.gpu}")
-    errors = [
-        sum(abs(exp(-x) - 1) for x in own[: found.steps]) / found.steps for own in (fit.before, fit.after, fit.left_out)
-    ]
+    logs = fit.before, fit.after, fit.left_out
+    errors = [sum(abs(exp(-x) - 1) for x in one[: found.steps]) / found.steps for one in logs]
     yield f"mean error of the steps: {errors[0]:.1%} without a machine file, {errors[1]:.1%} with it"
     if found.steps > 1:
         yield f"each forecast from all the others: {errors[2]:.1%}"
     yield from ("", "if one thing alone differs, it is")
     likely = sorted(fit.likely.items(), key=lambda one: -one[1])
     yield from (f"  {name:<24} {share:4.0%}" for name, share in likely if share >= LEAST)
-    yield from ("", *_constants(fit))
+    width = max(len(one.name) for one in fit.constants)
+    yield from ("", f"{'all together':<{width + 2}}  {'this machine':>14}  {'usually':>8}")
+    for one, x in zip(fit.constants, fit.logs.tolist(), strict=True):
+        now = f"× {exp(x):.3f} ± {100 * fit.found.spread(one.name):.0f} %"
+        yield f"  {one.name:<{width}}  {now:>14}  ± {100 * one.spread:.0f} %"
     odd = [one.name for one, weight in zip(fit.measurements, fit.found.weights.tolist(), strict=True) if weight < ODD]
     if odd:
         yield from folded(f"unlike the others, and counted less: {', '.join(odd)}")
@@ -108,20 +101,3 @@ def _lines(found: MeasuredMachine, out: Path | None) -> Iterator[str]:
             "one step cannot tell its constants apart: add steps that differ in GPUs, model or split, --nccl or --trace"
         )
     yield f"written to {out}: run … --machine {out}" if out else "add --out mine.yaml to forecast with it"
-
-
-ODD = 0.5
-"""Weight below which a measurement is named as an outlier."""
-
-
-LEAST = 0.01
-"""Share below which a hypothesis is not shown."""
-
-
-def _constants(fit: MachineEstimate) -> Iterator[str]:
-    """Yield the table of all constants: their factor on this machine, and how much they usually vary."""
-    width = max(len(one.name) for one in fit.constants)
-    yield f"{'all together':<{width + 2}}  {'this machine':>14}  {'usually':>8}"
-    for one, x in zip(fit.constants, fit.logs.tolist(), strict=True):
-        now = f"× {exp(x):.3f} ± {100 * fit.found.spread(one.name):.0f} %"
-        yield f"  {one.name:<{width}}  {now:>14}  ± {100 * one.spread:.0f} %"

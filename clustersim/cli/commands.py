@@ -24,10 +24,8 @@ class StrictCommand(TyperCommand):
         given = Counter(self.make_parser(ctx).parse_args(args=list(args))[2])
         for one, times in given.items():
             if times > 1 and not (one.multiple or getattr(one, "is_flag", True)):
-                several = "," in (one.metavar or "")
-                remedy = (
-                    f"write all values in one, such as {one.opts[0]} {one.metavar}" if several else "keep one of them"
-                )
+                all_in_one = f"write all values in one, such as {one.opts[0]} {one.metavar}"
+                remedy = all_in_one if "," in (one.metavar or "") else "keep one of them"
                 ctx.fail(f"{one.opts[0]} is given {'twice' if times == 2 else f'{times} times'}; {remedy}")
         return super().parse_args(ctx, args)
 
@@ -60,9 +58,8 @@ def parameter(name: str, annotation: Any, default: Any = None, positional: bool 
     if parts := getattr(annotation, "__metadata__", ()):
         words = [part for part in parts if isinstance(part, str)]
         flags = " ".join(word for word in words if word.startswith("-")).split()
-        more: dict[str, Any] = dict(
-            zip(("help", "metavar"), (word for word in words if not word.startswith("-")), strict=False)
-        )
+        texts = [word for word in words if not word.startswith("-")]
+        more: dict[str, Any] = dict(zip(("help", "metavar"), texts, strict=False))
         for part in parts:
             more |= part if isinstance(part, Mapping) else {}
         if not any(flag.startswith("--") for flag in flags):
@@ -87,13 +84,16 @@ class CommandGroup(typer.Typer):
 
 
 def _with_single_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Return a command for typer in which the options of each group replace the parameter that receives the group."""
+    """Return a command for typer in which the options of each group replace the parameter that receives the group.
+
+    A group is an OptionGroup in the annotation of a parameter, or a tuple of names of fields if its type is a dataclass.
+    """
     signature = inspect.signature(command, eval_str=True)
     groups = {
-        name: part
+        name: part if isinstance(part, OptionGroup) else option_group(one.annotation.__origin__, *part)
         for name, one in signature.parameters.items()
         for part in getattr(one.annotation, "__metadata__", ())
-        if isinstance(part, OptionGroup)
+        if isinstance(part, tuple)
     }
     parameters = [
         each
@@ -135,20 +135,12 @@ ELSEWHERE: Mapping[str, str] = {
 def sentence(error: Any, arguments: Sequence[str]) -> str:
     """Return typer's error as one sentence that names the value, and how to get help."""
     command = error.ctx.command_path if error.ctx else "clustersim"
-    what = _wrong_value(error, arguments) or _elsewhere(error) or _plain(error)
+    name = getattr(error, "option_name", "")
+    what = _wrong_value(error, arguments) or (f"no such option: {name}; {ELSEWHERE[name]}" if name in ELSEWHERE else "")
+    if not what:
+        text = " ".join(error.format_message().replace("Value error, ", "").split())
+        what = text.rstrip(".").replace("extra argument(s)", "extra argument")
     return f"{what}{' ' if what.endswith('?') else '; '}`{command} --help` lists what it takes"
-
-
-def _plain(error: Any) -> str:
-    """Return typer's own message of an error in one line."""
-    text = " ".join(error.format_message().replace("Value error, ", "").split())
-    return text.rstrip(".").replace("extra argument(s)", "extra argument")
-
-
-def _elsewhere(error: Any) -> str | None:
-    """Return the message for an option that another part of the command line replaces; None for other errors."""
-    option: str = getattr(error, "option_name", "")
-    return f"no such option: {option}; {ELSEWHERE[option]}" if option in ELSEWHERE else None
 
 
 def _wrong_value(error: Any, arguments: Sequence[str]) -> str | None:

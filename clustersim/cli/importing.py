@@ -2,28 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
-from typing import Annotated as Opt
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from clustersim.cli import options
 from clustersim.cli.answer import look
-from clustersim.cli.commands import CommandGroup, option_group
+from clustersim.cli.commands import CommandGroup
 from clustersim.cli.results import numbers
 from clustersim.errors import ConfigError, InputError
+from clustersim.files import read_text
+from clustersim.writing import check_output, new_folder, save, unwritable, write
 
 if TYPE_CHECKING:
     from clustersim.convert.megatron_script import Imported
 
 
 OUT = "Write it here; default: print it."
-YamlFile = Opt[Path | None, OUT, "FILE.yaml", "-o"]
-LaunchFile = Opt[Path | None, OUT, "FILE", "-o"]
-ImportSetting = Opt[list[str] | None, "Override a key of the workload.", "KEY=VALUE", "--set"]
+YamlFile = Annotated[Path | None, OUT, "FILE.yaml", "-o"]
+LaunchFile = Annotated[Path | None, OUT, "FILE", "-o"]
+ImportSetting = Annotated[list[str] | None, "Override a key of the workload.", "KEY=VALUE", "--set"]
 app = CommandGroup(
     help="Take a step from another tool: a launch script or job config as a workload, or execution traces to play."
 )
@@ -31,15 +32,17 @@ app = CommandGroup(
 
 @app.command()
 def megatron(
-    script: Opt[Path, "A shell script that launches pretrain_gpt.py or its kin, or a model_config.yaml.", "SCRIPT"],
-    arguments: Opt[
+    script: Annotated[
+        Path, "A shell script that launches pretrain_gpt.py or its kin, or a model_config.yaml.", "SCRIPT"
+    ],
+    arguments: Annotated[
         list[str] | None,
         "The script's own arguments, as it would be called with; -- before one that begins with a dash.",
         "ARGUMENT …",
     ] = None,
     *,
     out: YamlFile = None,
-    variables: Opt[
+    variables: Annotated[
         list[str] | None, "A variable of the environment, or an argument by its number.", "NAME=VALUE", "--var"
     ] = None,
     settings: ImportSetting = None,
@@ -49,7 +52,6 @@ def megatron(
     The script is read, never run.
     """
     from clustersim.convert.megatron_script import ImportRequest, imported
-    from clustersim.files import read_text
 
     called = {str(number): value for number, value in enumerate(arguments or (), 1)}
     asked = ImportRequest({**called, **dict(map(_variable, variables or ()))}, _values(settings))
@@ -60,63 +62,61 @@ def megatron(
 class SettingsFile:
     """Options of the commands that read a settings file of another tool."""
 
-    config: Opt[Path, "The settings of the run.", "FILE"]
-    model: Opt[str | None, "The model's config.json, or a workload with its shapes.", "FILE"] = None
-    gpus: Opt[int | None, "Number of GPUs, if the file does not state it.", {"min": 1}] = None
-    recipe: Opt[str | None, "The function of a recipe in Python; default: the file's only one.", "NAME"] = None
+    config: Annotated[Path, "The settings of the run.", "FILE"]
+    model: Annotated[str | None, "The model's config.json, or a workload with its shapes.", "FILE"] = None
+    gpus: Annotated[int | None, "Number of GPUs, if the file does not state it.", {"min": 1}] = None
+    recipe: Annotated[str | None, "The function of a recipe in Python; default: the file's only one.", "NAME"] = None
     out: YamlFile = None
     settings: ImportSetting = None
 
 
-def _torchtitan(_: str, text: str, request: SettingsFile) -> Imported:
-    """Return the workload of a job config of torchtitan."""
-    from clustersim.config.overrides import replace
-    from clustersim.convert.torchtitan import imported
-
-    found = imported(str(request.config), text, request.gpus)
-    for key, value in _values(request.settings).items():
-        replace(found.workload, tuple(key.split(".")), value, key)
-    return found
-
-
-def _megatron_yaml(tool: str, text: str, request: SettingsFile) -> Imported:
-    """Return the workload of a file whose settings stand for Megatron's arguments."""
-    from clustersim.convert.megatron_yaml import imported
-
-    return imported(tool, str(request.config), text, _values(request.settings), request.model, request.recipe)
+SETTINGS: Mapping[str, tuple[str, ...]] = {
+    "torchtitan": ("a job config of torchtitan v0.2 in TOML", "gpus"),
+    "nemo": ("a launch file of NeMo up to 1.23 in YAML",),
+    "megatron-bridge": (
+        "Megatron-Bridge's ConfigContainer, in YAML such as its run_config.yaml, or a recipe in Python",
+        *("model", "recipe"),
+    ),
+    "deepspeed": ("a DeepSpeed configuration in JSON", "model", "gpus"),
+    "accelerate": ("an accelerate configuration in YAML", "model", "gpus"),
+    "axolotl": ("an axolotl configuration in YAML", "model", "gpus"),
+    "llama-factory": ("a LLaMA-Factory configuration in YAML", "model", "gpus"),
+}
+"""{tool: its settings file in words, and fields of SettingsFile besides `out` and `settings`}"""
 
 
-def _trainer(tool: str, text: str, request: SettingsFile) -> Imported:
-    """Return the workload of the settings of a trainer around a Hugging Face model."""
-    from clustersim.convert.trainers import TrainerRequest, imported
+def _workload(tool: str, text: str, request: SettingsFile) -> Imported:
+    """Return the workload of the settings file of a tool, whose content is `text`."""
+    path, values = str(request.config), _values(request.settings)
+    if tool == "torchtitan":
+        from clustersim.config.overrides import replace
+        from clustersim.convert import torchtitan
 
-    asked = TrainerRequest(request.model, request.gpus, _values(request.settings))
-    return imported(tool, str(request.config), text, asked)
+        found = torchtitan.imported(path, text, request.gpus)
+        for key, value in values.items():
+            replace(found.workload, tuple(key.split(".")), value, key)
+        return found
+    if tool in ("nemo", "megatron-bridge"):
+        from clustersim.convert import megatron_yaml
+
+        return megatron_yaml.imported(tool, path, text, values, request.model, request.recipe)
+    from clustersim.convert import trainers
+
+    return trainers.imported(tool, path, text, trainers.TrainerRequest(request.model, request.gpus, values))
 
 
-def _importer(
-    tool: str, file: str, read: Callable[[str, str, SettingsFile], Imported], fields: Sequence[str] = ()
-) -> None:
-    """Add the command that reads the settings file of a tool. fields: those of SettingsFile besides `out` and `settings`."""
+def _importer(tool: str, file: str, *names: str) -> None:
+    """Add the command that reads the settings file of a tool."""
 
     def command(request: SettingsFile) -> None:
-        from clustersim.files import read_text
+        _answer(request.config, _workload(tool, read_text(request.config, file), request), request.out)
 
-        _answer(request.config, read(tool, read_text(request.config, file), request), request.out)
-
-    group = option_group(SettingsFile, "config", *fields, "out", "settings")
-    command.__annotations__["request"] = Opt[SettingsFile, group]
+    command.__annotations__["request"] = Annotated[SettingsFile, ("config", *names, "out", "settings")]
     app.command(tool, help=f"Write a workload from {file}, and say what was ignored and what assumed.")(command)
 
 
-_importer("torchtitan", "a job config of torchtitan v0.2 in TOML", _torchtitan, ["gpus"])
-_importer("nemo", "a launch file of NeMo up to 1.23 in YAML", _megatron_yaml)
-_BRIDGE = "Megatron-Bridge's ConfigContainer, in YAML such as its run_config.yaml, or a recipe in Python"
-_importer("megatron-bridge", _BRIDGE, _megatron_yaml, ["model", "recipe"])
-_importer("deepspeed", "a DeepSpeed configuration in JSON", _trainer, ["model", "gpus"])
-_importer("accelerate", "an accelerate configuration in YAML", _trainer, ["model", "gpus"])
-_importer("axolotl", "an axolotl configuration in YAML", _trainer, ["model", "gpus"])
-_importer("llama-factory", "a LLaMA-Factory configuration in YAML", _trainer, ["model", "gpus"])
+for _tool, _file in SETTINGS.items():
+    _importer(_tool, *_file)
 
 
 def _values(settings: list[str] | None) -> dict[str, object]:
@@ -134,7 +134,6 @@ def _answer(source: Path, found: Imported, out: Path | None) -> None:
     from clustersim.convert.megatron_script import lines
     from clustersim.parallel.load import build
     from clustersim.report.terminal import folded
-    from clustersim.writing import check_output, save
 
     if out:
         check_output("--out", out, (".yaml", ".yml"), (source,))
@@ -153,11 +152,11 @@ def _answer(source: Path, found: Imported, out: Path | None) -> None:
 
 @app.command()
 def chakra(
-    traces: Opt[Path, "Chakra execution traces NAME.RANK.et of all ranks, with comm_groups.json.", "FOLDER"],
+    traces: Annotated[Path, "Chakra execution traces NAME.RANK.et of all ranks, with comm_groups.json.", "FOLDER"],
     topology: options.TopologyFile,
     *,
-    roofline: Opt[bool, "Compute times by this cluster's rooflines from FLOP and bytes."] = False,
-    trace: Opt[Path | None, "Write a trace for Perfetto.", "FILE.json.gz"] = None,
+    roofline: Annotated[bool, "Compute times by this cluster's rooflines from FLOP and bytes."] = False,
+    trace: Annotated[Path | None, "Write a trace for Perfetto.", "FILE.json.gz"] = None,
     no_fold: options.NoFold = False,
     changes: options.ClusterChanges,
     output: options.StandardOutput,
@@ -168,7 +167,6 @@ def chakra(
     from clustersim.engine.replay import replay
     from clustersim.report.replay import facts, lines, write_trace
     from clustersim.topology.build import load
-    from clustersim.writing import check_output
 
     if trace:
         check_output("--trace", trace, (".gz",))
@@ -207,11 +205,10 @@ def _exporter(tool: str, file: str, says: str, *endings: str) -> None:
         result: options.ResultFolder,
         *,
         out: LaunchFile = None,
-        output: Opt[options.CommandOutput, option_group(options.CommandOutput, "plugins")],
+        output: Annotated[options.CommandOutput, ("plugins",)],
     ) -> None:
         from clustersim.api.launch import differences, read_back, written
         from clustersim.question import StoredRun
-        from clustersim.writing import check_output, save
 
         if out:
             check_output("--out", out, endings)
@@ -240,8 +237,8 @@ _exporter("deepspeed", "the DeepSpeed configuration", "DeepSpeed's settings", ".
 def export_chakra(
     result: options.ResultFolder,
     *,
-    out: Opt[Path, "A new or empty folder.", "FOLDER", "-o"],
-    ranks: Opt[str, "all, or numbers such as 0,8-15.", "RANKS"] = "all",
+    out: Annotated[Path, "A new or empty folder.", "FOLDER", "-o"],
+    ranks: Annotated[str, "all, or numbers such as 0,8-15.", "RANKS"] = "all",
     output: options.TextOutput,
 ) -> None:
     """Write the step of a result as Chakra execution traces: NAME.RANK.et for each rank, and comm_groups.json.
@@ -253,7 +250,6 @@ def export_chakra(
     from clustersim.question import StoredRun
     from clustersim.report.chakra import RankTrace, groups
     from clustersim.report.store import write_json
-    from clustersim.writing import new_folder, unwritable, write
 
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise InputError(f"--out {out}: is there and not an empty folder; choose a new one")

@@ -4,39 +4,37 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Annotated as Opt
+from typing import Annotated
 
 import typer
 
 from clustersim.cli import options
-from clustersim.cli.commands import option_group
+from clustersim.files import keeping_inputs
 
 
 def jobs(
     context: typer.Context,
     topology: options.TopologyFile,
-    files: Opt[
+    files: Annotated[
         list[Path],
-        "Workload files or names of shipped ones, one a job, or one file of jobs (jobs.yaml).",
-        "WORKLOAD",
-        {"parser": options.workload_file, "autocompletion": options.completing("workloads")},
+        options.WORKLOAD,
+        {"help": "Workload files or names of shipped ones, one a job, or one file of jobs (jobs.yaml)."},
     ],
     changes: options.RunChanges,
     *,
-    placement: Opt[str | None, "Nodes of the jobs: packed (default), spread, random or random:SEED."] = None,
-    steps: Opt[
+    placement: Annotated[str | None, "Nodes of the jobs: packed (default), spread, random or random:SEED."] = None,
+    steps: Annotated[
         int | None, "Smallest number of steps that each job completes; default 3.", {"min": 1, "max": 10_000}
     ] = None,
     no_fold: options.NoFold = False,
     ignore_memory: options.IgnoreMemory = False,
-    out: Opt[Path | None, "Folder of the result; default results/jobs-TOPOLOGY-FILES-OPTIONS."] = None,
+    out: Annotated[Path | None, "Folder of the result; default results/jobs-TOPOLOGY-FILES-OPTIONS."] = None,
     force: options.Force = False,
     no_save: options.NoSave = False,
-    output: Opt[options.CommandOutput, option_group(options.CommandOutput, "plugins", "as_json", "verbose", "quiet")],
+    output: Annotated[options.CommandOutput, ("plugins", "as_json", "verbose", "quiet")],
 ) -> None:
     """Simulate jobs that share a cluster: how much each slows down the others, and on which links."""
     from clustersim.config.overrides import parted
-    from clustersim.files import keeping_inputs
     from clustersim.jobs.request import load
     from clustersim.jobs.simulate import share as play
     from clustersim.report import jobs_output, names
@@ -68,6 +66,8 @@ def jobs(
         if target:
             progress("save")
             target = jobs_output.save(target, result.summary, result.shared, asked, force)
-    output.show_saved(
-        command, result.summary, lambda: jobs_output.lines(result.summary, result.seconds, output.verbose), target
-    )
+
+    def lines() -> list[str]:
+        return jobs_output.lines(result.summary, result.seconds, output.verbose)
+
+    output.show_saved(command, result.summary, lines, target)

@@ -5,33 +5,33 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-from typing import Annotated as Opt
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from clustersim.cli.commands import CommandGroup, option_group
+from clustersim.cli.commands import CommandGroup
 from clustersim.cli.options import CommandOutput, JsonOutput, Plugins, naming
 from clustersim.errors import InputError
+from clustersim.report.table import table
+from clustersim.writing import check_output
 
 if TYPE_CHECKING:
     from clustersim.lab.model_card import WeightsTable
     from clustersim.lab.whole_models import Mean, ModelRun
-    from clustersim.predictors.base import Predictor
     from clustersim.predictors.weights_file import Weights
 
 SHIPPED = ("linear", "habitat", "neusight")
 CARD = "neusight"
 LEARNED = (*SHIPPED, "neusight-paper")
-DataOption = Opt[
+DataOption = Annotated[
     list[Path] | None,
     "Measured kernels: a folder of tables, a checkout of NeuSight or aiconfigurator, or a CSV file; may be "
     "given several times; default: $CLUSTERSIM_DATA.",
     "PATH",
 ]
-LeaveOut = Opt[list[str] | None, "A GPU that nothing is learned from; may be given several times.", "GPU"]
-WeightsFile = Opt[Path | None, "Weights file for the one predictor named."]
-Names = Opt[list[str] | None, "A predictor; default: all of them.", "-p"]
+LeaveOut = Annotated[list[str] | None, "A GPU that nothing is learned from; may be given several times.", "GPU"]
+WeightsFile = Annotated[Path | None, "Weights file for the one predictor named."]
+Names = Annotated[list[str] | None, "A predictor; default: all of them.", "-p"]
 
 app = CommandGroup(help="Train, evaluate and describe the predictors of kernel times.", no_args_is_help=True)
 
@@ -48,14 +48,14 @@ def lab() -> None:
 
 @app.command()
 def train(
-    name: Opt[str, "linear, habitat, neusight or neusight-paper."],
+    name: Annotated[str, "linear, habitat, neusight or neusight-paper."],
     *,
     data: DataOption = None,
     leave_out: LeaveOut = None,
-    seed: Opt[int, "Seed of all random choices.", {"min": 0}] = 0,
-    out: Opt[Path | None, "Weights file; default: NAME.safetensors here."] = None,
+    seed: Annotated[int, "Seed of all random choices.", {"min": 0}] = 0,
+    out: Annotated[Path | None, "Weights file; default: NAME.safetensors here."] = None,
     permits: Plugins = None,
-    install: Opt[bool, "Replace the weights that runs use."] = False,
+    install: Annotated[bool, "Replace the weights that runs use."] = False,
 ) -> None:
     """Train a predictor on measured kernels and write its weights, with their held-out errors inside.
 
@@ -68,7 +68,6 @@ def train(
     from clustersim.lab.train import training
     from clustersim.lab.train.learner import ROOM
     from clustersim.predictors import weights_file
-    from clustersim.writing import check_output
 
     if name == "roofline":
         raise InputError(f"the roofline has nothing to learn; train one of {', '.join(LEARNED)}")
@@ -99,18 +98,18 @@ def evaluate(
     *,
     data: DataOption = None,
     predictor: Names = None,
-    split: Opt[str, "Split of the FP32 kernels: test or train."] = "test",
+    split: Annotated[str, "Split of the FP32 kernels: test or train."] = "test",
     weights: WeightsFile = None,
-    by: Opt[
+    by: Annotated[
         str,
         "What to tell errors apart by, one or several of class, dtype, gpu, decile (of measured time) and "
         "flop-decile; deciles are of a class each.",
         "LIST",
     ] = "class,gpu",
-    scalar: Opt[bool, "Also judge after 64 kernels set the speed of each GPU and data type."] = False,
-    plots: Opt[Path | None, "Write plots of the errors to this folder, as one page.", "FOLDER"] = None,
-    png: Opt[bool, "With --plots: also as PNG files; needs matplotlib."] = False,
-    models: Opt[bool, "Whole models instead of kernels."] = False,
+    scalar: Annotated[bool, "Also judge after 64 kernels set the speed of each GPU and data type."] = False,
+    plots: Annotated[Path | None, "Write plots of the errors to this folder, as one page.", "FOLDER"] = None,
+    png: Annotated[bool, "With --plots: also as PNG files; needs matplotlib."] = False,
+    models: Annotated[bool, "Whole models instead of kernels."] = False,
     output: JsonOutput,
 ) -> None:
     """Print the errors of predictors on measured kernels, with the weights as they are, and how many the interval holds.
@@ -123,7 +122,6 @@ def evaluate(
     from clustersim.lab.data.tables import test_samples
     from clustersim.lab.plots import page
     from clustersim.predictors.load import get
-    from clustersim.writing import check_output
 
     if split not in ("test", "train"):
         raise InputError(f"--split {split!r} is not known; write test or train")
@@ -135,10 +133,20 @@ def evaluate(
     with naming("--predictor"):
         opened = [get(name, weights) for name in _named(predictor, weights, ("roofline", *SHIPPED))]
     if models:
-        runs = _model_runs(sources.places(sources.given(data)), opened)
+        from clustersim.lab.whole_models import TABLE
+        from clustersim.lab.whole_models import runs as model_runs
+
+        places = sources.places(sources.given(data))
+        folder = next((place for place in places if (place / TABLE).is_file()), places[0])
+        runs = {one.name: list(model_runs(folder, one)) for one in opened}
         output.show(
             "lab evaluate",
-            lambda: {"models": {name: list(map(_model_record, part)) for name, part in runs.items()}},
+            lambda: {
+                "models": {
+                    name: [{**run._asdict(), "error": run.error, "their_error": run.their_error} for run in part]
+                    for name, part in runs.items()
+                }
+            },
             lambda: [line for name, part in runs.items() for line in _model_lines(name, part)],
         )
         return
@@ -146,37 +154,26 @@ def evaluate(
     with naming("--predictor"):
         frames = [errors.judge(one, samples, split, scalar) for one in opened]
     rows = [row for frame in frames for row in errors.errors(frame, keys)]
-    output.show(
-        "lab evaluate",
-        lambda: {"split": split, "by": keys, "errors": rows},
-        lambda: _table_lines(_judged(rows, keys, split)),
-    )
+    data_of = {"split": split, "by": keys, "errors": rows}
+    output.show("lab evaluate", lambda: data_of, lambda: _table_lines(_judged(rows, keys, split)))
     if scalar and not output.as_json and all(row["scalar_mean"] is None for row in rows):
         typer.echo("no scalar: it needs products of tensor cores, more than 64 of a GPU and data type", err=True)
     if plots is not None:
-        _draw(plots, frames, split, png)
-
-
-def _draw(folder: Path, frames: list[Any], split: str, png: bool) -> None:
-    """Write plots of the errors to a folder, also as PNG files if `png`, and print their paths on standard error."""
-    from clustersim.lab.plots import page
-
-    if png:
-        page.png_available()
-    written = [page.write(folder, frames, split)]
-    written += page.write_png(folder, frames) if png else []
-    typer.echo(f"wrote {', '.join(map(str, written))}", err=True)
+        if png:
+            page.png_available()
+        written = [page.write(plots, frames, split), *(page.write_png(plots, frames) if png else [])]
+        typer.echo(f"wrote {', '.join(map(str, written))}", err=True)
 
 
 @app.command()
 def profile(
     *,
-    suite: Opt[str | None, "Suites, such as gemm,attention; default: all.", "LIST"] = None,
-    out: Opt[Path, "CSV of kernels; layers and steps go to *_steps.csv."] = Path("kernels.csv"),
-    minutes: Opt[float | None, "Minutes after which nothing new starts."] = None,
-    quick: Opt[bool, "Only the most valuable cases."] = False,
-    gpu: Opt[str | None, "Name or YAML file of this GPU where it is not known."] = None,
-    device: Opt[str, "cpu: tiny shapes, to test that all cases run.", {"hidden": True}] = "cuda",
+    suite: Annotated[str | None, "Suites, such as gemm,attention; default: all.", "LIST"] = None,
+    out: Annotated[Path, "CSV of kernels; layers and steps go to *_steps.csv."] = Path("kernels.csv"),
+    minutes: Annotated[float | None, "Minutes after which nothing new starts."] = None,
+    quick: Annotated[bool, "Only the most valuable cases."] = False,
+    gpu: Annotated[str | None, "Name or YAML file of this GPU where it is not known."] = None,
+    device: Annotated[str, "cpu: tiny shapes, to test that all cases run.", {"hidden": True}] = "cuda",
 ) -> None:
     """Measure kernels, layers and training steps on this machine's CUDA GPU, row by row, the most valuable first.
 
@@ -184,7 +181,6 @@ def profile(
     """
     from clustersim.lab.measure import device as devices
     from clustersim.lab.measure.profile import Bench, MeasurementPlan, wholes_file
-    from clustersim.writing import check_output
 
     plan = MeasurementPlan.of(suite, minutes, quick)
     check_output("--out", out, (".csv",))
@@ -198,9 +194,9 @@ def show(
     *,
     predictor: Names = None,
     weights: WeightsFile = None,
-    full: Opt[bool, "Every GPU, intervals, constants and data."] = False,
-    card: Opt[Path | None, "Write the model card of neusight instead.", "FILE"] = None,
-    output: Opt[CommandOutput, option_group(CommandOutput, "as_json")],
+    full: Annotated[bool, "Every GPU, intervals, constants and data."] = False,
+    card: Annotated[Path | None, "Write the model card of neusight instead.", "FILE"] = None,
+    output: Annotated[CommandOutput, ("as_json",)],
 ) -> None:
     """Print what weights learned from, and their errors on what they had not seen.
 
@@ -209,14 +205,16 @@ def show(
     others' errors give it, and `widened` as forecasts carry it.
     """
     from clustersim.lab import model_card
-    from clustersim.writing import check_output
+    from clustersim.predictors import weights_file
 
     if card:
         check_output("--card", card, (".md",), [weights] if weights else ())
     named = _named(predictor, weights, SHIPPED)
     if card and named != [CARD]:
         raise InputError(f"--card: {CARD} alone has a model card; write --predictor {CARD} --card FILE")
-    found = {name: _weights(name, weights) for name in named}
+    if weights is None and (missing := [name for name in named if name not in SHIPPED]):
+        raise InputError(f"{missing[0]!r} ships no weights; those that do: {', '.join(SHIPPED)}")
+    found = {name: weights_file.read(weights or weights_file.shipped(name), name) for name in named}
     if card is not None:
         model_card.write(card, found[CARD])
         typer.echo(f"wrote {card}")
@@ -234,15 +232,6 @@ def _named(names: list[str] | None, weights: Path | None, known: Sequence[str]) 
     if weights is not None and len(found) != 1:
         raise InputError("--weights belongs to one predictor; name it with --predictor")
     return found
-
-
-def _weights(name: str, path: Path | None) -> Weights:
-    """Return the weights of a predictor, from a file or as shipped. Raises InputError if none are shipped."""
-    from clustersim.predictors import weights_file
-
-    if name not in SHIPPED and path is None:
-        raise InputError(f"{name!r} ships no weights; those that do: {', '.join(SHIPPED)}")
-    return weights_file.read(path or weights_file.shipped(name), name)
 
 
 def _weights_lines(weights: Weights, full: bool) -> Iterator[str]:
@@ -264,8 +253,6 @@ def _weights_lines(weights: Weights, full: bool) -> Iterator[str]:
 
 def _table_lines(made: WeightsTable) -> list[str]:
     """Return a table as lines with its title, without empty columns; nothing if it has no rows."""
-    from clustersim.report.table import table
-
     if not made.rows:
         return []
     kept = [i for i, _ in enumerate(made.header) if any(row[i] for row in made.rows)]
@@ -275,70 +262,38 @@ def _table_lines(made: WeightsTable) -> list[str]:
 
 def _judged(rows: Iterable[Mapping[str, Any]], keys: Sequence[str], split: str) -> WeightsTable:
     """Return errors on measured kernels as a table, one row per group."""
-    from clustersim.lab.model_card import WeightsTable
-
-    figures = ("mean", "median", "90th", ">20 GFLOP", "bias", "kernels", "in 80 %", "scalar", "median", "90th")
-    cells = [(*_names(row, keys), *_figures(row)) for row in rows]
-    return WeightsTable(f"absolute errors, split {split}", ("predictor", *keys, *figures, "new"), cells, 1 + len(keys))
-
-
-def _names(row: Mapping[str, Any], keys: Sequence[str]) -> Iterator[str]:
-    """Yield the predictor and the keys of a group of kernels, as cells."""
     from clustersim.lab.evaluate import KEYS
+    from clustersim.lab.model_card import WeightsTable, percent
     from clustersim.units import seconds
 
-    yield str(row["predictor"])
-    for key in keys:
-        value = row[KEYS[key]]
-        yield f"{value} (about {seconds(row['seconds'])})" if KEYS[key] == "decile" else str(value)
+    def cells(row: Mapping[str, Any]) -> Iterator[str]:
+        yield str(row["predictor"])
+        for column in (KEYS[key] for key in keys):
+            yield f"{row[column]} (about {seconds(row['seconds'])})" if column == "decile" else str(row[column])
+        yield from (percent(row[key]) for key in ("mean", "median", "p90", "large"))
+        yield from (f"{row['bias']:.2f}", f"{row['samples']:,}", percent(row["coverage"]))
+        yield from (percent(row[f"scalar_{key}"]) for key in ("mean", "median", "p90"))
+        yield row["new"]
 
-
-def _figures(row: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the errors of a group of kernels, as cells."""
-    from clustersim.lab.model_card import percent
-
-    yield from (percent(row[key]) for key in ("mean", "median", "p90", "large"))
-    yield from (f"{row['bias']:.2f}", f"{row['samples']:,}", percent(row["coverage"]))
-    yield from (percent(row[f"scalar_{key}"]) for key in ("mean", "median", "p90"))
-    yield row["new"]
-
-
-def _model_runs(places: Sequence[Path], predictors: Sequence[Predictor]) -> dict[str, list[ModelRun]]:
-    """Return {predictor: every measured run with its forecast}. Raises DataError for a folder without the table."""
-    from clustersim.lab.whole_models import TABLE, runs
-
-    data = next((place for place in places if (place / TABLE).is_file()), places[0])
-    return {predictor.name: list(runs(data, predictor)) for predictor in predictors}
-
-
-def _model_record(run: ModelRun) -> dict[str, Any]:
-    """Return a measured run with its forecast and the errors of it and of NeuSight's, as JSON data."""
-    return run._asdict() | {"error": run.error, "their_error": run.their_error}
+    figures = ("mean", "median", "90th", ">20 GFLOP", "bias", "kernels", "in 80 %", "scalar", "median", "90th")
+    head = ("predictor", *keys, *figures, "new")
+    return WeightsTable(f"absolute errors, split {split}", head, [tuple(cells(row)) for row in rows], 1 + len(keys))
 
 
 def _model_lines(name: str, found: list[ModelRun]) -> list[str]:
     """Return two tables of a predictor: every run, those with contradictory labels last, and the mean absolute errors."""
     from clustersim.lab.whole_models import means
-    from clustersim.report.table import table
 
-    each = ["model", "GPU", "mode", "option", "seq", "batch", "measured", name, "error", "NeuSight", "label"]
-    mean = ["GPU", "mode", "option", "runs", name, "NeuSight", "label"]
-    return [
-        *(f"{name}: whole models", *table([each, *map(_cells, found)], "<<<<>")),
-        *(f"{name}: mean absolute errors", *table([mean, *map(_mean, means(found))], "<<<>")),
-    ]
+    def ends(one: ModelRun | Mean, errors: Sequence[float | None], sign: str) -> list[str]:
+        shares = ["" if error is None else f"{100 * error:{sign}.1f} %" for error in errors]
+        return [*shares, "" if one.trusted else "doubtful"]
 
-
-def _cells(run: ModelRun) -> tuple[str, ...]:
-    """Return the row of a measured run and its forecast."""
-    theirs = "" if run.their_error is None else f"{100 * run.their_error:+.1f} %"
-    times = (f"{1e3 * run.measured:.1f} ms", f"{1e3 * run.ours:.1f} ms", f"{100 * run.error:+.1f} %")
-    label = "" if run.trusted else "doubtful"
-    return (run.model, run.gpu, run.mode, run.option, str(run.seq), str(run.batch), *times, theirs, label)
-
-
-def _mean(mean: Mean) -> tuple[str, ...]:
-    """Return the row of mean errors over runs of one kind."""
-    theirs = "" if mean.theirs is None else f"{100 * mean.theirs:.1f} %"
-    label = "" if mean.trusted else "doubtful"
-    return (mean.gpu, mean.mode, mean.option, str(mean.runs), f"{100 * mean.ours:.1f} %", theirs, label)
+    each = [["model", "GPU", "mode", "option", "seq", "batch", "measured", name, "error", "NeuSight", "label"]]
+    for run in found:
+        case = [run.model, run.gpu, run.mode, run.option, str(run.seq), str(run.batch)]
+        times = [f"{1e3 * run.measured:.1f} ms", f"{1e3 * run.ours:.1f} ms"]
+        each.append([*case, *times, *ends(run, (run.error, run.their_error), "+")])
+    mean = [["GPU", "mode", "option", "runs", name, "NeuSight", "label"]]
+    mean += [[m.gpu, m.mode, m.option, str(m.runs), *ends(m, (m.ours, m.theirs), "")] for m in means(found)]
+    whole, errors = f"{name}: whole models", f"{name}: mean absolute errors"
+    return [whole, *table(each, "<<<<>"), errors, *table(mean, "<<<>")]

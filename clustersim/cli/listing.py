@@ -5,128 +5,89 @@ from __future__ import annotations
 import importlib
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
+from itertools import takewhile
 from pathlib import Path
 from shutil import get_terminal_size
-from typing import Annotated as Opt
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from clustersim.cli.commands import option_group
 from clustersim.cli.options import CommandOutput
+from clustersim.report.table import table
 
 What = Literal[
     "topologies", "workloads", "gpus", "nodes", "kinds", "schedules", "placements", "algorithms", "predictors"
 ]
 ListRow = dict[str, Any]
+ROOMS: Mapping[What, str] = {"kinds": "topology", "algorithms": "collectives"}
+"""{what: its room}, where that has another name"""
+NCCL = "nccl", "What NCCL's tuner would choose: algorithm, protocol and channels; the default"
 
 
 def show_list(
-    what: Opt[What, "What to list.", "WHAT", {"show_default": False}],
-    output: Opt[CommandOutput, option_group(CommandOutput, "as_json")],
+    what: Annotated[What, "What to list.", "WHAT", {"show_default": False}],
+    output: Annotated[CommandOutput, ("as_json",)],
 ) -> None:
     """List names: shipped topologies and workloads, GPUs, node types, kinds of fabric, algorithms and more."""
-    rows = _LISTS[what]()
+    head, *found = _rows(what)
+    rows = [dict(zip(head, row, strict=True)) for row in found]
     width = get_terminal_size().columns if sys.stdout.isatty() else None
     output.show("list", lambda: {what: rows}, lambda: [line[:width] for line in _table(rows)])
 
 
-def _topologies() -> list[ListRow]:
-    """Return the shipped topologies with their sizes."""
+def _rows(what: What) -> Iterator[tuple[Any, ...]]:
+    """Yield the names of the columns of a list, then its rows."""
     from clustersim.config.shipped import files
-    from clustersim.topology.build import described, document_of
 
-    found = []
-    for name, path in files("topologies").items():
-        cluster = described(document_of(path))[1]
-        found.append(
-            {
-                "name": name,
-                "nodes": cluster.nodes,
-                "gpus": cluster.gpus,
-                "gpu": cluster.gpu.name,
-                "what": _comment(path),
-            }
-        )
-    return found
+    if what == "topologies":
+        from clustersim.topology.build import described, document_of
 
+        yield "name", "nodes", "gpus", "gpu", "what"
+        for name, path in files(what).items():
+            made = described(document_of(path))[1]
+            yield name, made.nodes, made.gpus, made.gpu.name, _comment(path)
+    elif what == "workloads":
+        from clustersim.model.parameters import parameters
+        from clustersim.parallel.load import load
 
-def _workloads() -> list[ListRow]:
-    """Return the shipped workloads with the sizes of their models."""
-    from clustersim.config.shipped import files
-    from clustersim.model.parameters import parameters
-    from clustersim.parallel.load import load
+        yield "name", "parameters", "layers", "gpus_per_replica", "what"
+        for name, path in files(what).items():
+            job = load(path)
+            yield name, parameters(job.model), job.model.layers, job.parallelism.lanes, _comment(path)
+    elif what == "gpus":
+        from clustersim.hardware.gpus import everything
 
-    jobs = {name: (path, load(path)) for name, path in files("workloads").items()}
-    return [
-        {
-            "name": name,
-            "parameters": parameters(job.model),
-            "layers": job.model.layers,
-            "gpus_per_replica": job.parallelism.lanes,
-            "what": _comment(path),
-        }
-        for name, (path, job) in jobs.items()
-    ]
+        yield "name", "vendor", "architecture", "memory_bytes", "bandwidth_bytes_per_s", "bf16_flop_per_s"
+        for gpu in sorted(everything(), key=lambda gpu: gpu.name):
+            rates = gpu.memory_bandwidth, gpu.matrix_peak("bf16")
+            yield gpu.name, gpu.vendor, gpu.architecture, gpu.memory, *rates
+    elif what == "nodes":
+        from clustersim.config.yaml import read
+        from clustersim.convert.override import presets
 
-
-def _gpus() -> list[ListRow]:
-    """Return the GPUs with the main figures of their datasheets."""
-    from clustersim.hardware import gpus
-
-    return [
-        {
-            "name": gpu.name,
-            "vendor": gpu.vendor,
-            "architecture": gpu.architecture,
-            "memory_bytes": gpu.memory,
-            "bandwidth_bytes_per_s": gpu.memory_bandwidth,
-            "bf16_flop_per_s": gpu.matrix_peak("bf16"),
-        }
-        for gpu in sorted(gpus.everything(), key=lambda gpu: gpu.name)
-    ]
+        yield "name", "gpus", "gpu", "what"
+        for name, path in presets().items():
+            gpus = read(path).data["gpus"]
+            yield name, gpus["count"], gpus["model"], _comment(path)
+    else:
+        yield "name", "what"
+        yield from [NCCL] if what == "algorithms" else []
+        yield from _plugins(f"clustersim.{ROOMS.get(what, what)}")
 
 
-def _nodes() -> list[ListRow]:
-    """Return the shipped types of node with their GPUs."""
-    from clustersim.config.yaml import read
-    from clustersim.convert.override import presets
+def _plugins(room: str) -> Iterator[tuple[str, str]]:
+    """Yield (name, first sentence of its file) of the built-in plugins of a room, then those of installed packages."""
+    from clustersim import plugins
 
-    return [
-        {"name": name, "gpus": gpus["count"], "gpu": gpus["model"], "what": _comment(path)}
-        for name, path in presets().items()
-        for gpus in [read(path).data["gpus"]]
-    ]
-
-
-def _plugins(room: str) -> Callable[[], list[ListRow]]:
-    """Return the list of a folder of plugins with the first sentences of their files, and of those in installed packages."""
-
-    def found() -> list[ListRow]:
-        from clustersim import plugins
-
-        modules = sorted(plugins.names(f"clustersim.{room}").items())
-        own = [(name, _first(importlib.import_module(module).__doc__ or "")) for name, module in modules]
-        others = sorted(plugins.installed(f"clustersim.{room}").items())  # not loaded: their code may be broken
-        outside = [(name, f"From the installed package {package}") for name, package in others]
-        return [{"name": name, "what": what} for name, what in (*own, *outside)]
-
-    return found
-
-
-def _algorithms() -> list[ListRow]:
-    """Return the algorithms of collectives: NCCL's choice, and the plugins."""
-    nccl = {"name": "nccl", "what": "What NCCL's tuner would choose: algorithm, protocol and channels; the default"}
-    return [nccl, *_plugins("collectives")()]
+    for name, module in sorted(plugins.names(room).items()):
+        yield name, _first(importlib.import_module(module).__doc__ or "")
+    for name, package in sorted(plugins.installed(room).items()):  # not loaded: their code may be broken
+        yield name, f"From the installed package {package}"
 
 
 def _comment(path: Path) -> str:
     """Return the first sentence of the comment at the start of a file."""
-    lines = []
-    for line in path.read_text(encoding="utf-8").splitlines():
-        if not line.startswith("#"):
-            break
-        lines.append(line.removeprefix("#").strip())
-    return _first(" ".join(lines))
+    comment = takewhile(lambda line: line.startswith("#"), path.read_text(encoding="utf-8").splitlines())
+    return _first(" ".join(line.removeprefix("#").strip() for line in comment))
 
 
 def _first(text: str) -> str:
@@ -134,22 +95,8 @@ def _first(text: str) -> str:
     return re.split(r"(?<!\bal)\.(?:\s+(?=[A-Z`\d])|$)", " ".join(text.partition("\n\n")[0].split()))[0]
 
 
-_LISTS: Mapping[What, Callable[[], list[ListRow]]] = {
-    "topologies": _topologies,
-    "workloads": _workloads,
-    "gpus": _gpus,
-    "nodes": _nodes,
-    "kinds": _plugins("topology"),
-    "schedules": _plugins("schedules"),
-    "placements": _plugins("placements"),
-    "algorithms": _algorithms,
-    "predictors": _plugins("predictors"),
-}
-
-
 def _table(rows: list[ListRow]) -> list[str]:
     """Return the lines of a table: numbers aligned right, text left."""
-    from clustersim.report.table import table
     from clustersim.units import scaled
 
     heads = {"memory_bytes": "memory", "bandwidth_bytes_per_s": "bandwidth", "bf16_flop_per_s": "bf16"}

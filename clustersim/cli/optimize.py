@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 import shlex
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
-from typing import Annotated as Opt
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -14,11 +13,10 @@ from clustersim.cli import options
 from clustersim.cli.answer import PointCommand
 from clustersim.cli.main import INTERRUPTED
 from clustersim.cli.sweep_table import best_lines, likely, point_table
+from clustersim.files import keeping_inputs
 from clustersim.units import plural
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from clustersim.optimization.search import SearchResult
 
 
@@ -29,10 +27,10 @@ def optimize(
     *,
     settings: options.Settings = None,
     machine: options.MachineOption = None,
-    objective: Opt[options.ObjectiveName, "Minimize this per token; gpus: those for --target."] = "soonest",
-    target: Opt[float | None, "Tokens/s that --objective gpus must reach.", "TOKENS/S"] = None,
-    top: Opt[int, "Number of best splits to find.", {"min": 1, "max": 1000}] = 5,
-    trials: Opt[int | None, "Largest number of simulations.", {"min": 1, "max": 1_000_000}] = None,
+    objective: Annotated[options.ObjectiveName, "Minimize this per token; gpus: those for --target."] = "soonest",
+    target: Annotated[float | None, "Tokens/s that --objective gpus must reach.", "TOKENS/S"] = None,
+    top: Annotated[int, "Number of best splits to find.", {"min": 1, "max": 1000}] = 5,
+    trials: Annotated[int | None, "Largest number of simulations.", {"min": 1, "max": 1_000_000}] = None,
     within: options.Within = None,
     unlikely: options.Unlikely = False,
     engine: options.EngineName = "auto",
@@ -46,7 +44,6 @@ def optimize(
     sweep. Each split likely fits and has the overlap that suits it best. What a lower bound proves to be worse is not simulated.
     With --within, --trials or Ctrl-C the search ends with the best so far, and says how much better the rest may be.
     """
-    from clustersim.files import keeping_inputs
     from clustersim.optimization.answer import answer, untried
     from clustersim.optimization.objective import objective as objective_of
     from clustersim.optimization.search import Limits, Stop, free
@@ -103,33 +100,26 @@ def _fields(found: SearchResult, words: PointCommand) -> dict[str, Any]:
 
 def _lines(found: SearchResult, words: PointCommand) -> list[str]:
     """Return the best splits as a table, the command of the best, why it is the best, and counts of other splits."""
+    from clustersim.optimization.why import same, why
+    from clustersim.report.terminal import folded
+
     points = [one.point for one in found.best]
     rows = [{**one.row, "run": shlex.join(words(one.point))} for one in found.best]
     lines = [*point_table(rows, points, True, found.goal), *best_lines(words(points[0])), *likely(rows)]
-    if reasons := list(_reasons(found)):
-        lines += ["why it is the best:", *reasons, ""]
-    counts = (
-        f"{found.simulated:,} of {found.points:,} points were simulated; {found.bounded:,} are worse by a lower bound"
-    )
-    out = [f"{found.twins:,} take the same step as one of these"] if found.twins else []
-    out += [
-        f"{n:,} {'are not likely to fit' if name == 'does not fit' else name}"
-        for name, n in found.refused.counts.items()
-    ]
+    reasons = []
+    for place, one in enumerate(found.best):
+        behind = [why(found.best[0].row, one.row, found.goal)] if place else []
+        if said := "; ".join([*behind, *filter(None, [same(one)])]):
+            reasons += folded(f"{place + 1}. {said}", "  ", "   ")
+    lines += ["why it is the best:", *reasons, ""] if reasons else []
+    found_of = f"{found.simulated:,} of {found.points:,} points were simulated"
+    out = [f"{found_of}; {found.bounded:,} are worse by a lower bound"]
+    out += [f"{found.twins:,} take the same step as one of these"] if found.twins else []
+    names = {"does not fit": "are not likely to fit"}
+    out += [f"{n:,} {names.get(name, name)}" for name, n in found.refused.counts.items()]
     such = [f"  {kind}, such as: {why}" for kind, why in found.refused.examples.items() if kind != "does not fit"]
     if found.gap is not None:
         many = plural(found.open_points, "point was", "points were")
         better = f"none is better than the first by more than {found.gap:.1%}"
         such.append(f"ended early: {many} not reached, of which {better}")
-    return [*lines, ", ".join([counts, *out]), *such]
-
-
-def _reasons(found: SearchResult) -> Iterator[str]:
-    """Yield the reason why each runner-up is slower, and the splits equal to the best, of which the simplest is shown."""
-    from clustersim.optimization.why import same, why
-    from clustersim.report.terminal import folded
-
-    for place, one in enumerate(found.best):
-        behind = [why(found.best[0].row, one.row, found.goal)] if place else []
-        if said := "; ".join([*behind, *filter(None, [same(one)])]):
-            yield from folded(f"{place + 1}. {said}", "  ", "   ")
+    return [*lines, ", ".join(out), *such]

@@ -6,18 +6,18 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
-from typing import Annotated as Opt
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from clustersim import plugins
-from clustersim.cli.commands import OptionGroup, option_group, parameter
+from clustersim.cli.commands import OptionGroup, parameter
 from clustersim.config.options import Option
 from clustersim.config.shipped import Room, files, find, renamed
 from clustersim.errors import InputError
 from clustersim.parallel.options import FLAGS, RUN_OPTIONS
 from clustersim.topology import options as cluster_keys
+from clustersim.writing import check_output
 
 if TYPE_CHECKING:
     from clustersim.costs.figures import Figures
@@ -28,15 +28,9 @@ def topology_file(given: str) -> Path:
     """Return the file of a topology; print a note on standard error if it was named by an old name."""
     path, new = find("topologies", given), renamed("topologies", given)
     if new:
-        typer.echo(
-            f"clustersim: {given} is now called {new}, as the number counts nodes; the old name still works", err=True
-        )
+        said = f"{given} is now called {new}, as the number counts nodes; the old name still works"
+        typer.echo(f"clustersim: {said}", err=True)
     return path
-
-
-def workload_file(given: str) -> Path:
-    """Return the file of a workload, or of several jobs."""
-    return find("workloads", given)
 
 
 def model_file(given: str) -> str:
@@ -47,10 +41,7 @@ def model_file(given: str) -> str:
 def completing(room: Room) -> Callable[[str], list[str]]:
     """Return the shell completion of shipped names; if none matches, shells complete paths."""
 
-    def complete(incomplete: str) -> list[str]:
-        return [name for name in files(room) if name.startswith(incomplete)]
-
-    return complete
+    return lambda incomplete: [name for name in files(room) if name.startswith(incomplete)]
 
 
 TOPOLOGY: dict[str, Any] = {
@@ -60,15 +51,15 @@ TOPOLOGY: dict[str, Any] = {
     "autocompletion": completing("topologies"),
 }
 """Properties of an argument or an option that names a topology."""
-TopologyFile = Opt[Path, TOPOLOGY]
+TopologyFile = Annotated[Path, TOPOLOGY]
 WORKLOAD: dict[str, Any] = {
     "metavar": "WORKLOAD",
     "help": "A workload file, the name of a shipped one, such as gpt3, or a model's config.json.",
-    "parser": workload_file,
+    "parser": lambda given: find("workloads", given),
     "autocompletion": completing("workloads"),
 }
-WorkloadFile = Opt[Path, WORKLOAD]
-ResultFolder = Opt[Path, "The folder that `clustersim run` wrote.", "RESULT"]
+WorkloadFile = Annotated[Path, WORKLOAD]
+ResultFolder = Annotated[Path, "The folder that `clustersim run` wrote.", "RESULT"]
 
 
 def quantity(flag: str, text: str, dimension: str) -> float:
@@ -81,31 +72,38 @@ def quantity(flag: str, text: str, dimension: str) -> float:
         raise InputError(f"{flag}: {error}") from error
 
 
-Within = Opt[
-    float | None, "Time limit, such as 60s.", "TIME", {"parser": lambda text: quantity("--within", text, "time")}
-]
-Force = Opt[bool, "Let --out replace the result of another question."]
-NoSave = Opt[bool, "Write no files."]
-NoFold = Opt[bool, "Simulate every rank, also identical ones."]
+_TIME = {"parser": lambda text: quantity("--within", text, "time")}
+Within = Annotated[float | None, "Time limit, such as 60s.", "TIME", _TIME]
+Force = Annotated[bool, "Let --out replace the result of another question."]
+NoSave = Annotated[bool, "Write no files."]
+NoFold = Annotated[bool, "Simulate every rank, also identical ones."]
 ObjectiveName = Literal["soonest", "rent", "owned", "gpus", "energy"]
 """Names of objectives, `optimization.objective.OBJECTIVES`, which is imported only by commands that search."""
-Unlikely = Opt[bool, "Include splits unlikely to fit: under half of published runs at their memory level succeeded."]
-IgnoreMemory = Opt[bool, "Continue if a job does not fit."]
-EngineName = Opt[Literal["auto", "simpy"], "simpy: the reference; auto: the event loop, faster with the same result."]
-Setting = Opt[
+Unlikely = Annotated[
+    bool, "Include splits unlikely to fit: under half of published runs at their memory level succeeded."
+]
+IgnoreMemory = Annotated[bool, "Continue if a job does not fit."]
+EngineName = Annotated[
+    Literal["auto", "simpy"], "simpy: the reference; auto: the event loop, faster with the same result."
+]
+Setting = Annotated[
     list[str] | None, "Override a key, such as training.clip_gradients=false or cluster.nodes=64.", "KEY=VALUE", "--set"
 ]
-Settings = Opt[
+Settings = Annotated[
     list[str] | None,
     "Override a key; values separated by commas are all tried, auto means all legal ones.",
     "KEY=VALUE",
     "--set",
 ]
-Workers = Opt[int | None, "Number of processes; default: one per core.", {"min": 1, "max": 1024}]
-Blocking = Opt[bool, "Steps wait while a checkpoint is written."]
-ReliabilityFile = Opt[Path | None, "A YAML file of failures, restarts and storage, instead of the defaults.", "FILE"]
-CostsOption = Opt[Path | None, "A YAML file of prices, power and carbon, instead of the defaults.", "FILE"]
-MachineOption = Opt[Path | None, "Measured constants of this cluster: a file of `clustersim calibrate`.", "FILE.yaml"]
+Workers = Annotated[int | None, "Number of processes; default: one per core.", {"min": 1, "max": 1024}]
+Blocking = Annotated[bool, "Steps wait while a checkpoint is written."]
+ReliabilityFile = Annotated[
+    Path | None, "A YAML file of failures, restarts and storage, instead of the defaults.", "FILE"
+]
+CostsOption = Annotated[Path | None, "A YAML file of prices, power and carbon, instead of the defaults.", "FILE"]
+MachineOption = Annotated[
+    Path | None, "Measured constants of this cluster: a file of `clustersim calibrate`.", "FILE.yaml"
+]
 
 
 def _workload(workload: Path | None, model: Path | None) -> Path:
@@ -117,9 +115,9 @@ def _workload(workload: Path | None, model: Path | None) -> Path:
     return workload or model  # type: ignore[return-value]
 
 
-_MODEL = Opt[Path | None, "A model's config.json, instead of a workload.", "FILE", {"parser": workload_file}]
-_FILES = [parameter("workload", Opt[Path | None, WORKLOAD], positional=True), parameter("model", _MODEL)]
-WorkloadOrModel = Opt[Path, OptionGroup(_FILES, _workload)]
+_MODEL = Annotated[Path | None, "A model's config.json, instead of a workload.", "FILE", {"parser": WORKLOAD["parser"]}]
+_FILES = [parameter("workload", Annotated[Path | None, WORKLOAD], positional=True), parameter("model", _MODEL)]
+WorkloadOrModel = Annotated[Path, OptionGroup(_FILES, _workload)]
 """File of a workload, or of `--model`."""
 
 
@@ -136,7 +134,7 @@ def key_options(options: Sequence[Option], lists: bool = False) -> OptionGroup:
     def key_option(one: Option) -> Any:
         kind = str if lists or one.form in ("word", "degree") else int
         shown = {"help": one.what, "metavar": one.values if lists else None}
-        return parameter(one.name, Opt[kind | None, shown, "--seq --sequence" if one.name == "seq" else one.flag])
+        return parameter(one.name, Annotated[kind | None, shown, "--seq --sequence" if one.name == "seq" else one.flag])
 
     keys = {one.name: one.key for one in options}
     return OptionGroup([key_option(one) for one in options], lambda **given: {keys[name]: given[name] for name in keys})
@@ -148,11 +146,11 @@ def change_options(keys: Sequence[Option]) -> OptionGroup:
     return OptionGroup([*group.options, setting], lambda settings, **given: overrides(group.value(**given), settings))
 
 
-RunChanges = Opt[dict[str, Any], change_options(RUN_OPTIONS)]
+RunChanges = Annotated[dict[str, Any], change_options(RUN_OPTIONS)]
 """Changes of a topology and a workload."""
-SweptKeys = Opt[dict[str, Any], key_options(RUN_OPTIONS, lists=True)]
+SweptKeys = Annotated[dict[str, Any], key_options(RUN_OPTIONS, lists=True)]
 """Options of the keys of a topology and a workload, each with one or several values as text; None if not given."""
-ClusterChanges = Opt[dict[str, Any], change_options(cluster_keys.OPTIONS)]
+ClusterChanges = Annotated[dict[str, Any], change_options(cluster_keys.OPTIONS)]
 """Changes of a topology."""
 
 
@@ -168,7 +166,7 @@ def naming(option: str) -> AbstractContextManager[None]:
     return plugins.named_by(lambda text: InputError(f"{option}: {text}"))
 
 
-Plugins = Opt[
+Plugins = Annotated[
     list[str] | None,
     "Permit outside code, such as mine:build; separated by commas, or repeated.",
     "MODULE:NAME",
@@ -182,11 +180,11 @@ class CommandOutput:
     """Options for the output of a command, and for the outside code that it may run."""
 
     plugins: Plugins = None
-    as_json: Opt[bool, "Print JSON instead of text.", "--json"] = False
-    out: Opt[Path | None, "Also write the JSON of the answer here.", "FILE.json", "-o"] = None
-    verbose: Opt[bool, "Also print memory by kind, links, and the errors of kernel times.", "-v"] = False
-    brief: Opt[bool, "Print the three numbers and warnings alone."] = False
-    quiet: Opt[bool, "Print only errors.", "-q"] = False
+    as_json: Annotated[bool, "Print JSON instead of text.", "--json"] = False
+    out: Annotated[Path | None, "Also write the JSON of the answer here.", "FILE.json", "-o"] = None
+    verbose: Annotated[bool, "Also print memory by kind, links, and the errors of kernel times.", "-v"] = False
+    brief: Annotated[bool, "Print the three numbers and warnings alone."] = False
+    quiet: Annotated[bool, "Print only errors.", "-q"] = False
 
     def progress(self) -> AbstractContextManager[Progress]:
         """Show the current phase of the command on standard error, unless only errors or JSON are printed."""
@@ -202,8 +200,6 @@ class CommandOutput:
     def check_file(self, *inputs: Path) -> None:
         """Raise InputError if the file of --out cannot be written, or is one of the input files."""
         if self.out:
-            from clustersim.writing import check_output
-
             check_output("--out", self.out, (".json",), inputs)
 
     def show(self, command: str, data: Callable[[], Mapping[str, Any]], lines: Callable[[], Iterable[str]]) -> None:
@@ -236,18 +232,18 @@ class CommandOutput:
             typer.echo("\n".join(lines))
 
 
-FullOutput = Opt[CommandOutput, option_group(CommandOutput, "plugins", "as_json", "verbose", "brief", "quiet")]
-SearchOutput = Opt[CommandOutput, option_group(CommandOutput, "plugins", "out", "as_json", "quiet")]
-StandardOutput = Opt[CommandOutput, option_group(CommandOutput, "plugins", "as_json", "quiet")]
-JsonOutput = Opt[CommandOutput, option_group(CommandOutput, "plugins", "as_json")]
-TextOutput = Opt[CommandOutput, option_group(CommandOutput, "plugins", "quiet")]
+FullOutput = Annotated[CommandOutput, ("plugins", "as_json", "verbose", "brief", "quiet")]
+SearchOutput = Annotated[CommandOutput, ("plugins", "out", "as_json", "quiet")]
+StandardOutput = Annotated[CommandOutput, ("plugins", "as_json", "quiet")]
+JsonOutput = Annotated[CommandOutput, ("plugins", "as_json")]
+TextOutput = Annotated[CommandOutput, ("plugins", "quiet")]
 
 
 @dataclass(frozen=True)
 class Prices:
     """Options for prices, power and carbon."""
 
-    price: Opt[float | None, "Rent in USD per GPU-hour; default by GPU (docs/planning.md).", "USD"] = None
+    price: Annotated[float | None, "Rent in USD per GPU-hour; default by GPU (docs/planning.md).", "USD"] = None
     costs: CostsOption = None
 
     def figures(self) -> Figures | None:
@@ -259,7 +255,7 @@ class Prices:
         return load(self.costs, self.price)
 
 
-PriceOptions = Opt[Prices, option_group(Prices)]
+PriceOptions = Annotated[Prices, ()]
 
 
 def overrides(changes: Mapping[str, object | None], settings: Sequence[str] | None) -> dict[str, object]:
@@ -267,9 +263,8 @@ def overrides(changes: Mapping[str, object | None], settings: Sequence[str] | No
     given = {key: value for key, value in changes.items() if value is not None}
     found = by_key(settings)
     for key in given.keys() & found.keys():
-        raise InputError(
-            f"{FLAGS[key]} {given[key]} and --set {key}={found[key]} set the same key; give one of the two"
-        )
+        both = f"{FLAGS[key]} {given[key]} and --set {key}={found[key]}"
+        raise InputError(f"{both} set the same key; give one of the two")
     return given | found
 
 
@@ -293,14 +288,6 @@ def on_machine(
         point = {key: values[0] for key, values in several.items()} | ({"cluster.gpu": gpu} if gpu is not None else {})
         found = measured.overrides(topology, {**given, **point})
     return {key: value for key, value in found.items() if key not in several}
-
-
-def words(option: str, text: str) -> tuple[str, ...]:
-    """Return the parts of an option between its commas. Raises InputError if there are none."""
-    parts = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
-    if not parts:
-        raise InputError(f"--{option}: no value; write a list with commas between")
-    return parts
 
 
 def by_key(settings: Sequence[str] | None) -> dict[str, str]:

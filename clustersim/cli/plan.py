@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-from typing import Annotated as Opt
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from clustersim.cli import options
 from clustersim.cli.answer import PointCommand, print_json
-from clustersim.cli.commands import option_group
 from clustersim.cli.main import INTERRUPTED
 from clustersim.cli.sweep_table import best_lines, doubtful, doubts
 from clustersim.errors import InputError
-from clustersim.parallel.options import FLAGS
+from clustersim.files import keeping_inputs
+from clustersim.report.table import table
 from clustersim.units import dollars, plural, scaled, seconds
 
 if TYPE_CHECKING:
@@ -40,21 +40,23 @@ REPLICA, PARAMETERS = 128, 25e6
 def plan(
     workload: options.WorkloadFile,
     *,
-    tokens: Opt[str, "Tokens of the run, such as 15T.", "N"],
-    days: Opt[float | None, "Largest number of days of the run."] = None,
-    budget: Opt[str | None, "Largest cost in USD, such as 20M.", "USD"] = None,
-    nodes: Opt[int | None, "Largest number of nodes, without spares.", {"min": 1}] = None,
-    objective: Opt[options.ObjectiveName | None, "Minimize this; default: rent with --days, else soonest."] = None,
-    pareto: Opt[bool, "List all plans that no other beats in all quantities."] = False,
-    gpu: Opt[str | None, f"GPUs to compare: types of node; default {GPU}.", options.RUN["gpu"].values] = None,
-    nic: Opt[str | None, "Line rates of NICs to compare.", options.RUN["nic"].values] = None,
-    oversubscription: Opt[
+    tokens: Annotated[str, "Tokens of the run, such as 15T.", "N"],
+    days: Annotated[float | None, "Largest number of days of the run."] = None,
+    budget: Annotated[str | None, "Largest cost in USD, such as 20M.", "USD"] = None,
+    nodes: Annotated[int | None, "Largest number of nodes, without spares.", {"min": 1}] = None,
+    objective: Annotated[
+        options.ObjectiveName | None, "Minimize this; default: rent with --days, else soonest."
+    ] = None,
+    pareto: Annotated[bool, "List all plans that no other beats in all quantities."] = False,
+    gpu: Annotated[str | None, f"GPUs to compare: types of node; default {GPU}.", options.RUN["gpu"].values] = None,
+    nic: Annotated[str | None, "Line rates of NICs to compare.", options.RUN["nic"].values] = None,
+    oversubscription: Annotated[
         str | None, "Oversubscriptions of the leaves to compare.", options.RUN["oversubscription"].values
     ] = None,
-    topology: Opt[Path | None, "Cluster, without its node count; default rail_optimized."] = None,
+    topology: Annotated[Path | None, "Cluster, without its node count; default rail_optimized."] = None,
     settings: options.Settings = None,
     machine: options.MachineOption = None,
-    global_batch: Opt[int | None, "Sequences per step; default: the best number.", {"min": 1}] = None,
+    global_batch: Annotated[int | None, "Sequences per step; default: the best number.", {"min": 1}] = None,
     blocking: options.Blocking = False,
     within: options.Within = None,
     reliability: options.ReliabilityFile = None,
@@ -71,7 +73,6 @@ def plan(
     from dataclasses import replace
 
     from clustersim.config.shipped import find
-    from clustersim.files import keeping_inputs
     from clustersim.optimization.search import Stop
     from clustersim.pages.published import nearest_to
     from clustersim.planning.answer import answer, changes
@@ -80,17 +81,16 @@ def plan(
     from clustersim.planning.request import TOPOLOGY, amount, plan_request
     from clustersim.question import StepQuestion
     from clustersim.sweeps.evaluate import Files, load
+    from clustersim.sweeps.space import words
 
     output.check_file(workload)
     stop = Stop(interruptible=True, within=within)
-    fixed = options.overrides({"training.global_batch": global_batch}, settings)
     axes = {"cluster.gpu": gpu, "cluster.nic": nic, "fabric.oversubscription": oversubscription}
-    for key, text in axes.items():
-        if text is not None and key in fixed:
-            raise InputError(f"{FLAGS[key]} {text} and --set {key}={fixed[key]} set the same key; give one of the two")
+    fixed = options.overrides({"training.global_batch": global_batch, **axes}, settings)
     if gpu is None and not fixed.keys() & {"cluster.gpu", "cluster.node"}:
-        axes["cluster.gpu"] = GPU
-    given = {key: options.words(key.rpartition(".")[2], text) for key, text in axes.items() if text is not None}
+        axes["cluster.gpu"] = fixed["cluster.gpu"] = GPU
+    written = {key: str(fixed.pop(key)) for key, text in axes.items() if text is not None}
+    given = {key: words(key.rpartition(".")[2], text) for key, text in written.items()}
     where = find("topologies", topology or TOPOLOGY)
     fixed = options.on_machine(machine, where, fixed, given)
     usd = amount("--budget", budget, "20M or 1.5B") if budget else None
@@ -123,33 +123,33 @@ def _under_way(sought: str, done: int, left: int) -> str:
 def _fields(found: Answer, command: PointCommand) -> dict[str, Any]:
     """Return the plans of all kinds of cluster, and the effect of changed requests, as JSON data."""
     asked = found.asked
-    limits = {"tokens": asked.tokens, "days": asked.days, "budget_usd": asked.budget, "nodes": asked.nodes}
-    changes = [
-        {"what": one.what, "plan": _plan_fields(one.plan, command) if one.plan else None, "misses": one.misses}
-        for one in found.changes
-    ]
-    plans = [_plan_fields(one, command) for _, one in found.plans]
     front = zip(found.winners, found.front, strict=True)
-    pareto = [{"best_by": goals, **_plan_fields(one, command)} for goals, (_, one) in front]
-    without = [{**kind, "why": why} for kind, why in found.without]
-    rest = {"batches": found.batches, "played_days": found.played._asdict(), "changes": changes}
-    return {**limits, "objective": found.goal, "plans": plans, "pareto": pareto, "without": without, **rest}
+    return {
+        "tokens": asked.tokens,
+        "days": asked.days,
+        "budget_usd": asked.budget,
+        "nodes": asked.nodes,
+        "objective": found.goal,
+        "plans": [_plan_fields(one, command) for _, one in found.plans],
+        "pareto": [{"best_by": goals, **_plan_fields(one, command)} for goals, (_, one) in front],
+        "without": [{**kind, "why": why} for kind, why in found.without],
+        "batches": found.batches,
+        "played_days": found.played._asdict(),
+        "changes": [
+            {"what": one.what, "plan": _plan_fields(one.plan, command) if one.plan else None, "misses": one.misses}
+            for one in found.changes
+        ],
+    }
 
 
 def _plan_fields(found: TrainingPlan, command: PointCommand) -> dict[str, Any]:
     """Return one plan as JSON data: its size, cost, losses and checkpoints, and the command of its step."""
-    import shlex
-
     share, saved = found.goodput, found.goodput.checkpoint
     size = {"nodes": found.nodes, "spares": share.spares, "gpus": found.row["ranks"], "days": found.days}
-    took = {"usd": found.usd, "usd_owned": found.usd_owned, "kwh": found.kwh, "co2_kg": found.co2_kg}
+    took = {key: getattr(found, key) for key in ("usd", "usd_owned", "kwh", "co2_kg")}
     lost = {"goodput": share.share, "progress": share.progress, "mtti_s": share.mtti}
-    kept = {
-        "checkpoint_interval_s": share.interval,
-        "checkpoint_bytes": saved.size,
-        "checkpoint_blocking_s": saved.blocking,
-    }
-    rest = {"restart_s": share.restart, "slowest_replica": share.slowest}
+    kept = {"checkpoint_interval_s": share.interval, "checkpoint_bytes": saved.size}
+    rest = {"checkpoint_blocking_s": saved.blocking, "restart_s": share.restart, "slowest_replica": share.slowest}
     points = {"points": found.screened, "points_simulated": found.tried, "gap": found.gap}
     return size | took | lost | kept | rest | points | {"step": found.row, "run": shlex.join(command(found.point))}
 
@@ -163,7 +163,9 @@ def _lines(found: Answer, command: PointCommand, name: str) -> list[str]:
     head = f"{name}, {scaled(found.asked.tokens, '').strip()} tokens, within {found.asked.said}{goal}"
     best, without = found.plans[0][1], [f"  {why}" for _, why in found.without]
     without += [f"  {gpu} has the fewest GPUs, as its price is unknown; add --price" for gpu in unpriced]
-    table = [*_table(found.plans), *_batches(found), "", *without, *_pareto(found)]
+    front = _table(found.front, [", ".join(goals) for goals in found.winners]) if found.front else []
+    pareto = ["no plan that was found beats these in GPUs, days, money and energy:", *front, ""] if front else []
+    table = [*_table(found.plans), *_batches(found), "", *without, *pareto]
     return [head, "", *table, *_details(found, best), *best_lines(command(best.point))]
 
 
@@ -184,25 +186,23 @@ def _batches(found: Answer) -> list[str]:
     return ["", *folded(said, "", "")]
 
 
-def _pareto(found: Answer) -> list[str]:
-    """Return the table of the plans that no other beats, if it was requested."""
-    if not found.front:
-        return []
-    rows = _table(found.front, [", ".join(goals) for goals in found.winners])
-    return ["no plan that was found beats these in GPUs, days, money and energy:", *rows, ""]
-
-
 def _table(plans: Sequence[tuple[Point, TrainingPlan]], notes: Sequence[str] = ()) -> list[str]:
     """Return a table of plans, one per row. notes: objectives by which each is the best, if these are shown."""
-    from clustersim.report.table import table
-
     names = "GPU,nodes,GPUs,spares,split,batch,step,MFU,goodput,days,USD,owned,MWh,t CO2e"
     head = ["", *names.split(","), "best by" if notes else ""]
     differ = [key for key in FABRIC if len({str(kind.get(key)) for kind, _ in plans}) > 1]
-    rows = [[*_cells(place, one, _cluster(kind, differ)), ""] for place, (kind, one) in enumerate(plans, 1)]
-    for row, note in zip(rows, notes, strict=False):
-        row[-1] = note
-    return [*table([head, *rows]), *doubts([one.row for _, one in plans])]
+    cells = [head]
+    for place, (kind, one) in enumerate(plans):
+        row, kilos = one.row, (one.kwh / 1e3, one.co2_kg / 1e3)
+        chunks = f" vpp {row['vpp']}" if row["vpp"] > 1 else ""
+        split = f"{'! ' if doubtful(row) else ''}tp {row['tp']} pp {row['pp']} dp {row['dp']}{chunks}"
+        size = [f"{place + 1}.", _cluster(kind, differ), f"{one.nodes:,}", f"{row['ranks']:,}", str(one.goodput.spares)]
+        speed = [str(row["global_batch"]), seconds(row["step_time_s"]), f"{row['mfu']:.1%}", f"{one.goodput.share:.1%}"]
+        money = ["-" if usd is None else dollars(usd) for usd in (one.usd, one.usd_owned)]
+        rest = [f"{one.days:.1f}" if one.days >= 1 else f"{one.days:.2g}", *money]
+        rest += [f"{kilo:,.0f}" if kilo >= 10 else f"{kilo:.2g}" for kilo in kilos]
+        cells.append([*size, split, *speed, *rest, notes[place] if notes else ""])
+    return [*table(cells), *doubts([one.row for _, one in plans])]
 
 
 def _cluster(kind: Point, differ: Sequence[str]) -> str:
@@ -212,45 +212,24 @@ def _cluster(kind: Point, differ: Sequence[str]) -> str:
     return ", ".join([str(kind.get("cluster.gpu", kind.get("cluster.node"))), *others])
 
 
-def _cells(place: int, one: TrainingPlan, cluster: str) -> list[str]:
-    """Return the row of a plan. place: its number in the table, from 1."""
-    row, share = one.row, one.goodput
-    chunks = f" vpp {row['vpp']}" if row["vpp"] > 1 else ""
-    split = f"{'! ' if doubtful(row) else ''}tp {row['tp']} pp {row['pp']} dp {row['dp']}{chunks}"
-    size = [f"{place}.", cluster, f"{one.nodes:,}", f"{row['ranks']:,}", str(share.spares), split]
-    speed = [str(row["global_batch"]), seconds(row["step_time_s"]), f"{row['mfu']:.1%}", f"{share.share:.1%}"]
-    money = [f"{one.days:.1f}" if one.days >= 1 else f"{one.days:.2g}", _money(one.usd), _money(one.usd_owned)]
-    return [
-        *size,
-        *speed,
-        *money,
-        *(f"{kilo:,.0f}" if kilo >= 10 else f"{kilo:.2g}" for kilo in (one.kwh / 1e3, one.co2_kg / 1e3)),
-    ]
-
-
-def _money(usd: float | None) -> str:
-    """Return an amount in USD as text; `-` if it is not known."""
-    return "-" if usd is None else dollars(usd)
-
-
 def _details(found: Answer, best: TrainingPlan) -> list[str]:
     """Return lines on the failures, checkpoints and replicas of the best plan, and its simulation with failures."""
-    share = best.goodput
-    point = share.checkpoint
+    share, point = best.goodput, best.goodput.checkpoint
     mean, deviation, failures = found.played
-    lines = [
+    early = "ended early: no plan on such a cluster is better than row"
+    return [
         f"a failure every {seconds(share.mtti)} takes {seconds(share.restart)} and the work since the last checkpoint",
         f"a checkpoint of {scaled(point.size, 'B')} every {seconds(share.interval)} stops the step for {seconds(point.blocking)}",
         f"the slowest replica of {best.row['dp']} takes {share.slowest - 1:.2%} longer than their mean",
         f"played with its failures ({failures:,.1f} in the mean): {mean:.2f} days, ± {deviation:.2f}",
         f"{best.tried} of {plural(best.screened, 'split', 'splits')} on all numbers of nodes were simulated",
+        *(
+            f"{early} {n} by more than {one.gap:.1%}"
+            for n, (_, one) in enumerate(found.plans, 1)
+            if one.gap is not None
+        ),
+        "",
     ]
-    for place, (_, one) in enumerate(found.plans, 1):
-        if one.gap is not None:
-            lines.append(
-                f"ended early: no plan on such a cluster is better than row {place} by more than {one.gap:.1%}"
-            )
-    return [*lines, ""]
 
 
 def _change(asked: PlanRequest, best: TrainingPlan, one: Change) -> str:
@@ -275,14 +254,14 @@ def _change(asked: PlanRequest, best: TrainingPlan, one: Change) -> str:
 
 def goodput(
     *,
-    step: Opt[str, "Time of a step if nothing disturbs it, such as 5s.", "TIME"],
-    nodes: Opt[int, "Number of nodes of the job.", {"min": 1, "max": 1_000_000}],
-    gpu: Opt[str, "The GPU: a type of node."] = "h100",
-    parameters: Opt[str | None, "Parameters of the model, such as 405B; default 25 million a GPU.", "N"] = None,
-    rack: Opt[int, "Nodes per rack, which fail together.", {"min": 1, "max": 10_000}] = 4,
+    step: Annotated[str, "Time of a step if nothing disturbs it, such as 5s.", "TIME"],
+    nodes: Annotated[int, "Number of nodes of the job.", {"min": 1, "max": 1_000_000}],
+    gpu: Annotated[str, "The GPU: a type of node."] = "h100",
+    parameters: Annotated[str | None, "Parameters of the model, such as 405B; default 25 million a GPU.", "N"] = None,
+    rack: Annotated[int, "Nodes per rack, which fail together.", {"min": 1, "max": 10_000}] = 4,
     blocking: options.Blocking = False,
     reliability: options.ReliabilityFile = None,
-    output: Opt[options.CommandOutput, option_group(options.CommandOutput, "as_json")],
+    output: Annotated[options.CommandOutput, ("as_json",)],
 ) -> None:
     """Print how much of a run's time is progress on a cluster with failures: checkpoints, restarts, spares and storage to buy."""
     from clustersim.config.shipped import find

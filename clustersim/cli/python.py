@@ -57,6 +57,8 @@ def command(name: str) -> Callable[..., Any]:
 
 def _run(name: str, arguments: tuple[object, ...], options: Mapping[str, object]) -> Any:
     """Run a command with its output captured. Return its data, or its text if it prints no JSON."""
+    import typer
+
     from clustersim.cli.app import UsageError, app
     from clustersim.cli.commands import sentence
 
@@ -65,7 +67,10 @@ def _run(name: str, arguments: tuple[object, ...], options: Mapping[str, object]
         words = [name, *(_word(one, Path(folder), f"argument{i}") for i, one in enumerate(arguments, 1))]
         for key, value in options.items():
             words += _option(key, value, Path(folder))
-        if _prints_json(program, words):
+        leaf: Any = typer.main.get_command(program)
+        for word in words:
+            leaf = getattr(leaf, "commands", {}).get(word, leaf)
+        if any("--json" in getattr(one, "opts", ()) for one in leaf.params):
             words.append("--json")
         printed = io.StringIO()
         try:
@@ -75,16 +80,6 @@ def _run(name: str, arguments: tuple[object, ...], options: Mapping[str, object]
             raise InputError(sentence(error, words)) from error
     text = printed.getvalue()
     return json.loads(text) if words[-1] == "--json" else text
-
-
-def _prints_json(program: Any, words: list[str]) -> bool:
-    """Return whether a command, or the subcommand named by its first argument, has `--json`."""
-    import typer
-
-    found: Any = typer.main.get_command(program)
-    for word in words:
-        found = getattr(found, "commands", {}).get(word, found)
-    return any("--json" in getattr(one, "opts", ()) for one in found.params)
 
 
 def _word(value: object, folder: Path, name: str) -> str:
@@ -112,9 +107,8 @@ def save(result: Result) -> Path:
     digest = sha256(repr((parts, sorted(asked.stored.items(), key=repr))).encode()).hexdigest()[:8]
     target = Path("results") / f"{result.summary['name']}-{digest}"
     with TemporaryDirectory() as folder:
-        files = [
-            _written(data, Path(folder) / f"{name}.yaml") for name, data in zip(("cluster", "job"), parts, strict=True)
-        ]
+        names = (Path(folder) / "cluster.yaml", Path(folder) / "job.yaml")
+        files = [_written(data, name) for data, name in zip(parts, names, strict=True)]
         words = replace(asked, topology=files[0], workload=files[1], overrides={}).words[2:]
         _run("run", tuple(words), {"out": target, "force": True})
     return target

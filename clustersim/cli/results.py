@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-from typing import Annotated as Opt
+from typing import Annotated
 
 import typer
 
 from clustersim.cli.answer import look, read_back
-from clustersim.cli.commands import option_group
 from clustersim.cli.options import CommandOutput, MachineOption, ResultFolder, StandardOutput, TextOutput, on_machine
 from clustersim.errors import InputError, suggest
 from clustersim.units import seconds
-
-if TYPE_CHECKING:
-    from clustersim.report.step_trace import TraceSize
+from clustersim.writing import check_output, save
 
 TRACES = (".json", ".json.gz", ".pt.trace.json", ".gz")
 """Suffixes of traces of torch.profiler."""
 DETAILED = "trace-detailed.json.gz"
 PAGE = "report.html"
-PageFile = Opt[Path | None, f"Where to write it; default: {PAGE} in that folder.", "FILE.html"]
+PageFile = Annotated[Path | None, f"Where to write it; default: {PAGE} in that folder.", "FILE.html"]
 
 
 def explain(result: ResultFolder, *, machine: MachineOption = None, output: StandardOutput) -> None:
@@ -46,13 +42,13 @@ def explain(result: ResultFolder, *, machine: MachineOption = None, output: Stan
 
 
 def compare(
-    results: Opt[
+    results: Annotated[
         list[Path],
         "Folders that `clustersim run` wrote; or one, and a trace of torch.profiler (.json, .json.gz).",
         "RESULT …",
     ],
     *,
-    rank: Opt[int | None, "Rank of the trace; default: the rank that it names, else 0."] = None,
+    rank: Annotated[int | None, "Rank of the trace; default: the rank that it names, else 0."] = None,
     output: StandardOutput,
 ) -> None:
     """Print the differences between the inputs of results and where time goes; or compare a profiler's trace with a result."""
@@ -64,8 +60,16 @@ def compare(
     if rank is not None and not traces:
         raise InputError(f"--rank {rank}: is for a trace; give one behind the result")
     if traces:
-        folder = next(path for path in results if path != traces[0])
-        _compare_with_trace(folder, traces[0], rank, output)
+        from clustersim.explain.beside_trace import beside
+        from clustersim.explain.gpu_trace import measured
+        from clustersim.explain.text import trace_lines
+        from clustersim.question import StoredRun
+
+        with output.progress() as progress:
+            stored = StoredRun.of(next(path for path in results if path != traces[0]))
+            progress("read the trace")
+            times = beside(stored.again(progress), measured(traces[0]), rank)
+        output.show("compare", times.facts, lambda: trace_lines(times, look().strong))
         return
     from clustersim.explain.differences import compared
     from clustersim.explain.text import compared as lines
@@ -74,26 +78,12 @@ def compare(
     output.show("compare", found.facts, lambda: lines(found, look().strong))
 
 
-def _compare_with_trace(folder: Path, trace: Path, rank: int | None, output: CommandOutput) -> None:
-    """Print where the time of a result and of a rank in a profiler's trace goes, next to each other."""
-    from clustersim.explain.beside_trace import beside
-    from clustersim.explain.gpu_trace import measured
-    from clustersim.explain.text import trace_lines
-    from clustersim.question import StoredRun
-
-    with output.progress() as progress:
-        stored = StoredRun.of(folder)
-        progress("read the trace")
-        found = beside(stored.again(progress), measured(trace), rank)
-    output.show("compare", found.facts, lambda: trace_lines(found, look().strong))
-
-
 def trace(
     result: ResultFolder,
     *,
-    out: Opt[Path | None, f"Where to write it; default: {DETAILED} in that folder.", "FILE.json.gz", "-o"] = None,
-    ranks: Opt[str, "kinds: one rank of each kind; all; or a list, such as 0,8-15.", "RANKS"] = "kinds",
-    kernels: Opt[bool, "Draw every kernel inside its pass."] = False,
+    out: Annotated[Path | None, f"Where to write it; default: {DETAILED} in that folder.", "FILE.json.gz", "-o"] = None,
+    ranks: Annotated[str, "kinds: one rank of each kind; all; or a list, such as 0,8-15.", "RANKS"] = "kinds",
+    kernels: Annotated[bool, "Draw every kernel inside its pass."] = False,
     output: TextOutput,
 ) -> None:
     """Write the trace of a result for Perfetto: for the given ranks, with the load of links and the power state.
@@ -103,7 +93,7 @@ def trace(
     from clustersim.engine.compile import families_of
     from clustersim.question import StoredRun
     from clustersim.report.result import detailed_trace, write_trace
-    from clustersim.writing import check_output
+    from clustersim.report.trace import MAX_EVENTS
 
     stored, target = StoredRun.of(result), out or result / DETAILED
     check_output("--out", target, (".gz",))
@@ -114,20 +104,13 @@ def trace(
         times = found.work.seconds if kernels else ()
         parts = found.summary, found.plan, found.record, found.facts.memory
         drawn = detailed_trace(*parts, wanted, families_of(found.work, found.topology), times)
-        if not output.quiet and (large := _large(drawn.size())):
-            typer.echo(large, err=True)
+        size = drawn.size()
+        if size.events > MAX_EVENTS and not output.quiet:
+            about = f"about {float(f'{size.events:.2g}'):,.0f} events, {size.packed / 1e6:,.1f} MB packed"
+            advice = f"a browser moves {MAX_EVENTS:,} smoothly; --ranks 0,8-15 draws fewer ranks"
+            typer.echo(f"{about}: {advice}", err=True)
         events = write_trace(target, drawn, found.summary, stored.manifest.question or "", progress)
     output.say(f"{events:,} events written to {target} (open it at https://ui.perfetto.dev)")
-
-
-def _large(size: TraceSize) -> str:
-    """Return the warning for a trace too large for smooth scrolling in a browser."""
-    from clustersim.report.trace import MAX_EVENTS
-
-    if size.events <= MAX_EVENTS:
-        return ""
-    about = f"about {float(f'{size.events:.2g}'):,.0f} events, {size.packed / 1e6:,.1f} MB packed"
-    return f"{about}: a browser moves {MAX_EVENTS:,} smoothly; --ranks 0,8-15 draws fewer ranks"
 
 
 def numbers(text: str, ranks: int) -> list[int]:
@@ -161,23 +144,19 @@ def rerun(result: ResultFolder, output: StandardOutput) -> None:
     stored = read_summary(result)
     other = [key for key, value in found.items() if stored.get(key) != value]
     facts = {"question": run.command, "same": not other, "step_time_s": found["step_time_s"], "differs": other}
-    output.show("rerun", lambda: facts, lambda: [run.command, _said(found, stored, other, run.manifest.clustersim)])
+    now, was = seconds(found["step_time_s"]), stored.get("step_time_s")
+    said = f"the same comes out: {now}, and all else in summary.json"
+    if other:
+        before = f"{seconds(was)} as {run.manifest.clustersim} had it" if isinstance(was, int | float) else ""
+        said = f"another result comes out: {now}, {before or 'nothing there before'}; "
+        said += f"other than in summary.json: {', '.join(other)}"
+    output.show("rerun", lambda: facts, lambda: [run.command, said])
     if other:
         raise typer.Exit(1)
 
 
-def _said(found: dict[str, Any], stored: dict[str, Any], other: list[str], version: str) -> str:
-    """Return the sentence that compares a repeated result with the stored one."""
-    now = seconds(found["step_time_s"])
-    if not other:
-        return f"the same comes out: {now}, and all else in summary.json"
-    was = stored.get("step_time_s")
-    before = f"{seconds(was)} as {version} had it" if isinstance(was, int | float) else "nothing there before"
-    return f"another result comes out: {now}, {before}; other than in summary.json: {', '.join(other)}"
-
-
 def report(
-    result: Opt[Path, "The folder of a run, such as one in results/.", "RESULT"],
+    result: Annotated[Path, "The folder of a run, such as one in results/.", "RESULT"],
     *,
     out: PageFile = None,
     output: TextOutput,
@@ -192,22 +171,24 @@ def report(
     from clustersim.report.store import read_summary
 
     stored = StoredRun.of(result)
-    target = _page_file(out, result, [path for path, _ in stored.inputs.values()])
-    with output.progress() as progress, stored.holding():
-        found = stored.again(progress)
-        if costs := read_summary(result).get("costs"):
-            found.summary["costs"] = costs
-        why = explained(stored.question, progress, found).facts()
-        progress("draw")
-        text = run_page(found, stored.command, stored.manifest, why)
-    _save(target, text, output)
+
+    def draw() -> str:
+        with output.progress() as progress, stored.holding():
+            found = stored.again(progress)
+            if costs := read_summary(result).get("costs"):
+                found.summary["costs"] = costs
+            why = explained(stored.question, progress, found).facts()
+            progress("draw")
+            return run_page(found, stored.command, stored.manifest, why)
+
+    _write_page(out, result, [path for path, _ in stored.inputs.values()], draw, output)
 
 
 def explore(
-    sweep: Opt[Path, "The folder of a sweep, such as one in results/.", "SWEEP"],
+    sweep: Annotated[Path, "The folder of a sweep, such as one in results/.", "SWEEP"],
     *,
     out: PageFile = None,
-    output: Opt[CommandOutput, option_group(CommandOutput, "quiet")],
+    output: Annotated[CommandOutput, ("quiet",)],
 ) -> None:
     """Write a sweep as one HTML file: Pareto front, heat map, parallel coordinates, filter, and each point with its command.
 
@@ -215,32 +196,24 @@ def explore(
     """
     from clustersim.pages.sweep import sweep_page
 
-    target = _page_file(out, sweep)
-    _save(target, sweep_page(sweep), output)
+    _write_page(out, sweep, (), lambda: sweep_page(sweep), output)
 
 
-def _page_file(out: Path | None, folder: Path, inputs: Sequence[Path] = ()) -> Path:
-    """Return the file of a page: `--out`, or the page in the result's folder. Raises InputError if it cannot be written."""
+def _write_page(
+    out: Path | None, folder: Path, inputs: Sequence[Path], draw: Callable[[], str], output: CommandOutput
+) -> None:
+    """Write a page to `--out`, or to the result's folder, and print where it is. Raises InputError if it cannot be written."""
     if out:
-        from clustersim.writing import check_output
-
         check_output("--out", out, (".html", ".htm"), inputs)
-    return out or folder / PAGE
-
-
-def _save(target: Path, text: str, output: CommandOutput) -> None:
-    """Write a page and print where it is."""
-    from clustersim.writing import save
-
-    save(target, text)
+    save(target := out or folder / PAGE, draw())
     output.say(f"written to {target} (open it in a browser)")
 
 
 def plot(
-    result: Opt[Path, "The folder of a run, for scaling and splits that of a sweep.", "RESULT"],
+    result: Annotated[Path, "The folder of a run, for scaling and splits that of a sweep.", "RESULT"],
     *,
-    kind: Opt[str, "timeline, breakdown, memory or roofline of a run, scaling or splits of a sweep."],
-    out: Opt[Path, "An .svg, .png or .pdf file; the last two need matplotlib.", "FILE"],
+    kind: Annotated[str, "timeline, breakdown, memory or roofline of a run, scaling or splits of a sweep."],
+    out: Annotated[Path, "An .svg, .png or .pdf file; the last two need matplotlib.", "FILE"],
     output: TextOutput,
 ) -> None:
     """Draw a result as a figure: its timeline, where the step goes, memory, kernels under the roof, or how a sweep scales."""

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
-from typing import Annotated as Opt
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from clustersim.cli import options
 from clustersim.cli.answer import look
 from clustersim.errors import InputError, OutOfMemoryError
+from clustersim.files import keeping_inputs
 
 if TYPE_CHECKING:
     from clustersim.explain.explanation import Explanation
@@ -30,20 +30,19 @@ def run(
     no_fold: options.NoFold = False,
     engine: options.EngineName = "simpy",
     ignore_memory: options.IgnoreMemory = False,
-    flops: Opt[Literal["causal", "full"], "Count causal attention half, or in full."] = "causal",
-    out: Opt[Path | None, "Folder of the result; default results/TOPOLOGY-WORKLOAD-OPTIONS."] = None,
+    flops: Annotated[Literal["causal", "full"], "Count causal attention half, or in full."] = "causal",
+    out: Annotated[Path | None, "Folder of the result; default results/TOPOLOGY-WORKLOAD-OPTIONS."] = None,
     force: options.Force = False,
     no_save: options.NoSave = False,
-    draws: Opt[int | None, "Draw N steps whose GPUs differ as cluster.jitter says.", "N", {"min": 1}] = None,
-    cost: Opt[bool, "Say what the step costs in dollars, kWh and CO2."] = False,
+    draws: Annotated[int | None, "Draw N steps whose GPUs differ as cluster.jitter says.", "N", {"min": 1}] = None,
+    cost: Annotated[bool, "Say what the step costs in dollars, kWh and CO2."] = False,
     prices: options.PriceOptions,
-    why: Opt[bool, "Say what its critical path is, and what would make the step shorter."] = False,
-    html: Opt[bool, "Write report.html with the result: a page for a browser; --why adds what-ifs."] = False,
-    timeline: Opt[Path | None, "Draw the timeline, also as .png or .pdf.", "FILE.svg"] = None,
+    why: Annotated[bool, "Say what its critical path is, and what would make the step shorter."] = False,
+    html: Annotated[bool, "Write report.html with the result: a page for a browser; --why adds what-ifs."] = False,
+    timeline: Annotated[Path | None, "Draw the timeline, also as .png or .pdf.", "FILE.svg"] = None,
     output: options.FullOutput,
 ) -> None:
     """Simulate one training step and say how long it takes, why, and whether it fits."""
-    from clustersim.files import keeping_inputs
     from clustersim.question import StepQuestion
     from clustersim.report import names
     from clustersim.report.store import Question, check_target, place
@@ -74,9 +73,8 @@ def run(
             flags[f"engine-{engine}"] = engine != "simpy"
             target = place(identity, out, names.default([*question.parts.values()], given, flags), force)
             if timeline and target.resolve() in timeline.resolve().parents:
-                raise InputError(
-                    f"--timeline {timeline}: lies in the folder of the result, which is replaced whole; choose another place"
-                )
+                what = "lies in the folder of the result, which is replaced whole; choose another place"
+                raise InputError(f"--timeline {timeline}: {what}")
         result = _simulated(question, cluster, job, progress)
         _add_costs(result, cost, prices)
         explained = None
@@ -85,9 +83,12 @@ def run(
 
             explained = explain(question, progress, result)
         if target:
+            from clustersim.report.result import save
+
             progress("save")
-            pages = {"report.html": _page(result, question, identity, explained)} if html else None
-            target = _save(result, target, identity, force, pages)
+            page = _page(result, question, identity, explained) if html else {}
+            parts = result.summary, result.parts, result.plan, result.record, result.facts.memory, result.topology
+            target = save(target, *parts, identity, force, page)
     if timeline:
         from clustersim.figures.files import write
         from clustersim.figures.timeline import picture
@@ -108,9 +109,8 @@ def _simulated(question: StepQuestion, cluster: Topology, job: Job, progress: Pr
         from clustersim.optimization.fit import advice, remedies
 
         progress("fit")
-        error.advice = advice(
-            remedies(simulator, job, lambda nodes: question.changed({"cluster.nodes": nodes}).cluster)
-        )
+        larger = remedies(simulator, job, lambda nodes: question.changed({"cluster.nodes": nodes}).cluster)
+        error.advice = advice(larger)
         raise
 
 
@@ -126,19 +126,14 @@ def _add_costs(result: StepResult, wanted: bool, prices: options.Prices) -> None
     result.summary["costs"] = of_step(found, step, result.summary["tokens_per_s"] * step)
 
 
-def _save(result: StepResult, target: Path, identity: Question, force: bool, pages: Mapping[str, str] | None) -> Path:
-    """Write the files of a result, and further pages {name: text}. Return its folder."""
-    from clustersim.report.result import save
-
-    found = result.summary, result.parts, result.plan, result.record, result.facts.memory, result.topology
-    return save(target, *found, identity, force, pages)
-
-
-def _page(result: StepResult, question: StepQuestion, identity: Question, explained: Explanation | None) -> str:
-    """Return the HTML page of a result, with its what-ifs if `explained` is given."""
+def _page(
+    result: StepResult, question: StepQuestion, identity: Question, explained: Explanation | None
+) -> dict[str, str]:
+    """Return {name: text} of the HTML page of a result, with its what-ifs if `explained` is given."""
     from clustersim.pages.run import run_page
 
-    return run_page(result, shlex.join(question.words), identity.manifest(), explained.facts() if explained else None)
+    facts = explained.facts() if explained else None
+    return {"report.html": run_page(result, shlex.join(question.words), identity.manifest(), facts)}
 
 
 def _lines(result: StepResult, explained: Explanation | None, output: options.CommandOutput) -> Iterator[str]:
@@ -151,19 +146,14 @@ def _lines(result: StepResult, explained: Explanation | None, output: options.Co
 
         yield from ("", *terminal.timeline(result.record, stages_of(result.plan, result.summary)))
     if "costs" in result.summary:
-        yield from _costs(result.summary["costs"])
+        costs = result.summary["costs"]
+        yield from ("", "what it costs")
+        for what, key in (("a step", "step"), ("10^12 tokens", "1t_tokens")):
+            usd, own = costs[f"usd_per_{key}"], costs[f"usd_owned_per_{key}"]
+            dollars = [f"{usd:,.2f} USD rented"] * (usd is not None) + [f"{own:,.2f} owned"] * (own is not None)
+            energy = f"{costs[f'kwh_per_{key}']:,.1f} kWh, {costs[f'co2_kg_per_{key}']:,.1f} kg CO2e"
+            yield f"  {what:<13} {', '.join([*dollars, energy])}"
     if explained:
         from clustersim.explain.text import lines
 
         yield from ("", *lines(explained, look()))
-
-
-def _costs(found: Mapping[str, float | None]) -> list[str]:
-    """Return the costs of a step and of 10^12 tokens; dollars only if a price is known."""
-    said = []
-    for what, key in (("a step", "step"), ("10^12 tokens", "1t_tokens")):
-        usd, own = found[f"usd_per_{key}"], found[f"usd_owned_per_{key}"]
-        dollars = [f"{usd:,.2f} USD rented"] * (usd is not None) + [f"{own:,.2f} owned"] * (own is not None)
-        energy = f"{found[f'kwh_per_{key}']:,.1f} kWh, {found[f'co2_kg_per_{key}']:,.1f} kg CO2e"
-        said.append(f"  {what:<13} {', '.join([*dollars, energy])}")
-    return ["", "what it costs", *said]

@@ -6,14 +6,14 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated as Opt
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
 from clustersim import plugins
 from clustersim.cli.answer import written_out
 from clustersim.errors import InputError
+from clustersim.writing import save, unwritable
 
 FileKind = Literal["cluster", "workload", "jobs", "gpu", "machine"]
 JsonSchema = dict[str, Any]
@@ -22,16 +22,18 @@ FILES: Mapping[FileKind, str] = {"cluster": "cluster.yaml", "workload": "workloa
 """Name of the file that `init` writes for each kind."""
 
 
-def schema(what: Opt[FileKind, "cluster, workload, jobs, gpu or machine.", "WHAT", {"show_default": False}]) -> None:
+def schema(
+    what: Annotated[FileKind, "cluster, workload, jobs, gpu or machine.", "WHAT", {"show_default": False}],
+) -> None:
     """Print the JSON Schema of a kind of YAML file, for editors: every key, its values, its unit and what it means."""
     typer.echo(written_out(document(what)))
 
 
 def init(
-    folder: Opt[Path, "Folder to write to; created if missing.", "FOLDER"] = Path(),
+    folder: Annotated[Path, "Folder to write to; created if missing.", "FOLDER"] = Path(),
     *,
-    schemas: Opt[bool, "Also write JSON Schemas, for editors that complete and check."] = False,
-    force: Opt[bool, "Replace existing files."] = False,
+    schemas: Annotated[bool, "Also write JSON Schemas, for editors that complete and check."] = False,
+    force: Annotated[bool, "Replace existing files."] = False,
 ) -> None:
     """Write a commented cluster and workload that run as they are."""
     made = {name: (TEMPLATES / name).read_text(encoding="utf-8") for name in FILES.values()}
@@ -39,25 +41,18 @@ def init(
         for what, name in FILES.items():
             made[name] = f"# yaml-language-server: $schema={what}.schema.json\n{made[name]}"
             made[f"{what}.schema.json"] = written_out(document(what)) + "\n"
-    _write(folder, made, force)
-    beside = "" if folder == Path() else f"{folder}/"
-    typer.echo(f"written: {', '.join(beside + name for name in made)}")
-    typer.echo(f"now:     clustersim run {beside}cluster.yaml {beside}workload.yaml")
-
-
-def _write(folder: Path, texts: dict[str, str], force: bool) -> None:
-    """Write all files {name: text}. Raises InputError, and writes none, if one exists and `force` is not set."""
-    from clustersim.writing import save, unwritable
-
-    there = [name for name in texts if (folder / name).exists() or (folder / name).is_symlink()]
+    there = [name for name in made if (folder / name).exists() or (folder / name).is_symlink()]
     if there and not force:
         raise InputError(f"{folder / there[0]}: is there already; give another folder, or replace it with --force")
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise unwritable(folder, error) from error
-    for name, text in texts.items():
+    for name, text in made.items():
         save(folder / name, text)
+    beside = "" if folder == Path() else f"{folder}/"
+    typer.echo(f"written: {', '.join(beside + name for name in made)}")
+    typer.echo(f"now:     clustersim run {beside}cluster.yaml {beside}workload.yaml")
 
 
 def document(what: FileKind) -> JsonSchema:
@@ -80,56 +75,41 @@ def _cluster() -> JsonSchema:
     boards = [name for gpu in gpus.everything() for name in (gpu.name, *gpu.aliases)]
     made = definitions(TopologySpec, AstraNetwork, Node, *dict.fromkeys(specs.values()))
     made["Gpus"]["properties"]["model"] |= _either(boards, r"\.ya?ml$")
-    node = made["Node"]
-    made["Node"] = {
-        **_without_required(node),
-        "if": {"not": {"required": ["extends"]}},
-        "then": {"required": node["required"]},
-    }
-    for part in ("Gpus", "Nics", "ScaleUp", "NodePower"):  # keys that a node extends may supply the rest
-        made[part] = _without_required(made[part])
+    complete = {"if": {"not": {"required": ["extends"]}}, "then": {"required": made["Node"]["required"]}}
+    for part in ("Gpus", "Nics", "ScaleUp", "NodePower", "Node"):  # keys that a node extends may supply the rest
+        made[part].pop("required", None)
+    made["Node"] |= complete
     types = {"anyOf": [{"enum": list(presets())}, {"type": "string"}, _ref("Node")]}
     made["Cluster"]["properties"]["node"] |= types
     top = made.pop("TopologySpec")
     top["properties"]["nodes"] |= {"additionalProperties": _ref("Node")}
-    top["properties"]["fabric"] |= {"anyOf": [_fabric(specs), {"type": "null"}]}
-    foreign = {"anyOf": [{"required": ["npus_count"]}, {"required": ["topology"]}]}
-    return {"if": foreign, "then": _ref("AstraNetwork"), "else": top, "definitions": made}
-
-
-def _fabric(specs: Mapping[str, Any]) -> JsonSchema:
-    """Return the schema of the section `fabric`, whose keys depend on its kind. specs: {kind: spec of its keys}."""
-    kinds = _names("topology")
     cases = [
         {"if": {"properties": {"kind": {"const": kind}}, "required": ["kind"]}, "then": _ref(spec.__name__)}
         for kind, spec in specs.items()
     ]
-    return {"type": "object", "required": ["kind"], "properties": {"kind": _either(kinds)}, "allOf": cases}
+    kinds = {"properties": {"kind": _either(_names("topology"))}, "allOf": cases}
+    fabric = {"type": "object", "required": ["kind"], **kinds}
+    top["properties"]["fabric"] |= {"anyOf": [fabric, {"type": "null"}]}
+    foreign = {"anyOf": [{"required": ["npus_count"]}, {"required": ["topology"]}]}
+    return {"if": foreign, "then": _ref("AstraNetwork"), "else": top, "definitions": made}
 
 
 def _workload() -> JsonSchema:
-    """Return the schema of a workload file, with Megatron's names of its keys."""
+    """Return the schema of a workload file, with Megatron's names of its keys; a file with one needs none of ours."""
     from clustersim.config.json_schema import definitions
     from clustersim.config.workload import Workload
+    from clustersim.convert.megatron import ALIASES, NO_EFFECT, NOT_MODELLED, REMEDIES
+    from clustersim.convert.megatron_groups import GROUPED
     from clustersim.frameworks.table import everything
 
     made = definitions(Workload)
     for group in made["Algorithms"]["properties"].values():
         group.update(_either(["nccl", *_names("collectives")]))
     made["Parallelism"]["properties"]["schedule"] |= _either(_names("schedules"))
-    made["Training"]["properties"]["framework"] |= {
-        "anyOf": [{"enum": [one.name for one in everything()]}, {"type": "null"}]
-    }
+    frameworks = [one.name for one in everything()]
+    made["Training"]["properties"]["framework"] |= {"anyOf": [{"enum": frameworks}, {"type": "null"}]}
     top = made.pop("Workload")
     top["properties"]["predictor"] |= _either(_names("predictors"))
-    return {**_with_megatron(top, made), "definitions": made}
-
-
-def _with_megatron(top: JsonSchema, made: dict[str, JsonSchema]) -> JsonSchema:
-    """Return the schema with Megatron's names at its top level and in its sections; a file with one needs none of ours."""
-    from clustersim.convert.megatron import ALIASES, NO_EFFECT, NOT_MODELLED, REMEDIES
-    from clustersim.convert.megatron_groups import GROUPED
-
     arguments = sorted({*ALIASES, *REMEDIES, *GROUPED, *NO_EFFECT, *NOT_MODELLED})
     name = f"^({'|'.join(argument.replace('_', '[-_]') for argument in arguments)})$"
     ours, needed = {"propertyNames": {"not": _ref("Megatron")}}, {}
@@ -138,14 +118,9 @@ def _with_megatron(top: JsonSchema, made: dict[str, JsonSchema]) -> JsonSchema:
         made[section]["patternProperties"] = {name: {"description": "An argument of Megatron-LM."}}
         needed[section.lower()] = {"if": ours, "then": {"required": required}}
     made["Megatron"] = {"description": "Names of arguments of Megatron-LM.", "pattern": name}
-    required = top.pop("required")
-    return {
-        **top,
-        "patternProperties": {name: {"description": "An argument of Megatron-LM."}},
-        "required": ["name"],
-        "if": ours,
-        "then": {"required": required, "properties": needed},
-    }
+    then = {"required": top.pop("required"), "properties": needed}
+    aliases = {"patternProperties": {name: {"description": "An argument of Megatron-LM."}}}
+    return {**top, **aliases, "required": ["name"], "if": ours, "then": then, "definitions": made}
 
 
 def _alone(module: str, name: str) -> JsonSchema:
@@ -178,8 +153,3 @@ def _either(names: Iterable[str], other: str = r"^[\w.]+:\w+$") -> JsonSchema:
 def _ref(name: str) -> JsonSchema:
     """Return a reference to the schema of a spec in `definitions`."""
     return {"$ref": f"#/definitions/{name}"}
-
-
-def _without_required(schema: JsonSchema) -> JsonSchema:
-    """Return a schema that requires none of its keys."""
-    return {key: value for key, value in schema.items() if key != "required"}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated as Opt
+from typing import Annotated
 
 import typer
 
@@ -17,25 +17,27 @@ LEAST = 1 << 30
 
 
 def serve(
-    results: Opt[Path, "Folder of results.", "FOLDER"] = Path("results"),
+    results: Annotated[Path, "Folder of results.", "FOLDER"] = Path("results"),
     *,
-    host: Opt[str, "Address to listen on; addresses that other machines reach need a token."] = "127.0.0.1",
-    port: Opt[int, "Port; 0: any free port.", {"min": 0, "max": 65535}] = 8765,
-    token: Opt[
+    host: Annotated[str, "Address to listen on; addresses that other machines reach need a token."] = "127.0.0.1",
+    port: Annotated[int, "Port; 0: any free port.", {"min": 0, "max": 65535}] = 8765,
+    token: Annotated[
         str,
         "Secret that clients need; safer in CLUSTERSIM_TOKEN, which no process list shows.",
         {"envvar": "CLUSTERSIM_TOKEN"},
     ] = "",
-    topologies: Opt[
+    topologies: Annotated[
         list[Path] | None, "Additional topology in the form; can be repeated.", "FILE", "--topology"
     ] = None,
-    workloads: Opt[list[Path] | None, "Additional workload in the form; can be repeated.", "FILE", "--workload"] = None,
-    at_once: Opt[
+    workloads: Annotated[
+        list[Path] | None, "Additional workload in the form; can be repeated.", "FILE", "--workload"
+    ] = None,
+    at_once: Annotated[
         int | None, "Number of concurrent runs; default: one per core. Others wait.", {"min": 1, "max": 1024}
     ] = None,
-    waiting: Opt[int, "Number of runs that may wait; more are refused.", {"min": 0, "max": 1000}] = 20,
-    memory: Opt[str, "Memory limit of a run."] = "8GiB",
-    seconds: Opt[int, "Time limit of a run in seconds.", {"min": 1}] = 600,
+    waiting: Annotated[int, "Number of runs that may wait; more are refused.", {"min": 0, "max": 1000}] = 20,
+    memory: Annotated[str, "Memory limit of a run."] = "8GiB",
+    seconds: Annotated[int, "Time limit of a run in seconds.", {"min": 1}] = 600,
 ) -> None:
     """Show results in a browser: reports and explorers, runs from a form with their progress, comparisons. Ctrl-C ends it.
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-from typing import Annotated as Opt
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -14,9 +13,9 @@ from clustersim import writing
 from clustersim.cli.options import TOPOLOGY, ClusterChanges, CostsOption, JsonOutput, naming
 from clustersim.errors import InputError, suggest
 from clustersim.files import keeping_inputs
+from clustersim.report.table import table
 
 if TYPE_CHECKING:
-    from clustersim.config.yaml import Document
     from clustersim.costs.bill import Item
     from clustersim.topology.model import Topology
 
@@ -27,15 +26,15 @@ MOST_PASSES = 20_000
 
 
 def show(
-    topology: Opt[Path | None, TOPOLOGY] = None,
+    topology: Annotated[Path | None, TOPOLOGY] = None,
     *,
     changes: ClusterChanges,
-    schedule: Opt[str | None, {"hidden": True}] = None,  # former name of `clustersim schedule`
-    stages: Opt[int, {"min": 1, "max": 512, "hidden": True}] = 4,
-    microbatches: Opt[int, {"min": 1, "max": 4096, "hidden": True}] = 8,
-    chunks: Opt[int, {"min": 1, "max": 64, "hidden": True}] = 1,
-    draw: Opt[Path | None, "Write a picture of the topology to this .svg, .png or .pdf file."] = None,
-    export: Opt[
+    schedule: Annotated[str | None, {"hidden": True}] = None,  # former name of `clustersim schedule`
+    stages: Annotated[int, {"min": 1, "max": 512, "hidden": True}] = 4,
+    microbatches: Annotated[int, {"min": 1, "max": 4096, "hidden": True}] = 8,
+    chunks: Annotated[int, {"min": 1, "max": 64, "hidden": True}] = 1,
+    draw: Annotated[Path | None, "Write a picture of the topology to this .svg, .png or .pdf file."] = None,
+    export: Annotated[
         tuple[str, Path] | None,
         "Write the topology for another program: ns3 (SimAI, ASTRA-sim) or graphml.",
         "FORMAT FILE",
@@ -50,16 +49,23 @@ def show(
     from clustersim.costs.bill import bill
     from clustersim.costs.figures import load
     from clustersim.figures.cluster import picture
-    from clustersim.figures.files import write
-    from clustersim.report.table import table
+    from clustersim.figures.files import check, write
     from clustersim.schedules.draw import schedule_facts, schedule_text
     from clustersim.topology.build import build, document_of, overridden
     from clustersim.topology.describe import describe
+    from clustersim.topology.export import cabled, graphml, ns3
 
     size = stages, microbatches, chunks
     if schedule:
         _check_size(*size)
-    _check_files(topology, draw, export)
+    if (draw or export) and not topology:
+        raise InputError("nothing to draw or export; give a topology file first")
+    if draw and topology:
+        check("--draw", draw, [topology])
+    if export and topology:
+        if export[0] not in FORMATS:
+            raise InputError(f"--export {export[0]}: no such format; {suggest(export[0], FORMATS)}")
+        writing.check_output(f"--export {export[0]}", export[1], FORMATS[export[0]], [topology])
     with keeping_inputs():
         document = overridden(document_of(topology), changes) if topology else None
         if not schedule and not document:
@@ -71,7 +77,9 @@ def show(
             write(draw, picture(document))
             typer.echo(f"written to {draw}", err=True)
         if document and export:
-            _export(document, *export)
+            form, target = export
+            writing.save(target, ns3(cabled(document)) if form == "ns3" else graphml(build(document)))
+            typer.echo(f"written to {target}", err=True)
         cluster = build(document) if document else None
         items = bill(cluster, load(costs)) if cluster else []
         output.show(
@@ -79,23 +87,6 @@ def show(
             lambda: facts | (_facts(cluster, items) if cluster else {}),
             lambda: text + ([*table(describe(cluster), "<"), "", *_bill(items)] if cluster else []),
         )
-
-
-def _check_files(topology: Path | None, draw: Path | None, export: tuple[str, Path] | None) -> None:
-    """Raise InputError if a picture, or a file for another program, is requested that cannot be written."""
-    if not topology:
-        if draw or export:
-            raise InputError("nothing to draw or export; give a topology file first")
-        return
-    if draw:
-        from clustersim.figures.files import check
-
-        check("--draw", draw, [topology])
-    if export:
-        form, target = export
-        if form not in FORMATS:
-            raise InputError(f"--export {form}: no such format; {suggest(form, FORMATS)}")
-        writing.check_output(f"--export {form}", target, FORMATS[form], [topology])
 
 
 def _facts(topology: Topology, items: Sequence[Item]) -> dict[str, Any]:
@@ -115,8 +106,6 @@ def _facts(topology: Topology, items: Sequence[Item]) -> dict[str, Any]:
 
 def _bill(items: Sequence[Item]) -> list[str]:
     """Return a bill as a table with sums; items without a price are left out of the sums, with a note."""
-    from clustersim.report.table import table
-
     cells = [("what it takes", "", "number", "USD each", "USD", "kW", "prices of")]
     for one in items:
         each, usd = ("-", "-") if one.price is None else (f"{one.price:,.0f}", f"{one.usd:,.0f}")
@@ -128,22 +117,12 @@ def _bill(items: Sequence[Item]) -> list[str]:
     return table(cells, "<<>>>><")
 
 
-def _export(document: Document, form: str, target: Path) -> None:
-    """Write a cluster in a format of another program."""
-    from clustersim.topology import export
-    from clustersim.topology.build import build
-
-    text = export.ns3(export.cabled(document)) if form == "ns3" else export.graphml(build(document))
-    writing.save(target, text)
-    typer.echo(f"written to {target}", err=True)
-
-
 def schedule(
-    name: Opt[str, "The schedule, such as 1f1b.", "NAME"],
+    name: Annotated[str, "The schedule, such as 1f1b.", "NAME"],
     *,
-    pp: Opt[int, "Pipeline ranks.", {"min": 1, "max": 512}] = 4,
-    microbatches: Opt[int, "Microbatches per step.", {"min": 1, "max": 4096}] = 8,
-    vpp: Opt[int, "Model chunks per rank (interleaved).", {"min": 1, "max": 64}] = 1,
+    pp: Annotated[int, "Pipeline ranks.", {"min": 1, "max": 512}] = 4,
+    microbatches: Annotated[int, "Microbatches per step.", {"min": 1, "max": 4096}] = 8,
+    vpp: Annotated[int, "Model chunks per rank (interleaved).", {"min": 1, "max": 64}] = 1,
     output: JsonOutput,
 ) -> None:
     """Draw a pipeline schedule as text: the passes of each rank over time, its bubble, and the activations each rank keeps."""
@@ -158,6 +137,5 @@ def schedule(
 def _check_size(stages: int, microbatches: int, chunks: int) -> None:
     """Raise InputError if a schedule has too many passes to draw."""
     if stages * microbatches * chunks > MOST_PASSES:
-        raise InputError(
-            f"{stages} stages × {microbatches} microbatches × {chunks} chunks are too many to draw; lower one"
-        )
+        size = f"{stages} stages × {microbatches} microbatches × {chunks} chunks"
+        raise InputError(f"{size} are too many to draw; lower one")

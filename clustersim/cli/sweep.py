@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
-from typing import Annotated as Opt
+from typing import Annotated
 
 import typer
 
@@ -17,9 +15,6 @@ from clustersim.cli.sweep_table import FRONT, SHOWN, Shown, View
 from clustersim.units import plural
 from clustersim.writing import check_output, save
 
-if TYPE_CHECKING:
-    from clustersim.sweeps.evaluate import Row
-
 
 def sweep(
     topology: options.TopologyFile,
@@ -28,20 +23,24 @@ def sweep(
     *,
     settings: options.Settings = None,
     machine: options.MachineOption = None,
-    axes: Opt[Path | None, "A YAML file of axes, such as tp: [4, 8] and nodes: 64..1024x2.", "FILE"] = None,
+    axes: Annotated[Path | None, "A YAML file of axes, such as tp: [4, 8] and nodes: 64..1024x2.", "FILE"] = None,
     workers: options.Workers = None,
     engine: options.EngineName = "auto",
-    out: Opt[Path | None, "Folder of the result; default results/sweep-TOPOLOGY-WORKLOAD-OPTIONS."] = None,
+    out: Annotated[Path | None, "Folder of the result; default results/sweep-TOPOLOGY-WORKLOAD-OPTIONS."] = None,
     force: options.Force = False,
-    top: Opt[int | None, f"Rows to print; default: {SHOWN}, with --json all.", {"min": 1}] = None,
-    sort: Opt[str, "Columns to sort by, most important first; a leading - reverses one.", "COLUMN,…"] = "tokens_per_s",
-    pareto: Opt[
+    top: Annotated[int | None, f"Rows to print; default: {SHOWN}, with --json all.", {"min": 1}] = None,
+    sort: Annotated[
+        str, "Columns to sort by, most important first; a leading - reverses one.", "COLUMN,…"
+    ] = "tokens_per_s",
+    pareto: Annotated[
         str | None, f"Show only what none beats in all of these: {', '.join(FRONT)}.", "step,memory,gpus,cost"
     ] = None,
-    csv: Opt[Path | None, "Also write the table as CSV.", "FILE.csv"] = None,
-    shard: Opt[str | None, "Simulate part I of N equal parts, in its own folder.", "I/N"] = None,
-    merge: Opt[list[Path] | None, "Include this folder's rows, such as a shard's; repeatable."] = None,
-    ray: Opt[str | None, "Simulate on the Ray cluster there (extra ray): auto, HOST:PORT, ray://…", "ADDRESS"] = None,
+    csv: Annotated[Path | None, "Also write the table as CSV.", "FILE.csv"] = None,
+    shard: Annotated[str | None, "Simulate part I of N equal parts, in its own folder.", "I/N"] = None,
+    merge: Annotated[list[Path] | None, "Include this folder's rows, such as a shard's; repeatable."] = None,
+    ray: Annotated[
+        str | None, "Simulate on the Ray cluster there (extra ray): auto, HOST:PORT, ray://…", "ADDRESS"
+    ] = None,
     prices: options.PriceOptions,
     output: options.StandardOutput,
 ) -> None:
@@ -54,17 +53,15 @@ def sweep(
     from clustersim.report.store import check_target
     from clustersim.sweeps.axes import space
     from clustersim.sweeps.run import Shard, run
+    from clustersim.sweeps.space import words
 
     asked = space(changes, options.by_key(settings), axes)
     asked = replace(asked, fixed=options.on_machine(machine, topology, asked.fixed, asked.axes))
-    view = View(options.words("sort", sort), options.words("pareto", pareto) if pareto else ())
+    view = View(tuple(words("sort", sort)), tuple(words("pareto", pareto or None)))
     if out:
         check_target(out)
     if csv:
         check_output("--csv", csv, (".csv",), (topology, workload))
-
-    def show(rows: Iterator[tuple[int, Row]], count: int) -> Iterator[tuple[int, Row]]:
-        return tracked(rows, count, output.silent)
 
     words_of = StepQuestion(topology, workload, engine=engine, machine=machine).commands(asked.by_set)
     found = run(
@@ -73,7 +70,7 @@ def sweep(
         asked,
         workers or cores(),
         out,
-        show,
+        lambda rows, count: tracked(rows, count, output.silent),
         fixed=asked.fixed,
         force=force,
         engine=engine,
@@ -85,7 +82,9 @@ def sweep(
     )
     shown = Shown(topology, workload, asked, found, view)
     if csv:
-        save(csv, shown.csv())
+        from clustersim.sweeps.table import frame
+
+        save(csv, str(frame(found.rows).write_csv()))
     if found.damaged:
         typer.echo(f"{found.damaged} damaged lines of {found.folder}/points.jsonl were left out", err=True)
     if found.lost:

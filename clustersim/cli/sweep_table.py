@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from clustersim.errors import ClustersimError, InputError, suggest
 from clustersim.parallel.options import KEYS, RUN_OPTIONS
+from clustersim.report.table import table
 from clustersim.units import duration, gibibytes, plural
 
 if TYPE_CHECKING:
@@ -26,6 +27,12 @@ DEGREES = ("cp", "ep")
 """Degrees shown only if they are not 1; other degrees of a split are always shown."""
 NETWORK = ("fabric", "cluster.nic", "cluster.node.nics")
 """Prefixes of keys of a network, which costs its owner, but changes nothing in rents of GPUs."""
+VERBS = {
+    "does not fit": ("does not fit", "do not fit"),
+    "illegal": ("is illegal", "are illegal"),
+    "failed": ("failed",) * 2,
+}
+"""{status of a point without a result: what is said of one, and of several}"""
 FRONT = ("step", "memory", "gpus", "cost", "energy")
 """Objectives that a Pareto front can combine."""
 _DETAIL = re.compile(r"\(.*?\)|[0-9]+(?:[.,][0-9]+)*")
@@ -64,12 +71,6 @@ class Shown:
         kept = front(self.rows, self.view.pareto) if self.view.pareto else self.rows
         return ranked(kept, self.view.sort)
 
-    def csv(self) -> str:
-        """Return the table of all points as CSV, including the command of each."""
-        from clustersim.sweeps.table import frame
-
-        return str(frame(self.rows).write_csv())
-
     @property
     def rows(self) -> Sequence[Row]:
         """All rows, in the order of the space."""
@@ -92,9 +93,22 @@ class Shown:
 
     def text(self, top: int) -> str:
         """Return the `top` best rows as a table, the command of the first, and the reasons of points without a result."""
-        best, many = self.best(), len(self.rows)
-        lines = [*self._table(best[:top]), *best_lines(shlex.split(best[0]["run"])), *likely(best)] if best else []
-        lines += _warned(best[:top])
+        from clustersim.config.overrides import of_topology
+        from clustersim.report.terminal import folded
+        from clustersim.sweeps.space import varied
+
+        best, many, lines = self.best(), len(self.rows), list[str]()
+        if best:
+            priced = self.view != DEFAULT or any(map(of_topology, varied(self.found.space)))
+            lines += point_table(best[:top], self.found.space, priced)
+            lines += [*best_lines(shlex.split(best[0]["run"])), *likely(best)]
+        places: dict[str, list[str]] = {}
+        for place, row in enumerate(best[:top], 1):
+            for said in row.get("warnings", "").splitlines():
+                places.setdefault(said, []).append(str(place))
+        for said, of in places.items():
+            numbers = f"row {of[0]}" if len(of) == 1 else f"rows {', '.join(of[:-1])} and {of[-1]}"
+            lines += folded(f"warning, {numbers}: {said}")
         done = sum(row["status"] == "ok" for row in self.rows)
         verb = "was" if done == 1 else "were"
         resumed = f", {self.found.resumed} of them before" if self.found.resumed else ""
@@ -102,7 +116,10 @@ class Shown:
             lines.append(f"{len(best)} of them are on the front of {', '.join(self.view.pareto)}")
         lines.append(f"{done} of {plural(many, 'point', 'points')} {verb} simulated{resumed}")
         kinds = self._reasons()
-        lines += [_reason(*kind) for kind in kinds[:REASONS]]
+        for status, count, why in kinds[:REASONS]:
+            one, several = VERBS[status]
+            such = f"1 {one}: " if count == 1 else f"{count} {several}, such as: "
+            lines += folded(such + why, "  ")
         more = f", for {len(kinds) - REASONS} more reasons" if len(kinds) > REASONS else ""
         lines.append(f"every point{more}: {self.found.folder}/points.parquet")
         return "\n".join(lines)
@@ -127,14 +144,6 @@ class Shown:
         found = [(status, len(reasons), reasons[0]) for (status, _), reasons in kinds.items()]
         return sorted(found, key=lambda one: -one[1])
 
-    def _table(self, rows: Sequence[Row]) -> list[str]:
-        """Return the ranked rows as a table, with prices if the cluster varies."""
-        from clustersim.config.overrides import of_topology
-        from clustersim.sweeps.space import varied
-
-        priced = self.view != DEFAULT or any(map(of_topology, varied(self.found.space)))
-        return point_table(rows, self.found.space, priced)
-
 
 def point_table(rows: Sequence[Row], space: Sequence[Point], priced: bool, goal: str = "") -> list[str]:
     """Return rows as a table with a column for each degree of their split and each key that varies in the space.
@@ -142,7 +151,6 @@ def point_table(rows: Sequence[Row], space: Sequence[Point], priced: bool, goal:
     priced: whether to include the cost of 10^12 tokens. goal: the minimized objective, which has a column too.
     """
     from clustersim.config.overrides import of_topology
-    from clustersim.report.table import table
     from clustersim.sweeps.evaluate import COLUMNS
     from clustersim.sweeps.space import varied
 
@@ -160,39 +168,15 @@ def point_table(rows: Sequence[Row], space: Sequence[Point], priced: bool, goal:
     if goal == "energy":
         priced_by["kWh/1T tokens"] = "kwh_per_1t_tokens"
     head += priced_by
-    prices = [*priced_by.values()]
-    cells = [head, *(_cells(place, row, names, prices, len(owned) > 1) for place, row in enumerate(rows, 1))]
-    return [*table(cells), *doubts(rows), ""]
-
-
-def _cells(place: int, row: Row, names: Sequence[str], prices: Sequence[str], clusters: bool) -> list[str]:
-    """Return a row of the table. clusters: whether points have different numbers of GPUs."""
-    used = f"{row['ranks']} of {row['gpus']}" if clusters and row["idle_gpus"] else str(row["ranks"])
-    speed = [f"{place}.", f"{row['tokens_per_s']:,.0f}", duration(row["step_time_s"]), used]
-    return [
-        *speed,
-        *(str(row[name]) for name in names),
-        f"{row['mfu']:.1%}",
-        f"{row['bubble_s'] / row['step_time_s']:.1%}",
-        ("! " if doubtful(row) else "") + gibibytes(row["peak_memory_bytes"]),
-        *("-" if row[price] is None else f"{row[price]:,.0f}" for price in prices),
-    ]
-
-
-def _warned(rows: Sequence[Row]) -> list[str]:
-    """Return the notes on the clusters of the shown rows, each sentence once."""
-    from clustersim.report.terminal import folded
-
-    places: dict[str, list[str]] = {}
+    cells = [head]
     for place, row in enumerate(rows, 1):
-        for said in row.get("warnings", "").splitlines():
-            places.setdefault(said, []).append(str(place))
-    return [line for said, of in places.items() for line in folded(f"warning, {_rows(of)}: {said}")]
-
-
-def _rows(places: Sequence[str]) -> str:
-    """Return the numbers of rows as words: `rows 1, 2 and 5`."""
-    return f"row {places[0]}" if len(places) == 1 else f"rows {', '.join(places[:-1])} and {places[-1]}"
+        used = f"{row['ranks']} of {row['gpus']}" if len(owned) > 1 and row["idle_gpus"] else str(row["ranks"])
+        speed = [f"{place}.", f"{row['tokens_per_s']:,.0f}", duration(row["step_time_s"]), used]
+        shares = [f"{row['mfu']:.1%}", f"{row['bubble_s'] / row['step_time_s']:.1%}"]
+        memory = ("! " if doubtful(row) else "") + gibibytes(row["peak_memory_bytes"])
+        prices = ["-" if row[price] is None else f"{row[price]:,.0f}" for price in priced_by.values()]
+        cells.append([*speed, *(str(row[name]) for name in names), *shares, memory, *prices])
+    return [*table(cells), *doubts(rows), ""]
 
 
 def doubtful(row: Row) -> bool:
@@ -215,9 +199,8 @@ def likely(best: Sequence[Row]) -> list[str]:
     place = next((place for place, row in enumerate(best) if not doubtful(row)), None)
     if place is None:
         return ["it is unlikely to fit, as all others are", ""]
-    return best_lines(
-        shlex.split(best[place]["run"]), f"it is unlikely to fit; the best that likely fits, row {place + 1}:"
-    )
+    head = f"it is unlikely to fit; the best that likely fits, row {place + 1}:"
+    return best_lines(shlex.split(best[place]["run"]), head)
 
 
 def best_lines(words: Sequence[str], head: str = "the best one alone:") -> list[str]:
@@ -231,13 +214,3 @@ def best_lines(words: Sequence[str], head: str = "the best one alone:") -> list[
             lines.append("   ")
         lines[-1] += text
     return [head, *lines, ""]
-
-
-def _reason(status: str, count: int, why: str) -> str:
-    """Return one kind of reason with its count, in lines wrapped for the terminal."""
-    from clustersim.report.terminal import folded
-
-    one = {"does not fit": "does not fit", "illegal": "is illegal", "failed": "failed"}[status]
-    several = {"does not fit": "do not fit", "illegal": "are illegal", "failed": "failed"}[status]
-    such = f"1 {one}: " if count == 1 else f"{count} {several}, such as: "
-    return "\n".join(folded(such + why, "  "))

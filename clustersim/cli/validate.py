@@ -5,35 +5,35 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Annotated as Opt
-from typing import Any
+from typing import Annotated, Any
 
-from clustersim.cli.commands import option_group
 from clustersim.cli.options import CommandOutput, EngineName, Force, Workers
 from clustersim.cli.progress import cores, tracked
+from clustersim.files import keeping_inputs
+from clustersim.report.table import table
+from clustersim.writing import unwritable
 
 Outcomes = list[dict[str, Any]]
 
 
 def validate(
-    files: Opt[list[Path] | None, "Measured runs; default: the shipped published runs.", "FILE.csv …"] = None,
+    files: Annotated[list[Path] | None, "Measured runs; default: the shipped published runs.", "FILE.csv …"] = None,
     *,
-    ablate: Opt[
+    ablate: Annotated[
         list[str] | None,
         "Also with one part changed: predictor=roofline|linear|habitat (neusight-paper once trained), "
         "fabric=ideal, host=ideal, clocks=boost, nccl=ring|tree.",
         "PART=VALUE|…",
     ] = None,
-    memory: Opt[Path | None, "Measured peaks of memory: columns id and allocated_gib.", "FILE.csv"] = None,
+    memory: Annotated[Path | None, "Measured peaks of memory: columns id and allocated_gib.", "FILE.csv"] = None,
     workers: Workers = None,
     engine: EngineName = "auto",
-    out: Opt[Path | None, "Folder of the result; default results/validate-FILES."] = None,
-    calibrate: Opt[Path | None, "Write the table of intervals from these runs, and use it.", "TABLE.json"] = None,
+    out: Annotated[Path | None, "Folder of the result; default results/validate-FILES."] = None,
+    calibrate: Annotated[Path | None, "Write the table of intervals from these runs, and use it.", "TABLE.json"] = None,
     force: Force = False,
-    output: Opt[CommandOutput, option_group(CommandOutput, "as_json", "quiet", "plugins")],
+    output: Annotated[CommandOutput, ("as_json", "quiet", "plugins")],
 ) -> None:
     """Simulate measured training steps with defaults alone, and compare the times, the memory and the ranking."""
-    from clustersim.files import keeping_inputs
     from clustersim.report.names import default
     from clustersim.report.store import Question, place
     from clustersim.validate import log, peaks
@@ -79,7 +79,6 @@ def _calibrated(path: Path, several: Sequence[Outcomes], title: str) -> list[Out
     from clustersim.report.store import write_json
     from clustersim.validate.calibrate import held, table
     from clustersim.validate.statistics import judged
-    from clustersim.writing import unwritable
 
     outcomes, unseen, strangers = several
     found = table(judged(judged(outcomes, unseen), strangers))
@@ -92,18 +91,13 @@ def _calibrated(path: Path, several: Sequence[Outcomes], title: str) -> list[Out
 
 def _lines(found: Mapping[str, Any], outcomes: Sequence[dict[str, Any]]) -> Iterable[str]:
     """Yield the errors over all runs, publishers and groups as text, and why runs were not simulated."""
-    from clustersim.report.table import table
     from clustersim.validate.page import PUBLISHERS, example, publishers, sentence, tables
 
     yield sentence(found)
     if found["groups"]["publisher"]:
-        yield ""
-        yield from table([PUBLISHERS, *publishers(found)], "<>")
+        yield from ("", *table([PUBLISHERS, *publishers(found)], "<>"))
     for title, head, rows in tables(found):
-        yield ""
-        yield title
-        yield from table([head, *rows], "<>")
+        yield from ("", title, *table([head, *rows], "<>"))
     if found["refused"]:
-        yield ""
-        yield "not simulated"
+        yield from ("", "not simulated")
         yield from (f"  {count} {kind}, such as {example(outcomes, kind)}" for kind, count in found["refused"].items())

@@ -8,11 +8,12 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from clustersim import plugins
-from clustersim.cli.listing import _LISTS
+from clustersim.cli.listing import What
 
 ROOT = Path(__file__).parents[2]
 COMMANDS = (
@@ -31,7 +32,7 @@ COMMANDS = (
 )
 
 
-@pytest.mark.parametrize("what", _LISTS)
+@pytest.mark.parametrize("what", get_args(What))
 def test_a_list_has_a_line_for_each_name_and_says_what_it_is(call, what):
     code, out, err = call("list", what)
     assert (code, err) == (0, "")
