@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 from typing import Literal
 
@@ -39,10 +40,45 @@ class YamlNode:
 
 def compose(text: str, path: str) -> YamlNode | None:
     """Return the root node of YAML text, None for empty text. Raises ConfigError with the position of an error."""
-    composer = _Composer(path)
+    root: YamlNode | None = None
+    inside: list[YamlNode] = []
+    anchors: dict[str, YamlNode] = {}
+    count = 0
     for event in _events(text, path):
-        composer.take(event)
-    return composer.root
+        error = partial(ConfigError, path, *_place(event))
+        if isinstance(event, pyyaml.CollectionEndEvent):
+            inside.pop()
+        elif isinstance(event, pyyaml.DocumentStartEvent) and root is not None:
+            raise error("a second document starts here; keep one document a file")
+        elif isinstance(event, pyyaml.NodeEvent):
+            is_alias = isinstance(event, pyyaml.AliasEvent)
+            node = anchors.get(event.anchor or "") if is_alias else _node(event, path)
+            if node is None:
+                raise error(f"no anchor &{event.anchor} stands before this alias; write the value out")
+            if is_alias and any(node is parent for parent in inside):
+                raise error("an alias (*) inside its own anchor (&) never ends; write the values out")
+            if not is_alias and event.anchor is not None:
+                anchors[event.anchor] = node
+            count += not is_alias
+            if count > MAX_VALUES:
+                raise error(f"more than {MAX_VALUES} values; write a smaller file")
+            root = root or node
+            if inside:
+                inside[-1].items.append(node)
+            if node.kind != "scalar" and not is_alias:
+                inside.append(node)
+            if len(inside) > MAX_DEPTH:
+                raise error(f"more than {MAX_DEPTH} levels of nesting; write a flatter file")
+    return root
+
+
+def _node(event: pyyaml.NodeEvent, path: str) -> YamlNode:
+    """Return an event that is not an alias as a node without items. Raises ConfigError for a tag."""
+    if (tag := getattr(event, "tag", None)) is not None:
+        raise ConfigError(path, *_place(event), f"the tag {shown(tag)} is not supported; write the plain value")
+    if isinstance(event, pyyaml.ScalarEvent):
+        return YamlNode("scalar", _place(event), event.value, quoted=bool(event.style))
+    return YamlNode("mapping" if isinstance(event, pyyaml.MappingStartEvent) else "list", _place(event))
 
 
 def _events(text: str, path: str, skipped: int = 0) -> Iterator[pyyaml.Event]:
@@ -70,69 +106,6 @@ def _events(text: str, path: str, skipped: int = 0) -> Iterator[pyyaml.Event]:
         raise ConfigError(path, line, column, "not a text file: control characters are not allowed") from error
     except (pyyaml.YAMLError, UnicodeError) as error:
         raise ConfigError(path, 1, 1, "not valid YAML: the text is not Unicode; write UTF-8") from error
-
-
-class _Composer:
-    def __init__(self, path: str) -> None:
-        self.path = path
-        self.root: YamlNode | None = None
-        self.open: list[YamlNode] = []
-        self.anchors: dict[str, YamlNode] = {}
-        self.count = 0
-
-    def take(self, event: pyyaml.Event) -> None:
-        """Add one event of the parser to the tree. Raises ConfigError for YAML that is not supported."""
-        if isinstance(event, pyyaml.CollectionEndEvent):
-            self.open.pop()
-        elif isinstance(event, pyyaml.DocumentStartEvent) and self.root is not None:
-            raise self.error(event, "a second document starts here; keep one document a file")
-        elif isinstance(event, pyyaml.AliasEvent):
-            self.add(self.alias(event))
-        elif isinstance(event, pyyaml.NodeEvent):
-            self.enter(event)
-
-    def enter(self, event: pyyaml.NodeEvent) -> None:
-        """Add a node. If it is a mapping or a list, later events belong to it until its end."""
-        node = self.node(event)
-        if event.anchor is not None:
-            self.anchors[event.anchor] = node
-        self.count += 1
-        if self.count > MAX_VALUES:
-            raise self.error(event, f"more than {MAX_VALUES} values; write a smaller file")
-        self.add(node)
-        if node.kind != "scalar":
-            self.open.append(node)
-        if len(self.open) > MAX_DEPTH:
-            raise self.error(event, f"more than {MAX_DEPTH} levels of nesting; write a flatter file")
-
-    def node(self, event: pyyaml.NodeEvent) -> YamlNode:
-        """Return an event as a node. Raises ConfigError for a tag."""
-        tag = getattr(event, "tag", None)
-        if tag is not None:
-            raise self.error(event, f"the tag {shown(tag)} is not supported; write the plain value")
-        place = _place(event)
-        if isinstance(event, pyyaml.ScalarEvent):
-            return YamlNode("scalar", place, event.value, quoted=bool(event.style))
-        return YamlNode("mapping" if isinstance(event, pyyaml.MappingStartEvent) else "list", place)
-
-    def alias(self, event: pyyaml.AliasEvent) -> YamlNode:
-        """Return the node that an alias repeats. Raises ConfigError for an unknown anchor, and inside its own node."""
-        node = self.anchors.get(event.anchor or "")
-        if node is None:
-            raise self.error(event, f"no anchor &{event.anchor} stands before this alias; write the value out")
-        if any(node is parent for parent in self.open):
-            raise self.error(event, "an alias (*) inside its own anchor (&) never ends; write the values out")
-        return node
-
-    def add(self, node: YamlNode) -> None:
-        """Add a node to the innermost open mapping or list; the first node is the root."""
-        if self.open:
-            self.open[-1].items.append(node)
-        else:
-            self.root = node
-
-    def error(self, event: pyyaml.Event, message: str) -> ConfigError:
-        return ConfigError(self.path, *_place(event), message)
 
 
 def _place(event: pyyaml.Event) -> tuple[int, int]:
