@@ -16,8 +16,8 @@ from clustersim.collectives.model import Group, phases
 from clustersim.config.yaml import parse, read
 from clustersim.engine.compile import Work, demand_of
 from clustersim.engine.flows import solve
-from clustersim.engine.fold.refinement import partition
 from clustersim.engine.network import folded, networks
+from clustersim.engine.refinement import partition
 from clustersim.engine.traffic import Family, Traffic, scarce
 from clustersim.engine.traffic import traffic as traffic_of
 from clustersim.model.sharding import zipf_shares
@@ -84,8 +84,7 @@ def rings(cluster: Topology, order: np.ndarray) -> None:
 def placed(cluster: Topology, work: Work) -> None:
     """Find what a job puts on links, which ranks are alike and what these see of the network."""
     demand = demand_of([work], cluster)
-    every = np.ones(len(demand.links), bool)
-    networks(demand, folded(demand, every), every)
+    networks(demand, folded(demand))
 
 
 def prepared(cluster: Topology, changes: Mapping[str, object]) -> Work:

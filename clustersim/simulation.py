@@ -15,9 +15,8 @@ from clustersim.cache import Cache
 from clustersim.config.overrides import parted
 from clustersim.engine.compile import Plan, Work
 from clustersim.engine.draws import drawn
-from clustersim.engine.fold.adaptive import play
 from clustersim.engine.memory import RankMemory, memory_by_rank
-from clustersim.engine.player import Engine, Player, plan_cache
+from clustersim.engine.player import Engine, plan_cache, play
 from clustersim.engine.record import Record
 from clustersim.errors import ClustersimError, InputError
 from clustersim.garbage import uncollected
@@ -180,7 +179,7 @@ class Simulator:
 
     def alone(self, work: Work, engine: Engine, fold: bool = True, progress: Progress = silent) -> Record:
         """Return the record of one step of a job that has the cluster to itself."""
-        return play(work, self.cluster, fold, lambda share: progress(f"simulate {share:.0%}"), Player(engine))
+        return play(work, self.cluster, fold, engine, lambda share: progress(f"simulate {share:.0%}"))
 
     def draw(self, job: Job, draws: int | None = None, engine: Engine = "auto", progress: Progress = silent) -> Floats:
         """Return the seconds of random steps of a loaded job whose GPU speeds vary by the cluster's `jitter` (draws,).
@@ -193,13 +192,12 @@ class Simulator:
             raise InputError(f"cluster.jitter: nothing says how steps differ; add {how}")
         job, count = self.placed(job), draws or jitter.draws
         work = self.preparation.work(job, np.arange(job.mesh.size))
-        player = Player(engine)
         if still(jitter):
-            return np.full(count, play(work, self.cluster, player=player).end)
+            return np.full(count, play(work, self.cluster, engine=engine).end)
         drawn_factors = (factors(jitter, self.cluster.gpus, number) for number in range(count))
         found = np.empty(count)
         anew = self.preparation.runs_on(job)
-        for number, record in enumerate(drawn(work, self.cluster, drawn_factors, player, anew)):
+        for number, record in enumerate(drawn(work, self.cluster, drawn_factors, engine, anew)):
             found[number] = record.end
             progress(f"draw {(number + 1) / count:.0%}")
         return found
@@ -220,7 +218,7 @@ class Simulator:
         # if the host launches ahead, times decide what waits for it, so a plan holds only for its own times
         structure = None if self.preparation.runs_on(job) else self.preparation.structure(job)
         work = self.preparation.work(job, np.arange(job.mesh.size))
-        return work, play(work, self.cluster, player=Player(engine, self.plans, structure))
+        return work, play(work, self.cluster, engine=engine, cache=self.plans, structure=structure)
 
     def placed(self, job: Job) -> Job:
         """Return a job with dp resolved for the cluster. Raises ConfigError, also for unknown names of plug-ins."""

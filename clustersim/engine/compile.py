@@ -15,11 +15,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from clustersim.arrays import Ints, Mask, distinct_rows, offsets
+from clustersim.arrays import Ints, distinct_rows, offsets
 from clustersim.collectives.plan import BUFFERED, bus_factor
 from clustersim.engine.fabric import Activity, Segment, SegmentRow, SegmentTimes
 from clustersim.engine.flows import Flow
-from clustersim.engine.fold.refinement import Partition
 from clustersim.engine.groups import PIPELINES, group_of, roles, tenant
 from clustersim.engine.launching import LaunchTimes, Seconds, hosted, launching
 from clustersim.engine.network import Demand, Network, Tenant, demand, folded, networks
@@ -152,13 +151,7 @@ def families_of(work: Work, topology: Topology) -> dict[str, Ints]:
 def plan(works: Sequence[Work], topology: Topology, fold: bool = True) -> tuple[Plan, ...]:
     """Return the plan of every job of those that share the cluster. `fold` off gives every rank its own program."""
     asked = demand_of(works, topology)
-    every = np.ones(len(asked.links), bool)
-    return bound(works, asked, folded(asked, every, fold), every)
-
-
-def bound(works: Sequence[Work], demand: Demand, cells: Partition, kept: Mask) -> tuple[Plan, ...]:
-    """Return the plan of every job on folded `cells`, with only the links that are `kept`."""
-    return tuple(map(_plan, works, demand.tenants, networks(demand, cells, kept)))
+    return tuple(map(_plan, works, asked.tenants, networks(asked, folded(asked, fold))))
 
 
 def _plan(work: Work, placed: Tenant, net: Network) -> Plan:

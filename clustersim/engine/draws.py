@@ -7,14 +7,14 @@ from dataclasses import replace
 
 from clustersim.arrays import Floats
 from clustersim.engine.compile import Speed, Work, plan
-from clustersim.engine.player import Player
+from clustersim.engine.player import Engine, execute
 from clustersim.engine.record import Record
 from clustersim.engine.times import Tasks
 from clustersim.topology.model import Topology
 
 
 def drawn(
-    work: Work, topology: Topology, factors: Iterable[Floats], player: Player, anew: bool = False
+    work: Work, topology: Topology, factors: Iterable[Floats], engine: Engine, anew: bool = False
 ) -> Iterator[Record]:
     """Yield the step of a job for each of `factors`, arrays that multiply the compute time of each GPU (GPUs,).
 
@@ -24,7 +24,7 @@ def drawn(
     if anew:
         for one in factors:
             [planned] = plan([work], replace(topology, slowdown=topology.slowdown * one), fold=False)
-            yield player.step(planned)
+            yield execute(Tasks(planned), engine)
         return
     work = work._replace(apart=True)
     [planned] = plan([work], topology, fold=False)
@@ -34,4 +34,4 @@ def drawn(
     for one in factors:
         slowdown = usual * one[work.gpus]
         speeds = dict(zip(old, map(Speed, slowdown.tolist(), kinds), strict=True))
-        yield player.execute(tasks.retimed(work.seconds, speeds))
+        yield execute(tasks.retimed(work.seconds, speeds), engine)

@@ -11,13 +11,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from clustersim.arrays import Floats, Ints, Mask, distinct_rows
+from clustersim.arrays import Floats, Ints, distinct_rows
 from clustersim.cache import fingerprint
 from clustersim.collectives.model import AllPairs, Group, Phase
 from clustersim.collectives.nccl.shape import CommunicatorShape, different, ordered, pair_shapes, shapes, types_of
 from clustersim.collectives.plan import MESSAGES, NCCL, CollectivePlan, plan
 from clustersim.engine.flows import Flow
-from clustersim.engine.fold.refinement import Cells, Partition, partition
+from clustersim.engine.refinement import Cells, Partition, partition
 from clustersim.engine.traffic import Family, ScarceLoads, Traffic, Variant, scarce, traffic
 from clustersim.model.operator import Collective
 from clustersim.topology.model import Topology
@@ -217,30 +217,23 @@ def _flat(of_jobs: Iterable[Mapping[Variant, tuple[Traffic, ...]]]) -> list[Traf
     return [t for phases in of_jobs for parts in phases.values() for t in parts]
 
 
-def folded(demand: Demand, kept: Mask, fold: bool = True) -> Partition:
-    """Return the equivalence of ranks, groups and links on the `kept` links of `demand.links`; `fold` off: none."""
-    question = ("folded", demand.key, _mark(kept), fold)
+def folded(demand: Demand, fold: bool = True) -> Partition:
+    """Return the equivalence of ranks, groups and links; `fold` off: none."""
+    question = ("folded", demand.key, fold)
 
     def found() -> Partition:
-        capacity = demand.topology.capacity[demand.links[kept]]
-        flat, loads = _flat(demand.phases), _kept(demand, kept)
-        return partition(_seeds(demand.tenants), _vertices(demand.tenants), flat, loads, capacity, fold)
+        capacity, flat = demand.topology.capacity[demand.links], _flat(demand.phases)
+        return partition(_seeds(demand.tenants), _vertices(demand.tenants), flat, demand.loads, capacity, fold)
 
     return demand.topology.cache.once(question, found)._replace(key=question)
 
 
-def _mark(kept: Mask) -> bytes | bool:
-    """Return a hashable key of a mask: True or False if it is constant, else a fingerprint."""
-    whole = bool(kept.all())
-    return whole if whole or not kept.any() else fingerprint(np.flatnonzero(kept))
-
-
-def networks(demand: Demand, cells: Partition, kept: Mask) -> tuple[Network, ...]:
+def networks(demand: Demand, cells: Partition) -> tuple[Network, ...]:
     """Return the network of every job; they share only links: cells of ranks and groups never mix jobs."""
 
     def found() -> tuple[Floats, tuple[tuple[Partition, Mapping[Variant, tuple[LinkLoads, ...]]], ...]]:
-        capacity = demand.topology.capacity[demand.links[kept]][cells.links.first]
-        each, jobs = iter(_kept(demand, kept)), []
+        capacity = demand.topology.capacity[demand.links[cells.links.first]]
+        each, jobs = iter(demand.loads), []
         for phases, own in zip(demand.phases, _shares(cells, demand.tenants), strict=True):
             loads = {
                 v: tuple(_loads(next(each), own.groups[v[0]], own.links) for _ in parts) for v, parts in phases.items()
@@ -304,18 +297,6 @@ def _message_shapes(topology: Topology, tenant: Tenant, family: Family) -> tuple
         )
 
     return topology.cache.once(("message shapes", tenant.key, family.name), asked)
-
-
-def _kept(demand: Demand, kept: Mask) -> tuple[ScarceLoads, ...]:
-    """Return the loads on the kept links, which are renumbered."""
-    if kept.all():
-        return demand.loads
-    place = np.cumsum(kept) - 1
-    entries = [np.flatnonzero(kept[one.link]) for one in demand.loads]
-    return tuple(
-        one._replace(group=one.group[e], link=place[one.link[e]], weight=one.weight[e])
-        for one, e in zip(demand.loads, entries, strict=True)
-    )
 
 
 def _plans(topology: Topology, tenant: Tenant) -> dict[Collective, GroupPlans]:

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 from clustersim.cache import Cache
-from clustersim.engine.compile import Plan
+from clustersim.engine.compile import Work, plan
 from clustersim.engine.compiled import loop
 from clustersim.engine.fabric import HOST
-from clustersim.engine.launching import Seconds
 from clustersim.engine.loop import LoopJob
 from clustersim.engine.record import Record
 from clustersim.engine.simulate import simulate
 from clustersim.engine.times import Tasks, loop_times
+from clustersim.topology.model import Topology
 
 Engine = Literal["simpy", "auto"]
 """Engine of a step: `simpy`, or `auto` for the event loop."""
@@ -31,36 +30,36 @@ def plan_cache(most: float = ROOM) -> Cache:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Player:
-    """Executes the steps of one job."""
+def play(
+    work: Work,
+    topology: Topology,
+    fold: bool = True,
+    engine: Engine = "simpy",
+    progress: Callable[[float], None] = lambda _: None,
+    cache: Cache | None = None,
+    structure: Hashable = None,
+) -> Record:
+    """Return one step of a job that has the cluster to itself.
 
-    engine: Engine = "simpy"
-    cache: Cache | None = None
-    """Cache of compiled plans for other jobs; None: no cache."""
-    structure: Hashable = None
-    """Key shared by jobs that differ only in kernel seconds; None: compiled plans are not cached."""
+    fold: whether identical ranks are simulated once. progress: receives the share of completed tasks. cache: compiled plans of
+    other jobs (`plan_cache`) for the event loop. structure: key shared by jobs that differ only in kernel seconds; None: the plan
+    is not cached.
+    """
+    kept = None if engine == "simpy" or structure is None else cache
+    if kept is not None and (known := kept.get(structure)) is not None:
+        return execute(known.retimed(work.seconds), engine)
+    [planned] = plan([work], topology, fold)
+    tasks = Tasks(planned)
+    # what a host launches between computations depends on their seconds: such a plan serves no other times
+    if kept is not None and not any(task.stream == HOST for task in tasks.shape.lines):
+        kept.keep(structure, tasks)
+    return execute(tasks, engine, progress)
 
-    def replay_cached(self, seconds: Sequence[Seconds]) -> Record | None:
-        """Execute the plan compiled for another job of the structure; None if there is none."""
-        if self.cache is None or self.structure is None or self.engine == "simpy":
-            return None
-        found = self.cache.get(self.structure)
-        return None if found is None else self.execute(found.retimed(seconds))
 
-    def step(self, plan: Plan, progress: Callable[[float], None] = lambda _: None) -> Record:
-        """Return one step of a plan that is alone on its fabric."""
-        tasks = Tasks(plan)
-        # what a host launches between computations depends on their seconds: such a plan serves no other times
-        hosted = any(task.stream == HOST for task in tasks.shape.lines)
-        if self.structure is not None and self.cache is not None and not hosted:
-            self.cache.keep(self.structure, tasks)
-        return self.execute(tasks, progress)
-
-    def execute(self, tasks: Tasks, progress: Callable[[float], None] = lambda _: None) -> Record:
-        """Return the record of one step."""
-        [[record]] = together([tasks], self.engine, progress=progress)
-        return record
+def execute(tasks: Tasks, engine: Engine = "simpy", progress: Callable[[float], None] = lambda _: None) -> Record:
+    """Return the record of one step of a job that is alone on its fabric."""
+    [[record]] = together([tasks], engine, progress=progress)
+    return record
 
 
 def together(
@@ -76,6 +75,3 @@ def together(
     name, execute = ("simpy", simulate) if engine == "simpy" else ("loop", loop)
     lines = execute(capacity, own, steps, starts, progress)
     return tuple([Record.of(tasks, step, name) for step in line] for tasks, line in zip(jobs, lines, strict=True))
-
-
-SIMPY = Player()

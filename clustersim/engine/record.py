@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
@@ -62,14 +62,6 @@ class Record(LoopStep):
     def plan(self) -> Plan:
         """Plan of the step."""
         return self.tasks.plan
-
-    def begun(self, begin: float) -> Record:
-        """Return the same step, started `begin` seconds later."""
-        own = {event: [begin + end for end in ends] for event, ends in self.segment_ends.items()}
-        times = {
-            name: begin + getattr(self, name) for name in ("starts", "ends", "asked", "wait_asked", "begin", "end")
-        }
-        return replace(self, **times, segment_ends=own)
 
     @cached_property
     def spans(self) -> list[Span]:

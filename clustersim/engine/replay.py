@@ -18,7 +18,7 @@ from clustersim.collectives.levels import fanouts, levels
 from clustersim.collectives.plan import NCCL
 from clustersim.engine.compile import Activities, Plan, cells_of
 from clustersim.engine.network import Network, Tenant, demand, folded, networks
-from clustersim.engine.player import Engine, Player
+from clustersim.engine.player import Engine, execute
 from clustersim.engine.program import Layout, Program, Task
 from clustersim.engine.record import Record
 from clustersim.engine.times import Tasks
@@ -71,13 +71,12 @@ def replay(topology: Topology, asked: ReplayTasks, engine: Engine = "auto", fold
     ]
     uses = [(family, tuple(used[family.name])) for family in families]
     loads = demand(topology, [Tenant(uses, gpus, _seeds(topology, asked.ranks))])
-    every = np.ones(len(loads.links), bool)
-    [network] = networks(loads, folded(loads, every, fold), every)
+    [network] = networks(loads, folded(loads, fold))
     first = network.cells.ranks.first
     plan = _plan([asked.ranks[rank] for rank in first.tolist()], families, network)
     bound = Tasks(plan)
     try:
-        return Player(engine).execute(bound)
+        return execute(bound, engine)
     except DeadlockError as error:
         cell, place = bound.shape.place(error.task)
         raise SimulationError(

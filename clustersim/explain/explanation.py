@@ -21,8 +21,7 @@ from clustersim.calibration.sensitivity import sensitivities
 from clustersim.config.overrides import parted
 from clustersim.config.yaml import Document
 from clustersim.engine.compile import Work
-from clustersim.engine.fold.adaptive import play
-from clustersim.engine.player import Player
+from clustersim.engine.player import play
 from clustersim.engine.program import PassMessage, Program, Task
 from clustersim.engine.script import layouts
 from clustersim.errors import ClustersimError, InputError, OutOfMemoryError
@@ -195,7 +194,7 @@ def _seconds(
     """Return the seconds of a run's step. rewritten: function that changes the work of its job."""
     job = simulator.placed(question.job)
     work, _, _ = simulator.prepare(job, np.arange(job.mesh.size), ignore_memory=question.ignore_memory)
-    return play(rewritten(work), simulator.cluster, question.fold, player=Player(question.engine)).end
+    return play(rewritten(work), simulator.cluster, question.fold, question.engine).end
 
 
 def _short(error: ClustersimError) -> str:

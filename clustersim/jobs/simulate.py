@@ -4,20 +4,13 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice, takewhile
 from pathlib import Path
 from typing import Any, Unpack
 
-import numpy as np
-
-from clustersim.arrays import Mask
 from clustersim.config.overrides import parted
-from clustersim.engine.compile import Work, bound, demand_of
-from clustersim.engine.fold.adaptive import PlayedSteps, adapted
-from clustersim.engine.fold.refinement import Partition
-from clustersim.engine.fold.saturation import jobs_contend, saturated_links
+from clustersim.engine.compile import plan
 from clustersim.engine.player import together
 from clustersim.engine.record import Record
 from clustersim.engine.times import Tasks
@@ -104,61 +97,11 @@ def share(
     _check_length(placed, alone, wanted.steps)
     progress("plan")
     starts = [one.start for one in placed]
-    found = _together(works, alone, simulator, wanted.steps, starts, fold, progress)
+    jobs = list(map(Tasks, plan(works, cluster, fold)))
+    found = together(jobs, "auto", wanted.steps, starts, lambda share: progress(f"simulate together {share:.0%}"))
     progress("summarize")
     shared = Shared(cluster, wanted.placement, wanted.steps, _job_steps(placed, alone, found))
     return JobsResult(summary(shared), shared, wanted.inputs, time.perf_counter() - begun)
-
-
-def _together(
-    works: Sequence[Work],
-    alone: Sequence[Alone],
-    simulator: Simulator,
-    steps: int,
-    starts: Sequence[float],
-    fold: bool,
-    progress: Progress,
-) -> PlayedSteps:
-    """Simulate the steps of concurrent jobs: by the loop if several jobs can fill a link together, otherwise from each job
-    alone."""
-    demand = demand_of(works, simulator.cluster)
-    nets = [one.plan.network for one in alone]
-    complete, under_way = _repeated([one.record for one in alone], steps, starts)
-    if not jobs_contend(demand, nets, under_way):
-        return complete
-
-    def simulated(cells: Partition, kept: Mask) -> PlayedSteps:
-        jobs = list(map(Tasks, bound(works, demand, cells, kept)))
-        told = lambda share: progress(f"simulate together {share:.0%}")  # noqa: E731
-        return together(jobs, "auto", steps, starts, told)
-
-    short = saturated_links(demand, nets, under_way)
-    return adapted(demand, np.ones(len(short), bool), simulated, fold, short)
-
-
-def _repeated(
-    alone: Sequence[Record], steps: int, starts: Sequence[float]
-) -> tuple[tuple[list[Record], ...], tuple[list[Record], ...]]:
-    """Return the steps of independent jobs in sequence, until each job has `steps` that began after all jobs had started.
-
-    The first list holds complete steps, the second also those in progress at the end.
-    """
-    since, both = max(starts), list(zip(alone, starts, strict=True))
-    counted = ((end for begin, end in _turns(record, start) if begin >= since) for record, start in both)
-    stop = max(next(islice(ends, steps - 1, None)) for ends in counted)
-    under_way = tuple(
-        [record.begun(begin) for begin, _ in takewhile(lambda turn: turn[0] < stop, _turns(record, start))]
-        for record, start in both
-    )
-    return tuple([step for step in own if step.end <= stop] for own in under_way), under_way
-
-
-def _turns(record: Record, begin: float) -> Iterator[tuple[float, float]]:
-    """Yield (start, end) of consecutive steps in seconds, without end."""
-    while True:
-        end = begin + record.end
-        yield begin, end
-        begin = end
 
 
 def _check_length(placed: Sequence[PlacedJob], alone: Sequence[Alone], steps: int) -> None:

@@ -64,9 +64,8 @@ def test_other_sizes_find_the_same_traffic_and_cells():
     other = _drafted(topology, **split, training__micro_batch=2)
     assert one.plans[0].keys() != other.plans[0].keys()
     assert one.loads is other.loads
-    kept = np.ones(len(one.links), bool)
-    assert folded(one, kept).ranks.of is folded(other, kept).ranks.of
-    assert networks(one, folded(one, kept), kept)[0].loads is networks(other, folded(other, kept), kept)[0].loads
+    assert folded(one).ranks.of is folded(other).ranks.of
+    assert networks(one, folded(one))[0].loads is networks(other, folded(other))[0].loads
 
 
 def test_other_splits_and_other_places_are_other_questions():

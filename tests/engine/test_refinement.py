@@ -9,7 +9,7 @@ from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clustersim.engine.fold.refinement import partition
+from clustersim.engine.refinement import partition
 from clustersim.engine.traffic import Family, ScarceLoads, Traffic
 
 

@@ -297,9 +297,8 @@ SPLITS = (
 
 
 def execute_by_simpy(patch):
-    """Let SimPy execute all jobs, also those that never fill a link together."""
+    """Let SimPy execute all jobs."""
     patch.setattr(shared_cluster, "together", lambda jobs, _, *more: executed(jobs, "simpy", *more))
-    patch.setattr(shared_cluster, "jobs_contend", lambda *_: True)
 
 
 @settings(max_examples=examples(16), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from clustersim.collectives.model import Group, phases
 from clustersim.config.yaml import parse
 from clustersim.engine import traffic as engine_traffic
@@ -67,8 +65,7 @@ ROOT = Path(__file__).parents[2]
 def all_links(topology: Topology, tenants: list[Tenant], fold: bool = True) -> tuple[Network, ...]:
     """Return the networks of jobs on all links that could be short."""
     found = demand(topology, tenants)
-    kept = np.ones(len(found.links), bool)
-    return networks(found, folded(found, kept, fold), kept)
+    return networks(found, folded(found, fold))
 
 
 def traffic(topology: Topology, family: Family, op: str) -> tuple[Traffic, ...]:

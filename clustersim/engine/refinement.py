@@ -160,14 +160,6 @@ def _hear(own: Colours, others: Colours, listens: Ints, speaks: Ints, label: Col
     return found
 
 
-def alike(count: int, row: Ints, column: Ints, value: NDArray[np.float64]) -> tuple[Ints, Ints]:
-    """Return the first row of each distinct kind of the `count` rows of a sparse matrix, and the kind of each row."""
-    heard = np.zeros(count, np.uint64)
-    np.add.at(heard, row, _mix(_rounded(value) ^ _mix(column.astype(np.uint64))))
-    _, first, of = np.unique(heard, return_index=True, return_inverse=True)
-    return first, of
-
-
 def _mix(x: Colours) -> Colours:
     """Return 64-bit values scrambled by the finalizer of splitmix64 (Steele et al. 2014)."""
     x = x + np.uint64(0x9E3779B97F4A7C15)

@@ -1,1 +1,0 @@
-"""Equivalent ranks are simulated once, exactly."""
