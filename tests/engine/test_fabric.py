@@ -32,18 +32,6 @@ def play(capacity, starts):
     return [ends[number][0] for number in range(len(starts))]
 
 
-def test_alone_a_transfer_takes_latency_plus_size_over_bound():
-    assert play([10.0], [(1.0, Activity.of([Segment(2.0, flow(30.0, latency=0.5))]))]) == pytest.approx(
-        [1 + 2 + 0.5 + 3]
-    )
-
-
-def test_two_jobs_on_one_link_halve():
-    one = Activity.of([Segment(0.0, flow(30.0))])
-    two = Activity.of([Segment(0.0, flow(30.0))])
-    assert play([10.0], [(0.0, one), (0.0, two)]) == pytest.approx([6.0, 6.0])
-
-
 def test_a_newcomer_slows_a_sleeper_from_then_on():
     # 10 of 30 bytes are over at 1 s; both then move at 5 until the newcomer's 10 are over at 3 s
     first, second = Activity.of([Segment(0.0, flow(30.0))]), Activity.of([Segment(0.0, flow(10.0))])

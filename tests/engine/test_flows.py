@@ -1,4 +1,4 @@
-"""Rates of transfers under way are those of the whole problem."""
+"""Max-min rates: the defining property; those of transfers under way are those of the whole problem."""
 
 import numpy as np
 import pytest
@@ -11,6 +11,73 @@ from hypothesis import strategies as st
 from clustersim.arrays import distinct, distinct_rows, entries
 from clustersim.engine.fabric import Fabric
 from clustersim.engine.flows import solve
+
+
+def rates_of(loads, bounds, capacity):
+    """Call the product's solver with lists: loads[v] is a list of (link, weight)."""
+    entries = [(v, link, weight) for v, pairs in enumerate(loads) for link, weight in pairs]
+    variable, link, weight = (
+        (np.array(column) for column in zip(*entries, strict=True)) if entries else (_NONE, _NONE, _NONE)
+    )
+    rates = np.array([capacity[link] for link in sorted(capacity)], float)
+    return solve(variable, link, weight, np.array(bounds, float), rates).tolist()
+
+
+def rising(loads, bounds, capacity):
+    """The definition, step by step: all rates rise together, and stop one by one."""
+    rates, active, level = [0.0] * len(loads), set(range(len(loads))), 0.0
+    free = dict(capacity)
+    while active:
+        use = {link: sum(w for v in active for at, w in loads[v] if at == link) for link in free}
+        steps = [free[link] / weight for link, weight in use.items() if weight]
+        rise = max(min([bounds[v] - level for v in active] + steps), 0.0)
+        level += rise
+        free = {link: free[link] - rise * use[link] for link in free}
+        full = {link for link in free if use[link] and free[link] <= 1e-12 * capacity[link]}
+        stopped = {v for v in active if bounds[v] <= level * (1 + 1e-12) or any(link in full for link, _ in loads[v])}
+        for v in stopped:
+            rates[v] = min(level, bounds[v])
+        active -= stopped
+    return rates
+
+
+_NONE = np.empty(0, int)
+
+
+@st.composite
+def problems(draw):
+    links = draw(st.integers(1, 6))
+    capacity = {link: draw(st.floats(1, 100)) for link in range(links)}
+    pairs = st.lists(st.tuples(st.integers(0, links - 1), st.floats(0.1, 4)), max_size=4, unique_by=lambda p: p[0])
+    loads = draw(st.lists(pairs, min_size=1, max_size=8))
+    bounds = [draw(st.floats(0.5, 200)) for _ in loads]
+    return loads, bounds, capacity
+
+
+@given(problems())
+def test_every_rate_is_at_its_bound_or_at_a_full_link_where_none_is_faster(problem):
+    loads, bounds, capacity = problem
+    rates = rates_of(loads, bounds, capacity)
+    used = dict.fromkeys(capacity, 0.0)
+    for rate, pairs in zip(rates, loads, strict=True):
+        for link, weight in pairs:
+            used[link] += rate * weight
+    assert all(used[link] <= capacity[link] * (1 + 1e-9) for link in capacity)
+    for v, pairs in enumerate(loads):
+        at_bound = rates[v] >= bounds[v] * (1 - 1e-9)
+        full = [link for link, _ in pairs if used[link] >= capacity[link] * (1 - 1e-9)]
+        fastest = any(
+            all(rates[v] >= rates[o] * (1 - 1e-9) for o, other in enumerate(loads) if link in dict(other))
+            for link in full
+        )
+        assert at_bound or fastest
+
+
+@settings(max_examples=examples(1000), deadline=None)
+@given(problems())
+def test_the_solver_equals_the_definition(problem):
+    assert rates_of(*problem) == pytest.approx(rising(*problem), rel=1e-9)
+
 
 pairs = st.lists(st.tuples(st.integers(0, 5), st.floats(0.1, 4)), min_size=1, max_size=4, unique_by=lambda p: p[0])
 transfers = st.tuples(st.floats(0, 20), st.floats(1, 500), st.floats(0.5, 200), pairs)
@@ -37,20 +104,6 @@ def test_at_any_time_rates_are_those_of_all_that_moves_on_all_links(capacity, be
             assert rates == pytest.approx(whole(capacity, [one.flow for one in fabric.moving]).tolist(), rel=1e-8)
         env.step()
     assert not fabric.moving
-
-
-def test_a_transfer_lands_when_its_bytes_are_over():
-    env, ends = simpy.Environment(), []
-    fabric = Fabric(env, [10.0])
-    for at, size in ((0.0, 30.0), (1.0, 10.0)):  # at 1 s 20 bytes are left of the first: both move at 5 bytes/s
-        flow = flow_of("p", 0.0, size, 10.0, (0, 1.0))
-        env.timeout(at).callbacks.append(
-            lambda _, flow=flow: fabric.move(flow, env.now + flow.idle).over.callbacks.append(
-                lambda _: ends.append(env.now)
-            )
-        )
-    env.run()
-    assert ends == [3.0, 4.0]
 
 
 @pytest.mark.parametrize("largest", [1, 3, 1 << 62])

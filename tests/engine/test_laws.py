@@ -7,7 +7,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from law_cases import even
 
-FREE = """{kind: switch, link: {rate: 400Tb/s, cable: [0m]}, switch_latency: 0ns}"""
 RING = {"parallelism__algorithms__dp": "ring"}
 
 
@@ -37,7 +36,7 @@ def test_in_flight_microbatches_are_m_for_gpipe_and_p_for_1f1b(schedule, kept):
 def test_data_parallel_ring_takes_its_closed_form(nodes, gbit):
     """2(n-1)/n·S/B + 2(n-1)·a on an idle ring (Thakur et al. 2005), one NIC a rank."""
     fabric = f"{{kind: switch, link: {{rate: {gbit}Gb/s}}}}"
-    topology = cluster(nodes, gpus=1, nics=1, fabric=fabric.replace("link", "link"), extra="")
+    topology = cluster(nodes, gpus=1, nics=1, fabric=fabric)
     result = simulate(topology, training__global_batch=nodes * 2, training__optimizer="none", **RING)
     stage_bytes = 4.0 * sum(s.parameters for s in _stages(result))
     route = topology.route([0], [1])

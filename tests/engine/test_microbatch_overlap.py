@@ -6,7 +6,6 @@ from itertools import groupby, pairwise
 
 import pytest
 from expert_cases import WIDE, job, kernels_of, played
-from folding_cases import same
 from script_cases import written
 
 from clustersim.config.yaml import parse
@@ -53,24 +52,6 @@ def test_it_is_never_slower_and_computes_the_same(rate, more):
     assert beside.summary["step_time_s"] <= apart.summary["step_time_s"] * (1 + 1e-9)
     assert beside.parts[0]["compute"] == pytest.approx(apart.parts[0]["compute"], rel=1e-9)
     assert sorted(kernels_of(apart.job)) == sorted(kernels_of(beside.job))
-
-
-@pytest.mark.parametrize(
-    "more",
-    [
-        {},
-        CHUNKS,
-        {"tp": 2, "ep": 4, "dp": 4, "expert_tp": 1, "parallelism__tp_across_nodes": True},
-        {"training__expert_imbalance": 2},
-        {"parallelism__overlap__grad_reduce": True, "zero": 1, "parallelism__overlap__param_gather": True},
-        {"model__dense_layers": 1},
-    ],
-)
-def test_both_engines_and_both_folds_find_the_same(more):
-    reference = played("microbatch", 50, **{**ONE, **more})
-    same(reference, played("microbatch", 50, fold=False, **{**ONE, **more}))
-    other = played("microbatch", 50, engine="auto", **{**ONE, **more})
-    assert other.summary["step_time_s"] == pytest.approx(reference.summary["step_time_s"], rel=1e-12)
 
 
 def test_a_rank_keeps_one_layer_more():

@@ -1,4 +1,4 @@
-"""A simulator keeps compiled plans for jobs of the same structure: each job takes what it takes on a new simulator."""
+"""What a simulator or a cluster keeps of jobs that it met before changes no job: each takes what it takes on a new one."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from step_cases import clusters, jobs
 
 from clustersim.engine.player import plan_cache
-from clustersim.errors import ClustersimError, InputError
+from clustersim.errors import ClustersimError, ConfigError, InputError
 from clustersim.parallel.load import load as load_workload
 from clustersim.report.breakdown import breakdown
-from clustersim.simulation import Simulator
+from clustersim.simulation import Simulator, run
 from clustersim.topology.build import load as load_topology
 
 TAPERED = "{kind: fat_tree, rails: none, tiers: [{radix: 5, down: 4, oversubscription: 4}, {radix: 8}], link: {rate: 400Gb/s}}"
@@ -158,3 +158,45 @@ def test_jobs_that_share_links_take_the_same_after_others_to_the_last_digit(spli
     jobs = [load_workload("workloads/gpt3.yaml", GPT3 | split | one) for one in others]
     after, alone = Simulator(cluster), [Simulator(cluster).outline(job, "auto") for job in jobs]
     assert [after.outline(job, "auto") for job in jobs] == alone
+
+
+MET = st.fixed_dictionaries(
+    {
+        "parallelism__tp": st.sampled_from([1, 2, 4]),
+        "parallelism__pp": st.sampled_from([1, 2, 4]),
+        "parallelism__schedule": st.sampled_from(["1f1b", "dualpipe", "dualpipev"]),
+        "parallelism__zero": st.sampled_from([0, 1, 3]),
+        "parallelism__algorithms": st.sampled_from([{}, {"dp": "ring"}, {"tp": "hierarchical", "model": "tree"}]),
+        "training__micro_batch": st.sampled_from([1, 2]),
+        "training__seq": st.sampled_from([128, 4096]),
+    }
+)
+
+
+def _steps(topology, fold, splits):
+    found = []
+    for split in splits:
+        chunks = 2 if split["parallelism__schedule"] == "dualpipev" else 1
+        try:
+            result = run(topology, job(**split, parallelism__vpp=chunks), fold=fold, ignore_memory=True)
+        except ConfigError as error:
+            found.append(str(error))
+            continue
+        own = result.summary
+        found.append((own["step_time_s"], own["breakdown_s"], own["busiest_links"], own["simulated"]["rank_classes"]))
+    return found
+
+
+@settings(max_examples=examples(8), deadline=None)
+@given(
+    splits=st.lists(MET, min_size=2, max_size=4),
+    extra=st.sampled_from(["", "faults: [{gpu: 3, slowdown: 1.5}]"]),
+    fold=st.booleans(),
+)
+def test_a_job_met_before_takes_what_it_takes_on_a_new_cluster(splits, extra, fold):
+    def fresh():
+        return cluster(4, extra=extra)
+
+    known = fresh()
+    _steps(known, fold, splits)
+    assert _steps(known, fold, splits) == [one for split in splits for one in _steps(fresh(), fold, [split])]

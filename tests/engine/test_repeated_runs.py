@@ -17,7 +17,6 @@ from engine_cases import ROOT, cluster, job
 from clustersim.cache import Cache, fingerprint, frozen, of_arrays
 from clustersim.collectives.nccl.table import line
 from clustersim.engine.fabric import Activity, Segment
-from clustersim.engine.player import plan_cache
 from clustersim.garbage import aged, uncollected
 from clustersim.simulation import run
 from clustersim.sweeps.evaluate import Files, evaluate, load
@@ -58,14 +57,6 @@ def test_a_cluster_is_gone_after_its_run(algorithm):
 @pytest.mark.parametrize("algorithm", [None, "ring"])
 def test_a_cluster_is_gone_after_its_table(algorithm):
     assert _forgotten(lambda topology: line(topology, np.arange(8), "all_reduce", 1 << 20, algorithm=algorithm))
-
-
-def test_a_cache_answers_once_and_keeps_the_newest():
-    cache, asked = Cache(2, 1), []
-    answers = [cache.once(number, lambda n=number: asked.append(n) or n) for number in (1, 1, 2, 3, 2, 1)]
-    assert answers == [1, 1, 2, 3, 2, 1]
-    assert asked == [1, 2, 3, 1]
-    assert len(cache) == 2
 
 
 def test_a_cache_keeps_no_more_arrays_than_have_room():
@@ -117,26 +108,6 @@ def test_the_least_recently_used_goes_first():
     assert [question for question, _ in cache.items()] == [4, 3, 5]
 
 
-def test_what_a_sweep_forgets_goes_at_once():
-    """A cycle would stay until Python looks for garbage, which a sweep of thousands of points seldom lets it do."""
-    case = load(Files(str(ROOT / "topologies/superpod_h100_128.yaml"), str(ROOT / "workloads/gpt3.yaml"), {}))
-    split = {"parallelism.tp": 8, "parallelism.pp": 8, "parallelism.zero": 3}
-    points = [{**split, "training.recompute": kind} for kind in ("full", "none")]  # of one form
-    points.append({**split, "parallelism.vpp": 2})  # which 1F1B has no use for
-    gc.collect()
-    with uncollected():  # else the smallest cycles go before they are looked for
-        before = {row["status"] for row in (evaluate(case, point) for point in points)}
-        case.cluster({}).simulator.plans = plan_cache(1)
-        gc.set_debug(gc.DEBUG_SAVEALL)
-        try:
-            gc.collect()
-            assert [one for one in gc.garbage if type(one).__module__.startswith("clustersim")] == []
-        finally:
-            gc.set_debug(0)
-            gc.garbage.clear()
-    assert before == {"ok", "illegal"}
-
-
 def test_a_communicator_of_many_gpus_is_a_short_question():
     one, other = np.arange(30720), np.arange(30720)
     other[[0, 1]] = 1, 0
@@ -148,16 +119,8 @@ def test_a_communicator_of_many_gpus_is_a_short_question():
 def test_no_function_remembers_objects_for_good():
     """A cache of a module lives as long as the process, so nothing that a run builds may be one of its keys."""
     values = {
-        "NodeFacts",
-        "CommunicatorShape",
-        "Group",
-        "MeasuredConstants",
-        "Constants",
-        "str",
-        "float",
-        "int",
-        "bool",
-    }
+        "NodeFacts", "CommunicatorShape", "Group", "MeasuredConstants", "Constants", "str", "float", "int", "bool",
+    }  # fmt: skip
     found = set()
     for path in sorted((ROOT / "clustersim").rglob("*.py")):
         for node in ast.parse(path.read_text()).body:
@@ -212,13 +175,3 @@ def test_points_of_a_sweep_leave_no_cycles() -> None:
             rows = [evaluate(case, {**point, "clocks": clocks}) for point in points]
             assert {row["player"] for row in rows} == {"loop"}
             assert gc.collect() == 0
-
-
-def test_a_point_does_not_depend_on_those_before_it():
-    # sharded, gradients are added up over microbatches where there are stages, in fp32, and else reduced at once
-    files = Files(str(ROOT / "topologies/leaf_spine_32.yaml"), str(ROOT / "workloads/llama3_8b.yaml"), {}, "auto")
-    shared = load(files)
-    for pp in (1, 2, 1):
-        point = {"parallelism.zero": 3, "parallelism.tp": 2, "parallelism.pp": pp, "cluster.nodes": 4}
-        point |= {"training.micro_batch": 1, "training.global_batch": 32}
-        assert evaluate(shared, point)["step_time_s"] == evaluate(load(files), point)["step_time_s"]

@@ -240,30 +240,6 @@ def test_folded_equals_unfolded(fabric, fault, placement, jobs):
     same(folded, whole)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("fabric", "placement", "fault"),
-    [
-        ("hashed", "spread", "none"),
-        ("hashed", "random:1", "slow GPU"),
-        ("narrow", "packed", "slow NIC"),
-        ("narrow", "spread", "slow GPU"),
-    ],
-)
-def test_folded_equals_unfolded_on_512_gpus(fabric, placement, fault):
-    wide = FABRICS["hashed"].replace("radix: 16", "radix: 256").replace("down: 4, up: 4", "down: 16, up: 4")
-    wide = wide.replace("radix: 4", "radix: 16") if fabric == "hashed" else NARROW.replace("down: 8", "down: 32")
-    topology = cluster(64, gpus=8, nics=8, fabric=wide, extra=f"faults: [{', '.join(FAULTS[fault])}]")
-    options = {"training__global_batch": 128, "parallelism__bucket": 1_000_000}
-    requests = [
-        request("tp", 32, parallelism__tp=8, parallelism__pp=2, **options),
-        request("pp", 16, parallelism__pp=8, parallelism__zero=1, **options),
-        request("dp", 16, parallelism__overlap__grad_reduce=True, **options),
-    ]
-    folded, whole = (together(topology, *requests, placement=placement, fold=fold, steps=1) for fold in (True, False))
-    same(folded, whole)
-
-
 @pytest.mark.parametrize("placement", ["spread", "random:3"])
 @pytest.mark.parametrize("fabric", ["hashed", "static", "leaf_spine", "torus", "narrow"])
 def test_links_that_are_left_out_never_matter(fabric, placement, monkeypatch):
@@ -331,46 +307,6 @@ def test_both_engines_find_the_same_steps_of_jobs_that_share_links(data, monkeyp
             assert mine["utilization"] == pytest.approx(its["utilization"], rel=1e-9)
             if mine["busiest"] == its["busiest"]:  # of several that are equally busy it may be another
                 assert mine["both"] == pytest.approx(its["both"], rel=1e-6, abs=1e-9)
-
-
-@pytest.mark.parametrize("late", [5e-5, 0.0])
-def test_jobs_that_meet_at_the_end_of_a_step_or_in_each_period_do_so_in_the_loop_as_in_simpy(late, monkeypatch):
-    """At the end of a step reductions always meet; messages do in each period, if the jobs begin at one time."""
-    long = {"parallelism__tp": 2, "parallelism__pp": 2, "training__global_batch": 120}
-    fabric = NARROW.replace("oversubscription: 8", "oversubscription: 2")
-
-    def played():
-        jobs = request("a", 4, **long), request("b", 4, late, **long)
-        return together(cluster(8, fabric=fabric), *jobs, placement="spread")
-
-    found = played()
-    execute_by_simpy(monkeypatch)
-    simpy_alone = played()
-    assert all(one["slowdown"] > 1.01 for one in found.summary["jobs"])
-    for one, other in zip(found.shared.jobs, simpy_alone.shared.jobs, strict=True):
-        assert link_bytes(one.plan).tolist() == link_bytes(other.plan).tolist()
-        for mine, its in zip(one.steps, other.steps, strict=True):
-            assert_same(timeline(mine), timeline(its))
-    for one, other in zip(found.summary["meetings"], simpy_alone.summary["meetings"], strict=True):
-        for mine, its in zip(one["tiers"], other["tiers"], strict=True):
-            assert mine["both"] == pytest.approx(its["both"], rel=1e-9)
-
-
-@pytest.mark.parametrize("late", [0.0, 0.0123])
-def test_steps_of_jobs_that_use_no_link_of_others_are_those_of_each_alone(late, monkeypatch):
-    long = {"parallelism__tp": 2, "parallelism__pp": 2, "training__global_batch": 120}
-
-    def simulated():
-        jobs = request("a", 4, **long), request("b", 4, late, **{**long, "training__global_batch": 60})
-        return together(cluster(8, fabric=WIDE), *jobs)
-
-    found = simulated()
-    execute_by_simpy(monkeypatch)
-    by_simpy = simulated()
-    for one, other in zip(found.shared.jobs, by_simpy.shared.jobs, strict=True):
-        for mine, its in zip(one.steps, other.steps, strict=True):
-            assert_same(timeline(mine), timeline(its))
-            assert mine.end - mine.begin == pytest.approx(one.alone.record.end, rel=1e-12)
 
 
 def test_only_steps_that_begin_when_all_jobs_run_are_counted():

@@ -101,6 +101,7 @@ def test_results_have_the_same_rows_whichever_engine_executed_the_step(data):
     simulator, one = drawn(data)
     found, wanted = (simulator.run(one, ignore_memory=True, engine=engine) for engine in ("auto", "simpy"))
     end = wanted.record.end
+    assert simulator.outline(one, "auto")["step_time_s"] == pytest.approx(end, rel=1e-11)
     assert (found.record.player, wanted.record.player) == ("loop", "simpy")
     for own, others in zip(tables(found), tables(wanted), strict=True):
         assert list(own) == list(others)

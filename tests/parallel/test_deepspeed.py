@@ -53,10 +53,7 @@ def test_modules_are_gathered_and_freed_as_deepspeed_does(setting, events):
     assert played([5, 6], DeepSpeed(**whole)) == events
 
 
-@pytest.mark.parametrize(
-    ("setting", "gathers"),
-    [(NOTHING_STAYS, 2), ({**ALWAYS, "max_reuse_distance": 10**12}, 1)],
-)
+@pytest.mark.parametrize(("setting", "gathers"), [(NOTHING_STAYS, 2), ({**ALWAYS, "max_reuse_distance": 10**12}, 1)])
 def test_bytes_on_nics_are_those_of_the_closed_form(setting, gathers):
     """Each of 4 microbatches gathers all parameters so often in 2 bytes and reduces them in 4; (n - 1) / n of each moves."""
     one = job(training__global_batch=16, model__tied_embeddings=False, **ZERO3, **asked(**setting))

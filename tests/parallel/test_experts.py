@@ -7,7 +7,6 @@ import pytest
 from engine_cases import cluster
 from examples import examples
 from expert_cases import MODEL, SHARED, WIDE, job, kernels_of, played
-from folding_cases import same
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from script_cases import written
@@ -37,18 +36,9 @@ def exchanges(steps, group):
 
 
 SPLITS = [
-    (1, 2, 1),
-    (1, 4, 1),
-    (1, 8, 1),
-    (2, 2, 2),
-    (2, 8, 2),
-    (4, 4, 4),
-    (2, 4, 1),
-    (4, 8, 1),
-    (4, 4, 2),
-    (1, 2, 2),
+    (1, 2, 1), (1, 4, 1), (1, 8, 1), (2, 2, 2), (2, 8, 2), (4, 4, 4), (2, 4, 1), (4, 8, 1), (4, 4, 2), (1, 2, 2),
     (2, 1, 1),
-]
+]  # fmt: skip
 """tp, ep and expert_tp."""
 EXPERTS = 4 * 8 * 3 * 512 * 1024
 
@@ -128,19 +118,6 @@ def test_parameters_of_two_kinds_of_layers_are_those_of_the_closed_form(tp, ep, 
     assert held - copies == parameters(one.model, vocab=one.vocab)
     narrow = job(dp=1, **(DENSE | {"model__dense_ffn": 1024})).model
     assert parameters(one.model) - parameters(narrow) == 3 * 3 * 512 * 1024  # layers, products of a gated MLP, shape
-
-
-@pytest.mark.parametrize(
-    "options", [{}, {"training__recompute": "full"}, {"zero": 1, "tp": 2}, {"parallelism__vpp": 1}]
-)
-@pytest.mark.parametrize("pp", [1, 2])
-def test_layers_of_two_kinds_fold(pp, options):
-    """With pp 2 a rank either has experts or has none, and only the first kind waits for rows."""
-    folded, whole = (simulate(cluster(4), fold, pp=pp, ep=4, **DENSE, **options) for fold in (True, False))
-    same(folded, whole)
-    waits = [parts["ep"] > 0 for parts in folded.parts]
-    assert any(waits)
-    assert all(waits) == (pp == 1)
 
 
 def test_half_of_the_layers_of_each_kind_are_half_of_the_work_of_each():

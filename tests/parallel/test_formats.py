@@ -236,10 +236,9 @@ def test_transformer_engine_keeps_weights_in_the_format_too(precision, name):
 def test_gpus_without_a_format_are_refused(precision):
     """MXFP8 and NVFP4 need compute capability 10 (Transformer Engine, docs/features/low_precision_training); AMD's CDNA 4 has
     the MX formats of OCP and not NVIDIA's (AMD CDNA 4 whitepaper)."""
-    expected = {
-        "fp8": {gpu.name for gpu in gpus.everything() if "fp8" in gpu.matrix},
-        "nvfp4": BLACKWELL,
-    }.get(precision, {*BLACKWELL, "mi350x", "mi355x"})
+    expected = {"fp8": {gpu.name for gpu in gpus.everything() if "fp8" in gpu.matrix}, "nvfp4": BLACKWELL}.get(
+        precision, {*BLACKWELL, "mi350x", "mi355x"}
+    )
     assert {gpu.name for gpu in gpus.everything() if multiplies(gpu, precision)} == expected
     lacking = "a100-sxm-80gb" if precision == "fp8" else "h100-sxm"
     message = f"training.precision: {lacking} multiplies no {precision}, its datasheet has "

@@ -91,10 +91,7 @@ def test_flash_attention_keeps_what_selective_recompute_keeps_and_its_statistics
 
 
 @pytest.mark.parametrize("dp", [2, 4, 8])
-@pytest.mark.parametrize(
-    ("zero", "whole", "shared"),
-    [(0, 16, 0), (1, 4, 12), (2, 2, 14), (3, 0, 16)],
-)
+@pytest.mark.parametrize(("zero", "whole", "shared"), [(0, 16, 0), (1, 4, 12), (2, 2, 14), (3, 0, 16)])
 def test_states_of_the_model_under_zero_figure_1(zero, whole, shared, dp):
     """(2 + 2 + K)Ψ bytes, of which ZeRO-1, 2 and 3 share K, 2 + K and all (Rajbhandari et al. 2020, section 5; K = 12)."""
     overlap = {"grad_reduce": zero in (1, 2)}
@@ -144,13 +141,7 @@ def test_adam_in_fp32_moves_28_bytes_a_parameter():
 def test_mixed_precision_update_moves_46_bytes_a_parameter_and_clears_the_gradients():
     one = job()
     traffic = {k.op: k.bytes / 1000 for k in update(one, 1000)}
-    assert traffic == {
-        "gradient_norm": 4,
-        "gradient_scale": 8,
-        "adam": 28,
-        "weights_from_fp32": 6,
-        "zero_gradients": 4,
-    }
+    assert traffic == {"gradient_norm": 4, "gradient_scale": 8, "adam": 28, "weights_from_fp32": 6, "zero_gradients": 4}
 
 
 def test_full_recompute_brings_one_block_back():

@@ -22,12 +22,7 @@ MEASURED = {
     "rtx-4090": (0.0213, 0.1098, 0.8535, 6.7631),
 }
 """Milliseconds of X·Xᵀ in bf16 by torch, for X of 1,024, 2,048, 4,096 and 8,192 rows and columns (nil0x9/flash-muon, README)."""
-BANDS = {
-    "h800-sxm": (0.55, 0.83),
-    "h20": (0.75, 0.95),
-    "a100-sxm-80gb": (0.80, 0.98),
-    "rtx-4090": (0.75, 1.0),
-}
+BANDS = {"h800-sxm": (0.55, 0.83), "h20": (0.75, 0.95), "a100-sxm-80gb": (0.80, 0.98), "rtx-4090": (0.75, 1.0)}
 """Bounds of forecast over measured, a few hundredths beyond those found; forecasts are mostly low."""
 PRODUCTS = {(768, 2048): (128, 13.8), (1536, 2048): (128, 31.0), (4096, 4096): (8, 22.0), (4096, 14336): (4, 29.3)}
 """{rows and columns: number of matrices, milliseconds of the GEMMs of their update on an H100} (docs/measured-ways.md)"""

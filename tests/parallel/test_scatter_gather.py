@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
-from bounds import bounds
 from engine_cases import cluster, job
 
 from clustersim.simulation import Simulator, run
 
 SPLIT = {"parallelism__tp": 2, "parallelism__pp": 4, "training__micro_batch": 1, "training__global_batch": 32}
-SCHEDULES = [("1f1b", 1), ("interleaved", 2), ("zero_bubble", 1), ("dualpipe", 1)]
 
 
 def calls(script, sends):
@@ -39,23 +36,6 @@ def test_a_sequence_that_is_split_has_no_more_to_scatter():
     options = {"parallelism__sequence_parallel": True}
     one, other = scripts_of(**options), scripts_of(**options, parallelism__scatter_gather=True)
     assert [script.layout.parts for script in one] == [script.layout.parts for script in other]
-
-
-@pytest.mark.parametrize(("schedule", "chunks"), SCHEDULES)
-def test_players_agree_and_no_bound_is_above(schedule, chunks):
-    split = {
-        **SPLIT,
-        "parallelism__schedule": schedule,
-        "parallelism__vpp": chunks,
-        "parallelism__scatter_gather": True,
-    }
-    simulator = Simulator(cluster(8))
-    seconds = {engine: simulator.outline(job(**split), engine)["step_time_s"] for engine in ("simpy", "auto")}
-    assert seconds["auto"] == pytest.approx(seconds["simpy"], rel=1e-11)
-    unfolded = run(cluster(8), job(**split), fold=False, engine="auto").summary["step_time_s"]
-    assert unfolded == pytest.approx(seconds["simpy"], rel=1e-11)
-    placed = simulator.placed(job(**split))
-    assert bounds(simulator, placed).seconds <= seconds["simpy"] * (1 + 1e-9)
 
 
 def test_it_pays_where_messages_cross_nodes():

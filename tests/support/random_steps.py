@@ -109,9 +109,7 @@ class Step(NamedTuple):
 
 
 def plan(
-    programs: Sequence[Program],
-    activities: Sequence[Sequence[Activity]],
-    cells: Sequence[Mapping[str, int]],
+    programs: Sequence[Program], activities: Sequence[Sequence[Activity]], cells: Sequence[Mapping[str, int]]
 ) -> Plan:
     """Return the plan of rank cells without a fabric, each with a program, activities and group cells of its own."""
     none: Any = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,22 +17,16 @@ from clustersim.topology.model import Topology
 
 CHUNKS = {"interleaved": 2, "dualpipev": 2, "zbv": 2, "v_min": 2}
 SPLITS = [
-    {"tp": 1, "pp": 1},
-    {"tp": 2, "pp": 2},
-    {"tp": 4, "pp": 2},
-    {"tp": 1, "pp": 2},
-    {"tp": 1, "pp": 4},
-    {"tp": 2, "pp": 4},
-    {"tp": 1, "pp": 2, "cp": 2},
-    {"tp": 2, "pp": 1, "cp": 2},
-    {"tp": 1, "pp": 1, "cp": 4},
-]
+    {"tp": 1, "pp": 1}, {"tp": 2, "pp": 2}, {"tp": 4, "pp": 2}, {"tp": 1, "pp": 2}, {"tp": 1, "pp": 4},
+    {"tp": 2, "pp": 4}, {"tp": 1, "pp": 2, "cp": 2}, {"tp": 2, "pp": 1, "cp": 2}, {"tp": 1, "pp": 1, "cp": 4},
+]  # fmt: skip
 SCHEDULES = ["1f1b", "gpipe", "zero_bubble", "interleaved", "dualpipe", "dualpipev", "zbv", "v_min"]
 OPTIONS = {
     "parallelism__overlap__grad_reduce": [False, True],
     "parallelism__overlap__param_gather": [False, True],
     "parallelism__overlap__p2p": [False, True],
     "parallelism__overlap__tp": ["none", "none", "bulk", "ring", "async"],
+    "parallelism__scatter_gather": [False, False, True],
     "parallelism__cp_type": ["all_gather", "p2p", "a2a", "a2a+p2p"],
     "parallelism__algorithms__dp": ["nccl", "nccl", "ring", "tree", "hierarchical", "neusight_hierarchical"],
     "parallelism__bucket": [1_000_000],
@@ -44,6 +39,7 @@ EXPERTS = {
     "model__experts": [4],
     "model__topk": [2],
     "model__shared_experts": [0, 1],
+    "model__dense_layers": [0, 0, 1],
     "parallelism__ep": [1, 2, 2, 4, 4],
     "parallelism__expert_tp": [None, None, 1, 2],
     "parallelism__overlap__ep": ["none", "shared", "microbatch"],
@@ -78,13 +74,14 @@ FRAMEWORKS = ["megatron-core", "megatron-deepspeed", "fsdp"]
 
 @st.composite
 def clusters(draw: Any, nodes: tuple[int, ...] = (2, 4)) -> Topology:
-    """Return a cluster of a few nodes of four GPUs, healthy or not, with one NIC a node or four."""
+    """Return a cluster of a few nodes of four GPUs, healthy or not, with one NIC a node or four, and hosts of any speed."""
     nics, attach = draw(st.sampled_from([(4, "per_gpu"), (1, "shared")]))
     fabric, fault = draw(st.sampled_from(sorted(FABRICS))), draw(st.sampled_from(sorted(FAULTS)))
     try:
-        return cluster(draw(st.sampled_from(nodes)), 4, nics, attach, FABRICS[fabric], FAULTS[fault])
+        found = cluster(draw(st.sampled_from(nodes)), 4, nics, attach, FABRICS[fabric], FAULTS[fault])
     except InputError:  # rails need a NIC each
         reject()
+    return replace(found, host_slowdown=draw(st.sampled_from([1.0, 1.0, 0.05, 0.3, 3.0])))
 
 
 def fit(asked: dict[str, Any], split: dict[str, int], zero: int) -> None:
@@ -137,7 +134,10 @@ def jobs(draw: Any, gpus: int, microbatches: tuple[int, int] = (4, 12), losses: 
         asked |= {f"training__{name}": value for name, value in draw(st.sampled_from(POLICIES)).items()}
     asked |= {"parallelism__schedule": schedule, "parallelism__vpp": CHUNKS.get(schedule, 1), "parallelism__zero": zero}
     fit(asked, split, zero)
-    asked["parallelism__sequence_parallel"] = split["tp"] > 1 and asked["parallelism__overlap__tp"] != "bulk"
+    whole = asked["parallelism__scatter_gather"] and asked["parallelism__overlap__tp"] == "none"
+    asked["parallelism__sequence_parallel"] = (
+        split["tp"] > 1 and asked["parallelism__overlap__tp"] != "bulk" and not whole
+    )
     copies = gpus // (split["tp"] * split["pp"] * split.get("cp", 1)) or 1
     asked["training__global_batch"] = copies * split["pp"] * draw(st.integers(*microbatches))
     try:
@@ -153,6 +153,3 @@ def same(one: dict[str, Any], other: dict[str, Any], rel: float = 1e-11) -> None
     for key in ("breakdown_s", "critical_path_s"):
         for part, seconds in other.get(key, {}).items():
             assert one[key][part] == pytest.approx(seconds, rel=rel, abs=rel * scale), (key, part)
-
-
-TWO_LEAVES = FABRICS["leaf-spine"].replace("down: 4, up: 4", "down: 16, up: 16")
