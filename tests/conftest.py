@@ -7,6 +7,7 @@ from pathlib import Path
 
 import examples
 import pytest
+from browser import browsing
 
 from clustersim.cli.main import main
 
@@ -42,3 +43,10 @@ def call(command_line: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     """Return the same, run in an empty folder."""
     monkeypatch.chdir(tmp_path)
     return command_line
+
+
+@pytest.fixture(scope="module")
+def chromium():
+    """Return a browser, which all tests of a file use."""
+    with browsing() as browser:
+        yield browser

@@ -29,6 +29,7 @@ CASES = {
     "overlap": (NODES, {"parallelism.tp": 4, "parallelism.pp": 2, "parallelism.overlap.p2p": True}),
     "interleaved": (NODES, {"parallelism.pp": 4, "parallelism.vpp": 2, "parallelism.schedule": "interleaved"}),
     "zero 1": (NODES, {"parallelism.tp": 8, "parallelism.zero": 1, "training.global_batch": 16}),
+    "encoder": (NODES, {"model.encoder_layers": 8, "training.encoder_seq": 256, "parallelism.pp": 4}),
     "zero 3": (NODES, {"parallelism.zero": 3, "training.global_batch": 32}),
     "host that is late": (NODES, {"parallelism.pp": 4, "training.framework": "nanotron"}),
     "asynchronous tensor parallelism": (NODES, {"parallelism.tp": 2, "parallelism.overlap.tp": "async"}),

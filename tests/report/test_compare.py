@@ -255,15 +255,9 @@ def test_a_manifest_that_is_cut_off_is_one_sentence(call, manifest):
 @pytest.mark.parametrize("category", ["kernel", "cpu_op", "user_annotation"])
 def test_an_event_with_a_value_that_its_key_cannot_have_is_left_out_or_read_as_text(tmp_path, category, key, odd):
     whole = {
-        "ph": "X",
-        "cat": category,
-        "name": "ProfilerStep#1",
-        "pid": 0,
-        "tid": 7,
-        "ts": 10.0,
-        "dur": 5.0,
+        "ph": "X", "cat": category, "name": "ProfilerStep#1", "pid": 0, "tid": 7, "ts": 10.0, "dur": 5.0,
         "args": {"stream": 7},
-    }
+    }  # fmt: skip
     other = {**whole, "cat": "kernel", "name": "gemm", "ts": 11.0, "dur": 2.0}
     (tmp_path / "trace.json").write_text(json.dumps({"traceEvents": [{**whole, key: odd}, other]}))
     try:

@@ -54,21 +54,12 @@ def edit(path: Path, text: str, value: object) -> None:
 @pytest.mark.parametrize(
     ("key", "value"),
     [
-        ("options", 3),
-        ("options.overrides", 1.0),
-        ("options.overrides", None),
-        ("options.plugins", [3]),
-        ("options.flops", "half"),
-        ("options.engine", "other"),
-        ("inputs", []),
-        ("inputs.topology", 3),
-        ("inputs.topology.path", 3),
-        ("inputs.workload.sha256", None),
-        ("question", 1),
-        ("versions", "x"),
+        ("options", 3), ("options.overrides", 1.0), ("options.overrides", None), ("options.plugins", [3]),
+        ("options.flops", "half"), ("options.engine", "other"), ("inputs", []), ("inputs.topology", 3),
+        ("inputs.topology.path", 3), ("inputs.workload.sha256", None), ("question", 1), ("versions", "x"),
         ("format", 2),
     ],
-)
+)  # fmt: skip
 def test_a_manifest_that_says_nothing_that_was_run_is_one_sentence(results, call, key, value):
     edit(results / "run/manifest.json", key, value)
     for words in ((one, "run") for one in READERS):

@@ -71,11 +71,7 @@ def test_row_groups_are_one_table(rows, size, kinds):
 
 def test_other_readers_agree():
     arrow = pytest.importorskip("pyarrow.parquet")
-    columns = {
-        "n": np.arange(9),
-        "x": np.where(np.arange(9) % 2, np.arange(9.0), np.nan),
-        "t": Texts.of("abcabcabc"),
-    }
+    columns = {"n": np.arange(9), "x": np.where(np.arange(9) % 2, np.arange(9.0), np.nan), "t": Texts.of("abcabcabc")}
     assert arrow.read_table(BytesIO(encoded(columns))).to_pydict() == read(columns).to_dict(as_series=False)
 
 

@@ -270,10 +270,7 @@ WRONG = [
     ([*RUN, "--timeline", "x/a.svg", "--out", "x"], "lies in the folder of the result"),
     (["show", NODE, "--draw", "a.gif"], "write a name that ends in .svg or .png"),
     (["show", NODE, "--draw", "node.svg"], "is read as an input"),
-    (
-        ["show", NODE, "--export", "ns3", "a.yaml"],
-        "write a name that ends in .txt or .topo or without an ending",
-    ),
+    (["show", NODE, "--export", "ns3", "a.yaml"], "write a name that ends in .txt or .topo or without an ending"),
     (["show", NODE, "--export", "graphml", "a.svg"], "write a name that ends in .graphml or .xml"),
     (["show", NODE, "--export", "ns3", "node"], "is read as an input"),
     (["predictor", "train", "linear", "--out", "a.yaml"], "write a name that ends in .safetensors"),

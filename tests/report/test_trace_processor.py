@@ -17,12 +17,6 @@ from trace_processor import Processor, processing
 
 pytestmark = [needs_browser, pytest.mark.slow]
 SPLIT = ("--tp", "2", "--pp", "4", "--set", "training.clip_gradients=true")
-FLOWS = """
-select out.name as sent, into_.name as received, p.name as sender, q.name as receiver
-from flow join slice out on out.id = slice_out join slice into_ on into_.id = slice_in
-join thread_track a on a.id = out.track_id join thread t using (utid) join process p using (upid)
-join thread_track b on b.id = into_.track_id join thread u on u.utid = b.utid join process q on q.upid = u.upid
-"""
 
 
 @pytest.fixture(scope="module")
@@ -72,18 +66,6 @@ def test_a_trace_of_a_run_is_read_whole(result, loaded, processor):
     work = "select extract_arg(arg_set_id, 'args.FLOP') as flop from slice where name = '0F3'"
     wanted = [e["args"]["FLOP"] for e in events if e["ph"] == "X" and e["name"] == "0F3"]
     assert [row["flop"] for row in processor.query(work)] == wanted
-
-
-def test_flows_join_messages_to_the_passes_that_wait_for_them(result, loaded, processor):
-    """Every rank is drawn: forward over 3 boundaries and back again, for each of 8 microbatches, in each of 8 lanes."""
-    result("--no-fold", *SPLIT)
-    loaded("r/trace.json.gz")
-    sent = [row for row in processor.query(FLOWS) if row["sent"].startswith("send")]
-    assert len(sent) == 2 * 3 * 8 * 8
-    for row in sent:
-        sender, receiver = (int(row[one].removeprefix("rank ")) for one in ("sender", "receiver"))
-        assert abs(sender - receiver) == 8
-        assert row["received"][1] == ("F" if receiver > sender else "B")
 
 
 def test_all_ranks_with_every_kernel_are_read_whole(result, loaded, call):

@@ -17,6 +17,8 @@ needs_browser = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here; a
 WIDTHS, SCHEMES = (500, 1400), ("light", "dark")
 CONTRAST = (Path(__file__).parent / "contrast.js").read_text(encoding="utf-8")
 """Returns texts whose contrast with their ground is below 4.5."""
+HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\"'&\u202e\u2066" + "x" * 10_000
+"""A name that would be a program, were it not shown as text."""
 
 
 class Opened:
@@ -74,3 +76,20 @@ def visiting(browser: Any, url: str, width: int = 1400, scheme: str = "light") -
 def drawn(page: Any) -> None:
     """Wait until a page has drawn all that it draws."""
     page.wait_for_selector("html[data-ready]", state="attached")
+
+
+def readable(found: Opened, width: int) -> None:
+    """Assert that a page said nothing, fits into its window, and has contrast; in the other theme too where it has a switch."""
+    for _ in range(2):
+        assert found.said == []
+        assert found.page.evaluate("document.documentElement.scrollWidth") <= width
+        assert found.page.evaluate(CONTRAST) == []
+        if found.page.locator("#theme").count():
+            found.page.click("#theme")
+
+
+def harmless(found: Opened, width: int) -> None:
+    """Assert that nothing of a hostile name became a part of the page."""
+    assert found.said == []
+    assert found.page.evaluate("document.documentElement.scrollWidth") <= width
+    assert found.page.locator("main img, main script").count() == 0

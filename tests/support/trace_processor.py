@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from browser import browsing
+from protobuf import field, fields, varint, varints
 
 PAGE = "https://processor.test/"
 APPEND, FINALIZE, QUERY, RESET = 1, 2, 3, 11
@@ -47,17 +48,17 @@ class Processor:
     def load(self, trace: bytes) -> None:
         """Read a trace, and forget the one before."""
         self._ask(RESET)
-        self._ask(APPEND, _field(101, trace))
+        self._ask(APPEND, field(101, trace))
         self._ask(FINALIZE)
 
     def query(self, sql: str) -> list[dict[str, Any]]:
         """Return the rows of the answer to SQL. Fails when it is none."""
         columns, cells = list[str](), list[Any]()
-        for answer in self._ask(QUERY, _field(103, _field(1, sql.encode()))):
-            for number, value in _fields(answer):
+        for answer in self._ask(QUERY, field(103, field(1, sql.encode()))):
+            for number, value in fields(answer):
                 if number != 203:
                     continue
-                for name, content in _fields(value):
+                for name, content in fields(value):
                     if name == 1:
                         columns.append(content.decode())
                     elif name == 2 and content:
@@ -68,9 +69,9 @@ class Processor:
         return [dict(zip(columns, cells[i : i + width], strict=True)) for i in range(0, len(cells), width)]
 
     def _ask(self, method: int, arguments: bytes = b"") -> list[bytes]:
-        message = _field(1, _varint(2 << 3) + _varint(method) + arguments)
+        message = field(1, varint(2 << 3) + varint(method) + arguments)
         said = self._page.evaluate("(text) => ask(text)", base64.b64encode(message).decode())
-        return [value for _, value in _fields(bytes(byte for part in said for byte in part))]
+        return [value for _, value in fields(bytes(byte for part in said for byte in part))]
 
 
 @contextmanager
@@ -99,58 +100,14 @@ def processing() -> Iterator[Processor]:
 
 def _cells(batch: bytes) -> list[Any]:
     kinds, numbers, floats, texts = list[int](), list[int](), list[float](), list[str]()
-    for number, value in _fields(batch):
+    for number, value in fields(batch):
         if number == 1:
-            kinds = list(_varints(value))
+            kinds = list(varints(value))
         elif number == 2:
-            numbers = [one - (one >> 63 << 64) for one in _varints(value)]
+            numbers = [one - (one >> 63 << 64) for one in varints(value)]
         elif number == 3:
             floats = [one for (one,) in struct.iter_unpack("<d", value)]
         elif number == 5:
             texts = value.decode().split("\0")
     values = {NULL: None, VARINT: iter(numbers), FLOAT: iter(floats), TEXT: iter(texts)}
     return [None if kind == NULL else next(values[kind]) for kind in kinds]
-
-
-def _varint(value: int) -> bytes:
-    found = bytearray()
-    while value >= 128:
-        found.append(value & 127 | 128)
-        value >>= 7
-    return bytes([*found, value])
-
-
-def _field(number: int, content: bytes) -> bytes:
-    return _varint(number << 3 | 2) + _varint(len(content)) + content
-
-
-def _varints(content: bytes) -> Iterator[int]:
-    value = shift = 0
-    for byte in content:
-        value |= (byte & 127) << shift
-        shift += 7
-        if byte < 128:
-            yield value
-            value = shift = 0
-
-
-def _fields(content: bytes) -> Iterator[tuple[int, Any]]:
-    """Yield the number of each field, and its bytes, or the number that it is."""
-    place = 0
-
-    def varint() -> int:
-        nonlocal place
-        begin = place
-        while content[place] >= 128:
-            place += 1
-        place += 1
-        return next(_varints(content[begin:place]))
-
-    while place < len(content):
-        number, wire = divmod(varint(), 8)
-        if wire == 0:
-            yield number, varint()
-            continue
-        size = varint() if wire == 2 else {1: 8, 5: 4}[wire]
-        yield number, content[place : place + size]
-        place += size
