@@ -43,9 +43,6 @@ parallelism:
     dp: ring
 predictor: roofline
 """
-BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
-    f"{new}: &{new} [{', '.join(['*' + old] * 9)}]\n" for old, new in zip("abcdefgh", "bcdefghi", strict=True)
-)
 HUGE = "1" + "0" * 40
 
 
@@ -58,7 +55,6 @@ def edit(text: str, old: str, new: str) -> str:
 JOBS: list[tuple[str | tuple[str, str], str, str]] = [
     (("  heads: 8", "  haeds: 8"), "5:3", "unknown key 'haeds'; did you mean 'heads'?"),
     (("tp: 2", "tp: 3"), "13:7", "3 does not divide 8 attention heads; use 1, 2, 4, 8"),
-    (("1f1b", "1f2b"), "15:13", "did you mean '1f1b'?"),
     (("1f1b", "interleaved"), "15:13", "interleaved"),
     (("roofline", "rooflin"), "18:12", "did you mean 'roofline'?"),
     (("dp: ring", "dp: rng"), "17:9", "did you mean 'ring'?"),
@@ -69,9 +65,7 @@ JOBS: list[tuple[str | tuple[str, str], str, str]] = [
     (("layers: 4\n  hidden: 512", "layers: 4\n  hidden: 65536"), "", "GiB and h100-sxm has 79.6 GiB"),
     (("layers: 4\n  hidden: 512", "layers: 10000\n  hidden: 1000000\n  head_dim: 100000000"), "", "raise tp or pp"),
     (("global_batch: 16", "global_batch: 100000000"), "9:17", "lower it or raise micro_batch"),
-    (BOMB + JOB, "1:", "after aliases; write them out"),
     ("", "1:1", "the file is empty"),
-    (("  hidden: 512", "\thidden: 512"), "4:1", "indent with spaces, not tabs"),
     ("a" * 2_000_000, "1:1", "not a single value"),
 ]
 CLUSTERS: list[tuple[str | tuple[str, str], str, str]] = [
@@ -80,17 +74,14 @@ CLUSTERS: list[tuple[str | tuple[str, str], str, str]] = [
     (("400Gb/s", "1e-300Gb/s"), "10:11", "fabric.link.rate"),
     (("fat_tree", "fattree"), "6:9", "did you mean 'fat_tree'?"),
     (("hgx-h100", "{extends: hgx-h100, gpus: {model: my.yaml}}"), "4:43", "gpus.model: my.yaml: no such file"),
-    (("radix: 64", "radix: 1"), "8:27", "must be at least 2"),
 ]
 COMMANDS = {
     "run": "Missing argument 'TOPOLOGY'; `clustersim run --help`",
     "rum": "Did you mean 'run'?",
     "run C J --tpp 2": "--tp",
     "run C J --tp": "requires an argument",
-    "run C J --tp two": "--tp",
     "run C J --tp 0": "parallelism.tp: 0 must be at least 1",
     "run C J --dp all": "parallelism.dp: all must be",
-    "run C J --flops half": "'causal', 'full'",
     "run C J --set training.seq": "write key=value",
     "run C J --set training.sek=3": "did you mean 'seq'?",
     "run C J --set train.seq=3": "did you mean 'training'?",
@@ -99,7 +90,6 @@ COMMANDS = {
     "run C J --set training.seq=[1": "training.seq=[1",
     "run C J --set =3": "write key=value",
     "run C J --set training..seq=3": "''",
-    "run C J --schedule 1f2b": "(command line): parallelism.schedule: '1f2b'",
     "run C J --predictor tarot": "(command line): predictor: 'tarot'",
     "run absent.yaml J": "absent.yaml: no such file",
     "run C absent.yaml": "absent.yaml: no such file",
@@ -119,19 +109,11 @@ COMMANDS = {
     "show absent.yaml": "no such file",
     "schedule 1f2b": "schedule: '1f2b' is not one of the schedules; did you mean '1f1b'?",
     "schedule 1f1b --pp 0": "--pp",
-    "schedule gpipe --pp 512 --microbatches 4096": "too many",
     "schedule": "Missing argument 'NAME'",
-    "show --schedule 1f2b": "did you mean '1f1b'?",
-    "show --schedule 1f1b --stages 0": "--stages",
-    "show --schedule interleaved --chunks 2 --microbatches 3": "multiple",
-    "show --schedule gpipe --stages 512 --microbatches 4096": "too many",
-    "kernels J --stage 2": "the job has 2 stages; use 0 to 1",
     "kernels J --gpus 1": "the cluster is too small",
     "sweep C J": "nothing to sweep; give at least one axis, such as --tp 1,2,4,8",
     "sweep C J --tp 1,two": "--tp: 'two' is not a whole number",
     "sweep C J --tp 0": "write a list like 1,2,4, 1-4 or 64..4096x2",
-    "sweep C J --tp 4-1": "'4-1' begins above its end",
-    "sweep C J --tp ,": "--tp: no value",
     "sweep C J --tp 1-100000": "write a shorter range",
     f"sweep C J --tp {HUGE}": "parallelism.tp: 1000",
     "sweep C J --tp 1-9999 --pp 1-9999": "points are too many",
@@ -140,20 +122,15 @@ COMMANDS = {
     ),
     "sweep C J --set training.recompute=full": "nothing to sweep",
     "sweep C J --tp 1,2 --set training.sek=1": "did you mean 'seq'?",
-    "sweep C J --schedule 1f1b,1f2b": "did you mean '1f1b'?",
-    "sweep C J --tp 1 --predictor tarot": "'tarot' is not one",
     "sweep C J --tp 1 --workers 0": "--workers",
     "sweep absent.yaml J --tp 1": "no such file",
     "sweep C J --nic 200Gb/s,-4Gb/s": "'-4Gb/s' must be a finite bandwidth",
     "sweep C J --gpu h100,h101": "unknown GPU 'h101'; did you mean 'h100'?",
     "sweep C J --set cluster.node=hgx-b200,hgx-b2": "unknown node type 'hgx-b2'; did you mean 'hgx-b200'?",
-    "sweep C J --recompute none,ful": "write 'none', 'selective' or 'full'",
     "sweep C J --set parallelism.pp=1,x": "pp: x must be a whole number",
     "sweep C J --set training.framework=nemo,nemu": (
         "(command line): training.framework: 'nemu' is none of the frameworks; did you mean 'nemo'?"
     ),
-    "plan J --tokens 1T --within abc": "--within: 'abc' is not a time; write a number and a unit, like 250ns",
-    "optimize C J --within 5": "--within: '5' has no unit; write a time with one, like 250ns",
     "goodput --nodes 4 --step 5GB": "--step: 'GB' is not a unit of time",
     "run C J --out a --out=b": "--out is given twice; keep one of them",
     "sweep C J --tp 1 --tp 2": "all values in one, such as --tp 1,2,4",

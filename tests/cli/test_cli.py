@@ -208,15 +208,6 @@ def contents(folder: str | Path) -> dict[str, bytes]:
     return {p.name: p.read_bytes() for p in Path(folder).iterdir()}
 
 
-def test_a_second_run_replaces_the_whole_folder(call):
-    assert call(*RUN, "--out", "x")[0] == 0
-    first = contents("x")
-    assert call(*RUN, "--out", "x", "--micro-batch", "2", "--force")[0] == 0
-    assert sorted(contents("x")) == FILES
-    assert contents("x")["summary.json"] != first["summary.json"]
-    assert [p.name for p in Path().iterdir()] == ["x"]
-
-
 @pytest.mark.parametrize("failure", [OSError(28, "No space left on device"), KeyboardInterrupt(), ZeroDivisionError()])
 @pytest.mark.parametrize("victim", ["write_events", "links_table"])
 def test_an_interrupted_save_leaves_the_old_result(call, monkeypatch, failure, victim):
@@ -259,13 +250,6 @@ def test_a_failed_replacement_brings_the_old_result_back(call, monkeypatch):
     assert [p.name for p in Path().iterdir()] == ["x"]
 
 
-def test_a_closed_pipe_is_no_error():
-    command = f"'{sys.executable}' -m clustersim kernels '{JOB}' | head -n 1"
-    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True)
-    assert done.stderr == ""
-    assert done.stdout.count("\n") == 1
-
-
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 def test_a_full_disk_behind_standard_output():
     with Path("/dev/full").open("w") as full:
@@ -305,16 +289,6 @@ def test_ctrl_c_leaves_one_line_and_no_files(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_show_and_kernels_print_json(call):
-    code, out, err = call("show", CLUSTER, "--json")
-    assert (code, err) == (0, "")
-    assert json.loads(out)["gpus"] == 1024
-    code, out, err = call("kernels", JOB, "--json")
-    assert (code, err) == (0, "")
-    data = json.loads(out)
-    assert data["total"]["launches"] == sum(row["launches"] for row in data["kernels"] if row["kind"] != "exchange")
-
-
 def test_kernels_on_a_gpu_have_seconds_between_two_ends(call):
     code, out, err = call("kernels", JOB, "--gpu", "h100", "--json")
     assert (code, err) == (0, "")
@@ -328,18 +302,6 @@ def test_kernels_on_a_gpu_have_seconds_between_two_ends(call):
     code, out, _ = call("kernels", JOB, "--gpu", "h100")
     assert code == 0
     assert all(word in out for word in ("time", "low", "high"))
-
-
-@pytest.mark.parametrize("damage", [b"", b"junk", b"\xff" * 100, (2**62).to_bytes(8, "little") + b"{}"])
-def test_damaged_weights(call, monkeypatch, tmp_path_factory, damage):
-    folder = tmp_path_factory.mktemp("weights")
-    (folder / "neusight.safetensors").write_bytes(damage)
-    monkeypatch.setattr("clustersim.predictors.weights_file.FOLDER", folder)
-    code, out, err = call(*RUN[:-1], "neusight")
-    assert (code, out, err.count("\n")) == (2, "", 1)
-    assert "neusight.safetensors: " in err
-    assert "clustersim lab train neusight" in err
-    assert not list(Path().iterdir())
 
 
 @pytest.mark.parametrize(

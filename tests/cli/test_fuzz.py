@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import random
 import shutil
-from pathlib import Path
 
 import fuzz
 import fuzz_tables
@@ -14,27 +12,6 @@ from examples import examples
 
 from clustersim.cli.app import OLD
 from clustersim.cli.main import main
-
-CASES = fuzz.cases()
-
-
-MUTATED = [number for number, case in enumerate(CASES) if case.kind not in ("table", "api")]
-
-
-@pytest.mark.parametrize("number", MUTATED, ids=lambda n: f"{n}-{CASES[n].kind}")
-def test_what_is_mutated_works_unmutated(number, tmp_path, monkeypatch):
-    """Else the mutations would be refused for another reason than themselves."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend("")
-    monkeypatch.setattr(fuzz.sys, "argv", [])
-    case = CASES[number]
-    for name, value in case.files.items():
-        Path(name).write_text(value if isinstance(value, str) else json.dumps(value))
-    Path("p_.py").write_text(fuzz.PLUGIN.replace("ANSWER", "good"))
-    arguments = ["out" if word == "FOLDER" else word for word in case.arguments]
-    if arguments == ["show"]:
-        arguments += ["--schedule", "1f1b"]
-    assert fuzz.judged(arguments, main) == (0, None)
 
 
 def test_every_command_of_the_program_is_drawn():

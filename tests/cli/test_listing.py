@@ -7,7 +7,6 @@ import os
 import shlex
 import subprocess
 import sys
-from pathlib import Path
 from typing import get_args
 
 import pytest
@@ -15,21 +14,7 @@ import pytest
 from clustersim import plugins
 from clustersim.cli.listing import What
 
-ROOT = Path(__file__).parents[2]
-COMMANDS = (
-    "run",
-    "jobs",
-    "share",
-    "show",
-    "schedule",
-    "kernels",
-    "collective",
-    "sweep",
-    "predict",
-    "list",
-    "lab",
-    "lab train",
-)
+COMMANDS = (*"run jobs share show schedule kernels collective sweep predict list lab".split(), "lab train")
 
 
 @pytest.mark.parametrize("what", get_args(What))

@@ -50,27 +50,6 @@ def test_a_new_file_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("rings", "'rings' is not one of the collectives; did you mean 'ring'? known: "),
-        ("", "'' is not one of the collectives; known: "),
-        ("../ring", "'../ring' is not one of the collectives; did you mean 'ring'? known: "),
-        ("model", "'model' is not one of the collectives; known: "),
-        (
-            "os:getcwd",
-            "'os:getcwd' is not a built-in algorithm, and outside code runs only if it is permitted; call "
-            "within plugins.permitted('os:getcwd') if you trust it",
-        ),
-        (":build", "':build' is not a built-in algorithm"),
-    ],
-)
-def test_names_that_do_not_exist(name: str, message: str) -> None:
-    with pytest.raises(UnknownNameError) as caught:
-        plugins.load("clustersim.collectives", name, "phases")
-    assert str(caught.value).startswith(message)
-
-
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
         ("no_such_package:build", "'no_such_package:build' cannot be loaded (ModuleNotFoundError: No module named "),
         ("math:no_such", "'math:no_such' cannot be loaded (AttributeError: module 'math' has no attribute 'no_such'"),
         ("math:pi", "'math:pi' is not a function or class but 3.141592653589793; name one that is"),

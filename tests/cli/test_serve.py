@@ -35,7 +35,6 @@ from clustersim.serve.site import Site, login
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="limits and processes of Linux")
 TOKEN = "0123456789abcdef-token"
 SHORT = {"topology": CLUSTER, "workload": str(JOB), "set": ["predictor=roofline"], "options": {"global_batch": "12"}}
-REFUSED = "Only pages of this server may send requests to it."
 
 
 @pytest.fixture(scope="module")
@@ -265,13 +264,6 @@ def test_who_guesses_has_to_wait(guarded):
     assert guarded.ask("/api/state", Authorization=f"Bearer {TOKEN}").status == 401
 
 
-def test_a_token_is_compared_in_constant_time(monkeypatch):
-    compared = []
-    monkeypatch.setattr("clustersim.serve.guard.hmac.compare_digest", lambda a, b: compared.append((a, b)) or a == b)
-    guard = Guard(None, None, TOKEN)  # type: ignore[arg-type]
-    assert guard.admits(TOKEN, "a") and not guard.admits("x", "a") and len(compared) == 2
-
-
 def test_no_command_gets_the_token():
     assert SECRET not in _environment({SECRET: TOKEN, "HOME": "/"})
 
@@ -432,18 +424,10 @@ def test_nothing_that_is_asked_is_an_error_of_the_server(results, method, path, 
 @pytest.mark.parametrize(
     "value",
     [
-        "/etc/passwd",
-        "../x",
-        "~root/x",
-        "{a: /etc/x}",
-        "a/../../x",
-        "neusight:/x",
-        "\\x2fetc",
-        "[1, ../x]",
-        "a\nb",
+        "/etc/passwd", "../x", "~root/x", "{a: /etc/x}", "a/../../x", "neusight:/x", "\\x2fetc", "[1, ../x]", "a\nb",
         "x" * 501,
     ],
-)
+)  # fmt: skip
 def test_no_value_names_a_file_elsewhere(value):
     form = RunForm.of((), ())
     for asked in ({"options": {"predictor": value}}, {"set": [f"predictor={value}"]}):
