@@ -10,18 +10,10 @@ from clustersim import errors
 from clustersim.errors import ConfigError, InputError, shown, suggest
 
 TREE = {
-    errors.ClustersimError: 1,
-    errors.SimulationError: 1,
-    errors.DeadlockError: 1,
-    errors.DiskFullError: 1,
-    errors.InterruptedSweepError: 130,
-    errors.InputError: 2,
-    errors.ConfigError: 2,
-    errors.UnknownNameError: 2,
-    errors.PluginError: 2,
-    errors.DataError: 2,
-    errors.OutOfMemoryError: 2,
-}
+    errors.ClustersimError: 1, errors.SimulationError: 1, errors.DeadlockError: 1, errors.DiskFullError: 1,
+    errors.InterruptedSweepError: 130, errors.InputError: 2, errors.ConfigError: 2, errors.UnknownNameError: 2,
+    errors.PluginError: 2, errors.DataError: 2, errors.OutOfMemoryError: 2,
+}  # fmt: skip
 
 
 def test_exit_codes_of_the_whole_tree() -> None:

@@ -1,6 +1,5 @@
 """The table of framework defaults: found by the words people write, every value with a source."""
 
-import shlex
 from dataclasses import fields
 
 import pytest
@@ -105,14 +104,9 @@ def test_a_framework_has_what_it_extends_but_for_the_keys_that_it_writes():
     assert own.host.parameter.value == 9 * base.host.parameter.value
     assert own.facts.keys() > base.facts.keys()
     assert {key for key in own.defaults if own.defaults[key] != release.defaults[key]} == {
-        *("training.attention", "training.recompute_saves_full"),
+        *("training.attention", "training.recompute_saves_full")
     }
     assert (release.since, release.until, release.stages) == (0, 2024, "any")
-
-
-def test_gradients_go_by_the_precision_of_the_training():
-    assert load("megatron-2020").value("training.gradients", "fp16") == "fp16"
-    assert load("megatron-core").value("training.gradients", "bf16") == "fp32"
 
 
 def test_transformer_engine_takes_cudnns_attention_from_hopper_on():
@@ -210,11 +204,6 @@ def test_collectives_of_tensor_parallelism_run_under_products_since_2022():
     assert "async" in load("torchtitan").choices["parallelism.overlap.tp"].values
 
 
-def test_nemo_compiles_its_loss_since_its_second_release():
-    found = [find("NeMo 2.0 25.02", year).value("training.cross_entropy") for year in (2023, 2024, 2025, None)]
-    assert found == ["parallel", "parallel", "native", "native"]
-
-
 def test_what_frameworks_recompute_is_their_policy():
     assert load("torchtitan").value("training.recompute_saves") == ["op"]
     assert load("paxml").value("training.recompute_saves") == ["minimal"]
@@ -268,20 +257,3 @@ def test_what_a_launch_takes_had_nobody_seen_the_source_it_was_read_from():
     assert unseen(load("nanotron"), "ULTRA") == pytest.approx(own.value / other.value)
     assert unseen(load("megatron-deepspeed"), "ULTRA") is None  # its figure is not from there
     assert unseen(load("maxtext"), "VTRAINS") is None
-
-
-def test_norms_are_apexs_until_frameworks_take_persistent_ones():
-    found = {one.name: one.value("training.norm_kernels") for one in everything()}
-    torch = shlex.split("megatron-2020 megatron-deepspeed torchtitan primus-torchtitan xtuner colossalai")
-    assert found["internevo"] == "upcast"
-    assert {found[name] for name in torch} == {"torch"}
-    assert {found[name] for name in ("megatron-2022", "megatron-deepspeed-2023", "nanotron")} == {"fused"}
-    assert found["megatron-core"] is None  # as its other kernels
-
-
-def test_a_default_may_depend_on_the_precision_itself():
-    """Megatron-Bridge from 26.06 captures all passes with mxfp8 alone; activations lie in bf16 in either case."""
-    found = load("megatron-bridge-2606")
-    assert found.value("training.cuda_graphs", "mxfp8", "blackwell") == "full"
-    assert found.value("training.cuda_graphs", "bf16", "blackwell") is None
-    assert found.value("training.gradients", "mxfp8") == found.value("training.gradients", "bf16") == "bf16"

@@ -208,19 +208,11 @@ torchrun pretrain_gpt.py $MODEL_ARGS --tokenizer-type NullTokenizer --vocab-size
     --recompute-method uniform --recompute-num-layers 1
 """
     recipe = {
-        "training.global_batch": 4096,
-        "training.precision": "bf16",
-        "training.dispatch": None,
-        "training.moments": "fp32",
-        "training.recompute": "full",
-        "training.recompute_modules": [],
-        "parallelism.schedule": "interleaved",
-        "parallelism.vpp": 2,
-        "parallelism.layout": "Et*3|(tt|)*29,m|L",
-        "parallelism.ep": 16,
-        "parallelism.algorithms.ep": "nccl",
-        "parallelism.overlap.ep": "none",
-    }
+        "training.global_batch": 4096, "training.precision": "bf16", "training.dispatch": None,
+        "training.moments": "fp32", "training.recompute": "full", "training.recompute_modules": [],
+        "parallelism.schedule": "interleaved", "parallelism.vpp": 2, "parallelism.layout": "Et*3|(tt|)*29,m|L",
+        "parallelism.ep": 16, "parallelism.algorithms.ep": "nccl", "parallelism.overlap.ep": "none",
+    }  # fmt: skip
     ours, theirs = load("deepseek_v3", recipe).place(1024, 8), read(text=text)[1].place(1024, 8)
     kept = ("forward", "backward", "parameters", "saved_bytes")
     for one, other in zip(stages(ours), stages(theirs), strict=True):

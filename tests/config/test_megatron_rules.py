@@ -30,12 +30,7 @@ REFUSED = {
 }
 """Shipped workloads that pretrain_gpt.py has no arguments for, and the key that it cannot say."""
 PATTERN = re.compile(r"\(\[[01]\]\*\d+(\+\[[01]\]\*\d+)*\)\*\d+")
-TYPES = {
-    "int": lambda word: re.fullmatch(r"-?\d+", word),
-    "float": float,
-    "text": str,
-    "pattern": PATTERN.fullmatch,
-}
+TYPES = {"int": lambda word: re.fullmatch(r"-?\d+", word), "float": float, "text": str, "pattern": PATTERN.fullmatch}
 
 
 def placed(name, changes=None):

@@ -24,27 +24,13 @@ from clustersim.parallel.load import build, load
 SETTINGS = yaml.safe_load((Path(__file__).parent / "torchtitan_settings.yaml").read_text(encoding="utf-8"))
 TYPES = {"str": str, "int": int, "float": float, "bool": bool, "list": list}
 PARAMETERS = {
-    "llama3/8B": 8030261248,
-    "llama3/70B": 70553706496,
-    "llama3/405B": 405853388800,
-    "deepseek_v3/16B": 15706484224,
-    "deepseek_v3/236B": 235741434880,
-    "deepseek_v3/671B": 671026404352,
-    "qwen3/0.6B": 596049920,
-    "qwen3/1.7B": 1720574976,
-    "qwen3/4B": 4022468096,
-    "qwen3/8B": 8190735360,
-    "qwen3/14B": 14768307200,
-    "qwen3/32B": 32762123264,
-    "qwen3/30B-A3B": 30532122624,
-    "qwen3/235B-A22B": 235093634560,
-    "llama4/17bx16e": 107769861120,
-    "llama4/17bx16e_irope": 107769861120,
-    "llama4/17bx128e": 400711848960,
-    "llama4/17bx128e_irope": 400711848960,
-    "gpt_oss/20b": 20914757184,
-    "gpt_oss/120b": 116829156672,
-}
+    "llama3/8B": 8030261248, "llama3/70B": 70553706496, "llama3/405B": 405853388800, "deepseek_v3/16B": 15706484224,
+    "deepseek_v3/236B": 235741434880, "deepseek_v3/671B": 671026404352, "qwen3/0.6B": 596049920,
+    "qwen3/1.7B": 1720574976, "qwen3/4B": 4022468096, "qwen3/8B": 8190735360, "qwen3/14B": 14768307200,
+    "qwen3/32B": 32762123264, "qwen3/30B-A3B": 30532122624, "qwen3/235B-A22B": 235093634560,
+    "llama4/17bx16e": 107769861120, "llama4/17bx16e_irope": 107769861120, "llama4/17bx128e": 400711848960,
+    "llama4/17bx128e_irope": 400711848960, "gpt_oss/20b": 20914757184, "gpt_oss/120b": 116829156672,
+}  # fmt: skip
 """Parameters of each flavor as torchtitan v0.2.2 builds it on PyTorch's meta device."""
 
 

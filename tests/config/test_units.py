@@ -16,29 +16,15 @@ from clustersim.planning.request import amount
 @pytest.mark.parametrize(
     ("text", "dimension", "value"),
     [
-        ("400 Gb/s", "bandwidth", 50e9),
-        ("400Gbps", "bandwidth", 50e9),
-        ("50 GB/s", "bandwidth", 50e9),
-        ("50GiB/s", "bandwidth", 50 * 2**30),
-        ("3.35 TB/s", "bandwidth", 3.35e12),
-        ("80GB", "size", 80e9),
-        ("80 GiB", "size", 80 * 2**30),
-        ("0B", "size", 0.0),
-        ("989.4 TFLOP/s", "compute", 989.4e12),
-        ("1.979 PFLOPS", "compute", 1.979e15),
-        ("250ns", "time", 250e-9),
-        ("2.5us", "time", 2.5e-6),
-        ("2.5µs", "time", 2.5e-6),
-        ("2.5μs", "time", 2.5e-6),
-        (" 1e-3 s ", "time", 1e-3),
-        ("1.5h", "time", 5400.0),
-        ("700 W", "power", 700.0),
-        ("10.2kW", "power", 10.2e3),
-        ("1980MHz", "frequency", 1.98e9),
-        (".5 m", "length", 0.5),
-        ("+30 m", "length", 30.0),
+        ("400 Gb/s", "bandwidth", 50e9), ("400Gbps", "bandwidth", 50e9), ("50 GB/s", "bandwidth", 50e9),
+        ("50GiB/s", "bandwidth", 50 * 2**30), ("3.35 TB/s", "bandwidth", 3.35e12), ("80GB", "size", 80e9),
+        ("80 GiB", "size", 80 * 2**30), ("0B", "size", 0.0), ("989.4 TFLOP/s", "compute", 989.4e12),
+        ("1.979 PFLOPS", "compute", 1.979e15), ("250ns", "time", 250e-9), ("2.5us", "time", 2.5e-6),
+        ("2.5µs", "time", 2.5e-6), ("2.5μs", "time", 2.5e-6), (" 1e-3 s ", "time", 1e-3), ("1.5h", "time", 5400.0),
+        ("700 W", "power", 700.0), ("10.2kW", "power", 10.2e3), ("1980MHz", "frequency", 1.98e9),
+        (".5 m", "length", 0.5), ("+30 m", "length", 30.0),
     ],
-)
+)  # fmt: skip
 def test_quantities(text: str, dimension: str, value: float) -> None:
     assert units.parse(text, dimension) == pytest.approx(value, rel=1e-12)
 
@@ -106,16 +92,10 @@ def test_nothing_but_an_input_error_of_bounded_length(text: object) -> None:
 @pytest.mark.parametrize(
     ("value", "text"),
     [
-        (0.0, "0"),
-        (999.4, "999"),
-        (1000.0, "1.000k"),
-        (118_234.0, "118.2k"),
-        (-9_999_499.0, "-9.999M"),
-        (999_950.0, "1.000M"),
-        (63.5e6, "63.50M"),
-        (1.3e9, "1.300B"),
+        (0.0, "0"), (999.4, "999"), (1000.0, "1.000k"), (118_234.0, "118.2k"), (-9_999_499.0, "-9.999M"),
+        (999_950.0, "1.000M"), (63.5e6, "63.50M"), (1.3e9, "1.300B"),
     ],
-)
+)  # fmt: skip
 def test_dollars_are_written_as_a_budget_is_given(value: float, text: str) -> None:
     assert units.dollars(value) == text
     assert value <= 0 or amount("--budget", text.lstrip("-")) == pytest.approx(value, rel=1e-3)

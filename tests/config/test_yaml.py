@@ -21,51 +21,16 @@ from clustersim.files import DESCRIPTION
 @pytest.mark.parametrize(
     ("text", "value"),
     [
-        ("no", "no"),
-        ("yes", "yes"),
-        ("on", "on"),
-        ("true", True),
-        ("False", False),
-        ("TRUE", "TRUE"),
-        ("null", None),
-        ("~", None),
-        ("", None),
-        ("12:30", "12:30"),
-        ("1:30:00", "1:30:00"),
-        ("2024-01-01", "2024-01-01"),
-        ("0x1F", "0x1F"),
-        ("0o17", "0o17"),
-        ("017", 17),
-        ("-3", -3),
-        ("+3", 3),
-        ("1_000", 1000),
-        ("1_", "1_"),
-        ("1__0", "1__0"),
-        ("_1", "_1"),
-        ("1e9", 10**9),
-        ("5E+2", 500),
-        ("1.5e3", 1500.0),
-        ("1e-3", 0.001),
-        ("1e23", 1e23),
-        (".5", 0.5),
-        ("5.", 5.0),
-        ("1e9x", "1e9x"),
-        ("400 Gb/s", "400 Gb/s"),
-        ("'12'", "12"),
-        ('"true"', "true"),
-        ("''", ""),
-        ("=", "="),
-        ("'nan'", "nan"),
-        ("infinity", "infinity"),
-        ("1,2", "1,2"),
-        ("{b: [1, x]}", {"b": [1, "x"]}),
-        ("|\n  1\n", "1\n"),
-        (">-\n  a\n  b\n", "a b"),
-        ("1 # comment", 1),
-        ("a#b", "a#b"),
-        ("१", "१"),
+        ("no", "no"), ("yes", "yes"), ("on", "on"), ("true", True), ("False", False), ("TRUE", "TRUE"),
+        ("null", None), ("~", None), ("", None), ("12:30", "12:30"), ("1:30:00", "1:30:00"),
+        ("2024-01-01", "2024-01-01"), ("0x1F", "0x1F"), ("0o17", "0o17"), ("017", 17), ("-3", -3), ("+3", 3),
+        ("1_000", 1000), ("1_", "1_"), ("1__0", "1__0"), ("_1", "_1"), ("1e9", 10**9), ("5E+2", 500),
+        ("1.5e3", 1500.0), ("1e-3", 0.001), ("1e23", 1e23), (".5", 0.5), ("5.", 5.0), ("1e9x", "1e9x"),
+        ("400 Gb/s", "400 Gb/s"), ("'12'", "12"), ('"true"', "true"), ("''", ""), ("=", "="), ("'nan'", "nan"),
+        ("infinity", "infinity"), ("1,2", "1,2"), ("{b: [1, x]}", {"b": [1, "x"]}), ("|\n  1\n", "1\n"),
+        (">-\n  a\n  b\n", "a b"), ("1 # comment", 1), ("a#b", "a#b"), ("१", "१"),
     ],
-)
+)  # fmt: skip
 def test_scalars(text: str, value: Any) -> None:
     found = yaml.parse(f"a: {text}").data["a"]
     assert found == value
@@ -214,18 +179,12 @@ def test_files(tmp_path: Path) -> None:
     good = tmp_path / "good.yaml"
     good.write_bytes(b"\xef\xbb\xbfa: \xc3\xa9\r\nb: 2\r\n")
     assert yaml.read(good).data == {"a": "é", "b": 2}
-    cases = {
-        "binary": (b"\x89PNG\r\n\x1a\n\xff", "binary:1:1: not a text file (byte 0 is not UTF-8); give a YAML file"),
-        "utf16": ("a: 1".encode("utf-16"), "utf16:1:1: not a text file (byte 0 is not UTF-8); give a YAML file"),
-        "zeros": (bytes(1000), "zeros:1:1: not a text file: control characters are not allowed"),
-        "large": (b"a: 1\n" + b"#" * DESCRIPTION, "large: too large, at most 16 MiB are read; give a YAML file"),
-        "nothing": (b"", "nothing:1:1: the file is empty; start from one of the shipped examples"),
-    }
-    for name, (raw, message) in cases.items():
-        (tmp_path / name).write_bytes(raw)
-        with pytest.raises(InputError) as caught:
-            yaml.read(tmp_path / name)
-        assert str(caught.value) == f"{tmp_path}/{message}"
+    (tmp_path / "utf16").write_bytes("a: 1".encode("utf-16"))
+    with pytest.raises(InputError, match=r"utf16:1:1: not a text file \(byte 0 is not UTF-8\); give a YAML file$"):
+        yaml.read(tmp_path / "utf16")
+    (tmp_path / "large").write_bytes(b"a: 1\n" + b"#" * DESCRIPTION)
+    with pytest.raises(InputError, match=r"large: too large, at most 16 MiB are read; give a YAML file$"):
+        yaml.read(tmp_path / "large")
     with pytest.raises(InputError, match="no such file; `ls "):
         yaml.read(tmp_path / "missing.yaml")
     with pytest.raises(InputError, match="cannot be read: Is a directory; give the path of a YAML file"):

@@ -174,16 +174,6 @@ def test_what_is_minimized_has_a_column(done, goal, name):
     assert point_table([{**row, "run": ""} for row in ranked(done[0])], SPACE, True, goal)[0].endswith(f"  {name}")
 
 
-def test_every_row_of_json_has_the_command_of_its_point(command):
-    _, out, _ = command(*OPTIONS, "--workers", "1", "--json")
-    found = json.loads(out)
-    assert found["best_run"] == found["rows"][0]["run"]
-    for row in found["rows"]:
-        split = f"--tp {row['tp']} --pp {row['pp']} --micro-batch {row['micro_batch']}"
-        assert " --engine auto " in row["run"]
-        assert row["run"].endswith(f" {split}")
-
-
 def test_no_legal_point_is_said(command):
     code, out, err = command("--pp", "16", "--tp", "1,2", "--workers", "1", "--predictor", "roofline")
     assert code == 2
@@ -506,13 +496,3 @@ def test_workers_do_not_outlive_a_killed_sweep(tmp_path):
         process.communicate(timeout=20)
     assert len(log.read(tmp_path / "x")[1]) >= 2
     until(lambda: not any(map(alive, workers_of(tmp_path))))
-
-
-def test_ep_is_an_axis_and_what_does_not_divide_is_illegal(tmp_path):
-    fixed = {"model.experts": 8, "model.layers": 2, "predictor": "roofline", "training.global_batch": 64}
-    space = [{**fixed, **point} for point in points({"dp": [4], "ep": [1, 2, 3, 8]})]
-    rows = run.run(NODE, JOB, space, 1, tmp_path / "x").rows
-    assert [(row["ep"], row["status"]) for row in rows] == [(1, "ok"), (2, "ok"), (3, "illegal"), (8, "illegal")]
-    assert rows[1]["ep_s"] > 0 == rows[0]["ep_s"]
-    assert rows[2]["reason"].endswith("parallelism.ep: 3 does not divide 8 experts; use 1, 2, 4")
-    assert rows[3]["reason"].endswith("parallelism.ep: 8 does not divide dp 4; use 1, 2, 4")

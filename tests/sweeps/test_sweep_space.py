@@ -135,16 +135,6 @@ def test_a_written_value_with_which_nothing_is_legal_says_why(tmp_path):
     assert "1001 is not a multiple of tp 2, as sequence parallelism needs" in rows[-1]["reason"]
 
 
-def test_auto_grows_with_the_cluster():
-    inputs = loaded("rail_optimized", "gpt3")
-    points = legal(inputs, asked({"cluster.nodes": "8..64x2", "tp": "auto", "pp": "auto"}))
-    by_nodes = {n: [p for p in points if p["cluster.nodes"] == n] for n in (8, 16, 32, 64)}
-    across = (1, 2, 4, 8, 16, 32)  # which its file allows
-    for nodes, own in by_nodes.items():
-        tp_pp = {(p["parallelism.tp"], p["parallelism.pp"]) for p in own}
-        assert tp_pp == {(tp, pp) for tp in across for pp in divisors(nodes * 8 // tp) if pp <= 96}
-
-
 def test_a_file_of_axes_says_what_options_say(tmp_path):
     file = tmp_path / "axes.yaml"
     file.write_text(
@@ -341,19 +331,6 @@ def test_a_sweep_over_clusters_has_the_numbers_of_their_runs(call):
         assert row["step_time_s"] == alone["step_time_s"]
 
 
-@pytest.mark.parametrize("engine", ["auto", "simpy"])
-def test_the_command_of_a_point_has_its_numbers_to_the_last_digit(call, engine):
-    """Also where hashed transfers meet, and the players differ in the last digits: who played the sweep plays the command."""
-    axes = "--nodes 16 --tp 4,8 --set predictor=roofline --set training.global_batch=512 --workers 1 --json --engine"
-    rows = json.loads(call("sweep", "oversubscribed_roce_1152", "gpt3_xl", *axes.split(), engine)[1])["rows"]
-    assert ("loop" if engine == "auto" else "simpy") in {row["player"] for row in rows}
-    for row in rows:
-        assert ("--engine auto" in row["run"]) == (engine == "auto")
-        alone = evaluate.flat(json.loads(call(*shlex.split(row["run"])[1:], "--json", "--no-save")[1]))
-        numbers_of = {key: value for key, value in alone.items() if isinstance(value, float)}
-        assert {key: row[key] for key in numbers_of} == numbers_of
-
-
 def test_points_that_do_not_fit_have_a_command_and_illegal_ones_a_reason(call):
     words = "--tp 1,2,3 --predictor roofline --workers 1 --out x --csv x.csv --quiet"
     call("sweep", "hgx_h100_8", "llama3_8b", *words.split())
@@ -367,19 +344,6 @@ def test_points_that_do_not_fit_have_a_command_and_illegal_ones_a_reason(call):
     code, _, err = call(*shlex.split(unfit["run"])[1:], "--no-save")
     assert code == 2
     assert "what fits by one change, each simulated" in err
-
-
-def test_two_workers_share_clusters_and_give_the_same_rows(tmp_path):
-    points = [
-        {"cluster.nodes": nodes, "cluster.gpu": gpu, "parallelism.tp": tp}
-        for nodes in (1, 2)
-        for gpu in ("h100", "b200")
-        for tp in (1, 2)
-    ]
-    files = "rail_optimized", "gpt3_xl"
-    one, two = (run.run(*files, points, workers, tmp_path / str(workers)) for workers in (1, 2))
-    assert one.rows == two.rows
-    assert {row["status"] for row in one.rows} == {"ok"}
 
 
 def test_the_front_is_what_nothing_beats():

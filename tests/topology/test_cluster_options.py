@@ -124,15 +124,6 @@ def test_leaves_that_too_few_nodes_fill_say_what_they_have(file, nodes, ratio, b
     assert not load(file, {"cluster.nodes": 1, "fabric.oversubscription": ratio}).warnings
 
 
-def test_an_oversubscription_of_one_is_none():
-    for file in ("rail_optimized", "superpod_h100_128"):
-        plain, said = (
-            load(file, {"cluster.nodes": 100}),
-            load(file, {"cluster.nodes": 100, "fabric.oversubscription": 1}),
-        )
-        assert plain.counts == said.counts
-
-
 def test_a_nic_takes_the_cables_with_it():
     written = load("superpod_h100_128", {"cluster.nic": "200Gb/s"})
     grown = load("rail_optimized", {"cluster.nodes": 128, "cluster.nic": "200Gb/s"})

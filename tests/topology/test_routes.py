@@ -196,17 +196,6 @@ def test_a_written_graph_is_the_generated_one() -> None:
     assert written.counts["bisection"] == pytest.approx(generated.counts["bisection"])
 
 
-def test_the_shipped_explicit_cluster_equals_a_generated_one() -> None:
-    written = load("topologies/explicit_8.yaml")
-    check_routes(
-        build(parse(EXPLICIT.replace("spine0]", "spine0, spine1]") + "    - {a: spine1, b: leaf0, rate: 1GB/s}"))
-    )
-    assert written.counts["oversubscription"] == 1
-    routes = written.route(np.array([0]), np.array([63]))
-    assert written.capacity[routes.links].min() == 48e9
-    assert routes.latency[0] == pytest.approx(14e-6 + 2 * 400e-9)
-
-
 def test_a_switch_joins_all_nics_and_nodes_without_nvlink_use_pcie() -> None:
     topology = build(
         parse("cluster: {nodes: 3, node: {extends: hgx-h100, scale_up: {kind: none}}}\nfabric: {kind: switch}")

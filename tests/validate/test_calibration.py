@@ -102,10 +102,7 @@ def test_kernels_run_as_fast_as_their_group():
     plain = simulate(CLUSTER, WORKLOAD, {"parallelism.tp": 1, "parallelism.dp": 1}, engine="auto")
     groups = dict.fromkeys(("products", "attention", "vector"), 2.0)
     twice = simulate(
-        CLUSTER,
-        WORKLOAD,
-        {"parallelism.tp": 1, "parallelism.dp": 1, "cluster.node.gpus.speed": groups},
-        engine="auto",
+        CLUSTER, WORKLOAD, {"parallelism.tp": 1, "parallelism.dp": 1, "cluster.node.gpus.speed": groups}, engine="auto"
     )
     assert twice.summary["step_time_s"] == pytest.approx(plain.summary["step_time_s"] / 2, rel=1e-9)
 

@@ -64,17 +64,6 @@ def test_a_disk_that_is_full_is_one_sentence_and_what_is_finished_stays(tmp_path
     assert {name: (tmp_path / "x" / name).read_bytes() for name in before} == before
 
 
-def test_a_full_disk_at_the_end_is_one_sentence_too(tmp_path):
-    def limited():
-        resource.setrlimit(resource.RLIMIT_FSIZE, (12_000, 12_000))  # enough for the log, not for the page
-
-    table(tmp_path, 2)
-    full = done(tmp_path, preexec_fn=limited)
-    assert (full.returncode, full.stdout, full.stderr.count("\n")) == (1, "", 1)
-    assert "x: cannot be written (File too large)" in full.stderr
-    assert len(lines(tmp_path)) == 2
-
-
 def test_one_that_was_killed_goes_on_where_it_was_and_keeps_a_second_one_away(tmp_path):
     table(tmp_path, 40)
     with subprocess.Popen(

@@ -30,21 +30,13 @@ def stranger(tmp_path, **change):
 @pytest.mark.parametrize(
     ("text", "gpu"),
     [
-        ("NVIDIA H100 SXM5 80 GB", "h100-sxm"),
-        ("A100 80GB", "a100-sxm-80gb"),
-        ("A100-40G", "a100-sxm-40gb"),
-        ("A100 PCIe 80GB", "a100-pcie-80gb"),
-        ("A800-SXM4-80GB", "a100-sxm-80gb"),
-        ("V100", "v100-sxm2-32gb"),
-        ("V100-16GB", "v100-sxm2-16gb"),
-        ("GB200 NVL72", "gb200"),
-        ("GH200 Superchip", "gh200"),
-        ("AMD Instinct MI300X OAM", "mi300x"),
-        ("RTX A6000", "rtx-a6000"),
-        ("DGX H100", "h100-sxm"),
+        ("NVIDIA H100 SXM5 80 GB", "h100-sxm"), ("A100 80GB", "a100-sxm-80gb"), ("A100-40G", "a100-sxm-40gb"),
+        ("A100 PCIe 80GB", "a100-pcie-80gb"), ("A800-SXM4-80GB", "a100-sxm-80gb"), ("V100", "v100-sxm2-32gb"),
+        ("V100-16GB", "v100-sxm2-16gb"), ("GB200 NVL72", "gb200"), ("GH200 Superchip", "gh200"),
+        ("AMD Instinct MI300X OAM", "mi300x"), ("RTX A6000", "rtx-a6000"), ("DGX H100", "h100-sxm"),
         ("TPU v5p", None),
     ],
-)
+)  # fmt: skip
 def test_a_gpu_is_known_by_what_people_call_it(text, gpu):
     found = spelled(text)
     assert (found and found.name) == gpu
