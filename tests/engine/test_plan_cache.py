@@ -8,6 +8,7 @@ from examples import examples
 from hypothesis import HealthCheck, Phase, given, reject, settings
 from hypothesis import strategies as st
 from step_cases import clusters, jobs
+from sweep_cases import each_of, keywords
 
 from clustersim.engine.player import plan_cache
 from clustersim.errors import ClustersimError, ConfigError, InputError
@@ -18,23 +19,10 @@ from clustersim.topology.build import load as load_topology
 
 TAPERED = "{kind: fat_tree, rails: none, tiers: [{radix: 5, down: 4, oversubscription: 4}, {radix: 8}], link: {rate: 400Gb/s}}"
 EXPERTS = {"model__experts": 4, "model__topk": 2, "model__ffn": 512}
-SPLITS = st.fixed_dictionaries(
-    {
-        "parallelism__tp": st.sampled_from([1, 2, 4]),
-        "parallelism__pp": st.sampled_from([1, 2, 4]),
-        "parallelism__zero": st.sampled_from([0, 1, 3]),
-        "parallelism__schedule": st.sampled_from(["1f1b", "gpipe", "zero_bubble", "dualpipe", "dualpipev"]),
-        "parallelism__overlap": st.sampled_from([{}, {"grad_reduce": True, "p2p": True}]),
-    }
-)
-SIZES = st.fixed_dictionaries(
-    {
-        "training__micro_batch": st.sampled_from([1, 2, 4]),
-        "training__seq": st.sampled_from([64, 256, 4096]),
-        "training__recompute": st.sampled_from(["none", "full"]),
-        "training__global_batch": st.just(128),
-    }
-)
+SPLITS = keywords("tp=[1,2,4] pp=[1,2,4] zero=[0,1,3] schedule=[1f1b,gpipe,zero_bubble,dualpipe,dualpipev]") | {
+    "parallelism__overlap": [{}, {"grad_reduce": True, "p2p": True}]
+}
+SIZES = keywords("micro_batch=[1,2,4] seq=[64,256,4096] recompute=[none,full] global_batch=[128]")
 
 
 def _outline(simulator, **spec):
@@ -46,8 +34,8 @@ def _outline(simulator, **spec):
 
 @settings(max_examples=examples(12), deadline=None)
 @given(
-    split=SPLITS,
-    sizes=st.lists(SIZES, min_size=2, max_size=3),
+    split=each_of(SPLITS),
+    sizes=st.lists(each_of(SIZES), min_size=2, max_size=3),
     experts=st.sampled_from([{}, EXPERTS, {**EXPERTS, "parallelism__ep": 2}]),
     extra=st.sampled_from(["", "faults: [{gpu: 3, slowdown: 1.5}]"]),
     tapered=st.booleans(),
@@ -160,17 +148,9 @@ def test_jobs_that_share_links_take_the_same_after_others_to_the_last_digit(spli
     assert [after.outline(job, "auto") for job in jobs] == alone
 
 
-MET = st.fixed_dictionaries(
-    {
-        "parallelism__tp": st.sampled_from([1, 2, 4]),
-        "parallelism__pp": st.sampled_from([1, 2, 4]),
-        "parallelism__schedule": st.sampled_from(["1f1b", "dualpipe", "dualpipev"]),
-        "parallelism__zero": st.sampled_from([0, 1, 3]),
-        "parallelism__algorithms": st.sampled_from([{}, {"dp": "ring"}, {"tp": "hierarchical", "model": "tree"}]),
-        "training__micro_batch": st.sampled_from([1, 2]),
-        "training__seq": st.sampled_from([128, 4096]),
-    }
-)
+MET = keywords(
+    "tp=[1,2,4] pp=[1,2,4] schedule=[1f1b,dualpipe,dualpipev] zero=[0,1,3] micro_batch=[1,2] seq=[128,4096]"
+) | {"parallelism__algorithms": [{}, {"dp": "ring"}, {"tp": "hierarchical", "model": "tree"}]}
 
 
 def _steps(topology, fold, splits):
@@ -189,7 +169,7 @@ def _steps(topology, fold, splits):
 
 @settings(max_examples=examples(8), deadline=None)
 @given(
-    splits=st.lists(MET, min_size=2, max_size=4),
+    splits=st.lists(each_of(MET), min_size=2, max_size=4),
     extra=st.sampled_from(["", "faults: [{gpu: 3, slowdown: 1.5}]"]),
     fold=st.booleans(),
 )

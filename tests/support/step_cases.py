@@ -10,6 +10,7 @@ from engine_cases import cluster, job
 from folding_cases import FABRICS, FAULTS
 from hypothesis import reject
 from hypothesis import strategies as st
+from sweep_cases import each_of, keywords
 
 from clustersim.errors import InputError
 from clustersim.parallel.job import Job
@@ -21,39 +22,23 @@ SPLITS = [
     {"tp": 2, "pp": 4}, {"tp": 1, "pp": 2, "cp": 2}, {"tp": 2, "pp": 1, "cp": 2}, {"tp": 1, "pp": 1, "cp": 4},
 ]  # fmt: skip
 SCHEDULES = ["1f1b", "gpipe", "zero_bubble", "interleaved", "dualpipe", "dualpipev", "zbv", "v_min"]
-OPTIONS = {
-    "parallelism__overlap__grad_reduce": [False, True],
-    "parallelism__overlap__param_gather": [False, True],
-    "parallelism__overlap__p2p": [False, True],
-    "parallelism__overlap__tp": ["none", "none", "bulk", "ring", "async"],
-    "parallelism__scatter_gather": [False, False, True],
-    "parallelism__cp_type": ["all_gather", "p2p", "a2a", "a2a+p2p"],
-    "parallelism__algorithms__dp": ["nccl", "nccl", "ring", "tree", "hierarchical", "neusight_hierarchical"],
-    "parallelism__bucket": [1_000_000],
-    "training__recompute": ["none", "none", "selective", "full"],
-    "model__layers": [8, 16],
-    "model__tied_embeddings": [True, False],
-    "training__clip_gradients": [True, False],
-}
-EXPERTS = {
-    "model__experts": [4],
-    "model__topk": [2],
-    "model__shared_experts": [0, 1],
-    "model__dense_layers": [0, 0, 1],
-    "parallelism__ep": [1, 2, 2, 4, 4],
-    "parallelism__expert_tp": [None, None, 1, 2],
-    "parallelism__overlap__ep": ["none", "shared", "microbatch"],
-    "parallelism__algorithms__ep": ["nccl", "nccl", "deepep"],
-    "training__expert_imbalance": [1, 1.7],
-}
-FSDP = {
-    "shard": [None, 2],
-    "forward_prefetch": [0, 1, 2],
-    "backward_prefetch": [0, 1],
-    "reshard_after_forward": [None, True, False],
-    "no_sync": [None, True, False],
-    "reduce_in_flight": [0, 1, 2],
-}
+OPTIONS = keywords(
+    "parallelism.overlap__grad_reduce=[false,true] parallelism.overlap__param_gather=[false,true] "
+    "parallelism.overlap__p2p=[false,true] parallelism.overlap__tp=[none,none,bulk,ring,async] "
+    "parallelism.scatter_gather=[false,false,true] parallelism.cp_type=[all_gather,p2p,a2a,a2a+p2p] "
+    "parallelism.algorithms__dp=[nccl,nccl,ring,tree,hierarchical,neusight_hierarchical] "
+    "parallelism.bucket=[1000000] recompute=[none,none,selective,full] model.layers=[8,16] "
+    "model.tied_embeddings=[true,false] training.clip_gradients=[true,false]"
+)
+EXPERTS = keywords(
+    "model.experts=[4] model.topk=[2] model.shared_experts=[0,1] model.dense_layers=[0,0,1] ep=[1,2,2,4,4] "
+    "parallelism.expert_tp=[null,null,1,2] parallelism.overlap__ep=[none,shared,microbatch] "
+    "parallelism.algorithms__ep=[nccl,nccl,deepep] training.expert_imbalance=[1,1.7]"
+)
+FSDP = keywords(
+    "shard=[null,2] forward_prefetch=[0,1,2] backward_prefetch=[0,1] reshard_after_forward=[null,true,false] "
+    "no_sync=[null,true,false] reduce_in_flight=[0,1,2]"
+)
 LORA = [
     {"rank": 8, "targets": targets, "base": base, "dropout": 0.1, "a2a": True}
     for targets in (
@@ -64,11 +49,7 @@ LORA = [
     for base in (None, "nf4")
 ]
 POLICIES = [{"recompute_saves": ["op"]}, {"recompute_saves": ["minimal"]}, {"recompute_every": 2}]
-LOSSES = {
-    "parallelism__overlap__sms": [0, 24, 100, "nccl"],
-    "parallelism__overlap__memory": [0, 0.5, "nccl"],
-    "training__seq": [256, 2048],
-}
+LOSSES = keywords("parallelism.overlap__sms=[0,24,100,nccl] parallelism.overlap__memory=[0,0.5,nccl] seq=[256,2048]")
 FRAMEWORKS = ["megatron-core", "megatron-deepspeed", "fsdp"]
 
 
@@ -113,7 +94,7 @@ def jobs(draw: Any, gpus: int, microbatches: tuple[int, int] = (4, 12), losses: 
     """Return a job on some GPUs. microbatches: fewest and most. losses: whether something may slow computation."""
 
     def drawn(choices: dict[str, list[Any]]) -> dict[str, Any]:
-        return {name: draw(st.sampled_from(values)) for name, values in choices.items()}
+        return draw(each_of(choices))
 
     split, schedule = draw(st.sampled_from(SPLITS)), draw(st.sampled_from(SCHEDULES))
     if split["pp"] == 1:

@@ -3,6 +3,7 @@
 from typing import Any
 
 import yaml
+from hypothesis import strategies as st
 
 from clustersim.config.shipped import find
 from clustersim.parallel.options import KEYS
@@ -40,6 +41,16 @@ def question(words: str) -> tuple[SweepInputs, str]:
 def keywords(words: str) -> dict[str, Any]:
     """Return the values of such words by keys as keyword arguments have them, with __ for the first dot."""
     return {key.replace(".", "__", 1): value for key, value in parsed(words).items()}
+
+
+def some_of(choices: dict[str, list[Any]]) -> st.SearchStrategy[dict[str, Any]]:
+    """Return a strategy for a value of each key of some of the keys."""
+    return st.fixed_dictionaries({}, optional={key: st.sampled_from(values) for key, values in choices.items()})
+
+
+def each_of(choices: dict[str, list[Any]]) -> st.SearchStrategy[dict[str, Any]]:
+    """Return a strategy for a value of every key."""
+    return st.fixed_dictionaries({key: st.sampled_from(values) for key, values in choices.items()})
 
 
 def said(job: Any, key: str) -> Any:
