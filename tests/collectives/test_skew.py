@@ -1,6 +1,5 @@
 """Dispatch and combine with experts of unequal popularity: laws of the bytes, of the times, and of folding them."""
 
-from itertools import product
 from pathlib import Path
 
 import fabric_cases as cases
@@ -225,25 +224,6 @@ def played(topology, ranks, given, fold):
             fabric.start(activity, lambda _, key=(name, cell): ends.__setitem__(key, env.now))
     env.run()
     return net, {name: [ends[name, cell] for cell in net.cells.groups[name].of.tolist()] for name in ("ep", "dp")}
-
-
-PAIRS = list(product(sorted(cases.FABRICS), ("none", "slow GPU", "dead and slow")))
-
-
-@pytest.mark.parametrize(
-    ("fabric", "fault", "stride"), [(*pair, (1, 8, 64)[(i + i // 3) % 3]) for i, pair in enumerate(PAIRS)]
-)
-def test_folded_equals_unfolded_on_512_gpus(fabric, fault, stride, monkeypatch):
-    if fabric == "switch" and "%" in str(cases.FAULTS[fault]):
-        return
-    wide = cases.LARGE.get(fabric, cases.FABRICS[fabric].replace("radix: 16", "radix: 256"))
-    monkeypatch.setitem(cases.FABRICS, fabric, wide)
-    topology = cases.cluster(fabric, fault, "nvswitch", nodes=64, gpus=8)
-    ranks = np.arange(512).reshape(-1, 8, stride).swapaxes(1, 2).reshape(-1, 8)
-    given = zipf_shares(8, 2.5)
-    (_, one), (_, other) = (played(topology, ranks, given, fold) for fold in (True, False))
-    for name in one:
-        np.testing.assert_allclose(one[name], other[name], rtol=1e-9)
 
 
 def test_a_slow_gpu_with_many_rows_is_not_like_one_with_few():

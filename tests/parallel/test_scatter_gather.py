@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+from bounds import bounds
 from engine_cases import cluster, job
 
 from clustersim.simulation import Simulator, run
@@ -36,6 +38,19 @@ def test_a_sequence_that_is_split_has_no_more_to_scatter():
     options = {"parallelism__sequence_parallel": True}
     one, other = scripts_of(**options), scripts_of(**options, parallelism__scatter_gather=True)
     assert [script.layout.parts for script in one] == [script.layout.parts for script in other]
+
+
+@pytest.mark.parametrize(("schedule", "chunks"), [("1f1b", 1), ("interleaved", 2), ("zero_bubble", 1), ("dualpipe", 1)])
+def test_no_bound_is_above_a_step(schedule, chunks):
+    split = {
+        **SPLIT,
+        "parallelism__schedule": schedule,
+        "parallelism__vpp": chunks,
+        "parallelism__scatter_gather": True,
+    }
+    simulator = Simulator(cluster(8))
+    placed = simulator.placed(job(**split))
+    assert bounds(simulator, placed).seconds <= simulator.outline(placed, "auto")["step_time_s"] * (1 + 1e-9)
 
 
 def test_it_pays_where_messages_cross_nodes():

@@ -23,7 +23,7 @@ from clustersim.predictors.features import bound, columns
 from clustersim.predictors.kinds.neusight_paper.predictor import Paper
 from clustersim.predictors.learned import Learned
 from clustersim.predictors.load import get
-from clustersim.predictors.uncertainty import CONTENT, Bounds, between, bounds
+from clustersim.predictors.uncertainty import CONTENT, Bounds, bounds
 from clustersim.predictors.weights_file import Weights
 from clustersim.report.breakdown import critical_path
 from clustersim.report.terminal import lines
@@ -153,20 +153,6 @@ def test_unknown_errors_count_like_the_worst_and_are_named():
 def test_what_nobody_knows_has_no_interval():
     margin = off([0] * 4, [np.inf] * 4).margin(4.0, dict.fromkeys(SOME, 1.0))
     assert margin == (None, None, "the predictor does not know how far its forecasts are off")
-
-
-@pytest.mark.parametrize(
-    ("low", "high", "text"),
-    [
-        (1.41, 1.5532, " (80 %: 1.410 to 1.553 s)"),
-        (0.98, 1.02, " (80 %: 980.0 ms to 1.020 s)"),
-        (1.4, None, " (at least)"),
-        (None, 1.4, " (at most)"),
-        (None, None, ""),
-    ],
-)
-def test_an_interval_in_words(low, high, text):
-    assert between(low, high) == text
 
 
 def test_the_roofline_is_a_lower_bound():

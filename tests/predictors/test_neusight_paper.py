@@ -269,14 +269,6 @@ def test_weights_that_lack_something(name, key, change, message, trained, tmp_pa
         weights.opened(path)
 
 
-@pytest.mark.parametrize("raw", [b"", b"\0" * 64, b"PK\3\4 a zip", weights_file.shipped("neusight").read_bytes()])
-def test_files_that_are_no_weights_of_it(raw, tmp_path):
-    path = tmp_path / "foreign.safetensors"
-    path.write_bytes(raw)
-    with pytest.raises(DataError, match=r"foreign.safetensors: (damaged|holds no weights)"):
-        weights.opened(path)
-
-
 def test_without_weights_a_sentence_says_how_to_make_them(monkeypatch, tmp_path):
     monkeypatch.setattr(weights_file, "FOLDER", tmp_path)
     with pytest.raises(DataError, match=r"ships no weights .*; train them with `clustersim lab train neusight-paper"):

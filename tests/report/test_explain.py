@@ -63,29 +63,6 @@ def test_every_what_if_is_the_run_of_the_changed_files(files, found):
         assert one.step_time == pytest.approx(step, rel=1e-12), one.name
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("which", ["faulty", "mixed", "interleaved"])
-def test_all_what_ifs_are_runs_and_the_critical_path_is_the_step(files, tmp_path, which):
-    (tmp_path / "mixed.yaml").write_text(MIXED.replace("NODE", "slow_nics"))
-    chunks = {"parallelism.tp": 4, "parallelism.pp": 4, "parallelism.vpp": 2, "parallelism.schedule": "interleaved"}
-    topology, changes = {
-        "faulty": (files[0], {"parallelism.tp": 2, "parallelism.pp": 4}),
-        "mixed": (tmp_path / "mixed.yaml", SPLIT),
-        "interleaved": (find("topologies", "leaf_spine_32"), chunks | {"training.global_batch": 128}),
-    }[which]
-    found = explained(StepQuestion(topology, files[1], changes))
-    made = [one for one in found.outcomes if one.changes and one.step_time is not None]
-    assert len(made) >= 4
-    for one in made:
-        step = forecast(topology, files[1], {**changes, **one.changes}).record.end
-        assert one.step_time == pytest.approx(step, rel=1e-12), one.name
-    path = found.summary["critical_path"]
-    for parts in (found.summary["critical_path_s"], path["by_stream_s"]):
-        assert sum(parts.values()) == pytest.approx(found.step_time, rel=1e-12)
-    for rows in (path["by_link"], path["by_rank"]):
-        assert sum(row["path_s"] for row in rows) == pytest.approx(found.step_time, rel=1e-9)
-
-
 def test_what_ifs_stand_by_what_they_gain_and_those_without_a_step_last(found):
     times = [(not one.changes, one.step_time) for one in found.outcomes if one.step_time is not None]
     assert times == sorted(times), "what no file can say comes behind what can be had"
