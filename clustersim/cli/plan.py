@@ -105,8 +105,8 @@ def plan(
         output.say(*_lines(found, command, workload.stem), str(near["said"]), "")
         others: list[Change] = []
         for one in changes(planner, found) if output.out or output.as_json or not output.quiet else ():
-            said = f"  {_change(found.asked, found.plans[0][1], one)}"  # a plan is shown while others are searched
-            output.say(said if others else f"what a change is worth:\n{said}")
+            if said := _change(found.asked, found.plans[0][1], one):  # a plan is shown while others are searched
+                output.say(f"  {said}" if others else f"what a change is worth:\n  {said}")
             others.append(one)
         if output.out or output.as_json:
             found = replace(found, changes=tuple(others))
@@ -136,7 +136,12 @@ def _fields(found: Answer, command: PointCommand) -> dict[str, Any]:
         "batches": found.batches,
         "played_days": found.played._asdict(),
         "changes": [
-            {"what": one.what, "plan": _plan_fields(one.plan, command) if one.plan else None, "misses": one.misses}
+            {
+                "what": one.what,
+                "free": one.free,
+                "plan": one.plan and _plan_fields(one.plan, command),
+                "misses": one.misses,
+            }
             for one in found.changes
         ],
     }
@@ -233,21 +238,22 @@ def _details(found: Answer, best: TrainingPlan) -> list[str]:
 
 
 def _change(asked: PlanRequest, best: TrainingPlan, one: Change) -> str:
-    """Return the plan of a changed request in words: nodes, days, and the difference to the best plan in cost and step."""
+    """Return the plan of a change in words: nodes, days, difference in cost and step; "" for a free one that saves no time."""
     money, other = one.asked.budget != asked.budget, one.plan  # another budget gives the fastest plan
     if other is None:
         return f"{one.what}: no plan{', whatever the deadline' if money else ''}"
+    step = other.row["step_time_s"] / best.row["step_time_s"] - 1
+    if one.free and step >= 0:
+        return ""
     late = money and "days" in one.misses
-    said = f"{one.what}: {f'none within {asked.days:g} days, the fastest has ' if late else ''}"
+    said = f"{one.what}: {'free: ' if one.free else ''}{f'none within {asked.days:g} days, the fastest has ' if late else ''}"
     said += f"{plural(other.nodes, 'node', 'nodes')}, {other.days:.1f} days"
     name, unit = WEIGHED.get(asked.goal, ("usd", "USD"))
     if (new := getattr(other, name)) is not None and (old := getattr(best, name)) is not None:
         said += f", {'+' if new >= old else ''}{dollars(new - old)} {unit}"
-    step = other.row["step_time_s"] / best.row["step_time_s"] - 1
-    same = other.nodes == best.nodes and other.row["tp"] == best.row["tp"] and other.row["pp"] == best.row["pp"]
     if (batch := other.row["global_batch"]) != best.row["global_batch"]:
         said += f", batches of {batch}"
-    elif same:
+    elif other.nodes == best.nodes:
         said += f", step {step:+.1%}"
     return said + "".join(f", {_BEYOND[name]}" for name in one.misses if not (late and name == "days"))
 

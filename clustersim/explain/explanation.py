@@ -1,14 +1,14 @@
 """Explanation of a step: its critical path, its bottleneck link, and exact effects of changes.
 
-Every what-if is a separate simulation. A what-if that a file can express gives the step of `run` with the changed file. Two
-cannot be expressed: passes whose inputs are ready at once, and links with unlimited rate.
+Every what-if is a separate simulation, whose step is that of `run` with the changed file. No file can express the links with
+unlimited rate that show a bottleneck.
 """
 
 from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,14 +18,12 @@ import numpy as np
 from clustersim.calibration.constants import Constant, constants_of
 from clustersim.calibration.machine import Machine
 from clustersim.calibration.sensitivity import sensitivities
-from clustersim.config.overrides import parted
 from clustersim.config.yaml import Document
-from clustersim.engine.compile import Work
+from clustersim.costs.bill import rates
+from clustersim.costs.figures import load
 from clustersim.engine.player import play
-from clustersim.engine.program import PassMessage, Program, Task
-from clustersim.engine.script import layouts
 from clustersim.errors import ClustersimError, InputError, OutOfMemoryError
-from clustersim.explain.what_ifs import ALL_OVERLAP, NIC, NVLINK, OVERLAP, WhatIf, free, what_ifs
+from clustersim.optimization.neighbours import NIC, NVLINK, WhatIf, what_ifs
 from clustersim.parallel.job import Job
 from clustersim.parallel.options import change_words
 from clustersim.question import StepQuestion
@@ -91,7 +89,7 @@ class Explanation:
     bottlenecks: tuple[Bottleneck, ...]
     """The links without which the step would be shortest, the first one first."""
     outcomes: tuple[WhatIf, ...]
-    """What-ifs, the shortest step first; then those that no file can express, and last the impossible ones."""
+    """What-ifs, the shortest step first, and last the impossible ones."""
     rests_on: tuple[RestsOn, ...]
     """The constants with the largest possible effect on the step, the largest first."""
 
@@ -122,7 +120,8 @@ def _facts(one: WhatIf, step: float, question: StepQuestion) -> dict[str, Any]:
         "step_time_s": one.step_time,
         "gain_s": gain,
         "changes": dict(one.changes),
-        "free": free(one.changes),
+        "free": one.free,
+        "usd": one.usd,
         "note": one.reason,
         "flags": shlex.join(change_words(one.changes)),
         "run": shlex.join(question.changed(one.changes).words) if one.changes else None,
@@ -139,18 +138,13 @@ def explained(question: StepQuestion, progress: Progress = silent, known: StepRe
     simulator = Simulator(known.topology if known else build(document))
     result = known or simulator.run(question.job, **question.options())
     changed = question.of_what_ifs
-    found = [
-        _no_bubble(changed, simulator, result.job, progress),
-        *_overlaps_said(
-            [_played(changed, one, simulator, progress) for one in what_ifs(document, result.job)], result.record.end
-        ),
-    ]
+    found = [*filter(None, (_played(changed, one, simulator, progress) for one in what_ifs(document, result.job)))]
     links = list(_bottlenecks(changed, result, simulator, found, progress))
     return Explanation(
         question,
         result.summary,
         tuple(sorted(links, key=lambda one: one.step_time)[:BOTTLENECKS]),
-        tuple(sorted(found, key=lambda one: (one.step_time is None, not one.changes, one.step_time or 0.0))),
+        tuple(sorted(found, key=lambda one: (one.step_time is None, one.step_time or 0.0))),
         _rests_on(question.machine, document, result.job, simulator, progress),
     )
 
@@ -172,61 +166,38 @@ def _rests_on(
     return tuple(sorted(found, key=lambda one: -one.effect)[:CONSTANTS])
 
 
-def _played(question: StepQuestion, what: WhatIf, simulator: Simulator, progress: Progress) -> WhatIf:
-    """Simulate a what-if, on the same cluster if the cluster does not change."""
+def _played(question: StepQuestion, what: WhatIf, simulator: Simulator, progress: Progress) -> WhatIf | None:
+    """Simulate a what-if, on the same cluster if the cluster does not change. Return None if no job can have its values."""
     if what.reason:
         return what
     progress(what.name)
-    changed = question.changed(what.changes)
+    changed, old = question.changed(what.changes), simulator.cluster
     try:
-        of_cluster = parted(what.changes)[0]
-        seconds = _seconds(simulator.like(changed.cluster) if of_cluster else simulator, changed)
+        simulator = simulator if what.free else simulator.like(changed.cluster)
+        seconds = _seconds(simulator, changed)
     except OutOfMemoryError as error:
         return what._replace(reason=f"does not fit: {_short(error).partition('; ')[0]}")
     except InputError as error:
-        return what._replace(reason=f"does not apply: {_short(error)}")
-    return what._replace(step_time=seconds)
+        return None if what.free else what._replace(reason=f"does not apply: {_short(error)}")
+    return what._replace(step_time=seconds, usd=_dearer(old, simulator.cluster))
 
 
-def _seconds(
-    simulator: Simulator, question: StepQuestion, rewritten: Callable[[Work], Work] = lambda work: work
-) -> float:
-    """Return the seconds of a run's step. rewritten: function that changes the work of its job."""
+def _dearer(old: Topology, new: Topology) -> float | None:
+    """Return the USD by which a cluster's price exceeds another's; None if they are equal, or a price is unknown."""
+    before, after = (rates(cluster, load()).capex for cluster in (old, new))
+    return None if before is None or after is None else (after - before) or None
+
+
+def _seconds(simulator: Simulator, question: StepQuestion) -> float:
+    """Return the seconds of a run's step."""
     job = simulator.placed(question.job)
     work, _, _ = simulator.prepare(job, np.arange(job.mesh.size), ignore_memory=question.ignore_memory)
-    return play(rewritten(work), simulator.cluster, question.fold, question.engine).end
+    return play(work, simulator.cluster, question.fold, question.engine).end
 
 
 def _short(error: ClustersimError) -> str:
     """Return an error message without its position in a generated file."""
     return _PLACE.sub("", str(error))
-
-
-# What-ifs that no file can express.
-
-
-def _no_bubble(question: StepQuestion, simulator: Simulator, job: Job, progress: Progress) -> WhatIf:
-    """Simulate the step with passes that never wait for a message, as if every stage had its inputs at once."""
-    name = "no bubble"
-    if job.parallelism.pp == 1:
-        return WhatIf(name, {}, "there is one pipeline stage, so none waits for another")
-    progress(name)
-    seconds = _seconds(simulator, question, lambda work: work._replace(scripts=_unawaited(work.scripts)))
-    return WhatIf(name, {}, "no file says this: no pass waits for another stage", seconds)
-
-
-def _unawaited(scripts: Iterable[Program]) -> tuple[Program, ...]:
-    """Return scripts that send their messages and never wait for one."""
-
-    def alone(task: Task) -> Task:
-        return task._replace(waits=tuple(one for one in task.waits if not isinstance(one, PassMessage)))
-
-    known = {}
-    for one in layouts(scripts := tuple(scripts)):
-        steps = {key: tuple(map(alone, tasks)) for key, tasks in one.steps.items()}
-        special = {key: tuple(map(alone, tasks)) for key, tasks in one.special.items()}
-        known[one] = replace(one, steps=steps, special=special)
-    return tuple(script._replace(layout=known[script.layout]) for script in scripts)
 
 
 def _bottlenecks(
@@ -264,17 +235,3 @@ def _unlimited(topology: Topology, share: Mapping[str, Any]) -> Topology:
         elif cable(tier.name) in tiers:
             own[own >= _SOUND * sound] *= ENOUGH
     return replace(topology, capacity=capacity)
-
-
-def _overlaps_said(played: list[WhatIf], step: float) -> list[WhatIf]:
-    """Return what-ifs, with a note if all overlaps together gain less than one of them alone."""
-    parts = {one.name: one.step_time for one in played if one.name.startswith(OVERLAP) and one.step_time is not None}
-    best = min(parts, key=parts.__getitem__, default="")
-    worse = [name for name, seconds in parts.items() if seconds > step * (1 + 1e-9)]
-    why = f"{' and '.join(worse)} makes the step longer" if worse else "what overlaps slows each other"
-    return [
-        one._replace(reason=f"less than {best} alone: {why}")
-        if one.name == ALL_OVERLAP and best and (one.step_time or 0.0) > parts[best] * (1 + 1e-9)
-        else one
-        for one in played
-    ]

@@ -12,11 +12,11 @@ from clustersim.config.overrides import as_text
 from clustersim.explain.beside_trace import Beside, TraceComparison
 from clustersim.explain.differences import Comparison
 from clustersim.explain.explanation import Bottleneck, Explanation
-from clustersim.explain.what_ifs import WhatIf, free
+from clustersim.optimization.neighbours import WhatIf
 from clustersim.parallel.options import change_words
 from clustersim.report.table import table
 from clustersim.report.terminal import NAMES, PLAIN, Emphasis, Look, counted, folded, printable
-from clustersim.units import duration, scaled
+from clustersim.units import dollars, duration, scaled
 
 FEW = 4
 """Largest number of shares in a line; the rest is summed."""
@@ -116,15 +116,16 @@ def _rests_on(found: Explanation) -> Iterator[str]:
 def _outcomes(found: Explanation, look: Look) -> Iterator[str]:
     step = found.step_time
     had = [(one, one.step_time) for one in found.outcomes if one.step_time is not None]
-    width = max((len(one.name) for one, _ in had), default=0)
+    longer = [f"{one.name} {_signed(seconds / step - 1)} %" for one, seconds in had if one.free and seconds > step]
+    rows = [(one, seconds) for one, seconds in had if not one.free or seconds <= step]
+    width = max((len(one.name) for one, _ in rows), default=0)
     yield f"{'what if':<{width + 2}}  {'the step':>9}  {'change':>8}  made by"
-    for place, (one, seconds) in enumerate(had):
+    for place, (one, seconds) in enumerate(rows):
         name = look.strong(f"{one.name:<{width}}") if place == 0 and seconds < step else f"{one.name:<{width}}"
         change = (look.good if seconds < step else look.bad)(f"{_signed(seconds / step - 1):>6} %")
         yield f"  {name}  {duration(seconds):>9}  {change}  {_made_by(one, seconds < step)}"
-    for one, _ in had:
-        if one.changes and one.reason:
-            yield from folded(f"{one.name}: {one.reason}", "  ")
+    if longer:
+        yield from _whole(f"free, and longer: {'; '.join(longer)}")
     without = [one for one in found.outcomes if one.step_time is None]
     if without:
         yield from ("", "not to be had")
@@ -133,9 +134,11 @@ def _outcomes(found: Explanation, look: Look) -> Iterator[str]:
 
 
 def _made_by(one: WhatIf, shorter: bool) -> str:
-    """Return the options that apply a what-if, marked if they need no purchase."""
-    gained = "free: " if shorter and free(one.changes) else ""
-    return gained + (shlex.join(change_words(one.changes)) or one.reason)
+    """Return the options that apply a what-if, after `free` if it gains without a purchase, or the change in price."""
+    price = (
+        "free: " if shorter and one.free else f"{'+' if one.usd > 0 else ''}{dollars(one.usd)} USD: " if one.usd else ""
+    )
+    return price + shlex.join(change_words(one.changes))
 
 
 WIDE = 44

@@ -1,23 +1,22 @@
 """Changes that make a job fit: the shortest lists, found by its memory and each verified by a simulation.
 
-Changes are those that a practitioner would try: more recomputation, a higher stage of ZeRO, a smaller microbatch, more ranks of a
-kind, a loss in place, narrower gradients, more nodes. Single changes come first, then pairs, then three together.
+Changes are those of `neighbours.smaller`. Single changes come first, then pairs, then three together.
 """
 
 from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from itertools import combinations, product
 from typing import NamedTuple
 
 from clustersim.config.overrides import as_text, parted
 from clustersim.errors import ClustersimError
-from clustersim.hardware.formats import FORMATS
+from clustersim.optimization.neighbours import Values, smaller
 from clustersim.parallel.check import check
-from clustersim.parallel.job import Job, divisors
+from clustersim.parallel.job import Job
 from clustersim.parallel.options import change_words
 from clustersim.report.verdicts import verdict
 from clustersim.simulation import Simulator
@@ -28,13 +27,9 @@ LONGEST = 3
 """Largest number of changes in a list."""
 TOGETHER = 4
 """Number of values of one kind used in lists of several changes, from the mildest to the strongest."""
-FINEST = 128
-"""Largest number of recomputed layers that are tried."""
 BEYOND = 1000
 """Ratio of needed memory to a GPU's above which no change is searched: it is probably a typing error."""
 
-Values = Mapping[str, object]
-"""Values by dotted key."""
 Grow = Callable[[int], Topology]
 """Function from a number of nodes to the cluster. Raises ClustersimError for an impossible number."""
 
@@ -74,9 +69,8 @@ def remedies(simulator: Simulator, job: Job, grow: Grow | None = None, most: int
     if search.need > BEYOND * simulator.cluster.gpu.memory:
         return []
     for length, fitting in enumerate(search.lists(), 1):
-        found = sorted(filter(None, (search.verified(one, length) for one in fitting)), key=lambda one: one.step)
-        if found:
-            return found[:most]
+        if found := [*filter(None, (search.verified(one, length) for one in fitting))]:
+            return sorted(found, key=lambda one: one.step)[:most]
     return []
 
 
@@ -103,7 +97,7 @@ class _Search:
 
     def lists(self) -> Iterator[list[_Trial]]:
         """Yield the lists that fit, by number of changes: the mildest values of each kind, or of kinds together."""
-        kinds = changes(self.job, self.simulator.cluster.gpus_per_node, self.nodes if self.grow else 0)
+        kinds = smaller(self.job, self.simulator.cluster.gpus_per_node, self.nodes if self.grow else 0)
         kinds = [[one for one in kind if self._placed(one)] for kind in kinds]
         fitting = [_passing(kind, lambda one: self._fits(self._trial(one))) for kind in kinds]
         yield list(filter(None, (self._trial(kind[0]) for kind in fitting if kind)))
@@ -164,48 +158,3 @@ def _spread(values: list[Values]) -> list[Values]:
     """Return a few of many values, evenly spaced from the mildest to the strongest."""
     last = len(values) - 1
     return values if last < TOGETHER else [values[round(i * last / (TOGETHER - 1))] for i in range(TOGETHER)]
-
-
-def changes(job: Job, gpus_per_node: int, nodes: int) -> list[list[Values]]:
-    """Return the possible changes that need less memory, by kind, each from the mildest to the strongest value.
-
-    nodes: number of nodes of the cluster if it may be increased; else 0.
-    """
-    training, split = job.training, job.parallelism
-    recompute: list[Values] = []
-    if training.recompute == "none":
-        recompute.append({"training.recompute": "selective"})
-    if training.recompute != "full":
-        block = {"training.recompute": "full", "training.recompute_method": "block"}
-        layers = -(-job.model.layers // (split.pp * split.vpp))
-        step = -(-layers // FINEST)
-        recompute += [block | {"training.recompute_layers": n} for n in range(step, layers, step)]
-        recompute.append({"training.recompute": "full"})
-    zero: list[Values] = [{"parallelism.zero": 1}, {"parallelism.zero": 2, "parallelism.overlap.grad_reduce": True}]
-    zero.append({"parallelism.zero": 3})
-    return [
-        recompute,
-        zero[split.zero :],
-        [{"training.micro_batch": n} for n in reversed(divisors(training.micro_batch)[:-1])],
-        [{"parallelism.sequence_parallel": True}] if split.tp > 1 and not split.sequence_parallel else [],
-        *(_more(job, name, limit) for name, limit in (("tp", gpus_per_node), ("pp", job.model.layers), ("cp", 64))),
-        _more(job, "ep", job.model.experts or 1),
-        [{"training.cross_entropy": "fused"}] if training.cross_entropy not in ("fused", "metered") else [],
-        [{"training.gradients": "bf16"}]
-        if training.gradients == "fp32" and training.precision in ("bf16", *FORMATS)
-        else [],
-        [{"training.precision": "fp8"}] if training.precision == "bf16" else [],
-        [{"cluster.nodes": nodes * n} for n in (2, 4, 8)] if nodes else [],
-    ]
-
-
-def _more(job: Job, degree: str, limit: int) -> list[Values]:
-    """Return higher values of a degree up to a limit, with correspondingly fewer replicas if their number is fixed."""
-    now, dp = getattr(job.parallelism, degree), job.parallelism.dp
-    found: list[Values] = []
-    for times in (2, 4, 8, 16, 32):
-        if now * times > limit:
-            break
-        fewer = {} if dp == "auto" or degree == "ep" or dp % times else {"parallelism.dp": dp // times}
-        found.append({f"parallelism.{degree}": now * times} | fewer)
-    return found

@@ -75,11 +75,8 @@ def _listed(parts: Sequence[str]) -> str:
 
 def same(one: Best) -> str:
     """Return in words the other values with which a step is equally good; "" for none."""
-    others = (", ".join(f"{name} {value}" for name, value in _changed(one.row, named(point))) for point in one.same)
+    rows = (named(point) for point in one.same)
+    others = (
+        ", ".join(f"{name} {row[name]}" for name in row if str(row[name]) != str(one.row.get(name))) for row in rows
+    )
     return f"the same with {' or with '.join(filter(None, others))}" if one.same else ""
-
-
-def _changed(row: Row, other: Row) -> list[tuple[str, object]]:
-    """Return (key, value) of the values in which another row differs."""
-    names = (name for name in other if str(other[name]) != str(row.get(name)))
-    return [(name, other[name]) for name in names]

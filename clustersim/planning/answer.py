@@ -10,7 +10,9 @@ from typing import NamedTuple
 import numpy as np
 
 from clustersim.config.overrides import parted
+from clustersim.config.yaml import Document
 from clustersim.errors import InputError, option
+from clustersim.optimization.neighbours import what_ifs
 from clustersim.optimization.objective import priced
 from clustersim.planning.batches import BATCH, batches
 from clustersim.planning.planner import Planner, TrainingPlan
@@ -20,7 +22,8 @@ from clustersim.planning.renewal import play
 from clustersim.planning.request import MINIMIZED, PlanRequest
 from clustersim.sweeps.space import Point
 from clustersim.sweeps.table import undominated
-from clustersim.units import dollars, scaled
+from clustersim.topology.build import overridden
+from clustersim.units import dollars
 
 WEEK = 7.0
 MONEY = 0.1
@@ -45,6 +48,8 @@ class Change(NamedTuple):
     plan: TrainingPlan | None
     asked: PlanRequest
     """The limits that the plan is compared with."""
+    free: bool = False
+    """Whether it changes only the split and the computation of a step."""
 
     @property
     def misses(self) -> list[str]:
@@ -155,7 +160,7 @@ def simulated(planner: Planner, plan: TrainingPlan) -> Simulated:
 
 
 def changes(planner: Planner, found: Answer) -> Iterator[Change]:
-    """Yield the changes worth knowing: a week, dollars, a slower network, a slower fabric; each is planned like the answer.
+    """Yield the changes worth knowing: a week and dollars, each planned like the answer; then what-ifs of its step, best first.
 
     At Ctrl-C or the time limit, the change in progress and all later ones are left out.
     """
@@ -178,13 +183,10 @@ def _changes(planner: Planner, found: Answer) -> Iterator[Change]:
             usd = best.usd * share
             plan = planner.first(replace(asked, days=None, budget=usd, objective=None), tried)
             yield Change(f"{MONEY:.0%} {what} money ({dollars(usd)} USD)", plan, replace(asked, budget=usd))
-    if best.nodes > 1:
-        said = parted(kind)[0]
-        rate = planner.case.cluster(best.point).simulator.cluster.node.wire * 8 / 2
-        slower: dict[str, tuple[object, str]] = {
-            "cluster.nic": (f"{rate / 1e9:g}Gb/s", f"NICs of {scaled(rate, 'b/s')}"),
-            "fabric.oversubscription": (4, "leaves oversubscribed 4 : 1"),
-        }
-        for key, (value, what) in slower.items():
-            if key not in said:
-                yield Change(what, planner.other(asked, best, {key: value}), asked)
+    if isinstance(planner.case.topology, Document):  # what is built already takes no changes
+        job = planner.case.cluster(best.point).simulator.placed(planner.case.job(best.point))
+        beside = what_ifs(overridden(planner.case.topology, parted(best.point)[0]), job)
+        open_ = replace(asked, days=None, budget=None, nodes=None, objective=asked.goal)
+        plans = [(plan, one) for one in beside if one.changes and (plan := planner.other(asked, best, one.changes))]
+        for plan, one in sorted(plans, key=lambda pair: open_.rank(pair[0].amounts)):
+            yield Change(one.name, plan, asked, one.free)

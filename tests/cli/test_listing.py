@@ -14,7 +14,19 @@ import pytest
 from clustersim import plugins
 from clustersim.cli.listing import What
 
-COMMANDS = (*"run jobs share show schedule kernels collective sweep predict list lab".split(), "lab train")
+COMMANDS = (
+    "run",
+    "jobs",
+    "share",
+    "show",
+    "schedule",
+    "kernels",
+    "collective",
+    "sweep",
+    "predict",
+    "list",
+    "lab train",
+)
 
 
 @pytest.mark.parametrize("what", get_args(What))

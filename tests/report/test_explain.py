@@ -12,9 +12,8 @@ import pytest
 
 from clustersim.config.shipped import find
 from clustersim.explain.explanation import explained
-from clustersim.explain.what_ifs import what_ifs
+from clustersim.optimization.neighbours import what_ifs
 from clustersim.question import StepQuestion, StoredRun
-from clustersim.simulation import Simulator
 from clustersim.simulation import simulate as forecast
 
 FAULTS = """\
@@ -53,10 +52,12 @@ def test_every_what_if_is_the_run_of_the_changed_files(files, found):
         "host twice as fast",
         "NIC × 2",
         "NVLink × 2",
-        "recompute off",
-        "micro-batch × 2",
+        "recompute none",
         "all overlap on",
+        "tp 8",
+        "tp 8, pp 1",
     } <= names
+    assert sum(name.startswith("micro batch ") for name in names) >= 1
     assert sum(name.startswith("healed: ") for name in names) == 3
     for one in made:
         step = forecast(*files, {**SPLIT, **one.changes}).record.end
@@ -81,37 +82,20 @@ def test_the_flags_beside_a_what_if_make_it(files, call):
         assert json.loads(out)["step_time_s"] == one["step_time_s"]
 
 
-def test_without_a_bubble_the_fullest_stage_works_all_the_time():
-    """With messages beside computation: all passes of the last stage, which has the loss too, then the update."""
-    asked = StepQuestion(
-        find("topologies", "nvlink_h100_4"),
-        find("workloads", "docs/examples/pipeline.yaml"),
-        {"predictor": "roofline", "parallelism.overlap.p2p": True},
-    )
-    explanation = explained(asked)
-    [idle] = [one for one in explanation.outcomes if one.name == "no bubble"]
-    result = Simulator(forecast(asked.topology, asked.workload).topology).run(asked.job)
-    busiest = max(part["compute"] for part in result.parts)
-    update = max(part["optimizer"] for part in result.parts)
-    assert idle.step_time == pytest.approx(busiest + update, rel=2e-3)
-    assert not idle.changes
-
-
 def test_what_cannot_be_had_says_why(files):
     alone = StepQuestion(
         find("topologies", "neusight_1"), find("workloads", "gpt2_large"), {"training.global_batch": 8}
     )
-    why = {one.name: one.reason for one in explained(alone).outcomes if one.step_time is None}
-    assert "one pipeline stage" in why["no bubble"]
+    outcomes = explained(alone).outcomes
+    why = {one.name: one.reason for one in outcomes if one.step_time is None}
     assert "no training.framework" in why["host twice as fast"]
     assert "one node" in why["NIC × 2"]
-    assert "nothing is recomputed" in why["recompute off"]
-    assert "at once" in why["micro-batch × 2"]
+    assert not any("recompute none" in one.name or "schedule" in one.name for one in outcomes), "it is so already"
     tight = StepQuestion(
         *files, {**SPLIT, "model.hidden": 8192, "training.seq": 8192, "model.max_positions": 8192, "model.layers": 24}
     )
     tight = tight.changed({"training.recompute": "full", "training.micro_batch": 16, "training.framework": None})
-    [off] = [one for one in explained(tight).outcomes if one.name == "recompute off"]
+    [off] = [one for one in explained(tight).outcomes if one.name == "recompute none"]
     assert off.step_time is None
     assert re.match(
         r"does not fit: parallelism: pipeline rank [01] needs [0-9.]+ GiB and h100-sxm has 79.6 GiB", off.reason
@@ -175,12 +159,29 @@ def test_a_link_that_the_rates_of_nccl_follow_is_the_bottleneck_though_it_is_nev
     assert [one.step_time for one in found.bottlenecks] == sorted(one.step_time for one in found.bottlenecks)
 
 
-def test_less_from_all_overlaps_than_from_one_is_said():
-    asked = StepQuestion(find("topologies", "fattree_3840"), find("workloads", "gpt3"), {"parallelism.pp": 8})
-    found = {one.name: one for one in explained(asked).outcomes}
-    assert found["all overlap on"].step_time > found["overlap of tp on"].step_time
-    assert found["all overlap on"].reason == (
-        "less than overlap of tp on alone: overlap of grad_reduce on makes the step longer"
+def test_what_ifs_are_the_neighbourhood_of_the_search_and_free_ones_are_marked():
+    """Each split, schedule and overlap next to the job's that its framework can run, besides hardware with its price."""
+    asked = StepQuestion(find("topologies", "fattree_3840"), find("workloads", "gpt3"), {})
+    found = explained(asked)
+    first, step = found.outcomes[0], found.step_time
+    assert (first.name, first.free) == ("schedule zero_bubble", True)
+    assert first.step_time < 0.85 * step
+    names = {one.name: one for one in found.outcomes}
+    assert {
+        "tp 4",
+        "pp 8",
+        "tp 4, pp 32",
+        "cp 2",
+        "zero 1",
+        "recompute full",
+        "micro batch 2",
+        "NIC ÷ 2",
+    } <= names.keys()
+    assert names["NIC × 2"].usd > 0 > names["NIC ÷ 2"].usd
+    assert all(
+        one.free == (not any(key.startswith(("cluster", "fabric", "faults")) for key in one.changes))
+        for one in found.outcomes
+        if one.changes
     )
 
 

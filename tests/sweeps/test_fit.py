@@ -8,7 +8,8 @@ from itertools import combinations, product
 import pytest
 
 from clustersim.errors import OutOfMemoryError
-from clustersim.optimization.fit import _Search, _spread, advice, changes, remedies
+from clustersim.optimization.fit import _Search, _spread, advice, remedies
+from clustersim.optimization.neighbours import smaller
 from clustersim.parallel.load import load
 from clustersim.report.verdicts import limit
 from clustersim.simulation import Simulator, simulate
@@ -113,7 +114,7 @@ def test_no_list_of_changes_is_missed(topology, nodes, name, given):
     whole = Simulator(cluster(topology, {"cluster.nodes": nodes}))
     search = _Search(whole, load(f"workloads/{name}.yaml", given), None)
     singles, pairs, triples = search.lists()
-    kinds = [[one for one in kind if search._placed(one)] for kind in changes(search.job, 8, 0)]
+    kinds = [[one for one in kind if search._placed(one)] for kind in smaller(search.job, 8, 0)]
     first = [next((one for one in kind if search._fits(search._trial(one))), None) for kind in kinds]
     assert [one.changes for one in singles] == [one for one in first if one]
     helping = [_spread([one for one in kind if search._memory(one) < search.need]) for kind in kinds]

@@ -541,7 +541,7 @@ def test_changes_that_miss_a_limit_say_so(planned):
     days = json.loads(planned(words, "--json")[1])["plans"][0]["days"]
     words += f" --days {days * 1.001}"
     found = json.loads(planned(words, "--json")[1])
-    slower = next(one for one in found["changes"] if one["what"].startswith("NICs"))
+    slower = next(one for one in found["changes"] if one["what"] == "NIC ÷ 2")
     assert slower["misses"] == (["days"] if slower["plan"]["days"] > days * 1.001 else [])
     assert slower["plan"]["days"] > days * 1.001
     assert ", too late" in planned(words)[1]
@@ -556,7 +556,9 @@ def test_a_change_is_compared_in_the_quantity_of_the_objective(planned, tmp_path
     found = json.loads((tmp_path / "plan.json").read_text())
     row = next(line for line in out.splitlines() if line.startswith("1. ")).split()
     assert min(float(row[-2]), float(row[-1])) > 0
-    compared = [one for one in found["changes"] if one["plan"]]
+    step = found["plans"][0]["step"]["step_time_s"]
+    longer = [one for one in found["changes"] if one["free"] and one["plan"]["step"]["step_time_s"] >= step]
+    compared = [one for one in found["changes"] if one["plan"] and one not in longer]
     assert compared
     for one in compared:
         more = one["plan"][name] - found["plans"][0][name]
