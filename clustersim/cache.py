@@ -71,11 +71,6 @@ def of_arrays() -> Cache:
 
 def frozen(answer: object) -> int:
     """Make the arrays of an answer, or of its nested tuples and dicts, read-only. Return the answer's bytes."""
-    return max(_frozen(answer), _LEAST)
-
-
-def _frozen(answer: object) -> int:
-    """Make the arrays of an answer read-only. Return the sum of their bytes."""
     size, left = 0, [answer]
     for one in left:  # to which the parts are added
         if one.__class__ is np.ndarray:
@@ -83,7 +78,7 @@ def _frozen(answer: object) -> int:
             size += 0 if 0 in one.strides else one.nbytes
         elif one.__class__ not in _SCALARS:
             left += one.values() if isinstance(one, dict) else one if isinstance(one, tuple) else ()
-    return size
+    return max(size, _LEAST)
 
 
 _SCALARS = frozenset((int, float, bool, str, type(None)))

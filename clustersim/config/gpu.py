@@ -84,4 +84,4 @@ def _type(rates: dict[DType, float], dtype: str) -> DType:
     name = dtype
     while name not in rates and name in _WIDER:
         name = _WIDER[name]
-    return next((one for one in rates if one == name), max(rates, key=rates.__getitem__))
+    return name if name in rates else max(rates, key=rates.__getitem__)

@@ -8,9 +8,9 @@ from typing import Literal
 from clustersim.cache import Cache
 from clustersim.engine.compile import Work, plan
 from clustersim.engine.compiled import loop
-from clustersim.engine.fabric import HOST
 from clustersim.engine.loop import LoopJob
 from clustersim.engine.record import Record
+from clustersim.engine.shape import BUSY
 from clustersim.engine.simulate import simulate
 from clustersim.engine.times import Tasks, loop_times
 from clustersim.topology.model import Topology
@@ -51,7 +51,7 @@ def play(
     [planned] = plan([work], topology, fold)
     tasks = Tasks(planned)
     # what a host launches between computations depends on their seconds: such a plan serves no other times
-    if kept is not None and not any(task.stream == HOST for task in tasks.shape.lines):
+    if kept is not None and not (tasks.shape.op >= BUSY).any():
         kept.keep(structure, tasks)
     return execute(tasks, engine, progress)
 

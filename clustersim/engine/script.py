@@ -76,10 +76,14 @@ def row_ends(schedule: Schedule, pipeline: Pipeline) -> tuple[RowEnds, ...]:
     found = []
     for rank, row in enumerate(schedule):
         own = pipeline.own(rank)
-        begun, ended = dict.fromkeys(map(_PASS, row)), dict.fromkeys(map(_PASS, reversed(row)))
-        orders = [[(letter, own.index(stage)) for letter, stage in order] for order in (begun, ended)]
-        found.append(RowEnds(row, own, tuple(orders[0]), tuple(orders[1][::-1])))
+        found.append(RowEnds(row, own, _passes(row, own), _passes(reversed(row), own)[::-1]))
     return tuple(found)
+
+
+def _passes(row: Iterable[Action], own: Sequence[int]) -> tuple[Pass, ...]:
+    """Return the passes of a row in the order of their first actions. own: global stages of the rank, by chunk."""
+    letters, stages = zip(*dict.fromkeys(map(_PASS, row)), strict=True)
+    return tuple(zip(letters, map(own.index, stages), strict=True))
 
 
 def scripts(job: Job, written: WrittenPasses, rows: Sequence[RowEnds]) -> tuple[Program, ...]:
@@ -496,7 +500,7 @@ class _Writer:
         update = list(offload.host_update(self.job, self.held, parameters, experts))
         yield from (launch(-1, one, Wait(after) if after else None) for one, after in update)
         if optimizer:
-            own = Launches(tensors=sum(stage.tensors for stage in self.held))
+            own = Launches(tensors=sum(sum(stage.tensors) for stage in self.held))
             yield Task(COMPUTE, "optimizer", items=optimizer, launches=own)
         yield from (Wait(family) for family in dict.fromkeys(one.group for one, _ in update))
 
@@ -536,6 +540,6 @@ class _Writer:
         """Yield the copies of gathered parameters from a flat buffer into their tensors, if the framework makes them."""
         held = sum(stage.held(expert) for stage in self.held)
         if held and unflattens(self.job):
-            tensors = sum(stage.tensors_held(expert) for stage in self.held)
+            tensors = sum(stage.tensors[expert] for stage in self.held)
             own = Launches(parts=tensors * self.job.shards(expert))
             yield Task(COMPUTE, "optimizer", items=(put_back(self.job, held),), launches=own)

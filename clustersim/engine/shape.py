@@ -241,7 +241,7 @@ class _Names:
                 group = -1 if task.family is None else groups.setdefault(task.family, len(groups))
                 gives = -1 if task.gives is None else self.message(task.gives, "send")
                 tasks.append((op, number, task.free, loses, own, task.chunk, len(waits), group, gives))
-                waits += [self.awaited(handle) for handle in task.waits]
+                waits += map(self.awaited, task.waits)
         return tasks, waits
 
     def awaited(self, handle: Handle) -> tuple[int, ...]:

@@ -55,10 +55,10 @@ def projection(shard: ShardedModel) -> Operator:
 def blocks(shard: ShardedModel) -> tuple[Layer, ...]:
     """Return the blocks of the model in order, for one tp rank and one microbatch; equal blocks are one object."""
     encoder = encoder_of(shard) if shard.model.encoder_layers else None
-    found = [(in_layer(shard, place), kind) for place, kind in enumerate(kinds(shard.model))]
+    found = list(zip(shards(shard), kinds(shard.model), strict=True))
     distinct = {(id(one), id(kind)): (one, kind) for one, kind in found}
     made = {key: block(one.of(kind), encoder) for key, (one, kind) in distinct.items()}
-    own = tuple(made[id(one), id(kind)] for one, kind in found)
+    own = tuple([made[id(one), id(kind)] for one, kind in found])
     if (
         shard.lora and shard.training.recompute != "full"
     ):  # recomputed blocks have a gradient of their input (peft/recompute.py)
@@ -66,10 +66,10 @@ def blocks(shard: ShardedModel) -> tuple[Layer, ...]:
     return (*encoder_blocks(encoder), *own) if encoder else own
 
 
-def in_layer(shard: ShardedModel, place: int) -> ShardedModel:
-    """Return the shapes of the layer at index `place`; the first and last layers may stay in the activations' type."""
+def shards(shard: ShardedModel) -> list[ShardedModel]:
+    """Return the shapes of each layer; the first and last layers may stay in the activations' type."""
     first, last = shard.training.bf16_first_layers, shard.model.layers - shard.training.bf16_last_layers
-    return shard if first <= place < last else shard.in_activation_type
+    return [shard if first <= place < last else shard.in_activation_type for place in range(shard.model.layers)]
 
 
 def encoder_blocks(encoder: ShardedModel) -> tuple[Layer, ...]:
@@ -99,7 +99,7 @@ def prediction(shard: ShardedModel, table: bool) -> Layer:
 
     table: whether the stage has no embedding whose weights it can share.
     """
-    last = block(in_layer(shard, shard.model.layers - 1).of(kinds(shard.model)[-1]))
+    last = block(shards(shard)[-1].of(kinds(shard.model)[-1]))
     operators = (*prediction_part(shard, table), *last.operators, norm(shard, "mtp_final_norm", fork=False))
     return last._replace(name="mtp", operators=frozen(shard, operators))
 

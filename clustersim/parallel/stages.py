@@ -85,7 +85,7 @@ class Stage:
     @cached_property
     def forward(self) -> Steps:
         """Kernels and collectives of one forward pass."""
-        return tuple(chain.from_iterable(_forward(layer) * count for layer, count in self.layers))
+        return tuple(chain.from_iterable(self.steps(layer, "F") * count for layer, count in self.layers))
 
     @cached_property
     def backward(self) -> Steps:
@@ -128,15 +128,12 @@ class Stage:
         return self.experts if expert else self.dense
 
     @cached_property
-    def tensors(self) -> int:
-        """Number of parameter tensors on one rank: a weight of each operator that has one, and its bias."""
-        return self.tensors_held(False) + self.tensors_held(True)
-
-    def tensors_held(self, expert: bool) -> int:
-        """Return the number of parameter tensors on one rank: of spread experts if `expert`, else on all data-parallel ranks."""
-        own = ((op, count) for layer, count in self.layers for op in layer.operators if self.owned(op))
-        kept = ((op, count) for op, count in own if op.expert == expert)
-        return sum(count * _tensors(op) for op, count in kept)
+    def tensors(self) -> tuple[int, int]:
+        """Parameter tensors on one rank, weights and biases: on all data-parallel ranks, and of spread experts."""
+        found = [0, 0]
+        for op, count in [(op, count) for layer, count in self.layers for op in layer.operators if self.owned(op)]:
+            found[op.expert] += count * _tensors(op)
+        return found[0], found[1]
 
     def owners(self, ranks: int, expert: bool) -> list[int]:
         """Return the number of parameters of each of `ranks` owners of whole weights; the largest goes to the least loaded."""
@@ -184,7 +181,7 @@ class Stage:
     def steps(self, layer: Layer, letter: str) -> Steps:
         """Return the kernels and collectives of one layer in a pass, as in `passes`."""
         if letter == "F":
-            return _forward(layer)
+            return tuple(chain.from_iterable([op.forward for op in layer.operators]))
         if letter == "I":
             return self._inputs(layer)
         whole = self._pass(layer)
@@ -259,8 +256,9 @@ class Stage:
     def _pass(self, layer: Layer) -> _Backward:
         """Return the backward pass of one layer: each operator in reverse order, preceded by the recomputation it needs."""
         steps, weights, ready = list[OperatorStep](), list[Kernel](), list[tuple[int, Operator]]()
+        again = _reruns(layer)
         for place, op in reversed(list(enumerate(layer.operators))):
-            steps += (*_rerun(layer, place), *op.backward_input, *op.backward_weight)
+            steps += (*again.get(place, ()), *op.backward_input, *op.backward_weight)
             weights += op.backward_weight
             if self.owned(op):
                 ready.append((len(steps), op))
@@ -268,8 +266,8 @@ class Stage:
 
     def _inputs(self, layer: Layer) -> Steps:
         """Return the part of the backward pass of one layer that computes the gradient of its input."""
-        operators = reversed(list(enumerate(layer.operators)))
-        return tuple(step for place, op in operators for step in (*_rerun(layer, place), *alone(op.backward_input)))
+        operators, again = reversed(list(enumerate(layer.operators))), _reruns(layer)
+        return tuple(step for place, op in operators for step in (*again.get(place, ()), *alone(op.backward_input)))
 
 
 def modules(layer: Layer, letter: str) -> Iterator[tuple[int, Steps, bool]]:
@@ -305,14 +303,12 @@ class _Backward:
     ready: tuple[tuple[int, Operator], ...]
 
 
-def _rerun(layer: Layer, place: int) -> Iterator[OperatorStep]:
-    """Yield the steps recomputed before the backward pass of the operator at index `place`."""
-    again = (rerun for rerun in layer.reruns if rerun.before == place)
-    return (step for rerun in again for _, steps in rerun.operators for step in steps)
-
-
-def _forward(layer: Layer) -> Steps:
-    return tuple(chain.from_iterable([op.forward for op in layer.operators]))
+def _reruns(layer: Layer) -> dict[int, list[OperatorStep]]:
+    """Return the steps recomputed before the backward pass of an operator, by its index."""
+    found: dict[int, list[OperatorStep]] = {}
+    for rerun in layer.reruns:
+        found.setdefault(rerun.before, []).extend(chain.from_iterable([steps for _, steps in rerun.operators]))
+    return found
 
 
 def stages(job: Job, position: int = 0, layers: Layers | None = None) -> tuple[Stage, ...]:

@@ -42,7 +42,7 @@ class Columns:
 
     def select(self, rows: Any) -> Columns:
         """Return the rows of a mask or index."""
-        return Columns(*(getattr(self, name)[rows] for name in Columns.__slots__))
+        return Columns(*[getattr(self, name)[rows] for name in Columns.__slots__])
 
     @property
     def matrix(self) -> Flags:

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from clustersim.arrays import Ints
 from clustersim.config.gpu import Gpu
 from clustersim.model.kernel import Kernel, one_of
 from clustersim.predictors.base import Predictor
@@ -52,8 +53,8 @@ class Forecasts:
             known = self._seconds.setdefault(clocks, {})
             new = [kernel for kernel in self.known if kernel not in known]
             bursts, sums = np.array([self.known[kernel][:2] for kernel in new]).reshape(-1, 2).T
-            often = np.array([one_of(kernel)[1] for kernel in new])
-            times = often * (derate([self._launched(kernel)[0] for kernel in new], bursts, self.gpu, clocks) + sums)
+            launched, _, often = self._launched(new)
+            times = often * (derate(launched, bursts, self.gpu, clocks) + sums)
             known.update(zip(new, (times / speeds(new, self.gpu)).tolist(), strict=True))
         return known
 
@@ -64,13 +65,12 @@ class Forecasts:
         low, high = np.array([(one.low, one.high) for one in found]).reshape(-1, 2).T
         return Bounds(tuple(kernels), tuple(one.name for one in found), low, high)
 
-    def _launched(self, kernel: Kernel) -> tuple[Kernel, float]:
-        """Return the kernel whose launch is forecast, and the extra seconds of fp32 sums that are not hidden behind other work.
-
-        Bounds at datasheet rates contain these sums already.
-        """
-        one = one_of(kernel)[0]
-        return apart(one, self.gpu) if self.predictor.burst else (one, 0.0)
+    def _launched(self, kernels: Sequence[Kernel]) -> tuple[list[Kernel], list[float], Ints]:
+        """Return the launched kernels, their extra seconds of fp32 sums that nothing hides, and the numbers of launches."""
+        ones, often = zip(*map(one_of, kernels), strict=True)
+        # bounds at datasheet rates contain these sums already
+        launched, sums = apart(ones, self.gpu) if self.predictor.burst else (list(ones), [0.0] * len(ones))
+        return launched, sums, np.array(often)
 
     def _learn(self, kernels: Iterable[Kernel]) -> None:
         """Forecast the kernels that are not cached yet, in one call."""
@@ -80,9 +80,8 @@ class Forecasts:
             new = list(dict.fromkeys(kernels))
         if not new:
             return
-        launched, sums = (list(part) for part in zip(*map(self._launched, new), strict=True))
+        launched, sums, _ = self._launched(new)
         bursts = self.predictor.predict(launched, self.gpu)
         low, high = self.predictor.interval(launched, self.gpu, bursts)
-        names = route(columns(launched))
-        ends = (bursts.tolist(), sums, names.tolist(), low.tolist(), high.tolist())
+        ends = (bursts.tolist(), sums, route(columns(launched)).tolist(), low.tolist(), high.tolist())
         self.known.update(zip(new, map(KnownKernel._make, zip(*ends, strict=True)), strict=True))

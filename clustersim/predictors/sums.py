@@ -11,6 +11,8 @@ Hopper's accumulators are in registers, and cuBLAS hides slightly more of long G
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from clustersim.config.gpu import Gpu
 from clustersim.hardware.constants import BYTES
 from clustersim.model.kernel import Kernel
@@ -21,14 +23,16 @@ SHOWN = ("hopper", "blackwell")
 """Prefixes of architectures that hide at most the writing of 16 bits per output element."""
 
 
-def apart(kernel: Kernel, gpu: Gpu) -> tuple[Kernel, float]:
-    """Return a GEMM as if it wrote a 16-bit output, and the seconds of its further bytes; other kernels unchanged and 0."""
-    size = BYTES[kernel.dtype]
-    if kernel.op != "wgrad" or not kernel.k or size != WIDTH or not gpu.architecture.startswith(SHOWN):
-        return kernel, 0.0
-    output = kernel.batch * kernel.m * kernel.n
-    inputs = kernel.batch * kernel.k * (kernel.m + kernel.n)
-    further = kernel.bytes - (inputs + output) * float(WIDTH)
-    if further <= 1.5 * WIDTH * output:  # 16-bit sums move WIDTH bytes per output, fp32 ones three times that
-        return kernel, 0.0
-    return kernel._replace(bytes=kernel.bytes - further), further / gpu.memory_bandwidth
+def apart(kernels: Sequence[Kernel], gpu: Gpu) -> tuple[list[Kernel], list[float]]:
+    """Return GEMMs as if they wrote a 16-bit output, and the seconds of their further bytes; other kernels unchanged and 0."""
+    found, seconds = list(kernels), [0.0] * len(kernels)
+    for place, kernel in enumerate(kernels if gpu.architecture.startswith(SHOWN) else ()):
+        if kernel.op != "wgrad" or not kernel.k or BYTES[kernel.dtype] != WIDTH:
+            continue
+        output = kernel.batch * kernel.m * kernel.n
+        inputs = kernel.batch * kernel.k * (kernel.m + kernel.n)
+        further = kernel.bytes - (inputs + output) * float(WIDTH)
+        if further > 1.5 * WIDTH * output:  # 16-bit sums move WIDTH bytes per output, fp32 ones three times that
+            found[place] = kernel._replace(bytes=kernel.bytes - further)
+            seconds[place] = further / gpu.memory_bandwidth
+    return found, seconds

@@ -135,7 +135,7 @@ class Bounds(NamedTuple):
             return f"kernel times are {'upper' if low is None else 'lower'} bounds"
         if share < 0.001:
             return CONTENT
-        kinds = dict.fromkeys(k.kind for k, u in zip(self.kernels, unknown & (seconds > 0), strict=True) if u)
+        kinds = dict.fromkeys([k.kind for k, u in zip(self.kernels, unknown & (seconds > 0), strict=True) if u])
         return f"{CONTENT}; {', '.join(kinds)} ({100 * share:.1f} % of kernel time), never measured, as far off as the worst"
 
 

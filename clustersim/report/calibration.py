@@ -102,7 +102,7 @@ class PublishedSteps:
     @property
     def most_gpus(self) -> int:
         """Number of GPUs of the largest step."""
-        return max((one["most_gpus"] for one in self.publishers.values()), default=1)
+        return max([one["most_gpus"] for one in self.publishers.values()], default=1)
 
     def unlike(self, kind: Kind) -> list[str]:
         """Return the properties of a step, in words, that no published step has."""
@@ -177,7 +177,7 @@ def software_level(kind: Kind, table: Mapping[str, Any], without: str = "") -> S
 
 def _mean(rows: Sequence[tuple[str, str, bool, float]], prior: float = 0.0, weight: float = 0.0) -> float:
     """Return the mean of the rows' levels and a prior with the weight of `weight` rows."""
-    return (math.fsum(level for *_, level in rows) + weight * prior) / ((len(rows) + weight) or 1.0)
+    return (math.fsum([level for *_, level in rows]) + weight * prior) / ((len(rows) + weight) or 1.0)
 
 
 def expected(seconds: float, kind: Kind, without: str = "", table: Mapping[str, Any] | None = None) -> Expected:

@@ -32,6 +32,8 @@ class Action(NamedTuple):
         return f"{self.stage}{self.letter}{self.microbatch}"
 
 
+_MADE = partial(tuple.__new__, Action)
+"""Action._make without a Python call for each."""
 Schedule = tuple[tuple[Action, ...], ...]
 """A row of actions for each pipeline rank."""
 
@@ -54,13 +56,12 @@ def run(stage: int, letter: Letter, microbatches: Iterable[int]) -> list[Action]
     >>> [str(action) for action in run(2, "F", range(3))]
     ['2F0', '2F1', '2F2']
     """
-    return actions(repeat(stage), letter, microbatches)
+    return list(map(_MADE, zip(repeat(stage), repeat(letter), microbatches)))
 
 
 def actions(stages: Iterable[int], letter: Letter, microbatches: Iterable[int]) -> list[Action]:
     """Return the actions of one letter for pairs of a stage and a microbatch."""
-    made = partial(tuple.__new__, Action)  # as Action._make does, without a Python call for each
-    return list(map(made, zip(stages, repeat(letter), microbatches)))
+    return list(map(_MADE, zip(stages, repeat(letter), microbatches)))
 
 
 def parse(text: str) -> Action:

@@ -332,7 +332,7 @@ class Topology:
 
     def facts(self, kinds: Iterable[int] = ()) -> NodeFacts:
         """Return NCCL's figures for a communicator on nodes of these types (indices into `kinds`; default: all)."""
-        own = [self.pools[kind].facts for kind in kinds if self.pools]
+        own = [self.pools[kind].facts for kind in kinds] if self.pools else []
         return pool_facts(own)._replace(nccl=self.node.nccl) if own else self.node
 
     def route(self, source: Ints, destination: Ints) -> Routes:

@@ -69,7 +69,7 @@ def test_forecasts_are_those_of_the_predictor_however_many_are_kept(monkeypatch)
     kernels = simulator.preparation.written(one).kernels
     predictor = get("neusight")
     # weight gradients that add to fp32 sums are forecast as products, and the seconds of their further bytes come on top
-    products, sums = zip(*(apart(kernel, cluster.gpu) for kernel in kernels), strict=True)
+    products, sums = apart(kernels, cluster.gpu)
     bursts = predictor.predict(products, cluster.gpu)
     for most in (50_000, len(kernels) - 1):
         monkeypatch.setattr(forecasts, "KERNELS", most)

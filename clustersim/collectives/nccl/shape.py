@@ -7,6 +7,7 @@ more switches and longer cables is added to the time that NCCL expects, and does
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import repeat
 from typing import NamedTuple
 
 import numpy as np
@@ -43,7 +44,7 @@ def _extra_latencies(topology: Topology, ranks: Ints, starts: Sequence[Ints]) ->
         rows = [row for row, own in enumerate(starts) if len(own) == nodes]
         first = np.stack([ranks[row, starts[row]] for row in rows])
         for row, (ring, tree, most) in zip(rows, _between(topology, first).tolist(), strict=True):
-            found[row] = ExtraLatency(*(round(x, _DIGITS) for x in (inside[row], ring, tree, most)))
+            found[row] = ExtraLatency(*map(round, (inside[row], ring, tree, most), repeat(_DIGITS)))
     return found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from functools import cache
 from pathlib import Path
@@ -85,7 +86,8 @@ def everything() -> list[Gpu]:
 
 def names() -> frozenset[str]:
     """Return the names of all shipped GPUs."""
-    return frozenset(path.stem for path in FOLDER.glob("*.yaml"))
+    files = os.listdir(FOLDER)  # noqa: PTH208 - dozens of Path objects take longer than the rest
+    return frozenset([file.removesuffix(".yaml") for file in files if file.endswith(".yaml")])
 
 
 @cache

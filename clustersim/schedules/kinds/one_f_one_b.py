@@ -14,7 +14,7 @@ def build(stages: int, microbatches: int, chunks: int = 1) -> Schedule:
     et al. 2021, section 2.2.1). Raises InputError unless `chunks` is 1.
     """
     one_chunk("1f1b", chunks)
-    return tuple(_row(rank, min(stages - 1 - rank, microbatches), microbatches) for rank in range(stages))
+    return tuple([_row(rank, min(stages - 1 - rank, microbatches), microbatches) for rank in range(stages)])
 
 
 def settled(stages: int, chunks: int = 1) -> int:

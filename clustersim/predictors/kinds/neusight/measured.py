@@ -26,7 +26,7 @@ def interpolated(nodes: Floats, table: Columns) -> Floats:
     result = np.zeros(len(table))
     for corner in np.ndindex(2, 2, 2):
         weight = np.prod([one if up else 1 - one for one, up in zip(share, corner, strict=True)], axis=0)
-        index = tuple(one + up for one, up in zip(low, corner, strict=True))
+        index = tuple([one + up for one, up in zip(low, corner, strict=True)])
         result += weight * nodes[odd.astype(int), *index]
     return result
 
