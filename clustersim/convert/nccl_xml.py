@@ -69,13 +69,13 @@ def read(path: str | Path) -> Document:
 def single_node(path: str, node: Section, nics: int, gpus: int, said: Section | None = None) -> Document:
     """Return the topology file of one node of a number of GPUs and NICs; `said` has further keys of `nics`."""
     attach = "per_gpu" if nics == gpus else "shared"
-    found = {**node, "nics": {"count": nics, **(said or {}), "attach": attach}} if nics else node
-    return Document(path, {"cluster": {"nodes": 1, "node": found}}, {(): Position(1, 1)})
+    found = {"count": nics, **(said or {}), "attach": attach} if nics else None
+    return Document(path, {"cluster": {"nodes": 1, "node": {**node, "nics": found}}}, {(): Position(1, 1)})
 
 
 def shared_by(sockets: Sequence[int], switches: Sequence[int]) -> dict[str, object]:
     """Return keys of `host` from the GPUs of each socket and of each PCIe switch, where these are equally many."""
-    found: dict[str, object] = {"sockets": len(sockets)} if len(sockets) > 1 and len(set(sockets)) == 1 else {}
+    found: dict[str, object] = {"sockets": len(sockets)} if len(set(sockets)) == 1 else {}
     return found | ({"gpus_per_switch": switches[0]} if {*switches} - {1} and len(set(switches)) == 1 else {})
 
 

@@ -84,14 +84,15 @@ def _targets(shape: TopologyShape, key: str, value: object) -> list[tuple[Loc, o
 def _with_gpu(shape: TopologyShape, gpu: str) -> list[tuple[Loc, object]]:
     """Return the shipped node of a GPU instead of the file's; or below it, if the file leaves the GPU open.
 
-    Only the GPU changes where links are listed, as they name GPUs and NICs of the node.
+    Only the GPU changes where links are listed, as they name GPUs and NICs of the node, here or in another tool's file.
     """
     node = shape.cluster.node
     written = (shape.nodes or {}).get(node) if isinstance(node, str) else node
     own = written if isinstance(written, dict) else {}
     named, inner = own.get("gpus"), own.get("scale_up")
+    foreign = str(own.get("extends", "")).endswith((".xml", ".txt"))
     cables = isinstance(named, dict) and (shape.fabric or {}).get("kind") == "explicit"
-    if not cables and not (isinstance(inner, dict) and "pairs" in inner):
+    if not foreign and not cables and not (isinstance(inner, dict) and "pairs" in inner):
         if "extends" in own or not isinstance(named, dict) or "model" in named:
             return [(NODE, node_with(gpu))]
         with suppress(UnknownNameError):

@@ -1,4 +1,4 @@
-"""The matrix of `nvidia-smi topo -m` → a node: NVLinks of each pair of GPUs, PCIe switches, sockets, NICs.
+"""The matrix of `nvidia-smi topo -m` or `rocm-smi --showtopo` → a node: links of GPU pairs, PCIe switches, sockets, NICs.
 
 It has no GPU name and no rates: the user gives them (`--gpu`), or they follow from the generation.
 """
@@ -16,6 +16,8 @@ from clustersim.errors import InputError, shown
 _ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
 _NIC = re.compile(r"(NIC\d+|mlx\d+_\w+|\w*ib\d+|rdma\w*|efa\w*)", re.IGNORECASE)
 _CLOSE = ("PIX", "PXB")
+_NUMA = re.compile(r"^GPU\[\d+\].*Numa Node: *(\d+)", re.MULTILINE)
+_XGMI = re.compile(r"\bXGMI\b")
 _LINKS = re.compile(r"NV(\d{1,3})")
 _MOST_LINKS = 18
 """Largest number of NVLinks per GPU (Hopper, Blackwell): if a GPU's pairs have more in total, its links go to a switch."""
@@ -23,11 +25,13 @@ _MOST_LINKS = 18
 
 def translated(path: str, text: str) -> Document:
     """Return the topology of the node in a matrix. Raises InputError for errors in it."""
-    rows = _rows(path, _ESCAPES.sub("", text))
+    shown_by_amd = text.partition("Link Type between")[2]
+    rows = _rows(path, _ESCAPES.sub("", shown_by_amd or text))
     gpus = [name for name in rows if re.fullmatch(r"GPU\d+", name)]
     nics = sum(bool(_NIC.fullmatch(name)) for name in rows)
     matrix = [rows[name][: len(gpus)] for name in gpus]
-    node: dict[str, object] = {"gpus": {"count": len(gpus)}, "scale_up": _scale_up(matrix), "host": _host(matrix)}
+    amd = _of_amd(path, matrix, _NUMA.findall(shown_by_amd)) if _XGMI.search(shown_by_amd) else None
+    node = {"gpus": {"count": len(gpus)}, **(amd or {"scale_up": _scale_up(matrix), "host": _host(matrix)})}
     return single_node(path, node, min(nics, len(gpus)), len(gpus))
 
 
@@ -47,7 +51,7 @@ def _rows(path: str, text: str) -> dict[str, list[str]]:
     gpus = [name for name in columns if name.startswith("GPU")]
     if missing := [name for name in gpus if name not in rows]:
         raise InputError(f"{path}: the matrix has no row of {missing[0]}; give all that nvidia-smi topo -m prints")
-    known = re.compile(r"X|NV\d{1,3}|PIX|PXB|PHB|NODE|SYS|SOC|N/A")
+    known = re.compile(r"X|0|NV\d{1,3}|XGMI|PCIE|PIX|PXB|PHB|NODE|SYS|SOC|N/A")
     for name, cell in ((gpu, cell) for gpu in gpus for cell in rows[gpu][: len(gpus)]):
         if not known.fullmatch(cell):
             why = f"{shown(cell)} in the row of {name} must be a connection; write NV12, PIX, PHB, NODE or SYS"
@@ -68,10 +72,29 @@ def _scale_up(matrix: Sequence[Sequence[str]]) -> dict[str, object]:
     return wired(count, pairs)
 
 
+def _of_amd(path: str, matrix: Sequence[Sequence[str]], numa: Sequence[str]) -> dict[str, object]:
+    """Return the host, and the size of islands of GPUs joined by XGMI; the GPU's type has the number of their links.
+
+    numa: CPU of each GPU. Raises InputError for islands of different sizes or links between some pairs only.
+    """
+    joined = [[cell in ("XGMI", "0") for cell in row] for row in matrix]
+    sizes = set(_groups(joined))
+    [size, *others] = sizes
+    if others or any(sum(row) != size for row in joined):
+        raise InputError(
+            f"{path}: XGMI joins unequal groups of GPUs; give the XML that RCCL writes (NCCL_TOPO_DUMP_FILE)"
+        )
+    sockets = [numa.count(cpu) for cpu in dict.fromkeys(numa)]
+    island = {"scale_up": {"kind": "mesh", "island": size}} if size < len(matrix) else {}
+    return {"host": shared_by(sockets, [1]), **island}
+
+
 def _host(matrix: Sequence[Sequence[str]]) -> dict[str, object]:
-    """Return sockets and GPUs per PCIe switch, if all have equal sizes."""
-    near = [[cell not in ("SYS", "SOC") for cell in row] for row in matrix]
-    return shared_by(_groups(near), _groups([[cell in (*_CLOSE, "X") for cell in row] for row in matrix]))
+    """Return sockets and GPUs per PCIe switch, if all have equal sizes. NVLinks between all GPUs hide how PCIe joins them."""
+    sockets = _groups([[cell not in ("SYS", "SOC") for cell in row] for row in matrix])
+    hidden = len(sockets) == 1 and any(_LINKS.fullmatch(cell) for row in matrix for cell in row)
+    switches = _groups([[cell in (*_CLOSE, "X") for cell in row] for row in matrix])
+    return shared_by([] if hidden else sockets, switches)
 
 
 def _groups(joined: Sequence[Sequence[bool]]) -> list[int]:
